@@ -11,7 +11,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 use cuckood::domain::{Command, Digests, FilterId, Proposal, Target, Timestamp};
 use cuckood::filter::Digest;
-use cuckood::journal::{Durability, Journal, LocalJournal, LocalOptions, Ticket};
+use cuckood::journal::{Delivery, Durability, Journal, LocalJournal, LocalOptions, Ticket};
 use cuckood::store::{Store, StoreOptions};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -118,6 +118,6 @@ fn journal(path: &Path, digests: u64, durability: Durability, pause: Duration) -
         let proposal = Proposal::new(Timestamp(number), command);
         journal.propose(Ticket(number), vec![proposal]).unwrap();
         let committed = journal.poll(last, &mut Context::from_waker(Waker::noop()));
-        assert!(matches!(committed, Poll::Ready(Ok(committed)) if committed.len() == 1));
+        assert!(matches!(committed, Poll::Ready(Ok(Delivery::Entries(committed))) if committed.len() == 1));
     })
 }

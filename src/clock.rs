@@ -13,7 +13,6 @@ use crate::domain::{ClockReading, Timestamp};
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// How far the wall clock may be behind the time of the last entry.
@@ -69,37 +68,34 @@ impl TimeSource for SystemTime {
 }
 
 /// Clocks that are moved by hand, for tests.
-#[derive(Debug, Default)]
-pub struct ManualTime {
-    wall_milliseconds: AtomicU64,
-    monotonic_milliseconds: AtomicU64,
-}
+#[derive(Debug)]
+pub struct ManualTime(Mutex<ClockReading>);
 
 impl ManualTime {
     /// Clocks that stand at this time of day.
     pub fn at(wall: Timestamp) -> ManualTime {
-        ManualTime { wall_milliseconds: AtomicU64::new(wall.0), monotonic_milliseconds: AtomicU64::new(0) }
+        ManualTime(Mutex::new(ClockReading { wall, uptime: Duration::ZERO }))
     }
 
     /// Lets time pass: both clocks go on.
     pub fn pass(&self, time: Duration) {
-        self.wall_milliseconds.fetch_add(milliseconds(time), Relaxed);
-        self.monotonic_milliseconds.fetch_add(milliseconds(time), Relaxed);
+        let mut reading = self.0.lock();
+        *reading = ClockReading { wall: reading.wall.plus(time), uptime: reading.uptime + time };
     }
 
     /// Steps only the wall clock.
     pub fn set_wall(&self, wall: Timestamp) {
-        self.wall_milliseconds.store(wall.0, Relaxed);
+        self.0.lock().wall = wall;
     }
 }
 
 impl TimeSource for ManualTime {
     fn wall(&self) -> Timestamp {
-        Timestamp(self.wall_milliseconds.load(Relaxed))
+        self.0.lock().wall
     }
 
     fn monotonic(&self) -> Duration {
-        Duration::from_millis(self.monotonic_milliseconds.load(Relaxed))
+        self.0.lock().uptime
     }
 }
 
@@ -122,7 +118,7 @@ pub enum Evidence {
 
 /// Why nothing may be written now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the clock says {clock}, {}", .evidence.explain(*.expected))]
+#[error("the clock says {clock}, {} {expected}: {}", .evidence.words().0, .evidence.words().1)]
 pub struct ClockUnsure {
     /// What the wall clock says.
     pub clock: Timestamp,
@@ -132,30 +128,25 @@ pub struct ClockUnsure {
     pub evidence: Evidence,
 }
 
+const SET_RIGHT: &str = "set it right; if it is right, stop the service and run `cuckood repair clock DIR`";
+
 impl Evidence {
-    fn explain(self, expected: Timestamp) -> String {
-        let repair = "if it is right, stop the service and run `cuckood repair clock DIR`";
+    /// What the message says before and after the expected time.
+    fn words(self) -> (&'static str, &'static str) {
         match self {
-            Evidence::Start => {
-                format!(
-                    "but by the time that has passed since the start it should be {expected}: set it right; {repair}"
-                )
+            Evidence::Start => ("but by the time that has passed since the start it should be", SET_RIGHT),
+            Evidence::LastRun => {
+                ("but by the time that has passed since the service last ran it should be", SET_RIGHT)
             }
-            Evidence::LastRun => format!(
-                "but by the time that has passed since the service last ran it should be {expected}: set it right; {repair}"
+            Evidence::BeforeBoot => ("but the service last ran before the machine was booted, at", SET_RIGHT),
+            Evidence::LastEntry => ("but the last entry of the log was written at", SET_RIGHT),
+            Evidence::Log => (
+                "but that of the log's servers says",
+                "let both follow the same time (NTP); whichever is wrong, this node must not write",
             ),
-            Evidence::BeforeBoot => format!(
-                "but the service last ran before the machine was booted, at {expected}: set it right; {repair}"
-            ),
-            Evidence::LastEntry => format!(
-                "but the last entry of the log was written at {expected}: set it right, or wait; {repair}"
-            ),
-            Evidence::Log => format!(
-                "but that of the log's servers says {expected}: let both follow the same time (NTP); whichever is wrong, this node must \
-                 not write"
-            ),
-            Evidence::UnknownLog => format!(
-                "and the clock of the log's servers is not known: they have not responded within {ROUND_TRIP_MAX:?} since startup"
+            Evidence::UnknownLog => (
+                "which nothing confirms; expected is",
+                "the log's servers have not responded fast enough to tell their time since startup",
             ),
         }
     }
@@ -185,8 +176,7 @@ impl Clock {
     /// Trusts the wall clock as it is now; later readings are checked against it.
     pub fn new(source: Arc<dyn TimeSource>, limits: ClockLimits) -> Clock {
         let reading = ClockReading { wall: source.wall(), uptime: source.monotonic() };
-        let anchor = Arc::new(Mutex::new(limits.within_jump(reading, Evidence::Start)));
-        Clock { source, limits, anchor }
+        Clock { source, limits, anchor: Arc::new(Mutex::new(limits.within_jump(reading, Evidence::Start))) }
     }
 
     /// The operating system's clock.
@@ -237,7 +227,7 @@ impl Clock {
     /// unknown which of two times is wrong, the earlier one, so that no hold looks expired that isn't.
     pub fn read(&self) -> Timestamp {
         let (wall, anchor) = (self.source.wall(), *self.anchor.lock());
-        let expected = anchor.expected.plus(self.source.monotonic().saturating_sub(anchor.uptime));
+        let expected = self.expected(&anchor);
         match anchor.evidence {
             _ if anchor.has(wall, expected) => wall,
             Evidence::Start | Evidence::Log | Evidence::UnknownLog => expected,
@@ -251,7 +241,7 @@ impl Clock {
     /// [`ClockUnsure`] if the wall clock is outside the expected interval, or is behind `last_logged` by more than [`LAG_MAX`].
     pub fn stamp(&self, last_logged: Timestamp) -> Result<Timestamp, ClockUnsure> {
         let (clock, mut anchor) = (self.source.wall(), self.anchor.lock());
-        let expected = anchor.expected.plus(self.source.monotonic().saturating_sub(anchor.uptime));
+        let expected = self.expected(&anchor);
         let unsure = |expected, evidence| Err(ClockUnsure { clock, expected, evidence });
         if last_logged.0.saturating_sub(clock.0) > milliseconds(LAG_MAX) {
             return unsure(last_logged, Evidence::LastEntry);
@@ -268,10 +258,12 @@ impl Clock {
 
     /// How far the wall clock is ahead of the expected time, in seconds; negative if it is behind.
     pub fn offset_seconds(&self) -> i64 {
-        let anchor = *self.anchor.lock();
-        let expected = anchor.expected.plus(self.source.monotonic().saturating_sub(anchor.uptime));
-        let signed = |at: Timestamp| i64::try_from(at.0).unwrap_or(i64::MAX);
-        (signed(self.source.wall()) - signed(expected)) / 1_000
+        let expected = self.expected(&self.anchor.lock());
+        (self.source.wall().0 as i64 - expected.0 as i64) / 1_000
+    }
+
+    fn expected(&self, anchor: &Anchor) -> Timestamp {
+        anchor.expected.plus(self.source.monotonic().saturating_sub(anchor.uptime))
     }
 }
 

@@ -5,7 +5,7 @@ use super::progress;
 use super::serve::configuration;
 use crate::clock::{Clock, ClockLimits};
 use crate::domain::ClockReading;
-use crate::engine::{archive_directory, furthest, restore_into_cluster, restore_through};
+use crate::engine::{archive_directory, furthest, restore, restore_into_cluster};
 use crate::store::StoreOptions;
 use anyhow::{Context, bail};
 use std::fs::File;
@@ -37,7 +37,7 @@ const TEMPORARY: &str = "can't make a folder for temporary files";
 /// Verifies the whole archive, then restores it, then reports it.
 ///
 /// # Errors
-/// Whatever [`restore_through`] or [`restore_into_cluster`] refuses.
+/// Whatever [`restore`] or [`restore_into_cluster`] refuses.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let clock = Clock::system(ClockLimits::default()).reading();
     let told = match args.paths.as_slice() {
@@ -45,7 +45,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         [file, dir] => {
             let progress = progress::file(file, 2);
             let wrap = |archive| progress.wrap_read(archive);
-            let last = restore_through(file, dir, &StoreOptions::default(), clock, wrap)?;
+            let last = restore(file, dir, &StoreOptions::default(), clock, wrap)?;
             progress.finish_and_clear();
             format!("restored {} into {}, up to position {}", file.display(), dir.display(), last.0)
         }

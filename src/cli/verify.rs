@@ -2,7 +2,7 @@
 
 use super::{progress, report};
 use crate::clock::{Clock, ClockLimits};
-use crate::engine::{restore_through, verify};
+use crate::engine::{restore, verify};
 use crate::store::{Findings, Store, StoreCopy, StoreError, StoreOptions, archive};
 use anyhow::{Context, anyhow, bail};
 use serde_json::json;
@@ -70,7 +70,7 @@ fn of_backup(args: &Args) -> anyhow::Result<Findings> {
     }
     let scratch = scratch(file, args.scratch.as_deref())?;
     let clock = Clock::system(ClockLimits::default()).reading();
-    let last = restore_through(file, scratch.path(), &options(), clock, wrap)?;
+    let last = restore(file, scratch.path(), &options(), clock, wrap)?;
     progress.finish_and_clear();
     let told = |text: &str| text.replace(&*scratch.path().to_string_lossy(), &file.to_string_lossy());
     let mut findings = findings(Store::open(scratch.path(), &options()), told)?;

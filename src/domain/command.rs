@@ -296,12 +296,6 @@ impl Command {
         self.facts().2
     }
 
-    /// The version of entries that must be enabled before the command is logged: an earlier build can't apply it. A new field or a new meaning
-    /// of an old command is a new version, too.
-    pub fn needs(&self) -> u16 {
-        1
-    }
-
     /// Its approximate size in memory and in the log, in bytes. The limits of queue and batch count it.
     pub fn weight_bytes(&self) -> u64 {
         let beyond = match self {

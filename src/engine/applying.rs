@@ -1,11 +1,11 @@
 //! Applies entries. A panic in `apply` becomes an error that names the entry: the state can't be used after it, and the same entry
 //! would panic at every later start.
 
-use crate::domain::{Applied, Command, Entry, FilterId, Kind, Name, Seq, Target, UploadId};
-use crate::journal::JournalError;
+use crate::domain::{Applied, Command, Entry, FilterId, Kind, Seq, Target};
 use crate::state::State;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use thiserror::Error;
 
 /// An entry that can't be applied.
@@ -23,54 +23,41 @@ pub struct Unappliable {
 }
 
 impl Unappliable {
-    /// The next step for the operator of a directory with a log of its own.
-    pub(super) fn next_step(&self, dir: &str) -> String {
-        format!("update cuckood, or run `cuckood repair skip --entry {} {dir}`", self.entry.0)
+    /// The message for the operator of a data directory.
+    pub(super) fn advice(&self, dir: &Path, is_replicated: bool) -> String {
+        let (dir, entry) = (dir.display(), self.entry.0);
+        match is_replicated {
+            true => format!("{dir}: {self}; update cuckood on every node (docs/CLUSTER.md)"),
+            false => {
+                format!("{dir}: {self}; update cuckood, or run `cuckood repair skip --entry {entry} {dir}`")
+            }
+        }
     }
 }
 
-/// What a command concerns, as far as the command says.
-enum Subject {
-    Filter(FilterId),
-    Named(Kind, Name),
-    LineUp(Name),
-    Image(UploadId),
+/// What a command concerns, with a space before it, or the filter whose name it does not say.
+fn subject(command: &Command) -> Result<String, Option<FilterId>> {
+    Ok(match command {
+        Command::Create { kind, name, .. }
+        | Command::Delete { kind, name }
+        | Command::ImageBegin { kind, name, .. } => format!(" of {} `{name}`", kind.as_str()),
+        Command::PutLineUp { name, .. } | Command::DeleteLineUp { name } => format!(" of line-up `{name}`"),
+        Command::ImagePart { upload, .. }
+        | Command::ImageEnd { upload, .. }
+        | Command::ImageAbandon { upload } => format!(" of image {:032x}", upload.0),
+        other => return Err(other.target().map(|Target(filter)| filter)),
+    })
 }
 
-impl Subject {
-    fn of(command: &Command) -> Option<Subject> {
-        match command {
-            Command::Create { kind, name, .. }
-            | Command::Delete { kind, name }
-            | Command::ImageBegin { kind, name, .. } => Some(Subject::Named(*kind, name.clone())),
-            Command::PutLineUp { name, .. } | Command::DeleteLineUp { name } => {
-                Some(Subject::LineUp(name.clone()))
-            }
-            Command::ImagePart { upload, .. }
-            | Command::ImageEnd { upload, .. }
-            | Command::ImageAbandon { upload } => Some(Subject::Image(*upload)),
-            other => other.target().map(|Target(filter)| Subject::Filter(filter)),
-        }
-    }
-
-    fn describe(self, state: &mut State) -> String {
-        match self {
-            Subject::Named(kind, name) => format!(" of {} `{name}`", kind.as_str()),
-            Subject::LineUp(name) => format!(" of line-up `{name}`"),
-            Subject::Image(upload) => format!(" of image {:032x}", upload.0),
-            Subject::Filter(id) => {
-                // A replay shows readers nothing before its end.
-                state.publish();
-                let view = state.view();
-                let all =
-                    [Kind::Campaign, Kind::Coupon].map(|kind| view.list(kind, "", None, usize::MAX)).concat();
-                let found = all.iter().find(|filter| filter.id == id);
-                found.map_or_else(
-                    || format!(" of filter {:016x}", id.0),
-                    |filter| format!(" of {} `{}`", filter.kind.as_str(), filter.name),
-                )
-            }
-        }
+/// The name of a filter, with a space before it. A replay shows readers nothing before its end.
+fn named_filter(state: &mut State, id: FilterId) -> String {
+    state.publish();
+    let view = state.view();
+    let mut all =
+        [Kind::Campaign, Kind::Coupon].into_iter().flat_map(|kind| view.list(kind, "", None, usize::MAX));
+    match all.find(|filter| filter.id == id) {
+        Some(filter) => format!(" of {} `{}`", filter.kind.as_str(), filter.name),
+        None => format!(" of filter {:016x}", id.0),
     }
 }
 
@@ -79,34 +66,19 @@ impl Subject {
 /// # Errors
 /// [`Unappliable`]. The state must not be used any more.
 pub(super) fn apply(state: &mut State, entry: Entry) -> Result<Applied, Unappliable> {
-    let (seq, command) = (entry.seq, entry.proposal.command.word());
-    let subject = Subject::of(&entry.proposal.command);
+    let (seq, command) = (entry.seq, &entry.proposal.command);
+    let (word, subject) = (command.word(), subject(command));
     catch(|| {
         #[cfg(debug_assertions)]
         fault::panic_if_asked(seq);
         state.apply(entry)
     })
     .map_err(|panic| {
-        let subject = subject.map(|subject| catch(|| subject.describe(state)).unwrap_or_default());
-        let subject = subject.unwrap_or_default();
-        Unappliable { entry: seq, command, subject, panic }
+        let subject = subject.unwrap_or_else(|filter| {
+            filter.and_then(|filter| catch(|| named_filter(state, filter)).ok()).unwrap_or_default()
+        });
+        Unappliable { entry: seq, command: word, subject, panic }
     })
-}
-
-/// Rejects what follows a position at which a version is enabled that this build does not understand.
-///
-/// # Errors
-/// [`JournalError::Newer`].
-pub(super) fn check_version(at: Seq, version: u16, understands: u16) -> Result<(), JournalError> {
-    if version > understands { Err(JournalError::Newer { at, version, understands }) } else { Ok(()) }
-}
-
-/// [`check_version`] for an entry.
-pub(super) fn check_understood(entry: &Entry, understands: u16) -> Result<(), JournalError> {
-    match entry.proposal.command {
-        Command::Enable { version } => check_version(entry.seq, version, understands),
-        _ => Ok(()),
-    }
 }
 
 /// Runs something, and returns the message if it panics. What it has changed must not be used then.

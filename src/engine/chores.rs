@@ -255,8 +255,8 @@ impl Writer {
     /// Begins a snapshot of everything; it serves the callers who have asked until now.
     fn begin_snapshot(&mut self) -> Result<(), JournalError> {
         self.snapshot_waiters.append(&mut self.snapshots_asked);
-        self.journal.note_snapshot(self.state.applied())?;
-        Ok(self.snapshotter.begin(&mut self.state, &mut self.events, self.time.read())?)
+        let (place, now) = (self.journal.place(), self.time.read());
+        Ok(self.snapshotter.begin(&mut self.state, &mut self.events, place, now)?)
     }
 
     /// Publishes the newest snapshot to readers.

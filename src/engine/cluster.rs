@@ -1,10 +1,14 @@
-//! A node among several: positions that readers wait for, barriers, and how far this node is behind.
+//! A node among several: positions that readers wait for, barriers, how far this node is behind, and the snapshots that it shares.
 
-use super::request::Request;
+use super::request::{Reply, Request};
 use super::{Engine, Inner, LatestSnapshot, Status, SubmitError};
 use crate::domain::Seq;
-use crate::journal::Replication;
+use crate::journal::{JournalError, NatsSnapshots, Replication, SharedSnapshot};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
+use tokio::sync::mpsc::WeakSender;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -136,4 +140,171 @@ impl Engine {
             _ => Err(SubmitError::NoQuorum),
         }
     }
+}
+
+/// It looks this many times while a snapshot becomes due.
+const LOOKS: u32 = 8;
+
+/// A node whose turn it is has this part of the interval until the next one shares.
+const TURNS: u32 = 4;
+
+/// The shortest and the longest pause between two looks.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// The thread of a node that shares snapshots with the others: it looks now and then whether a new one is due, and uploads this node's if
+/// no other node does. It asks the writer for everything, as a backup does.
+struct Sharer {
+    inner: Arc<Inner>,
+    requests: WeakSender<Request>,
+    /// How old the newest shared snapshot may be; `None` if this node shares none.
+    every: Option<Duration>,
+}
+
+/// Starts the thread, if this node is one of several. It ends once [`Inner::share`] is empty again and no server is being waited for.
+pub(super) fn start_sharing(inner: &Arc<Inner>, requests: &WeakSender<Request>) {
+    if !inner.options.journal.is_shared() {
+        return;
+    }
+    let every = inner.options.cluster.share_every;
+    let (share, asked) = mpsc::channel();
+    let sharer = Sharer { inner: inner.clone(), requests: requests.clone(), every };
+    let serve = move || {
+        let pause = every.map_or(PAUSE_MAX, |every| (every / LOOKS).clamp(PAUSE_MIN, PAUSE_MAX));
+        let (mut port, mut is_asked) = (None, false);
+        loop {
+            if let Err(error) = sharer.look(&mut port, is_asked) {
+                tracing::warn!(%error, "can't share snapshots now");
+            }
+            is_asked = match asked.recv_timeout(pause) {
+                Ok(()) => true,
+                Err(RecvTimeoutError::Timeout) => false,
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+        }
+    };
+    match std::thread::Builder::new().name("sharing".to_owned()).spawn(serve) {
+        Ok(_) => *inner.share.lock() = Some(share),
+        Err(error) => tracing::error!(%error, "can't start the thread that shares snapshots"),
+    }
+}
+
+impl Sharer {
+    /// Looks what is shared, and does what is due. Connects first, if it is not connected yet.
+    fn look(&self, port: &mut Option<NatsSnapshots>, is_asked: bool) -> Result<(), JournalError> {
+        if self.check().is_err() {
+            // The status says why. The right to share one is left to others.
+            return Ok(());
+        }
+        if port.is_none() {
+            *port = self.inner.options.journal.shared_snapshots()?;
+        }
+        let Some(port) = port else { return Ok(()) };
+        let newest = self.look_up(port)?;
+        self.keep_up_with(newest.as_ref())?;
+        if !self.is_due(newest.as_ref(), is_asked) {
+            return Ok(());
+        }
+        let shared = self.share(port);
+        let mut sharing = self.inner.sharing.lock();
+        match &shared {
+            Ok(newest) => (sharing.newest, sharing.shared) = (Some(latest(newest)), sharing.shared + 1),
+            Err(_) => sharing.failed += 1,
+        }
+        shared.map(drop)
+    }
+
+    /// Looks up the newest snapshot that is shared, and publishes it. One whose archive is gone does not count.
+    fn look_up(&self, port: &NatsSnapshots) -> Result<Option<SharedSnapshot>, JournalError> {
+        let newest = match port.list()?.into_iter().next() {
+            Some(newest) if port.has(&newest)? => Some(newest),
+            Some(newest) => {
+                tracing::warn!(newest.name, "archive of the newest shared snapshot is gone");
+                None
+            }
+            None => None,
+        };
+        self.inner.sharing.lock().newest = newest.as_ref().map(latest);
+        Ok(newest)
+    }
+
+    /// Takes a snapshot of this node's own if all are older than the newest shared one. Once there are two newer shared ones the log is
+    /// trimmed past them, and neither a backup nor the next start could go on from there.
+    fn keep_up_with(&self, newest: Option<&SharedSnapshot>) -> Result<(), JournalError> {
+        let own = self.inner.latest_snapshot.borrow().map_or(Seq(0), |latest| latest.seq);
+        let applied = self.inner.info_position();
+        match newest {
+            Some(newest) if own < newest.seq && newest.seq <= applied => {
+                self.ask(Request::Snapshot).map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a snapshot is to be shared: there is news, and a new one was requested or the newest is old. Nodes wait for their turns, so
+    /// that usually one uploads it.
+    fn is_due(&self, newest: Option<&SharedSnapshot>, is_asked: bool) -> bool {
+        let Some(every) = self.every else { return false };
+        let (now, applied) = (self.inner.clock.read(), self.inner.info_position());
+        let position = newest.map_or(Seq(0), |newest| newest.seq);
+        let age = newest.map_or_else(
+            || every + self.inner.started.elapsed(),
+            |newest| Duration::from_millis(now.0.saturating_sub(newest.taken_at.0)),
+        );
+        applied > position && (is_asked || age >= every + self.turn(position) * (every / TURNS))
+    }
+
+    /// How many present nodes share the snapshot after this position before this node does.
+    fn turn(&self, after: Seq) -> u32 {
+        let Some(known) = self.inner.replication.get() else { return 0 };
+        let known = known.lock();
+        let others = known.peers.iter().filter(|peer| peer.is_present).map(|peer| &peer.node);
+        let nodes: BTreeSet<&String> = others.chain([&known.node]).collect();
+        let own = nodes.iter().take_while(|node| ***node != known.node).count() as u64;
+        ((own + after.0) % nodes.len() as u64) as u32
+    }
+
+    /// Takes a snapshot and shares it.
+    fn share(&self, port: &NatsSnapshots) -> Result<SharedSnapshot, JournalError> {
+        let began = Instant::now();
+        self.ask(Request::Snapshot)?;
+        let token = Arc::new(());
+        let begun = self.ask(|reply| Request::Download(None, Arc::downgrade(&token), reply))?;
+        let none = || JournalError::Failed("there is no snapshot that could be shared".to_owned());
+        let (id, taken) = begun.ok_or_else(none)?;
+        let part = &mut || {
+            let parts = self.ask(|reply| Request::Parts(id, reply))?;
+            Ok((!parts.is_empty()).then(|| parts.concat()))
+        };
+        let shared = port.share(&taken, part, &|| self.check())?;
+        let (name, bytes, milliseconds) = (&shared.name, shared.bytes, began.elapsed().as_millis() as u64);
+        tracing::info!(name, bytes, milliseconds, seq = shared.seq.0, "shared a snapshot");
+        Ok(shared)
+    }
+
+    /// Asks the writer, and waits for its answer.
+    fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, JournalError> {
+        let (reply, answer) = oneshot::channel();
+        let is_sent = self.requests.upgrade().is_some_and(|all| all.blocking_send(request(reply)).is_ok());
+        let answer = if is_sent { answer.blocking_recv().ok() } else { None };
+        let answer = answer.unwrap_or(Err(SubmitError::Draining));
+        answer.map_err(|error| JournalError::Failed(format!("this node: {error}")))
+    }
+
+    /// Checks that others may have this node's state: it has not stopped, and there is no doubt that its state is right.
+    fn check(&self) -> Result<(), JournalError> {
+        if let Status::Failed(why) | Status::Diverged(why) = &*self.inner.status.borrow() {
+            return Err(JournalError::Failed(why.clone()));
+        }
+        match self.inner.replication.get() {
+            Some(replication) if replication.lock().is_in_doubt => Err(JournalError::Failed(
+                "the state differs from that of another node, and it is open whose is right".to_owned(),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn latest(snapshot: &SharedSnapshot) -> LatestSnapshot {
+    LatestSnapshot { seq: snapshot.seq, taken_at: snapshot.taken_at }
 }

@@ -20,6 +20,7 @@ const TREES_IN_RETENTION: u64 = 32;
 const TREE_SECONDS_MIN: u64 = 60;
 
 /// The log of events, as the writer keeps it.
+#[derive(Default)]
 pub struct EventLog {
     /// All trees, the oldest first, with what is stored in each. The last one is the tail's; it may have nothing in it yet.
     trees: VecDeque<(EventTree, EventTreeSize)>,
@@ -29,10 +30,6 @@ pub struct EventLog {
     stored: EventTreeSize,
     /// The time of the last event.
     until: Timestamp,
-    /// During the replay: the stored pack that was compared last.
-    compared: Option<EventPack>,
-    /// Stored events that are not what the replay has made.
-    differing: u64,
     retention_seconds: u64,
     room_bytes: u64,
     /// The disk has no room for more, and events come all the same: the oldest make room.
@@ -80,25 +77,18 @@ impl EventLog {
     pub fn open(store: &Store, state: &State) -> Result<Self, StoreError> {
         let (last, next) = (state.events().last(), state.events().next());
         let mut log = Self {
-            trees: VecDeque::new(),
             tail: EventPack::empty(next, last, state.now()),
-            stored: EventTreeSize::default(),
             until: state.now(),
-            compared: None,
-            differing: 0,
             retention_seconds: state.settings().events_retention_seconds,
             room_bytes: u64::MAX,
-            is_disk_full: false,
-            is_shortage_told: false,
-            removal: None,
-            fresh: FreshEvents::default(),
+            ..Self::default()
         };
-        let mut trees = store.events().trees().into_iter().peekable();
-        while let Some(tree) = trees.next() {
-            // The last one may have grown since its size was noted.
-            let is_last = trees.peek().is_none();
-            let size = if is_last { store.events().count(tree)? } else { store.events().size(tree)? };
-            log.trees.push_back((tree, size));
+        for tree in store.events().trees() {
+            log.trees.push_back((tree, store.events().size(tree)?));
+        }
+        if let Some((tree, size)) = log.trees.back_mut() {
+            // It may have grown since its size was noted.
+            *size = store.events().count(*tree)?;
         }
         let is_missing = |pack: Option<EventPack>| pack.is_none_or(|pack| pack.first > last);
         if last > 0
@@ -113,18 +103,15 @@ impl EventLog {
 
     /// Goes on with the last pack that is stored, if there is one.
     fn resume(&mut self, store: &Store) -> Result<(), StoreError> {
-        for (tree, _) in self.trees.iter().rev() {
-            let Some(pack) = store.events().last(*tree)? else { continue };
-            let unreadable = || store.damaged(format!("events/: event {} can't be decoded", pack.last()));
-            self.until = last_time(&pack).ok_or_else(unreadable)?;
-            self.stored = pack.size();
-            let is_ended =
-                pack.is_full() || self.trees.back().is_some_and(|(last, _)| last.first > pack.last());
-            self.tail = pack;
-            if is_ended {
-                self.begin_pack();
-            }
-            break;
+        let last = self.trees.iter().rev().find_map(|(tree, _)| store.events().last(*tree).transpose());
+        let Some(pack) = last.transpose()? else { return Ok(()) };
+        let unreadable = || store.damaged(format!("events/: event {} can't be decoded", pack.last()));
+        self.until = last_time(&pack).ok_or_else(unreadable)?;
+        self.stored = pack.size();
+        let is_ended = pack.is_full() || self.trees.back().is_some_and(|(last, _)| last.first > pack.last());
+        self.tail = pack;
+        if is_ended {
+            self.begin_pack();
         }
         Ok(())
     }
@@ -150,11 +137,6 @@ impl EventLog {
         self.retention_seconds
     }
 
-    /// Number of stored events that are not what the replay has made.
-    pub fn differing(&self) -> u64 {
-        self.differing
-    }
-
     /// Takes the events that the state has made since the last call.
     ///
     /// # Errors
@@ -173,7 +155,7 @@ impl EventLog {
 
     fn push(&mut self, store: &Store, event: NewEvent<'_>) -> Result<(), StoreError> {
         if event.number <= self.tail.last() {
-            return self.compare(store, event);
+            return Ok(());
         }
         if event.number < self.begin() {
             // It went before the restart that makes it again.
@@ -219,29 +201,12 @@ impl EventLog {
         Ok(())
     }
 
-    /// Compares an event that the replay has made with the stored one. It may have gone since.
-    fn compare(&mut self, store: &Store, event: NewEvent<'_>) -> Result<(), StoreError> {
-        if event.number < self.begin() {
-            return Ok(());
-        }
-        if self.compared.as_ref().is_none_or(|pack| pack.last() < event.number) {
-            self.compared = self.from(store, event.number)?;
-        }
-        let mut stored = self.compared.iter().flat_map(EventPack::events);
-        if !stored.any(|stored| stored == (event.number, event.bytes)) {
-            self.differing += 1;
-            tracing::error!(number = event.number, "stored event is not what the log says");
-        }
-        Ok(())
-    }
-
     /// Ends the replay: what follows is new. Removes what is stored of events that the log does not have.
     ///
     /// # Errors
     /// As for [`Self::take`].
     pub fn settle(&mut self, store: &Store, state: &State) -> Result<(), StoreError> {
         let (last, next) = (state.events().last(), state.events().next());
-        self.compared = None;
         if self.tail.last() > last {
             self.forget_after(store, last, state.now())?;
         }
@@ -297,14 +262,16 @@ impl EventLog {
     /// Begins a tree for the tail if the last one is full or must not have it. It is stored at once, before its first pack: a store
     /// without any tree would look damaged once the older ones have gone.
     fn choose_tree(&mut self, store: &Store) -> Result<(), StoreError> {
-        // Time may have been turned back.
         let since = self.tail.since;
-        let tree = EventTree { first: self.tail.first, after: self.until.min(since), since };
         let fits =
             |(last, size): &(EventTree, EventTreeSize)| size.bytes < TREE_BYTES && self.covers(last, since);
-        if self.trees.back().is_some_and(fits) {
-            return Ok(());
-        }
+        if self.trees.back().is_some_and(fits) { Ok(()) } else { self.begin_tree(store, since) }
+    }
+
+    /// Begins a tree for the tail, in the place of an unused one.
+    fn begin_tree(&mut self, store: &Store, since: Timestamp) -> Result<(), StoreError> {
+        // Time may have been turned back.
+        let tree = EventTree { first: self.tail.first, after: self.until.min(since), since };
         let unused = self.trees.pop_back_if(|(_, size)| size.events == 0);
         let full = self.trees.back().copied();
         self.trees.push_back((tree, EventTreeSize::default()));
@@ -454,11 +421,9 @@ impl EventLog {
         // A snapshot relies on the last event being stored, for as long as any older tree is there.
         self.save(store)?;
         self.begin_pack();
-        let tree = EventTree { first: self.tail.first, after: self.until, since: self.until };
-        if self.trees.back().is_none_or(|(last, _)| last.first < tree.first) {
-            store.events().begin_tree(tree)?;
-            self.trees.push_back((tree, EventTreeSize::default()));
+        match self.trees.back() {
+            Some((last, _)) if last.first >= self.tail.first => Ok(()),
+            _ => self.begin_tree(store, self.until),
         }
-        Ok(())
     }
 }

@@ -19,13 +19,10 @@ mod refusals;
 pub mod repair;
 mod request;
 mod restore;
-pub mod running_snapshot;
-mod snapshot_sharing;
 mod snapshotter;
 mod start;
 mod timekeeping;
 mod verify;
-mod waiting;
 mod writer;
 
 pub use crate::filter::{Digest, Growth, Layout, LayoutError, Mode, Secret, SegmentStats, StateCounts};
@@ -34,7 +31,7 @@ pub use crate::state::{
     Change, CodeFound, Eligibility, Explanation, FilterView, ImportTrial, NamedLineUp, Question,
     RedemptionPage, RedemptionQuery, Uncountable,
 };
-pub use backup::{ArchiveSource, Backup, Download, PART_BYTES_MAX};
+pub use backup::{ArchiveParts, Download, archive};
 pub use cluster::{ClusterOptions, SharingFigures};
 pub use event_log::EventFigures;
 pub use event_reader::{EventReader, EventsError, NumberedEvent};
@@ -43,8 +40,8 @@ pub use offline::{archive_directory, furthest, restore_into_cluster};
 pub use plan::{Plan, creation, plan, update};
 pub use recovery::{Progress, RecoveryError};
 pub use request::SubmitError;
-pub use restore::{restore, restore_through};
-pub use snapshotter::{SnapshotOptions, SnapshotReport};
+pub use restore::restore;
+pub use snapshotter::{RunningSnapshot, SnapshotOptions, SnapshotReport};
 pub use start::EngineOptions;
 pub use verify::verify;
 
@@ -62,7 +59,7 @@ use crate::store::Store;
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use refusals::{Attempt, Refusals};
-use request::{Request, Room, Submission};
+use request::{Request, Room, Submission, Waiting};
 use serde::Serialize;
 use std::borrow::Borrow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -397,8 +394,8 @@ impl Engine {
                 self.inner.room.clone().try_acquire_many_owned(permits).map_err(|_| self.overloaded())?;
             let room = Room { _share: share, _attempt: Attempt::of(&self.inner.refusals, &command) };
             let (reply, answer) = oneshot::channel();
-            let submission = Submission { by, command, key, bytes, since: Instant::now(), reply, room };
-            self.send(Request::Submit(Box::new(submission)))?;
+            let waiting = Waiting { reply, since: Instant::now(), room };
+            self.send(Request::Submit(Box::new(Submission { by, command, key, bytes, waiting })))?;
             Ok(answer)
         };
         let queued: Result<_, SubmitError> = queue();

@@ -1,31 +1,16 @@
 //! Data directories that no service has open are backups: archives of them, and the beginning of a log that nodes share.
 
+use super::RecoveryError;
+use super::backup::archive;
 use super::recovery::{Recovered, recover};
 use super::restore::restore;
-use super::running_snapshot::RunningSnapshot;
-use super::{ArchiveSource, RecoveryError};
+use super::snapshotter::RunningSnapshot;
 use crate::domain::{ClockReading, Seq};
-use crate::journal::{
-    Journal, JournalError, JournalOptions, LocalJournal, LocalOptions, MemoryLog, Taken, is_of_replicated_log,
-};
+use crate::journal::{JournalError, JournalOptions, LocalJournal, LocalOptions, Taken, is_of_replicated_log};
 use crate::store::{Store, StoreOptions, is_unused};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// Bytes of a snapshot that are written at once. No client waits.
-const STEP_BYTES: u64 = 64 << 20;
-
-/// How long that may take.
-const STEP_TIME: Duration = Duration::from_secs(3_600);
-
-/// A directory that was opened to be read: its journal, and the last position in it. A node among several stores snapshots alone.
-struct Opened {
-    store: Arc<Store>,
-    journal: Box<dyn Journal>,
-    last: Seq,
-}
 
 fn options() -> StoreOptions {
     StoreOptions {
@@ -36,26 +21,38 @@ fn options() -> StoreOptions {
     }
 }
 
-fn open(dir: &Path) -> Result<Opened, RecoveryError> {
+fn open(dir: &Path) -> Result<Arc<Store>, RecoveryError> {
     if is_unused(dir) {
-        return Err(JournalError::Failed(format!("{}: not a data directory", dir.display())).into());
+        return Err(failed(format!("{}: not a data directory", dir.display())));
     }
-    let store = Arc::new(Store::open(dir, &options())?);
-    if is_of_replicated_log(&store) {
-        let last = store.manifests()?.first().map_or(Seq(0), |manifest| manifest.seq);
-        return Ok(Opened { store, journal: Box::new(MemoryLog::new().join()), last });
-    }
-    let journal = LocalJournal::open(store.clone(), LocalOptions::default())?;
-    let last = journal.last();
-    Ok(Opened { store, journal: Box::new(journal), last })
+    Ok(Arc::new(Store::open(dir, &options())?))
 }
 
-/// The last position that a directory has.
+fn failed(why: impl Into<String>) -> RecoveryError {
+    JournalError::Failed(why.into()).into()
+}
+
+/// The last position that a directory has. A node among several stores snapshots alone.
 ///
 /// # Errors
 /// Those of the store and its log.
 pub fn position_of(dir: &Path) -> Result<Seq, RecoveryError> {
-    Ok(open(dir)?.last)
+    let store = open(dir)?;
+    if is_of_replicated_log(&store) {
+        return Ok(store.manifests()?.first().map_or(Seq(0), |manifest| manifest.seq));
+    }
+    Ok(LocalJournal::open(store, LocalOptions::default())?.last())
+}
+
+/// Takes a snapshot of everything in a directory with a log of its own, unless there is one.
+fn take_snapshot(store: &Arc<Store>) -> Result<(), RecoveryError> {
+    let mut log = LocalJournal::open(store.clone(), LocalOptions::default())?;
+    let Recovered { mut state, mut events, manifest, .. } = recover(store, &mut log, &mut |_| ())?;
+    if manifest.as_ref().is_none_or(|manifest| manifest.seq < state.applied()) {
+        let at = state.now();
+        RunningSnapshot::take(store, &mut state, &mut events, manifest.as_ref(), at)?;
+    }
+    Ok(())
 }
 
 /// Writes an archive of a directory. Returns the last position in it.
@@ -63,14 +60,19 @@ pub fn position_of(dir: &Path) -> Result<Seq, RecoveryError> {
 /// # Errors
 /// Those of the store, its log, and `to`.
 pub fn archive_directory(dir: &Path, to: &mut dyn Write) -> Result<Seq, RecoveryError> {
-    let Opened { store, mut journal, last } = open(dir)?;
-    let mut source = ArchiveSource::begin(&store, last)?;
-    let failed = |error: io::Error| JournalError::Failed(format!("can't write the archive: {error}"));
-    while let Some(part) = source.next_part(&store, &mut *journal)? {
-        to.write_all(&part).map_err(failed)?;
+    let store = open(dir)?;
+    if !is_of_replicated_log(&store) {
+        take_snapshot(&store)?;
     }
-    to.flush().map_err(failed)?;
-    Ok(last)
+    let snapshot = store.pin_newest()?;
+    let snapshot = snapshot.ok_or_else(|| failed(format!("{} has no snapshot yet", dir.display())))?;
+    let seq = snapshot.seq;
+    let unwritten = |error: io::Error| failed(format!("can't write the archive: {error}"));
+    for part in archive(&store, snapshot) {
+        to.write_all(&part?).map_err(unwritten)?;
+    }
+    to.flush().map_err(unwritten)?;
+    Ok(seq)
 }
 
 /// Chooses the source that is furthest ahead; a single one may be a backup. Returns it, and the positions of the directories.
@@ -79,7 +81,7 @@ pub fn archive_directory(dir: &Path, to: &mut dyn Write) -> Result<Seq, Recovery
 /// If there are several and one of them is no directory; otherwise as [`position_of`].
 pub fn furthest(sources: &[PathBuf]) -> Result<(PathBuf, Vec<(PathBuf, Seq)>), RecoveryError> {
     let [first, others @ ..] = sources else {
-        return Err(JournalError::Failed("no backup and no directory is named".to_owned()).into());
+        return Err(failed("no backup and no directory is named"));
     };
     if others.is_empty() && !first.is_dir() {
         return Ok((first.clone(), Vec::new()));
@@ -101,24 +103,18 @@ pub fn restore_into_cluster(
     journal: &JournalOptions,
     clock: ClockReading,
 ) -> Result<Seq, RecoveryError> {
-    let failed = |why: &str| JournalError::Failed(why.to_owned());
     let shared = journal.shared_snapshots()?;
-    let mut shared = shared.ok_or_else(|| failed("journal.kind is not \"nats\": no nodes share a log"))?;
+    let shared = shared.ok_or_else(|| failed("journal.kind is not \"nats\": no nodes share a log"))?;
     if shared.has_begun()? {
-        return Err(failed("the log is not empty: set nats.stream to another name, or remove it").into());
+        return Err(failed("the log is not empty: set nats.stream to another name, or remove it"));
     }
-    restore(file, scratch, &options(), clock)?;
+    restore(file, scratch, &options(), clock, |archive| archive)?;
     let store = Arc::new(Store::open(scratch, &options())?);
-    let mut log = LocalJournal::open(store.clone(), LocalOptions::default())?;
-    let Recovered { mut state, mut events, .. } = recover(&store, &mut log, &mut |_| ())?;
-    let mut running = RunningSnapshot::begin(&store, &mut state, &mut events, None, clock.wall)?;
-    while !running.is_whole() {
-        running.write(&store, STEP_BYTES, Instant::now() + STEP_TIME)?;
-    }
-    let manifest = running.finish(&store)?;
-    let source = ArchiveSource::of_newest_snapshot(&store)?;
-    let mut source = source.ok_or_else(|| failed("the snapshot of the backup is gone"))?;
-    let taken = Taken { seq: manifest.seq, taken_at: manifest.taken_at, place: Vec::new() };
-    let begun = shared.begin_log(&taken, &mut || source.next_part(&store, &mut log))?;
+    take_snapshot(&store)?;
+    let snapshot = store.pin_newest()?;
+    let snapshot = snapshot.ok_or_else(|| failed("the snapshot of the backup is gone"))?;
+    let taken = Taken { seq: snapshot.seq, taken_at: clock.wall, place: Vec::new() };
+    let mut parts = archive(&store, snapshot);
+    let begun = shared.begin_log(&taken, &mut || Ok(parts.next().transpose()?))?;
     Ok(begun.seq)
 }

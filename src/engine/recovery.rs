@@ -1,17 +1,17 @@
 //! Recovery: loads the newest whole snapshot, then replays the log after it, entry by entry.
 
 use super::admission::{Admission, Verdict};
-use super::applying::{self, Unappliable, check_understood, check_version};
+use super::applying;
 use super::event_log::EventLog;
-use crate::domain::{Entry, Proposal, SectionId, Seq};
+use super::request::Bell;
+use crate::domain::{Entry, FORMAT_VERSION, Proposal, SectionId, Seq};
 use crate::filter::{MemoryNeed, OutOfMemory, Reservation, RestoreError, Restoring};
-use crate::journal::{Journal, JournalError, is_of_replicated_log};
+use crate::journal::{Delivery, Journal, JournalError, is_of_replicated_log};
 use crate::state::{RestoreStateError, Sections, State};
-use crate::store::{Manifest, SectionRef, Store, StoreError};
-use std::collections::BTreeMap;
+use crate::store::{Manifest, Store, StoreError};
 use std::num::NonZero;
-use std::ops::ControlFlow;
 use std::panic::resume_unwind;
+use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -46,18 +46,16 @@ pub enum RecoveryError {
         refused: OutOfMemory,
     },
     /// An entry can't be applied, so no later one can be.
-    #[error("{path}: {unappliable}; {next_step}")]
+    #[error("{advice}")]
     Unappliable {
-        /// The data directory.
-        path: String,
         /// The entry.
-        unappliable: Unappliable,
-        /// What helps.
-        next_step: String,
+        entry: Seq,
+        /// What is wrong, and what helps.
+        advice: String,
     },
     /// No snapshot is whole, and the log does not reach back to the beginning.
     #[error(
-        "{path} is damaged: no snapshot can be read ({why}), and the log begins at {first}, not at {wanted}; run `cuckood verify {path}`, \
+        "{path} is damaged: no snapshot can be read ({why}), nor the log from its first entry on ({log}); run `cuckood verify {path}`, \
          then `cuckood restore FILE DIR` with your newest backup"
     )]
     NoWholeSnapshot {
@@ -65,10 +63,8 @@ pub enum RecoveryError {
         path: String,
         /// What is wrong with the newest snapshot.
         why: String,
-        /// First position that the log holds.
-        first: u64,
-        /// First position that would be needed.
-        wanted: u64,
+        /// What is wrong with the log.
+        log: JournalError,
     },
 }
 
@@ -117,11 +113,12 @@ pub fn recover(
                 break;
             }
             Err(
-                RestoreStateError::Load(LoadError::Memory(refused))
-                | RestoreStateError::Tables(
-                    RestoreError::Memory(refused) | RestoreError::Load(LoadError::Memory(refused)),
-                ),
-            ) => return Err(out_of_memory(store, refused)),
+                RestoreStateError::Load(error @ RecoveryError::Memory { .. })
+                | RestoreStateError::Tables(RestoreError::Load(error @ RecoveryError::Memory { .. })),
+            ) => return Err(error),
+            Err(RestoreStateError::Tables(RestoreError::Memory(refused))) => {
+                return Err(out_of_memory(store, refused));
+            }
             Err(error) => {
                 tracing::error!(seq = manifest.seq.0, %error, "a snapshot is damaged; trying the one before it");
                 why.get_or_insert(error.to_string());
@@ -130,19 +127,16 @@ pub fn recover(
         }
     }
     let (mut state, manifest) = found.unwrap_or_else(|| (State::new(), None));
-    check_version(state.applied(), state.format(), journal.understands())?;
-    let first = journal.first_available();
-    if first > state.applied().next() {
-        return Err(RecoveryError::NoWholeSnapshot {
-            path: store.path().display().to_string(),
-            why: why.unwrap_or_else(|| "there is none".into()),
-            first: first.0,
-            wanted: state.applied().next().0,
-        });
-    }
+    JournalError::check_version(state.applied(), state.format(), FORMAT_VERSION)?;
     let began = Instant::now();
     let mut events = EventLog::open(store, &state)?;
-    let replayed = replay(store, &mut state, &mut events, journal, report)?;
+    let replayed = replay(store, &mut state, &mut events, journal, report);
+    let replayed = replayed.map_err(|error| match (error, why) {
+        (RecoveryError::Journal(log @ JournalError::Damaged(_)), Some(why)) if manifest.is_none() => {
+            RecoveryError::NoWholeSnapshot { path: store.path().display().to_string(), why, log }
+        }
+        (error, _) => error,
+    })?;
     events.settle(store, &state)?;
     Ok(Recovered { state, events, manifest, damaged, replayed, replay_time: began.elapsed() })
 }
@@ -155,47 +149,31 @@ pub fn load(
     store: &Store,
     manifest: &Manifest,
     report: &mut dyn FnMut(Progress),
-) -> Result<State, RestoreStateError<LoadError>> {
-    let sections = manifest.sections.iter().map(|section| (section.key, section)).collect();
-    State::restore(&manifest.meta, &mut StoredSections { store, sections, begun: 0, report })
-}
-
-/// Why a section of a snapshot can't be loaded.
-#[derive(Debug, Error)]
-pub enum LoadError {
-    /// The store can't read it.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// There is no memory for it.
-    #[error(transparent)]
-    Memory(#[from] OutOfMemory),
+) -> Result<State, RestoreStateError<RecoveryError>> {
+    State::restore(&manifest.meta, &mut StoredSections { store, manifest, begun: 0, report })
 }
 
 /// The sections of a snapshot, read from the store.
 struct StoredSections<'a> {
     store: &'a Store,
-    sections: BTreeMap<SectionId, &'a SectionRef>,
+    manifest: &'a Manifest,
     begun: u64,
     report: &'a mut dyn FnMut(Progress),
 }
 
-impl<'a> StoredSections<'a> {
-    fn find(&self, id: SectionId) -> Option<&'a SectionRef> {
-        self.sections.get(&id).copied()
-    }
-
+impl StoredSections<'_> {
     fn report_one(&mut self) {
         self.begun += 1;
-        let total = Some(self.sections.len() as u64);
+        let total = Some(self.manifest.sections.len() as u64);
         (self.report)(Progress { phase: "snapshot", done: self.begun, total });
     }
 }
 
 impl Sections for StoredSections<'_> {
-    type Error = LoadError;
+    type Error = RecoveryError;
 
-    fn chunk(&mut self, id: SectionId, chunk: u32, out: &mut Vec<u8>) -> Result<bool, LoadError> {
-        let Some(section) = self.find(id) else { return Ok(false) };
+    fn chunk(&mut self, id: SectionId, chunk: u32, out: &mut Vec<u8>) -> Result<bool, RecoveryError> {
+        let Some(section) = self.manifest.find(id) else { return Ok(false) };
         if chunk == 0 {
             self.report_one();
         }
@@ -206,21 +184,23 @@ impl Sections for StoredSections<'_> {
         Ok(true)
     }
 
-    fn reserve(&mut self, bytes: u64) -> Result<(), LoadError> {
-        Ok(Reservation::new().extend(&MemoryNeed::default(), SPARE_BYTES.saturating_add(bytes))?)
+    fn reserve(&mut self, bytes: u64) -> Result<(), RecoveryError> {
+        let reserved = Reservation::new().extend(&MemoryNeed::default(), SPARE_BYTES.saturating_add(bytes));
+        reserved.map_err(|refused| out_of_memory(self.store, refused))
     }
 
     /// Loads a table with one thread per processor, each a share of it: checksums take time, and so does touching fresh memory.
-    fn table(&mut self, id: SectionId, table: &Restoring<'_>) -> Result<(), RestoreError<LoadError>> {
+    fn table(&mut self, id: SectionId, table: &Restoring<'_>) -> Result<(), RestoreError<RecoveryError>> {
         // A section that is missing is not loaded, and the check that follows refuses it.
-        let Some(section) = self.find(id).filter(|section| section.chunks == table.chunks()) else {
+        let Some(section) = self.manifest.find(id).filter(|section| section.chunks == table.chunks()) else {
             return Ok(());
         };
         self.report_one();
         let (store, chunks) = (self.store, section.chunks);
         let load = |first: u32, end: u32| {
-            table
-                .load(first..end, |chunk, out| store.read_chunk(section, chunk, out).map_err(LoadError::from))
+            table.load(first..end, |chunk, out| {
+                store.read_chunk(section, chunk, out).map_err(RecoveryError::from)
+            })
         };
         let threads = thread::available_parallelism().map_or(1, NonZero::get) as u32;
         let share = chunks.div_ceil(threads).max(SHARE_CHUNKS_MIN);
@@ -240,6 +220,7 @@ fn out_of_memory(store: &Store, refused: OutOfMemory) -> RecoveryError {
     RecoveryError::Memory { path: store.path().display().to_string(), refused }
 }
 
+/// Applies what the log has after the state; returns the number of entries.
 fn replay(
     store: &Store,
     state: &mut State,
@@ -247,30 +228,39 @@ fn replay(
     journal: &mut dyn Journal,
     report: &mut dyn FnMut(Progress),
 ) -> Result<u64, RecoveryError> {
-    let (Seq(from), understands) = (state.applied(), journal.understands());
-    // A replicated log does not know its end before it has come to it.
-    let total = journal.last().0.checked_sub(from).filter(|total| *total > 0);
-    let mut replayed = 0;
-    let skipped = store.skipped_entries()?;
-    let (mut admission, mut failure) = (Admission::new(u64::MAX, SPARE_BYTES), None);
-    let read = journal.read(Seq(from), &mut |entry| {
-        if replayed % REPORT_EVERY == 0 {
-            report(Progress { phase: "replay", done: replayed, total });
+    let (skipped, mut replayed) = (store.skipped_entries()?, 0);
+    let mut admission = Admission::new(u64::MAX, SPARE_BYTES);
+    let bell = Bell::of_this_thread();
+    let waker = bell.clone().into();
+    loop {
+        let committed = match journal.poll(state.applied(), &mut Context::from_waker(&waker)) {
+            Poll::Pending => {
+                bell.wait(journal.wake_at());
+                continue;
+            }
+            Poll::Ready(delivery) => match delivery? {
+                Delivery::Entries(committed) => committed,
+                Delivery::Passed(_) => continue,
+                Delivery::Current => break,
+            },
+        };
+        for entry in committed.into_iter().map(|committed| committed.entry) {
+            if replayed % REPORT_EVERY == 0 {
+                report(Progress { phase: "replay", done: replayed, total: None });
+            }
+            if skipped.contains_key(&entry.seq) {
+                tracing::warn!(
+                    entry = entry.seq.0,
+                    "`cuckood repair skip` has marked this entry; skipping it"
+                );
+                state.skip(&entry);
+            } else {
+                apply(store, state, &mut admission, entry)?;
+            }
+            events.take(store, state)?;
+            replayed += 1;
         }
-        check_understood(&entry, understands)?;
-        if skipped.contains_key(&entry.seq) {
-            tracing::warn!(entry = entry.seq.0, "`cuckood repair skip` has marked this entry; skipping it");
-            state.skip(&entry);
-        } else if let Err(error) = apply(store, state, &mut admission, entry) {
-            failure = Some(error);
-            return Ok(ControlFlow::Break(()));
-        }
-        events.take(store, state)?;
-        replayed += 1;
-        Ok(ControlFlow::Continue(()))
-    });
-    failure.map_or(Ok(()), Err)?;
-    read?;
+    }
     state.publish();
     Ok(replayed)
 }
@@ -286,14 +276,10 @@ fn apply(
     if let Verdict::NoMemory(refused) = admission.judge(state, command, idempotency.is_some()) {
         return Err(out_of_memory(store, refused));
     }
-    if let Err(unappliable) = applying::apply(state, entry) {
-        let path = store.path().display().to_string();
-        let next_step = match is_of_replicated_log(store) {
-            true => "update cuckood on every node (docs/CLUSTER.md)".to_owned(),
-            false => unappliable.next_step(&path),
-        };
-        return Err(RecoveryError::Unappliable { path, unappliable, next_step });
-    }
+    applying::apply(state, entry).map_err(|unappliable| RecoveryError::Unappliable {
+        entry: unappliable.entry,
+        advice: unappliable.advice(store.path(), is_of_replicated_log(store)),
+    })?;
     admission.settle();
     // No command is waiting during recovery, so everything can be freed at once.
     state.free_discarded(u64::MAX);

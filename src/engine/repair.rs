@@ -6,14 +6,12 @@
 //! `skip` marks an entry that can't be applied, then takes a snapshot after it. The log keeps the entry. Every replay that comes to it
 //! sees the mark, so the state and its hash are the same each time.
 
-use super::event_log::EventLog;
 use super::recovery::{RecoveryError, recover};
-use super::snapshotter::{SnapshotOptions, Snapshotter};
+use super::snapshotter::RunningSnapshot;
 use crate::clock::Clock;
 use crate::domain::{Command, Outcome, Proposal, Seq, Timestamp};
 use crate::journal::{Journal, JournalError, LocalJournal, LocalOptions, is_of_replicated_log};
-use crate::state::State;
-use crate::store::{Manifest, Store, StoreError, StoreOptions};
+use crate::store::{Store, StoreError, StoreOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thiserror::Error;
@@ -102,7 +100,7 @@ pub fn clock(path: &Path, options: &StoreOptions, clock: &Clock) -> Result<Clock
     }
     let is_ahead = recovered.manifest.as_ref().is_some_and(|manifest| manifest.taken_at > now);
     if repair.turned_back.is_some() || is_ahead {
-        take_snapshot(&store, &mut state, &mut events, recovered.manifest, now)?;
+        RunningSnapshot::take(&store, &mut state, &mut events, recovered.manifest.as_ref(), now)?;
     }
     journal.settle()?;
     store.keep_clock(clock.reading());
@@ -121,7 +119,7 @@ pub fn skip(path: &Path, options: &StoreOptions, clock: &Clock, entry: Seq) -> R
     if !store.skipped_entries()?.contains_key(&entry) {
         match recover(&store, &mut journal, &mut |_| ()) {
             Ok(_) => return Err(RepairError::Applicable { path: path.to_owned(), entry }),
-            Err(RecoveryError::Unappliable { unappliable, .. }) if unappliable.entry == entry => {}
+            Err(RecoveryError::Unappliable { entry: found, .. }) if found == entry => {}
             Err(other) => return Err(other.into()),
         }
         store.mark_skipped(entry, now)?;
@@ -129,7 +127,7 @@ pub fn skip(path: &Path, options: &StoreOptions, clock: &Clock, entry: Seq) -> R
     let recovered = recover(&store, &mut journal, &mut |_| ())
         .map_err(|next| RepairError::Next { entry, next: Box::new(next) })?;
     let (mut state, mut events) = (recovered.state, recovered.events);
-    take_snapshot(&store, &mut state, &mut events, recovered.manifest, now)?;
+    RunningSnapshot::take(&store, &mut state, &mut events, recovered.manifest.as_ref(), now)?;
     journal.settle()?;
     Ok(state.applied())
 }
@@ -146,17 +144,4 @@ fn open(
     }
     let journal = LocalJournal::open(store.clone(), LocalOptions::default())?;
     Ok((store, journal))
-}
-
-fn take_snapshot(
-    store: &Arc<Store>,
-    state: &mut State,
-    events: &mut EventLog,
-    latest: Option<Manifest>,
-    now: Timestamp,
-) -> Result<(), RepairError> {
-    let mut snapshotter = Snapshotter::new(store.clone(), SnapshotOptions::default(), latest, 0);
-    snapshotter.begin(state, events, now)?;
-    while snapshotter.step(state, true)?.is_none() {}
-    Ok(())
 }

@@ -5,13 +5,13 @@
 //! half. While no command comes the snapshot goes on unpaid, but leaves half of that time to readers.
 
 use super::event_log::EventLog;
-use super::running_snapshot::RunningSnapshot;
 use crate::domain::{Seq, Timestamp};
 use crate::journal::{Journal, JournalError};
-use crate::state::State;
-use crate::store::KEY_COST_BYTES;
-use crate::store::{Manifest, Store, StoreError, Sweep};
+use crate::state::{Section, State};
+use crate::store::{KEY_COST_BYTES, Manifest, SnapshotWriter, Store, StoreError, Sweep};
 use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use utoipa::ToSchema;
@@ -53,14 +53,12 @@ pub(super) struct Snapshotter {
     latest: Option<Manifest>,
     running: Option<RunningSnapshot>,
     log_bytes: u64,
-    /// Bytes of log when the running snapshot started.
-    log_bytes_before: u64,
+    /// Bytes of log that the running snapshot covers.
+    covered_bytes: u64,
     /// The last snapshot was aborted while the disk was short of space. Until it is not, another one is taken on request only.
     is_out_of_space: bool,
-    /// Bytes that commits have paid for since the last step.
-    paid_bytes: u64,
-    /// Bytes by which the last step exceeded what was paid; the next step is that much shorter.
-    overdrawn_bytes: u64,
+    /// Bytes that commits have paid for, less what steps have written. The next step is shorter if it is negative.
+    balance: i64,
     leftovers: Leftovers,
 }
 
@@ -117,10 +115,9 @@ impl Snapshotter {
             latest,
             running: None,
             log_bytes,
-            log_bytes_before: 0,
+            covered_bytes: 0,
             is_out_of_space: false,
-            paid_bytes: 0,
-            overdrawn_bytes: 0,
+            balance: 0,
             leftovers: Leftovers::FindLog,
         }
     }
@@ -132,7 +129,7 @@ impl Snapshotter {
         // Whatever is removed must be found first.
         let key = if self.is_running() { 0 } else { KEY_COST_BYTES };
         let pace = 1 + 3 * size(state) / self.due_after(state).max(1);
-        self.paid_bytes += (bytes + key) * pace;
+        self.balance = self.balance.saturating_add_unsigned((bytes + key) * pace);
     }
 
     /// Whether a snapshot is being written.
@@ -169,16 +166,18 @@ impl Snapshotter {
         self.latest.as_ref()
     }
 
-    /// Begins a snapshot of the state as it is now.
+    /// Begins a snapshot of the state as it is now. A replicated log continues at `place`.
     pub(super) fn begin(
         &mut self,
         state: &mut State,
         events: &mut EventLog,
+        place: Vec<u8>,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        self.running = Some(RunningSnapshot::begin(&self.store, state, events, self.latest.as_ref(), now)?);
-        self.log_bytes_before = std::mem::take(&mut self.log_bytes);
-        (self.paid_bytes, self.overdrawn_bytes) = (0, 0);
+        let latest = self.latest.as_ref();
+        self.running = Some(RunningSnapshot::begin(&self.store, state, events, latest, place, now)?);
+        self.covered_bytes = self.log_bytes;
+        self.balance = 0;
         Ok(())
     }
 
@@ -195,11 +194,12 @@ impl Snapshotter {
             return Ok(None);
         }
         // With ten thousand filters, this takes a step of its own.
-        let (bytes_written, duration) = (running.bytes_written(), running.elapsed());
+        let (bytes_written, duration) = (running.bytes_written, running.began.elapsed());
         let manifest = running.finish(&self.store)?;
         let report = SnapshotReport { seq: manifest.seq, bytes_written, seconds: duration.as_secs_f64() };
         self.latest = Some(manifest);
-        (self.log_bytes_before, self.is_out_of_space) = (0, false);
+        self.log_bytes -= std::mem::take(&mut self.covered_bytes);
+        self.is_out_of_space = false;
         self.leftovers = Leftovers::FindLog;
         Ok(Some(report))
     }
@@ -209,14 +209,13 @@ impl Snapshotter {
         let kept_max = self.options.kept_bytes_max;
         // As the kept bytes approach their limit each commit pays for more, so the limit is hardly ever reached.
         let haste = 1 + kept_bytes(state).saturating_sub(kept_max / 2).saturating_mul(16) / kept_max.max(1);
-        let paid = std::mem::take(&mut self.paid_bytes).saturating_mul(haste as u64);
+        let paid = u64::try_from(self.balance).unwrap_or(0).saturating_mul(haste as u64);
         let least = if quiet { QUIET_STEP_BYTES } else { 1 };
-        let budget = paid.saturating_sub(self.overdrawn_bytes).clamp(least, STEP_BYTES_MAX);
-        let before = running.bytes_written();
+        let budget = paid.clamp(least, STEP_BYTES_MAX);
+        let before = running.bytes_written;
         running.write(&self.store, budget, Instant::now() + STEP_TIME_MAX)?;
-        let spent = running.bytes_written() - before;
-        self.overdrawn_bytes = spent.saturating_sub(budget);
-        self.paid_bytes = budget.saturating_sub(spent);
+        let spent = running.bytes_written - before;
+        self.balance = budget as i64 - spent as i64;
         while !running.is_whole() && kept_bytes(state) > kept_max {
             running.write(&self.store, STEP_BYTES_MAX, Instant::now() + STEP_TIME_MAX)?;
         }
@@ -230,11 +229,12 @@ impl Snapshotter {
         journal: &mut dyn Journal,
         quiet: bool,
     ) -> Result<(), JournalError> {
-        let budget = self.paid_bytes.clamp(QUIET_STEP_BYTES, REMOVAL_BYTES_MAX);
-        if !quiet && self.paid_bytes < budget {
+        let paid = u64::try_from(self.balance).unwrap_or(0);
+        let budget = paid.clamp(QUIET_STEP_BYTES, REMOVAL_BYTES_MAX);
+        if !quiet && paid < budget {
             return Ok(());
         }
-        self.paid_bytes = self.paid_bytes.saturating_sub(budget);
+        self.balance = paid.saturating_sub(budget) as i64;
         self.leftovers = match std::mem::replace(&mut self.leftovers, Leftovers::Gone) {
             Leftovers::FindLog => {
                 self.store.prunable_through()?.map_or(Leftovers::FindChunks, Leftovers::Log)
@@ -256,15 +256,133 @@ impl Snapshotter {
         self.running = None;
         self.store.abandon_snapshot();
         self.leftovers = Leftovers::FindLog;
-        // The log that it would have replaced is still there.
-        self.log_bytes += std::mem::take(&mut self.log_bytes_before);
         self.is_out_of_space = self.store.space.check().is_err();
     }
 }
 
+/// A section is written again after this many snapshots have shared it. sled frees space in segments of its file, and a segment
+/// is free only once all its pages are: one old chunk pins eight megabytes until sled moves it.
+const TAKEN_OVER_MAX: u64 = 16;
+
+/// A step of a snapshot for which no client waits.
+const STEP_BYTES: u64 = 64 << 20;
+const STEP_TIME: Duration = Duration::from_secs(3_600);
+
+/// A running snapshot: which sections it still has to write, and how far it has come. The snapshotter decides how much is written when.
+pub struct RunningSnapshot {
+    writer: SnapshotWriter,
+    head: Vec<u8>,
+    taken_at: Timestamp,
+    /// The sections that must be written.
+    fresh: VecDeque<Section>,
+    bytes_written: u64,
+    began: Instant,
+}
+
+impl RunningSnapshot {
+    /// Begins a snapshot of the state as it is now, after the latest one. Stores the events up to there: whoever begins with the
+    /// snapshot does not make them again. A replicated log continues at `place`.
+    ///
+    /// # Errors
+    /// As for [`Store::begin_snapshot`] and [`EventLog::take`].
+    pub fn begin(
+        store: &Store,
+        state: &mut State,
+        events: &mut EventLog,
+        latest: Option<&Manifest>,
+        place: Vec<u8>,
+        now: Timestamp,
+    ) -> Result<Self, StoreError> {
+        let mut writer = store.begin_snapshot(state.applied())?;
+        events.take(store, state)?;
+        events.save(store)?;
+        writer.cover_events(state.events().last());
+        writer.note_place(place);
+        let image = state.begin_snapshot();
+        let fresh = take_over(&mut writer, image.sections, latest);
+        let began = Instant::now();
+        Ok(Self { writer, head: image.head, taken_at: now, fresh, bytes_written: 0, began })
+    }
+
+    /// Takes a snapshot of a directory with a separate log in one go: no client waits.
+    ///
+    /// # Errors
+    /// As for [`Self::begin`], [`Self::write`] and [`Self::finish`].
+    pub fn take(
+        store: &Store,
+        state: &mut State,
+        events: &mut EventLog,
+        latest: Option<&Manifest>,
+        now: Timestamp,
+    ) -> Result<Manifest, StoreError> {
+        let mut running = Self::begin(store, state, events, latest, Vec::new(), now)?;
+        while !running.is_whole() {
+            running.write(store, STEP_BYTES, Instant::now() + STEP_TIME)?;
+        }
+        running.finish(store)
+    }
+
+    /// Whether everything but the manifest is written.
+    pub fn is_whole(&self) -> bool {
+        self.fresh.is_empty()
+    }
+
+    /// Writes chunks, at least one, until `budget` bytes or the time are spent or the snapshot is whole.
+    ///
+    /// # Errors
+    /// As for [`SnapshotWriter::put_chunk`].
+    pub fn write(&mut self, store: &Store, budget: u64, until: Instant) -> Result<(), StoreError> {
+        let mut chunk = Vec::new();
+        let end = self.bytes_written + budget;
+        while self.bytes_written < end
+            && let Some(section) = self.fresh.front_mut()
+        {
+            if section.next_chunk(&mut chunk) {
+                self.writer.put_chunk(store, section.id, &chunk)?;
+                self.bytes_written += chunk.len() as u64;
+                if Instant::now() >= until {
+                    return Ok(());
+                }
+            } else {
+                self.writer.end_section(section.id, section.changes);
+                self.fresh.pop_front();
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the manifest, which completes the snapshot.
+    ///
+    /// # Errors
+    /// As for [`SnapshotWriter::finish`].
+    pub fn finish(self, store: &Store) -> Result<Manifest, StoreError> {
+        self.writer.finish(store, self.taken_at, self.head)
+    }
+}
+
+/// Shares the sections that have not changed since the latest snapshot and are not too old. Returns the others, which must be written.
+/// Sections that change often come first: what is written together is later replaced together, and leaves no holes in sled's file.
+fn take_over(
+    writer: &mut SnapshotWriter,
+    sections: Vec<Section>,
+    latest: Option<&Manifest>,
+) -> VecDeque<Section> {
+    let young = writer.generation().saturating_sub(TAKEN_OVER_MAX);
+    let mut fresh = Vec::new();
+    for section in sections {
+        match latest.and_then(|latest| latest.find(section.id)) {
+            Some(stored) if stored.changes == section.changes && stored.generation >= young => {
+                writer.carry_over(stored);
+            }
+            stored => fresh.push((stored.map(|stored| Reverse(stored.generation)), section)),
+        }
+    }
+    fresh.sort_by_key(|(age, _)| *age);
+    fresh.into_iter().map(|(_, section)| section).collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::running_snapshot::TAKEN_OVER_MAX;
     use super::*;
     use crate::domain::SectionId;
     use crate::domain::{
@@ -283,7 +401,7 @@ mod tests {
     /// Begins a snapshot of a state whose events were not taken so far.
     fn begin(snapshotter: &mut Snapshotter, state: &mut State) {
         let mut events = EventLog::open(&snapshotter.store, &State::new()).unwrap();
-        snapshotter.begin(state, &mut events, Timestamp(1_000)).unwrap();
+        snapshotter.begin(state, &mut events, Vec::new(), Timestamp(1_000)).unwrap();
     }
 
     fn apply(state: &mut State, command: Command) {
@@ -355,7 +473,7 @@ mod tests {
         let mut sizes = Vec::new();
         while !running.is_whole() {
             running.write(&snapshotter.store, STEP_BYTES_MAX, late).unwrap();
-            sizes.push(running.bytes_written());
+            sizes.push(running.bytes_written);
         }
         assert!(sizes.len() as u64 >= size(&state) / 16_384, "{} steps", sizes.len());
         assert!(sizes.windows(2).all(|pair| pair[1] - pair[0] <= 16_384));

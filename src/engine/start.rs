@@ -2,24 +2,23 @@
 //! was trimmed past it, it is filled from a snapshot that nodes share first, as a restore does it.
 
 use super::admission::Admission;
-use super::applying::{Unappliable, check_version, message};
+use super::applying::{Unappliable, message};
 use super::backup::Downloads;
-use super::cluster::ClusterOptions;
+use super::cluster::{ClusterOptions, start_sharing};
 use super::event_reader::EVENT_WAITERS_MAX;
 use super::recovery::{Recovered, RecoveryError, recover};
-use super::request::{Inbox, Request};
+use super::request::{Barriers, Inbox, Request, WaitingList};
 use super::restore::load_shared;
 use super::snapshotter::{SnapshotOptions, Snapshotter};
 use super::timekeeping::Timekeeper;
-use super::waiting::{Barriers, WaitingList};
 use super::writer::Writer;
-use super::{Engine, Inner, Metrics, Progress, QUEUE_UNIT_BYTES, SharingFigures, Status, snapshot_sharing};
+use super::{Engine, Inner, Metrics, Progress, QUEUE_UNIT_BYTES, SharingFigures, Status};
 use crate::clock::Clock;
 use crate::domain::{
     ClockReading, Command, Ending, Import, ImportState, Proposal, Seq, Settings, Target, Timestamp,
 };
 use crate::journal::{
-    Durability, Journal, JournalError, JournalOptions, LocalOptions, NatsSnapshots, SharedSnapshot,
+    self, Durability, Journal, JournalError, JournalOptions, LocalOptions, NatsSnapshots, SharedSnapshot,
     read_shared,
 };
 use crate::state::{IMAGE_VERSION, RestoreStateError, State, enabled_in};
@@ -189,7 +188,7 @@ fn serve(inner: &Arc<Inner>, requests: &mpsc::WeakSender<Request>, inbox: mpsc::
                 }
                 recovering
             });
-            snapshot_sharing::start(inner, requests);
+            start_sharing(inner, requests);
             // A panic means that an invariant is broken: nothing may be written any more, and the status must say so.
             let ended = catch_unwind(AssertUnwindSafe(|| writer.run(inbox)));
             *inner.share.lock() = None;
@@ -213,15 +212,10 @@ fn serve(inner: &Arc<Inner>, requests: &mpsc::WeakSender<Request>, inbox: mpsc::
 
 /// What is reported of a panic of the writer's thread.
 fn panic_reason(inner: &Inner, panic: Box<dyn Any + Send>) -> String {
-    let dir = inner.options.path.display().to_string();
+    let EngineOptions { path, journal, .. } = &inner.options;
+    let dir = path.display();
     let reason = match panic.downcast::<Unappliable>() {
-        Ok(unappliable) => {
-            let next_step = match inner.options.journal.is_shared() {
-                true => "update cuckood on every node (docs/CLUSTER.md)".to_owned(),
-                false => unappliable.next_step(&dir),
-            };
-            format!("{dir}: {unappliable}; {next_step}")
-        }
+        Ok(unappliable) => unappliable.advice(path, journal.is_shared()),
         Err(panic) => {
             format!("{dir}: the writer has panicked: {}; run `cuckood verify {dir}`", message(&*panic))
         }
@@ -234,13 +228,16 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer, RecoveryError> {
     let options = &inner.options;
     let began = Instant::now();
     let bootstrap = Bootstrap { options, clock: inner.clock.reading() };
-    let Opened { store, mut journal, is_filled } = bootstrap.open(&mut report_progress(inner))?;
+    let Opened { store, journal: (mut journal, replication), is_filled } =
+        bootstrap.open(&mut report_progress(inner))?;
     inner.store.store(Some(store.clone()));
-    if let Some(replication) = journal.replication() {
+    if let Some(replication) = replication {
         // It is set here and nowhere else.
         let _ = inner.replication.set(replication);
     }
     let recovered = recover(&store, &mut *journal, &mut report_progress(inner))?;
+    let (at, version) = (recovered.state.applied(), recovered.state.format());
+    JournalError::check_version(at, version, options.journal.understands())?;
     for manifest in &recovered.damaged {
         store.forget_snapshot(manifest)?;
     }
@@ -254,7 +251,6 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer, RecoveryError> {
     note_recovered(inner, &recovered, is_filled, began.elapsed());
     // The view is set here and nowhere else, so it can't be set already.
     let _ = inner.view.set(recovered.state.view());
-    inner.board.note(&recovered.state, recovered.events.figures());
     let (log_bytes, mut events) = (recovered.replayed * ENTRY_BYTES, recovered.events);
     let snapshotter =
         Snapshotter::new(store.clone(), options.snapshots.clone(), recovered.manifest, log_bytes);
@@ -277,13 +273,13 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer, RecoveryError> {
         snapshots_asked: Vec::new(),
         downloads: Downloads::default(),
         turns: RandomState::new(),
-        compared: Seq(0),
         is_freeing_held_up: false,
         advance: None,
         proposed: None,
         is_disk_short: false,
         failed: false,
     };
+    writer.note_figures();
     writer.apply_committed();
     // Nobody waits for a command yet.
     writer.state.free_discarded(u64::MAX);
@@ -382,16 +378,13 @@ fn uploads_dead_before(options: &EngineOptions, at: Timestamp) -> Timestamp {
     Timestamp(at.0.saturating_sub(UPLOAD_IDLE_MAX.as_millis() as u64))
 }
 
-/// How often the directory is filled. While that happens the log may be trimmed past it again.
-const ROUNDS: usize = 3;
-
 /// Pause before shared snapshots are tried again.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// An open directory and its log.
 pub(super) struct Opened {
     pub(super) store: Arc<Store>,
-    pub(super) journal: Box<dyn Journal>,
+    pub(super) journal: journal::Opened,
     /// Whether the directory was filled from a shared snapshot.
     pub(super) is_filled: bool,
 }
@@ -409,45 +402,40 @@ impl Bootstrap<'_> {
     /// # Errors
     /// If the log was trimmed past the directory, and no shared snapshot can be used; otherwise those of the store and the journal.
     pub(super) fn open(&self, report: &mut dyn FnMut(Progress)) -> Result<Opened, RecoveryError> {
-        let EngineOptions { path, store: store_options, journal, .. } = self.options;
-        let may_fill = journal.is_shared() && is_unused(path);
-        let mut is_filled = may_fill && self.fill(report)?;
-        for _ in 0..ROUNDS {
-            let store = Arc::new(Store::open(path, store_options)?);
-            let why = match journal.open(&store) {
-                Err(JournalError::Trimmed(why)) => why,
-                journal => return Ok(Opened { journal: journal?, store, is_filled }),
-            };
-            tracing::warn!(why, "the log was trimmed: beginning with a snapshot that nodes share");
-            drop(store);
-            is_filled = self.fill(report)?;
-            if !is_filled {
-                return Err(JournalError::Trimmed(format!("{why}; and the nodes share no snapshot")).into());
-            }
+        let may_fill = self.options.journal.is_shared() && is_unused(&self.options.path);
+        let is_filled = may_fill && self.fill(report)?;
+        let why = match self.open_directory(is_filled) {
+            Err(RecoveryError::Journal(JournalError::Trimmed(why))) => why,
+            opened => return opened,
+        };
+        tracing::warn!(why, "the log was trimmed: beginning with a snapshot that nodes share");
+        if !self.fill(report)? {
+            return Err(JournalError::Trimmed(format!("{why}; and the nodes share no snapshot")).into());
         }
-        let why = "the log is trimmed faster than a snapshot is loaded: raise cluster.snapshot_interval";
-        Err(JournalError::Trimmed(why.to_owned()).into())
+        self.open_directory(true)
+    }
+
+    fn open_directory(&self, is_filled: bool) -> Result<Opened, RecoveryError> {
+        let store = Arc::new(Store::open(&self.options.path, &self.options.store)?);
+        Ok(Opened { journal: self.options.journal.open(&store)?, store, is_filled })
     }
 
     /// Fills the directory from the newest shared snapshot that is complete. What it held is given up, but not before such a snapshot was
     /// found. Servers that were just started may fail for a while, and other nodes may share another snapshot, so it tries again until
     /// `nats.connect_timeout`. Returns whether there is any; a log that reaches back to its first message does without.
     fn fill(&self, report: &mut dyn FnMut(Progress)) -> Result<bool, RecoveryError> {
-        let Some(mut shared) = self.options.journal.shared_snapshots()? else { return Ok(false) };
+        let Some(shared) = self.options.journal.shared_snapshots()? else { return Ok(false) };
         let until = Instant::now() + shared.options().connect_timeout;
         loop {
-            let error = match self.fill_once(&mut shared, report) {
+            let error = match self.fill_once(&shared, report) {
                 Ok(is_filled) => return Ok(is_filled),
                 Err(error) => error,
             };
             // Nothing is damaged: this build is too old.
-            if is_newer(&error) {
+            if is_newer(&error) || Instant::now() >= until && !shared.is_log_whole()? {
                 return Err(error);
             }
             if Instant::now() >= until {
-                if !shared.is_log_whole()? {
-                    return Err(error);
-                }
                 tracing::warn!(%error, "can't use shared snapshots; reading the log from its first message");
                 return Ok(false);
             }
@@ -459,58 +447,52 @@ impl Bootstrap<'_> {
     /// Tries the shared snapshots, the newest first.
     fn fill_once(
         &self,
-        shared: &mut NatsSnapshots,
+        shared: &NatsSnapshots,
         report: &mut dyn FnMut(Progress),
     ) -> Result<bool, RecoveryError> {
-        let listed = shared.list()?;
-        let (is_empty, mut faults) = (listed.is_empty(), Vec::new());
-        for snapshot in listed {
-            report(Progress { phase: "checking a shared snapshot", done: 0, total: Some(snapshot.bytes) });
-            let loaded = self.check(shared, &snapshot).and_then(|()| self.load(shared, &snapshot, report));
-            let SharedSnapshot { name, bytes, node, seq, .. } = snapshot;
-            match loaded {
+        let mut faults = Vec::new();
+        for snapshot in shared.list()? {
+            match self.load(shared, &snapshot, report) {
                 Ok(()) => {
+                    let SharedSnapshot { name, bytes, node, seq, .. } = snapshot;
                     tracing::info!(name, bytes, node, seq = seq.0, "began with a shared snapshot");
                     return Ok(true);
                 }
                 Err(error) if is_newer(&error) => return Err(error),
                 Err(error) => {
-                    tracing::error!(name, %error, "can't use a shared snapshot");
+                    tracing::error!(snapshot.name, %error, "can't use a shared snapshot");
                     faults.push(error.to_string());
                 }
             }
         }
-        if is_empty {
+        if faults.is_empty() {
             return Ok(false);
         }
         let why = format!("no shared snapshot can be used: {}", faults.join("; "));
         Err(JournalError::Damaged(why).into())
     }
 
-    /// Reads a snapshot to its end, without anything being given up for it.
-    fn check(&self, shared: &mut NatsSnapshots, snapshot: &SharedSnapshot) -> Result<(), RecoveryError> {
-        let (archive, mut understood) = (shared.read(snapshot)?, Ok(()));
-        let understands = shared.options().understands;
-        read_shared(snapshot, archive, |piece| {
-            if let Piece::Manifest(manifest) = piece {
-                understood = check_snapshot(&snapshot.name, &manifest, understands);
-            }
-            Ok(())
-        })?;
-        understood
-    }
-
+    /// Reads a snapshot to its end, then into the directory.
     fn load(
         &self,
-        shared: &mut NatsSnapshots,
+        shared: &NatsSnapshots,
         snapshot: &SharedSnapshot,
         report: &mut dyn FnMut(Progress),
     ) -> Result<(), RecoveryError> {
+        let total = Some(snapshot.bytes);
+        report(Progress { phase: "checking a shared snapshot", done: 0, total });
+        let mut understood = Ok(());
+        read_shared(snapshot, shared.read(snapshot)?, |piece| {
+            if let Piece::Manifest(manifest) = piece {
+                understood = check_snapshot(&snapshot.name, &manifest, shared.options().understands);
+            }
+            Ok(())
+        })?;
+        understood?;
         let archive = shared.read(snapshot)?;
         let store = Arc::new(Store::open_to_fill(&self.options.path, &self.options.store)?);
         // Durable with the snapshot.
         shared.adopt(snapshot, &store)?;
-        let total = Some(snapshot.bytes);
         load_shared(&store, snapshot, archive, &mut |done| {
             report(Progress { phase: "loading a shared snapshot", done, total });
         })?;
@@ -533,7 +515,7 @@ fn is_newer(error: &RecoveryError) -> bool {
 /// [`StoreError::Newer`] or [`JournalError::Newer`]; [`JournalError::Damaged`] if it can't be told.
 fn check_snapshot(name: &str, manifest: &Manifest, understands: u16) -> Result<(), RecoveryError> {
     match enabled_in(&manifest.meta) {
-        Ok(version) => Ok(check_version(manifest.seq, version, understands)?),
+        Ok(version) => Ok(JournalError::check_version(manifest.seq, version, understands)?),
         Err(RestoreStateError::Newer(found)) => {
             let (path, found, known) = (name.into(), found.into(), IMAGE_VERSION.into());
             Err(StoreError::Newer { path, found, known }.into())
@@ -567,9 +549,11 @@ mod tests {
         let enable = Proposal::new(Timestamp(1), Command::Enable { version: 2 });
         state.apply(Entry { seq: Seq(1), proposal: enable });
         let meta = state.begin_snapshot().head;
-        let (seq, taken_at) = (Seq(1), Timestamp(1));
+        let (seq, taken_at, place) = (Seq(1), Timestamp(1), Vec::new());
+        let sections = Vec::new();
         let manifest =
-            |meta| Manifest { generation: 1, seq, taken_at, events_last: 0, sections: Vec::new(), meta };
+            Manifest { generation: 1, seq, taken_at, events_last: 0, place, sections, meta: Vec::new() };
+        let manifest = |meta| Manifest { meta, ..manifest.clone() };
         let check = |meta, understands| check_snapshot("snapshot-1", &manifest(meta), understands);
         check(meta.clone(), 2).unwrap();
         let refused = check(meta.clone(), 1).unwrap_err().to_string();

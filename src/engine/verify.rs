@@ -1,28 +1,22 @@
 //! Verifies a data directory: its log, its snapshots and events, and that the state can be rebuilt from them.
 
 use super::applying::catch;
-use super::recovery::{RecoveryError, load, recover};
+use super::recovery::{load, recover};
 use crate::domain::{Event, Kind, Seq};
-use crate::journal::{Journal, JournalError, LocalJournal, LocalOptions, is_of_replicated_log};
+use crate::journal::{Delivery, Journal, JournalError, LocalJournal, LocalOptions, is_of_replicated_log};
+use crate::state::State;
 use crate::store::{Findings, Store, StoreError, check_snapshots};
-use std::fmt::Display;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 /// Reads the whole log, every chunk of every snapshot and every event, and checks them against their checksums, each other and the
 /// acknowledged position. If nothing is wrong it rebuilds the state.
 pub fn verify(store: &Arc<Store>) -> Findings {
     let mut findings = Findings::default();
-    if is_of_replicated_log(store) {
-        verify_without_log(store, &mut findings);
-        return findings;
-    }
-    let opened = LocalJournal::open(store.clone(), LocalOptions::default()).map_err(JournalError::from);
-    let Some(mut journal) = findings.take(opened) else { return findings };
-    let checked = check_log(&mut journal, &mut findings);
-    findings.take(checked);
-    let is_whole = journal.is_whole().unwrap_or(false);
-    let checked = check_snapshots(store, journal.first_available(), is_whole, &mut findings);
+    let log = check_log(store, &mut findings.notes);
+    let (first, is_whole) = findings.take(log).unwrap_or((Seq(0), true));
+    let checked = check_snapshots(store, first, is_whole, &mut findings);
     findings.take(checked);
     let checked = check_events(store, &mut findings);
     findings.take(checked);
@@ -30,47 +24,34 @@ pub fn verify(store: &Arc<Store>) -> Findings {
         findings.notes.push(format!("log: entry {} is skipped, by `cuckood repair skip` at {at}", entry.0));
     }
     if findings.faults.is_empty() {
-        let rebuilt = catch(|| rebuild(store, &mut journal, &mut findings));
-        take_rebuilt(store, rebuilt, &mut findings);
+        let panicked = |panic| format!("{}: the state can't be rebuilt: {panic}", store.path().display());
+        let rebuilt = catch(|| rebuild(store)).unwrap_or_else(|panic| Err(panicked(panic)));
+        let note = findings.take(rebuilt);
+        findings.notes.extend(note);
     }
     findings
 }
 
-/// The servers have the log: the directory has snapshots and events alone.
-fn verify_without_log(store: &Store, findings: &mut Findings) {
-    findings.notes.push("log: a replicated one, which its servers have".to_owned());
-    let checked = check_snapshots(store, Seq(0), true, findings);
-    let checked = checked.and_then(|()| check_events(store, findings)).and_then(|()| store.manifests());
-    match checked.map(|manifests| manifests.into_iter().next()) {
-        Err(error) => findings.faults.push(error.to_string()),
-        Ok(Some(newest)) if findings.faults.is_empty() => {
-            take_rebuilt(store, catch(|| load(store, &newest, &mut |_| ()).map(drop)), findings);
-        }
-        Ok(_) => {}
+/// Reads the log. Returns its first position, and whether it reaches back to its beginning. A replicated one is its servers'.
+fn check_log(store: &Arc<Store>, notes: &mut Vec<String>) -> Result<(Seq, bool), JournalError> {
+    if is_of_replicated_log(store) {
+        notes.push("log: a replicated one, which its servers have".to_owned());
+        return Ok((Seq(0), true));
     }
-}
-
-/// Takes the result of building the state, which may have panicked.
-fn take_rebuilt<E: Display>(store: &Store, rebuilt: Result<Result<(), E>, String>, findings: &mut Findings) {
-    let panicked = |panic| format!("{}: the state can't be rebuilt: {panic}", store.path().display());
-    if let Some(rebuilt) = findings.take(rebuilt.map_err(panicked)) {
-        findings.take(rebuilt);
-    }
-}
-
-fn check_log(journal: &mut LocalJournal, findings: &mut Findings) -> Result<(), JournalError> {
+    let mut journal = LocalJournal::open(store.clone(), LocalOptions::default())?;
     let (first, last) = (journal.first_available(), journal.last());
-    let mut entries = 0u64;
-    journal.read(Seq(first.0.saturating_sub(1)), &mut |_| {
-        entries += 1;
-        Ok(ControlFlow::Continue(()))
-    })?;
-    let acknowledged = journal.acknowledged();
-    findings.notes.push(format!(
-        "log: positions {} to {}, {entries} entries; acknowledged up to {}",
-        first.0, last.0, acknowledged.0
+    let (mut at, mut context) = (Seq(first.0.saturating_sub(1)), Context::from_waker(Waker::noop()));
+    while let Poll::Ready(delivery) = journal.poll(at, &mut context) {
+        if let Delivery::Entries(entries) = delivery? {
+            at = entries.last().map_or(at, |committed| committed.entry.seq);
+        }
+    }
+    let (entries, acknowledged) = ((at.0 + 1).saturating_sub(first.0), journal.acknowledged().0);
+    notes.push(format!(
+        "log: positions {} to {}, {entries} entries; acknowledged up to {acknowledged}",
+        first.0, last.0
     ));
-    Ok(())
+    Ok((first, journal.is_whole()?))
 }
 
 /// Reads every event, and checks that none is missing between two others.
@@ -101,20 +82,24 @@ fn check_events(store: &Store, findings: &mut Findings) -> Result<(), StoreError
     Ok(())
 }
 
-fn rebuild(store: &Store, journal: &mut LocalJournal, findings: &mut Findings) -> Result<(), RecoveryError> {
-    let recovered = recover(store, journal, &mut |_| ())?;
-    if recovered.events.differing() > 0 {
-        findings.faults.push("stored events are not those that the log makes".to_owned());
-    }
-    let state = &recovered.state;
-    findings.notes.push(format!(
-        "state at position {}, written {}: {} filters, {} redemptions, {} stored answers; {} entries replayed",
+/// Builds the state from the newest snapshot, and the log after it if the directory has that. Returns a note.
+fn rebuild(store: &Arc<Store>) -> Result<String, String> {
+    let (state, replayed) = if is_of_replicated_log(store) {
+        let newest = store.manifests().map_err(|error| error.to_string())?.into_iter().next();
+        let load = |newest| load(store, &newest, &mut |_| ()).map_err(|error| error.to_string());
+        (newest.map_or_else(|| Ok(State::new()), load)?, 0)
+    } else {
+        let journal = LocalJournal::open(store.clone(), LocalOptions::default());
+        let mut journal = journal.map_err(|error| error.to_string())?;
+        let recovered = recover(store, &mut journal, &mut |_| ()).map_err(|error| error.to_string())?;
+        (recovered.state, recovered.replayed)
+    };
+    Ok(format!(
+        "state at position {}, written {}: {} filters, {} redemptions, {} stored answers; {replayed} entries replayed",
         state.applied().0,
         state.now(),
         [Kind::Campaign, Kind::Coupon].map(|kind| state.view().count(kind)).iter().sum::<usize>(),
         state.sizes().redemptions,
         state.sizes().idempotency_records,
-        recovered.replayed
-    ));
-    Ok(())
+    ))
 }

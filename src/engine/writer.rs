@@ -3,16 +3,15 @@
 //! a thread of its own because storage blocks. Snapshots go on between commits.
 
 use super::admission::{Admission, Verdict};
-use super::applying::{self, check_understood};
+use super::applying;
 use super::backup::Downloads;
 use super::event_log::EventLog;
-use super::request::{EventsAnswer, Inbox, Reply, Request, Submission, check_enabled};
+use super::request::{Barriers, EventsAnswer, Inbox, Reply, Request, Submission, Waiting, WaitingList};
 use super::snapshotter::{SnapshotReport, Snapshotter};
 use super::timekeeping::Timekeeper;
-use super::waiting::{Barriers, Waiting, WaitingList};
 use super::{Inner, Status, SubmitError};
 use crate::domain::{Proposal, Seq, Timestamp};
-use crate::journal::{Committed, Journal, JournalError, Ticket};
+use crate::journal::{Committed, Delivery, Journal, JournalError, Ticket};
 use crate::state::State;
 use crate::store::Store;
 use std::collections::VecDeque;
@@ -59,8 +58,6 @@ pub(super) struct Writer {
     pub(super) downloads: Downloads,
     /// The node's own way to choose its turns among the nodes of a shared log.
     pub(super) turns: RandomState,
-    /// The last position whose hash was reported to other nodes.
-    pub(super) compared: Seq,
     /// Readers still see all that commands have dropped, so nothing of it can be freed yet.
     pub(super) is_freeing_held_up: bool,
     /// The entry of the writer's own that is proposed and not committed.
@@ -90,10 +87,10 @@ impl Batch {
     }
 
     fn push(&mut self, at: Timestamp, submission: Submission) {
-        let Submission { by, command, key, bytes, reply, room, .. } = submission;
+        let Submission { by, command, key, bytes, waiting } = submission;
         self.bytes += bytes;
         self.proposals.push(Proposal { at, by, command, idempotency: key });
-        self.waiting.push(Waiting { reply, since: self.taken_up, room });
+        self.waiting.push(Waiting { since: self.taken_up, ..waiting });
     }
 
     fn is_full(&self) -> bool {
@@ -135,7 +132,7 @@ impl Writer {
         if self.failed {
             return None;
         }
-        let pending = self.pending.front().map(|submission| submission.since);
+        let pending = self.pending.front().map(|submission| submission.waiting.since);
         let give_up_at = self
             .waiting
             .oldest()
@@ -144,7 +141,7 @@ impl Writer {
             .min()
             .map(|since| since + self.inner.options.commit_patience);
         let times =
-            [self.journal.poll_at(), quiet_at, give_up_at, self.due_wake_at(), Some(self.time.keep_at())];
+            [self.journal.wake_at(), quiet_at, give_up_at, self.due_wake_at(), Some(self.time.keep_at())];
         times.into_iter().flatten().min()
     }
 
@@ -158,7 +155,10 @@ impl Writer {
                 Request::Submit(submission) => {
                     taken += 1;
                     bytes += submission.bytes;
-                    self.inner.metrics.queue_seconds.observe(submission.since.elapsed().as_secs_f64());
+                    self.inner
+                        .metrics
+                        .queue_seconds
+                        .observe(submission.waiting.since.elapsed().as_secs_f64());
                     self.pending.push_back(*submission);
                 }
                 Request::Shutdown(done) => {
@@ -199,9 +199,6 @@ impl Writer {
             any |= self.apply_committed();
         }
         self.give_up_overdue();
-        if !self.failed {
-            self.barriers.answer(&*self.journal);
-        }
         any
     }
 
@@ -222,7 +219,7 @@ impl Writer {
                     self.pending.push_front(submission);
                     break;
                 }
-                Err(refusal) => drop(submission.reply.send(Err(refusal))),
+                Err(refusal) => submission.waiting.answer(Err(refusal)),
             }
         }
         self.propose(batch);
@@ -284,7 +281,6 @@ impl Writer {
             return Ok(Verdict::Later);
         }
         let Submission { command, key, .. } = submission;
-        check_enabled(command.needs(), self.state.format())?;
         if crate::state::Waiting::has_to_move_first(&self.state, command) {
             return Err(SubmitError::Overloaded);
         }
@@ -333,16 +329,9 @@ impl Writer {
             let polled = self.journal.poll(self.state.applied(), &mut Context::from_waker(&self.waker));
             match polled {
                 Poll::Pending => break,
-                Poll::Ready(Ok(mut committed)) => {
-                    let understands = self.journal.understands();
-                    let checked = committed.iter().map(|one| check_understood(&one.entry, understands));
-                    let newer = checked.enumerate().find_map(|(at, checked)| Some((at, checked.err()?)));
-                    committed.truncate(newer.as_ref().map_or(committed.len(), |(at, _)| *at));
-                    self.apply(committed);
-                    if let Some((_, error)) = newer {
-                        self.refuse_from(Ticket(0), &error);
-                    }
-                }
+                Poll::Ready(Ok(Delivery::Entries(committed))) => self.apply(committed),
+                Poll::Ready(Ok(Delivery::Passed(barrier))) => self.barriers.pass(barrier),
+                Poll::Ready(Ok(Delivery::Current)) => {}
                 Poll::Ready(Err(error)) => {
                     self.refuse_from(Ticket(0), &error);
                     self.save_state();
@@ -413,22 +402,21 @@ impl Writer {
         let Some(before) = Instant::now().checked_sub(self.inner.options.commit_patience) else { return };
         self.waiting.give_up(before, &SubmitError::StorageFailed);
         while !self.waiting.is_empty()
-            && let Some(overdue) = self.pending.pop_front_if(|pending| pending.since <= before)
+            && let Some(overdue) = self.pending.pop_front_if(|pending| pending.waiting.since <= before)
         {
-            let _ = overdue.reply.send(Err(SubmitError::Overloaded));
+            overdue.waiting.answer(Err(SubmitError::Overloaded));
         }
     }
 
     pub(super) fn note_figures(&mut self) {
-        let Inner { board, applied, events_last, .. } = &*self.inner;
+        let Inner { board, applied, events_last, replication, .. } = &*self.inner;
         board.note(&self.state, self.events.figures());
         if self.inner.options.journal.is_shared() {
             applied.send_replace(self.state.applied());
         }
-        let hash = self.state.last_hash();
-        if hash.at > self.compared {
-            self.compared = hash.at;
-            self.journal.compare(hash);
+        if let Some(replication) = replication.get() {
+            let hash = self.state.last_hash();
+            replication.lock().hash = (hash.at > Seq(0)).then_some(hash);
         }
         let last = self.state.events().last();
         events_last.send_if_modified(|known| std::mem::replace(known, last) != last);
@@ -468,28 +456,16 @@ impl Writer {
         match request {
             Request::Snapshot(reply) if self.failed => drop(reply.send(Err(SubmitError::StorageFailed))),
             Request::Snapshot(reply) => self.ask_for_snapshot(reply),
-            Request::Backup(token, reply) => {
-                // A replicated log can't be read again: what it has after the newest snapshot is not in the backup.
-                let newest = self.snapshotter.latest().map_or(Seq(0), |manifest| manifest.seq);
-                let through =
-                    if self.inner.options.journal.is_shared() { newest } else { self.state.applied() };
-                drop(reply.send(self.downloads.begin_backup(&self.store, through, token)));
-            }
-            Request::Image(filter, token, reply) => {
-                drop(reply.send(self.downloads.begin_image(&self.store, filter, token)));
-            }
-            Request::ShareSnapshot(_, reply) if self.failed => {
+            Request::Download(_, _, reply) if self.failed => {
                 drop(reply.send(Err(SubmitError::StorageFailed)));
             }
-            Request::ShareSnapshot(token, reply) => {
-                drop(reply.send(self.downloads.begin_sharing(&self.store, &*self.journal, token)));
+            Request::Download(filter, token, reply) => {
+                drop(reply.send(self.downloads.begin(&self.store, filter, token)));
             }
             Request::Events { number, is_wanted, reply } => {
                 drop(reply.send(self.find_events(number, is_wanted)));
             }
-            Request::Parts(id, reply) => {
-                drop(reply.send(self.downloads.next_parts(&self.store, &mut *self.journal, id)));
-            }
+            Request::Parts(id, reply) => drop(reply.send(self.downloads.next_parts(id))),
             Request::Barrier(reply) => self.barriers.begin(&mut *self.journal, reply),
             Request::Submit(_) | Request::Shutdown(_) => unreachable!("the loop keeps these for itself"),
         }

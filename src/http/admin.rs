@@ -9,17 +9,14 @@ use super::request::body::Streamed;
 use super::request::query;
 use crate::domain::{FORMAT_VERSION, StateHash, Timestamp};
 use crate::engine::{
-    self, Backup, Durability, Growth, LatestSnapshot, Mode, Peer, Plan, SnapshotReport, StoreFigures,
+    self, Durability, Growth, LatestSnapshot, Mode, Peer, Plan, SnapshotReport, StoreFigures,
 };
-use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::IntoResponse;
 use axum::response::Response;
-use futures_util::{StreamExt, stream};
 use http::header;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -197,12 +194,7 @@ pub(super) async fn snapshot(call: Call<Maintain>) -> Answer {
 pub(super) async fn backup(call: Call<Export>) -> Answer {
     call.caller.require_all_names()?;
     let backup = call.api.engine.backup().await?;
-    let parts = stream::unfold(backup, async |mut backup: Backup| {
-        let part = backup.next().await?;
-        Some((part.map_err(io::Error::other), backup))
-    });
-    // A compressor polls once more after the end.
-    Ok(reply::attachment("cuckood.backup", Body::from_stream(parts.fuse())))
+    Ok(reply::attachment("cuckood.backup", backup))
 }
 
 /// This node among several.

@@ -1,11 +1,10 @@
 //! A journal in memory, for tests and models; it ends with the process. Engines that share its log see each other's entries, as
 //! the nodes of a replicated log do.
 
-use super::{Committed, Journal, JournalError, Ticket};
+use super::{Committed, Delivery, Journal, JournalError, Ticket};
 use crate::domain::{Entry, Proposal, Seq};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
@@ -89,7 +88,7 @@ impl MemoryLog {
     pub fn join(&self) -> MemoryJournal {
         let mut shared = self.shared.lock();
         shared.members += 1;
-        MemoryJournal { log: self.clone(), member: shared.members }
+        MemoryJournal { log: self.clone(), member: shared.members, is_current: false, barrier: None }
     }
 }
 
@@ -98,6 +97,22 @@ impl MemoryLog {
 pub struct MemoryJournal {
     log: MemoryLog,
     member: u64,
+    /// [`Delivery::Current`] was delivered.
+    is_current: bool,
+    /// The last barrier that is not passed.
+    barrier: Option<Ticket>,
+}
+
+impl MemoryJournal {
+    /// The position of the last entry; 0 if there never was one.
+    pub fn last(&self) -> Seq {
+        self.log.shared.lock().last
+    }
+
+    /// The first position that can be read.
+    pub fn first_available(&self) -> Seq {
+        self.log.shared.lock().first()
+    }
 }
 
 impl Journal for MemoryJournal {
@@ -113,42 +128,44 @@ impl Journal for MemoryJournal {
         Ok(())
     }
 
-    fn poll(&mut self, after: Seq, context: &mut Context<'_>) -> Poll<Result<Vec<Committed>, JournalError>> {
+    fn poll(&mut self, after: Seq, context: &mut Context<'_>) -> Poll<Result<Delivery, JournalError>> {
         let mut shared = self.log.shared.lock();
-        let committed = match shared.after(after) {
+        let committed: Vec<Committed> = match shared.after(after) {
             Err(error) => return Poll::Ready(Err(error)),
-            Ok(entries) => entries.map(|(entry, member, ticket)| Committed {
-                entry: entry.clone(),
-                ticket: (*member == self.member).then_some(*ticket),
-            }),
-        };
-        let committed: Vec<Committed> = committed.collect();
-        if committed.is_empty() {
-            if !shared.waiting.iter().any(|waker| waker.will_wake(context.waker())) {
-                shared.waiting.push(context.waker().clone());
+            Ok(entries) => {
+                let of = |(entry, member, ticket): &(Entry, u64, Ticket)| Committed {
+                    entry: entry.clone(),
+                    ticket: (*member == self.member).then_some(*ticket),
+                };
+                entries.map(of).collect()
             }
-            return Poll::Pending;
+        };
+        if !committed.is_empty() {
+            return Poll::Ready(Ok(Delivery::Entries(committed)));
         }
-        Poll::Ready(Ok(committed))
+        if !std::mem::replace(&mut self.is_current, true) {
+            return Poll::Ready(Ok(Delivery::Current));
+        }
+        if let Some(barrier) = self.barrier.take() {
+            return Poll::Ready(Ok(Delivery::Passed(barrier)));
+        }
+        if !shared.waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+            shared.waiting.push(context.waker().clone());
+        }
+        Poll::Pending
     }
 
-    fn poll_at(&self) -> Option<Instant> {
+    fn wake_at(&self) -> Option<Instant> {
         None
     }
 
-    fn read(
-        &mut self,
-        after: Seq,
-        sink: &mut dyn FnMut(Entry) -> Result<ControlFlow<()>, JournalError>,
-    ) -> Result<(), JournalError> {
-        let entries: Vec<Entry> =
-            self.log.shared.lock().after(after)?.map(|(entry, ..)| entry.clone()).collect();
-        for entry in entries {
-            if sink(entry)?.is_break() {
-                break;
-            }
-        }
+    fn barrier(&mut self, barrier: Ticket) -> Result<(), JournalError> {
+        self.barrier = Some(barrier);
         Ok(())
+    }
+
+    fn place(&self) -> Vec<u8> {
+        Vec::new()
     }
 
     fn prune(&mut self, through: Seq, _budget: u64) -> Result<bool, JournalError> {
@@ -162,17 +179,5 @@ impl Journal for MemoryJournal {
 
     fn settle(&mut self) -> Result<(), JournalError> {
         Ok(())
-    }
-
-    fn last(&self) -> Seq {
-        self.log.shared.lock().last
-    }
-
-    fn first_available(&self) -> Seq {
-        self.log.shared.lock().first()
-    }
-
-    fn is_whole(&self) -> Result<bool, JournalError> {
-        Ok(self.first_available() == Seq(1))
     }
 }

@@ -1,8 +1,9 @@
 //! The journal: the write-ahead log that puts all changes in one order. The state follows from it alone.
 //!
 //! The writer *proposes* batches of commands and *polls* what is committed: entries in the log's order, its own with their
-//! tickets and in the order in which it proposed them, those of other nodes without. The local journal commits inside `propose`. A
-//! replicated one may have several batches in flight, and delivers other nodes' entries to a node that proposes nothing.
+//! tickets and in the order in which it proposed them, those of other nodes without. A startup polls in the same way, from the position of
+//! its snapshot on. The local journal commits inside `propose`. A replicated one may have several batches in flight, and delivers other
+//! nodes' entries to a node that proposes nothing.
 
 mod local;
 mod memory;
@@ -12,14 +13,13 @@ pub use local::{LocalJournal, LocalOptions};
 pub use memory::{MemoryJournal, MemoryLog};
 pub use nats::{
     Check, LogTime, NatsJournal, NatsLogin, NatsOptions, NatsSnapshots, NatsTls, Parts, Peer, Replication,
-    SharedSnapshot, Taken, check_shared, init_log, is_of_replicated_log, read_shared,
+    SharedSnapshot, Taken, init_log, is_of_replicated_log, read_shared,
 };
 
-use crate::domain::{Entry, FORMAT_VERSION, Proposal, Seq, StateHash};
+use crate::domain::{Command, Entry, FORMAT_VERSION, Proposal, Seq};
 use crate::store::{Store, StoreError};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -56,6 +56,9 @@ pub enum JournalOptions {
     Nats(Box<NatsOptions>),
 }
 
+/// An open journal.
+pub type Opened = (Box<dyn Journal>, Option<Arc<Mutex<Replication>>>);
+
 impl Default for JournalOptions {
     fn default() -> Self {
         JournalOptions::Local(LocalOptions::default())
@@ -63,33 +66,32 @@ impl Default for JournalOptions {
 }
 
 impl JournalOptions {
-    /// Opens the journal.
+    /// Opens the journal. The second value is what is known about the log's replication, if it is replicated.
     ///
     /// # Errors
     /// [`JournalError::Damaged`] if something acknowledged is missing; [`JournalError::Failed`] if the log can't be reached.
-    pub fn open(&self, store: &Arc<Store>) -> Result<Box<dyn Journal>, JournalError> {
+    pub fn open(&self, store: &Arc<Store>) -> Result<Opened, JournalError> {
         let path = store.path().display();
         match self {
-            JournalOptions::Local(_) if is_of_replicated_log(store) => {
-                return Err(JournalError::Damaged(format!(
-                    "{path} holds snapshots of a replicated log, and no log: set journal.kind to \"nats\", or restore a backup elsewhere"
-                )));
+            JournalOptions::Local(_) if is_of_replicated_log(store) => Err(JournalError::Damaged(format!(
+                "{path} holds snapshots of a replicated log, and no log: set journal.kind to \"nats\", or restore a backup elsewhere"
+            ))),
+            JournalOptions::Nats(_) if local::has_log(store) => Err(JournalError::Damaged(format!(
+                "{path} has a log of its own: a node of a replicated log begins with an empty directory"
+            ))),
+            JournalOptions::Local(options) => {
+                Ok((Box::new(LocalJournal::open(store.clone(), *options)?), None))
             }
-            JournalOptions::Nats(_) if local::has_log(store) => {
-                return Err(JournalError::Damaged(format!(
-                    "{path} has a log of its own: a node of a replicated log begins with an empty directory"
-                )));
-            }
-            _ => {}
-        }
-        Ok(match self {
-            JournalOptions::Local(options) => Box::new(LocalJournal::open(store.clone(), *options)?),
             JournalOptions::Memory(log) => {
                 store.begin_use()?;
-                Box::new(log.join())
+                Ok((Box::new(log.join()), None))
             }
-            JournalOptions::Nats(options) => Box::new(NatsJournal::open(store.clone(), options)?),
-        })
+            JournalOptions::Nats(options) => {
+                let journal = NatsJournal::open(store.clone(), options)?;
+                let replication = journal.replication();
+                Ok((Box::new(journal), Some(replication)))
+            }
+        }
     }
 
     /// Opens the access to the snapshots that nodes share; `None` if they share none.
@@ -101,6 +103,14 @@ impl JournalOptions {
             JournalOptions::Nats(options) => Some(NatsSnapshots::open(options)?),
             JournalOptions::Local(_) | JournalOptions::Memory(_) => None,
         })
+    }
+
+    /// The highest version of entries that this node understands.
+    pub fn understands(&self) -> u16 {
+        match self {
+            JournalOptions::Local(_) | JournalOptions::Memory(_) => FORMAT_VERSION,
+            JournalOptions::Nats(options) => options.understands,
+        }
     }
 
     /// Whether other nodes write to the same log.
@@ -138,6 +148,46 @@ pub struct Committed {
     pub entry: Entry,
     /// The ticket of the proposal, if this node made it.
     pub ticket: Option<Ticket>,
+}
+
+/// News of the log, in its order.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Delivery {
+    /// Entries, at least one.
+    Entries(Vec<Committed>),
+    /// Everything is delivered that was in the log when the journal was opened.
+    Current,
+    /// Everything is delivered that any node had acknowledged when this barrier was requested, or one before it.
+    Passed(Ticket),
+}
+
+/// Decodes entries that were encoded one after the other, the first of which has this position.
+///
+/// # Errors
+/// What is wrong with them.
+fn decode_entries(first: Seq, count: u64, mut payload: &[u8]) -> Result<Vec<Entry>, String> {
+    let mut entries = Vec::new();
+    for seq in (first.0..).take(count as usize).map(Seq) {
+        let (proposal, rest) =
+            postcard::take_from_bytes::<Proposal>(payload).map_err(|error| error.to_string())?;
+        payload = rest;
+        entries.push(Entry { seq, proposal });
+    }
+    if payload.is_empty() { Ok(entries) } else { Err("its entries do not fill it".to_owned()) }
+}
+
+/// Rejects entries after one that enables a version which this build does not understand.
+///
+/// # Errors
+/// [`JournalError::Newer`].
+fn check_understood<'a>(
+    entries: impl IntoIterator<Item = &'a Entry>,
+    understands: u16,
+) -> Result<(), JournalError> {
+    entries.into_iter().try_for_each(|entry| match entry.proposal.command {
+        Command::Enable { version } => JournalError::check_version(entry.seq, version, understands),
+        _ => Ok(()),
+    })
 }
 
 /// A failure of the journal.
@@ -195,6 +245,16 @@ impl From<StoreError> for JournalError {
     }
 }
 
+impl JournalError {
+    /// Rejects what follows a position at which a version is enabled that a build does not understand.
+    ///
+    /// # Errors
+    /// [`JournalError::Newer`].
+    pub(crate) fn check_version(at: Seq, version: u16, understands: u16) -> Result<(), JournalError> {
+        if version > understands { Err(JournalError::Newer { at, version, understands }) } else { Ok(()) }
+    }
+}
+
 /// An ordered, durable log. Positions count from 1 without gaps.
 pub trait Journal: Send {
     /// Proposes a group commit. Each proposal enters the log once or not at all, at the configured durability, and
@@ -205,27 +265,25 @@ pub trait Journal: Send {
     /// the next start, and every later proposal fails.
     fn propose(&mut self, first: Ticket, batch: Vec<Proposal>) -> Result<(), JournalError>;
 
-    /// Returns what was committed after `after`, in the log's order; never an empty batch. Otherwise it is pending, and wakes the
-    /// context's waker when there is news. Must be called at [`Journal::poll_at`] at the latest.
+    /// Returns what comes after `after`, the last entry that was applied: first what the log has already, then what is committed. Otherwise
+    /// it is pending, and wakes the context's waker when there is news. Must be called at [`Journal::wake_at`] at the latest.
     ///
     /// # Errors
-    /// [`JournalError::Failed`], as for a proposal; [`JournalError::Damaged`] if entries after `after` are gone.
-    fn poll(&mut self, after: Seq, context: &mut Context<'_>) -> Poll<Result<Vec<Committed>, JournalError>>;
+    /// [`JournalError::Failed`], as for a proposal; [`JournalError::Damaged`] if entries after `after` are gone or damaged;
+    /// [`JournalError::Newer`] if they are of a version that this build does not understand.
+    fn poll(&mut self, after: Seq, context: &mut Context<'_>) -> Poll<Result<Delivery, JournalError>>;
 
     /// When the journal has work of its own to do, such as flushing what was acknowledged at once.
-    fn poll_at(&self) -> Option<Instant>;
+    fn wake_at(&self) -> Option<Instant>;
 
-    /// Streams the entries after `after` in order, until the sink stops it or the log ends. Verifies checksums, their chain and
-    /// the end on the way.
+    /// Requests a point in the log after everything that any node has acknowledged: [`Delivery::Passed`]. Barriers have ascending tickets.
     ///
     /// # Errors
-    /// [`JournalError::Damaged`] for a gap, a bad value or an end before the acknowledged position. Errors of the sink end the
-    /// stream and are passed on.
-    fn read(
-        &mut self,
-        after: Seq,
-        sink: &mut dyn FnMut(Entry) -> Result<ControlFlow<()>, JournalError>,
-    ) -> Result<(), JournalError>;
+    /// [`JournalError::Failed`], as for a proposal.
+    fn barrier(&mut self, barrier: Ticket) -> Result<(), JournalError>;
+
+    /// Where the log continues after the last delivery. A snapshot keeps it; empty if the position alone is enough.
+    fn place(&self) -> Vec<u8>;
 
     /// Allows the journal to drop entries up to and including `through`. One call reads or drops about `budget` bytes, so that
     /// nobody waits long. Returns whether it should be called again.
@@ -239,67 +297,4 @@ pub trait Journal: Send {
     /// # Errors
     /// [`JournalError::Failed`], as for a proposal.
     fn settle(&mut self) -> Result<(), JournalError>;
-
-    /// The position of the last entry; 0 if there never was one.
-    fn last(&self) -> Seq;
-
-    /// The first position that can be read; the one after [`Journal::last`] if there is none.
-    fn first_available(&self) -> Seq;
-
-    /// Whether the log reaches back to its beginning, or to the backup that it was restored from.
-    ///
-    /// # Errors
-    /// [`JournalError::Damaged`] if the log's beginning can't be read.
-    fn is_whole(&self) -> Result<bool, JournalError>;
-
-    /// A snapshot of everything up to `at`, which was just polled, begins: the journal notes what it needs to be read from there at
-    /// the next start. It is durable once the snapshot is.
-    ///
-    /// # Errors
-    /// [`JournalError::Failed`], as for a proposal.
-    fn note_snapshot(&mut self, at: Seq) -> Result<(), JournalError> {
-        let _ = at;
-        Ok(())
-    }
-
-    /// What another node needs to follow the log behind this position, at which a snapshot of this node was taken; `None` if nobody
-    /// can, or the position is not known.
-    ///
-    /// # Errors
-    /// [`JournalError::Damaged`] if it can't be read.
-    fn place(&self, at: Seq) -> Result<Option<Vec<u8>>, JournalError> {
-        let _ = at;
-        Ok(None)
-    }
-
-    /// Asks for a point in the log behind everything that any node has acknowledged. Once [`Journal::passed`] has reached the ticket, all
-    /// of that was polled.
-    ///
-    /// # Errors
-    /// [`JournalError::Failed`], as for a proposal.
-    fn barrier(&mut self, barrier: Ticket) -> Result<(), JournalError> {
-        let _ = barrier;
-        Ok(())
-    }
-
-    /// The last barrier that is passed. Where nothing is replicated, all are as soon as [`Journal::poll`] is pending.
-    fn passed(&self) -> Option<Ticket> {
-        Some(Ticket(u64::MAX))
-    }
-
-    /// Tells the other nodes the hash of this node's state, and compares it with theirs. If they show that it has diverged,
-    /// [`Journal::poll`] fails.
-    fn compare(&mut self, hash: StateHash) {
-        let _ = hash;
-    }
-
-    /// The highest version of entries that this node understands.
-    fn understands(&self) -> u16 {
-        FORMAT_VERSION
-    }
-
-    /// What is known about the log's replication; `None` if it is not replicated.
-    fn replication(&self) -> Option<Arc<Mutex<Replication>>> {
-        None
-    }
 }

@@ -164,7 +164,7 @@ impl From<SubmitError> for Failure {
             }
             SubmitError::NoMemory => (Code::OOM, "the machine has no memory for what the write might take"),
             SubmitError::DiskFull => (Code::READONLY, "too little disk space is free: nothing was changed"),
-            SubmitError::TooFarBehind | SubmitError::NoQuorum | SubmitError::NotEnabled { .. } => {
+            SubmitError::TooFarBehind | SubmitError::NoQuorum => {
                 return Self::new(Code::BUSY, error.to_string());
             }
             SubmitError::LogFull => return Self::new(Code::READONLY, error.to_string()),

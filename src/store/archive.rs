@@ -1,4 +1,4 @@
-//! Archives: chains of frames that can be read without sled. A backup has a snapshot and the log after it; an image has one filter.
+//! Archives: chains of frames that can be read without sled. A backup has a snapshot; an image has one filter.
 //!
 //! A backup consists of frames "ckar" with a [`Piece`] each, an image of frames "ckim" with an [`ImageBody`] each. The last one has a kind
 //! of its own.
@@ -8,9 +8,10 @@
 use super::StoreError;
 use super::events::EventPack;
 use super::snapshots::Manifest;
-use crate::domain::{FilterHead, ImageFault, ImagePart, SectionId, Seq};
+use crate::domain::{FilterHead, ImageFault, ImagePart, SectionId};
 use crate::frame::{FRAME_BYTES, Format, Frame, FrameError, decode, encode};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read};
@@ -102,7 +103,7 @@ fn seal(format: Format, checksum: &mut u128, content: &impl Serialize, is_end: b
 /// A piece of a backup. They come in this order.
 #[derive(Serialize, Deserialize)]
 pub enum Piece<'a> {
-    /// The manifest of the snapshot; missing if no snapshot was taken yet.
+    /// The manifest of the snapshot.
     Manifest(Manifest),
     /// A chunk, in the manifest's order.
     Chunk {
@@ -110,48 +111,26 @@ pub enum Piece<'a> {
         key: SectionId,
         /// The content.
         #[serde(borrow, with = "serde_bytes")]
-        bytes: &'a [u8],
+        bytes: Cow<'a, [u8]>,
     },
     /// Events, up to the last one of the manifest.
     Events(EventPack),
-    /// Entries of the log, without a gap after the manifest.
-    Entries {
-        /// Position of the first.
-        first: Seq,
-        /// Their number.
-        count: u32,
-        /// The encoded entries, one after the other.
-        #[serde(borrow, with = "serde_bytes")]
-        payload: &'a [u8],
-    },
-    /// The end, and the last position that the backup covers.
-    End(Seq),
+    /// The end.
+    End,
 }
 
 /// Writes a backup piece by piece.
 #[derive(Default)]
 pub struct ArchiveWriter {
-    pending: VecDeque<u8>,
     checksum: u128,
 }
 
 impl ArchiveWriter {
-    /// Writes the next piece.
-    pub fn push(&mut self, piece: &Piece<'_>) {
+    /// The frame of the next piece.
+    pub fn frame(&mut self, piece: &Piece<'_>) -> Vec<u8> {
         let mut frame = Vec::new();
-        seal(BACKUP, &mut self.checksum, piece, matches!(piece, Piece::End(_)), &mut frame);
-        self.pending.extend(frame);
-    }
-
-    /// Bytes that were written and not taken yet.
-    pub fn pending_bytes(&self) -> usize {
-        self.pending.len()
-    }
-
-    /// Takes the next bytes, at most `bytes_max`.
-    pub fn take(&mut self, bytes_max: usize) -> Vec<u8> {
-        let length = self.pending.len().min(bytes_max);
-        self.pending.drain(..length).collect()
+        seal(BACKUP, &mut self.checksum, piece, matches!(piece, Piece::End), &mut frame);
+        frame
     }
 }
 
@@ -163,7 +142,7 @@ pub fn open(path: &Path) -> Result<File, StoreError> {
     File::open(path).map_err(StoreError::io(path, "open"))
 }
 
-/// Reads a backup from start to end and passes its pieces to `sink` in order, except for the end.
+/// Reads a backup from start to end and passes its pieces to `sink` in order, the end once the archive is known to be intact.
 ///
 /// # Errors
 /// [`StoreError::Damaged`] if anything differs from what was written, [`StoreError::Newer`] for a later version,
@@ -197,13 +176,13 @@ pub fn read(
         chain.push(&buffer[..bytes]);
         if bytes == 0 {
             chain.finish().map_err(rejected)?;
-            return Ok(());
+            return sink(Piece::End);
         }
         while let Some(frame) = chain.next().map_err(rejected)? {
             let piece =
                 postcard::from_bytes(frame.payload).map_err(|_| damaged("a piece can't be decoded"))?;
             order.check(&piece).map_err(damaged)?;
-            if !matches!(piece, Piece::End(_)) {
+            if !matches!(piece, Piece::End) {
                 sink(piece)?;
             }
         }
@@ -216,32 +195,26 @@ struct Order {
     has_begun: bool,
     /// The sections of the chunks that are missing.
     chunks: VecDeque<SectionId>,
-    /// The position that was reached.
-    seq: Seq,
 }
 
 impl Order {
     fn check(&mut self, piece: &Piece<'_>) -> Result<(), &'static str> {
         let is_first = !std::mem::replace(&mut self.has_begun, true);
+        if is_first && !matches!(piece, Piece::Manifest(_)) {
+            return Err("it has no manifest");
+        }
         match piece {
             Piece::Manifest(manifest) if is_first => {
                 let sections = manifest.sections.iter();
                 let chunks = sections.map(|section| repeat_n(section.key, section.chunks as usize));
                 self.chunks = chunks.flatten().collect();
-                self.seq = manifest.seq;
             }
             Piece::Chunk { key, .. } if self.chunks.pop_front() == Some(*key) => {}
             Piece::Events(pack) => pack.check()?,
-            Piece::Entries { first, count, .. } if self.chunks.is_empty() => {
-                if *first != self.seq.next() || *count == 0 {
-                    return Err("its log has a gap");
-                }
-                self.seq = Seq(self.seq.0.saturating_add(u64::from(*count)));
-            }
             // The caller checks first that nothing follows.
-            Piece::End(last) if self.chunks.is_empty() && *last == self.seq => {}
-            Piece::Manifest(_) | Piece::Chunk { .. } | Piece::Entries { .. } | Piece::End(_) => {
-                return Err("it lacks chunks or entries, or has too many");
+            Piece::End if self.chunks.is_empty() => {}
+            Piece::Manifest(_) | Piece::Chunk { .. } | Piece::End => {
+                return Err("it lacks chunks, or has too many");
             }
         }
         Ok(())

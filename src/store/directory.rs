@@ -342,6 +342,8 @@ pub(crate) const TREE_CHUNKS: u64 = 1024;
 pub(crate) const META_TREE: &str = "meta";
 pub(crate) const IDENTITY_KEY: &[u8] = b"identity";
 pub(crate) const LOG_BASE_KEY: &[u8] = b"log-base";
+/// The identity of the replicated log that the directory belongs to.
+pub(crate) const REPLICATED_LOG_KEY: &[u8] = b"replicated-log";
 /// What the keys of skipped entries in [`META_TREE`] start with.
 pub(crate) const SKIPPED_KEYS: &[u8] = b"skipped/";
 const MANIFEST_TREES: &str = "manifests/";

@@ -70,7 +70,7 @@ pub struct EventTreeSize {
 }
 
 /// Events with consecutive numbers, stored in one value. An empty one is where the next events go.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct EventPack {
     /// The number of the first event.
     pub first: u64,

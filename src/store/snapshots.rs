@@ -66,11 +66,22 @@ pub struct Manifest {
     pub taken_at: Timestamp,
     /// The number of the last event that it covers. The events up to there are stored.
     pub events_last: u64,
-    /// All sections.
+    /// Where a replicated log continues after it, as the journal encodes that; empty for a log in this directory.
+    #[serde(with = "serde_bytes")]
+    pub place: Vec<u8>,
+    /// All sections, in order.
     pub sections: Vec<SectionRef>,
     /// The caller's small image: about half a kilobyte for each filter.
     #[serde(with = "serde_bytes")]
     pub meta: Vec<u8>,
+}
+
+impl Manifest {
+    /// A section, if the snapshot has it.
+    pub fn find(&self, key: SectionId) -> Option<&SectionRef> {
+        let at = self.sections.binary_search_by_key(&key, |section| section.key).ok()?;
+        self.sections.get(at)
+    }
 }
 
 /// A running snapshot. If it is dropped before it is finished, its chunks are removed later.
@@ -79,6 +90,7 @@ pub struct SnapshotWriter {
     generation: u64,
     seq: Seq,
     events_last: u64,
+    place: Vec<u8>,
     sections: BTreeMap<SectionId, SectionRef>,
     /// Chunks written so far.
     chunks: u64,
@@ -100,6 +112,11 @@ impl SnapshotWriter {
     /// The snapshot covers the events up to the one of this number, which are written.
     pub fn cover_events(&mut self, last: u64) {
         self.events_last = last;
+    }
+
+    /// A replicated log continues here after the snapshot.
+    pub fn note_place(&mut self, place: Vec<u8>) {
+        self.place = place;
     }
 
     /// Writes the next chunk of a section, of at most [`CHUNK_BYTES_MAX`]. One section comes after the other.
@@ -169,9 +186,9 @@ impl SnapshotWriter {
     /// # Errors
     /// [`StoreError::DiskFull`] and [`StoreError::Failed`].
     pub fn finish(self, store: &Store, taken_at: Timestamp, meta: Vec<u8>) -> Result<Manifest, StoreError> {
-        let Self { generation, seq, events_last, sections, .. } = self;
+        let Self { generation, seq, events_last, place, sections, .. } = self;
         let sections = sections.into_values().collect();
-        let manifest = Manifest { generation, seq, taken_at, events_last, sections, meta };
+        let manifest = Manifest { generation, seq, taken_at, events_last, place, sections, meta };
         store.space.check_reserve(0)?;
         store.make_durable()?;
         let bytes = MANIFEST.pack(&manifest);
@@ -200,8 +217,8 @@ impl Store {
         let pinned = self.pinned().map(|manifest| manifest.generation).max();
         let generation = generations(self)?.into_iter().chain(used).max().max(pinned).unwrap_or(0) + 1;
         self.writing.store(generation, Relaxed);
-        let sections = BTreeMap::new();
-        Ok(SnapshotWriter { generation, seq, events_last: 0, sections, chunks: 0, free_before })
+        let (place, sections) = (Vec::new(), BTreeMap::new());
+        Ok(SnapshotWriter { generation, seq, events_last: 0, place, sections, chunks: 0, free_before })
     }
 
     /// Leaves the snapshot that was begun last incomplete: [`Self::sweep`] removes its chunks.
@@ -244,17 +261,14 @@ impl Store {
         self.make_durable()
     }
 
-    /// The last position that may be pruned from the log: that of the older snapshot, if there are two, or that of a running
-    /// backup.
+    /// The last position that may be pruned from the log: that of the older snapshot, if there are two.
     pub fn prunable_through(&self) -> Result<Option<Seq>, StoreError> {
         let mut manifests = self.manifests()?;
         if manifests.len() < GENERATIONS_KEPT {
             return Ok(None);
         }
         manifests.truncate(GENERATIONS_KEPT);
-        let kept = manifests.iter().map(|manifest| manifest.seq).min();
-        let pinned = self.pinned().map(|manifest| manifest.seq).min();
-        Ok([kept, pinned].into_iter().flatten().min())
+        Ok(manifests.iter().map(|manifest| manifest.seq).min())
     }
 
     /// Reads a chunk into `out`, replacing its contents.

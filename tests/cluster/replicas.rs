@@ -106,11 +106,11 @@ impl Nodes {
         });
     }
 
-    /// Whether some node has the right to share.
-    fn is_claimed(&self) -> bool {
+    /// Whether some node has begun to upload an archive.
+    fn is_uploading(&self) -> bool {
         self.servers.speak(async |context| {
-            let Ok(lease) = context.get_key_value(format!("{STREAM}-lease")).await else { return false };
-            lease.get("sharing").await.unwrap().is_some()
+            let archives = context.get_stream(format!("OBJ_{STREAM}-snapshots")).await;
+            archives.is_ok_and(|archives| archives.cached_info().state.messages > 0)
         })
     }
 
@@ -269,7 +269,7 @@ fn a_node_that_dies_while_it_shares_is_replaced() {
     wait_until("a node that shares", || {
         write(&first.client(), step);
         step += 1;
-        nodes.is_claimed()
+        nodes.is_uploading()
     });
     first.kill();
     let second = nodes.sharing("second");

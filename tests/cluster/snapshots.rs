@@ -1,23 +1,21 @@
-//! The snapshots that nodes share, over a real server: one node at a time uploads, what is listed is whole, and the log is trimmed behind
+//! The snapshots that nodes share, over a real server: what is listed is whole, and the log is trimmed behind
 //! it alone.
 
 use crate::nats::Servers;
-use crate::store_support::{append, options, proposal};
+use crate::store_support::{append, entries, options, proposal};
 use cuckood::domain::{Seq, Timestamp};
 use cuckood::journal::{
     Check, Durability, Journal, JournalError, NatsJournal, NatsOptions, NatsSnapshots, SharedSnapshot, Taken,
-    check_shared, init_log,
+    init_log, read_shared,
 };
 use cuckood::store::archive::{ArchiveWriter, Piece};
-use cuckood::store::{Manifest, Store};
+use cuckood::store::{Manifest, Store, StoreError};
 use futures_util::StreamExt;
 use std::cell::Cell;
+use std::io::Read;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
-
-/// How long a lease may take to expire.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 const LOG: &str = "shop";
 
@@ -50,8 +48,7 @@ impl Node {
             append(&mut self.journal, vec![proposal(number, 10)]).unwrap();
         }
         let seq = self.journal.last();
-        self.journal.note_snapshot(seq).unwrap();
-        Taken { seq, taken_at: Timestamp(seq.0), place: self.journal.place(seq).unwrap().unwrap() }
+        Taken { seq, taken_at: Timestamp(seq.0), place: self.journal.place() }
     }
 
     fn share(&mut self, taken: &Taken) -> Result<SharedSnapshot, JournalError> {
@@ -59,43 +56,51 @@ impl Node {
     }
 
     fn share_if(&mut self, taken: &Taken, check: &Check<'_>) -> Result<SharedSnapshot, JournalError> {
-        assert!(self.shared.claim().unwrap());
         let mut archive = archive(taken.seq);
-        self.shared.share(taken, &mut || Ok(part(&mut archive)), check)
+        self.shared.share(taken, &mut || Ok(archive.next()), check)
     }
 }
 
-/// An archive of a few chunks.
-fn archive(seq: Seq) -> ArchiveWriter {
+/// The parts of an archive of a few chunks.
+fn archive(seq: Seq) -> impl Iterator<Item = Vec<u8>> {
     let meta = (0..600_000_u64).map(|at| (at * (seq.0 + 7)) as u8).collect();
-    let manifest =
-        Manifest { generation: 1, seq, taken_at: Timestamp(1), events_last: 0, sections: Vec::new(), meta };
-    let mut archive = ArchiveWriter::default();
-    archive.push(&Piece::Manifest(manifest));
-    archive.push(&Piece::End(seq));
-    archive
+    let (taken_at, place, sections) = (Timestamp(1), Vec::new(), Vec::new());
+    let manifest = Manifest { generation: 1, seq, taken_at, events_last: 0, place, sections, meta };
+    let mut writer = ArchiveWriter::default();
+    let pieces = [Piece::Manifest(manifest), Piece::End];
+    let bytes = pieces.map(|piece| writer.frame(&piece)).concat();
+    bytes.chunks(100_000).map(<[u8]>::to_vec).collect::<Vec<_>>().into_iter()
 }
 
-fn part(archive: &mut ArchiveWriter) -> Option<Vec<u8>> {
-    let part = archive.take(100_000);
-    (!part.is_empty()).then_some(part)
+/// Stores a snapshot as a node does that begins with a shared one.
+fn load(store: &Store, snapshot: &SharedSnapshot) {
+    let mut writer = store.begin_snapshot(snapshot.seq).unwrap();
+    writer.note_place(snapshot.place.clone());
+    writer.finish(store, snapshot.taken_at, Vec::new()).unwrap();
+}
+
+fn check(snapshot: &SharedSnapshot, archive: impl Read) -> Result<(), StoreError> {
+    read_shared(snapshot, archive, |_| Ok(()))
 }
 
 fn positions(shared: &mut NatsSnapshots) -> Vec<u64> {
     shared.list().unwrap().iter().map(|snapshot| snapshot.seq.0).collect()
 }
 
-/// The names under which something is stored, in order.
+/// The names of the archives that are stored, in order. All chunks belong to one of them.
 fn stored(servers: &Servers) -> Vec<String> {
     use futures_util::TryStreamExt;
-    let subjects: Vec<(String, usize)> = servers.speak(async |context| {
+    servers.speak(async |context| {
+        let archives = context.get_object_store(format!("{LOG}-snapshots")).await.unwrap();
+        let mut infos: Vec<_> = archives.list().await.unwrap().try_collect().await.unwrap();
+        infos.sort_by(|one, other| one.name.cmp(&other.name));
         let stream = context.get_stream(format!("OBJ_{LOG}-snapshots")).await.unwrap();
-        stream.info_with_subjects("$O.*.C.>").await.unwrap().try_collect().await.unwrap()
-    });
-    let names = subjects.iter().map(|(subject, _)| subject.rsplit('.').next().unwrap().to_owned());
-    let mut names: Vec<String> = names.collect();
-    names.sort();
-    names
+        let chunks = stream.info_with_subjects("$O.*.C.>").await.unwrap();
+        let chunks: Vec<(String, usize)> = chunks.try_collect().await.unwrap();
+        assert_eq!(chunks.len(), infos.len());
+        assert!(infos.iter().all(|info| chunks.iter().any(|(subject, _)| subject.ends_with(&info.nuid))));
+        infos.into_iter().map(|info| info.name).collect()
+    })
 }
 
 #[test]
@@ -115,7 +120,7 @@ fn the_two_newest_are_kept_and_the_log_is_trimmed_behind_the_older() {
     assert_eq!(node.shared.list().unwrap(), [third.clone(), second.clone()]);
     assert_eq!(stored(&servers), [second.name.clone(), third.name.clone()]);
     for snapshot in [&second, &third] {
-        check_shared(snapshot, node.shared.read(snapshot).unwrap()).unwrap();
+        check(snapshot, node.shared.read(snapshot).unwrap()).unwrap();
     }
     assert!(matches!(node.shared.read(&first), Err(JournalError::Damaged(_))));
     let Err(refused) = journal(&servers, "another") else { panic!("the log is trimmed") };
@@ -139,53 +144,15 @@ fn a_place_leads_another_node_behind_the_snapshot() {
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(Store::open(dir.path(), &options(Durability::Fsync)).unwrap());
     node.shared.adopt(&snapshot, &store).unwrap();
+    load(&store, &snapshot);
     let mut other = NatsJournal::open(store, &of(&servers, "other")).unwrap();
-    assert_eq!(other.first_available(), Seq(21));
-    let mut seen = Vec::new();
-    other
-        .read(Seq(20), &mut |entry| {
-            seen.push(entry.seq.0);
-            Ok(std::ops::ControlFlow::Continue(()))
-        })
-        .unwrap();
+    let seen: Vec<u64> = entries(&mut other, 20).unwrap().iter().map(|entry| entry.seq.0).collect();
     assert_eq!(seen, [21, 22, 23, 24, 25]);
     let mut damaged = snapshot;
     damaged.place[40] ^= 1;
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path(), &options(Durability::Fsync)).unwrap();
     assert!(matches!(node.shared.adopt(&damaged, &store), Err(JournalError::Damaged(_))));
-}
-
-#[test]
-fn one_node_shares_at_a_time() {
-    let servers = Servers::start(1);
-    let mut ours = Node::join(&servers, "ours");
-    let mut theirs = Node::join(&servers, "theirs");
-    // Before the right is had: it does not outlast a disk that stands still.
-    let taken = theirs.take(1);
-    assert!(ours.shared.claim().unwrap());
-    assert!(ours.shared.claim().unwrap(), "it has it");
-    assert!(!theirs.shared.claim().unwrap());
-    assert!(theirs.shared.share(&taken, &mut || Ok(None), &|| Ok(())).is_err(), "without the right");
-    ours.shared.release();
-    assert!(theirs.shared.claim().unwrap());
-    assert!(!ours.shared.claim().unwrap());
-    // Sharing gives it back.
-    theirs.share(&taken).unwrap();
-    assert!(ours.shared.claim().unwrap());
-    ours.shared.release();
-    // A holder that says nothing any more, and has not given it back.
-    servers.speak(async |context| {
-        let lease = context.get_key_value(format!("{LOG}-lease")).await.unwrap();
-        lease.create("sharing", "a node that died".into()).await.unwrap();
-    });
-    assert!(!ours.shared.claim().unwrap());
-    let began = Instant::now();
-    while !ours.shared.claim().unwrap() {
-        assert!(began.elapsed() < PATIENCE, "the right of a node that died stands");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    assert!(!theirs.shared.claim().unwrap());
 }
 
 /// An upload that fails leaves nothing; one that another has overtaken does not count.
@@ -196,27 +163,24 @@ fn what_is_not_whole_is_never_listed() {
     let taken = [node.take(3), node.take(3), node.take(3)];
     let first = node.share(&taken[0]).unwrap();
 
-    assert!(node.shared.claim().unwrap());
     let (mut whole, mut parts) = (archive(taken[1].seq), 0);
     let mut give = || {
         parts += 1;
-        if parts == 4 { Err(JournalError::Failed("the node stops".to_owned())) } else { Ok(part(&mut whole)) }
+        if parts == 4 { Err(JournalError::Failed("the node stops".to_owned())) } else { Ok(whole.next()) }
     };
     let failed = node.shared.share(&taken[1], &mut give, &|| Ok(()));
     assert!(matches!(failed, Err(JournalError::Failed(why)) if why == "the node stops"));
     assert_eq!(stored(&servers), std::slice::from_ref(&first.name));
 
     // Bytes that are no archive.
-    assert!(node.shared.claim().unwrap());
     let mut parts = vec![Some(vec![7; 300_000])].into_iter();
     assert!(node.shared.share(&taken[1], &mut || Ok(parts.next().flatten()), &|| Ok(())).is_err());
     assert_eq!(positions(&mut node.shared), [3]);
 
     // The list is replaced meanwhile.
-    assert!(node.shared.claim().unwrap());
     let mut whole = archive(taken[1].seq);
     let mut give = || {
-        let part = part(&mut whole);
+        let part = whole.next();
         if part.is_none() {
             servers.speak(async |context| {
                 let list = context.get_key_value(format!("{LOG}-snapshots")).await.unwrap();
@@ -280,10 +244,12 @@ fn a_damaged_archive_is_noticed() {
     };
     replace(&newer.name, b"something else");
     assert!(matches!(node.shared.read(&newer), Err(JournalError::Damaged(_))));
-    check_shared(&older, node.shared.read(&older).unwrap()).unwrap();
+    check(&older, node.shared.read(&older).unwrap()).unwrap();
     // A chunk with other bytes, under the description of the right ones.
     servers.speak(async |context| {
-        let subject = format!("$O.{LOG}-snapshots.C.{}", older.name);
+        let archives = context.get_object_store(format!("{LOG}-snapshots")).await.unwrap();
+        let nuid = archives.info(&older.name).await.unwrap().nuid;
+        let subject = format!("$O.{LOG}-snapshots.C.{nuid}");
         let stream = context.get_stream(format!("OBJ_{LOG}-snapshots")).await.unwrap();
         let chunk = stream.get_last_raw_message_by_subject(&subject).await.unwrap();
         assert!(stream.delete_message(chunk.sequence).await.unwrap());
@@ -291,7 +257,7 @@ fn a_damaged_archive_is_noticed() {
         bytes[9] ^= 1;
         context.publish(subject, bytes.into()).await.unwrap().await.unwrap();
     });
-    assert!(check_shared(&older, node.shared.read(&older).unwrap()).is_err());
+    assert!(check(&older, node.shared.read(&older).unwrap()).is_err());
 }
 
 /// The stream is gone while its nodes are up. A node with an empty directory must not replace it: the old log's nodes would stop, and
@@ -358,7 +324,7 @@ fn a_log_begins_behind_a_snapshot_and_only_once() {
     let taken = Taken { seq: Seq(500), taken_at: Timestamp(1), place: Vec::new() };
     let begin = |shared: &mut NatsSnapshots| {
         let mut archive = archive(taken.seq);
-        shared.begin_log(&taken, &mut || Ok(part(&mut archive)))
+        shared.begin_log(&taken, &mut || Ok(archive.next()))
     };
     let snapshot = begin(&mut shared).unwrap();
     assert!(shared.has_begun().unwrap());
@@ -369,8 +335,9 @@ fn a_log_begins_behind_a_snapshot_and_only_once() {
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(Store::open(dir.path(), &options(Durability::Fsync)).unwrap());
     shared.adopt(&snapshot, &store).unwrap();
+    load(&store, &snapshot);
     let mut node = NatsJournal::open(store, &of(&servers, "node")).unwrap();
-    node.read(Seq(500), &mut |entry| panic!("{entry:?}")).unwrap();
+    assert_eq!(entries(&mut node, 500).unwrap(), []);
     let committed = append(&mut node, vec![proposal(1, 1)]).unwrap();
     assert_eq!(committed[0].entry.seq, Seq(501));
     // Into a log that has begun otherwise.

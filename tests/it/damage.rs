@@ -5,12 +5,11 @@
 //! its own. `CUCKOOD_DAMAGE_CASES` asks for more of them than CI has time for.
 
 use crate::directory::copy_dir;
-use crate::store_support::{append, open, open_journal, options, proposal};
+use crate::store_support::{append, entries, open, open_journal, options, proposal};
 use cuckood::domain::{SectionId, Seq, Timestamp};
 use cuckood::journal::{Durability, Journal, JournalError};
 use cuckood::store::{Manifest, Store, StoreError, StoreOptions};
 use std::fs::{self, File};
-use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -84,12 +83,11 @@ fn recover(dir: &Path) -> Result<(), JournalError> {
         assert_eq!(manifest.sections.len() as u64, FILTERS);
     }
     let mut next = after;
-    journal.read(Seq(after), &mut |entry| {
+    for entry in entries(&mut journal, after)? {
         next += 1;
         let digests = if next > ENTRIES { 3 } else { 5_000 };
         assert_eq!((entry.seq, &entry.proposal), (Seq(next), &proposal(next, digests)));
-        Ok(ControlFlow::Continue(()))
-    })?;
+    }
     assert_eq!(next, ENTRIES + 5, "something acknowledged is gone");
     append(&mut journal, vec![proposal(0, 1)])?;
     Ok(())

@@ -2,7 +2,7 @@
 
 use crate::store_support::{append, entries, open, open_journal, options, proposal};
 use cuckood::domain::{Seq, Timestamp};
-use cuckood::journal::{Durability, Journal};
+use cuckood::journal::Durability;
 use cuckood::store::{RestoreTarget, Store, StoreCopy, StoreError, is_unused};
 use std::fs;
 use std::path::Path;

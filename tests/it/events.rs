@@ -7,15 +7,15 @@ use cuckood::domain::{
     ClockReading, Command, Digests, Entry, Event, FilterId, Happened, KeyName, Kind, Name, Proposal,
     RedemptionId, Reference, Sizing, Spec, Status, Target, Timestamp, Window,
 };
+use cuckood::engine::RunningSnapshot;
 use cuckood::engine::event_log::{EventLog, EventsFound};
 use cuckood::engine::recovery::{RecoveryError, load, recover};
-use cuckood::engine::running_snapshot::RunningSnapshot;
 use cuckood::engine::{
-    ArchiveSource, Engine, EngineOptions, EventsError, JournalOptions, NumberedEvent, Status as EngineStatus,
+    Engine, EngineOptions, EventsError, JournalOptions, NumberedEvent, Status as EngineStatus, archive,
     restore, verify,
 };
 use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
-use cuckood::journal::{Durability, Journal, MemoryLog};
+use cuckood::journal::{Durability, MemoryLog};
 use cuckood::state::State;
 use cuckood::store::{EventPack, Manifest, Store, StoreError};
 use proptest::prelude::*;
@@ -119,7 +119,8 @@ impl Life {
     fn snapshot(&mut self) {
         let (store, latest, now) = (self.store(), self.latest.as_ref(), Timestamp(self.at));
         let mut running =
-            RunningSnapshot::begin(&store, &mut self.state, &mut self.events, latest, now).unwrap();
+            RunningSnapshot::begin(&store, &mut self.state, &mut self.events, latest, Vec::new(), now)
+                .unwrap();
         while !running.is_whole() {
             running.write(&store, 1 << 30, Instant::now() + Duration::from_secs(600)).unwrap();
         }
@@ -384,18 +385,13 @@ async fn a_backup_has_the_events_and_a_restore_is_one() {
     let before = {
         let store = open(&data);
         let mut journal = open_journal(&store).unwrap();
-        let mut source = ArchiveSource::begin(&store, journal.last()).unwrap();
-        let mut archive = Vec::new();
-        while let Some(part) = source.next_part(&store, &mut journal).unwrap() {
-            archive.extend(part);
-        }
-        std::fs::write(&file, archive).unwrap();
+        write_backup(&store, &file);
         let recovered = recover(&store, &mut journal, &mut |_| ()).unwrap();
         numbers_and_bytes(&store, &recovered.events)
     };
     assert_eq!(before.len() as u64, last);
     let restored = directory.path().join("restored");
-    restore(&file, &restored, &options(Durability::Fsync), CLOCK).unwrap();
+    restore(&file, &restored, &options(Durability::Fsync), CLOCK, |archive| archive).unwrap();
     let store = open(&restored);
     assert_eq!(verify(&store).faults, [""; 0]);
     let mut journal = open_journal(&store).unwrap();
@@ -413,7 +409,7 @@ async fn a_backup_has_the_events_and_a_restore_is_one() {
     // A second restore of the same backup, a second later, is not taken for the first one.
     let again = directory.path().join("again");
     let clock = ClockReading { wall: CLOCK.wall.plus_seconds(1), ..CLOCK };
-    restore(&file, &again, &options(Durability::Fsync), clock).unwrap();
+    restore(&file, &again, &options(Durability::Fsync), clock, |archive| archive).unwrap();
     let store = open(&again);
     let recovered = recover(&store, &mut open_journal(&store).unwrap(), &mut |_| ()).unwrap();
     assert!(recovered.state.events().last() > number + 1_000_000);
@@ -436,20 +432,20 @@ fn a_backup_without_events_can_be_restored() {
     while events.has_old(later) {
         events.remove_old(&store, later, 1 << 20).unwrap();
     }
-    let mut running = RunningSnapshot::begin(&store, &mut state, &mut events, None, later).unwrap();
-    running.write(&store, 1 << 30, Instant::now() + Duration::from_secs(600)).unwrap();
-    running.finish(&store).unwrap();
-    let mut source = ArchiveSource::begin(&store, journal.last()).unwrap();
-    let mut archive = Vec::new();
-    while let Some(part) = source.next_part(&store, &mut journal).unwrap() {
-        archive.extend(part);
-    }
-    std::fs::write(&file, archive).unwrap();
+    RunningSnapshot::take(&store, &mut state, &mut events, None, later).unwrap();
+    write_backup(&store, &file);
     let restored = directory.path().join("restored");
-    restore(&file, &restored, &options(Durability::Fsync), CLOCK).unwrap();
+    restore(&file, &restored, &options(Durability::Fsync), CLOCK, |archive| archive).unwrap();
     let store = open(&restored);
     let recovered = recover(&store, &mut open_journal(&store).unwrap(), &mut |_| ()).unwrap();
     assert_eq!(numbers_and_bytes(&store, &recovered.events).len(), 1, "only that it was restored");
+}
+
+/// A backup of the newest snapshot.
+fn write_backup(store: &Arc<Store>, file: &Path) {
+    let snapshot = store.pin_newest().unwrap().unwrap();
+    let parts: Result<Vec<_>, _> = archive(store, snapshot).collect();
+    std::fs::write(file, parts.unwrap().concat()).unwrap();
 }
 
 fn numbers_and_bytes(store: &Store, events: &EventLog) -> Vec<(u64, Vec<u8>)> {

@@ -6,7 +6,7 @@
 use crate::directory::copy_dir;
 use crate::store_support::{CLOCK, append, entries, open_journal, options, proposal};
 use cuckood::domain::{Command, Event, Happened, Proposal, SectionId, Seq, Timestamp};
-use cuckood::engine::{ArchiveSource, restore};
+use cuckood::engine::{archive, restore};
 use cuckood::journal::{Durability, Journal};
 use cuckood::store::{EventPack, EventTree, Store, StoreOptions};
 use std::fs;
@@ -35,8 +35,8 @@ fn small() -> StoreOptions {
     StoreOptions { ballast_bytes: 0, preallocate_bytes: 0, ..options(Durability::Fsync) }
 }
 
-/// `restored`: how many entries a restore has added.
-fn check(store: Store, restored: u64) {
+/// `after`: the entries after the snapshot.
+fn check(store: Store, after: &[Proposal]) {
     let store = Arc::new(store);
     let manifest = &store.manifests().unwrap()[0];
     assert_eq!(
@@ -54,10 +54,9 @@ fn check(store: Store, restored: u64) {
     let mut journal = open_journal(&store).unwrap();
     let found = entries(&mut journal, 4).unwrap();
     let found: Vec<_> = found.iter().map(|entry| (entry.seq.0, &entry.proposal)).collect();
-    let added = (0..restored).map(|_| Proposal::new(Timestamp(0), Command::Restored { clock: CLOCK.wall }));
-    let expected: Vec<_> = (4..8).map(|number| proposal(number, number)).chain(added).collect();
-    assert_eq!(found, (5..=8 + restored).zip(&expected).collect::<Vec<_>>());
-    assert_eq!(append(&mut journal, vec![proposal(8, 8)]).unwrap()[0].entry.seq, Seq(9 + restored));
+    assert_eq!(found, (5..).zip(after).collect::<Vec<_>>());
+    let next = Seq(5 + after.len() as u64);
+    assert_eq!(append(&mut journal, vec![proposal(8, 8)]).unwrap()[0].entry.seq, next);
 }
 
 #[test]
@@ -82,13 +81,9 @@ fn make_fixtures() {
         append(&mut journal, vec![proposal(number, number)]).unwrap();
     }
     journal.settle().unwrap();
-    let mut source = ArchiveSource::begin(&store, journal.last()).unwrap();
-    let mut archive = Vec::new();
-    while let Some(part) = source.next_part(&store, &mut journal).unwrap() {
-        archive.extend(part);
-    }
-    fs::write(target.join("archive"), archive).unwrap();
-    drop((source, journal, store));
+    let parts: Result<Vec<_>, _> = archive(&store, store.pin_newest().unwrap().unwrap()).collect();
+    fs::write(target.join("archive"), parts.unwrap().concat()).unwrap();
+    drop((journal, store));
     // As a checkout has it.
     fs::remove_file(data.join("lock")).unwrap();
     fs::remove_dir(data.join("sled/blobs")).unwrap();
@@ -98,15 +93,20 @@ fn make_fixtures() {
 fn a_directory_of_format_1_opens() {
     let dir = tempfile::tempdir().unwrap();
     copy_dir(&fixture().join("data"), &dir.path().join("data"));
-    check(Store::open(&dir.path().join("data"), &small()).unwrap(), 0);
+    let after: Vec<_> = (4..8).map(|number| proposal(number, number)).collect();
+    check(Store::open(&dir.path().join("data"), &small()).unwrap(), &after);
 }
 
 #[test]
 fn an_archive_of_version_1_is_restored() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
-    assert_eq!(restore(&fixture().join("archive"), &data, &small(), CLOCK).unwrap(), Seq(9));
-    check(Store::open(&data, &small()).unwrap(), 1);
+    assert_eq!(
+        restore(&fixture().join("archive"), &data, &small(), CLOCK, |archive| archive).unwrap(),
+        Seq(5)
+    );
+    let restored = Proposal::new(Timestamp(0), Command::Restored { clock: CLOCK.wall });
+    check(Store::open(&data, &small()).unwrap(), &[restored]);
 }
 
 #[test]
@@ -116,6 +116,6 @@ fn an_archive_of_a_newer_version_is_refused() {
     archive[4] += 1;
     let file = dir.path().join("newer");
     fs::write(&file, archive).unwrap();
-    let error = restore(&file, &dir.path().join("data"), &small(), CLOCK).unwrap_err();
+    let error = restore(&file, &dir.path().join("data"), &small(), CLOCK, |archive| archive).unwrap_err();
     assert!(matches!(error, cuckood::store::StoreError::Newer { found: 2, known: 1, .. }), "{error}");
 }

@@ -1,14 +1,16 @@
 //! One suite for every adapter of the journal, and what only the one on disk has to keep.
 
 use crate::conformance::CHECKS;
-use crate::store_support::{append, entries, open, open_journal, open_journal_at, options, proposal};
+use crate::store_support::{
+    Positioned, append, entries, open, open_journal, open_journal_at, options, proposal,
+};
 use cuckood::domain::Seq;
-use cuckood::journal::{Durability, Journal, MemoryLog, Ticket};
+use cuckood::journal::{Delivery, Durability, Journal, MemoryLog, Ticket};
 use cuckood::store::Store;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-fn over_every_adapter(test: impl Fn(&mut dyn Journal)) {
+fn over_every_adapter(test: impl Fn(&mut dyn Positioned)) {
     test(&mut MemoryLog::new().join());
     for durability in [Durability::Fsync, Durability::Flush, Durability::Relaxed] {
         let dir = tempfile::tempdir().unwrap();
@@ -64,14 +66,17 @@ fn a_shared_log_delivers_others_entries() {
     let log = MemoryLog::new();
     let (mut ours, mut theirs) = (log.join(), log.join());
     let mut context = Context::from_waker(Waker::noop());
-    assert!(theirs.poll(Seq(0), &mut context).is_pending());
+    for journal in [&mut ours, &mut theirs] {
+        assert_eq!(journal.poll(Seq(0), &mut context).map(Result::unwrap), Poll::Ready(Delivery::Current));
+        assert!(journal.poll(Seq(0), &mut context).is_pending());
+    }
     ours.propose(Ticket(7), vec![proposal(1, 1), proposal(2, 2)]).unwrap();
     theirs.propose(Ticket(7), vec![proposal(3, 3)]).unwrap();
     let mut tickets = |journal: &mut dyn Journal, after| match journal.poll(Seq(after), &mut context) {
-        Poll::Ready(committed) => {
-            let committed = committed.unwrap();
+        Poll::Ready(Ok(Delivery::Entries(committed))) => {
             committed.iter().map(|one| (one.entry.seq.0, one.ticket.map(|ticket| ticket.0))).collect()
         }
+        Poll::Ready(other) => panic!("{other:?}"),
         Poll::Pending => Vec::new(),
     };
     assert_eq!(tickets(&mut ours, 0), [(1, Some(7)), (2, Some(8)), (3, None)]);

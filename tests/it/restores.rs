@@ -11,9 +11,9 @@ use cuckood::domain::{
     Applied, Command, Digests, Ending, Entry, FilterId, Guards, ImportId, ImportMode, ImportState, KeyName,
     Kind, Proposal, SectionId, Seq, Target, Timestamp, UploadDigest,
 };
+use cuckood::engine::RunningSnapshot;
 use cuckood::engine::event_log::{EventLog, EventsFound};
 use cuckood::engine::recovery;
-use cuckood::engine::running_snapshot::RunningSnapshot;
 use cuckood::filter::StateCounts;
 use cuckood::journal::Durability;
 use cuckood::state::State;
@@ -118,7 +118,8 @@ impl<'a> Service<'a> {
 
     fn begin(&mut self) {
         let (latest, now) = (self.latest.as_ref(), Timestamp(0));
-        let begun = RunningSnapshot::begin(self.store, &mut self.state, &mut self.events, latest, now);
+        let (state, events) = (&mut self.state, &mut self.events);
+        let begun = RunningSnapshot::begin(self.store, state, events, latest, Vec::new(), now);
         self.running = Some(begun.unwrap());
     }
 

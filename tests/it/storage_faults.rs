@@ -6,7 +6,6 @@ use cuckood::domain::{Command, Entry, Kind, Name, Proposal, SectionId, Seq, Time
 use cuckood::journal::{Durability, Journal, JournalError, LocalJournal};
 use cuckood::store::backing::{Backing, Change, Fault, Visit};
 use cuckood::store::{Store, StoreError};
-use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
@@ -173,14 +172,8 @@ fn fail_each(takes_effect: bool) {
 
 /// Reads up to what was acknowledged: what was under way when storage failed may or may not follow.
 fn entries_until(journal: &mut LocalJournal, after: u64, last: usize) -> Vec<Entry> {
-    let mut read = Vec::new();
-    let result = journal.read(Seq(after), &mut |entry| {
-        if entry.seq.0 as usize <= last {
-            read.push(entry);
-        }
-        Ok(ControlFlow::Continue(()))
-    });
-    result.unwrap();
+    let mut read = entries(journal, after).unwrap();
+    read.retain(|entry| entry.seq.0 as usize <= last);
     read
 }
 

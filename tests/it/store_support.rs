@@ -2,11 +2,14 @@
 
 use cuckood::domain::{ClockReading, Command, Digests, Entry, FilterId, Proposal, Seq, Target, Timestamp};
 use cuckood::filter::Digest;
-use cuckood::journal::{Committed, Durability, Journal, JournalError, LocalJournal, LocalOptions, Ticket};
+use cuckood::journal::{
+    Committed, Delivery, Durability, Journal, JournalError, LocalJournal, LocalOptions, MemoryJournal,
+    NatsJournal, Ticket,
+};
 use cuckood::store::{Store, StoreError, StoreOptions};
-use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -53,13 +56,43 @@ impl Wake for Unpark {
     }
 }
 
+/// A journal that says up to where it has delivered its log, or what its log has.
+pub trait Positioned: Journal {
+    fn position(&self) -> Seq;
+}
+
+impl Positioned for LocalJournal {
+    fn position(&self) -> Seq {
+        self.last()
+    }
+}
+
+impl Positioned for MemoryJournal {
+    fn position(&self) -> Seq {
+        self.last()
+    }
+}
+
+impl Positioned for NatsJournal {
+    fn position(&self) -> Seq {
+        self.last()
+    }
+}
+
 /// Polls until so many entries have come after `last`, waiting for them.
-pub fn poll(journal: &mut dyn Journal, mut last: Seq, count: usize) -> Result<Vec<Committed>, JournalError> {
+pub fn poll<J: Journal + ?Sized>(
+    journal: &mut J,
+    mut last: Seq,
+    count: usize,
+) -> Result<Vec<Committed>, JournalError> {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let (mut committed, until) = (Vec::new(), Instant::now() + PATIENCE);
     while committed.len() < count {
         match journal.poll(last, &mut Context::from_waker(&waker)) {
-            Poll::Ready(more) => committed.extend(more?),
+            Poll::Ready(delivery) => match delivery? {
+                Delivery::Entries(more) => committed.extend(more),
+                Delivery::Current | Delivery::Passed(_) => {}
+            },
             Poll::Pending => thread::park_timeout(until.saturating_duration_since(Instant::now())),
         }
         assert!(Instant::now() < until, "{} of {count} entries have come behind {last:?}", committed.len());
@@ -69,8 +102,11 @@ pub fn poll(journal: &mut dyn Journal, mut last: Seq, count: usize) -> Result<Ve
 }
 
 /// Proposes a batch and polls what came of it.
-pub fn append(journal: &mut dyn Journal, batch: Vec<Proposal>) -> Result<Vec<Committed>, JournalError> {
-    let (last, count) = (journal.last(), batch.len());
+pub fn append<J: Positioned + ?Sized>(
+    journal: &mut J,
+    batch: Vec<Proposal>,
+) -> Result<Vec<Committed>, JournalError> {
+    let (last, count) = (journal.position(), batch.len());
     journal.propose(Ticket(1_000), batch)?;
     poll(journal, last, count)
 }
@@ -87,11 +123,23 @@ pub fn proposal(number: u64, digests: u64) -> Proposal {
     Proposal::new(Timestamp(number), command)
 }
 
-pub fn entries(journal: &mut dyn Journal, after: u64) -> Result<Vec<Entry>, JournalError> {
-    let mut entries = Vec::new();
-    journal.read(Seq(after), &mut |entry| {
-        entries.push(entry);
-        Ok(ControlFlow::Continue(()))
-    })?;
-    Ok(entries)
+/// What the log has after a position.
+pub fn entries<J: Journal + ?Sized>(journal: &mut J, after: u64) -> Result<Vec<Entry>, JournalError> {
+    static BARRIERS: AtomicU64 = AtomicU64::new(1);
+    let barrier = Ticket(BARRIERS.fetch_add(1, Ordering::Relaxed));
+    journal.barrier(barrier)?;
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let (mut entries, mut last, until) = (Vec::new(), Seq(after), Instant::now() + PATIENCE);
+    loop {
+        match journal.poll(last, &mut Context::from_waker(&waker)) {
+            Poll::Ready(delivery) => match delivery? {
+                Delivery::Entries(more) => entries.extend(more.into_iter().map(|committed| committed.entry)),
+                Delivery::Passed(passed) if passed == barrier => return Ok(entries),
+                Delivery::Current | Delivery::Passed(_) => {}
+            },
+            Poll::Pending => thread::park_timeout(until.saturating_duration_since(Instant::now())),
+        }
+        assert!(Instant::now() < until, "the log's end has not come");
+        last = entries.last().map_or(last, |entry: &Entry| entry.seq);
+    }
 }

@@ -95,9 +95,6 @@ impl From<SubmitError> for Problem {
             SubmitError::TooFarBehind => Code::TooFarBehind.into(),
             SubmitError::NoQuorum => Problem::new(Code::NoQuorum, error.to_string()),
             SubmitError::LogFull => Problem::new(Code::LogFull, error.to_string()),
-            SubmitError::NotEnabled { .. } => {
-                Problem::new(Code::Overloaded, error.to_string()).retry_after(retry::MINUTE)
-            }
             SubmitError::ClockUnsure(unsure) => Problem::new(Code::ClockUnsure, unsure.to_string()),
         }
     }

@@ -3,6 +3,7 @@
 use super::mark_replayed;
 use super::problem::{Code, Problem};
 use crate::budget::{Budget, Share};
+use crate::engine::Download;
 use axum::BoxError;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
@@ -12,6 +13,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde::Serialize;
 use serde_json::Value;
 use std::convert::Infallible;
+use std::io;
 use std::sync::Arc;
 
 /// The media type of one JSON value per line.
@@ -48,8 +50,13 @@ pub(crate) fn created(path: &str, replayed: bool, body: &impl Serialize) -> Resp
 }
 
 /// Builds the response of a file to download.
-pub(crate) fn attachment(name: &str, body: Body) -> Response {
-    let mut response = with_type("application/octet-stream", body);
+pub(crate) fn attachment(name: &str, download: Download) -> Response {
+    let parts = stream::try_unfold(download, async |mut download: Download| {
+        let parts = download.next().await.map_err(io::Error::other)?;
+        Ok::<_, io::Error>((!parts.is_empty()).then(|| (parts.concat(), download)))
+    });
+    // A compressor polls once more after the end.
+    let mut response = with_type("application/octet-stream", Body::from_stream(parts.fuse()));
     let disposition = format!("attachment; filename=\"{name}\"");
     let disposition = HeaderValue::try_from(disposition).expect("a file's name is visible ASCII");
     response.headers_mut().insert(header::CONTENT_DISPOSITION, disposition);

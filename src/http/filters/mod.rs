@@ -12,17 +12,14 @@ use crate::domain::spec::STOCK_MAX;
 use crate::domain::{
     Command, Description, FilterId, ImageFault, Kind, Name, Outcome, Refusal, Target, UploadId,
 };
-use crate::engine::{Download, ImageBody, ImageReader, ImageRecord};
-use axum::body::Body;
+use crate::engine::{ImageBody, ImageReader, ImageRecord};
 use axum::extract::{Path, Request};
 use axum::response::Response;
-use futures_util::{StreamExt, stream};
 use http::{StatusCode, header};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_with::skip_serializing_none;
 use spec::{Asked, CampaignSpec, CouponPatch, CouponSpec, Filter, FilterPatch};
-use std::io;
 use utoipa::ToSchema;
 
 /// The response to a clear.
@@ -259,11 +256,7 @@ async fn clear(call: &Call<Manage>, kind: Kind, name: &str) -> Answer {
 async fn get_image(call: &Call<Export>, kind: Kind, name: &str) -> Answer {
     let view = call.filter(kind, name)?;
     let image = call.api.engine.image(view.id).await?.ok_or_else(|| refusals::not_found(kind))?;
-    let parts = stream::try_unfold(image, async |mut image: Download| {
-        let records = image.next().await.map_err(io::Error::other)?;
-        Ok::<_, io::Error>((!records.is_empty()).then(|| (records.concat(), image)))
-    });
-    Ok(reply::attachment(&format!("{}.image", view.name), Body::from_stream(parts.fuse())))
+    Ok(reply::attachment(&format!("{}.image", view.name), image))
 }
 
 /// `PUT`: makes a filter from an image.

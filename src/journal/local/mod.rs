@@ -3,8 +3,11 @@
 mod acknowledged;
 mod log;
 
-use super::{Committed, Durability, Journal, JournalError, Ticket, check_space};
-use crate::domain::{Entry, Proposal, Seq};
+use super::{
+    Committed, Delivery, Durability, Journal, JournalError, Ticket, check_space, check_understood,
+    decode_entries,
+};
+use crate::domain::{Entry, FORMAT_VERSION, Proposal, Seq};
 use crate::store::Removal;
 use crate::store::{Store, StoreError};
 use acknowledged::AcknowledgedRecord;
@@ -16,6 +19,9 @@ use std::time::{Duration, Instant};
 
 /// How long a commit that was acknowledged at once may stay unflushed.
 const RELAXED_PATIENCE: Duration = Duration::from_millis(100);
+
+/// Bytes of commits that are read together.
+const READ_BYTES: usize = 1 << 20;
 
 /// Approximate size of an entry in the log, in bytes, before it is encoded.
 const ENTRY_BYTES: usize = 64;
@@ -54,6 +60,10 @@ pub struct LocalJournal {
     flush_at: Option<Instant>,
     /// Where the last read stopped.
     read_to: Option<Link>,
+    /// [`Delivery::Current`] was delivered.
+    is_current: bool,
+    /// The last barrier that is not passed.
+    barrier: Option<Ticket>,
     /// The segment that is being removed.
     removal: Option<Removal>,
 }
@@ -80,6 +90,8 @@ impl LocalJournal {
             committed: Vec::new(),
             flush_at: None,
             read_to: None,
+            is_current: false,
+            barrier: None,
             removal: None,
         })
     }
@@ -131,25 +143,49 @@ impl LocalJournal {
         self.acknowledged.note(&self.store, self.tail.link(), is_synced)
     }
 
-    /// Streams the commits after `after`, up to the known end. What a failed append has left behind the end is for the next start
-    /// to judge.
-    fn read_commits(
-        &mut self,
-        after: Seq,
-        mut sink: impl FnMut(Commit<'_>) -> Result<ControlFlow<()>, JournalError>,
-    ) -> Result<(), JournalError> {
+    /// Reads entries after `after`, up to the known end at most. What a failed append has left behind the end is for the next start to
+    /// judge.
+    fn read(&mut self, after: Seq) -> Result<Vec<Committed>, JournalError> {
         let (store, tail) = (self.store.clone(), self.tail.link());
-        let end = log::read(&store, self.acknowledged.last(), after, self.read_to, |commit, link| {
-            if commit.first > tail.seq {
+        let (mut committed, mut bytes) = (Vec::new(), 0);
+        let mut sink = |commit: Commit<'_>, link: Link| -> Result<ControlFlow<()>, JournalError> {
+            if commit.first > tail.seq || bytes >= READ_BYTES {
                 return Ok(ControlFlow::Break(()));
             }
             if link.seq == tail.seq && link != tail {
                 return Err(store.damaged("the log does not end as it did when it was opened").into());
             }
-            sink(commit)
-        })?;
+            let entries = decode_entries(commit.first, commit.entries.into(), commit.payload);
+            let entries = entries.map_err(|why| {
+                store.damaged(format!("positions {} to {} of the log: {why}", commit.first.0, link.seq.0))
+            })?;
+            bytes += commit.payload.len();
+            let new = entries.into_iter().filter(|entry| entry.seq > after);
+            committed.extend(new.map(|entry| Committed { entry, ticket: None }));
+            Ok(ControlFlow::Continue(()))
+        };
+        let end = log::read(&self.store, self.acknowledged.last(), after, self.read_to, &mut sink)?;
         self.read_to = Some(end);
-        Ok(())
+        check_understood(committed.iter().map(|one| &one.entry), FORMAT_VERSION)?;
+        Ok(committed)
+    }
+
+    /// The position of the last entry; 0 if there never was one.
+    pub fn last(&self) -> Seq {
+        self.tail.link().seq
+    }
+
+    /// The first position that can be read; the one after [`Self::last`] if there is none.
+    pub fn first_available(&self) -> Seq {
+        log::segments(&self.store).first().copied().unwrap_or(self.last().next())
+    }
+
+    /// Whether the log reaches back to its beginning, or to the backup that it was restored from.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] if the log's beginning can't be read.
+    pub fn is_whole(&self) -> Result<bool, StoreError> {
+        Ok(self.first_available() == log::base(&self.store)?.seq.next())
     }
 }
 
@@ -175,49 +211,37 @@ impl Journal for LocalJournal {
         Ok(())
     }
 
-    fn poll(&mut self, after: Seq, _: &mut Context<'_>) -> Poll<Result<Vec<Committed>, JournalError>> {
+    fn poll(&mut self, after: Seq, _: &mut Context<'_>) -> Poll<Result<Delivery, JournalError>> {
         if self.flush_at.is_some_and(|at| at <= Instant::now()) {
             self.flush_at = None;
             self.store.flush()?;
         }
-        if self.committed.is_empty() {
-            return Poll::Pending;
+        if !self.committed.is_empty() {
+            let next = self.committed[0].entry.seq;
+            debug_assert_eq!(next, after.next(), "a batch is applied before the next one is proposed");
+            return Poll::Ready(Ok(Delivery::Entries(std::mem::take(&mut self.committed))));
         }
-        debug_assert_eq!(
-            self.committed[0].entry.seq,
-            after.next(),
-            "a batch is applied before the next one is proposed"
-        );
-        Poll::Ready(Ok(std::mem::take(&mut self.committed)))
+        if after != self.last() {
+            self.is_current = false;
+            return Poll::Ready(self.read(after).map(Delivery::Entries));
+        }
+        if !std::mem::replace(&mut self.is_current, true) {
+            return Poll::Ready(Ok(Delivery::Current));
+        }
+        self.barrier.take().map_or(Poll::Pending, |barrier| Poll::Ready(Ok(Delivery::Passed(barrier))))
     }
 
-    fn poll_at(&self) -> Option<Instant> {
+    fn wake_at(&self) -> Option<Instant> {
         self.flush_at
     }
 
-    fn read(
-        &mut self,
-        after: Seq,
-        sink: &mut dyn FnMut(Entry) -> Result<ControlFlow<()>, JournalError>,
-    ) -> Result<(), JournalError> {
-        let store = self.store.clone();
-        self.read_commits(after, |commit| {
-            let mut payload = commit.payload;
-            for offset in 0..u64::from(commit.entries) {
-                let seq = Seq(commit.first.0 + offset);
-                let (proposal, rest) = postcard::take_from_bytes::<Proposal>(payload)
-                    .map_err(|error| store.damaged(format!("position {} of the log: {error}", seq.0)))?;
-                payload = rest;
-                if seq > after && sink(Entry { seq, proposal })?.is_break() {
-                    return Ok(ControlFlow::Break(()));
-                }
-            }
-            if !payload.is_empty() {
-                let what = format!("position {} of the log has too many bytes", commit.last().0);
-                return Err(store.damaged(what).into());
-            }
-            Ok(ControlFlow::Continue(()))
-        })
+    fn barrier(&mut self, barrier: Ticket) -> Result<(), JournalError> {
+        self.barrier = Some(barrier);
+        Ok(())
+    }
+
+    fn place(&self) -> Vec<u8> {
+        Vec::new()
     }
 
     fn prune(&mut self, through: Seq, budget: u64) -> Result<bool, JournalError> {
@@ -235,17 +259,5 @@ impl Journal for LocalJournal {
         self.store.sync()?;
         self.acknowledged.note(&self.store, self.tail.link(), true)?;
         Ok(self.store.sync_record()?)
-    }
-
-    fn last(&self) -> Seq {
-        self.tail.link().seq
-    }
-
-    fn first_available(&self) -> Seq {
-        log::segments(&self.store).first().copied().unwrap_or(self.last().next())
-    }
-
-    fn is_whole(&self) -> Result<bool, JournalError> {
-        Ok(self.first_available() == log::base(&self.store)?.seq.next())
     }
 }

@@ -12,7 +12,7 @@ use super::peers::Peers;
 use super::reader::{Reader, StreamMessage};
 use super::replication::{LogTime, Replication};
 use crate::domain::{Entry, Proposal, Seq, StateHash};
-use crate::journal::{Committed, JournalError, Ticket};
+use crate::journal::{Committed, Delivery, JournalError, Ticket, check_understood};
 use async_nats::jetstream::{self, context::PublishError};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
@@ -48,27 +48,19 @@ pub(super) enum Order {
     Barrier(Ticket),
 }
 
-/// News for the writer, in the log's order.
-#[derive(Debug)]
-pub(super) enum Delivery {
-    /// Entries, and the place behind them.
-    Entries(Vec<Committed>, Place),
-    /// Everything is delivered that was in the log when this process started.
-    Begun,
-    /// This barrier, and all before, are passed.
-    Passed(Ticket),
-    /// The log can't be used any more.
-    Failed(JournalError),
-}
+/// News for the writer, in the log's order, with the place behind them. An error is the last.
+pub(super) type News = Result<(Delivery, Place), JournalError>;
 
 pub(super) struct Driver {
     link: Link,
     node: String,
     shared: Arc<Mutex<Replication>>,
     orders: mpsc::UnboundedReceiver<Order>,
-    deliveries: mpsc::Sender<Delivery>,
-    /// Deliveries for which the writer has no space yet.
-    outgoing: VecDeque<Delivery>,
+    deliveries: mpsc::Sender<News>,
+    /// News for which the writer has no space yet.
+    outgoing: VecDeque<News>,
+    /// The highest version of entries that this node understands.
+    understands: u16,
     outbox: Outbox,
     place: Place,
     reader: Reader,
@@ -98,7 +90,7 @@ pub(super) async fn run(
     shared: Arc<Mutex<Replication>>,
     place: oneshot::Receiver<Place>,
     orders: mpsc::UnboundedReceiver<Order>,
-    deliveries: mpsc::Sender<Delivery>,
+    deliveries: mpsc::Sender<News>,
 ) {
     let Ok(place) = place.await else { return };
     let now = Instant::now();
@@ -106,6 +98,7 @@ pub(super) async fn run(
         reader: Reader::start(link.clone(), shared.clone(), &place),
         outbox: Outbox::new(&options.node, place.stream, now),
         patience: options.connect_timeout,
+        understands: options.understands,
         peers: Peers::new(&options),
         link,
         node: options.node,
@@ -169,7 +162,7 @@ impl Driver {
 
     /// Delivers what was read before the failure, then the failure.
     async fn end(mut self, error: JournalError) {
-        self.outgoing.push_back(Delivery::Failed(error));
+        self.outgoing.push_back(Err(error));
         for delivery in std::mem::take(&mut self.outgoing) {
             if self.deliveries.send(delivery).await.is_err() {
                 return;
@@ -180,10 +173,7 @@ impl Driver {
     fn take_order(&mut self, order: Order) -> Result<(), JournalError> {
         match order {
             Order::Propose(first, batch) => self.outbox.push(first, &batch)?,
-            Order::Compare(hash) => {
-                self.peers.note_own(hash);
-                self.shared.lock().hash = Some(hash);
-            }
+            Order::Compare(hash) => self.peers.note_own(hash),
             Order::Barrier(barrier) => self.outbox.ask_barrier(barrier),
         }
         Ok(())
@@ -265,7 +255,7 @@ impl Driver {
             shared.trouble = None;
         }
         match read {
-            Read::Commit(sender, entries) => self.take_commit(message, &sender, entries, now),
+            Read::Commit(sender, entries) => self.take_commit(message, &sender, entries, now)?,
             Read::Begin { node, session } if node == self.node => self.take_session(message, session, now)?,
             Read::Begin { node, .. } => {
                 self.peers.heard(node);
@@ -289,7 +279,18 @@ impl Driver {
         Ok(())
     }
 
-    fn take_commit(&mut self, message: &StreamMessage, sender: &Sender, entries: Vec<Entry>, now: Instant) {
+    fn deliver(&mut self, delivery: Option<Delivery>) {
+        self.outgoing.extend(delivery.map(|delivery| Ok((delivery, self.place.clone()))));
+    }
+
+    fn take_commit(
+        &mut self,
+        message: &StreamMessage,
+        sender: &Sender,
+        entries: Vec<Entry>,
+        now: Instant,
+    ) -> Result<(), JournalError> {
+        check_understood(&entries, self.understands)?;
         let own = self.outbox.read(sender.session, sender.number);
         if let Some(sent) = &own {
             self.note_read_back(message, sent.times, now);
@@ -302,8 +303,9 @@ impl Driver {
         let committed =
             entries.into_iter().map(|entry| Committed { entry, ticket: tickets.next() }).collect();
         self.shared.lock().passed = message.number;
-        self.outgoing.push_back(Delivery::Entries(committed, self.place.clone()));
-        self.outgoing.extend(barrier.map(Delivery::Passed));
+        self.deliver(Some(Delivery::Entries(committed)));
+        self.deliver(barrier.map(Delivery::Passed));
+        Ok(())
     }
 
     fn take_beat(
@@ -319,7 +321,7 @@ impl Driver {
         } else if let Some(sent) = self.outbox.read(sender.session, sender.number) {
             self.peers.take_own(report);
             self.note_read_back(message, sent.times, now);
-            self.outgoing.extend(sent.barrier.map(Delivery::Passed));
+            self.deliver(sent.barrier.map(Delivery::Passed));
         }
     }
 
@@ -335,7 +337,7 @@ impl Driver {
                 self.note_read_back(message, times, now);
                 self.peers.introduce();
                 if !std::mem::replace(&mut self.begun, true) {
-                    self.outgoing.push_back(Delivery::Begun);
+                    self.deliver(Some(Delivery::Current));
                 }
             }
             Begun::Earlier => {}
@@ -377,7 +379,7 @@ impl Driver {
 
     /// When the reader is late: it has not reached an acknowledged message. While it opens, it has separate time limits.
     fn reader_late_at(&self) -> Option<Instant> {
-        let opened = self.reader.opened().filter(|_| self.acked > self.place.stream)?;
+        let opened = self.shared.lock().opened.filter(|_| self.acked > self.place.stream)?;
         Some(self.moved_at.max(opened) + self.link.ack_timeout)
     }
 

@@ -157,9 +157,7 @@ pub(super) async fn ensure_bucket(context: &Context, options: &NatsOptions) -> R
 /// [`JournalError::Failed`] if that can't be determined.
 async fn find_trace(context: &Context, options: &NatsOptions) -> Result<Option<String>, JournalError> {
     let stream = &options.stream;
-    for name in
-        [format!("OBJ_{stream}-snapshots"), format!("KV_{stream}-snapshots"), format!("KV_{stream}-lease")]
-    {
+    for name in [format!("OBJ_{stream}-snapshots"), format!("KV_{stream}-snapshots")] {
         match context.get_stream(&name).await {
             Ok(_) => return Ok(Some(name)),
             Err(error) if is_not_found(&error) => {}

@@ -13,23 +13,21 @@ mod outbox;
 mod peers;
 mod reader;
 mod replication;
-mod shared;
+mod snapshots;
 
 pub use options::{NatsLogin, NatsOptions, NatsTls};
 pub use order::is_of_replicated_log;
 pub use replication::{LogTime, Peer, Replication};
-pub use shared::{Check, NatsSnapshots, Parts, SharedSnapshot, Taken, check_shared, read_shared};
+pub use snapshots::{Check, NatsSnapshots, Parts, SharedSnapshot, Taken, read_shared};
 
-use super::{Committed, Journal, JournalError, Ticket, check_space};
-use crate::domain::{Entry, Proposal, Seq, StateHash};
+use super::{Delivery, Journal, JournalError, Ticket, check_space};
+use crate::domain::{Proposal, Seq, StateHash};
 use crate::store::Store;
-use driver::{DELIVERIES_MAX, Delivery, Order};
+use driver::{DELIVERIES_MAX, News, Order};
 use link::Link;
 use order::{LogId, NODE_BYTES_MAX, Place};
 use parking_lot::Mutex;
-use std::collections::VecDeque;
 use std::io;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::thread::{self, JoinHandle};
@@ -41,25 +39,19 @@ use tokio::sync::{mpsc, oneshot};
 pub struct NatsJournal {
     store: Arc<Store>,
     log: LogId,
-    /// The highest version of entries that this node understands.
-    understands: u16,
     shared: Arc<Mutex<Replication>>,
     /// Tells the thread where to read from; `None` once it is told.
     start: Option<oneshot::Sender<Place>>,
     /// Dropping it ends the thread.
     orders: Option<mpsc::UnboundedSender<Order>>,
-    live: mpsc::Receiver<Delivery>,
-    /// A delivery that a replay has left over.
-    left_over: VecDeque<Delivery>,
+    news: mpsc::Receiver<News>,
     thread: Option<JoinHandle<()>>,
     /// Places at which the log can be read from, until it is.
     starts: Vec<Place>,
-    /// Whether everything was delivered that was in the log at startup.
-    begun: bool,
     /// The place behind the last delivery.
     place: Place,
-    is_whole: bool,
-    passed: Option<Ticket>,
+    /// The last hash of the state that was reported.
+    reported: Option<StateHash>,
     failed: Option<String>,
 }
 
@@ -72,40 +64,38 @@ impl NatsJournal {
     pub fn open(store: Arc<Store>, options: &NatsOptions) -> Result<NatsJournal, JournalError> {
         check_names(options)?;
         let path = store.path().display().to_string();
-        let kept = order::places(&store)?;
+        let kept = order::log_of(&store)?;
         let (node, stream) = (options.node.clone(), options.stream.clone());
         let shared = Arc::new(Mutex::new(Replication::new(node, stream)));
         let runtime = runtime()?;
         // A log that was lost must not be started again by a node that has a part of it.
         let link = runtime.block_on(Link::open(options, kept.is_none(), &shared))?;
         let (log, first_message) = (link.log, link.stream.cached_info().state.first_sequence);
-        let known = match kept {
-            Some((of, _)) if of != log => {
-                return Err(JournalError::Damaged(format!(
-                    "{path} belongs to another log than the stream {}: it was created again, or nats.stream or nats.servers is wrong; \
-                     a node joins another log with an empty directory",
-                    options.stream
-                )));
-            }
-            Some((_, places)) => places,
-            None => {
-                order::keep(&store, Seq(0), order::encode(log, &Place::default()))?;
-                store.flush()?;
-                vec![Place::default()]
-            }
-        };
+        if kept.is_some_and(|kept| kept != log) {
+            return Err(JournalError::Damaged(format!(
+                "{path} belongs to another log than the stream {}: it was created again, or nats.stream or nats.servers is wrong; \
+                 a node joins another log with an empty directory",
+                options.stream
+            )));
+        }
+        if kept.is_none() {
+            order::note_log(&store, log)?;
+            store.flush()?;
+        }
         store.begin_use()?;
-        let starts = known.into_iter().filter(|place| place.can_be_read_from(first_message));
-        let starts: Vec<Place> = starts.collect();
-        let Some(first) = starts.first().cloned() else {
+        let snapshots = store.manifests()?.into_iter().filter_map(|snapshot| order::decode(&snapshot.place));
+        let places = snapshots.filter(|(of, _)| *of == log).map(|(_, place)| place);
+        let places = places.chain([Place::default()]);
+        let starts: Vec<Place> = places.filter(|place| place.can_be_read_from(first_message)).collect();
+        if starts.is_empty() {
             return Err(JournalError::Trimmed(format!(
                 "the log was trimmed up to message {}, and {path} has no snapshot that reaches so far",
                 first_message.saturating_sub(1)
             )));
-        };
+        }
         let (start, place) = oneshot::channel();
         let (orders, taken) = mpsc::unbounded_channel();
-        let (deliveries, live) = mpsc::channel(DELIVERIES_MAX);
+        let (deliveries, news) = mpsc::channel(DELIVERIES_MAX);
         let (client, own_options, status) = (link.client.clone(), options.clone(), shared.clone());
         let serve = move || {
             runtime.block_on(async {
@@ -117,20 +107,27 @@ impl NatsJournal {
         Ok(NatsJournal {
             store,
             log,
-            understands: options.understands,
             shared,
             start: Some(start),
             orders: Some(orders),
-            live,
-            left_over: VecDeque::new(),
+            news,
             thread: Some(thread),
             starts,
-            begun: false,
-            place: first,
-            is_whole: first_message <= 1,
-            passed: None,
+            place: Place::default(),
+            reported: None,
             failed: None,
         })
+    }
+
+    /// What is known about the log's replication. The hash of the state in it is reported to the other nodes; if theirs show that this node
+    /// has diverged, [`Journal::poll`] fails.
+    pub fn replication(&self) -> Arc<Mutex<Replication>> {
+        self.shared.clone()
+    }
+
+    /// The last position that was delivered.
+    pub fn last(&self) -> Seq {
+        self.place.seq
     }
 
     fn order(&mut self, order: Order) -> Result<(), JournalError> {
@@ -138,8 +135,8 @@ impl NatsJournal {
             return Err(JournalError::Failed(why.clone()));
         }
         let sent = self.orders.as_ref().is_some_and(|orders| orders.send(order).is_ok());
-        // If the thread has ended, its last delivery says why.
-        if sent || !self.left_over.is_empty() || !self.live.is_empty() { Ok(()) } else { Err(ended()) }
+        // If the thread has ended, its last news say why.
+        if sent || !self.news.is_empty() { Ok(()) } else { Err(ended()) }
     }
 
     /// Starts to follow the log behind a position, unless that was done.
@@ -150,27 +147,25 @@ impl NatsJournal {
             return Err(JournalError::Damaged(what));
         };
         self.place = place.clone();
-        // If the thread has ended, its last delivery says why.
+        // If the thread has ended, its last news say why.
         drop(start.send(place));
         Ok(())
     }
 
-    /// Takes a delivery. Returns its entries after `after`, if there are any.
-    fn take(&mut self, delivery: Delivery, after: Seq) -> Result<Option<Vec<Committed>>, JournalError> {
-        match delivery {
-            Delivery::Begun => self.begun = true,
-            Delivery::Passed(barrier) => self.passed = Some(barrier),
-            Delivery::Failed(error) => {
-                self.failed = Some(error.to_string());
-                return Err(error);
+    /// Everything that was delivered is applied.
+    fn note_applied(&mut self) -> Result<(), JournalError> {
+        let hash = {
+            let mut shared = self.shared.lock();
+            shared.applied = self.place.stream;
+            shared.hash
+        };
+        match hash.filter(|_| hash != self.reported) {
+            Some(new) => {
+                self.reported = hash;
+                self.order(Order::Compare(new))
             }
-            Delivery::Entries(mut committed, place) => {
-                self.place = place;
-                committed.retain(|one| one.entry.seq > after);
-                return Ok((!committed.is_empty()).then_some(committed));
-            }
+            None => Ok(()),
         }
-        Ok(None)
     }
 }
 
@@ -212,7 +207,7 @@ fn check_names(options: &NatsOptions) -> Result<(), JournalError> {
 impl Drop for NatsJournal {
     fn drop(&mut self) {
         (self.start, self.orders) = (None, None);
-        self.live.close();
+        self.news.close();
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the thread of the replicated log has panicked");
         }
@@ -229,109 +224,43 @@ impl Journal for NatsJournal {
         self.order(Order::Propose(first, batch))
     }
 
-    fn poll(&mut self, after: Seq, context: &mut Context<'_>) -> Poll<Result<Vec<Committed>, JournalError>> {
+    fn poll(&mut self, after: Seq, context: &mut Context<'_>) -> Poll<Result<Delivery, JournalError>> {
         if let Some(why) = &self.failed {
             return Poll::Ready(Err(JournalError::Failed(why.clone())));
         }
-        if let Err(error) = self.start(after) {
-            return Poll::Ready(Err(error));
-        }
-        self.shared.lock().applied = self.place.stream;
-        loop {
-            let delivery = match self.left_over.pop_front() {
-                Some(delivery) => delivery,
-                None => match ready!(self.live.poll_recv(context)) {
-                    Some(delivery) => delivery,
-                    None => return Poll::Ready(Err(ended())),
-                },
-            };
-            if let Some(taken) = self.take(delivery, after).transpose() {
-                return Poll::Ready(taken);
-            }
-        }
-    }
-
-    fn poll_at(&self) -> Option<Instant> {
-        None
-    }
-
-    fn read(
-        &mut self,
-        after: Seq,
-        sink: &mut dyn FnMut(Entry) -> Result<ControlFlow<()>, JournalError>,
-    ) -> Result<(), JournalError> {
         self.start(after)?;
-        while !self.begun {
-            let delivery = match self.left_over.pop_front() {
-                Some(delivery) => delivery,
-                None => self.live.blocking_recv().ok_or_else(ended)?,
-            };
-            let mut entries = self.take(delivery, after)?.unwrap_or_default().into_iter();
-            while let Some(committed) = entries.next() {
-                if sink(committed.entry)?.is_break() {
-                    self.left_over.push_front(Delivery::Entries(entries.collect(), self.place.clone()));
-                    return Ok(());
-                }
+        self.note_applied()?;
+        let news = ready!(self.news.poll_recv(context)).unwrap_or_else(|| Err(ended()));
+        Poll::Ready(match news {
+            Ok((delivery, place)) => {
+                self.place = place;
+                Ok(delivery)
             }
-        }
-        Ok(())
+            Err(error) => {
+                self.failed = Some(error.to_string());
+                Err(error)
+            }
+        })
     }
 
-    fn prune(&mut self, through: Seq, _budget: u64) -> Result<bool, JournalError> {
-        // Other nodes may need the entries, so they stay in the stream.
-        order::forget_before(&self.store, through)?;
-        Ok(false)
-    }
-
-    fn settle(&mut self) -> Result<(), JournalError> {
-        Ok(())
-    }
-
-    fn last(&self) -> Seq {
-        self.place.seq
-    }
-
-    fn first_available(&self) -> Seq {
-        self.starts.first().map_or(self.place.seq, |place| place.seq).next()
-    }
-
-    fn is_whole(&self) -> Result<bool, JournalError> {
-        Ok(self.is_whole)
-    }
-
-    fn note_snapshot(&mut self, at: Seq) -> Result<(), JournalError> {
-        self.store.space.check_reserve(0)?;
-        if self.place.seq != at {
-            return Err(JournalError::Failed(format!(
-                "the log was read up to {}, not {}",
-                self.place.seq.0, at.0
-            )));
-        }
-        Ok(order::keep(&self.store, at, order::encode(self.log, &self.place))?)
-    }
-
-    fn place(&self, at: Seq) -> Result<Option<Vec<u8>>, JournalError> {
-        Ok(order::encoded(&self.store, at)?)
+    fn wake_at(&self) -> Option<Instant> {
+        None
     }
 
     fn barrier(&mut self, barrier: Ticket) -> Result<(), JournalError> {
         self.order(Order::Barrier(barrier))
     }
 
-    fn passed(&self) -> Option<Ticket> {
-        self.passed
+    fn place(&self) -> Vec<u8> {
+        order::encode(self.log, &self.place)
     }
 
-    fn compare(&mut self, hash: StateHash) {
-        // If the thread has ended, the next poll says why.
-        let _ = self.order(Order::Compare(hash));
+    /// Other nodes may need the entries: they stay in the stream.
+    fn prune(&mut self, _through: Seq, _budget: u64) -> Result<bool, JournalError> {
+        Ok(false)
     }
 
-    fn understands(&self) -> u16 {
-        self.understands
-    }
-
-    fn replication(&self) -> Option<Arc<Mutex<Replication>>> {
-        Some(self.shared.clone())
+    fn settle(&mut self) -> Result<(), JournalError> {
+        Ok(())
     }
 }

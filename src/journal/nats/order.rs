@@ -5,21 +5,19 @@
 //! its node's latest session and has the next number. So each counts once, in order, however often and however late servers deliver it: a
 //! copy has a number that was counted, and a message after a lost one is ahead.
 //!
-//! The places of this node's snapshots are stored in the data directory: a restart reads on from there. The first one is that of position 0,
-//! written when the directory is first used: it records the log to which the directory belongs.
+//! A snapshot stores its place, and a restart reads on from there. The directory stores to which log it belongs.
 //!
 //! A message that starts a session states how far its node had read the log. It is void if the node has started another session after
 //! that: then it is a copy, or a late message of a process that has ended.
 
 use super::message::{self, Body, MessageError, SessionId};
-use crate::domain::{Entry, Proposal, Seq};
+use crate::domain::{Entry, Seq};
 use crate::frame::Format;
-use crate::journal::JournalError;
+use crate::journal::{JournalError, decode_entries};
 use crate::store::backing::Change;
-use crate::store::{Store, StoreError, VALUE_BYTES_MAX};
+use crate::store::{META_TREE, REPLICATED_LOG_KEY, Store, StoreError, VALUE_BYTES_MAX};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Maximum number of nodes whose sessions are stored. The one that was silent for longest is dropped first, on every node alike.
@@ -27,8 +25,6 @@ pub(super) const NODES_MAX: usize = 256;
 
 /// Maximum length of a node's name, in bytes.
 pub(super) const NODE_BYTES_MAX: usize = 128;
-
-const TREE: &str = "log-places";
 
 const FORMAT: Format = Format { magic: *b"ckpl", version: 1, payload_max: VALUE_BYTES_MAX };
 
@@ -149,7 +145,10 @@ impl Place {
             Body::Commit { number: commit, entries, payload } => match self.count(session, commit, number) {
                 Err(void) => Read::Void(session, void),
                 Ok(sender) => {
-                    let entries = self.entries(entries, payload).map_err(|why| damaged(&why))?;
+                    let entries = decode_entries(self.seq.next(), entries, payload);
+                    let entries = entries.map_err(|why| damaged(&why))?;
+                    let last = entries.last().ok_or_else(|| damaged("it has no entries"))?;
+                    self.seq = last.seq;
                     Read::Commit(sender, entries)
                 }
             },
@@ -190,46 +189,32 @@ impl Place {
         (latest.next, latest.heard) = (sent + 1, number);
         Ok(Sender { node: node.clone(), session, number: sent })
     }
+}
 
-    fn entries(&mut self, count: u64, mut payload: &[u8]) -> Result<Vec<Entry>, String> {
-        let mut entries = Vec::new();
-        let mut seq = self.seq;
-        for _ in 0..count {
-            let (proposal, rest) =
-                postcard::take_from_bytes::<Proposal>(payload).map_err(|error| error.to_string())?;
-            payload = rest;
-            seq = seq.next();
-            entries.push(Entry { seq, proposal });
-        }
-        if !payload.is_empty() || entries.is_empty() {
-            return Err("its entries do not fill it".to_owned());
-        }
-        self.seq = seq;
-        Ok(entries)
+/// The replicated log that a directory belongs to; `None` if it belongs to none.
+///
+/// # Errors
+/// [`StoreError::Damaged`].
+pub(super) fn log_of(store: &Store) -> Result<Option<LogId>, StoreError> {
+    let mut log = Vec::new();
+    if !store.run(store.backing().read(META_TREE, REPLICATED_LOG_KEY, &mut log))? {
+        return Ok(None);
     }
+    let log = log.try_into().map_err(|_| store.damaged("tree meta: the identity of the log is damaged"))?;
+    Ok(Some(LogId(u128::from_be_bytes(log))))
+}
+
+/// Notes the replicated log that a directory belongs to. It is durable with the next flush.
+///
+/// # Errors
+/// [`StoreError::Failed`].
+pub(super) fn note_log(store: &Store, LogId(log): LogId) -> Result<(), StoreError> {
+    store.write(META_TREE, vec![Change::Put(REPLICATED_LOG_KEY.to_vec(), log.to_be_bytes().to_vec())])
 }
 
 /// Whether the directory belongs to a replicated log.
 pub fn is_of_replicated_log(store: &Store) -> bool {
-    store.backing().tree_names().iter().any(|tree| tree == TREE)
-}
-
-/// Stores an encoded place of a position.
-///
-/// # Errors
-/// [`StoreError::Failed`].
-pub(super) fn keep(store: &Store, seq: Seq, value: Vec<u8>) -> Result<(), StoreError> {
-    store.write(TREE, vec![Change::Put(seq.0.to_be_bytes().to_vec(), value)])
-}
-
-/// The encoded place of a position, if it is stored.
-///
-/// # Errors
-/// [`StoreError::Damaged`].
-pub(super) fn encoded(store: &Store, seq: Seq) -> Result<Option<Vec<u8>>, StoreError> {
-    let mut value = Vec::new();
-    let is_kept = store.run(store.backing().read(TREE, &seq.0.to_be_bytes(), &mut value))?;
-    Ok(is_kept.then_some(value))
+    !matches!(log_of(store), Ok(None))
 }
 
 /// Encodes a place in a log.
@@ -242,46 +227,10 @@ pub(super) fn decode(value: &[u8]) -> Option<(LogId, Place)> {
     FORMAT.unpack(value).ok()
 }
 
-/// All stored places, in order, and the log that they belong to; `None` if the directory was never used with one.
-///
-/// # Errors
-/// [`StoreError::Damaged`].
-pub(super) fn places(store: &Store) -> Result<Option<(LogId, Vec<Place>)>, StoreError> {
-    let (mut log, mut found, mut damaged) = (None, Vec::new(), false);
-    let scanned = store.backing().scan(TREE, &[], &mut |key, value| match decode(value) {
-        Some((of, place)) if log.is_none_or(|log| log == of) && *key == place.seq.0.to_be_bytes() => {
-            log = Some(of);
-            found.push(place);
-            ControlFlow::Continue(())
-        }
-        _ => {
-            damaged = true;
-            ControlFlow::Break(())
-        }
-    });
-    store.run(scanned)?;
-    if damaged {
-        return Err(store.damaged("a place in the replicated log is damaged"));
-    }
-    Ok(log.map(|log| (log, found)))
-}
-
-/// Drops the places before a position, except that of position 0.
-///
-/// # Errors
-/// [`StoreError`].
-pub(super) fn forget_before(store: &Store, seq: Seq) -> Result<(), StoreError> {
-    let old = places(store)?.map_or(Vec::new(), |(_, places)| places);
-    for place in old.into_iter().filter(|place| place.seq > Seq(0) && place.seq < seq) {
-        store.write(TREE, vec![Change::Remove(place.seq.0.to_be_bytes().to_vec())])?;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Command, Timestamp};
+    use crate::domain::{Command, Proposal, Timestamp};
     use crate::store::StoreOptions;
 
     fn commit(session: u128, number: u64) -> bytes::Bytes {
@@ -394,24 +343,17 @@ mod tests {
     }
 
     #[test]
-    fn places_round_trip_and_old_ones_are_dropped() {
+    fn directory_knows_its_log_and_places_round_trip() {
         let dir = tempfile::tempdir().unwrap();
         let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
         let store = Store::open(dir.path(), &options).unwrap();
-        assert!(!is_of_replicated_log(&store));
-        assert_eq!(places(&store).unwrap(), None);
-        let kept = [0, 5, 300, 70_000].map(|seq| Place::after_snapshot(seq * 2, Seq(seq)));
-        let keep = |log, place: &Place| keep(&store, place.seq, encode(log, place)).unwrap();
-        kept.iter().for_each(|place| keep(LogId(9), place));
-        assert_eq!(places(&store).unwrap(), Some((LogId(9), kept.to_vec())));
-        forget_before(&store, Seq(300)).unwrap();
-        let left = [&kept[..1], &kept[2..]].concat();
-        assert_eq!(places(&store).unwrap(), Some((LogId(9), left)));
-        assert!(is_of_replicated_log(&store));
-        let mut damaged = encoded(&store, Seq(300)).unwrap().unwrap();
-        damaged[40] ^= 1;
-        assert_eq!(decode(&damaged), None);
-        keep(LogId(8), &kept[0]);
-        assert!(places(&store).is_err(), "of two logs");
+        assert_eq!((log_of(&store).unwrap(), is_of_replicated_log(&store)), (None, false));
+        note_log(&store, LogId(9)).unwrap();
+        assert_eq!((log_of(&store).unwrap(), is_of_replicated_log(&store)), (Some(LogId(9)), true));
+        let place = Place::after_snapshot(600, Seq(300));
+        let mut encoded = encode(LogId(9), &place);
+        assert_eq!(decode(&encoded), Some((LogId(9), place)));
+        encoded[40] ^= 1;
+        assert_eq!(decode(&encoded), None);
     }
 }

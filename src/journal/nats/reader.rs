@@ -55,8 +55,6 @@ pub(super) struct StreamMessage {
 /// A running reader. Dropping it ends it.
 pub(super) struct Reader {
     messages: mpsc::Receiver<Result<StreamMessage, JournalError>>,
-    /// Since when messages can come; `None` while it is being opened.
-    opened: Arc<Mutex<Option<std::time::Instant>>>,
     task: JoinHandle<()>,
 }
 
@@ -71,14 +69,9 @@ impl Reader {
     pub(super) fn start(link: Link, status: Arc<Mutex<Replication>>, place: &Place) -> Reader {
         let (sender, messages) = mpsc::channel(READ_AHEAD);
         let (next, last) = (place.stream + 1, place.checksum);
-        let opened = Arc::new(Mutex::new(None));
-        let reading = Reading { link, status, next, last, lost_since: None, opened: opened.clone(), sender };
-        Reader { messages, opened, task: tokio::spawn(reading.run()) }
-    }
-
-    /// Since when messages can come; `None` while it is being opened.
-    pub(super) fn opened(&self) -> Option<std::time::Instant> {
-        *self.opened.lock()
+        status.lock().opened = None;
+        let reading = Reading { link, status, next, last, lost_since: None, sender };
+        Reader { messages, task: tokio::spawn(reading.run()) }
     }
 
     /// Whether nothing was read that was not taken.
@@ -118,7 +111,6 @@ struct Reading {
     last: u128,
     /// Since when the log seems to be gone, or shorter than what was read.
     lost_since: Option<Instant>,
-    opened: Arc<Mutex<Option<std::time::Instant>>>,
     sender: mpsc::Sender<Result<StreamMessage, JournalError>>,
 }
 
@@ -126,7 +118,7 @@ impl Reading {
     async fn run(mut self) {
         loop {
             let read = self.read().await;
-            *self.opened.lock() = None;
+            self.status.lock().opened = None;
             match read {
                 Ok(()) => return,
                 Err(Trouble::Final(error)) => {
@@ -180,7 +172,7 @@ impl Reading {
             .heartbeat(HEARTBEAT)
             .messages();
         let mut messages = self.respond(pulling).await?;
-        *self.opened.lock() = Some(std::time::Instant::now());
+        self.status.lock().opened = Some(std::time::Instant::now());
         while let Some(message) = messages.next().await {
             let message = message.map_err(again)?;
             let info = message.info().map_err(again)?;

@@ -98,6 +98,8 @@ pub struct Replication {
     pub peers: Vec<Peer>,
     /// Why the reader can't continue, if it can't.
     pub trouble: Option<String>,
+    /// Since when the reader gets messages; `None` while it is being opened.
+    pub(super) opened: Option<Instant>,
     /// The last message that the log has shown to exist.
     pub(super) shown: u64,
     /// The last message that was read.

@@ -3,9 +3,9 @@
 
 use crate::log::{TIME, entry};
 use cuckood::domain::SectionId;
+use cuckood::engine::RunningSnapshot;
 use cuckood::engine::event_log::{EventLog, EventsFound};
 use cuckood::engine::recovery::recover;
-use cuckood::engine::running_snapshot::RunningSnapshot;
 use cuckood::journal::{Durability, Journal, LocalJournal, LocalOptions};
 use cuckood::state::{FreshEvents, State};
 use cuckood::store::{Manifest, Store, StoreOptions};
@@ -45,7 +45,7 @@ pub fn run(dir: &Path, durability: Durability) -> Result<(), Box<dyn Error>> {
         // An empty state's snapshot is whole at once.
         commit(&store, &mut journal, &mut live, &mut out)?;
         let (state, events) = &mut live;
-        let mut running = RunningSnapshot::begin(&store, state, events, latest.as_ref(), TIME)?;
+        let mut running = RunningSnapshot::begin(&store, state, events, latest.as_ref(), Vec::new(), TIME)?;
         while !running.is_whole() {
             commit(&store, &mut journal, &mut live, &mut out)?;
             let until = Instant::now() + Duration::from_secs(60);

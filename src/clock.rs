@@ -282,12 +282,6 @@ impl Anchor {
     }
 }
 
-impl std::fmt::Debug for Clock {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Clock").field("anchor", &*self.anchor.lock()).finish_non_exhaustive()
-    }
-}
-
 impl Timestamp {
     fn plus(self, time: Duration) -> Timestamp {
         Timestamp(self.0.saturating_add(milliseconds(time)))

@@ -93,8 +93,7 @@ impl Writer {
             true => self.snapshotter.step(&self.state, quiet),
             false => self.snapshotter.remove_leftovers(&mut *self.journal, quiet).map(|()| None),
         });
-        self.inner.metrics.snapshot_step_seconds.observe(began.elapsed().as_secs_f64());
-        self.inner.board.figures.lock().events = self.events.figures();
+        self.note_step(began);
         match stepped {
             Ok(None) => {}
             Ok(Some(report)) => {
@@ -109,6 +108,11 @@ impl Writer {
                 self.answer_snapshot(Err(error));
             }
         }
+    }
+
+    fn note_step(&self, began: Instant) {
+        self.inner.metrics.snapshot_step_seconds.observe(began.elapsed().as_secs_f64());
+        self.inner.board.figures.lock().events = self.events.figures();
     }
 
     /// Events go only while the clock can be trusted, and while no backup reads them.
@@ -127,8 +131,7 @@ impl Writer {
         }
         let began = Instant::now();
         let removed = self.events.remove_old(&self.store, self.time.read(), OLD_EVENTS_STEP_BYTES);
-        self.inner.metrics.snapshot_step_seconds.observe(began.elapsed().as_secs_f64());
-        self.inner.board.figures.lock().events = self.events.figures();
+        self.note_step(began);
         if let Err(error) = removed {
             self.storage_error(&error.into());
         }

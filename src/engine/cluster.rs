@@ -258,10 +258,8 @@ impl Sharer {
     fn turn(&self, after: Seq) -> u32 {
         let Some(known) = self.inner.replication.get() else { return 0 };
         let known = known.lock();
-        let others = known.peers.iter().filter(|peer| peer.is_present).map(|peer| &peer.node);
-        let nodes: BTreeSet<&String> = others.chain([&known.node]).collect();
-        let own = nodes.iter().take_while(|node| ***node != known.node).count() as u64;
-        ((own + after.0) % nodes.len() as u64) as u32
+        let others = known.peers.iter().filter(|peer| peer.is_present);
+        turn(others.map(|peer| peer.node.as_str()), &known.node, after)
     }
 
     /// Takes a snapshot and shares it.
@@ -305,6 +303,31 @@ impl Sharer {
     }
 }
 
+/// The turn of a node among others. All nodes that know each other have different turns, and the first one changes.
+fn turn<'a>(others: impl Iterator<Item = &'a str>, own: &'a str, after: Seq) -> u32 {
+    let nodes: BTreeSet<&str> = others.chain([own]).collect();
+    let before = nodes.range(..own).count() as u64;
+    ((before + after.0) % nodes.len() as u64) as u32
+}
+
 fn latest(snapshot: &SharedSnapshot) -> LatestSnapshot {
     LatestSnapshot { seq: snapshot.seq, taken_at: snapshot.taken_at }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_share_in_turns() {
+        let nodes = ["a", "b", "c"];
+        for after in 0..10 {
+            let mut turns =
+                nodes.map(|own| turn(nodes.into_iter().filter(|node| *node != own), own, Seq(after)));
+            turns.sort_unstable();
+            assert_eq!(turns, [0, 1, 2]);
+        }
+        assert_ne!(turn(["b"].into_iter(), "a", Seq(4)), turn(["b"].into_iter(), "a", Seq(5)));
+        assert_eq!(turn([].into_iter(), "a", Seq(7)), 0);
+    }
 }

@@ -234,17 +234,13 @@ impl EventLog {
         self.drop_trees_after(store, kept.as_ref().map_or(last + 1, |pack| pack.first))?;
         if let Some((tree, size)) = self.trees.back_mut() {
             store.events().remove_from(*tree, last + 1)?;
+            // In the place of the longer one: no event before is missing if the process dies in between.
+            kept.map_or(Ok(()), |kept| store.events().put(*tree, &kept.up_to(last)))?;
             *size = store.events().count(*tree)?;
         }
         (self.stored, self.until) = (EventTreeSize::default(), now);
         self.tail = EventPack::empty(last + 1, last, now);
-        if let Some(kept) = kept {
-            (self.stored, self.tail) = (kept.size(), kept.up_to(last));
-            self.until = last_time(&self.tail).unwrap_or(kept.since);
-            // In the place of the longer one: no event before is missing if the process dies in between.
-            self.save(store)?;
-        }
-        Ok(())
+        self.resume(store)
     }
 
     /// Whether an event can follow in the same pack: unless its number has jumped, or the tree must not have it.

@@ -53,14 +53,12 @@ pub(super) type News = Result<(Delivery, Place), JournalError>;
 
 pub(super) struct Driver {
     link: Link,
-    node: String,
+    options: NatsOptions,
     shared: Arc<Mutex<Replication>>,
     orders: mpsc::UnboundedReceiver<Order>,
     deliveries: mpsc::Sender<News>,
     /// News for which the writer has no space yet.
     outgoing: VecDeque<News>,
-    /// The highest version of entries that this node understands.
-    understands: u16,
     outbox: Outbox,
     place: Place,
     reader: Reader,
@@ -69,8 +67,6 @@ pub(super) struct Driver {
     begun: bool,
     /// The last message that a server has acknowledged.
     acked: u64,
-    /// How long the servers may send nothing until everything is delivered that was in the log at startup.
-    patience: Duration,
     /// When a message was last read, or became one to wait for.
     moved_at: Instant,
     /// When something of this node was last read back.
@@ -97,11 +93,9 @@ pub(super) async fn run(
     let driver = Driver {
         reader: Reader::start(link.clone(), shared.clone(), &place),
         outbox: Outbox::new(&options.node, place.stream, now),
-        patience: options.connect_timeout,
-        understands: options.understands,
         peers: Peers::new(&options),
         link,
-        node: options.node,
+        options,
         shared,
         orders,
         deliveries,
@@ -256,7 +250,9 @@ impl Driver {
         }
         match read {
             Read::Commit(sender, entries) => self.take_commit(message, &sender, entries, now)?,
-            Read::Begin { node, session } if node == self.node => self.take_session(message, session, now)?,
+            Read::Begin { node, session } if node == self.options.node => {
+                self.take_session(message, session, now)?
+            }
             Read::Begin { node, .. } => {
                 self.peers.heard(node);
                 self.peers.introduce();
@@ -290,11 +286,11 @@ impl Driver {
         entries: Vec<Entry>,
         now: Instant,
     ) -> Result<(), JournalError> {
-        check_understood(&entries, self.understands)?;
+        check_understood(&entries, self.options.understands)?;
         let own = self.outbox.read(sender.session, sender.number);
         if let Some(sent) = &own {
             self.note_read_back(message, sent.times, now);
-        } else if sender.node != self.node {
+        } else if sender.node != self.options.node {
             self.peers.heard(&sender.node);
         }
         let (tickets, barrier) =
@@ -316,7 +312,7 @@ impl Driver {
         report: &[u8],
         now: Instant,
     ) {
-        if sender.node != self.node {
+        if sender.node != self.options.node {
             self.peers.take(&sender.node, applied, report, self.place.seq);
         } else if let Some(sent) = self.outbox.read(sender.session, sender.number) {
             self.peers.take_own(report);
@@ -342,12 +338,15 @@ impl Driver {
             }
             Begun::Earlier => {}
             Begun::Overtaken => {
-                tracing::warn!(node = self.node, "another process has used this node's name; backing off");
+                tracing::warn!(
+                    node = self.options.node,
+                    "another process has used this node's name; backing off"
+                );
             }
             Begun::Taken => {
                 return Err(JournalError::Failed(format!(
                     "another process uses the name of this node, {}: set cluster.node to a different name on each",
-                    self.node
+                    self.options.node
                 )));
             }
         }
@@ -392,9 +391,12 @@ impl Driver {
             self.reader = Reader::start(self.link.clone(), self.shared.clone(), &self.place);
         }
         let is_silent = !self.begun && self.outgoing.is_empty() && self.reader.is_empty();
-        if is_silent && self.moved_at + self.patience <= now {
+        if is_silent && self.moved_at + self.options.connect_timeout <= now {
             let why = self.shared.lock().trouble.clone().map_or(String::new(), |why| format!(": {why}"));
-            let what = format!("the servers of the log have sent nothing for {:?}{why}", self.patience);
+            let what = format!(
+                "the servers of the log have sent nothing for {:?}{why}",
+                self.options.connect_timeout
+            );
             return Err(JournalError::Failed(what));
         }
         if self.peers.wake_at().is_some_and(|at| at <= now) {
@@ -412,7 +414,7 @@ impl Driver {
         let beat = self.peers.report_at(now).min(self.read_back_at + BEAT_EVERY);
         let beat = self.outbox.needs_beat(true).then_some(beat);
         let silent = self.silent_since.map(|since| since + SERVER_PATIENCE);
-        let begin = (!self.begun).then(|| self.moved_at + self.patience);
+        let begin = (!self.begun).then(|| self.moved_at + self.options.connect_timeout);
         let due = [self.outbox.wake_at(), beat, silent, self.reader_late_at(), self.peers.wake_at(), begin];
         due.into_iter().flatten().min().unwrap_or(now + BEAT_EVERY).max(now + SLEEP_MIN)
     }

@@ -221,7 +221,7 @@ fn failed(options: &NatsOptions, why: &str) -> JournalError {
 }
 
 /// A failure that another attempt may be spared.
-fn retry(error: impl std::fmt::Display) -> JournalError {
+pub(super) fn retry(error: impl std::fmt::Display) -> JournalError {
     JournalError::Failed(error.to_string())
 }
 

@@ -2,7 +2,7 @@
 //! and a repeated one is passed over. After a gap, an error or a silence the reader opens everything anew, behind the last message
 //! that it passed on.
 
-use super::link::Link;
+use super::link::{Link, retry};
 use super::message;
 use super::order::Place;
 use super::replication::Replication;
@@ -86,20 +86,10 @@ impl Reader {
     }
 }
 
-/// Why the reader has to open everything anew, or must not go on.
-enum Trouble {
-    Again(String),
-    Final(JournalError),
-}
-
 /// Whether an answer says that there is no such stream.
 fn is_not_found(error: &(dyn std::error::Error + 'static)) -> bool {
     let answer = error.source().and_then(|source| source.downcast_ref::<jetstream::Error>());
     answer.is_some_and(|answer| answer.error_code() == jetstream::ErrorCode::STREAM_NOT_FOUND)
-}
-
-fn again(error: impl std::fmt::Display) -> Trouble {
-    Trouble::Again(error.to_string())
 }
 
 struct Reading {
@@ -121,13 +111,14 @@ impl Reading {
             self.status.lock().opened = None;
             match read {
                 Ok(()) => return,
-                Err(Trouble::Final(error)) => {
-                    let _ = self.sender.send(Err(error)).await;
-                    return;
-                }
-                Err(Trouble::Again(why)) => {
+                // Everything is opened again after that.
+                Err(JournalError::Failed(why)) => {
                     self.note_trouble(why);
                     sleep(PAUSE).await;
+                }
+                Err(error) => {
+                    let _ = self.sender.send(Err(error)).await;
+                    return;
                 }
             }
         }
@@ -146,15 +137,15 @@ impl Reading {
     async fn respond<T, E: std::fmt::Display>(
         &self,
         response: impl Future<Output = Result<T, E>>,
-    ) -> Result<T, Trouble> {
+    ) -> Result<T, JournalError> {
         match timeout(self.link.patience, response).await {
-            Ok(response) => response.map_err(again),
-            Err(_) => Err(again("the servers do not respond")),
+            Ok(response) => response.map_err(retry),
+            Err(_) => Err(retry("the servers do not respond")),
         }
     }
 
     /// Passes messages on until something is wrong, or nobody takes them any more.
-    async fn read(&mut self) -> Result<(), Trouble> {
+    async fn read(&mut self) -> Result<(), JournalError> {
         self.check().await?;
         let config = pull::Config {
             deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: self.next },
@@ -174,13 +165,13 @@ impl Reading {
         let mut messages = self.respond(pulling).await?;
         self.status.lock().opened = Some(std::time::Instant::now());
         while let Some(message) = messages.next().await {
-            let message = message.map_err(again)?;
-            let info = message.info().map_err(again)?;
+            let message = message.map_err(retry)?;
+            let info = message.info().map_err(retry)?;
             if info.stream_sequence < self.next {
                 continue;
             }
             if info.stream_sequence > self.next {
-                return Err(again(format!("message {} came instead of {}", info.stream_sequence, self.next)));
+                return Err(retry(format!("message {} came instead of {}", info.stream_sequence, self.next)));
             }
             let milliseconds = info.published.unix_timestamp_nanos() / 1_000_000;
             let read = StreamMessage {
@@ -193,7 +184,7 @@ impl Reading {
                 // All nodes skip what is foreign. A message that was damaged on its way to this node alone must not be skipped.
                 let again_read = self.respond(self.link.stream.get_raw_message(self.next)).await?;
                 if again_read.payload != read.payload {
-                    return Err(again(format!("message {} arrived damaged", self.next)));
+                    return Err(retry(format!("message {} arrived damaged", self.next)));
                 }
             }
             let checksum = message::checksum(&read.payload);
@@ -203,37 +194,32 @@ impl Reading {
             (self.next, self.last) = (self.next + 1, checksum);
             self.lost_since = None;
         }
-        Err(again("the messages have ended"))
+        Err(retry("the messages have ended"))
     }
 
     /// Checks that the stream is still the one that was opened, and that it has not lost what was read. If it has any later message,
     /// it must have the next one.
-    async fn check(&mut self) -> Result<(), Trouble> {
-        let info = match timeout(self.link.patience, self.link.stream.get_info()).await {
-            Ok(Ok(info)) => info,
-            Ok(Err(error)) if is_not_found(&error) => {
+    async fn check(&mut self) -> Result<(), JournalError> {
+        let info = timeout(self.link.patience, self.link.stream.get_info()).await;
+        match &info {
+            Ok(Err(error)) if is_not_found(error) => {
                 return Err(self.lost("the log's stream was deleted".to_owned()));
             }
-            Ok(Err(error)) => {
-                self.lost_since = None;
-                return Err(again(error));
-            }
-            Err(_) => {
-                self.lost_since = None;
-                return Err(again("the servers do not respond"));
-            }
-        };
+            Ok(Ok(_)) => {}
+            Ok(Err(_)) | Err(_) => self.lost_since = None,
+        }
+        let info = info.map_err(|_| retry("the servers do not respond"))?.map_err(retry)?;
         if info.created != self.link.stream.cached_info().created {
             let error = "the stream was deleted and made again while this node was using it";
-            return Err(Trouble::Final(JournalError::Damaged(error.to_owned())));
+            return Err(JournalError::Damaged(error.to_owned()));
         }
         let (first, last) = (info.state.first_sequence, info.state.last_sequence);
         if first > self.next {
-            return Err(Trouble::Final(JournalError::Trimmed(format!(
+            return Err(JournalError::Trimmed(format!(
                 "the log was trimmed up to message {}, and this node needs message {}: a restart begins with a shared snapshot",
                 first - 1,
                 self.next
-            ))));
+            )));
         }
         if last + 1 >= self.next {
             self.lost_since = None;
@@ -247,18 +233,14 @@ impl Reading {
     }
 
     /// The log seems to have lost what it had. That is final if it stays so.
-    fn lost(&mut self, why: String) -> Trouble {
+    fn lost(&mut self, why: String) -> JournalError {
         let since = *self.lost_since.get_or_insert_with(Instant::now);
-        if since.elapsed() < LOST_PATIENCE {
-            Trouble::Again(why)
-        } else {
-            Trouble::Final(JournalError::Damaged(why))
-        }
+        if since.elapsed() < LOST_PATIENCE { JournalError::Failed(why) } else { JournalError::Damaged(why) }
     }
 
     /// Checks that the message before the next one is the one that was read there: a log that has lost its end may have grown again
     /// since.
-    async fn check_last(&self, first: u64) -> Result<(), Trouble> {
+    async fn check_last(&self, first: u64) -> Result<(), JournalError> {
         let number = self.next - 1;
         if number == 0 || number < first {
             return Ok(());
@@ -267,9 +249,9 @@ impl Reading {
         if message::checksum(&found.payload) == self.last {
             return Ok(());
         }
-        Err(Trouble::Final(JournalError::Damaged(format!(
+        Err(JournalError::Damaged(format!(
             "message {number} of the log is not the one that this node has applied: the servers have lost acknowledged entries, and \
              others came in their place"
-        ))))
+        )))
     }
 }

@@ -1,8 +1,8 @@
 //! Commands: everything that can change the state, the log entries that carry them, and their positions in the log.
 
 use super::{
-    Digests, Ending, FilterHead, FilterId, Guards, ImagePart, ImportId, ImportMode, KeyName, Kind, LineError,
-    LineUp, Name, RedemptionId, Reference, Spec, Timestamp, UploadId, Window,
+    Digests, Ending, FilterHead, FilterId, Guards, ImageBody, ImageRecord, ImportId, ImportMode, KeyName,
+    Kind, LineError, LineUp, Name, RedemptionId, Reference, Spec, Timestamp, UploadId, Window,
 };
 use crate::filter::{Digest, Layout, Secret};
 use serde::{Deserialize, Serialize, Serializer};
@@ -216,25 +216,12 @@ pub enum Command {
         /// The checksum of the image up to here.
         checksum: u128,
     },
-    /// The next part of an image. If it is there already, nothing changes.
-    ImagePart {
+    /// The next record of an image after its head. If it is there already, nothing changes. The last one shows the filter.
+    ImageRecord {
         /// The image.
         upload: UploadId,
-        /// The checksum of the image before the part.
-        before: u128,
-        /// The checksum up to here.
-        checksum: u128,
-        /// The part.
-        part: ImagePart,
-    },
-    /// The end of an image: if it is whole, its filter is shown.
-    ImageEnd {
-        /// The image.
-        upload: UploadId,
-        /// The checksum of the image before its end.
-        before: u128,
-        /// How many redemptions it has.
-        redemptions: u64,
+        /// The record.
+        record: ImageRecord,
     },
     /// Give up an image that is coming in.
     ImageAbandon {
@@ -274,8 +261,7 @@ impl Command {
             Command::DeleteLineUp { .. } => ("delete line-up", None, true),
             Command::Restored { .. } => ("restored", None, false),
             Command::ImageBegin { .. } => ("image start", None, false),
-            Command::ImagePart { .. } => ("image part", None, false),
-            Command::ImageEnd { .. } => ("image end", None, false),
+            Command::ImageRecord { .. } => ("image record", None, false),
             Command::ImageAbandon { .. } => ("image abandon", None, true),
             Command::Enable { .. } => ("enable", None, false),
         }
@@ -305,7 +291,9 @@ impl Command {
             Command::Replace { from, to, .. } => (from.0.len() + to.0.len()) * 8,
             Command::Create { .. } => 512,
             Command::ImageBegin { .. } => 2_048,
-            Command::ImagePart { part, .. } => part.bytes(),
+            Command::ImageRecord { record: ImageRecord { body: ImageBody::Part(part), .. }, .. } => {
+                part.bytes()
+            }
             Command::PutLineUp { name, line_up } => return line_up.memory_bytes(name),
             _ => 0,
         };

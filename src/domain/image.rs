@@ -83,6 +83,31 @@ impl ImagePart {
     }
 }
 
+/// The content of an image's record.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum ImageBody {
+    /// What the image begins with.
+    Head(Box<FilterHead>),
+    /// A part of it.
+    Part(ImagePart),
+    /// Its end, and the number of redemptions.
+    End {
+        /// The number.
+        redemptions: u64,
+    },
+}
+
+/// A record of an image.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ImageRecord {
+    /// The checksum of the record before; 0 for the first one.
+    pub before: u128,
+    /// Its own.
+    pub checksum: u128,
+    /// Its content.
+    pub body: ImageBody,
+}
+
 /// Why an image is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error, Serialize, Deserialize)]
 pub enum ImageFault {

@@ -21,7 +21,9 @@ pub use command::{
     StateHash, Target,
 };
 pub use event::{Event, FilterChange, Happened, LineUpChange, RedemptionStep};
-pub use image::{Chunk, FilterHead, ImageFault, ImagePart, ImageSection, SectionId, UploadId};
+pub use image::{
+    Chunk, FilterHead, ImageBody, ImageFault, ImagePart, ImageRecord, ImageSection, SectionId, UploadId,
+};
 pub use import::{
     Ending, Guards, Import, ImportCounts, ImportId, ImportMode, ImportState, ImportWarning, KeyName,
     LineError, LineFault, Share, Tripped, UploadDigest,

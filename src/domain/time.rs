@@ -55,22 +55,12 @@ impl Serialize for Timestamp {
 
 impl<'de> Deserialize<'de> for Timestamp {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Text;
-        impl de::Visitor<'_> for Text {
-            type Value = Timestamp;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a time of 1970 or later as in RFC 3339, like 2026-12-01T00:00:00Z")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Timestamp, E> {
-                parse(text).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
-            }
+        if !deserializer.is_human_readable() {
+            return u64::deserialize(deserializer).map(Timestamp);
         }
-        match deserializer.is_human_readable() {
-            true => deserializer.deserialize_str(Text),
-            false => u64::deserialize(deserializer).map(Timestamp),
-        }
+        let text = String::deserialize(deserializer)?;
+        let expected = &"a time of 1970 or later as in RFC 3339, like 2026-12-01T00:00:00Z";
+        parse(&text).ok_or_else(|| de::Error::invalid_value(de::Unexpected::Str(&text), expected))
     }
 }
 

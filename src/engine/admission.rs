@@ -105,9 +105,9 @@ mod tests {
     use crate::domain::image::ALGORITHM;
     use crate::domain::{
         Chunk, Digests, Ending, Entry, FORMAT_VERSION, FilterHead, FilterId, Forget, IdempotencyKey,
-        ImagePart, ImageSection, ImportId, ImportMode, ImportWarning, KeyName, Kind, LineUp, Name, Profile,
-        Proposal, Raise, Redemption, RedemptionId, Reference, Seq, Sizing, Spec, Status, Target, Timestamp,
-        UploadDigest, UploadId, Window,
+        ImageBody, ImagePart, ImageRecord, ImageSection, ImportId, ImportMode, ImportWarning, KeyName, Kind,
+        LineUp, Name, Profile, Proposal, Raise, Redemption, RedemptionId, Reference, Seq, Sizing, Spec,
+        Status, Target, Timestamp, UploadDigest, UploadId, Window,
     };
     use crate::engine::plan::layout_of;
     use crate::filter::{
@@ -303,7 +303,8 @@ mod tests {
             });
             ImagePart { section: ImageSection::Redemptions, chunks: pages.collect() }
         };
-        Command::ImagePart { upload, before, checksum: u128::from(serial), part }
+        let record = ImageRecord { before, checksum: u128::from(serial), body: ImageBody::Part(part) };
+        Command::ImageRecord { upload, record }
     }
 
     struct Model {
@@ -326,8 +327,8 @@ mod tests {
             }
             match &mut command {
                 Command::ImageBegin { upload, checksum, .. } => drop(self.images.insert(*upload, *checksum)),
-                Command::ImagePart { upload, before, checksum, .. } => {
-                    *before = self.images.insert(*upload, *checksum).unwrap_or_default();
+                Command::ImageRecord { upload, record } => {
+                    record.before = self.images.insert(*upload, record.checksum).unwrap_or_default();
                 }
                 _ => {}
             }

@@ -42,9 +42,9 @@ fn subject(command: &Command) -> Result<String, Option<FilterId>> {
         | Command::Delete { kind, name }
         | Command::ImageBegin { kind, name, .. } => format!(" of {} `{name}`", kind.as_str()),
         Command::PutLineUp { name, .. } | Command::DeleteLineUp { name } => format!(" of line-up `{name}`"),
-        Command::ImagePart { upload, .. }
-        | Command::ImageEnd { upload, .. }
-        | Command::ImageAbandon { upload } => format!(" of image {:032x}", upload.0),
+        Command::ImageRecord { upload, .. } | Command::ImageAbandon { upload } => {
+            format!(" of image {:032x}", upload.0)
+        }
         other => return Err(other.target().map(|Target(filter)| filter)),
     })
 }

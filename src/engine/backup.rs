@@ -3,10 +3,10 @@
 
 use super::request::Request;
 use super::{Engine, SubmitError};
-use crate::domain::{Chunk, FilterId, ImagePart, ImageSection};
+use crate::domain::{Chunk, FilterId, ImageBody, ImagePart, ImageSection};
 use crate::journal::Taken;
 use crate::state::Export;
-use crate::store::archive::{ArchiveWriter, IMAGE_PART_BYTES, ImageBody, ImageWriter, Piece};
+use crate::store::archive::{ArchiveWriter, IMAGE_PART_BYTES, ImageWriter, Piece};
 use crate::store::{Manifest, SectionRef, Store, StoreError};
 use std::collections::BTreeMap;
 use std::fmt::Display;

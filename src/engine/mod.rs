@@ -47,7 +47,7 @@ pub use verify::verify;
 
 pub use crate::clock::ClockUnsure;
 pub use crate::store::StoreFigures;
-pub use crate::store::archive::{IMAGE_RECORD_BYTES_MAX, ImageBody, ImageReader, ImageRecord};
+pub use crate::store::archive::{IMAGE_RECORD_BYTES_MAX, ImageReader};
 
 use crate::clock::Clock;
 use crate::domain::{

@@ -15,13 +15,14 @@ use super::writer::Writer;
 use super::{Engine, Inner, Metrics, Progress, QUEUE_UNIT_BYTES, SharingFigures, Status};
 use crate::clock::Clock;
 use crate::domain::{
-    ClockReading, Command, Ending, Import, ImportState, Proposal, Seq, Settings, Target, Timestamp,
+    ClockReading, Command, Ending, FORMAT_VERSION, Import, ImportState, Proposal, Seq, Settings, Target,
+    Timestamp,
 };
 use crate::journal::{
     self, Durability, Journal, JournalError, JournalOptions, LocalOptions, NatsSnapshots, SharedSnapshot,
     read_shared,
 };
-use crate::state::{IMAGE_VERSION, RestoreStateError, State, enabled_in};
+use crate::state::{RestoreStateError, State, enabled_in};
 use crate::store::archive::Piece;
 use crate::store::{Manifest, Store, StoreError, StoreOptions, is_unused};
 use arc_swap::ArcSwapOption;
@@ -517,7 +518,7 @@ fn check_snapshot(name: &str, manifest: &Manifest, understands: u16) -> Result<(
     match enabled_in(&manifest.meta) {
         Ok(version) => Ok(JournalError::check_version(manifest.seq, version, understands)?),
         Err(RestoreStateError::Newer(found)) => {
-            let (path, found, known) = (name.into(), found.into(), IMAGE_VERSION.into());
+            let (path, found, known) = (name.into(), found.into(), FORMAT_VERSION.into());
             Err(StoreError::Newer { path, found, known }.into())
         }
         Err(error) => Err(JournalError::Damaged(error.to_string()).into()),

@@ -5,8 +5,7 @@ use super::filters::usable_key;
 use super::key::Key;
 use super::parser::integer;
 use super::session::Call;
-use crate::domain::{Command, FilterId, ImageFault, Outcome, Refusal, UploadId};
-use crate::engine::{ImageBody, ImageRecord};
+use crate::domain::{Command, FilterId, ImageBody, ImageFault, ImageRecord, Outcome, Refusal, UploadId};
 use sha2::{Digest, Sha256};
 
 const TOO_MANY: &str = "16 dumps are being loaded, or 4 by this key: finish one, or retry in ten minutes, when unfinished ones end";
@@ -42,16 +41,14 @@ pub(super) async fn load(call: &mut Call<'_, '_>) -> Result<(), Failure> {
         .ok_or_else(|| Failure::err("Invalid position"))?;
     let key = usable_key(call)?;
     let ImageRecord { before, checksum, body } = ImageRecord::read(call.arguments.at(3)).map_err(bad)?;
-    let upload = upload(&key, call.caller.name());
+    let (upload, is_end) = (upload(&key, call.caller.name()), matches!(body, ImageBody::End { .. }));
     let id = FilterId::random();
     let command = match body {
         ImageBody::Head(head) => {
             Command::ImageBegin { upload, id, kind: key.kind, name: key.owned_name(), head, checksum }
         }
-        ImageBody::Part(part) => Command::ImagePart { upload, before, checksum, part },
-        ImageBody::End { redemptions } => Command::ImageEnd { upload, before, redemptions },
+        body => Command::ImageRecord { upload, record: ImageRecord { before, checksum, body } },
     };
-    let is_end = matches!(command, Command::ImageEnd { .. });
     let result = call.submit(command).await;
     if is_end {
         call.log_act(&key, &result);

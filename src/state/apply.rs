@@ -80,6 +80,7 @@ impl State {
     /// gets the outcome of its own time.
     fn execute_once(&mut self, command: &Command, key: &IdempotencyKey, owner: Owner) -> Applied {
         let bounds = Bounds::of(&self.shared.settings, self.shared.now);
+        let refused = |why| Applied { outcome: Outcome::Refused(why), replayed: false };
         let filter = self.shared.answers_of(command);
         if let Some(filter) = filter {
             match self.records.look_up(filter, key, command, bounds.forgotten) {
@@ -160,12 +161,7 @@ impl State {
             Command::ImageBegin { upload, id, kind, name, head, checksum } => {
                 self.image_begin(*upload, *id, (*kind, name), head, *checksum)
             }
-            Command::ImagePart { upload, before, checksum, part } => {
-                self.image_part(*upload, *before, *checksum, part)
-            }
-            Command::ImageEnd { upload, before, redemptions } => {
-                self.image_end(*upload, *before, *redemptions)
-            }
+            Command::ImageRecord { upload, record } => self.image_record(*upload, record),
             Command::ImageAbandon { upload } => {
                 self.give_image_up(*upload);
                 Ok(Outcome::ImageAbandoned)
@@ -204,10 +200,6 @@ impl Shared {
     }
 }
 
-fn refused(refusal: Refusal) -> Applied {
-    Applied { outcome: Outcome::Refused(refusal), replayed: false }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -218,6 +210,10 @@ mod tests {
     use crate::filter::{Digest, Growth, Layout, Mode, Secret};
     use crate::state::FreshEvents;
     use proptest::prelude::*;
+
+    fn refused(refusal: Refusal) -> Applied {
+        Applied { outcome: Outcome::Refused(refusal), replayed: false }
+    }
 
     struct Machine {
         state: State,

@@ -431,10 +431,9 @@ fn answer_bytes_max(command: &Command) -> usize {
         Command::PutLineUp { .. } | Command::DeleteLineUp { .. } => SHORT_BYTES,
         Command::TurnBack | Command::Restored { .. } | Command::Enable { .. } => SHORT_BYTES,
         Command::Create { .. } | Command::Update { .. } | Command::Configure(_) => DESCRIPTION_BYTES,
-        Command::ImageBegin { .. }
-        | Command::ImagePart { .. }
-        | Command::ImageEnd { .. }
-        | Command::ImageAbandon { .. } => DESCRIPTION_BYTES,
+        Command::ImageBegin { .. } | Command::ImageRecord { .. } | Command::ImageAbandon { .. } => {
+            DESCRIPTION_BYTES
+        }
         Command::ImportBegin { .. } | Command::ImportLines { .. } | Command::ImportEnd { .. } => {
             DESCRIPTION_BYTES
         }

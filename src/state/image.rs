@@ -24,10 +24,6 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// The version of the head's encoding: as that of the entries that are enabled, for these decide what can be in it. A build that does not know
-/// one can tell that it is newer, not damaged.
-pub(crate) const IMAGE_VERSION: u16 = FORMAT_VERSION;
-
 /// What a snapshot begins with.
 pub struct SnapshotImage {
     /// The last entry that the snapshot covers.
@@ -75,7 +71,7 @@ pub enum RestoreStateError<E> {
     #[error("the snapshot's head can't be read: {0}")]
     Head(postcard::Error),
     /// A newer program wrote the head.
-    #[error("the snapshot's head has version {0}, this program reads 1 to {IMAGE_VERSION}")]
+    #[error("the snapshot's head has version {0}, this program reads 1 to {FORMAT_VERSION}")]
     Newer(u16),
     /// A filter's tables can't be read.
     #[error(transparent)]
@@ -96,10 +92,11 @@ pub fn enabled_in(head: &[u8]) -> Result<u16, RestoreStateError<Infallible>> {
     Ok(read_head(head)?.state.format)
 }
 
-/// Reads a head, if this program knows the version that it begins with.
+/// Reads a head, if this program knows the version that it begins with: that of the entries that are enabled, for these decide what can be in it.
+/// So a build that does not know one can tell that it is newer, not damaged.
 fn read_head<E>(head: &[u8]) -> Result<Head<State>, RestoreStateError<E>> {
     let (version, rest) = postcard::take_from_bytes::<u16>(head).map_err(RestoreStateError::Head)?;
-    if !(1..=IMAGE_VERSION).contains(&version) {
+    if !(1..=FORMAT_VERSION).contains(&version) {
         return Err(RestoreStateError::Newer(version));
     }
     postcard::from_bytes(rest).map_err(RestoreStateError::Head)
@@ -115,7 +112,7 @@ impl State {
         let line_ups =
             self.shared.catalog.line_ups.values().map(|line_up| NamedLineUp::clone(line_up)).collect();
         let head = Head { state: &*self, records, filters, imports, line_ups };
-        SnapshotImage { seq: self.applied, head: encode(&(self.format.min(IMAGE_VERSION), head)), sections }
+        SnapshotImage { seq: self.applied, head: encode(&(self.format.min(FORMAT_VERSION), head)), sections }
     }
 }
 

@@ -9,8 +9,8 @@ use super::tables::{Tables, slot_state};
 use super::view::FilterView;
 use crate::domain::image::{ALGORITHM, IMAGES_MAX, IMAGES_OF_KEY_MAX, LAST_CHANGE_MAX};
 use crate::domain::{
-    Chunk, FilterChange, FilterHead, FilterId, ImageFault, ImagePart, ImageSection, Kind, Name, Outcome,
-    Profile, Redemption, Refusal, Timestamp, UploadId,
+    Chunk, FilterChange, FilterHead, FilterId, ImageBody, ImageFault, ImagePart, ImageRecord, ImageSection,
+    Kind, Name, Outcome, Profile, Redemption, Refusal, Timestamp, UploadId,
 };
 use crate::filter::{Filter, Mode};
 use std::sync::Arc;
@@ -18,7 +18,8 @@ use std::sync::Arc;
 impl State {
     /// The images that are coming in, and have made no progress since then.
     pub fn images_unmoved_since(&self, before: Timestamp) -> Vec<UploadId> {
-        self.shared.images.unmoved_since(before)
+        let unmoved = self.shared.images.0.iter().filter(|(_, image)| image.changed_at < before);
+        unmoved.map(|(upload, _)| *upload).collect()
     }
 
     /// Makes the filter of an image, with empty tables. It is not shown.
@@ -59,43 +60,33 @@ impl State {
         Ok(Outcome::ImageReceived)
     }
 
-    /// Takes the next part of an image.
-    pub(super) fn image_part(
+    /// Takes the next record of an image. After the last one the filter is complete, and is shown.
+    pub(super) fn image_record(
         &mut self,
         upload: UploadId,
-        before: u128,
-        checksum: u128,
-        part: &ImagePart,
+        record: &ImageRecord,
     ) -> Result<Outcome, Refusal> {
         let now = self.shared.now;
-        self.change_image(upload, |filter, image| {
-            if image.checksum == checksum {
-                return Ok(());
+        let complete = self.change_image(upload, |filter, image| {
+            if image.checksum == record.checksum {
+                return Ok(None);
             }
-            if image.checksum != before {
+            if image.checksum != record.before {
                 return Err(ImageFault::Order);
             }
-            (image.checksum, image.changed_at) = (checksum, now);
-            let is_loaded = part.chunks.iter().all(|Chunk(chunk)| filter.load(image, part.section, chunk));
-            is_loaded.then_some(()).ok_or(ImageFault::Contradiction)
+            (image.checksum, image.changed_at) = (record.checksum, now);
+            let (is_right, complete) = match &record.body {
+                ImageBody::Head(_) => return Err(ImageFault::Order),
+                ImageBody::Part(ImagePart { section, chunks }) => {
+                    (chunks.iter().all(|Chunk(chunk)| filter.load(image, *section, chunk)), None)
+                }
+                ImageBody::End { redemptions } => {
+                    (filter.finish_loading(image, *redemptions), Some(image.filter))
+                }
+            };
+            is_right.then_some(complete).ok_or(ImageFault::Contradiction)
         })?;
-        Ok(Outcome::ImageReceived)
-    }
-
-    /// Ends an image: shows its filter if it is complete.
-    pub(super) fn image_end(
-        &mut self,
-        upload: UploadId,
-        before: u128,
-        redemptions: u64,
-    ) -> Result<Outcome, Refusal> {
-        let id = self.change_image(upload, |filter, image| {
-            if image.checksum != before {
-                return Err(ImageFault::Order);
-            }
-            let is_whole = filter.finish_loading(image, redemptions);
-            is_whole.then_some(image.filter).ok_or(ImageFault::Contradiction)
-        })?;
+        let Some(id) = complete else { return Ok(Outcome::ImageReceived) };
         let filter = self.filters.get_mut(&id).ok_or(Refusal::ImageNotFound)?;
         let shared = &mut self.shared;
         let view = filter.view.clone();

@@ -37,14 +37,18 @@ const CHANGE_BITS: u32 = 20;
 pub struct Change(pub u64);
 
 impl Change {
-    /// The greatest position that a change at this time can have.
+    /// The least position that a change at this time can have.
+    fn first(at: Timestamp) -> u64 {
+        at.0.min((1 << (64 - CHANGE_BITS)) - 1) << CHANGE_BITS
+    }
+
+    /// The greatest one.
     fn at_last(at: Timestamp) -> Self {
-        Self(at.0.min((1 << (64 - CHANGE_BITS)) - 1) << CHANGE_BITS | ((1 << CHANGE_BITS) - 1))
+        Self(Self::first(at) | ((1 << CHANGE_BITS) - 1))
     }
 
     fn next(self, now: Timestamp) -> Self {
-        let first = now.0.min((1 << (64 - CHANGE_BITS)) - 1) << CHANGE_BITS;
-        Self(first.max(self.0.saturating_add(1)))
+        Self(Self::first(now).max(self.0.saturating_add(1)))
     }
 }
 

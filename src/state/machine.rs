@@ -6,8 +6,7 @@
 //! still look at, or a snapshot needs, waits.
 
 use super::catalog::{Catalog, View};
-use super::events::{Events, FreshEvents};
-use super::history::History;
+use super::events::{Events, FreshEvents, History};
 use super::idempotency::Records;
 use super::ledger::{Change, Ledger};
 use super::section::Epoch;
@@ -364,7 +363,7 @@ impl Shared {
     pub(super) fn configure(&mut self, settings: Settings) {
         let retention = settings.redemptions_retention_seconds;
         self.view.redemptions_retention.store(retention, Ordering::Relaxed);
-        self.events.switch(settings.events_retention_seconds > 0);
+        self.events.is_on = settings.events_retention_seconds > 0;
         self.settings = settings;
     }
 
@@ -608,12 +607,6 @@ impl Arriving {
 pub(super) struct Images(pub(super) BTreeMap<UploadId, Arriving>);
 
 impl Images {
-    /// Those that have made no progress since then.
-    pub(super) fn unmoved_since(&self, before: Timestamp) -> Vec<UploadId> {
-        let unmoved = self.0.iter().filter(|(_, image)| image.changed_at < before);
-        unmoved.map(|(upload, _)| *upload).collect()
-    }
-
     /// When the one that has made no progress for the longest time is given up.
     pub(super) fn given_up_at(&self) -> Option<Timestamp> {
         let oldest = self.0.values().map(|image| image.changed_at).min()?;

@@ -6,7 +6,9 @@ use super::imports::record_bytes;
 use super::ledger::Ledger;
 use super::machine::{FilterState, SWEEP_MAX, State};
 use super::tables::{KEPT_CHANGE_BYTES, REPEATED_FOR_EACH, Staging, TAKEN_OVER_BESIDE};
-use crate::domain::{Chunk, Command, Ending, FilterId, ImageSection, ImportMode, Raise, Target};
+use crate::domain::{
+    Chunk, Command, Ending, FilterId, ImageBody, ImageRecord, ImageSection, ImportMode, Raise, Target,
+};
 use crate::filter::{Layout, MemoryNeed};
 use derive_more::AddAssign;
 use std::collections::BTreeMap;
@@ -128,7 +130,7 @@ fn memory_of_something_new(command: &Command) -> Option<MemoryNeed> {
             Some(MemoryNeed::other(if is_on { events::FIXED_BYTES } else { 0 }))
         }
         Command::ImageBegin { head, .. } => Some(head.tables.memory().unwrap_or_default()),
-        Command::ImagePart { part, .. } => {
+        Command::ImageRecord { record: ImageRecord { body: ImageBody::Part(part), .. }, .. } => {
             let bytes = |Chunk(chunk): &Chunk| match part.section {
                 ImageSection::Tables => 0,
                 // Those of redemptions that stand are counted twice until the image is complete.

@@ -8,7 +8,7 @@
 use super::StoreError;
 use super::events::EventPack;
 use super::snapshots::Manifest;
-use crate::domain::{FilterHead, ImageFault, ImagePart, SectionId};
+use crate::domain::{ImageBody, ImageFault, ImageRecord, SectionId};
 use crate::frame::{FRAME_BYTES, Format, Frame, FrameError, decode, encode};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -221,31 +221,6 @@ impl Order {
     }
 }
 
-/// The content of an image's record.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub enum ImageBody {
-    /// What the image begins with.
-    Head(Box<FilterHead>),
-    /// A part of it.
-    Part(ImagePart),
-    /// Its end, and the number of redemptions.
-    End {
-        /// The number.
-        redemptions: u64,
-    },
-}
-
-/// A record of an image.
-#[derive(Clone, PartialEq, Debug)]
-pub struct ImageRecord {
-    /// The checksum of the record before; 0 for the first one.
-    pub before: u128,
-    /// Its own.
-    pub checksum: u128,
-    /// Its content.
-    pub body: ImageBody,
-}
-
 /// Writes the records of one image.
 #[derive(Default)]
 pub struct ImageWriter {
@@ -316,7 +291,7 @@ impl ImageReader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Chunk, ImageSection};
+    use crate::domain::{Chunk, ImagePart, ImageSection};
     use proptest::prelude::*;
 
     fn image(parts: &[Vec<u8>]) -> Vec<u8> {

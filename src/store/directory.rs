@@ -106,10 +106,6 @@ impl Directory {
         self.path.join(name)
     }
 
-    pub(crate) fn has(&self, name: &str) -> bool {
-        self.file(name).exists()
-    }
-
     /// Reads the `format` file; `None` if there is none yet.
     pub(crate) fn format(&self) -> Result<Option<Format>, StoreError> {
         let Some(text) = self.text(FORMAT_FILE)? else { return Ok(None) };

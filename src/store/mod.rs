@@ -218,7 +218,7 @@ impl Store {
 
     /// Whether the directory has been created, or is being restored, but was never used.
     pub(crate) fn is_new(&self) -> bool {
-        directory::MARKERS.iter().any(|marker| self.directory.has(marker))
+        directory::MARKERS.iter().any(|marker| self.directory.file(marker).exists())
     }
 
     /// Notes why the state in the directory must not be served again.

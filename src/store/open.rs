@@ -150,7 +150,7 @@ fn found_format(directory: &Directory) -> Result<Option<Format>, StoreError> {
             "a shared snapshot was not loaded to its end: start the node again where the others are, or empty it",
         ),
     ];
-    if let Some((_, what)) = interrupted.into_iter().find(|(marker, _)| directory.has(marker)) {
+    if let Some((_, what)) = interrupted.into_iter().find(|(marker, _)| directory.file(marker).exists()) {
         let command = format!("cuckood restore FILE {}", dir.display());
         return Err(StoreError::Damaged { path: dir.to_owned(), what: what.to_owned(), command });
     }

@@ -359,7 +359,7 @@ impl Sweep {
             let Some((generation, in_tree)) = directory::chunks_of_tree(&tree) else { continue };
             let named = self.named_in(generation, &in_tree);
             if named < directory::TREE_CHUNKS {
-                return Some((Traversal::new(tree), generation, named == 0));
+                return Some((Traversal { tree, from: Vec::new() }, generation, named == 0));
             }
         }
     }
@@ -424,10 +424,6 @@ pub(super) struct Traversal {
 }
 
 impl Traversal {
-    pub(super) fn new(tree: String) -> Traversal {
-        Traversal { tree, from: Vec::new() }
-    }
-
     /// Visits the next keys, at least one, until `budget` bytes are spent; `true` once no key is left.
     pub(super) fn step(
         &mut self,
@@ -457,7 +453,7 @@ pub(crate) struct Removal(Traversal);
 
 impl Removal {
     pub(crate) fn new(tree: String) -> Removal {
-        Removal(Traversal::new(tree))
+        Removal(Traversal { tree, from: Vec::new() })
     }
 
     /// Reads about `budget` more bytes of the tree; once all is read, drops it. `true` as long as the tree exists.
@@ -534,6 +530,21 @@ mod tests {
     use crate::store::StoreOptions;
     use crate::store::backing::Change;
 
+    /// The tree of a manifest is created before the manifest is written. If the process dies in between, there is no such snapshot, and no
+    /// damage.
+    #[test]
+    fn empty_manifest_tree_is_no_snapshot() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
+        let store = Store::open(dir.path(), &options).unwrap();
+        store.write(&directory::manifest_tree(1), Vec::new()).unwrap();
+        let (mut findings, first) = (Findings::default(), Seq(1));
+        check_snapshots(&store, first, true, &mut findings).unwrap();
+        assert_eq!((store.manifests().unwrap(), findings), (Vec::new(), Findings::default()));
+        store.begin_snapshot(Seq(0)).unwrap().finish(&store, Timestamp(7), Vec::new()).unwrap();
+        assert_eq!(store.manifests().unwrap().len(), 1);
+    }
+
     /// A commit waits for one step at most: each step stays within its budget, and the tree is complete until the last one.
     #[test]
     fn a_tree_goes_in_small_steps() {
@@ -545,7 +556,8 @@ mod tests {
         let put = |number| Change::Put(key(number), vec![0; 100]);
         store.write(TREE, (0..100).map(put).collect()).unwrap();
         let visits = |budget| {
-            let (mut traversal, mut steps) = (Traversal::new(TREE.to_owned()), Vec::new());
+            let (mut traversal, mut steps) =
+                (Traversal { tree: TREE.to_owned(), from: Vec::new() }, Vec::new());
             let mut whole = false;
             while !whole {
                 let mut visited = Vec::new();

@@ -7,8 +7,9 @@ use crate::state::{restore, snapshot};
 use cuckood::domain::image::{IMAGE_IDLE_SECONDS, IMAGES_MAX, IMAGES_OF_KEY_MAX};
 use cuckood::domain::spec::STOCK_MAX;
 use cuckood::domain::{
-    Command, Digests, Entry, FilterId, ImageFault, ImageSection, KeyName, Kind, Name, Outcome, Proposal,
-    Redemption, RedemptionId, Reference, Refusal, Seq, Sizing, Spec, Target, Timestamp, UploadId, Window,
+    Command, Digests, Entry, FilterId, ImageBody, ImageFault, ImageRecord, ImageSection, KeyName, Kind, Name,
+    Outcome, Proposal, Redemption, RedemptionId, Reference, Refusal, Seq, Sizing, Spec, Target, Timestamp,
+    UploadId, Window,
 };
 use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
 use cuckood::state::{RedemptionQuery, State};
@@ -199,7 +200,7 @@ proptest! {
                 commands.swap(at, (other + 1) % image.commands());
             }
             _ => match &mut commands[at] {
-                Command::ImagePart { part, .. } => {
+                Command::ImageRecord { record: ImageRecord { body: ImageBody::Part(part), .. }, .. } => {
                     let chunk = &mut part.chunks[0].0;
                     match part.section {
                         ImageSection::Tables => {
@@ -213,7 +214,7 @@ proptest! {
                     }
                 }
                 Command::ImageBegin { head, .. } => head.algorithm += 1,
-                Command::ImageEnd { redemptions, .. } => *redemptions += 1,
+                Command::ImageRecord { record: ImageRecord { body: ImageBody::End { redemptions }, .. }, .. } => *redemptions += 1,
                 other => panic!("{other:?}"),
             },
         }
@@ -333,7 +334,8 @@ fn images_are_few_and_do_not_stay_for_ever() {
     machine.at = machine.at.plus_seconds(1);
     machine.apply(Command::Advance { buckets_max: 1 });
     assert_eq!(machine.state.sizes().images_loading, 1);
-    let part = Command::ImageEnd { upload: UploadId(1), before: 1, redemptions: 0 };
+    let record = ImageRecord { before: 1, checksum: 2, body: ImageBody::End { redemptions: 0 } };
+    let part = Command::ImageRecord { upload: UploadId(1), record };
     assert_eq!(machine.apply(part), Outcome::Refused(Refusal::ImageNotFound));
     machine.at = Timestamp(0);
     machine.apply(Command::TurnBack);
@@ -420,7 +422,10 @@ pub fn send_forged(image: &Image, forgery: Forgery, field: usize, value: &Value)
                 (is_forged, is_possible) = (true, forged.is_some());
                 **head = forged.unwrap_or_else(|| image.head.clone());
             }
-            (Command::ImagePart { part, .. }, Forgery::Redemption | Forgery::Copy) if !is_forged => {
+            (
+                Command::ImageRecord { record: ImageRecord { body: ImageBody::Part(part), .. }, .. },
+                Forgery::Redemption | Forgery::Copy,
+            ) if !is_forged => {
                 change_redemptions(part, |redemptions| {
                     let before = redemptions[0].clone();
                     let Some(forged) = forge(&before, field, value) else { return };
@@ -510,7 +515,9 @@ fn image_with_impossible_ordinal_is_rejected() {
     {
         let (mut machine, mut last, mut is_same) = (Machine::new(), None, false);
         for mut command in image.all(UPLOAD, FilterId(7), &Name::new("forged").unwrap()) {
-            if let Command::ImagePart { part, .. } = &mut command {
+            if let Command::ImageRecord { record: ImageRecord { body: ImageBody::Part(part), .. }, .. } =
+                &mut command
+            {
                 change_redemptions(part, |redemptions| {
                     is_same = redemptions[at].redemption.ordinal == Some(ordinal);
                     redemptions[at].redemption.ordinal = Some(ordinal);

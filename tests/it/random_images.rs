@@ -2,7 +2,8 @@
 
 use crate::random_log::RandomLog;
 use cuckood::domain::{
-    Chunk, Command, FilterHead, FilterId, ImagePart, ImageSection, Kind, Name, Redemption, UploadId,
+    Chunk, Command, FilterHead, FilterId, ImageBody, ImagePart, ImageRecord, ImageSection, Kind, Name,
+    Redemption, UploadId,
 };
 use cuckood::state::{Export, State};
 use serde::{Deserialize, Serialize};
@@ -57,9 +58,13 @@ impl Image {
                 Command::ImageBegin { upload, id, kind, name, head, checksum: 1 }
             }
             Some(part) if part < self.parts.len() => {
-                Command::ImagePart { upload, before, checksum: before + 1, part: self.parts[part].clone() }
+                let body = ImageBody::Part(self.parts[part].clone());
+                Command::ImageRecord { upload, record: ImageRecord { before, checksum: before + 1, body } }
             }
-            Some(_) => Command::ImageEnd { upload, before, redemptions: self.redemptions },
+            Some(_) => {
+                let body = ImageBody::End { redemptions: self.redemptions };
+                Command::ImageRecord { upload, record: ImageRecord { before, checksum: before + 1, body } }
+            }
         }
     }
 

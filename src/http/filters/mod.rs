@@ -10,9 +10,10 @@ use super::request::json;
 use super::request::query::{self, PageQuery};
 use crate::domain::spec::STOCK_MAX;
 use crate::domain::{
-    Command, Description, FilterId, ImageFault, Kind, Name, Outcome, Refusal, Target, UploadId,
+    Command, Description, FilterId, ImageBody, ImageFault, ImageRecord, Kind, Name, Outcome, Refusal, Target,
+    UploadId,
 };
-use crate::engine::{ImageBody, ImageReader, ImageRecord};
+use crate::engine::ImageReader;
 use axum::extract::{Path, Request};
 use axum::response::Response;
 use http::{StatusCode, header};
@@ -304,9 +305,12 @@ async fn upload_image(
                 ImageBody::Head(head) => {
                     Command::ImageBegin { upload, id, kind, name: name.clone(), head, checksum }
                 }
-                ImageBody::Part(part) => Command::ImagePart { upload, before, checksum, part },
-                ImageBody::End { redemptions } => {
-                    end = Some(Command::ImageEnd { upload, before, redemptions });
+                ImageBody::Part(_) => {
+                    Command::ImageRecord { upload, record: ImageRecord { before, checksum, body } }
+                }
+                ImageBody::End { .. } => {
+                    let record = ImageRecord { before, checksum, body };
+                    end = Some(Command::ImageRecord { upload, record });
                     continue;
                 }
             };

@@ -131,8 +131,8 @@ impl<'a> Target<'a> {
         }
         // If the archive has no events, all of them had gone.
         self.events.leave_out(self.store, events_last, taken_at)?;
-        writer.cover_events(events_last);
-        writer.note_place(std::mem::take(&mut self.place));
+        writer.events_last = events_last;
+        writer.place = std::mem::take(&mut self.place);
         writer.finish(self.store, taken_at, meta)?;
         self.seq = seq;
         Ok(())

@@ -296,8 +296,8 @@ impl RunningSnapshot {
         let mut writer = store.begin_snapshot(state.applied())?;
         events.take(store, state)?;
         events.save(store)?;
-        writer.cover_events(state.events().last());
-        writer.note_place(place);
+        writer.events_last = state.events().last();
+        writer.place = place;
         let image = state.begin_snapshot();
         let fresh = take_over(&mut writer, image.sections, latest);
         let began = Instant::now();

@@ -90,9 +90,9 @@ impl State {
             }
         }
         let room = self.records.make_room(owner, Records::bytes_max(command), &bounds, SWEEP_MAX);
-        if let Err(full) = room {
+        if let Err(oldest) = room {
             let now = self.shared.now;
-            let until = full.oldest.unwrap_or(now).plus_seconds(retention_min_seconds(&self.shared.settings));
+            let until = oldest.unwrap_or(now).plus_seconds(retention_min_seconds(&self.shared.settings));
             let retry_after_seconds = until.0.saturating_sub(now.0).div_ceil(1_000).max(1);
             return refused(Refusal::IdempotencyFull { retry_after_seconds });
         }

@@ -75,13 +75,6 @@ impl Owner {
     }
 }
 
-/// There is no room for another record, and none may be forgotten yet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Full {
-    /// When the oldest record was stored, if there is one.
-    pub oldest: Option<Timestamp>,
-}
-
 /// The answers that are kept for repeated requests.
 #[derive(Debug, Default)]
 pub struct Records {
@@ -243,14 +236,14 @@ impl Records {
     /// that may not be enough for the new limit, but it is always more than the record takes.
     ///
     /// # Errors
-    /// [`Full`] when there is no room, or the owner has used its share, and the oldest record may not be forgotten yet.
+    /// When the oldest record was stored, if there is one: there is no room, or the owner has used its share, and it may not be forgotten yet.
     pub fn make_room(
         &mut self,
         owner: Owner,
         bytes: u64,
         bounds: &Bounds,
         records_max: usize,
-    ) -> Result<(), Full> {
+    ) -> Result<(), Option<Timestamp>> {
         for _ in 0..records_max {
             let needed = self.queue.growth_bytes(bytes as usize) + FIXED_BYTES;
             let is_room = self.queue.span_bytes() + self.len() * PLACE_BYTES + needed <= bounds.room();
@@ -259,7 +252,7 @@ impl Records {
             }
             let oldest = self.oldest();
             if !oldest.is_some_and(|oldest| is_by(oldest, bounds.expendable)) {
-                return Err(Full { oldest });
+                return Err(oldest);
             }
             self.forget_oldest();
         }
@@ -683,7 +676,7 @@ mod tests {
                 let (key, outcome) = (key(number), Outcome::Cleared(number));
                 records.store(Owner(owner), FilterId(1), &key, &CLEAR, &outcome, Timestamp(number));
                 number += 1;
-                Ok::<(), Full>(())
+                Ok::<(), Option<Timestamp>>(())
             };
             for (owner, count) in floods {
                 for _ in 0..count {

@@ -89,8 +89,10 @@ impl Manifest {
 pub struct SnapshotWriter {
     generation: u64,
     seq: Seq,
-    events_last: u64,
-    place: Vec<u8>,
+    /// The last event that the snapshot covers. The events up to there are written.
+    pub events_last: u64,
+    /// Where the snapshot is in a replicated log.
+    pub place: Vec<u8>,
     sections: BTreeMap<SectionId, SectionRef>,
     /// Chunks written so far.
     chunks: u64,
@@ -107,16 +109,6 @@ impl SnapshotWriter {
     /// The snapshot's number.
     pub fn generation(&self) -> u64 {
         self.generation
-    }
-
-    /// The snapshot covers the events up to the one of this number, which are written.
-    pub fn cover_events(&mut self, last: u64) {
-        self.events_last = last;
-    }
-
-    /// A replicated log continues here after the snapshot.
-    pub fn note_place(&mut self, place: Vec<u8>) {
-        self.place = place;
     }
 
     /// Writes the next chunk of a section, of at most [`CHUNK_BYTES_MAX`]. One section comes after the other.

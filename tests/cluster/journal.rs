@@ -86,7 +86,7 @@ impl Node {
         let (place, seq) = (self.journal().place(), self.journal().last());
         let store = self.store.clone().unwrap();
         let mut writer = store.begin_snapshot(seq).unwrap();
-        writer.note_place(place);
+        writer.place = place;
         writer.finish(&store, Timestamp(1), Vec::new()).unwrap();
     }
 

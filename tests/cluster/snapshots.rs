@@ -75,7 +75,7 @@ fn archive(seq: Seq) -> impl Iterator<Item = Vec<u8>> {
 /// Stores a snapshot as a node does that begins with a shared one.
 fn load(store: &Store, snapshot: &SharedSnapshot) {
     let mut writer = store.begin_snapshot(snapshot.seq).unwrap();
-    writer.note_place(snapshot.place.clone());
+    writer.place = snapshot.place.clone();
     writer.finish(store, snapshot.taken_at, Vec::new()).unwrap();
 }
 

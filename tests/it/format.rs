@@ -75,7 +75,7 @@ fn make_fixtures() {
             writer.put_chunk(&store, KEY, b"second").unwrap();
             writer.end_section(KEY, 3);
             store.events().put(EVENTS, &pack()).unwrap();
-            writer.cover_events(2);
+            writer.events_last = 2;
             writer.finish(&store, Timestamp(44), b"image".to_vec()).unwrap();
         }
         append(&mut journal, vec![proposal(number, number)]).unwrap();

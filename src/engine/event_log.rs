@@ -132,11 +132,6 @@ impl EventLog {
         self.is_disk_full = is_full;
     }
 
-    /// How long events are kept, in seconds; 0 if none are.
-    pub fn retention_seconds(&self) -> u64 {
-        self.retention_seconds
-    }
-
     /// Takes the events that the state has made since the last call.
     ///
     /// # Errors

@@ -463,20 +463,17 @@ impl Writer {
                 drop(reply.send(self.downloads.begin(&self.store, filter, token)));
             }
             Request::Events { number, is_wanted, reply } => {
-                drop(reply.send(self.find_events(number, is_wanted)));
+                let found = self.events.find(&self.store, number, is_wanted).map_err(|error| {
+                    tracing::error!(%error, "events can't be read");
+                    SubmitError::StorageFailed
+                });
+                let retention_seconds = self.state.settings().events_retention_seconds;
+                let next = self.state.events().next();
+                drop(reply.send(found.map(|found| EventsAnswer { found, retention_seconds, next })));
             }
             Request::Parts(id, reply) => drop(reply.send(self.downloads.next_parts(id))),
             Request::Barrier(reply) => self.barriers.begin(&mut *self.journal, reply),
             Request::Submit(_) | Request::Shutdown(_) => unreachable!("the loop keeps these for itself"),
         }
-    }
-
-    fn find_events(&self, number: u64, is_wanted: bool) -> Result<EventsAnswer, SubmitError> {
-        let found = self.events.find(&self.store, number, is_wanted).map_err(|error| {
-            tracing::error!(%error, "events can't be read");
-            SubmitError::StorageFailed
-        })?;
-        let retention_seconds = self.events.retention_seconds();
-        Ok(EventsAnswer { found, retention_seconds, next: self.state.events().next() })
     }
 }

@@ -28,7 +28,7 @@ pub struct Args {
     pub connection: Connection,
 }
 
-/// Streams the archive into a temporary file next to `FILE`, syncs it and renames it.
+/// Streams the archive into `FILE.partial`, syncs it and renames it.
 ///
 /// # Errors
 /// If the service rejects the request, or the file can't be written; the temporary file is removed.
@@ -51,7 +51,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 /// archive contains secrets.
 fn save(service: Option<BodyReader<'_>>, from: Option<&Path>, path: &Path) -> anyhow::Result<u64> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::Builder::new().prefix(".cuckood-backup-").tempfile_in(directory)?;
+    let partial = path.with_added_extension("partial");
+    // An earlier attempt may have left it. If it can't be removed, creating it fails.
+    let _ = std::fs::remove_file(&partial);
+    let name = partial.file_name().unwrap_or_default();
+    let mut file = tempfile::Builder::new().prefix(name).rand_bytes(0).tempfile_in(directory)?;
     if let Some(dir) = from {
         archive_directory(dir, &mut file)?;
     }

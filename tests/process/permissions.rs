@@ -54,10 +54,15 @@ fn files_are_their_owners_alone() {
         assert_closed(&directory.path().join("deep"));
 
         let backup = directory.path().join("backup");
+        // A file that an earlier attempt left open is replaced.
+        let partial = directory.path().join("backup.partial");
+        fs::write(&partial, "half").unwrap();
+        fs::set_permissions(&partial, Permissions::from_mode(0o666)).unwrap();
         let url = format!("http://{}", client.address());
         let made = command(umask, &["backup", backup.to_str().unwrap(), "--url", &url]).output().unwrap();
         assert!(made.status.success(), "{made:?}");
         assert_closed(&backup);
+        assert!(!partial.exists(), "it is renamed");
         assert_eq!(service.terminate().code(), Some(0));
         assert_closed(&data);
 

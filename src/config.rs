@@ -341,6 +341,7 @@ mod tests {
             ("CUCKOOD__JOURNAL__KIND", "paper", "journal.kind"),
             ("CUCKOOD__CLUSTER__LAG_MAX", "soon", "cluster.lag_max"),
             ("CUCKOOD__RESP__DEFAULT_CAPACITY", "0", "resp.default_capacity"),
+            ("CUCKOOD__RESP__KEYS", r#"[{key="ads:seen",filter="campaign:*"}]"#, "can't be mapped to"),
             ("CUCKOOD__AUTH__KEYS", two_of_one_name, "two keys have the name `shop`"),
             (
                 "CUCKOOD__SERVER__HEADER_BYTES_MAX",

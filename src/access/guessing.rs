@@ -107,7 +107,7 @@ pub struct Guesses<'a> {
 }
 
 impl Guesses<'_> {
-    /// Takes as many guesses as the request has items.
+    /// Takes as many guesses as the request has items. A request without items needs none.
     ///
     /// # Errors
     /// [`Denied::TooManyInvalidCodes`] if fewer are left; [`Denied::TooManyCodes`] if there can never be as many.
@@ -117,7 +117,7 @@ impl Guesses<'_> {
 
     fn take_at(&self, items: usize, now: u64) -> Result<Self, Denied> {
         let mut guesses = Self { count: 0, taken_at: now, ..*self };
-        if let (Some(limit), Some(Client(hash))) = (&self.guessing.limit, self.client) {
+        if let (Some(limit), Some(Client(hash)), 1..) = (&self.guessing.limit, self.client, items) {
             let most = limit.most.get();
             guesses.count = u32::try_from(items).ok().filter(|&codes| codes <= most).ok_or_else(|| {
                 self.guessing.refused.inc();
@@ -184,6 +184,7 @@ mod tests {
             take(&guessing, Client(1), 1, now).unwrap().settle_at(1, now);
         }
         assert_eq!(wait(&guessing, Client(1), 1, now), Some(Duration::from_secs(20)));
+        assert_eq!(wait(&guessing, Client(1), 0, now), None, "nothing is guessed");
         assert_eq!(wait(&guessing, Client(2), 3, now), None, "somebody else");
         assert_eq!(wait(&guessing, Client(1), 1, now + 20_000_000_000), None);
         assert!(matches!(

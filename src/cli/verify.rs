@@ -36,7 +36,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Ok(findings) => findings,
         Err(error) => {
             if args.json {
-                let faults = vec![error.to_string()];
+                let faults = vec![format!("{error:#}")];
                 print(&args.path, true, &Findings { faults, ..Findings::default() });
             }
             return Err(error);

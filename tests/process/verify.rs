@@ -109,6 +109,8 @@ fn a_backup_is_looked_into_as_a_restore_would() {
     assert!(verified.status.success() && String::from_utf8_lossy(&verified.stdout).contains("whole"));
     assert_eq!(tree(directory.path()).into_keys().collect::<Vec<_>>(), before);
     assert_eq!(fs::read(file).unwrap(), bytes);
+    let (is_whole, found) = report(&["verify", file, "--json", "--scratch", "/nowhere"]);
+    assert!(!is_whole && found["faults"][0].as_str().unwrap().contains("No such file"), "{found}");
 
     // Cut short anywhere, or with any byte changed, it is found out.
     for at in [0, 1, 20, bytes.len() / 2, bytes.len() - 1] {

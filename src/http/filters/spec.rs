@@ -5,10 +5,11 @@ use crate::domain::{Description, Forget, ForgetError, Kind, Sizing, Spec, StepSt
 use crate::engine::{Growth, Mode, SegmentStats};
 use crate::http::answer::Problem;
 use crate::http::request::json::Faults;
-use serde::de::{Error as _, IntoDeserializer};
+use serde::de::value::StrDeserializer;
+use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::Value;
 use serde_with::skip_serializing_none;
+use std::fmt;
 use utoipa::ToSchema;
 use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
 
@@ -250,11 +251,23 @@ pub(crate) struct FilterPatch {
 
 /// Distinguishes null from absent.
 fn patched<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<Timestamp>>, D::Error> {
-    match Value::deserialize(deserializer)? {
-        Value::Null => Ok(Some(None)),
-        Value::String(text) => Timestamp::deserialize(text.into_deserializer()).map(Some).map(Some),
-        _ => Err(D::Error::custom("expected a time or null")),
+    struct TimeOrNull;
+    impl Visitor<'_> for TimeOrNull {
+        type Value = Option<Timestamp>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a time or null")
+        }
+
+        fn visit_unit<E: de::Error>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+            Timestamp::deserialize(StrDeserializer::new(text)).map(Some)
+        }
     }
+    deserializer.deserialize_any(TimeOrNull).map(Some)
 }
 
 /// A campaign or coupon: its resolved spec and statistics.
@@ -392,6 +405,28 @@ impl From<&SegmentStats> for Segment {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_patched_time_is_refused_without_reading_the_value() {
+        use serde::de::IntoDeserializer;
+        use serde::de::value::{Error, SeqDeserializer};
+        let read = Cell::new(0);
+        let elements = std::iter::repeat_with(|| {
+            read.set(read.get() + 1);
+            1_u8.into_deserializer()
+        });
+        let refused = patched(SeqDeserializer::<_, Error>::new(elements.take(1_000))).unwrap_err();
+        assert_eq!(refused.to_string(), "invalid type: sequence, expected a time or null");
+        assert_eq!(read.get(), 0);
+        for value in ["[[1],[2]]", r#"{"a":[]}"#, "1", "true"] {
+            let body = format!(r#"{{"starts_at":null,"ends_at":{value}}}"#);
+            let problem = crate::http::request::json::parse::<FilterPatch>(body.as_bytes()).err().unwrap();
+            assert_eq!(problem.code, crate::http::answer::Code::InvalidRequest, "{value}");
+            let fault = &problem.faults[0];
+            assert_eq!((&*fault.pointer, &*fault.detail), ("/ends_at", "expected a time or null"));
+        }
+    }
 
     #[test]
     fn a_strict_filter_has_nothing_to_choose() {

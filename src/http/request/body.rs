@@ -20,8 +20,8 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 
-/// Memory of an upload beside its decoder: the current piece, an unfinished line, and the items of a few commands.
-const UPLOAD_BYTES: u64 = PIECE_BYTES_MAX + (768 << 10);
+/// Memory of an upload beside its decoder and the current piece: an unfinished line, and the items of a few commands.
+const UPLOAD_BYTES: u64 = 768 << 10;
 
 /// How many times its received bytes an upload may expand to, after the first [`EXPANDED_FREE`]. Lists of ids and codes compress to a third or
 /// a tenth.
@@ -89,7 +89,7 @@ impl Reading {
     /// bodies at once (503).
     pub(crate) async fn json(&self, request: Request) -> Result<ReadBody, Problem> {
         require_json(request.method(), request.headers())?;
-        let mut arriving = pin!(self.whole(self.arriving(request, 0, None)?));
+        let mut arriving = pin!(self.whole(self.arriving(request)?));
         // Most bodies arrive with the head, and need no timer.
         match arriving.as_mut().now_or_never() {
             Some(read) => read,
@@ -110,16 +110,9 @@ impl Reading {
     }
 
     async fn collect(&self, arriving: &mut Arriving) -> Result<ReadBody, Problem> {
-        let within_limit = |length: usize, received: u64| {
-            if length.max(received as usize) <= self.bytes_max {
-                return Ok(());
-            }
-            let detail = format!("the limit is {} bytes, decompressed", self.bytes_max);
-            Err(Problem::new(Code::BodyTooLarge, detail))
-        };
         let first = arriving.next().await?.unwrap_or_default();
-        within_limit(first.len(), arriving.received)?;
-        let share = self.share_of(first.len() as u64)?;
+        arriving.check_length(first.len() as u64)?;
+        let share = Share::of(self.budget.clone(), first.len() as u64)?;
         let mut next = arriving.next().await?;
         if next.is_none() {
             // Most bodies are one piece, which needs no copy.
@@ -130,7 +123,7 @@ impl Reading {
         buffer.extend(&first, self.bytes_max)?;
         drop(first);
         while let Some(piece) = next {
-            within_limit(buffer.bytes.len() + piece.len(), arriving.received)?;
+            arriving.check_length((buffer.bytes.len() + piece.len()) as u64)?;
             buffer.extend(&piece, self.bytes_max)?;
             next = arriving.next().await?;
         }
@@ -142,31 +135,28 @@ impl Reading {
         Share::empty(self.budget.clone())
     }
 
-    fn share_of(&self, bytes: u64) -> Result<Share, Problem> {
-        Ok(Share::of(self.budget.clone(), bytes)?)
-    }
-
     /// Begins to read an upload of any length.
     ///
     /// # Errors
     /// Another coding (415), or too many bodies at once (503).
     pub(crate) fn upload(&self, request: Request) -> Result<Pieces, Problem> {
-        let arriving = self.arriving(request, UPLOAD_BYTES, Some(self.timeout))?;
+        let (bytes_max, silence, arriving) = (u64::MAX, Some(self.timeout), self.arriving(request)?);
+        let mut arriving = Arriving { bytes_max, silence, ..arriving };
+        arriving.begin(UPLOAD_BYTES, PIECE_BYTES_MAX)?;
         Ok(Pieces { arriving, uploads_end: self.uploads_end.clone(), expanded: 0 })
     }
 
-    /// The body of a request, of which no more than `bytes` beside the decoder are in memory at once. Between two frames may be no more than
-    /// `silence`.
-    fn arriving(&self, request: Request, bytes: u64, silence: Option<Duration>) -> Result<Arriving, Problem> {
-        let coding = Coding::of(request.headers())?;
-        let held = bytes + coding.decoder_bytes();
+    /// The body of a request, of which no more than the limit may arrive.
+    fn arriving(&self, request: Request) -> Result<Arriving, Problem> {
         Ok(Arriving {
-            _share: (held > 0).then(|| self.share_of(held)).transpose()?,
-            expander: coding.expander()?,
+            coding: Some(Coding::of(request.headers())?),
+            expander: None,
             body: request.into_body().into_data_stream(),
             frame: Bytes::new(),
             received: 0,
-            silence,
+            bytes_max: self.bytes_max as u64,
+            silence: None,
+            share: self.share(),
         })
     }
 }
@@ -178,14 +168,37 @@ struct Arriving {
     silence: Option<Duration>,
     /// What has arrived and is not decompressed yet.
     frame: Bytes,
+    /// `None` once reading has begun.
+    coding: Option<Coding>,
     /// `None` if the body is not compressed, or at its end.
     expander: Option<Expander>,
     /// Bytes that have arrived.
     received: u64,
-    _share: Option<Share>,
+    /// How many may, compressed or decompressed.
+    bytes_max: u64,
+    /// Dropped after the decoder.
+    share: Share,
 }
 
 impl Arriving {
+    /// Takes memory for the decoder and its piece, which is of at least `piece_bytes`, and for `bytes` more. Does nothing the second time.
+    fn begin(&mut self, bytes: u64, piece_bytes: u64) -> Result<(), Problem> {
+        if let Some(coding) = self.coding.take() {
+            self.share.hold(bytes + coding.decoder_bytes().max(piece_bytes))?;
+            self.expander = coding.expander()?;
+        }
+        Ok(())
+    }
+
+    /// Refuses a body that is longer than it may be.
+    fn check_length(&self, length: u64) -> Result<(), Problem> {
+        if length <= self.bytes_max {
+            return Ok(());
+        }
+        let detail = format!("the limit is {} bytes, decompressed", self.bytes_max);
+        Err(Problem::new(Code::BodyTooLarge, detail))
+    }
+
     /// The next piece, decompressed; `None` at the end.
     async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
         let mut piece = Bytes::new();
@@ -193,11 +206,15 @@ impl Arriving {
             if !self.frame.is_empty() {
                 // A frame can expand to many pieces; after each, others get their turn.
                 tokio::task::yield_now().await;
-            } else if let Some(frame) = self.frame().await? {
-                self.frame = frame;
             } else {
-                let last = self.expander.take().map_or(Ok(Bytes::new()), Expander::finish)?;
-                return Ok((!last.is_empty()).then_some(last));
+                let arrived = self.frame().await?;
+                self.check_length(self.received)?;
+                self.begin(0, 0)?;
+                let Some(frame) = arrived else {
+                    let last = self.expander.take().map_or(Ok(Bytes::new()), Expander::finish)?;
+                    return Ok((!last.is_empty()).then_some(last));
+                };
+                self.frame = frame;
             }
             piece = match &mut self.expander {
                 None => std::mem::take(&mut self.frame),
@@ -516,6 +533,30 @@ mod tests {
             // Each turn is at most a piece.
             assert!(turns > 100, "{coding}: {turns}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_decoder_takes_its_memory_with_the_first_frame() {
+        let (budget, taken) = budget(4 << 20);
+        let timeout = Duration::from_secs(3_600);
+        let reading =
+            Reading { budget, bytes_max: BYTES_MAX, timeout, uploads_end: CancellationToken::new() };
+        let sent =
+            Sent { coding: "zstd", length: 0, parts: 1, frame_bytes: 1, is_upload: false, breaks_off: false };
+        let (sender, receiver) = tokio::sync::mpsc::unbounded_channel::<std::io::Result<Bytes>>();
+        let frames =
+            stream::unfold(receiver, |mut receiver| async { Some((receiver.recv().await?, receiver)) });
+        let mut read = pin!(reading.json(sent.request().map(|_| Body::from_stream(frames))));
+        assert!(read.as_mut().now_or_never().is_none());
+        assert_eq!((taken.get(), reading.budget.refused()), (0, 0));
+        // The rest of a refused body is read, so that the client reads the answer.
+        for _ in 0..10 {
+            sender.send(Ok(Bytes::from_static(b"frame"))).unwrap();
+            assert!(read.as_mut().now_or_never().is_none());
+        }
+        assert_eq!((taken.get(), reading.budget.refused()), (0, 1));
+        drop(sender);
+        assert_eq!(read.await.map(drop).unwrap_err().code, Code::Overloaded);
     }
 
     /// A budget of this size, and the gauge of what is in use.

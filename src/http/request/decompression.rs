@@ -111,7 +111,9 @@ impl Expander {
             input.advance(taken.map_err(unexpandable)?);
             steps += 1;
         }
-        Ok(std::mem::take(self.expanded()).into_boxed_slice().into())
+        // The next piece is probably as long.
+        let capacity = self.expanded().len().min(PIECE_BYTES);
+        Ok(std::mem::replace(self.expanded(), Vec::with_capacity(capacity)).into())
     }
 
     /// Ends the body, and returns what is left.
@@ -121,7 +123,7 @@ impl Expander {
             Expander::Zstd(frames) => frames.do_finish(),
         };
         finished.map_err(unexpandable)?;
-        Ok(std::mem::take(self.expanded()).into_boxed_slice().into())
+        Ok(std::mem::take(self.expanded()).into())
     }
 
     fn expanded(&mut self) -> &mut Vec<u8> {

@@ -2,12 +2,14 @@
 
 use super::service::{Answer, Service, request};
 use axum::body::Body;
-use cuckood::http::options::{HttpOptions, LimitOptions};
+use cuckood::http::options::{HttpOptions, LimitOptions, Timeouts};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use futures_util::StreamExt;
 use http::Method;
 use serde_json::json;
 use std::io::Write;
+use std::time::Duration;
 
 const USERS: &str = "/v1/campaigns/spring/users";
 const IMPORTS: &str = "/v1/campaigns/spring/imports";
@@ -149,4 +151,17 @@ async fn bodies_share_a_limit() {
     }
     service.post(&format!("{USERS}/check"), large).await.json(200);
     assert_eq!(taken().await, 0);
+}
+
+#[tokio::test]
+async fn an_endless_body_that_expands_to_nothing_is_too_large() {
+    let limits = LimitOptions { body_bytes_max: 1 << 20, ..LimitOptions::default() };
+    let timeouts = Timeouts { body: Duration::from_secs(20), ..Timeouts::default() };
+    let service = Service::with(HttpOptions { limits, timeouts, ..HttpOptions::default() }).await;
+    service.put("/v1/campaigns/spring", json!({"capacity": 1000})).await.json(201);
+    let skippable = [&0x184D_2A50_u32.to_le_bytes()[..], &0xfff8_u32.to_le_bytes(), &[0; 0xfff8]].concat();
+    let frames = futures_util::stream::repeat(bytes::Bytes::from(skippable)).map(std::io::Result::Ok);
+    let headers = [("content-type", "application/json"), ("content-encoding", "zstd")];
+    let endless = Body::from_stream(frames);
+    service.send(request(Method::POST, USERS, &headers, endless)).await.problem(413, "body-too-large");
 }

@@ -12,6 +12,9 @@ async fn probes_tell_life_from_readiness() {
     let service = Service::start().await;
     assert_eq!(service.get("/livez").await.status, 200);
     assert_eq!(service.get("/readyz").await.status, 200);
+    service.end_uploads();
+    service.get("/readyz").await.problem(503, "draining");
+    service.get("/v1/campaigns").await.json(200);
     service.drain().await;
     assert_eq!(service.get("/livez").await.status, 200);
     service.get("/readyz").await.problem(503, "draining");

@@ -118,6 +118,11 @@ impl Service {
         self.control.replace_keys(auth).unwrap();
     }
 
+    /// Ends running uploads, as a stop does.
+    pub fn end_uploads(&self) {
+        self.control.end_uploads();
+    }
+
     /// Has the engine drain, the service still answering.
     pub async fn drain(&self) {
         self.engine.shutdown().await;

@@ -4,7 +4,6 @@ use super::lines::Format;
 use crate::domain::{Import, ImportMode, ImportWarning, Timestamp};
 use crate::engine::{Digest, FilterView, Mode};
 use std::collections::HashMap;
-use std::sync::Arc;
 
 /// Number of text lines whose shape is examined.
 const SHAPES_MAX: u64 = 10_000;
@@ -21,8 +20,8 @@ const SEPARATORS_MAX: usize = 31;
 const SAMPLE_MAX: usize = 1 << 12;
 
 /// What has been noticed so far.
+#[derive(Default)]
 pub(super) struct Noticed {
-    view: Arc<FilterView>,
     /// The time by which an item is looked up, if copies of present ones are worth a warning.
     copies_at: Option<Timestamp>,
     is_text: bool,
@@ -82,35 +81,24 @@ impl Sample {
 
 impl Noticed {
     /// Nothing noticed yet.
-    pub(super) fn new(view: Arc<FilterView>, format: Format) -> Self {
-        Self {
-            view,
-            copies_at: None,
-            is_text: format == Format::Text,
-            items: 0,
-            rejected: 0,
-            with_white_space: 0,
-            sample: Sample::default(),
-            shapes: 0,
-            separators: [[0; SEPARATORS_MAX + 1]; SEPARATORS.len()],
-            json: 0,
-        }
+    pub(super) fn new(format: Format) -> Self {
+        Self { is_text: format == Format::Text, ..Self::default() }
     }
 
     /// Looks whether items are present before the import adds them, if it adds further copies then.
-    pub(super) fn watch_copies(&mut self, import: &Import) {
+    pub(super) fn watch_copies(&mut self, view: &FilterView, import: &Import) {
         let adds_copies = import.mode == ImportMode::Append && !import.if_absent;
-        let is_compact = self.view.spec.mode == Mode::Compact;
+        let is_compact = view.spec.mode == Mode::Compact;
         self.copies_at = (adds_copies && is_compact).then_some(import.changed_at);
     }
 
     /// Notes an item. `is_new` says that the log does not have its line yet.
-    pub(super) fn item(&mut self, item: &str, digest: Digest, is_new: bool) {
+    pub(super) fn item(&mut self, view: &FilterView, item: &str, digest: Digest, is_new: bool) {
         self.items += 1;
         let copies_at = self.copies_at.filter(|_| is_new);
-        self.sample.note(digest, || copies_at.is_some_and(|now| self.view.count(digest, now) > 0));
+        self.sample.note(digest, || copies_at.is_some_and(|now| view.count(digest, now) > 0));
         let item = item.as_bytes();
-        let is_trimmed = self.view.spec.ignore_case;
+        let is_trimmed = view.spec.ignore_case;
         let is_space = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_whitespace);
         self.with_white_space += u64::from(!is_trimmed && (is_space(item.first()) || is_space(item.last())));
         if self.is_text && self.shapes < SHAPES_MAX {

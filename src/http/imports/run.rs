@@ -47,7 +47,7 @@ impl Asked {
         let import = of_import(commands.submit(begin).await?)?;
         if import.state == ImportState::Done {
             // A client that is still sending would not read the answer, so the whole body is read first.
-            while upload.next().await?.is_some() {}
+            while upload.piece().await?.is_some() {}
             let is_same = import.upload == Some(upload.fingerprint());
             return if is_same { Ok((import, true)) } else { Err(Code::ImportDiffers.into()) };
         }

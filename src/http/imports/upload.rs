@@ -84,20 +84,25 @@ impl Upload {
     pub(super) fn continue_after(&mut self, import: &Import) {
         self.intake.durable = (import.counts.lines, import.chain);
         self.intake.rejected = (import.counts.rejected, import.guards.max_rejected);
-        self.intake.noticed.watch_copies(import);
+        self.intake.noticed.watch_copies(&self.source.view, import);
     }
 
     /// Reads the next piece of the body, or its end.
     async fn read(&mut self) -> Result<(), Problem> {
-        match self.source.next().await? {
-            Some(piece) => {
-                self.bytes += piece.len() as u64;
-                self.hash.update(&piece);
-                self.lines.push(&piece);
-            }
+        match self.piece().await? {
+            Some(piece) => self.lines.push(&piece),
             None => self.lines.end(),
         }
         Ok(())
+    }
+
+    /// Reads the next piece of the body into the fingerprint; `None` at the end.
+    pub(super) async fn piece(&mut self) -> Result<Option<Bytes>, Problem> {
+        let piece = if self.lines.has_ended() { None } else { self.source.next().await? };
+        let bytes = piece.as_deref().unwrap_or_default();
+        self.bytes += bytes.len() as u64;
+        self.hash.update(bytes);
+        Ok(piece)
     }
 
     /// The next batch; none at the end, or once more lines were rejected than allowed.
@@ -170,7 +175,7 @@ struct Intake {
 
 impl Intake {
     fn new(view: Arc<FilterView>, format: Format) -> Self {
-        let noticed = Noticed::new(view.clone(), format);
+        let noticed = Noticed::new(format);
         let (durable, rejected, has_tripped) = ((0, 0), (0, None), false);
         Self { view, batch: Batch::default(), lines: 0, durable, chain: 0, rejected, has_tripped, noticed }
     }
@@ -182,7 +187,7 @@ impl Intake {
             Line::Item(item) if self.view.is_blank(&*item) => (None, Some(LineFault::Empty)),
             Line::Item(item) => {
                 let digest = self.view.digest(&item);
-                self.noticed.item(&item, digest, is_new);
+                self.noticed.item(&self.view, &item, digest, is_new);
                 (Some(digest), None)
             }
             Line::Blank => (None, None),

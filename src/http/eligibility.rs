@@ -181,12 +181,10 @@ impl<'a> EligibilityRequest<'a> {
         let user = user.text().map_err(|fault| Problem::invalid_at(&format!("{at}/user"), fault))?;
         let limit = limit.map(|limit| limit as usize);
         let Some(Text(name)) = line_up else {
-            let unless = unless.into_iter().map(|exclusion| Unless {
-                campaign: exclusion.campaign,
-                at_least: exclusion.at_least,
-                only_for: exclusion.only_for,
-            });
-            let line_up = LineUp { campaigns, unless: unless.collect(), limit: 1 };
+            let condition =
+                |Exclusion { campaign, at_least, only_for }| Unless { campaign, at_least, only_for };
+            let unless = unless.into_iter().map(condition).collect();
+            let line_up = LineUp { campaigns, unless, limit: 1 };
             let question = Question { user, line_up: &line_up, limit: limit.unwrap_or(1), explain };
             let found = api.engine.evaluate(&question);
             return Ok(write(found.map_err(|uncountable| too_many_copies(&uncountable, at))?));
@@ -342,7 +340,7 @@ fn parse_name(name: &str) -> Result<Name, Problem> {
     Name::new(name).map_err(Problem::at("/line_up"))
 }
 
-/// A line-up with names of its own.
+/// A line-up with owned names.
 fn owned(campaigns: &[Text<'_>], unless: &[Exclusion<'_>], limit: u32) -> Result<LineUp, Problem> {
     let name = |Text(name): &Text<'_>| Name::new(name).map_err(Problem::at(""));
     let owned = |Exclusion { campaign, at_least, only_for }: &Exclusion<'_>| {

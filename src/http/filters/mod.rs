@@ -274,7 +274,7 @@ async fn put_image(call: Call<Maintain>, kind: Kind, name: &str, request: Reques
     }
     let pieces = api.reading.upload(request)?;
     let (mut commands, id) = (Commands::new(api.engine.clone(), kind, by), UploadId::random());
-    // In a task of its own: a handler is dropped when its client disconnects, but what has come must still be given up.
+    // In a separate task: a handler is dropped when its client disconnects, but what has come must still be given up.
     let upload = tokio::spawn(async move {
         let description = upload_image(pieces, &mut commands, id, kind, &name).await;
         if description.is_err() {

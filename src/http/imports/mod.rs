@@ -173,7 +173,7 @@ async fn import(call: Call<call::Import>, kind: Kind, name: &str, request: Reque
     let (if_absent, is_dry_run) = (query.if_absent, query.dry_run);
     let asked = Asked { api, view, id, mode, if_absent, guards, by, is_named };
     let failed = |_| Problem::new(Code::Internal, "the import failed");
-    // In a task of its own: a handler is dropped when its client disconnects, but the log must still record the end.
+    // In a separate task: a handler is dropped when its client disconnects, but the log must still record the end.
     if is_dry_run {
         let import = tokio::spawn(asked.try_out(upload, client)).await.map_err(failed)??;
         return Ok(reply::ok(&ImportAnswer { state: ImportStateName::Checked, ..import.into() }));

@@ -1,8 +1,7 @@
 //! Keys: `campaign:NAME` and `coupon:NAME`. A bare name is the campaign of that name. Rules of the configuration map other keys, and
-//! patterns match keys as in Redis' SCAN: `*`, `?`, `[abc]`, `[^a-c]`, and `\` before a character that is meant as such, outside classes.
+//! patterns match keys as in Redis' SCAN: `*`, `?`, `[abc]`, `[^a-c]`, and `\` before a character that is meant as such.
 
 use crate::domain::{Kind, Name};
-use regex::bytes::Regex;
 use serde::Deserialize;
 use std::borrow::Cow;
 use std::fmt;
@@ -94,38 +93,59 @@ impl fmt::Display for Key<'_> {
     }
 }
 
-/// Compiles a pattern; `None` for a class without its `]`, or one that stands for nothing.
-pub fn pattern(mut glob: &[u8]) -> Option<Regex> {
-    let literal = |byte: &u8| format!("\\x{byte:02x}");
-    let mut regex = "(?s-u)^".to_owned();
-    while let [first, rest @ ..] = glob {
-        glob = rest;
-        match (first, rest) {
-            (b'*', _) => regex.push_str(".*"),
-            (b'?', _) => regex.push('.'),
-            (b'\\', [escaped, rest @ ..]) => {
-                regex.push_str(&literal(escaped));
-                glob = rest;
-            }
-            (b'[', _) => {
-                let end = rest.iter().position(|byte| *byte == b']')?;
-                regex.push('[');
-                regex.extend(rest[..end].iter().map(|byte| match byte {
-                    b'^' | b'-' => char::from(*byte).to_string(),
-                    other => literal(other),
-                }));
-                regex.push(']');
-                glob = &rest[end + 1..];
-            }
-            (other, _) => regex.push_str(&literal(other)),
+/// Whether a text matches a pattern. Takes at most as many steps as the product of their lengths.
+pub fn matches(mut pattern: &[u8], mut text: &[u8]) -> bool {
+    // The pattern after the last `*`, and the text that it was last compared with.
+    let mut again = None;
+    loop {
+        match (pattern, text) {
+            ([b'*', rest @ ..], _) => (pattern, again) = (rest, Some((rest, text))),
+            (_, []) => return pattern.is_empty(),
+            (_, [first, others @ ..]) => match (one(pattern, *first), again) {
+                (Some(rest), _) => (pattern, text) = (rest, others),
+                (None, Some((after_star, [_, later @ ..]))) => {
+                    (pattern, text, again) = (after_star, later, Some((after_star, later)));
+                }
+                _ => return false,
+            },
         }
     }
-    Regex::new(&(regex + "$")).ok()
+}
+
+/// Returns the rest of the pattern if its first element, other than `*`, stands for this byte.
+fn one(pattern: &[u8], byte: u8) -> Option<&[u8]> {
+    let (is_meant, rest) = match pattern {
+        [] => return None,
+        [b'?', rest @ ..] => (true, rest),
+        [b'[', b'^', rest @ ..] => {
+            let (is_in, rest) = class(rest, byte);
+            (!is_in, rest)
+        }
+        [b'[', rest @ ..] => class(rest, byte),
+        [b'\\', single, rest @ ..] | [single, rest @ ..] => (*single == byte, rest),
+    };
+    is_meant.then_some(rest)
+}
+
+/// Returns whether a class contains a byte, and the pattern after it. A class without `]` extends to the end.
+fn class(mut pattern: &[u8], byte: u8) -> (bool, &[u8]) {
+    let mut is_in = false;
+    loop {
+        let (from, to, rest) = match pattern {
+            [] => return (is_in, pattern),
+            [b']', rest @ ..] => return (is_in, rest),
+            [from, b'-', to, rest @ ..] if *from != b'\\' => (from.min(to), from.max(to), rest),
+            [b'\\', single, rest @ ..] | [single, rest @ ..] => (single, single, rest),
+        };
+        is_in |= (from..=to).contains(&&byte);
+        pattern = rest;
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn rules_map_in_both_directions() {
@@ -190,18 +210,46 @@ mod tests {
             ("h[^e]llo", "hallo", true),
             ("h[^e]llo", "hello", false),
             ("h[a-b]llo", "hbllo", true),
+            ("h[b-a]llo", "hbllo", true),
             ("h\\*llo", "h*llo", true),
             ("h\\*llo", "hxllo", false),
+            ("[\\]]", "]", true),
+            ("[\\]]", "a]", false),
+            ("[\\-_]", "-", true),
+            ("[\\-_]", "^", false),
+            ("[a\\-z]", "-", true),
+            ("[a\\-z]", "m", false),
+            ("[a--z]", "z", true),
+            ("[a--z]", "b", false),
+            ("[^a]", "b", true),
+            ("[^a]", "", false),
+            ("[a", "a", true),
+            ("[]", "a", false),
+            ("[^]", "a", true),
+            ("[a-]", "^", true),
             ("h[a.]llo", "h.llo", true),
             ("h.llo", "hello", false),
             ("a\\", "a\\", true),
             ("coupon:*", "coupon:spring", true),
         ] {
-            let compiled = super::pattern(pattern.as_bytes()).unwrap();
-            assert_eq!(compiled.is_match(text.as_bytes()), wanted, "{pattern} {text}");
+            assert_eq!(matches(pattern.as_bytes(), text.as_bytes()), wanted, "{pattern} {text}");
         }
-        for pattern in ["[a", "[]", "[b-a]"] {
-            assert!(super::pattern(pattern.as_bytes()).is_none(), "{pattern}");
+    }
+
+    /// By trying everything.
+    fn slow(pattern: &[u8], text: &[u8]) -> bool {
+        match (pattern, text) {
+            ([], _) => text.is_empty(),
+            ([b'*', rest @ ..], _) => (0..=text.len()).any(|skipped| slow(rest, &text[skipped..])),
+            (_, []) => false,
+            (_, [first, rest @ ..]) => one(pattern, *first).is_some_and(|pattern| slow(pattern, rest)),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn stars_are_tried_enough(pattern in "[ab*?]{0,8}", text in "[ab]{0,10}") {
+            prop_assert_eq!(matches(pattern.as_bytes(), text.as_bytes()), slow(pattern.as_bytes(), text.as_bytes()));
         }
     }
 }

@@ -1,12 +1,11 @@
 //! EXISTS, TYPE, SCAN and the other commands that look at keys.
 
 use super::failure::Failure;
-use super::key::{Key, KeyRule, pattern};
+use super::key::{Key, KeyRule, matches};
 use super::parser::{Arguments, integer};
 use super::session::Call;
 use crate::domain::{ITEMS_MAX, Kind};
 use crate::engine::FilterView;
-use regex::bytes::Regex;
 use std::sync::Arc;
 
 /// How Redis calls the type of a cuckoo filter.
@@ -88,25 +87,24 @@ pub(super) fn object(call: &mut Call<'_, '_>) -> Result<(), Failure> {
 }
 
 /// What a page of keys is asked for.
-struct Scan {
+struct Scan<'a> {
     cursor: u64,
-    pattern: Option<Regex>,
+    pattern: Option<&'a [u8]>,
     keys: usize,
     /// Whether keys of our type are wanted.
     has_type: bool,
 }
 
-impl Scan {
+impl<'a> Scan<'a> {
     /// Parses `cursor [MATCH pattern] [COUNT n] [TYPE type]`.
-    fn parse(arguments: Arguments<'_>) -> Result<Self, Failure> {
+    fn parse(arguments: Arguments<'a>) -> Result<Self, Failure> {
         let cursor = str::from_utf8(arguments.at(0)).ok().and_then(|cursor| cursor.parse().ok());
         let cursor = cursor.ok_or_else(|| Failure::err("invalid cursor"))?;
         let options = arguments.from(1).options(["MATCH", "COUNT", "TYPE"]);
-        let [glob, count, kind] = options.ok_or(Failure::SYNTAX)?;
-        if glob.is_some_and(|glob| glob.len() > PATTERN_BYTES_MAX) {
+        let [pattern, count, kind] = options.ok_or(Failure::SYNTAX)?;
+        if pattern.is_some_and(|pattern| pattern.len() > PATTERN_BYTES_MAX) {
             return Err(Failure::err(format!("a pattern has at most {PATTERN_BYTES_MAX} bytes")));
         }
-        let pattern = glob.map(|glob| pattern(glob).ok_or(Failure::SYNTAX)).transpose()?;
         let (least, most) = PAGE_KEYS;
         let keys = match count.map(integer) {
             None => least,
@@ -122,8 +120,7 @@ impl Scan {
     fn key(&self, view: &FilterView, rules: &[KeyRule]) -> Option<String> {
         let (name, key) = (view.name.as_str(), Key::of(view.kind, &view.name).to_string());
         let key = rules.iter().find_map(|rule| rule.reverse(&key)).unwrap_or(key);
-        let matches =
-            |key: &str| self.pattern.as_ref().is_none_or(|pattern| pattern.is_match(key.as_bytes()));
+        let matches = |key: &str| self.pattern.is_none_or(|pattern| matches(pattern, key.as_bytes()));
         match view.kind {
             _ if !self.has_type => None,
             _ if matches(&key) => Some(key),

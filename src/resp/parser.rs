@@ -211,12 +211,14 @@ impl<'a> Arguments<'a> {
         Self { bytes: self.bytes, spans: self.spans.get(position..).unwrap_or_default() }
     }
 
-    /// The values of these options, each a word that its value follows; `None` if there is anything else.
+    /// The values of these options, each a word that its value follows; `None` if there is anything else, or a word twice.
     pub fn options<const N: usize>(&self, words: [&str; N]) -> Option<[Option<&'a [u8]>; N]> {
         let mut values = [None; N];
         for at in (0..self.len()).step_by(2) {
             let is_option = |word: &&str| self.at(at).eq_ignore_ascii_case(word.as_bytes());
-            values[words.iter().position(is_option)?] = Some(of(self.bytes, self.spans.get(at + 1)?));
+            let (option, value) =
+                (words.iter().position(is_option)?, of(self.bytes, self.spans.get(at + 1)?));
+            values[option] = Some(values[option].xor(Some(value))?);
         }
         Some(values)
     }
@@ -333,6 +335,18 @@ mod tests {
         assert_eq!(whole(&long).1, Some("Protocol error: too big request".into()));
         assert_eq!(whole(&[b'x'; INLINE_BYTES_MAX]).1, Some("Protocol error: too big inline request".into()));
         assert_eq!(whole(&[b'x'; INLINE_BYTES_MAX - 1]).1, None);
+    }
+
+    #[test]
+    fn option_is_set_once() {
+        let bytes = b"count 1 match a COUNT 2\r\n";
+        let mut parser = Parser::default();
+        parser.parse(bytes, &RequestLimits { arguments_max: 6, ..LIMITS }).unwrap();
+        let all = parser.arguments(bytes);
+        assert_eq!(all.options(["MATCH", "COUNT"]), None);
+        assert_eq!(all.from(2).options(["COUNT", "MATCH"]), Some([Some(&b"2"[..]), Some(b"a")]));
+        assert_eq!(all.from(2).options(["COUNT"]), None);
+        assert_eq!(all.from(1).options(["MATCH", "COUNT"]), None);
     }
 
     #[test]

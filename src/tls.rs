@@ -45,13 +45,8 @@ impl Tls {
 
     /// Runs the handshake of a new connection; `None` if it fails.
     pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> Option<TlsStream<S>> {
-        match TlsAcceptor::from(self.0.load().0.clone()).accept(stream).await {
-            Ok(stream) => Some(stream),
-            Err(error) => {
-                tracing::debug!(%error, "TLS handshake failed");
-                None
-            }
-        }
+        let accepted = TlsAcceptor::from(self.0.load().0.clone()).accept(stream).await;
+        accepted.inspect_err(|error| tracing::debug!(%error, "TLS handshake failed")).ok()
     }
 }
 

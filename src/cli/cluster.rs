@@ -1,9 +1,9 @@
 //! `cuckood cluster init`: creates an empty log for several nodes, deliberately.
 
 use super::serve::configuration;
+use super::tell;
 use crate::journal::{JournalOptions, init_log};
 use anyhow::bail;
-use std::io::{self, Write};
 use std::path::PathBuf;
 
 /// Manage the log that nodes share.
@@ -29,11 +29,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         bail!("journal.kind is not \"nats\"; set it to create a log for several nodes")
     };
     let log = init_log(&options)?;
-    // A closed terminal is no reason to fail after the work is done.
     let stream = options.stream;
-    let _ = writeln!(
-        io::stdout(),
-        "created the stream {stream}, log {log}: start its nodes with empty directories"
-    );
+    tell(&format!("created the stream {stream}, log {log}: start its nodes with empty directories"));
     Ok(())
 }

@@ -28,9 +28,14 @@ fn note(what: &str) {
     let _ = writeln!(io::stderr(), "cuckood: {what}");
 }
 
-/// Prints the result of a command that has done its work, whether or not the result is read.
+/// Prints what a command has done, whether or not it is read: a closed terminal is no reason to fail after the work.
+fn tell(text: &str) {
+    let _ = writeln!(io::stdout(), "{text}");
+}
+
+/// Prints the result of a command that has done its work, in one of two forms.
 fn report(is_json: bool, json: &Value, text: &str) {
-    let _ = if is_json { writeln!(io::stdout(), "{json}") } else { writeln!(io::stdout(), "{text}") };
+    if is_json { tell(&json.to_string()) } else { tell(text) }
 }
 
 /// Registers SIGINT and SIGTERM, and returns a function that waits for the next of them.

@@ -1,11 +1,11 @@
 //! `cuckood repair`: for a service that does not trust the clock, when the clock is right, or that can't apply an entry of its log.
 
+use super::tell;
 use crate::clock::{Clock, ClockLimits};
 use crate::domain::Seq;
 use crate::engine::repair::{self, ClockRepair};
 use crate::store::StoreOptions;
 use anyhow::{Context, bail};
-use std::io::{self, Write};
 use std::path::PathBuf;
 
 /// Repair a data directory that no server has open.
@@ -67,9 +67,4 @@ fn told(repair: &ClockRepair) -> String {
         "{last}\nentry {entry} turns the time back; nothing was removed from the log\n\
          {redemptions} redemptions from the future were moved back to now\n{holds} holds that had expired too soon are active again"
     )
-}
-
-fn tell(line: &str) {
-    // If nobody reads the output, the exit status still tells.
-    let _ = writeln!(io::stdout(), "{line}");
 }

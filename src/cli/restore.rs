@@ -1,15 +1,14 @@
 //! `cuckood restore FILE DIR`: creates a data directory from a backup. `cuckood restore SOURCE… --into-cluster`: begins a log that nodes
 //! share with a backup, or with the data directory that is furthest ahead.
 
-use super::progress;
 use super::serve::configuration;
+use super::{progress, tell};
 use crate::clock::{Clock, ClockLimits};
 use crate::domain::ClockReading;
 use crate::engine::{archive_directory, furthest, restore, restore_into_cluster};
 use crate::store::StoreOptions;
 use anyhow::{Context, bail};
 use std::fs::File;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// Restore a backup into an empty or absent directory, or into an empty log of several nodes.
@@ -51,8 +50,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
         _ => bail!("expected FILE DIR, or --into-cluster with a backup or data directories"),
     };
-    // A closed terminal is no reason to fail after the work is done.
-    let _ = writeln!(io::stdout(), "{told}");
+    tell(&told);
     Ok(())
 }
 

@@ -32,16 +32,12 @@ pub struct Args {
 /// If anything is wrong.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let is_backup = args.path.is_file();
-    let findings = match if is_backup { of_backup(args) } else { of_directory(args) } {
-        Ok(findings) => findings,
-        Err(error) => {
-            if args.json {
-                let faults = vec![format!("{error:#}")];
-                print(&args.path, true, &Findings { faults, ..Findings::default() });
-            }
-            return Err(error);
-        }
-    };
+    let found = if is_backup { of_backup(args) } else { of_directory(args) };
+    if let (Err(error), true) = (&found, args.json) {
+        let faults = vec![format!("{error:#}")];
+        print(&args.path, true, &Findings { faults, ..Findings::default() });
+    }
+    let findings = found?;
     print(&args.path, args.json, &findings);
     let (path, faults) = (args.path.display(), findings.faults.len());
     let advice = match is_backup {

@@ -92,10 +92,8 @@ impl Session {
     /// `WRONGPASS`; whoever the connection belonged to before, it still does.
     pub fn present(&mut self, shared: &Shared, key: &[u8]) -> Result<(), Failure> {
         let caller = shared.access.caller(Some(key));
-        let admitted = match &caller {
-            Ok(caller) => caller.require_unexpired(|| shared.engine.now()),
-            Err(denied) => Err(*denied),
-        };
+        let known = caller.as_ref().map_err(|denied| *denied);
+        let admitted = known.and_then(|caller| caller.require_unexpired(|| shared.engine.now()));
         if let Err(denied) = admitted {
             self.tell(shared, &denied, caller.as_ref().ok(), "auth");
             return Err(match denied {

@@ -220,6 +220,15 @@ fn both_are_asked_about_items_over_tls_and_with_keys() {
     let unfit = with_key.iter().map(|argument| if *argument == file { long.as_str() } else { *argument });
     let (status, _, message) = run(&unfit.collect::<Vec<_>>());
     assert!(status == Some(1) && message.contains("line 2: "), "{message}");
+    // A line that never ends is not read to its end.
+    let endless = with_key.iter().map(|argument| if *argument == file { "-" } else { *argument });
+    let mut process = shadow(&endless.collect::<Vec<_>>()).stdin(Stdio::piped()).spawn().unwrap();
+    let mut input = process.stdin.take().unwrap();
+    input.write_all(&[b'x'; 5_000]).unwrap();
+    until("the end", || process.try_wait().unwrap().is_some());
+    drop(input);
+    let (status, _, message) = ended(&process.wait_with_output().unwrap());
+    assert!(status == Some(1) && message.contains("line 1: "), "{message}");
     assert_eq!(service.terminate().code(), Some(0));
 }
 

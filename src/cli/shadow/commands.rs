@@ -103,7 +103,7 @@ static ORIGIN: LazyLock<Regex> = LazyLock::new(|| regex(r#"^\+?[0-9.]+ \[([0-9]+
 
 /// A word: between quotes, between apostrophes, or up to a space.
 static WORD: LazyLock<Regex> =
-    LazyLock::new(|| regex(r#"^(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"']\S*))(?:\s+|$)"#));
+    LazyLock::new(|| regex(r#"^(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\+[^\\])*)'|([^\s"']\S*))(?:\s+|$)"#));
 
 /// An escape between quotes.
 static ESCAPE: LazyLock<Regex> = LazyLock::new(|| regex(r"\\(x[0-9a-fA-F]{2}|.)"));
@@ -182,11 +182,13 @@ mod tests {
             |arguments: &[&str]| Some((None, arguments.iter().map(ToString::to_string).collect::<Vec<_>>()));
         assert_eq!(parsed("CF.ADD spring u1\r"), wanted(&["CF.ADD", "spring", "u1"]));
         assert_eq!(parsed(r#"  sadd 'it\'s' "a b"  "#), wanted(&["sadd", r"it\'s", "a b"]));
+        // Between apostrophes, a backslash is itself unless an apostrophe follows.
+        assert_eq!(parsed(r"'a\\' b' 'c\\d'"), wanted(&["a\\\\\\' b", r"c\\\\d"]));
         assert_eq!(
             parsed("1.2 is no command of MONITOR"),
             wanted(&["1.2", "is", "no", "command", "of", "MONITOR"])
         );
-        for line in ["", "   ", r#"sadd "open"#, "sadd 'open", r#"sadd "a"b"#] {
+        for line in ["", "   ", r#"sadd "open"#, "sadd 'open", r"sadd 'a\\' b", r#"sadd "a"b"#] {
             assert_eq!(parsed(line), None, "{line}");
         }
     }

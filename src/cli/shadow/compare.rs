@@ -5,9 +5,12 @@ use super::mirror::{ITEMS_MAX, Target, item};
 use super::redis::Redis;
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
-use std::io::BufRead;
+use std::io::{BufRead, Read};
 use std::path::Path;
 use std::time::Instant;
+
+/// Maximum size of a line, in bytes.
+const LINE_BYTES_MAX: u64 = 4_096;
 
 /// Maximum number of disagreements that are listed.
 const LISTED_MAX: usize = 100;
@@ -24,21 +27,24 @@ pub fn run(redis: &mut Redis, key: &str, target: &Target, path: &Path) -> anyhow
         kind => bail!("the key `{key}` in Redis is of the type {kind}, neither a set nor a cuckoo filter"),
     };
     let name = path.display().to_string();
-    let mut lines = (1..).zip(open(path)?.split(b'\n'));
+    let (mut lines, mut number) = (open(path)?, 0u64);
     // By whether Redis has the item, and whether the service has.
     let (start, mut counts, mut listed) = (Instant::now(), [[0u64; 2]; 2], Vec::new());
     loop {
         let (mut numbers, mut items) = (Vec::new(), Vec::new());
-        for (number, line) in lines.by_ref() {
-            let line = line.with_context(|| name.clone())?;
-            let line = line.strip_suffix(b"\r").unwrap_or(&line);
+        while items.len() < ITEMS_MAX {
+            let mut line = Vec::new();
+            let read = lines.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
+            if read.with_context(|| name.clone())? == 0 {
+                break;
+            }
+            number += 1;
+            let line = line.strip_suffix(b"\n").unwrap_or(&line);
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
             if !line.is_empty() {
                 let fault = || format!("{name}, line {number}: an item is UTF-8 of at most 512 bytes");
                 items.push(item(line.to_vec()).with_context(fault)?);
                 numbers.push(number);
-            }
-            if items.len() == ITEMS_MAX {
-                break;
             }
         }
         if items.is_empty() {

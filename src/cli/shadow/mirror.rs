@@ -135,14 +135,11 @@ impl<'a> Mirror<'a> {
     pub fn follow(&mut self, events: &Receiver<Event>) -> anyhow::Result<()> {
         loop {
             // Events that have arrived by now are sent along.
-            let event = match events.try_recv() {
-                Ok(event) => event,
-                Err(_) => {
-                    self.flush()?;
-                    let Ok(event) = events.recv() else { return Ok(()) };
-                    event
-                }
-            };
+            let arrived = events.try_recv();
+            if arrived.is_err() {
+                self.flush()?;
+            }
+            let Ok(event) = arrived.or_else(|_| events.recv()) else { return Ok(()) };
             if !self.take(event)? {
                 return self.flush();
             }

@@ -102,7 +102,7 @@ impl Connection {
     /// Builds a client. Its timeout covers connecting only.
     ///
     /// # Errors
-    /// If TLS is needed and there is no certificate to trust.
+    /// If TLS is needed and there is no certificate to trust, or a damaged one in the file of `--cacert`.
     pub fn client(&self) -> anyhow::Result<Client> {
         // Without TLS no certificates are needed.
         let is_tls = self.url.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://"));
@@ -124,9 +124,11 @@ impl Connection {
             Some(path) => (path.display().to_string(), load_certs_from_paths(Some(path), None)),
             None => ("the system".to_owned(), load_native_certs()),
         };
-        if found.certs.is_empty() {
+        if found.certs.is_empty() || self.cacert.is_some() && !found.errors.is_empty() {
             let faults: String = found.errors.iter().map(|fault| format!("; {fault}")).collect();
-            bail!("{source} contains no certificate{faults}: name a PEM file with --cacert or SSL_CERT_FILE");
+            bail!(
+                "{source} contains no certificate, or a damaged one{faults}: name a PEM file with --cacert or SSL_CERT_FILE"
+            );
         }
         Ok(found.certs)
     }

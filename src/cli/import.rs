@@ -103,8 +103,9 @@ impl Source<'_> {
             return Ok((Source::Redis(redis, key), progress));
         }
         let path = args.file.as_deref().ok_or_else(|| anyhow!("name a file, or Redis with --redis"))?;
+        let about = (path != Path::new("-")).then(|| path.metadata()).transpose();
         // A pipe has no length.
-        Ok(match path.metadata().ok().filter(Metadata::is_file) {
+        Ok(match about.with_context(|| path.display().to_string())?.filter(Metadata::is_file) {
             Some(about) => (Source::File(path), progress::bytes(Some(about.len()), "of the file")),
             None => (Source::Stream(path), progress::bytes(None, "read")),
         })

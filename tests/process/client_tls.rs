@@ -57,6 +57,10 @@ fn import_backup_and_healthcheck_speak_tls() {
     fails(&[&import[..], &["--cacert", text(&other)]].concat(), &[], "invalid peer certificate");
     fails(&[&import[..], &["--cacert", text(&key)]].concat(), &[], "contains no certificate");
     fails(&[&import[..], &["--cacert", "nowhere.pem"]].concat(), &[], "nowhere.pem");
+    let damaged = path("damaged.pem");
+    let half = "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n";
+    std::fs::write(&damaged, made.certificate.pem() + half).unwrap();
+    fails(&[&import[..], &["--cacert", text(&damaged)]].concat(), &[], "damaged.pem contains");
     fails(&import, &[("SSL_CERT_FILE", "nowhere.pem"), ("SSL_CERT_DIR", "nowhere")], "--cacert");
 
     let archive = path("all.cuckood");

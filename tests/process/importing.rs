@@ -104,6 +104,7 @@ fn what_the_service_refuses_is_told() {
     let others = fixture.file("others.txt", "u3\n");
     fails(url, &[INTO, &others, "--id", "nightly"], None, "409 import-differs");
     fails("http://127.0.0.1:1", &[INTO, &users], None, "127.0.0.1:1");
+    fails("http://127.0.0.1:1", &[INTO, "nowhere.txt"], None, "nowhere.txt");
 
     // Good lines are imported; that there are others is told by the exit status, unless it is allowed.
     let mixed = fixture.file("mixed.ndjson", "\"u5\"\nbad\n\"u6\"\n");

@@ -233,19 +233,11 @@ fn restore_filter<S: Sections>(
     };
     let filled = state.shared.images.filled(id).filter(|_| is_hidden);
     let tables = restore_tables(tables, &head.tables, &head.profile.spec, filled, sections)?;
-    let staging = staging
-        .map(|staging| restore_staging(staging, &head.profile.spec, sections))
-        .transpose()?
-        .map(Box::new);
+    let staging =
+        staging.map(|staging| restore_staging(staging, &head.profile.spec, sections)).transpose()?;
+    let (counts, reader) = ((head.adds, head.removes), tables.filter.reader());
     let retention = &state.shared.view.redemptions_retention;
-    let view = Arc::new(FilterView::new(
-        id,
-        head.profile,
-        (head.adds, head.removes),
-        tables.filter.reader(),
-        ledger,
-        retention,
-    ));
+    let view = Arc::new(FilterView::new(id, head.profile, counts, reader, ledger, retention));
     if !is_hidden {
         state.shared.show(view.clone());
     }
@@ -281,12 +273,12 @@ fn restore_staging<S: Sections>(
     image: StagingImage,
     spec: &Spec,
     sections: &mut S,
-) -> Result<Staging, RestoreStateError<S::Error>> {
+) -> Result<Box<Staging>, RestoreStateError<S::Error>> {
     let StagingImage { import, tables, changes, cleared, walk } = image;
     let tables = restore_tables(tables.0, &tables.1, spec, None, sections)?;
     let (epoch, extent) = changes;
     let changes = restore_queue(epoch, extent, sections)?;
-    let staging = Staging { import, tables, changes, epoch, cleared, walk };
+    let staging = Box::new(Staging { import, tables, changes, epoch, cleared, walk });
     staging.is_readable().then_some(staging).ok_or(RestoreStateError::Damaged("a kept change can't be read"))
 }
 

@@ -179,10 +179,7 @@ impl FilterView {
         match state {
             SlotState::Redeemed => false,
             SlotState::Available => true,
-            SlotState::Held => {
-                let ledger = self.ledger.read();
-                ledger.current(digest).is_some_and(|hold| hold.has_run_out(now))
-            }
+            SlotState::Held => self.ledger.read().current(digest).is_some_and(|hold| hold.has_run_out(now)),
         }
     }
 
@@ -305,9 +302,7 @@ impl FilterView {
             last_change: self.ledger.read().last_change().0,
         }
     }
-}
 
-impl FilterView {
     /// The refusal that an entry which redeems or holds this code would get now. It must be the same at every time from `logged`, that of the
     /// last entry, to `now`, and the entry must do nothing else to this coupon. None otherwise.
     ///

@@ -214,7 +214,7 @@ fn a_record_is_small() {
     // Every other one is: no two neighbors have the same outcome.
     let mixed = (0..10_000).map(|number| if number % 2 == 0 { 300_000 + number } else { 500_000 + number });
     let bytes = machine.record_bytes(insert(COUPON, mixed), 5);
-    assert!((20_000..20_064).contains(&bytes), "{bytes} bytes");
+    assert!((5_000..5_064).contains(&bytes), "{bytes} bytes");
     for (scope, hold_seconds) in [(6, 0), (7, 900)] {
         let bytes =
             machine.record_bytes(redeem(200_000 + scope as u64 * 2, "order-4711", hold_seconds), scope);

@@ -367,7 +367,7 @@ fn take_over(
     sections: Vec<Section>,
     latest: Option<&Manifest>,
 ) -> VecDeque<Section> {
-    let young = writer.generation().saturating_sub(TAKEN_OVER_MAX);
+    let young = writer.generation.saturating_sub(TAKEN_OVER_MAX);
     let mut fresh = Vec::new();
     for section in sections {
         match latest.and_then(|latest| latest.find(section.id)) {

@@ -7,7 +7,7 @@
 
 use super::StoreError;
 use super::events::EventPack;
-use super::snapshots::Manifest;
+use super::snapshots::{CHUNK_BYTES_MAX, Manifest};
 use crate::domain::{ImageBody, ImageFault, ImageRecord, SectionId};
 use crate::frame::{FRAME_BYTES, Format, Frame, FrameError, decode, encode};
 use serde::{Deserialize, Serialize};
@@ -95,9 +95,11 @@ impl Chain {
     }
 }
 
-/// Appends the next frame of a chain to `out`.
-fn seal(format: Format, checksum: &mut u128, content: &impl Serialize, is_end: bool, out: &mut Vec<u8>) {
-    *checksum = format.seal(if is_end { END } else { 0 }, *checksum, &encode(content), out);
+/// The next frame of a chain.
+fn seal(format: Format, checksum: &mut u128, content: &impl Serialize, is_end: bool) -> Vec<u8> {
+    let mut frame = Vec::new();
+    *checksum = format.seal(if is_end { END } else { 0 }, *checksum, &encode(content), &mut frame);
+    frame
 }
 
 /// A piece of a backup. They come in this order.
@@ -128,9 +130,7 @@ pub struct ArchiveWriter {
 impl ArchiveWriter {
     /// The frame of the next piece.
     pub fn frame(&mut self, piece: &Piece<'_>) -> Vec<u8> {
-        let mut frame = Vec::new();
-        seal(BACKUP, &mut self.checksum, piece, matches!(piece, Piece::End), &mut frame);
-        frame
+        seal(BACKUP, &mut self.checksum, piece, matches!(piece, Piece::End))
     }
 }
 
@@ -204,11 +204,15 @@ impl Order {
             return Err("it has no manifest");
         }
         match piece {
+            Piece::Manifest(Manifest { sections, .. }) if !sections.is_sorted_by(|a, b| a.key < b.key) => {
+                return Err("it repeats a section, or has them in another order");
+            }
             Piece::Manifest(manifest) if is_first => {
                 let sections = manifest.sections.iter();
                 let chunks = sections.map(|section| repeat_n(section.key, section.chunks as usize));
                 self.chunks = chunks.flatten().collect();
             }
+            Piece::Chunk { bytes, .. } if bytes.len() > CHUNK_BYTES_MAX => return Err("a chunk is too long"),
             Piece::Chunk { key, .. } if self.chunks.pop_front() == Some(*key) => {}
             Piece::Events(pack) => pack.check()?,
             // The caller checks first that nothing follows.
@@ -230,9 +234,7 @@ pub struct ImageWriter {
 impl ImageWriter {
     /// The record with this content. A head comes first, an end last.
     pub fn record(&mut self, body: &ImageBody) -> Vec<u8> {
-        let mut record = Vec::new();
-        seal(IMAGE, &mut self.checksum, body, matches!(body, ImageBody::End { .. }), &mut record);
-        record
+        seal(IMAGE, &mut self.checksum, body, matches!(body, ImageBody::End { .. }))
     }
 }
 
@@ -291,8 +293,10 @@ impl ImageReader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Chunk, ImagePart, ImageSection};
+    use crate::domain::{Chunk, ImagePart, ImageSection, Seq, Timestamp};
+    use crate::store::SectionRef;
     use proptest::prelude::*;
+    use std::iter;
 
     fn image(parts: &[Vec<u8>]) -> Vec<u8> {
         let (mut writer, section) = (ImageWriter::default(), ImageSection::Tables);
@@ -349,6 +353,38 @@ mod tests {
             record.extend(&bytes);
             let _ = ImageRecord::read(&record);
             prop_assert!(read(&bytes, 7).is_err());
+        }
+    }
+
+    /// A restore would write a snapshot that can't be read.
+    #[test]
+    fn forged_backup_is_damaged() {
+        let key = |part| SectionId { owner: 1, part };
+        let section =
+            |part| SectionRef { key: key(part), changes: 0, first_chunk: 0, chunks: 1, generation: 1 };
+        let chunk = |part, length| Piece::Chunk { key: key(part), bytes: vec![7; length].into() };
+        let read = |parts: &[u64], length| {
+            let manifest = Manifest {
+                generation: 1,
+                seq: Seq(1),
+                taken_at: Timestamp(1),
+                events_last: 0,
+                place: Vec::new(),
+                sections: parts.iter().map(|part| section(*part)).collect(),
+                meta: Vec::new(),
+            };
+            let chunks = parts.iter().map(|part| chunk(*part, length));
+            let pieces = iter::once(Piece::Manifest(manifest)).chain(chunks).chain([Piece::End]);
+            let mut writer = ArchiveWriter::default();
+            let archive: Vec<u8> = pieces.flat_map(|piece| writer.frame(&piece)).collect();
+            super::read(Path::new("backup"), archive.as_slice(), |_| Ok(()))
+        };
+        read(&[1, 2], CHUNK_BYTES_MAX).unwrap();
+        for (parts, length) in
+            [(&[1, 2][..], CHUNK_BYTES_MAX + 1), (&[1, 2, 1], 9), (&[1, 1], 9), (&[2, 1], 9)]
+        {
+            let error = read(parts, length).unwrap_err();
+            assert!(matches!(error, StoreError::Damaged { .. }), "{parts:?}, {length} bytes: {error}");
         }
     }
 

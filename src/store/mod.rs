@@ -267,15 +267,7 @@ impl Store {
             StoreError::failed(self.path(), reason.clone())
         })
     }
-}
 
-impl std::fmt::Debug for Store {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Store").field("path", &self.path()).finish_non_exhaustive()
-    }
-}
-
-impl Store {
     /// Marks an entry as skipped, at this time by the machine's clock. The mark is durable on return, and is never removed.
     ///
     /// # Errors
@@ -309,5 +301,11 @@ impl Store {
         } else {
             Ok(found)
         }
+    }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("path", &self.path()).finish_non_exhaustive()
     }
 }

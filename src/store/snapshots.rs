@@ -15,7 +15,7 @@ use super::{Store, StoreError, directory};
 use crate::domain::{SectionId, Seq, Timestamp};
 use crate::frame::{Format, encode};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::Ordering::Relaxed;
@@ -87,7 +87,8 @@ impl Manifest {
 /// A running snapshot. If it is dropped before it is finished, its chunks are removed later.
 #[derive(Debug)]
 pub struct SnapshotWriter {
-    generation: u64,
+    /// The snapshot's number.
+    pub generation: u64,
     seq: Seq,
     /// The last event that the snapshot covers. The events up to there are written.
     pub events_last: u64,
@@ -101,16 +102,6 @@ pub struct SnapshotWriter {
 }
 
 impl SnapshotWriter {
-    /// The last entry that the snapshot covers.
-    pub fn seq(&self) -> Seq {
-        self.seq
-    }
-
-    /// The snapshot's number.
-    pub fn generation(&self) -> u64 {
-        self.generation
-    }
-
     /// Writes the next chunk of a section, of at most [`CHUNK_BYTES_MAX`]. One section comes after the other.
     ///
     /// # Errors
@@ -191,8 +182,12 @@ impl SnapshotWriter {
         store.write(&directory::manifest_tree(generation), changes.collect())?;
         store.make_durable()?;
         store.writing.store(0, Relaxed);
-        let mut stale = generations(store)?.into_iter().rev().skip(GENERATIONS_KEPT);
-        stale.try_for_each(|generation| store.drop_tree(&directory::manifest_tree(generation)))?;
+        let oldest_kept = generations(store)?.into_iter().rev().take(GENERATIONS_KEPT).min();
+        for tree in store.backing().tree_names() {
+            if directory::manifest_of_tree(&tree).is_some_and(|generation| Some(generation) < oldest_kept) {
+                store.drop_tree(&tree)?;
+            }
+        }
         Ok(manifest)
     }
 }
@@ -255,12 +250,9 @@ impl Store {
 
     /// The last position that may be pruned from the log: that of the older snapshot, if there are two.
     pub fn prunable_through(&self) -> Result<Option<Seq>, StoreError> {
-        let mut manifests = self.manifests()?;
-        if manifests.len() < GENERATIONS_KEPT {
-            return Ok(None);
-        }
-        manifests.truncate(GENERATIONS_KEPT);
-        Ok(manifests.iter().map(|manifest| manifest.seq).min())
+        let manifests = self.manifests()?;
+        let kept = manifests.first_chunk::<GENERATIONS_KEPT>();
+        Ok(kept.and_then(|kept| kept.iter().map(|manifest| manifest.seq).min()))
     }
 
     /// Reads a chunk into `out`, replacing its contents.
@@ -486,9 +478,8 @@ pub fn check_snapshots(
     findings: &mut Findings,
 ) -> Result<(), StoreError> {
     let manifests = store.manifests()?;
-    let readable: BTreeSet<u64> = manifests.iter().map(|manifest| manifest.generation).collect();
-    for generation in super::snapshots::generations(store)? {
-        if !readable.contains(&generation) {
+    for generation in generations(store)? {
+        if manifests.iter().all(|manifest| manifest.generation != generation) {
             findings.faults.push(format!("snapshot {generation}: its manifest is damaged"));
         }
     }
@@ -535,6 +526,20 @@ mod tests {
         assert_eq!((store.manifests().unwrap(), findings), (Vec::new(), Findings::default()));
         store.begin_snapshot(Seq(0)).unwrap().finish(&store, Timestamp(7), Vec::new()).unwrap();
         assert_eq!(store.manifests().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn finished_snapshot_drops_older_manifest_trees() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
+        let store = Store::open(dir.path(), &options).unwrap();
+        for seq in 1..=3 {
+            store.write(&directory::manifest_tree(0), Vec::new()).unwrap();
+            store.begin_snapshot(Seq(seq)).unwrap().finish(&store, Timestamp(7), Vec::new()).unwrap();
+        }
+        let trees = store.backing().tree_names();
+        let manifests: Vec<_> = trees.iter().filter_map(|tree| directory::manifest_of_tree(tree)).collect();
+        assert_eq!(manifests, [2, 3]);
     }
 
     /// A commit waits for one step at most: each step stays within its budget, and the tree is complete until the last one.

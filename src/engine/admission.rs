@@ -233,6 +233,7 @@ mod tests {
             },
             17 => raise(target, [3_000, 9_000, 30_000, 60_000, 200_000][(a / 7 % 5) as usize]),
             18 => line_up(a),
+            19 if a.is_multiple_of(4) => Command::TurnBack,
             22..=26 => of_image(kind - 1, a, serial),
             _ => Command::Redeem {
                 target,
@@ -332,6 +333,12 @@ mod tests {
                 }
                 _ => {}
             }
+            let is_turning_back = command == Command::TurnBack;
+            if is_turning_back {
+                // It comes alone: a start repeats one entry after the other.
+                self.apply();
+                self.at = Timestamp(self.at.0.saturating_sub(90_000));
+            }
             let mut verdict = self.admission.judge(&self.state, &command, idempotency.is_some());
             if verdict == Verdict::Later {
                 self.apply();
@@ -345,6 +352,9 @@ mod tests {
                 }
                 Verdict::BeyondLimit => {}
                 Verdict::Later | Verdict::NoMemory(_) => panic!("{verdict:?}"),
+            }
+            if is_turning_back {
+                self.apply();
             }
         }
 

@@ -63,7 +63,7 @@ impl Waiting {
         if let Command::Create { id, .. } = command {
             claim.filter = Some((*id, Here { demand: Demand::default(), reshaped: true }));
         }
-        if let Some(need) = memory_of_something_new(command) {
+        if let Some(need) = memory_of_something_new(state, command) {
             claim.need = need;
         } else if let Some(Target(id)) = command.target() {
             let waiting = self.filters.get(&id);
@@ -116,14 +116,25 @@ impl Waiting {
     }
 }
 
+/// The most memory that turning the time back can make the state ask for: in open pools, codes come back whose holds ended too soon.
+fn turning_back(state: &State) -> MemoryNeed {
+    let mut need = MemoryNeed::default();
+    for filter in state.filters.values().filter(|filter| filter.view.spec.stock.is_some()) {
+        let ended = filter.view.ledger.read().len() as u64;
+        need += filter.growth(&Demand { items: ended, uses: ended, ..Demand::default() });
+    }
+    need
+}
+
 /// The most memory that a command can ask for which is about no filter that is there; none if it is about one.
-fn memory_of_something_new(command: &Command) -> Option<MemoryNeed> {
+fn memory_of_something_new(state: &State, command: &Command) -> Option<MemoryNeed> {
     match command {
         // What can't be created is rejected, and takes none.
         Command::Create { kind, spec, layout, .. } if !spec.fits(*kind, layout) => {
             Some(MemoryNeed::default())
         }
         Command::Create { layout, .. } => Some(MemoryNeed::table(layout.memory_bytes())),
+        Command::TurnBack => Some(turning_back(state)),
         Command::PutLineUp { name, line_up } => Some(MemoryNeed::other(line_up.memory_bytes(name))),
         Command::Configure(settings) => {
             let is_on = settings.events_retention_seconds > 0;

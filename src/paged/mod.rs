@@ -140,13 +140,14 @@ impl<P: Page> Paged<P> {
         }
     }
 
-    /// Appends the pages of a chunk, and returns the number of the first one. `None` if the chunk is damaged.
+    /// Appends the pages of a chunk, and returns the number of the first one. `None` if the chunk is damaged: then none is appended.
     fn load(&mut self, mut chunk: &[u8]) -> Option<u64> {
-        let first = self.end();
+        let (first, mut pages) = (self.end(), Vec::new());
         while !chunk.is_empty() {
-            self.push(P::decode(&mut chunk)?);
-            self.changes += 1;
+            pages.push(P::decode(&mut chunk)?);
         }
+        self.changes += pages.len() as u64;
+        pages.into_iter().for_each(|page| self.push(page));
         Some(first)
     }
 

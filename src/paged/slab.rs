@@ -208,7 +208,6 @@ impl<T: Clone + Serialize + DeserializeOwned, const WORDS: usize> Slab<T, WORDS>
     /// damaged.
     pub fn load(&mut self, chunk: &[u8]) -> Option<impl Iterator<Item = (u32, &T)>> {
         let loaded: Range<u64> = self.pages.load(chunk)?..self.pages.end();
-        u32::try_from(loaded.end.saturating_mul(Slots::<T, WORDS>::COUNT.into()).saturating_sub(1)).ok()?;
         for number in loaded.clone() {
             let page = self.pages.get(number)?;
             self.len += page.values.len() as u64;
@@ -216,6 +215,7 @@ impl<T: Clone + Serialize + DeserializeOwned, const WORDS: usize> Slab<T, WORDS>
                 self.vacant.insert(number);
             }
         }
+        u32::try_from(loaded.end.saturating_mul(Slots::<T, WORDS>::COUNT.into()).saturating_sub(1)).ok()?;
         let pages = loaded.filter_map(|page| Some((page, self.pages.get(page)?)));
         Some(pages.flat_map(|(page, slots)| values(page, slots)))
     }
@@ -437,6 +437,10 @@ mod tests {
         {
             assert!(restored(&[page(taken, values)], 0).is_none(), "{taken}");
         }
+        let (mut slab, with_stray_byte) = (Slab::<String>::default(), [page(0b1, &["a"]), vec![7]].concat());
+        assert!(slab.load(&with_stray_byte).is_none());
+        assert_eq!((slab.len(), slab.memory_bytes()), (0, 0));
+        assert!(slab.free_page().is_none());
     }
 
     /// A page that a snapshot refers to is copied once, and counted until the snapshot lets go of it.

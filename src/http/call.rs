@@ -2,7 +2,7 @@
 
 use super::answer::{Code, Problem, refusals};
 use super::api::Api;
-use super::request::body::ReadBody;
+use super::request::body::HeldBody;
 use crate::access::{Caller, Client, Guesses, Scope};
 use crate::domain::{
     Applied, Command, FilterId, IdempotencyKey, KeyName, Kind, Name, Outcome, Raise, RedemptionId,
@@ -146,7 +146,7 @@ impl<R> Call<R> {
     }
 
     /// Reads the request's whole JSON body.
-    pub(super) async fn body(&self, request: Request) -> Result<ReadBody, Problem> {
+    pub(super) async fn body(&self, request: Request) -> Result<HeldBody, Problem> {
         self.api.reading.json(request).await
     }
 

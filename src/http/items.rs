@@ -319,7 +319,7 @@ async fn digests<R: Right>(
     read: impl for<'a> FnOnce(&'a [u8]) -> Listed<'a>,
 ) -> Result<(Vec<Digest>, bool), Problem> {
     let body = call.body(request).await?;
-    let (items, flag) = read(&body)?;
+    let (items, flag) = read(body.as_ref())?;
     let field = match view.kind {
         Kind::Campaign => "users",
         Kind::Coupon => "codes",
@@ -439,7 +439,7 @@ async fn replace(call: &Call<Write>, kind: Kind, name: &str, request: Request) -
     let view = call.filter(kind, name)?;
     let guesser = call.guesser(&view, &request)?;
     let body = call.body(request).await?;
-    let (from, to) = pairs(&body, &view, call.api.options.limits.items_max)?;
+    let (from, to) = pairs(body.as_ref(), &view, call.api.options.limits.items_max)?;
     let guesses = guesser.take(from.len())?;
     let command = Command::Replace { target: Target(view.id), from: Digests(from), to: Digests(to) };
     let decided = submit(call, Resource::Filter(kind, name), command, guesses).await?;

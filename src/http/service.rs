@@ -82,7 +82,8 @@ impl Parts {
         let id = self.ids.of(request.headers());
         let method = request.method().clone();
         let (path, request_id) = (route.path.as_deref(), id.to_str().ok());
-        let span = tracing::debug_span!("request", %method, route = path, request_id);
+        let (trace, parent) = trace_id(request.headers()).unzip();
+        let span = tracing::debug_span!("request", %method, route = path, request_id, trace, parent);
         let operation = route.operation(&method);
         let is_read = operation.is_some_and(Operation::is_read);
         let has_position = path.unwrap_or(request.uri().path()).starts_with("/v1");
@@ -300,6 +301,18 @@ fn is_harmless(id: &HeaderValue) -> bool {
         && id.as_bytes().iter().all(|&b| b.is_ascii_alphanumeric() || b"-_.:/+=@".contains(&b))
 }
 
+/// The trace and parent ids in a W3C `traceparent` header.
+fn trace_id(headers: &HeaderMap) -> Option<(&str, &str)> {
+    let mut parts = headers.get("traceparent")?.to_str().ok()?.split('-');
+    let (version, trace, parent) = (parts.next()?, parts.next()?, parts.next()?);
+    let is_hex = |text: &str, length| {
+        text.len() == length && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    let is_set = |text: &str| text.bytes().any(|b| b != b'0');
+    let is_fine = is_hex(version, 2) && version != "ff" && is_hex(trace, 32) && is_hex(parent, 16);
+    (is_fine && is_set(trace) && is_set(parent)).then_some((trace, parent))
+}
+
 /// The position of the log that an answer reflects.
 pub(super) const POSITION: HeaderName = HeaderName::from_static("x-cuckood-position");
 
@@ -363,6 +376,19 @@ mod tests {
         let answer = problem::render(whole(panics).await, "checkout-9");
         assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
         assert_eq!(answer.headers()["content-type"], "application/problem+json");
+    }
+
+    #[test]
+    fn a_trace_is_taken_over_if_it_is_one() {
+        let of = |value: &'static str| {
+            let headers =
+                HeaderMap::from_iter([("traceparent".parse().unwrap(), HeaderValue::from_static(value))]);
+            trace_id(&headers).is_some()
+        };
+        assert!(of("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"));
+        assert!(!of("00-00000000000000000000000000000000-00f067aa0ba902b7-01"));
+        assert!(!of("ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"));
+        assert!(!of("00-4bf9-00f067aa0ba902b7-01"));
     }
 
     #[test]

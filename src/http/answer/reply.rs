@@ -2,8 +2,8 @@
 
 use super::mark_replayed;
 use super::problem::{Code, Problem};
-use crate::budget::{Budget, Share};
 use crate::engine::Download;
+use crate::http::request::body::{HeldBody, Share};
 use axum::BoxError;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
@@ -14,7 +14,6 @@ use serde::Serialize;
 use serde_json::Value;
 use std::convert::Infallible;
 use std::io;
-use std::sync::Arc;
 
 /// The media type of one JSON value per line.
 const NDJSON: &str = "application/x-ndjson";
@@ -69,9 +68,9 @@ pub(crate) fn empty(replayed: bool) -> Response {
 }
 
 /// Builds an answer from long JSON text. The share is returned once no piece of the text is in memory any more.
-pub(crate) fn json_held(text: Vec<u8>, share: Share<Arc<Budget>>) -> Response {
+pub(crate) fn json_held(text: Vec<u8>, share: Share) -> Response {
     let length = text.len();
-    let text = Bytes::from_owner(Held { text, _share: share });
+    let text = Bytes::from_owner(HeldBody { bytes: text.into(), _share: share });
     let piece = move |from| Ok::<_, Infallible>(text.slice(from..length.min(from + PIECE_BYTES_MAX)));
     let pieces = stream::iter((0..length).step_by(PIECE_BYTES_MAX).map(piece));
     let mut response = as_json(Body::from_stream(pieces));
@@ -91,18 +90,6 @@ fn with_type(media_type: &'static str, body: impl IntoResponse) -> Response {
 
 /// The most bytes that are handed on at once: a connection may copy them.
 const PIECE_BYTES_MAX: usize = 64 << 10;
-
-/// A text and its share; the text is dropped first.
-struct Held {
-    text: Vec<u8>,
-    _share: Share<Arc<Budget>>,
-}
-
-impl AsRef<[u8]> for Held {
-    fn as_ref(&self) -> &[u8] {
-        &self.text
-    }
-}
 
 /// The format of a response with one value per line.
 #[derive(Clone, Copy)]
@@ -192,11 +179,13 @@ pub(crate) fn wish_in(headers: &HeaderMap, header: &HeaderName, wanted: &str) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::Budget;
     use futures_util::FutureExt;
     use http_body_util::BodyExt;
     use prometheus_client::metrics::counter::Counter;
     use prometheus_client::metrics::gauge::Gauge;
     use serde_json::json;
+    use std::sync::Arc;
 
     #[tokio::test]
     async fn the_share_is_returned_with_the_last_piece() {

@@ -13,7 +13,6 @@ use http::{HeaderMap, Method, header};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use std::ops::Deref;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,17 +46,15 @@ pub(crate) struct Reading {
     pub(crate) uploads_end: CancellationToken,
 }
 
-/// A whole body, decompressed.
-pub(crate) struct ReadBody {
-    /// Dropped before its share of the memory.
-    bytes: Bytes,
-    _share: Share,
+/// A whole body, decompressed if it was read, and its share of the memory.
+pub(crate) struct HeldBody {
+    /// Dropped before the share.
+    pub(crate) bytes: Bytes,
+    pub(crate) _share: Share,
 }
 
-impl Deref for ReadBody {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
+impl AsRef<[u8]> for HeldBody {
+    fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
@@ -87,7 +84,7 @@ impl Reading {
     /// # Errors
     /// Another media type or coding (415), too long (413), too slow (408), incomplete or badly compressed (400), or too many
     /// bodies at once (503).
-    pub(crate) async fn json(&self, request: Request) -> Result<ReadBody, Problem> {
+    pub(crate) async fn json(&self, request: Request) -> Result<HeldBody, Problem> {
         require_json(request.method(), request.headers())?;
         let mut arriving = pin!(self.whole(self.arriving(request)?));
         // Most bodies arrive with the head, and need no timer.
@@ -100,7 +97,7 @@ impl Reading {
     }
 
     /// Reads a whole body. Some more of a refused one is read and discarded: a client that is still sending would not read the answer.
-    async fn whole(&self, mut arriving: Arriving) -> Result<ReadBody, Problem> {
+    async fn whole(&self, mut arriving: Arriving) -> Result<HeldBody, Problem> {
         let read = self.collect(&mut arriving).await;
         while read.is_err()
             && arriving.received <= 2 * self.bytes_max as u64
@@ -109,14 +106,14 @@ impl Reading {
         read
     }
 
-    async fn collect(&self, arriving: &mut Arriving) -> Result<ReadBody, Problem> {
+    async fn collect(&self, arriving: &mut Arriving) -> Result<HeldBody, Problem> {
         let first = arriving.next().await?.unwrap_or_default();
         arriving.check_length(first.len() as u64)?;
         let share = Share::of(self.budget.clone(), first.len() as u64)?;
         let mut next = arriving.next().await?;
         if next.is_none() {
             // Most bodies are one piece, which needs no copy.
-            return Ok(ReadBody { bytes: first, _share: share });
+            return Ok(HeldBody { bytes: first, _share: share });
         }
         drop(share);
         let mut buffer = Buffer::new(&self.budget);
@@ -127,7 +124,7 @@ impl Reading {
             buffer.extend(&piece, self.bytes_max)?;
             next = arriving.next().await?;
         }
-        Ok(ReadBody { bytes: buffer.bytes.into(), _share: buffer.share })
+        Ok(HeldBody { bytes: buffer.bytes.into(), _share: buffer.share })
     }
 
     /// An empty share of the memory, for the result of parsing.
@@ -442,7 +439,7 @@ mod tests {
             }
             let body = reading.json(request).await.map_err(|problem| problem.code)?;
             tokio::task::yield_now().await;
-            Ok(body.to_vec())
+            Ok(body.as_ref().to_vec())
         }
 
         fn check(&self, read: Result<Vec<u8>, Code>, may_be_overloaded: bool) {
@@ -529,7 +526,7 @@ mod tests {
                 turns += 1;
                 expanding.as_mut().poll(context)
             });
-            assert_eq!(body.await.map_err(|problem| problem.code).unwrap().len(), 32 << 20);
+            assert_eq!(body.await.map_err(|problem| problem.code).unwrap().as_ref().len(), 32 << 20);
             // Each turn is at most a piece.
             assert!(turns > 100, "{coding}: {turns}");
         }

@@ -20,8 +20,8 @@ use utoipa::ToSchema;
 ///
 /// # Errors
 /// Invalid JSON (400), or JSON of the wrong shape (422, with a pointer to the first fault).
-pub(crate) fn parse<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Problem> {
-    let text = str::from_utf8(body).map_err(|error| {
+pub(crate) fn parse<'de, T: Deserialize<'de>>(body: &'de (impl AsRef<[u8]> + ?Sized)) -> Result<T, Problem> {
+    let text = str::from_utf8(body.as_ref()).map_err(|error| {
         Problem::new(Code::MalformedJson, format!("not UTF-8 after {} bytes", error.valid_up_to()))
     })?;
     let mut json = serde_json::Deserializer::from_str(text);

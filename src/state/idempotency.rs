@@ -409,8 +409,10 @@ fn answer_bytes_max(command: &Command) -> usize {
         Command::Delete { .. } | Command::Clear { .. } | Command::Advance { .. } => SHORT_BYTES,
         Command::PutLineUp { .. } | Command::DeleteLineUp { .. } => SHORT_BYTES,
         Command::TurnBack | Command::Restored { .. } | Command::Enable { .. } => SHORT_BYTES,
-        // They create or change a filter, an image or an import.
-        _ => DESCRIPTION_BYTES,
+        Command::Create { .. } | Command::Update { .. } | Command::Configure(_) => DESCRIPTION_BYTES,
+        Command::ImageBegin { .. } | Command::ImageRecord { .. } => DESCRIPTION_BYTES,
+        Command::ImageAbandon { .. } | Command::ImportBegin { .. } => DESCRIPTION_BYTES,
+        Command::ImportLines { .. } | Command::ImportEnd { .. } => DESCRIPTION_BYTES,
     }
 }
 

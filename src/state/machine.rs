@@ -107,8 +107,7 @@ pub struct Sizes {
 impl Sizes {
     /// Bytes of tables and records, including those that are dropped but not freed yet.
     pub fn memory_bytes(&self) -> u64 {
-        let discarded = self.discarded_tables_bytes + self.discarded_records_bytes;
-        self.tables_bytes + self.records_bytes + discarded
+        self.tables_bytes + self.records_bytes + self.discarded_tables_bytes + self.discarded_records_bytes
     }
 }
 

@@ -1,8 +1,8 @@
 //! A request as its handler sees it: the service, the caller, and the right that the operation requires.
 
+use super::answer::reply::HeldBody;
 use super::answer::{Code, Problem, refusals};
 use super::api::Api;
-use super::request::body::HeldBody;
 use crate::access::{Caller, Client, Guesses, Scope};
 use crate::domain::{
     Applied, Command, FilterId, IdempotencyKey, KeyName, Kind, Name, Outcome, Raise, RedemptionId,

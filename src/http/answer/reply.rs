@@ -2,8 +2,8 @@
 
 use super::mark_replayed;
 use super::problem::{Code, Problem};
+use crate::budget::{self, Budget};
 use crate::engine::Download;
-use crate::http::request::body::{HeldBody, Share};
 use axum::BoxError;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
@@ -14,6 +14,7 @@ use serde::Serialize;
 use serde_json::Value;
 use std::convert::Infallible;
 use std::io;
+use std::sync::Arc;
 
 /// The media type of one JSON value per line.
 const NDJSON: &str = "application/x-ndjson";
@@ -65,6 +66,22 @@ pub(crate) fn attachment(name: &str, download: Download) -> Response {
 /// Builds an answer that says no more than that it is done.
 pub(crate) fn empty(replayed: bool) -> Response {
     mark_replayed(StatusCode::NO_CONTENT.into_response(), replayed)
+}
+
+/// What one body takes of the budget.
+pub(crate) type Share = budget::Share<Arc<Budget>>;
+
+/// A whole body, decompressed if it was read, and its share of the memory.
+pub(crate) struct HeldBody {
+    /// Dropped before the share.
+    pub(crate) bytes: Bytes,
+    pub(crate) _share: Share,
+}
+
+impl AsRef<[u8]> for HeldBody {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 /// Builds an answer from long JSON text. The share is returned once no piece of the text is in memory any more.
@@ -179,13 +196,11 @@ pub(crate) fn wish_in(headers: &HeaderMap, header: &HeaderName, wanted: &str) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::budget::Budget;
     use futures_util::FutureExt;
     use http_body_util::BodyExt;
     use prometheus_client::metrics::counter::Counter;
     use prometheus_client::metrics::gauge::Gauge;
     use serde_json::json;
-    use std::sync::Arc;
 
     #[tokio::test]
     async fn the_share_is_returned_with_the_last_piece() {

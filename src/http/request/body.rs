@@ -2,7 +2,8 @@
 //! towards the limit that all bodies share.
 
 use super::decompression::{Coding, Expander, PIECE_BYTES_MAX};
-use crate::budget::{self, Budget, UsedUp};
+use crate::budget::{Budget, UsedUp};
+use crate::http::answer::reply::{HeldBody, Share};
 use crate::http::answer::{Code, Problem};
 use crate::http::options::HttpOptions;
 use axum::body::BodyDataStream;
@@ -44,19 +45,6 @@ pub(crate) struct Reading {
     pub(crate) timeout: Duration,
     /// Cancelled when uploads must end.
     pub(crate) uploads_end: CancellationToken,
-}
-
-/// A whole body, decompressed if it was read, and its share of the memory.
-pub(crate) struct HeldBody {
-    /// Dropped before the share.
-    pub(crate) bytes: Bytes,
-    pub(crate) _share: Share,
-}
-
-impl AsRef<[u8]> for HeldBody {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
 }
 
 impl Reading {
@@ -294,9 +282,6 @@ pub(crate) fn has_media_type(headers: &HeaderMap, media_type: &str) -> bool {
     let sent = headers.get(header::CONTENT_TYPE).and_then(|sent| sent.to_str().ok()?.split(';').next());
     sent.is_some_and(|sent| sent.trim().eq_ignore_ascii_case(media_type))
 }
-
-/// What one body takes of the budget.
-pub(crate) type Share = budget::Share<Arc<Budget>>;
 
 /// The longest body that fits alone, in bytes: a [`Buffer`] needs half as much again while it is moved.
 fn body_bytes_max(budget: &Budget) -> u64 {

@@ -421,7 +421,7 @@ pub enum Tripped {
 }
 
 impl Guards {
-    /// Checks that so many lines may be rejected; `last` is the last one.
+    /// Checks the number of rejected lines against the limit. `last` is the last rejected line.
     ///
     /// # Errors
     /// The violated guard.

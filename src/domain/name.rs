@@ -111,7 +111,7 @@ pub struct LineUp<N = Name> {
 /// Leaves a user out where another campaign holds them: an exclusion list or, with more than one copy, a frequency cap.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Unless<N = Name> {
-    /// The campaign that is looked at. While it is unknown or inactive it leaves nobody out.
+    /// The other campaign. It excludes nobody while it is unknown or inactive.
     pub campaign: N,
     /// How many copies of the user it must hold.
     pub at_least: u32,

@@ -325,7 +325,7 @@ pub fn write_time(seconds: u64) -> String {
 }
 
 impl Forget {
-    /// Forgetting after so many seconds, in so many steps.
+    /// Items expire after `after_seconds`, in `steps` steps.
     ///
     /// # Errors
     /// [`ForgetError`] if either is out of range.

@@ -44,7 +44,7 @@ pub fn position_of(dir: &Path) -> Result<Seq, RecoveryError> {
     Ok(LocalJournal::open(store, LocalOptions::default())?.last())
 }
 
-/// Takes a snapshot of everything in a directory with a log of its own, unless there is one.
+/// Takes a snapshot of a directory with a local log, unless the newest snapshot covers the whole log.
 fn take_snapshot(store: &Arc<Store>) -> Result<(), RecoveryError> {
     let mut log = LocalJournal::open(store.clone(), LocalOptions::default())?;
     let Recovered { mut state, mut events, manifest, .. } = recover(store, &mut log, &mut |_| ())?;

@@ -132,7 +132,7 @@ pub fn skip(path: &Path, options: &StoreOptions, clock: &Clock, entry: Seq) -> R
     Ok(state.applied())
 }
 
-/// Opens a directory that has a log of its own.
+/// Opens a directory that has a local log.
 fn open(
     path: &Path,
     options: &StoreOptions,

@@ -280,8 +280,8 @@ pub struct RunningSnapshot {
 }
 
 impl RunningSnapshot {
-    /// Begins a snapshot of the state as it is now, after the latest one. Stores the events up to there: whoever begins with the
-    /// snapshot does not make them again. A replicated log continues at `place`.
+    /// Begins a snapshot of the state as it is now, after the latest one. Stores the events up to there, because a
+    /// start from the snapshot does not make them again. A replicated log continues at `place`.
     ///
     /// # Errors
     /// As for [`Store::begin_snapshot`] and [`EventLog::take`].

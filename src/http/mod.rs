@@ -1,7 +1,7 @@
 //! The HTTP contract: parse the request, call the engine once, map the outcome. Handlers decide nothing themselves.
 //!
-//! `router.rs` has the routes. Every request passes `service.rs` on its way to them and back. A handler takes a `Call`, which says what right it
-//! requires (`call.rs`). `request/` reads what comes in. `answer/` builds what goes out; `answer/refusals.rs` is the one
+//! `router.rs` has the routes. `service.rs` wraps them. A handler takes a `Call`, whose type names the scope that the
+//! handler requires (`call.rs`). `request/` reads what comes in. `answer/` builds what goes out; `answer/refusals.rs` is the one
 //! map from refusals to problems. Each family of resources has a folder or file, which works with the shared state of `api.rs`.
 
 mod admin;

@@ -1,5 +1,5 @@
-//! The service that connections call. Every request passes it on its way to the handler and back: it checks readiness, keys, scopes and
-//! rates, adds metrics, log lines and problem documents, and compresses a long answer if the client asks for it.
+//! The service around the router. It checks readiness, keys, scopes and rates before the handler runs. Afterwards it adds metrics, log lines
+//! and problem documents, and compresses a long response if the client accepts that.
 //!
 //! Layers of the router could do the same. But for every request, each of them would clone a boxed service and box a future, which costs about
 //! a microsecond.

@@ -77,7 +77,7 @@ impl JournalOptions {
                 "{path} holds snapshots of a replicated log, and no log: set journal.kind to \"nats\", or restore a backup elsewhere"
             ))),
             JournalOptions::Nats(_) if local::has_log(store) => Err(JournalError::Damaged(format!(
-                "{path} has a log of its own: a node of a replicated log begins with an empty directory"
+                "{path} has a local log: a node of a replicated log needs an empty directory"
             ))),
             JournalOptions::Local(options) => {
                 Ok((Box::new(LocalJournal::open(store.clone(), *options)?), None))

@@ -150,8 +150,8 @@ impl<'a> Batch<'a> {
         })
     }
 
-    /// Adds a command of this caller: a look-up if it changes nothing. All commands that are gathered have one caller: whoever presents
-    /// another key settles first.
+    /// Adds a command: a lookup if it changes nothing. All gathered commands have the same caller; a connection settles them before it
+    /// authenticates with another key.
     pub async fn add(
         &mut self,
         view: Arc<FilterView>,

@@ -5,14 +5,13 @@
 //! DIR/lock           held while a process has the directory open
 //! DIR/format         magic, format number, identity of the directory
 //! DIR/acknowledged   a small record beside sled: the last acknowledged position
-//! DIR/clock          what the clocks said when they were last trusted
-//! DIR/ballast        space that is given up so that a full disk can be opened
-//! DIR/diverged       why a node over this directory has stopped
+//! DIR/clock          the last trusted reading of the clocks
+//! DIR/ballast        reserved space; deleted when the disk is full
+//! DIR/diverged       the reason why a node with this directory has stopped
 //! DIR/sled/          sled's own files
 //!
-//! tree meta               identity, log-base, migration/NNNN, skipped/SEQ
+//! tree meta               identity, log-base, replicated-log, migration/NNNN, skipped/SEQ
 //! tree log/SEQ            a segment of the log (`journal/local`); key: first seq, part
-//! tree log-places         where snapshots lie in a replicated log (`journal/nats`); key: position
 //! tree manifests/GENERATION   key: part
 //! tree chunks/GENERATION/PIECE   key: number of the chunk in its generation
 //! tree events/FIRST/AFTER/SINCE  key: number of the first event of a pack, or empty (`events.rs`)

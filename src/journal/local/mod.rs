@@ -68,7 +68,7 @@ pub struct LocalJournal {
     removal: Option<Removal>,
 }
 
-/// Whether the directory holds a log of its own.
+/// Whether the directory has a local log.
 pub(super) fn has_log(store: &Store) -> bool {
     !log::segments(store).is_empty()
 }

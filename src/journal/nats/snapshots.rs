@@ -206,7 +206,7 @@ impl Archives {
 
     /// Removes an archive.
     async fn remove(&self, info: &ObjectInfo) -> Result<(), JournalError> {
-        // Whoever finds the description must find the chunks.
+        // The description goes first: a reader that finds it must find all chunks.
         let description = format!("$O.{}.M.{}", self.bucket, BASE64_URL_SAFE.encode(&info.name));
         self.stream.purge().filter(description).await.map_err(failed)?;
         self.remove_chunks(&info.nuid).await
@@ -369,8 +369,8 @@ impl NatsSnapshots {
     /// the log behind the older of them, less a margin. What it is uploaded for, and the trimming, is done only if `check` still allows it.
     ///
     /// # Errors
-    /// [`JournalError::Failed`] if another snapshot is as new, or another node has shared one meanwhile; those of the parts and of the check.
-    /// The snapshots that are shared are the same as before then.
+    /// [`JournalError::Failed`] if a shared snapshot is as new, or if another node shared one meanwhile. Errors of `parts` and `check` are
+    /// passed on. After an error the list of shared snapshots is unchanged.
     pub fn share(
         &self,
         taken: &Taken,
@@ -379,7 +379,7 @@ impl NatsSnapshots {
     ) -> Result<SharedSnapshot, JournalError> {
         let (stream, log) = self.find_stream()?.ok_or_else(|| failed("there is no log"))?;
         if decode(&taken.place).is_none_or(|(of, _)| of != log) {
-            return Err(failed("this node's snapshot is not of this log: the stream was made anew"));
+            return Err(failed("this node's snapshot belongs to another log: the stream was recreated"));
         }
         let (archives, mut stored) = (self.archives()?, self.stored(log)?);
         let older = match stored.list.snapshots.first() {

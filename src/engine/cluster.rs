@@ -247,7 +247,9 @@ impl Sharer {
         let Some(every) = self.every else { return false };
         let (now, applied) = (self.inner.clock.read(), self.inner.info_position());
         let position = newest.map_or(Seq(0), |newest| newest.seq);
-        let age = newest.map_or_else(
+        // One from far in the future was taken by a clock that was wrong.
+        let latest = now.0.saturating_add(every.as_millis() as u64);
+        let age = newest.filter(|newest| newest.taken_at.0 <= latest).map_or_else(
             || every + self.inner.started.elapsed(),
             |newest| Duration::from_millis(now.0.saturating_sub(newest.taken_at.0)),
         );

@@ -21,11 +21,11 @@ fn options() -> StoreOptions {
     }
 }
 
-fn open(dir: &Path) -> Result<Arc<Store>, RecoveryError> {
+fn open(dir: &Path, options: &StoreOptions) -> Result<Arc<Store>, RecoveryError> {
     if is_unused(dir) {
         return Err(failed(format!("{}: not a data directory", dir.display())));
     }
-    Ok(Arc::new(Store::open(dir, &options())?))
+    Ok(Arc::new(Store::open(dir, options)?))
 }
 
 fn failed(why: impl Into<String>) -> RecoveryError {
@@ -37,7 +37,7 @@ fn failed(why: impl Into<String>) -> RecoveryError {
 /// # Errors
 /// Those of the store and its log.
 pub fn position_of(dir: &Path) -> Result<Seq, RecoveryError> {
-    let store = open(dir)?;
+    let store = open(dir, &options())?;
     if is_of_replicated_log(&store) {
         return Ok(store.manifests()?.first().map_or(Seq(0), |manifest| manifest.seq));
     }
@@ -47,7 +47,10 @@ pub fn position_of(dir: &Path) -> Result<Seq, RecoveryError> {
 /// Takes a snapshot of a directory with a local log, unless the newest snapshot covers the whole log.
 fn take_snapshot(store: &Arc<Store>) -> Result<(), RecoveryError> {
     let mut log = LocalJournal::open(store.clone(), LocalOptions::default())?;
-    let Recovered { mut state, mut events, manifest, .. } = recover(store, &mut log, &mut |_| ())?;
+    let Recovered { mut state, mut events, manifest, damaged, .. } = recover(store, &mut log, &mut |_| ())?;
+    for manifest in &damaged {
+        store.forget_snapshot(manifest)?;
+    }
     if manifest.as_ref().is_none_or(|manifest| manifest.seq < state.applied()) {
         let at = state.now();
         RunningSnapshot::take(store, &mut state, &mut events, manifest.as_ref(), at)?;
@@ -60,7 +63,8 @@ fn take_snapshot(store: &Arc<Store>) -> Result<(), RecoveryError> {
 /// # Errors
 /// Those of the store, its log, and `to`.
 pub fn archive_directory(dir: &Path, to: &mut dyn Write) -> Result<Seq, RecoveryError> {
-    let store = open(dir)?;
+    // The directory may be the only copy, so its snapshot is synced, and leaves the space that the next start needs.
+    let store = open(dir, &StoreOptions::default())?;
     if !is_of_replicated_log(&store) {
         take_snapshot(&store)?;
     }

@@ -2,7 +2,7 @@
 //! connection, so that a transfer never holds up the log.
 //!
 //! The list is what counts. It is stored under the log's identity, and replaced by compare-and-set, by a node that has read back its
-//! upload. So two nodes that upload at the same time do no harm: the archive of one is not in the list, and is removed with the next upload.
+//! upload. So two nodes that upload at the same time do no harm: one of them finds that the list has changed, and removes its archive.
 
 use super::link::{connect_beside, create_stream, ensure_bucket, find_stream, patiently};
 use super::options::NatsOptions;
@@ -21,11 +21,12 @@ use async_nats::jetstream::stream::{LastRawMessageErrorKind, Stream};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE;
 use futures_util::TryStreamExt;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufReader, Read};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::time::timeout;
@@ -108,6 +109,13 @@ pub fn read_shared(
 /// A failure that another attempt may be spared.
 fn failed(why: impl std::fmt::Display) -> JournalError {
     JournalError::Failed(format!("shared snapshots: {why}"))
+}
+
+/// Reports that something is not removed yet. The next upload tries again.
+fn warn_of(tidied: Result<(), JournalError>) {
+    if let Err(error) = tidied {
+        tracing::warn!(%error, "what came before the shared snapshots is not removed yet");
+    }
 }
 
 fn damaged(snapshot: &SharedSnapshot, why: &str) -> JournalError {
@@ -212,36 +220,52 @@ impl Archives {
         self.remove_chunks(&info.nuid).await
     }
 
+    /// Removes an archive, if it exists.
+    async fn remove_named(&self, name: &str) -> Result<(), JournalError> {
+        match self.find(name).await? {
+            Some(info) => self.remove(&info).await,
+            None => Ok(()),
+        }
+    }
+
     async fn remove_chunks(&self, nuid: &str) -> Result<(), JournalError> {
         let chunks = format!("$O.{}.C.{nuid}", self.bucket);
         self.stream.purge().filter(chunks).await.map_err(failed).map(drop)
     }
 
-    /// Removes the archives of a log that are not in its list, and chunks without a description: the node that uploaded them has died.
-    /// Archives of other logs stay: they may be the only copy of what was acknowledged there.
-    async fn remove_others(&self, log: LogId, list: &[SharedSnapshot]) -> Result<(), JournalError> {
+    /// What is stored: the names of the archives that have a description, and the chunks by their archive's `nuid`, with their number.
+    async fn stored(&self) -> Result<(Vec<String>, Vec<(String, usize)>), JournalError> {
         let all = self.stream.info_with_subjects(format!("$O.{}.>", self.bucket)).await.map_err(failed)?;
         let all: Vec<(String, usize)> = all.try_collect().await.map_err(failed)?;
-        let of_kind = |kind| {
-            let prefix = format!("$O.{}.{kind}.", self.bucket);
-            all.iter().filter_map(move |(subject, _)| subject.strip_prefix(&prefix).map(str::to_owned))
-        };
-        let mut described = BTreeSet::new();
-        for encoded in of_kind('M') {
-            let name = BASE64_URL_SAFE.decode(encoded).ok().and_then(|name| String::from_utf8(name).ok());
-            let name = name.ok_or_else(|| failed("an archive has no valid name"))?;
-            let Some(info) = self.find(&name).await? else { continue };
-            let is_ours = info.metadata.get(LOG_KEY).is_some_and(|of| *of == format!("{:032x}", log.0));
-            if is_ours && list.iter().all(|kept| kept.name != name) {
-                tracing::info!(name, "removing an archive that is not needed any more");
-                self.remove(&info).await?;
+        let [described, chunks] = ["M", "C"].map(|kind| format!("$O.{}.{kind}.", self.bucket));
+        let mut stored = (Vec::new(), Vec::new());
+        for (subject, messages) in &all {
+            if let Some(nuid) = subject.strip_prefix(&chunks) {
+                stored.1.push((nuid.to_owned(), *messages));
+            } else if let Some(encoded) = subject.strip_prefix(&described) {
+                let name = BASE64_URL_SAFE.decode(encoded).ok().and_then(|name| String::from_utf8(name).ok());
+                stored.0.extend(name);
             }
-            described.insert(info.nuid);
         }
-        for nuid in of_kind('C').filter(|nuid| !described.contains(nuid)) {
-            self.remove_chunks(&nuid).await?;
-        }
-        Ok(())
+        Ok(stored)
+    }
+}
+
+/// Chunks without a description, as the last look found them: how many an archive had, and since when.
+#[derive(Default)]
+struct Undescribed(BTreeMap<String, (usize, Instant)>);
+
+impl Undescribed {
+    /// Returns the archives that are abandoned: their upload has stored no chunk for longer than it could wait for an acknowledgement.
+    fn abandoned(&mut self, found: Vec<(String, usize)>, now: Instant) -> Vec<String> {
+        let seen = found.into_iter().map(|(nuid, chunks)| {
+            let before = self.0.get(&nuid).filter(|(had, _)| *had == chunks);
+            let since = before.map_or(now, |(_, since)| *since);
+            (nuid, (chunks, since))
+        });
+        self.0 = seen.collect();
+        let is_idle = |since: Instant| now.duration_since(since) >= SILENCE_MAX;
+        self.0.iter().filter(|(_, (_, since))| is_idle(*since)).map(|(nuid, _)| nuid.clone()).collect()
     }
 }
 
@@ -263,6 +287,7 @@ impl Read for Download {
 pub struct NatsSnapshots {
     options: NatsOptions,
     context: Context,
+    undescribed: Mutex<Undescribed>,
     // Dropped last: everything above needs it.
     runtime: Runtime,
 }
@@ -278,7 +303,7 @@ impl NatsSnapshots {
         let runtime = runtime.worker_threads(1).thread_name("snapshots").enable_all().build();
         let runtime = runtime.map_err(|error| failed(format!("can't start a runtime: {error}")))?;
         let context = runtime.block_on(connect_beside(options))?;
-        Ok(NatsSnapshots { options: options.clone(), context, runtime })
+        Ok(NatsSnapshots { options: options.clone(), context, undescribed: Mutex::default(), runtime })
     }
 
     /// How the nodes' log is reached.
@@ -370,7 +395,7 @@ impl NatsSnapshots {
     ///
     /// # Errors
     /// [`JournalError::Failed`] if a shared snapshot is as new, or if another node shared one meanwhile. Errors of `parts` and `check` are
-    /// passed on. After an error the list of shared snapshots is unchanged.
+    /// passed on.
     pub fn share(
         &self,
         taken: &Taken,
@@ -389,12 +414,22 @@ impl NatsSnapshots {
         if older.as_ref().is_some_and(|older| older.seq >= taken.seq) {
             return Err(failed("a snapshot that is as new is shared already"));
         }
+        // Uploads that failed must not leave too little room for this one.
+        warn_of(self.runtime.block_on(self.remove_abandoned(&archives)));
         let snapshot = self.upload(&archives, log, taken, parts, check)?;
         stored.list.snapshots = [&snapshot].into_iter().chain(&older).cloned().collect();
-        self.runtime.block_on(stored.write())?;
+        if let Err(error) = self.runtime.block_on(stored.write()) {
+            let now = self.stored(log)?;
+            let is_listed = now.list.snapshots.iter().any(|kept| kept.name == snapshot.name);
+            // If the list has not changed either, this write may still arrive.
+            if !is_listed && now.revision != stored.revision {
+                self.runtime.block_on(archives.remove_named(&snapshot.name))?;
+            }
+            return Err(error);
+        }
         // What follows can be done by the next node that shares a snapshot.
-        let tidied = self.runtime.block_on(async {
-            archives.remove_others(log, &stored.list.snapshots).await?;
+        warn_of(self.runtime.block_on(self.remove_others(&archives, log)));
+        warn_of(self.runtime.block_on(async {
             match &older {
                 Some(older) if archives.has(older).await? => {
                     check()?;
@@ -402,11 +437,40 @@ impl NatsSnapshots {
                 }
                 _ => Ok(()),
             }
-        });
-        if let Err(error) = tidied {
-            tracing::warn!(%error, "what came before the shared snapshots is not removed yet");
-        }
+        }));
         Ok(snapshot)
+    }
+
+    /// Removes the archives of a log that are not in its list. Archives of other logs stay: they may be the only copy of what was
+    /// acknowledged there.
+    async fn remove_others(&self, archives: &Archives, log: LogId) -> Result<(), JournalError> {
+        let (names, _) = archives.stored().await?;
+        // Read after the archives: what another node has listed meanwhile stays.
+        let listed = Stored::read(&self.context, &self.options, log).await?.list.snapshots;
+        for name in names.iter().filter(|name| listed.iter().all(|kept| kept.name != **name)) {
+            let Some(info) = archives.find(name).await? else { continue };
+            if info.metadata.get(LOG_KEY).is_some_and(|of| *of == format!("{:032x}", log.0)) {
+                tracing::info!(name, "removing an archive that is not needed any more");
+                archives.remove(&info).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes chunks without a description that no upload adds to any more: it failed, or its node has died.
+    async fn remove_abandoned(&self, archives: &Archives) -> Result<(), JournalError> {
+        let (names, mut chunks) = archives.stored().await?;
+        let mut described = BTreeSet::new();
+        for name in &names {
+            described.extend(archives.find(name).await?.map(|info| info.nuid));
+        }
+        chunks.retain(|(nuid, _)| !described.contains(nuid));
+        let abandoned = self.undescribed.lock().abandoned(chunks, Instant::now());
+        for nuid in abandoned {
+            tracing::info!(nuid, "removing what an unfinished upload has left");
+            archives.remove_chunks(&nuid).await?;
+        }
+        Ok(())
     }
 
     /// Uploads an archive and reads it back. If it must not count then, it is removed.
@@ -431,12 +495,7 @@ impl NatsSnapshots {
         });
         if checked.is_err() {
             // If this fails too, the next node that shares a snapshot does it.
-            let _ = self.runtime.block_on(async {
-                match archives.find(&name).await? {
-                    Some(info) => archives.remove(&info).await,
-                    None => Ok(()),
-                }
-            });
+            let _ = self.runtime.block_on(archives.remove_named(&name));
         }
         checked
     }
@@ -527,6 +586,21 @@ impl NatsSnapshots {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An upload that goes on is left alone however long it takes.
+    #[test]
+    fn upload_is_abandoned_once_no_chunk_has_come_for_long() {
+        let (start, mut undescribed) = (Instant::now(), Undescribed::default());
+        let mut look = |chunks: &[(&str, usize)], seconds| {
+            let found = chunks.iter().map(|(nuid, chunks)| ((*nuid).to_owned(), *chunks)).collect();
+            undescribed.abandoned(found, start + Duration::from_secs(seconds))
+        };
+        assert!(look(&[("dead", 7), ("slow", 1)], 0).is_empty());
+        assert!(look(&[("dead", 7), ("slow", 2)], 19).is_empty());
+        assert_eq!(look(&[("dead", 7), ("slow", 2)], 20), ["dead"]);
+        assert!(look(&[("slow", 3)], 40).is_empty());
+        assert_eq!(look(&[("slow", 3)], 60), ["slow"]);
+    }
 
     #[test]
     fn list_round_trips_and_newer_version_is_rejected() {

@@ -4,6 +4,8 @@
 #![no_main]
 #![allow(dead_code, unused_imports, unreachable_pub)]
 
+#[path = "../../tests/it/filter_image.rs"]
+mod filter_image;
 #[path = "../../tests/it/forged_commands.rs"]
 mod forged_commands;
 #[path = "../../tests/it/images.rs"]

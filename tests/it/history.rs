@@ -1,6 +1,6 @@
 //! The running hash, by which nodes compare their states: whatever a node was made of, and whichever build it runs, it comes to the same.
 
-use crate::random_images::Image;
+use crate::filter_image::Image;
 use crate::random_log::{RandomLog, code, numbers};
 use crate::state::{restore, snapshot};
 use cuckood::domain::{

@@ -1,7 +1,8 @@
 //! Images of single filters, in and out: what comes of one is what it was taken of, byte for byte and in all that follows; and what is
 //! damaged leaves nothing.
 
-use crate::random_images::{Image, Placed, change_redemptions, images};
+use crate::filter_image::Image;
+use crate::random_images::{Placed, change_redemptions, images};
 use crate::random_log::{ITEMS, Numbers, RandomLog, code};
 use crate::state::{restore, snapshot};
 use cuckood::domain::image::{IMAGE_IDLE_SECONDS, IMAGES_MAX, IMAGES_OF_KEY_MAX};

@@ -14,6 +14,7 @@ mod due;
 mod eligibility;
 mod events;
 mod fairness;
+mod filter_image;
 mod forged_commands;
 mod forgetting;
 mod format;

@@ -10,7 +10,7 @@
 #   tsan asan      sanitizers over the filter (rustup component add rust-src)
 #   miri           the filter's unit tests (rustup component add --toolchain nightly miri rust-src)
 #   schemathesis   requests generated from the OpenAPI document
-#   power-cut      100 simulated power cuts (root, FUSE, loop mounts)
+#   power-cut      100 simulated power cuts under a log of all commands, with restores (root, FUSE, loop mounts)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH=$PWD/target/tools/bin:$PATH
@@ -62,7 +62,10 @@ for what in "$@"; do
         cargo test --locked --no-run --test process
         tests/schemathesis/run.sh
         ;;
-    power-cut) cargo run --release --locked --package power-cut -- 100 ;;
+    power-cut)
+        cargo test --release --locked --package power-cut
+        cargo run --release --locked --package power-cut -- 100
+        ;;
     *)
         echo "test-long: unknown test $what; tools/test-long.sh lists them" >&2
         exit 2

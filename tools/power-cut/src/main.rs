@@ -1,16 +1,20 @@
-//! `power-cut CUTS [fsync|flush]`: runs a load on a data directory on ext4 on a loop device on a disk with a
-//! volatile cache, cuts the power at random moments and looks what is left. Each cut goes on where the one before
-//! left the directory, but for a new one now and then.
+//! `power-cut CUTS [fsync|flush]`: runs a load on a data directory on ext4 on a loop device on a disk with a volatile cache, cuts the power at
+//! random moments and checks what is left. The load makes every command that a log can have, while its clock runs. Each cut continues in
+//! the directory of the cut before or, now and then, in one that is restored from a backup of it; a restore may be cut short, too.
 //!
-//! With `flush` it is the control: there the disk must be seen to lose acknowledged writes.
+//! `flush` is the control: there the disk must be seen to lose acknowledged writes.
 //! Needs root, `/dev/fuse` and loop devices; without them it says so and does nothing.
 
+mod check;
 mod disk;
+#[path = "../../../tests/it/filter_image.rs"]
+mod filter_image;
 mod load;
 mod log;
 
 use cuckood::journal::Durability;
 use disk::{Disk, DiskFile, Fate};
+use log::Log;
 use parking_lot::Mutex;
 use std::error::Error;
 use std::io::{BufRead, BufReader, Read};
@@ -22,10 +26,13 @@ use std::time::Duration;
 
 const DISK_BYTES: usize = 384 << 20;
 
-/// Cuts before a new directory is begun: after each the whole log is made anew to compare with.
+/// Cuts before a new directory is created: after each, the check makes the complete log again.
 const CUTS_PER_DIRECTORY: u64 = 20;
 
-/// Commands that are acknowledged before a cut, at most.
+/// Cuts per one that interrupts a restore or what follows it, on average.
+const RESTORE_EVERY: u64 = 4;
+
+/// Maximum number of commands that are acknowledged before a cut.
 const POSITIONS_MAX: u64 = 1_000;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -33,21 +40,33 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let result = match arguments[..] {
-        ["load", dir, level] => load::run(Path::new(dir), durability(level)),
-        ["check", dir, last] => {
-            last.parse().map_err(Into::into).and_then(|last| load::check(Path::new(dir), last))
-        }
-        [cuts] => cuts.parse().map_err(Into::into).and_then(|cuts| run(cuts, "fsync")),
-        [cuts, level] => cuts.parse().map_err(Into::into).and_then(|cuts| run(cuts, level)),
-        _ => Err("usage: power-cut CUTS [fsync|flush]".into()),
-    };
-    match result {
+    match act(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn act(arguments: &[&str]) -> Result<()> {
+    match *arguments {
+        ["load", dir, level, ref restored @ ..] => {
+            load::run(Path::new(dir), durability(level), Log::parse(restored)?)
+        }
+        ["restore", source, dir, level, ref restored @ ..] => {
+            let (source, dir, level) = (Path::new(source), Path::new(dir), durability(level));
+            let log = load::restore(source, dir, level, Log::parse(restored)?)?;
+            load::run(dir, level, log)
+        }
+        ["check", dir, last, ref restored @ ..] => {
+            let found = check::check(Path::new(dir), last.parse()?, &Log::parse(restored)?)?;
+            found.iter().for_each(|last| println!("{last}"));
+            Ok(())
+        }
+        [cuts] => run(cuts.parse()?, "fsync"),
+        [cuts, level] => run(cuts.parse()?, level),
+        _ => Err("usage: power-cut CUTS [fsync|flush]".into()),
     }
 }
 
@@ -72,47 +91,59 @@ fn run(cuts: u64, level: &str) -> Result<()> {
             return Ok(());
         }
     };
-    let result = cut_again_and_again(cuts, level, &disk, &host.join(disk::NAME), &mount);
+    let result = cut_repeatedly(cuts, level, &disk, &host.join(disk::NAME), &mount);
     drop(session);
     result
 }
 
-fn cut_again_and_again(cuts: u64, level: &str, disk: &Mutex<Disk>, file: &Path, mount: &Path) -> Result<()> {
+/// A data directory, and what must be in it.
+#[derive(Clone)]
+struct Data {
+    dir: PathBuf,
+    acknowledged: u64,
+    log: Log,
+}
+
+fn cut_repeatedly(cuts: u64, level: &str, disk: &Mutex<Disk>, file: &Path, mount: &Path) -> Result<()> {
     let mut random = random(0x5EED);
     tool("mkfs.ext4", &["-q", "-F", path(file)])?;
-    let (mut lost, mut unflushed_writes, mut positions) = (0, 0, 0);
-    let mut acknowledged = 0;
+    let folder = mount.join("data");
+    let new = |cut: u64| Data { dir: folder.join(cut.to_string()), acknowledged: 0, log: Log::default() };
+    let (mut data, mut lost, mut unflushed_writes, mut positions) = (new(0), 0, 0, 0);
+    let (mut restored, mut cut_short) = (0, 0);
     for cut in 0..cuts {
         let device = Mounted::new(file, mount)?;
-        let dir = mount.join("data");
-        let before = acknowledged;
-        let (after, failure) = load_until_cut(&dir, level, disk, acknowledged, &mut random)?;
-        acknowledged = after;
+        let is_restore = data.acknowledged > 0 && random().is_multiple_of(RESTORE_EVERY);
+        let target = is_restore.then(|| new(cut).dir);
+        let (progress, failure) = load_until_cut(&data, target.as_deref(), level, disk, &mut random)?;
         drop(device);
         let fate = [Fate::Lost, Fate::Kept, Fate::Torn, Fate::Torn][(random() % 4) as usize];
         let unflushed = disk.lock().power_on(fate, &mut random);
         unflushed_writes += unflushed;
         let _device = Mounted::new(file, mount)?;
-        let checked = Command::new(std::env::current_exe()?)
-            .args(["check", path(&dir), &acknowledged.to_string()])
-            .stderr(Stdio::piped())
-            .output()?;
-        if !checked.status.success() {
-            lost += 1;
-            let why = String::from_utf8_lossy(&checked.stderr);
-            println!("cut {cut}: {fate:?}, {unflushed} writes unflushed, {acknowledged} acknowledged: {why}");
-            println!("the load had ended with: {failure}");
+        let last = progress.last.load(Relaxed);
+        positions += last - data.acknowledged;
+        let source = data.dir.clone();
+        let left = find_left(Data { acknowledged: last, ..data }, target, &progress);
+        let is_over = left.is_err() || cut % CUTS_PER_DIRECTORY == CUTS_PER_DIRECTORY - 1;
+        match &left {
+            Ok(left) if is_restore && left.dir == source => cut_short += 1,
+            Ok(_) => restored += u64::from(is_restore),
+            Err(why) => {
+                lost += 1;
+                println!("cut {cut}: {fate:?}, {unflushed} writes unflushed, {last} acknowledged: {why}");
+                println!("the load ended with: {failure}");
+            }
         }
-        positions += acknowledged - before;
-        if !checked.status.success() || cut % CUTS_PER_DIRECTORY == CUTS_PER_DIRECTORY - 1 {
-            std::fs::remove_dir_all(&dir)?;
-            acknowledged = 0;
+        if is_over {
+            std::fs::remove_dir_all(&folder)?;
         }
+        data = left.ok().filter(|_| !is_over).unwrap_or_else(|| new(cut + 1));
     }
     let flushes = disk.lock().flushes;
     println!(
-        "{level}: {cuts} cuts, {lost} lost something; {positions} commands acknowledged, {unflushed_writes} writes \
-         unflushed at a cut, {flushes} flushes"
+        "{level}: {cuts} cuts, {lost} lost something; {positions} commands acknowledged, {restored} restores \
+         completed and {cut_short} cut short, {unflushed_writes} writes unflushed at a cut, {flushes} flushes"
     );
     match (level, lost) {
         _ if positions == 0 => Err("nothing was acknowledged: nothing was tried".into()),
@@ -122,51 +153,103 @@ fn cut_again_and_again(cuts: u64, level: &str, disk: &Mutex<Disk>, file: &Path, 
     }
 }
 
-/// Runs the load for a random while, cuts the power, and tells the last position that was acknowledged.
+/// Checks the directory that was restored, if one was. If it is incomplete and was not acknowledged, the backup's source is still there.
+/// Returns the directory that remains, and removes the other one.
+fn find_left(source: Data, target: Option<PathBuf>, progress: &Progress) -> Result<Data> {
+    let restoring = progress.restoring.load(Relaxed);
+    if let Some(dir) = target {
+        let mut target = Data { dir, ..source.clone() };
+        target.log.0.push(restoring);
+        if let Some(last) = check(&target)? {
+            std::fs::remove_dir_all(&source.dir)?;
+            return Ok(Data { acknowledged: last, ..target });
+        }
+        if (1..=source.acknowledged).contains(&restoring) {
+            return Err("a restored directory is gone".into());
+        }
+        if target.dir.exists() {
+            std::fs::remove_dir_all(&target.dir)?;
+        }
+    }
+    let last = check(&source)?.ok_or("the directory is gone")?;
+    Ok(Data { acknowledged: last, ..source })
+}
+
+fn check(Data { dir, acknowledged, log }: &Data) -> Result<Option<u64>> {
+    let numbers: Vec<String> = [acknowledged].into_iter().chain(&log.0).map(u64::to_string).collect();
+    let arguments: Vec<&str> =
+        ["check", path(dir)].into_iter().chain(numbers.iter().map(String::as_str)).collect();
+    Ok(tool(path(&std::env::current_exe()?), &arguments)?.trim().parse().ok())
+}
+
+/// What a load has printed.
+#[derive(Default)]
+struct Progress {
+    /// The last position that was acknowledged.
+    last: AtomicU64,
+    /// The position at which the directory is restored; 0 before the restore.
+    restoring: AtomicU64,
+}
+
+/// Runs the load for a random time, and cuts the power. Returns its progress, and how it failed.
 fn load_until_cut(
-    dir: &Path,
+    data: &Data,
+    target: Option<&Path>,
     level: &str,
     disk: &Mutex<Disk>,
-    before: u64,
     random: &mut impl FnMut() -> u64,
-) -> Result<(u64, String)> {
+) -> Result<(Arc<Progress>, String)> {
+    let dir = path(&data.dir);
     let mut child = Command::new(std::env::current_exe()?)
-        .args(["load", path(dir), level])
+        .args(target.map_or(vec!["load", dir], |target| vec!["restore", dir, path(target)]))
+        .arg(level)
+        .args(data.log.0.iter().map(u64::to_string))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
-    let lines = BufReader::new(child.stdout.take().ok_or("no output")?);
-    let last = Arc::new(AtomicU64::new(before));
-    let reader = {
-        let last = last.clone();
-        std::thread::spawn(move || {
-            for line in lines.lines().map_while(|line| line.ok()) {
-                if let Ok(position) = line.parse() {
-                    last.store(position, Relaxed);
-                }
+    let lines = BufReader::new(child.stdout.take().ok_or("no output")?).lines();
+    let progress = Arc::new(Progress { last: data.acknowledged.into(), ..Progress::default() });
+    let printed = progress.clone();
+    let reader = std::thread::spawn(move || {
+        for line in lines.map_while(|line| line.ok()) {
+            let (value, text) = match line.strip_prefix(load::RESTORING) {
+                Some(text) => (&printed.restoring, text),
+                None => (&printed.last, line.as_str()),
+            };
+            if let Ok(position) = text.parse() {
+                value.store(position, Relaxed);
             }
-        })
-    };
-    wait_for_cut(&mut child, &last, random)?;
+        }
+    });
+    wait_for_cut(&mut child, &progress, target.is_some(), random)?;
     disk.lock().cut();
-    // Whatever it still says it had synced before the cut, or the cut is no cut.
+    // Whatever it still prints, it had synced before the cut.
     std::thread::sleep(Duration::from_millis(50));
     child.kill()?;
     let output = child.wait_with_output()?;
     reader.join().map_err(|_| "the reader panicked")?;
-    Ok((last.load(Relaxed), String::from_utf8_lossy(&output.stderr).into_owned()))
+    Ok((progress, String::from_utf8_lossy(&output.stderr).into_owned()))
 }
 
-/// Waits until the power is to be cut: into the opening at times, else into commits, snapshots or the dropping of segments.
-fn wait_for_cut(child: &mut Child, last: &AtomicU64, random: &mut impl FnMut() -> u64) -> Result<()> {
+/// Waits until the power is to be cut: at times while directories are opened, otherwise during a restore, or commits, snapshots and the
+/// removal of segments.
+fn wait_for_cut(
+    child: &mut Child,
+    progress: &Progress,
+    is_restore: bool,
+    random: &mut impl FnMut() -> u64,
+) -> Result<()> {
     let delay = Duration::from_micros(random() % 300_000);
     if !random().is_multiple_of(4) {
-        let enough = last.load(Relaxed) + 1 + random() % POSITIONS_MAX;
-        while last.load(Relaxed) < enough {
+        let (reached, enough) = match is_restore {
+            true => (&progress.restoring, 1),
+            false => (&progress.last, progress.last.load(Relaxed) + 1 + random() % POSITIONS_MAX),
+        };
+        while reached.load(Relaxed) < enough {
             if let Some(status) = child.try_wait()? {
                 let mut why = String::new();
                 child.stderr.take().ok_or("no output")?.read_to_string(&mut why)?;
-                return Err(format!("the load ended by itself, {status}: {why}").into());
+                return Err(format!("the load ended, {status}: {why}").into());
             }
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -1,6 +1,8 @@
 //! `load http|resp|flash-sale PROGRAM`: compares cuckood with Redis and RedisBloom. Both servers are fresh processes on the first
-//! processor; this program loads both, in one thread on the other processors. A failed request ends it.
+//! processor; this program loads both, in one thread on the other processors. A failed request ends it. `load attack PROGRAM` measures
+//! honest clients beside strangers who attack.
 
+mod attack;
 mod compare;
 mod drive;
 mod reply;
@@ -50,6 +52,7 @@ enum Benchmark {
     Http,
     Resp,
     FlashSale,
+    Attack,
 }
 
 fn main() -> Result<()> {
@@ -58,6 +61,7 @@ fn main() -> Result<()> {
         Benchmark::Http => http(options),
         Benchmark::Resp => resp(options),
         Benchmark::FlashSale => flash_sale(options),
+        Benchmark::Attack => attack::attack(&options),
     }
 }
 

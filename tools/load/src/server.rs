@@ -54,13 +54,19 @@ pub struct Server {
 impl Server {
     /// Starts cuckood at durability `fsync`, its default.
     pub fn cuckood(program: &Path, processors: &Processors) -> Result<Self> {
+        Self::cuckood_with(program, processors, &[])
+    }
+
+    /// Starts cuckood with these settings in its environment.
+    pub fn cuckood_with(program: &Path, processors: &Processors, settings: &[(&str, &str)]) -> Result<Self> {
         let (http, resp, folder) = (free_port()?, free_port()?, tempfile::tempdir()?);
         let mut command = Command::new(program);
         command
             .env("CUCKOOD__SERVER__LISTEN", format!("127.0.0.1:{http}"))
             .env("CUCKOOD__RESP__LISTEN", format!("127.0.0.1:{resp}"))
             .env("CUCKOOD__STORAGE__PATH", folder.path().join("data"))
-            .env("CUCKOOD__LOG__LEVEL", "warn");
+            .env("CUCKOOD__LOG__LEVEL", "warn")
+            .envs(settings.iter().copied());
         let mut server = Self { child: processors.spawn(&mut command)?, http, resp, _folder: folder };
         server.wait_until(|| {
             Client::connect(http)?.call(&Request::http("GET", "/readyz", "", 200)).map(drop)

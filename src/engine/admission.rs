@@ -55,11 +55,7 @@ impl Admission {
     pub(super) fn judge(&mut self, state: &State, command: &Command, is_keyed: bool) -> Verdict {
         let Some(claim) = self.waiting.claim(state, command, is_keyed) else { return Verdict::Later };
         let need = &claim.need;
-        let taken = *self.taken_bytes.get_or_insert_with(|| {
-            let sizes = state.sizes();
-            let discarded = sizes.discarded_tables_bytes + sizes.discarded_records_bytes;
-            sizes.tables_bytes + sizes.records_bytes + discarded
-        });
+        let taken = *self.taken_bytes.get_or_insert_with(|| state.sizes().memory_bytes());
         let all = taken.saturating_add(self.need.bytes).saturating_add(need.bytes);
         let verdict = if need.bytes > 0 && all > self.bytes_max {
             Verdict::BeyondLimit

@@ -125,7 +125,8 @@ impl Writer {
 
     fn remove_old_events(&mut self) {
         // What other nodes write makes events here, whether there is room for them or not.
-        self.events.note_disk(self.inner.options.journal.is_shared() && self.store.space.check().is_err());
+        self.events.is_disk_full =
+            self.inner.options.journal.is_shared() && self.store.space.check().is_err();
         if !self.has_old_events() {
             return;
         }
@@ -264,7 +265,7 @@ impl Writer {
 
     /// Publishes the newest snapshot to readers.
     pub(super) fn note_snapshot(&self) {
-        let latest = self.snapshotter.latest();
+        let latest = self.snapshotter.latest.as_ref();
         let latest = latest.map(|latest| LatestSnapshot { seq: latest.seq, taken_at: latest.taken_at });
         self.inner.latest_snapshot.send_replace(latest);
     }

@@ -7,8 +7,8 @@
 use crate::domain::{Event, Timestamp};
 use crate::state::{FreshEvents, NewEvent, State};
 use crate::store::Removal;
-use crate::store::{EventPack, EventTree, EventTreeSize, Store, StoreError};
-use std::collections::VecDeque;
+use crate::store::{EventPack, EventSize, EventTree, Store, StoreError};
+use std::ops::ControlFlow;
 
 /// Bytes of a tree after which the next one begins. A tree must fit into sled's cache while it is dropped.
 const TREE_BYTES: u64 = 8 << 20;
@@ -22,18 +22,19 @@ const TREE_SECONDS_MIN: u64 = 60;
 /// The log of events, as the writer keeps it.
 #[derive(Default)]
 pub struct EventLog {
-    /// All trees, the oldest first, with what is stored in each. The last one is the tail's; it may have nothing in it yet.
-    trees: VecDeque<(EventTree, EventTreeSize)>,
+    /// All trees, the oldest first. The last one is the tail's; it may have nothing in it yet.
+    trees: Vec<EventTree>,
     /// The pack that is being filled.
     tail: EventPack,
-    /// The events and bytes of what is stored in the tail's place.
-    stored: EventTreeSize,
-    /// The time of the last event.
-    until: Timestamp,
+    /// How many events of the tail are stored.
+    saved: u32,
+    /// The size of everything before the tail, counted as the trees count it.
+    sealed: EventSize,
     retention_seconds: u64,
-    room_bytes: u64,
+    /// Maximum size of what is stored, in bytes. Beyond it the oldest events go before their retention is over.
+    pub room_bytes: u64,
     /// The disk has no room for more, and events come all the same: the oldest make room.
-    is_disk_full: bool,
+    pub(super) is_disk_full: bool,
     /// It was logged that events go before their retention is over.
     is_shortage_told: bool,
     /// The tree that is being removed.
@@ -57,16 +58,10 @@ pub enum EventsFound {
 pub struct EventFigures {
     /// Events that are kept.
     pub kept: u64,
-    /// Bytes of those that are stored.
+    /// Their bytes.
     pub bytes: u64,
     /// The time of the oldest one, or a little before; `None` if there is none.
     pub oldest_at: Option<Timestamp>,
-}
-
-/// The time of a pack's last event, if that can be decoded.
-fn last_time(pack: &EventPack) -> Option<Timestamp> {
-    let (_, last) = pack.events().last()?;
-    Some(Event::decode(last)?.at)
 }
 
 impl EventLog {
@@ -75,25 +70,18 @@ impl EventLog {
     /// # Errors
     /// [`StoreError::Damaged`] if events up to there are missing.
     pub fn open(store: &Store, state: &State) -> Result<Self, StoreError> {
-        let (last, next) = (state.events().last(), state.events().next());
+        let last = state.events().last();
         let mut log = Self {
-            tail: EventPack::empty(next, last, state.now()),
-            until: state.now(),
+            trees: store.events().trees(),
+            tail: EventPack::empty(last + 1, last),
             retention_seconds: state.settings().events_retention_seconds,
             room_bytes: u64::MAX,
             ..Self::default()
         };
-        for tree in store.events().trees() {
-            log.trees.push_back((tree, store.events().size(tree)?));
-        }
-        if let Some((tree, size)) = log.trees.back_mut() {
-            // It may have grown since its size was noted.
-            *size = store.events().count(*tree)?;
-        }
-        let is_missing = |pack: Option<EventPack>| pack.is_none_or(|pack| pack.first > last);
+        let may_be_gone = log.trees.first().is_some_and(|tree| tree.first > last);
         if last > 0
-            && log.trees.front().is_none_or(|(tree, _)| tree.first <= last)
-            && is_missing(log.from(store, last)?)
+            && !may_be_gone
+            && store.events().find_from(&log.trees, last)?.is_none_or(|pack| pack.first > last)
         {
             return Err(store.damaged(format!("events/: event {last} is missing")));
         }
@@ -101,35 +89,20 @@ impl EventLog {
         Ok(log)
     }
 
-    /// Goes on with the last pack that is stored, if there is one.
+    /// Goes on with the last pack of the last tree, if there is one.
     fn resume(&mut self, store: &Store) -> Result<(), StoreError> {
-        let last = self.trees.iter().rev().find_map(|(tree, _)| store.events().last(*tree).transpose());
-        let Some(pack) = last.transpose()? else { return Ok(()) };
-        let unreadable = || store.damaged(format!("events/: event {} can't be decoded", pack.last()));
-        self.until = last_time(&pack).ok_or_else(unreadable)?;
-        self.stored = pack.size();
-        let is_ended = pack.is_full() || self.trees.back().is_some_and(|(last, _)| last.first > pack.last());
-        self.tail = pack;
-        if is_ended {
+        let Some(tree) = self.trees.last() else { return Ok(()) };
+        let (mut sealed, mut tail) =
+            (tree.before, EventPack::empty(tree.first, tree.first.saturating_sub(1)));
+        store.events().scan(*tree, |pack| {
+            sealed += std::mem::replace(&mut tail, pack).size();
+            ControlFlow::Continue(())
+        })?;
+        (self.sealed, self.saved, self.tail) = (sealed, tail.count, tail);
+        if self.tail.is_full() {
             self.begin_pack();
         }
         Ok(())
-    }
-
-    /// The stored pack that has this number, or the first one after it.
-    fn from(&self, store: &Store, number: u64) -> Result<Option<EventPack>, StoreError> {
-        let trees: Vec<EventTree> = self.trees.iter().map(|(tree, _)| *tree).collect();
-        store.events().find_from(&trees, number)
-    }
-
-    /// Sets the most bytes that are stored. Beyond it the oldest events go before their retention is over.
-    pub fn limit(&mut self, room_bytes: u64) {
-        self.room_bytes = room_bytes;
-    }
-
-    /// Whether the disk is full, and events come all the same. Then the oldest ones go, so that no more space is taken.
-    pub fn note_disk(&mut self, is_full: bool) {
-        self.is_disk_full = is_full;
     }
 
     /// Takes the events that the state has made since the last call.
@@ -149,25 +122,19 @@ impl EventLog {
     }
 
     fn push(&mut self, store: &Store, event: NewEvent<'_>) -> Result<(), StoreError> {
-        if event.number <= self.tail.last() {
+        let (last, mut stored) = (self.tail.last(), Ok(()));
+        if event.number <= last {
             return Ok(());
         }
-        if event.number < self.begin() {
-            // It went before the restart that makes it again.
-            self.tail = EventPack::empty(event.number + 1, event.number, event.at);
-            self.until = event.at;
-            return Ok(());
-        }
-        let mut stored = Ok(());
-        if !self.tail.is_empty() && !self.belongs_to_tail(&event) {
+        let is_covered = self.trees.last().is_some_and(|tree| tree.covers(event.at));
+        if event.number > last + 1 || !is_covered {
             stored = self.seal(store);
         }
         if self.tail.is_empty() {
-            self.tail = EventPack::empty(event.number, self.tail.previous, event.at);
-            stored = stored.and(self.choose_tree(store));
+            self.tail = EventPack::empty(event.number, last);
+            stored = stored.and(self.choose_tree(store, event.at, event.at));
         }
         self.tail.push(event.at, event.bytes);
-        self.until = event.at;
         if self.tail.is_full() { stored.and(self.seal(store)) } else { stored }
     }
 
@@ -176,21 +143,20 @@ impl EventLog {
     /// # Errors
     /// As for [`Self::take`].
     pub(super) fn add(&mut self, store: &Store, pack: EventPack) -> Result<(), StoreError> {
-        let until = last_time(&pack).unwrap_or(pack.since);
+        let last = pack.events().last().and_then(|(_, last)| Event::decode(last));
+        let (since, last) = (pack.since, last.map_or(pack.since, |last| last.at));
         self.tail = pack;
-        self.choose_tree(store)?;
-        self.until = until;
+        self.choose_tree(store, since, last)?;
         self.seal(store)
     }
 
-    /// Leaves out the events up to the one of this number, the last of which was at this time. A store without any tree of events would look
-    /// damaged.
+    /// Leaves out the events up to the one of this number if none is stored. A store without any tree of events would look damaged.
     ///
     /// # Errors
     /// As for [`Self::take`].
-    pub(super) fn leave_out(&mut self, store: &Store, last: u64, at: Timestamp) -> Result<(), StoreError> {
+    pub(super) fn leave_out(&mut self, store: &Store, last: u64) -> Result<(), StoreError> {
         if self.trees.is_empty() && last > 0 {
-            (self.tail, self.until) = (EventPack::empty(last + 1, last, at), at);
+            self.tail = EventPack::empty(last + 1, last);
             self.begin_anew(store)?;
         }
         Ok(())
@@ -201,90 +167,59 @@ impl EventLog {
     /// # Errors
     /// As for [`Self::take`].
     pub fn settle(&mut self, store: &Store, state: &State) -> Result<(), StoreError> {
-        let (last, next) = (state.events().last(), state.events().next());
+        let last = state.events().last();
         if self.tail.last() > last {
-            self.forget_after(store, last, state.now())?;
+            self.forget_after(store, last)?;
         }
-        // A process that knew later events may have removed all of them.
-        self.drop_trees_after(store, next)?;
-        if self.tail.is_empty() {
-            self.tail = EventPack::empty(next, last, self.until);
-            if last > 0 && self.trees.is_empty() {
-                self.begin_anew(store)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn drop_trees_after(&mut self, store: &Store, number: u64) -> Result<(), StoreError> {
-        while let Some((tree, _)) = self.trees.pop_back_if(|(tree, _)| tree.first > number) {
-            store.events().drop_tree(tree)?;
-        }
-        Ok(())
+        self.leave_out(store, last)
     }
 
     /// Removes what is stored of all events after the one of this number.
-    fn forget_after(&mut self, store: &Store, last: u64, now: Timestamp) -> Result<(), StoreError> {
-        let kept = self.from(store, last)?.filter(|pack| pack.first <= last);
-        self.drop_trees_after(store, kept.as_ref().map_or(last + 1, |pack| pack.first))?;
-        if let Some((tree, size)) = self.trees.back_mut() {
-            store.events().remove_from(*tree, last + 1)?;
-            // In the place of the longer one: no event before is missing if the process dies in between.
-            kept.map_or(Ok(()), |kept| store.events().put(*tree, &kept.up_to(last)))?;
-            *size = store.events().count(*tree)?;
+    fn forget_after(&mut self, store: &Store, last: u64) -> Result<(), StoreError> {
+        (self.tail, self.saved) = (EventPack::empty(last + 1, last), 0);
+        while let Some(tree) = self.trees.pop_if(|tree| tree.first > last + 1) {
+            store.events().drop_tree(tree)?;
         }
-        (self.stored, self.until) = (EventTreeSize::default(), now);
-        self.tail = EventPack::empty(last + 1, last, now);
+        let Some(&tree) = self.trees.last() else { return Ok(()) };
+        let cut = store.events().find_from(&[tree], last)?.filter(|pack| pack.first <= last);
+        store.events().remove_from(tree, last + 1)?;
+        // In the place of the longer one: no event before is missing if the process dies in between.
+        cut.map_or(Ok(()), |cut| store.events().put(tree, &cut.up_to(last)))?;
         self.resume(store)
     }
 
-    /// Whether an event can follow in the same pack: unless its number has jumped, or the tree must not have it.
-    fn belongs_to_tail(&self, event: &NewEvent<'_>) -> bool {
-        event.number == self.tail.last() + 1
-            && self.trees.back().is_some_and(|(tree, _)| self.covers(tree, event.at))
+    /// Begins a tree for the tail, whose events are from these times, if the last one is full or must not have it.
+    fn choose_tree(&mut self, store: &Store, since: Timestamp, last: Timestamp) -> Result<(), StoreError> {
+        let bytes = self.sealed.bytes;
+        let fits = |tree: &EventTree| {
+            tree.covers(since) && tree.covers(last) && bytes - tree.before.bytes < TREE_BYTES
+        };
+        if self.trees.last().is_some_and(fits) { Ok(()) } else { self.begin_tree(store, since, last) }
     }
 
-    /// Whether a tree may have events of this time.
-    fn covers(&self, tree: &EventTree, at: Timestamp) -> bool {
+    /// Begins a tree, in the place of an unused one. It is stored at once, before its first pack: a store without any tree would look damaged
+    /// once the older ones have gone.
+    fn begin_tree(&mut self, store: &Store, since: Timestamp, last: Timestamp) -> Result<(), StoreError> {
         let seconds = (self.retention_seconds / TREES_IN_RETENTION).max(TREE_SECONDS_MIN);
-        tree.since <= at && at < tree.since.plus_seconds(seconds)
-    }
-
-    /// Begins a tree for the tail if the last one is full or must not have it. It is stored at once, before its first pack: a store
-    /// without any tree would look damaged once the older ones have gone.
-    fn choose_tree(&mut self, store: &Store) -> Result<(), StoreError> {
-        let since = self.tail.since;
-        let fits =
-            |(last, size): &(EventTree, EventTreeSize)| size.bytes < TREE_BYTES && self.covers(last, since);
-        if self.trees.back().is_some_and(fits) { Ok(()) } else { self.begin_tree(store, since) }
-    }
-
-    /// Begins a tree for the tail, in the place of an unused one.
-    fn begin_tree(&mut self, store: &Store, since: Timestamp) -> Result<(), StoreError> {
-        // Time may have been turned back.
-        let tree = EventTree { first: self.tail.first, after: self.until.min(since), since };
-        let unused = self.trees.pop_back_if(|(_, size)| size.events == 0);
-        let full = self.trees.back().copied();
-        self.trees.push_back((tree, EventTreeSize::default()));
-        if let (None, Some((full, size))) = (unused, full) {
-            store.events().note_size(full, size)?;
-        }
+        let (first, before) = (self.tail.previous + 1, self.sealed);
+        let tree = EventTree { first, since, until: last.plus_seconds(seconds), before };
+        let unused = self.trees.pop_if(|tree| tree.before == before);
+        self.trees.push(tree);
         store.events().begin_tree(tree)?;
-        unused.map_or(Ok(()), |(unused, _)| store.events().drop_tree(unused))
+        unused.map_or(Ok(()), |unused| store.events().drop_tree(unused))
     }
 
     /// Stores the tail, and begins the next pack.
     fn seal(&mut self, store: &Store) -> Result<(), StoreError> {
-        self.save(store)?;
+        let saved = self.save(store);
         self.begin_pack();
-        Ok(())
+        saved
     }
 
     fn begin_pack(&mut self) {
         let last = self.tail.last();
-        let next = if self.tail.is_empty() { self.tail.first } else { last + 1 };
-        self.tail = EventPack::empty(next, last, self.until);
-        self.stored = EventTreeSize::default();
+        self.sealed += self.tail.size();
+        (self.tail, self.saved) = (EventPack::empty(last + 1, last), 0);
     }
 
     /// Stores the events that are only in memory, so that a snapshot can rely on them.
@@ -292,41 +227,26 @@ impl EventLog {
     /// # Errors
     /// As for [`Self::take`].
     pub fn save(&mut self, store: &Store) -> Result<(), StoreError> {
-        if self.tail.is_empty() || self.stored.events == u64::from(self.tail.count) {
-            return Ok(());
-        }
-        let Some((tree, size)) = self.trees.back_mut() else { return Ok(()) };
+        let Some(tree) = self.trees.last().filter(|_| self.saved < self.tail.count) else { return Ok(()) };
         store.events().put(*tree, &self.tail)?;
-        let now = self.tail.size();
-        size.bytes = size.bytes + now.bytes - self.stored.bytes;
-        size.events = size.events + now.events - self.stored.events;
-        self.stored = now;
+        self.saved = self.tail.count;
         Ok(())
-    }
-
-    /// The number of the first event that is kept; of the next one, if none is.
-    fn begin(&self) -> u64 {
-        self.trees.front().map_or(self.tail.first, |(tree, _)| tree.first)
     }
 
     /// Sizes, as of now.
     pub fn figures(&self) -> EventFigures {
-        let oldest = self.trees.iter().find(|(_, size)| size.events > 0).map(|(tree, _)| tree.since);
-        let total = self.total();
-        EventFigures {
-            kept: total.events + u64::from(self.tail.count) - self.stored.events,
-            bytes: total.bytes,
-            oldest_at: oldest.or((!self.tail.is_empty()).then_some(self.tail.since)),
-        }
+        let oldest = self.trees.first();
+        let mut kept = self.made();
+        kept -= oldest.map_or(kept, |oldest| oldest.before);
+        let oldest_at = oldest.filter(|_| kept.events > 0).map(|oldest| oldest.since);
+        EventFigures { kept: kept.events, bytes: kept.bytes, oldest_at }
     }
 
-    /// What is stored in all trees.
-    fn total(&self) -> EventTreeSize {
-        let add = |all: EventTreeSize, (_, size): &(EventTree, EventTreeSize)| EventTreeSize {
-            bytes: all.bytes + size.bytes,
-            events: all.events + size.events,
-        };
-        self.trees.iter().fold(EventTreeSize::default(), add)
+    /// The size of all events, counted as the trees count it.
+    fn made(&self) -> EventSize {
+        let mut made = self.sealed;
+        made += self.tail.size();
+        made
     }
 
     /// Finds the event of this number. Unless that one `is_wanted`, the first one that is kept after it will do.
@@ -334,13 +254,13 @@ impl EventLog {
     /// # Errors
     /// [`StoreError::Damaged`] if it can't be read.
     pub fn find(&self, store: &Store, number: u64, is_wanted: bool) -> Result<EventsFound, StoreError> {
-        let begin = self.begin();
-        if number < begin && is_wanted {
+        let first = self.trees.first().map_or(self.tail.first, |tree| tree.first);
+        if number < first && is_wanted {
             return Ok(EventsFound::Gone);
         }
-        let number = number.max(begin);
+        let number = number.max(first);
         if number < self.tail.first
-            && let Some(pack) = self.from(store, number)?
+            && let Some(pack) = store.events().find_from(&self.trees, number)?
         {
             return Ok(EventsFound::Pack(pack));
         }
@@ -368,53 +288,46 @@ impl EventLog {
         } else if self.is_all_old(now) {
             self.begin_anew(store)?;
         } else if self.is_first_old(now)
-            && let Some((tree, _)) = self.trees.pop_front()
+            && let Some(oldest) = self.trees.first()
         {
-            self.tell_shortage(now);
-            self.removal = Some(Removal::new(tree.name()));
+            if !self.is_any_over(now) && !self.is_shortage_told {
+                tracing::warn!(
+                    oldest = %oldest.since,
+                    room_bytes = self.room_bytes,
+                    is_disk_full = self.is_disk_full,
+                    "events.room is used up, or the disk is full: the oldest events go before events.retention is over"
+                );
+                self.is_shortage_told = true;
+            }
+            self.removal = Some(Removal::new(self.trees.remove(0).name()));
         }
         Ok(())
     }
 
-    /// Logs once that the oldest events go too early.
-    fn tell_shortage(&mut self, now: Timestamp) {
-        let Some((oldest, _)) = self.trees.front() else { return };
-        if !self.is_over(oldest.after, now) && !std::mem::replace(&mut self.is_shortage_told, true) {
-            tracing::warn!(
-                oldest = %oldest.since,
-                room_bytes = self.room_bytes,
-                is_disk_full = self.is_disk_full,
-                "events.room is used up, or the disk is full: the oldest events go before events.retention is over"
-            );
-        }
+    fn is_over(&self, tree: &EventTree, now: Timestamp) -> bool {
+        self.retention_seconds == 0 || tree.until.plus_seconds(self.retention_seconds) <= now
     }
 
-    fn is_over(&self, at: Timestamp, now: Timestamp) -> bool {
-        self.retention_seconds == 0 || at.plus_seconds(self.retention_seconds) <= now
+    /// Whether any tree is over. A clock that was ahead may have made earlier ones look young.
+    fn is_any_over(&self, now: Timestamp) -> bool {
+        self.trees.iter().any(|tree| self.is_over(tree, now))
     }
 
     /// Whether all events are over, those of the last tree included.
     fn is_all_old(&self, now: Timestamp) -> bool {
-        let is_any_left = !self.tail.is_empty() || self.trees.back().is_some_and(|(_, size)| size.events > 0);
-        is_any_left && self.is_over(self.until, now)
+        self.trees.last().is_some_and(|last| last.before != self.made() && self.is_over(last, now))
     }
 
     /// Whether the oldest tree can go.
     fn is_first_old(&self, now: Timestamp) -> bool {
-        // A clock that was ahead may have made the first ones look young.
-        let mut later = self.trees.iter().skip(1);
-        later.any(|(tree, _)| self.is_over(tree.after, now))
-            || self.trees.len() > 1 && (self.is_disk_full || self.total().bytes > self.room_bytes)
+        let is_short = || self.is_disk_full || self.figures().bytes > self.room_bytes;
+        self.trees.len() > 1 && (self.is_any_over(now) || is_short())
     }
 
     /// Begins an empty tree: everything before it can go.
     fn begin_anew(&mut self, store: &Store) -> Result<(), StoreError> {
         // A snapshot relies on the last event being stored, for as long as any older tree is there.
-        self.save(store)?;
-        self.begin_pack();
-        match self.trees.back() {
-            Some((last, _)) if last.first >= self.tail.first => Ok(()),
-            _ => self.begin_tree(store, self.until),
-        }
+        self.seal(store)?;
+        self.begin_tree(store, Timestamp(0), Timestamp(0))
     }
 }

@@ -26,7 +26,7 @@ mod verify;
 mod writer;
 
 pub use crate::filter::{Digest, Growth, Layout, LayoutError, Mode, Secret, SegmentStats, StateCounts};
-pub use crate::journal::{Durability, JournalOptions, Peer, Replication};
+pub use crate::journal::{Durability, JournalOptions, Peer, Replication, random};
 pub use crate::state::{
     Change, CodeFound, Eligibility, Explanation, FilterView, ImportTrial, NamedLineUp, Question,
     RedemptionPage, RedemptionQuery, Uncountable,

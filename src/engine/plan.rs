@@ -3,8 +3,7 @@
 
 use super::snapshotter::SnapshotOptions;
 use crate::domain::{
-    Command, FilterId, ImportId, Kind, Name, Raise, RedemptionId, Sizing, Spec, Target, Timestamp, UploadId,
-    Window,
+    Command, FilterId, ImportId, Kind, Name, Raise, Sizing, Spec, Target, Timestamp, Window,
 };
 use crate::filter::{Growth, Layout, LayoutError, Secret};
 use crate::journal::random;
@@ -154,20 +153,6 @@ impl FilterId {
     /// Draws the ID of a new filter.
     pub fn random() -> FilterId {
         FilterId(u64::from_le_bytes(random()).max(1))
-    }
-}
-
-impl UploadId {
-    /// Draws the ID of an image while it arrives.
-    pub fn random() -> UploadId {
-        UploadId(u128::from_le_bytes(random()))
-    }
-}
-
-impl RedemptionId {
-    /// Draws the ID of a new redemption.
-    pub fn random() -> RedemptionId {
-        RedemptionId(random())
     }
 }
 

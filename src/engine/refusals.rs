@@ -92,23 +92,30 @@ impl Drop for Attempt {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::{Clock, ClockLimits, ManualTime};
+    use crate::clock::{Clock, ClockLimits};
     use crate::domain::{
-        Kind, Name, Outcome, RedemptionId, Reference, Refusal, Sizing, Spec, Target, Timestamp, Window,
+        ClockReading, Kind, Name, Outcome, Proposal, RedemptionId, Reference, Refusal, Seq, Sizing, Spec,
+        Target, Timestamp, Window,
     };
     use crate::engine::{
         Engine, EngineOptions, FilterView, Growth, JournalOptions, Mode, Status, creation, update,
     };
-    use crate::journal::{Durability, LocalOptions, MemoryLog};
+    use crate::journal::{
+        Delivery, Durability, Journal, JournalError, LocalJournal, LocalOptions, OpenJournal, Ticket,
+    };
+    use crate::store::Store;
     use std::sync::Arc;
-    use std::time::Duration;
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
+    use std::task::{Context, Poll};
+    use std::time::{Duration, Instant};
     use tempfile::TempDir;
 
     /// An open pool that is sold out.
     struct SoldOut {
         engine: Engine,
         pool: Arc<FilterView>,
-        time: Arc<ManualTime>,
+        /// What the clock says, in milliseconds.
+        time: Arc<AtomicU64>,
         _directory: TempDir,
     }
 
@@ -122,8 +129,13 @@ mod tests {
             let directory = tempfile::tempdir().unwrap();
             let mut options = journal(EngineOptions::new(directory.path()));
             (options.store.free_space_min_bytes, options.store.ballast_bytes) = (0, 0);
-            let time = Arc::new(ManualTime::at(Timestamp(1_000_000)));
-            let engine = Engine::start(options, Clock::new(time.clone(), ClockLimits::default()));
+            let time = Arc::new(AtomicU64::new(1_000_000));
+            let wall = time.clone();
+            let reading = move || ClockReading {
+                wall: Timestamp(wall.load(Ordering::Relaxed)),
+                uptime: Duration::ZERO,
+            };
+            let engine = Engine::start(options, Clock::new(reading, ClockLimits::default()));
             assert_eq!(engine.recovered().await, Status::Ready);
             let (mode, growth, sizing) = (Mode::Strict, Growth::Auto, Sizing::Exact);
             let stock = Some(1);
@@ -140,12 +152,53 @@ mod tests {
         fn redeem(&self, code: u64) -> Command {
             let target = Target(self.pool.id);
             let (digest, reference) = (digest(code), reference(code));
-            let redemption = RedemptionId::random();
+            let redemption = RedemptionId(crate::journal::random());
             Command::Redeem { target, digest, redemption, reference, hold_seconds: 0 }
         }
 
         fn refusal(&self, code: u64) -> Option<Refusal> {
             self.engine.certain_refusal(&self.pool, digest(code), &reference(code))
+        }
+    }
+
+    /// A log that delivers nothing while it is held.
+    #[derive(Clone, Debug, Default)]
+    struct Hold {
+        is_on: Arc<AtomicBool>,
+        proposed: Arc<AtomicUsize>,
+    }
+
+    struct Held(LocalJournal, Hold);
+
+    impl OpenJournal for Hold {
+        fn open(&self, store: &Arc<Store>) -> Result<Box<dyn Journal>, JournalError> {
+            let local = LocalJournal::open(store.clone(), LocalOptions::at(Durability::Relaxed))?;
+            Ok(Box::new(Held(local, self.clone())))
+        }
+    }
+
+    impl Journal for Held {
+        fn propose(&mut self, first: Ticket, batch: Vec<Proposal>) -> Result<(), JournalError> {
+            self.1.proposed.fetch_add(batch.len(), Ordering::SeqCst);
+            self.0.propose(first, batch)
+        }
+        fn poll(&mut self, after: Seq, context: &mut Context<'_>) -> Poll<Result<Delivery, JournalError>> {
+            if self.1.is_on.load(Ordering::SeqCst) { Poll::Pending } else { self.0.poll(after, context) }
+        }
+        fn wake_at(&self) -> Option<Instant> {
+            self.0.wake_at()
+        }
+        fn barrier(&mut self, barrier: Ticket) -> Result<(), JournalError> {
+            self.0.barrier(barrier)
+        }
+        fn place(&self) -> Vec<u8> {
+            self.0.place()
+        }
+        fn prune(&mut self, through: Seq, budget: u64) -> Result<bool, JournalError> {
+            self.0.prune(through, budget)
+        }
+        fn settle(&mut self) -> Result<(), JournalError> {
+            self.0.settle()
         }
     }
 
@@ -189,21 +242,22 @@ mod tests {
     /// Its caller may have gone away: the log decides all the same.
     #[tokio::test]
     async fn an_attempt_lasts_until_the_log_has_decided() {
-        let log = MemoryLog::new();
-        let journal = JournalOptions::Memory(log.clone());
+        let hold = Hold::default();
+        let journal = JournalOptions::Other(Arc::new(hold.clone()));
         let sold_out = SoldOut::over(|options| EngineOptions { journal, ..options }).await;
         let refusals = sold_out.engine.inner.refusals.clone();
-        log.hold();
+        let before = hold.proposed.load(Ordering::SeqCst);
+        hold.is_on.store(true, Ordering::SeqCst);
         let (engine, redeem) = (sold_out.engine.clone(), sold_out.redeem(1));
         let caller = tokio::spawn(async move { engine.submit(redeem, None).await });
-        while log.held() == 0 {
+        while hold.proposed.load(Ordering::SeqCst) == before {
             tokio::task::yield_now().await;
         }
         assert!(refusals.is_attempted(digest(1)));
         caller.abort();
         assert!(caller.await.unwrap_err().is_cancelled());
         assert!(refusals.is_attempted(digest(1)));
-        log.go_on();
+        hold.is_on.store(false, Ordering::SeqCst);
         // Behind it in the log.
         sold_out.engine.submit(sold_out.redeem(2), None).await.unwrap();
         assert!(!refusals.is_attempted(digest(1)) && !refusals.is_attempted(digest(2)));
@@ -238,7 +292,7 @@ mod tests {
         };
         set(0, 1_000_100).await;
         assert_eq!(sold_out.refusal(1), Some(Refusal::SoldOut));
-        sold_out.time.pass(Duration::from_millis(100));
+        sold_out.time.fetch_add(100, Ordering::Relaxed);
         assert_eq!(sold_out.refusal(1), None);
         let logged = sold_out.engine.submit(sold_out.redeem(1), None).await.unwrap();
         assert_eq!(logged.outcome, Outcome::Refused(Refusal::OutsideWindow));
@@ -246,16 +300,16 @@ mod tests {
         set(1_000_300, 1_000_400).await;
         assert_eq!(sold_out.refusal(1), Some(Refusal::OutsideWindow));
         // It has begun by the clock, and not by the log.
-        sold_out.time.pass(Duration::from_millis(200));
+        sold_out.time.fetch_add(200, Ordering::Relaxed);
         assert_eq!(sold_out.refusal(1), None);
     }
 
     #[tokio::test]
     async fn the_writer_answers_when_the_clock_is_wrong_and_at_the_end() {
         let sold_out = SoldOut::new().await;
-        sold_out.time.set_wall(Timestamp(1_000_000 + 3_600_001));
+        sold_out.time.store(1_000_000 + 3_600_001, Ordering::Relaxed);
         assert_eq!(sold_out.refusal(1), None);
-        sold_out.time.set_wall(Timestamp(1_000_000));
+        sold_out.time.store(1_000_000, Ordering::Relaxed);
         assert_eq!(sold_out.refusal(1), Some(Refusal::SoldOut));
         sold_out.engine.shutdown().await;
         assert_eq!(sold_out.refusal(1), None);

@@ -130,7 +130,7 @@ impl<'a> Target<'a> {
             writer.end_section(section.key, section.changes);
         }
         // If the archive has no events, all of them had gone.
-        self.events.leave_out(self.store, events_last, taken_at)?;
+        self.events.leave_out(self.store, events_last)?;
         writer.events_last = events_last;
         writer.place = std::mem::take(&mut self.place);
         writer.finish(self.store, taken_at, meta)?;

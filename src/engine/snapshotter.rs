@@ -50,7 +50,8 @@ pub struct SnapshotReport {
 pub(super) struct Snapshotter {
     store: Arc<Store>,
     options: SnapshotOptions,
-    latest: Option<Manifest>,
+    /// The newest snapshot.
+    pub(super) latest: Option<Manifest>,
     running: Option<RunningSnapshot>,
     log_bytes: u64,
     /// Bytes of log that the running snapshot covers.
@@ -62,16 +63,11 @@ pub(super) struct Snapshotter {
     leftovers: Leftovers,
 }
 
-/// Removal of the log and the chunks that are no longer needed. Each stage is a step of its own, so that none takes long.
+/// What is no longer needed of the log and of earlier snapshots.
 enum Leftovers {
-    /// Find out how much of the log can go.
-    FindLog,
-    /// Prune the log through this position.
-    Log(Seq),
-    /// Find out which chunks can go.
-    FindChunks,
-    /// Remove these chunks.
-    Chunks(Sweep),
+    /// It is not known yet. Finding out is a step of its own.
+    Unknown,
+    Found(Sweep),
     Gone,
 }
 
@@ -118,7 +114,7 @@ impl Snapshotter {
             covered_bytes: 0,
             is_out_of_space: false,
             balance: 0,
-            leftovers: Leftovers::FindLog,
+            leftovers: Leftovers::Unknown,
         }
     }
 
@@ -161,11 +157,6 @@ impl Snapshotter {
         self.latest.as_ref().map_or(Seq(0), |latest| latest.seq) == state.applied()
     }
 
-    /// The newest snapshot.
-    pub(super) fn latest(&self) -> Option<&Manifest> {
-        self.latest.as_ref()
-    }
-
     /// Begins a snapshot of the state as it is now. A replicated log continues at `place`.
     pub(super) fn begin(
         &mut self,
@@ -200,7 +191,7 @@ impl Snapshotter {
         self.latest = Some(manifest);
         self.log_bytes -= std::mem::take(&mut self.covered_bytes);
         self.is_out_of_space = false;
-        self.leftovers = Leftovers::FindLog;
+        self.leftovers = Leftovers::Unknown;
         Ok(Some(report))
     }
 
@@ -212,12 +203,9 @@ impl Snapshotter {
         let paid = u64::try_from(self.balance).unwrap_or(0).saturating_mul(haste as u64);
         let least = if quiet { QUIET_STEP_BYTES } else { 1 };
         let budget = paid.clamp(least, STEP_BYTES_MAX);
-        let before = running.bytes_written;
-        running.write(&self.store, budget, Instant::now() + STEP_TIME_MAX)?;
-        let spent = running.bytes_written - before;
-        self.balance = budget as i64 - spent as i64;
+        self.balance = budget as i64 - running.write(&self.store, budget, STEP_TIME_MAX)? as i64;
         while !running.is_whole() && kept_bytes(state) > kept_max {
-            running.write(&self.store, STEP_BYTES_MAX, Instant::now() + STEP_TIME_MAX)?;
+            running.write(&self.store, STEP_BYTES_MAX, STEP_TIME_MAX)?;
         }
         Ok(())
     }
@@ -236,16 +224,11 @@ impl Snapshotter {
         }
         self.balance = paid.saturating_sub(budget) as i64;
         self.leftovers = match std::mem::replace(&mut self.leftovers, Leftovers::Gone) {
-            Leftovers::FindLog => {
-                self.store.prunable_through()?.map_or(Leftovers::FindChunks, Leftovers::Log)
+            Leftovers::Unknown => Leftovers::Found(self.store.sweep()?),
+            Leftovers::Found(mut sweep) => {
+                let goes_on = journal.prune(sweep.log_through, budget)? || sweep.step(&self.store, budget)?;
+                if goes_on { Leftovers::Found(sweep) } else { Leftovers::Gone }
             }
-            Leftovers::Log(through) if journal.prune(through, budget)? => Leftovers::Log(through),
-            Leftovers::Log(_) => Leftovers::FindChunks,
-            Leftovers::FindChunks => Leftovers::Chunks(self.store.sweep()?),
-            Leftovers::Chunks(mut sweep) => match sweep.step(&self.store, budget)? {
-                true => Leftovers::Chunks(sweep),
-                false => Leftovers::Gone,
-            },
             Leftovers::Gone => Leftovers::Gone,
         };
         Ok(())
@@ -255,7 +238,7 @@ impl Snapshotter {
     pub(super) fn abort(&mut self) {
         self.running = None;
         self.store.abandon_snapshot();
-        self.leftovers = Leftovers::FindLog;
+        self.leftovers = Leftovers::Unknown;
         self.is_out_of_space = self.store.space.check().is_err();
     }
 }
@@ -263,10 +246,6 @@ impl Snapshotter {
 /// A section is written again after this many snapshots have shared it. sled frees space in segments of its file, and a segment
 /// is free only once all its pages are: one old chunk pins eight megabytes until sled moves it.
 const TAKEN_OVER_MAX: u64 = 16;
-
-/// A step of a snapshot for which no client waits.
-const STEP_BYTES: u64 = 64 << 20;
-const STEP_TIME: Duration = Duration::from_secs(3_600);
 
 /// A running snapshot: which sections it still has to write, and how far it has come. The snapshotter decides how much is written when.
 pub struct RunningSnapshot {
@@ -316,9 +295,7 @@ impl RunningSnapshot {
         now: Timestamp,
     ) -> Result<Manifest, StoreError> {
         let mut running = Self::begin(store, state, events, latest, Vec::new(), now)?;
-        while !running.is_whole() {
-            running.write(store, STEP_BYTES, Instant::now() + STEP_TIME)?;
-        }
+        running.write(store, u64::MAX, Duration::MAX)?;
         running.finish(store)
     }
 
@@ -327,28 +304,27 @@ impl RunningSnapshot {
         self.fresh.is_empty()
     }
 
-    /// Writes chunks, at least one, until `budget` bytes or the time are spent or the snapshot is whole.
+    /// Writes chunks, at least one, until `budget` bytes or the time are spent or the snapshot is whole. Returns how many bytes it has
+    /// written.
     ///
     /// # Errors
     /// As for [`SnapshotWriter::put_chunk`].
-    pub fn write(&mut self, store: &Store, budget: u64, until: Instant) -> Result<(), StoreError> {
-        let mut chunk = Vec::new();
-        let end = self.bytes_written + budget;
-        while self.bytes_written < end
+    pub fn write(&mut self, store: &Store, budget: u64, time: Duration) -> Result<u64, StoreError> {
+        let (mut chunk, mut written, began) = (Vec::new(), 0, Instant::now());
+        while written < budget
+            && (written == 0 || began.elapsed() < time)
             && let Some(section) = self.fresh.front_mut()
         {
             if section.next_chunk(&mut chunk) {
                 self.writer.put_chunk(store, section.id, &chunk)?;
-                self.bytes_written += chunk.len() as u64;
-                if Instant::now() >= until {
-                    return Ok(());
-                }
+                written += chunk.len() as u64;
             } else {
                 self.writer.end_section(section.id, section.changes);
                 self.fresh.pop_front();
             }
         }
-        Ok(())
+        self.bytes_written += written;
+        Ok(written)
     }
 
     /// Writes the manifest, which completes the snapshot.
@@ -364,21 +340,20 @@ impl RunningSnapshot {
 /// Sections that change often come first: what is written together is later replaced together, and leaves no holes in sled's file.
 fn take_over(
     writer: &mut SnapshotWriter,
-    sections: Vec<Section>,
+    mut sections: Vec<Section>,
     latest: Option<&Manifest>,
 ) -> VecDeque<Section> {
     let young = writer.generation.saturating_sub(TAKEN_OVER_MAX);
-    let mut fresh = Vec::new();
-    for section in sections {
-        match latest.and_then(|latest| latest.find(section.id)) {
-            Some(stored) if stored.changes == section.changes && stored.generation >= young => {
-                writer.carry_over(stored);
-            }
-            stored => fresh.push((stored.map(|stored| Reverse(stored.generation)), section)),
+    let stored = |section: &Section| latest.and_then(|latest| latest.find(section.id));
+    sections.retain(|section| match stored(section) {
+        Some(stored) if stored.changes == section.changes && stored.generation >= young => {
+            writer.carry_over(stored);
+            false
         }
-    }
-    fresh.sort_by_key(|(age, _)| *age);
-    fresh.into_iter().map(|(_, section)| section).collect()
+        _ => true,
+    });
+    sections.sort_by_cached_key(|section| stored(section).map(|stored| Reverse(stored.generation)));
+    sections.into()
 }
 
 #[cfg(test)]
@@ -390,7 +365,7 @@ mod tests {
         Target, Window,
     };
     use crate::filter::{Digest, Growth, Layout, Mode, Secret};
-    use crate::journal::MemoryLog;
+    use crate::journal::{LocalJournal, LocalOptions};
     use crate::store::StoreOptions;
 
     fn store_in(dir: &tempfile::TempDir) -> Arc<Store> {
@@ -469,10 +444,9 @@ mod tests {
         let mut snapshotter = Snapshotter::new(store_in(&dir), SnapshotOptions::default(), None, 0);
         begin(&mut snapshotter, &mut state);
         let mut running = snapshotter.running.take().unwrap();
-        let late = Instant::now();
         let mut sizes = Vec::new();
         while !running.is_whole() {
-            running.write(&snapshotter.store, STEP_BYTES_MAX, late).unwrap();
+            running.write(&snapshotter.store, STEP_BYTES_MAX, Duration::ZERO).unwrap();
             sizes.push(running.bytes_written);
         }
         assert!(sizes.len() as u64 >= size(&state) / 16_384, "{} steps", sizes.len());
@@ -557,7 +531,7 @@ mod tests {
             if report.bytes_written > 0 {
                 written.push(generation);
             }
-            let sections = &snapshotter.latest().unwrap().sections;
+            let sections = &snapshotter.latest.as_ref().unwrap().sections;
             assert!(sections.iter().all(|section| section.generation + TAKEN_OVER_MAX >= generation));
         }
         assert_eq!(written, [1, 18, 35]);
@@ -578,14 +552,13 @@ mod tests {
         abandon(3);
         // The newest snapshot counts as unfinished until the store is opened again.
         let mut snapshotter = Snapshotter::new(store.clone(), SnapshotOptions::default(), None, 0);
-        let mut journal = MemoryLog::new().join();
+        let mut journal = LocalJournal::open(store.clone(), LocalOptions::default()).unwrap();
         let mut left_after = |logged, quiet| {
             snapshotter.note_logged(logged, &State::new());
             snapshotter.remove_leftovers(&mut journal, quiet).unwrap();
             store.backing().tree_names().iter().filter(|tree| tree.starts_with("chunks/")).count()
         };
         assert_eq!(left_after(0, false), 3);
-        assert_eq!(left_after(0, true), 3, "there is no log to go");
         assert_eq!(left_after(0, true), 3, "it is found out what goes");
         assert!((0..10).any(|_| left_after(0, true) == 2));
         assert_eq!(left_after(QUIET_STEP_BYTES - KEY_COST_BYTES - 1, false), 2);

@@ -237,14 +237,11 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer, RecoveryError> {
         let _ = inner.replication.set(replication);
     }
     let recovered = recover(&store, &mut *journal, &mut report_progress(inner))?;
-    let (at, version) = (recovered.state.applied(), recovered.state.format());
-    JournalError::check_version(at, version, options.journal.understands())?;
     for manifest in &recovered.damaged {
         store.forget_snapshot(manifest)?;
     }
-    let snapshot_at = recovered.manifest.as_ref().map(|manifest| manifest.taken_at);
     let logged = recovered.state.now();
-    let mut time = Timekeeper::new(inner, &store, logged, snapshot_at);
+    let mut time = Timekeeper::new(inner, &store, logged);
     // If the clock can't be trusted, no time passes: what a start has to log is logged at the time of the last entry.
     let at = time.stamp(logged).unwrap_or(logged);
     let mut waiting = WaitingList::default();
@@ -255,7 +252,7 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer, RecoveryError> {
     let (log_bytes, mut events) = (recovered.replayed * ENTRY_BYTES, recovered.events);
     let snapshotter =
         Snapshotter::new(store.clone(), options.snapshots.clone(), recovered.manifest, log_bytes);
-    events.limit(options.events_room_bytes);
+    events.room_bytes = options.events_room_bytes;
     let mut writer = Writer {
         inner: inner.clone(),
         state: recovered.state,
@@ -528,14 +525,15 @@ fn check_snapshot(name: &str, manifest: &Manifest, understands: u16) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::{ClockLimits, ManualTime};
+    use crate::clock::ClockLimits;
     use crate::domain::Entry;
 
     /// The status channel closes when the engine and its writer are dropped.
     #[tokio::test]
     async fn engine_ends_when_its_last_handle_is_dropped() {
         let directory = tempfile::tempdir().unwrap();
-        let clock = Clock::new(Arc::new(ManualTime::at(Timestamp(1_000))), ClockLimits::default());
+        let reading = ClockReading { wall: Timestamp(1_000), uptime: Duration::ZERO };
+        let clock = Clock::new(move || reading, ClockLimits::default());
         let engine = Engine::start(EngineOptions::new(directory.path()), clock);
         assert_eq!(engine.recovered().await, Status::Ready);
         let mut status = engine.inner.status.subscribe();

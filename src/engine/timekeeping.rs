@@ -35,30 +35,19 @@ pub(super) struct Timekeeper {
     store: Arc<Store>,
     /// The kind of trouble that was last logged, while it lasts.
     reported: Option<Evidence>,
-    keep_at: Instant,
+    /// When the clock must be checked again if no command comes.
+    pub(super) keep_at: Instant,
 }
 
 impl Timekeeper {
-    /// Judges the clock by the saved reading, or else by the time of the log's last entry or of the newest snapshot. If nothing
-    /// was ever logged, a wrong clock can't spoil anything.
-    pub(super) fn new(
-        inner: &Arc<Inner>,
-        store: &Arc<Store>,
-        logged: Timestamp,
-        snapshot_at: Option<Timestamp>,
-    ) -> Self {
-        let clock = &inner.clock;
+    /// Judges the clock by the saved reading, or else by the time of the log's last entry. If nothing was ever logged, a wrong clock can't
+    /// spoil anything.
+    pub(super) fn new(inner: &Arc<Inner>, store: &Arc<Store>, logged: Timestamp) -> Self {
         if logged > Timestamp(0) {
-            // Only the log's entries are evidence that the clock is behind; a snapshot is not.
-            let known = snapshot_at.filter(|&at| at <= clock.reading().wall).unwrap_or(logged).max(logged);
-            let last = match store.kept_clock() {
-                Some(kept) if kept.same_boot || kept.reading.wall >= known => kept,
-                _ => KeptClock {
-                    reading: ClockReading { wall: known, uptime: Duration::ZERO },
-                    same_boot: false,
-                },
-            };
-            clock.resume(last.reading, last.same_boot);
+            let last_entry = ClockReading { wall: logged, uptime: Duration::ZERO };
+            let kept = store.kept_clock().filter(|kept| kept.same_boot || kept.reading.wall >= logged);
+            let kept = kept.unwrap_or(KeptClock { reading: last_entry, same_boot: false });
+            inner.clock.resume(kept.reading, kept.same_boot);
         }
         let (inner, store) = (inner.clone(), store.clone());
         let mut keeper = Self { inner, store, reported: None, keep_at: Instant::now() };
@@ -95,11 +84,6 @@ impl Timekeeper {
     /// The time for readers and for display.
     pub(super) fn read(&self) -> Timestamp {
         self.inner.clock.read()
-    }
-
-    /// When the clock must be checked again if no command comes.
-    pub(super) fn keep_at(&self) -> Instant {
-        self.keep_at
     }
 
     /// Calls [`Self::keep`] if it is due.

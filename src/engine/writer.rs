@@ -141,7 +141,7 @@ impl Writer {
             .min()
             .map(|since| since + self.inner.options.commit_patience);
         let times =
-            [self.journal.wake_at(), quiet_at, give_up_at, self.due_wake_at(), Some(self.time.keep_at())];
+            [self.journal.wake_at(), quiet_at, give_up_at, self.due_wake_at(), Some(self.time.keep_at)];
         times.into_iter().flatten().min()
     }
 

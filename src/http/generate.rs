@@ -8,10 +8,8 @@ use super::answer::{Answer, Code, Problem, mark_replayed};
 use super::call::{Call, Decided, Resource, Write};
 use super::request::body::Streamed;
 use super::request::json;
-use crate::domain::{
-    Command, Digests, Inserted, ItemOutcome, Kind, Outcome, RedemptionId, Target, Timestamp,
-};
-use crate::engine::{CodeFound, Digest, FilterView, Growth};
+use crate::domain::{Command, Digests, Inserted, ItemOutcome, Kind, Outcome, Target, Timestamp};
+use crate::engine::{CodeFound, Digest, FilterView, Growth, random};
 use axum::extract::{Path, Request};
 use axum::response::Response;
 use futures_util::stream;
@@ -172,7 +170,7 @@ pub(crate) async fn generate(call: Call<Write>, Path(coupon): Path<String>, requ
     if view.spec.stock.is_some() {
         return Err(Code::RequiresAddedCodes.into());
     }
-    let (count, nonce) = (u64::from(wanted.count), RedemptionId::random().0);
+    let (count, nonce) = (u64::from(wanted.count), random::<16>());
     let identity = call.idempotency_key().unwrap_or(&nonce);
     let candidates = Candidates::new(&view, &[call.caller.name().as_bytes(), identity], &wanted);
     let now = call.api.engine.now();

@@ -6,27 +6,26 @@
 //! nodes' entries to a node that proposes nothing.
 
 mod local;
-mod memory;
 mod nats;
 
 pub use local::{LocalJournal, LocalOptions};
-pub use memory::{MemoryJournal, MemoryLog};
 pub use nats::{
     Check, LogTime, NatsJournal, NatsLogin, NatsOptions, NatsSnapshots, NatsTls, Parts, Peer, Replication,
     SharedSnapshot, Taken, init_log, is_of_replicated_log, read_shared,
 };
 
-use crate::domain::{Command, Entry, FORMAT_VERSION, Proposal, Seq};
+use crate::domain::{Command, Entry, Proposal, Seq};
 use crate::store::{Store, StoreError};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 use utoipa::ToSchema;
 
 /// Draws random bytes from the operating system.
-pub(crate) fn random<const N: usize>() -> [u8; N] {
+pub fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).expect("the operating system gives random bytes once it has booted");
     bytes
@@ -50,10 +49,19 @@ pub enum Durability {
 pub enum JournalOptions {
     /// The log in the node's own store.
     Local(LocalOptions),
-    /// A log in memory that several engines may share: for tests and for models.
-    Memory(MemoryLog),
     /// A replicated log on NATS JetStream.
     Nats(Box<NatsOptions>),
+    /// Another log that several engines may share.
+    Other(Arc<dyn OpenJournal>),
+}
+
+/// Opens a log that this crate does not know.
+pub trait OpenJournal: Debug + Send + Sync {
+    /// Opens the journal of a node with this store.
+    ///
+    /// # Errors
+    /// As for [`JournalOptions::open`].
+    fn open(&self, store: &Arc<Store>) -> Result<Box<dyn Journal>, JournalError>;
 }
 
 /// An open journal.
@@ -82,9 +90,10 @@ impl JournalOptions {
             JournalOptions::Local(options) => {
                 Ok((Box::new(LocalJournal::open(store.clone(), *options)?), None))
             }
-            JournalOptions::Memory(log) => {
+            JournalOptions::Other(log) => {
+                let journal = log.open(store)?;
                 store.begin_use()?;
-                Ok((Box::new(log.join()), None))
+                Ok((journal, None))
             }
             JournalOptions::Nats(options) => {
                 let journal = NatsJournal::open(store.clone(), options)?;
@@ -101,16 +110,8 @@ impl JournalOptions {
     pub fn shared_snapshots(&self) -> Result<Option<NatsSnapshots>, JournalError> {
         Ok(match self {
             JournalOptions::Nats(options) => Some(NatsSnapshots::open(options)?),
-            JournalOptions::Local(_) | JournalOptions::Memory(_) => None,
+            JournalOptions::Local(_) | JournalOptions::Other(_) => None,
         })
-    }
-
-    /// The highest version of entries that this node understands.
-    pub fn understands(&self) -> u16 {
-        match self {
-            JournalOptions::Local(_) | JournalOptions::Memory(_) => FORMAT_VERSION,
-            JournalOptions::Nats(options) => options.understands,
-        }
     }
 
     /// Whether other nodes write to the same log.
@@ -122,7 +123,7 @@ impl JournalOptions {
     pub fn durability(&self) -> Durability {
         match self {
             JournalOptions::Local(options) => options.durability,
-            JournalOptions::Memory(_) => Durability::Relaxed,
+            JournalOptions::Other(_) => Durability::Relaxed,
             // The servers sync before they acknowledge, or the operator was told that they must.
             JournalOptions::Nats(_) => Durability::Fsync,
         }
@@ -180,11 +181,8 @@ fn decode_entries(first: Seq, count: u64, mut payload: &[u8]) -> Result<Vec<Entr
 ///
 /// # Errors
 /// [`JournalError::Newer`].
-fn check_understood<'a>(
-    entries: impl IntoIterator<Item = &'a Entry>,
-    understands: u16,
-) -> Result<(), JournalError> {
-    entries.into_iter().try_for_each(|entry| match entry.proposal.command {
+fn check_understood(entries: &[Entry], understands: u16) -> Result<(), JournalError> {
+    entries.iter().try_for_each(|entry| match entry.proposal.command {
         Command::Enable { version } => JournalError::check_version(entry.seq, version, understands),
         _ => Ok(()),
     })

@@ -14,7 +14,7 @@
 //! tree log/SEQ            a segment of the log (`journal/local`); key: first seq, part
 //! tree manifests/GENERATION   key: part
 //! tree chunks/GENERATION/PIECE   key: number of the chunk in its generation
-//! tree events/FIRST/AFTER/SINCE  key: number of the first event of a pack, or empty (`events.rs`)
+//! tree events/TREE        key: number of the first event of a pack (`events.rs`)
 //! ```
 //!
 //! Numbers in names are 16 hexadecimal digits, numbers in keys big-endian, so that their order is sled's.

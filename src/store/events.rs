@@ -1,13 +1,13 @@
 //! Events on disk: packs of events, in trees that are dropped as a whole.
 //!
 //! ```text
-//! tree events/FIRST/AFTER/SINCE   no event in it has a lower number; the times of the last event before it and of its first one
+//! tree events/TREE   what is known of the tree (postcard, hexadecimal): its first number, its times, and the size of all before it
 //! key:     number of the pack's first event u64, big-endian
 //! value:   the pack in a frame "ckev"
 //! ```
 //!
 //! `previous` is the number of the event before the pack, so a missing pack is noticed although numbers may jump. `since` is the time
-//! of the first event. Under an empty key is the size of a tree that gets no more packs.
+//! of the first event.
 //!
 //! What the events mean, and when they go, is up to the engine.
 
@@ -16,6 +16,7 @@ use super::{Store, StoreError, directory};
 use crate::domain::Timestamp;
 use crate::domain::event::EVENT_BYTES_MAX;
 use crate::frame::{FRAME_BYTES, Format, decode, encode};
+use derive_more::{AddAssign, SubAssign};
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 
@@ -25,9 +26,6 @@ const FORMAT: Format =
 /// Maximum size of a value besides its events, in bytes.
 const HEAD_BYTES: usize = FRAME_BYTES + 40;
 
-/// The key of a tree's size, before all packs.
-const SIZE_KEY: &[u8] = &[];
-
 /// Bytes of a full pack's payload: one more event always fits into the value.
 const FULL_BYTES: usize = 48 << 10;
 
@@ -35,38 +33,44 @@ const _: () =
     assert!(FULL_BYTES + EVENT_BYTES_MAX + size_of::<u16>() + HEAD_BYTES <= directory::VALUE_BYTES_MAX);
 
 /// A tree of events.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct EventTree {
     /// The lowest number that an event in it can have.
     pub first: u64,
-    /// The time of the last event before it.
-    pub after: Timestamp,
-    /// The time of its first event.
+    /// None of its events is from before this time.
     pub since: Timestamp,
+    /// All its events are from before this time.
+    pub until: Timestamp,
+    /// The size of all events before it, those included that are gone.
+    pub before: EventSize,
 }
 
 impl EventTree {
     /// The tree's name.
     pub(crate) fn name(self) -> String {
-        format!("{}{:016x}/{:016x}/{:016x}", directory::EVENT_TREES, self.first, self.after.0, self.since.0)
+        format!("{}{}", directory::EVENT_TREES, hex::encode(encode(&self)))
     }
 
     /// The tree of this name, if it has events.
     fn named(name: &str) -> Option<Self> {
-        let (first, times) = name.strip_prefix(directory::EVENT_TREES)?.split_once('/')?;
-        let (after, since) = times.split_once('/')?;
-        let time = |digits| directory::number(digits).map(Timestamp);
-        Some(Self { first: directory::number(first)?, after: time(after)?, since: time(since)? })
+        decode(&hex::decode(name.strip_prefix(directory::EVENT_TREES)?).ok()?)
+    }
+
+    /// Whether it may have events of this time.
+    pub fn covers(&self, at: Timestamp) -> bool {
+        self.since <= at && at < self.until
     }
 }
 
-/// The size of a tree.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct EventTreeSize {
-    /// Bytes of its values.
-    pub bytes: u64,
-    /// Its events.
+/// The size of some events.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, AddAssign, SubAssign, Serialize, Deserialize,
+)]
+pub struct EventSize {
+    /// Their number.
     pub events: u64,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 /// Events with consecutive numbers, stored in one value. An empty one is where the next events go.
@@ -87,8 +91,8 @@ pub struct EventPack {
 
 impl EventPack {
     /// An empty pack that begins with this number, after the event of number `previous`.
-    pub fn empty(first: u64, previous: u64, at: Timestamp) -> Self {
-        Self { first, previous, count: 0, since: at, payload: Vec::new() }
+    pub fn empty(first: u64, previous: u64) -> Self {
+        Self { first, previous, ..Self::default() }
     }
 
     /// Whether it has no event.
@@ -138,10 +142,10 @@ impl EventPack {
         Self { count, payload: self.payload[..bytes].to_vec(), ..*self }
     }
 
-    /// Its size as a value.
-    pub fn size(&self) -> EventTreeSize {
-        let bytes = if self.is_empty() { 0 } else { FRAME_BYTES + encode(self).len() };
-        EventTreeSize { bytes: bytes as u64, events: self.count.into() }
+    /// Its size as a value, to a few bytes.
+    pub fn size(&self) -> EventSize {
+        let bytes = if self.is_empty() { 0 } else { HEAD_BYTES + self.payload.len() };
+        EventSize { events: self.count.into(), bytes: bytes as u64 }
     }
 
     /// The pack as a value.
@@ -222,8 +226,8 @@ impl EventStore<'_> {
             let (key, mut found) = (directory::number_key(number), None);
             let before = self.0.run(self.0.backing().last_key(&tree.name(), Some(&key)))?;
             let from = before.unwrap_or(key.to_vec());
-            self.scan(*tree, &from, |pack| {
-                found = pack.filter(|pack| pack.last() >= number);
+            self.scan_from(*tree, &from, |pack| {
+                found = Some(pack).filter(|pack| pack.last() >= number);
                 if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             })?;
             if found.is_some() {
@@ -231,48 +235,6 @@ impl EventStore<'_> {
             }
         }
         Ok(None)
-    }
-
-    /// The last pack of a tree.
-    ///
-    /// # Errors
-    /// [`StoreError::Damaged`] if the pack can't be read.
-    pub fn last(&self, tree: EventTree) -> Result<Option<EventPack>, StoreError> {
-        let last = self.0.run(self.0.backing().last_key(&tree.name(), None))?.unwrap_or_default();
-        let mut found = None;
-        self.scan(tree, &last, |pack| {
-            found = pack;
-            ControlFlow::Continue(())
-        })?;
-        Ok(found)
-    }
-
-    /// The size of a tree that gets no more packs: as it was noted. If it was not, it is read and noted now.
-    pub fn size(&self, tree: EventTree) -> Result<EventTreeSize, StoreError> {
-        let mut noted = Vec::new();
-        self.0.run(self.0.backing().read(&tree.name(), SIZE_KEY, &mut noted))?;
-        if let Some(size) = decode(&noted) {
-            return Ok(size);
-        }
-        let size = self.count(tree)?;
-        self.note_size(tree, size)?;
-        Ok(size)
-    }
-
-    /// The size of a tree, by reading it.
-    pub fn count(&self, tree: EventTree) -> Result<EventTreeSize, StoreError> {
-        let mut size = EventTreeSize::default();
-        self.scan(tree, &[], |pack| {
-            let pack = pack.map_or_else(EventTreeSize::default, |pack| pack.size());
-            size = EventTreeSize { bytes: size.bytes + pack.bytes, events: size.events + pack.events };
-            ControlFlow::Continue(())
-        })?;
-        Ok(size)
-    }
-
-    /// Notes the size of a tree that gets no more packs.
-    pub fn note_size(&self, tree: EventTree, size: EventTreeSize) -> Result<(), StoreError> {
-        self.0.write(&tree.name(), vec![Change::Put(SIZE_KEY.to_vec(), encode(&size))])
     }
 
     /// Drops a tree at once. For one that may be large and that nobody waits for, there is [`Removal`](super::Removal).
@@ -293,26 +255,35 @@ impl EventStore<'_> {
         self.0.write(&tree.name(), changes)
     }
 
-    /// Visits the packs of a tree from a key on; `None` stands for a key that is not a pack's.
+    /// Visits the packs of a tree, in order.
     ///
     /// # Errors
     /// [`StoreError::Damaged`] for a pack that can't be read.
     pub(crate) fn scan(
         &self,
         tree: EventTree,
+        visit: impl FnMut(EventPack) -> ControlFlow<()>,
+    ) -> Result<(), StoreError> {
+        self.scan_from(tree, &[], visit)
+    }
+
+    fn scan_from(
+        &self,
+        tree: EventTree,
         from: &[u8],
-        mut visit: impl FnMut(Option<EventPack>) -> ControlFlow<()>,
+        mut visit: impl FnMut(EventPack) -> ControlFlow<()>,
     ) -> Result<(), StoreError> {
         let (name, mut damaged) = (tree.name(), None);
         self.0.run(self.0.backing().scan(&name, from, &mut |key, value| {
-            let Some(number) = directory::number_of_key(key) else { return visit(None) };
-            let pack = EventPack::decode(value).and_then(|pack| match pack.first == number {
-                true => Ok(pack),
-                false => Err("it is stored under the wrong key".to_owned()),
-            });
+            let pack =
+                EventPack::decode(value).and_then(|pack| match key == directory::number_key(pack.first) {
+                    true => Ok(pack),
+                    false => Err("it is stored under the wrong key".to_owned()),
+                });
             match pack {
-                Ok(pack) => visit(Some(pack)),
+                Ok(pack) => visit(pack),
                 Err(why) => {
+                    let number = directory::number_of_key(key).unwrap_or_default();
                     damaged = Some(self.0.damaged(format!("tree {name}, event {number}: {why}")));
                     ControlFlow::Break(())
                 }
@@ -329,7 +300,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn pack(first: u64, lengths: &[usize]) -> EventPack {
-        let mut pack = EventPack::empty(first, first - 1, Timestamp(first));
+        let mut pack = EventPack::empty(first, first - 1);
         for (at, length) in (first..).zip(lengths) {
             pack.push(Timestamp(at), &vec![at as u8; *length]);
         }
@@ -348,7 +319,10 @@ mod tests {
             prop_assert_eq!(EventPack::decode(&value), Ok(pack.clone()));
             let last = first + kept % lengths.len() as u64;
             let part = pack.up_to(last);
-            prop_assert_eq!((part.last(), part.size().bytes), (last, part.encode().len() as u64));
+            prop_assert_eq!(part.last(), last);
+            let (size, length) = (part.size(), part.encode().len() as u64);
+            prop_assert_eq!(size.events, last + 1 - first);
+            prop_assert!((length..length + 40).contains(&size.bytes), "{} of {}", size.bytes, length);
             let expected: Vec<_> = pack.events().take_while(|(number, _)| *number <= last).collect();
             prop_assert_eq!(part.events().collect::<Vec<_>>(), expected);
             let mut changed = value.clone();
@@ -365,7 +339,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
         let store = Store::open(dir.path(), &options).unwrap();
-        let tree = |first| EventTree { first, after: Timestamp(6), since: Timestamp(7) };
+        let before = EventSize { events: 300, bytes: 70_000 };
+        let tree = |first| EventTree { first, since: Timestamp(6), until: Timestamp(7), before };
         // The second tree is empty, and numbers jump from 9 to 20.
         for first in [1, 7, 10, 20] {
             store.events().begin_tree(tree(first)).unwrap();
@@ -382,18 +357,18 @@ mod tests {
             let expected = packs.iter().map(|(_, pack)| pack).find(|pack| pack.last() >= number);
             assert_eq!(found.as_ref(), expected, "{number}");
         }
-        let size = store.events().count(tree(1)).unwrap();
-        assert_eq!(
-            (size.events, size.bytes),
-            (6, packs[..2].iter().map(|(_, p)| p.encode().len() as u64).sum())
-        );
-        assert_eq!(store.events().size(tree(1)).unwrap(), size);
         store.events().put(tree(1), &pack(7, &[1])).unwrap();
-        assert_eq!(store.events().size(tree(1)).unwrap(), size, "it was noted");
-        store.events().note_size(tree(1), EventTreeSize { bytes: 1, events: 2 }).unwrap();
-        assert_eq!(store.events().size(tree(1)).unwrap(), EventTreeSize { bytes: 1, events: 2 });
+        let scanned = || {
+            let mut found = Vec::new();
+            store.events().scan(tree(1), |pack| {
+                found.push(pack.first);
+                ControlFlow::Continue(())
+            })?;
+            Ok::<_, StoreError>(found)
+        };
+        assert_eq!(scanned().unwrap(), [1, 3, 7]);
         store.events().remove_from(tree(1), 3).unwrap();
-        assert_eq!(store.events().count(tree(1)).unwrap().events, 2);
+        assert_eq!(scanned().unwrap(), [1]);
         assert_eq!(store.events().find_from(&trees, 2).unwrap().unwrap().first, 1);
         assert_eq!(store.events().find_from(&trees, 3).unwrap().unwrap().first, 7);
         store.events().drop_tree(tree(1)).unwrap();

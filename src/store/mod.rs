@@ -18,7 +18,7 @@ pub(crate) use directory::{
     LOG_BASE_KEY, META_TREE, REPLICATED_LOG_KEY, VALUE_BYTES_MAX, boot_id, part_key, part_of_key,
 };
 pub use error::StoreError;
-pub use events::{EventPack, EventStore, EventTree, EventTreeSize};
+pub use events::{EventPack, EventSize, EventStore, EventTree};
 pub use open::{RestoreTarget, StoreCopy, is_unused};
 pub use snapshots::{
     CHUNK_BYTES_MAX, Findings, GENERATIONS_KEPT, Manifest, SectionRef, SnapshotWriter, Sweep, check_snapshots,

@@ -250,9 +250,7 @@ impl Store {
 
     /// The last position that may be pruned from the log: that of the older snapshot, if there are two.
     pub fn prunable_through(&self) -> Result<Option<Seq>, StoreError> {
-        let manifests = self.manifests()?;
-        let kept = manifests.first_chunk::<GENERATIONS_KEPT>();
-        Ok(kept.and_then(|kept| kept.iter().map(|manifest| manifest.seq).min()))
+        Ok(prunable_through(&self.manifests()?))
     }
 
     /// Reads a chunk into `out`, replacing its contents.
@@ -290,22 +288,22 @@ impl Store {
                 ((section.generation, section.first_chunk), end)
             }));
         };
-        for generation in generations(self)? {
-            if let Ok(manifest) = load(self, generation)? {
-                name(&manifest);
-            }
-        }
+        let manifests = self.manifests()?;
+        manifests.iter().for_each(&mut name);
         self.pinned().for_each(|manifest| name(&manifest));
         let trees = self.backing().tree_names().into_iter().filter(|tree| {
             directory::chunks_of_tree(tree)
                 .is_some_and(|(generation, _)| generation != self.writing.load(Relaxed))
         });
-        Ok(Sweep { trees: trees.collect(), named, current: None })
+        let log_through = prunable_through(&manifests).unwrap_or(Seq(0));
+        Ok(Sweep { log_through, trees: trees.collect(), named, current: None })
     }
 }
 
 /// A removal of chunks, done in steps.
 pub struct Sweep {
+    /// The last position that may be pruned from the log; 0 if none may.
+    pub log_through: Seq,
     trees: VecDeque<String>,
     /// The chunks that stay: each section's generation and first chunk, and where its chunks end.
     named: BTreeMap<(u64, u64), u64>,
@@ -360,6 +358,11 @@ impl Sweep {
             .map(|((_, first), end)| end.min(&in_tree.end).saturating_sub(*first.max(&in_tree.start)))
             .sum()
     }
+}
+
+fn prunable_through(manifests: &[Manifest]) -> Option<Seq> {
+    let kept = manifests.first_chunk::<GENERATIONS_KEPT>()?;
+    kept.iter().map(|manifest| manifest.seq).min()
 }
 
 /// The generations that have a manifest, damaged or not, in order.
@@ -466,17 +469,11 @@ impl Findings {
     }
 }
 
-/// Reads every chunk of every snapshot and checks its checksum. `log_first` is the first position that the log still has;
-/// `log_is_whole` says that it reaches back to the beginning.
+/// Reads every chunk of every snapshot and checks its checksum. `log_first` is the first position that the log still has.
 ///
 /// # Errors
 /// [`StoreError::Damaged`] if the snapshots can't even be listed.
-pub fn check_snapshots(
-    store: &Store,
-    log_first: Seq,
-    log_is_whole: bool,
-    findings: &mut Findings,
-) -> Result<(), StoreError> {
+pub fn check_snapshots(store: &Store, log_first: Seq, findings: &mut Findings) -> Result<(), StoreError> {
     let manifests = store.manifests()?;
     for generation in generations(store)? {
         if manifests.iter().all(|manifest| manifest.generation != generation) {
@@ -501,9 +498,6 @@ pub fn check_snapshots(
             findings.faults.push(format!("snapshot {generation}: the log begins after position {seq}"));
         }
     }
-    if manifests.is_empty() && !log_is_whole {
-        findings.faults.push("the beginning of the log is gone, and there is no snapshot".to_owned());
-    }
     Ok(())
 }
 
@@ -522,7 +516,7 @@ mod tests {
         let store = Store::open(dir.path(), &options).unwrap();
         store.write(&directory::manifest_tree(1), Vec::new()).unwrap();
         let (mut findings, first) = (Findings::default(), Seq(1));
-        check_snapshots(&store, first, true, &mut findings).unwrap();
+        check_snapshots(&store, first, &mut findings).unwrap();
         assert_eq!((store.manifests().unwrap(), findings), (Vec::new(), Findings::default()));
         store.begin_snapshot(Seq(0)).unwrap().finish(&store, Timestamp(7), Vec::new()).unwrap();
         assert_eq!(store.manifests().unwrap().len(), 1);

@@ -2,36 +2,29 @@
 
 use crate::engines::{create, insert, start, until};
 use crate::nats::Servers;
-use cuckood::clock::{Clock, ClockLimits, SystemTime, TimeSource};
-use cuckood::domain::{Kind, Name, Timestamp};
+use cuckood::clock::{Clock, ClockLimits, system_reading};
+use cuckood::domain::{ClockReading, Kind, Name, Timestamp};
 use cuckood::engine::{Digest, SubmitError};
-use std::sync::Arc;
-use std::time::Duration;
 
 const MINUTE: u64 = 60_000;
 
 /// The system's clocks, of which that of the day is off by so many milliseconds.
-struct Off(i64);
-
-impl TimeSource for Off {
-    fn wall(&self) -> Timestamp {
-        Timestamp(SystemTime.wall().0.saturating_add_signed(self.0))
-    }
-
-    fn monotonic(&self) -> Duration {
-        SystemTime.monotonic()
-    }
+fn off_by(milliseconds: i64) -> Clock {
+    let reading = move || {
+        let ClockReading { wall, uptime } = system_reading();
+        ClockReading { wall: Timestamp(wall.0.saturating_add_signed(milliseconds)), uptime }
+    };
+    Clock::new(reading, ClockLimits::default())
 }
 
 #[tokio::test]
 async fn a_node_whose_clock_is_off_by_a_minute_writes_nothing_and_the_others_go_on() {
     let servers = Servers::start(1);
     let dirs = [(); 3].map(|()| tempfile::tempdir().unwrap());
-    let clock = |off| Clock::new(Arc::new(Off(off)), ClockLimits::default());
-    let right = start(&servers, dirs[0].path(), "right", clock(0), 1).await;
+    let right = start(&servers, dirs[0].path(), "right", off_by(0), 1).await;
     let target = create(&right, "shop").await;
     for (name, off, dir) in [("ahead", MINUTE as i64, &dirs[1]), ("behind", -(MINUTE as i64), &dirs[2])] {
-        let wrong = start(&servers, dir.path(), name, clock(off), 1).await;
+        let wrong = start(&servers, dir.path(), name, off_by(off), 1).await;
         let refused = insert(&wrong, target, 1).await;
         assert!(matches!(refused, Err(SubmitError::ClockUnsure(_))), "{name}: {refused:?}");
         assert!(wrong.clock_unsure().is_some(), "{name}");

@@ -3,27 +3,13 @@
 use crate::nats::Servers;
 use crate::patience::PATIENCE;
 use crate::store_support::{entries, options};
-use cuckood::clock::{Clock, ClockLimits, ClockUnsure, Evidence, SystemTime, TimeSource};
-use cuckood::domain::{Settings, Timestamp};
+use cuckood::clock::{Clock, ClockLimits, ClockUnsure, Evidence, system_reading};
+use cuckood::domain::{ClockReading, Settings};
 use cuckood::engine::{ClusterOptions, Engine, EngineOptions, JournalOptions, Status};
 use cuckood::journal::{Durability, NatsJournal, NatsOptions};
 use cuckood::store::Store;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
-
-/// The system's clock, so many seconds ahead.
-struct Ahead(AtomicU64);
-
-impl TimeSource for Ahead {
-    fn wall(&self) -> Timestamp {
-        SystemTime.wall().plus_seconds(self.0.load(Ordering::Relaxed))
-    }
-
-    fn monotonic(&self) -> Duration {
-        SystemTime.monotonic()
-    }
-}
 
 /// Fifty minutes are no jump that a node by itself would notice.
 #[test]
@@ -36,13 +22,18 @@ fn what_a_start_logs_is_not_stamped_by_a_clock_that_is_ahead() {
         ..NatsOptions::new("", "ahead", node)
     };
     let (dir, other_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let time = Arc::new(Ahead(AtomicU64::new(3_000)));
+    let seconds_ahead = Arc::new(AtomicU64::new(3_000));
+    let ahead = seconds_ahead.clone();
+    let clock = move || {
+        let ClockReading { wall, uptime } = system_reading();
+        ClockReading { wall: wall.plus_seconds(ahead.load(Ordering::Relaxed)), uptime }
+    };
     let mut engine_options = EngineOptions::new(dir.path())
         .on_shared_journal(JournalOptions::Nats(Box::new(join("ahead"))), ClusterOptions::default());
     engine_options.store = options(Durability::Fsync);
     // A start logs that.
     engine_options.settings = Settings { filters_max: 7, ..Settings::default() };
-    let engine = Engine::start(engine_options, Clock::new(time.clone(), ClockLimits::default()));
+    let engine = Engine::start(engine_options, Clock::new(clock, ClockLimits::default()));
     assert_eq!(runtime.block_on(engine.recovered()), Status::Ready);
     assert!(matches!(engine.clock_unsure(), Some(ClockUnsure { evidence: Evidence::Log, .. })));
 
@@ -50,7 +41,7 @@ fn what_a_start_logs_is_not_stamped_by_a_clock_that_is_ahead() {
     let mut other = NatsJournal::open(store, &join("other")).unwrap();
     let logged = entries(&mut other, 0).unwrap();
     assert_eq!(logged.len(), 1);
-    assert!(logged[0].proposal.at < SystemTime.wall().plus_seconds(1_000));
-    time.0.store(0, Ordering::Relaxed);
+    assert!(logged[0].proposal.at < system_reading().wall.plus_seconds(1_000));
+    seconds_ahead.store(0, Ordering::Relaxed);
     runtime.block_on(engine.shutdown());
 }

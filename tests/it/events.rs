@@ -1,6 +1,7 @@
 //! The log of events: many events, over restarts, removal and damage. What commands report is tested with random logs in `restores`,
 //! and through HTTP in `contract`.
 
+use crate::memory_log::MemoryLog;
 use crate::store_support::{CLOCK, append, open, open_journal, options};
 use cuckood::clock::{Clock, ClockLimits};
 use cuckood::domain::{
@@ -11,17 +12,16 @@ use cuckood::engine::RunningSnapshot;
 use cuckood::engine::event_log::{EventLog, EventsFound};
 use cuckood::engine::recovery::{RecoveryError, load, recover};
 use cuckood::engine::{
-    Engine, EngineOptions, EventsError, JournalOptions, NumberedEvent, Status as EngineStatus, archive,
-    restore, verify,
+    Engine, EngineOptions, EventsError, NumberedEvent, Status as EngineStatus, archive, restore, verify,
 };
 use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
-use cuckood::journal::{Durability, MemoryLog};
+use cuckood::journal::Durability;
 use cuckood::state::State;
 use cuckood::store::{EventPack, Manifest, Store, StoreError};
 use proptest::prelude::*;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const DAY: u64 = 86_400;
 
@@ -122,7 +122,7 @@ impl Life {
             RunningSnapshot::begin(&store, &mut self.state, &mut self.events, latest, Vec::new(), now)
                 .unwrap();
         while !running.is_whole() {
-            running.write(&store, 1 << 30, Instant::now() + Duration::from_secs(600)).unwrap();
+            running.write(&store, 1 << 30, Duration::MAX).unwrap();
         }
         self.latest = Some(running.finish(&store).unwrap());
     }
@@ -262,7 +262,7 @@ fn what_is_all_over_goes_and_numbers_go_on() {
 #[test]
 fn events_take_no_more_room_than_they_may() {
     let mut life = Life::new();
-    life.events.limit(200_000);
+    life.events.room_bytes = 200_000;
     for _ in 0..20 {
         life.redeem(300);
         // Longer than a tree lasts.
@@ -351,7 +351,7 @@ async fn damage_among_events_is_found() {
     assert!(first.last() + 1 < final_pack.first, "there are at least three");
 
     // A pack that says something else, as a whole pack would.
-    let mut forged = EventPack::empty(final_pack.first, final_pack.previous, final_pack.since);
+    let mut forged = EventPack::empty(final_pack.first, final_pack.previous);
     for (_, event) in final_pack.events() {
         let mut event = event.to_vec();
         *event.last_mut().unwrap() ^= 1;
@@ -465,7 +465,7 @@ async fn nodes_of_one_log_tell_the_same() {
     let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let nodes = directories.each_ref().map(|directory| {
         let mut options = EngineOptions::new(directory.path());
-        options.journal = JournalOptions::Memory(log.clone());
+        options.journal = log.options();
         options.store.free_space_min_bytes = 0;
         options.store.ballast_bytes = 0;
         Engine::start(options, Clock::system(ClockLimits::default()))

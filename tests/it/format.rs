@@ -8,17 +8,22 @@ use crate::store_support::{CLOCK, append, entries, open_journal, options, propos
 use cuckood::domain::{Command, Event, Happened, Proposal, SectionId, Seq, Timestamp};
 use cuckood::engine::{archive, restore};
 use cuckood::journal::{Durability, Journal};
-use cuckood::store::{EventPack, EventTree, Store, StoreOptions};
+use cuckood::store::{EventPack, EventSize, EventTree, Store, StoreOptions};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const KEY: SectionId = SectionId { owner: 5, part: 6 };
 
-const EVENTS: EventTree = EventTree { first: 1, after: Timestamp(8), since: Timestamp(9) };
+const EVENTS: EventTree = EventTree {
+    first: 1,
+    since: Timestamp(9),
+    until: Timestamp(11),
+    before: EventSize { events: 0, bytes: 0 },
+};
 
 fn pack() -> EventPack {
-    let mut pack = EventPack::empty(1, 0, Timestamp(9));
+    let mut pack = EventPack::empty(1, 0);
     for (at, what) in [(9, Happened::TurnedBack { redemptions: 1, holds: 2 }), (10, Happened::Restored)] {
         let mut bytes = Vec::new();
         Event { at: Timestamp(at), by: Some("shop".into()), what }.encode(&mut bytes);

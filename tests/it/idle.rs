@@ -1,13 +1,13 @@
 //! What is due by itself happens though no command comes, and everybody is told.
 
+use crate::memory_log::MemoryLog;
 use cuckood::clock::{Clock, ClockLimits};
 use cuckood::domain::{
     Command, Digests, Happened, Kind, Name, Outcome, Redemption, RedemptionStep, Reference, Sizing, Spec,
     Target, Window,
 };
-use cuckood::engine::{Engine, EngineOptions, JournalOptions, Status};
+use cuckood::engine::{Engine, EngineOptions, Status};
 use cuckood::filter::{Digest, Growth, Mode};
-use cuckood::journal::MemoryLog;
 use futures_util::FutureExt;
 use tempfile::TempDir;
 
@@ -18,7 +18,7 @@ async fn start(log: Option<&MemoryLog>) -> (Engine, TempDir) {
     options.store.ballast_bytes = 0;
     options.store.cache_bytes = 8 << 20;
     if let Some(log) = log {
-        options.journal = JournalOptions::Memory(log.clone());
+        options.journal = log.options();
     }
     let engine = Engine::start(options, Clock::system(ClockLimits::default()));
     assert_eq!(engine.recovered().await, Status::Ready);
@@ -41,7 +41,8 @@ async fn hold(engine: &Engine) -> Redemption {
     let Command::Create { id, .. } = creation else { unreachable!() };
     let (target, digest) = (Target(id), Digest(7));
     let insert = Command::Insert { target, digests: Digests(vec![digest]), if_absent: false, revive: false };
-    let (redemption, reference) = (cuckood::domain::RedemptionId::random(), Reference::new("order").unwrap());
+    let (redemption, reference) =
+        (cuckood::domain::RedemptionId(cuckood::engine::random()), Reference::new("order").unwrap());
     engine.submit(creation, None).await.unwrap();
     engine.submit(insert, None).await.unwrap();
     let hold = Command::Redeem { target, digest, redemption, reference, hold_seconds: 1 };

@@ -1,11 +1,12 @@
 //! One suite for every adapter of the journal, and what only the one on disk has to keep.
 
 use crate::conformance::CHECKS;
+use crate::memory_log::MemoryLog;
 use crate::store_support::{
     Positioned, append, entries, open, open_journal, open_journal_at, options, proposal,
 };
 use cuckood::domain::Seq;
-use cuckood::journal::{Delivery, Durability, Journal, MemoryLog, Ticket};
+use cuckood::journal::{Delivery, Durability, Journal, Ticket};
 use cuckood::store::Store;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};

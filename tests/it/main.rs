@@ -3,6 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, unreachable_pub)] // A failed `unwrap` fails the test; nothing here is public outside.
 
 mod allocations;
+mod clock;
 #[path = "../conformance/mod.rs"]
 mod conformance;
 mod contract;
@@ -23,7 +24,9 @@ mod idempotency;
 mod idle;
 mod images;
 mod journal;
+mod manual_time;
 mod memory;
+mod memory_log;
 mod open_pools;
 mod openapi;
 mod random_images;

@@ -126,7 +126,7 @@ impl<'a> Service<'a> {
     /// Goes on with the snapshot under way; once it is whole, it is restored and compared.
     fn write(&mut self, budget: u64) {
         let Some(mut running) = self.running.take() else { return };
-        running.write(self.store, budget, Instant::now() + Duration::from_secs(600)).unwrap();
+        running.write(self.store, budget, Duration::MAX).unwrap();
         if !running.is_whole() {
             self.running = Some(running);
             return;

@@ -1,14 +1,15 @@
 //! Engines over one log, as the nodes of a replicated one: each applies what the log says, whoever proposed it; and what is
 //! proposed may be committed late, or never be answered.
 
+use crate::manual_time::ManualTime;
+use crate::memory_log::MemoryLog;
 use crate::store_support::PATIENCE;
-use cuckood::clock::{Clock, ClockLimits, ManualTime};
+use cuckood::clock::{Clock, ClockLimits};
 use cuckood::domain::{
     Applied, Command, Digests, Forget, Kind, Name, Outcome, Seq, Sizing, Spec, Target, Timestamp, Window,
 };
-use cuckood::engine::{Engine, EngineOptions, EventsError, JournalOptions, Status, SubmitError};
+use cuckood::engine::{Engine, EngineOptions, EventsError, Status, SubmitError};
 use cuckood::filter::{Digest, Growth, Mode};
-use cuckood::journal::MemoryLog;
 use futures_util::future::join_all;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +40,7 @@ impl Node {
         adjust: impl FnOnce(&mut EngineOptions),
     ) -> Node {
         let mut options = EngineOptions::new(directory.path());
-        options.journal = JournalOptions::Memory(log.clone());
+        options.journal = log.options();
         options.store.free_space_min_bytes = 0;
         options.store.ballast_bytes = 0;
         options.store.cache_bytes = 8 << 20;
@@ -248,7 +249,7 @@ async fn a_shutdown_waits_for_what_was_proposed() {
 async fn on_a_full_disk_the_oldest_events_make_room() {
     let log = MemoryLog::new();
     let time = Arc::new(ManualTime::at(Timestamp(1_800_000_000_000)));
-    let clock = || Clock::new(time.clone(), ClockLimits::default());
+    let clock = || time.clock(ClockLimits::default());
     let node = Node::by(clock(), &log, |_| ()).await;
     let Node { engine, directory } = Node::by(clock(), &log, |_| ()).await;
     engine.shutdown().await;
@@ -278,7 +279,7 @@ async fn on_a_full_disk_the_oldest_events_make_room() {
 async fn nodes_forget_alike() {
     let log = MemoryLog::new();
     let times = [1_000_000_000, 1_000_002_000].map(|wall| Arc::new(ManualTime::at(Timestamp(wall))));
-    let clock = |time: &Arc<ManualTime>| Clock::new(time.clone(), ClockLimits::default());
+    let clock = |time: &Arc<ManualTime>| time.clock(ClockLimits::default());
     let nodes =
         [Node::by(clock(&times[0]), &log, |_| ()).await, Node::by(clock(&times[1]), &log, |_| ()).await];
     let (mode, growth, sizing) = (Mode::Compact, Growth::Auto, Sizing::ErrorRate(0.000_001));

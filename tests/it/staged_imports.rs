@@ -1,8 +1,9 @@
 //! Imports with `mode=replace`, beside which others write: what was accepted stands after the swap, what was refused has no
 //! effect, used codes stay used, and no command pays for all.
 
+use crate::manual_time::ManualTime;
 use crate::random_log::code;
-use cuckood::clock::{Clock, ClockLimits, ManualTime};
+use cuckood::clock::ClockLimits;
 use cuckood::domain::{
     Command, Digests, Ending, Entry, FilterId, Guards, ImportId, ImportMode, ImportState, ItemOutcome,
     KeyName, Kind, Name, Outcome, Proposal, RedemptionId, Reference, Refusal, Share, Sizing, Spec, Status,
@@ -393,10 +394,8 @@ async fn what_an_upload_built_that_died_with_its_process_goes_at_the_next_start(
             EngineOptions::new(dir.path()).on_local_journal(LocalOptions::at(Durability::Relaxed));
         options.store.free_space_min_bytes = 0;
         options.store.ballast_bytes = 0;
-        let engine = Engine::start(
-            options,
-            Clock::new(Arc::new(ManualTime::at(Timestamp(1_000))), ClockLimits::default()),
-        );
+        let engine =
+            Engine::start(options, Arc::new(ManualTime::at(Timestamp(1_000))).clock(ClockLimits::default()));
         engine.recovered().await;
         engine
     };

@@ -3,8 +3,7 @@
 use cuckood::domain::{ClockReading, Command, Digests, Entry, FilterId, Proposal, Seq, Target, Timestamp};
 use cuckood::filter::Digest;
 use cuckood::journal::{
-    Committed, Delivery, Durability, Journal, JournalError, LocalJournal, LocalOptions, MemoryJournal,
-    NatsJournal, Ticket,
+    Committed, Delivery, Durability, Journal, JournalError, LocalJournal, LocalOptions, NatsJournal, Ticket,
 };
 use cuckood::store::{Store, StoreError, StoreOptions};
 use std::path::Path;
@@ -62,12 +61,6 @@ pub trait Positioned: Journal {
 }
 
 impl Positioned for LocalJournal {
-    fn position(&self) -> Seq {
-        self.last()
-    }
-}
-
-impl Positioned for MemoryJournal {
     fn position(&self) -> Seq {
         self.last()
     }

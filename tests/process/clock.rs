@@ -1,8 +1,9 @@
 //! A data directory that a wrong clock has written in: the program tells it, once, and `repair clock` mends it.
 
+use crate::manual_time::ManualTime;
 use crate::program;
 use crate::service::Service;
-use cuckood::clock::{Clock, ClockLimits, ManualTime, SystemTime, TimeSource};
+use cuckood::clock::{ClockLimits, system_reading};
 use cuckood::domain::{
     Command as Change, Digests, Kind, Name, Outcome, Reference, Sizing, Spec, Status, Target,
 };
@@ -31,7 +32,7 @@ impl Past {
             .unwrap()
             .engine_options()
             .settings;
-        let engine = Engine::start(options, Clock::new(time.clone(), far()));
+        let engine = Engine::start(options, time.clock(far()));
         engine.recovered().await;
         let spec = Spec {
             capacity: 100,
@@ -61,7 +62,7 @@ impl Past {
     /// Redeems or holds a code; the redemption's path.
     async fn redeem(&self, code: &str, hold_seconds: u64) -> String {
         let digest = self.engine.find(Kind::Coupon, &Name::new("shop").unwrap()).unwrap().digest(code);
-        let redemption = cuckood::domain::RedemptionId::random();
+        let redemption = cuckood::domain::RedemptionId(cuckood::engine::random());
         let reference = Reference::new(&format!("order-{code}")).unwrap();
         let command = Change::Redeem { target: self.target, digest, redemption, reference, hold_seconds };
         let outcome = self.submit(command).await;
@@ -89,7 +90,7 @@ fn repair(data: &Path) -> String {
 async fn a_log_in_the_future_is_told_and_mended() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
-    let now = SystemTime.wall();
+    let now = system_reading().wall;
     let past = Past::new(&data, Timestamp(now.0 - 2 * DAY * 1_000)).await;
     let held = past.redeem("a", 7 * DAY).await;
     let used = past.redeem("b", 0).await;

@@ -16,6 +16,9 @@ mod events;
 mod full_disk;
 mod images;
 mod importing;
+#[path = "../it/manual_time.rs"]
+#[allow(dead_code)] // Shared by several test programs: each uses a part of it.
+mod manual_time;
 mod memory;
 mod panics;
 mod patience;

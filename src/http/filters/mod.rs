@@ -13,7 +13,7 @@ use crate::domain::{
     Command, Description, FilterId, ImageBody, ImageFault, ImageRecord, Kind, Name, Outcome, Refusal, Target,
     UploadId,
 };
-use crate::engine::ImageReader;
+use crate::engine::{ImageReader, random};
 use axum::extract::{Path, Request};
 use axum::response::Response;
 use http::{StatusCode, header};
@@ -273,7 +273,8 @@ async fn put_image(call: Call<Maintain>, kind: Kind, name: &str, request: Reques
         return Err(Code::AlreadyExists.into());
     }
     let pieces = api.reading.upload(request)?;
-    let (mut commands, id) = (Commands::new(api.engine.clone(), kind, by), UploadId::random());
+    let (mut commands, id) =
+        (Commands::new(api.engine.clone(), kind, by), UploadId(u128::from_le_bytes(random())));
     // In a separate task: a handler is dropped when its client disconnects, but what has come must still be given up.
     let upload = tokio::spawn(async move {
         let description = upload_image(pieces, &mut commands, id, kind, &name).await;

@@ -41,7 +41,7 @@ impl Acknowledged {
     }
 }
 
-/// The current record, and the slot for the next one.
+/// The newest record, and its slot.
 pub(super) struct AcknowledgedRecord {
     newest: Acknowledged,
     slot: u64,
@@ -49,33 +49,23 @@ pub(super) struct AcknowledgedRecord {
 }
 
 impl AcknowledgedRecord {
-    /// Reads the later of the two records. A directory that was never used has none, and gets its first.
+    /// Reads the later of the two records. A directory that was never used has none.
     ///
     /// # Errors
     /// [`StoreError::Damaged`] if the directory was used and neither record is intact.
     pub(super) fn load(store: &Store) -> Result<AcknowledgedRecord, StoreError> {
-        let boot = boot_id();
-        let mut newest: Option<(Acknowledged, u64)> = None;
+        let (nothing, boot) = (log::first_link(store), boot_id());
+        let first = (Acknowledged { last: nothing, synced: nothing }, 0);
+        let mut newest = store.is_new().then_some(first);
         for slot in 0..RECORD_SLOTS {
             let mut bytes = [0; FORMAT.payload_max + FRAME_BYTES];
             store.read_record(slot, &mut bytes)?;
             let found = Acknowledged::decode(&bytes, store.identity(), boot).map(|found| (found, slot));
             newest = [newest, found].into_iter().flatten().max_by_key(|(found, _)| found.last.seq);
         }
-        match newest {
-            Some((newest, slot)) => Ok(AcknowledgedRecord { newest, slot: (slot + 1) % RECORD_SLOTS, boot }),
-            None if store.is_new() => AcknowledgedRecord::first(store, boot),
-            None => Err(store.damaged("the file `acknowledged` holds no intact record")),
-        }
-    }
-
-    fn first(store: &Store, boot: u128) -> Result<AcknowledgedRecord, StoreError> {
-        let nothing = log::first_link(store);
-        let newest = Acknowledged { last: nothing, synced: nothing };
-        let mut record = AcknowledgedRecord { newest, slot: 0, boot };
-        record.note(store, nothing, true)?;
-        store.sync_record()?;
-        Ok(record)
+        let none = || store.damaged("the file `acknowledged` holds no intact record");
+        let (newest, slot) = newest.ok_or_else(none)?;
+        Ok(AcknowledgedRecord { newest, slot, boot })
     }
 
     /// The last position that was acknowledged.
@@ -87,9 +77,8 @@ impl AcknowledgedRecord {
     pub(super) fn note(&mut self, store: &Store, last: Link, is_synced: bool) -> Result<(), StoreError> {
         let synced = if is_synced { last } else { self.newest.synced };
         self.newest = Acknowledged { last, synced };
-        store.write_record(self.slot, &self.newest.encode(store.identity(), self.boot))?;
         self.slot = (self.slot + 1) % RECORD_SLOTS;
-        Ok(())
+        store.write_record(self.slot, &self.newest.encode(store.identity(), self.boot))
     }
 }
 
@@ -123,7 +112,7 @@ mod tests {
         let link = |seq| Link { seq: Seq(seq), checksum: 7 };
         {
             let store = open();
-            AcknowledgedRecord::load(&store).unwrap();
+            AcknowledgedRecord::load(&store).unwrap().note(&store, log::first_link(&store), true).unwrap();
             store.begin_use().unwrap();
         }
         for seq in 1..=5 {
@@ -135,7 +124,7 @@ mod tests {
         let newest = AcknowledgedRecord::load(&open()).unwrap();
         let path = dir.path().join("acknowledged");
         let mut bytes = std::fs::read(&path).unwrap();
-        bytes[(1 - newest.slot) as usize * RECORD_BYTES_MAX + 40] ^= 1;
+        bytes[newest.slot as usize * RECORD_BYTES_MAX + 40] ^= 1;
         std::fs::write(&path, &bytes).unwrap();
         assert_eq!(AcknowledgedRecord::load(&open()).unwrap().last(), link(4));
         // With both gone the directory is damaged, not new.

@@ -2,35 +2,40 @@
 //! of at most 64 KiB, or several. Each value is a frame, chained to the value before:
 //!
 //! ```text
-//! frame "cklg": Header (postcard)  a piece of the entries (postcard, joined over the parts of the commit)
+//! frame "cklg", kind 1 for the last value of a commit, otherwise 0: a piece of the commit
+//! commit: the number of its entries, then the entries (postcard)
 //! ```
 //!
 //! Reading verifies every value's checksum, and the chain of checksums.
 
-use crate::domain::Seq;
+use crate::domain::{Entry, Seq};
 use crate::frame::{FRAME_BYTES, Format, decode, encode};
+use crate::journal::decode_entries;
 use crate::store::backing::Change;
-use crate::store::{LOG_BASE_KEY, META_TREE, Store, StoreError, VALUE_BYTES_MAX, part_key, part_of_key};
+use crate::store::{
+    LOG_BASE_KEY, META_TREE, Removal, Store, StoreError, VALUE_BYTES_MAX, part_key, part_of_key,
+};
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use xxhash_rust::xxh3::xxh3_128;
 
 const FORMAT: Format = Format { magic: *b"cklg", version: 1, payload_max: VALUE_BYTES_MAX - FRAME_BYTES };
 
-/// Maximum size of the entries in one value, in bytes: the header takes less than the rest.
-const PIECE_BYTES_MAX: usize = FORMAT.payload_max - 32;
+/// The kind of a commit's last value.
+const LAST: u8 = 1;
 
-/// Maximum size of one group commit, in bytes.
-const COMMIT_BYTES_MAX: usize = PIECE_BYTES_MAX * u16::MAX as usize;
-
-/// What a value counts in its segment besides its bytes. It makes a segment hold 16,000 small commits, not 80,000: dropping ten of
+/// What a commit counts in its segment besides its bytes. It makes a segment hold 16,000 small commits, not 80,000: dropping ten of
 /// them takes sled some microseconds.
-const VALUE_ROOM_BYTES: u64 = 512;
+const COMMIT_ROOM_BYTES: u64 = 512;
+
+/// Bytes of entries that are read together.
+const READ_BYTES: usize = 1 << 20;
 
 const SEGMENT_PREFIX: &str = "log/";
 
-/// An end of the log: a position, and the checksum of the value that ends there.
+/// An end of the log: a position, and the checksum of the value that ends there; 0 if that is not known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Link {
     pub(super) seq: Seq,
@@ -38,66 +43,15 @@ pub(super) struct Link {
 }
 
 /// A group commit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Commit<'a> {
+struct Commit<'a> {
     /// Position of its first entry.
-    pub(super) first: Seq,
-    /// How many entries it has.
-    pub(super) entries: u32,
-    /// The entries.
-    pub(super) payload: &'a [u8],
-}
-
-impl Commit<'_> {
-    pub(super) fn last(&self) -> Seq {
-        Seq(self.first.0 + u64::from(self.entries) - 1)
-    }
-}
-
-/// What a value holds: a part of a group commit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-struct Header {
     first: Seq,
-    entries: u32,
-    part: u16,
-    parts: u16,
-}
-
-/// An intact value.
-struct Value<'a> {
-    header: Header,
+    /// How many entries it has.
+    count: u32,
+    /// The entries.
     payload: &'a [u8],
-    /// The end of the value before, if it is the one that this value was chained to.
-    before: u128,
-    checksum: u128,
-}
-
-impl<'a> Value<'a> {
-    /// Decodes the value stored under a key.
-    ///
-    /// # Errors
-    /// What is wrong with it.
-    fn decode(key: &[u8], value: &'a [u8]) -> Result<Value<'a>, String> {
-        let (frame, length) = match FORMAT.open(value) {
-            Ok(found) => found.ok_or("too short")?,
-            Err(error) => return Err(error.to_string()),
-        };
-        let decoded = postcard::take_from_bytes(frame.payload).ok().filter(|_| length == value.len());
-        let (header, payload): (Header, _) = decoded.ok_or("its header is bad")?;
-        let end = header.first.0.checked_add(header.entries.into());
-        if end.is_none() || header.entries == 0 || header.part >= header.parts {
-            return Err("its header contradicts itself".to_owned());
-        }
-        if part_of_key(key) != Some((header.first.0, header.part)) {
-            return Err("it is stored under the wrong key".to_owned());
-        }
-        Ok(Value { header, payload, before: frame.before, checksum: frame.checksum })
-    }
-
-    fn last(&self) -> Seq {
-        let Header { first, entries, .. } = self.header;
-        Commit { first, entries, payload: &[] }.last()
-    }
+    /// The end of the log with it.
+    end: Link,
 }
 
 /// The first positions of all segments, in order.
@@ -116,21 +70,6 @@ fn tree(first: Seq) -> String {
     format!("{SEGMENT_PREFIX}{:016x}", first.0)
 }
 
-/// The oldest segment's tree if all its entries are stored at or before `through`. The last segment always stays.
-pub(super) fn prunable(store: &Store, through: Seq) -> Option<String> {
-    match segments(store)[..] {
-        [oldest, next, ..] if next.0 <= through.0 + 1 => Some(tree(oldest)),
-        _ => None,
-    }
-}
-
-/// The beginning of the log: position 0, or that of the backup that was restored.
-pub(super) fn base(store: &Store) -> Result<Link, StoreError> {
-    let mut bytes = Vec::new();
-    store.run(store.backing().read(META_TREE, LOG_BASE_KEY, &mut bytes))?;
-    decode(&bytes).ok_or_else(|| store.damaged("tree meta: log-base is missing"))
-}
-
 /// Moves the beginning of a new directory's log behind a position.
 pub(super) fn set_base(store: &Store, seq: Seq) -> Result<(), StoreError> {
     let base = Link { seq, ..first_link(store) };
@@ -142,261 +81,304 @@ pub(super) fn first_link(store: &Store) -> Link {
     Link { seq: Seq(0), checksum: xxh3_128(store.identity()) }
 }
 
-/// The end of the log, where the next commit goes.
-pub(super) struct Tail {
-    link: Link,
-    /// The segment that is written to, and how full it is; `None` if a new one must begin.
-    segment: Option<(Seq, u64)>,
+/// What precedes a segment; the checksum is not known.
+fn before(segment: Seq) -> Link {
+    Link { seq: Seq(segment.0.saturating_sub(1)), checksum: 0 }
 }
 
-impl Tail {
-    /// Finds the end of the log, and drops an incomplete commit that was never acknowledged.
+/// The log of a store.
+pub(super) struct Log {
+    store: Arc<Store>,
+    /// The first positions of all segments, in order.
+    segments: Vec<Seq>,
+    /// Its end, where the next commit goes.
+    end: Link,
+    /// How full the last segment is.
+    filled: u64,
+    /// Where the last read stopped.
+    read_to: Option<Link>,
+    /// The segment that is being removed.
+    removal: Option<Removal>,
+}
+
+impl Log {
+    /// Opens the log, and walks from the acknowledged position's segment on to the end. Drops an incomplete last commit that was never
+    /// acknowledged.
     ///
     /// # Errors
     /// [`StoreError::Damaged`] if the log ends before the acknowledged position, or differs from what was acknowledged there.
-    pub(super) fn find(store: &Store, acknowledged: Link) -> Result<Tail, StoreError> {
-        let mut tail = Tail { link: base(store)?, segment: None };
-        'segments: for first in segments(store).into_iter().rev() {
-            let tree = tree(first);
-            while let Some(key) = store.run(store.backing().last_key(&tree, None))? {
-                let position = part_of_key(&key).map_or(0, |(position, _)| position);
-                match last_commit(store, &tree, &key)? {
-                    Ok(link) => {
-                        let mut filled = 0;
-                        scan(store, &tree, &[], |_, value| filled += room(value))?;
-                        tail = Tail { link, segment: Some((first, filled)) };
-                        break 'segments;
-                    }
-                    Err(why) if position <= acknowledged.seq.0 => {
-                        let what =
-                            format!("tree {tree}, position {position}: the log's last value is bad ({why})");
-                        return Err(store.damaged(what));
-                    }
-                    Err(why) => {
-                        tracing::warn!(tree, position, why, "dropping a commit that was never acknowledged");
-                        let mut changes = Vec::new();
-                        let from = part_key(position, 0);
-                        scan(store, &tree, &from, |key, _| changes.push(Change::Remove(key.to_vec())))?;
-                        store.write(&tree, changes)?;
-                    }
+    pub(super) fn open(store: Arc<Store>, acknowledged: Link) -> Result<Log, StoreError> {
+        let mut bytes = Vec::new();
+        store.run(store.backing().read(META_TREE, LOG_BASE_KEY, &mut bytes))?;
+        let end: Link = decode(&bytes).ok_or_else(|| store.damaged("tree meta: log-base is missing"))?;
+        let segments = segments(&store);
+        let mut log = Log { store, segments, end, filled: 0, read_to: None, removal: None };
+        let from = log.find(acknowledged.seq).unwrap_or(0);
+        if let Some(first) = log.segments.get(from).filter(|first| **first != end.seq.next()) {
+            log.end = before(*first);
+        }
+        for index in from..log.segments.len() {
+            let (segment, mut end, mut filled) = (log.segments[index], log.end, 0);
+            let walked = log.walk(segment, &mut end, |commit| {
+                filled += commit.payload.len() as u64 + COMMIT_ROOM_BYTES;
+                let is_acknowledged = commit.first <= acknowledged.seq && acknowledged.seq <= commit.end.seq;
+                match is_acknowledged && commit.end != acknowledged {
+                    true => Err("this is not what was acknowledged".to_owned()),
+                    false => Ok(true),
                 }
+            })?;
+            if let Err(why) = walked {
+                if end.seq < acknowledged.seq || index + 1 < log.segments.len() {
+                    return Err(log.store.damaged(why));
+                }
+                log.drop_incomplete(segment, end.seq.next(), &why)?;
             }
+            (log.end, log.filled) = (end, filled);
         }
-        let (end, last) = (tail.link.seq, acknowledged.seq.0);
-        if end < acknowledged.seq {
+        let (end, last) = (log.end.seq.0, acknowledged.seq.0);
+        if end < last || log.end.checksum == 0 {
             let what = format!(
-                "the log ends at position {}, but position {last} was acknowledged: its tail is lost",
-                end.0
+                "the log ends at position {end}, but position {last} was acknowledged: its tail is lost"
             );
-            return Err(store.damaged(what));
+            return Err(log.store.damaged(what));
         }
-        if end == acknowledged.seq && tail.link != acknowledged {
-            let what = format!("position {last} of the log is not what was acknowledged there");
-            return Err(store.damaged(what));
-        }
-        Ok(tail)
+        Ok(log)
     }
 
-    pub(super) fn link(&self) -> Link {
-        self.link
+    /// Drops what is stored of a commit that was never acknowledged. Only the last commit can be incomplete: if more follows, the log is
+    /// damaged.
+    fn drop_incomplete(&self, segment: Seq, position: Seq, why: &str) -> Result<(), StoreError> {
+        let (tree, mut changes, mut is_last) = (tree(segment), Vec::new(), true);
+        self.store.run(self.store.backing().scan(&tree, &part_key(position.0, 0), &mut |key, _| {
+            is_last &= part_of_key(key).is_some_and(|(found, _)| found == position.0);
+            changes.push(Change::Remove(key.to_vec()));
+            ControlFlow::Continue(())
+        }))?;
+        if !is_last {
+            return Err(self.store.damaged(why));
+        }
+        tracing::warn!(why, "dropping a commit that was never acknowledged");
+        self.store.write(&tree, changes)
     }
 
-    /// Appends a commit of at least one entry, in a new segment if the last one holds `segment_bytes`. It is not durable yet.
-    pub(super) fn append(
-        &mut self,
-        store: &Store,
-        segment_bytes: u64,
-        entries: u32,
-        payload: &[u8],
-    ) -> Result<(), StoreError> {
-        if payload.len() > COMMIT_BYTES_MAX {
-            return Err(StoreError::Misuse(format!("a commit of {} bytes", payload.len())));
-        }
-        let commit = Commit { first: self.link.seq.next(), entries, payload };
-        let (segment, mut filled) = match self.segment {
-            Some((first, filled)) if filled < segment_bytes => (first, filled),
-            _ => (commit.first, 0),
+    /// Passes the commits of a segment after `at` to `visit`, oldest first, until that returns `false`. Moves `at` along. The inner result
+    /// is the last one of `visit`, or what is wrong with the commit after `at`.
+    fn walk(
+        &self,
+        segment: Seq,
+        at: &mut Link,
+        mut visit: impl FnMut(Commit<'_>) -> Result<bool, String>,
+    ) -> Result<Result<bool, String>, StoreError> {
+        let (tree, from) = (tree(segment), part_key(at.seq.next().0, 0));
+        let (mut checksum, mut bytes, mut part, mut walked) = (at.checksum, Vec::new(), 0, Ok(true));
+        let mut step = |key: &[u8], value: &[u8]| {
+            let (first, opened) = (at.seq.next(), FORMAT.open(value).map_err(|error| error.to_string())?);
+            let (frame, length) = opened.ok_or("it is too short")?;
+            if part_of_key(key) != Some((first.0, part)) || length != value.len() {
+                return Err(format!("a gap, part {part} is missing"));
+            }
+            if checksum != 0 && checksum != frame.before {
+                return Err("the chain of checksums is broken".to_owned());
+            }
+            bytes.extend_from_slice(frame.payload);
+            (checksum, part) = (frame.checksum, part + 1);
+            if frame.kind != LAST {
+                return Ok(true);
+            }
+            let (count, payload): (u32, _) =
+                postcard::take_from_bytes(&bytes).map_err(|error| error.to_string())?;
+            let end = Link { seq: Seq(at.seq.0 + u64::from(count)), checksum };
+            let goes_on = visit(Commit { first, count, payload, end })?;
+            (*at, part) = (end, 0);
+            bytes.clear();
+            Ok(goes_on)
         };
-        let (mut checksum, mut changes, mut written) = (self.link.checksum, Vec::new(), 0);
-        let parts = payload.len().div_ceil(PIECE_BYTES_MAX).max(1) as u16;
-        for part in 0..parts {
-            let rest = &payload[usize::from(part) * PIECE_BYTES_MAX..];
-            let mut bytes = encode(&Header { first: commit.first, entries, part, parts });
-            bytes.extend_from_slice(&rest[..rest.len().min(PIECE_BYTES_MAX)]);
-            let mut value = Vec::new();
-            checksum = FORMAT.seal(0, checksum, &bytes, &mut value);
-            filled += room(&value);
-            written += value.len() as u64;
-            changes.push(Change::Put(part_key(commit.first.0, part).to_vec(), value));
+        let scanned = self.store.backing().scan(&tree, &from, &mut |key, value| {
+            walked = step(key, value);
+            if walked == Ok(true) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        self.store.run(scanned)?;
+        if part > 0 && walked == Ok(true) {
+            walked = Err("it ends inside the commit".to_owned());
         }
-        store.write(&tree(segment), changes)?;
-        store.wal_bytes_written.fetch_add(written, Relaxed);
-        self.segment = Some((segment, filled));
-        self.link = Link { seq: commit.last(), checksum };
+        Ok(walked.map_err(|why| format!("tree {tree}, position {}: {why}", at.seq.next().0)))
+    }
+
+    /// The segment that a position belongs to.
+    fn find(&self, position: Seq) -> Option<usize> {
+        self.segments.iter().rposition(|first| *first <= position)
+    }
+
+    /// Where the next commit goes.
+    pub(super) fn end(&self) -> Link {
+        self.end
+    }
+
+    /// The first position that can be read; the one after the end if there is none.
+    pub(super) fn first(&self) -> Seq {
+        self.segments.first().copied().unwrap_or(self.end.seq.next())
+    }
+
+    /// Appends a commit of so many entries, at least one, in a new segment if the last one holds `segment_bytes`. It is not durable yet.
+    pub(super) fn append(&mut self, count: u32, commit: &[u8], segment_bytes: u64) -> Result<(), StoreError> {
+        let (first, pieces) = (self.end.seq.next(), commit.chunks(FORMAT.payload_max));
+        let Ok(last) = u16::try_from(pieces.len() - 1) else {
+            return Err(StoreError::Misuse(format!("a commit of {} bytes", commit.len())));
+        };
+        let (mut checksum, mut changes, mut written) = (self.end.checksum, Vec::new(), 0);
+        for (part, piece) in (0..=last).zip(pieces) {
+            let mut value = Vec::new();
+            let kind = if part == last { LAST } else { 0 };
+            checksum = FORMAT.seal(kind, checksum, piece, &mut value);
+            written += value.len() as u64;
+            changes.push(Change::Put(part_key(first.0, part).to_vec(), value));
+        }
+        let is_full = self.segments.is_empty() || self.filled >= segment_bytes;
+        let segment = self.segments.last().copied().filter(|_| !is_full).unwrap_or(first);
+        self.store.write(&tree(segment), changes)?;
+        self.store.wal_bytes_written.fetch_add(written, Relaxed);
+        if is_full {
+            self.segments.push(segment);
+            self.filled = 0;
+        }
+        self.filled += written + COMMIT_ROOM_BYTES;
+        self.end = Link { seq: Seq(self.end.seq.0 + u64::from(count)), checksum };
         Ok(())
     }
-}
 
-/// What a value counts in its segment, in bytes.
-fn room(value: &[u8]) -> u64 {
-    value.len() as u64 + VALUE_ROOM_BYTES
-}
-
-/// Passes a tree's keys and values from a key on to `sink`.
-fn scan(
-    store: &Store,
-    tree: &str,
-    from: &[u8],
-    mut sink: impl FnMut(&[u8], &[u8]),
-) -> Result<(), StoreError> {
-    store.run(store.backing().scan(tree, from, &mut |key, value| {
-        sink(key, value);
-        ControlFlow::Continue(())
-    }))
-}
-
-/// The end of the commit that the key belongs to, if the commit is complete.
-fn last_commit(store: &Store, tree: &str, key: &[u8]) -> Result<Result<Link, String>, StoreError> {
-    let Some((position, last_part)) = part_of_key(key) else { return Ok(Err("its key is bad".to_owned())) };
-    let (mut end, mut bytes) = (Err("it has no part".to_owned()), Vec::new());
-    for part in 0..=last_part {
-        bytes.clear();
-        let key = part_key(position, part);
-        if !store.run(store.backing().read(tree, &key, &mut bytes))? {
-            return Ok(Err("a part of it is missing".to_owned()));
-        }
-        end = Value::decode(&key, &bytes).and_then(|value| {
-            let is_next = end.as_ref().map_or(part == 0, |end: &Link| end.checksum == value.before);
-            match is_next && value.header.parts == last_part + 1 {
-                true => Ok(Link { seq: value.last(), checksum: value.checksum }),
-                false => Err("its parts don't belong together".to_owned()),
-            }
-        });
-        if end.is_err() {
-            break;
-        }
-    }
-    Ok(end)
-}
-
-/// Streams the commits that reach beyond `after`, oldest first, until the sink stops it or the log ends. Returns the end of
-/// the last commit that was read. Passed as `known` to the next call, it saves a walk from the beginning of the segment.
-///
-/// # Errors
-/// [`StoreError::Damaged`] for a gap, a broken chain, a bad value or an end before the acknowledged position. Errors of the
-/// sink are passed on.
-pub(super) fn read<E: From<StoreError>>(
-    store: &Store,
-    acknowledged: Link,
-    after: Seq,
-    known: Option<Link>,
-    mut sink: impl FnMut(Commit<'_>, Link) -> Result<ControlFlow<()>, E>,
-) -> Result<Link, E> {
-    let segments = segments(store);
-    let find = |position: Seq| segments.iter().rposition(|first| *first <= position);
-    let within = find(after.next()).map(|at| segments[at]);
-    let base = base(store)?;
-    let first = within.or(segments.first().copied()).unwrap_or(base.seq.next());
-    let known =
-        known.filter(|known| known.seq <= after && within.is_some_and(|segment| segment <= known.seq.next()));
-    let mut walk = match known {
-        Some(link) => Walk { store, acknowledged, link, is_chained: true },
-        None if first > after.next() => {
-            let (first, wanted) = (first.0, after.next().0);
-            let what = format!("the log begins at position {first}, but position {wanted} is needed");
-            return Err(store.damaged(what).into());
-        }
-        None if first == base.seq.next() => Walk { store, acknowledged, link: base, is_chained: true },
-        None => {
-            let link = Link { seq: Seq(first.0.saturating_sub(1)), checksum: 0 };
-            Walk { store, acknowledged, link, is_chained: false }
-        }
-    };
-    let mut taken = walk.link;
-    // Without a segment there is nothing to read; the check below decides whether there should be one.
-    let start = find(walk.link.seq.next()).unwrap_or(segments.len());
-    for first in &segments[start..] {
-        let flow = walk.segment(*first, |commit, link| {
-            if commit.last() > after && sink(commit, link)?.is_break() {
-                return Ok(ControlFlow::Break(()));
-            }
-            taken = link;
-            Ok::<_, E>(ControlFlow::Continue(()))
-        })?;
-        if flow.is_break() {
-            return Ok(taken);
-        }
-    }
-    let (end, needed) = (walk.link.seq, acknowledged.seq.max(after));
-    if end < needed {
-        let what = format!("the log ends at position {}, but {} is needed", end.0, needed.0);
-        return Err(store.damaged(what).into());
-    }
-    Ok(walk.link)
-}
-
-/// A walk along the chain.
-struct Walk<'a> {
-    store: &'a Store,
-    /// The last acknowledged position: the log must hold it unchanged.
-    acknowledged: Link,
-    link: Link,
-    /// Whether the checksum of `link` is known. That before a segment's first value isn't, unless the log begins there.
-    is_chained: bool,
-}
-
-impl Walk<'_> {
-    /// Reads the rest of a segment.
-    fn segment<E: From<StoreError>>(
-        &mut self,
-        first: Seq,
-        mut sink: impl FnMut(Commit<'_>, Link) -> Result<ControlFlow<()>, E>,
-    ) -> Result<ControlFlow<()>, E> {
-        let (store, acknowledged, tree) = (self.store, self.acknowledged, tree(first));
-        let from = part_key(self.link.seq.next().0, 0);
-        let (mut payload, mut next_part) = (Vec::new(), 0);
-        let mut outcome = Ok(ControlFlow::Continue(()));
-        let mut step = |key: &[u8], bytes: &[u8]| -> Result<ControlFlow<()>, E> {
-            let bad = |why: String| {
-                let position = part_of_key(key).map_or(0, |(position, _)| position);
-                store.damaged(format!("tree {tree}, position {position}: {why}"))
-            };
-            let value = Value::decode(key, bytes).map_err(bad)?;
-            let (header, position) = (value.header, self.link.seq.next());
-            if header.part != next_part || header.first != position {
-                let why = format!("a gap, part {next_part} of position {} is missing", position.0);
-                return Err(bad(why).into());
-            }
-            if self.is_chained && value.before != self.link.checksum {
-                return Err(bad("the chain of checksums is broken".to_owned()).into());
-            }
-            (self.is_chained, self.link.checksum) = (true, value.checksum);
-            payload.extend_from_slice(value.payload);
-            next_part += 1;
-            if next_part < header.parts {
-                return Ok(ControlFlow::Continue(()));
-            }
-            self.link.seq = value.last();
-            if self.link.seq == acknowledged.seq && self.link != acknowledged {
-                return Err(bad("this is not what was acknowledged".to_owned()).into());
-            }
-            next_part = 0;
-            let commit = Commit { first: header.first, entries: header.entries, payload: &payload };
-            let flow = sink(commit, self.link)?;
-            payload.clear();
-            Ok(flow)
+    /// Reads entries after `after`, up to the known end at most. What a failed append has left behind the end is for the next start to
+    /// judge.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] for a gap, a broken chain, a bad value or another end than the known one.
+    pub(super) fn read(&mut self, after: Seq) -> Result<Vec<Entry>, StoreError> {
+        // Saves a walk from the beginning of the segment.
+        let known = self.read_to.filter(|to| to.seq <= after && self.find(to.seq.next()).is_some());
+        let Some(from) = self.find(known.map_or(after, |to| to.seq).next()) else {
+            let (first, needed) = (self.first().0, after.next().0);
+            let what = format!("the log begins at position {first}, but position {needed} is needed");
+            return Err(self.store.damaged(what));
         };
-        let scanned = store.backing().scan(&tree, &from, &mut |key, bytes| {
-            outcome = step(key, bytes);
-            outcome.as_ref().map_or(ControlFlow::Break(()), |flow| *flow)
-        });
-        let flow = outcome?;
-        store.run(scanned)?;
-        if next_part != 0 {
-            let position = self.link.seq.next().0;
-            let what = format!("tree {tree}: it ends inside the commit at position {position}");
-            return Err(store.damaged(what).into());
+        let (end, mut at) = (self.end, known.unwrap_or(before(self.segments[from])));
+        let (mut entries, mut bytes, mut goes_on) = (Vec::new(), 0, true);
+        for &segment in &self.segments[from..] {
+            let walked = self.walk(segment, &mut at, |commit| {
+                if commit.end.seq >= end.seq && commit.end != end {
+                    return Err("the log does not end as it did when it was opened".to_owned());
+                }
+                if commit.end.seq <= after {
+                    return Ok(true);
+                }
+                bytes += commit.payload.len();
+                let read = decode_entries(commit.first, commit.count.into(), commit.payload)?;
+                entries.extend(read.into_iter().filter(|entry| entry.seq > after));
+                Ok(commit.end != end && bytes < READ_BYTES)
+            })?;
+            goes_on = walked.map_err(|why| self.store.damaged(why))?;
+            if !goes_on {
+                break;
+            }
         }
-        Ok(flow)
+        if goes_on {
+            let what = format!("the log ends at position {}, but {} is needed", at.seq.0, after.next().0);
+            return Err(self.store.damaged(what));
+        }
+        self.read_to = Some(at);
+        Ok(entries)
+    }
+
+    /// Removes a little of the oldest segment if all its entries are stored at or before `through`: reads or drops about `budget` bytes.
+    /// The last segment with entries always stays. Returns whether there was anything to do.
+    pub(super) fn prune(&mut self, through: Seq, budget: u64) -> Result<bool, StoreError> {
+        let is_needless = |next: &Seq| *next <= through.next() && *next <= self.end.seq;
+        if self.removal.is_none() && self.segments.get(1).is_some_and(is_needless) {
+            self.removal = Some(Removal::new(tree(self.segments.remove(0))));
+        }
+        let Some(removal) = &mut self.removal else { return Ok(false) };
+        if !removal.step(&self.store, budget)? {
+            self.removal = None;
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{Command, Proposal, Timestamp};
+    use crate::store::StoreOptions;
+
+    const SEGMENT_BYTES: u64 = 64 << 10;
+
+    fn store(dir: &tempfile::TempDir) -> Arc<Store> {
+        let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
+        Arc::new(Store::open(dir.path(), &options).unwrap())
+    }
+
+    /// Appends a commit of so many entries.
+    fn append(log: &mut Log, count: u32) {
+        let proposal = Proposal::new(Timestamp(7), Command::Advance { buckets_max: 3 });
+        let commit =
+            (0..count).fold(encode(&count), |commit, _| postcard::to_extend(&proposal, commit).unwrap());
+        log.append(count, &commit, SEGMENT_BYTES).unwrap();
+    }
+
+    fn remove(store: &Store, segment: u64, position: u64, part: u16) {
+        store.write(&tree(Seq(segment)), vec![Change::Remove(part_key(position, part).to_vec())]).unwrap();
+    }
+
+    fn positions(log: &mut Log, after: u64) -> Vec<u64> {
+        log.read(Seq(after)).unwrap().iter().map(|entry| entry.seq.0).collect()
+    }
+
+    /// A commit of several values, the last of which is missing.
+    #[test]
+    fn incomplete_last_commit_is_dropped_unless_acknowledged() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(&dir);
+        let mut log = Log::open(store.clone(), first_link(&store)).unwrap();
+        append(&mut log, 3);
+        let acknowledged = log.end();
+        append(&mut log, 30_000);
+        let end = log.end();
+        remove(&store, 1, 4, 1);
+        assert!(matches!(Log::open(store.clone(), end), Err(StoreError::Damaged { .. })));
+        let mut log = Log::open(store.clone(), acknowledged).unwrap();
+        assert_eq!((log.end(), positions(&mut log, 0)), (acknowledged, vec![1, 2, 3]));
+        append(&mut log, 2);
+        let mut log = Log::open(store, acknowledged).unwrap();
+        assert_eq!(positions(&mut log, 1), [2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn commit_that_is_missing_before_another_is_damage() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(&dir);
+        let mut log = Log::open(store.clone(), first_link(&store)).unwrap();
+        let acknowledged = log.end();
+        for _ in 0..3 {
+            append(&mut log, 1);
+        }
+        remove(&store, 1, 2, 0);
+        assert!(matches!(Log::open(store, acknowledged), Err(StoreError::Damaged { .. })));
+    }
+
+    /// Otherwise nothing would tell any more where the log ends.
+    #[test]
+    fn segment_stays_while_the_next_one_is_empty() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(&dir);
+        let mut log = Log::open(store.clone(), first_link(&store)).unwrap();
+        append(&mut log, 30_000);
+        let acknowledged = log.end();
+        append(&mut log, 1);
+        remove(&store, 30_001, 30_001, 0);
+        let mut log = Log::open(store.clone(), acknowledged).unwrap();
+        assert_eq!(log.segments, [Seq(1), Seq(30_001)]);
+        assert!(!log.prune(Seq(30_000), u64::MAX).unwrap());
+        append(&mut log, 1);
+        while log.prune(Seq(30_000), u64::MAX).unwrap() {}
+        let mut log = Log::open(store, acknowledged).unwrap();
+        assert_eq!((log.first(), positions(&mut log, 30_000)), (Seq(30_001), vec![30_001]));
     }
 }

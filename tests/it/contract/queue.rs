@@ -1,9 +1,8 @@
 //! More writes than may wait: those that find no room are refused at once, the others wait for the journal.
 
 use super::service::Service;
-use cuckood::engine::JournalOptions;
+use crate::memory_log::MemoryLog;
 use cuckood::http::options::{HttpOptions, Timeouts};
-use cuckood::journal::MemoryLog;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use serde_json::json;
@@ -15,7 +14,7 @@ const ROOM: u64 = 4;
 #[tokio::test]
 async fn a_write_that_finds_the_queue_full_is_refused_and_the_others_are_not() {
     let log = MemoryLog::new();
-    let journal = Some(JournalOptions::Memory(log.clone()));
+    let journal = Some(log.options());
     let service =
         Service::on(journal, HttpOptions::default(), |setup| setup.queue_bytes_max = ROOM * 256).await;
     service.put("/v1/campaigns/c", json!({ "capacity": 1_000 })).await.json(201);
@@ -49,7 +48,7 @@ async fn a_write_that_finds_the_queue_full_is_refused_and_the_others_are_not() {
 #[tokio::test]
 async fn a_write_whose_outcome_is_not_known_in_time_is_told_so() {
     let log = MemoryLog::new();
-    let journal = Some(JournalOptions::Memory(log.clone()));
+    let journal = Some(log.options());
     let timeouts = Timeouts { request: Duration::from_millis(1), ..Timeouts::default() };
     let service = Service::on(journal, HttpOptions { timeouts, ..HttpOptions::default() }, |_| ()).await;
     log.hold();

@@ -1,10 +1,10 @@
 //! Redemptions: used, held, confirmed, cancelled, run out.
 
 use super::service::{Answer, Service, json as json_request, request};
+use crate::memory_log::MemoryLog;
 use axum::body::Body;
 use cuckood::engine::JournalOptions;
 use cuckood::http::options::HttpOptions;
-use cuckood::journal::MemoryLog;
 use http::Method;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -64,7 +64,7 @@ async fn a_redemption_is_repeatable_by_its_reference() {
 #[tokio::test]
 async fn refusals_are_logged_only_on_shared_logs() {
     refuse_on(None).await;
-    refuse_on(Some(JournalOptions::Memory(MemoryLog::new()))).await;
+    refuse_on(Some(MemoryLog::new().options())).await;
 }
 
 async fn refuse_on(journal: Option<JournalOptions>) {

@@ -1,10 +1,11 @@
 //! A service to send requests to: the HTTP service over an engine in a directory of its own, with time moved by hand.
 
 use super::document::Operation;
+use crate::manual_time::ManualTime;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use cuckood::access::Access;
-use cuckood::clock::{Clock, ClockLimits, ManualTime, TimeSource};
+use cuckood::clock::ClockLimits;
 use cuckood::domain::Timestamp;
 use cuckood::engine::{Durability, Engine, EngineOptions, JournalOptions, Status};
 use cuckood::http::options::{AuthOptions, HttpOptions};
@@ -72,7 +73,7 @@ impl Service {
         options: HttpOptions,
         time: Arc<ManualTime>,
     ) -> Self {
-        let engine = Engine::start(setup.clone(), Clock::new(time.clone(), ClockLimits::default()));
+        let engine = Engine::start(setup.clone(), time.clock(ClockLimits::default()));
         assert_eq!(engine.recovered().await, Status::Ready);
         let access = Access::new(&options.auth, &options.rate_limit, &options.guessing).unwrap();
         let (http, control) = cuckood::http::service(engine.clone(), Arc::new(access), options, |_| ());

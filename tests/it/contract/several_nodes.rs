@@ -2,17 +2,16 @@
 
 use super::imports::endless;
 use super::service::{Service, json as json_request, request};
+use crate::memory_log::MemoryLog;
 use axum::body::Body;
 use bytes::Bytes;
-use cuckood::engine::JournalOptions;
 use cuckood::http::options::HttpOptions;
-use cuckood::journal::MemoryLog;
 use http::Method;
 use serde_json::json;
 use tokio::sync::oneshot;
 
 async fn node(log: &MemoryLog) -> Service {
-    Service::on(Some(JournalOptions::Memory(log.clone())), HttpOptions::default(), |_| ()).await
+    Service::on(Some(log.options()), HttpOptions::default(), |_| ()).await
 }
 
 #[tokio::test]

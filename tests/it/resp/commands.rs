@@ -274,7 +274,7 @@ fn a_coupon_has_one_of_each_code_and_knows_which_are_used() {
     let redeemed = service.submit(Command::Redeem {
         target: Target(view.id),
         digest: view.digest("A"),
-        redemption: cuckood::domain::RedemptionId::random(),
+        redemption: cuckood::domain::RedemptionId(cuckood::engine::random()),
         reference: Reference::new("order-1").unwrap(),
         hold_seconds: 0,
     });

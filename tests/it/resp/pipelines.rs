@@ -1,9 +1,9 @@
 //! Commands that arrive together: answers in order, what belongs together done together, and the same as one by one.
 
 use super::service::{Service, Setup, eventually};
+use crate::memory_log::MemoryLog;
 use crate::redis_client::{Connection, Reply, encoded, line};
 use cuckood::domain::Kind;
-use cuckood::journal::MemoryLog;
 use cuckood::resp::RespOptions;
 use proptest::prelude::*;
 use std::cell::RefCell;

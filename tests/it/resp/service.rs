@@ -1,12 +1,14 @@
 //! A service for Redis clients on a port of its own, in a runtime of its own.
 
+use crate::manual_time::ManualTime;
+use crate::memory_log::MemoryLog;
 use crate::redis_client::Connection;
 use cuckood::access::{Access, AuthOptions, GuessingOptions, KeyOptions, RateLimitOptions, Scope};
 use cuckood::budget::Budget;
-use cuckood::clock::{Clock, ClockLimits, ManualTime};
+use cuckood::clock::ClockLimits;
 use cuckood::domain::{Applied, Command, Kind, Name, Timestamp};
-use cuckood::engine::{Durability, Engine, EngineOptions, FilterView, JournalOptions, Status};
-use cuckood::journal::{LocalOptions, MemoryLog};
+use cuckood::engine::{Durability, Engine, EngineOptions, FilterView, Status};
+use cuckood::journal::LocalOptions;
 use cuckood::resp::{self, RespOptions};
 use cuckood::socket::{Phase, Socket, Vitals};
 use prometheus_client::metrics::counter::Counter;
@@ -69,9 +71,9 @@ impl Service {
         options.store.free_space_min_bytes = 0;
         options.store.ballast_bytes = 0;
         options.store.cache_bytes = 8 << 20;
-        options.journal = setup.log.map(JournalOptions::Memory).unwrap_or(options.journal);
+        options.journal = setup.log.map_or(options.journal, |log| log.options());
         let time = Arc::new(ManualTime::at(BEGIN));
-        let engine = Engine::start(options, Clock::new(time.clone(), ClockLimits::default()));
+        let engine = Engine::start(options, time.clock(ClockLimits::default()));
         let access = Access::new(&setup.auth, &setup.rate_limit, &setup.guessing).unwrap();
         let access = Arc::new(access);
         let resp = resp::Service::new(engine.clone(), access.clone(), setup.resp);

@@ -1,8 +1,10 @@
-//! A journal in memory, for tests and models; it ends with the process. Engines that share its log see each other's entries, as
-//! the nodes of a replicated log do.
+//! A journal in memory; it ends with the process. Engines that share its log see each other's entries, as the nodes of a replicated log
+//! do.
 
-use super::{Committed, Delivery, Journal, JournalError, Ticket};
-use crate::domain::{Entry, Proposal, Seq};
+use crate::store_support::Positioned;
+use cuckood::domain::{Entry, Proposal, Seq};
+use cuckood::journal::{Committed, Delivery, Journal, JournalError, JournalOptions, OpenJournal, Ticket};
+use cuckood::store::Store;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -84,6 +86,11 @@ impl MemoryLog {
         self.shared.lock().held.as_ref().map_or(0, Vec::len)
     }
 
+    /// Options of an engine that joins this log.
+    pub fn options(&self) -> JournalOptions {
+        JournalOptions::Other(Arc::new(self.clone()))
+    }
+
     /// A new journal on this log.
     pub fn join(&self) -> MemoryJournal {
         let mut shared = self.shared.lock();
@@ -103,15 +110,15 @@ pub struct MemoryJournal {
     barrier: Option<Ticket>,
 }
 
-impl MemoryJournal {
-    /// The position of the last entry; 0 if there never was one.
-    pub fn last(&self) -> Seq {
-        self.log.shared.lock().last
+impl OpenJournal for MemoryLog {
+    fn open(&self, _: &Arc<Store>) -> Result<Box<dyn Journal>, JournalError> {
+        Ok(Box::new(self.join()))
     }
+}
 
-    /// The first position that can be read.
-    pub fn first_available(&self) -> Seq {
-        self.log.shared.lock().first()
+impl Positioned for MemoryJournal {
+    fn position(&self) -> Seq {
+        self.log.shared.lock().last
     }
 }
 

@@ -237,6 +237,10 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer, RecoveryError> {
         let _ = inner.replication.set(replication);
     }
     let recovered = recover(&store, &mut *journal, &mut report_progress(inner))?;
+    if let JournalOptions::Nats(nats) = &options.journal {
+        let (at, version) = (recovered.state.applied(), recovered.state.format());
+        JournalError::check_version(at, version, nats.understands)?;
+    }
     for manifest in &recovered.damaged {
         store.forget_snapshot(manifest)?;
     }

@@ -3,8 +3,7 @@
 use super::tell;
 use crate::clock::{Clock, ClockLimits};
 use crate::domain::Seq;
-use crate::engine::repair::{self, ClockRepair};
-use crate::store::StoreOptions;
+use crate::engine::{ClockRepair, repair_clock, skip_entry};
 use anyhow::{Context, bail};
 use std::path::PathBuf;
 
@@ -37,18 +36,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if !dir.join("format").exists() {
         bail!("{} is not a data directory: it has no file `format`", dir.display());
     }
-    let options = StoreOptions { free_space_min_bytes: 0, ..StoreOptions::default() };
-    let (clock, name) = (Clock::system(ClockLimits::default()), dir.display());
+    let (clock, name) = (Clock::system(ClockLimits::default()).reading(), dir.display());
     if let Args::Skip { entry, .. } = args {
-        let last = repair::skip(dir, &options, &clock, Seq(*entry))?.0;
+        let last = skip_entry(dir, clock.wall, Seq(*entry))?.0;
         tell(&format!("entry {entry} is skipped; its write has had no effect"));
         tell(&format!("{name}: a snapshot covers it, up to position {last}; the service can be started"));
         return Ok(());
     }
-    tell(&format!("the clock says {}, which is taken as right", clock.reading().wall));
-    tell(&told(&repair::clock(dir, &options, &clock)?));
+    tell(&format!("the clock says {}, which is taken as right", clock.wall));
+    tell(&told(&repair_clock(dir, clock)?));
     let unreadable = || format!("{name} was repaired, but can't be read now");
-    let again = repair::clock(dir, &options, &clock).with_context(unreadable)?;
+    let again = repair_clock(dir, clock).with_context(unreadable)?;
     if again.turned_back.is_some() {
         bail!("{}: its log ends at {:?}", unreadable(), again.logged);
     }
@@ -59,10 +57,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 fn told(repair: &ClockRepair) -> String {
     let Some(logged) = repair.logged else { return "the log is empty: nothing to repair".to_owned() };
     let last = format!("the last entry of the log was written at {logged}");
-    let Some(turned) = &repair.turned_back else {
+    let Some(Seq(entry)) = repair.turned_back else {
         return format!("{last}\nthat is not in the future: nothing to repair");
     };
-    let (entry, redemptions, holds) = (turned.seq.0, turned.redemptions, turned.holds);
+    let ClockRepair { redemptions, holds, .. } = repair;
     format!(
         "{last}\nentry {entry} turns the time back; nothing was removed from the log\n\
          {redemptions} redemptions from the future were moved back to now\n{holds} holds that had expired too soon are active again"

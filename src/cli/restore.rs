@@ -5,7 +5,7 @@ use super::serve::configuration;
 use super::{progress, tell};
 use crate::clock::{Clock, ClockLimits};
 use crate::domain::ClockReading;
-use crate::engine::{archive_directory, furthest, restore, restore_into_cluster};
+use crate::engine::{archive_directory, positions, restore, restore_into_cluster};
 use crate::store::StoreOptions;
 use anyhow::{Context, bail};
 use std::fs::File;
@@ -18,7 +18,7 @@ pub struct Args {
     /// alone, or the data directories of stopped nodes: the one that is furthest ahead is used.
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// Begin the log that the configuration names (`journal.kind = "nats"`); its stream must be absent, or empty. The nodes are started
+    /// Begin the log that the configuration names (`journal.kind = "nats"`); its stream must be absent. The nodes are started
     /// afterwards, each with an empty directory.
     #[arg(long)]
     pub into_cluster: bool,
@@ -61,11 +61,12 @@ fn into_cluster(args: &Args, clock: ClockReading) -> anyhow::Result<String> {
     let folder = |scratch: &Path| builder.tempdir_in(scratch);
     let folder = args.scratch.as_deref().map_or_else(|| builder.tempdir(), folder);
     let folder = folder.context(TEMPORARY)?;
-    let (source, positions) = furthest(&args.paths)?;
+    let positions = positions(&args.paths)?;
+    let source = positions.last().map_or(&args.paths[0], |(dir, _)| dir);
     let archive = folder.path().join("archive");
-    let file = if source.is_dir() { &archive } else { &source };
+    let file = if source.is_dir() { &archive } else { source };
     if source.is_dir() {
-        archive_directory(&source, &mut File::create(&archive).context(TEMPORARY)?)?;
+        archive_directory(source, &mut File::create(&archive).context(TEMPORARY)?)?;
     }
     let scratch = folder.path().join("unpacked");
     let last = restore_into_cluster(file, &scratch, &config.engine_options().journal, clock)?;

@@ -19,14 +19,13 @@ impl Config {
     pub fn engine_options(&self) -> EngineOptions {
         let defaults = EngineOptions::new(&self.storage.path);
         let defaults = match self.journal.kind {
-            JournalKind::Local => defaults.on_local_journal(LocalOptions {
+            JournalKind::Local => defaults.on(JournalOptions::Local(LocalOptions {
                 durability: self.storage.durability,
                 segment_bytes: self.storage.wal_segment.0,
-            }),
-            JournalKind::Nats => defaults.on_shared_journal(
-                JournalOptions::Nats(Box::new(self.nats.options(&self.cluster))),
-                self.cluster.options(),
-            ),
+            })),
+            JournalKind::Nats => {
+                defaults.on(JournalOptions::Nats(Box::new(self.nats.options(&self.cluster))))
+            }
         };
         EngineOptions {
             store: StoreOptions {
@@ -57,6 +56,7 @@ impl Config {
                 log_bytes_max: self.snapshots.log_max.0,
                 ..SnapshotOptions::default()
             },
+            cluster: self.cluster.options(),
             memory_max_bytes: self.limits.memory.0,
             events_room_bytes: self.events.room.0,
             queue_commands_max: self.limits.queue_commands.max(1),

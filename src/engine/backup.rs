@@ -4,7 +4,6 @@
 use super::request::Request;
 use super::{Engine, SubmitError};
 use crate::domain::{Chunk, FilterId, ImageBody, ImagePart, ImageSection};
-use crate::journal::Taken;
 use crate::state::Export;
 use crate::store::archive::{ArchiveWriter, IMAGE_PART_BYTES, ImageWriter, Piece};
 use crate::store::{Manifest, SectionRef, Store, StoreError};
@@ -134,23 +133,21 @@ impl Downloads {
         store: &Arc<Store>,
         filter: Option<FilterId>,
         token: Weak<()>,
-    ) -> Result<Option<(u64, Taken)>, SubmitError> {
+    ) -> Result<Option<(u64, Arc<Manifest>)>, SubmitError> {
         self.forget_abandoned();
         let is_backup = filter.is_none();
         if self.running.values().filter(|other| other.is_backup == is_backup).count() >= DOWNLOADS_MAX {
             return Err(SubmitError::Overloaded);
         }
         let Some(snapshot) = store.pin_newest().map_err(failed)? else { return Ok(None) };
-        let place = snapshot.place.clone();
-        let taken = Taken { seq: snapshot.seq, taken_at: snapshot.taken_at, place };
         let parts = match filter {
-            None => Some(archive(store, snapshot)),
-            Some(filter) => image(store, snapshot, filter).map_err(failed)?,
+            None => Some(archive(store, snapshot.clone())),
+            Some(filter) => image(store, snapshot.clone(), filter).map_err(failed)?,
         };
         let Some(parts) = parts else { return Ok(None) };
         self.begun += 1;
         self.running.insert(self.begun, Running { token, is_backup, parts });
-        Ok(Some((self.begun, taken)))
+        Ok(Some((self.begun, snapshot)))
     }
 
     /// The next parts of a download; none after the last one.

@@ -200,7 +200,8 @@ impl Sharer {
             *port = self.inner.options.journal.shared_snapshots()?;
         }
         let Some(port) = port else { return Ok(()) };
-        let newest = self.look_up(port)?;
+        let newest = port.list()?.into_iter().next();
+        self.inner.sharing.lock().newest = newest.as_ref().map(latest);
         self.keep_up_with(newest.as_ref())?;
         if !self.is_due(newest.as_ref(), is_asked) {
             return Ok(());
@@ -212,20 +213,6 @@ impl Sharer {
             Err(_) => sharing.failed += 1,
         }
         shared.map(drop)
-    }
-
-    /// Looks up the newest snapshot that is shared, and publishes it. One whose archive is gone does not count.
-    fn look_up(&self, port: &NatsSnapshots) -> Result<Option<SharedSnapshot>, JournalError> {
-        let newest = match port.list()?.into_iter().next() {
-            Some(newest) if port.has(&newest)? => Some(newest),
-            Some(newest) => {
-                tracing::warn!(newest.name, "archive of the newest shared snapshot is gone");
-                None
-            }
-            None => None,
-        };
-        self.inner.sharing.lock().newest = newest.as_ref().map(latest);
-        Ok(newest)
     }
 
     /// Takes a snapshot of this node's own if all are older than the newest shared one. Once there are two newer shared ones the log is
@@ -273,10 +260,11 @@ impl Sharer {
         let none = || JournalError::Failed("there is no snapshot that could be shared".to_owned());
         let (id, taken) = begun.ok_or_else(none)?;
         let part = &mut || {
+            self.check()?;
             let parts = self.ask(|reply| Request::Parts(id, reply))?;
             Ok((!parts.is_empty()).then(|| parts.concat()))
         };
-        let shared = port.share(&taken, part, &|| self.check())?;
+        let shared = port.share(&taken, part)?;
         let (name, bytes, milliseconds) = (&shared.name, shared.bytes, began.elapsed().as_millis() as u64);
         tracing::info!(name, bytes, milliseconds, seq = shared.seq.0, "shared a snapshot");
         Ok(shared)

@@ -16,7 +16,6 @@ mod offline;
 mod plan;
 pub mod recovery;
 mod refusals;
-pub mod repair;
 mod request;
 mod restore;
 mod snapshotter;
@@ -36,7 +35,9 @@ pub use cluster::{ClusterOptions, SharingFigures};
 pub use event_log::EventFigures;
 pub use event_reader::{EventReader, EventsError, NumberedEvent};
 pub use metrics::Metrics;
-pub use offline::{archive_directory, furthest, restore_into_cluster};
+pub use offline::{
+    ClockRepair, archive_directory, positions, repair_clock, restore_into_cluster, skip_entry,
+};
 pub use plan::{Plan, creation, plan, update};
 pub use recovery::{Progress, RecoveryError};
 pub use request::SubmitError;

@@ -4,7 +4,8 @@ use super::admission::{Admission, Verdict};
 use super::applying;
 use super::event_log::EventLog;
 use super::request::Bell;
-use crate::domain::{Entry, FORMAT_VERSION, Proposal, SectionId, Seq};
+use super::snapshotter::RunningSnapshot;
+use crate::domain::{FORMAT_VERSION, Proposal, SectionId, Seq, Timestamp};
 use crate::filter::{MemoryNeed, OutOfMemory, Reservation, RestoreError, Restoring};
 use crate::journal::{Delivery, Journal, JournalError, is_of_replicated_log};
 use crate::state::{RestoreStateError, Sections, State};
@@ -34,41 +35,21 @@ pub enum RecoveryError {
     /// The log can't be read.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The system has less memory than the data needs.
+    /// The system has less memory than the data needs: the directory, and the request that was refused.
     #[error(
-        "{path}: {refused} for the data, which is intact: give the service more memory (`ulimit -v`, the container's limit, \
+        "{0}: {1} for the data, which is intact: give the service more memory (`ulimit -v`, the container's limit, \
          vm.overcommit_memory, vm.max_map_count) and start it again"
     )]
-    Memory {
-        /// The data directory.
-        path: String,
-        /// The request for memory that was refused.
-        refused: OutOfMemory,
-    },
-    /// An entry can't be applied, so no later one can be.
-    #[error("{advice}")]
-    Unappliable {
-        /// The entry.
-        entry: Seq,
-        /// What is wrong, and what helps.
-        advice: String,
-    },
-    /// No snapshot is whole, and the log does not reach back to the beginning.
-    #[error(
-        "{path} is damaged: no snapshot can be read ({why}), nor the log from its first entry on ({log}); run `cuckood verify {path}`, \
-         then `cuckood restore FILE DIR` with your newest backup"
-    )]
-    NoWholeSnapshot {
-        /// The data directory.
-        path: String,
-        /// What is wrong with the newest snapshot.
-        why: String,
-        /// What is wrong with the log.
-        log: JournalError,
-    },
+    Memory(String, OutOfMemory),
+    /// An entry can't be applied, so no later one can be. The text says what is wrong, and what helps.
+    #[error("{1}")]
+    Unappliable(Seq, String),
 }
 
-/// The result of recovery.
+/// The result of opening, filling or recovering a directory.
+pub type Result<T, E = RecoveryError> = std::result::Result<T, E>;
+
+/// A recovered state.
 pub struct Recovered {
     /// The state at the end of the log.
     pub state: State,
@@ -95,62 +76,56 @@ pub struct Progress {
     pub total: Option<u64>,
 }
 
-/// Builds the state from the store's newest whole snapshot and the journal's entries after it.
+/// Takes reports of progress.
+pub type Report<'a> = dyn FnMut(Progress) + 'a;
+
+/// Builds the state from the store's newest whole snapshot and the journal's entries after it. Removes damaged snapshots: otherwise they
+/// would count as those that are kept.
 ///
 /// # Errors
 /// If anything acknowledged can't be restored.
-pub fn recover(
-    store: &Store,
-    journal: &mut dyn Journal,
-    report: &mut dyn FnMut(Progress),
-) -> Result<Recovered, RecoveryError> {
-    let (mut why, mut damaged) = (None, Vec::new());
-    let mut found = None;
-    for manifest in store.manifests()? {
-        match load(store, &manifest, report) {
-            Ok(state) => {
-                found = Some((state, Some(manifest)));
+pub fn recover(store: &Store, journal: &mut dyn Journal, report: &mut Report<'_>) -> Result<Recovered> {
+    let (mut state, mut manifest, mut damaged, mut why) = (State::new(), None, Vec::new(), None);
+    for found in store.manifests()? {
+        match load(store, &found, report) {
+            Ok(loaded) => {
+                (state, manifest) = (loaded, Some(found));
                 break;
             }
-            Err(
-                RestoreStateError::Load(error @ RecoveryError::Memory { .. })
-                | RestoreStateError::Tables(RestoreError::Load(error @ RecoveryError::Memory { .. })),
-            ) => return Err(error),
-            Err(RestoreStateError::Tables(RestoreError::Memory(refused))) => {
-                return Err(out_of_memory(store, refused));
-            }
+            Err(error @ RecoveryError::Memory(..)) => return Err(error),
             Err(error) => {
-                tracing::error!(seq = manifest.seq.0, %error, "a snapshot is damaged; trying the one before it");
-                why.get_or_insert(error.to_string());
-                damaged.push(manifest);
+                tracing::error!(seq = found.seq.0, %error, "a snapshot is damaged; trying the one before it");
+                why.get_or_insert(error);
+                damaged.push(found);
             }
         }
     }
-    let (mut state, manifest) = found.unwrap_or_else(|| (State::new(), None));
     JournalError::check_version(state.applied(), state.format(), FORMAT_VERSION)?;
-    let began = Instant::now();
-    let mut events = EventLog::open(store, &state)?;
-    let replayed = replay(store, &mut state, &mut events, journal, report);
-    let replayed = replayed.map_err(|error| match (error, why) {
-        (RecoveryError::Journal(log @ JournalError::Damaged(_)), Some(why)) if manifest.is_none() => {
-            RecoveryError::NoWholeSnapshot { path: store.path().display().to_string(), why, log }
-        }
+    let (began, events) = (Instant::now(), EventLog::open(store, &state)?);
+    let mut recovered =
+        Recovered { state, events, manifest, damaged, replayed: 0, replay_time: Duration::ZERO };
+    recovered.replay(store, journal, report).map_err(|error| match (error, why) {
+        // No snapshot is whole, and the log does not reach back to its first entry.
+        (RecoveryError::Journal(JournalError::Damaged(_)), Some(why)) if recovered.manifest.is_none() => why,
         (error, _) => error,
     })?;
-    events.settle(store, &state)?;
-    Ok(Recovered { state, events, manifest, damaged, replayed, replay_time: began.elapsed() })
+    recovered.events.settle(store, &recovered.state)?;
+    recovered.replay_time = began.elapsed();
+    recovered.damaged.iter().try_for_each(|manifest| store.forget_snapshot(manifest))?;
+    Ok(recovered)
 }
 
 /// Builds the state from one snapshot, without the log after it.
 ///
 /// # Errors
-/// If a part of it is missing, damaged or of a newer version.
-pub fn load(
-    store: &Store,
-    manifest: &Manifest,
-    report: &mut dyn FnMut(Progress),
-) -> Result<State, RestoreStateError<RecoveryError>> {
-    State::restore(&manifest.meta, &mut StoredSections { store, manifest, begun: 0, report })
+/// [`StoreError::Damaged`] if a part of it is missing, damaged or of a newer version; [`RecoveryError::Memory`].
+pub fn load(store: &Store, manifest: &Manifest, report: &mut Report<'_>) -> Result<State> {
+    let restored = State::restore(&manifest.meta, &mut StoredSections { store, manifest, begun: 0, report });
+    restored.map_err(|error| match error {
+        RestoreStateError::Load(error) | RestoreStateError::Tables(RestoreError::Load(error)) => error,
+        RestoreStateError::Tables(RestoreError::Memory(refused)) => out_of_memory(store, refused),
+        damage => store.damaged(damage.to_string()).into(),
+    })
 }
 
 /// The sections of a snapshot, read from the store.
@@ -158,7 +133,7 @@ struct StoredSections<'a> {
     store: &'a Store,
     manifest: &'a Manifest,
     begun: u64,
-    report: &'a mut dyn FnMut(Progress),
+    report: &'a mut Report<'a>,
 }
 
 impl StoredSections<'_> {
@@ -172,19 +147,17 @@ impl StoredSections<'_> {
 impl Sections for StoredSections<'_> {
     type Error = RecoveryError;
 
-    fn chunk(&mut self, id: SectionId, chunk: u32, out: &mut Vec<u8>) -> Result<bool, RecoveryError> {
-        let Some(section) = self.manifest.find(id) else { return Ok(false) };
+    fn chunk(&mut self, id: SectionId, chunk: u32, out: &mut Vec<u8>) -> Result<bool> {
+        let section = self.manifest.find(id).filter(|section| chunk < section.chunks);
+        let Some(section) = section else { return Ok(false) };
         if chunk == 0 {
             self.report_one();
-        }
-        if chunk >= section.chunks {
-            return Ok(false);
         }
         self.store.read_chunk(section, chunk, out)?;
         Ok(true)
     }
 
-    fn reserve(&mut self, bytes: u64) -> Result<(), RecoveryError> {
+    fn reserve(&mut self, bytes: u64) -> Result<()> {
         let reserved = Reservation::new().extend(&MemoryNeed::default(), SPARE_BYTES.saturating_add(bytes));
         reserved.map_err(|refused| out_of_memory(self.store, refused))
     }
@@ -204,84 +177,77 @@ impl Sections for StoredSections<'_> {
         };
         let threads = thread::available_parallelism().map_or(1, NonZero::get) as u32;
         let share = chunks.div_ceil(threads).max(SHARE_CHUNKS_MIN);
-        if chunks <= share {
-            return load(0, chunks);
-        }
         thread::scope(|scope| {
-            let starts = (0..chunks).step_by(share as usize);
-            let shares: Vec<_> =
+            // The first share is this thread's.
+            let starts = (share..chunks).step_by(share as usize);
+            let others: Vec<_> =
                 starts.map(|first| scope.spawn(move || load(first, chunks.min(first + share)))).collect();
-            shares.into_iter().try_for_each(|share| share.join().unwrap_or_else(|panic| resume_unwind(panic)))
+            load(0, chunks.min(share))?;
+            others.into_iter().try_for_each(|other| other.join().unwrap_or_else(|panic| resume_unwind(panic)))
         })
     }
 }
 
 fn out_of_memory(store: &Store, refused: OutOfMemory) -> RecoveryError {
-    RecoveryError::Memory { path: store.path().display().to_string(), refused }
+    RecoveryError::Memory(store.path().display().to_string(), refused)
 }
 
-/// Applies what the log has after the state; returns the number of entries.
-fn replay(
-    store: &Store,
-    state: &mut State,
-    events: &mut EventLog,
-    journal: &mut dyn Journal,
-    report: &mut dyn FnMut(Progress),
-) -> Result<u64, RecoveryError> {
-    let (skipped, mut replayed) = (store.skipped_entries()?, 0);
-    let mut admission = Admission::new(u64::MAX, SPARE_BYTES);
-    let bell = Bell::of_this_thread();
-    let waker = bell.clone().into();
-    loop {
-        let committed = match journal.poll(state.applied(), &mut Context::from_waker(&waker)) {
-            Poll::Pending => {
-                bell.wait(journal.wake_at());
-                continue;
+impl Recovered {
+    /// Applies what the log has after the state.
+    fn replay(&mut self, store: &Store, journal: &mut dyn Journal, report: &mut Report<'_>) -> Result<()> {
+        let Recovered { state, events, replayed, .. } = self;
+        let (skipped, mut admission) = (store.skipped_entries()?, Admission::new(u64::MAX, SPARE_BYTES));
+        let bell = Bell::of_this_thread();
+        let waker = bell.clone().into();
+        loop {
+            let committed = match journal.poll(state.applied(), &mut Context::from_waker(&waker))? {
+                Poll::Ready(Delivery::Entries(committed)) => committed,
+                Poll::Ready(Delivery::Current) => break,
+                Poll::Ready(Delivery::Passed(_)) => continue,
+                Poll::Pending => {
+                    bell.wait(journal.wake_at());
+                    continue;
+                }
+            };
+            for entry in committed.into_iter().map(|committed| committed.entry) {
+                if *replayed % REPORT_EVERY == 0 {
+                    report(Progress { phase: "replay", done: *replayed, total: None });
+                }
+                if skipped.contains_key(&entry.seq) {
+                    tracing::warn!(
+                        entry = entry.seq.0,
+                        "skipping an entry that `cuckood repair skip` has marked"
+                    );
+                    state.skip(&entry);
+                } else {
+                    let Proposal { command, idempotency, .. } = &entry.proposal;
+                    if let Verdict::NoMemory(refused) = admission.judge(state, command, idempotency.is_some())
+                    {
+                        return Err(out_of_memory(store, refused));
+                    }
+                    applying::apply(state, entry).map_err(|unappliable| {
+                        let advice = unappliable.advice(store.path(), is_of_replicated_log(store));
+                        RecoveryError::Unappliable(unappliable.entry, advice)
+                    })?;
+                    admission.settle();
+                    // No command is waiting during recovery, so everything can be freed at once.
+                    state.free_discarded(u64::MAX);
+                }
+                events.take(store, state)?;
+                *replayed += 1;
             }
-            Poll::Ready(delivery) => match delivery? {
-                Delivery::Entries(committed) => committed,
-                Delivery::Passed(_) => continue,
-                Delivery::Current => break,
-            },
-        };
-        for entry in committed.into_iter().map(|committed| committed.entry) {
-            if replayed % REPORT_EVERY == 0 {
-                report(Progress { phase: "replay", done: replayed, total: None });
-            }
-            if skipped.contains_key(&entry.seq) {
-                tracing::warn!(
-                    entry = entry.seq.0,
-                    "`cuckood repair skip` has marked this entry; skipping it"
-                );
-                state.skip(&entry);
-            } else {
-                apply(store, state, &mut admission, entry)?;
-            }
-            events.take(store, state)?;
-            replayed += 1;
         }
+        state.publish();
+        Ok(())
     }
-    state.publish();
-    Ok(replayed)
-}
 
-/// Applies an entry of the log, if there is memory for it.
-fn apply(
-    store: &Store,
-    state: &mut State,
-    admission: &mut Admission,
-    entry: Entry,
-) -> Result<(), RecoveryError> {
-    let Proposal { command, idempotency, .. } = &entry.proposal;
-    if let Verdict::NoMemory(refused) = admission.judge(state, command, idempotency.is_some()) {
-        return Err(out_of_memory(store, refused));
+    /// Takes a snapshot of the state. No client waits.
+    ///
+    /// # Errors
+    /// As [`RunningSnapshot::take`].
+    pub(super) fn take_snapshot(&mut self, store: &Store, at: Timestamp) -> Result<(), StoreError> {
+        let Recovered { state, events, manifest, .. } = self;
+        *manifest = Some(RunningSnapshot::take(store, state, events, manifest.as_ref(), at)?);
+        Ok(())
     }
-    applying::apply(state, entry).map_err(|unappliable| RecoveryError::Unappliable {
-        entry: unappliable.entry,
-        advice: unappliable.advice(store.path(), is_of_replicated_log(store)),
-    })?;
-    admission.settle();
-    // No command is waiting during recovery, so everything can be freed at once.
-    state.free_discarded(u64::MAX);
-    Ok(())
 }

@@ -122,7 +122,7 @@ mod tests {
     impl SoldOut {
         async fn new() -> SoldOut {
             let local = LocalOptions::at(Durability::Relaxed);
-            Self::over(|options| options.on_local_journal(local)).await
+            Self::over(|options| options.on(JournalOptions::Local(local))).await
         }
 
         async fn over(journal: impl FnOnce(EngineOptions) -> EngineOptions) -> SoldOut {

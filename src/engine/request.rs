@@ -6,7 +6,8 @@ use super::refusals::Attempt;
 use super::snapshotter::SnapshotReport;
 use crate::clock::ClockUnsure;
 use crate::domain::{Applied, Command, FilterId, IdempotencyKey, KeyName};
-use crate::journal::{Journal, Taken, Ticket};
+use crate::journal::{Journal, Ticket};
+use crate::store::Manifest;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -65,7 +66,7 @@ pub(super) enum Request {
     Snapshot(Reply<SnapshotReport>),
     /// Begin a backup of the newest snapshot, or the image of a filter in it, which lasts until the token is dropped; none if that does
     /// not exist.
-    Download(Option<FilterId>, Weak<()>, Reply<Option<(u64, Taken)>>),
+    Download(Option<FilterId>, Weak<()>, Reply<Option<(u64, Arc<Manifest>)>>),
     /// Produce the next parts of a backup or the next records of an image; none after the last one.
     Parts(u64, Reply<Vec<Vec<u8>>>),
     /// Find the event of this number. Unless that one is wanted, the first one that is kept after it will do.

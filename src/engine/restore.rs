@@ -1,19 +1,21 @@
-//! Restores an archive into a data directory.
+//! Fills data directories with archives. Each is read twice: to its end first, so that nothing is written or given up for one that is damaged.
 
 use super::event_log::EventLog;
+use super::recovery::Result;
 use crate::domain::{ClockReading, Command, Proposal, Seq, Timestamp};
-use crate::journal::{
-    Durability, Journal, JournalError, LocalJournal, LocalOptions, SharedSnapshot, read_shared,
-};
+use crate::journal::{Durability, Journal, LocalJournal, LocalOptions};
 use crate::state::State;
 use crate::store::archive::{self, Piece};
-use crate::store::{Manifest, RestoreTarget, SnapshotWriter, Store, StoreError, StoreOptions};
+use crate::store::{Manifest, RestoreTarget, Store, StoreError, StoreOptions};
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
 /// Bytes of events between two syncs, so that sled holds no more than this in memory.
 const UNSYNCED_BYTES_MAX: u64 = 4 << 20;
+
+/// Takes the pieces of an archive.
+pub(super) type Sink<'a> = dyn FnMut(Piece<'_>) -> Result<(), StoreError> + 'a;
 
 /// Restores an archive into an empty or absent directory and returns the last position of its log, which has a single entry: it says that
 /// the directory was restored. The archive is read twice: first to verify it, then to write it; both times through what `wrap` makes of it,
@@ -28,117 +30,80 @@ pub fn restore<R: Read>(
     options: &StoreOptions,
     clock: ClockReading,
     wrap: impl Fn(Box<dyn Read>) -> R,
-) -> Result<Seq, StoreError> {
+) -> Result<Seq> {
     // Before the archive is verified, which takes long: a service that starts meanwhile must not take the directory for a new one.
     let begun = RestoreTarget::begin(dir)?;
-    let verified =
-        archive::open(file).and_then(|archive| archive::read(file, wrap(Box::new(archive)), |_| Ok(())));
-    if let Err(error) = verified {
-        begun.abandon()?;
-        return Err(error);
-    }
-    let store = Arc::new(begun.open(options)?);
-    let mut target = Target::new(&store, Vec::new())?;
-    archive::read(file, wrap(Box::new(archive::open(file)?)), |piece| target.write(piece))?;
-    let last = log_restored(&store, target.seq, clock.wall)?;
+    let read = |sink: &mut Sink<'_>| Ok(archive::read(file, wrap(Box::new(archive::open(file)?)), sink)?);
+    let mut manifest = match verify_archive(read) {
+        Ok(manifest) => manifest,
+        Err(error) => {
+            begun.abandon()?;
+            return Err(error);
+        }
+    };
+    // It may have been a replicated log's.
+    manifest.place.clear();
+    let (store, seq) = (Arc::new(begun.open(options)?), manifest.seq);
+    write_archive(&store, manifest, read)?;
+    let mut log = LocalJournal::begin_after(store.clone(), seq, LocalOptions::at(Durability::Relaxed))?;
+    // At the time of the entry before it, whatever this machine's clock says.
+    log.append(vec![Proposal::new(Timestamp(0), Command::Restored { clock: clock.wall })])?;
+    log.settle()?;
     // However old the archive is, this machine's clock counts from now on.
     store.keep_clock(clock);
     store.seal()?;
-    Ok(last)
+    Ok(log.last())
 }
 
-/// Begins the log of a restored directory after its snapshot.
-fn log_restored(store: &Arc<Store>, after: Seq, clock: Timestamp) -> Result<Seq, StoreError> {
-    let mut journal = LocalJournal::begin_after(store.clone(), after, LocalOptions::at(Durability::Relaxed))?;
-    // At the time of the entry before it, whatever this machine's clock says.
-    let appended = journal.append(vec![Proposal::new(Timestamp(0), Command::Restored { clock })]);
-    let settled = appended.and_then(|_| journal.settle());
-    let failed =
-        |error: JournalError| StoreError::Failed { path: store.path().to_owned(), reason: error.to_string() };
-    settled.map(|()| journal.last()).map_err(failed)
-}
-
-/// Writes a snapshot that nodes share into a directory that was opened to be filled. `progress` is told how many bytes it has come to.
+/// Reads an archive to its end. Returns its manifest.
 ///
 /// # Errors
-/// Those of the archive. The directory can't be served then.
-pub(super) fn load_shared(
-    store: &Arc<Store>,
-    snapshot: &SharedSnapshot,
-    from: impl Read,
-    progress: &mut dyn FnMut(u64),
-) -> Result<(), StoreError> {
-    let (mut target, mut bytes) = (Target::new(store, snapshot.place.clone())?, 0);
-    read_shared(snapshot, from, |piece| {
-        if let Piece::Chunk { bytes: chunk, .. } = &piece {
-            bytes += chunk.len() as u64;
-            progress(bytes);
+/// Those of the archive.
+pub(super) fn verify_archive(read: impl FnOnce(&mut Sink<'_>) -> Result<()>) -> Result<Manifest> {
+    let mut manifest = None;
+    read(&mut |piece| {
+        if let Piece::Manifest(found) = piece {
+            manifest = Some(found);
         }
-        target.write(piece)
-    })
+        Ok(())
+    })?;
+    manifest.ok_or_else(|| StoreError::Misuse("an archive without a manifest".to_owned()).into())
 }
 
-/// A directory that is being filled.
-struct Target<'a> {
-    store: &'a Arc<Store>,
-    /// Where the directory's log continues after the snapshot, if it is a replicated one.
-    place: Vec<u8>,
-    snapshot: Option<(Manifest, SnapshotWriter)>,
-    events: EventLog,
-    unsynced_bytes: u64,
-    /// The position of the snapshot, once that is complete.
-    seq: Seq,
-}
-
-impl<'a> Target<'a> {
-    fn new(store: &'a Arc<Store>, place: Vec<u8>) -> Result<Self, StoreError> {
-        let events = EventLog::open(store, &State::new())?;
-        Ok(Self { store, place, snapshot: None, events, unsynced_bytes: 0, seq: Seq(0) })
-    }
-
-    /// Writes the next piece. An archive begins with its manifest; its end completes the snapshot.
-    fn write(&mut self, piece: Piece<'_>) -> Result<(), StoreError> {
-        self.store.space.check()?;
+/// Writes an archive with this manifest into a directory that was opened to be filled.
+///
+/// # Errors
+/// Those of the archive and the store. The directory can't be served then.
+pub(super) fn write_archive(
+    store: &Store,
+    manifest: Manifest,
+    read: impl FnOnce(&mut Sink<'_>) -> Result<()>,
+) -> Result<()> {
+    let mut writer = store.begin_snapshot(manifest.seq)?;
+    let (mut events, mut unsynced_bytes) = (EventLog::open(store, &State::new())?, 0);
+    read(&mut |piece| {
+        store.space.check()?;
         match piece {
-            Piece::Manifest(manifest) => {
-                let writer = self.store.begin_snapshot(manifest.seq)?;
-                self.snapshot = Some((manifest, writer));
-            }
-            Piece::Chunk { key, bytes } => {
-                let (_, writer) = self.snapshot.as_mut().ok_or_else(misplaced)?;
-                writer.put_chunk(self.store, key, &bytes)?;
-            }
+            Piece::Manifest(_) | Piece::End => {}
+            Piece::Chunk { key, bytes } => writer.put_chunk(store, key, &bytes)?,
             Piece::Events(pack) => {
-                self.unsynced_bytes += pack.size().bytes;
-                self.events.add(self.store, pack)?;
-                if self.unsynced_bytes >= UNSYNCED_BYTES_MAX {
-                    self.store.make_durable()?;
-                    self.unsynced_bytes = 0;
+                unsynced_bytes += pack.size().bytes;
+                events.add(store, pack)?;
+                if unsynced_bytes >= UNSYNCED_BYTES_MAX {
+                    store.make_durable()?;
+                    unsynced_bytes = 0;
                 }
             }
-            Piece::End => {
-                let (manifest, writer) = self.snapshot.take().ok_or_else(misplaced)?;
-                self.finish(manifest, writer)?;
-            }
         }
         Ok(())
+    })?;
+    let Manifest { taken_at, events_last, place, sections, meta, .. } = manifest;
+    for section in &sections {
+        writer.end_section(section.key, section.changes);
     }
-
-    fn finish(&mut self, manifest: Manifest, mut writer: SnapshotWriter) -> Result<(), StoreError> {
-        let Manifest { seq, taken_at, events_last, sections, meta, .. } = manifest;
-        for section in &sections {
-            writer.end_section(section.key, section.changes);
-        }
-        // If the archive has no events, all of them had gone.
-        self.events.leave_out(self.store, events_last)?;
-        writer.events_last = events_last;
-        writer.place = std::mem::take(&mut self.place);
-        writer.finish(self.store, taken_at, meta)?;
-        self.seq = seq;
-        Ok(())
-    }
-}
-
-fn misplaced() -> StoreError {
-    StoreError::Misuse("a piece of an archive before its manifest".to_owned())
+    // If the archive has no events, all of them had gone.
+    events.leave_out(store, events_last)?;
+    (writer.events_last, writer.place) = (events_last, place);
+    writer.finish(store, taken_at, meta)?;
+    Ok(())
 }

@@ -6,22 +6,16 @@ use super::applying::{Unappliable, message};
 use super::backup::Downloads;
 use super::cluster::{ClusterOptions, start_sharing};
 use super::event_reader::EVENT_WAITERS_MAX;
-use super::recovery::{Recovered, RecoveryError, recover};
+use super::recovery::{Recovered, RecoveryError, Report, Result, recover};
 use super::request::{Barriers, Inbox, Request, WaitingList};
-use super::restore::load_shared;
+use super::restore::{verify_archive, write_archive};
 use super::snapshotter::{SnapshotOptions, Snapshotter};
 use super::timekeeping::Timekeeper;
 use super::writer::Writer;
 use super::{Engine, Inner, Metrics, Progress, QUEUE_UNIT_BYTES, SharingFigures, Status};
 use crate::clock::Clock;
-use crate::domain::{
-    ClockReading, Command, Ending, FORMAT_VERSION, Import, ImportState, Proposal, Seq, Settings, Target,
-    Timestamp,
-};
-use crate::journal::{
-    self, Durability, Journal, JournalError, JournalOptions, LocalOptions, NatsSnapshots, SharedSnapshot,
-    read_shared,
-};
+use crate::domain::{Command, Ending, Import, ImportState, Proposal, Seq, Settings, Target, Timestamp};
+use crate::journal::{self, Durability, JournalError, JournalOptions, NatsSnapshots, SharedSnapshot};
 use crate::state::{RestoreStateError, State, enabled_in};
 use crate::store::archive::Piece;
 use crate::store::{Manifest, Store, StoreError, StoreOptions, is_unused};
@@ -105,19 +99,14 @@ impl EngineOptions {
         }
     }
 
-    /// Keeps the log in the node's own store at this durability. A snapshot survives no more than the log after it.
-    pub fn on_local_journal(mut self, journal: LocalOptions) -> Self {
-        self.store.sync_snapshots = journal.durability == Durability::Fsync;
-        self.journal = JournalOptions::Local(journal);
-        self
-    }
-
-    /// Shares a log with other nodes. Callers can try another node, so they are told sooner that an outcome is unknown.
-    pub fn on_shared_journal(mut self, journal: JournalOptions, cluster: ClusterOptions) -> Self {
-        self.store.sync_snapshots = true;
-        self.commit_patience = SHARED_COMMIT_PATIENCE;
-        (self.journal, self.cluster) = (journal, cluster);
-        self
+    /// Runs on this journal. A snapshot survives no more than the log after it. If nodes share the log, callers can try another node, so they
+    /// are told sooner that an outcome is unknown.
+    pub fn on(mut self, journal: JournalOptions) -> Self {
+        self.store.sync_snapshots = journal.durability() == Durability::Fsync;
+        if journal.is_shared() {
+            self.commit_patience = SHARED_COMMIT_PATIENCE;
+        }
+        Self { journal, ..self }
     }
 }
 
@@ -151,23 +140,15 @@ impl Engine {
         let (parts, weak) = (inner.clone(), requests.downgrade());
         let spawned = thread::Builder::new().name("writer".into()).spawn(move || serve(&parts, &weak, inbox));
         if let Err(error) = spawned {
-            inner
-                .status
-                .send_replace(Status::Failed(format!("the writer's thread can't be started: {error}")));
+            inner.proceed(Status::Failed(format!("the writer's thread can't be started: {error}")));
         }
         Engine { inner, requests }
     }
 
     /// Stops accepting commands, finishes the pending ones, takes a last snapshot and closes the store.
     pub async fn shutdown(&self) {
-        // Commands that arrive from here on are refused with `Draining`. An earlier failure stays visible.
-        self.inner.status.send_if_modified(|status| match status {
-            Status::Ready | Status::Recovering(_) => {
-                *status = Status::Draining;
-                true
-            }
-            _ => false,
-        });
+        // Commands that arrive from here on are refused with `Draining`.
+        self.inner.proceed(Status::Draining);
         let (done, finished) = oneshot::channel();
         if self.requests.send(Request::Shutdown(done)).await.is_ok() {
             // An error means that the writer has already ended.
@@ -176,80 +157,91 @@ impl Engine {
     }
 }
 
-/// The writer's thread, from start to end: until a shutdown, or until no [`Engine`] is left to send requests.
-fn serve(inner: &Arc<Inner>, requests: &mpsc::WeakSender<Request>, inbox: mpsc::Receiver<Request>) {
-    let inbox = Inbox::new(inbox);
-    let prepared = catch_unwind(AssertUnwindSafe(|| prepare(inner, inbox.waker())));
-    match prepared.map_err(|panic| panic_reason(inner, panic)) {
-        Ok(Ok(writer)) => {
-            inner.status.send_if_modified(|status| {
-                let recovering = matches!(status, Status::Recovering(_));
-                if recovering {
-                    *status = Status::Ready;
-                }
-                recovering
-            });
-            start_sharing(inner, requests);
-            // A panic means that an invariant is broken: nothing may be written any more, and the status must say so.
-            let ended = catch_unwind(AssertUnwindSafe(|| writer.run(inbox)));
-            *inner.share.lock() = None;
-            inner.store.store(None);
-            match ended {
-                // Answered only now that the store is closed: the caller may open it again at once.
-                Ok(done) => drop(done.map(|done| done.send(()))),
-                Err(panic) => {
-                    let reason = panic_reason(inner, panic);
-                    inner.status.send_replace(Status::Panicked(reason));
-                }
+impl Inner {
+    /// Goes on to another status, unless a failure or a shutdown came first: these stay visible.
+    fn proceed(&self, next: Status) {
+        self.status.send_if_modified(|status| {
+            let may_proceed = matches!(status, Status::Recovering(_) | Status::Ready);
+            if may_proceed {
+                *status = next;
             }
-        }
-        Err(reason) => drop(inner.status.send_replace(Status::Failed(reason))),
-        Ok(Err(error)) => {
-            tracing::error!(%error, "the engine can't start");
-            inner.status.send_replace(Status::Failed(error.to_string()));
-        }
+            may_proceed
+        });
     }
 }
 
+/// The writer's thread, from start to end: until a shutdown, or until no [`Engine`] is left to send requests.
+fn serve(inner: &Arc<Inner>, requests: &mpsc::WeakSender<Request>, inbox: mpsc::Receiver<Request>) {
+    let inbox = Inbox::new(inbox);
+    // A panic means that an invariant is broken: nothing may be written any more, and the status must say so.
+    let ended = catch_unwind(AssertUnwindSafe(|| {
+        let writer = prepare(inner, inbox.waker())?;
+        inner.proceed(Status::Ready);
+        start_sharing(inner, requests);
+        Ok::<_, RecoveryError>(writer.run(inbox))
+    }));
+    *inner.share.lock() = None;
+    inner.store.store(None);
+    let status = match ended {
+        // Answered only now that the store is closed: the caller may open it again at once.
+        Ok(Ok(Some(done))) => return done.send(()).unwrap_or_default(),
+        Ok(Ok(None)) => return,
+        Ok(Err(error)) => Status::Failed(error.to_string()),
+        // The view is there once recovery is done.
+        Err(panic) if inner.view.get().is_none() => Status::Failed(panic_reason(&inner.options, panic)),
+        Err(panic) => Status::Panicked(panic_reason(&inner.options, panic)),
+    };
+    tracing::error!(?status, "the engine has ended");
+    inner.status.send_replace(status);
+}
+
 /// What is reported of a panic of the writer's thread.
-fn panic_reason(inner: &Inner, panic: Box<dyn Any + Send>) -> String {
-    let EngineOptions { path, journal, .. } = &inner.options;
+fn panic_reason(EngineOptions { path, journal, .. }: &EngineOptions, panic: Box<dyn Any + Send>) -> String {
     let dir = path.display();
-    let reason = match panic.downcast::<Unappliable>() {
+    match panic.downcast::<Unappliable>() {
         Ok(unappliable) => unappliable.advice(path, journal.is_shared()),
         Err(panic) => {
             format!("{dir}: the writer has panicked: {}; run `cuckood verify {dir}`", message(&*panic))
         }
-    };
-    tracing::error!(reason, "the writer has panicked");
-    reason
+    }
 }
 
-fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer, RecoveryError> {
+fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
     let options = &inner.options;
     let began = Instant::now();
-    let bootstrap = Bootstrap { options, clock: inner.clock.reading() };
-    let Opened { store, journal: (mut journal, replication), is_filled } =
-        bootstrap.open(&mut report_progress(inner))?;
-    inner.store.store(Some(store.clone()));
-    if let Some(replication) = replication {
-        // It is set here and nowhere else.
-        let _ = inner.replication.set(replication);
+    let mut report = report_progress(inner);
+    let mut is_filled = options.journal.is_shared() && is_unused(&options.path) && fill(inner, &mut report)?;
+    let mut opened = open(options);
+    if let Err(RecoveryError::Journal(JournalError::Trimmed(why))) = &opened {
+        tracing::warn!(why, "the log was trimmed: beginning with a snapshot that nodes share");
+        is_filled = fill(inner, &mut report)?;
+        opened = open(options);
     }
-    let recovered = recover(&store, &mut *journal, &mut report_progress(inner))?;
+    let (store, (mut journal, replication)) = opened?;
+    inner.store.store(Some(store.clone()));
+    // It is set here and nowhere else.
+    let _ = replication.map(|replication| inner.replication.set(replication));
+    let recovered = recover(&store, &mut *journal, &mut report)?;
     if let JournalOptions::Nats(nats) = &options.journal {
         let (at, version) = (recovered.state.applied(), recovered.state.format());
         JournalError::check_version(at, version, nats.understands)?;
-    }
-    for manifest in &recovered.damaged {
-        store.forget_snapshot(manifest)?;
     }
     let logged = recovered.state.now();
     let mut time = Timekeeper::new(inner, &store, logged);
     // If the clock can't be trusted, no time passes: what a start has to log is logged at the time of the last entry.
     let at = time.stamp(logged).unwrap_or(logged);
     let mut waiting = WaitingList::default();
-    log_beginning(&mut *journal, &mut waiting, &recovered.state, options, at)?;
+    let commands = commands_at_start(options, &recovered.state, at).into_iter();
+    let proposals: Vec<_> = commands.map(|command| Proposal::new(at, command)).collect();
+    if !proposals.is_empty() {
+        match journal.propose(waiting.reserve(proposals.len()), proposals) {
+            // The service still starts and serves reads; the next startup logs them.
+            Err(JournalError::DiskFull(reason)) => {
+                tracing::warn!(reason, "disk full; settings stay, and interrupted uploads are not ended");
+            }
+            proposed => proposed?,
+        }
+    }
     note_recovered(inner, &recovered, is_filled, began.elapsed());
     // The view is set here and nowhere else, so it can't be set already.
     let _ = inner.view.set(recovered.state.view());
@@ -315,36 +307,27 @@ fn report_progress(inner: &Inner) -> impl FnMut(Progress) {
             let Progress { phase, done, total } = progress;
             tracing::info!(phase, done, total, "recovering");
         }
-        inner.status.send_if_modified(|status| {
-            if matches!(status, Status::Recovering(_)) {
-                *status = Status::Recovering(progress);
-            }
-            true
-        });
+        inner.proceed(Status::Recovering(progress));
     }
 }
 
-/// Logs what a startup has to log: its settings, and the end of images and imports whose uploads ended with a process. Their tables take
-/// memory. If the disk is full, the service still starts and serves reads; the next startup logs it.
-fn log_beginning(
-    journal: &mut dyn Journal,
-    waiting: &mut WaitingList,
-    state: &State,
-    options: &EngineOptions,
-    at: Timestamp,
-) -> Result<(), JournalError> {
+/// What a startup has to log: its settings, and the end of images and imports whose uploads ended with a process. Their tables take memory.
+fn commands_at_start(options: &EngineOptions, state: &State, at: Timestamp) -> Vec<Command> {
     let (ours, logs) = (&options.settings, state.settings());
+    // Others share the log, and have begun it: its settings apply, whatever this node's are.
+    let is_joining = options.journal.is_shared() && !options.cluster.configure && state.applied() > Seq(0);
     let mut commands = Vec::new();
-    if ours != logs && holds_settings(options, state) {
-        tracing::warn!(
-            ?ours,
-            ?logs,
-            "settings differ from the log's, which apply; cluster.configure replaces them"
-        );
+    if ours != logs && is_joining {
+        tracing::warn!(?ours, ?logs, "settings differ from the log's; cluster.configure replaces those");
     } else if ours != logs {
         commands.push(Command::Configure(ours.clone()));
     }
-    let dead_before = uploads_dead_before(options, at);
+    // A node on its own knows that all uploads have ended. Among several nodes another one may have one, and would have ended it if it were
+    // idle for so long.
+    let dead_before = match matches!(options.journal, JournalOptions::Nats(_)) {
+        true => Timestamp(at.0.saturating_sub(UPLOAD_IDLE_MAX.as_millis() as u64)),
+        false => Timestamp::MAX,
+    };
     let images = state.images_unmoved_since(dead_before).into_iter();
     commands.extend(images.map(|upload| Command::ImageAbandon { upload }));
     let is_dead = |import: &Import| import.state == ImportState::Running && import.changed_at < dead_before;
@@ -353,157 +336,89 @@ fn log_beginning(
         let (target, import) = (Target(import.filter), import.id.clone());
         Command::ImportEnd { target, import, ending: Ending::BrokenOff, entries_max: 0 }
     }));
-    if commands.is_empty() {
-        return Ok(());
-    }
-    let proposals: Vec<_> = commands.into_iter().map(|command| Proposal::new(at, command)).collect();
-    match journal.propose(waiting.reserve(proposals.len()), proposals) {
-        Err(JournalError::DiskFull(reason)) => {
-            tracing::warn!(reason, "disk full; settings stay, and interrupted uploads are not ended");
-            Ok(())
-        }
-        proposed => proposed,
-    }
-}
-
-/// Whether the log's settings hold, whatever this node's are: others share the log, and have begun it.
-fn holds_settings(options: &EngineOptions, state: &State) -> bool {
-    options.journal.is_shared() && !options.cluster.configure && state.applied() > Seq(0)
-}
-
-/// An import that has made no progress since then has lost its upload. A node on its own knows that all of them have. Among several
-/// nodes another one may have it, and would have ended it if it were idle for so long.
-fn uploads_dead_before(options: &EngineOptions, at: Timestamp) -> Timestamp {
-    if !matches!(options.journal, JournalOptions::Nats(_)) {
-        return Timestamp::MAX;
-    }
-    Timestamp(at.0.saturating_sub(UPLOAD_IDLE_MAX.as_millis() as u64))
+    commands
 }
 
 /// Pause before shared snapshots are tried again.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// An open directory and its log.
-pub(super) struct Opened {
-    pub(super) store: Arc<Store>,
-    pub(super) journal: journal::Opened,
-    /// Whether the directory was filled from a shared snapshot.
-    pub(super) is_filled: bool,
+/// Opens the directory and its log.
+///
+/// # Errors
+/// [`JournalError::Trimmed`] if only a shared snapshot helps; otherwise those of the store and the journal.
+fn open(options: &EngineOptions) -> Result<(Arc<Store>, journal::Opened)> {
+    let store = Arc::new(Store::open(&options.path, &options.store)?);
+    let opened = options.journal.open(&store)?;
+    Ok((store, opened))
 }
 
-/// The node whose directory is opened.
-pub(super) struct Bootstrap<'a> {
-    pub(super) options: &'a EngineOptions,
-    /// What the clocks say now.
-    pub(super) clock: ClockReading,
-}
-
-impl Bootstrap<'_> {
-    /// Opens the directory and the log.
-    ///
-    /// # Errors
-    /// If the log was trimmed past the directory, and no shared snapshot can be used; otherwise those of the store and the journal.
-    pub(super) fn open(&self, report: &mut dyn FnMut(Progress)) -> Result<Opened, RecoveryError> {
-        let may_fill = self.options.journal.is_shared() && is_unused(&self.options.path);
-        let is_filled = may_fill && self.fill(report)?;
-        let why = match self.open_directory(is_filled) {
-            Err(RecoveryError::Journal(JournalError::Trimmed(why))) => why,
-            opened => return opened,
-        };
-        tracing::warn!(why, "the log was trimmed: beginning with a snapshot that nodes share");
-        if !self.fill(report)? {
-            return Err(JournalError::Trimmed(format!("{why}; and the nodes share no snapshot")).into());
+/// Fills the directory from the newest shared snapshot that can be used. What it held is given up, but not before such a snapshot was read to
+/// its end. Servers that were just started may fail for a while, and other nodes may share another snapshot, so it tries again until
+/// `nats.connect_timeout`. Returns whether there is any; a log that reaches back to its first message does without.
+fn fill(inner: &Inner, report: &mut Report<'_>) -> Result<bool> {
+    let Some(shared) = inner.options.journal.shared_snapshots()? else { return Ok(false) };
+    let until = Instant::now() + shared.options.connect_timeout;
+    loop {
+        match fill_once(inner, &shared, report) {
+            Err(error) if !is_newer(&error) && Instant::now() < until => {}
+            filled => return filled,
         }
-        self.open_directory(true)
-    }
-
-    fn open_directory(&self, is_filled: bool) -> Result<Opened, RecoveryError> {
-        let store = Arc::new(Store::open(&self.options.path, &self.options.store)?);
-        Ok(Opened { journal: self.options.journal.open(&store)?, store, is_filled })
-    }
-
-    /// Fills the directory from the newest shared snapshot that is complete. What it held is given up, but not before such a snapshot was
-    /// found. Servers that were just started may fail for a while, and other nodes may share another snapshot, so it tries again until
-    /// `nats.connect_timeout`. Returns whether there is any; a log that reaches back to its first message does without.
-    fn fill(&self, report: &mut dyn FnMut(Progress)) -> Result<bool, RecoveryError> {
-        let Some(shared) = self.options.journal.shared_snapshots()? else { return Ok(false) };
-        let until = Instant::now() + shared.options().connect_timeout;
-        loop {
-            let error = match self.fill_once(&shared, report) {
-                Ok(is_filled) => return Ok(is_filled),
-                Err(error) => error,
-            };
-            // Nothing is damaged: this build is too old.
-            if is_newer(&error) || Instant::now() >= until && !shared.is_log_whole()? {
-                return Err(error);
-            }
-            if Instant::now() >= until {
-                tracing::warn!(%error, "can't use shared snapshots; reading the log from its first message");
-                return Ok(false);
-            }
-            report(Progress { phase: "waiting for a shared snapshot", done: 0, total: None });
-            thread::sleep(PAUSE);
-        }
-    }
-
-    /// Tries the shared snapshots, the newest first.
-    fn fill_once(
-        &self,
-        shared: &NatsSnapshots,
-        report: &mut dyn FnMut(Progress),
-    ) -> Result<bool, RecoveryError> {
-        let mut faults = Vec::new();
-        for snapshot in shared.list()? {
-            match self.load(shared, &snapshot, report) {
-                Ok(()) => {
-                    let SharedSnapshot { name, bytes, node, seq, .. } = snapshot;
-                    tracing::info!(name, bytes, node, seq = seq.0, "began with a shared snapshot");
-                    return Ok(true);
-                }
-                Err(error) if is_newer(&error) => return Err(error),
-                Err(error) => {
-                    tracing::error!(snapshot.name, %error, "can't use a shared snapshot");
-                    faults.push(error.to_string());
-                }
-            }
-        }
-        if faults.is_empty() {
-            return Ok(false);
-        }
-        let why = format!("no shared snapshot can be used: {}", faults.join("; "));
-        Err(JournalError::Damaged(why).into())
-    }
-
-    /// Reads a snapshot to its end, then into the directory.
-    fn load(
-        &self,
-        shared: &NatsSnapshots,
-        snapshot: &SharedSnapshot,
-        report: &mut dyn FnMut(Progress),
-    ) -> Result<(), RecoveryError> {
-        let total = Some(snapshot.bytes);
-        report(Progress { phase: "checking a shared snapshot", done: 0, total });
-        let mut understood = Ok(());
-        read_shared(snapshot, shared.read(snapshot)?, |piece| {
-            if let Piece::Manifest(manifest) = piece {
-                understood = check_snapshot(&snapshot.name, &manifest, shared.options().understands);
-            }
-            Ok(())
-        })?;
-        understood?;
-        let archive = shared.read(snapshot)?;
-        let store = Arc::new(Store::open_to_fill(&self.options.path, &self.options.store)?);
-        // Durable with the snapshot.
-        shared.adopt(snapshot, &store)?;
-        load_shared(&store, snapshot, archive, &mut |done| {
-            report(Progress { phase: "loading a shared snapshot", done, total });
-        })?;
-        // However old the snapshot is, this machine's clock counts.
-        store.keep_clock(self.clock);
-        Ok(store.seal()?)
+        report(Progress { phase: "waiting for a shared snapshot", done: 0, total: None });
+        thread::sleep(PAUSE);
     }
 }
 
+/// Tries the shared snapshots, the newest first.
+fn fill_once(inner: &Inner, shared: &NatsSnapshots, report: &mut Report<'_>) -> Result<bool> {
+    let mut why = "there is none".to_owned();
+    for snapshot in shared.list()? {
+        match load(inner, shared, &snapshot, report) {
+            Err(error) if !is_newer(&error) => {
+                tracing::error!(snapshot.name, %error, "can't use a shared snapshot");
+                why = error.to_string();
+            }
+            loaded => return loaded.map(|()| true),
+        }
+    }
+    match shared.is_log_whole()? {
+        true => Ok(false),
+        false => Err(JournalError::Trimmed(format!("no shared snapshot can be used: {why}")).into()),
+    }
+}
+
+/// Reads a snapshot to its end, then into the directory.
+fn load(
+    inner: &Inner,
+    shared: &NatsSnapshots,
+    snapshot: &SharedSnapshot,
+    report: &mut Report<'_>,
+) -> Result<()> {
+    let SharedSnapshot { name, bytes, node, seq, .. } = snapshot;
+    let (total, mut done) = (Some(*bytes), 0);
+    report(Progress { phase: "checking a shared snapshot", done, total });
+    let mut manifest = verify_archive(|sink| shared.read(snapshot, sink))?;
+    check_usable(snapshot, &manifest, shared.options.understands)?;
+    let store = Arc::new(Store::open_to_fill(&inner.options.path, &inner.options.store)?);
+    // Durable with the snapshot.
+    shared.adopt(snapshot, &store)?;
+    manifest.place.clone_from(&snapshot.place);
+    write_archive(&store, manifest, |sink| {
+        shared.read(snapshot, |piece| {
+            if let Piece::Chunk { bytes, .. } = &piece {
+                done += bytes.len() as u64;
+                report(Progress { phase: "loading a shared snapshot", done, total });
+            }
+            sink(piece)
+        })
+    })?;
+    // However old the snapshot is, this machine's clock counts.
+    store.keep_clock(inner.clock.reading());
+    store.seal()?;
+    tracing::info!(name, bytes, node, seq = seq.0, "began with a shared snapshot");
+    Ok(())
+}
+
+/// Whether nothing is damaged, and this build is too old.
 fn is_newer(error: &RecoveryError) -> bool {
     matches!(
         error,
@@ -511,18 +426,17 @@ fn is_newer(error: &RecoveryError) -> bool {
     )
 }
 
-/// Refuses a snapshot that this build can't load, or behind which there may be entries that it does not understand.
+/// Rejects a snapshot that this build can't load, or behind which there may be entries that it does not understand.
 ///
 /// # Errors
-/// [`StoreError::Newer`] or [`JournalError::Newer`]; [`JournalError::Damaged`] if it can't be told.
-fn check_snapshot(name: &str, manifest: &Manifest, understands: u16) -> Result<(), RecoveryError> {
-    match enabled_in(&manifest.meta) {
-        Ok(version) => Ok(JournalError::check_version(manifest.seq, version, understands)?),
-        Err(RestoreStateError::Newer(found)) => {
-            let (path, found, known) = (name.into(), found.into(), FORMAT_VERSION.into());
-            Err(StoreError::Newer { path, found, known }.into())
-        }
-        Err(error) => Err(JournalError::Damaged(error.to_string()).into()),
+/// [`JournalError::Newer`]; [`JournalError::Damaged`] if it can't be determined.
+fn check_usable(shared: &SharedSnapshot, found: &Manifest, understands: u16) -> Result<(), JournalError> {
+    let at = shared.seq;
+    match enabled_in(&found.meta) {
+        Ok(version) if found.seq == at => JournalError::check_version(at, version, understands),
+        Ok(_) => Err(JournalError::Damaged(format!("{} is of another position", shared.name))),
+        Err(RestoreStateError::Newer(version)) => Err(JournalError::Newer { at, version, understands }),
+        Err(error) => Err(JournalError::Damaged(error.to_string())),
     }
 }
 
@@ -530,7 +444,7 @@ fn check_snapshot(name: &str, manifest: &Manifest, understands: u16) -> Result<(
 mod tests {
     use super::*;
     use crate::clock::ClockLimits;
-    use crate::domain::Entry;
+    use crate::domain::{ClockReading, Entry};
 
     /// The status channel closes when the engine and its writer are dropped.
     #[tokio::test]
@@ -547,28 +461,29 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_of_a_later_build_says_that_this_one_is_to_be_updated() {
+    fn snapshot_of_later_build_names_its_version() {
         let mut state = State::new();
         let enable = Proposal::new(Timestamp(1), Command::Enable { version: 2 });
         state.apply(Entry { seq: Seq(1), proposal: enable });
         let meta = state.begin_snapshot().head;
-        let (seq, taken_at, place) = (Seq(1), Timestamp(1), Vec::new());
-        let sections = Vec::new();
-        let manifest =
-            Manifest { generation: 1, seq, taken_at, events_last: 0, place, sections, meta: Vec::new() };
-        let manifest = |meta| Manifest { meta, ..manifest.clone() };
-        let check = |meta, understands| check_snapshot("snapshot-1", &manifest(meta), understands);
-        check(meta.clone(), 2).unwrap();
-        let refused = check(meta.clone(), 1).unwrap_err().to_string();
-        assert!(refused.contains("update this node"), "{refused}");
+        let check = |seq, meta: &[u8], understands| {
+            let (name, seq, taken_at) = ("snapshot-1".to_owned(), Seq(seq), Timestamp(1));
+            let (node, bytes, place, sections) = ("node".to_owned(), 0, Vec::new(), Vec::new());
+            let shared = SharedSnapshot { name, seq, taken_at, node, bytes, place: place.clone() };
+            let (generation, events_last, meta) = (1, 0, meta.to_vec());
+            let manifest = Manifest { generation, seq: Seq(1), taken_at, events_last, place, sections, meta };
+            check_usable(&shared, &manifest, understands)
+        };
+        check(1, &meta, 2).unwrap();
+        let rejected = check(1, &meta, 1).unwrap_err().to_string();
+        assert!(rejected.contains("version 2") && rejected.contains("update this node"), "{rejected}");
         // The head begins with its version.
         let mut newer = meta.clone();
-        newer[0] += 1;
-        let refused = check(newer, 2).unwrap_err().to_string();
-        assert!(refused.contains("snapshot-1") && refused.contains("run a newer cuckood"), "{refused}");
-        assert!(matches!(
-            check(meta[..2].to_vec(), 2),
-            Err(RecoveryError::Journal(JournalError::Damaged(_)))
-        ));
+        newer[0] = 77;
+        let rejected = check(1, &newer, 2).unwrap_err();
+        assert!(matches!(rejected, JournalError::Newer { version: 77, .. }), "{rejected}");
+        for damaged in [check(1, &meta[..2], 2), check(2, &meta, 2)] {
+            assert!(matches!(damaged, Err(JournalError::Damaged(_))), "{damaged:?}");
+        }
     }
 }

@@ -1,9 +1,10 @@
 //! Verifies a data directory: its log, its snapshots and events, and that the state can be rebuilt from them.
 
 use super::applying::catch;
-use super::recovery::{load, recover};
+use super::offline::local_log;
+use super::recovery::{Result, load, recover};
 use crate::domain::{Event, Kind, Seq};
-use crate::journal::{Delivery, Journal, JournalError, LocalJournal, LocalOptions, is_of_replicated_log};
+use crate::journal::{Delivery, Journal, JournalError};
 use crate::state::State;
 use crate::store::{Findings, Store, StoreError, check_snapshots};
 use std::ops::ControlFlow;
@@ -24,9 +25,9 @@ pub fn verify(store: &Arc<Store>) -> Findings {
         findings.notes.push(format!("log: entry {} is skipped, by `cuckood repair skip` at {at}", entry.0));
     }
     if findings.faults.is_empty() {
+        let rebuilt = catch(|| findings.take(rebuild(store)));
         let panicked = |panic| format!("{}: the state can't be rebuilt: {panic}", store.path().display());
-        let rebuilt = catch(|| rebuild(store)).unwrap_or_else(|panic| Err(panicked(panic)));
-        let note = findings.take(rebuilt);
+        let note = findings.take(rebuilt.map_err(panicked)).flatten();
         findings.notes.extend(note);
     }
     findings
@@ -34,11 +35,10 @@ pub fn verify(store: &Arc<Store>) -> Findings {
 
 /// Reads the log. Returns its first position. A replicated one is its servers'.
 fn check_log(store: &Arc<Store>, notes: &mut Vec<String>) -> Result<Seq, JournalError> {
-    if is_of_replicated_log(store) {
+    let Some(mut journal) = local_log(store)? else {
         notes.push("log: a replicated one, which its servers have".to_owned());
         return Ok(Seq(0));
-    }
-    let mut journal = LocalJournal::open(store.clone(), LocalOptions::default())?;
+    };
     let (first, last) = (journal.first_available(), journal.last());
     let (mut at, mut context) = (Seq(first.0.saturating_sub(1)), Context::from_waker(Waker::noop()));
     while let Poll::Ready(delivery) = journal.poll(at, &mut context) {
@@ -53,7 +53,8 @@ fn check_log(store: &Arc<Store>, notes: &mut Vec<String>) -> Result<Seq, Journal
 
 /// Reads every event, and checks that none is missing between two others.
 fn check_events(store: &Store, findings: &mut Findings) -> Result<(), StoreError> {
-    let (mut first, mut last, mut count, mut faults) = (None, None, 0, Vec::new());
+    let (mut first, mut last, mut count) = (None, None, 0);
+    let Findings { notes, faults } = findings;
     for tree in store.events().trees() {
         store.events().scan(tree, |pack| {
             if last.is_some_and(|last| pack.previous != last) {
@@ -71,24 +72,21 @@ fn check_events(store: &Store, findings: &mut Findings) -> Result<(), StoreError
             ControlFlow::Continue(())
         })?;
     }
-    findings.faults.append(&mut faults);
     if let (Some(first), Some(last)) = (first, last) {
-        findings.notes.push(format!("events: {count}, numbers {first} to {last}"));
+        notes.push(format!("events: {count}, numbers {first} to {last}"));
     }
     Ok(())
 }
 
 /// Builds the state from the newest snapshot, and the log after it if the directory has that. Returns a note.
-fn rebuild(store: &Arc<Store>) -> Result<String, String> {
-    let (state, replayed) = if is_of_replicated_log(store) {
-        let newest = store.manifests().map_err(|error| error.to_string())?.into_iter().next();
-        let load = |newest| load(store, &newest, &mut |_| ()).map_err(|error| error.to_string());
-        (newest.map_or_else(|| Ok(State::new()), load)?, 0)
-    } else {
-        let journal = LocalJournal::open(store.clone(), LocalOptions::default());
-        let mut journal = journal.map_err(|error| error.to_string())?;
-        let recovered = recover(store, &mut journal, &mut |_| ()).map_err(|error| error.to_string())?;
-        (recovered.state, recovered.replayed)
+fn rebuild(store: &Arc<Store>) -> Result<String> {
+    let (state, replayed) = match (local_log(store)?, store.manifests()?.first()) {
+        (Some(mut log), _) => {
+            let recovered = recover(store, &mut log, &mut |_| ())?;
+            (recovered.state, recovered.replayed)
+        }
+        (None, Some(newest)) => (load(store, newest, &mut |_| ())?, 0),
+        (None, None) => (State::new(), 0),
     };
     Ok(format!(
         "state at position {}, written {}: {} filters, {} redemptions, {} stored answers; {replayed} entries replayed",

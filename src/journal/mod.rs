@@ -10,8 +10,8 @@ mod nats;
 
 pub use local::{LocalJournal, LocalOptions};
 pub use nats::{
-    Check, LogTime, NatsJournal, NatsLogin, NatsOptions, NatsSnapshots, NatsTls, Parts, Peer, Replication,
-    SharedSnapshot, Taken, init_log, is_of_replicated_log, read_shared,
+    LogTime, NatsJournal, NatsLogin, NatsOptions, NatsSnapshots, NatsTls, Parts, Peer, Replication,
+    SharedSnapshot, init_log, is_of_replicated_log, log_of,
 };
 
 use crate::domain::{Command, Entry, Proposal, Seq};

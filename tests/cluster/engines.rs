@@ -20,7 +20,7 @@ pub async fn start(servers: &Servers, dir: &Path, name: &str, clock: Clock, unde
 /// A node with these options.
 pub async fn start_with(dir: &Path, nats: NatsOptions, cluster: ClusterOptions, clock: Clock) -> Engine {
     let journal = JournalOptions::Nats(Box::new(nats));
-    let mut options = EngineOptions::new(dir).on_shared_journal(journal, cluster);
+    let mut options = EngineOptions { cluster, ..EngineOptions::new(dir).on(journal) };
     (options.store.free_space_min_bytes, options.store.ballast_bytes) = (0, 0);
     options.commit_patience = PATIENCE;
     let engine = Engine::start(options, clock);

@@ -5,7 +5,7 @@ use crate::patience::PATIENCE;
 use crate::store_support::{entries, options};
 use cuckood::clock::{Clock, ClockLimits, ClockUnsure, Evidence, system_reading};
 use cuckood::domain::{ClockReading, Settings};
-use cuckood::engine::{ClusterOptions, Engine, EngineOptions, JournalOptions, Status};
+use cuckood::engine::{Engine, EngineOptions, JournalOptions, Status};
 use cuckood::journal::{Durability, NatsJournal, NatsOptions};
 use cuckood::store::Store;
 use std::sync::Arc;
@@ -28,8 +28,8 @@ fn what_a_start_logs_is_not_stamped_by_a_clock_that_is_ahead() {
         let ClockReading { wall, uptime } = system_reading();
         ClockReading { wall: wall.plus_seconds(ahead.load(Ordering::Relaxed)), uptime }
     };
-    let mut engine_options = EngineOptions::new(dir.path())
-        .on_shared_journal(JournalOptions::Nats(Box::new(join("ahead"))), ClusterOptions::default());
+    let journal = JournalOptions::Nats(Box::new(join("ahead")));
+    let mut engine_options = EngineOptions::new(dir.path()).on(journal);
     engine_options.store = options(Durability::Fsync);
     // A start logs that.
     engine_options.settings = Settings { filters_max: 7, ..Settings::default() };

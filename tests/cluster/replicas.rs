@@ -4,7 +4,8 @@
 use crate::nats::Servers;
 use crate::service::{Client, Service};
 use async_nats::jetstream::Context;
-use futures_util::StreamExt;
+use async_nats::jetstream::object_store::ObjectInfo;
+use futures_util::TryStreamExt;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -96,13 +97,15 @@ impl Nodes {
         fs::remove_dir_all(self.folder(name)).unwrap();
     }
 
-    /// Puts other bytes in the place of a shared snapshot: the newest is number 0.
+    /// Puts another chunk in the place of the last one of a shared snapshot: the newest is number 0.
     fn damage(&self, number: usize) {
         self.servers.speak(async |context| {
-            let list = listed(&context).await;
-            let name = list["snapshots"][number]["name"].as_str().unwrap();
-            let archives = context.get_object_store(format!("{STREAM}-snapshots")).await.unwrap();
-            archives.put(name, &mut &b"something else"[..]).await.unwrap();
+            let nuid = listed(&context).await.swap_remove(number).nuid;
+            let chunks = format!("$O.{STREAM}-snapshots.C.{nuid}");
+            let stream = context.get_stream(format!("OBJ_{STREAM}-snapshots")).await.unwrap();
+            let last = stream.get_last_raw_message_by_subject(&chunks).await.unwrap();
+            assert!(stream.delete_message(last.sequence).await.unwrap());
+            context.publish(chunks, "something else".into()).await.unwrap().await.unwrap();
         });
     }
 
@@ -126,11 +129,13 @@ impl Nodes {
     }
 }
 
-/// The list of shared snapshots.
-async fn listed(context: &Context) -> Value {
-    let list = context.get_key_value(format!("{STREAM}-snapshots")).await.unwrap();
-    let key = list.keys().await.unwrap().next().await.unwrap().unwrap();
-    serde_json::from_slice(&list.get(key).await.unwrap().unwrap()).unwrap()
+/// The archives of shared snapshots, newest first.
+async fn listed(context: &Context) -> Vec<ObjectInfo> {
+    let archives = context.get_object_store(format!("{STREAM}-snapshots")).await.unwrap();
+    let mut archives: Vec<_> = archives.list().await.unwrap().try_collect().await.unwrap();
+    archives.retain(|info| info.metadata.contains_key("cuckood-snapshot"));
+    archives.sort_by(|one, other| other.name.cmp(&one.name));
+    archives
 }
 
 fn create(client: &Client) {
@@ -281,18 +286,17 @@ fn a_node_that_dies_while_it_shares_is_replaced() {
     wait_until("two archives", || {
         write(&second.client(), step);
         let (listed, stored) = nodes.servers.speak(async |context| {
-            use futures_util::TryStreamExt;
-            let list = listed(&context).await;
+            let listed = listed(&context).await;
             let stream = context.get_stream(format!("OBJ_{STREAM}-snapshots")).await.unwrap();
             let stored: Vec<(String, usize)> =
                 stream.info_with_subjects("$O.*.C.>").await.unwrap().try_collect().await.unwrap();
-            (list["snapshots"].as_array().unwrap().len(), stored.len())
+            (listed.len(), stored.len())
         });
         (listed, stored) == (2, 2)
     });
 }
 
-/// The list still names it. A node that needs it retries, and finds the next one.
+/// A node that needs one retries, and finds the next one.
 #[test]
 fn lost_archive_is_shared_again_while_a_wiped_node_waits() {
     let nodes = Nodes::new();
@@ -302,8 +306,8 @@ fn lost_archive_is_shared_again_while_a_wiped_node_waits() {
     assert!(first.terminate().success());
     nodes.servers.speak(async |context| {
         let archives = context.get_object_store(format!("{STREAM}-snapshots")).await.unwrap();
-        for snapshot in listed(&context).await["snapshots"].as_array().unwrap() {
-            archives.delete(snapshot["name"].as_str().unwrap()).await.unwrap();
+        for snapshot in listed(&context).await {
+            archives.delete(snapshot.name).await.unwrap();
         }
     });
     let settings = nodes.settings("second");
@@ -311,7 +315,7 @@ fn lost_archive_is_shared_again_while_a_wiped_node_waits() {
         settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
     settings.push(("CUCKOOD__NATS__CONNECT_TIMEOUT", "120s"));
     let second = Service::start(program(), &nodes.folder("second"), &settings);
-    assert!(says(&second, "can't use a shared snapshot"));
+    assert!(says(&second, "waiting for a shared snapshot"));
     // Its interval is half an hour.
     let first = nodes.start("first", &[]);
     assert!(says(&second, FILLED));
@@ -366,7 +370,7 @@ fn a_backup_begins_a_log_that_nodes_share() {
     assert_eq!(seen(&one, 4), seen(&two, 4));
     let refused = restore();
     assert!(!refused.status.success());
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("not empty"), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("exists"), "{refused:?}");
     // Without the log there is no such thing.
     let local = run(Command::new(program()).arg("restore").arg(&file).arg("--into-cluster"));
     assert!(String::from_utf8_lossy(&local.stderr).contains("journal.kind"), "{local:?}");

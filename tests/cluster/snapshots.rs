@@ -4,15 +4,14 @@
 use crate::nats::Servers;
 use crate::store_support::{append, entries, options, proposal};
 use cuckood::domain::{Seq, Timestamp};
+use cuckood::engine;
 use cuckood::journal::{
-    Check, Durability, Journal, JournalError, NatsJournal, NatsOptions, NatsSnapshots, SharedSnapshot, Taken,
-    init_log, read_shared,
+    Durability, Journal, JournalError, NatsJournal, NatsOptions, NatsSnapshots, SharedSnapshot, init_log,
 };
 use cuckood::store::archive::{ArchiveWriter, Piece};
-use cuckood::store::{Manifest, Store, StoreError};
-use futures_util::StreamExt;
+use cuckood::store::{Manifest, Store};
+use futures_util::TryStreamExt;
 use std::cell::Cell;
-use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -43,31 +42,38 @@ impl Node {
     }
 
     /// Appends so many entries and takes a snapshot behind them.
-    fn take(&mut self, entries: u64) -> Taken {
+    fn take(&mut self, entries: u64) -> Manifest {
         for number in 0..entries {
             append(&mut self.journal, vec![proposal(number, 10)]).unwrap();
         }
-        let seq = self.journal.last();
-        Taken { seq, taken_at: Timestamp(seq.0), place: self.journal.place() }
+        manifest(self.journal.last(), self.journal.place())
     }
 
-    fn share(&mut self, taken: &Taken) -> Result<SharedSnapshot, JournalError> {
-        self.share_if(taken, &|| Ok(()))
+    fn share(&mut self, taken: &Manifest) -> Result<SharedSnapshot, JournalError> {
+        self.share_if(taken, || Ok(()))
     }
 
-    fn share_if(&mut self, taken: &Taken, check: &Check<'_>) -> Result<SharedSnapshot, JournalError> {
-        let mut archive = archive(taken.seq);
-        self.shared.share(taken, &mut || Ok(archive.next()), check)
+    fn share_if(
+        &mut self,
+        taken: &Manifest,
+        check: impl Fn() -> Result<(), JournalError>,
+    ) -> Result<SharedSnapshot, JournalError> {
+        let mut archive = archive(taken);
+        self.shared.share(taken, &mut || check().map(|()| archive.next()))
     }
 }
 
-/// The parts of an archive of a few chunks.
-fn archive(seq: Seq) -> impl Iterator<Item = Vec<u8>> {
+/// A snapshot of a few chunks.
+fn manifest(seq: Seq, place: Vec<u8>) -> Manifest {
     let meta = (0..600_000_u64).map(|at| (at * (seq.0 + 7)) as u8).collect();
-    let (taken_at, place, sections) = (Timestamp(1), Vec::new(), Vec::new());
-    let manifest = Manifest { generation: 1, seq, taken_at, events_last: 0, place, sections, meta };
+    let (taken_at, sections) = (Timestamp(seq.0), Vec::new());
+    Manifest { generation: 1, seq, taken_at, events_last: 0, place, sections, meta }
+}
+
+/// The parts of its archive.
+fn archive(taken: &Manifest) -> impl Iterator<Item = Vec<u8>> + use<> {
     let mut writer = ArchiveWriter::default();
-    let pieces = [Piece::Manifest(manifest), Piece::End];
+    let pieces = [Piece::Manifest(taken.clone()), Piece::End];
     let bytes = pieces.map(|piece| writer.frame(&piece)).concat();
     bytes.chunks(100_000).map(<[u8]>::to_vec).collect::<Vec<_>>().into_iter()
 }
@@ -79,17 +85,23 @@ fn load(store: &Store, snapshot: &SharedSnapshot) {
     writer.finish(store, snapshot.taken_at, Vec::new()).unwrap();
 }
 
-fn check(snapshot: &SharedSnapshot, archive: impl Read) -> Result<(), StoreError> {
-    read_shared(snapshot, archive, |_| Ok(()))
+/// Reads its archive to the end.
+fn check(shared: &NatsSnapshots, snapshot: &SharedSnapshot) -> Result<(), JournalError> {
+    shared.read(snapshot, |_| Ok(()))
 }
 
 fn positions(shared: &mut NatsSnapshots) -> Vec<u64> {
     shared.list().unwrap().iter().map(|snapshot| snapshot.seq.0).collect()
 }
 
+/// A name as subjects have it.
+fn encoded(name: &str) -> String {
+    use base64::Engine;
+    base64::prelude::BASE64_URL_SAFE.encode(name)
+}
+
 /// The names of the archives that are stored, in order. All chunks belong to one of them.
 fn stored(servers: &Servers) -> Vec<String> {
-    use futures_util::TryStreamExt;
     servers.speak(async |context| {
         let archives = context.get_object_store(format!("{LOG}-snapshots")).await.unwrap();
         let mut infos: Vec<_> = archives.list().await.unwrap().try_collect().await.unwrap();
@@ -120,9 +132,9 @@ fn the_two_newest_are_kept_and_the_log_is_trimmed_behind_the_older() {
     assert_eq!(node.shared.list().unwrap(), [third.clone(), second.clone()]);
     assert_eq!(stored(&servers), [second.name.clone(), third.name.clone()]);
     for snapshot in [&second, &third] {
-        check(snapshot, node.shared.read(snapshot).unwrap()).unwrap();
+        check(&node.shared, snapshot).unwrap();
     }
-    assert!(matches!(node.shared.read(&first), Err(JournalError::Damaged(_))));
+    assert!(matches!(check(&node.shared, &first), Err(JournalError::Damaged(_))));
     let Err(refused) = journal(&servers, "another") else { panic!("the log is trimmed") };
     assert!(matches!(refused, JournalError::Trimmed(_)), "{refused}");
     // The same position, and an older one.
@@ -155,7 +167,7 @@ fn a_place_leads_another_node_behind_the_snapshot() {
     assert!(matches!(node.shared.adopt(&damaged, &store), Err(JournalError::Damaged(_))));
 }
 
-/// An upload that fails leaves nothing; one that another has overtaken does not count.
+/// An upload that fails leaves nothing; one that another node has removed does not count.
 #[test]
 fn what_is_not_whole_is_never_listed() {
     let servers = Servers::start(1);
@@ -163,39 +175,94 @@ fn what_is_not_whole_is_never_listed() {
     let taken = [node.take(3), node.take(3), node.take(3)];
     let first = node.share(&taken[0]).unwrap();
 
-    let (mut whole, mut parts) = (archive(taken[1].seq), 0);
+    let (mut whole, mut parts) = (archive(&taken[1]), 0);
     let mut give = || {
         parts += 1;
         if parts == 4 { Err(JournalError::Failed("the node stops".to_owned())) } else { Ok(whole.next()) }
     };
-    let failed = node.shared.share(&taken[1], &mut give, &|| Ok(()));
+    let failed = node.shared.share(&taken[1], &mut give);
     assert!(matches!(failed, Err(JournalError::Failed(why)) if why == "the node stops"));
     assert_eq!(stored(&servers), std::slice::from_ref(&first.name));
 
     // Bytes that are no archive.
     let mut parts = vec![Some(vec![7; 300_000])].into_iter();
-    assert!(node.shared.share(&taken[1], &mut || Ok(parts.next().flatten()), &|| Ok(())).is_err());
+    assert!(node.shared.share(&taken[1], &mut || Ok(parts.next().flatten())).is_err());
     assert_eq!(positions(&mut node.shared), [3]);
 
-    // The list is replaced meanwhile.
-    let mut whole = archive(taken[1].seq);
+    // Another node takes the upload for an abandoned one. It is asked for more when it is uploaded, and once more when it is read back.
+    let (mut whole, ends) = (archive(&taken[1]), &Cell::new(0));
     let mut give = || {
         let part = whole.next();
-        if part.is_none() {
+        ends.set(ends.get() + u32::from(part.is_none()));
+        if ends.get() == 2 {
             servers.speak(async |context| {
-                let list = context.get_key_value(format!("{LOG}-snapshots")).await.unwrap();
-                let key = list.keys().await.unwrap().next().await.unwrap().unwrap();
-                let same = list.get(&key).await.unwrap().unwrap();
-                list.put(key, same).await.unwrap();
+                let archives = context.get_object_store(format!("{LOG}-snapshots")).await.unwrap();
+                let infos: Vec<_> = archives.list().await.unwrap().try_collect().await.unwrap();
+                let upload =
+                    infos.into_iter().map(|info| info.name).find(|name| *name != first.name).unwrap();
+                archives.delete(&upload).await.unwrap();
+                let stream = context.get_stream(format!("OBJ_{LOG}-snapshots")).await.unwrap();
+                stream.purge().filter(format!("$O.{LOG}-snapshots.M.{}", encoded(&upload))).await.unwrap();
             });
         }
         Ok(part)
     };
-    assert!(node.shared.share(&taken[1], &mut give, &|| Ok(())).is_err());
+    assert!(node.shared.share(&taken[1], &mut give).is_err());
+    assert_eq!(ends.get(), 2);
     assert_eq!(node.shared.list().unwrap(), std::slice::from_ref(&first));
     assert_eq!(stored(&servers), std::slice::from_ref(&first.name));
     let third = node.share(&taken[2]).unwrap();
     assert_eq!(stored(&servers), [first.name, third.name]);
+}
+
+/// Two nodes that upload at the same time do no harm: the two newest snapshots stay.
+#[test]
+fn simultaneous_uploads_leave_two_newest() {
+    let servers = Servers::start(1);
+    let (mut node, mut other) = (Node::join(&servers, "node"), Node::join(&servers, "other"));
+    let taken = [node.take(3), node.take(3), node.take(3)];
+    let first = node.share(&taken[0]).unwrap();
+    let (mut whole, mut third) = (archive(&taken[1]), None);
+    let mut give = || {
+        let part = whole.next();
+        if part.is_none() && third.is_none() {
+            third = Some(other.share(&taken[2]).unwrap());
+        }
+        Ok(part)
+    };
+    let second = node.shared.share(&taken[1], &mut give).unwrap();
+    let third = third.unwrap();
+    assert_eq!(node.shared.list().unwrap(), [third.clone(), second.clone()]);
+    assert_eq!(stored(&servers), [second.name, third.name]);
+    assert_ne!(first.seq, second.seq);
+}
+
+/// A dead upload has left chunks. Those of a running one stay, however many there are.
+#[test]
+fn abandoned_chunks_are_removed_and_those_of_running_upload_stay() {
+    const LATER: u64 = 30_000;
+    let servers = Servers::start(1);
+    let mut node = Node::join(&servers, "node");
+    let mut taken = [node.take(3), node.take(3)];
+    let chunk = format!("$O.{LOG}-snapshots.C.dead");
+    let sent = servers.speak(async |context| {
+        context.publish(chunk.clone(), "a chunk".into()).await.unwrap().await.unwrap();
+        let stream = context.get_stream(format!("OBJ_{LOG}-snapshots")).await.unwrap();
+        let sent = stream.get_last_raw_message_by_subject(&chunk).await.unwrap().time;
+        sent.unix_timestamp().unsigned_abs() * 1_000
+    });
+    let is_there = || {
+        servers.speak(async |context| {
+            let stream = context.get_stream(format!("OBJ_{LOG}-snapshots")).await.unwrap();
+            stream.get_last_raw_message_by_subject(&chunk).await.is_ok()
+        })
+    };
+    taken[0].taken_at = Timestamp(sent + 1);
+    node.share(&taken[0]).unwrap();
+    assert!(is_there());
+    taken[1].taken_at = Timestamp(sent + LATER);
+    node.share(&taken[1]).unwrap();
+    assert!(!is_there());
 }
 
 /// A node may learn that its state is wrong at any moment of an upload, also at the last.
@@ -213,16 +280,16 @@ fn what_a_node_has_that_has_to_stop_is_not_shared_and_the_log_not_trimmed_for_it
             if checks.get() < last { Ok(()) } else { Err(stops()) }
         }
     };
-    let first = node.share_if(&taken[0], &until(u32::MAX)).unwrap();
+    let first = node.share_if(&taken[0], until(u32::MAX)).unwrap();
     let before_list = checks.get();
     for last in 1..=before_list {
-        let refused = node.share_if(&taken[1], &until(last)).unwrap_err();
+        let refused = node.share_if(&taken[1], until(last)).unwrap_err();
         assert_eq!(refused.to_string(), "the node stops", "{last}");
     }
     assert_eq!(positions(&mut node.shared), [10]);
     assert_eq!(stored(&servers), std::slice::from_ref(&first.name));
     // Listed, and noticed then.
-    node.share_if(&taken[1], &until(before_list + 1)).unwrap();
+    node.share_if(&taken[1], until(before_list + 1)).unwrap();
     assert_eq!((positions(&mut node.shared), servers.first_message(LOG)), (vec![20, 10], 1));
     node.share(&taken[2]).unwrap();
     assert!(servers.first_message(LOG) > 1);
@@ -235,15 +302,14 @@ fn a_damaged_archive_is_noticed() {
     let taken = [node.take(3), node.take(3)];
     let older = node.share(&taken[0]).unwrap();
     let newer = node.share(&taken[1]).unwrap();
-    let replace = |name: &str, bytes: &[u8]| {
-        servers.speak(async |context| {
-            let archives = context.get_object_store(format!("{LOG}-snapshots")).await.unwrap();
-            archives.put(name, &mut &*bytes).await.unwrap();
-        });
-    };
-    replace(&newer.name, b"something else");
-    assert!(matches!(node.shared.read(&newer), Err(JournalError::Damaged(_))));
-    check(&older, node.shared.read(&older).unwrap()).unwrap();
+    // Another archive in its place has no label.
+    servers.speak(async |context| {
+        let archives = context.get_object_store(format!("{LOG}-snapshots")).await.unwrap();
+        archives.put(newer.name.as_str(), &mut &b"something else"[..]).await.unwrap();
+    });
+    assert!(check(&node.shared, &newer).is_err());
+    assert_eq!(node.shared.list().unwrap(), std::slice::from_ref(&older));
+    check(&node.shared, &older).unwrap();
     // A chunk with other bytes, under the description of the right ones.
     servers.speak(async |context| {
         let archives = context.get_object_store(format!("{LOG}-snapshots")).await.unwrap();
@@ -256,7 +322,7 @@ fn a_damaged_archive_is_noticed() {
         bytes[9] ^= 1;
         context.publish(subject, bytes.into()).await.unwrap().await.unwrap();
     });
-    assert!(check(&older, node.shared.read(&older).unwrap()).is_err());
+    assert!(check(&node.shared, &older).is_err());
 }
 
 /// The stream is gone while its nodes are up. A node with an empty directory must not replace it: the old log's nodes would stop, and
@@ -318,17 +384,24 @@ fn opening_log_creates_missing_object_store() {
 #[test]
 fn a_log_begins_behind_a_snapshot_and_only_once() {
     let servers = Servers::start(1);
-    let mut shared = NatsSnapshots::open(&of(&servers, "restore")).unwrap();
-    assert!(!shared.has_begun().unwrap());
-    let taken = Taken { seq: Seq(500), taken_at: Timestamp(1), place: Vec::new() };
-    let begin = |shared: &mut NatsSnapshots| {
-        let mut archive = archive(taken.seq);
-        shared.begin_log(&taken, &mut || Ok(archive.next()))
+    let shared = NatsSnapshots::open(&of(&servers, "restore")).unwrap();
+    shared.check_absent().unwrap();
+    let taken = manifest(Seq(500), Vec::new());
+    // An empty node that starts early does not take the log for an empty one.
+    let impatient = NatsOptions { connect_timeout: Duration::ZERO, ..of(&servers, "early") };
+    let mut whole = archive(&taken);
+    let mut give = || {
+        let part = whole.next();
+        if part.is_none() {
+            let dir = tempfile::tempdir().unwrap();
+            let store = Arc::new(Store::open(dir.path(), &options(Durability::Fsync)).unwrap());
+            let Err(early) = NatsJournal::open(store, &impatient) else { panic!("it has an empty log") };
+            assert!(early.to_string().contains("OBJ_shop-snapshots"), "{early}");
+        }
+        Ok(part)
     };
-    let snapshot = begin(&mut shared).unwrap();
-    assert!(shared.has_begun().unwrap());
+    let snapshot = shared.begin_log(&taken, &mut give).unwrap();
     assert_eq!(shared.list().unwrap(), std::slice::from_ref(&snapshot));
-    assert!(begin(&mut shared).is_err());
     // A node that has not loaded it can't begin.
     assert!(matches!(journal(&servers, "empty"), Err(JournalError::Trimmed(_))));
     let dir = tempfile::tempdir().unwrap();
@@ -339,13 +412,30 @@ fn a_log_begins_behind_a_snapshot_and_only_once() {
     assert_eq!(entries(&mut node, 500).unwrap(), []);
     let committed = append(&mut node, vec![proposal(1, 1)]).unwrap();
     assert_eq!(committed[0].entry.seq, Seq(501));
-    // Into a log that has begun otherwise.
-    let mut other =
-        NatsSnapshots::open(&NatsOptions { stream: "used".to_owned(), ..of(&servers, "restore") });
-    let (dir, used) =
-        (tempfile::tempdir().unwrap(), NatsOptions { stream: "used".to_owned(), ..of(&servers, "n") });
-    let store = Arc::new(Store::open(dir.path(), &options(Durability::Fsync)).unwrap());
-    append(&mut NatsJournal::open(store, &used).unwrap(), vec![proposal(1, 1)]).unwrap();
-    let refused = begin(other.as_mut().unwrap()).unwrap_err();
-    assert!(refused.to_string().contains("not empty"), "{refused}");
+    // Where there is a log, even an empty one.
+    init_log(&NatsOptions { stream: "used".to_owned(), ..of(&servers, "n") }).unwrap();
+    let used = NatsOptions { stream: "used".to_owned(), ..of(&servers, "restore") };
+    for begun in [shared, NatsSnapshots::open(&used).unwrap()] {
+        let mut archive = archive(&taken);
+        let rejected = begun.begin_log(&taken, &mut || Ok(archive.next())).unwrap_err();
+        assert!(rejected.to_string().contains("exists"), "{rejected}");
+    }
+}
+
+/// Positions of different logs say nothing about each other.
+#[test]
+fn directories_of_different_logs_are_not_compared() {
+    let servers = Servers::start(1);
+    let dirs = [(LOG, "one"), (LOG, "two"), ("other", "one")].map(|(stream, node)| {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(Store::open(dir.path(), &options(Durability::Fsync)).unwrap());
+        let log = NatsOptions { stream: stream.to_owned(), ..of(&servers, node) };
+        drop(NatsJournal::open(store, &log).unwrap());
+        dir
+    });
+    let [one, two, other] = dirs.each_ref().map(|dir| dir.path().to_owned());
+    let found = engine::positions(&[one.clone(), two.clone()]).unwrap();
+    assert_eq!(found, [(one.clone(), Seq(0)), (two.clone(), Seq(0))]);
+    let rejected = engine::positions(&[one.clone(), two, other.clone()]).unwrap_err().to_string();
+    assert!(rejected.contains(&format!("{} has another log", other.display())), "{rejected}");
 }

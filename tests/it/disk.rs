@@ -2,7 +2,7 @@
 
 use cuckood::clock::{Clock, ClockLimits};
 use cuckood::domain::{Command, Digests, Kind, Name, Outcome, Sizing, Spec, Target, Window};
-use cuckood::engine::{Durability, Engine, EngineOptions, SubmitError};
+use cuckood::engine::{Durability, Engine, EngineOptions, JournalOptions, SubmitError};
 use cuckood::filter::{Digest, Growth, Mode};
 use cuckood::journal::LocalOptions;
 use futures_util::FutureExt;
@@ -12,7 +12,7 @@ const CODES: u64 = 1_000_000;
 
 fn options(dir: &Path) -> EngineOptions {
     let journal = LocalOptions { durability: Durability::Flush, segment_bytes: 1 << 20 };
-    let mut options = EngineOptions::new(dir).on_local_journal(journal);
+    let mut options = EngineOptions::new(dir).on(JournalOptions::Local(journal));
     (options.store.preallocate_bytes, options.store.ballast_bytes) = (1 << 20, 0);
     (options.snapshots.log_bytes_min, options.snapshots.log_bytes_max) = (LOG_BYTES, LOG_BYTES);
     options

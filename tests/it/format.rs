@@ -6,9 +6,9 @@
 use crate::directory::copy_dir;
 use crate::store_support::{CLOCK, append, entries, open_journal, options, proposal};
 use cuckood::domain::{Command, Event, Happened, Proposal, SectionId, Seq, Timestamp};
-use cuckood::engine::{archive, restore};
+use cuckood::engine::{RecoveryError, archive, restore};
 use cuckood::journal::{Durability, Journal};
-use cuckood::store::{EventPack, EventSize, EventTree, Store, StoreOptions};
+use cuckood::store::{EventPack, EventSize, EventTree, Store, StoreError, StoreOptions};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -122,5 +122,5 @@ fn an_archive_of_a_newer_version_is_refused() {
     let file = dir.path().join("newer");
     fs::write(&file, archive).unwrap();
     let error = restore(&file, &dir.path().join("data"), &small(), CLOCK, |archive| archive).unwrap_err();
-    assert!(matches!(error, cuckood::store::StoreError::Newer { found: 2, known: 1, .. }), "{error}");
+    let RecoveryError::Store(StoreError::Newer { found: 2, known: 1, .. }) = error else { panic!("{error}") };
 }

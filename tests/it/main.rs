@@ -27,6 +27,7 @@ mod journal;
 mod manual_time;
 mod memory;
 mod memory_log;
+mod offline;
 mod open_pools;
 mod openapi;
 mod random_images;

@@ -2,7 +2,7 @@
 
 use crate::store_support::{CLOCK, append, entries, open, open_journal, options, proposal};
 use cuckood::domain::{SectionId, Seq, Timestamp};
-use cuckood::engine::archive;
+use cuckood::engine::{RecoveryError, archive};
 use cuckood::journal::{Durability, Journal};
 use cuckood::store::{Manifest, Store, StoreError};
 use std::path::Path;
@@ -137,7 +137,7 @@ fn back_up(store: &Arc<Store>, mut meanwhile: impl FnMut(usize)) -> Vec<u8> {
     bytes
 }
 
-fn restore(archive: &[u8], parent: &Path) -> Result<Seq, StoreError> {
+fn restore(archive: &[u8], parent: &Path) -> Result<Seq, RecoveryError> {
     let file = parent.join("backup");
     std::fs::write(&file, archive).unwrap();
     cuckood::engine::restore(&file, &parent.join("restored"), &options(Durability::Fsync), CLOCK, |archive| {
@@ -223,5 +223,6 @@ fn a_truncated_or_altered_archive_is_refused_whole() {
     }
     refused(&[&archive[..], b"x"].concat());
     restore(&archive, dir.path()).unwrap();
-    assert!(matches!(restore(&archive, dir.path()), Err(StoreError::NotOurs { .. })));
+    let again = restore(&archive, dir.path());
+    assert!(matches!(again, Err(RecoveryError::Store(StoreError::NotOurs { .. }))), "{again:?}");
 }

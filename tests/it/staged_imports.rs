@@ -9,7 +9,7 @@ use cuckood::domain::{
     KeyName, Kind, Name, Outcome, Proposal, RedemptionId, Reference, Refusal, Share, Sizing, Spec, Status,
     Target, Timestamp, Tripped, UploadDigest, Window,
 };
-use cuckood::engine::{Durability, Engine, EngineOptions};
+use cuckood::engine::{Durability, Engine, EngineOptions, JournalOptions};
 use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
 use cuckood::journal::LocalOptions;
 use cuckood::state::State;
@@ -390,8 +390,8 @@ fn a_replacement_is_held_against_what_it_replaces_at_the_swap() {
 async fn what_an_upload_built_that_died_with_its_process_goes_at_the_next_start() {
     let dir = tempfile::tempdir().unwrap();
     let start = || async {
-        let mut options =
-            EngineOptions::new(dir.path()).on_local_journal(LocalOptions::at(Durability::Relaxed));
+        let local = LocalOptions::at(Durability::Relaxed);
+        let mut options = EngineOptions::new(dir.path()).on(JournalOptions::Local(local));
         options.store.free_space_min_bytes = 0;
         options.store.ballast_bytes = 0;
         let engine =

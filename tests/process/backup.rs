@@ -183,3 +183,49 @@ fn restore_claims_directory_before_reading_archive() {
     let refused = Store::open(&restored, &StoreOptions::default()).map(drop).unwrap_err();
     assert!(refused.to_string().contains("cuckood restore"), "{refused}");
 }
+
+/// A killed service has acknowledged more than its last snapshot has.
+#[test]
+fn backup_from_directory_has_all_that_was_acknowledged() {
+    let directory = tempfile::tempdir().unwrap();
+    let [data, file, restored] = ["data", "backup", "restored"].map(|name| directory.path().join(name));
+    let back_up =
+        || Command::new(program()).arg("backup").arg(&file).arg("--from").arg(&data).output().unwrap();
+    let refused = back_up();
+    assert!(!refused.status.success() && !file.exists(), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("not a data directory"), "{refused:?}");
+
+    let service = Service::start_ready(program(), &data, &[]);
+    let client = service.client();
+    assert_eq!(client.put("/v1/campaigns/spring", &json!({ "capacity": 1_000 })).unwrap().status, 201);
+    let add = |user: &str| {
+        let added = client.post("/v1/campaigns/spring/users", &json!({ "users": [user] })).unwrap();
+        assert_eq!(added.status, 200);
+    };
+    add("before");
+    assert_eq!(client.post("/v1/snapshots", &json!({})).unwrap().status, 200);
+    add("after");
+    let last = last_seq(&client);
+    let refused = back_up();
+    assert!(
+        !refused.status.success() && listing(directory.path()).keys().all(|path| path.starts_with(&data))
+    );
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("in use by another"), "{refused:?}");
+    service.kill();
+
+    let saved = back_up();
+    assert!(saved.status.success(), "{saved:?}");
+    let again = back_up();
+    assert!(String::from_utf8_lossy(&again.stderr).contains("exists"), "{again:?}");
+    let done = Command::new(program()).arg("restore").args([&file, &restored]).output().unwrap();
+    assert!(done.status.success(), "{done:?}");
+    // The directory can be served as before, too.
+    for (dir, position) in [(&restored, last + 1), (&data, last)] {
+        let service = Service::start_ready(program(), dir, &[]);
+        let body = json!({ "users": ["before", "after", "never"] });
+        let found = service.client().post("/v1/campaigns/spring/users/check", &body).unwrap();
+        assert_eq!(found.body["present"], json!([true, true, false]));
+        assert_eq!(last_seq(&service.client()), position);
+        assert_eq!(service.terminate().code(), Some(0));
+    }
+}

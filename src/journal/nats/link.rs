@@ -109,16 +109,17 @@ pub(super) async fn find_stream(
     }
 }
 
-/// Creates the stream, and the object store whose presence shows from now on that there is a log of this name. Returns the stream that
-/// exists if another node was faster.
+/// Creates a stream, and the object store whose presence shows from now on that there is a log of this name. Returns the stream that exists
+/// if another node was faster.
 ///
 /// # Errors
 /// [`JournalError::Failed`].
 pub(super) async fn create_stream(
     context: &Context,
     options: &NatsOptions,
+    wanted: stream::Config,
 ) -> Result<(Stream, LogId), JournalError> {
-    let created = context.get_or_create_stream(wanted_stream(options)).await;
+    let created = context.get_or_create_stream(wanted).await;
     let stream = created.map_err(|error| {
         let why = error.to_string();
         let too_many = options.replicas > 1 && (why.contains("replicas") || why.contains("peers"));
@@ -156,15 +157,12 @@ pub(super) async fn ensure_bucket(context: &Context, options: &NatsOptions) -> R
 /// # Errors
 /// [`JournalError::Failed`] if that can't be determined.
 async fn find_trace(context: &Context, options: &NatsOptions) -> Result<Option<String>, JournalError> {
-    let stream = &options.stream;
-    for name in [format!("OBJ_{stream}-snapshots"), format!("KV_{stream}-snapshots")] {
-        match context.get_stream(&name).await {
-            Ok(_) => return Ok(Some(name)),
-            Err(error) if is_not_found(&error) => {}
-            Err(error) => return Err(retry(error)),
-        }
+    let name = format!("OBJ_{}-snapshots", options.stream);
+    match context.get_stream(&name).await {
+        Ok(_) => Ok(Some(name)),
+        Err(error) if is_not_found(&error) => Ok(None),
+        Err(error) => Err(retry(error)),
     }
-    Ok(None)
 }
 
 fn is_not_found(error: &GetStreamError) -> bool {
@@ -183,7 +181,7 @@ pub(super) async fn init(options: &NatsOptions) -> Result<LogId, JournalError> {
                 "it exists; remove it first, or set nats.stream to another name".to_owned(),
             ));
         }
-        create_stream(&context, options).await.map(|(_, log)| log)
+        create_stream(&context, options, wanted_stream(options)).await.map(|(_, log)| log)
     })
     .await
 }
@@ -292,7 +290,7 @@ async fn open_stream(
         false => Some("this node's directory".to_owned()),
     };
     match trace {
-        None => Ok(create_stream(context, options).await?.0),
+        None => Ok(create_stream(context, options, wanted_stream(options)).await?.0),
         // Servers that were just started may not have found the stream yet, and another node may be creating it.
         Some(trace) => Err(JournalError::Failed(format!(
             "stream not found, but {trace} belongs to an earlier log; see docs/CLUSTER.md, The stream is gone, or begin an empty log with \
@@ -376,7 +374,7 @@ fn check_server(client: &Client) -> Result<(), JournalError> {
 }
 
 /// The stream as it is created.
-fn wanted_stream(options: &NatsOptions) -> stream::Config {
+pub(super) fn wanted_stream(options: &NatsOptions) -> stream::Config {
     stream::Config {
         name: options.stream.clone(),
         subjects: vec![format!("{}.log", options.stream)],
@@ -438,7 +436,7 @@ fn check_stream(config: &stream::Config, options: &NatsOptions) -> Result<LogId,
 }
 
 /// The log's identity, which the stream's metadata has.
-fn log_id(config: &stream::Config) -> Option<LogId> {
+pub(super) fn log_id(config: &stream::Config) -> Option<LogId> {
     let id = hex::decode(config.metadata.get(LOG_ID_KEY)?).ok()?;
     Some(LogId(u128::from_be_bytes(id.try_into().ok()?)))
 }

@@ -16,9 +16,9 @@ mod replication;
 mod snapshots;
 
 pub use options::{NatsLogin, NatsOptions, NatsTls};
-pub use order::is_of_replicated_log;
+pub use order::{is_of_replicated_log, log_of};
 pub use replication::{LogTime, Peer, Replication};
-pub use snapshots::{Check, NatsSnapshots, Parts, SharedSnapshot, Taken, read_shared};
+pub use snapshots::{NatsSnapshots, Parts, SharedSnapshot};
 
 use super::{Delivery, Journal, JournalError, Ticket, check_space};
 use crate::domain::{Proposal, Seq, StateHash};

@@ -30,7 +30,7 @@ const FORMAT: Format = Format { magic: *b"ckpl", version: 1, payload_max: VALUE_
 
 /// The random identity of a log, drawn when its stream is created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct LogId(pub(super) u128);
+pub struct LogId(pub(super) u128);
 
 /// A node's latest session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -195,7 +195,7 @@ impl Place {
 ///
 /// # Errors
 /// [`StoreError::Damaged`].
-pub(super) fn log_of(store: &Store) -> Result<Option<LogId>, StoreError> {
+pub fn log_of(store: &Store) -> Result<Option<LogId>, StoreError> {
     let mut log = Vec::new();
     if !store.run(store.backing().read(META_TREE, REPLICATED_LOG_KEY, &mut log))? {
         return Ok(None);

@@ -57,7 +57,7 @@ impl Service {
     ) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let local = LocalOptions::at(Durability::Relaxed);
-        let mut setup = EngineOptions::new(directory.path()).on_local_journal(local);
+        let mut setup = EngineOptions::new(directory.path()).on(JournalOptions::Local(local));
         setup.store.free_space_min_bytes = 0;
         setup.store.ballast_bytes = 0;
         setup.store.cache_bytes = 8 << 20;

@@ -7,7 +7,7 @@ use cuckood::access::{Access, AuthOptions, GuessingOptions, KeyOptions, RateLimi
 use cuckood::budget::Budget;
 use cuckood::clock::ClockLimits;
 use cuckood::domain::{Applied, Command, Kind, Name, Timestamp};
-use cuckood::engine::{Durability, Engine, EngineOptions, FilterView, Status};
+use cuckood::engine::{Durability, Engine, EngineOptions, FilterView, JournalOptions, Status};
 use cuckood::journal::LocalOptions;
 use cuckood::resp::{self, RespOptions};
 use cuckood::socket::{Phase, Socket, Vitals};
@@ -67,7 +67,7 @@ impl Service {
     pub fn with(setup: Setup) -> Service {
         let directory = tempfile::tempdir().unwrap();
         let local = LocalOptions::at(Durability::Relaxed);
-        let mut options = EngineOptions::new(directory.path()).on_local_journal(local);
+        let mut options = EngineOptions::new(directory.path()).on(JournalOptions::Local(local));
         options.store.free_space_min_bytes = 0;
         options.store.ballast_bytes = 0;
         options.store.cache_bytes = 8 << 20;

@@ -194,7 +194,7 @@ fn describe(number: u64, raised: Option<u64>) -> (Kind, Spec, Layout) {
             Layout::compact_with(capacity, fingerprint_bits, bucket_size, max_search, growth)
         }
     };
-    let stock = POOLS.contains(&shape(number)).then_some(100);
+    let stock = POOLS.contains(&shape(number)).then_some(10);
     let spec = Spec { capacity, mode, growth, sizing, ignore_case: false, stock, forget };
     (kind, spec, layout.expect("a sound shape"))
 }
@@ -208,7 +208,7 @@ fn update(position: u64) -> Command {
     });
     let starts_at = draw(position, 5).is_multiple_of(3).then_some(Some(Timestamp(now - 5_000)));
     let ends_at = [None, Some(None), Some(Some(Timestamp(now + 60_000)))][draw(position, 6) as usize % 3];
-    let stock = POOLS.contains(&shape(number)).then_some(20 + draw(position, 7) % 200);
+    let stock = POOLS.contains(&shape(number)).then_some(1 + draw(position, 7) % 20);
     Command::Update { target: target(number), starts_at, ends_at, capacity, stock }
 }
 
@@ -225,7 +225,7 @@ fn line_up(position: u64) -> Command {
 
 fn configure(position: u64) -> Command {
     Command::Configure(Settings {
-        redemptions_retention_seconds: 60 + draw(position, 3) % 240,
+        redemptions_retention_seconds: 200 + draw(position, 3) % 400,
         idempotency_retention_seconds: 60 + draw(position, 4) % 120,
         idempotency_retention_min_seconds: 30,
         idempotency_room_bytes: IDEMPOTENCY_ROOM_MIN_BYTES,
@@ -243,9 +243,11 @@ fn upload(step: u64) -> u64 {
     number - u64::from(number % 4 == 3)
 }
 
-/// The filter of an upload.
+/// The filter of an upload. An open pool takes no items, so the one before it is imported into.
 fn upload_target(upload: u64) -> Target {
-    target(newest(upload * UPLOAD_COMMANDS * TRACKS).saturating_sub(upload % 4))
+    let number = newest(upload * UPLOAD_COMMANDS * TRACKS);
+    let number = number.saturating_sub(draw(upload, 9) % SHAPES.len() as u64);
+    target(number - u64::from(POOLS.contains(&shape(number))))
 }
 
 /// A command of an upload. A replacement needs several ends to catch up.
@@ -337,14 +339,14 @@ fn write(position: u64) -> Command {
         }
         10 => {
             let redeemed = last(position, is_redemption);
-            Command::Cancel { target: write_target(redeemed), redemption: redemption(redeemed) }
+            Command::Cancel { target: coupon(redeemed), redemption: redemption(redeemed) }
         }
         11 | 12 => {
             let held = last(position, is_redemption);
-            Command::Confirm { target: write_target(held), redemption: redemption(held) }
+            Command::Confirm { target: coupon(held), redemption: redemption(held) }
         }
         _ => Command::Redeem {
-            target,
+            target: coupon(position),
             digest: digest(draw(position, 3) % CODES),
             redemption: redemption(position),
             reference: Reference::new(&format!("order-{}", position % 50)).expect("a plain reference"),
@@ -359,6 +361,11 @@ fn write_target(position: u64) -> Target {
         4..7 => target(any(position)),
         _ => Target(FilterId(IMAGE_IDS + image_number(position).saturating_sub(1))),
     }
+}
+
+/// The target of a redemption: mostly one of the coupons, which have even numbers.
+fn coupon(position: u64) -> Target {
+    if draw(position, 13) % 4 > 0 { target(any(position) & !1) } else { write_target(position) }
 }
 
 fn redemption(position: u64) -> RedemptionId {

@@ -127,8 +127,8 @@ fn cut_repeatedly(cuts: u64, level: &str, disk: &Mutex<Disk>, file: &Path, mount
         let left = find_left(Data { acknowledged: last, ..data }, target, &progress);
         let is_over = left.is_err() || cut % CUTS_PER_DIRECTORY == CUTS_PER_DIRECTORY - 1;
         match &left {
-            Ok(left) if is_restore && left.dir == source => cut_short += 1,
-            Ok(_) => restored += u64::from(is_restore),
+            Ok(left) if left.dir != source => restored += 1,
+            Ok(_) => cut_short += u64::from(progress.restoring.load(Relaxed) > 0),
             Err(why) => {
                 lost += 1;
                 println!("cut {cut}: {fate:?}, {unflushed} writes unflushed, {last} acknowledged: {why}");
@@ -239,7 +239,8 @@ fn wait_for_cut(
     is_restore: bool,
     random: &mut impl FnMut() -> u64,
 ) -> Result<()> {
-    let delay = Duration::from_micros(random() % 300_000);
+    // A restore takes about as long as the shorter delay.
+    let delay = Duration::from_micros(random() % if is_restore { 150_000 } else { 300_000 });
     if !random().is_multiple_of(4) {
         let (reached, enough) = match is_restore {
             true => (&progress.restoring, 1),

@@ -55,15 +55,11 @@ pub fn check(dir: &Path, acknowledged: u64, log: &Log) -> Result<Option<u64>, Bo
     }
 }
 
-/// An encoded event and its number.
-type StoredEvent = (u64, Vec<u8>);
+/// Encoded events with their numbers.
+type Events = Vec<(u64, Vec<u8>)>;
 
 /// Finds each event once. The first ones may be removed, because their retention is over: at most this many.
-fn compare_events(
-    wanted: Vec<StoredEvent>,
-    removable: usize,
-    found: Vec<StoredEvent>,
-) -> Result<(), Box<dyn Error>> {
+fn compare_events(wanted: Events, removable: usize, found: Events) -> Result<(), Box<dyn Error>> {
     let removed = wanted.len().checked_sub(found.len()).ok_or("there are more events than the log makes")?;
     match wanted.iter().skip(removed).zip(&found).find(|(wanted, found)| wanted != found) {
         Some(((number, _), _)) => Err(format!("event {number} is not what the log makes it").into()),
@@ -74,8 +70,8 @@ fn compare_events(
     }
 }
 
-/// All events with their numbers.
-fn stored_events(store: &Store, events: &EventLog) -> Result<Vec<StoredEvent>, Box<dyn Error>> {
+/// All events that are stored.
+fn stored_events(store: &Store, events: &EventLog) -> Result<Events, Box<dyn Error>> {
     let (mut next, mut all) = (0, Vec::new());
     while let EventsFound::Pack(pack) = events.find(store, next, false)? {
         let new = pack.events().filter(|(number, _)| *number >= next);

@@ -96,8 +96,7 @@ fn proposal(position: u64) -> Proposal {
     let command = command(asked);
     let Timestamp(now) = time(position);
     let at = if command == Command::TurnBack { now - TURNED_BACK_MS } else { now };
-    let by = ["", "shop", "office"][draw(asked, 10) as usize % 3];
-    let by = Some(KeyName::new(by)).filter(|by| !by.as_str().is_empty());
+    let by = [None, Some("shop"), Some("office")][draw(asked, 10) as usize % 3].map(KeyName::new);
     let idempotency = has_key(asked).then(|| IdempotencyKey { scope: asked.into(), request: asked });
     Proposal { at: Timestamp(at), by, command, idempotency }
 }
@@ -256,10 +255,7 @@ fn import(position: u64, mode: ImportMode) -> Command {
     let number = upload(step);
     let target = upload_target(number);
     let import = ImportId::new(&format!("{mode:?}-{number}")).expect("a plain name");
-    let lines_max = match mode {
-        ImportMode::Replace => 5,
-        ImportMode::Append => 8,
-    };
+    let lines_max = if mode == ImportMode::Replace { 5 } else { 8 };
     match step % UPLOAD_COMMANDS {
         0 => {
             let guards = match (number % 3, mode) {
@@ -337,13 +333,13 @@ fn write(position: u64) -> Command {
             let to = Digests(from.0.iter().map(|Digest(from)| digest(*from)).collect());
             Command::Replace { target, from, to }
         }
-        10 => {
-            let redeemed = last(position, is_redemption);
-            Command::Cancel { target: coupon(redeemed), redemption: redemption(redeemed) }
-        }
-        11 | 12 => {
-            let held = last(position, is_redemption);
-            Command::Confirm { target: coupon(held), redemption: redemption(held) }
+        10..13 => {
+            let before = last(position, is_redemption);
+            let (target, redemption) = (coupon(before), redemption(before));
+            match draw(position, 3) % 3 {
+                0 => Command::Cancel { target, redemption },
+                _ => Command::Confirm { target, redemption },
+            }
         }
         _ => Command::Redeem {
             target: coupon(position),
@@ -365,7 +361,7 @@ fn write_target(position: u64) -> Target {
 
 /// The target of a redemption: mostly one of the coupons, which have even numbers.
 fn coupon(position: u64) -> Target {
-    if draw(position, 13) % 4 > 0 { target(any(position) & !1) } else { write_target(position) }
+    if draw(position, 13).is_multiple_of(4) { write_target(position) } else { target(any(position) & !1) }
 }
 
 fn redemption(position: u64) -> RedemptionId {

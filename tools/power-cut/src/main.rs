@@ -239,10 +239,9 @@ fn wait_for_cut(
     is_restore: bool,
     random: &mut impl FnMut() -> u64,
 ) -> Result<()> {
-    // A restore takes about as long as the shorter delay.
-    let delay = Duration::from_micros(random() % if is_restore { 150_000 } else { 300_000 });
+    let delay = Duration::from_micros(random() % 200_000);
     if !random().is_multiple_of(4) {
-        let (reached, enough) = match is_restore {
+        let (reached, enough) = match is_restore && random().is_multiple_of(2) {
             true => (&progress.restoring, 1),
             false => (&progress.last, progress.last.load(Relaxed) + 1 + random() % POSITIONS_MAX),
         };

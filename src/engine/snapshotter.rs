@@ -65,7 +65,7 @@ pub(super) struct Snapshotter {
 
 /// What is no longer needed of the log and of earlier snapshots.
 enum Leftovers {
-    /// It is not known yet. Finding out is a step of its own.
+    /// It is not known yet. Finding out is a separate step.
     Unknown,
     Found(Sweep),
     Gone,

@@ -1,4 +1,4 @@
-//! The clock by itself: steps, restarts, boots, and the clock of a shared log.
+//! The clock: steps, restarts, boots, and the clock of a shared log.
 
 use crate::manual_time::ManualTime;
 use cuckood::clock::{Clock, ClockLimits, ClockUnsure, Evidence, system_reading};

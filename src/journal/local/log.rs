@@ -219,7 +219,7 @@ impl Log {
         self.segments.first().copied().unwrap_or(self.end.seq.next())
     }
 
-    /// Appends a commit of so many entries, at least one, in a new segment if the last one holds `segment_bytes`. It is not durable yet.
+    /// Appends a commit of `count` entries, at least one, in a new segment if the last one holds `segment_bytes`. It is not durable yet.
     pub(super) fn append(&mut self, count: u32, commit: &[u8], segment_bytes: u64) -> Result<(), StoreError> {
         let (first, pieces) = (self.end.seq.next(), commit.chunks(FORMAT.payload_max));
         let Ok(last) = u16::try_from(pieces.len() - 1) else {
@@ -315,7 +315,7 @@ mod tests {
         Arc::new(Store::open(dir.path(), &options).unwrap())
     }
 
-    /// Appends a commit of so many entries.
+    /// Appends a commit of `count` entries.
     fn append(log: &mut Log, count: u32) {
         let proposal = Proposal::new(Timestamp(7), Command::Advance { buckets_max: 3 });
         let commit =

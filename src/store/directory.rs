@@ -353,7 +353,7 @@ pub(crate) fn manifest_tree(generation: u64) -> String {
 
 /// The generation whose manifest a tree holds; `None` if it holds none.
 pub(crate) fn manifest_of_tree(tree: &str) -> Option<u64> {
-    number(tree.strip_prefix(MANIFEST_TREES)?)
+    number_of_name(tree.strip_prefix(MANIFEST_TREES)?)
 }
 
 /// The tree that holds a chunk of a generation; chunks are numbered across all sections.
@@ -364,8 +364,8 @@ pub(crate) fn chunk_tree(generation: u64, chunk: u64) -> String {
 /// The generation and the chunk numbers of a tree; `None` if it holds no chunks.
 pub(crate) fn chunks_of_tree(tree: &str) -> Option<(u64, Range<u64>)> {
     let (generation, piece) = tree.strip_prefix(CHUNK_TREES)?.split_once('/')?;
-    let first = number(piece)?.checked_mul(TREE_CHUNKS)?;
-    Some((number(generation)?, first..first.checked_add(TREE_CHUNKS)?))
+    let first = number_of_name(piece)?.checked_mul(TREE_CHUNKS)?;
+    Some((number_of_name(generation)?, first..first.checked_add(TREE_CHUNKS)?))
 }
 
 /// The key of a chunk, of a part of a manifest, of the pack that begins with an event, or of an entry.
@@ -379,7 +379,7 @@ pub(crate) fn number_of_key(key: &[u8]) -> Option<u64> {
 }
 
 /// A number in the name of a tree.
-pub(crate) fn number(digits: &str) -> Option<u64> {
+pub(crate) fn number_of_name(digits: &str) -> Option<u64> {
     (digits.len() == 16).then(|| u64::from_str_radix(digits, 16).ok()).flatten()
 }
 

@@ -15,7 +15,8 @@ mod snapshots;
 pub use backing::{RECORD_BYTES_MAX, RECORD_SLOTS};
 pub use directory::KeptClock;
 pub(crate) use directory::{
-    LOG_BASE_KEY, META_TREE, REPLICATED_LOG_KEY, VALUE_BYTES_MAX, boot_id, part_key, part_of_key,
+    LOG_BASE_KEY, META_TREE, REPLICATED_LOG_KEY, VALUE_BYTES_MAX, boot_id, number_of_name, part_key,
+    part_of_key,
 };
 pub use error::StoreError;
 pub use events::{EventPack, EventSize, EventStore, EventTree};

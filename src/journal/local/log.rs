@@ -13,7 +13,8 @@ use crate::frame::{FRAME_BYTES, Format, decode, encode};
 use crate::journal::decode_entries;
 use crate::store::backing::Change;
 use crate::store::{
-    LOG_BASE_KEY, META_TREE, Removal, Store, StoreError, VALUE_BYTES_MAX, part_key, part_of_key,
+    LOG_BASE_KEY, META_TREE, Removal, Store, StoreError, VALUE_BYTES_MAX, number_of_name, part_key,
+    part_of_key,
 };
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
@@ -56,10 +57,7 @@ struct Commit<'a> {
 
 /// The first positions of all segments, in order.
 pub(super) fn segments(store: &Store) -> Vec<Seq> {
-    let first = |tree: &String| {
-        let digits = tree.strip_prefix(SEGMENT_PREFIX).filter(|digits| digits.len() == 16)?;
-        u64::from_str_radix(digits, 16).ok().map(Seq)
-    };
+    let first = |tree: &String| number_of_name(tree.strip_prefix(SEGMENT_PREFIX)?).map(Seq);
     let mut segments: Vec<Seq> = store.backing().tree_names().iter().filter_map(first).collect();
     segments.sort_unstable();
     segments
@@ -137,9 +135,8 @@ impl Log {
         }
         let (end, last) = (log.end.seq.0, acknowledged.seq.0);
         if end < last || log.end.checksum == 0 {
-            let what = format!(
-                "the log ends at position {end}, but position {last} was acknowledged: its tail is lost"
-            );
+            let what =
+                format!("the log ends at position {end}, but {last} was acknowledged: its tail is lost");
             return Err(log.store.damaged(what));
         }
         Ok(log)

@@ -156,7 +156,10 @@ fn a_node_in_doubt_shares_nothing() {
     third.tell(right.hash);
     liar.tell(666);
     let differs = || engine.replication().unwrap().peers.iter().any(|peer| peer.differs == Some(true));
-    wait_until("word of a difference", || liar.poll_once().is_pending() && differs());
+    wait_until("word of a difference", || {
+        let _ = third.poll_once();
+        liar.poll_once().is_pending() && differs()
+    });
     let shared = engine.shared_snapshots().shared;
     for number in 0..1_500 {
         // It would be due.
@@ -264,7 +267,10 @@ fn nodes_that_have_most_against_them_stop_serving() {
     }
     liars[0].tell(666);
     for service in [&first, &second] {
-        wait_until("word of a difference", || differs(service, "liar-0") == Some(true));
+        wait_until("word of a difference", || {
+            let _ = liars[0].poll_once();
+            differs(service, "liar-0") == Some(true)
+        });
         assert_eq!(service.client().get("/readyz").unwrap().status, 200);
         assert_eq!(pong(service), "+PONG\r\n");
         assert_eq!(service.metric("cuckood_cluster_divergence "), 1);
@@ -273,7 +279,10 @@ fn nodes_that_have_most_against_them_stop_serving() {
     liars[2].tell(666);
     for service in [&first, &second] {
         let client = service.client();
-        wait_until("its end", || client.get("/readyz").unwrap().body["code"] == "diverged");
+        wait_until("its end", || {
+            liars.iter_mut().for_each(|liar| drop(liar.poll_once()));
+            client.get("/readyz").unwrap().body["code"] == "diverged"
+        });
         let answer = client.get("/v1/campaigns").unwrap();
         assert_eq!((answer.status, &answer.body["code"]), (503, &Value::from("diverged")));
         let detail = answer.body["detail"].as_str().unwrap();

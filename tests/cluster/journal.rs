@@ -21,6 +21,9 @@ use tempfile::TempDir;
 /// Longer than a node waits for an acknowledgement.
 const ACKNOWLEDGED_LATE: Duration = Duration::from_secs(4);
 
+/// Longer than a server may acknowledge nothing.
+const SERVER_REPLACED_LATE: Duration = Duration::from_secs(6);
+
 /// A node without anything above its journal.
 pub struct Node {
     journal: Option<NatsJournal>,
@@ -70,12 +73,18 @@ impl Node {
 
     /// Takes all that is delivered. Returns the last barrier among it.
     pub fn take_all(&mut self) -> Option<Ticket> {
+        self.take_into(&mut Vec::new())
+    }
+
+    /// The same, and keeps the entries.
+    fn take_into(&mut self, entries: &mut Vec<Committed>) -> Option<Ticket> {
         let (mut context, mut passed) = (Context::from_waker(Waker::noop()), None);
         loop {
             let after = self.journal().last();
             match self.journal().poll(after, &mut context).map(Result::unwrap) {
                 Poll::Ready(Delivery::Passed(barrier)) => passed = Some(barrier),
-                Poll::Ready(Delivery::Entries(_) | Delivery::Current) => {}
+                Poll::Ready(Delivery::Entries(more)) => entries.extend(more),
+                Poll::Ready(Delivery::Current) => {}
                 Poll::Pending => return passed,
             }
         }
@@ -169,33 +178,59 @@ fn what_was_under_way_when_the_server_died_is_committed_once() {
     append(node.journal(), vec![proposal(0, 1)]).unwrap();
     let mut next = 1;
     for round in 0..4 {
-        let propose = |node: &mut Node, next: &mut u64| {
+        let mut committed = Vec::new();
+        let propose = |node: &mut Node, next: &mut u64, committed: &mut Vec<Committed>| {
             for _ in 0..40 {
                 node.journal().propose(Ticket(*next), vec![proposal(*next, 3_000)]).unwrap();
+                node.take_into(committed);
                 *next += 1;
             }
         };
         let first = next;
-        propose(&mut node, &mut next);
+        propose(&mut node, &mut next, &mut committed);
         if round % 2 == 0 {
             servers.kill(0);
-            propose(&mut node, &mut next);
+            propose(&mut node, &mut next, &mut committed);
             servers.restart(0);
         } else {
             // Longer than the time for an acknowledgement: what it got it may still commit.
             servers.freeze(0);
-            propose(&mut node, &mut next);
+            propose(&mut node, &mut next, &mut committed);
             let status = node.journal().replication();
-            wait_until("no acknowledgement", || status.lock().silence(Instant::now()) >= ACKNOWLEDGED_LATE);
+            wait_until("no acknowledgement", || {
+                node.take_into(&mut committed);
+                status.lock().silence(Instant::now()) >= ACKNOWLEDGED_LATE
+            });
             servers.thaw(0);
         }
-        let committed = node.polled((next - first) as usize).unwrap();
+        let missing = (next - first) as usize - committed.len();
+        committed.extend(node.polled(missing).unwrap());
         let tickets: Vec<u64> = committed.iter().map(|one| one.ticket.unwrap().0).collect();
         assert_eq!(tickets, (first..next).collect::<Vec<_>>(), "round {round}");
     }
     append(node.journal(), vec![proposal(next, 1)]).unwrap();
     let mut other = Node::join(&servers, "deaths", "other");
     assert_eq!(numbers(&entries(other.journal(), 0).unwrap()), (0..=next).collect::<Vec<_>>());
+}
+
+/// What has arrived while a node's writer was busy shows that the log responds.
+#[test]
+fn busy_writer_is_no_evidence_of_silence() {
+    let servers = Servers::start(1);
+    let (mut node, mut other) = (Node::join(&servers, "busy", "node"), Node::join(&servers, "busy", "other"));
+    append(node.journal(), vec![proposal(0, 1)]).unwrap();
+    node.journal().propose(Ticket(1), vec![proposal(1, 1)]).unwrap();
+    node.take_all();
+    other.polled(2).unwrap();
+    let began = Instant::now();
+    while began.elapsed() < SERVER_REPLACED_LATE {
+        append(other.journal(), vec![proposal(2, 1)]).unwrap();
+    }
+    let status = node.journal().replication();
+    assert_eq!(status.lock().silence(Instant::now()), Duration::ZERO);
+    node.take_all();
+    let known = status.lock();
+    assert_eq!((known.silence(Instant::now()), known.resent, known.reconnects), (Duration::ZERO, 0, 0));
 }
 
 #[test]
@@ -332,11 +367,17 @@ fn full_stream_is_reported_and_left_when_there_is_space() {
     limit(4_096);
     node.journal().propose(Ticket(1), vec![proposal(1, 1_000)]).unwrap();
     let known = node.journal().replication();
-    wait_until("a report that the log is full", || known.lock().full_since.is_some());
+    wait_until("a report that the log is full", || {
+        node.take_all();
+        known.lock().full_since.is_some()
+    });
     limit(-1);
     let committed = node.polled(1).unwrap();
     assert_eq!((committed[0].entry.seq, committed[0].ticket), (Seq(2), Some(Ticket(1))));
-    wait_until("a report that it is not", || known.lock().full_since.is_none());
+    wait_until("a report that it is not", || {
+        node.take_all();
+        known.lock().full_since.is_none()
+    });
 }
 
 #[test]

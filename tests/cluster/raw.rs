@@ -56,7 +56,7 @@ impl Raw {
 
 /// The message by which a node that has read the log up to message `read` begins a session.
 pub fn begin(node: &str, session: u128, read: u64) -> Bytes {
-    let format = Format { magic: *b"cknl", version: 2, payload_max: 1 << 20 };
-    // The first kind of body.
-    format.pack(&(session, 0u32, node, read)).into()
+    let format = Format { magic: *b"cknl", version: 3, payload_max: 1 << 20 };
+    // The session's first message, and the first kind of body.
+    format.pack(&(session, 0u64, 0u32, node, read)).into()
 }

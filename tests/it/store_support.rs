@@ -72,6 +72,12 @@ impl Positioned for NatsJournal {
     }
 }
 
+/// Waits until the journal's news wake this thread, or it has work of its own.
+fn park<J: Journal + ?Sized>(journal: &J, until: Instant) {
+    let until = journal.wake_at().map_or(until, |at| at.min(until));
+    thread::park_timeout(until.saturating_duration_since(Instant::now()));
+}
+
 /// Polls until so many entries have come after `last`, waiting for them.
 pub fn poll<J: Journal + ?Sized>(
     journal: &mut J,
@@ -86,7 +92,7 @@ pub fn poll<J: Journal + ?Sized>(
                 Delivery::Entries(more) => committed.extend(more),
                 Delivery::Current | Delivery::Passed(_) => {}
             },
-            Poll::Pending => thread::park_timeout(until.saturating_duration_since(Instant::now())),
+            Poll::Pending => park(journal, until),
         }
         assert!(Instant::now() < until, "{} of {count} entries have come behind {last:?}", committed.len());
         last = committed.last().map_or(last, |committed: &Committed| committed.entry.seq);
@@ -130,7 +136,7 @@ pub fn entries<J: Journal + ?Sized>(journal: &mut J, after: u64) -> Result<Vec<E
                 Delivery::Passed(passed) if passed == barrier => return Ok(entries),
                 Delivery::Current | Delivery::Passed(_) => {}
             },
-            Poll::Pending => thread::park_timeout(until.saturating_duration_since(Instant::now())),
+            Poll::Pending => park(journal, until),
         }
         assert!(Instant::now() < until, "the log's end has not come");
         last = entries.last().map_or(last, |entry: &Entry| entry.seq);

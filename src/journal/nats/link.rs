@@ -9,11 +9,11 @@ use async_nats::connection::State;
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::context::{Context, ContextBuilder, GetStreamError, GetStreamErrorKind};
 use async_nats::jetstream::stream::{self, DiscardPolicy, RetentionPolicy, StorageType, Stream};
-use async_nats::{Client, ConnectOptions, Event, ServerAddr};
+use async_nats::{Client, ConnectOptions, ServerAddr};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use std::time::{Duration, Instant};
+use tokio::time::sleep;
 
 /// How long a server may take to acknowledge a message, unless the servers are far away.
 const ACK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -27,14 +27,11 @@ const SLOWER: u32 = 4;
 /// How long a server may take to answer anything else.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// At most one event of the connection is logged in this time.
-const EVENT_PAUSE: Duration = Duration::from_secs(1);
-
 /// A connection whose server is silent for three of these is given up for another one.
 const PING_EVERY: Duration = Duration::from_secs(2);
 
 /// The oldest server that is relied on: earlier ones can't sync, or have lost whole streams.
-const SERVER_MIN: [u64; 3] = [2, 10, 23];
+const SERVER_MIN: (i64, i64, i64) = (2, 10, 23);
 
 /// Where the stream's metadata has the log's identity.
 const LOG_ID_KEY: &str = "cuckood-log";
@@ -44,18 +41,21 @@ const CLUSTER_KEY: &str = "cuckood-cluster";
 
 const NOT_OURS: &str = "its metadata has no identity of a log: it was not made by this service";
 
-/// The connection, and the stream of the log.
-#[derive(Clone)]
+/// The connection to the log.
 pub(super) struct Link {
+    pub(super) options: NatsOptions,
+    /// What is known about the log's replication.
+    pub(super) status: Arc<Mutex<Replication>>,
     pub(super) client: Client,
     /// Waits for `ack_timeout`.
-    pub(super) publishing: Context,
+    pub(super) context: Context,
     pub(super) ack_timeout: Duration,
     /// How long the reader waits for a response.
     pub(super) patience: Duration,
-    pub(super) stream: Stream,
     pub(super) subject: String,
     pub(super) log: LogId,
+    /// Number of the stream's first message.
+    pub(super) first_message: u64,
 }
 
 impl Link {
@@ -64,12 +64,8 @@ impl Link {
     ///
     /// # Errors
     /// [`JournalError::Failed`], which says what is wrong.
-    pub(super) async fn open(
-        options: &NatsOptions,
-        may_create: bool,
-        status: &Arc<Mutex<Replication>>,
-    ) -> Result<Link, JournalError> {
-        patiently(options, async || attempt(options, may_create, status).await).await
+    pub(super) async fn open(options: &NatsOptions, may_create: bool) -> Result<Link, JournalError> {
+        patiently(options, async || attempt(options, may_create).await).await
     }
 
     pub(super) fn is_connected(&self) -> bool {
@@ -86,8 +82,7 @@ pub(super) async fn connect_beside(options: &NatsOptions) -> Result<Context, Jou
 }
 
 async fn context(options: &NatsOptions) -> Result<Context, JournalError> {
-    let client = connect(options, None).await?;
-    check_server(&client)?;
+    let client = connect(options, &Arc::default()).await?;
     Ok(ContextBuilder::new().timeout(ANSWER_TIMEOUT).build(client))
 }
 
@@ -100,10 +95,10 @@ pub(super) async fn find_stream(
     options: &NatsOptions,
 ) -> Result<Option<(Stream, LogId)>, JournalError> {
     match context.get_stream(&options.stream).await {
-        Ok(stream) => match log_id(&stream.cached_info().config) {
-            Some(log) => Ok(Some((stream, log))),
-            None => Err(JournalError::Damaged(NOT_OURS.to_owned())),
-        },
+        Ok(stream) => {
+            let log = log_id(&stream.cached_info().config)?;
+            Ok(Some((stream, log)))
+        }
         Err(error) if is_not_found(&error) => Ok(None),
         Err(error) => Err(retry(error)),
     }
@@ -126,8 +121,7 @@ pub(super) async fn create_stream(
         let hint = if too_many { "; set nats.replicas to the number of servers" } else { "" };
         JournalError::Failed(format!("{why}{hint}"))
     })?;
-    let log = log_id(&stream.cached_info().config);
-    let log = log.ok_or_else(|| JournalError::Damaged(NOT_OURS.to_owned()))?;
+    let log = log_id(&stream.cached_info().config)?;
     ensure_bucket(context, options).await?;
     Ok((stream, log))
 }
@@ -197,13 +191,15 @@ pub(super) async fn patiently<T>(
     let until = Instant::now() + options.connect_timeout;
     let mut told = String::new();
     loop {
-        let why = match attempt().await {
+        let error = match attempt().await {
             Ok(made) => return Ok(made),
-            Err(JournalError::Failed(why)) => why,
-            Err(error) => return Err(failed(options, &error.to_string())),
+            Err(error) => error,
         };
-        if Instant::now() >= until {
-            return Err(failed(options, &why));
+        let why = error.to_string();
+        if !matches!(error, JournalError::Failed(_)) || Instant::now() >= until {
+            let (stream, servers) = (&options.stream, options.servers.join(", "));
+            let what = format!("the stream {stream} on {servers} can't be used: {why}");
+            return Err(JournalError::Failed(what));
         }
         if why != told {
             tracing::warn!(servers = ?options.servers, why, "the replicated log can't be opened yet");
@@ -213,65 +209,61 @@ pub(super) async fn patiently<T>(
     }
 }
 
-fn failed(options: &NatsOptions, why: &str) -> JournalError {
-    let (stream, servers) = (&options.stream, options.servers.join(", "));
-    JournalError::Failed(format!("the stream {stream} on {servers} can't be used: {why}"))
-}
-
 /// A failure that another attempt may be spared.
 pub(super) fn retry(error: impl std::fmt::Display) -> JournalError {
     JournalError::Failed(error.to_string())
 }
 
-async fn attempt(
-    options: &NatsOptions,
-    may_create: bool,
-    status: &Arc<Mutex<Replication>>,
-) -> Result<Link, JournalError> {
-    let client = connect(options, Some(status)).await?;
-    check_server(&client)?;
+async fn attempt(options: &NatsOptions, may_create: bool) -> Result<Link, JournalError> {
+    let status = Arc::default();
+    let client = connect(options, &status).await?;
     let context = |timeout| ContextBuilder::new().timeout(timeout).build(client.clone());
-    let stream = open_stream(&context(ANSWER_TIMEOUT), options, may_create).await?;
+    let (stream, log) = open_stream(&context(ANSWER_TIMEOUT), options, may_create).await?;
     let began = Instant::now();
-    stream.get_info().await.map_err(retry)?;
+    let info = stream.get_info().await.map_err(retry)?;
     let round_trip = began.elapsed();
-    let info = stream.cached_info();
-    let log = check_stream(&info.config, options).map_err(JournalError::Unusable)?;
-    let server = client.server_info();
+    check_stream(&info.config, options).map_err(JournalError::Unusable)?;
+    let (server, replicas) = (client.server_info(), info.config.num_replicas);
     tracing::info!(
         server = server.server_name,
         version = server.version,
         stream = options.stream,
-        replicas = info.config.num_replicas,
+        replicas,
         last = info.state.last_sequence,
         "opened the replicated log"
     );
     tracing::warn!(
-        "whether the servers sync before they acknowledge can't be read over this connection: every one needs `sync_interval: always` in \
-         its `jetstream` block, else a power cut of all of them loses acknowledged writes"
+        "storage.durability does not apply: the servers of the log decide when a write is durable. Every one needs \
+         `sync_interval: always` in its `jetstream` block, else a power cut of all of them loses acknowledged writes"
     );
     let (max_bytes, max_messages) = (info.config.max_bytes, info.config.max_messages);
     if max_bytes > 0 || max_messages > 0 {
-        tracing::warn!(max_bytes, max_messages, "the stream is limited: it refuses writes once it is full");
+        tracing::warn!(max_bytes, max_messages, "the stream is limited: it rejects writes once it is full");
     }
-    tracing::info!(
-        "storage.durability does not apply: the servers of the log decide when a write is durable"
-    );
-    if info.config.num_replicas < 3 {
+    if replicas < 3 {
         tracing::warn!(
-            replicas = info.config.num_replicas,
-            "the log has fewer than three replicas: writes end with the death of one server, and a lost disk loses acknowledged writes"
+            replicas,
+            "the log has fewer than three replicas: one lost server stops writes or loses acknowledged ones"
         );
     }
     {
         let mut known = status.lock();
+        (known.node, known.stream, known.replicas) = (options.node.clone(), options.stream.clone(), replicas);
         (known.server, known.server_version) = (server.server_name, server.version);
-        (known.replicas, known.disconnected_since) = (info.config.num_replicas, None);
     }
-    let subject = format!("{}.log", options.stream);
-    let (ack_timeout, patience) =
-        (ACK_TIMEOUT.max(round_trip * SLOWER), READER_TIMEOUT.max(round_trip * SLOWER));
-    Ok(Link { publishing: context(ack_timeout), ack_timeout, patience, stream, subject, log, client })
+    let limit = |least: Duration| least.max(round_trip * SLOWER);
+    let (ack_timeout, patience) = (limit(ACK_TIMEOUT), limit(READER_TIMEOUT));
+    Ok(Link {
+        context: context(ack_timeout),
+        ack_timeout,
+        patience,
+        subject: subject(options),
+        log,
+        first_message: info.state.first_sequence,
+        options: options.clone(),
+        status,
+        client,
+    })
 }
 
 /// Opens the stream. A node whose directory is empty creates it, unless something indicates an earlier log: nodes that have that log would
@@ -280,17 +272,17 @@ async fn open_stream(
     context: &Context,
     options: &NatsOptions,
     may_create: bool,
-) -> Result<Stream, JournalError> {
-    if let Some((stream, _)) = find_stream(context, options).await? {
+) -> Result<(Stream, LogId), JournalError> {
+    if let Some(found) = find_stream(context, options).await? {
         ensure_bucket(context, options).await?;
-        return Ok(stream);
+        return Ok(found);
     }
     let trace = match may_create {
         true => find_trace(context, options).await?,
         false => Some("this node's directory".to_owned()),
     };
     match trace {
-        None => Ok(create_stream(context, options, wanted_stream(options)).await?.0),
+        None => create_stream(context, options, wanted_stream(options)).await,
         // Servers that were just started may not have found the stream yet, and another node may be creating it.
         Some(trace) => Err(JournalError::Failed(format!(
             "stream not found, but {trace} belongs to an earlier log; see docs/CLUSTER.md, The stream is gone, or begin an empty log with \
@@ -299,36 +291,17 @@ async fn open_stream(
     }
 }
 
-/// Connects; `status` is told how the connection is.
-async fn connect(
-    options: &NatsOptions,
-    status: Option<&Arc<Mutex<Replication>>>,
-) -> Result<Client, JournalError> {
-    let (watched, login, tls) = (status.cloned(), &options.login, &options.tls);
-    let logged = Arc::new(Mutex::new(None));
+/// Connects and checks the server; `status` is told how the connection is.
+async fn connect(options: &NatsOptions, status: &Arc<Mutex<Replication>>) -> Result<Client, JournalError> {
+    let (watched, login, tls) = (status.clone(), &options.login, &options.tls);
     let mut connecting = ConnectOptions::new()
         .name(format!("cuckood {}", options.node))
         .connection_timeout(ANSWER_TIMEOUT)
         .ping_interval(PING_EVERY)
         .reconnect_delay_callback(|attempt| Duration::from_millis(50 * (attempt as u64).min(20)))
         .event_callback(move |event| {
-            let (watched, logged) = (watched.clone(), logged.clone());
-            async move {
-                let is_connected = match &event {
-                    Event::Connected => Some(true),
-                    Event::Disconnected | Event::Closed => Some(false),
-                    _ => None,
-                };
-                if let (Some(is_connected), Some(watched)) = (is_connected, &watched) {
-                    watched.lock().note_connection(is_connected);
-                }
-                // A wrong password makes an event with each attempt to connect.
-                let mut last = logged.lock();
-                if last.is_none_or(|at: Instant| at.elapsed() >= EVENT_PAUSE) {
-                    *last = Some(Instant::now());
-                    tracing::info!(%event, "connection to the replicated log");
-                }
-            }
+            watched.lock().note_event(&event, Instant::now());
+            async {}
         });
     if !login.user.is_empty() {
         connecting = connecting.user_and_password(login.user.clone(), login.password.clone());
@@ -350,15 +323,9 @@ async fn connect(
     let servers: Result<Vec<ServerAddr>, _> = options.servers.iter().map(|server| server.parse()).collect();
     let servers =
         servers.map_err(|error| JournalError::Unusable(format!("{error}: {:?}", options.servers)))?;
-    connecting.connect(servers).await.map_err(retry)
-}
-
-fn check_server(client: &Client) -> Result<(), JournalError> {
-    let server = client.server_info();
-    let numbers = server.version.split(['.', '-']).map(|number| number.parse().unwrap_or(0));
-    let version: Vec<u64> = numbers.take(3).collect();
-    if version[..] < SERVER_MIN[..] {
-        let [major, minor, patch] = SERVER_MIN;
+    let client = connecting.connect(servers).await.map_err(retry)?;
+    let (server, (major, minor, patch)) = (client.server_info(), SERVER_MIN);
+    if !client.is_server_compatible(major, minor, patch) {
         return Err(JournalError::Unusable(format!(
             "server {} has version {}, and earlier ones than {major}.{minor}.{patch} lose data",
             server.server_name, server.version
@@ -370,14 +337,18 @@ fn check_server(client: &Client) -> Result<(), JournalError> {
             server.server_name, server.max_payload
         )));
     }
-    Ok(())
+    Ok(client)
+}
+
+fn subject(options: &NatsOptions) -> String {
+    format!("{}.log", options.stream)
 }
 
 /// The stream as it is created.
 pub(super) fn wanted_stream(options: &NatsOptions) -> stream::Config {
     stream::Config {
         name: options.stream.clone(),
-        subjects: vec![format!("{}.log", options.stream)],
+        subjects: vec![subject(options)],
         description: Some("cuckood's log: don't publish to it, delete from it or purge it".to_owned()),
         storage: StorageType::File,
         retention: RetentionPolicy::Limits,
@@ -394,51 +365,45 @@ pub(super) fn wanted_stream(options: &NatsOptions) -> stream::Config {
     }
 }
 
-/// Checks that the stream is of this cluster and retains what is acknowledged. Returns the log's identity.
-fn check_stream(config: &stream::Config, options: &NatsOptions) -> Result<LogId, String> {
-    let Some(log) = log_id(config) else { return Err(NOT_OURS.to_owned()) };
-    let (subject, replicas) = (format!("{}.log", options.stream), options.replicas);
+/// Checks that the stream is of this cluster and retains what is acknowledged.
+fn check_stream(config: &stream::Config, options: &NatsOptions) -> Result<(), String> {
     let cluster = config.metadata.get(CLUSTER_KEY).map_or("", String::as_str);
-    let faults = [
-        (
-            cluster != options.cluster,
-            format!(
-                "it belongs to the cluster `{cluster}`, and cluster.name is `{}`: set nats.stream to another name, so that each cluster \
-                 has its own log",
-                options.cluster
-            ),
-        ),
-        (
-            config.subjects != [subject.as_str()],
-            format!("its subjects are {:?}, not {subject}", config.subjects),
-        ),
-        (config.storage != StorageType::File, "it is not stored in files".to_owned()),
-        (config.retention != RetentionPolicy::Limits, "its retention is not `limits`".to_owned()),
-        (config.discard != DiscardPolicy::New, "it discards old messages when it is full".to_owned()),
-        (!config.max_age.is_zero(), "it has a limit of age, which would remove what nodes need".to_owned()),
-        (config.max_messages_per_subject > 0, "it has a limit of messages per subject".to_owned()),
-        (
-            usize::try_from(config.max_message_size).is_ok_and(|max| (1..MESSAGE_BYTES_MAX).contains(&max)),
-            format!(
-                "it allows messages of {} bytes only, not of {MESSAGE_BYTES_MAX}",
-                config.max_message_size
-            ),
-        ),
-        (
-            config.num_replicas < replicas,
-            format!("it has {} replicas, and nats.replicas is {replicas}", config.num_replicas),
-        ),
-    ];
-    match faults.into_iter().find(|(is_fault, _)| *is_fault) {
-        Some((_, fault)) => Err(fault),
-        None => Ok(log),
+    if cluster != options.cluster {
+        return Err(format!(
+            "it belongs to the cluster `{cluster}`, and cluster.name is `{}`: set nats.stream to another name, so that each cluster has \
+             its own log",
+            options.cluster
+        ));
     }
+    let limit = |set: i64| usize::try_from(set).ok().filter(|limit| *limit > 0);
+    let retains = |config: &stream::Config| {
+        [
+            ("subjects", format!("{:?}", config.subjects)),
+            ("storage", format!("{:?}", config.storage)),
+            ("retention", format!("{:?}", config.retention)),
+            ("discard", format!("{:?}", config.discard)),
+            ("max_age", format!("{:?}", config.max_age)),
+            ("max_msgs_per_subject", format!("{:?}", limit(config.max_messages_per_subject))),
+        ]
+    };
+    let settings = retains(config).into_iter().zip(retains(&wanted_stream(options)));
+    if let Some(((setting, is), (_, wanted))) = settings.into_iter().find(|(is, wanted)| is != wanted) {
+        return Err(format!("its {setting} is {is}, not {wanted}: it would lose what nodes need"));
+    }
+    if let Some(max) = limit(config.max_message_size.into()).filter(|max| *max < MESSAGE_BYTES_MAX) {
+        return Err(format!("it allows messages of {max} bytes only, not of {MESSAGE_BYTES_MAX}"));
+    }
+    if config.num_replicas < options.replicas {
+        let (has, wanted) = (config.num_replicas, options.replicas);
+        return Err(format!("it has {has} replicas, and nats.replicas is {wanted}"));
+    }
+    Ok(())
 }
 
 /// The log's identity, which the stream's metadata has.
-pub(super) fn log_id(config: &stream::Config) -> Option<LogId> {
-    let id = hex::decode(config.metadata.get(LOG_ID_KEY)?).ok()?;
-    Some(LogId(u128::from_be_bytes(id.try_into().ok()?)))
+pub(super) fn log_id(config: &stream::Config) -> Result<LogId, JournalError> {
+    let id = config.metadata.get(LOG_ID_KEY).and_then(|id| hex::decode(id).ok()?.try_into().ok());
+    id.map(|id| LogId(u128::from_be_bytes(id))).ok_or_else(|| JournalError::Damaged(NOT_OURS.to_owned()))
 }
 
 #[cfg(test)]
@@ -446,7 +411,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_that_could_lose_entries_is_refused() {
+    fn stream_that_could_lose_entries_is_rejected() {
         let options = NatsOptions { replicas: 3, ..NatsOptions::new("nats://localhost", "shop", "a") };
         let good = wanted_stream(&options);
         let check = |config: &stream::Config| check_stream(config, &options);
@@ -458,10 +423,13 @@ mod tests {
             |config| config.retention = RetentionPolicy::WorkQueue,
             |config| config.discard = DiscardPolicy::Old,
             |config| config.max_age = Duration::from_secs(1),
+            |config| config.max_messages_per_subject = 7,
             |config| config.num_replicas = 1,
-            |config| config.metadata.clear(),
             |config| config.subjects.push("more".to_owned()),
         ];
+        assert!(log_id(&good).is_ok() && log_id(&stream::Config::default()).is_err());
+        let unlimited = stream::Config { max_message_size: -1, max_messages_per_subject: -1, ..good.clone() };
+        assert!(check(&unlimited).is_ok());
         for spoil in bad {
             let mut config = good.clone();
             spoil(&mut config);

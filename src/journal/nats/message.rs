@@ -1,18 +1,21 @@
-//! The messages of the replicated log. A message is a frame around the sender's session and a body: a group commit of one node, or
-//! something about the node itself. It has no positions: a node that publishes does not know what precedes the message. Readers count.
+//! The messages of the replicated log. A message is a frame around its sender's session, its number in that session, and a body: a group
+//! commit of one node, or something about the node itself. It has no positions: a node that publishes does not know what precedes the
+//! message. Readers count.
 
+use super::options::NODE_BYTES_MAX;
+use super::peers::Report;
 use crate::frame::{Format, FrameError};
 use crate::journal::random;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-const FORMAT: Format = Format { magic: *b"cknl", version: 2, payload_max: 8 << 20 };
+const FORMAT: Format = Format { magic: *b"cknl", version: 3, payload_max: 8 << 20 };
 
 /// Maximum size of a message without its payload, in bytes.
 pub(super) const OVERHEAD_BYTES: usize = 128;
 
 /// The random identity of a node's session.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(super) struct SessionId(pub(super) u128);
 
 impl SessionId {
@@ -22,46 +25,33 @@ impl SessionId {
 }
 
 /// The content of a message.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) enum Body<'a> {
-    /// The node of this name, which has read the log up to message `read`, starts the session; its earlier ones are over.
-    Begin { node: &'a str, read: u64 },
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum Body {
+    /// The first message of a session: the node of this name, which has read the log up to message `read`, starts it. The node's earlier
+    /// sessions are over.
+    Begin { node: String, read: u64 },
     /// A group commit.
     Commit {
-        number: u64,
         entries: u64,
         #[serde(with = "serde_bytes")]
-        payload: &'a [u8],
+        payload: Vec<u8>,
     },
-    /// The node is up, and has applied everything up to this position.
-    Beat { number: u64, applied: u64, report: &'a [u8] },
+    /// The node is up, and reports about itself.
+    Beat(Report),
 }
 
-/// A decoded message.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Message<'a> {
+/// A message of this service.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Message {
     pub(super) session: SessionId,
-    pub(super) body: Body<'a>,
-    pub(super) checksum: u128,
-}
-
-/// Why a message can't be decoded.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub(super) enum MessageError {
-    /// It is not a message of this service, or a damaged one.
-    #[error("not a message of this service")]
-    Foreign,
-    /// Another version of the service has written it.
-    #[error("format {found}; this build reads format {}: run one version of cuckood on all nodes", FORMAT.version)]
-    Version { found: u16 },
+    /// Counts the session's messages from 0.
+    pub(super) number: u64,
+    pub(super) body: Body,
 }
 
 /// Encodes a message.
-pub(super) fn encode(session: SessionId, body: Body<'_>) -> Bytes {
-    let payload = postcard::to_stdvec(&(session, body)).expect("plain data always encodes");
-    let mut message = Vec::new();
-    FORMAT.seal(0, 0, &payload, &mut message);
-    message.into()
+pub(super) fn encode(session: SessionId, number: u64, body: &Body) -> Bytes {
+    FORMAT.pack(&(session, number, body)).into()
 }
 
 /// The last bytes of a message, which in an intact one are its checksum; 0 without the magic bytes.
@@ -70,59 +60,78 @@ pub(super) fn checksum(bytes: &[u8]) -> u128 {
     checksum.map_or(0, |checksum| u128::from_le_bytes(*checksum))
 }
 
-/// Whether a message claims to be of this service and can't be decoded: it is foreign, or was damaged on its way.
-pub(super) fn is_suspect(bytes: &[u8]) -> bool {
-    bytes.starts_with(&FORMAT.magic) && decode(bytes).is_err()
-}
-
-/// Decodes a message.
+/// Decodes a message; `None` if it is foreign: not of this service, or damaged. Fields that a later build has appended are ignored.
 ///
 /// # Errors
-/// [`MessageError`].
-pub(super) fn decode(bytes: &[u8]) -> Result<Message<'_>, MessageError> {
-    let (frame, length) = match FORMAT.open(bytes) {
-        Ok(Some(found)) => found,
+/// Describes the mismatch if another version of the service has written the message.
+pub(super) fn decode(bytes: &[u8]) -> Result<Option<Message>, String> {
+    let frame = match FORMAT.open(bytes) {
+        Ok(Some((frame, length))) if length == bytes.len() => frame,
         Err(FrameError::Newer(found)) if FORMAT.is_intact(bytes) => {
-            return Err(MessageError::Version { found });
+            let reads = FORMAT.version;
+            return Err(format!(
+                "format {found}; this build reads format {reads}: run one version of cuckood on all nodes"
+            ));
         }
-        Ok(None) | Err(_) => return Err(MessageError::Foreign),
+        Ok(_) | Err(_) => return Ok(None),
     };
-    let decoded = postcard::from_bytes(frame.payload).ok().filter(|_| length == bytes.len());
-    let (session, body) = decoded.ok_or(MessageError::Foreign)?;
-    Ok(Message { session, body, checksum: frame.checksum })
+    let is_valid = |message: &Message| match &message.body {
+        Body::Begin { node, .. } => message.number == 0 && (1..=NODE_BYTES_MAX).contains(&node.len()),
+        Body::Commit { entries, .. } => *entries > 0,
+        Body::Beat(_) => true,
+    };
+    Ok(postcard::from_bytes(frame.payload).ok().filter(is_valid))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::{Seq, StateHash};
+
+    fn report() -> Report {
+        let hash = Some(StateHash { at: Seq(1 << 16), hash: 5 });
+        Report { applied: Seq(1 << 40), build: "1".to_owned(), understands: 3, hash }
+    }
 
     #[test]
     fn messages_round_trip_and_any_flipped_bit_is_noticed() {
-        let session = SessionId(7 << 100 | 9);
-        let commit = Body::Commit { number: 3, entries: 2, payload: b"two entries" };
-        let beat = Body::Beat { number: 8, applied: 1 << 40, report: b"well" };
-        for body in [Body::Begin { node: "a", read: 5 }, commit, beat] {
-            let bytes = encode(session, body);
-            let message = decode(&bytes).unwrap();
-            assert_eq!((message.session, message.body), (session, body));
+        let (session, begin) = (SessionId(7 << 100 | 9), Body::Begin { node: "a".to_owned(), read: 5 });
+        let commit = Body::Commit { entries: 2, payload: b"two entries".to_vec() };
+        for (number, body) in (0..).zip([begin, commit, Body::Beat(report())]) {
+            let bytes = encode(session, number, &body);
             for bit in 0..bytes.len() * 8 {
                 let mut damaged = bytes.to_vec();
                 damaged[bit / 8] ^= 1 << (bit % 8);
-                assert!(decode(&damaged).is_err(), "bit {bit} of {body:?}");
+                assert_eq!(decode(&damaged), Ok(None), "bit {bit} of {body:?}");
             }
-            assert!(decode(&bytes[..bytes.len() - 1]).is_err());
+            assert_eq!(decode(&bytes[..bytes.len() - 1]), Ok(None));
+            assert_eq!(decode(&bytes), Ok(Some(Message { session, number, body })));
         }
     }
 
     #[test]
+    fn fields_of_later_build_are_ignored() {
+        let body = Body::Beat(report());
+        let bytes = FORMAT.pack(&(SessionId(7), 1u64, &body, "more"));
+        assert_eq!(decode(&bytes).unwrap().unwrap().body, body);
+    }
+
+    #[test]
     fn foreign_message_differs_from_another_version() {
-        assert_eq!(decode(b"hello"), Err(MessageError::Foreign));
-        assert!(!is_suspect(b"hello") && is_suspect(b"cknl and more"));
+        for foreign in [&b"hello"[..], b"", b"cknl and more"] {
+            assert_eq!(decode(foreign), Ok(None));
+        }
+        let begin = |node| Body::Begin { node, read: 0 };
+        let empty = Body::Commit { entries: 0, payload: Vec::new() };
+        for body in [begin(String::new()), begin("x".repeat(NODE_BYTES_MAX + 1)), empty] {
+            assert_eq!(decode(&encode(SessionId(1), 0, &body)), Ok(None));
+        }
+        assert_eq!(decode(&encode(SessionId(1), 1, &begin("a".to_owned()))), Ok(None));
         let (mut newer, version) = (Vec::new(), FORMAT.version + 1);
         Format { version, ..FORMAT }.seal(0, 0, b"whatever", &mut newer);
-        assert_eq!(decode(&newer), Err(MessageError::Version { found: version }));
+        assert!(decode(&newer).unwrap_err().starts_with(&format!("format {version};")));
         // Nothing shows that a later build has written it.
         newer[20] ^= 1;
-        assert_eq!(decode(&newer), Err(MessageError::Foreign));
+        assert_eq!(decode(&newer), Ok(None));
     }
 }

@@ -1,10 +1,14 @@
-//! The journal of several nodes: a stream of NATS JetStream, which its servers replicate. There is no consensus, election or
-//! replication of our own; the order of the log is the order of the stream.
+//! The journal of several nodes: a stream of NATS JetStream, which its servers replicate. There is no consensus, election or replication
+//! of our own; the order of the log is the order of the stream. The effect of a message follows from the messages before it (`order`), so
+//! all nodes read the same entries at the same positions.
 //!
-//! The writer's thread calls [`NatsJournal`]. A dedicated thread (`driver`) talks to the servers, and both are connected by queues only.
-//! The effect of a message follows from the messages before it (`order`), so all nodes read the same entries at the same positions.
+//! A message counts as committed when it is read back, whether or not a server has acknowledged it. On doubt it is sent again as it is
+//! (`outbox`). So the loss of the stream's leader loses no write, and none takes effect twice, whatever servers do with late messages.
+//!
+//! The connection and the reader are tasks on a small runtime. Everything else happens in [`NatsJournal::poll`], on the writer's thread:
+//! it publishes what was proposed, takes what has arrived, and does what time makes due. The writer may be late, so servers are judged
+//! only after everything was taken that had arrived.
 
-mod driver;
 mod link;
 mod message;
 mod options;
@@ -20,39 +24,63 @@ pub use order::{is_of_replicated_log, log_of};
 pub use replication::{LogTime, Peer, Replication};
 pub use snapshots::{NatsSnapshots, Parts, SharedSnapshot};
 
-use super::{Delivery, Journal, JournalError, Ticket, check_space};
-use crate::domain::{Proposal, Seq, StateHash};
+use super::{Committed, Delivery, Journal, JournalError, Ticket, check_space};
+use crate::domain::{Proposal, Seq};
 use crate::store::Store;
-use driver::{DELIVERIES_MAX, News, Order};
+use async_nats::jetstream::context::PublishError;
+use async_nats::jetstream::{self, ErrorCode, publish::PublishAck};
+use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use link::Link;
-use order::{LogId, NODE_BYTES_MAX, Place};
+use message::Body;
+use order::Place;
+use outbox::{Attempt, Outbox};
 use parking_lot::Mutex;
-use std::io;
+use peers::Peers;
+use reader::{News, READ_AHEAD, Reader, StreamMessage};
+use std::error::Error;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
-use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
+
+/// A server that has acknowledged nothing for this long is replaced: it may be stopped, or cut off from the others.
+const SERVER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Pause between two polls while something is in flight, or the connection is broken: nothing wakes the writer when it is made again.
+const POLL_PAUSE: Duration = Duration::from_millis(20);
 
 /// One node's journal over a stream. The log is read once, from a snapshot's position on.
 pub struct NatsJournal {
     store: Arc<Store>,
-    log: LogId,
-    shared: Arc<Mutex<Replication>>,
-    /// Tells the thread where to read from; `None` once it is told.
-    start: Option<oneshot::Sender<Place>>,
-    /// Dropping it ends the thread.
-    orders: Option<mpsc::UnboundedSender<Order>>,
-    news: mpsc::Receiver<News>,
-    thread: Option<JoinHandle<()>>,
+    link: Arc<Link>,
     /// Places at which the log can be read from, until it is.
     starts: Vec<Place>,
-    /// The place behind the last delivery.
+    /// The other end of `messages`, until the reader has it.
+    sender: Option<mpsc::Sender<News>>,
+    messages: mpsc::Receiver<News>,
+    /// The place behind the last message that was taken.
     place: Place,
-    /// The last hash of the state that was reported.
-    reported: Option<StateHash>,
+    outbox: Outbox,
+    acks: FuturesUnordered<BoxFuture<'static, (Attempt, Result<PublishAck, PublishError>)>>,
+    peers: Peers,
+    /// A barrier that is passed and not delivered.
+    passed: Option<Ticket>,
+    /// Whether this node's first session has started: everything before it is delivered.
+    is_current: bool,
+    /// The last message that a server has acknowledged.
+    acked: u64,
+    /// When a message was last taken.
+    moved_at: Instant,
+    /// Since when no server has acknowledged anything that was sent.
+    silent_since: Option<Instant>,
+    is_refused: bool,
+    /// How often the connection had been made again when that was last looked at.
+    reconnects: u64,
     failed: Option<String>,
+    // Dropped last: everything above needs it.
+    runtime: Runtime,
 }
 
 impl NatsJournal {
@@ -62,16 +90,11 @@ impl NatsJournal {
     /// [`JournalError::Failed`] if that is not possible; [`JournalError::Damaged`] if the directory belongs to another log;
     /// [`JournalError::Trimmed`] if the stream was trimmed past every snapshot in it.
     pub fn open(store: Arc<Store>, options: &NatsOptions) -> Result<NatsJournal, JournalError> {
-        check_names(options)?;
-        let path = store.path().display().to_string();
-        let kept = order::log_of(&store)?;
-        let (node, stream) = (options.node.clone(), options.stream.clone());
-        let shared = Arc::new(Mutex::new(Replication::new(node, stream)));
-        let runtime = runtime()?;
+        let runtime = runtime(options)?;
+        let (path, kept) = (store.path().display(), order::log_of(&store)?);
         // A log that was lost must not be started again by a node that has a part of it.
-        let link = runtime.block_on(Link::open(options, kept.is_none(), &shared))?;
-        let (log, first_message) = (link.log, link.stream.cached_info().state.first_sequence);
-        if kept.is_some_and(|kept| kept != log) {
+        let link = runtime.block_on(Link::open(options, kept.is_none()))?;
+        if kept.is_some_and(|kept| kept != link.log) {
             return Err(JournalError::Damaged(format!(
                 "{path} belongs to another log than the stream {}: it was created again, or nats.stream or nats.servers is wrong; \
                  a node joins another log with an empty directory",
@@ -79,50 +102,47 @@ impl NatsJournal {
             )));
         }
         if kept.is_none() {
-            order::note_log(&store, log)?;
+            order::note_log(&store, link.log)?;
             store.flush()?;
         }
         store.begin_use()?;
         let snapshots = store.manifests()?.into_iter().filter_map(|snapshot| order::decode(&snapshot.place));
-        let places = snapshots.filter(|(of, _)| *of == log).map(|(_, place)| place);
-        let places = places.chain([Place::default()]);
-        let starts: Vec<Place> = places.filter(|place| place.can_be_read_from(first_message)).collect();
+        let places = snapshots.filter(|(of, _)| *of == link.log).map(|(_, place)| place);
+        let is_readable = |place: &Place| place.stream + 1 >= link.first_message;
+        let starts: Vec<Place> = places.chain([Place::default()]).filter(is_readable).collect();
         if starts.is_empty() {
             return Err(JournalError::Trimmed(format!(
                 "the log was trimmed up to message {}, and {path} has no snapshot that reaches so far",
-                first_message.saturating_sub(1)
+                link.first_message.saturating_sub(1)
             )));
         }
-        let (start, place) = oneshot::channel();
-        let (orders, taken) = mpsc::unbounded_channel();
-        let (deliveries, news) = mpsc::channel(DELIVERIES_MAX);
-        let (client, own_options, status) = (link.client.clone(), options.clone(), shared.clone());
-        let serve = move || {
-            runtime.block_on(async {
-                driver::run(link, own_options, status, place, taken, deliveries).await;
-                drop(client.drain().await);
-            });
-        };
-        let thread = thread::Builder::new().name("nats".to_owned()).spawn(serve).map_err(failed)?;
+        let (sender, messages) = mpsc::channel(READ_AHEAD);
         Ok(NatsJournal {
             store,
-            log,
-            shared,
-            start: Some(start),
-            orders: Some(orders),
-            news,
-            thread: Some(thread),
+            link: Arc::new(link),
             starts,
+            sender: Some(sender),
+            messages,
             place: Place::default(),
-            reported: None,
+            outbox: Outbox::new(&options.node),
+            acks: FuturesUnordered::new(),
+            peers: Peers::new(options),
+            passed: None,
+            is_current: false,
+            acked: 0,
+            moved_at: Instant::now(),
+            silent_since: None,
+            is_refused: false,
+            reconnects: 0,
             failed: None,
+            runtime,
         })
     }
 
     /// What is known about the log's replication. The hash of the state in it is reported to the other nodes; if theirs show that this node
     /// has diverged, [`Journal::poll`] fails.
     pub fn replication(&self) -> Arc<Mutex<Replication>> {
-        self.shared.clone()
+        self.link.status.clone()
     }
 
     /// The last position that was delivered.
@@ -130,42 +150,197 @@ impl NatsJournal {
         self.place.seq
     }
 
-    fn order(&mut self, order: Order) -> Result<(), JournalError> {
-        if let Some(why) = &self.failed {
-            return Err(JournalError::Failed(why.clone()));
-        }
-        let sent = self.orders.as_ref().is_some_and(|orders| orders.send(order).is_ok());
-        // If the thread has ended, its last news say why.
-        if sent || !self.news.is_empty() { Ok(()) } else { Err(ended()) }
+    fn refuse_after_failure(&self) -> Result<(), JournalError> {
+        self.failed.as_ref().map_or(Ok(()), |why| Err(JournalError::Failed(why.clone())))
     }
 
     /// Starts to follow the log behind a position, unless that was done.
     fn start(&mut self, after: Seq) -> Result<(), JournalError> {
-        let Some(start) = self.start.take() else { return Ok(()) };
+        let Some(sender) = self.sender.take() else { return Ok(()) };
         let Some(place) = self.starts.drain(..).find(|place| place.seq == after) else {
             let what = format!("the place of position {} in the stream is unknown", after.0);
             return Err(JournalError::Damaged(what));
         };
-        self.place = place.clone();
-        // If the thread has ended, its last news say why.
-        drop(start.send(place));
+        self.runtime.spawn(Reader::new(self.link.clone(), &place, sender).run());
+        self.outbox.begin(place.stream);
+        (self.place, self.moved_at) = (place, Instant::now());
         Ok(())
     }
 
-    /// Everything that was delivered is applied.
-    fn note_applied(&mut self) -> Result<(), JournalError> {
-        let hash = {
-            let mut shared = self.shared.lock();
-            shared.applied = self.place.stream;
-            shared.hash
-        };
-        match hash.filter(|_| hash != self.reported) {
-            Some(new) => {
-                self.reported = hash;
-                self.order(Order::Compare(new))
+    fn next(&mut self, after: Seq, context: &mut Context<'_>) -> Poll<Result<Delivery, JournalError>> {
+        self.start(after)?;
+        loop {
+            let now = Instant::now();
+            self.note_applied(now);
+            self.publish(now, context);
+            if let Some(barrier) = self.passed.take() {
+                return Poll::Ready(Ok(Delivery::Passed(barrier)));
             }
-            None => Ok(()),
+            let Poll::Ready(read) = self.messages.poll_recv(context) else {
+                self.check(now)?;
+                return Poll::Pending;
+            };
+            let ended = || Err(JournalError::Failed("the reader of the log has ended".to_owned()));
+            let delivery = self.take(read.unwrap_or_else(ended)?, now)?;
+            if self.acks.is_empty() && self.acked <= self.place.stream {
+                // The log does not have what is still in flight, although it was acknowledged.
+                self.go_back(now);
+            }
+            if let Some(delivery) = delivery {
+                return Poll::Ready(Ok(delivery));
+            }
         }
+    }
+
+    /// Everything that was delivered is applied.
+    fn note_applied(&mut self, now: Instant) {
+        let mut shared = self.link.status.lock();
+        shared.reach(self.place.stream, now);
+        if let Some(hash) = shared.hash {
+            self.peers.note_own(hash);
+        }
+        if std::mem::replace(&mut self.reconnects, shared.reconnects) != shared.reconnects {
+            let server = self.link.client.server_info();
+            (shared.server, shared.server_version) = (server.server_name, server.version);
+            // What the broken connection carried is lost, or will be void.
+            shared.resent += u64::from(self.outbox.go_back(now));
+        }
+    }
+
+    /// Publishes what is due, if there is a connection, and takes what the servers say to it.
+    fn publish(&mut self, now: Instant, context: &mut Context<'_>) {
+        if self.link.is_connected() {
+            if self.outbox.needs_beat(self.peers.report_at(now) <= now) {
+                let report = self.peers.report(self.place.seq, now);
+                self.outbox.beat(report);
+            }
+            while let Some((attempt, bytes)) = self.outbox.next(now) {
+                self.silent_since.get_or_insert(now);
+                let link = self.link.clone();
+                let published = async move { link.context.publish(link.subject.clone(), bytes).await?.await };
+                self.acks.push(published.map(move |ack| (attempt, ack)).boxed());
+            }
+        }
+        while let Poll::Ready(Some((attempt, ack))) = self.acks.poll_next_unpin(context) {
+            self.take_ack(attempt, ack, now);
+        }
+    }
+
+    fn take_ack(&mut self, attempt: Attempt, ack: Result<PublishAck, PublishError>, now: Instant) {
+        let mut shared = self.link.status.lock();
+        match ack {
+            Ok(ack) => {
+                self.acked = self.acked.max(ack.sequence);
+                self.outbox.acked(attempt, now);
+                (self.silent_since, self.is_refused, shared.full_since) = (None, false, None);
+                shared.show(ack.sequence, now);
+            }
+            Err(error) if self.outbox.refused(attempt, now) => {
+                shared.resent += 1;
+                if is_full(&error) {
+                    shared.full_since.get_or_insert(now);
+                    self.silent_since = None;
+                }
+                if !std::mem::replace(&mut self.is_refused, true) {
+                    tracing::warn!(%error, "log did not take a message; sending again");
+                }
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn go_back(&mut self, now: Instant) {
+        self.link.status.lock().resent += u64::from(self.outbox.go_back(now));
+    }
+
+    /// Takes the next message of the stream.
+    fn take(&mut self, read: StreamMessage, now: Instant) -> Result<Option<Delivery>, JournalError> {
+        (self.moved_at, self.peers.read_at) = (now, read.at);
+        let Some(message) = read.message else {
+            self.place.skip(read.checksum);
+            self.link.status.lock().foreign += 1;
+            tracing::warn!(message = self.place.stream, "unrecognized message in log stream; skipping");
+            return Ok(None);
+        };
+        let options = &self.link.options;
+        let (node, entries) = match self.place.read(&message, read.checksum, options.understands)? {
+            Ok(counted) => counted,
+            Err(void) => {
+                tracing::debug!(?void, "a message has no effect: it arrived twice or late");
+                let is_resent = self.outbox.void(message.session, void, self.place.stream, now);
+                self.link.status.lock().resent += u64::from(is_resent);
+                return Ok(None);
+            }
+        };
+        let own = self.outbox.read(message.session, message.number);
+        let (is_own, is_other, mut tickets) = (own.is_some(), node != options.node, Vec::new().into_iter());
+        if let Some(own) = own {
+            (tickets, self.passed, self.silent_since) = (own.tickets.into_iter(), own.barrier, None);
+            let (sent, seen) = (own.sent_at.unwrap_or(now), own.acked_at.unwrap_or(read.read_at));
+            self.link.status.lock().observe(LogTime { log: read.at, sent, seen });
+        } else if is_other {
+            self.peers.heard(&node);
+        }
+        match message.body {
+            Body::Commit { .. } => {
+                let committed = entries.into_iter().map(|entry| Committed { entry, ticket: tickets.next() });
+                return Ok(Some(Delivery::Entries(committed.collect())));
+            }
+            Body::Begin { .. } if is_own || is_other => self.peers.introduce(),
+            Body::Begin { .. } => self.note_overtaken(now)?,
+            Body::Beat(report) if is_own => self.peers.take_own(&report),
+            Body::Beat(report) if is_other => self.peers.take(&node, report, self.place.seq),
+            Body::Beat(_) => {}
+        }
+        self.compare(now)?;
+        let is_first = is_own && !std::mem::replace(&mut self.is_current, true);
+        Ok(is_first.then_some(Delivery::Current))
+    }
+
+    /// A session of this node's name has started that is not ours. Before our first one it was an earlier process.
+    fn note_overtaken(&mut self, now: Instant) -> Result<(), JournalError> {
+        let node = &self.link.options.node;
+        if self.is_current {
+            if !self.outbox.overtaken(self.place.stream, now) {
+                return Err(JournalError::Failed(format!(
+                    "another process uses the name of this node, {node}: set cluster.node to a different name on each"
+                )));
+            }
+            tracing::warn!(node, "another process has used this node's name; backing off");
+        }
+        Ok(())
+    }
+
+    /// Compares the states of the nodes.
+    fn compare(&mut self, now: Instant) -> Result<(), JournalError> {
+        self.peers.compare(now)?;
+        let mut shared = self.link.status.lock();
+        (shared.peers, shared.is_in_doubt) = (self.peers.list(), self.peers.decided_at().is_some());
+        Ok(())
+    }
+
+    /// Does what time makes due, after everything was taken that had arrived.
+    fn check(&mut self, now: Instant) -> Result<(), JournalError> {
+        if self.silent_since.is_some_and(|since| since + SERVER_PATIENCE <= now) && self.link.is_connected() {
+            self.silent_since = Some(now);
+            let client = self.link.client.clone();
+            self.runtime.spawn(async move { client.force_reconnect().await });
+            self.go_back(now);
+        }
+        if self.peers.decided_at().is_some_and(|at| at <= now) {
+            self.compare(now)?;
+        }
+        let timeout = self.link.options.connect_timeout;
+        let mut shared = self.link.status.lock();
+        if !self.is_current && self.moved_at + timeout <= now {
+            let why = shared.trouble.as_ref().map_or(String::new(), |why| format!(": {why}"));
+            let what = format!("the servers of the log have sent nothing for {timeout:?}{why}");
+            return Err(JournalError::Failed(what));
+        }
+        let unread_since = self.outbox.unread_since();
+        shared.unread_for = unread_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        shared.in_flight = self.outbox.in_flight();
+        Ok(())
     }
 }
 
@@ -174,85 +349,62 @@ impl NatsJournal {
 /// # Errors
 /// [`JournalError::Failed`] if the stream exists already, or the servers can't be used.
 pub fn init_log(options: &NatsOptions) -> Result<String, JournalError> {
-    check_names(options)?;
-    runtime()?.block_on(link::init(options)).map(|log| format!("{:032x}", log.0))
+    runtime(options)?.block_on(link::init(options)).map(|log| format!("{:032x}", log.0))
 }
 
-fn failed(error: io::Error) -> JournalError {
-    JournalError::Failed(format!("can't start the log's thread: {error}"))
+/// The runtime of a connection that these options describe.
+fn runtime(options: &NatsOptions) -> Result<Runtime, JournalError> {
+    options.fault().map_or(Ok(()), |fault| Err(JournalError::Failed(fault)))?;
+    let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("nats").enable_all().build();
+    runtime.map_err(|error| JournalError::Failed(format!("can't start the log's runtime: {error}")))
 }
 
-fn runtime() -> Result<Runtime, JournalError> {
-    Builder::new_current_thread().enable_all().build().map_err(failed)
-}
-
-fn ended() -> JournalError {
-    JournalError::Failed("the thread of the replicated log has ended".to_owned())
-}
-
-fn check_names(options: &NatsOptions) -> Result<(), JournalError> {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-    let (stream, node) = (&options.stream, &options.node);
-    if stream.is_empty() || stream.len() > 64 || !stream.chars().all(is_plain) {
-        let what = format!("nats.stream is `{stream}`: up to 64 letters, digits, - and _ are allowed");
-        return Err(JournalError::Failed(what));
-    }
-    if node.is_empty() || node.len() > NODE_BYTES_MAX {
-        let what = format!("cluster.node has 1 to {NODE_BYTES_MAX} bytes, not {}", node.len());
-        return Err(JournalError::Failed(what));
-    }
-    options.fault().map_or(Ok(()), |fault| Err(JournalError::Failed(fault)))
-}
-
-impl Drop for NatsJournal {
-    fn drop(&mut self) {
-        (self.start, self.orders) = (None, None);
-        self.news.close();
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread of the replicated log has panicked");
-        }
-    }
+/// Whether a server rejects a message because there is no space for it.
+fn is_full(error: &PublishError) -> bool {
+    let Some(error) = error.source().and_then(|source| source.downcast_ref::<jetstream::Error>()) else {
+        return false;
+    };
+    let (code, why) = (error.error_code(), error.to_string());
+    code == ErrorCode::INSUFFICIENT_RESOURCES
+        || code == ErrorCode::STORAGE_RESOURCES_EXCEEDED
+        || code == ErrorCode::ACCOUNT_RESOURCES_EXCEEDED
+        || code == ErrorCode::STREAM_STORE_FAILED && (why.contains("exceeded") || why.contains("space"))
 }
 
 impl Journal for NatsJournal {
     fn propose(&mut self, first: Ticket, batch: Vec<Proposal>) -> Result<(), JournalError> {
-        if batch.is_empty() {
-            return Ok(());
-        }
+        self.refuse_after_failure()?;
         // What it will store of them, such as events, this node must have room for.
         check_space(&self.store, &batch)?;
-        self.order(Order::Propose(first, batch))
+        self.outbox.push(first, &batch)
     }
 
     fn poll(&mut self, after: Seq, context: &mut Context<'_>) -> Poll<Result<Delivery, JournalError>> {
-        if let Some(why) = &self.failed {
-            return Poll::Ready(Err(JournalError::Failed(why.clone())));
+        self.refuse_after_failure()?;
+        let runtime = self.runtime.handle().clone();
+        let _entered = runtime.enter();
+        let polled = self.next(after, context);
+        if let Poll::Ready(Err(error)) = &polled {
+            self.failed = Some(error.to_string());
         }
-        self.start(after)?;
-        self.note_applied()?;
-        let news = ready!(self.news.poll_recv(context)).unwrap_or_else(|| Err(ended()));
-        Poll::Ready(match news {
-            Ok((delivery, place)) => {
-                self.place = place;
-                Ok(delivery)
-            }
-            Err(error) => {
-                self.failed = Some(error.to_string());
-                Err(error)
-            }
-        })
+        polled
     }
 
     fn wake_at(&self) -> Option<Instant> {
-        None
+        let now = Instant::now();
+        let is_busy = self.outbox.in_flight() > 0 || !self.link.is_connected();
+        let due = if is_busy { now + POLL_PAUSE } else { self.peers.report_at(now) };
+        [Some(due), self.peers.decided_at()].into_iter().flatten().min()
     }
 
     fn barrier(&mut self, barrier: Ticket) -> Result<(), JournalError> {
-        self.order(Order::Barrier(barrier))
+        self.refuse_after_failure()?;
+        self.outbox.ask_barrier(barrier);
+        Ok(())
     }
 
     fn place(&self) -> Vec<u8> {
-        order::encode(self.log, &self.place)
+        order::encode(self.link.log, &self.place)
     }
 
     /// Other nodes may need the entries: they stay in the stream.

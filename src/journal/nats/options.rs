@@ -5,7 +5,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Every node reports its last hash every ten seconds.
+/// Maximum length of a node's name, in bytes.
+pub(super) const NODE_BYTES_MAX: usize = 128;
+
+/// Every node reports its last hash every five seconds.
 const OPEN_TIME: Duration = Duration::from_secs(30);
 
 /// Options of the log on NATS JetStream.
@@ -83,8 +86,16 @@ impl NatsOptions {
         }
     }
 
-    /// The first contradiction in the options. Does not print secrets.
+    /// The first fault of the options. Does not print secrets.
     pub fn fault(&self) -> Option<String> {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        let (stream, node) = (&self.stream, &self.node);
+        if !(1..=64).contains(&stream.len()) || !stream.chars().all(is_plain) {
+            return Some(format!("nats.stream is `{stream}`: up to 64 letters, digits, - and _ are allowed"));
+        }
+        if !(1..=NODE_BYTES_MAX).contains(&node.len()) {
+            return Some(format!("cluster.node has 1 to {NODE_BYTES_MAX} bytes, not {}", node.len()));
+        }
         let with_user = self.servers.iter().find_map(|server| Some(server.rsplit_once('@')?.1));
         with_user.map(|host| {
             format!("nats.servers: {host} has a user in its address; set nats.user and nats.password, or nats.token")

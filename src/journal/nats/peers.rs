@@ -22,38 +22,27 @@ const PEERS_MAX: usize = 256;
 /// Maximum length of a build's name, in bytes.
 const BUILD_BYTES_MAX: usize = 64;
 
-/// A node reports at least this often, however much it writes.
-const REPORT_EVERY: Duration = Duration::from_secs(10);
+/// A node reports at least this often, however much it writes. That it reads its reports back shows that the log can be written and read.
+const REPORT_EVERY: Duration = Duration::from_secs(5);
 
 /// A node that was silent for this long, by the log's clock, is gone.
 const GONE_AFTER: Duration = Duration::from_secs(600);
 
 /// A node's report about itself.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-struct Report {
+pub(super) struct Report {
+    /// The last position that it has applied.
+    pub(super) applied: Seq,
     /// Its build; empty if unknown.
-    build: String,
+    pub(super) build: String,
     /// The highest version of entries that it understands; 0 if unknown.
-    understands: u16,
+    pub(super) understands: u16,
     /// The hash of its state at the last position at which nodes compare.
-    hash: Option<StateHash>,
-}
-
-impl Report {
-    /// Decodes a report. Fields that a later build has appended are ignored; an unreadable report is empty. A hash of a position after
-    /// `read`, up to which the log was read, is impossible and dropped.
-    fn decode(bytes: &[u8], read: Seq) -> Report {
-        let known = postcard::take_from_bytes::<Report>(bytes).map(|(report, _)| report).ok();
-        let mut report = known.filter(|report| report.build.len() <= BUILD_BYTES_MAX).unwrap_or_default();
-        report.hash.take_if(|StateHash { at, .. }| {
-            *at == Seq(0) || *at > read || !at.0.is_multiple_of(STATE_HASH_EVERY)
-        });
-        report
-    }
+    pub(super) hash: Option<StateHash>,
 }
 
 /// The other nodes, and this node's own hashes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Peers {
     understands: u16,
     /// How long this node continues after a difference.
@@ -62,8 +51,8 @@ pub(super) struct Peers {
     /// The last position whose own hash was read from the log.
     confirmed: Seq,
     all: BTreeMap<String, Peer>,
-    /// The time of the last message.
-    read_at: Timestamp,
+    /// The time of the last message that was read.
+    pub(super) read_at: Timestamp,
     /// The last position whose hash was reported, and when; `None` if a report is due.
     reported: Option<(Option<Seq>, Instant)>,
     /// Since when it is open whose state is right.
@@ -74,26 +63,14 @@ pub(super) struct Peers {
 
 impl Peers {
     pub(super) fn new(options: &NatsOptions) -> Peers {
-        Peers {
-            understands: options.understands,
-            open_time: options.open_time,
-            own: BTreeMap::new(),
-            confirmed: Seq(0),
-            all: BTreeMap::new(),
-            read_at: Timestamp(0),
-            reported: None,
-            doubt_since: None,
-            settled: 0,
-        }
+        Peers { understands: options.understands, open_time: options.open_time, ..Peers::default() }
     }
 
-    /// The next report, encoded.
-    pub(super) fn report(&mut self, now: Instant) -> Vec<u8> {
+    /// The next report, of a node that has applied everything up to a position.
+    pub(super) fn report(&mut self, applied: Seq, now: Instant) -> Report {
         let hash = self.last_hash();
         self.reported = Some((hash.map(|hash| hash.at), now));
-        let build = env!("CARGO_PKG_VERSION").to_owned();
-        let report = Report { build, understands: self.understands, hash };
-        postcard::to_stdvec(&report).expect("plain data always encodes")
+        Report { applied, build: env!("CARGO_PKG_VERSION").to_owned(), understands: self.understands, hash }
     }
 
     /// When the next report is due.
@@ -116,44 +93,35 @@ impl Peers {
     }
 
     /// This node's last hash.
-    pub(super) fn last_hash(&self) -> Option<StateHash> {
+    fn last_hash(&self) -> Option<StateHash> {
         self.own.last_key_value().map(|(&at, &hash)| StateHash { at, hash })
     }
 
-    /// A message of this time was read.
-    pub(super) fn note_time(&mut self, at: Timestamp) {
-        self.read_at = at;
-    }
-
-    /// The last message is of this node.
-    pub(super) fn heard(&mut self, node: &str) {
-        let at = self.read_at;
-        self.known(node).heard_at = at;
+    /// The last message is of this other node.
+    pub(super) fn heard(&mut self, node: &str) -> &mut Peer {
+        if !self.all.contains_key(node) && self.all.len() >= PEERS_MAX {
+            let silent = self.all.values().min_by_key(|peer| peer.heard_at).map(|peer| peer.node.clone());
+            silent.map(|node| self.all.remove(&node));
+        }
+        let peer = self.all.entry(node.to_owned()).or_default();
+        (peer.node, peer.heard_at) = (node.to_owned(), self.read_at);
+        peer
     }
 
     /// This node's own report was read; its hash counts from now on.
-    pub(super) fn take_own(&mut self, report: &[u8]) {
-        let hash = Report::decode(report, Seq(u64::MAX)).hash;
-        self.confirmed = self.confirmed.max(hash.map_or(Seq(0), |hash| hash.at));
+    pub(super) fn take_own(&mut self, report: &Report) {
+        self.confirmed = self.confirmed.max(report.hash.map_or(Seq(0), |hash| hash.at));
     }
 
-    /// Another node's report was read, behind position `read`.
-    pub(super) fn take(&mut self, node: &str, applied: Seq, report: &[u8], read: Seq) {
-        let report = Report::decode(report, read);
-        self.heard(node);
-        let known = self.known(node);
-        (known.applied, known.hash) = (applied, report.hash);
-        known.build = Some(report.build).filter(|build| !build.is_empty());
-        known.understands = Some(report.understands).filter(|version| *version > 0);
-    }
-
-    fn known(&mut self, node: &str) -> &mut Peer {
-        if !self.all.contains_key(node) && self.all.len() >= PEERS_MAX {
-            let silent =
-                self.all.iter().min_by_key(|(_, known)| known.heard_at).map(|(node, _)| node.clone());
-            silent.map(|node| self.all.remove(&node));
-        }
-        self.all.entry(node.to_owned()).or_insert_with(|| Peer { node: node.to_owned(), ..Peer::default() })
+    /// Another node's report was read, behind position `read`. A hash of a later position is impossible and ignored.
+    pub(super) fn take(&mut self, node: &str, report: Report, read: Seq) {
+        let is_possible = |hash: &StateHash| {
+            (Seq(1)..=read).contains(&hash.at) && hash.at.0.is_multiple_of(STATE_HASH_EVERY)
+        };
+        let peer = self.heard(node);
+        (peer.applied, peer.hash) = (report.applied, report.hash.filter(is_possible));
+        peer.build = Some(report.build).filter(|build| (1..=BUILD_BYTES_MAX).contains(&build.len()));
+        peer.understands = Some(report.understands).filter(|version| *version > 0);
     }
 
     /// Compares all hashes that count.
@@ -161,50 +129,37 @@ impl Peers {
     /// # Errors
     /// [`JournalError::Diverged`] if this node has to stop.
     pub(super) fn compare(&mut self, now: Instant) -> Result<(), JournalError> {
-        let (mut agreeing, mut differing) = (1, Vec::new());
-        for (node, known) in &mut self.all {
-            let own = |StateHash { at, .. }: &StateHash| self.own.get(at).filter(|_| *at <= self.confirmed);
-            let compared = known.hash.and_then(|theirs| Some(*own(&theirs)? != theirs.hash));
-            known.differs = compared.or(known.differs);
-            match known.differs {
-                Some(true) => differing.push((known.hash.map_or(Seq(0), |hash| hash.at), node.as_str())),
-                Some(false) => agreeing += 1,
-                None => {}
-            }
+        for peer in self.all.values_mut() {
+            let counting = peer.hash.filter(|hash| hash.at <= self.confirmed);
+            let own = counting.and_then(|theirs| Some(*self.own.get(&theirs.at)? != theirs.hash));
+            peer.differs = own.or(peer.differs);
         }
-        self.settled = self.settled.min(differing.len());
-        if differing.len() == self.settled {
+        let are = |differs| self.all.values().filter(move |peer| peer.differs == Some(differs));
+        let (agreeing, differing) = (1 + are(false).count(), are(true).count());
+        self.settled = self.settled.min(differing);
+        if differing == self.settled {
             self.doubt_since = None;
             return Ok(());
         }
-        let names = || differing.iter().map(|(_, node)| *node).collect::<Vec<_>>().join(", ");
-        let at = differing.iter().map(|(at, _)| *at).min().unwrap_or_default();
+        let at = are(true).filter_map(|peer| Some(peer.hash?.at)).min().unwrap_or_default();
+        let others = are(true).map(|peer| peer.node.as_str()).collect::<Vec<_>>().join(", ");
         let since = *self.doubt_since.get_or_insert_with(|| {
-            tracing::error!(position = at.0, others = names(), delay = ?self.open_time, "state differs from other nodes; the minority stops after a delay");
+            tracing::error!(position = at.0, others, delay = ?self.open_time, "state differs from other nodes; the minority stops after a delay");
             now
         });
         if now < since + self.open_time {
             return Ok(());
         }
-        if agreeing <= differing.len() {
-            return Err(JournalError::Diverged { at, others: names() });
+        if agreeing <= differing {
+            return Err(JournalError::Diverged { at, others });
         }
-        tracing::error!(
-            position = at.0,
-            others = names(),
-            "state of a minority of nodes differs; they have to stop"
-        );
-        (self.settled, self.doubt_since) = (differing.len(), None);
+        tracing::error!(position = at.0, others, "state of a minority of nodes differs; they have to stop");
+        (self.settled, self.doubt_since) = (differing, None);
         Ok(())
     }
 
-    /// Whether it is open whose state is right.
-    pub(super) fn is_in_doubt(&self) -> bool {
-        self.doubt_since.is_some()
-    }
-
-    /// When a difference is decided.
-    pub(super) fn wake_at(&self) -> Option<Instant> {
+    /// When it is decided whose state is right, if that is open.
+    pub(super) fn decided_at(&self) -> Option<Instant> {
         self.doubt_since.map(|since| since + self.open_time)
     }
 
@@ -237,16 +192,14 @@ mod tests {
 
         fn own(&mut self, number: u64, hash: u128) -> Result<(), JournalError> {
             self.peers.note_own(StateHash { at: Seq(number * EVERY), hash });
-            let report = self.peers.report(self.now);
+            let report = self.peers.report(Seq(1), self.now);
             self.peers.take_own(&report);
             self.peers.compare(self.now)
         }
 
         fn told(&mut self, node: &str, number: u64, hash: u128) -> Result<(), JournalError> {
-            let report =
-                Report { hash: Some(StateHash { at: Seq(number * EVERY), hash }), ..Report::default() };
-            let report = postcard::to_stdvec(&report).unwrap();
-            self.peers.take(node, Seq(1), &report, Seq(u64::MAX));
+            let hash = Some(StateHash { at: Seq(number * EVERY), hash });
+            self.peers.take(node, Report { hash, ..Report::default() }, Seq(u64::MAX));
             self.peers.compare(self.now)
         }
 
@@ -269,11 +222,11 @@ mod tests {
         let (mut right, mut wrong) = (Node::new(), Node::new());
         right.own(1, 1).unwrap();
         right.told("b", 1, 1).unwrap();
-        assert!(!right.peers.is_in_doubt());
+        assert!(right.peers.decided_at().is_none());
         right.told("c", 1, 2).unwrap();
-        assert!(right.peers.is_in_doubt());
+        assert!(right.peers.decided_at().is_some());
         right.wait(OPEN_TIME).unwrap();
-        assert!(!right.peers.is_in_doubt() && right.peers.wake_at().is_none());
+        assert!(right.peers.decided_at().is_none());
         assert_eq!((right.differs("b"), right.differs("c")), (Some(false), Some(true)));
         wrong.own(1, 2).unwrap();
         wrong.told("a", 1, 1).unwrap();
@@ -284,7 +237,7 @@ mod tests {
         right.told("c", 1, 1).unwrap();
         assert_eq!(right.differs("c"), Some(false));
         right.told("c", 1, 3).unwrap();
-        assert!(right.peers.is_in_doubt(), "again");
+        assert!(right.peers.decided_at().is_some(), "again");
     }
 
     #[test]
@@ -309,7 +262,7 @@ mod tests {
         node.told("b", 1, 2).unwrap();
         node.wait(OPEN_TIME * 2).unwrap();
         assert_eq!(node.differs("b"), None);
-        let report = node.peers.report(node.now);
+        let report = node.peers.report(Seq(1), node.now);
         node.peers.take_own(&report);
         node.peers.compare(node.now).unwrap();
         assert_eq!(node.differs("b"), Some(true));
@@ -331,40 +284,40 @@ mod tests {
         let mut node = Node::new();
         let now = node.now;
         assert_eq!(node.peers.report_at(now), now);
-        node.peers.report(now);
+        node.peers.report(Seq(1), now);
         assert_eq!(node.peers.report_at(now), now + REPORT_EVERY);
         node.peers.note_own(StateHash { at: Seq(EVERY), hash: 1 });
         assert_eq!(node.peers.report_at(now), now);
-        let report = Report::decode(&node.peers.report(now), Seq(EVERY));
-        assert_eq!(
-            (report.understands, report.hash),
-            (node.peers.understands, Some(StateHash { at: Seq(EVERY), hash: 1 }))
-        );
+        let (report, hash) = (node.peers.report(Seq(9), now), Some(StateHash { at: Seq(EVERY), hash: 1 }));
+        assert_eq!((report.applied, report.understands, report.hash), (Seq(9), node.peers.understands, hash));
         node.peers.introduce();
         assert_eq!(node.peers.report_at(now), now);
     }
 
     #[test]
-    fn report_ignores_additions_and_impossible_content() {
-        let report = Report {
-            build: "1".to_owned(),
-            understands: 3,
-            hash: Some(StateHash { at: Seq(EVERY), hash: 5 }),
+    fn impossible_content_of_report_is_ignored() {
+        let mut node = Node::new();
+        let mut told = |at, build: &str, read| {
+            let hash = Some(StateHash { at: Seq(at), hash: 5 });
+            let report = Report { applied: Seq(1), build: build.to_owned(), understands: 3, hash };
+            node.peers.take("b", report, Seq(read));
+            let peer = node.peers.list().remove(0);
+            (peer.hash.map(|hash| hash.at), peer.build)
         };
-        let mut bytes = postcard::to_stdvec(&report).unwrap();
-        bytes.extend_from_slice(b"more");
-        assert_eq!(Report::decode(&bytes, Seq(EVERY)), report);
-        assert_eq!(Report::decode(&bytes, Seq(EVERY - 1)).hash, None);
-        assert_eq!(Report::decode(&bytes[..1], Seq(EVERY)), Report::default());
-        let long = Report { build: "x".repeat(BUILD_BYTES_MAX + 1), ..report };
-        assert_eq!(Report::decode(&postcard::to_stdvec(&long).unwrap(), Seq(EVERY)), Report::default());
+        assert_eq!(told(EVERY, "1", EVERY), (Some(Seq(EVERY)), Some("1".to_owned())));
+        for at in [0, EVERY + 1, EVERY * 2] {
+            assert_eq!(told(at, "1", EVERY * 2 - 1).0, None, "{at}");
+        }
+        for build in [String::new(), "x".repeat(BUILD_BYTES_MAX + 1)] {
+            assert_eq!(told(EVERY, &build, EVERY).1, None);
+        }
     }
 
     #[test]
     fn stored_nodes_and_hashes_are_limited() {
         let mut node = Node::new();
         for number in 1..1_000u64 {
-            node.peers.note_time(Timestamp(number * 1_000));
+            node.peers.read_at = Timestamp(number * 1_000);
             node.own(number, 1).unwrap();
             node.peers.heard(&format!("n{number}"));
         }
@@ -372,7 +325,7 @@ mod tests {
         assert_eq!(node.peers.last_hash().unwrap().at, Seq(999 * EVERY));
         let list = node.peers.list();
         assert!(list.iter().all(|peer| peer.heard_at >= Timestamp(744_000)));
-        node.peers.note_time(Timestamp(1_500_000));
+        node.peers.read_at = Timestamp(1_500_000);
         assert_eq!(node.peers.list().iter().filter(|peer| peer.is_present).count(), 100);
     }
 }

@@ -1,6 +1,7 @@
 //! What is known about the replicated log, for other threads: the connection, messages in flight, the other nodes, and the log's clock.
 
 use crate::domain::{Seq, StateHash, Timestamp};
+use async_nats::Event;
 use serde::Serialize;
 use serde_with::skip_serializing_none;
 use std::time::{Duration, Instant};
@@ -11,6 +12,9 @@ const BRACKET_GOOD: Duration = Duration::from_millis(500);
 
 /// When a better observation is old.
 const OBSERVATION_OLD: Duration = Duration::from_secs(600);
+
+/// At most one event of the connection is logged in this time: a wrong password makes one with each attempt.
+const EVENT_PAUSE: Duration = Duration::from_secs(1);
 
 /// A message that was sent and not read back for this long indicates that the log has no quorum.
 const READ_BACK_PATIENCE: Duration = Duration::from_secs(1);
@@ -86,8 +90,8 @@ pub struct Replication {
     pub in_flight: usize,
     /// Since when the servers reject messages because the stream is full.
     pub full_since: Option<Instant>,
-    /// When the oldest message was sent that was not read back.
-    pub unread_since: Option<Instant>,
+    /// For how long the oldest message in flight was not read back, as of the last time that everything was taken that had arrived.
+    pub unread_for: Duration,
     /// The best observation of the log's clock.
     pub log_time: Option<LogTime>,
     /// This node's last hash.
@@ -98,44 +102,47 @@ pub struct Replication {
     pub peers: Vec<Peer>,
     /// Why the reader can't continue, if it can't.
     pub trouble: Option<String>,
-    /// Since when the reader gets messages; `None` while it is being opened.
-    pub(super) opened: Option<Instant>,
     /// The last message that the log has shown to exist.
     pub(super) shown: u64,
-    /// The last message that was read.
-    pub(super) read: u64,
-    /// The last message whose entries went to the writer, and the last whose entries are applied.
-    pub(super) passed: u64,
-    pub(super) applied: u64,
+    /// The last message that was read and whose entries are applied.
+    reached: u64,
     /// A message that this node has to reach, and since when.
     target: Option<(u64, Instant)>,
+    /// When an event of the connection was last logged.
+    logged_at: Option<Instant>,
 }
 
 impl Replication {
-    /// Nothing is known yet.
-    pub(super) fn new(node: String, stream: String) -> Replication {
-        Replication { node, stream, disconnected_since: Some(Instant::now()), ..Replication::default() }
-    }
-
     /// For how long the log has shown something that this node has not reached; zero if it has reached all.
     pub fn lag(&mut self, now: Instant) -> Duration {
-        let reached = if self.applied >= self.passed { self.read } else { self.applied };
-        if self.target.is_none_or(|(target, _)| reached >= target) {
-            self.target = (self.shown > reached).then_some((self.shown, now));
+        if self.target.is_none_or(|(target, _)| self.reached >= target) {
+            self.target = (self.shown > self.reached).then_some((self.shown, now));
         }
         self.target.map_or(Duration::ZERO, |(_, since)| now.saturating_duration_since(since))
     }
 
-    /// Messages that the log has shown and that were not read.
+    /// Messages that the log has shown and that this node has not reached.
     pub fn behind_messages(&self) -> u64 {
-        self.shown.saturating_sub(self.read)
+        self.shown.saturating_sub(self.reached)
+    }
+
+    /// The log has shown a message.
+    pub(super) fn show(&mut self, message: u64, now: Instant) {
+        self.shown = self.shown.max(message);
+        self.lag(now);
+    }
+
+    /// Everything up to this message is read and applied.
+    pub(super) fn reach(&mut self, message: u64, now: Instant) {
+        self.reached = message;
+        self.lag(now);
     }
 
     /// For how long the log has not responded; zero while it does. Without a majority of its servers it does not.
     pub fn silence(&self, now: Instant) -> Duration {
-        let unread = self.unread_since.filter(|since| *since + READ_BACK_PATIENCE <= now);
-        let since = [self.disconnected_since, unread].into_iter().flatten().min();
-        since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
+        let disconnected = self.disconnected_since.map(|since| now.saturating_duration_since(since));
+        let unread = Some(self.unread_for).filter(|unread| *unread >= READ_BACK_PATIENCE);
+        disconnected.max(unread).unwrap_or_default()
     }
 
     /// Notes an observation of the log's clock, unless an earlier one was better and is not old.
@@ -149,12 +156,18 @@ impl Replication {
         }
     }
 
-    /// The connection was made or lost.
-    pub(super) fn note_connection(&mut self, is_connected: bool) {
-        if !is_connected {
-            self.disconnected_since.get_or_insert_with(Instant::now);
-        } else if self.disconnected_since.take().is_some() && !self.server.is_empty() {
-            self.reconnects += 1;
+    /// Notes whether the connection was made or lost, and logs it.
+    pub(super) fn note_event(&mut self, event: &Event, now: Instant) {
+        match event {
+            Event::Connected => self.reconnects += u64::from(self.disconnected_since.take().is_some()),
+            Event::Disconnected | Event::Closed => {
+                self.disconnected_since.get_or_insert(now);
+            }
+            _ => {}
+        }
+        if self.logged_at.is_none_or(|at| at + EVENT_PAUSE <= now) {
+            self.logged_at = Some(now);
+            tracing::info!(%event, "connection to the replicated log");
         }
     }
 }
@@ -162,6 +175,20 @@ impl Replication {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn connection_is_lost_until_it_is_made_again() {
+        let (start, mut known) = (Instant::now(), Replication::default());
+        let mut after = |event, seconds| {
+            let now = start + Duration::from_secs(seconds);
+            known.note_event(&event, now);
+            (known.silence(now + EVENT_PAUSE), known.reconnects)
+        };
+        assert_eq!(after(Event::Connected, 0), (Duration::ZERO, 0));
+        assert_eq!(after(Event::Disconnected, 1).0, Duration::from_secs(1));
+        assert_eq!(after(Event::Closed, 2).0, Duration::from_secs(2), "it counts from the first");
+        assert_eq!(after(Event::Connected, 3), (Duration::ZERO, 1));
+    }
 
     #[test]
     fn poor_observation_does_not_replace_good_one_that_is_fresh() {
@@ -182,26 +209,19 @@ mod tests {
     #[test]
     fn lag_counts_only_what_the_log_has_shown() {
         let (start, seconds) = (Instant::now(), Duration::from_secs);
-        let mut known = Replication { unread_since: Some(start), ..Replication::default() };
-        assert_eq!(
-            (known.lag(start + seconds(9)), known.silence(start + seconds(9))),
-            (Duration::ZERO, seconds(9))
-        );
-        (known.unread_since, known.shown, known.read) = (None, 7, 5);
-        assert_eq!(known.lag(start), Duration::ZERO);
+        let mut known = Replication { unread_for: seconds(9), ..Replication::default() };
+        assert_eq!((known.lag(start), known.silence(start)), (Duration::ZERO, seconds(9)));
+        known.unread_for = READ_BACK_PATIENCE / 2;
+        assert_eq!(known.silence(start), Duration::ZERO);
+        known.reach(5, start);
+        known.show(7, start);
         // It moves on, but has not reached that message; later ones don't matter.
-        (known.read, known.shown) = (6, 90);
-        assert_eq!(known.lag(start + seconds(3)), seconds(3));
-        known.read = 8;
-        assert_eq!(known.lag(start + seconds(4)), Duration::ZERO, "the next one counts from here");
-        assert_eq!(known.lag(start + seconds(6)), seconds(2));
-        // Everything is read, and the writer has not applied it.
-        (known.read, known.passed, known.applied) = (90, 80, 70);
-        assert_eq!(known.lag(start + seconds(8)), seconds(4));
-        known.applied = 80;
-        assert_eq!(
-            (known.lag(start + seconds(9)), known.silence(start + seconds(9))),
-            (Duration::ZERO, Duration::ZERO)
-        );
+        known.reach(6, start + seconds(1));
+        known.show(90, start + seconds(2));
+        assert_eq!((known.lag(start + seconds(3)), known.behind_messages()), (seconds(3), 84));
+        known.reach(8, start + seconds(4));
+        assert_eq!(known.lag(start + seconds(6)), seconds(2), "the next one counts from there");
+        known.reach(90, start + seconds(7));
+        assert_eq!(known.lag(start + seconds(9)), Duration::ZERO);
     }
 }

@@ -380,7 +380,7 @@ impl NatsSnapshots {
         let NatsSnapshots { options, context, runtime, .. } = self;
         runtime.block_on(ensure_bucket(context, options))?;
         let mut wanted = wanted_stream(options);
-        let log = log_id(&wanted).ok_or_else(|| failed("the new log has no identity"))?;
+        let log = log_id(&wanted)?;
         // Behind the message that this puts at the beginning.
         let place = encode(log, &Place::after_snapshot(1, taken.seq));
         let snapshot = self.upload(&Manifest { place, ..taken.clone() }, parts)?;

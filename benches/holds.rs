@@ -199,7 +199,7 @@ async fn create(engine: &Engine, name: &str, capacity: u64) -> Arc<FilterView> {
     let spec = Spec { capacity, mode, growth, sizing, ignore_case: false, stock: None, forget: None };
     let command = cuckood::engine::creation(Kind::Coupon, name.clone(), spec, window).unwrap();
     submit(engine, command).await;
-    engine.find(Kind::Coupon, &name).unwrap()
+    engine.view().find(Kind::Coupon, &name).unwrap()
 }
 
 fn digest(number: u64) -> Digest {

@@ -265,12 +265,12 @@ async fn bare(data: String) {
     let name = Name::new("c0").unwrap();
     let change = cuckood::engine::creation(Kind::Campaign, name.clone(), spec, window).unwrap();
     engine.submit(change, None).await.unwrap();
-    let filter = engine.find(Kind::Campaign, &name).unwrap();
+    let filter = engine.view().find(Kind::Campaign, &name).unwrap();
     let digests = Digests(vec![filter.digest(USER)]);
     let change = Change::Insert { target: Target(filter.id), digests, if_absent: false, revive: false };
     engine.submit(change, None).await.unwrap();
     let check = async |State(engine): State<Engine>, Json(body): Json<Value>| {
-        let filter = engine.find(Kind::Campaign, &Name::new("c0").unwrap()).unwrap();
+        let filter = engine.view().find(Kind::Campaign, &Name::new("c0").unwrap()).unwrap();
         let users = body["users"].as_array().unwrap().iter();
         let present: Vec<bool> =
             users.map(|user| filter.contains(filter.digest(user.as_str().unwrap()), engine.now())).collect();

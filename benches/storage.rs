@@ -116,7 +116,7 @@ async fn create(engine: &Engine, capacity: u64) -> Arc<FilterView> {
 }
 
 fn filter(engine: &Engine) -> Arc<FilterView> {
-    engine.find(Kind::Campaign, &Name::new("bench").unwrap()).unwrap()
+    engine.view().find(Kind::Campaign, &Name::new("bench").unwrap()).unwrap()
 }
 
 fn insertion(filter: &FilterView, items: impl Iterator<Item = u64>) -> Command {

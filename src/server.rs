@@ -103,7 +103,7 @@ pub async fn run(
         control.announce_stop();
         // Load balancers must notice before the listener closes.
         tracing::info!(delay = ?server.drain_delay.0, "stopping; the listener closes after the delay");
-        if engine.is_ready() {
+        if engine.status() == Status::Ready {
             tokio::time::sleep(server.drain_delay.0).await;
         }
     };

@@ -1,9 +1,9 @@
 //! Applies entries. A panic in `apply` becomes an error that names the entry: the state can't be used after it, and the same entry
 //! would panic at every later start.
 
-use crate::domain::{Applied, Command, Entry, FilterId, Kind, Seq, Target};
+use crate::domain::{Applied, Command, Entry, Kind, Seq, Target};
 use crate::state::State;
-use std::any::Any;
+use crate::store::panic_message;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use thiserror::Error;
@@ -35,27 +35,24 @@ impl Unappliable {
     }
 }
 
-/// What a command concerns, with a space before it, or the filter whose name it does not say.
-fn subject(command: &Command) -> Result<String, Option<FilterId>> {
-    Ok(match command {
-        Command::Create { kind, name, .. }
-        | Command::Delete { kind, name }
-        | Command::ImageBegin { kind, name, .. } => format!(" of {} `{name}`", kind.as_str()),
-        Command::PutLineUp { name, .. } | Command::DeleteLineUp { name } => format!(" of line-up `{name}`"),
-        Command::ImageRecord { upload, .. } | Command::ImageAbandon { upload } => {
-            format!(" of image {:032x}", upload.0)
-        }
-        other => return Err(other.target().map(|Target(filter)| filter)),
-    })
+/// The filter that a command names, with a space before it.
+fn named(command: &Command) -> Option<String> {
+    if let Command::Create { kind, name, .. }
+    | Command::Delete { kind, name }
+    | Command::ImageBegin { kind, name, .. } = command
+    {
+        return Some(format!(" of {} `{name}`", kind.as_str()));
+    }
+    None
 }
 
-/// The name of a filter, with a space before it. A replay shows readers nothing before its end.
-fn named_filter(state: &mut State, id: FilterId) -> String {
+/// The filter that a command addresses, with a space before it.
+fn addressed(state: &mut State, Target(id): Target) -> String {
+    // A replay shows readers nothing before its end.
     state.publish();
     let view = state.view();
-    let mut all =
-        [Kind::Campaign, Kind::Coupon].into_iter().flat_map(|kind| view.list(kind, "", None, usize::MAX));
-    match all.find(|filter| filter.id == id) {
+    let kinds = [Kind::Campaign, Kind::Coupon].into_iter();
+    match kinds.flat_map(|kind| view.list(kind, "", None, usize::MAX)).find(|filter| filter.id == id) {
         Some(filter) => format!(" of {} `{}`", filter.kind.as_str(), filter.name),
         None => format!(" of filter {:016x}", id.0),
     }
@@ -67,30 +64,21 @@ fn named_filter(state: &mut State, id: FilterId) -> String {
 /// [`Unappliable`]. The state must not be used any more.
 pub(super) fn apply(state: &mut State, entry: Entry) -> Result<Applied, Unappliable> {
     let (seq, command) = (entry.seq, &entry.proposal.command);
-    let (word, subject) = (command.word(), subject(command));
+    let (word, named, target) = (command.word(), named(command), command.target());
     catch(|| {
         #[cfg(debug_assertions)]
         fault::panic_if_asked(seq);
         state.apply(entry)
     })
     .map_err(|panic| {
-        let subject = subject.unwrap_or_else(|filter| {
-            filter.and_then(|filter| catch(|| named_filter(state, filter)).ok()).unwrap_or_default()
-        });
-        Unappliable { entry: seq, command: word, subject, panic }
+        let subject = named.or_else(|| catch(|| Some(addressed(state, target?))).ok()?);
+        Unappliable { entry: seq, command: word, subject: subject.unwrap_or_default(), panic }
     })
 }
 
 /// Runs something, and returns the message if it panics. What it has changed must not be used then.
 pub(super) fn catch<T>(run: impl FnOnce() -> T) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| message(&*panic))
-}
-
-/// The message of a panic.
-pub(super) fn message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("a panic without a message").to_owned()
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| panic_message(&*panic).to_owned())
 }
 
 /// An entry that can't be applied, for tests of the real program. Builds without debug assertions, so every release, lack it.

@@ -1,55 +1,51 @@
 //! Archives on their way out, produced part by part between commits: a backup has the newest snapshot and the events up to it, an image has
 //! one filter of that snapshot. Each lasts until the client that downloads it lets go of it.
 
-use super::request::Request;
-use super::{Engine, SubmitError};
-use crate::domain::{Chunk, FilterId, ImageBody, ImagePart, ImageSection};
+use super::{Engine, Status, SubmitError};
+use crate::domain::{Chunk, FilterId, ImageBody, ImagePart};
 use crate::state::Export;
 use crate::store::archive::{ArchiveWriter, IMAGE_PART_BYTES, ImageWriter, Piece};
-use crate::store::{Manifest, SectionRef, Store, StoreError};
-use std::collections::BTreeMap;
-use std::fmt::Display;
-use std::iter::{self, Peekable};
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
-use tokio::sync::oneshot;
+use crate::store::{Manifest, Store, StoreError};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use tokio::sync::OwnedSemaphorePermit;
 
 /// Parts that have reached this size together are enough for one request, in bytes.
 const PARTS_BYTES: usize = 512 << 10;
 
 /// Maximum number of backups, and of images, in progress.
-const DOWNLOADS_MAX: usize = 4;
+pub(super) const DOWNLOADS_MAX: usize = 4;
 
-/// The parts of an archive, in order. They keep its snapshot until they are dropped. No tree of events may be removed during a backup. An
-/// archive is rejected without its end, so nothing of it counts after an error.
-pub type ArchiveParts = Box<dyn Iterator<Item = Result<Vec<u8>, StoreError>> + Send>;
+/// The rest of an archive: reads its next part from the store of its snapshot; `None` after the last one. It keeps the snapshot, but not the
+/// store open. No tree of events may be removed during a backup. An archive is rejected without its end, so nothing of it counts after an
+/// error.
+pub type ArchiveParts = Box<dyn FnMut(&Store) -> Result<Option<Vec<u8>>, StoreError> + Send>;
 
 /// The archive of a snapshot, and of the events up to it.
-pub fn archive(store: &Arc<Store>, snapshot: Arc<Manifest>) -> ArchiveParts {
+pub fn archive(snapshot: Arc<Manifest>) -> ArchiveParts {
     let sections = snapshot.sections.clone().into_iter();
-    let numbered = sections.flat_map(|section| (0..section.chunks).map(move |index| (section, index)));
-    let from = store.clone();
-    let chunks = numbered.map(move |(section, index)| {
-        let mut bytes = Vec::new();
-        from.read_chunk(&section, index, &mut bytes)?;
-        Ok(Piece::Chunk { key: section.key, bytes: bytes.into() })
-    });
-    let (from, last, mut number) = (store.clone(), snapshot.events_last, 0);
-    let events = iter::from_fn(move || {
-        let found = from.events().find_from(&from.events().trees(), number);
-        let pack = found.map(|pack| pack.filter(|pack| pack.first <= last)).transpose()?;
-        Some(pack.map(|pack| {
+    let mut chunks = sections.flat_map(|section| (0..section.chunks).map(move |index| (section, index)));
+    let (mut first, mut number, mut is_ended) = (Some(Manifest::clone(&snapshot)), 0, false);
+    let mut writer = ArchiveWriter::default();
+    Box::new(move |store: &Store| {
+        let last = snapshot.events_last;
+        let find = |number| store.events().find_from(&store.events().trees(), number);
+        let piece = if let Some(manifest) = first.take() {
+            Piece::Manifest(manifest)
+        } else if let Some((section, index)) = chunks.next() {
+            let mut bytes = Vec::new();
+            store.read_chunk(&section, index, &mut bytes)?;
+            Piece::Chunk { key: section.key, bytes: bytes.into() }
+        } else if let Some(pack) = find(number)?.filter(|pack| pack.first <= last) {
             number = pack.last() + 1;
             Piece::Events(pack.up_to(pack.last().min(last)))
-        }))
-    });
-    let first = iter::once(Ok(Piece::Manifest(Manifest::clone(&snapshot))));
-    let pieces = first.chain(chunks).chain(events).chain(iter::once(Ok(Piece::End)));
-    let mut writer = ArchiveWriter::default();
-    Box::new(pieces.map(move |piece| {
-        let _kept = &snapshot;
-        Ok(writer.frame(&piece?))
-    }))
+        } else if !std::mem::replace(&mut is_ended, true) {
+            Piece::End
+        } else {
+            return Ok(None);
+        };
+        Ok(Some(writer.frame(&piece)))
+    })
 }
 
 /// The records of a filter's image: its head, its parts and its end. `None` if the snapshot has no such filter.
@@ -57,142 +53,97 @@ pub fn archive(store: &Arc<Store>, snapshot: Arc<Manifest>) -> ArchiveParts {
 /// # Errors
 /// [`StoreError::Damaged`] if the snapshot can't be read.
 fn image(
-    store: &Arc<Store>,
+    store: &Store,
     snapshot: Arc<Manifest>,
     filter: FilterId,
 ) -> Result<Option<ArchiveParts>, StoreError> {
     let found = Export::find(&snapshot.meta, filter).map_err(|error| store.damaged(error.to_string()))?;
     let Some(Export { head, sections, redemptions }) = found else { return Ok(None) };
-    let find = |(kind, id)| Some((kind, *snapshot.find(id)?));
-    let sections: Option<Vec<(ImageSection, SectionRef)>> = sections.into_iter().map(find).collect();
-    let sections = sections.ok_or_else(|| store.damaged("a snapshot lacks a section of a filter"))?;
-    let chunks =
-        |(kind, section): (_, SectionRef)| (0..section.chunks).map(move |index| (kind, section, index));
-    let (mut chunks, from) = (sections.into_iter().flat_map(chunks).peekable(), store.clone());
-    let parts = iter::from_fn(move || next_part(&from, &mut chunks).transpose());
-    let first = iter::once(Ok(ImageBody::Head(Box::new(head))));
-    let bodies = first.chain(parts.map(|part| part.map(ImageBody::Part)));
-    let bodies = bodies.chain(iter::once(Ok(ImageBody::End { redemptions })));
+    let mut chunks = VecDeque::new();
+    for (kind, id) in sections {
+        let section = snapshot.find(id);
+        let section = *section.ok_or_else(|| store.damaged("a snapshot lacks a section of a filter"))?;
+        chunks.extend((0..section.chunks).map(|index| (kind, section, index)));
+    }
+    let (mut first, mut end) = (Some(Box::new(head)), Some(redemptions));
     let mut writer = ImageWriter::default();
-    Ok(Some(Box::new(bodies.map(move |body| {
+    Ok(Some(Box::new(move |store: &Store| {
         let _kept = &snapshot;
-        Ok(writer.record(&body?))
-    }))))
-}
-
-/// The next chunks, all of one kind; `None` after the last one.
-fn next_part(
-    store: &Store,
-    chunks: &mut Peekable<impl Iterator<Item = (ImageSection, SectionRef, u32)>>,
-) -> Result<Option<ImagePart>, StoreError> {
-    let Some(&(kind, ..)) = chunks.peek() else { return Ok(None) };
-    let mut part = ImagePart { section: kind, chunks: Vec::new() };
-    while part.bytes() < IMAGE_PART_BYTES
-        && let Some((_, section, index)) = chunks.next_if(|(other, ..)| *other == kind)
-    {
-        let mut read = Vec::new();
-        store.read_chunk(&section, index, &mut read)?;
-        part.chunks.push(Chunk(read));
-    }
-    Ok(Some(part))
-}
-
-/// A download in progress. Its client holds the token.
-struct Running {
-    token: Weak<()>,
-    is_backup: bool,
-    parts: ArchiveParts,
-}
-
-/// All downloads, as the writer sees them, by number.
-#[derive(Default)]
-pub(super) struct Downloads {
-    running: BTreeMap<u64, Running>,
-    begun: u64,
-}
-
-fn failed(error: impl Display) -> SubmitError {
-    tracing::error!(%error, "a backup or an image could not be produced");
-    SubmitError::StorageFailed
-}
-
-impl Downloads {
-    /// Whether a backup is in progress.
-    pub(super) fn has_backup(&self) -> bool {
-        self.running.values().any(|download| download.is_backup && download.token.strong_count() > 0)
-    }
-
-    /// Drops those that their clients have let go of: they keep snapshots.
-    pub(super) fn forget_abandoned(&mut self) {
-        self.running.retain(|_, download| download.token.strong_count() > 0);
-    }
-
-    /// Begins an archive of the newest snapshot, or the image of a filter in it; `None` if that does not exist.
-    pub(super) fn begin(
-        &mut self,
-        store: &Arc<Store>,
-        filter: Option<FilterId>,
-        token: Weak<()>,
-    ) -> Result<Option<(u64, Arc<Manifest>)>, SubmitError> {
-        self.forget_abandoned();
-        let is_backup = filter.is_none();
-        if self.running.values().filter(|other| other.is_backup == is_backup).count() >= DOWNLOADS_MAX {
-            return Err(SubmitError::Overloaded);
-        }
-        let Some(snapshot) = store.pin_newest().map_err(failed)? else { return Ok(None) };
-        let parts = match filter {
-            None => Some(archive(store, snapshot.clone())),
-            Some(filter) => image(store, snapshot.clone(), filter).map_err(failed)?,
-        };
-        let Some(parts) = parts else { return Ok(None) };
-        self.begun += 1;
-        self.running.insert(self.begun, Running { token, is_backup, parts });
-        Ok(Some((self.begun, snapshot)))
-    }
-
-    /// The next parts of a download; none after the last one.
-    pub(super) fn next_parts(&mut self, id: u64) -> Result<Vec<Vec<u8>>, SubmitError> {
-        let download = self.running.get_mut(&id).ok_or(SubmitError::StorageFailed)?;
-        let (mut parts, mut bytes) = (Vec::new(), 0);
-        while bytes < PARTS_BYTES
-            && let Some(part) = download.parts.next()
-        {
-            match part {
-                Ok(part) => {
-                    bytes += part.len();
-                    parts.push(part);
-                }
-                Err(error) => {
-                    self.running.remove(&id);
-                    return Err(failed(error));
-                }
+        let body = if let Some(head) = first.take() {
+            ImageBody::Head(head)
+        } else if let Some(&(kind, ..)) = chunks.front() {
+            let mut part = ImagePart { section: kind, chunks: Vec::new() };
+            while part.bytes() < IMAGE_PART_BYTES
+                && let Some((_, section, index)) = chunks.pop_front_if(|(other, ..)| *other == kind)
+            {
+                let mut read = Vec::new();
+                store.read_chunk(&section, index, &mut read)?;
+                part.chunks.push(Chunk(read));
             }
-        }
-        Ok(parts)
+            ImageBody::Part(part)
+        } else if let Some(redemptions) = end.take() {
+            ImageBody::End { redemptions }
+        } else {
+            return Ok(None);
+        };
+        Ok(Some(writer.record(&body)))
+    })))
+}
+
+/// An archive and its snapshot; `None` if what is asked for does not exist.
+type Begun = Option<(Arc<Manifest>, ArchiveParts)>;
+
+/// Begins an archive of the newest snapshot, or the image of a filter in it.
+fn begin(store: &Store, filter: Option<FilterId>) -> Result<Begun, StoreError> {
+    let Some(snapshot) = store.pin_newest()? else { return Ok(None) };
+    let parts = match filter {
+        None => Some(archive(snapshot.clone())),
+        Some(filter) => image(store, snapshot.clone(), filter)?,
+    };
+    Ok(parts.map(|parts| (snapshot, parts)))
+}
+
+/// Reads the next parts; none after the last one.
+fn read_parts(rest: &mut ArchiveParts, store: &Store) -> Result<Vec<Vec<u8>>, StoreError> {
+    let (mut parts, mut bytes) = (Vec::new(), 0);
+    while bytes < PARTS_BYTES
+        && let Some(part) = rest(store)?
+    {
+        bytes += part.len();
+        parts.push(part);
     }
+    Ok(parts)
 }
 
 /// A running download. Dropping it ends it.
 pub struct Download {
     engine: Engine,
-    id: u64,
+    /// The snapshot that it is taken from.
+    pub(super) snapshot: Arc<Manifest>,
+    /// What is left; `None` after an error.
+    rest: Option<ArchiveParts>,
     is_backup: bool,
-    _token: Arc<()>,
+    _place: OwnedSemaphorePermit,
 }
 
 impl Download {
     /// The next parts: of an image, its records. None after the last one. An archive without its end is rejected when it is read.
     ///
     /// # Errors
-    /// [`SubmitError`].
+    /// [`SubmitError`]. Nothing follows after an error.
     pub async fn next(&mut self) -> Result<Vec<Vec<u8>>, SubmitError> {
-        let (reply, answer) = oneshot::channel();
-        let sent = self.engine.requests.send(Request::Parts(self.id, reply)).await;
-        sent.map_err(|_| SubmitError::Draining)?;
-        let parts = answer.await.unwrap_or(Err(SubmitError::StorageFailed))?;
+        let mut rest = self.rest.take().ok_or(SubmitError::StorageFailed)?;
+        let read = self.engine.ask(move |writer, reply| {
+            // The rest of a state that may be wrong is given to no client.
+            if !reply.is_closed() && !matches!(*writer.inner.status.borrow(), Status::Diverged(_)) {
+                let parts = read_parts(&mut rest, &writer.store).map_err(SubmitError::unreadable);
+                drop(reply.send(parts.map(|parts| (parts, rest))));
+            }
+        });
+        let (parts, rest) = read.await?;
+        self.rest = Some(rest);
         if parts.is_empty() && self.is_backup {
-            let inner = &self.engine.inner;
-            inner.latest_backup.store(inner.clock.read().0, Ordering::Relaxed);
+            self.engine.inner.figures.lock().backup_at = Some(self.engine.now());
         }
         Ok(parts)
     }
@@ -204,7 +155,8 @@ impl Engine {
     /// # Errors
     /// [`SubmitError`]; [`SubmitError::Overloaded`] also when too many backups are running.
     pub async fn backup(&self) -> Result<Download, SubmitError> {
-        self.download(None).await?.ok_or(SubmitError::StorageFailed)
+        let backup = self.download(None).await?.ok_or(SubmitError::StorageFailed)?;
+        Ok(Download { is_backup: true, ..backup })
     }
 
     /// Takes a snapshot, and begins an image of a filter as it is in there; `None` if the filter is gone. Writes continue.
@@ -215,13 +167,16 @@ impl Engine {
         self.download(Some(filter)).await
     }
 
-    async fn download(&self, filter: Option<FilterId>) -> Result<Option<Download>, SubmitError> {
+    /// Takes a snapshot, and begins an archive of it or of a filter in it. It takes its place first: no tree of events goes after that.
+    pub(super) async fn download(&self, filter: Option<FilterId>) -> Result<Option<Download>, SubmitError> {
+        let places = if filter.is_none() { &self.inner.backups } else { &self.inner.images };
+        let place = places.clone().try_acquire_owned().map_err(|_| SubmitError::Overloaded)?;
         self.snapshot().await?;
-        let token = Arc::new(());
-        let (reply, answer) = oneshot::channel();
-        self.send(Request::Download(filter, Arc::downgrade(&token), reply))?;
-        let begun = answer.await.unwrap_or(Err(SubmitError::StorageFailed))?;
-        let (engine, is_backup) = (self.clone(), filter.is_none());
-        Ok(begun.map(|(id, _)| Download { engine, id, is_backup, _token: token }))
+        let begun = self.ask(move |writer, reply| {
+            drop(reply.send(begin(&writer.store, filter).map_err(SubmitError::unreadable)));
+        });
+        let Some((snapshot, rest)) = begun.await? else { return Ok(None) };
+        let (engine, rest) = (self.clone(), Some(rest));
+        Ok(Some(Download { engine, snapshot, rest, is_backup: false, _place: place }))
     }
 }

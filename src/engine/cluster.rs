@@ -1,16 +1,20 @@
 //! A node among several: positions that readers wait for, barriers, how far this node is behind, and the snapshots that it shares.
 
-use super::request::{Reply, Request};
+use super::writer::Request;
 use super::{Engine, Inner, LatestSnapshot, Status, SubmitError};
 use crate::domain::Seq;
 use crate::journal::{JournalError, NatsSnapshots, Replication, SharedSnapshot};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::atomic::Ordering;
+use std::thread;
 use std::time::{Duration, Instant};
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::WeakSender;
-use tokio::sync::oneshot;
 use tokio::time::timeout;
+
+/// Beyond this number of callers that wait for a barrier, those that have gone are dropped.
+const CALLERS_MAX: usize = 1_024;
 
 /// Options of a node among several.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,12 +74,8 @@ impl Engine {
 
     /// The last entry that every reader of this node sees.
     pub fn position(&self) -> Seq {
-        self.inner.info_position()
-    }
-
-    /// The highest version of entries that is enabled in the log.
-    pub fn format(&self) -> u16 {
-        self.inner.board.figures.lock().format
+        // A client that sees a position must see what was published before it.
+        Seq(self.inner.applied.load(Ordering::Acquire))
     }
 
     /// What is known about the log's replication; `None` if it is not replicated, or not opened yet.
@@ -85,17 +85,11 @@ impl Engine {
         Some(known.clone())
     }
 
-    /// What is known about the snapshots that the nodes share.
-    pub fn shared_snapshots(&self) -> SharingFigures {
-        *self.inner.sharing.lock()
-    }
-
-    /// Why this node should get no reads although it could answer them: it has not reached a position that the log has shown it. Silence of
-    /// the log is no evidence for that.
-    pub fn too_far_behind(&self) -> Option<SubmitError> {
-        let lag = self.inner.replication.get()?.lock().lag(Instant::now());
-        let lag_max = self.inner.options.cluster.lag_max;
-        (lag > lag_max).then_some(SubmitError::TooFarBehind)
+    /// Whether this node should get no reads although it could answer them: it has not reached a position that the log has shown it. Silence
+    /// of the log is no evidence for that.
+    pub fn is_too_far_behind(&self) -> bool {
+        let lag = self.inner.replication.get().map(|known| known.lock().lag(Instant::now()));
+        lag.is_some_and(|lag| lag > self.inner.options.cluster.lag_max)
     }
 
     /// Why this node must answer nothing any more: it can't follow the log that others follow.
@@ -109,19 +103,16 @@ impl Engine {
     /// # Errors
     /// [`SubmitError::TooFarBehind`] if it has not within [`ClusterOptions::wait`].
     pub async fn reached(&self, position: Seq) -> Result<(), SubmitError> {
-        if self.position() >= position {
-            return Ok(());
-        }
-        if !self.is_shared() {
-            // Nobody else can have given it out.
-            return Err(SubmitError::TooFarBehind);
-        }
-        let mut applied = self.inner.applied.subscribe();
-        let reached = applied.wait_for(|applied| *applied >= position);
-        match timeout(self.inner.options.cluster.wait, reached).await {
-            Ok(Ok(_)) => Ok(()),
-            _ => Err(SubmitError::TooFarBehind),
-        }
+        let reached = async {
+            let mut moved = self.inner.moved.notified();
+            while self.position() < position {
+                moved.await;
+                moved = self.inner.moved.notified();
+            }
+        };
+        // Only another node of a shared log can have given out a later one.
+        let wait = if self.is_shared() { self.inner.options.cluster.wait } else { Duration::ZERO };
+        timeout(wait, reached).await.map_err(|_| SubmitError::TooFarBehind)
     }
 
     /// Waits until this node has applied everything that any node had acknowledged before the call.
@@ -133,12 +124,17 @@ impl Engine {
         if let Some(refusal) = self.inner.log_refusal() {
             return Err(refusal);
         }
-        let (reply, answer) = oneshot::channel();
-        self.send(Request::Barrier(reply))?;
-        match timeout(self.inner.options.cluster.wait, answer).await {
-            Ok(Ok(passed)) => passed,
-            _ => Err(SubmitError::NoQuorum),
-        }
+        let passed = self.ask(|writer, reply| {
+            let barrier = writer.proposed.reserve(1);
+            if writer.journal.barrier(barrier).is_ok() {
+                writer.barriers.push_back((barrier, reply));
+            }
+            // A log that never answers must not gather callers that have given up.
+            if writer.barriers.len() > CALLERS_MAX {
+                writer.barriers.retain(|(_, reply)| !reply.is_closed());
+            }
+        });
+        timeout(self.inner.options.cluster.wait, passed).await.unwrap_or(Err(SubmitError::NoQuorum))
     }
 }
 
@@ -152,151 +148,131 @@ const TURNS: u32 = 4;
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// The thread of a node that shares snapshots with the others: it looks now and then whether a new one is due, and uploads this node's if
-/// no other node does. It asks the writer for everything, as a backup does.
-struct Sharer {
-    inner: Arc<Inner>,
-    requests: WeakSender<Request>,
-    /// How old the newest shared snapshot may be; `None` if this node shares none.
-    every: Option<Duration>,
-}
-
-/// Starts the thread, if this node is one of several. It ends once [`Inner::share`] is empty again and no server is being waited for.
+/// Starts the thread of a node that shares snapshots with the others: it looks now and then whether a new one is due, and uploads this node's
+/// if no other node does. It ends with the engine, once no server is being waited for.
 pub(super) fn start_sharing(inner: &Arc<Inner>, requests: &WeakSender<Request>) {
     if !inner.options.journal.is_shared() {
         return;
     }
-    let every = inner.options.cluster.share_every;
-    let (share, asked) = mpsc::channel();
-    let sharer = Sharer { inner: inner.clone(), requests: requests.clone(), every };
-    let serve = move || {
+    let (inner, requests) = (inner.clone(), requests.clone());
+    let share = move |runtime: Runtime| {
+        let every = inner.options.cluster.share_every;
         let pause = every.map_or(PAUSE_MAX, |every| (every / LOOKS).clamp(PAUSE_MIN, PAUSE_MAX));
         let (mut port, mut is_asked) = (None, false);
-        loop {
-            if let Err(error) = sharer.look(&mut port, is_asked) {
+        while let Some(requests) = requests.upgrade().filter(|requests| !requests.is_closed()) {
+            let sharer = Sharer { engine: Engine { inner: inner.clone(), requests }, runtime: &runtime };
+            // Otherwise the status says why. The right to share one is left to others.
+            if sharer.check().is_ok()
+                && let Err(error) = sharer.look(&mut port, is_asked)
+            {
                 tracing::warn!(%error, "can't share snapshots now");
             }
-            is_asked = match asked.recv_timeout(pause) {
-                Ok(()) => true,
-                Err(RecvTimeoutError::Timeout) => false,
-                Err(RecvTimeoutError::Disconnected) => return,
-            };
+            drop(sharer);
+            is_asked = runtime.block_on(async { timeout(pause, inner.share.notified()).await.is_ok() });
         }
     };
-    match std::thread::Builder::new().name("sharing".to_owned()).spawn(serve) {
-        Ok(_) => *inner.share.lock() = Some(share),
-        Err(error) => tracing::error!(%error, "can't start the thread that shares snapshots"),
+    let runtime = Builder::new_current_thread().enable_time().build();
+    let thread = thread::Builder::new().name("sharing".to_owned());
+    if let Err(error) = runtime.and_then(|runtime| thread.spawn(move || share(runtime))) {
+        tracing::error!(%error, "can't start the thread that shares snapshots");
     }
 }
 
-impl Sharer {
+/// A node that shares snapshots. It asks its engine as clients do, and blocks.
+struct Sharer<'a> {
+    engine: Engine,
+    runtime: &'a Runtime,
+}
+
+impl Sharer<'_> {
     /// Looks what is shared, and does what is due. Connects first, if it is not connected yet.
     fn look(&self, port: &mut Option<NatsSnapshots>, is_asked: bool) -> Result<(), JournalError> {
-        if self.check().is_err() {
-            // The status says why. The right to share one is left to others.
-            return Ok(());
-        }
+        let Inner { options, figures, .. } = &*self.engine.inner;
         if port.is_none() {
-            *port = self.inner.options.journal.shared_snapshots()?;
+            *port = options.journal.shared_snapshots()?;
         }
         let Some(port) = port else { return Ok(()) };
-        let newest = port.list()?.into_iter().next();
-        self.inner.sharing.lock().newest = newest.as_ref().map(latest);
-        self.keep_up_with(newest.as_ref())?;
-        if !self.is_due(newest.as_ref(), is_asked) {
+        let newest = port.list()?.first().map(latest);
+        figures.lock().sharing.newest = newest;
+        let position = newest.map_or(Seq(0), |newest| newest.seq);
+        let own = figures.lock().snapshot.map_or(Seq(0), |own| own.seq);
+        if own < position && position <= self.engine.position() {
+            // Once there are two newer shared ones the log is trimmed past this node's own, and neither a backup nor the next start
+            // could go on from there.
+            self.wait(self.engine.snapshot())?;
+        }
+        if !self.is_due(newest, is_asked) {
             return Ok(());
         }
         let shared = self.share(port);
-        let mut sharing = self.inner.sharing.lock();
+        let mut noted = figures.lock();
         match &shared {
-            Ok(newest) => (sharing.newest, sharing.shared) = (Some(latest(newest)), sharing.shared + 1),
-            Err(_) => sharing.failed += 1,
+            Ok(newest) => {
+                (noted.sharing.newest, noted.sharing.shared) = (Some(*newest), noted.sharing.shared + 1)
+            }
+            Err(_) => noted.sharing.failed += 1,
         }
         shared.map(drop)
     }
 
-    /// Takes a snapshot of this node's own if all are older than the newest shared one. Once there are two newer shared ones the log is
-    /// trimmed past them, and neither a backup nor the next start could go on from there.
-    fn keep_up_with(&self, newest: Option<&SharedSnapshot>) -> Result<(), JournalError> {
-        let own = self.inner.latest_snapshot.borrow().map_or(Seq(0), |latest| latest.seq);
-        let applied = self.inner.info_position();
-        match newest {
-            Some(newest) if own < newest.seq && newest.seq <= applied => {
-                self.ask(Request::Snapshot).map(drop)
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// Whether a snapshot is to be shared: there is news, and a new one was requested or the newest is old. Nodes wait for their turns, so
     /// that usually one uploads it.
-    fn is_due(&self, newest: Option<&SharedSnapshot>, is_asked: bool) -> bool {
-        let Some(every) = self.every else { return false };
-        let (now, applied) = (self.inner.clock.read(), self.inner.info_position());
-        let position = newest.map_or(Seq(0), |newest| newest.seq);
+    fn is_due(&self, newest: Option<LatestSnapshot>, is_asked: bool) -> bool {
+        let Inner { options, started, replication, .. } = &*self.engine.inner;
+        let Some(every) = options.cluster.share_every else { return false };
+        let (now, position) = (self.engine.now(), newest.map_or(Seq(0), |newest| newest.seq));
         // One from far in the future was taken by a clock that was wrong.
         let latest = now.0.saturating_add(every.as_millis() as u64);
         let age = newest.filter(|newest| newest.taken_at.0 <= latest).map_or_else(
-            || every + self.inner.started.elapsed(),
+            || every + started.elapsed(),
             |newest| Duration::from_millis(now.0.saturating_sub(newest.taken_at.0)),
         );
-        applied > position && (is_asked || age >= every + self.turn(position) * (every / TURNS))
-    }
-
-    /// How many present nodes share the snapshot after this position before this node does.
-    fn turn(&self, after: Seq) -> u32 {
-        let Some(known) = self.inner.replication.get() else { return 0 };
-        let known = known.lock();
-        let others = known.peers.iter().filter(|peer| peer.is_present);
-        turn(others.map(|peer| peer.node.as_str()), &known.node, after)
+        let turn = replication.get().map_or(0, |known| turn(&known.lock(), position));
+        self.engine.position() > position && (is_asked || age >= every + turn * (every / TURNS))
     }
 
     /// Takes a snapshot and shares it.
-    fn share(&self, port: &NatsSnapshots) -> Result<SharedSnapshot, JournalError> {
+    fn share(&self, port: &NatsSnapshots) -> Result<LatestSnapshot, JournalError> {
         let began = Instant::now();
-        self.ask(Request::Snapshot)?;
-        let token = Arc::new(());
-        let begun = self.ask(|reply| Request::Download(None, Arc::downgrade(&token), reply))?;
         let none = || JournalError::Failed("there is no snapshot that could be shared".to_owned());
-        let (id, taken) = begun.ok_or_else(none)?;
+        let mut download = self.wait(self.engine.download(None))?.ok_or_else(none)?;
+        let snapshot = download.snapshot.clone();
         let part = &mut || {
             self.check()?;
-            let parts = self.ask(|reply| Request::Parts(id, reply))?;
+            let parts = self.wait(download.next())?;
             Ok((!parts.is_empty()).then(|| parts.concat()))
         };
-        let shared = port.share(&taken, part)?;
+        let shared = port.share(&snapshot, part)?;
         let (name, bytes, milliseconds) = (&shared.name, shared.bytes, began.elapsed().as_millis() as u64);
         tracing::info!(name, bytes, milliseconds, seq = shared.seq.0, "shared a snapshot");
-        Ok(shared)
+        Ok(latest(&shared))
     }
 
-    /// Asks the writer, and waits for its answer.
-    fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, JournalError> {
-        let (reply, answer) = oneshot::channel();
-        let is_sent = self.requests.upgrade().is_some_and(|all| all.blocking_send(request(reply)).is_ok());
-        let answer = if is_sent { answer.blocking_recv().ok() } else { None };
-        let answer = answer.unwrap_or(Err(SubmitError::Draining));
+    /// Waits for an answer of the engine.
+    fn wait<T>(&self, answer: impl Future<Output = Result<T, SubmitError>>) -> Result<T, JournalError> {
+        let answer = self.runtime.block_on(answer);
         answer.map_err(|error| JournalError::Failed(format!("this node: {error}")))
     }
 
     /// Checks that others may have this node's state: it has not stopped, and there is no doubt that its state is right.
     fn check(&self) -> Result<(), JournalError> {
-        if let Status::Failed(why) | Status::Diverged(why) = &*self.inner.status.borrow() {
-            return Err(JournalError::Failed(why.clone()));
+        if let Status::Failed(why) | Status::Diverged(why) = self.engine.status() {
+            return Err(JournalError::Failed(why));
         }
-        match self.inner.replication.get() {
-            Some(replication) if replication.lock().is_in_doubt => Err(JournalError::Failed(
-                "the state differs from that of another node, and it is open whose is right".to_owned(),
-            )),
-            _ => Ok(()),
+        if self.engine.inner.replication.get().is_some_and(|known| known.lock().is_in_doubt) {
+            let why = "the state differs from that of another node, and it is open whose is right";
+            return Err(JournalError::Failed(why.to_owned()));
         }
+        Ok(())
     }
 }
 
-/// The turn of a node among others. All nodes that know each other have different turns, and the first one changes.
-fn turn<'a>(others: impl Iterator<Item = &'a str>, own: &'a str, after: Seq) -> u32 {
-    let nodes: BTreeSet<&str> = others.chain([own]).collect();
-    let before = nodes.range(..own).count() as u64;
+/// How many present nodes share the snapshot after this position before this node does. All nodes that know each other have different turns,
+/// and the first one changes.
+fn turn(known: &Replication, after: Seq) -> u32 {
+    let others = known.peers.iter().filter(|peer| peer.is_present).map(|peer| peer.node.as_str());
+    let nodes: BTreeSet<&str> = others.chain([known.node.as_str()]).collect();
+    let before = nodes.range(..known.node.as_str()).count() as u64;
     ((before + after.0) % nodes.len() as u64) as u32
 }
 
@@ -307,17 +283,24 @@ fn latest(snapshot: &SharedSnapshot) -> LatestSnapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::journal::Peer;
+
+    fn turn_among(others: &[&str], own: &str, after: u64) -> u32 {
+        let peer = |node: &&str| Peer { node: (*node).to_owned(), is_present: true, ..Peer::default() };
+        let mut known = Replication::default();
+        (known.node, known.peers) = (own.to_owned(), others.iter().map(peer).collect());
+        turn(&known, Seq(after))
+    }
 
     #[test]
     fn nodes_share_in_turns() {
-        let nodes = ["a", "b", "c"];
         for after in 0..10 {
-            let mut turns =
-                nodes.map(|own| turn(nodes.into_iter().filter(|node| *node != own), own, Seq(after)));
+            let among = [("a", ["b", "c"]), ("b", ["a", "c"]), ("c", ["a", "b"])];
+            let mut turns = among.map(|(own, others)| turn_among(&others, own, after));
             turns.sort_unstable();
             assert_eq!(turns, [0, 1, 2]);
         }
-        assert_ne!(turn(["b"].into_iter(), "a", Seq(4)), turn(["b"].into_iter(), "a", Seq(5)));
-        assert_eq!(turn([].into_iter(), "a", Seq(7)), 0);
+        assert_ne!(turn_among(&["b"], "a", 4), turn_among(&["b"], "a", 5));
+        assert_eq!(turn_among(&[], "a", 7), 0);
     }
 }

@@ -1,11 +1,10 @@
 //! Reads events for a client: pack by pack, so that the writer, which has the store, is never held for long.
 
 use super::event_log::EventsFound;
-use super::request::{EventsAnswer, Request};
+use super::writer::Writer;
 use super::{Engine, SubmitError};
 use crate::domain::Event;
 use thiserror::Error;
-use tokio::sync::oneshot;
 
 /// The most readers that may wait for events at once.
 pub(super) const EVENT_WAITERS_MAX: usize = 64;
@@ -60,10 +59,13 @@ impl EventReader {
     /// [`EventsError`].
     pub async fn read(&mut self) -> Result<Vec<NumberedEvent>, EventsError> {
         loop {
-            let (reply, answer) = oneshot::channel();
-            self.engine.send(Request::Events { number: self.next, is_wanted: self.is_wanted, reply })?;
-            let answer = answer.await.unwrap_or(Err(SubmitError::StorageFailed));
-            let EventsAnswer { found, retention_seconds, next } = answer?;
+            let (number, is_wanted) = (self.next, self.is_wanted);
+            let found = self.engine.ask(move |Writer { events, store, state, .. }, reply| {
+                let found = events.find(store, number, is_wanted).map_err(SubmitError::unreadable);
+                let (retention, next) = (state.settings().events_retention_seconds, state.events().next());
+                drop(reply.send(found.map(|found| (found, retention, next))));
+            });
+            let (found, retention_seconds, next) = found.await?;
             if retention_seconds == 0 {
                 return Err(EventsError::Off);
             }
@@ -77,7 +79,9 @@ impl EventReader {
             };
             let (now, mut events) = (self.engine.now(), Vec::new());
             for (number, bytes) in pack.events().filter(|(number, _)| *number >= self.next) {
-                let event = Event::decode(bytes).ok_or_else(|| unreadable(number))?;
+                let unreadable =
+                    || SubmitError::unreadable(format_args!("events/: event {number} can't be decoded"));
+                let event = Event::decode(bytes).ok_or_else(unreadable)?;
                 if event.at.plus_seconds(retention_seconds) > now {
                     events.push(NumberedEvent { number, event });
                 } else if self.is_wanted && events.is_empty() {
@@ -104,9 +108,4 @@ impl EventReader {
         let _ = last.wait_for(|last| *last >= self.next).await;
         Ok(())
     }
-}
-
-fn unreadable(number: u64) -> SubmitError {
-    tracing::error!(number, "an event can't be decoded: run `cuckood verify`");
-    SubmitError::StorageFailed
 }

@@ -4,6 +4,7 @@
 use crate::domain::{Import, ImportId, ImportState, Name, Timestamp};
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -50,12 +51,11 @@ impl LiveImports {
 
     /// Claims an import into the filter of this name for one upload; `None` if another upload has it.
     pub fn begin(&self, id: ImportId, name: Name) -> Option<LiveImport> {
-        let mut all = self.here.lock();
-        if all.contains_key(&id) {
-            return None;
-        }
         let (sender, stopped) = watch::channel(false);
-        all.insert(id.clone(), Stop { name, stopped: sender });
+        match self.here.lock().entry(id.clone()) {
+            Entry::Occupied(_) => return None,
+            Entry::Vacant(place) => place.insert(Stop { name, stopped: sender }),
+        };
         Some(LiveImport { all: self.clone(), id, stopped })
     }
 
@@ -66,14 +66,11 @@ impl LiveImports {
 
     /// The import with its true status: one that the log calls running, but that has no upload here nor elsewhere, was interrupted.
     pub fn corrected(&self, import: &Import, now: Timestamp) -> Import {
-        let mut import = import.clone();
-        if import.state == ImportState::Running
-            && !self.may_run_elsewhere(&import, now)
-            && !self.here.lock().contains_key(&import.id)
-        {
-            import.state = ImportState::Interrupted;
-        }
-        import
+        let is_lost = import.state == ImportState::Running
+            && !self.may_run_elsewhere(import, now)
+            && !self.here.lock().contains_key(&import.id);
+        let state = if is_lost { ImportState::Interrupted } else { import.state };
+        Import { state, ..import.clone() }
     }
 }
 

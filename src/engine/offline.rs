@@ -66,8 +66,9 @@ pub fn archive_directory(dir: &Path, to: &mut dyn Write) -> Result<()> {
     // The directory may be the only copy, so its snapshot is synced, and leaves the space that the next start needs.
     let store = open(dir, &StoreOptions::default())?;
     let unwritten = |error: io::Error| failed(format!("can't write the archive: {error}"));
-    for part in archive(&store, snapshot_of(&store)?) {
-        to.write_all(&part?).map_err(unwritten)?;
+    let mut parts = archive(snapshot_of(&store)?);
+    while let Some(part) = parts(&store)? {
+        to.write_all(&part).map_err(unwritten)?;
     }
     to.flush().map_err(unwritten)
 }
@@ -120,8 +121,8 @@ pub fn restore_into_cluster(
     restore(file, scratch, &options(), clock, |archive| archive)?;
     let store = Arc::new(Store::open(scratch, &options())?);
     let snapshot = snapshot_of(&store)?;
-    let mut parts = archive(&store, snapshot.clone());
-    shared.begin_log(&snapshot, &mut || Ok(parts.next().transpose()?))?;
+    let mut parts = archive(snapshot.clone());
+    shared.begin_log(&snapshot, &mut || Ok(parts(&store)?))?;
     Ok(snapshot.seq)
 }
 

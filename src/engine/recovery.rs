@@ -12,6 +12,7 @@ use crate::state::{RestoreStateError, Sections, State};
 use crate::store::{Manifest, Store, StoreError};
 use std::num::NonZero;
 use std::panic::resume_unwind;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -197,7 +198,7 @@ impl Recovered {
     fn replay(&mut self, store: &Store, journal: &mut dyn Journal, report: &mut Report<'_>) -> Result<()> {
         let Recovered { state, events, replayed, .. } = self;
         let (skipped, mut admission) = (store.skipped_entries()?, Admission::new(u64::MAX, SPARE_BYTES));
-        let bell = Bell::of_this_thread();
+        let bell = Arc::<Bell>::default();
         let waker = bell.clone().into();
         loop {
             let committed = match journal.poll(state.applied(), &mut Context::from_waker(&waker))? {

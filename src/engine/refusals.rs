@@ -11,27 +11,23 @@ use crate::filter::Digest;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Counts of attempts. Codes that share one only send each other to the writer.
-const COUNTS: usize = 1_024;
+/// Rows and columns of the counts of attempts.
+const COUNTS: usize = 32;
 
 /// What the writer tells those who refuse without it.
+#[derive(Default)]
 pub(super) struct Refusals {
     /// Odd while entries are applied: a sequence lock over the whole state.
     applying: AtomicU64,
-    /// By code: redemptions that were accepted, and that the log has not decided yet.
-    attempts: [AtomicU32; COUNTS],
+    /// By code: redemptions that were accepted, and that the log has not decided yet. Codes that share a count only send each other to the
+    /// writer.
+    attempts: [[AtomicU32; COUNTS]; COUNTS],
 }
 
 /// A redemption in progress. It ends when this is dropped.
 pub(super) struct Attempt {
     refusals: Arc<Refusals>,
     digest: Digest,
-}
-
-impl Default for Refusals {
-    fn default() -> Self {
-        Self { applying: AtomicU64::new(0), attempts: [const { AtomicU32::new(0) }; COUNTS] }
-    }
 }
 
 impl Refusals {
@@ -64,8 +60,9 @@ impl Refusals {
     }
 
     fn attempts(&self, digest: Digest) -> &AtomicU32 {
-        // The low bits of a digest choose its bucket, and any bits do here.
-        &self.attempts[(digest.0 >> 32) as usize % COUNTS]
+        // The low bits of a digest choose its fingerprint, and any bits do here.
+        let code = (digest.0 >> 32) as usize;
+        &self.attempts[code / COUNTS % COUNTS][code % COUNTS]
     }
 }
 
@@ -98,7 +95,8 @@ mod tests {
         Target, Timestamp, Window,
     };
     use crate::engine::{
-        Engine, EngineOptions, FilterView, Growth, JournalOptions, Mode, Status, creation, update,
+        Engine, EngineOptions, FilterView, Growth, JournalOptions, Mode, Status, SubmitError, creation,
+        update,
     };
     use crate::journal::{
         Delivery, Durability, Journal, JournalError, LocalJournal, LocalOptions, OpenJournal, Ticket,
@@ -143,7 +141,7 @@ mod tests {
             let name = Name::new("sale").unwrap();
             let create = creation(Kind::Coupon, name.clone(), spec, Window::default()).unwrap();
             engine.submit(create, None).await.unwrap();
-            let pool = engine.find(Kind::Coupon, &name).unwrap();
+            let pool = engine.view().find(Kind::Coupon, &name).unwrap();
             let sold_out = SoldOut { engine, pool, time, _directory: directory };
             sold_out.engine.submit(sold_out.redeem(0), None).await.unwrap();
             sold_out
@@ -261,6 +259,22 @@ mod tests {
         // Behind it in the log.
         sold_out.engine.submit(sold_out.redeem(2), None).await.unwrap();
         assert!(!refusals.is_attempted(digest(1)) && !refusals.is_attempted(digest(2)));
+    }
+
+    /// Its caller was told that the outcome is unknown.
+    #[tokio::test]
+    async fn overdue_attempt_lasts_until_log_has_decided() {
+        let hold = Hold::default();
+        let (journal, commit_patience) = (JournalOptions::Other(Arc::new(hold.clone())), Duration::ZERO);
+        let sold_out = SoldOut::over(|options| EngineOptions { journal, commit_patience, ..options }).await;
+        let refusals = sold_out.engine.inner.refusals.clone();
+        hold.is_on.store(true, Ordering::SeqCst);
+        let overdue = sold_out.engine.submit(sold_out.redeem(1), None).await;
+        assert_eq!(overdue, Err(SubmitError::StorageFailed));
+        assert!(refusals.is_attempted(digest(1)));
+        hold.is_on.store(false, Ordering::SeqCst);
+        sold_out.engine.submit(sold_out.redeem(2), None).await.unwrap();
+        assert!(!refusals.is_attempted(digest(1)));
     }
 
     #[tokio::test]

@@ -2,23 +2,24 @@
 //! was trimmed past it, it is filled from a snapshot that nodes share first, as a restore does it.
 
 use super::admission::Admission;
-use super::applying::{Unappliable, message};
-use super::backup::Downloads;
+use super::applying::Unappliable;
+use super::backup::DOWNLOADS_MAX;
 use super::cluster::{ClusterOptions, start_sharing};
 use super::event_reader::EVENT_WAITERS_MAX;
+use super::handle::QUEUE_UNIT_BYTES;
 use super::recovery::{Recovered, RecoveryError, Report, Result, recover};
-use super::request::{Barriers, Inbox, Request, WaitingList};
+use super::request::{Bell, Proposed};
 use super::restore::{verify_archive, write_archive};
 use super::snapshotter::{SnapshotOptions, Snapshotter};
 use super::timekeeping::Timekeeper;
-use super::writer::Writer;
-use super::{Engine, Inner, Metrics, Progress, QUEUE_UNIT_BYTES, SharingFigures, Status};
+use super::writer::{Request, Writer};
+use super::{Engine, Info, Inner, Metrics, Progress, Status};
 use crate::clock::Clock;
 use crate::domain::{Command, Ending, Import, ImportState, Proposal, Seq, Settings, Target, Timestamp};
 use crate::journal::{self, Durability, JournalError, JournalOptions, NatsSnapshots, SharedSnapshot};
 use crate::state::{RestoreStateError, State, enabled_in};
 use crate::store::archive::Piece;
-use crate::store::{Manifest, Store, StoreError, StoreOptions, is_unused};
+use crate::store::{Manifest, Store, StoreError, StoreOptions, is_unused, panic_message};
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use std::any::Any;
@@ -31,7 +32,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
 /// Bytes of log that a replayed entry is reckoned to take.
 const ENTRY_BYTES: u64 = 128;
@@ -123,18 +124,19 @@ impl Engine {
             view: OnceLock::new(),
             store: ArcSwapOption::empty(),
             status: watch::Sender::new(Status::Recovering(beginning)),
-            latest_snapshot: watch::Sender::new(None),
-            latest_backup: AtomicU64::new(0),
-            board: Arc::default(),
+            figures: Mutex::new(Info::default()),
+            applied: AtomicU64::new(0),
+            moved: Notify::new(),
+            logged_at: AtomicU64::new(0),
             refusals: Arc::default(),
             replication: OnceLock::new(),
-            sharing: Mutex::new(SharingFigures::default()),
-            outdated: Arc::default(),
-            share: Mutex::default(),
-            applied: watch::Sender::new(Seq(0)),
+            outdated: Notify::new(),
+            share: Notify::new(),
             events_last: watch::Sender::new(0),
             event_waiters: Semaphore::new(EVENT_WAITERS_MAX),
             room: Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS))),
+            backups: Arc::new(Semaphore::new(DOWNLOADS_MAX)),
+            images: Arc::new(Semaphore::new(DOWNLOADS_MAX)),
             options,
         });
         let (parts, weak) = (inner.clone(), requests.downgrade());
@@ -145,15 +147,17 @@ impl Engine {
         Engine { inner, requests }
     }
 
+    /// Its options.
+    pub fn options(&self) -> &EngineOptions {
+        &self.inner.options
+    }
+
     /// Stops accepting commands, finishes the pending ones, takes a last snapshot and closes the store.
     pub async fn shutdown(&self) {
         // Commands that arrive from here on are refused with `Draining`.
         self.inner.proceed(Status::Draining);
-        let (done, finished) = oneshot::channel();
-        if self.requests.send(Request::Shutdown(done)).await.is_ok() {
-            // An error means that the writer has already ended.
-            let _ = finished.await;
-        }
+        // An error means that the writer has already ended.
+        let _ = self.ask(|writer, done| writer.ending = Some(done)).await;
     }
 }
 
@@ -172,19 +176,19 @@ impl Inner {
 
 /// The writer's thread, from start to end: until a shutdown, or until no [`Engine`] is left to send requests.
 fn serve(inner: &Arc<Inner>, requests: &mpsc::WeakSender<Request>, inbox: mpsc::Receiver<Request>) {
-    let inbox = Inbox::new(inbox);
+    let bell = Arc::<Bell>::default();
     // A panic means that an invariant is broken: nothing may be written any more, and the status must say so.
     let ended = catch_unwind(AssertUnwindSafe(|| {
-        let writer = prepare(inner, inbox.waker())?;
+        let writer = prepare(inner, bell.clone().into())?;
         inner.proceed(Status::Ready);
         start_sharing(inner, requests);
-        Ok::<_, RecoveryError>(writer.run(inbox))
+        Ok::<_, RecoveryError>(writer.run(inbox, &bell))
     }));
-    *inner.share.lock() = None;
+    inner.share.notify_one();
     inner.store.store(None);
     let status = match ended {
         // Answered only now that the store is closed: the caller may open it again at once.
-        Ok(Ok(Some(done))) => return done.send(()).unwrap_or_default(),
+        Ok(Ok(Some(done))) => return drop(done.send(Ok(()))),
         Ok(Ok(None)) => return,
         Ok(Err(error)) => Status::Failed(error.to_string()),
         // The view is there once recovery is done.
@@ -201,7 +205,7 @@ fn panic_reason(EngineOptions { path, journal, .. }: &EngineOptions, panic: Box<
     match panic.downcast::<Unappliable>() {
         Ok(unappliable) => unappliable.advice(path, journal.is_shared()),
         Err(panic) => {
-            format!("{dir}: the writer has panicked: {}; run `cuckood verify {dir}`", message(&*panic))
+            format!("{dir}: the writer has panicked: {}; run `cuckood verify {dir}`", panic_message(&*panic))
         }
     }
 }
@@ -230,16 +234,16 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
     let mut time = Timekeeper::new(inner, &store, logged);
     // If the clock can't be trusted, no time passes: what a start has to log is logged at the time of the last entry.
     let at = time.stamp(logged).unwrap_or(logged);
-    let mut waiting = WaitingList::default();
+    let mut proposed = Proposed::default();
     let commands = commands_at_start(options, &recovered.state, at).into_iter();
     let proposals: Vec<_> = commands.map(|command| Proposal::new(at, command)).collect();
     if !proposals.is_empty() {
-        match journal.propose(waiting.reserve(proposals.len()), proposals) {
+        match journal.propose(proposed.reserve(proposals.len()), proposals) {
             // The service still starts and serves reads; the next startup logs them.
             Err(JournalError::DiskFull(reason)) => {
                 tracing::warn!(reason, "disk full; settings stay, and interrupted uploads are not ended");
             }
-            proposed => proposed?,
+            logged => logged?,
         }
     }
     note_recovered(inner, &recovered, is_filled, began.elapsed());
@@ -259,32 +263,30 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
         time,
         admission: Admission::new(options.memory_max_bytes, SPARE_BYTES),
         pending: VecDeque::new(),
-        waiting,
-        barriers: Barriers::default(),
+        proposed,
+        barriers: VecDeque::new(),
         is_partly_applied: false,
         waker,
-        snapshot_waiters: Vec::new(),
         snapshots_asked: Vec::new(),
-        downloads: Downloads::default(),
         turns: RandomState::new(),
         is_freeing_held_up: false,
         advance: None,
-        proposed: None,
+        advance_after: Instant::now(),
         is_disk_short: false,
         failed: false,
+        ending: None,
     };
     writer.note_figures();
     writer.apply_committed();
     // Nobody waits for a command yet.
     writer.state.free_discarded(u64::MAX);
     writer.note_figures();
-    writer.note_snapshot();
     Ok(writer)
 }
 
 /// Logs the end of recovery and records its metrics.
 fn note_recovered(inner: &Inner, recovered: &Recovered, is_filled: bool, took: Duration) {
-    inner.sharing.lock().bootstrap = is_filled.then_some(took);
+    inner.figures.lock().sharing.bootstrap = is_filled.then_some(took);
     let metrics = &inner.metrics;
     metrics.recovery_seconds.set(took.as_secs_f64());
     metrics.replay_seconds.set(recovered.replay_time.as_secs_f64());

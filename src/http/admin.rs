@@ -7,7 +7,7 @@ use super::filters::spec::{Asked, CampaignSpec};
 use super::metrics::{self, Format};
 use super::request::body::Streamed;
 use super::request::query;
-use crate::domain::{FORMAT_VERSION, StateHash, Timestamp};
+use crate::domain::{FORMAT_VERSION, Kind, StateHash, Timestamp};
 use crate::engine::{
     self, Durability, Growth, LatestSnapshot, Mode, Peer, Plan, SnapshotReport, StoreFigures,
 };
@@ -98,24 +98,25 @@ pub(super) async fn info(call: Call<Read>) -> Response {
         prefix: (!key.prefix.is_empty()).then(|| key.prefix.clone()),
         expires_at: key.expires_at,
     });
-    let info = call.api.engine.info();
+    let (engine, info) = (&call.api.engine, call.api.engine.info());
+    let (options, view) = (engine.options(), engine.view());
     let body = Info {
         version: env!("CARGO_PKG_VERSION"),
         key,
         uptime_seconds: info.uptime_seconds,
-        durability: info.durability,
-        filters: info.campaigns + info.coupons,
-        line_ups: info.line_ups,
+        durability: options.journal.durability(),
+        filters: (view.count(Kind::Campaign) + view.count(Kind::Coupon)) as u64,
+        line_ups: view.line_ups_len() as u64,
         redemptions: info.sizes.redemptions,
         idempotency_records: info.sizes.idempotency_records,
         idempotency_bytes: info.sizes.idempotency_bytes,
-        idempotency_room_bytes: info.idempotency_room_bytes,
+        idempotency_room_bytes: options.settings.idempotency_room_bytes,
         last_seq: info.last_seq.0,
         snapshot: info.snapshot,
         memory: MemoryInfo {
             tables_bytes: info.tables_bytes,
             records_bytes: info.records_bytes,
-            limit_bytes: info.memory_max_bytes,
+            limit_bytes: options.memory_max_bytes,
         },
         storage: info.storage,
     };
@@ -296,7 +297,7 @@ pub(super) async fn cluster(call: Call<Read>) -> Response {
         hash: figures.hash,
     });
     let (build, understands) = (env!("CARGO_PKG_VERSION"), FORMAT_VERSION);
-    let (position, enabled) = (engine.position().0, engine.format());
+    let (position, enabled) = (engine.position().0, engine.info().format);
     let body = Cluster { journal, position, build, understands, enabled, log, nodes };
     reply::ok(&body)
 }
@@ -351,7 +352,7 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Answer {
     let is_stopping = api.is_stopping.load(Ordering::Relaxed);
     if let Some(problem) = refusals::unready(api.engine.status())
         .or_else(|| is_stopping.then(|| Problem::new(Code::Draining, stops)))
-        .or_else(|| api.engine.too_far_behind().map(|_| Problem::new(Code::TooFarBehind, behind)))
+        .or_else(|| api.engine.is_too_far_behind().then(|| Problem::new(Code::TooFarBehind, behind)))
     {
         return Err(problem);
     }
@@ -372,7 +373,7 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Answer {
 )]
 pub(super) async fn metrics(State(api): State<Arc<Api>>, request: Request) -> Answer {
     // An idle writer does not check the clock, so it is checked here.
-    let _ = api.engine.clock_unsure();
+    let _ = api.engine.writes_refused();
     let format = Format::asked_for(request.headers());
     let text = metrics::render(&api, format);
     let text = text.map_err(|_| Problem::new(Code::Internal, "the metrics can't be written"))?;

@@ -186,11 +186,11 @@ impl<'a> EligibilityRequest<'a> {
             let unless = unless.into_iter().map(condition).collect();
             let line_up = LineUp { campaigns, unless, limit: 1 };
             let question = Question { user, line_up: &line_up, limit: limit.unwrap_or(1), explain };
-            let found = api.engine.evaluate(&question);
+            let found = api.engine.view().evaluate(&question, api.engine.now());
             return Ok(write(found.map_err(|uncountable| too_many_copies(&uncountable, at))?));
         };
         let at = || format!("{at}/line_up");
-        let line_up = Name::new(&name).ok().and_then(|name| api.engine.line_up(&name));
+        let line_up = Name::new(&name).ok().and_then(|name| api.engine.view().line_up(&name));
         let line_up = line_up.ok_or_else(|| {
             let faults = vec![Fault { pointer: at(), detail: "unknown".into() }];
             Problem { faults, ..Code::LineUpNotFound.into() }
@@ -199,7 +199,7 @@ impl<'a> EligibilityRequest<'a> {
         // It may have been stored under another key, which may use other names.
         line_up.names().try_for_each(|name| caller.require_name(name.as_str()))?;
         let limit = limit.unwrap_or(line_up.limit as usize);
-        let found = api.engine.evaluate(&Question { user, line_up, limit, explain });
+        let found = api.engine.view().evaluate(&Question { user, line_up, limit, explain }, api.engine.now());
         let found = found.map_err(|uncountable| {
             let detail = format!("unless {}: {uncountable}", uncountable.condition);
             Problem::invalid_at(&at(), detail)
@@ -293,7 +293,8 @@ pub(super) async fn put_line_up(call: Call<Manage>, Path(name): Path<String>, re
 )]
 pub(super) async fn list_line_ups(call: Call<Read>, request: Request) -> Answer {
     let Call { api, caller, .. } = &call;
-    let find = |prefix: &str, after: Option<&Name>, limit| api.engine.list_line_ups(prefix, after, limit);
+    let find =
+        |prefix: &str, after: Option<&Name>, limit| api.engine.view().list_line_ups(prefix, after, limit);
     let (found, next_cursor) = query::page(&request, caller, find, |line_up| line_up.name.as_str())?;
     let is_permitted =
         |line_up: &LineUp| line_up.names().all(|name| caller.require_name(name.as_str()).is_ok());
@@ -311,7 +312,7 @@ pub(super) async fn list_line_ups(call: Call<Read>, request: Request) -> Answer 
 )]
 pub(super) async fn get_line_up(call: Call<Read>, Path(name): Path<String>) -> Answer {
     let Call { api, caller, .. } = &call;
-    let found = api.engine.line_up(&parse_name(&name)?).ok_or(Code::LineUpNotFound)?;
+    let found = api.engine.view().line_up(&parse_name(&name)?).ok_or(Code::LineUpNotFound)?;
     // It may have been stored under another key, which may use other names.
     found.line_up.names().try_for_each(|name| caller.require_name(name.as_str()))?;
     Ok(reply::ok(&answer(&found.name, &found.line_up)))
@@ -327,7 +328,7 @@ pub(super) async fn get_line_up(call: Call<Read>, Path(name): Path<String>) -> A
 pub(super) async fn delete_line_up(call: Call<Delete>, Path(name): Path<String>) -> Answer {
     let name = parse_name(&name)?;
     // A repeated request finds its stored answer even though the line-up is gone.
-    if call.api.engine.line_up(&name).is_none() && !call.may_repeat() {
+    if call.api.engine.view().line_up(&name).is_none() && !call.may_repeat() {
         return Err(Code::LineUpNotFound.into());
     }
     let command = Command::DeleteLineUp { name: name.clone() };
@@ -355,7 +356,7 @@ fn owned(campaigns: &[Text<'_>], unless: &[Exclusion<'_>], limit: u32) -> Result
 /// Refuses a condition that asks for more copies than its campaign can count. If the campaign comes later, requests are refused.
 fn check_copies(api: &Api, line_up: &LineUp) -> Result<(), Problem> {
     for (condition, unless) in line_up.unless.iter().enumerate() {
-        if let Some(view) = api.engine.find(Kind::Campaign, &unless.campaign)
+        if let Some(view) = api.engine.view().find(Kind::Campaign, &unless.campaign)
             && unless.at_least > view.copies_max()
         {
             let copies_max = view.copies_max();

@@ -158,9 +158,7 @@ impl Parts {
         if path == "/livez" {
             return Ok(());
         }
-        if !self.api.engine.is_ready()
-            && let status @ Status::Recovering(_) = self.api.engine.status()
-        {
+        if let status @ Status::Recovering(_) = self.api.engine.status() {
             return refusals::unready(status).map_or(Ok(()), Err);
         }
         if let Some(status) = self.api.engine.has_stopped()

@@ -5,6 +5,7 @@ use super::parser::integer;
 use super::replies::Protocol;
 use super::session::{Call, Transaction};
 use crate::access::Scope;
+use crate::domain::Kind;
 use crate::engine::Status;
 use std::time::Instant;
 
@@ -241,9 +242,10 @@ fn sections(call: &Call<'_, '_>) -> Vec<(&'static str, String)> {
     let figures = call.shared.figures.read(Instant::now(), || engine.info());
     let (version, uptime) = (env!("CARGO_PKG_VERSION"), figures.uptime_seconds);
     let (clients, opened) = (metrics.connections.get(), metrics.connections_opened.get());
-    let (used, max) = (figures.tables_bytes + figures.records_bytes, figures.memory_max_bytes);
+    let (used, max) = (figures.tables_bytes + figures.records_bytes, engine.options().memory_max_bytes);
     let loading = u8::from(matches!(engine.status(), Status::Recovering(_)));
-    let (commands, keys) = (metrics.commands_total.get(), figures.campaigns + figures.coupons);
+    let commands = metrics.commands_total.get();
+    let keys = [Kind::Campaign, Kind::Coupon].map(|kind| engine.view().count(kind)).iter().sum::<usize>();
     let server = format!(
         "redis_version:{REDIS_VERSION}\r\nredis_mode:standalone\r\ncuckood_version:{version}\r\nuptime_in_seconds:{uptime}\r\n"
     );

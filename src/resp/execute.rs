@@ -112,9 +112,6 @@ async fn run(
 
 /// Rejects commands on filters while the service starts, and changes after storage has failed.
 fn refuse_unless_ready(shared: &Shared, scope: Scope) -> Result<(), Failure> {
-    if shared.engine.is_ready() {
-        return Ok(());
-    }
     let status = shared.engine.status();
     match (Failure::unready(&status, shared.engine.is_shared()), status) {
         (Some(failure), _) => Err(failure),

@@ -55,7 +55,7 @@ pub(super) async fn check(call: &mut Call<'_, '_>) -> Result<Done, Failure> {
             return Ok(Done::Deferred);
         }
     }
-    let Some(view) = key.and_then(|key| call.shared.engine.find(key.kind, key.name())) else {
+    let Some(view) = key.and_then(|key| call.shared.engine.view().find(key.kind, key.name())) else {
         call.batch.settle().await;
         if row.name == Name::CfMExists {
             call.batch.replies.array(items.len());
@@ -143,7 +143,7 @@ pub(super) async fn add(call: &mut Call<'_, '_>) -> Result<Done, Failure> {
     }
     check_items(items)?;
     let key = usable_key(call)?;
-    let view = match call.shared.engine.find(key.kind, key.name()) {
+    let view = match call.shared.engine.view().find(key.kind, key.name()) {
         Some(view) => view,
         None if creates => created(call, &key, capacity).await?,
         None => return Err(Failure::err("not found")),
@@ -171,7 +171,7 @@ async fn created(call: &mut Call<'_, '_>, key: &Key<'_>, capacity: u64) -> Resul
     call.batch.settle().await;
     match create(call, key, Reserve::with_capacity(capacity)).await? {
         Outcome::Created(_) | Outcome::Exists(_) | Outcome::Refused(Refusal::AlreadyExists(_)) => {
-            let view = call.shared.engine.find(key.kind, key.name());
+            let view = call.shared.engine.view().find(key.kind, key.name());
             view.ok_or_else(|| Failure::refused(&Refusal::FilterGone))
         }
         outcome => Err(Failure::of(&outcome)),
@@ -194,7 +194,7 @@ pub(super) async fn reserve(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     let reserve = Reserve::parse(call.arguments.from(2))?;
     let key = usable_key(call)?;
     let exists = || Failure::refused(&Refusal::AlreadyExists(Vec::new()));
-    if call.shared.engine.find(key.kind, key.name()).is_some() {
+    if call.shared.engine.view().find(key.kind, key.name()).is_some() {
         return Err(exists());
     }
     match create(call, &key, reserve).await? {
@@ -229,7 +229,7 @@ pub(super) async fn delete(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     keys.iter().try_for_each(|key| call.require_key(key))?;
     let mut deleted = 0;
     let engine = &call.shared.engine;
-    for key in keys.iter().filter(|key| engine.find(key.kind, key.name()).is_some()) {
+    for key in keys.iter().filter(|key| engine.view().find(key.kind, key.name()).is_some()) {
         let result = call.submit(Command::Delete { kind: key.kind, name: key.owned_name() }).await;
         call.log_act(key, &result);
         match result? {

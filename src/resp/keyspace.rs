@@ -47,7 +47,7 @@ pub(super) fn ttl(call: &mut Call<'_, '_>) -> Result<(), Failure> {
 
 /// `DBSIZE`: counts the filters that the caller may use.
 pub(super) fn size(call: &mut Call<'_, '_>) {
-    let list = |kind| call.shared.engine.list(kind, call.caller.prefix(), None, usize::MAX).len();
+    let list = |kind| call.shared.engine.view().list(kind, call.caller.prefix(), None, usize::MAX).len();
     let count = list(Kind::Campaign) + list(Kind::Coupon);
     call.batch.replies.count(count as u64);
 }
@@ -139,7 +139,7 @@ pub(super) async fn scan(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     let (engine, prefix) = (&call.shared.engine, call.caller.prefix());
     let mut views: Vec<Arc<FilterView>> = [Kind::Campaign, Kind::Coupon]
         .into_iter()
-        .flat_map(|kind| engine.list(kind, prefix, None, usize::MAX))
+        .flat_map(|kind| engine.view().list(kind, prefix, None, usize::MAX))
         .filter(|view| view.id.0 > scan.cursor)
         .collect();
     let has_more = views.len() > scan.keys;

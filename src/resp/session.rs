@@ -203,7 +203,7 @@ impl Call<'_, '_> {
     pub fn find(&self, key: &[u8]) -> Result<Option<Arc<FilterView>>, Failure> {
         let Some(key) = self.key(key) else { return Ok(None) };
         self.require_key(&key)?;
-        Ok(self.shared.engine.find(key.kind, key.name()))
+        Ok(self.shared.engine.view().find(key.kind, key.name()))
     }
 
     /// Submits a command that is no part of a batch, and waits for its outcome.

@@ -148,7 +148,7 @@ pub(super) fn open_sled(
             }
             _ => OpenFault::Corrupt(error.to_string()),
         }),
-        Ok(Err(panic)) => Err(OpenFault::Corrupt(panic_text(&*panic))),
+        Ok(Err(panic)) => Err(OpenFault::Corrupt(format!("sled panicked: {}", panic_message(&*panic)))),
         Err(mpsc::RecvTimeoutError::Timeout) => {
             let seconds = timeout.as_secs_f32();
             let what = format!("{} did not open within {seconds} s", dir.display());
@@ -290,14 +290,14 @@ fn guarded<T>(doing: &'static str, operation: impl FnOnce() -> sled::Result<T>) 
         Ok(Ok(value)) => Ok(value),
         Ok(Err(sled::Error::Io(error))) => Err(fault(doing, &error)),
         Ok(Err(error)) => Err(Fault { doing, detail: error.to_string() }),
-        Err(panic) => Err(Fault { doing, detail: panic_text(&*panic) }),
+        Err(panic) => Err(Fault { doing, detail: format!("sled panicked: {}", panic_message(&*panic)) }),
     }
 }
 
-fn panic_text(panic: &(dyn Any + Send)) -> String {
-    let text =
-        panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    format!("sled panicked: {}", text.unwrap_or("without a message"))
+/// The message of a panic.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref().map(String::as_str)).unwrap_or("without a message")
 }
 
 /// The number of slots.

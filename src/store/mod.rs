@@ -12,6 +12,7 @@ mod events;
 mod open;
 mod snapshots;
 
+pub(crate) use backing::panic_message;
 pub use backing::{RECORD_BYTES_MAX, RECORD_SLOTS};
 pub use directory::KeptClock;
 pub(crate) use directory::{

@@ -3,9 +3,9 @@
 use crate::nats::Servers;
 use crate::patience::PATIENCE;
 use crate::store_support::{entries, options};
-use cuckood::clock::{Clock, ClockLimits, ClockUnsure, Evidence, system_reading};
+use cuckood::clock::{Clock, ClockLimits, Evidence, system_reading};
 use cuckood::domain::{ClockReading, Settings};
-use cuckood::engine::{Engine, EngineOptions, JournalOptions, Status};
+use cuckood::engine::{Engine, EngineOptions, JournalOptions, Status, SubmitError};
 use cuckood::journal::{Durability, NatsJournal, NatsOptions};
 use cuckood::store::Store;
 use std::sync::Arc;
@@ -35,7 +35,9 @@ fn what_a_start_logs_is_not_stamped_by_a_clock_that_is_ahead() {
     engine_options.settings = Settings { filters_max: 7, ..Settings::default() };
     let engine = Engine::start(engine_options, Clock::new(clock, ClockLimits::default()));
     assert_eq!(runtime.block_on(engine.recovered()), Status::Ready);
-    assert!(matches!(engine.clock_unsure(), Some(ClockUnsure { evidence: Evidence::Log, .. })));
+    let refused = engine.writes_refused();
+    let Some(SubmitError::ClockUnsure(unsure)) = refused else { panic!("{refused:?}") };
+    assert_eq!(unsure.evidence, Evidence::Log);
 
     let store = Arc::new(Store::open(other_dir.path(), &options(Durability::Fsync)).unwrap());
     let mut other = NatsJournal::open(store, &join("other")).unwrap();

@@ -150,7 +150,7 @@ fn a_node_in_doubt_shares_nothing() {
         ClusterOptions { share_every: Some(Duration::from_millis(200)), ..ClusterOptions::default() };
     let runtime = Runtime::new().unwrap();
     let engine = runtime.block_on(start_with(dir.path(), nats, cluster, clock()));
-    wait_until("a shared snapshot", || engine.shared_snapshots().shared > 0);
+    wait_until("a shared snapshot", || engine.info().sharing.shared > 0);
     wait_until("its hash", || engine.replication().unwrap().hash.is_some());
     let right = engine.replication().unwrap().hash.unwrap();
     third.tell(right.hash);
@@ -160,16 +160,16 @@ fn a_node_in_doubt_shares_nothing() {
         let _ = third.poll_once();
         liar.poll_once().is_pending() && differs()
     });
-    let shared = engine.shared_snapshots().shared;
+    let shared = engine.info().sharing.shared;
     for number in 0..1_500 {
         // It would be due.
         append(liar.journal(), vec![proposal(number, 1)]).unwrap();
-        assert!(engine.shared_snapshots().shared <= shared + 1, "at most one was on its way");
+        assert!(engine.info().sharing.shared <= shared + 1, "at most one was on its way");
     }
-    let shared = engine.shared_snapshots().shared;
+    let shared = engine.info().sharing.shared;
     wait_until("another one, once it is decided", || {
         let _ = third.poll_once();
-        engine.shared_snapshots().shared > shared
+        engine.info().sharing.shared > shared
     });
 }
 

@@ -1,10 +1,16 @@
 //! The runbooks of docs/CLUSTER.md, from the failure to nodes that have everything again.
 
 use crate::cluster::{Cluster, NODES, settled, strong};
+use crate::engines::{create, insert, start, until};
+use crate::nats::Servers;
 use crate::patience::wait_until;
+use cuckood::clock::{Clock, ClockLimits};
+use cuckood::domain::FORMAT_VERSION;
+use cuckood::engine::Status;
 use serde_json::json;
 use std::path::Path;
 use std::process::Command;
+use tokio::runtime::Runtime;
 
 const CODES: usize = 60;
 
@@ -66,4 +72,26 @@ fn deleted_stream_is_restored_from_node_directories() {
             assert_eq!(again.body["code"], "code-redeemed", "{again:?}");
         }
     }
+}
+
+/// An operator who acts on the status finds the state in the directory.
+#[test]
+fn node_stores_state_before_reporting_failure() {
+    let (servers, runtime) = (Servers::start(1), Runtime::new().unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let engine = runtime.block_on(async {
+        let clock = Clock::system(ClockLimits::default());
+        let engine = start(&servers, dir.path(), "node", clock, FORMAT_VERSION).await;
+        let target = create(&engine, "sale").await;
+        insert(&engine, target, 1).await.unwrap();
+        engine
+    });
+    assert_eq!(engine.info().snapshot, None);
+    servers.speak(async |context| {
+        context.delete_stream("engines").await.unwrap();
+    });
+    runtime.block_on(until(|| matches!(engine.status(), Status::Failed(_))));
+    let info = engine.info();
+    assert_eq!(info.snapshot.map(|snapshot| snapshot.seq), Some(info.last_seq));
+    runtime.block_on(engine.shutdown());
 }

@@ -27,14 +27,14 @@ async fn old_build_stops_where_newer_entries_are_enabled() {
         insert(if item % 2 == 0 { &new } else { &old }, target, item).await.unwrap();
     }
     until(|| new.position() >= old.position()).await;
-    assert_eq!((new.format(), old.format()), (1, 1));
+    assert_eq!((new.info().format, old.info().format), (1, 1));
 
     // The old one is replaced, and newer entries are enabled.
     old.shutdown().await;
     let renewed = start(&servers, dirs[0].path(), "a", clock(), 2).await;
     renewed.submit(Command::Enable { version: 2 }, None).await.unwrap();
     for engine in [&new, &renewed] {
-        until(|| engine.format() == 2).await;
+        until(|| engine.info().format == 2).await;
     }
     insert(&renewed, target, 100).await.unwrap();
     until(|| new.position() >= renewed.position()).await;

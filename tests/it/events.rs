@@ -443,9 +443,9 @@ fn a_backup_without_events_can_be_restored() {
 
 /// A backup of the newest snapshot.
 fn write_backup(store: &Arc<Store>, file: &Path) {
-    let snapshot = store.pin_newest().unwrap().unwrap();
-    let parts: Result<Vec<_>, _> = archive(store, snapshot).collect();
-    std::fs::write(file, parts.unwrap().concat()).unwrap();
+    let mut parts = archive(store.pin_newest().unwrap().unwrap());
+    let parts = std::iter::from_fn(|| parts(store).unwrap());
+    std::fs::write(file, parts.collect::<Vec<_>>().concat()).unwrap();
 }
 
 fn numbers_and_bytes(store: &Store, events: &EventLog) -> Vec<(u64, Vec<u8>)> {

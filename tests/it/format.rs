@@ -86,8 +86,9 @@ fn make_fixtures() {
         append(&mut journal, vec![proposal(number, number)]).unwrap();
     }
     journal.settle().unwrap();
-    let parts: Result<Vec<_>, _> = archive(&store, store.pin_newest().unwrap().unwrap()).collect();
-    fs::write(target.join("archive"), parts.unwrap().concat()).unwrap();
+    let mut parts = archive(store.pin_newest().unwrap().unwrap());
+    let parts = std::iter::from_fn(|| parts(&store).unwrap());
+    fs::write(target.join("archive"), parts.collect::<Vec<_>>().concat()).unwrap();
     drop((journal, store));
     // As a checkout has it.
     fs::remove_file(data.join("lock")).unwrap();

@@ -9,7 +9,10 @@ use cuckood::domain::{
 use cuckood::engine::{Engine, EngineOptions, Status};
 use cuckood::filter::{Digest, Growth, Mode};
 use futures_util::FutureExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tempfile::TempDir;
+use tokio::task::JoinSet;
 
 async fn start(log: Option<&MemoryLog>) -> (Engine, TempDir) {
     let directory = tempfile::tempdir().unwrap();
@@ -111,6 +114,56 @@ async fn snapshot_completes_while_clients_give_up() {
         }
     }
     panic!("no snapshot was completed within {COMMITS_MAX} commits");
+}
+
+fn spread(number: u64) -> Digest {
+    Digest((number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+/// Clients that ask for the next parts as soon as they have some keep no command waiting.
+#[tokio::test(flavor = "multi_thread")]
+async fn commits_continue_during_concurrent_backups() {
+    let (engine, _directory) = start(None).await;
+    let spec = Spec {
+        capacity: 2_000_000,
+        mode: Mode::Strict,
+        growth: Growth::Fixed,
+        sizing: Sizing::Exact,
+        ignore_case: false,
+        stock: None,
+        forget: None,
+    };
+    let name = Name::new("large").unwrap();
+    let creation = cuckood::engine::creation(Kind::Coupon, name, spec, Window::default()).unwrap();
+    let Command::Create { id, .. } = creation else { unreachable!() };
+    engine.submit(creation, None).await.unwrap();
+    let digests = |numbers: std::ops::Range<u64>| Digests(numbers.map(spread).collect());
+    let insert = |digests| Command::Insert { target: Target(id), digests, if_absent: false, revive: false };
+    // In every part of the table.
+    engine.submit(insert(digests(1..10_001)), None).await.unwrap();
+    let read = Arc::new(AtomicU64::new(0));
+    let mut backups = Vec::new();
+    for _ in 0..4 {
+        backups.push(engine.backup().await.unwrap());
+    }
+    let mut clients = JoinSet::new();
+    for mut backup in backups {
+        let read = read.clone();
+        clients.spawn(async move {
+            while !backup.next().await.unwrap().is_empty() {
+                read.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    while read.load(Ordering::Relaxed) < 4 {
+        tokio::task::yield_now().await;
+    }
+    engine.submit(insert(digests(0..1)), None).await.unwrap();
+    let before = read.load(Ordering::Relaxed);
+    clients.join_all().await;
+    let all = read.load(Ordering::Relaxed);
+    assert!(before < all / 2, "the command waited for {before} of {all} requests");
+    engine.shutdown().await;
 }
 
 /// Each node is told, whichever has logged it.

@@ -57,7 +57,7 @@ async fn a_capacity_beyond_the_limit_is_refused() {
     ));
     let before = taken(&engine);
     let raise = |capacity| {
-        let shop = engine.find(Kind::Coupon, &Name::new("shop").unwrap()).unwrap();
+        let shop = engine.view().find(Kind::Coupon, &Name::new("shop").unwrap()).unwrap();
         cuckood::engine::update(&shop, None, None, Some(capacity), None).unwrap()
     };
     assert_eq!(engine.submit(raise(200_000), None).await.err(), Some(SubmitError::MemoryLimit));
@@ -146,9 +146,9 @@ async fn what_is_deleted_stays_for_those_who_look_at_it() {
     engine.submit(insert(target, 0, 3_000), None).await.unwrap();
     let redeemed = (0..2_000).map(|number| engine.submit(redeem(target, number), None));
     assert!(join_all(redeemed).await.iter().all(|answer| answer.is_ok()));
-    let shop = engine.find(Kind::Coupon, &Name::new("shop").unwrap()).unwrap();
+    let shop = engine.view().find(Kind::Coupon, &Name::new("shop").unwrap()).unwrap();
     engine.submit(delete("shop"), None).await.unwrap();
-    assert!(engine.find(Kind::Coupon, &shop.name).is_none());
+    assert!(engine.view().find(Kind::Coupon, &shop.name).is_none());
     let stats = shop.describe(engine.now()).stats;
     assert_eq!((stats.items, stats.codes.unwrap().redeemed), (3_000, 2_000));
     let page = shop.redemptions(&RedemptionQuery::default(), None, 5_000, engine.now());
@@ -169,7 +169,7 @@ async fn cleared_pools_keep_their_tables() {
     let target = create(&engine, "shop", 100_000).await;
     engine.submit(insert(target, 0, 5_000), None).await.unwrap();
     engine.submit(redeem(target, 7), None).await.unwrap();
-    let shop = engine.find(Kind::Coupon, &Name::new("shop").unwrap()).unwrap();
+    let shop = engine.view().find(Kind::Coupon, &Name::new("shop").unwrap()).unwrap();
     let before = shop.describe(engine.now()).stats;
     let cleared = engine.submit(Command::Clear { target }, None).await.unwrap().outcome;
     assert_eq!(cleared, Outcome::Cleared(4_999));
@@ -186,7 +186,7 @@ async fn pools_are_cleared_again_and_again() {
     let target = create(&engine, "shop", 1_000_000).await;
     engine.submit(insert(target, 0, 10), None).await.unwrap();
     engine.submit(redeem(target, 7), None).await.unwrap();
-    let shop = engine.find(Kind::Coupon, &Name::new("shop").unwrap()).unwrap();
+    let shop = engine.view().find(Kind::Coupon, &Name::new("shop").unwrap()).unwrap();
     for batch in 1..40 {
         engine.submit(insert(target, batch, 10), None).await.unwrap();
         match engine.submit(Command::Clear { target }, None).await {

@@ -12,6 +12,7 @@ use cuckood::engine::{Engine, EngineOptions, EventsError, Status, SubmitError};
 use cuckood::filter::{Digest, Growth, Mode};
 use futures_util::future::join_all;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -79,7 +80,7 @@ impl Node {
 
     /// How many items of a filter are there, and which of these.
     fn holds(&self, name: &str, items: std::ops::Range<u64>) -> Vec<u64> {
-        let view = self.engine.find(Kind::Coupon, &Name::new(name).unwrap()).unwrap();
+        let view = self.engine.view().find(Kind::Coupon, &Name::new(name).unwrap()).unwrap();
         let now = self.engine.now();
         items.filter(|&item| view.contains(digest(item), now)).collect()
     }
@@ -225,6 +226,55 @@ async fn a_proposal_that_is_not_committed_in_time_is_of_unknown_outcome() {
     assert_eq!(node.holds("shop", 0..30), (0..20).collect::<Vec<_>>());
 }
 
+/// Otherwise a log that never answers would take any number of commands.
+#[tokio::test]
+async fn overdue_commands_keep_their_share_of_the_queue() {
+    let log = MemoryLog::new();
+    let node = Node::with(&log, |options| {
+        options.commit_patience = Duration::ZERO;
+        options.queue_bytes_max = 4 * 256;
+    })
+    .await;
+    let target = node.create("shop").await;
+    log.hold();
+    for item in 0..4 {
+        assert_eq!(node.submit(insert(target, item..item + 1)).await, Err(SubmitError::StorageFailed));
+    }
+    assert_eq!(node.submit(insert(target, 4..5)).await, Err(SubmitError::Overloaded));
+    log.go_on();
+    while node.holds("shop", 0..5).len() < 4 {
+        tokio::task::yield_now().await;
+    }
+    node.submit(insert(target, 5..6)).await.unwrap();
+    assert_eq!(node.holds("shop", 0..10), [0, 1, 2, 3, 5]);
+}
+
+/// A snapshot is quiet work, and so is what must go before it begins.
+#[tokio::test]
+async fn snapshot_completes_during_steady_barriers() {
+    let log = MemoryLog::new();
+    let node = Node::start(&log).await;
+    let target = node.create("shop").await;
+    let (engine, is_over) = (node.engine.clone(), Arc::new(AtomicBool::new(false)));
+    let barriers = {
+        let is_over = is_over.clone();
+        async move {
+            while !is_over.load(Ordering::Relaxed) {
+                engine.barrier().await.unwrap();
+            }
+        }
+    };
+    let snapshots = async {
+        for item in 0..3 {
+            node.submit(insert(target, item..item + 1)).await.unwrap();
+            let report = tokio::time::timeout(PATIENCE, node.engine.snapshot()).await;
+            assert_eq!(report.unwrap().unwrap().seq, node.engine.info().last_seq);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    };
+    tokio::join!(barriers, snapshots);
+}
+
 #[tokio::test]
 async fn a_shutdown_waits_for_what_was_proposed() {
     let log = MemoryLog::new();
@@ -290,7 +340,7 @@ async fn nodes_forget_alike() {
     let Command::Create { id, .. } = creation else { unreachable!() };
     nodes[0].submit(creation).await.unwrap();
     let description = |node: &Node| {
-        let view = node.engine.find(Kind::Campaign, &name).unwrap();
+        let view = node.engine.view().find(Kind::Campaign, &name).unwrap();
         view.describe(Timestamp(1_000_122_000))
     };
     for round in 0..12 {
@@ -310,7 +360,7 @@ async fn nodes_forget_alike() {
     // Nothing is written any more, and all is forgotten for those who read.
     times.iter().for_each(|time| time.pass(Duration::from_secs(76)));
     for node in &nodes {
-        let view = node.engine.find(Kind::Campaign, &name).unwrap();
+        let view = node.engine.view().find(Kind::Campaign, &name).unwrap();
         let now = node.engine.now();
         assert!((0..12_000).all(|item| !view.contains(digest(item), now)));
         assert_eq!(view.describe(now).stats.items, 0);

@@ -6,7 +6,6 @@ use cuckood::engine::{RecoveryError, archive};
 use cuckood::journal::{Durability, Journal};
 use cuckood::store::{Manifest, Store, StoreError};
 use std::path::Path;
-use std::sync::Arc;
 
 fn key(filter: u64) -> SectionId {
     SectionId { owner: filter, part: filter % 3 }
@@ -127,12 +126,13 @@ fn many_small_chunks_come_back() {
 }
 
 /// Backs up the newest snapshot.
-fn back_up(store: &Arc<Store>, mut meanwhile: impl FnMut(usize)) -> Vec<u8> {
-    let snapshot = store.pin_newest().unwrap().unwrap();
-    let mut bytes = Vec::new();
-    for (number, part) in archive(store, snapshot).enumerate() {
-        bytes.extend(part.unwrap());
+fn back_up(store: &Store, mut meanwhile: impl FnMut(usize)) -> Vec<u8> {
+    let mut parts = archive(store.pin_newest().unwrap().unwrap());
+    let (mut bytes, mut number) = (Vec::new(), 0);
+    while let Some(part) = parts(store).unwrap() {
+        bytes.extend(part);
         meanwhile(number);
+        number += 1;
     }
     bytes
 }

@@ -417,7 +417,7 @@ async fn what_an_upload_built_that_died_with_its_process_goes_at_the_next_start(
     let engine = start().await;
     assert_eq!(engine.info().tables_bytes, tables_bytes);
     for import in ["nightly", "more"] {
-        let import = engine.import(&ImportId::new(import).unwrap()).unwrap();
+        let import = engine.view().import(&ImportId::new(import).unwrap()).unwrap();
         assert_eq!(import.state, ImportState::Interrupted);
     }
     let more = engine.submit(begin("more", ImportMode::Append), None).await.unwrap().outcome;

@@ -49,7 +49,7 @@ impl Past {
         let Change::Create { id, .. } = creation else { unreachable!() };
         let past = Past { engine, time, target: Target(id) };
         past.submit(creation).await;
-        let view = past.engine.find(Kind::Coupon, &name).unwrap();
+        let view = past.engine.view().find(Kind::Coupon, &name).unwrap();
         let digests = Digests(["a", "b", "c", "d"].map(|code| view.digest(code)).to_vec());
         past.submit(Change::Insert { target: past.target, digests, if_absent: false, revive: false }).await;
         past
@@ -61,7 +61,7 @@ impl Past {
 
     /// Redeems or holds a code; the redemption's path.
     async fn redeem(&self, code: &str, hold_seconds: u64) -> String {
-        let digest = self.engine.find(Kind::Coupon, &Name::new("shop").unwrap()).unwrap().digest(code);
+        let digest = self.engine.view().find(Kind::Coupon, &Name::new("shop").unwrap()).unwrap().digest(code);
         let redemption = cuckood::domain::RedemptionId(cuckood::engine::random());
         let reference = Reference::new(&format!("order-{code}")).unwrap();
         let command = Change::Redeem { target: self.target, digest, redemption, reference, hold_seconds };

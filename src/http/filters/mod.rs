@@ -208,7 +208,7 @@ fn created(kind: Kind, name: &Name, replayed: bool, description: Description) ->
 /// `GET` of a collection: a page of filters, and the cursor of the next one.
 fn list(call: &Call<Read>, kind: Kind, request: &Request) -> Result<(Vec<Filter>, Option<String>), Problem> {
     let engine = &call.api.engine;
-    let find = |prefix: &str, after: Option<&Name>, limit| engine.list(kind, prefix, after, limit);
+    let find = |prefix: &str, after: Option<&Name>, limit| engine.view().list(kind, prefix, after, limit);
     let (views, next) = query::page(request, &call.caller, find, |view| view.name.as_str())?;
     let now = engine.now();
     Ok((views.iter().map(|view| Filter::from(view.describe(now))).collect(), next))
@@ -235,7 +235,7 @@ async fn patch<T: Into<CouponPatch> + DeserializeOwned>(
 async fn delete(call: &Call<Delete>, kind: Kind, name: &str) -> Answer {
     let name = parse_name(kind, name)?;
     // A repeated request finds its stored answer even though the filter is gone.
-    if call.api.engine.find(kind, &name).is_none() && !call.may_repeat() {
+    if call.api.engine.view().find(kind, &name).is_none() && !call.may_repeat() {
         return Err(refusals::not_found(kind));
     }
     let command = Command::Delete { kind, name: name.clone() };
@@ -269,7 +269,7 @@ async fn put_image(call: Call<Maintain>, kind: Kind, name: &str, request: Reques
         let detail = "an image is application/octet-stream";
         return Err(Problem::new(Code::UnsupportedMediaType, detail));
     }
-    if api.engine.find(kind, &name).is_some() {
+    if api.engine.view().find(kind, &name).is_some() {
         return Err(Code::AlreadyExists.into());
     }
     let pieces = api.reading.upload(request)?;

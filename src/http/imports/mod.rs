@@ -150,7 +150,7 @@ async fn import(call: Call<call::Import>, kind: Kind, name: &str, request: Reque
         return Err(Code::RequiresAddedCodes.into());
     }
     let is_foreign = |name: &Name| call.caller.require_name(name.as_str()).is_err();
-    let known = call.api.engine.import(&id).map(|known| known.name.clone());
+    let known = call.api.engine.view().import(&id).map(|known| known.name.clone());
     let known = known.or_else(|| call.api.live_imports.stop(&id).map(|live| live.name));
     if known.is_some_and(|name| is_foreign(&name)) {
         // Ids are unique in the server, so it says no more than that.
@@ -158,7 +158,7 @@ async fn import(call: Call<call::Import>, kind: Kind, name: &str, request: Reque
     }
     let client = call.client(&request)?;
     let (api, by) = (call.api, call.caller.key_name());
-    if let Some(known) = api.engine.import(&id)
+    if let Some(known) = api.engine.view().import(&id)
         && api.live_imports.may_run_elsewhere(&known, api.engine.now())
     {
         let detail = "an upload with this id may be running on another node: it is free after a minute without progress";
@@ -208,7 +208,7 @@ fn format(request: &Request, named: Option<Format>, column: Option<&str>) -> Res
 )]
 pub(crate) async fn list(call: Call<Read>) -> Response {
     let Call { api, caller, .. } = &call;
-    let mut imports = api.engine.imports();
+    let mut imports = api.engine.view().imports();
     imports.retain(|import| caller.require_name(import.name.as_str()).is_ok());
     imports.sort_by(|a, b| b.started_at.cmp(&a.started_at).then_with(|| a.id.cmp(&b.id)));
     let mut over = 0;
@@ -230,7 +230,7 @@ pub(crate) async fn list(call: Call<Read>) -> Response {
 )]
 pub(crate) async fn get(call: Call<Read>, Path(import): Path<String>) -> Answer {
     let Call { api, caller, .. } = &call;
-    let found = ImportId::new(&import).ok().and_then(|id| api.engine.import(&id));
+    let found = ImportId::new(&import).ok().and_then(|id| api.engine.view().import(&id));
     // Answers as if the import did not exist, so that nothing about another tenant is revealed.
     let own = found.filter(|import| caller.require_name(import.name.as_str()).is_ok());
     let import = own.ok_or(Code::ImportNotFound)?;
@@ -262,7 +262,7 @@ pub(crate) async fn stop(call: Call<call::Import>, Path(import): Path<String>) -
         let detail = "it has been told to stop, but has not ended yet";
         stopped.map_err(|_| Problem::new(Code::Overloaded, detail))?;
     }
-    let known = api.engine.import(&id).filter(|import| is_own(&import.name));
+    let known = api.engine.view().import(&id).filter(|import| is_own(&import.name));
     match known.map(|import| api.live_imports.corrected(&import, api.engine.now()).state) {
         None if !was_live => Err(Code::ImportNotFound.into()),
         Some(ImportState::Running) if !was_live => {

@@ -40,35 +40,34 @@ fn readiness(api: &Api, figures: &mut Figures<'_>) -> fmt::Result {
         Status::Ready if api.is_stopping.load(Ordering::Relaxed) => "draining",
         Status::Ready => "ready",
     };
-    let is_ready = now == "ready" && api.engine.too_far_behind().is_none();
+    let is_ready = now == "ready" && !api.engine.is_too_far_behind();
     figures.gauge("ready", "1 while /readyz is 200", i64::from(is_ready))?;
     let states = ["recovering", "ready", "draining", "failed", "diverged"];
     let states = states.map(|state| ([("state", state)], i64::from(state == now)));
     figures.gauges("state", "1 for the present state of the service", states)?;
-    let is_writable =
-        is_ready && api.engine.clock_unsure().is_none() && api.engine.writes_refused().is_none();
+    let is_writable = is_ready && api.engine.writes_refused().is_none();
     figures.gauge("storage_writable", "1 while writes are accepted", i64::from(is_writable))
 }
 
 fn room(engine: &Engine, figures: &mut Figures<'_>) -> fmt::Result {
-    let info = engine.info();
+    let (info, options, view) = (engine.info(), engine.options(), engine.view());
     let storage = &info.storage;
     rows!(figures.gauge {
-        "memory_limit_bytes", "Maximum memory of tables and records" => info.memory_max_bytes;
+        "memory_limit_bytes", "Maximum memory of tables and records" => options.memory_max_bytes;
         "tables_bytes", "Memory of filters" => info.tables_bytes;
         "records_bytes", "Memory of redemptions and stored answers" => info.records_bytes;
         "applied_seq", "Sequence number of the last entry applied" => info.last_seq.0;
         "redemptions_kept", "Stored redemptions" => info.sizes.redemptions;
         "idempotency_records", "Stored responses to requests with an idempotency key" => info.sizes.idempotency_records;
         "idempotency_bytes", "Memory of stored responses" => info.sizes.idempotency_bytes;
-        "idempotency_room_bytes", "Maximum memory of stored responses" => info.idempotency_room_bytes;
+        "idempotency_room_bytes", "Maximum memory of stored responses" => options.settings.idempotency_room_bytes;
         "storage_used_bytes", "Disk space of the data directory" => storage.disk_bytes;
         "storage_free_bytes", "Free space on the disk of the data directory" => storage.free_bytes;
-        "storage_free_min_bytes", "Free disk space below which writes are rejected" => info.storage_free_min_bytes;
+        "storage_free_min_bytes", "Free disk space below which writes are rejected" => options.store.free_space_min_bytes;
         "queue_commands", "Commands waiting for the writer" => info.queue_commands;
         "events_kept", "Stored events" => info.events.kept;
         "events_bytes", "Bytes of stored events" => info.events.bytes;
-        "line_ups", "Line-ups" => info.line_ups;
+        "line_ups", "Line-ups" => view.line_ups_len() as u64;
         "images_loading", "Image uploads in progress" => info.sizes.images_loading;
     });
     rows!(figures.counter {
@@ -82,7 +81,8 @@ fn room(engine: &Engine, figures: &mut Figures<'_>) -> fmt::Result {
         "backup_timestamp_seconds", "Time of the last backup" => info.backup_at;
         "snapshot_timestamp_seconds", "Time of the newest snapshot" => info.snapshot.map(|taken| taken.taken_at);
     });
-    let kinds = [([("kind", "campaign")], info.campaigns), ([("kind", "coupon")], info.coupons)];
+    let kinds =
+        [Kind::Campaign, Kind::Coupon].map(|kind| ([("kind", kind.as_str())], view.count(kind) as u64));
     figures.gauges("filters", "Campaigns and coupons", kinds)?;
     let StateCounts { available, held, redeemed } = info.sizes.codes;
     let codes = [("available", available), ("held", held), ("redeemed", redeemed)];
@@ -95,7 +95,7 @@ fn cluster(engine: &Engine, figures: &mut Figures<'_>) -> fmt::Result {
     let now = Instant::now();
     let (silence, lag) = (of.silence(now), of.lag(now));
     let full = of.full_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
-    let shared = engine.shared_snapshots();
+    let shared = engine.info().sharing;
     let is_different = |peer: &&Peer| peer.is_present && peer.differs == Some(true);
     let differing = of.peers.iter().filter(is_different).count() as u64;
     let (is_connected, has_quorum) = (of.disconnected_since.is_none(), silence.is_zero());
@@ -135,7 +135,7 @@ fn cluster(engine: &Engine, figures: &mut Figures<'_>) -> fmt::Result {
 
 fn imports(api: &Api, figures: &mut Figures<'_>) -> fmt::Result {
     let mut states = [("running", 0u64), ("done", 0), ("failed", 0), ("interrupted", 0)];
-    for import in api.engine.imports() {
+    for import in api.engine.view().imports() {
         let at = match api.live_imports.corrected(&import, api.engine.now()).state {
             ImportState::Running => 0,
             ImportState::Done => 1,
@@ -163,7 +163,7 @@ fn expiries(api: &Api, figures: &mut Figures<'_>) -> fmt::Result {
 fn filters(engine: &Engine, figures: &mut Figures<'_>) -> fmt::Result {
     let now = engine.now();
     let kinds = [Kind::Campaign, Kind::Coupon];
-    let filters = kinds.map(|kind| engine.list(kind, "", None, usize::MAX)).concat();
+    let filters = kinds.map(|kind| engine.view().list(kind, "", None, usize::MAX)).concat();
     let all: Vec<_> = filters.iter().map(|filter| (filter, filter.describe(now).stats)).collect();
     let mut each = |name: &str, help: &str, of: &dyn Fn(&Stats) -> f64| {
         let values = all.iter().map(|(filter, stats)| {

@@ -160,7 +160,7 @@ fn what_is_wrong_is_refused_whole() {
     // Begun anew it is as though nothing had been.
     load_all(client, "copy", &pieces);
     assert_eq!(found(client, "copy"), found(client, "spring"));
-    assert!(service.engine.find(Kind::Campaign, &Name::new("copy").unwrap()).is_some());
+    assert!(service.engine.view().find(Kind::Campaign, &Name::new("copy").unwrap()).is_some());
 }
 
 #[test]

@@ -107,7 +107,7 @@ impl Service {
     }
 
     pub fn view(&self, kind: Kind, name: &str) -> Arc<FilterView> {
-        self.engine.find(kind, &Name::new(name).unwrap()).unwrap()
+        self.engine.view().find(kind, &Name::new(name).unwrap()).unwrap()
     }
 
     /// The samples of its own metrics that begin like this.

@@ -63,8 +63,9 @@ fn back_up(dir: &Path, to: &Path, durability: Durability) -> Result<u64, Box<dyn
     let (now, state, events) = (recovered.state.now(), &mut recovered.state, &mut recovered.events);
     let snapshot = RunningSnapshot::take(&store, state, events, recovered.manifest.as_ref(), now)?;
     let (last, mut file) = (snapshot.seq.0, File::create(to)?);
-    for part in engine::archive(&store, Arc::new(snapshot)) {
-        file.write_all(&part?)?;
+    let mut parts = engine::archive(Arc::new(snapshot));
+    while let Some(part) = parts(&store)? {
+        file.write_all(&part)?;
     }
     file.sync_all()?;
     Ok(last)

@@ -1,0 +1,216 @@
+//! The handle to the engine: what requests ask of the state, of the writer, and of both together.
+
+use super::refusals::Attempt;
+use super::request::{Caller, Reply};
+use super::timekeeping::stamp;
+use super::writer::{ASK_BYTES, Request, Writer};
+use super::{Digest, FilterView, Info, Inner, Metrics, SnapshotReport, Status, SubmitError};
+use crate::domain::{
+    Applied, Command, IdempotencyKey, KeyName, Kind, Proposal, Reference, Refusal, Timestamp,
+};
+use crate::state::View;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock};
+use std::time::Instant;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, oneshot};
+
+/// Bytes of queued commands that one semaphore permit stands for.
+pub(super) const QUEUE_UNIT_BYTES: u64 = 256;
+
+/// A handle to the engine; clones share the same engine. Dropping the last one starts the shutdown;
+/// [`Engine::shutdown`] also waits for it.
+#[derive(Clone)]
+pub struct Engine {
+    pub(super) inner: Arc<Inner>,
+    pub(super) requests: mpsc::Sender<Request>,
+}
+
+impl Engine {
+    /// What the engine is doing.
+    pub fn status(&self) -> Status {
+        self.inner.status.borrow().clone()
+    }
+
+    /// Waits until the log was trimmed past this node while it was running. Then only a restart helps: it begins with a shared snapshot.
+    pub async fn outdated(&self) {
+        self.inner.outdated.notified().await;
+    }
+
+    /// Waits until recovery has succeeded or failed.
+    pub async fn recovered(&self) -> Status {
+        let mut status = self.inner.status.subscribe();
+        let status = status.wait_for(|status| !matches!(status, Status::Recovering(_))).await;
+        status.map_or(Status::Draining, |status| status.clone())
+    }
+
+    /// Waits until the writer has panicked, and returns why.
+    pub async fn panicked(&self) -> String {
+        let mut status = self.inner.status.subscribe();
+        let status = status.wait_for(|status| matches!(status, Status::Panicked(_))).await;
+        let Ok(Status::Panicked(reason)) = status.map(|status| status.clone()) else {
+            return std::future::pending().await;
+        };
+        reason
+    }
+
+    /// The time that reads go by.
+    pub fn now(&self) -> Timestamp {
+        self.inner.clock.read()
+    }
+
+    /// Why writes are rejected although the engine is ready; `None` if they aren't. Updates the clock's metrics.
+    pub fn writes_refused(&self) -> Option<SubmitError> {
+        let Inner { clock, metrics, replication, logged_at, store, figures, options, .. } = &*self.inner;
+        let logged = Timestamp(logged_at.load(Ordering::Relaxed));
+        let unsure = stamp(clock, replication.get().map(|known| &**known), logged).err();
+        metrics.note_clock(unsure.is_some(), clock.offset_seconds());
+        let is_disk_full = || store.load().as_ref().is_some_and(|store| store.space.check().is_err());
+        let is_memory_full = || figures.lock().sizes.memory_bytes() >= options.memory_max_bytes;
+        let refusal = self.inner.log_refusal().or(unsure.map(SubmitError::from));
+        refusal
+            .or_else(|| is_disk_full().then_some(SubmitError::DiskFull))
+            .or_else(|| is_memory_full().then_some(SubmitError::MemoryLimit))
+    }
+
+    /// The engine's metrics.
+    pub fn metrics(&self) -> &Metrics {
+        &self.inner.metrics
+    }
+
+    /// What readers see: nothing before recovery is done.
+    pub fn view(&self) -> &View {
+        static NOTHING: LazyLock<View> = LazyLock::new(View::default);
+        self.inner.view.get().unwrap_or(&NOTHING)
+    }
+
+    /// The refusal that a redemption gets now, if it is certain. Then it need not be submitted: nothing would come of it. A request that
+    /// asks for its answer to be kept (idempotency) has to be.
+    pub fn certain_refusal(
+        &self,
+        coupon: &FilterView,
+        digest: Digest,
+        reference: &Reference,
+    ) -> Option<Refusal> {
+        let Inner { options, refusals, metrics, clock, logged_at, .. } = &*self.inner;
+        // The attempts first: a failure of storage is known before the attempts end that it leaves undecided.
+        if options.journal.is_shared() || refusals.is_attempted(digest) || self.refuse_unless_ready().is_err()
+        {
+            return None;
+        }
+        let refusal = refusals.between_commits(|| {
+            let logged = Timestamp(logged_at.load(Ordering::Relaxed));
+            // Where the clock can't be trusted, the writer says so.
+            let now = stamp(clock, None, logged).ok()?;
+            // The request may have found it before its window, its stock or its tables were replaced.
+            let newest = self.view().find(Kind::Coupon, &coupon.name);
+            let newest = newest.filter(|newest| newest.id == coupon.id)?;
+            newest.certain_refusal(digest, reference, logged, now)
+        })?;
+        metrics.refused_unlogged.inc();
+        Some(refusal)
+    }
+
+    /// Logs and applies a command. Resolves once it is durable, at the configured level, and applied. Dropping the future does
+    /// not cancel the command.
+    ///
+    /// # Errors
+    /// [`SubmitError`]. A refusal by the state is not an error: it is an outcome.
+    pub async fn submit(
+        &self,
+        command: Command,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Applied, SubmitError> {
+        self.submit_by(None, command, key).await
+    }
+
+    /// [`Self::submit`] for the holder of an API key, whose name is logged with the command. The command is queued by the call, not when
+    /// the future is first polled, so commands are applied in the order of the calls.
+    ///
+    /// # Errors
+    /// As for [`Self::submit`].
+    pub fn submit_by(
+        &self,
+        by: Option<KeyName>,
+        command: Command,
+        key: Option<IdempotencyKey>,
+    ) -> impl Future<Output = Result<Applied, SubmitError>> + Send + use<> {
+        let queue = || {
+            self.refuse_unless_ready()?;
+            let bytes = command.weight_bytes();
+            let permits = u32::try_from(bytes.div_ceil(QUEUE_UNIT_BYTES)).unwrap_or(u32::MAX);
+            let share = self.inner.room.clone().try_acquire_many_owned(permits);
+            let share = share.map_err(|_| SubmitError::Overloaded)?;
+            let room = (share, Attempt::of(&self.inner.refusals, &command));
+            let (reply, answer) = oneshot::channel();
+            let proposal = Proposal { at: Timestamp(0), by, command, idempotency: key };
+            let caller = Caller { reply: Some(reply), since: Instant::now(), room };
+            let request = Box::new(move |writer: &mut Writer| {
+                writer.inner.metrics.queue_seconds.observe(caller.since.elapsed().as_secs_f64());
+                writer.pending.push_back((proposal, caller));
+                bytes
+            });
+            self.requests.try_send(request).map(|()| answer).map_err(|error| match error {
+                TrySendError::Full(_) => SubmitError::Overloaded,
+                TrySendError::Closed(_) => SubmitError::Draining,
+            })
+        };
+        let queued = queue();
+        self.inner
+            .metrics
+            .overloaded
+            .inc_by((queued.as_ref().err() == Some(&SubmitError::Overloaded)).into());
+        async { queued?.await.unwrap_or(Err(SubmitError::StorageFailed)) }
+    }
+
+    /// Takes a snapshot of everything acknowledged so far.
+    ///
+    /// # Errors
+    /// [`SubmitError`].
+    pub async fn snapshot(&self) -> Result<SnapshotReport, SubmitError> {
+        self.refuse_unless_ready()?;
+        self.ask(|writer, reply| writer.snapshots_asked.push((writer.state.applied(), reply))).await
+    }
+
+    /// Has a new snapshot shared with the other nodes soon, if this node shares any.
+    pub fn share_snapshot(&self) {
+        self.inner.share.notify_one();
+    }
+
+    /// Has the writer serve a request between two commits, and waits for its answer. If the queue is full, it first waits for a place.
+    pub(super) async fn ask<T: Send + 'static>(
+        &self,
+        serve: impl FnOnce(&mut Writer, Reply<T>) + Send + 'static,
+    ) -> Result<T, SubmitError> {
+        let (reply, answer) = oneshot::channel();
+        let request = Box::new(|writer: &mut Writer| {
+            serve(writer, reply);
+            ASK_BYTES
+        });
+        self.requests.send(request).await.map_err(|_| SubmitError::Draining)?;
+        answer.await.unwrap_or(Err(SubmitError::StorageFailed))
+    }
+
+    pub(super) fn refuse_unless_ready(&self) -> Result<(), SubmitError> {
+        match *self.inner.status.borrow() {
+            Status::Ready => Ok(()),
+            Status::Recovering(_) => Err(SubmitError::Recovering),
+            Status::Draining => Err(SubmitError::Draining),
+            Status::Failed(_) | Status::Diverged(_) | Status::Panicked(_) => Err(SubmitError::StorageFailed),
+        }
+    }
+
+    /// Sizes and positions of the whole engine.
+    pub fn info(&self) -> Info {
+        let noted = *self.inner.figures.lock();
+        Info {
+            last_seq: self.position(),
+            tables_bytes: noted.sizes.tables_bytes + noted.sizes.discarded_tables_bytes,
+            records_bytes: noted.sizes.records_bytes + noted.sizes.discarded_records_bytes,
+            storage: self.inner.store.load().as_ref().map(|store| store.figures()).unwrap_or_default(),
+            queue_commands: (self.requests.max_capacity() - self.requests.capacity()) as u64,
+            uptime_seconds: self.inner.started.elapsed().as_secs(),
+            ..noted
+        }
+    }
+}

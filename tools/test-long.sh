@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests that take minutes to hours; each argument is one of them:
-#   cluster        faults of servers, disks and networks (CLUSTER_ROUNDS=3), linearizability over dying leaders (LINEARIZABLE_ROUNDS)
+#   cluster        faults of servers, disks and networks (CLUSTER_ROUNDS=3), also behind haproxy; linearizability over dying leaders
+#                  (LINEARIZABLE_ROUNDS)
 #   crash          kill -9 under load (CRASH_KILLS=2000)
 #   linearizable   64 clients at 100 codes for a minute, with kills
 #   soak           random logs next to a real process with kills and backups (SOAK_MINUTES=60)

@@ -20,6 +20,8 @@ pub struct Cluster {
     dirs: Vec<TempDir>,
     /// Where each node finds the servers.
     addresses: Vec<String>,
+    /// Where each node listens.
+    listen: Vec<String>,
     /// Further settings of every node.
     settings: Vec<(&'static str, &'static str)>,
 }
@@ -40,10 +42,25 @@ impl Cluster {
         network: impl Fn(usize) -> Option<String>,
         settings: &[(&'static str, &'static str)],
     ) -> Cluster {
+        Cluster::new(servers, network, settings, &[0; NODES])
+    }
+
+    /// Starts nodes that listen at these ports, whenever they are restarted.
+    pub fn start_at(servers: Servers, ports: &[u16]) -> Cluster {
+        Cluster::new(servers, |_| None, &[], ports)
+    }
+
+    fn new(
+        servers: Servers,
+        network: impl Fn(usize) -> Option<String>,
+        settings: &[(&'static str, &'static str)],
+        ports: &[u16],
+    ) -> Cluster {
         let addresses =
             (0..NODES).map(|node| network(node).unwrap_or_else(|| servers.urls().join(","))).collect();
         let mut cluster = Cluster {
             addresses,
+            listen: ports.iter().map(|port| format!("127.0.0.1:{port}")).collect(),
             settings: settings.to_vec(),
             servers,
             nodes: Vec::new(),
@@ -61,6 +78,7 @@ impl Cluster {
     fn service(&self, node: usize) -> Service {
         let (servers, name) = (self.addresses[node].clone(), format!("node-{node}"));
         let mut settings = vec![
+            ("CUCKOOD__SERVER__LISTEN", self.listen[node].as_str()),
             ("CUCKOOD__JOURNAL__KIND", "nats"),
             ("CUCKOOD__NATS__SERVERS", servers.as_str()),
             ("CUCKOOD__NATS__CONNECT_TIMEOUT", "120s"),

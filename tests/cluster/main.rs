@@ -2,6 +2,7 @@
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, unreachable_pub)] // A failed `unwrap` fails the test; nothing here is public outside.
 
+mod balancer;
 mod clocks;
 mod cluster;
 mod engines;

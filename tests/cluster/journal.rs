@@ -219,8 +219,11 @@ fn busy_writer_is_no_evidence_of_silence() {
     let servers = Servers::start(1);
     let (mut node, mut other) = (Node::join(&servers, "busy", "node"), Node::join(&servers, "busy", "other"));
     append(node.journal(), vec![proposal(0, 1)]).unwrap();
-    node.journal().propose(Ticket(1), vec![proposal(1, 1)]).unwrap();
     node.take_all();
+    node.journal().propose(Ticket(1), vec![proposal(1, 1)]).unwrap();
+    let after = node.journal().last();
+    // Sent, and not read back.
+    assert!(node.journal().poll(after, &mut Context::from_waker(Waker::noop())).is_pending());
     other.polled(2).unwrap();
     let began = Instant::now();
     while began.elapsed() < SERVER_REPLACED_LATE {

@@ -133,7 +133,7 @@ impl Download {
     /// [`SubmitError`]. Nothing follows after an error.
     pub async fn next(&mut self) -> Result<Vec<Vec<u8>>, SubmitError> {
         let mut rest = self.rest.take().ok_or(SubmitError::StorageFailed)?;
-        let read = self.engine.ask(move |writer, reply| {
+        let read = self.engine.ask(PARTS_BYTES as u64, move |writer, reply| {
             // The rest of a state that may be wrong is given to no client.
             if !reply.is_closed() && !matches!(*writer.inner.status.borrow(), Status::Diverged(_)) {
                 let parts = read_parts(&mut rest, &writer.store).map_err(SubmitError::unreadable);
@@ -172,8 +172,11 @@ impl Engine {
         let places = if filter.is_none() { &self.inner.backups } else { &self.inner.images };
         let place = places.clone().try_acquire_owned().map_err(|_| SubmitError::Overloaded)?;
         self.snapshot().await?;
-        let begun = self.ask(move |writer, reply| {
-            drop(reply.send(begin(&writer.store, filter).map_err(SubmitError::unreadable)));
+        let begun = self.ask(0, move |writer, reply| {
+            // Without an answer if storage has failed meanwhile.
+            if !writer.failed {
+                drop(reply.send(begin(&writer.store, filter).map_err(SubmitError::unreadable)));
+            }
         });
         let Some((snapshot, rest)) = begun.await? else { return Ok(None) };
         let (engine, rest) = (self.clone(), Some(rest));

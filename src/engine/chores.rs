@@ -198,6 +198,8 @@ impl Writer {
         // Clients go elsewhere meanwhile, for writes have to wait.
         let status = &self.inner.status;
         status.send_if_modified(|now| (*now == Status::Ready).then(|| *now = Status::Draining).is_some());
+        // What they asked for has an unknown outcome, and the snapshot may take long.
+        self.proposed.callers.clear();
         let position = self.state.applied().0;
         match self.take_last_snapshot() {
             true => tracing::warn!(position, "stored the state; the data directory can begin a new log"),

@@ -124,7 +124,7 @@ impl Engine {
         if let Some(refusal) = self.inner.log_refusal() {
             return Err(refusal);
         }
-        let passed = self.ask(|writer, reply| {
+        let passed = self.ask(0, |writer, reply| {
             let barrier = writer.proposed.reserve(1);
             if writer.journal.barrier(barrier).is_ok() {
                 writer.barriers.push_back((barrier, reply));

@@ -6,6 +6,9 @@ use super::{Engine, SubmitError};
 use crate::domain::Event;
 use thiserror::Error;
 
+/// About what a pack of events takes.
+const PACK_BYTES: u64 = 48 << 10;
+
 /// The most readers that may wait for events at once.
 pub(super) const EVENT_WAITERS_MAX: usize = 64;
 
@@ -60,7 +63,7 @@ impl EventReader {
     pub async fn read(&mut self) -> Result<Vec<NumberedEvent>, EventsError> {
         loop {
             let (number, is_wanted) = (self.next, self.is_wanted);
-            let found = self.engine.ask(move |Writer { events, store, state, .. }, reply| {
+            let found = self.engine.ask(PACK_BYTES, move |Writer { events, store, state, .. }, reply| {
                 let found = events.find(store, number, is_wanted).map_err(SubmitError::unreadable);
                 let (retention, next) = (state.settings().events_retention_seconds, state.events().next());
                 drop(reply.send(found.map(|found| (found, retention, next))));

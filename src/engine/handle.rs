@@ -3,7 +3,7 @@
 use super::refusals::Attempt;
 use super::request::{Caller, Reply};
 use super::timekeeping::stamp;
-use super::writer::{ASK_BYTES, Request, Writer};
+use super::writer::{Request, Writer};
 use super::{Digest, FilterView, Info, Inner, Metrics, SnapshotReport, Status, SubmitError};
 use crate::domain::{
     Applied, Command, IdempotencyKey, KeyName, Kind, Proposal, Reference, Refusal, Timestamp,
@@ -169,7 +169,7 @@ impl Engine {
     /// [`SubmitError`].
     pub async fn snapshot(&self) -> Result<SnapshotReport, SubmitError> {
         self.refuse_unless_ready()?;
-        self.ask(|writer, reply| writer.snapshots_asked.push((writer.state.applied(), reply))).await
+        self.ask(0, |writer, reply| writer.snapshots_asked.push((writer.state.applied(), reply))).await
     }
 
     /// Has a new snapshot shared with the other nodes soon, if this node shares any.
@@ -177,15 +177,17 @@ impl Engine {
         self.inner.share.notify_one();
     }
 
-    /// Has the writer serve a request between two commits, and waits for its answer. If the queue is full, it first waits for a place.
+    /// Has the writer serve a request between two commits, and waits for its answer. If the queue is full, it first waits for a place. The
+    /// next commit is smaller by `bytes`, which the request reads: clients that ask again at once must not hold up commits.
     pub(super) async fn ask<T: Send + 'static>(
         &self,
+        bytes: u64,
         serve: impl FnOnce(&mut Writer, Reply<T>) + Send + 'static,
     ) -> Result<T, SubmitError> {
         let (reply, answer) = oneshot::channel();
-        let request = Box::new(|writer: &mut Writer| {
+        let request = Box::new(move |writer: &mut Writer| {
             serve(writer, reply);
-            ASK_BYTES
+            bytes
         });
         self.requests.send(request).await.map_err(|_| SubmitError::Draining)?;
         answer.await.unwrap_or(Err(SubmitError::StorageFailed))

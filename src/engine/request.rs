@@ -115,6 +115,8 @@ pub(super) struct Proposed {
     pub(super) callers: BTreeMap<Ticket, Caller>,
     /// The next ticket. Tickets are never reused.
     next: u64,
+    /// All callers before this ticket have waited too long.
+    given_up: u64,
 }
 
 impl Proposed {
@@ -127,6 +129,15 @@ impl Proposed {
 
     /// The caller that has waited longest of those that still wait.
     pub(super) fn oldest(&self) -> Option<&Caller> {
-        self.callers.values().find(|caller| caller.reply.is_some())
+        self.callers.range(Ticket(self.given_up)..).next().map(|(_, caller)| caller)
+    }
+
+    /// Tells all callers that have waited since `before` that the outcome is unknown.
+    pub(super) fn give_up(&mut self, before: Instant) {
+        let waiting = self.callers.range_mut(Ticket(self.given_up)..);
+        for (ticket, caller) in waiting.take_while(|(_, caller)| caller.since <= before) {
+            caller.reply = None;
+            self.given_up = ticket.0 + 1;
+        }
     }
 }

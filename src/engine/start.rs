@@ -157,7 +157,7 @@ impl Engine {
         // Commands that arrive from here on are refused with `Draining`.
         self.inner.proceed(Status::Draining);
         // An error means that the writer has already ended.
-        let _ = self.ask(|writer, done| writer.ending = Some(done)).await;
+        let _ = self.ask(0, |writer, done| writer.ending.push(done)).await;
     }
 }
 
@@ -188,8 +188,7 @@ fn serve(inner: &Arc<Inner>, requests: &mpsc::WeakSender<Request>, inbox: mpsc::
     inner.store.store(None);
     let status = match ended {
         // Answered only now that the store is closed: the caller may open it again at once.
-        Ok(Ok(Some(done))) => return drop(done.send(Ok(()))),
-        Ok(Ok(None)) => return,
+        Ok(Ok(ending)) => return ending.into_iter().for_each(|done| drop(done.send(Ok(())))),
         Ok(Err(error)) => Status::Failed(error.to_string()),
         // The view is there once recovery is done.
         Err(panic) if inner.view.get().is_none() => Status::Failed(panic_reason(&inner.options, panic)),
@@ -274,7 +273,7 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
         advance_after: Instant::now(),
         is_disk_short: false,
         failed: false,
-        ending: None,
+        ending: Vec::new(),
     };
     writer.note_figures();
     writer.apply_committed();

@@ -28,9 +28,6 @@ pub(super) const BATCH_ENTRIES_MAX: usize = 4_096;
 /// The most bytes in one group commit, approximately. A single command may exceed it.
 pub(super) const BATCH_BYTES_MAX: u64 = 1 << 20;
 
-/// Any other request counts as much: clients that ask again as soon as they are answered must not hold up commits.
-pub(super) const ASK_BYTES: u64 = BATCH_BYTES_MAX / 8;
-
 /// What is freed before a command is judged again that the memory has no room for, in entries of a ledger.
 const FREED_IN_NEED: u64 = 65_536;
 
@@ -76,14 +73,14 @@ pub(super) struct Writer {
     pub(super) is_disk_short: bool,
     /// Storage has failed: nothing is written any more.
     pub(super) failed: bool,
-    /// The caller that has requested the end.
-    pub(super) ending: Option<Reply<()>>,
+    /// The callers that have requested the end.
+    pub(super) ending: Vec<Reply<()>>,
 }
 
 impl Writer {
-    /// Serves requests until a shutdown, or until no sender is left, and finishes the commands that were accepted. Returns the caller to
+    /// Serves requests until a shutdown, or until no sender is left, and finishes the commands that were accepted. Returns the callers to
     /// answer once the writer and all that it owned are dropped.
-    pub(super) fn run(mut self, mut requests: mpsc::Receiver<Request>, bell: &Bell) -> Option<Reply<()>> {
+    pub(super) fn run(mut self, mut requests: mpsc::Receiver<Request>, bell: &Bell) -> Vec<Reply<()>> {
         let mut go_on = Instant::now();
         while !requests.is_closed() || !requests.is_empty() || self.has_commands() {
             // A client that was just answered may send again at once, so what can wait does.
@@ -97,12 +94,12 @@ impl Writer {
             }
             self.time.keep_if_due(self.state.now());
             go_on = go_on.max(self.step_between_commits(quiet));
-            if self.ending.is_some() {
+            if !self.ending.is_empty() {
                 requests.close();
             }
         }
         self.finish();
-        self.ending.take()
+        self.ending
     }
 
     /// Whether a caller waits for the outcome of its command.
@@ -307,6 +304,7 @@ impl Writer {
             }
         }
         self.snapshotter.note_logged(bytes, &self.state);
+        self.advance_after = began;
         self.is_partly_applied = true;
         self.state.publish();
         self.inner.metrics.apply_seconds.observe(began.elapsed().as_secs_f64());
@@ -325,8 +323,7 @@ impl Writer {
     /// are applied all the same. Commands that were held back because of them are refused.
     fn give_up_overdue(&mut self) {
         let Some(before) = Instant::now().checked_sub(self.inner.options.commit_patience) else { return };
-        let overdue = self.proposed.callers.values_mut().take_while(|caller| caller.since <= before);
-        overdue.for_each(|caller| caller.reply = None);
+        self.proposed.give_up(before);
         while !self.proposed.callers.is_empty()
             && let Some((_, overdue)) = self.pending.pop_front_if(|(_, caller)| caller.since <= before)
         {
@@ -363,6 +360,7 @@ impl Writer {
         tracing::error!(%error, "storage failed: nothing is written any more");
         self.failed = true;
         self.snapshotter.abort();
+        self.snapshots_asked.clear();
         let why = error.to_string();
         let is_diverged = matches!(error, JournalError::Diverged { .. });
         if is_diverged && let Err(error) = self.store.note_diverged(&why) {

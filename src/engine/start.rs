@@ -215,7 +215,9 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
     let mut report = report_progress(inner);
     let mut is_filled = options.journal.is_shared() && is_unused(&options.path) && fill(inner, &mut report)?;
     let mut opened = open(options);
-    if let Err(RecoveryError::Journal(JournalError::Trimmed(why))) = &opened {
+    // Other nodes may trim the log again meanwhile.
+    for _ in 0..FILLS_MAX {
+        let Err(RecoveryError::Journal(JournalError::Trimmed(why))) = &opened else { break };
         tracing::warn!(why, "the log was trimmed: beginning with a snapshot that nodes share");
         is_filled = fill(inner, &mut report)?;
         opened = open(options);
@@ -339,6 +341,9 @@ fn commands_at_start(options: &EngineOptions, state: &State, at: Timestamp) -> V
     }));
     commands
 }
+
+/// How often a node fills its directory because the log was trimmed past it.
+const FILLS_MAX: usize = 5;
 
 /// Pause before shared snapshots are tried again.
 const PAUSE: Duration = Duration::from_millis(500);

@@ -77,7 +77,7 @@ fn of_backup(args: &Args) -> anyhow::Result<Findings> {
 /// Verifies a copy. `told` names the original in a message about it.
 fn findings(copy: Result<Store, StoreError>, told: impl Fn(&str) -> String) -> anyhow::Result<Findings> {
     let store = copy.map_err(|error| anyhow!(told(&error.to_string())))?;
-    let mut findings = verify(&Arc::new(store));
+    let mut findings = verify(&Arc::new(store)).map_err(|error| anyhow!(told(&error.to_string())))?;
     for line in findings.notes.iter_mut().chain(&mut findings.faults) {
         *line = told(line);
     }

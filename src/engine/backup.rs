@@ -104,7 +104,7 @@ fn begin(store: &Store, filter: Option<FilterId>) -> Result<Begun, StoreError> {
 }
 
 /// Reads the next parts; none after the last one.
-fn read_parts(rest: &mut ArchiveParts, store: &Store) -> Result<Vec<Vec<u8>>, StoreError> {
+pub(super) fn read_parts(rest: &mut ArchiveParts, store: &Store) -> Result<Vec<Vec<u8>>, StoreError> {
     let (mut parts, mut bytes) = (Vec::new(), 0);
     while bytes < PARTS_BYTES
         && let Some(part) = rest(store)?

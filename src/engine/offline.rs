@@ -7,7 +7,7 @@
 //! Another one marks an entry that can't be applied, then takes a snapshot after it. The log keeps the entry. Every replay that comes to it
 //! sees the mark, so the state and its hash are the same each time.
 
-use super::backup::archive;
+use super::backup::{archive, read_parts};
 use super::recovery::{RecoveryError, Result, recover};
 use super::restore::restore;
 use crate::domain::{ClockReading, Command, Outcome, Proposal, Seq, Timestamp};
@@ -122,7 +122,10 @@ pub fn restore_into_cluster(
     let store = Arc::new(Store::open(scratch, &options())?);
     let snapshot = snapshot_of(&store)?;
     let mut parts = archive(snapshot.clone());
-    shared.begin_log(&snapshot, &mut || Ok(parts(&store)?))?;
+    shared.begin_log(&snapshot, &mut || {
+        let bytes = read_parts(&mut parts, &store)?.concat();
+        Ok((!bytes.is_empty()).then_some(bytes))
+    })?;
     Ok(snapshot.seq)
 }
 

@@ -47,6 +47,13 @@ pub enum RecoveryError {
     Unappliable(Seq, String),
 }
 
+impl RecoveryError {
+    /// Whether nothing is damaged, and this build is too old.
+    pub(super) fn is_newer(&self) -> bool {
+        matches!(self, Self::Store(StoreError::Newer { .. }) | Self::Journal(JournalError::Newer(_)))
+    }
+}
+
 /// The result of opening, filling or recovering a directory.
 pub type Result<T, E = RecoveryError> = std::result::Result<T, E>;
 
@@ -94,6 +101,7 @@ pub fn recover(store: &Store, journal: &mut dyn Journal, report: &mut Report<'_>
                 break;
             }
             Err(error @ RecoveryError::Memory(..)) => return Err(error),
+            Err(error) if error.is_newer() => return Err(error),
             Err(error) => {
                 tracing::error!(seq = found.seq.0, %error, "a snapshot is damaged; trying the one before it");
                 why.get_or_insert(error);
@@ -119,12 +127,13 @@ pub fn recover(store: &Store, journal: &mut dyn Journal, report: &mut Report<'_>
 /// Builds the state from one snapshot, without the log after it.
 ///
 /// # Errors
-/// [`StoreError::Damaged`] if a part of it is missing, damaged or of a newer version; [`RecoveryError::Memory`].
+/// [`StoreError::Damaged`] if a part of it is missing or damaged; [`JournalError::Newer`]; [`RecoveryError::Memory`].
 pub fn load(store: &Store, manifest: &Manifest, report: &mut Report<'_>) -> Result<State> {
     let restored = State::restore(&manifest.meta, &mut StoredSections { store, manifest, begun: 0, report });
     restored.map_err(|error| match error {
         RestoreStateError::Load(error) | RestoreStateError::Tables(RestoreError::Load(error)) => error,
         RestoreStateError::Tables(RestoreError::Memory(refused)) => out_of_memory(store, refused),
+        RestoreStateError::Newer(found) => JournalError::newer(manifest.seq, found, FORMAT_VERSION).into(),
         damage => store.damaged(damage.to_string()).into(),
     })
 }

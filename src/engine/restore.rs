@@ -7,7 +7,7 @@ use crate::journal::{Durability, Journal, LocalJournal, LocalOptions};
 use crate::state::State;
 use crate::store::archive::{self, Piece};
 use crate::store::{Manifest, RestoreTarget, Store, StoreError, StoreOptions};
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -84,7 +84,14 @@ pub(super) fn write_archive(
     read(&mut |piece| {
         store.space.check()?;
         match piece {
-            Piece::Manifest(_) | Piece::End => {}
+            Piece::Manifest(mut found) => {
+                found.place.clone_from(&manifest.place);
+                if found != manifest {
+                    let replaced = io::Error::other("the archive was replaced meanwhile: restore again");
+                    return Err(StoreError::io(store.path(), "fill")(replaced));
+                }
+            }
+            Piece::End => {}
             Piece::Chunk { key, bytes } => writer.put_chunk(store, key, &bytes)?,
             Piece::Events(pack) => {
                 unsynced_bytes += pack.size().bytes;

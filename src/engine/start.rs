@@ -19,7 +19,7 @@ use crate::domain::{Command, Ending, Import, ImportState, Proposal, Seq, Setting
 use crate::journal::{self, Durability, JournalError, JournalOptions, NatsSnapshots, SharedSnapshot};
 use crate::state::{RestoreStateError, State, enabled_in};
 use crate::store::archive::Piece;
-use crate::store::{Manifest, Store, StoreError, StoreOptions, is_unused, panic_message};
+use crate::store::{Manifest, Store, StoreOptions, is_unused, panic_message};
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use std::any::Any;
@@ -360,35 +360,50 @@ fn open(options: &EngineOptions) -> Result<(Arc<Store>, journal::Opened)> {
 
 /// Fills the directory from the newest shared snapshot that can be used. What it held is given up, but not before such a snapshot was read to
 /// its end. Servers that were just started may fail for a while, and other nodes may share another snapshot, so it tries again until
-/// `nats.connect_timeout`. Returns whether there is any; a log that reaches back to its first message does without.
+/// `nats.connect_timeout`. Returns whether it is filled; a log that reaches back to its first message does without, and so the directory is
+/// empty then.
 fn fill(inner: &Inner, report: &mut Report<'_>) -> Result<bool> {
-    let Some(shared) = inner.options.journal.shared_snapshots()? else { return Ok(false) };
+    let EngineOptions { path, store, journal, .. } = &inner.options;
+    let Some(shared) = journal.shared_snapshots()? else { return Ok(false) };
     let until = Instant::now() + shared.options.connect_timeout;
-    loop {
+    let is_filled = loop {
         match fill_once(inner, &shared, report) {
-            Err(error) if !is_newer(&error) && Instant::now() < until => {}
-            filled => return filled,
+            Ok(is_filled) => break is_filled,
+            Err(error) if !error.is_newer() && Instant::now() < until => {}
+            Err(error) if error.is_newer() || !shared.is_log_whole().unwrap_or(false) => return Err(error),
+            Err(error) => {
+                tracing::warn!(%error, "reading the log from its first entry on");
+                break false;
+            }
         }
         report(Progress { phase: "waiting for a shared snapshot", done: 0, total: None });
         thread::sleep(PAUSE);
+    };
+    if is_unused(path) {
+        // It may hold a part of a snapshot.
+        Store::open_to_fill(path, store)?.seal()?;
     }
+    Ok(is_filled)
 }
 
-/// Tries the shared snapshots, the newest first.
+/// Tries the shared snapshots, the newest first. Returns whether there is any; it is an error if the log does not do without.
 fn fill_once(inner: &Inner, shared: &NatsSnapshots, report: &mut Report<'_>) -> Result<bool> {
-    let mut why = "there is none".to_owned();
-    for snapshot in shared.list()? {
-        match load(inner, shared, &snapshot, report) {
-            Err(error) if !is_newer(&error) => {
+    let (snapshots, mut why) = (shared.list()?, "there is none".to_owned());
+    for snapshot in &snapshots {
+        match load(inner, shared, snapshot, report) {
+            Err(error) if !error.is_newer() => {
                 tracing::error!(snapshot.name, %error, "can't use a shared snapshot");
                 why = error.to_string();
             }
             loaded => return loaded.map(|()| true),
         }
     }
-    match shared.is_log_whole()? {
+    match snapshots.is_empty() && shared.is_log_whole()? {
         true => Ok(false),
-        false => Err(JournalError::Trimmed(format!("no shared snapshot can be used: {why}")).into()),
+        false => Err(JournalError::Trimmed(format!(
+            "no shared snapshot can be used: {why}; have a running node share one with `POST /v1/snapshots`"
+        ))
+        .into()),
     }
 }
 
@@ -424,14 +439,6 @@ fn load(
     Ok(())
 }
 
-/// Whether nothing is damaged, and this build is too old.
-fn is_newer(error: &RecoveryError) -> bool {
-    matches!(
-        error,
-        RecoveryError::Store(StoreError::Newer { .. }) | RecoveryError::Journal(JournalError::Newer { .. })
-    )
-}
-
 /// Rejects a snapshot that this build can't load, or behind which there may be entries that it does not understand.
 ///
 /// # Errors
@@ -441,7 +448,7 @@ fn check_usable(shared: &SharedSnapshot, found: &Manifest, understands: u16) -> 
     match enabled_in(&found.meta) {
         Ok(version) if found.seq == at => JournalError::check_version(at, version, understands),
         Ok(_) => Err(JournalError::Damaged(format!("{} is of another position", shared.name))),
-        Err(RestoreStateError::Newer(version)) => Err(JournalError::Newer { at, version, understands }),
+        Err(RestoreStateError::Newer(version)) => Err(JournalError::newer(at, version, understands)),
         Err(error) => Err(JournalError::Damaged(error.to_string())),
     }
 }
@@ -487,7 +494,7 @@ mod tests {
         let mut newer = meta.clone();
         newer[0] = 77;
         let rejected = check(1, &newer, 2).unwrap_err();
-        assert!(matches!(rejected, JournalError::Newer { version: 77, .. }), "{rejected}");
+        assert!(matches!(&rejected, JournalError::Newer(why) if why.contains("version 77")), "{rejected}");
         for damaged in [check(1, &meta[..2], 2), check(2, &meta, 2)] {
             assert!(matches!(damaged, Err(JournalError::Damaged(_))), "{damaged:?}");
         }

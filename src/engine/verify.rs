@@ -2,7 +2,7 @@
 
 use super::applying::catch;
 use super::offline::local_log;
-use super::recovery::{Result, load, recover};
+use super::recovery::{RecoveryError, Result, load, recover};
 use crate::domain::{Event, Kind, Seq};
 use crate::journal::{Delivery, Journal, JournalError};
 use crate::state::State;
@@ -13,7 +13,10 @@ use std::task::{Context, Poll, Waker};
 
 /// Reads the whole log, every chunk of every snapshot and every event, and checks them against their checksums, each other and the
 /// acknowledged position. If nothing is wrong it rebuilds the state.
-pub fn verify(store: &Arc<Store>) -> Findings {
+///
+/// # Errors
+/// [`JournalError::Newer`]: a later version has to verify it.
+pub fn verify(store: &Arc<Store>) -> Result<Findings> {
     let mut findings = Findings::default();
     let log = check_log(store, &mut findings.notes);
     let first = findings.take(log).unwrap_or(Seq(0));
@@ -25,12 +28,16 @@ pub fn verify(store: &Arc<Store>) -> Findings {
         findings.notes.push(format!("log: entry {} is skipped, by `cuckood repair skip` at {at}", entry.0));
     }
     if findings.faults.is_empty() {
-        let rebuilt = catch(|| findings.take(rebuild(store)));
         let panicked = |panic| format!("{}: the state can't be rebuilt: {panic}", store.path().display());
-        let note = findings.take(rebuilt.map_err(panicked)).flatten();
+        let rebuilt = catch(|| rebuild(store, &mut findings.faults)).map_err(panicked);
+        let rebuilt = findings.take(rebuilt).transpose();
+        if rebuilt.as_ref().is_err_and(RecoveryError::is_newer) {
+            return rebuilt.map(|_| findings);
+        }
+        let note = findings.take(rebuilt).flatten();
         findings.notes.extend(note);
     }
-    findings
+    Ok(findings)
 }
 
 /// Reads the log. Returns its first position. A replicated one is its servers'.
@@ -78,11 +85,14 @@ fn check_events(store: &Store, findings: &mut Findings) -> Result<(), StoreError
     Ok(())
 }
 
-/// Builds the state from the newest snapshot, and the log after it if the directory has that. Returns a note.
-fn rebuild(store: &Arc<Store>) -> Result<String> {
+/// Builds the state from the newest snapshot, and the log after it if the directory has that. Returns a note. A snapshot that can't be loaded
+/// is a fault, even if the one before it and the log make up for it.
+fn rebuild(store: &Arc<Store>, faults: &mut Vec<String>) -> Result<String> {
     let (state, replayed) = match (local_log(store)?, store.manifests()?.first()) {
         (Some(mut log), _) => {
             let recovered = recover(store, &mut log, &mut |_| ())?;
+            let damaged = recovered.damaged.iter().map(|manifest| manifest.generation);
+            faults.extend(damaged.map(|number| format!("snapshot {number}: it can't be loaded")));
             (recovered.state, recovered.replayed)
         }
         (None, Some(newest)) => (load(store, newest, &mut |_| ())?, 0),

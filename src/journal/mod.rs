@@ -217,18 +217,9 @@ pub enum JournalError {
         /// The nodes that differ.
         others: String,
     },
-    /// An entry is of a version that this build does not understand.
-    #[error(
-        "from position {} on the log has entries of version {version}, and this build understands those up to {understands}: update this node", .at.0
-    )]
-    Newer {
-        /// The position that enables them.
-        at: Seq,
-        /// Their version.
-        version: u16,
-        /// What this build understands.
-        understands: u16,
-    },
+    /// A later version wrote an entry, a snapshot or its label, and nothing is damaged: this build is too old.
+    #[error("{0}")]
+    Newer(String),
 }
 
 impl From<StoreError> for JournalError {
@@ -238,6 +229,7 @@ impl From<StoreError> for JournalError {
                 JournalError::DiskFull(error.to_string())
             }
             StoreError::Damaged { .. } => JournalError::Damaged(error.to_string()),
+            StoreError::Newer { .. } => JournalError::Newer(error.to_string()),
             _ => JournalError::Failed(error.to_string()),
         }
     }
@@ -249,7 +241,15 @@ impl JournalError {
     /// # Errors
     /// [`JournalError::Newer`].
     pub(crate) fn check_version(at: Seq, version: u16, understands: u16) -> Result<(), JournalError> {
-        if version > understands { Err(JournalError::Newer { at, version, understands }) } else { Ok(()) }
+        if version > understands { Err(JournalError::newer(at, version, understands)) } else { Ok(()) }
+    }
+
+    /// The refusal of what follows a position at which a version is enabled that a build does not understand.
+    pub(crate) fn newer(Seq(at): Seq, version: u16, understands: u16) -> JournalError {
+        JournalError::Newer(format!(
+            "from position {at} on the log has entries of version {version}, and this build understands those up to {understands}: \
+             update this node"
+        ))
     }
 }
 

@@ -323,6 +323,25 @@ fn lost_archive_is_shared_again_while_a_wiped_node_waits() {
     assert_eq!(seen(&first.client(), steps), seen(&second.client(), steps));
 }
 
+/// A node was killed while it filled its directory, and the snapshot is damaged by now: it retries, then reads the log from its first entry.
+#[test]
+fn a_fill_that_was_broken_off_gives_way_to_a_whole_log() {
+    let nodes = Nodes::new();
+    let first = nodes.start("first", &[]);
+    create(&first.client());
+    wait_until("a shared snapshot", || first.metric("cuckood_cluster_snapshots_shared_total") == 1);
+    nodes.damage(0);
+    fs::create_dir(nodes.folder("second")).unwrap();
+    fs::write(nodes.folder("second").join("filling"), "").unwrap();
+    let second = nodes.start("second", &[("CUCKOOD__NATS__CONNECT_TIMEOUT", "2s")]);
+    for said in
+        ["POST /v1/snapshots", "waiting for a shared snapshot", "reading the log from its first entry"]
+    {
+        assert!(says(&second, said), "{said}");
+    }
+    assert_eq!(seen(&first.client(), 0), seen(&second.client(), 0));
+}
+
 /// An operator asks for a snapshot: it is shared, however young the last one is.
 #[test]
 fn requested_snapshot_is_shared() {

@@ -422,6 +422,47 @@ fn a_log_begins_behind_a_snapshot_and_only_once() {
     }
 }
 
+/// A node that starts early waits, and says what to do if the restore was broken off.
+#[test]
+fn log_that_a_restore_is_beginning_is_waited_for() {
+    let servers = Servers::start(1);
+    init_log(&of(&servers, "restore")).unwrap();
+    servers.speak(async |context| {
+        let mut config = context.get_stream(LOG).await.unwrap().cached_info().config.clone();
+        config.subjects = vec![format!("{LOG}.beginning")];
+        context.update_stream(config).await.unwrap();
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let store = Arc::new(Store::open(dir.path(), &options(Durability::Fsync)).unwrap());
+    let impatient = NatsOptions { connect_timeout: Duration::ZERO, ..of(&servers, "early") };
+    let Err(early) = NatsJournal::open(store, &impatient) else { panic!("it has the log") };
+    assert!(early.to_string().contains("remove the stream and repeat it"), "{early}");
+}
+
+/// They don't hold up what others share.
+#[test]
+fn damaged_label_or_description_is_ignored() {
+    let servers = Servers::start(1);
+    let mut node = Node::join(&servers, "node");
+    let taken = [node.take(3), node.take(3), node.take(3)];
+    let [first, second] = [0, 1].map(|number| node.share(&taken[number]).unwrap());
+    let spoil = |alter: &dyn Fn(&str) -> String| {
+        let subject = format!("$O.{LOG}-snapshots.M.{}", encoded(&second.name));
+        servers.speak(async |context| {
+            let stream = context.get_stream(format!("OBJ_{LOG}-snapshots")).await.unwrap();
+            let found = stream.get_last_raw_message_by_subject(&subject).await.unwrap();
+            let altered = alter(std::str::from_utf8(&found.payload).unwrap());
+            context.publish(subject.clone(), altered.into()).await.unwrap().await.unwrap();
+        });
+    };
+    spoil(&|info| info.replace("\"cuckood-snapshot\":\"", "\"cuckood-snapshot\":\"AAAA"));
+    assert_eq!(node.shared.list().unwrap(), std::slice::from_ref(&first));
+    spoil(&|_| "{".to_owned());
+    assert_eq!(node.shared.list().unwrap(), std::slice::from_ref(&first));
+    let third = node.share(&taken[2]).unwrap();
+    assert_eq!(node.shared.list().unwrap(), [third, first]);
+}
+
 /// Positions of different logs say nothing about each other.
 #[test]
 fn directories_of_different_logs_are_not_compared() {

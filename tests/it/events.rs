@@ -338,7 +338,7 @@ async fn damage_among_events_is_found() {
     let directory = tempfile::tempdir().unwrap();
     let last = directory_of_an_engine(directory.path()).await;
     let store = open(directory.path());
-    let sound = verify(&store);
+    let sound = verify(&store).unwrap();
     assert_eq!(sound.faults, [""; 0]);
     assert!(
         sound.notes.iter().any(|note| note.contains(&format!("events: {last}, numbers 1 to {last}"))),
@@ -358,22 +358,22 @@ async fn damage_among_events_is_found() {
         forged.push(final_pack.since, &event);
     }
     store.events().put(tree, &forged).unwrap();
-    assert_ne!(verify(&store).faults, [""; 0]);
+    assert_ne!(verify(&store).unwrap().faults, [""; 0]);
     store.events().put(tree, &final_pack).unwrap();
-    assert_eq!(verify(&store).faults, [""; 0]);
+    assert_eq!(verify(&store).unwrap().faults, [""; 0]);
 
     // A pack between two others is gone.
     store.events().remove_from(tree, first.last() + 1).unwrap();
     store.events().put(tree, &final_pack).unwrap();
     let gap = format!("events before event {} are missing", final_pack.first);
-    assert!(verify(&store).faults.contains(&gap), "{:?}", verify(&store));
+    assert!(verify(&store).unwrap().faults.contains(&gap), "{:?}", verify(&store).unwrap());
 
     // The last pack is gone.
     store.events().remove_from(tree, final_pack.first).unwrap();
     let refused = recover(&store, &mut open_journal(&store).unwrap(), &mut |_| ());
     let Err(RecoveryError::Store(StoreError::Damaged { what, command, .. })) = refused else { panic!() };
     assert!(what.contains(&format!("event {last} is missing")) && command.contains("verify"), "{what}");
-    assert_ne!(verify(&store).faults, [""; 0]);
+    assert_ne!(verify(&store).unwrap().faults, [""; 0]);
 }
 
 /// A backup has the events, and its restore is one. Numbers leap, so that none means two things.
@@ -393,7 +393,7 @@ async fn a_backup_has_the_events_and_a_restore_is_one() {
     let restored = directory.path().join("restored");
     restore(&file, &restored, &options(Durability::Fsync), CLOCK, |archive| archive).unwrap();
     let store = open(&restored);
-    assert_eq!(verify(&store).faults, [""; 0]);
+    assert_eq!(verify(&store).unwrap().faults, [""; 0]);
     let mut journal = open_journal(&store).unwrap();
     let recovered = recover(&store, &mut journal, &mut |_| ()).unwrap();
     let after = numbers_and_bytes(&store, &recovered.events);

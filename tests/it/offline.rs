@@ -3,11 +3,16 @@
 use crate::store_support::{CLOCK, append, open, open_journal, options, proposal};
 use cuckood::domain::{Seq, Timestamp};
 use cuckood::engine::event_log::EventLog;
-use cuckood::engine::recovery::{load, recover};
-use cuckood::engine::{RunningSnapshot, archive_directory, positions, restore};
-use cuckood::journal::Durability;
+use cuckood::engine::recovery::{RecoveryError, load, recover};
+use cuckood::engine::{RunningSnapshot, archive_directory, positions, restore, verify};
+use cuckood::journal::{Durability, JournalError};
 use cuckood::state::State;
+use cuckood::store::Store;
+use std::fs::{File, rename};
 use std::path::Path;
+
+/// A head of a known version, and nothing else.
+const NO_HEAD: &[u8] = &[1];
 
 /// A directory whose log has ten entries before its snapshot, and ten after it.
 fn prepare(dir: &Path) {
@@ -30,7 +35,7 @@ fn backup_of_directory_covers_log_and_removes_damaged_snapshot() {
     prepare(&data);
     let store = open(&data);
     let damaged = store.begin_snapshot(Seq(15)).unwrap();
-    let damaged = damaged.finish(&store, Timestamp(2), b"no head of a state".to_vec()).unwrap();
+    let damaged = damaged.finish(&store, Timestamp(2), NO_HEAD.to_vec()).unwrap();
     drop(store);
 
     let mut archive = Vec::new();
@@ -54,6 +59,57 @@ fn backup_of_directory_covers_log_and_removes_damaged_snapshot() {
     assert_eq!(copy.hash(), kept.hash());
     let recovered = recover(&store, &mut open_journal(&store).unwrap(), &mut |_| ()).unwrap();
     assert_eq!(recovered.state.applied(), last);
+}
+
+/// The log makes up for it, until the snapshot before it goes.
+#[test]
+fn verify_finds_snapshot_that_cannot_be_loaded() {
+    let directory = tempfile::tempdir().unwrap();
+    prepare(directory.path());
+    let store = open(directory.path());
+    let damaged = store.begin_snapshot(Seq(15)).unwrap();
+    let damaged = damaged.finish(&store, Timestamp(2), NO_HEAD.to_vec()).unwrap();
+    let fault = format!("snapshot {}: it can't be loaded", damaged.generation);
+    assert_eq!(verify(&store).unwrap().faults, [fault]);
+}
+
+/// After a newer program has run there: nothing is damaged, and no older snapshot takes its place.
+#[test]
+fn snapshot_of_newer_version_is_no_damage() {
+    let directory = tempfile::tempdir().unwrap();
+    prepare(directory.path());
+    let store = open(directory.path());
+    store.begin_snapshot(Seq(20)).unwrap().finish(&store, Timestamp(2), vec![77]).unwrap();
+    let before = store.manifests().unwrap();
+    let recovered = recover(&store, &mut open_journal(&store).unwrap(), &mut |_| ());
+    for refused in [recovered.err(), verify(&store).err()] {
+        let Some(RecoveryError::Journal(JournalError::Newer(why))) = refused else { panic!("{refused:?}") };
+        assert!(why.contains("version 77") && why.contains("update this node"), "{why}");
+    }
+    assert_eq!(store.manifests().unwrap(), before);
+}
+
+#[test]
+fn archive_that_is_replaced_while_it_is_restored_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let [data, file, next, restored] =
+        ["data", "backup", "next", "restored"].map(|name| directory.path().join(name));
+    prepare(&data);
+    archive_directory(&data, &mut File::create(&file).unwrap()).unwrap();
+    {
+        let mut journal = open_journal(&open(&data)).unwrap();
+        append(&mut journal, vec![proposal(20, 1)]).unwrap();
+    }
+    archive_directory(&data, &mut File::create(&next).unwrap()).unwrap();
+    let replace = |archive| {
+        // The first pass has opened it already.
+        let _ = rename(&next, &file);
+        archive
+    };
+    let refused = restore(&file, &restored, &options(Durability::Fsync), CLOCK, replace).unwrap_err();
+    assert!(refused.to_string().contains("restore again"), "{refused}");
+    let unserved = Store::open(&restored, &options(Durability::Fsync)).err().unwrap();
+    assert!(unserved.to_string().contains("a restore into it was interrupted"), "{unserved}");
 }
 
 /// Each has a log of its own.

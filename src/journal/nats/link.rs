@@ -222,6 +222,11 @@ async fn attempt(options: &NatsOptions, may_create: bool) -> Result<Link, Journa
     let began = Instant::now();
     let info = stream.get_info().await.map_err(retry)?;
     let round_trip = began.elapsed();
+    if info.config.subjects == [beginning(options)] {
+        return Err(retry(
+            "a restore is beginning this log; if it broke off, remove the stream and repeat it",
+        ));
+    }
     check_stream(&info.config, options).map_err(JournalError::Unusable)?;
     let (server, replicas) = (client.server_info(), info.config.num_replicas);
     tracing::info!(
@@ -363,6 +368,11 @@ pub(super) fn wanted_stream(options: &NatsOptions) -> stream::Config {
         .into(),
         ..stream::Config::default()
     }
+}
+
+/// The subject that a stream has while a restore begins its log.
+pub(super) fn beginning(options: &NatsOptions) -> String {
+    format!("{}.beginning", options.stream)
 }
 
 /// Checks that the stream is of this cluster and retains what is acknowledged.

@@ -4,11 +4,13 @@
 //! after it has read the archive back, by compare-and-set: not to an archive that another node has removed. So nodes that upload at the same
 //! time do no harm. The two newest snapshots of a log are kept, and the log after the older of them.
 
-use super::link::{connect_beside, create_stream, ensure_bucket, find_stream, log_id, wanted_stream};
+use super::link::{
+    beginning, connect_beside, create_stream, ensure_bucket, find_stream, log_id, wanted_stream,
+};
 use super::options::NatsOptions;
 use super::order::{LogId, Place, decode, encode, note_log};
 use crate::domain::{Seq, Timestamp};
-use crate::frame::Format;
+use crate::frame::{Format, FrameError};
 use crate::journal::{JournalError, random};
 use crate::store::archive::{self, Piece};
 use crate::store::{Manifest, Store, StoreError, VALUE_BYTES_MAX};
@@ -87,15 +89,22 @@ fn name_prefix(log: LogId) -> String {
     format!("{:032x}-", log.0)
 }
 
-/// The snapshots of a log among these archives, newest first.
+/// The snapshots of a log among these archives, newest first. A damaged label is none.
 fn snapshots(log: LogId, described: &[ObjectInfo]) -> Result<Vec<SharedSnapshot>, JournalError> {
-    let of_log = described.iter().filter(|info| info.name.starts_with(&name_prefix(log)) && !info.deleted);
-    let labelled = of_log.filter_map(|info| Some((info, info.metadata.get(LABEL_KEY)?)));
-    let found = labelled.map(|(info, label)| {
-        let label = BASE64_URL_SAFE.decode(label).unwrap_or_default();
-        LABEL.unpack(&label).map_err(|error| damaged(&info.name, format!("has a bad label: {error}")))
-    });
-    let mut found = found.collect::<Result<Vec<SharedSnapshot>, _>>()?;
+    let mut found: Vec<SharedSnapshot> = Vec::new();
+    for info in described.iter().filter(|info| info.name.starts_with(&name_prefix(log)) && !info.deleted) {
+        let Some(label) = info.metadata.get(LABEL_KEY) else { continue };
+        match LABEL.unpack(&BASE64_URL_SAFE.decode(label).unwrap_or_default()) {
+            Ok(snapshot) => found.push(snapshot),
+            Err(error @ FrameError::Newer(_)) => {
+                return Err(JournalError::Newer(format!(
+                    "the label of {}: {error}: update this node",
+                    info.name
+                )));
+            }
+            Err(error) => tracing::warn!(info.name, %error, "ignoring a damaged label"),
+        }
+    }
     found.sort_unstable_by(|one, other| other.name.cmp(&one.name));
     Ok(found)
 }
@@ -151,7 +160,7 @@ impl NatsSnapshots {
     /// The snapshots that are shared, newest first; usually two.
     ///
     /// # Errors
-    /// [`JournalError::Damaged`] if a label can't be read.
+    /// [`JournalError::Newer`] if a later version has shared one; [`JournalError::Failed`].
     pub fn list(&self) -> Result<Vec<SharedSnapshot>, JournalError> {
         let Some((_, log)) = self.find_stream()? else { return Ok(Vec::new()) };
         snapshots(log, &self.runtime.block_on(self.described())?)
@@ -161,7 +170,7 @@ impl NatsSnapshots {
     /// them before that.
     ///
     /// # Errors
-    /// As [`archive::read`]; [`JournalError::Failed`].
+    /// As [`archive::read`], but [`JournalError::Damaged`] for what that finds damaged; [`JournalError::Failed`].
     pub fn read<E: From<StoreError> + From<JournalError>>(
         &self,
         snapshot: &SharedSnapshot,
@@ -173,7 +182,12 @@ impl NatsSnapshots {
         })?;
         let download = Download { runtime: self.runtime.handle().clone(), object };
         let from = BufReader::with_capacity(BUFFER_BYTES, download);
-        Ok(archive::read(Path::new(&snapshot.name), from, sink)?)
+        archive::read(Path::new(&snapshot.name), from, sink).map_err(|error| match error {
+            StoreError::Damaged { path, what, .. } if path == Path::new(&snapshot.name) => {
+                damaged(&snapshot.name, format!("is damaged: {what}")).into()
+            }
+            error => error.into(),
+        })
     }
 
     /// Notes in a directory into which a snapshot is loaded to which log it belongs.
@@ -212,10 +226,15 @@ impl NatsSnapshots {
         Ok(all.into_iter().map(|(subject, _)| subject).collect())
     }
 
-    /// The description under a subject and the stream's number of it, if there is one.
+    /// The description under a subject and the stream's number of it, if there is one that can be read.
     async fn find(&self, subject: &str) -> Result<Option<(u64, ObjectInfo)>, JournalError> {
         match self.stream.get_last_raw_message_by_subject(subject).await {
-            Ok(found) => Ok(Some((found.sequence, serde_json::from_slice(&found.payload).map_err(failed)?))),
+            Ok(found) => {
+                let info = serde_json::from_slice(&found.payload);
+                let info =
+                    info.inspect_err(|error| tracing::warn!(subject, %error, "ignoring a bad description"));
+                Ok(info.ok().map(|info| (found.sequence, info)))
+            }
             Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
             Err(error) => Err(failed(error)),
         }
@@ -349,6 +368,10 @@ impl NatsSnapshots {
         if uploaded.is_err()
             && let Ok(Some((_, info))) = runtime.block_on(self.find(&self.description_of(&name)))
         {
+            // The label may be there although its acknowledgement was lost.
+            if let Some(shared) = snapshots(log, std::slice::from_ref(&info))?.pop() {
+                return Ok(shared);
+            }
             // If this fails too, the next node that shares a snapshot does it.
             let _ = runtime.block_on(self.remove(&info));
         }
@@ -385,7 +408,7 @@ impl NatsSnapshots {
         let place = encode(log, &Place::after_snapshot(1, taken.seq));
         let snapshot = self.upload(&Manifest { place, ..taken.clone() }, parts)?;
         // Nodes reject the stream until it has its subject. From then on they need the snapshot to begin: its first message is gone.
-        let beginning = format!("{}.beginning", options.stream);
+        let beginning = beginning(options);
         let subjects = std::mem::replace(&mut wanted.subjects, vec![beginning.clone()]);
         runtime.block_on(async {
             let (stream, found) = create_stream(context, options, wanted.clone()).await?;
@@ -432,9 +455,14 @@ mod tests {
         all[3].metadata.clear();
         all.push(described(&format!("{}{:020}-x", name_prefix(LogId(8)), 12), Vec::new()));
         assert_eq!(snapshots(LogId(7), &all).unwrap(), [snapshot(9), snapshot(4)]);
+        // A damaged label must not hold up everything.
+        for label in [Vec::new(), LABEL.pack(&"something else")] {
+            all.push(described(&snapshot(10).name, label));
+        }
+        assert_eq!(snapshots(LogId(7), &all).unwrap(), [snapshot(9), snapshot(4)]);
         let newer = Format { version: 2, ..LABEL }.pack(&snapshot(12));
         all.push(described(&snapshot(12).name, newer));
-        let rejected = snapshots(LogId(7), &all).unwrap_err().to_string();
-        assert!(rejected.contains("version is 2"), "{rejected}");
+        let rejected = snapshots(LogId(7), &all).unwrap_err();
+        assert!(matches!(&rejected, JournalError::Newer(why) if why.contains("version is 2")), "{rejected}");
     }
 }

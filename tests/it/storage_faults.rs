@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 /// Lets a number of writing operations pass, fails the next one, and lets the others pass again.
-struct Faulty {
-    under: Box<dyn Backing>,
-    left: Arc<AtomicI64>,
-    takes_effect: bool,
+pub struct Faulty {
+    pub under: Box<dyn Backing>,
+    pub left: Arc<AtomicI64>,
+    pub takes_effect: bool,
 }
 
 impl Faulty {
@@ -185,6 +185,23 @@ fn every_write_that_fails_without_effect() {
 #[test]
 fn every_write_that_fails_after_its_effect() {
     fail_each(true);
+}
+
+/// So a directory on a full disk can be served to readers.
+#[test]
+fn synced_log_opens_without_any_write() {
+    let dir = tempfile::tempdir().unwrap();
+    {
+        let mut journal = open_journal(&open(dir.path())).unwrap();
+        append(&mut journal, vec![proposal(1, 1)]).unwrap();
+    }
+    let left = Arc::new(AtomicI64::new(i64::MAX));
+    let under =
+        |under| -> Box<dyn Backing> { Box::new(Faulty { under, left: left.clone(), takes_effect: false }) };
+    let store = Arc::new(Store::open_over(dir.path(), &options(Durability::Fsync), under).unwrap());
+    left.store(0, Relaxed);
+    let mut journal = open_journal(&store).unwrap();
+    assert_eq!((entries(&mut journal, 0).unwrap().len(), left.load(Relaxed)), (1, 0));
 }
 
 #[test]

@@ -73,6 +73,11 @@ impl AcknowledgedRecord {
         self.newest.last
     }
 
+    /// The last position that was synced.
+    pub(super) fn synced(&self) -> Link {
+        self.newest.synced
+    }
+
     /// Records what is about to be acknowledged, and whether it has been synced.
     pub(super) fn note(&mut self, store: &Store, last: Link, is_synced: bool) -> Result<(), StoreError> {
         let synced = if is_synced { last } else { self.newest.synced };

@@ -79,16 +79,13 @@ pub(super) fn first_link(store: &Store) -> Link {
     Link { seq: Seq(0), checksum: xxh3_128(store.identity()) }
 }
 
-/// What precedes a segment; the checksum is not known.
-fn before(segment: Seq) -> Link {
-    Link { seq: Seq(segment.0.saturating_sub(1)), checksum: 0 }
-}
-
 /// The log of a store.
 pub(super) struct Log {
     store: Arc<Store>,
     /// The first positions of all segments, in order.
     segments: Vec<Seq>,
+    /// What precedes its first entry.
+    base: Link,
     /// Its end, where the next commit goes.
     end: Link,
     /// How full the last segment is.
@@ -108,13 +105,11 @@ impl Log {
     pub(super) fn open(store: Arc<Store>, acknowledged: Link) -> Result<Log, StoreError> {
         let mut bytes = Vec::new();
         store.run(store.backing().read(META_TREE, LOG_BASE_KEY, &mut bytes))?;
-        let end: Link = decode(&bytes).ok_or_else(|| store.damaged("tree meta: log-base is missing"))?;
+        let base: Link = decode(&bytes).ok_or_else(|| store.damaged("tree meta: log-base is missing"))?;
         let segments = segments(&store);
-        let mut log = Log { store, segments, end, filled: 0, read_to: None, removal: None };
+        let mut log = Log { store, segments, base, end: base, filled: 0, read_to: None, removal: None };
         let from = log.find(acknowledged.seq).unwrap_or(0);
-        if let Some(first) = log.segments.get(from).filter(|first| **first != end.seq.next()) {
-            log.end = before(*first);
-        }
+        log.end = log.segments.get(from).map_or(base, |first| log.before(*first));
         for index in from..log.segments.len() {
             let (segment, mut end, mut filled) = (log.segments[index], log.end, 0);
             let walked = log.walk(segment, &mut end, |commit| {
@@ -158,8 +153,17 @@ impl Log {
         self.store.write(&tree, changes)
     }
 
+    /// What precedes a segment. The checksum is only known of the log's beginning.
+    fn before(&self, segment: Seq) -> Link {
+        let unknown = Link { seq: Seq(segment.0.saturating_sub(1)), checksum: 0 };
+        if unknown.seq == self.base.seq { self.base } else { unknown }
+    }
+
     /// Passes the commits of a segment after `at` to `visit`, oldest first, until that returns `false`. Moves `at` along. The inner result
-    /// is the last one of `visit`, or what is wrong with the commit after `at`.
+    /// is the last one of `visit`, or which part of the commit after `at` is missing: a crash may have caused that.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] if anything else is wrong with that commit.
     fn walk(
         &self,
         segment: Seq,
@@ -168,10 +172,13 @@ impl Log {
     ) -> Result<Result<bool, String>, StoreError> {
         let (tree, from) = (tree(segment), part_key(at.seq.next().0, 0));
         let (mut checksum, mut bytes, mut part, mut walked) = (at.checksum, Vec::new(), 0, Ok(true));
+        let mut is_missing = false;
         let mut step = |key: &[u8], value: &[u8]| {
             let (first, opened) = (at.seq.next(), FORMAT.open(value).map_err(|error| error.to_string())?);
             let (frame, length) = opened.ok_or("it is too short")?;
-            if part_of_key(key) != Some((first.0, part)) || length != value.len() {
+            let found = part_of_key(key).filter(|_| length == value.len()).ok_or("its length is wrong")?;
+            if found != (first.0, part) {
+                is_missing = found > (first.0, part);
                 return Err(format!("a gap, part {part} is missing"));
             }
             if checksum != 0 && checksum != frame.before {
@@ -196,9 +203,10 @@ impl Log {
         });
         self.store.run(scanned)?;
         if part > 0 && walked == Ok(true) {
-            walked = Err("it ends inside the commit".to_owned());
+            (is_missing, walked) = (true, Err("it ends inside the commit".to_owned()));
         }
-        Ok(walked.map_err(|why| format!("tree {tree}, position {}: {why}", at.seq.next().0)))
+        let walked = walked.map_err(|why| format!("tree {tree}, position {}: {why}", at.seq.next().0));
+        if is_missing { Ok(walked) } else { walked.map(Ok).map_err(|why| self.store.damaged(why)) }
     }
 
     /// The segment that a position belongs to.
@@ -256,7 +264,7 @@ impl Log {
             let what = format!("the log begins at position {first}, but position {needed} is needed");
             return Err(self.store.damaged(what));
         };
-        let (end, mut at) = (self.end, known.unwrap_or(before(self.segments[from])));
+        let (end, mut at) = (self.end, known.unwrap_or(self.before(self.segments[from])));
         let (mut entries, mut bytes, mut goes_on) = (Vec::new(), 0, true);
         for &segment in &self.segments[from..] {
             let walked = self.walk(segment, &mut at, |commit| {
@@ -358,6 +366,40 @@ mod tests {
         }
         remove(&store, 1, 2, 0);
         assert!(matches!(Log::open(store, acknowledged), Err(StoreError::Damaged { .. })));
+    }
+
+    /// A crash can't have caused that.
+    #[test]
+    fn damaged_last_commit_is_never_dropped() {
+        for changed in [0, 4, 12, 30] {
+            let dir = tempfile::tempdir().unwrap();
+            let store = store(&dir);
+            let mut log = Log::open(store.clone(), first_link(&store)).unwrap();
+            append(&mut log, 1);
+            let acknowledged = log.end();
+            append(&mut log, 1);
+            let (key, mut value) = (part_key(2, 0).to_vec(), Vec::new());
+            assert!(store.backing().read(&tree(Seq(1)), &key, &mut value).unwrap());
+            value[changed] ^= 1;
+            store.write(&tree(Seq(1)), vec![Change::Put(key, value)]).unwrap();
+            let opened = Log::open(store, acknowledged);
+            assert!(matches!(opened, Err(StoreError::Damaged { .. })), "{changed}");
+        }
+    }
+
+    #[test]
+    fn log_with_another_beginning_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(&dir);
+        let mut log = Log::open(store.clone(), first_link(&store)).unwrap();
+        append(&mut log, 30_000);
+        append(&mut log, 1);
+        let acknowledged = log.end();
+        let base = Link { checksum: 7, ..first_link(&store) };
+        store.write(META_TREE, vec![Change::Put(LOG_BASE_KEY.to_vec(), encode(&base))]).unwrap();
+        let mut log = Log::open(store, acknowledged).unwrap();
+        assert_eq!(positions(&mut log, 30_000), [30_001]);
+        assert!(matches!(log.read(Seq(0)), Err(StoreError::Damaged { .. })));
     }
 
     /// Otherwise nothing would tell any more where the log ends.

@@ -24,7 +24,7 @@ const ENTRY_BYTES: usize = 64;
 pub struct LocalOptions {
     /// What an acknowledged write survives.
     pub durability: Durability,
-    /// Bytes of log after which a new segment begins; each value counts as half a kilobyte more. Segments are dropped as a whole.
+    /// Bytes of log after which a new segment begins; each commit counts as half a kilobyte more. Segments are dropped as a whole.
     pub segment_bytes: u64,
 }
 
@@ -63,8 +63,8 @@ pub(super) fn has_log(store: &Store) -> bool {
 }
 
 impl LocalJournal {
-    /// Opens the log, finds its end and syncs it: readers will see all of it, and no crash may take it back. A new directory counts as used
-    /// from here on.
+    /// Opens the log, finds its end and syncs it unless it was: readers will see all of it, and no crash may take it back. A new directory
+    /// counts as used from here on.
     ///
     /// # Errors
     /// [`StoreError::Damaged`] if something acknowledged is missing.
@@ -74,8 +74,10 @@ impl LocalJournal {
         let (committed, flush_at, is_current, barrier) = (Vec::new(), None, false, None);
         let mut journal =
             LocalJournal { store, options, log, acknowledged, committed, flush_at, is_current, barrier };
-        journal.acknowledge(true)?;
-        journal.store.sync_record()?;
+        if journal.store.is_new() || journal.log.end() != journal.acknowledged.synced() {
+            journal.acknowledge(true)?;
+            journal.store.sync_record()?;
+        }
         journal.store.begin_use()?;
         Ok(journal)
     }

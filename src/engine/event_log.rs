@@ -126,8 +126,10 @@ impl EventLog {
         if event.number <= last {
             return Ok(());
         }
-        let is_covered = self.trees.last().is_some_and(|tree| tree.covers(event.at));
-        if event.number > last + 1 || !is_covered {
+        if event.number > last + 1 {
+            // A pack can't have both.
+            self.seal(store)?;
+        } else if !self.is_covered(event.at) {
             stored = self.seal(store);
         }
         if self.tail.is_empty() {
@@ -191,29 +193,38 @@ impl EventLog {
     /// Begins a tree for the tail, whose events are from these times, if the last one is full or must not have it.
     fn choose_tree(&mut self, store: &Store, since: Timestamp, last: Timestamp) -> Result<(), StoreError> {
         let bytes = self.sealed.bytes;
-        let fits = |tree: &EventTree| {
-            tree.covers(since) && tree.covers(last) && bytes - tree.before.bytes < TREE_BYTES
-        };
-        if self.trees.last().is_some_and(fits) { Ok(()) } else { self.begin_tree(store, since, last) }
+        let has_room = self.trees.last().is_some_and(|tree| bytes - tree.before.bytes < TREE_BYTES);
+        let fits = has_room && self.is_covered(since) && self.is_covered(last);
+        if fits { Ok(()) } else { self.begin_tree(store, since, last) }
+    }
+
+    /// Whether the last tree may have events of this time, also by the retention as it is now.
+    fn is_covered(&self, at: Timestamp) -> bool {
+        let is_recent = |tree: &EventTree| at < tree.since.plus_seconds(self.tree_seconds());
+        self.trees.last().is_some_and(|tree| tree.covers(at) && is_recent(tree))
+    }
+
+    /// How much time a tree covers, in seconds.
+    fn tree_seconds(&self) -> u64 {
+        (self.retention_seconds / TREES_IN_RETENTION).max(TREE_SECONDS_MIN)
     }
 
     /// Begins a tree, in the place of an unused one. It is stored at once, before its first pack: a store without any tree would look damaged
     /// once the older ones have gone.
     fn begin_tree(&mut self, store: &Store, since: Timestamp, last: Timestamp) -> Result<(), StoreError> {
-        let seconds = (self.retention_seconds / TREES_IN_RETENTION).max(TREE_SECONDS_MIN);
         let (first, before) = (self.tail.previous + 1, self.sealed);
-        let tree = EventTree { first, since, until: last.plus_seconds(seconds), before };
+        let tree = EventTree { first, since, until: last.plus_seconds(self.tree_seconds()), before };
         let unused = self.trees.pop_if(|tree| tree.before == before);
         self.trees.push(tree);
         store.events().begin_tree(tree)?;
         unused.map_or(Ok(()), |unused| store.events().drop_tree(unused))
     }
 
-    /// Stores the tail, and begins the next pack.
+    /// Stores the tail, and begins the next pack. A tail that can't be stored stays, and grows, for the readers.
     fn seal(&mut self, store: &Store) -> Result<(), StoreError> {
-        let saved = self.save(store);
+        self.save(store)?;
         self.begin_pack();
-        saved
+        Ok(())
     }
 
     fn begin_pack(&mut self) {
@@ -304,18 +315,19 @@ impl EventLog {
         Ok(())
     }
 
-    fn is_over(&self, tree: &EventTree, now: Timestamp) -> bool {
-        self.retention_seconds == 0 || tree.until.plus_seconds(self.retention_seconds) <= now
+    fn is_over(&self, at: Timestamp, now: Timestamp) -> bool {
+        self.retention_seconds == 0 || at.plus_seconds(self.retention_seconds) <= now
     }
 
-    /// Whether any tree is over. A clock that was ahead may have made earlier ones look young.
+    /// Whether the first tree is over, by its own time or by that of a later one: a clock that was ahead may have made it look young.
     fn is_any_over(&self, now: Timestamp) -> bool {
-        self.trees.iter().any(|tree| self.is_over(tree, now))
+        let ends = self.trees.first().map(|tree| tree.until).into_iter();
+        ends.chain(self.trees.iter().skip(1).map(|tree| tree.since)).any(|at| self.is_over(at, now))
     }
 
     /// Whether all events are over, those of the last tree included.
     fn is_all_old(&self, now: Timestamp) -> bool {
-        self.trees.last().is_some_and(|last| last.before != self.made() && self.is_over(last, now))
+        self.trees.last().is_some_and(|last| last.before != self.made() && self.is_over(last.until, now))
     }
 
     /// Whether the oldest tree can go.

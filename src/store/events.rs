@@ -213,7 +213,8 @@ impl EventStore<'_> {
     /// few times less.
     pub fn put(&self, tree: EventTree, pack: &EventPack) -> Result<(), StoreError> {
         let key = directory::number_key(pack.first).to_vec();
-        self.0.write(&tree.name(), vec![Change::Put(key, pack.encode())])
+        // If storage has failed, a pack may have become longer than a value.
+        self.0.change(|backing| backing.write(&tree.name(), vec![Change::Put(key, pack.encode())]))
     }
 
     /// The pack that has the event of this number, or else the first one after it. `trees` are all trees, in order.

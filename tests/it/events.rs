@@ -2,11 +2,12 @@
 //! and through HTTP in `contract`.
 
 use crate::memory_log::MemoryLog;
+use crate::storage_faults::Faulty;
 use crate::store_support::{CLOCK, append, open, open_journal, options};
 use cuckood::clock::{Clock, ClockLimits};
 use cuckood::domain::{
     ClockReading, Command, Digests, Entry, Event, FilterId, Happened, KeyName, Kind, Name, Proposal,
-    RedemptionId, Reference, Sizing, Spec, Status, Target, Timestamp, Window,
+    RedemptionId, Reference, Settings, Sizing, Spec, Status, Target, Timestamp, Window,
 };
 use cuckood::engine::RunningSnapshot;
 use cuckood::engine::event_log::{EventLog, EventsFound};
@@ -17,10 +18,12 @@ use cuckood::engine::{
 use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
 use cuckood::journal::Durability;
 use cuckood::state::State;
+use cuckood::store::backing::Backing;
 use cuckood::store::{EventPack, Manifest, Store, StoreError};
 use proptest::prelude::*;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::Duration;
 
 const DAY: u64 = 86_400;
@@ -234,6 +237,54 @@ proptest! {
         life.restart(0);
         life.check(false);
     }
+}
+
+/// A start makes them again.
+#[test]
+fn events_stay_readable_after_failed_write() {
+    let mut life = Life::new();
+    life.redeem(10);
+    life.snapshot();
+    life.store = None;
+    let left = Arc::new(AtomicI64::new(i64::MAX));
+    let under =
+        |under| -> Box<dyn Backing> { Box::new(Faulty { under, left: left.clone(), takes_effect: false }) };
+    let store = Store::open_over(life.directory.path(), &options(Durability::Fsync), under).unwrap();
+    life.events = EventLog::open(&store, &life.state).unwrap();
+    life.store = Some(Arc::new(store));
+    left.store(0, Relaxed);
+    // Several times as many as fit into a pack.
+    let mut stored = Ok(());
+    for number in 10..2_000 {
+        let entry = Entry {
+            seq: life.state.applied().next(),
+            proposal: Proposal::new(Timestamp(life.at), redeem(number)),
+        };
+        life.log.push(entry.clone());
+        life.state.apply(entry);
+        let fresh = life.state.events().fresh().iter();
+        life.told.extend(fresh.map(|event| (event.number, event.at, event.bytes.to_vec())));
+        stored = stored.and(life.events.take(&life.store(), &mut life.state));
+    }
+    assert!(matches!(stored, Err(StoreError::Failed { .. })), "{stored:?}");
+    life.check(false);
+    life.restart(0);
+    life.check(false);
+}
+
+/// The tree that was begun under the longer one gets no more events, and goes by the time of those that follow.
+#[test]
+fn shorter_retention_holds_for_current_tree() {
+    let mut life = Life::new();
+    life.redeem(3);
+    life.submit(Command::Configure(Settings { events_retention_seconds: 3_600, ..Settings::default() }));
+    for _ in 0..60 {
+        life.at += 120_000;
+        life.redeem(1);
+        life.clean();
+        life.check(true);
+    }
+    assert!(life.stored().len() < 40, "{}", life.stored().len());
 }
 
 /// All are over: they go, and numbers go on, also when the process dies in between.

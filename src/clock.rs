@@ -177,8 +177,8 @@ impl Clock {
         if !anchor.has(clock, reading.uptime) || evidence == Evidence::UnknownLog {
             return Err(ClockUnsure { clock, expected: anchor.expected(reading.uptime), evidence });
         }
-        if evidence == Evidence::LastRun {
-            // From here on the monotonic clock shows how much time has passed.
+        if evidence == Evidence::LastRun && anchor.later > self.limits.jump_max {
+            // The machine was booted. From here on the monotonic clock shows how much time has passed.
             *anchor = Anchor::around(reading, &self.limits);
         }
         Ok(clock.max(last_logged))

@@ -232,7 +232,8 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
         JournalError::check_version(at, version, nats.understands)?;
     }
     let logged = recovered.state.now();
-    let mut time = Timekeeper::new(inner, &store, logged);
+    let snapshot_at = recovered.manifest.as_ref().map(|manifest| manifest.taken_at);
+    let mut time = Timekeeper::new(inner, &store, logged, snapshot_at);
     // If the clock can't be trusted, no time passes: what a start has to log is logged at the time of the last entry.
     let at = time.stamp(logged).unwrap_or(logged);
     let mut proposed = Proposed::default();

@@ -40,13 +40,21 @@ pub(super) struct Timekeeper {
 }
 
 impl Timekeeper {
-    /// Judges the clock by the saved reading, or else by the time of the log's last entry. If nothing was ever logged, a wrong clock can't
-    /// spoil anything.
-    pub(super) fn new(inner: &Arc<Inner>, store: &Arc<Store>, logged: Timestamp) -> Self {
+    /// Judges the clock by the saved reading, or else by the time of the log's last entry or of the newest snapshot. If nothing was ever
+    /// logged, a wrong clock can't spoil anything.
+    pub(super) fn new(
+        inner: &Arc<Inner>,
+        store: &Arc<Store>,
+        logged: Timestamp,
+        snapshot_at: Option<Timestamp>,
+    ) -> Self {
         if logged > Timestamp(0) {
-            let last_entry = ClockReading { wall: logged, uptime: Duration::ZERO };
-            let kept = store.kept_clock().filter(|kept| kept.same_boot || kept.reading.wall >= logged);
-            let kept = kept.unwrap_or(KeptClock { reading: last_entry, same_boot: false });
+            // Only the log's entries are evidence that the clock is behind; a snapshot is not.
+            let snapshot_at = snapshot_at.filter(|at| *at <= inner.clock.reading().wall);
+            let known = logged.max(snapshot_at.unwrap_or(logged));
+            let reading = ClockReading { wall: known, uptime: Duration::ZERO };
+            let kept = store.kept_clock().filter(|kept| kept.same_boot || kept.reading.wall >= known);
+            let kept = kept.unwrap_or(KeptClock { reading, same_boot: false });
             inner.clock.resume(kept.reading, kept.same_boot);
         }
         let (inner, store) = (inner.clone(), store.clone());

@@ -2,7 +2,8 @@
 
 use crate::manual_time::ManualTime;
 use cuckood::clock::{Clock, ClockLimits, ClockUnsure, Evidence, system_reading};
-use cuckood::domain::{ClockReading, Timestamp};
+use cuckood::domain::{ClockReading, Command, Kind, Name, Timestamp};
+use cuckood::engine::{Engine, EngineOptions, Status};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::Duration;
@@ -132,6 +133,41 @@ fn across_a_restart_a_long_stop_is_told_from_a_clock_that_was_set() {
     // Once the clock is right, no restart is needed.
     time.set_wall(right);
     assert_eq!(clock.stamp(START), Ok(right));
+}
+
+#[test]
+fn restarts_within_boot_allow_one_step() {
+    let (time, clock) = clock();
+    let before = clock.reading();
+    let clock = time.clock(ClockLimits::default());
+    clock.resume(before, true);
+    time.set_wall(START.plus_seconds(3_000));
+    assert_eq!(clock.stamp(START), Ok(START.plus_seconds(3_000)));
+    time.set_wall(START.plus_seconds(6_000));
+    assert_eq!(clock.stamp(START), unsure(START.plus_seconds(6_000), START, Evidence::LastRun));
+}
+
+/// The saved readings are missing, and the log was idle for weeks.
+#[tokio::test]
+async fn snapshot_time_bounds_stop_without_saved_clock() {
+    let directory = tempfile::tempdir().unwrap();
+    let (time, _) = clock();
+    let mut options = EngineOptions::new(directory.path());
+    options.store.free_space_min_bytes = 0;
+    options.store.ballast_bytes = 0;
+    let delete = || Command::Delete { kind: Kind::Coupon, name: Name::new("none").unwrap() };
+    let engine = Engine::start(options.clone(), time.clock(ClockLimits::default()));
+    assert_eq!(engine.recovered().await, Status::Ready);
+    engine.submit(delete(), None).await.unwrap();
+    time.pass(Duration::from_secs(20 * DAY));
+    engine.snapshot().await.unwrap();
+    engine.shutdown().await;
+    drop(engine);
+    std::fs::remove_file(directory.path().join("clock")).unwrap();
+    time.pass(Duration::from_secs(25 * DAY));
+    let engine = Engine::start(options, time.clock(ClockLimits::default()));
+    assert_eq!(engine.recovered().await, Status::Ready);
+    engine.submit(delete(), None).await.unwrap();
 }
 
 #[test]

@@ -359,6 +359,9 @@ impl Writer {
         }
         tracing::error!(%error, "storage failed: nothing is written any more");
         self.failed = true;
+        if let Some(replication) = self.inner.replication.get() {
+            replication.lock().end();
+        }
         self.snapshotter.abort();
         self.snapshots_asked.clear();
         let why = error.to_string();

@@ -305,7 +305,9 @@ async fn connect(options: &NatsOptions, status: &Arc<Mutex<Replication>>) -> Res
         .ping_interval(PING_EVERY)
         .reconnect_delay_callback(|attempt| Duration::from_millis(50 * (attempt as u64).min(20)))
         .event_callback(move |event| {
-            watched.lock().note_event(&event, Instant::now());
+            if watched.lock().note_event(&event, Instant::now()) {
+                tracing::info!(%event, "connection to the replicated log");
+            }
             async {}
         });
     if !login.user.is_empty() {

@@ -121,6 +121,8 @@ mod tests {
         for foreign in [&b"hello"[..], b"", b"cknl and more"] {
             assert_eq!(decode(foreign), Ok(None));
         }
+        // What may be a damaged message of this service is read twice, other rubbish is not.
+        assert!(checksum(b"cknl and more than that") != 0 && checksum(b"hello and more than that") == 0);
         let begin = |node| Body::Begin { node, read: 0 };
         let empty = Body::Commit { entries: 0, payload: Vec::new() };
         for body in [begin(String::new()), begin("x".repeat(NODE_BYTES_MAX + 1)), empty] {

@@ -7,7 +7,7 @@
 //!
 //! The connection and the reader are tasks on a small runtime. Everything else happens in [`NatsJournal::poll`], on the writer's thread:
 //! it publishes what was proposed, takes what has arrived, and does what time makes due. The writer may be late, so servers are judged
-//! only after everything was taken that had arrived.
+//! only after everything was taken that had arrived, and not while more comes.
 
 mod link;
 mod message;
@@ -48,7 +48,10 @@ use tokio::sync::mpsc;
 /// A server that has acknowledged nothing for this long is replaced: it may be stopped, or cut off from the others.
 const SERVER_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Pause between two polls while something is in flight, or the connection is broken: nothing wakes the writer when it is made again.
+/// The log responds if a message was taken within this time, and what was sent before it is acknowledged.
+const RESPONSE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Pause between two polls while something is in flight or waits for a pause to end, or the connection is broken: nothing wakes the writer when it is made again.
 const POLL_PAUSE: Duration = Duration::from_millis(20);
 
 /// One node's journal over a stream. The log is read once, from a snapshot's position on.
@@ -69,8 +72,6 @@ pub struct NatsJournal {
     passed: Option<Ticket>,
     /// Whether this node's first session has started: everything before it is delivered.
     is_current: bool,
-    /// The last message that a server has acknowledged.
-    acked: u64,
     /// When a message was last taken.
     moved_at: Instant,
     /// Since when no server has acknowledged anything that was sent.
@@ -129,7 +130,6 @@ impl NatsJournal {
             peers: Peers::new(options),
             passed: None,
             is_current: false,
-            acked: 0,
             moved_at: Instant::now(),
             silent_since: None,
             is_refused: false,
@@ -182,9 +182,8 @@ impl NatsJournal {
             };
             let ended = || Err(JournalError::Failed("the reader of the log has ended".to_owned()));
             let delivery = self.take(read.unwrap_or_else(ended)?, now)?;
-            if self.acks.is_empty() && self.acked <= self.place.stream {
-                // The log does not have what is still in flight, although it was acknowledged.
-                self.go_back(now);
+            if self.acks.is_empty() && self.outbox.go_back_if_missing(self.place.stream, now) {
+                self.link.status.lock().resent += 1;
             }
             if let Some(delivery) = delivery {
                 return Poll::Ready(Ok(delivery));
@@ -222,27 +221,29 @@ impl NatsJournal {
             }
         }
         while let Poll::Ready(Some((attempt, ack))) = self.acks.poll_next_unpin(context) {
-            self.take_ack(attempt, ack, now);
+            self.take_ack(attempt, ack);
         }
     }
 
-    fn take_ack(&mut self, attempt: Attempt, ack: Result<PublishAck, PublishError>, now: Instant) {
-        let mut shared = self.link.status.lock();
+    fn take_ack(&mut self, attempt: Attempt, ack: Result<PublishAck, PublishError>) {
+        // Not earlier: the log's clock has shown its time before now.
+        let now = Instant::now();
         match ack {
             Ok(ack) => {
-                self.acked = self.acked.max(ack.sequence);
-                self.outbox.acked(attempt, now);
+                self.outbox.acked(attempt, ack.sequence, now);
+                let mut shared = self.link.status.lock();
                 (self.silent_since, self.is_refused, shared.full_since) = (None, false, None);
                 shared.show(ack.sequence, now);
             }
             Err(error) if self.outbox.refused(attempt, now) => {
+                if !std::mem::replace(&mut self.is_refused, true) {
+                    tracing::warn!(%error, "log did not take a message; sending again");
+                }
+                let mut shared = self.link.status.lock();
                 shared.resent += 1;
                 if is_full(&error) {
                     shared.full_since.get_or_insert(now);
                     self.silent_since = None;
-                }
-                if !std::mem::replace(&mut self.is_refused, true) {
-                    tracing::warn!(%error, "log did not take a message; sending again");
                 }
             }
             Err(_) => {}
@@ -292,7 +293,7 @@ impl NatsJournal {
             Body::Beat(report) if is_other => self.peers.take(&node, report, self.place.seq),
             Body::Beat(_) => {}
         }
-        self.compare(now)?;
+        self.compare(now);
         let is_first = is_own && !std::mem::replace(&mut self.is_current, true);
         Ok(is_first.then_some(Delivery::Current))
     }
@@ -312,11 +313,10 @@ impl NatsJournal {
     }
 
     /// Compares the states of the nodes.
-    fn compare(&mut self, now: Instant) -> Result<(), JournalError> {
-        self.peers.compare(now)?;
+    fn compare(&mut self, now: Instant) {
+        self.peers.compare(now);
         let mut shared = self.link.status.lock();
         (shared.peers, shared.is_in_doubt) = (self.peers.list(), self.peers.decided_at().is_some());
-        Ok(())
     }
 
     /// Does what time makes due, after everything was taken that had arrived.
@@ -327,18 +327,21 @@ impl NatsJournal {
             self.runtime.spawn(async move { client.force_reconnect().await });
             self.go_back(now);
         }
-        if self.peers.decided_at().is_some_and(|at| at <= now) {
-            self.compare(now)?;
-        }
+        self.peers.decide(now)?;
         let timeout = self.link.options.connect_timeout;
         let mut shared = self.link.status.lock();
+        shared.is_in_doubt = self.peers.decided_at().is_some();
         if !self.is_current && self.moved_at + timeout <= now {
             let why = shared.trouble.as_ref().map_or(String::new(), |why| format!(": {why}"));
             let what = format!("the servers of the log have sent nothing for {timeout:?}{why}");
             return Err(JournalError::Failed(what));
         }
+        // More may have arrived than the reader reads ahead.
+        let is_fresh = |at: Instant| now < at + RESPONSE_PATIENCE;
+        let is_responding = is_fresh(self.moved_at) && self.silent_since.is_none_or(is_fresh);
         let unread_since = self.outbox.unread_since();
-        shared.unread_for = unread_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        let unread = unread_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        shared.note_unread(unread, is_responding);
         shared.in_flight = self.outbox.in_flight();
         Ok(())
     }
@@ -392,7 +395,7 @@ impl Journal for NatsJournal {
 
     fn wake_at(&self) -> Option<Instant> {
         let now = Instant::now();
-        let is_busy = self.outbox.in_flight() > 0 || !self.link.is_connected();
+        let is_busy = self.outbox.has_work() || !self.link.is_connected();
         let due = if is_busy { now + POLL_PAUSE } else { self.peers.report_at(now) };
         [Some(due), self.peers.decided_at()].into_iter().flatten().min()
     }

@@ -71,6 +71,8 @@ pub(super) struct Outbox {
     not_before: Option<Instant>,
     /// Counts how often it was gone back: errors of earlier attempts don't matter.
     epoch: u64,
+    /// The last message of the stream that a server has acknowledged as ours.
+    acked: u64,
     overtaken: Vec<Instant>,
 }
 
@@ -164,8 +166,9 @@ impl Outbox {
         }
     }
 
-    /// A server has acknowledged an attempt.
-    pub(super) fn acked(&mut self, (epoch, number): Attempt, now: Instant) {
+    /// A server has acknowledged an attempt as message `message` of the stream.
+    pub(super) fn acked(&mut self, (epoch, number): Attempt, message: u64, now: Instant) {
+        self.acked = self.acked.max(message);
         let at = number.checked_sub(self.first).filter(|_| epoch == self.epoch);
         if let Some(sent) = at.and_then(|at| self.window.get_mut(at as usize)) {
             sent.acked_at = Some(now);
@@ -175,6 +178,12 @@ impl Outbox {
     /// A server has rejected an attempt, or has not answered. Returns whether it matters: then the window is sent again.
     pub(super) fn refused(&mut self, (epoch, number): Attempt, now: Instant) -> bool {
         epoch == self.epoch && number >= self.first && self.go_back(now)
+    }
+
+    /// The log was read up to message `read`, and no attempt is unanswered: it does not have what was acknowledged up to there and was not
+    /// read back. Returns whether there is anything of that kind: then it is sent again.
+    pub(super) fn go_back_if_missing(&mut self, read: u64, now: Instant) -> bool {
+        self.acked <= read && self.go_back(now)
     }
 
     /// Sends everything again that was not read back, after a pause. Returns whether there is anything.
@@ -234,6 +243,11 @@ impl Outbox {
     /// When the oldest message that was not read back was first sent.
     pub(super) fn unread_since(&self) -> Option<Instant> {
         self.window.iter().filter_map(|sent| sent.sent_at).min()
+    }
+
+    /// Whether there is anything to send or to read back.
+    pub(super) fn has_work(&self) -> bool {
+        !self.window.is_empty() || !self.waiting.is_empty()
     }
 
     /// Number of messages in flight.
@@ -344,19 +358,50 @@ mod tests {
         node.outbox.push(Ticket(0), &[proposal(0, 1)]).unwrap();
         let (start, first) = (node.now, node.sent().remove(0).0);
         node.outbox.go_back(start);
-        node.outbox.acked(first, start);
+        node.outbox.acked(first, 2, start);
         assert_eq!(node.outbox.window[0].acked_at, None);
         node.wait();
         let second = node.sent().remove(0).0;
-        node.outbox.acked(second, node.now);
+        node.outbox.acked(second, 2, node.now);
         node.outbox.go_back(node.now);
         node.wait();
         let again = node.sent().remove(0).0;
         assert_eq!(node.outbox.window[0].acked_at, None);
-        node.outbox.acked(again, node.now);
+        node.outbox.acked(again, 2, node.now);
         let sent = node.outbox.read(node.outbox.session, 1).unwrap();
         assert_eq!((sent.sent_at, sent.acked_at), (Some(start), Some(node.now)));
-        node.outbox.acked(again, node.now);
+        node.outbox.acked(again, 2, node.now);
+    }
+
+    #[test]
+    fn acknowledged_message_that_log_does_not_have_is_sent_again() {
+        let mut node = Node::new();
+        node.begin();
+        node.outbox.push(Ticket(0), &[proposal(0, 1)]).unwrap();
+        let attempt = node.sent()[0].0;
+        node.outbox.acked(attempt, 2, node.now);
+        assert!(!node.outbox.go_back_if_missing(node.log.stream, node.now), "it may come");
+        node.read(b"something else");
+        assert!(node.outbox.go_back_if_missing(node.log.stream, node.now));
+        node.wait();
+        let again = node.sent();
+        node.read(&again[0].1);
+        assert_eq!(node.counted, [(0, 0)]);
+    }
+
+    /// Nothing but time makes it due: nobody would wake the writer.
+    #[test]
+    fn command_that_waits_for_end_of_pause_is_work() {
+        let mut node = Node::new();
+        node.begin();
+        assert!(!node.outbox.has_work());
+        node.outbox.push(Ticket(0), &[proposal(0, 1)]).unwrap();
+        let (_, bytes) = node.sent().remove(0);
+        node.outbox.go_back(node.now);
+        node.read(&bytes);
+        node.outbox.push(Ticket(1), &[proposal(1, 1)]).unwrap();
+        assert_eq!((node.sent().len(), node.outbox.in_flight()), (0, 0));
+        assert!(node.outbox.has_work());
     }
 
     #[test]

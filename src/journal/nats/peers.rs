@@ -124,32 +124,41 @@ impl Peers {
         peer.understands = Some(report.understands).filter(|version| *version > 0);
     }
 
-    /// Compares all hashes that count.
-    ///
-    /// # Errors
-    /// [`JournalError::Diverged`] if this node has to stop.
-    pub(super) fn compare(&mut self, now: Instant) -> Result<(), JournalError> {
+    /// Compares all hashes that count, and notes since when it is open whose state is right.
+    pub(super) fn compare(&mut self, now: Instant) {
         for peer in self.all.values_mut() {
             let counting = peer.hash.filter(|hash| hash.at <= self.confirmed);
             let own = counting.and_then(|theirs| Some(*self.own.get(&theirs.at)? != theirs.hash));
             peer.differs = own.or(peer.differs);
         }
-        let are = |differs| self.all.values().filter(move |peer| peer.differs == Some(differs));
-        let (agreeing, differing) = (1 + are(false).count(), are(true).count());
+        let (differing, at, others) = self.difference();
         self.settled = self.settled.min(differing);
         if differing == self.settled {
             self.doubt_since = None;
-            return Ok(());
-        }
-        let at = are(true).filter_map(|peer| Some(peer.hash?.at)).min().unwrap_or_default();
-        let others = are(true).map(|peer| peer.node.as_str()).collect::<Vec<_>>().join(", ");
-        let since = *self.doubt_since.get_or_insert_with(|| {
+        } else if self.doubt_since.is_none() {
+            self.doubt_since = Some(now);
             tracing::error!(position = at.0, others, delay = ?self.open_time, "state differs from other nodes; the minority stops after a delay");
-            now
-        });
-        if now < since + self.open_time {
+        }
+    }
+
+    /// How many nodes differ from this one, their first position that is known, and their names.
+    fn difference(&self) -> (usize, Seq, String) {
+        let differing = self.all.values().filter(|peer| peer.differs == Some(true));
+        let at = differing.clone().filter_map(|peer| Some(peer.hash?.at)).min().unwrap_or_default();
+        let others: Vec<&str> = differing.map(|peer| peer.node.as_str()).collect();
+        (others.len(), at, others.join(", "))
+    }
+
+    /// Decides whose state is right once that was open for long enough, after all reports were taken that have arrived.
+    ///
+    /// # Errors
+    /// [`JournalError::Diverged`] if this node has to stop.
+    pub(super) fn decide(&mut self, now: Instant) -> Result<(), JournalError> {
+        if self.decided_at().is_none_or(|at| now < at) {
             return Ok(());
         }
+        let agreeing = 1 + self.all.values().filter(|peer| peer.differs == Some(false)).count();
+        let (differing, at, others) = self.difference();
         if agreeing <= differing {
             return Err(JournalError::Diverged { at, others });
         }
@@ -194,18 +203,19 @@ mod tests {
             self.peers.note_own(StateHash { at: Seq(number * EVERY), hash });
             let report = self.peers.report(Seq(1), self.now);
             self.peers.take_own(&report);
-            self.peers.compare(self.now)
+            self.wait(Duration::ZERO)
         }
 
         fn told(&mut self, node: &str, number: u64, hash: u128) -> Result<(), JournalError> {
             let hash = Some(StateHash { at: Seq(number * EVERY), hash });
             self.peers.take(node, Report { hash, ..Report::default() }, Seq(u64::MAX));
-            self.peers.compare(self.now)
+            self.wait(Duration::ZERO)
         }
 
         fn wait(&mut self, time: Duration) -> Result<(), JournalError> {
             self.now += time;
-            self.peers.compare(self.now)
+            self.peers.compare(self.now);
+            self.peers.decide(self.now)
         }
 
         fn differs(&self, node: &str) -> Option<bool> {
@@ -254,6 +264,22 @@ mod tests {
         assert!(is_diverged(node.wait(OPEN_TIME)), "two against two");
     }
 
+    /// A busy node must not stop before it has taken the report that shows that it is right.
+    #[test]
+    fn all_reports_that_have_arrived_count_before_decision() {
+        let mut node = Node::new();
+        node.own(1, 1).unwrap();
+        node.told("c", 1, 2).unwrap();
+        node.now += OPEN_TIME;
+        for (other, hash) in [("c", 2), ("b", 1)] {
+            let hash = Some(StateHash { at: Seq(EVERY), hash });
+            node.peers.take(other, Report { hash, ..Report::default() }, Seq(u64::MAX));
+            node.peers.compare(node.now);
+        }
+        node.peers.decide(node.now).unwrap();
+        assert!(node.peers.decided_at().is_none());
+    }
+
     /// Otherwise nodes would judge by hashes that others can't know of.
     #[test]
     fn own_hash_counts_once_it_was_read_from_the_log() {
@@ -264,7 +290,7 @@ mod tests {
         assert_eq!(node.differs("b"), None);
         let report = node.peers.report(Seq(1), node.now);
         node.peers.take_own(&report);
-        node.peers.compare(node.now).unwrap();
+        node.peers.compare(node.now);
         assert_eq!(node.differs("b"), Some(true));
     }
 

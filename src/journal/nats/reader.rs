@@ -86,9 +86,10 @@ impl Reader {
     fn note_trouble(&self, why: String) {
         let mut known = self.link.status.lock();
         known.reopened += 1;
-        if known.trouble.as_ref() != Some(&why) {
+        let before = known.trouble.replace(why.clone());
+        drop(known);
+        if before.as_ref() != Some(&why) {
             tracing::warn!(why, next = self.next, "log reader failed; reopening");
-            known.trouble = Some(why);
         }
     }
 
@@ -144,14 +145,16 @@ impl Reader {
             let decoded = message::decode(&payload).map_err(|why| {
                 JournalError::Damaged(format!("message {} of the stream: {why}", self.next))
             })?;
-            if decoded.is_none() {
+            let checksum = message::checksum(&payload);
+            if decoded.is_none() && checksum != 0 {
                 // All nodes skip what is foreign. A message that was damaged on its way to this node alone must not be skipped.
+                // Rubbish without our magic bytes costs no round trip.
                 let again_read = self.respond(stream.get_raw_message(self.next).map_err(retry)).await?;
                 if again_read.payload != payload {
                     return Err(retry(format!("message {} arrived damaged", self.next)));
                 }
             }
-            let (checksum, read_at) = (message::checksum(&payload), Instant::now());
+            let read_at = Instant::now();
             {
                 let mut known = self.link.status.lock();
                 known.show(self.next + behind, read_at);

@@ -90,7 +90,7 @@ pub struct Replication {
     pub in_flight: usize,
     /// Since when the servers reject messages because the stream is full.
     pub full_since: Option<Instant>,
-    /// For how long the oldest message in flight was not read back, as of the last time that everything was taken that had arrived.
+    /// For how long the oldest message in flight was not read back, as of the last time that this was evidence against the log.
     pub unread_for: Duration,
     /// The best observation of the log's clock.
     pub log_time: Option<LogTime>,
@@ -138,6 +138,17 @@ impl Replication {
         self.lag(now);
     }
 
+    /// The oldest message in flight was not read back for so long. That is no evidence of silence while the log responds: a node that was
+    /// busy may have much to read before it.
+    pub(super) fn note_unread(&mut self, unread: Duration, is_responding: bool) {
+        self.unread_for = if is_responding { unread.min(self.unread_for) } else { unread };
+    }
+
+    /// This node does not follow the log any more: what it has sent does not matter.
+    pub fn end(&mut self) {
+        (self.unread_for, self.full_since, self.in_flight) = (Duration::ZERO, None, 0);
+    }
+
     /// For how long the log has not responded; zero while it does. Without a majority of its servers it does not.
     pub fn silence(&self, now: Instant) -> Duration {
         let disconnected = self.disconnected_since.map(|since| now.saturating_duration_since(since));
@@ -156,8 +167,8 @@ impl Replication {
         }
     }
 
-    /// Notes whether the connection was made or lost, and logs it.
-    pub(super) fn note_event(&mut self, event: &Event, now: Instant) {
+    /// Notes whether the connection was made or lost. Returns whether to log it.
+    pub(super) fn note_event(&mut self, event: &Event, now: Instant) -> bool {
         match event {
             Event::Connected => self.reconnects += u64::from(self.disconnected_since.take().is_some()),
             Event::Disconnected | Event::Closed => {
@@ -165,10 +176,11 @@ impl Replication {
             }
             _ => {}
         }
-        if self.logged_at.is_none_or(|at| at + EVENT_PAUSE <= now) {
+        let is_logged = self.logged_at.is_none_or(|at| at + EVENT_PAUSE <= now);
+        if is_logged {
             self.logged_at = Some(now);
-            tracing::info!(%event, "connection to the replicated log");
         }
+        is_logged
     }
 }
 
@@ -203,6 +215,21 @@ mod tests {
         assert_eq!(observe(2, 9_000, 9_100), 2);
         assert_eq!(observe(3, 9_200, 20_000), 2);
         assert_eq!(observe(4, 600_000, 620_000), 4);
+    }
+
+    #[test]
+    fn unread_message_is_no_evidence_while_the_log_responds() {
+        let (now, seconds, mut known) = (Instant::now(), Duration::from_secs, Replication::default());
+        known.note_unread(seconds(12), true);
+        assert_eq!(known.silence(now), Duration::ZERO);
+        known.note_unread(seconds(13), false);
+        known.note_unread(seconds(14), true);
+        assert_eq!(known.silence(now), seconds(13), "nothing shows that it has ended");
+        known.note_unread(seconds(2), true);
+        assert_eq!(known.silence(now), seconds(2));
+        (known.full_since, known.in_flight) = (Some(now), 3);
+        known.end();
+        assert_eq!((known.silence(now), known.full_since, known.in_flight), (Duration::ZERO, None, 0));
     }
 
     /// Silence is no evidence that a node is behind: it may be that nothing is written, or that no node can write.

@@ -64,7 +64,8 @@ async fn a_capacity_beyond_the_limit_is_refused() {
     assert_eq!(taken(&engine), before);
     let raised = engine.submit(raise(40_000), None).await.unwrap().outcome;
     assert!(matches!(raised, Outcome::Updated(raised) if raised.spec.capacity == 40_000));
-    assert!(taken(&engine) >= before + Layout::strict(40_000).unwrap().memory_bytes());
+    // The smaller table may be empty and gone by now.
+    assert!(taken(&engine) >= Layout::strict(40_000).unwrap().memory_bytes());
 }
 
 /// Each alone has room in the table that is there. All of them together make it grow beyond the limit.

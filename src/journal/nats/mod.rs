@@ -250,10 +250,6 @@ impl NatsJournal {
         }
     }
 
-    fn go_back(&mut self, now: Instant) {
-        self.link.status.lock().resent += u64::from(self.outbox.go_back(now));
-    }
-
     /// Takes the next message of the stream.
     fn take(&mut self, read: StreamMessage, now: Instant) -> Result<Option<Delivery>, JournalError> {
         (self.moved_at, self.peers.read_at) = (now, read.at);
@@ -325,7 +321,7 @@ impl NatsJournal {
             self.silent_since = Some(now);
             let client = self.link.client.clone();
             self.runtime.spawn(async move { client.force_reconnect().await });
-            self.go_back(now);
+            self.link.status.lock().resent += u64::from(self.outbox.go_back(now));
         }
         self.peers.decide(now)?;
         let timeout = self.link.options.connect_timeout;

@@ -59,10 +59,8 @@ impl Inner {
     /// continue.
     pub(super) fn log_refusal(&self) -> Option<SubmitError> {
         let known = self.replication.get()?.lock();
-        if known.full_since.is_some() {
-            return Some(SubmitError::LogFull);
-        }
-        (known.silence(Instant::now()) > self.options.cluster.lag_max).then_some(SubmitError::NoQuorum)
+        let is_silent = known.silence(Instant::now()) > self.options.cluster.lag_max;
+        known.full_since.map(|_| SubmitError::LogFull).or(is_silent.then_some(SubmitError::NoQuorum))
     }
 }
 

@@ -156,10 +156,8 @@ impl Engine {
             })
         };
         let queued = queue();
-        self.inner
-            .metrics
-            .overloaded
-            .inc_by((queued.as_ref().err() == Some(&SubmitError::Overloaded)).into());
+        let is_overloaded = queued.as_ref().err() == Some(&SubmitError::Overloaded);
+        self.inner.metrics.overloaded.inc_by(is_overloaded.into());
         async { queued?.await.unwrap_or(Err(SubmitError::StorageFailed)) }
     }
 

@@ -43,10 +43,12 @@ impl LiveImports {
 
     /// Whether the upload of this import, which the log calls running, may be running on another node.
     pub fn may_run_elsewhere(&self, import: &Import, now: Timestamp) -> bool {
-        self.is_shared
-            && import.state == ImportState::Running
-            && import.changed_at.plus_seconds(ELSEWHERE_IDLE_SECONDS) > now
-            && !self.here.lock().contains_key(&import.id)
+        let is_recent = import.changed_at.plus_seconds(ELSEWHERE_IDLE_SECONDS) > now;
+        self.is_shared && is_recent && self.has_no_upload_here(import)
+    }
+
+    fn has_no_upload_here(&self, import: &Import) -> bool {
+        import.state == ImportState::Running && !self.here.lock().contains_key(&import.id)
     }
 
     /// Claims an import into the filter of this name for one upload; `None` if another upload has it.
@@ -66,11 +68,10 @@ impl LiveImports {
 
     /// The import with its true status: one that the log calls running, but that has no upload here nor elsewhere, was interrupted.
     pub fn corrected(&self, import: &Import, now: Timestamp) -> Import {
-        let is_lost = import.state == ImportState::Running
-            && !self.may_run_elsewhere(import, now)
-            && !self.here.lock().contains_key(&import.id);
-        let state = if is_lost { ImportState::Interrupted } else { import.state };
-        Import { state, ..import.clone() }
+        match self.has_no_upload_here(import) && !self.may_run_elsewhere(import, now) {
+            true => Import { state: ImportState::Interrupted, ..import.clone() },
+            false => import.clone(),
+        }
     }
 }
 

@@ -100,8 +100,9 @@ pub fn recover(store: &Store, journal: &mut dyn Journal, report: &mut Report<'_>
                 (state, manifest) = (loaded, Some(found));
                 break;
             }
-            Err(error @ RecoveryError::Memory(..)) => return Err(error),
-            Err(error) if error.is_newer() => return Err(error),
+            Err(error) if error.is_newer() || matches!(error, RecoveryError::Memory(..)) => {
+                return Err(error);
+            }
             Err(error) => {
                 tracing::error!(seq = found.seq.0, %error, "a snapshot is damaged; trying the one before it");
                 why.get_or_insert(error);
@@ -224,10 +225,7 @@ impl Recovered {
                     report(Progress { phase: "replay", done: *replayed, total: None });
                 }
                 if skipped.contains_key(&entry.seq) {
-                    tracing::warn!(
-                        entry = entry.seq.0,
-                        "skipping an entry that `cuckood repair skip` has marked"
-                    );
+                    tracing::warn!(entry = entry.seq.0, "skipping an entry marked by `cuckood repair skip`");
                     state.skip(&entry);
                 } else {
                     let Proposal { command, idempotency, .. } = &entry.proposal;

@@ -91,11 +91,6 @@ fn size(state: &State) -> u64 {
     sizes.tables_bytes + sizes.records_bytes
 }
 
-/// Bytes that copy-on-write keeps for the running snapshot.
-fn kept_bytes(state: &State) -> usize {
-    state.sizes().snapshot_bytes as usize
-}
-
 impl Snapshotter {
     /// Continues after the snapshot that the state was restored from; `log_bytes` have been replayed since. Leftovers of a
     /// process that died will be removed.
@@ -197,14 +192,14 @@ impl Snapshotter {
 
     /// Writes what commits have paid for, a little if no command has come, and more if copy-on-write keeps too much.
     fn write(&mut self, running: &mut RunningSnapshot, state: &State, quiet: bool) -> Result<(), StoreError> {
-        let kept_max = self.options.kept_bytes_max;
+        let (kept, kept_max) = (|| state.sizes().snapshot_bytes as usize, self.options.kept_bytes_max);
         // As the kept bytes approach their limit each commit pays for more, so the limit is hardly ever reached.
-        let haste = 1 + kept_bytes(state).saturating_sub(kept_max / 2).saturating_mul(16) / kept_max.max(1);
+        let haste = 1 + kept().saturating_sub(kept_max / 2).saturating_mul(16) / kept_max.max(1);
         let paid = u64::try_from(self.balance).unwrap_or(0).saturating_mul(haste as u64);
         let least = if quiet { QUIET_STEP_BYTES } else { 1 };
         let budget = paid.clamp(least, STEP_BYTES_MAX);
         self.balance = budget as i64 - running.write(&self.store, budget, STEP_TIME_MAX)? as i64;
-        while !running.is_whole() && kept_bytes(state) > kept_max {
+        while !running.is_whole() && kept() > kept_max {
             running.write(&self.store, STEP_BYTES_MAX, STEP_TIME_MAX)?;
         }
         Ok(())
@@ -410,6 +405,10 @@ mod tests {
         };
         apply(&mut state, create);
         state
+    }
+
+    fn kept_bytes(state: &State) -> usize {
+        state.sizes().snapshot_bytes as usize
     }
 
     fn insert(state: &mut State, items: std::ops::Range<u64>) {

@@ -7,7 +7,7 @@ use super::backup::DOWNLOADS_MAX;
 use super::cluster::{ClusterOptions, start_sharing};
 use super::event_reader::EVENT_WAITERS_MAX;
 use super::handle::QUEUE_UNIT_BYTES;
-use super::recovery::{Recovered, RecoveryError, Report, Result, recover};
+use super::recovery::{RecoveryError, Report, Result, recover};
 use super::request::{Bell, Proposed};
 use super::restore::{verify_archive, write_archive};
 use super::snapshotter::{SnapshotOptions, Snapshotter};
@@ -88,7 +88,7 @@ impl EngineOptions {
         Self {
             path: path.into(),
             store: StoreOptions::default(),
-            journal: JournalOptions::default(),
+            journal: JournalOptions::Local(journal::LocalOptions::default()),
             cluster: ClusterOptions::default(),
             settings: Settings::default(),
             snapshots: SnapshotOptions::default(),
@@ -248,7 +248,18 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
             logged => logged?,
         }
     }
-    note_recovered(inner, &recovered, is_filled, began.elapsed());
+    let (took, metrics) = (began.elapsed(), &inner.metrics);
+    inner.figures.lock().sharing.bootstrap = is_filled.then_some(took);
+    metrics.recovery_seconds.set(took.as_secs_f64());
+    metrics.replay_seconds.set(recovered.replay_time.as_secs_f64());
+    metrics.replayed_entries.set(recovered.replayed as i64);
+    tracing::info!(
+        seq = recovered.state.applied().0,
+        snapshot = recovered.manifest.as_ref().map(|manifest| manifest.seq.0),
+        replayed = recovered.replayed,
+        milliseconds = took.as_millis() as u64,
+        "recovered"
+    );
     // The view is set here and nowhere else, so it can't be set already.
     let _ = inner.view.set(recovered.state.view());
     let (log_bytes, mut events) = (recovered.replayed * ENTRY_BYTES, recovered.events);
@@ -286,29 +297,12 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
     Ok(writer)
 }
 
-/// Logs the end of recovery and records its metrics.
-fn note_recovered(inner: &Inner, recovered: &Recovered, is_filled: bool, took: Duration) {
-    inner.figures.lock().sharing.bootstrap = is_filled.then_some(took);
-    let metrics = &inner.metrics;
-    metrics.recovery_seconds.set(took.as_secs_f64());
-    metrics.replay_seconds.set(recovered.replay_time.as_secs_f64());
-    metrics.replayed_entries.set(recovered.replayed as i64);
-    tracing::info!(
-        seq = recovered.state.applied().0,
-        snapshot = recovered.manifest.as_ref().map(|manifest| manifest.seq.0),
-        replayed = recovered.replayed,
-        milliseconds = took.as_millis() as u64,
-        "recovered"
-    );
-}
-
 /// Reports progress of recovery: in the log now and then, in the status always.
 fn report_progress(inner: &Inner) -> impl FnMut(Progress) {
     let mut last: Option<(&str, Instant)> = None;
-    move |progress| {
-        if last.is_none_or(|(phase, at)| phase != progress.phase || at.elapsed() >= REPORT_PAUSE) {
-            last = Some((progress.phase, Instant::now()));
-            let Progress { phase, done, total } = progress;
+    move |progress @ Progress { phase, done, total }| {
+        if last.is_none_or(|(reported, at)| reported != phase || at.elapsed() >= REPORT_PAUSE) {
+            last = Some((phase, Instant::now()));
             tracing::info!(phase, done, total, "recovering");
         }
         inner.proceed(Status::Recovering(progress));

@@ -67,12 +67,6 @@ pub trait OpenJournal: Debug + Send + Sync {
 /// An open journal.
 pub type Opened = (Box<dyn Journal>, Option<Arc<Mutex<Replication>>>);
 
-impl Default for JournalOptions {
-    fn default() -> Self {
-        JournalOptions::Local(LocalOptions::default())
-    }
-}
-
 impl JournalOptions {
     /// Opens the journal. The second value is what is known about the log's replication, if it is replicated.
     ///

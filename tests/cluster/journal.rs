@@ -432,7 +432,7 @@ fn directories_and_logs_are_not_mixed_up() {
     assert!(refused.to_string().contains("belongs to another log"), "{refused}");
     let store = Arc::new(Store::open(node.dir.path(), &options(Durability::Fsync)).unwrap());
     assert!(
-        JournalOptions::default().open(&store).is_err(),
+        JournalOptions::Local(LocalOptions::default()).open(&store).is_err(),
         "a directory of a replicated log as one of its own"
     );
     drop(store);

@@ -73,15 +73,11 @@ impl Link {
     }
 }
 
-/// Connects once more, for transfers that must not hold up the log. Tries again as long as [`Link::open`].
+/// Connects without following the log, such as for transfers that must not hold it up.
 ///
 /// # Errors
-/// As [`Link::open`].
+/// [`JournalError::Failed`] or [`JournalError::Unusable`], which say what is wrong.
 pub(super) async fn connect_beside(options: &NatsOptions) -> Result<Context, JournalError> {
-    patiently(options, async || context(options).await).await
-}
-
-async fn context(options: &NatsOptions) -> Result<Context, JournalError> {
     let client = connect(options, &Arc::default()).await?;
     Ok(ContextBuilder::new().timeout(ANSWER_TIMEOUT).build(client))
 }
@@ -169,7 +165,7 @@ fn is_not_found(error: &GetStreamError) -> bool {
 /// [`JournalError::Failed`] if there is a stream of this name already, or the servers can't be used.
 pub(super) async fn init(options: &NatsOptions) -> Result<LogId, JournalError> {
     patiently(options, async || {
-        let context = context(options).await?;
+        let context = connect_beside(options).await?;
         if find_stream(&context, options).await?.is_some() {
             return Err(JournalError::Unusable(
                 "it exists; remove it first, or set nats.stream to another name".to_owned(),
@@ -251,11 +247,10 @@ async fn attempt(options: &NatsOptions, may_create: bool) -> Result<Link, Journa
             "the log has fewer than three replicas: one lost server stops writes or loses acknowledged ones"
         );
     }
-    {
-        let mut known = status.lock();
-        (known.node, known.stream, known.replicas) = (options.node.clone(), options.stream.clone(), replicas);
-        (known.server, known.server_version) = (server.server_name, server.version);
-    }
+    let mut known = status.lock();
+    (known.node, known.stream, known.replicas) = (options.node.clone(), options.stream.clone(), replicas);
+    (known.server, known.server_version) = (server.server_name, server.version);
+    drop(known);
     let limit = |least: Duration| least.max(round_trip * SLOWER);
     let (ack_timeout, patience) = (limit(ACK_TIMEOUT), limit(READER_TIMEOUT));
     Ok(Link {

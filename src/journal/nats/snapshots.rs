@@ -5,10 +5,11 @@
 //! time do no harm. The two newest snapshots of a log are kept, and the log after the older of them.
 
 use super::link::{
-    beginning, connect_beside, create_stream, ensure_bucket, find_stream, log_id, wanted_stream,
+    beginning, connect_beside, create_stream, ensure_bucket, find_stream, log_id, patiently, wanted_stream,
 };
 use super::options::NatsOptions;
 use super::order::{LogId, Place, decode, encode, note_log};
+use super::runtime;
 use crate::domain::{Seq, Timestamp};
 use crate::frame::{Format, FrameError};
 use crate::journal::{JournalError, random};
@@ -29,7 +30,7 @@ use std::iter;
 use std::path::Path;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::runtime::{Handle, Runtime};
 use tokio::task::block_in_place;
 use tokio::time::timeout;
 use tokio_util::io::StreamReader;
@@ -143,10 +144,8 @@ impl NatsSnapshots {
     /// [`JournalError::Failed`], as for all calls, if the servers can't be used.
     pub fn open(options: &NatsOptions) -> Result<NatsSnapshots, JournalError> {
         // The connection needs a thread that serves it between two calls.
-        let mut runtime = Builder::new_multi_thread();
-        let runtime = runtime.worker_threads(1).thread_name("snapshots").enable_all().build();
-        let runtime = runtime.map_err(failed)?;
-        let context = runtime.block_on(connect_beside(options))?;
+        let runtime = runtime(options)?;
+        let context = runtime.block_on(patiently(options, async || connect_beside(options).await))?;
         let bucket = format!("{}-snapshots", options.stream);
         let stream = runtime.block_on(context.get_stream_no_info(format!("OBJ_{bucket}")));
         let (options, stream) = (options.clone(), stream.map_err(failed)?);

@@ -7,7 +7,7 @@ use super::backup::DOWNLOADS_MAX;
 use super::cluster::{ClusterOptions, start_sharing};
 use super::event_reader::EVENT_WAITERS_MAX;
 use super::handle::QUEUE_UNIT_BYTES;
-use super::recovery::{RecoveryError, Report, Result, recover};
+use super::recovery::{Recovered, RecoveryError, Report, Result, recover};
 use super::request::{Bell, Proposed};
 use super::restore::{verify_archive, write_archive};
 use super::snapshotter::{SnapshotOptions, Snapshotter};
@@ -248,18 +248,7 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
             logged => logged?,
         }
     }
-    let (took, metrics) = (began.elapsed(), &inner.metrics);
-    inner.figures.lock().sharing.bootstrap = is_filled.then_some(took);
-    metrics.recovery_seconds.set(took.as_secs_f64());
-    metrics.replay_seconds.set(recovered.replay_time.as_secs_f64());
-    metrics.replayed_entries.set(recovered.replayed as i64);
-    tracing::info!(
-        seq = recovered.state.applied().0,
-        snapshot = recovered.manifest.as_ref().map(|manifest| manifest.seq.0),
-        replayed = recovered.replayed,
-        milliseconds = took.as_millis() as u64,
-        "recovered"
-    );
+    note_recovered(inner, &recovered, is_filled, began.elapsed());
     // The view is set here and nowhere else, so it can't be set already.
     let _ = inner.view.set(recovered.state.view());
     let (log_bytes, mut events) = (recovered.replayed * ENTRY_BYTES, recovered.events);
@@ -297,6 +286,18 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
     Ok(writer)
 }
 
+/// Logs the end of recovery and records its metrics.
+fn note_recovered(inner: &Inner, recovered: &Recovered, is_filled: bool, took: Duration) {
+    inner.figures.lock().sharing.bootstrap = is_filled.then_some(took);
+    let metrics = &inner.metrics;
+    metrics.recovery_seconds.set(took.as_secs_f64());
+    metrics.replay_seconds.set(recovered.replay_time.as_secs_f64());
+    metrics.replayed_entries.set(recovered.replayed as i64);
+    let (seq, milliseconds) = (recovered.state.applied().0, took.as_millis() as u64);
+    let snapshot = recovered.manifest.as_ref().map(|manifest| manifest.seq.0);
+    tracing::info!(seq, snapshot, replayed = recovered.replayed, milliseconds, "recovered");
+}
+
 /// Reports progress of recovery: in the log now and then, in the status always.
 fn report_progress(inner: &Inner) -> impl FnMut(Progress) {
     let mut last: Option<(&str, Instant)> = None;
@@ -322,10 +323,9 @@ fn commands_at_start(options: &EngineOptions, state: &State, at: Timestamp) -> V
     }
     // A node on its own knows that all uploads have ended. Among several nodes another one may have one, and would have ended it if it were
     // idle for so long.
-    let dead_before = match matches!(options.journal, JournalOptions::Nats(_)) {
-        true => Timestamp(at.0.saturating_sub(UPLOAD_IDLE_MAX.as_millis() as u64)),
-        false => Timestamp::MAX,
-    };
+    let idle_since = Timestamp(at.0.saturating_sub(UPLOAD_IDLE_MAX.as_millis() as u64));
+    let is_replicated = matches!(options.journal, JournalOptions::Nats(_));
+    let dead_before = if is_replicated { idle_since } else { Timestamp::MAX };
     let images = state.images_unmoved_since(dead_before).into_iter();
     commands.extend(images.map(|upload| Command::ImageAbandon { upload }));
     let is_dead = |import: &Import| import.state == ImportState::Running && import.changed_at < dead_before;

@@ -111,7 +111,7 @@ pub struct LineUp<N = Name> {
 /// Leaves a user out where another campaign holds them: an exclusion list or, with more than one copy, a frequency cap.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Unless<N = Name> {
-    /// The other campaign. It excludes nobody while it is unknown or inactive.
+    /// The other campaign. An unknown or inactive one excludes nobody.
     pub campaign: N,
     /// How many copies of the user it must hold.
     pub at_least: u32,

@@ -173,7 +173,7 @@ impl Engine {
         let place = places.clone().try_acquire_owned().map_err(|_| SubmitError::Overloaded)?;
         self.snapshot().await?;
         let begun = self.ask(0, move |writer, reply| {
-            // Without an answer if storage has failed meanwhile.
+            // Storage may have failed since the snapshot. A dropped reply says so.
             if !writer.failed {
                 drop(reply.send(begin(&writer.store, filter).map_err(SubmitError::unreadable)));
             }

@@ -195,7 +195,7 @@ impl Writer {
         if !self.inner.options.journal.is_shared() || matches!(error, JournalError::Diverged { .. }) {
             return;
         }
-        // Clients go elsewhere meanwhile, for writes have to wait.
+        // Writes wait until the state is stored, so clients should use another node.
         let status = &self.inner.status;
         status.send_if_modified(|now| (*now == Status::Ready).then(|| *now = Status::Draining).is_some());
         // What they asked for has an unknown outcome, and the snapshot may take long.

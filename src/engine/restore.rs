@@ -87,7 +87,7 @@ pub(super) fn write_archive(
             Piece::Manifest(mut found) => {
                 found.place.clone_from(&manifest.place);
                 if found != manifest {
-                    let replaced = io::Error::other("the archive was replaced meanwhile: restore again");
+                    let replaced = io::Error::other("the archive has just been replaced: restore again");
                     return Err(StoreError::io(store.path(), "fill")(replaced));
                 }
             }

@@ -215,7 +215,7 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
     let mut report = report_progress(inner);
     let mut is_filled = options.journal.is_shared() && is_unused(&options.path) && fill(inner, &mut report)?;
     let mut opened = open(options);
-    // Other nodes may trim the log again meanwhile.
+    // Other nodes may trim the log again while the directory is filled.
     for _ in 0..FILLS_MAX {
         let Err(RecoveryError::Journal(JournalError::Trimmed(why))) = &opened else { break };
         tracing::warn!(why, "the log was trimmed: beginning with a snapshot that nodes share");

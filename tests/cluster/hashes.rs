@@ -164,7 +164,7 @@ fn a_node_in_doubt_shares_nothing() {
     for number in 0..1_500 {
         // It would be due.
         append(liar.journal(), vec![proposal(number, 1)]).unwrap();
-        assert!(engine.info().sharing.shared <= shared + 1, "at most one was on its way");
+        assert!(engine.info().sharing.shared <= shared + 1, "at most one upload was running");
     }
     let shared = engine.info().sharing.shared;
     wait_until("another one, once it is decided", || {

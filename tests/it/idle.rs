@@ -3,8 +3,8 @@
 use crate::memory_log::MemoryLog;
 use cuckood::clock::{Clock, ClockLimits};
 use cuckood::domain::{
-    Command, Digests, Happened, Kind, Name, Outcome, Redemption, RedemptionStep, Reference, Sizing, Spec,
-    Target, Window,
+    Command, Digests, FilterId, Happened, Kind, Name, Outcome, Redemption, RedemptionStep, Reference, Sizing,
+    Spec, Target, Window,
 };
 use cuckood::engine::{Engine, EngineOptions, Status};
 use cuckood::filter::{Digest, Growth, Mode};
@@ -77,14 +77,10 @@ async fn the_end_of_a_hold_is_told_though_no_command_comes() {
     engine.shutdown().await;
 }
 
-/// Clients that give up and ask again after every write, for a snapshot or an image, keep none from completing: a running one goes on.
-#[tokio::test]
-async fn snapshot_completes_while_clients_give_up() {
-    /// A snapshot of the filter takes some hundred steps, and a commit pays for one at least.
-    const COMMITS_MAX: u64 = 10_000;
-    let (engine, _directory) = start(None).await;
+/// Creates a coupon with a table that a snapshot writes in many steps.
+async fn create_large(engine: &Engine, capacity: u64) -> FilterId {
     let spec = Spec {
-        capacity: 1_000_000,
+        capacity,
         mode: Mode::Strict,
         growth: Growth::Fixed,
         sizing: Sizing::Exact,
@@ -92,11 +88,20 @@ async fn snapshot_completes_while_clients_give_up() {
         stock: None,
         forget: None,
     };
-    let creation =
-        cuckood::engine::creation(Kind::Coupon, Name::new("large").unwrap(), spec, Window::default())
-            .unwrap();
+    let name = Name::new("large").unwrap();
+    let creation = cuckood::engine::creation(Kind::Coupon, name, spec, Window::default()).unwrap();
     let Command::Create { id, .. } = creation else { unreachable!() };
     engine.submit(creation, None).await.unwrap();
+    id
+}
+
+/// Clients that give up and ask again after every write, for a snapshot or an image, keep none from completing: a running one goes on.
+#[tokio::test]
+async fn snapshot_completes_while_clients_give_up() {
+    /// A snapshot of the filter takes some hundred steps, and a commit pays for one at least.
+    const COMMITS_MAX: u64 = 10_000;
+    let (engine, _directory) = start(None).await;
+    let id = create_large(&engine, 1_000_000).await;
     let before = engine.info().snapshot.map(|snapshot| snapshot.seq);
     for number in 0..COMMITS_MAX {
         let digests = Digests(vec![Digest(number << 40)]);
@@ -124,19 +129,7 @@ fn spread(number: u64) -> Digest {
 #[tokio::test(flavor = "multi_thread")]
 async fn commits_continue_during_concurrent_backups() {
     let (engine, _directory) = start(None).await;
-    let spec = Spec {
-        capacity: 2_000_000,
-        mode: Mode::Strict,
-        growth: Growth::Fixed,
-        sizing: Sizing::Exact,
-        ignore_case: false,
-        stock: None,
-        forget: None,
-    };
-    let name = Name::new("large").unwrap();
-    let creation = cuckood::engine::creation(Kind::Coupon, name, spec, Window::default()).unwrap();
-    let Command::Create { id, .. } = creation else { unreachable!() };
-    engine.submit(creation, None).await.unwrap();
+    let id = create_large(&engine, 2_000_000).await;
     let digests = |numbers: std::ops::Range<u64>| Digests(numbers.map(spread).collect());
     let insert = |digests| Command::Insert { target: Target(id), digests, if_absent: false, revive: false };
     // In every part of the table.

@@ -112,7 +112,7 @@ fn archive_that_is_replaced_while_it_is_restored_is_refused() {
     assert!(unserved.to_string().contains("a restore into it was interrupted"), "{unserved}");
 }
 
-/// Each has a log of its own.
+/// Each directory has its own log.
 #[test]
 fn local_directories_are_not_compared() {
     let directory = tempfile::tempdir().unwrap();

@@ -126,12 +126,12 @@ fn many_small_chunks_come_back() {
 }
 
 /// Backs up the newest snapshot.
-fn back_up(store: &Store, mut meanwhile: impl FnMut(usize)) -> Vec<u8> {
+fn back_up(store: &Store, mut between_parts: impl FnMut(usize)) -> Vec<u8> {
     let mut parts = archive(store.pin_newest().unwrap().unwrap());
     let (mut bytes, mut number) = (Vec::new(), 0);
     while let Some(part) = parts(store).unwrap() {
         bytes.extend(part);
-        meanwhile(number);
+        between_parts(number);
         number += 1;
     }
     bytes

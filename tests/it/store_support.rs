@@ -72,7 +72,7 @@ impl Positioned for NatsJournal {
     }
 }
 
-/// Waits until the journal's news wake this thread, or it has work of its own.
+/// Waits until the journal has news or is due to be polled.
 fn park<J: Journal + ?Sized>(journal: &J, until: Instant) {
     let until = journal.wake_at().map_or(until, |at| at.min(until));
     thread::park_timeout(until.saturating_duration_since(Instant::now()));

@@ -389,7 +389,7 @@ mod tests {
         assert_eq!(node.counted, [(0, 0)]);
     }
 
-    /// Nothing but time makes it due: nobody would wake the writer.
+    /// No event wakes the writer when the pause ends, so its commands must count as work.
     #[test]
     fn command_that_waits_for_end_of_pause_is_work() {
         let mut node = Node::new();

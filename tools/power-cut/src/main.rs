@@ -1,6 +1,7 @@
-//! `power-cut CUTS [fsync|flush]`: runs a load on a data directory on ext4 on a loop device on a disk with a volatile cache, cuts the power at
-//! random moments and checks what is left. The load makes every command that a log can have, while its clock runs. Each cut continues in
-//! the directory of the cut before or, now and then, in one that is restored from a backup of it; a restore may be cut short, too.
+//! `power-cut CUTS [fsync|flush]`: runs a load on a data directory, cuts the power at random moments, and checks what is left. The directory
+//! is on ext4 on a loop device; the disk below has a volatile cache. The load makes every command that a log can have, while its clock
+//! runs. Each cut continues in the directory of the cut before or, now and then, in one that is restored from a backup of it. A restore may
+//! be cut short, too.
 //!
 //! `flush` is the control: there the disk must be seen to lose acknowledged writes.
 //! Needs root, `/dev/fuse` and loop devices; without them it says so and does nothing.

@@ -1,4 +1,4 @@
-//! A memory budget: one limit for all who store what clients send, or what they are sent.
+//! A memory budget: one limit for all buffers of requests and responses.
 //!
 //! Each of them holds a [`Share`]. It grows the share before it stores more, and returns it by dropping it, even if the client
 //! disconnects or a handler panics.
@@ -109,7 +109,7 @@ impl<B: Deref<Target = Budget>> Share<B> {
         Ok(())
     }
 
-    /// Grows or shrinks it to this many bytes, even beyond the limit: for what is stored already, and must stay.
+    /// Grows or shrinks the share to this many bytes, even beyond the limit: for data that is already stored and must stay.
     pub fn hold_anyway(&mut self, bytes: u64) {
         let taken = self.budget.taken_bytes.inner();
         match bytes.cmp(&self.bytes) {
@@ -133,7 +133,7 @@ mod tests {
     use proptest::prelude::*;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    /// A budget of this size, and the gauge of what is in use.
+    /// Returns a budget of this size, and the gauge of its use.
     fn budget(limit_bytes: u64) -> (Budget, Gauge<u64, AtomicU64>) {
         let taken = Gauge::default();
         (Budget::new(limit_bytes, taken.clone(), Counter::default()), taken)
@@ -153,8 +153,8 @@ mod tests {
     }
 
     proptest! {
-        /// Shares may do anything in any order, and end in any way. Only what must stay goes beyond the limit, and the bytes in use are
-        /// always what the shares hold. In the end all are returned.
+        /// Shares may do anything in any order, and end in any way. Only data that must stay exceeds the limit, and the bytes in use always
+        /// equal the sum of the shares. In the end all are returned.
         #[test]
         fn no_byte_is_taken_beyond_the_limit_or_lost(
             limit in 0u64..300_000,

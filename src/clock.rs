@@ -1,13 +1,13 @@
 //! The wall clock, checked against the monotonic one: time that the log may trust, or a refusal to write.
 //!
-//! Every entry carries the time at which it was written, and applying it first expires what is due. A wall clock that is set
-//! forward by a day would expire every hold at once, for good. So a writer that can't trust the clock writes nothing until the
-//! clock is right again or an operator has declared it right.
+//! Every entry carries the time at which it was written, and applying it first expires due holds. A wall clock set forward by a day would
+//! expire every hold irrevocably. So a writer that can't trust the clock writes nothing until the clock is right again or an operator has
+//! declared it right.
 //!
-//! The time is expected within an interval that the monotonic clock moves on. While the process runs, it starts with the wall clock. It
-//! does so across restarts too, unless the machine was booted: both clocks' readings are saved beside the log ([`Clock::resume`]).
-//! After a boot, or on another machine, nothing tells how long the service was stopped. Then any time is believed that is not before the
-//! saved one, and not later by more than [`ClockLimits::stop_max`].
+//! The time is expected within an interval that moves with the monotonic clock. At startup, the interval begins at the wall clock. A
+//! restart without a reboot continues the interval: both clocks' readings are saved in the data directory ([`Clock::resume`]). After a
+//! boot, or on another machine, the length of the stop is unknown. Then any time is believed from the saved one to
+//! [`ClockLimits::stop_max`] later.
 
 use crate::domain::{ClockReading, Timestamp};
 use derive_more::Display;
@@ -16,7 +16,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How far the wall clock may be behind the time of the last entry.
+/// Maximum lag of the wall clock relative to the last entry's time.
 pub const LAG_MAX: Duration = Duration::from_secs(5);
 
 /// How far the wall clock may differ from that of a log that several machines share. One that is further ahead would move the time
@@ -26,12 +26,12 @@ pub const DIFFERENCE_MAX: Duration = Duration::from_secs(2);
 /// A reading of the shared log's clock that took longer is of no use. Slower round trips to its servers are not supported.
 pub const ROUND_TRIP_MAX: Duration = Duration::from_secs(10);
 
-/// Limits of what is believed.
+/// Limits of plausible times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClockLimits {
-    /// How far the wall clock may be stepped in total, where the monotonic clock can tell.
+    /// Maximum sum of the wall clock's steps, as measured by the monotonic clock.
     pub jump_max: Duration,
-    /// How long the service may have been stopped, where nothing can tell.
+    /// Maximum length of a stop that can't be measured.
     pub stop_max: Duration,
 }
 
@@ -78,11 +78,11 @@ pub enum Evidence {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the clock says {clock}, but {expected} is expected: {evidence}")]
 pub struct ClockUnsure {
-    /// What the wall clock says.
+    /// The wall clock.
     pub clock: Timestamp,
-    /// What it should say; after a boot and for the log's last entry, the least.
+    /// The expected time; after a boot and for the log's last entry, the minimum.
     pub expected: Timestamp,
-    /// Where the expected time comes from.
+    /// The source of the expected time.
     pub evidence: Evidence,
 }
 
@@ -151,8 +151,8 @@ impl Clock {
         self.anchor.lock().evidence = Evidence::UnknownLog;
     }
 
-    /// The time for readers, who can't reject: the wall clock, unless it is outside the expected interval; then the expected time. If it is
-    /// unknown which of two times is wrong, the earlier one, so that no hold looks expired that isn't.
+    /// The time for readers, who can't reject: the wall clock, unless it is outside the expected interval; then the expected time. If
+    /// either of two times may be wrong, the earlier one, so that no hold appears to expire early.
     pub fn read(&self) -> Timestamp {
         let (ClockReading { wall, uptime }, anchor) = (self.reading(), *self.anchor.lock());
         let expected = anchor.expected(uptime);
@@ -166,7 +166,7 @@ impl Clock {
     /// The time for the next entry: never before `last_logged`.
     ///
     /// # Errors
-    /// [`ClockUnsure`] if the wall clock is outside the expected interval, or is behind `last_logged` by more than [`LAG_MAX`].
+    /// [`ClockUnsure`] if the wall clock is outside the expected interval, or earlier than `last_logged` by more than [`LAG_MAX`].
     pub fn stamp(&self, last_logged: Timestamp) -> Result<Timestamp, ClockUnsure> {
         let (reading, mut anchor) = (self.reading(), self.anchor.lock());
         let clock = reading.wall;
@@ -184,7 +184,7 @@ impl Clock {
         Ok(clock.max(last_logged))
     }
 
-    /// How far the wall clock is ahead of the expected time, in seconds; negative if it is behind.
+    /// Seconds by which the wall clock is ahead of the expected time; negative if it lags.
     pub fn offset_seconds(&self) -> i64 {
         let ClockReading { wall, uptime } = self.reading();
         (wall.0 as i64 - self.anchor.lock().expected(uptime).0 as i64) / 1_000

@@ -48,7 +48,7 @@ pub struct ConfigError(String);
 pub struct Config {
     /// Listening and connections.
     pub server: Server,
-    /// The door for Redis clients.
+    /// The listener for Redis clients.
     pub resp: Resp,
     /// The data directory.
     pub storage: Storage,
@@ -64,7 +64,7 @@ pub struct Config {
     pub clock: ClockSection,
     /// Limits on memory, bodies, filters and queues.
     pub limits: Limits,
-    /// Who may call.
+    /// API keys.
     pub auth: AuthOptions,
     /// The limit on guessing codes.
     pub guessing: GuessingOptions,
@@ -180,7 +180,7 @@ impl Config {
         Ok(())
     }
 
-    /// Returns what is suspicious, but allowed.
+    /// Returns warnings about settings that are allowed but suspicious.
     pub fn warnings(&self) -> Vec<String> {
         let ignored = self.ignored.iter().map(|name| {
             format!("the variable {name} is ignored: settings are named CUCKOOD__SECTION__KEY, with two underscores")
@@ -223,7 +223,7 @@ fn syntax(path: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
     ConfigError(format!("{}, line {line}: {}", path.display(), error.message()))
 }
 
-/// What an environment variable says, as the file would.
+/// Returns the table that an environment variable sets, in the form of the file.
 fn variable(name: &str, value: &str) -> Result<Table, ConfigError> {
     let keys = name.strip_prefix(ENVIRONMENT_PREFIX).unwrap_or_default().to_ascii_lowercase();
     let (section, key) = keys.split_once("__").unwrap_or_default();
@@ -243,7 +243,7 @@ fn environment_value(text: &str, is_secret: bool) -> Value {
     value.unwrap_or_else(|| Value::String(text.to_owned()))
 }
 
-/// What is wrong with a key. What it was set to is left out where it may be a secret.
+/// Describes an invalid setting, without its value if that may be a secret.
 fn told(path: &str, message: &str) -> String {
     let may_be_secret = ["nats", "auth"].contains(&path.split(['.', '[']).next().unwrap_or_default());
     let names_fields_alone =

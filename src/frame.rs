@@ -31,7 +31,7 @@ pub struct Format {
 /// An intact frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Frame<'a> {
-    /// Tells frames of one format apart.
+    /// Distinguishes the frames of one format.
     pub kind: u8,
     /// The checksum of the frame before; 0 for the first one.
     pub before: u128,
@@ -109,7 +109,7 @@ impl Format {
         bytes.starts_with(&self.magic) && bytes.split_last_chunk().is_some_and(checksum)
     }
 
-    /// A value in a frame of its own.
+    /// Returns a value in a separate frame.
     pub fn pack<T: Serialize>(&self, value: &T) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.seal(0, 0, &encode(value), &mut bytes);

@@ -1,4 +1,4 @@
-//! The composition root: turns a configuration and its listeners into a running service, until it is told to stop.
+//! The composition root: turns a configuration and its listeners into a running service, until a signal stops it.
 //!
 //! The ports are bound before recovery starts, so that `/livez` responds immediately.
 
@@ -181,7 +181,7 @@ fn announce(config: &Config, address: SocketAddr) {
     tracing::info!(url = %format_args!("{scheme}://{address}/docs"), "API documents");
 }
 
-/// Lets running requests finish. Uploads can be of any length; one that needs more than its share of the time is told to continue
+/// Lets running requests finish. Uploads can be of any length; one that exceeds its share of the time gets a response that asks to continue
 /// later.
 async fn drain([http, resp]: [&mut Places; 2], control: &Control, timeout: Duration) {
     let uploads_end = async {

@@ -1,5 +1,5 @@
-//! The socket of one connection, below TLS and protocol. It records what the connection does, bounds the memory of unfinished request
-//! heads, and closes so that the client can still receive the last response.
+//! The socket of one connection, below TLS and protocol. It records the connection's phase, bounds the memory of unfinished request heads,
+//! and closes so that the client can still receive the last response.
 //!
 //! Recording reads no clock and sets no timer: the observer (`server/places.rs`) measures time by comparing two looks.
 
@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// Bytes of an unfinished head that each connection may have without a share of the budget: the parser's smallest buffer.
 const HEAD_BYTES_FREE: u64 = 8 << 10;
 
-/// Maximum number of bytes read after an early response. Usually the time limit comes first.
+/// Maximum number of bytes read after an early response. Usually the time limit is reached first.
 const UNHEARD_BYTES_MAX: usize = 1 << 30;
 
 /// The event that a connection waits for.
@@ -30,7 +30,7 @@ pub enum Phase {
     Head,
     /// The handler, or a body.
     Busy,
-    /// The end of what the client sends, after a response to an unfinished request.
+    /// Reading the rest of the client's bytes, after a response to an unfinished request.
     Closing,
 }
 

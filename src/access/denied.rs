@@ -5,7 +5,7 @@ use crate::domain::Timestamp;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Why a caller may not do something. No message contains what the caller presented.
+/// The reason to reject a caller. No message contains the presented key or code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Denied {
     /// A key is required.

@@ -1,8 +1,7 @@
 //! Limits how many invalid codes an end user may try. Off unless configured.
 //!
-//! A request takes as many guesses as it has codes before it is answered, and returns those whose codes were valid. So neither
-//! one request nor many concurrent ones reveal more codes than may be guessed. A client that hangs up gets nothing back: its command
-//! may have taken effect.
+//! A request takes one guess per code before it is answered, and returns those of valid codes. So neither one request nor many concurrent
+//! ones reveal more codes than the limit. If the client disconnects, nothing is returned: its command may have taken effect.
 
 use super::denied::Denied;
 use super::keys::Caller;
@@ -46,7 +45,7 @@ impl Guessing {
         }
     }
 
-    /// Registers its metrics; the registry's prefix comes before their names.
+    /// Registers its metrics. Their names start with the registry's prefix.
     pub fn register(&self, to: &mut Registry) {
         to.register("guesses_refused", "Requests refused after too many invalid codes", self.refused.clone());
         to.register("invalid_codes", "Invalid codes in checks and redemptions", self.invalid.clone());
@@ -107,7 +106,7 @@ pub struct Guesses<'a> {
 }
 
 impl Guesses<'_> {
-    /// Takes as many guesses as the request has items. A request without items needs none.
+    /// Takes one guess per item of the request.
     ///
     /// # Errors
     /// [`Denied::TooManyInvalidCodes`] if fewer are left; [`Denied::TooManyCodes`] if there can never be as many.
@@ -246,8 +245,8 @@ mod tests {
     }
 
     proptest! {
-        /// However requests follow and overlap, an end user never learns of more invalid codes in any span of time than the limit
-        /// and what that time returns.
+        /// However requests follow and overlap, an end user never learns of more invalid codes in any period than the limit and the guesses
+        /// that this period returns.
         #[test]
         fn no_end_user_is_told_of_more_than_may_be_guessed(
             steps in prop::collection::vec((0u64..3, 1usize..6, 0usize..6, 0u64..9_000, 0usize..4), 1..120),

@@ -1,5 +1,4 @@
-//! Callers and what they may do: the keys in force, known by their SHA-256 only, and their rates. Both can change while requests
-//! arrive.
+//! Callers and their permissions: the keys in force, stored as SHA-256 only, and their rates. Both can change while requests arrive.
 
 use super::Access;
 use super::denied::Denied;
@@ -87,7 +86,7 @@ impl Caller {
         if name.starts_with(self.prefix()) { Ok(()) } else { Err(Denied::OtherPrefix) }
     }
 
-    /// The prefix of the names that a caller who asks for those with the prefix `asked` may see; `None` if there can be none.
+    /// Returns the prefix of the names visible to a caller who lists the prefix `asked`; `None` if no name can match.
     pub fn narrow<'a>(&'a self, asked: &'a str) -> Option<&'a str> {
         let allowed = self.prefix();
         match (asked.starts_with(allowed), allowed.starts_with(asked)) {
@@ -183,7 +182,7 @@ fn parse_sha256(text: &str) -> Option<[u8; 32]> {
 
 /// Admission of callers.
 impl Access {
-    /// Replaces the keys. A key's name keeps what it has used of its rate.
+    /// Replaces the keys. The use of a rate is kept by the key's name.
     ///
     /// # Errors
     /// [`InvalidKey`]; nothing has changed then.

@@ -1,10 +1,10 @@
-//! The generic cell rate algorithm: each use takes its share of an allowance, and passing time returns it. One number tells how much is
-//! used: the time at which all use will have been returned. Times are in nanoseconds.
+//! The generic cell rate algorithm: each use takes its share of an allowance, and passing time returns it. One number records the use: the
+//! time at which all of it will have been returned. Times are in nanoseconds.
 //!
 //! The sketch (count-min) records the use of each client in fixed memory. A cell holds the time at which the use of all its clients will
-//! have been returned. Each client has one cell in every row, and its use is what the smallest of them says: its own use and, rarely, some
-//! of others', but never less. Every step takes the same time, and no client can push another one out. When very many clients use much at
-//! once, some seem to have used more than they did.
+//! have been returned. Each client has one cell per row, and its use is the smallest of them: its own use plus, rarely, that of others, but
+//! never less. Every step takes the same time, and no client can evict another. When very many clients are busy, some seem to have used
+//! more than they did.
 
 use parking_lot::Mutex;
 use std::num::NonZeroU32;
@@ -119,7 +119,7 @@ impl Sketch {
         MINUTE / u64::from(self.most.get()) * u64::from(uses)
     }
 
-    /// Uses it so often, unless that would exceed the limit; 0 asks whether it could be used once.
+    /// Records this number of uses, unless that would exceed the limit; 0 asks whether one use is possible.
     ///
     /// # Errors
     /// How long to wait until it would be allowed.
@@ -133,7 +133,7 @@ impl Sketch {
         Ok(())
     }
 
-    /// Returns uses, as far as passing time has not returned them yet.
+    /// Returns uses, unless passing time has already returned them.
     pub(super) fn give_back(&self, hash: u64, uses: u32, taken: u64, now: u64) {
         // A cell may have been empty for a while since then, so less of the use is left than its share of the time.
         let left = self.cost(uses).saturating_sub(now.saturating_sub(taken));

@@ -1,7 +1,7 @@
 //! Access control: keys with scopes and prefixes, request rates per key, and the limit on guessing codes.
 //!
-//! It knows no protocol. Each protocol passes in what it received, and maps [`Denied`] to its own responses. All share one
-//! [`Access`], so a key has one rate and an end user one number of guesses, whichever protocol they use.
+//! It is independent of protocols. Each protocol passes in the data it received, and maps [`Denied`] to its own responses. All share one
+//! [`Access`], so a key has one rate and an end user one number of guesses across protocols.
 
 mod denied;
 mod guessing;

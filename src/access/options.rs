@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, de};
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AuthOptions {
-    /// The keys. If there are none, anybody may call.
+    /// API keys. Without any, all requests are allowed.
     pub keys: Vec<KeyOptions>,
     /// Whether to serve beyond loopback although there are no keys.
     pub allow_anonymous: bool,
@@ -21,7 +21,7 @@ pub struct KeyOptions {
     pub name: String,
     /// SHA-256 of the key, 64 hexadecimal digits.
     pub sha256: String,
-    /// What the key may do.
+    /// Scopes of the key.
     pub scopes: Vec<Scope>,
     /// The prefix of the names of all campaigns and coupons that the key may use.
     #[serde(default)]
@@ -42,7 +42,7 @@ fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>,
     Ok(Some(Timestamp(time)))
 }
 
-/// What a key may do.
+/// A permission of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {

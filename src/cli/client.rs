@@ -31,7 +31,7 @@ pub struct Connection {
     /// API key, if the service requires one.
     #[arg(long, value_name = "KEY", env = "CUCKOOD_KEY", hide_env_values = true)]
     pub key: Option<String>,
-    /// PEM file of certificates to trust instead of the system's, or of those that SSL_CERT_FILE names.
+    /// PEM file of certificates to trust instead of the system's or SSL_CERT_FILE.
     #[arg(long, value_name = "FILE", env = "CUCKOOD_CACERT")]
     pub cacert: Option<PathBuf>,
 }
@@ -70,7 +70,7 @@ pub fn pauses() -> impl Iterator<Item = Duration> + Send {
     [250, 500, 1_000, 2_000, 4_000].into_iter().chain(repeat(8_000)).map(Duration::from_millis)
 }
 
-/// Returns the error that a response describes. One without a problem document comes from something else, such as a proxy.
+/// Returns the error that a response describes. One without a problem document was sent by something else, such as a proxy.
 fn rejected(status: StatusCode, text: &str) -> ClientError {
     let problem: Value = serde_json::from_str(text).unwrap_or_default();
     let (Some(code), Some(detail)) = (problem["code"].as_str(), problem["detail"].as_str()) else {
@@ -118,7 +118,7 @@ impl Connection {
         Ok(Client { key: self.key.clone(), agent, ..client })
     }
 
-    /// Returns the certificates of `--cacert`, or of SSL_CERT_FILE and SSL_CERT_DIR, or else those that the system trusts.
+    /// Returns the certificates of `--cacert`, or of SSL_CERT_FILE and SSL_CERT_DIR, or else the system's.
     fn roots(&self) -> anyhow::Result<Vec<CertificateDer<'static>>> {
         let (source, found) = match &self.cacert {
             Some(path) => (path.display().to_string(), load_certs_from_paths(Some(path), None)),

@@ -17,7 +17,7 @@ pub struct Args {
     /// URL of another service; the configuration is ignored then.
     #[arg(long, value_name = "URL", env = "CUCKOOD_URL")]
     pub url: Option<String>,
-    /// PEM file of certificates to trust instead of the system's, or of those that SSL_CERT_FILE names; with --url.
+    /// PEM file of certificates to trust instead of the system's or SSL_CERT_FILE; with --url.
     #[arg(long, value_name = "FILE", env = "CUCKOOD_CACERT")]
     pub cacert: Option<PathBuf>,
 }

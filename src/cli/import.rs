@@ -80,7 +80,7 @@ pub struct Args {
     /// Address of the service.
     #[arg(long, value_name = "URL", env = "CUCKOOD_URL", default_value = "http://127.0.0.1:8080")]
     pub url: String,
-    /// PEM file of certificates to trust instead of the system's, or of those that SSL_CERT_FILE names.
+    /// PEM file of certificates to trust instead of the system's or SSL_CERT_FILE.
     #[arg(long, value_name = "FILE", env = "CUCKOOD_CACERT")]
     pub cacert: Option<PathBuf>,
 }

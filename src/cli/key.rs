@@ -17,7 +17,7 @@ pub enum Args {
         /// Name of the key in the service's messages.
         #[arg(long, value_parser = valid_name)]
         name: String,
-        /// What it may do: read, write, redeem, admin.
+        /// Scopes of the key: read, write, redeem, admin.
         #[arg(long, value_delimiter = ',', default_value = "read", value_parser = ["read", "write", "redeem", "admin"])]
         scopes: Vec<String>,
         /// Prefix of the names of all campaigns and coupons that the key may use.

@@ -28,7 +28,7 @@ fn note(what: &str) {
     let _ = writeln!(io::stderr(), "cuckood: {what}");
 }
 
-/// Prints what a command has done, whether or not it is read: a closed terminal is no reason to fail after the work.
+/// Prints the result of a command, whether or not it is read: a closed terminal is no reason to fail after the work.
 fn tell(text: &str) {
     let _ = writeln!(io::stdout(), "{text}");
 }

@@ -32,7 +32,7 @@ pub struct Args {
     /// API key of the receiving service, if it is another one.
     #[arg(long, value_name = "KEY", env = "CUCKOOD_TO_KEY", hide_env_values = true)]
     pub to_key: Option<String>,
-    /// PEM file of certificates to trust instead of the system's, or of those that SSL_CERT_FILE names.
+    /// PEM file of certificates to trust instead of the system's or SSL_CERT_FILE.
     #[arg(long, value_name = "FILE", env = "CUCKOOD_CACERT")]
     pub cacert: Option<PathBuf>,
     /// The same for the receiving service, if it is another one.
@@ -84,7 +84,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let broken = match attempt(&from, &to, &progress) {
             // The response to an earlier attempt was lost.
             Err(error) if retries < args.retries && error.is_code("already-exists") => break Ok(()),
-            // An image that was cut short on the way is damaged, too.
+            // An image truncated in transit is damaged, too.
             Err(error) if retries > 0 && (error.may_pass() || error.is_code("image-damaged")) => error,
             ended => break ended,
         };

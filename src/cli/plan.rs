@@ -1,4 +1,4 @@
-//! `cuckood plan`: shows the layout of a filter, the reasons for it, and what it costs.
+//! `cuckood plan`: shows the layout of a filter, the reasons for it, and its costs.
 
 use crate::domain::spec::{FORGET_STEPS_DEFAULT, parse_time};
 use crate::domain::{Forget, Sizing, Spec};
@@ -7,7 +7,7 @@ use anyhow::Context;
 use bytesize::ByteSize;
 use std::io::{self, Write};
 
-/// Show the layout that a capacity and an error rate lead to, and what it costs.
+/// Show the layout for a capacity and an error rate, and its costs.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Number of items. A suffix of k, M or G means thousands, millions or billions.

@@ -1,4 +1,4 @@
-//! Progress on standard error, if it is a terminal: what was done of the total, the unit, the speed and the time left.
+//! Progress on standard error, if it is a terminal: done and total, unit, speed, and time left.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::Path;

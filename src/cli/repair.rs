@@ -27,7 +27,7 @@ pub enum Args {
     },
 }
 
-/// Repairs the directory, reports what was done, and verifies that it can be read.
+/// Repairs the directory, reports the changes, and verifies that it can be read.
 ///
 /// # Errors
 /// If there is no data directory, or the repair failed.

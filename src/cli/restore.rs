@@ -25,7 +25,7 @@ pub struct Args {
     /// Configuration file, for `--into-cluster`; without one the environment counts alone.
     #[arg(long, value_name = "FILE", env = "CUCKOOD_CONFIG")]
     pub config: Option<PathBuf>,
-    /// Where the backup is unpacked meanwhile, for `--into-cluster`; without it, where temporary files go. It takes as much room as a
+    /// Directory for the unpacked backup with `--into-cluster`; defaults to the directory for temporary files. It takes as much space as a
     /// data directory.
     #[arg(long, value_name = "DIR", requires = "into_cluster")]
     pub scratch: Option<PathBuf>,

@@ -1,5 +1,5 @@
-//! TLS of the subcommands. A server's own certificate may be trusted with `--cacert`, as curl allows: rustls alone rejects those that
-//! `openssl req -x509` makes, because they are marked as authorities.
+//! TLS of the subcommands. `--cacert` may name a server's own certificate, as with curl: rustls alone rejects those that `openssl req
+//! -x509` makes, because they are marked as authorities.
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{WebPkiServerVerifier, verify_server_name};

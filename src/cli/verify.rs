@@ -17,8 +17,8 @@ use tempfile::TempDir;
 pub struct Args {
     /// The data directory, or the file that `cuckood backup` wrote.
     pub path: PathBuf,
-    /// Where to put the copy. It takes as much space as the data directory's `sled` unless the file system can share blocks. By
-    /// default it goes beside `PATH`, or into the directory for temporary files if that is not writable.
+    /// Directory for the copy. It takes the space of the data directory's `sled` unless the file system can share blocks. Defaults to the
+    /// parent of `PATH`, or to the directory for temporary files if that is not writable.
     #[arg(long, value_name = "DIR")]
     pub scratch: Option<PathBuf>,
     /// Print the result as JSON: `{"path", "whole", "notes", "faults"}`.
@@ -26,7 +26,7 @@ pub struct Args {
     pub json: bool,
 }
 
-/// Checks the directory or backup, and prints what was found.
+/// Checks the directory or backup, and prints the findings.
 ///
 /// # Errors
 /// If anything is wrong.

@@ -1,4 +1,4 @@
-//! The sections of the configuration that concern several machines: which log, how to reach it, and what a node of it is.
+//! The sections of the configuration that concern several machines: kind of log, how to reach it, and the node's identity.
 
 use super::values::{Bytes, Period, list};
 use crate::engine::ClusterOptions;
@@ -73,7 +73,7 @@ pub struct Cluster {
     pub name: String,
     /// The name of this node; empty for the machine's.
     pub node: String,
-    /// How long a node may be behind the log and still be ready.
+    /// Maximum lag of a ready node.
     pub lag_max: Period,
     /// How long a read waits for its position or barrier.
     pub wait: Period,

@@ -1,4 +1,4 @@
-//! What the parts of the service are told of the configuration.
+//! Conversions from the configuration to the options of each part of the service.
 
 use super::{Config, JournalKind};
 use crate::domain::Settings;
@@ -45,7 +45,7 @@ impl Config {
                     .bytes(self.limits.memory.0)
                     .clamp(IDEMPOTENCY_ROOM_MIN_BYTES, IDEMPOTENCY_ROOM_MAX_BYTES),
                 idempotency_keys: self.auth.keys.len() as u64,
-                // Only 0 stands for no events.
+                // Only 0 disables events.
                 events_retention_seconds: self.events.retention.0.as_millis().div_ceil(1_000) as u64,
                 imports_retention_seconds: self.imports.retention.0.as_secs(),
                 filters_max: self.limits.filters,
@@ -65,7 +65,7 @@ impl Config {
         }
     }
 
-    /// The options of the door for Redis clients.
+    /// Returns the options of the listener for Redis clients.
     pub fn resp_options(&self) -> RespOptions {
         RespOptions {
             default_capacity: self.resp.default_capacity,

@@ -47,7 +47,7 @@ pub struct Server {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Resp {
-    /// The address to listen on; `None` for no such door.
+    /// The address to listen on; `None` disables the listener.
     #[serde(deserialize_with = "optional_address")]
     pub listen: Option<SocketAddr>,
     /// Items that a filter holds before it grows, if it is created by the first item that is added to it.
@@ -75,7 +75,7 @@ impl Resp {
 pub struct Storage {
     /// The data directory.
     pub path: PathBuf,
-    /// What an acknowledged write survives.
+    /// The failure that acknowledged writes survive: a crash of the process, or a power loss.
     pub durability: Durability,
     /// Bytes of disk space that must stay free.
     pub free_space_min: Bytes,

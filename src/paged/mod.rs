@@ -1,4 +1,4 @@
-//! Pages behind `Arc`, copied on their first change: what a snapshot shares with slabs, queues and sets of numbers.
+//! Pages in an `Arc`, copied on their first change: snapshots share them with slabs, queues and sets of numbers.
 //!
 //! A snapshot *freezes* a container. That takes a reference to each page and copies none. A page that a snapshot still refers to is copied
 //! before it changes, so the contents do not depend on snapshots.
@@ -178,7 +178,7 @@ fn count_if_shared<P: Page>(page: &Arc<P>, copied: &Option<Copied>) {
 #[derive(Debug)]
 pub struct Frozen<P: Page> {
     pages: VecDeque<Arc<P>>,
-    /// Encoded pages, and the number of their bytes that were given out.
+    /// Encoded pages, and the number of bytes already taken.
     encoded: Vec<u8>,
     given: usize,
     copied: Copied,

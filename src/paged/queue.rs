@@ -36,7 +36,7 @@ impl Page for Strings {
     }
 }
 
-/// What a snapshot says of a queue, except for the contents of its pages.
+/// The metadata of a queue in a snapshot, without the content of its pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Extent {
     /// The number of the first page.
@@ -189,7 +189,7 @@ impl Queue {
         }
     }
 
-    /// What a snapshot says of the queue.
+    /// Returns the metadata of the queue for a snapshot.
     pub fn extent(&self) -> Extent {
         let first = self.pages.first;
         Extent { first, pages: self.pages.end() - first, head: self.head as u64 }
@@ -228,7 +228,7 @@ mod tests {
         queue.iter().map(|(_, string)| string.to_vec()).collect()
     }
 
-    /// Pops, pushes or clears. Strings are long, so that pages come and go.
+    /// Pops, pushes or clears. Strings are long, so that pages are added and removed.
     fn change(queue: &mut Queue, model: &mut VecDeque<Vec<u8>>, operation: u16) {
         if operation > 65_400 {
             queue.clear();

@@ -1,5 +1,5 @@
-//! A slab: numbered slots. A value gets the lowest free slot, so replays of the same operations fill the same slots. A set of numbers from 1
-//! on is a slab without values: a number that was taken and given back leaves no trace, so a restore gives the same.
+//! A slab: numbered slots. A value gets the lowest free slot, so replays of the same operations fill the same slots. A set of numbers from
+//! 1 on is a slab without values: a number that was taken and released leaves no trace, so a restore gives the same.
 
 use super::{Copied, Frozen, Page, Paged};
 use serde::Serialize;
@@ -204,8 +204,7 @@ impl<T: Clone + Serialize + DeserializeOwned, const WORDS: usize> Slab<T, WORDS>
         self.pages.freeze(copied)
     }
 
-    /// Adds the values of a chunk, which follows those that were loaded before. Returns them with their slots; `None` if the chunk is
-    /// damaged.
+    /// Adds the values of a chunk after those already loaded. Returns them with their slots; `None` if the chunk is damaged.
     pub fn load(&mut self, chunk: &[u8]) -> Option<impl Iterator<Item = (u32, &T)>> {
         let loaded: Range<u64> = self.pages.load(chunk)?..self.pages.end();
         for number in loaded.clone() {
@@ -324,7 +323,7 @@ mod tests {
         slab.pages.end() as u32 * PAGE_SLOTS
     }
 
-    /// What the slab takes, counted page by page.
+    /// Returns the memory of the slab, counted page by page.
     fn census(slab: &Slab<String>) -> usize {
         let values = slab.pages.iter().map(|(_, page)| page.values.capacity() * size_of::<String>());
         let page_bytes = size_of::<Slots<String, 1>>() + 2 * size_of::<usize>();
@@ -396,7 +395,7 @@ mod tests {
             }
         }
 
-        /// Whatever comes and goes, the account is right, and inserts need no more than they were expected to.
+        /// Whatever is inserted and removed, the account is right, and inserts need no more memory than predicted.
         #[test]
         fn removed_values_take_no_memory(
             batches in proptest::collection::vec(
@@ -469,7 +468,7 @@ mod tests {
         (1..=end).filter(|number| numbers.contains(*number)).collect()
     }
 
-    /// A snapshot, while more changes come between its chunks.
+    /// Takes a snapshot, with changes between its chunks.
     fn snapshot(numbers: &mut Numbers, mut change: impl FnMut(&mut Numbers)) -> Vec<Vec<u8>> {
         let mut frozen = numbers.freeze(&Copied::default());
         let (mut chunks, mut chunk) = (Vec::new(), Vec::new());
@@ -550,7 +549,7 @@ mod tests {
         }
     }
 
-    /// However the numbers lie, a snapshot has a bit for each.
+    /// Whatever numbers are taken, a snapshot has a bit for each.
     #[test]
     fn snapshot_has_a_bit_for_each_number() {
         let mut numbers = Numbers::default();

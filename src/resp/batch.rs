@@ -1,6 +1,6 @@
-//! The commands of one connection that have arrived together. Look-ups in one filter that follow each other are one look-up, and
-//! changes of one filter that follow each other are one command to the engine; changes of several filters are under way at once.
-//! Answers come in the order of the commands, and what a client reads includes what it wrote before.
+//! The commands of one connection that have arrived together. Successive lookups in one filter are joined to one lookup, and successive
+//! changes of one filter to one command to the engine; changes of several filters are in flight concurrently. Replies follow the order of
+//! the commands, and a client reads its own writes.
 
 use super::command::{Name, Row};
 use super::failure::{Code, Failure};
@@ -15,7 +15,7 @@ use crate::domain::{
 use crate::engine::{Digest, FilterView};
 use std::sync::Arc;
 
-/// The most commands to the engine that one connection has under way.
+/// Maximum number of commands to the engine in flight per connection.
 const UNDER_WAY_MAX: usize = 64;
 
 /// The commands that are not answered yet.
@@ -25,11 +25,11 @@ pub struct Batch<'a> {
     /// Answered commands that are not in the metrics yet.
     pub counts: Counts,
     shared: &'a Shared,
-    /// What is gathered until something else follows.
+    /// Commands gathered until a different one follows.
     gathered: Option<Gathered<'a>>,
     /// Changes in the order of their answers.
     under_way: Vec<(Gathered<'a>, Submitted<'a>)>,
-    /// Bytes of memory of what is under way.
+    /// Bytes of memory of the commands in flight.
     under_way_bytes: usize,
     /// Memory that look-ups use again.
     digests: Vec<Digest>,
@@ -48,7 +48,7 @@ pub struct Gathered<'a> {
     parts: Vec<Part<'a>>,
 }
 
-/// A command's part of what was gathered.
+/// A command's part of the gathered ones.
 pub struct Part<'a> {
     /// The command's row, on which the form of its answer depends.
     pub row: &'static Row,
@@ -58,7 +58,7 @@ pub struct Part<'a> {
     pub guesses: Option<Guesses<'a>>,
 }
 
-/// What is done to a filter.
+/// A change of a filter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
     /// Items are added.
@@ -135,7 +135,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Answers all changes so far. Whoever looks at a filter does this before finding it, so that it sees what was written.
+    /// Answers all changes so far. Callers that read a filter do this before finding it, so that they see these changes.
     pub async fn settle_changes(&mut self) {
         let has_changes = self.gathered.as_ref().is_some_and(|gathered| gathered.change.is_some());
         if has_changes || !self.under_way.is_empty() {
@@ -188,11 +188,11 @@ impl<'a> Batch<'a> {
         self.answer_under_way().await;
     }
 
-    /// Ends what is gathered: look-ups are answered, changes submitted.
+    /// Completes the gathered commands: answers lookups, submits changes.
     async fn close(&mut self) {
         let Some(mut gathered) = self.gathered.take() else { return };
         let Some(change) = gathered.change else {
-            // Answers come in the order of the commands.
+            // Replies follow the order of the commands.
             self.answer_under_way().await;
             return self.answer_checks(gathered);
         };
@@ -296,7 +296,7 @@ impl<'a> Batch<'a> {
         for part in changes.parts {
             self.replies.failure(&failure);
             self.counts.add(part.row.spelling, Some(failure.code));
-            // If the fate of a change is unknown, its guesses stay used.
+            // If the outcome of a change is unknown, its guesses stay used.
             if let Some(guesses) = part.guesses.filter(|_| failure.code != Code::MISCONF) {
                 guesses.give_back();
             }
@@ -350,8 +350,8 @@ fn has_changed(outcome: ItemOutcome) -> bool {
     matches!(outcome, ItemOutcome::Added | ItemOutcome::Revived | ItemOutcome::Removed)
 }
 
-/// One item of CF.INSERT or CF.INSERTNX: 1 if it was added, 0 if it was there, -1 if the filter can't take it. CF.INSERT tells only
-/// whether it was added where there are booleans.
+/// One item of CF.INSERT or CF.INSERTNX: 1 if it was added, 0 if it was there, -1 if the filter can't take it. With RESP3 booleans,
+/// CF.INSERT only distinguishes added items.
 fn inserted(name: Name, outcome: ItemOutcome, replies: &mut Replies) {
     match (name, replies.protocol, outcome) {
         (Name::CfInsert, Protocol::Three, _) => replies.boolean(has_changed(outcome)),

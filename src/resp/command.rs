@@ -1,4 +1,4 @@
-//! The commands: names, arguments, what a caller needs for each, and COMMAND, which describes them.
+//! The commands: names, arguments, required permissions, and COMMAND, which describes them.
 
 use super::failure::Failure;
 use super::parser::Arguments;
@@ -46,7 +46,7 @@ pub enum Name {
     Type,
 }
 
-/// What a caller needs for a command.
+/// The permission that a command requires.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Needs {
     /// Nothing: it is how a key is presented.
@@ -72,11 +72,11 @@ pub struct Row {
     pub spelling: &'static str,
     /// How many arguments it has, itself included; negative if it may have more.
     pub arity: i64,
-    /// What a caller needs.
+    /// The required permission.
     pub needs: Needs,
     /// Which arguments are keys.
     pub keys: KeyPositions,
-    /// What it does.
+    /// A summary for COMMAND DOCS.
     pub summary: &'static str,
 }
 
@@ -158,7 +158,7 @@ impl Row {
         is_filters && !matches!(self.name, Name::CfReserve | Name::CfCompact | Name::CfInfo)
     }
 
-    /// Whether the command can have so many arguments, itself included.
+    /// Whether the command accepts this number of arguments, itself included.
     pub fn takes(&self, arguments: usize) -> bool {
         let arguments = i64::try_from(arguments).unwrap_or(i64::MAX);
         if self.arity < 0 { arguments >= -self.arity } else { arguments == self.arity }

@@ -1,4 +1,4 @@
-//! One connection: reads what has arrived, has it executed, sends the answers.
+//! One connection: reads bytes, executes complete requests, sends the replies.
 
 use super::batch::Batch;
 use super::execute::execute;
@@ -19,16 +19,16 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// A connection may have so many bytes for itself. Beyond that it takes a share of the memory that all connections have.
+/// Memory that a connection may use freely. Beyond that it takes a share of the memory of all connections.
 const OWN_BYTES: usize = 1 << 10;
 
 /// The most bytes that each of its four buffers keeps while it is idle: of requests, arguments, look-ups and answers.
 const KEPT_BYTES: usize = OWN_BYTES / 4;
 
-/// The most bytes that are read at once; from a stranger, as many as a request may have.
+/// Maximum number of bytes per read; for unauthenticated clients, the maximum size of a request.
 const READ_BYTES_MAX: usize = 64 << 10;
 
-/// A buffer that is so many times as long as what is in it gives the rest back.
+/// Ratio of capacity to content from which a buffer is shrunk.
 const SPARE_FACTOR: usize = 4;
 
 /// Answers are sent once they have this many bytes, though more commands have arrived.
@@ -40,7 +40,7 @@ const TURN_BYTES: usize = 16 << 10;
 /// Bytes that each command counts for in addition: its own work.
 const COMMAND_BYTES: usize = 32;
 
-/// What a client may send that has presented its key.
+/// Limits for a client that has presented its key.
 const KNOWN: RequestLimits =
     RequestLimits { arguments_max: 64 << 10, argument_bytes_max: 64 << 10, request_bytes_max: 8 << 20 };
 
@@ -70,12 +70,12 @@ struct Connection<'a, S> {
     /// Bytes that have arrived; those before `read` are executed.
     arrived: Vec<u8>,
     read: usize,
-    /// What it takes of `resp.buffers`.
+    /// Its share of `resp.buffers`.
     share: Share<&'a Budget>,
 }
 
 impl Service {
-    /// Serves a connection until the client closes it, or until all that has arrived is answered and `draining` is true. Records in
+    /// Serves a connection until the client closes it, or until all complete requests are answered and `draining` is true. Records in
     /// `vitals` what it waits for; the caller may drop this future when that takes too long.
     ///
     /// # Errors
@@ -150,7 +150,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
         }
     }
 
-    /// Reads what has arrived, at most so many bytes. Returns their number; 0 at the end.
+    /// Reads at most `bytes_max` bytes. Returns their number; 0 at the end.
     async fn read(&mut self, bytes_max: usize) -> io::Result<usize> {
         poll_fn(|context| {
             ARRIVED.with_borrow_mut(|space| {
@@ -196,7 +196,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
             self.read += length;
             let spliced = std::mem::take(&mut self.visit.session.spliced);
             if !spliced.is_empty() {
-                // What is executed already goes, so that a transaction is moved once.
+                // Executed requests are removed, so that a transaction is moved once.
                 self.arrived.splice(..self.read, spliced);
                 self.read = 0;
             }
@@ -220,7 +220,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
         Ok(next)
     }
 
-    /// Answers what was executed, and that there is no room for more.
+    /// Sends the replies so far, and the error that no memory is left.
     async fn refuse(&mut self) -> ControlFlow<()> {
         self.visit.batch.settle().await;
         (self.arrived, self.parser, self.read) = (Vec::new(), Parser::default(), 0);
@@ -243,8 +243,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
         Ok(())
     }
 
-    /// Gives back the memory that only long requests and answers need. The beginning of the next request may have arrived behind them: its
-    /// buffer is kept while it is not much shorter.
+    /// Frees the memory that only long requests and replies need. The start of the next request may have arrived after them: its buffer is
+    /// retained until it is mostly empty.
     fn release(&mut self) {
         if self.arrived.capacity() > SPARE_FACTOR * self.arrived.len() {
             self.arrived.shrink_to(KEPT_BYTES);
@@ -266,12 +266,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
         let bytes = request_bytes + batch.memory_bytes() + session.memory_bytes();
         match bytes <= OWN_BYTES {
             true => 0,
-            // In steps, so that the account is seldom touched.
+            // In steps, so that the budget is rarely touched.
             false => bytes.next_multiple_of(OWN_BYTES) as u64,
         }
     }
 
-    /// Closes our side, and lets the socket read what the client still sends.
+    /// Closes the write side, and lets the socket read the client's remaining bytes.
     async fn close(mut self) -> io::Result<()> {
         self.vitals.enter(Phase::Closing);
         drop((self.visit, self.parser, self.arrived, self.share));

@@ -12,7 +12,7 @@ use std::time::Instant;
 /// The version of RedisBloom whose replies ours are like.
 const MODULE_VERSION: i64 = 20_802;
 
-/// The version of Redis whose replies ours are like. Some clients derive from it what they may use.
+/// The version of Redis that the replies match. Some clients derive their features from it.
 pub const REDIS_VERSION: &str = "7.4.0";
 
 /// The user whom Redis has without any configuration.
@@ -223,7 +223,7 @@ pub(super) fn client(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `INFO [section …]`: the service's figures, in Redis' form. Sizes and counts of filters are for callers with the scope `read`.
+/// `INFO [section …]`: the service's metrics, in Redis' form. Sizes and counts of filters require the scope `read`.
 pub(super) fn info(call: &mut Call<'_, '_>) {
     let asked = call.arguments.from(1);
     let is_asked = |section: &str| {

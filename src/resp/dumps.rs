@@ -1,7 +1,7 @@
-//! The dumps of filters that clients are going through with CF.SCANDUMP. Each is an image, given out record by record.
+//! The dumps of filters that clients read with CF.SCANDUMP. Each is an image, returned record by record.
 //!
-//! An iterator names a dump and the record that comes next. The last record can be asked for again. A dump that nobody goes on with is
-//! dropped after a while, because it keeps a snapshot.
+//! An iterator names a dump and its next record. The last record can be requested again. An abandoned dump is dropped after a while,
+//! because it pins a snapshot.
 
 use super::failure::{Code, Failure};
 use crate::domain::FilterId;
@@ -17,7 +17,8 @@ use tokio::time::timeout;
 /// How long a dump waits for the next command.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// Bits of an iterator that name the record. With those that name the dump they are so few that any client's numbers are exact.
+/// Bits of an iterator that name the record. Together with those of the dump they fit into an exact double, for clients whose numbers are
+/// doubles.
 const RECORD_BITS: u32 = 32;
 const NUMBERS: u64 = 1 << 20;
 
@@ -59,7 +60,7 @@ impl Dumps {
         })?;
         let download = download.ok_or_else(|| Failure::err("Not found"))?;
         let (task, asked) = mpsc::channel(1);
-        // A number comes again long after its dump is over.
+        // A number is reused long after its dump has ended.
         let number = self.begun.fetch_add(1, Ordering::Relaxed) % NUMBERS + 1;
         self.all.lock().insert(number, Dump { owner: owner.clone(), task });
         let dumps = self.clone();
@@ -84,7 +85,7 @@ impl Dumps {
     }
 }
 
-/// Reads the records of a dump, until its end or until nobody goes on with it. Only the next record and the last one can be had.
+/// Reads the records of a dump, until its end or until the client abandons it. Only the next record and the last one are available.
 async fn read(mut download: Download, mut asked: mpsc::Receiver<(u64, oneshot::Sender<Record>)>) {
     let (mut ready, mut next, mut last) = (VecDeque::new(), 0, Vec::new());
     while let Ok(Some((record, reply))) = timeout(IDLE_MAX, asked.recv()).await {

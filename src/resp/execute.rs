@@ -20,8 +20,8 @@ pub async fn execute(
     let Some(row) = Row::find(arguments.at(0)) else {
         let name = String::from_utf8_lossy(arguments.at(0));
         fail(visit, UNKNOWN, Failure::err(format!("unknown command '{name:.128}'"))).await;
-        // A line that is no command may be the head of an HTTP request, which a web page makes a browser send. What follows it
-        // must not be taken for commands.
+        // An invalid line may be the head of an HTTP request, which a web page makes a browser send. The rest of it must not be parsed as
+        // commands.
         return if is_inline { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
     };
     let done = run(visit, row, arguments, request).await;

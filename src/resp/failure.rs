@@ -50,7 +50,7 @@ impl Code {
 pub struct Failure {
     /// Its code.
     pub code: Code,
-    /// What is wrong, and what to do.
+    /// The error and the next step.
     pub text: Cow<'static, str>,
 }
 
@@ -64,7 +64,7 @@ impl Failure {
     /// The filter can't take the item.
     pub const FILTER_FULL: Self = Self::fixed(Code::ERR, "Filter is full");
 
-    /// The answer of the engine did not come in time.
+    /// The engine's response did not arrive in time.
     pub const TOO_LATE: Self =
         Self::fixed(Code::MISCONF, "the answer took too long; whether the write took effect is unknown");
 
@@ -133,8 +133,8 @@ impl Failure {
         }
     }
 
-    /// The service is not ready for commands on filters; `None` if it is. Reads go on after storage has failed.
-    /// One of several nodes answers nothing then: others have what it can't get any more.
+    /// Returns the error for commands on filters if the service is not ready. Reads continue after storage has failed. A cluster node
+    /// answers nothing then, because other nodes have entries that it can't get.
     pub fn unready(status: &Status, is_shared: bool) -> Option<Self> {
         match status {
             Status::Failed(_) | Status::Diverged(_) | Status::Panicked(_) if is_shared => {

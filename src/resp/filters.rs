@@ -1,4 +1,4 @@
-//! CF.*: the commands on filters. CF.RESERVE's options have a meaning here as far as [`Reserve`] says.
+//! CF.*: the commands on filters. [`Reserve`] describes which of CF.RESERVE's options have a meaning here.
 
 use super::batch::{Change, Part};
 use super::command::Name;
@@ -151,7 +151,7 @@ pub(super) async fn add(call: &mut Call<'_, '_>) -> Result<Done, Failure> {
     check_blanks(&view, items)?;
     let is_if_absent = matches!(call.row.name, Name::CfAddNx | Name::CfInsertNx);
     let change = if is_if_absent { Change::AddIfAbsent } else { Change::Add };
-    // That a full filter rejects codes tells that one of them is not in it.
+    // If a full filter rejects codes, one of them is not in it.
     let guesses = match view.may_refuse_codes() {
         true => Some(guesses(call, &view, 1).await?),
         false => None,
@@ -249,7 +249,7 @@ fn describe(view: &FilterView, now: Timestamp, replies: &mut Replies) {
         ("Size", stats.memory_bytes),
         ("Number of buckets", stats.segments.iter().map(|segment| segment.buckets).sum()),
         ("Number of filters", stats.segments.len() as u64),
-        // As in Redis, those that are in it now.
+        // As in Redis, the current number.
         ("Number of items inserted", stats.items),
         ("Number of items deleted", stats.removes),
         ("Bucket size", view.layout.bucket_size.into()),
@@ -294,7 +294,7 @@ const ERROR_RATE: f64 = 0.001;
 /// Redis' bucket size, unless another one is asked for.
 const REDIS_BUCKET_SIZE: i64 = 2;
 
-/// Nodes that an insert searches, where the layout has to say so: as many as in filters that are sized by their error rate.
+/// Number of buckets that an insert searches if the layout has to name it: the default of filters that are sized by their error rate.
 const MAX_SEARCH: u32 = 2_000;
 
 /// The longest fingerprint, in bits.
@@ -348,7 +348,7 @@ impl Reserve {
 
     /// The shortest fingerprints that keep the error rate in buckets of this size.
     fn layout(self, bucket_size: u8) -> Result<Sizing, Failure> {
-        // The first segment of a filter that grows has half of the rate, and each further one half of what is left.
+        // The first segment of a filter that grows gets half of the rate, and each further one half of the rest.
         let share = match self.growth {
             Growth::Auto => ERROR_RATE / 2.0,
             Growth::Fixed => ERROR_RATE,

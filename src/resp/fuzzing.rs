@@ -2,7 +2,7 @@
 
 use super::parser::{Parser, RequestLimits};
 
-/// What the fuzz target lets a request have: little, so that short inputs reach the limits.
+/// The limits of the fuzz target: low, so that short inputs reach them.
 pub const LIMITS: RequestLimits =
     RequestLimits { arguments_max: 6, argument_bytes_max: 24, request_bytes_max: 96 };
 

@@ -1,4 +1,4 @@
-//! CF.SCANDUMP and CF.LOADCHUNK: a filter on the move, piece by piece.
+//! CF.SCANDUMP and CF.LOADCHUNK: transfer of a filter in chunks.
 
 use super::failure::{Code, Failure};
 use super::filters::usable_key;
@@ -33,8 +33,7 @@ pub(super) async fn dump(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `CF.LOADCHUNK key iterator data`: a piece of a dump. The filter is there once the last one has come. Pieces say themselves in which
-/// order they come.
+/// `CF.LOADCHUNK key iterator data`: a chunk of a dump. The last one creates the filter. Chunks contain their order.
 pub(super) async fn load(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     integer(call.arguments.at(2))
         .filter(|iterator| *iterator > 0)
@@ -61,7 +60,7 @@ pub(super) async fn load(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the pieces that a caller loads into a key are known by, on any node.
+/// Returns the ID of the upload of a caller to a key, the same on any node.
 fn upload(key: &Key<'_>, caller: &str) -> UploadId {
     // No key contains a space.
     let hash: [u8; 32] = Sha256::digest(format!("{key} {caller}")).into();

@@ -93,7 +93,7 @@ impl fmt::Display for Key<'_> {
     }
 }
 
-/// Whether a text matches a pattern. Takes at most as many steps as the product of their lengths.
+/// Whether a string matches a pattern. Takes at most `pattern.len() × text.len()` steps.
 pub fn matches(mut pattern: &[u8], mut text: &[u8]) -> bool {
     // The pattern after the last `*`, and the text that it was last compared with.
     let mut again = None;
@@ -112,7 +112,7 @@ pub fn matches(mut pattern: &[u8], mut text: &[u8]) -> bool {
     }
 }
 
-/// Returns the rest of the pattern if its first element, other than `*`, stands for this byte.
+/// Returns the rest of the pattern if its first element, other than `*`, matches this byte.
 fn one(pattern: &[u8], byte: u8) -> Option<&[u8]> {
     let (is_meant, rest) = match pattern {
         [] => return None,

@@ -14,7 +14,7 @@ const TYPE: &str = "MBbloomCF";
 /// The fewest and the most keys that a page is made of, whatever COUNT says: each page looks at all filters.
 const PAGE_KEYS: (usize, usize) = (100, 1_000);
 
-/// The longest pattern, in bytes. Keys are shorter, and matching takes at most as many steps as the product of the two lengths.
+/// Maximum length of a pattern in bytes. It bounds the steps of matching, the product of the lengths of pattern and key.
 const PATTERN_BYTES_MAX: usize = 512;
 
 /// Keys that are matched before others of this worker get their turn.
@@ -86,7 +86,7 @@ pub(super) fn object(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a page of keys is asked for.
+/// The arguments of a page of keys.
 struct Scan<'a> {
     cursor: u64,
     pattern: Option<&'a [u8]>,
@@ -116,7 +116,7 @@ impl<'a> Scan<'a> {
         Ok(Self { cursor, pattern, keys, has_type })
     }
 
-    /// The key of a filter, if it matches. A campaign has two; it is told by its bare name if only that matches.
+    /// Returns the key of a filter, if it matches. A campaign has two; the bare name is only returned if the other doesn't match.
     fn key(&self, view: &FilterView, rules: &[KeyRule]) -> Option<String> {
         let (name, key) = (view.name.as_str(), Key::of(view.kind, &view.name).to_string());
         let key = rules.iter().find_map(|rule| rule.reverse(&key)).unwrap_or(key);
@@ -130,8 +130,8 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// `SCAN cursor [MATCH pattern] [COUNT n] [TYPE type]`. Keys come in the order of their filters' ids, which
-/// never change. So the last id is a cursor for any connection, and a filter that stays is listed exactly once.
+/// `SCAN cursor [MATCH pattern] [COUNT n] [TYPE type]`. Keys are in the order of their filters' IDs, which never change. So the last ID is
+/// a cursor for any connection, and a filter that isn't deleted is listed exactly once.
 pub(super) async fn scan(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     let scan = Scan::parse(call.arguments.from(1))?;
     // Each page looks at all filters, so others of this worker get their turn in between.

@@ -1,9 +1,9 @@
 //! The second protocol: Redis' `CF.*` commands on the same filters, so that Redis clients can use them unchanged. docs/REDIS.md says what
 //! differs from Redis, and why.
 //!
-//! `connection.rs` reads what has arrived, `parser.rs` finds the commands in it, `execute.rs` admits each, and `session.rs` has what
-//! a handler gets. `batch.rs` joins commands on one filter, and answers in order. `failure.rs` is the one map from refusals to errors.
-//! Nothing here knows HTTP.
+//! `connection.rs` reads bytes, `parser.rs` finds the commands in them, `execute.rs` admits each, and `session.rs` has the context of a
+//! handler. `batch.rs` joins commands on one filter, and replies in order. `failure.rs` is the one map from refusals to errors. Nothing
+//! here depends on HTTP.
 
 mod batch;
 mod command;

@@ -10,7 +10,7 @@ const NUMBER_LINE_BYTES_MAX: usize = 32;
 /// The longest request that is a plain line of words, in bytes.
 const INLINE_BYTES_MAX: usize = 4 << 10;
 
-/// What a request may have.
+/// Maximum sizes of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RequestLimits {
     /// The most arguments, the command's name included.
@@ -21,7 +21,7 @@ pub struct RequestLimits {
     pub request_bytes_max: usize,
 }
 
-/// What is wrong with the number of arguments, and with the length of one: it is no number, or too large.
+/// Errors for an invalid or too large number of arguments, and length of one.
 const WRONG_COUNT: &str = "invalid multibulk length";
 const WRONG_LENGTH: &str = "invalid bulk length";
 
@@ -32,14 +32,14 @@ struct Span {
     length: u32,
 }
 
-/// What comes next.
+/// The next expected element.
 #[derive(Clone, Copy, Debug)]
 enum State {
     /// A request.
     Request,
-    /// The length of the first of so many arguments.
+    /// The length of the next argument; `left` arguments are missing.
     Length { left: usize },
-    /// The first of so many arguments, of this length.
+    /// The next argument, of this length; `left` arguments are missing.
     Argument { left: usize, length: usize },
 }
 
@@ -65,7 +65,7 @@ impl Parser {
     /// more bytes, it goes on where it stopped. After a whole request, [`Self::arguments`] has it until [`Self::begin_next`].
     ///
     /// # Errors
-    /// What is wrong with it. Nobody can tell where the next one begins, so the connection ends with it.
+    /// The syntax error. The start of the next request is unknown then, so the connection ends.
     pub fn parse(&mut self, bytes: &[u8], limits: &RequestLimits) -> Result<Option<usize>, Failure> {
         loop {
             match self.state {
@@ -138,7 +138,7 @@ impl Parser {
         }
     }
 
-    /// The number in the line that begins at the current position, behind its first byte; `None` if the line has not ended.
+    /// Parses the number of the line at the current position, after its first byte; `None` if the line is incomplete.
     fn number(&mut self, bytes: &[u8], fault: &str) -> Result<Option<i64>, Failure> {
         let line = &bytes[self.at + 1..];
         let within = &line[..line.len().min(NUMBER_LINE_BYTES_MAX)];
@@ -358,7 +358,7 @@ mod tests {
     }
 
     proptest! {
-        /// However requests are torn, they are the same, and so is what is wrong with them.
+        /// However requests are split, the result is the same, and so is the error.
         #[test]
         fn requests_may_arrive_in_any_pieces(
             requests in prop::collection::vec(

@@ -6,7 +6,7 @@ use std::io::Write as _;
 /// A version of the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Protocol {
-    /// RESP2: what a connection begins with.
+    /// RESP2: the initial protocol of a connection.
     #[default]
     Two = 2,
     /// RESP3: has maps, sets, booleans and floats besides.
@@ -32,7 +32,7 @@ impl Replies {
         self.bytes.capacity()
     }
 
-    /// Forgets what has been sent, and gives memory back beyond `kept` bytes.
+    /// Removes the sent bytes, and frees memory beyond `kept` bytes.
     pub fn clear(&mut self, kept: usize) {
         self.bytes.clear();
         self.bytes.shrink_to(kept);
@@ -117,7 +117,7 @@ impl Replies {
         });
     }
 
-    /// The head of a list of so many answers, which follow.
+    /// Writes the head of an array; its `length` elements follow.
     pub fn array(&mut self, length: usize) {
         self.length(b'*', length);
     }
@@ -130,7 +130,7 @@ impl Replies {
         }
     }
 
-    /// The head of a map of so many keys, each followed by its value; a list of twice as many in RESP2.
+    /// Writes the head of a map of `length` pairs; an array of twice the length in RESP2.
     pub fn map(&mut self, length: usize) {
         match self.protocol {
             Protocol::Two => self.array(2 * length),

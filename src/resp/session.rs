@@ -1,4 +1,4 @@
-//! A connection's state that outlasts a command, and a command in execution: whom they belong to, and what they may do.
+//! A connection's state that outlasts a command, and a command in execution, with their caller and permissions.
 
 use super::batch::Batch;
 use super::command::{Needs, Row};
@@ -57,13 +57,13 @@ pub struct Session {
     pub spliced: Vec<u8>,
     /// Commands of an executed transaction that have not run yet. They were counted in the key's rate when they were queued.
     pub counted: usize,
-    /// Who has presented the last key that was known; anybody if there are no keys.
+    /// The caller of the last valid key; everyone if there are no keys.
     caller: Option<Caller>,
     is_known: bool,
 }
 
 impl Session {
-    /// A new connection. Without keys anybody may do everything.
+    /// A new connection. Without keys, everything is allowed.
     pub fn new(shared: &Shared, peer: Option<SocketAddr>) -> Self {
         let id = shared.last_connection.fetch_add(1, Ordering::Relaxed) + 1;
         let caller = shared.access.caller(None).ok();
@@ -89,7 +89,7 @@ impl Session {
     /// Presents a key.
     ///
     /// # Errors
-    /// `WRONGPASS`; whoever the connection belonged to before, it still does.
+    /// `WRONGPASS`; the connection keeps its previous caller.
     pub fn present(&mut self, shared: &Shared, key: &[u8]) -> Result<(), Failure> {
         let caller = shared.access.caller(Some(key));
         let known = caller.as_ref().map_err(|denied| *denied);

@@ -21,7 +21,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
-/// Time for which figures are reported again: reading them visits every filter and the data directory.
+/// Time for which metrics are cached: reading them visits every filter and the data directory.
 const FIGURES_AGE_MAX: Duration = Duration::from_secs(1);
 
 /// The service for Redis clients; clones are the same one.
@@ -38,7 +38,7 @@ impl Service {
         Self(Arc::new(Shared { engine, access, options, buffers, metrics, last_connection, dumps, figures }))
     }
 
-    /// Registers its metrics; the registry's prefix comes before their names.
+    /// Registers its metrics. Their names start with the registry's prefix.
     pub fn register(&self, registry: &mut Registry) {
         self.0.metrics.register(registry);
     }
@@ -48,7 +48,7 @@ impl Service {
 pub struct Shared {
     /// Decides everything.
     pub engine: Engine,
-    /// Who may do what.
+    /// Keys and permissions.
     pub access: Arc<Access>,
     /// Options from the configuration.
     pub options: RespOptions,
@@ -60,7 +60,7 @@ pub struct Shared {
     pub last_connection: AtomicU64,
     /// Dumps that clients are going through.
     pub dumps: Dumps,
-    /// The figures that INFO reports.
+    /// The metrics that INFO reports.
     pub figures: Figures,
 }
 
@@ -76,12 +76,12 @@ impl Shared {
     }
 }
 
-/// The figures of the last second.
+/// The metrics of the last second.
 #[derive(Default)]
 pub struct Figures(Mutex<Option<(Instant, Arc<Info>)>>);
 
 impl Figures {
-    /// Returns figures that are at most a second old.
+    /// Returns metrics that are at most a second old.
     pub fn read(&self, now: Instant, load: impl FnOnce() -> Info) -> Arc<Info> {
         let mut last = self.0.lock();
         match &*last {
@@ -158,7 +158,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Registers the metrics; the registry's prefix comes before their names.
+    /// Registers the metrics. Their names start with the registry's prefix.
     pub fn register(&self, to: &mut Registry) {
         let help = "RESP commands answered, by outcome: ok, or the error's code";
         to.register("resp_commands", help, self.commands.clone());

@@ -1,5 +1,5 @@
-//! The number of connections that fit. The process raises its limit on open files as far as it may, and connections get the files and
-//! the memory that storage, tables and bodies can spare: those would fail without.
+//! The number of connections that fit. The process raises its limit on open files. Storage, tables and bodies would fail without files and
+//! memory, so connections get the rest.
 
 use crate::config::{Config, machine_memory};
 use anyhow::ensure;
@@ -21,8 +21,8 @@ const CONNECTION_BYTES: u64 = 48 << 10;
 /// Connections get at least this fraction of the machine's memory.
 const MEMORY_FRACTION: u64 = 16;
 
-/// Raises the limit on open files as far as possible. Returns the number of connections of each listener: as configured, or its share
-/// of those that fit.
+/// Raises the limit on open files to its maximum. Returns the number of connections of each listener: as configured, or its share of the
+/// available ones.
 ///
 /// # Errors
 /// If fewer than a handful fit.
@@ -69,7 +69,7 @@ fn share(wanted: usize, max: usize, all: usize) -> usize {
     usize::try_from(share).unwrap_or(usize::MAX)
 }
 
-/// Raises the limit as far as the process may and returns it; `None` if there is none.
+/// Raises the limit to its maximum and returns it; `None` if there is none.
 fn raise() -> Option<u64> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {

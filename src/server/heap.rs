@@ -1,5 +1,5 @@
-//! The C library's heap. Our memory comes from another allocator, but every thread allocates a few bytes from the C library, and
-//! glibc reserves 64 MiB of address space per thread for them. Where address space is limited, tables would lack it.
+//! The C library's heap. Our memory uses another allocator, but every thread allocates a few bytes from the C library, and glibc reserves
+//! 64 MiB of address space per thread for them. If address space is limited, tables would lack it.
 
 #![allow(unsafe_code)] // `mallopt` can only be called as a foreign function.
 

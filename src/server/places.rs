@@ -42,7 +42,7 @@ const CLOSING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Minimum age at which a client without a finished request makes room for a new one: time for its first request.
 const STRANGER_AGE_MIN: Duration = Duration::from_millis(250);
 
-/// Minimum rest after which another client makes room: its next request may be on the way.
+/// Minimum idle time before a connection is closed for a new client: its next request may be in flight.
 const REST_MIN: Duration = Duration::from_secs(1);
 
 /// Clients with a finished request make room only while strangers hold less than this fraction of the places.
@@ -129,7 +129,7 @@ impl Open {
 /// A connection that has been accepted and not served yet.
 type Accepted = (std::net::TcpStream, SocketAddr);
 
-/// What the connections of a listener speak, and the memory of unfinished heads, which all listeners share.
+/// The protocol of a listener's connections, and the memory of unfinished heads, which all listeners share.
 #[derive(Clone)]
 pub(super) struct Speech {
     pub(super) protocol: Protocol,

@@ -73,7 +73,7 @@ impl Reload {
         self.control.note_certificate(tls.expires_at());
     }
 
-    /// Logs what has expired and what will expire soon.
+    /// Logs certificates and keys that have expired or will expire soon.
     fn warn(&self) {
         let now = self.engine.now();
         for (key, expires_at) in self.control.expiries() {

@@ -17,7 +17,7 @@ pub(super) struct Workers(Vec<Worker>);
 
 struct Worker {
     handle: Handle,
-    /// Every task of the worker holds a clone, so the count tells how busy it is.
+    /// Every task of the worker holds a clone, so the count is the worker's load.
     tasks: Arc<()>,
     /// Dropped to stop the thread.
     stop: Option<oneshot::Sender<()>>,

@@ -1,7 +1,7 @@
 //! Archives: chains of frames that can be read without sled. A backup has a snapshot; an image has one filter.
 //!
-//! A backup consists of frames "ckar" with a [`Piece`] each, an image of frames "ckim" with an [`ImageBody`] each. The last one has a kind
-//! of its own.
+//! A backup consists of frames "ckar" with a [`Piece`] each, an image of frames "ckim" with an [`ImageBody`] each. The last frame has a
+//! separate kind.
 //!
 //! Each frame has the checksum of the one before. No part of an archive is valid before its end has been read.
 
@@ -84,7 +84,7 @@ impl Chain {
         Ok(Some(frame))
     }
 
-    /// Validates what has arrived once nothing more does.
+    /// Validates the received records at the end of the input.
     fn finish(&self) -> Result<(), ImageFault> {
         match self.has_ended {
             true if self.read == self.bytes.len() => Ok(()),
@@ -102,7 +102,7 @@ fn seal(format: Format, checksum: &mut u128, content: &impl Serialize, is_end: b
     frame
 }
 
-/// A piece of a backup. They come in this order.
+/// A piece of a backup, in this order.
 #[derive(Serialize, Deserialize)]
 pub enum Piece<'a> {
     /// The manifest of the snapshot.
@@ -145,9 +145,8 @@ pub fn open(path: &Path) -> Result<File, StoreError> {
 /// Reads a backup from start to end and passes its pieces to `sink` in order, the end once the archive is known to be intact.
 ///
 /// # Errors
-/// [`StoreError::Damaged`] if anything differs from what was written, [`StoreError::Newer`] for a later version,
-/// [`StoreError::NotOurs`] for another kind of file. Errors of the sink are passed on. After an error, the pieces that were
-/// passed on must be discarded.
+/// [`StoreError::Damaged`] if anything differs from the written bytes, [`StoreError::Newer`] for a later version, [`StoreError::NotOurs`]
+/// for another kind of file. Errors of the sink are returned. After an error, the sink must discard its pieces.
 pub fn read(
     path: &Path,
     mut from: impl Read,
@@ -189,7 +188,7 @@ pub fn read(
     }
 }
 
-/// The pieces of a backup that must come next. Checksums show what is missing; this shows what was never written.
+/// The next expected pieces of a backup. Checksums reveal missing bytes; this reveals pieces that were never written.
 #[derive(Default)]
 struct Order {
     has_begun: bool,
@@ -232,7 +231,7 @@ pub struct ImageWriter {
 }
 
 impl ImageWriter {
-    /// The record with this content. A head comes first, an end last.
+    /// Returns the record with this content. The head must be the first, the end the last.
     pub fn record(&mut self, body: &ImageBody) -> Vec<u8> {
         seal(IMAGE, &mut self.checksum, body, matches!(body, ImageBody::End { .. }))
     }
@@ -272,7 +271,7 @@ impl ImageReader {
     /// The next record, if it has arrived completely.
     ///
     /// # Errors
-    /// [`ImageFault`]. Nothing that came before is valid then.
+    /// [`ImageFault`]. Earlier records are invalid then.
     pub fn next_record(&mut self) -> Result<Option<ImageRecord>, ImageFault> {
         let is_first = self.0.checksum == 0;
         let Some(frame) = self.0.next()? else { return Ok(None) };
@@ -281,7 +280,7 @@ impl ImageReader {
         if is_head == is_first { Ok(Some(record)) } else { Err(ImageFault::Order) }
     }
 
-    /// Validates what has arrived once nothing more does.
+    /// Validates the received records at the end of the input.
     ///
     /// # Errors
     /// [`ImageFault`] if the image is incomplete.
@@ -305,7 +304,7 @@ mod tests {
         parts.chain([ImageBody::End { redemptions: 7 }]).flat_map(|body| writer.record(&body)).collect()
     }
 
-    /// What a reader makes of bytes that come in such pieces, after a head.
+    /// Reads bytes in pieces of this size, after a head.
     fn read(bytes: &[u8], piece_bytes: usize) -> Result<Vec<Vec<u8>>, ImageFault> {
         let mut chain = Chain::new(IMAGE);
         let mut parts = Vec::new();
@@ -340,7 +339,7 @@ mod tests {
             prop_assert!(read(&bytes[..at], piece_bytes).is_err());
             prop_assert_eq!(read(&[&bytes[..], b"c"].concat(), piece_bytes), Err(ImageFault::TooLong));
             if let Some(first) = parts.first() {
-                // A part that is left out, and one that comes twice.
+                // A missing part, and a duplicate one.
                 let length = image(std::slice::from_ref(first)).len() - image(&[]).len();
                 prop_assert_eq!(read(&bytes[length..], piece_bytes), Err(ImageFault::Order));
                 prop_assert_eq!(read(&[&bytes[..length], &bytes].concat(), piece_bytes), Err(ImageFault::Order));

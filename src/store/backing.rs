@@ -1,13 +1,12 @@
 //! The few storage operations that the journal and the snapshots are built on. sled implements them in service; tests put an
 //! adapter in front that injects faults.
 //!
-//! sled has sharp edges, which are guarded here: it may panic or hang while it opens, its `flush` does not sync, it never syncs what it
-//! moves to `blobs/`, and left to itself it may never stop writing.
+//! sled has sharp edges, which are guarded here: it may panic or hang while it opens, its `flush` does not sync, it never syncs the files
+//! it moves to `blobs/`, and by default it may never stop writing.
 //!
-//! Beside sled lies a small record in a file, which survives if sled loses data. The journal decides what it says. There are two slots, in
-//! sectors of their own, written in turn: a torn write leaves the other one intact. A write costs a microsecond and survives the death of
-//! the process at once. A thread syncs the file alongside the next commit: after a power cut the record can be behind by about one sync,
-//! but never ahead.
+//! A separate file holds a small record, which survives if sled loses data. The journal defines its content. Two slots, each in one sector,
+//! are written in turn: a torn write leaves the other one intact. A write costs a microsecond and immediately survives a crash of the
+//! process. A thread syncs the file alongside the next commit: after a power loss the record can lag by about one sync, but never be ahead.
 
 use super::directory::Directory;
 use super::error::is_full;
@@ -29,7 +28,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{doing}: {detail}")]
 pub struct Fault {
-    /// What was tried.
+    /// The failed operation.
     pub doing: &'static str,
     /// What went wrong.
     pub detail: String,
@@ -47,7 +46,7 @@ pub enum Change {
 /// The callback of [`Backing::scan`] for each key and value.
 pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
-/// Ordered trees of keys and values, and one small record with two slots beside them. One thread calls it.
+/// Ordered trees of keys and values, and a separate small record with two slots. One thread calls it.
 pub trait Backing: Send + Sync {
     /// The names of all trees.
     fn tree_names(&self) -> Vec<String>;
@@ -94,7 +93,7 @@ pub(super) struct SledBacking {
     db: sled::Db,
 }
 
-/// Opens sled in a thread of its own, since it may panic or never return.
+/// Opens sled in a separate thread, since it may panic or never return.
 ///
 /// A thread that does not return in time is abandoned: the process is about to end anyway.
 pub(super) fn open_sled(
@@ -127,7 +126,7 @@ pub(super) fn open_sled(
     std::thread::Builder::new()
         .name("open-sled".to_owned())
         .spawn(move || {
-            // After the time-out nobody receives this.
+            // After the timeout the receiver is gone.
             let _ = sender.send(catch_unwind(AssertUnwindSafe(open)));
         })
         .map_err(|error| OpenFault::Other(StoreError::io(&dir, "open")(error)))?;
@@ -142,7 +141,7 @@ pub(super) fn open_sled(
             sled::Error::Io(source) if source.to_string().contains("could not acquire lock") => {
                 OpenFault::Busy
             }
-            // An error without a number is sled's own judgement of what it read.
+            // An error without a number is sled's own verdict on its data.
             sled::Error::Io(source) if source.raw_os_error().is_some() => {
                 OpenFault::Other(StoreError::io(&dir, "open")(io::Error::other(error)))
             }
@@ -359,8 +358,8 @@ impl RecordFile {
     }
 }
 
-/// Syncs what is written, until the file is dropped or a sync fails. During the pause a new record must not cost a context switch, so it
-/// waits for its end.
+/// Syncs written records, until the file is dropped or a sync fails. A new record during the pause must not cost a context switch, so it
+/// waits for the end of the pause.
 fn sync_behind(file: &File, failed: &OnceLock<io::ErrorKind>, written: &Receiver<()>, pause: Duration) {
     while written.recv().is_ok() {
         if let Err(error) = file.sync_data() {

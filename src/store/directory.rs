@@ -248,7 +248,7 @@ pub(crate) fn bytes_on_disk(path: &Path) -> u64 {
     let sizes = entries.flatten().map(|entry| match entry.metadata() {
         Ok(found) if found.is_dir() => bytes_on_disk(&entry.path()),
         Ok(found) => found.blocks() * 512,
-        // Removed meanwhile.
+        // Removed concurrently.
         Err(_) => 0,
     });
     sizes.sum()
@@ -268,7 +268,7 @@ type ClockRecord = (Timestamp, u64, u128);
 /// A saved reading.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeptClock {
-    /// What the clocks said.
+    /// The readings of both clocks.
     pub reading: ClockReading,
     /// Whether the machine has not been booted since, so that the monotonic clock has gone on.
     pub same_boot: bool,
@@ -309,7 +309,7 @@ pub(crate) const FORMAT_FILE: &str = "format";
 pub(crate) const ACKNOWLEDGED_FILE: &str = "acknowledged";
 pub(crate) const CLOCK_FILE: &str = "clock";
 pub(crate) const BALLAST_FILE: &str = "ballast";
-/// Exists while a new directory is being created; the files beside it hold nothing yet.
+/// Exists while a new directory is being created; its other files hold no data yet.
 pub(crate) const INITIALISING_FILE: &str = "initialising";
 /// Exists while a restore runs. Such a directory must never be served.
 pub(crate) const RESTORING_FILE: &str = "restoring";
@@ -330,8 +330,8 @@ pub(crate) const VALUE_BYTES_MAX: usize = 64 * 1024;
 /// sled's segment size. It determines the largest leaf that stays out of `blobs/`.
 pub(crate) const SLED_SEGMENT_BYTES: usize = 8 * 1024 * 1024;
 
-/// Chunks in a tree: usually 8 MB of them. A tree must fit into sled's cache while it is dropped. Creating a tree costs sled as
-/// much time as writing many chunks.
+/// Chunks in a tree: usually 8 MB of them. A tree must fit into sled's cache while it is dropped. Creating a tree costs sled the time of
+/// writing many chunks.
 pub(crate) const TREE_CHUNKS: u64 = 1024;
 
 pub(crate) const META_TREE: &str = "meta";
@@ -339,11 +339,11 @@ pub(crate) const IDENTITY_KEY: &[u8] = b"identity";
 pub(crate) const LOG_BASE_KEY: &[u8] = b"log-base";
 /// The identity of the replicated log that the directory belongs to.
 pub(crate) const REPLICATED_LOG_KEY: &[u8] = b"replicated-log";
-/// What the keys of skipped entries in [`META_TREE`] start with.
+/// Prefix of the keys of skipped entries in [`META_TREE`].
 pub(crate) const SKIPPED_KEYS: &[u8] = b"skipped/";
 const MANIFEST_TREES: &str = "manifests/";
 const CHUNK_TREES: &str = "chunks/";
-/// What the names of trees of events start with.
+/// Prefix of the names of trees of events.
 pub(crate) const EVENT_TREES: &str = "events/";
 
 /// The tree that holds the manifest of a generation.
@@ -410,7 +410,7 @@ const DELETIONS_BYTES: u64 = 16 << 20;
 /// Bytes beyond those at which a snapshot stops that makes sled's file longer.
 const GROWTH_BYTES: u64 = 24 << 20;
 
-/// What a snapshot takes of the file system even if it fits into free space inside sled's file: the rest of a segment.
+/// Disk space that a snapshot takes even if it fits into free space inside sled's file: the rest of a segment.
 const SEGMENT_BYTES: u64 = SLED_SEGMENT_BYTES as u64;
 
 /// Watches the free space of the file system that holds a data directory.
@@ -421,7 +421,7 @@ pub(crate) struct Space {
     ballast_bytes: u64,
     /// Whether free space was below the watermark at the last check.
     is_full: AtomicBool,
-    /// The ballast does not exist, as far as is known.
+    /// Whether the ballast is known to be missing.
     is_ballast_missing: AtomicBool,
 }
 
@@ -455,7 +455,7 @@ impl Space {
         self.check_free(free_bytes, self.free_bytes_min)
     }
 
-    /// Refuses unless so many bytes are free beyond the watermark.
+    /// Fails unless this many bytes are free beyond the watermark.
     pub(crate) fn check_beyond(&self, bytes: u64) -> Result<(), StoreError> {
         self.check()?;
         self.check_free(self.free_bytes()?, self.free_bytes_min.saturating_add(bytes))
@@ -614,7 +614,7 @@ mod tests {
         let space = |ballast_bytes| Space::new(dir.path(), ballast.clone(), 0, ballast_bytes);
         space(7).give_up_ballast_if_full().unwrap();
         assert!(ballast.exists(), "there is space");
-        // No disk has so much.
+        // More than any disk has.
         space(u64::MAX).give_up_ballast_if_full().unwrap();
         assert!(!ballast.exists());
     }

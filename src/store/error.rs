@@ -17,7 +17,7 @@ pub enum StoreError {
     NotOurs {
         /// The directory.
         path: PathBuf,
-        /// What was found in it.
+        /// The content found in it.
         found: String,
     },
     /// A later version of cuckood wrote the directory or archive. Nothing was changed.
@@ -30,7 +30,7 @@ pub enum StoreError {
         /// The newest format number that this program knows.
         known: u32,
     },
-    /// The bytes on disk are not those that were acknowledged. Such data is never opened.
+    /// The bytes on disk differ from the acknowledged ones. Such data is never opened.
     #[error("{path} is damaged: {what}; run `{command}`")]
     Damaged {
         /// The file or directory.
@@ -65,7 +65,7 @@ pub enum StoreError {
     NoSpace {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The failed operation.
         doing: &'static str,
         /// The operating system's error.
         source: io::Error,
@@ -75,7 +75,7 @@ pub enum StoreError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The failed operation.
         doing: &'static str,
         /// The operating system's error.
         source: io::Error,

@@ -9,7 +9,7 @@
 //! `previous` is the number of the event before the pack, so a missing pack is noticed although numbers may jump. `since` is the time
 //! of the first event.
 //!
-//! What the events mean, and when they go, is up to the engine.
+//! The engine defines the meaning of the events, and drops them.
 
 use super::backing::Change;
 use super::{Store, StoreError, directory};
@@ -156,16 +156,16 @@ impl EventPack {
     /// The pack of a value.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The defect, if the event is damaged.
     pub fn decode(value: &[u8]) -> Result<Self, String> {
         let pack: Self = FORMAT.unpack(value).map_err(|error| error.to_string())?;
         pack.check().map(|()| pack).map_err(str::to_owned)
     }
 
-    /// Checks that it has as many events as it says, and numbers that can be right.
+    /// Validates the number of events and their numbers.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The defect, if the pack is damaged.
     pub(super) fn check(&self) -> Result<(), &'static str> {
         let bytes: usize = self.events().map(|(_, event)| size_of::<u16>() + event.len()).sum();
         let is_sound = self.events().count() == self.count as usize && bytes == self.payload.len();
@@ -208,9 +208,8 @@ impl EventStore<'_> {
 
     /// Writes a pack, in the place of one that began with the same event. It is not durable yet.
     ///
-    /// It does not ask how much disk space is free: what the log was allowed to take in, its events must be allowed, too. Whoever
-    /// proposes commands asks for what they may make by expiring holds; the events of what a command itself does take a
-    /// few times less.
+    /// It doesn't check the free disk space: once the log has accepted a command, its events must be written. Callers that propose commands
+    /// check the space for the events of expiring holds; a command's own events take a few times less.
     pub fn put(&self, tree: EventTree, pack: &EventPack) -> Result<(), StoreError> {
         let key = directory::number_key(pack.first).to_vec();
         // If storage has failed, a pack may have become longer than a value.
@@ -238,7 +237,7 @@ impl EventStore<'_> {
         Ok(None)
     }
 
-    /// Drops a tree at once. For one that may be large and that nobody waits for, there is [`Removal`](super::Removal).
+    /// Drops a tree immediately. [`Removal`](super::Removal) drops a large one in steps.
     pub fn drop_tree(&self, tree: EventTree) -> Result<(), StoreError> {
         self.0.drop_tree(&tree.name())
     }
@@ -334,7 +333,7 @@ mod tests {
         }
     }
 
-    /// Whatever lies between, the pack with a number is found, or the first one after it.
+    /// For any gaps, the pack with a number is found, or the first one after it.
     #[test]
     fn a_pack_is_found_by_any_of_its_numbers() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The data directory: sled, opened with care, and the files around it. It knows bytes and positions; the journal and the engine
-//! know what they mean.
+//! The data directory: sled, opened with care, and the files around it. It handles bytes and positions; the journal and the engine define
+//! their meaning.
 //!
 //! One thread owns a [`Store`], and it must not be one of tokio's workers, because sled blocks. After the first failed write or
 //! sync the store is *poisoned*: nothing is written any more, the outcome of running writes is unknown, and reads go on.
@@ -56,7 +56,7 @@ pub struct StoreOptions {
     pub preallocate_bytes: u64,
     /// Memory for sled's cache, in bytes.
     pub cache_bytes: u64,
-    /// Pause between two syncs of the record beside sled. After a power cut the record may be behind by this much.
+    /// Pause between two syncs of the record. After a power loss the record may lag by this much.
     pub record_sync_pause: Duration,
 }
 
@@ -129,8 +129,8 @@ impl Store {
         open::open(dir, options, open::Purpose::Serve, over)
     }
 
-    /// Opens a directory to be filled from a snapshot that nodes share. What it holds is given up. It can't be served before
-    /// [`Store::seal`]; until then it may be opened like this again.
+    /// Opens a directory to be filled from a shared snapshot, and deletes its content. It can't be served before [`Store::seal`]; until
+    /// then it may be opened like this again.
     ///
     /// # Errors
     /// As [`Store::open`]; [`StoreError::NotOurs`] if it holds anything else than data of this service.
@@ -198,7 +198,7 @@ impl Store {
         Ok(())
     }
 
-    /// Reads a slot of the record beside sled.
+    /// Reads a slot of the record.
     pub(crate) fn read_record(&self, slot: u64, record: &mut [u8]) -> Result<(), StoreError> {
         self.run(self.backing.read_record(slot, record))
     }

@@ -1,6 +1,6 @@
-//! Opening a data directory, step by step, so that a damaged directory is never mistaken for an empty one. Migrations bring its format up to
-//! date: each has its file under `migrations/`, is compiled in, and runs once. A directory that must not change is copied before it is
-//! opened: sled writes to what it opens.
+//! Opening a data directory, step by step, so that a damaged directory is never mistaken for an empty one. Migrations bring its format up
+//! to date: each has its file under `migrations/`, is compiled in, and runs once. A directory that must not change is copied before it is
+//! opened, because sled writes to it.
 
 use super::backing::{self, Backing, Change, OpenFault, RecordFile, SledBacking, open_sled};
 use super::directory::{self, Directory, Format, KeptClockFile, Space, refuse_foreign, refuse_locked};
@@ -86,7 +86,7 @@ impl RestoreTarget {
     }
 }
 
-/// Whether a directory holds nothing that was ever served: it is absent, empty or new, or was to be filled.
+/// Whether a directory was never served: it is absent, empty or new, or was about to be filled.
 pub fn is_unused(dir: &Path) -> bool {
     let has = |name: &str| dir.join(name).exists();
     let is_empty = || !has(directory::ACKNOWLEDGED_FILE) && !has(directory::SLED_DIR);
@@ -178,7 +178,7 @@ fn open_backing(
         return Err(StoreError::damaged(dir, format!("{} is missing", record_path.display())));
     }
     let sled_dir = directory.file(directory::SLED_DIR);
-    // Those that sled was still writing when the process died: sled 0.34 would read them (spacejam/sled #1533).
+    // Snapshots that sled was writing when the process crashed: sled 0.34 would read them (spacejam/sled #1533).
     remove_snapshots(&sled_dir, |name| name.ends_with(".generating"))?;
     let (db, trees) = open_guarded(directory, &sled_dir, options)?;
     let room = options.free_space_min_bytes.saturating_add(options.preallocate_bytes);
@@ -195,8 +195,7 @@ fn open_backing(
     Ok(backing)
 }
 
-/// Creates a new directory. A marker file comes first and is removed last: files beside the marker were never used, or are not to be
-/// used any more.
+/// Creates a new directory. A marker file is created first and removed last: other files in a marked directory are unused or obsolete.
 fn begin(directory: &Directory, purpose: Purpose) -> Result<Format, StoreError> {
     let mut identity = [0; 16];
     getrandom::fill(&mut identity)
@@ -257,8 +256,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
 type Opened = (sled::Db, BTreeMap<String, sled::Tree>);
 
-/// Opens sled. If sled finds damage, its files are copied aside, and it is opened once more without its own snapshots, from its
-/// log alone.
+/// Opens sled. If sled finds damage, its files are copied, and it is opened again without its own snapshots, from its log alone.
 fn open_guarded(
     directory: &Directory,
     sled_dir: &Path,
@@ -307,7 +305,7 @@ fn refusal(directory: &Directory, fault: OpenFault) -> StoreError {
     }
 }
 
-/// What a migration may use.
+/// The resources of a migration.
 pub(super) struct Step {
     number: u32,
     run: fn(&Store) -> Result<(), StoreError>,
@@ -367,13 +365,13 @@ fn migrate(store: &Store, format: Format) -> Result<(), StoreError> {
 pub struct StoreCopy {
     original: PathBuf,
     copy: TempDir,
-    // Keeps servers from opening the original meanwhile: findings about the copy would no longer hold.
+    // Keeps servers from opening the original, which would invalidate the findings about the copy.
     _lock: Option<File>,
 }
 
 impl StoreCopy {
-    /// Copies a data directory that no server has open into `scratch`. Without `scratch` the copy goes beside the original, where
-    /// the file system may share the blocks, or else into the directory for temporary files.
+    /// Copies a data directory that no server has open into `scratch`. Without `scratch` the copy is placed next to the original, where the
+    /// file system may share the blocks, or else in the directory for temporary files.
     ///
     /// # Errors
     /// [`StoreError::Locked`], [`StoreError::NotOurs`]; [`StoreError::DiskFull`] if there is no room for the copy;

@@ -33,8 +33,8 @@ const CHECKSUM_BYTES: usize = 16;
 /// A manifest has about half a kilobyte for each filter.
 const MANIFEST: Format = Format { magic: *b"ckmf", version: 1, payload_max: 1 << 30 };
 
-/// Bytes of chunks after which they are synced, so that neither a commit nor the end of a snapshot has much left to wait for.
-/// Under load the limit is not reached: each commit makes durable what was written before it.
+/// Bytes of chunks after which they are synced, so that a commit and the end of a snapshot wait briefly. Under load the limit is not
+/// reached: each commit also makes earlier chunks durable.
 const SYNC_EVERY_BYTES: u64 = 1 << 20;
 
 /// Keys are written at least this many chunks ahead, and at most twice as many: sled splits a leaf beyond this number of keys.
@@ -102,7 +102,7 @@ pub struct SnapshotWriter {
 }
 
 impl SnapshotWriter {
-    /// Writes the next chunk of a section, of at most [`CHUNK_BYTES_MAX`]. One section comes after the other.
+    /// Writes the next chunk of a section, of at most [`CHUNK_BYTES_MAX`]. Sections are written one after the other.
     ///
     /// # Errors
     /// [`StoreError::DiskFull`] before anything is written, [`StoreError::Failed`] otherwise.
@@ -458,7 +458,7 @@ impl Removal {
 pub struct Findings {
     /// What there is, one line each.
     pub notes: Vec<String>,
-    /// What is wrong, one line each; empty if nothing is.
+    /// The defects, one line each; empty if there are none.
     pub faults: Vec<String>,
 }
 

@@ -31,7 +31,7 @@ impl Filter {
     /// [`Self::advance`] count as added in its step.
     ///
     /// # Panics
-    /// If the layout has no bits for as many steps: [`Layout::with_steps`] adds them.
+    /// If the layout has too few bits for the steps: [`Layout::with_steps`] adds them.
     pub fn new(mode: Mode, layout: Layout, growth: Growth, forget_steps: Option<u32>) -> Self {
         let kept = forget_steps.filter(|_| mode == Mode::Compact);
         let step_bits = kept.map_or(Ok(0), |steps| layout.with_steps(steps).map(|fit| fit.step_bits));
@@ -118,7 +118,7 @@ impl Filter {
         Ok(())
     }
 
-    /// Completes the filling: the filter holds what the image says.
+    /// Completes the filling: the filter has the content of the image.
     ///
     /// # Errors
     /// [`FillError::Contradiction`] if it does not.
@@ -230,7 +230,7 @@ impl Filter {
     /// Adds many items, all or none. A strict filter holds no item twice, so `if_absent` makes no difference there.
     ///
     /// # Errors
-    /// [`Full`] if there is no room and the filter can't grow (any further). Then it holds what it held before.
+    /// [`Full`] if no slot is free and the filter can't grow (any further). The filter is unchanged then.
     pub fn insert_many(&mut self, digests: &[Digest], if_absent: bool) -> Result<Vec<Insert>, Full> {
         let mut outcomes = Vec::with_capacity(digests.len());
         if let Kind::Multiset(filter) = &mut self.0
@@ -308,8 +308,8 @@ impl Filter {
         MemoryNeed::table(self.tables().first.memory_bytes()).passing()
     }
 
-    /// Makes room for as many items as a filter of this layout starts with. From now on it also starts with this layout when it is
-    /// cleared. If it is compact, the layout must have its error rate.
+    /// Adds the capacity of a new filter of this layout. Later clears also start with this layout. If it is compact,
+    /// the layout must have its error rate.
     ///
     /// # Errors
     /// [`Full`] if no table can be that large. Then nothing has changed.
@@ -379,7 +379,7 @@ impl Filter {
         self.tables().steps.as_ref()?.oldest()
     }
 
-    /// Advances to a step, unless a later one has come already. Cheap, however many items are forgotten. Returns how many.
+    /// Advances to a step, unless a later one was reached. Cheap, whatever the number of items to forget. Returns that number.
     pub fn advance(&mut self, step: u64) -> u64 {
         self.multiset_mut().map_or(0, |filter| filter.advance(step))
     }

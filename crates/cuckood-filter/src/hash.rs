@@ -1,4 +1,4 @@
-//! The hash function: XXH3 with a secret for each filter, so that nobody outside can craft collisions.
+//! The hash function: XXH3 with a secret for each filter, so that outsiders can't craft collisions.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -21,13 +21,13 @@ pub(crate) const TABLES_EVER_MAX: u64 = 1 << 48;
 pub struct FilterImage {
     /// The layout that the filter starts with once it is empty.
     pub first: Layout,
-    /// What the filter does when it is full.
+    /// How a full filter reacts to another item.
     pub growth: Growth,
     /// The number of the next table: how many the filter has had.
     pub next_table: u64,
     /// Oldest first.
     pub(crate) tables: Vec<TableImage>,
-    /// If the newest table is being copied: how often each bucket is split, and how many were copied. What was copied follows.
+    /// If the newest table is being copied: the number of splits of each bucket, and the number of copied buckets. The copy follows.
     pub(crate) copy: Option<(u8, u64)>,
     /// The steps of a filter that forgets.
     pub(crate) steps: Option<StepsImage>,
@@ -84,7 +84,7 @@ impl FilterImage {
         newest.is_sane().then(|| newest.doubled(self.copy?.0)).flatten()
     }
 
-    /// Checks what the image says of the tables.
+    /// Validates the tables of the image.
     pub(crate) fn check(&self, mode: Mode) -> Result<(), &'static str> {
         let plans: Vec<TablePlan> = self.tables.iter().map(|table| table.plan).collect();
         let Some(newest) = plans.last() else { return Err("a filter has no table") };
@@ -218,7 +218,7 @@ pub(crate) fn restore_table<E>(image: &TableImage, load: &mut Load<'_, E>) -> Re
     Ok(table)
 }
 
-/// How far a filter is filled: which table comes next, and which of its chunks.
+/// The progress of filling a filter: the next table, and the next of its chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Filled {
     pub(crate) table: u32,

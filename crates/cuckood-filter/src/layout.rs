@@ -1,4 +1,4 @@
-//! The layout of a filter: its mode, and the shape of its first table. [`crate::sizing`] computes it from what a caller asks for.
+//! The layout of a filter: its mode, and the shape of its first table. [`crate::sizing`] computes it from a capacity and an error rate.
 //!
 //! A filter computes with the layout alone, which has no floats in it: so it behaves the same on any machine.
 
@@ -39,7 +39,7 @@ pub const MAX_SEARCH_LIMIT: u32 = 16_384;
 /// grows may have such a layout, but searches this many: otherwise it would grow before its tables are full.
 pub const FIXED_SEARCH_MIN: u32 = 250;
 
-/// What a slot of the filter stores.
+/// The content of a slot: a fingerprint, or a digest and a state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "utoipa", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -72,11 +72,11 @@ pub struct Layout {
     pub bucket_size: u8,
     /// Buckets of the first table, an even number.
     pub buckets: u64,
-    /// How many buckets an insert searches for a path to a free slot before it gives up. Fewer than [`FIXED_SEARCH_MIN`] count as that.
+    /// Maximum number of buckets that an insert searches for a path to a free slot. Fewer than [`FIXED_SEARCH_MIN`] count as that.
     pub max_search: u32,
 }
 
-/// Why there is no such layout: the field that is wrong, and what it may be.
+/// An invalid layout: the wrong field, and its permitted values.
 #[derive(Clone, Copy, PartialEq, Debug, Error)]
 pub enum LayoutError {
     /// The capacity is out of range.
@@ -120,13 +120,13 @@ pub enum LayoutError {
     /// Only a layout that is damaged, or was made elsewhere, has such a number.
     #[error("a slot can't have {0} bits that say in which step its item was added")]
     StepBits(u8),
-    /// There is no table of so many buckets. Only a layout that is damaged, or was made elsewhere, has such a number.
+    /// No table has this number of buckets. Only a damaged or foreign layout has it.
     #[error("a table of {0} buckets can't be")]
     Buckets(u64),
 }
 
 impl Layout {
-    /// Checks that a filter of this mode can have this layout, which may come from anywhere.
+    /// Validates a layout from any source for a filter of this mode.
     pub fn check(&self, mode: Mode) -> Result<(), LayoutError> {
         let (bits, size_fits) = match mode {
             Mode::Compact => {

@@ -4,7 +4,7 @@
 //!
 //! - A *compact* filter ([`Mode::Compact`]) is a multiset of fingerprints. A lookup never misses an item that was added and not removed, and
 //!   takes a stranger for a member at most `error_rate` of the time, at any size.
-//! - A compact filter may *forget*: every copy expires a number of steps after its own. What a step is in time is the caller's choice.
+//! - A compact filter may *forget*: every copy expires a number of steps after its own. The caller chooses the duration of a step.
 //! - A *strict* filter ([`Mode::Strict`]) is a set of 62 bits of each item's digest, with a state: available, held or redeemed.
 //! - Filters grow incrementally ([`Growth::Auto`]): no insert moves a large table. Memory stays within 2.6 times that of a filter of the
 //!   right size while it grows up to a thousandfold, and 3.6 times while a table is copied. Memory shrinks when a filter is cleared or empty.
@@ -12,8 +12,8 @@
 //! - The same calls make the same bytes on every machine: there is no clock, randomness or floating point in a filter.
 //! - Readers take no lock and never wait for the writer.
 //!
-//! Removing an item that was never added may remove a colliding one, with probability `error_rate`, and at most twice as many copies fit as a
-//! bucket has slots.
+//! Removing an item that was never added may remove a colliding one, with probability `error_rate`. A filter holds at most twice as many
+//! copies of an item as a bucket has slots.
 //!
 //! # Example
 //!
@@ -37,11 +37,11 @@
 //!
 //! # How it works
 //!
-//! A [`table`] is made of buckets of slots, packed into atomic words ([`slots`], [`memory`]). Its [`plan`] determines its size, and [`place`]
-//! the two buckets in which an item may be stored. The [`writer`] finds a path to a free slot by breadth-first search. The [`tables`] of a
-//! filter grow by splitting buckets and by appending. [`multiset`] and [`set`] add what copies and states mean, by way of [`tags`]; [`filter`]
-//! puts both behind one type, and [`reader`] is the other side. [`sizing`] computes how many buckets a capacity needs. [`image`] and [`chunk`]
-//! are for snapshots.
+//! A [`table`] is made of buckets of slots, packed into atomic words ([`slots`], [`memory`]). Its [`plan`] determines its size, and
+//! [`place`] the two buckets in which an item may be stored. The [`writer`] finds a path to a free slot by breadth-first search. The
+//! [`tables`] of a filter grow by splitting buckets and by appending. [`multiset`] and [`set`] add what copies and states mean, by way of
+//! [`tags`]; [`filter`] puts both behind one type, and [`reader`] is the read side. [`sizing`] computes how many buckets a capacity needs.
+//! [`image`] and [`chunk`] are for snapshots.
 
 #![warn(missing_docs)]
 

@@ -21,7 +21,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// Bytes of a huge page. Tables of this size and more are mapped, and the system is advised to put them on huge pages.
 ///
-/// In tests it is less, so that small tables are mapped too. Under Miri nothing is mapped: it can't give back a part of a mapping.
+/// Smaller in tests, so that small tables are mapped too. Under Miri nothing is mapped: it can't unmap a part of a mapping.
 const HUGE_PAGE_BYTES: usize = match (cfg!(miri), cfg!(test)) {
     (true, _) => 1 << 40,
     (_, true) => 64 << 10,
@@ -70,7 +70,7 @@ impl MemoryNeed {
         Self { bytes: 0, ..self }
     }
 
-    /// What is left of it without another need. The order of their tables makes no difference.
+    /// Returns the need without another one, in any order of the tables.
     pub fn beyond(mut self, other: &Self) -> Self {
         for bytes in &other.tables {
             if let Some(at) = self.tables.iter().position(|own| own == bytes) {

@@ -6,10 +6,10 @@
 //! An appended table has fingerprints that are one bit longer. So its error rate is at most half as high as that of the one before, and the
 //! sum over all tables stays below twice the first one's.
 //!
-//! In a filter that forgets, the low bits of a slot are the tag of the step in which its copy was added ([`super::tags`]). So a lookup
-//! compares as many slots as in another filter, however many steps there are. Copies are added to the newest table only. When a step is
-//! forgotten, its items are no longer found, and inserts may take their slots. The other slots are freed incrementally
-//! ([`Multiset::retire`]), before their tag is given to another step; an older table is dropped once it is empty.
+//! In a filter that forgets, the low bits of a slot are the tag of the step in which its copy was added ([`super::tags`]). So the cost of a
+//! lookup doesn't depend on the number of steps. Copies are added to the newest table only. When a step is forgotten, its items are no
+//! longer found, and inserts may take their slots. The other slots are freed incrementally ([`Multiset::retire`]), before their tag is
+//! given to another step; an older table is dropped once it is empty.
 
 use crate::hash::Digest;
 use crate::layout::Growth;
@@ -64,7 +64,7 @@ impl Multiset {
     /// Adds a copy of an item. With `if_absent`, a copy that is present stays as old as it is.
     ///
     /// # Errors
-    /// [`Full`] if there is no room and the filter can't grow (any further). Then it holds what it held before.
+    /// [`Full`] if no slot is free and the filter can't grow (any further). The filter is unchanged then.
     pub(crate) fn insert(&mut self, digest: Digest, if_absent: bool) -> Result<Insert, Full> {
         if if_absent || self.tables.tables.len() > 1 {
             let copies = self.count(digest);
@@ -198,7 +198,7 @@ impl Multiset {
         items
     }
 
-    /// Advances to a step, unless a later one has come already. Cheap, however many items are forgotten. Returns how many.
+    /// Advances to a step, unless a later one was reached. Cheap, whatever the number of items to forget. Returns that number.
     pub(crate) fn advance(&mut self, step: u64) -> u64 {
         let Some(steps) = &mut self.tables.steps else { return 0 };
         let before = steps.forgotten_items();

@@ -13,7 +13,7 @@ pub(crate) struct Probe {
 /// The numbers from which a table's placement is computed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dimensions {
-    /// Buckets of a filter's first table; of a strict table, those that it was created with.
+    /// Buckets of a filter's first table; for a strict table, its initial buckets.
     pub(crate) base_buckets: u64,
     /// Distinct fingerprints.
     pub(crate) fingerprints: u64,
@@ -103,9 +103,9 @@ impl<const FIRST: bool, const TAGGED: bool> Place for Nested<FIRST, TAGGED> {
 
     #[inline(always)]
     fn probe(&self, digest: Digest) -> Probe {
-        // The high bits of the digest select the bucket, the low ones the fingerprint, both by multiply-high. The factors are powers of
-        // two times those of the first table, which appends bits to each product. The first 2^extra_bits fingerprints are left out:
-        // shifted right by as many bits, they would be zero.
+        // The high bits of the digest select the bucket, the low ones the fingerprint, both by multiply-high. The factors are powers of two
+        // times those of the first table, which appends bits to each product. The first 2^extra_bits fingerprints are unused: shifted right
+        // by `extra_bits`, they would be zero.
         let Dimensions { base_buckets, fingerprints, doublings, spare_bits, extra_bits, tag_bits } = self.0;
         let level = doublings + spare_bits;
         let fingerprint = (((digest.0 & 0xffff_ffff) * fingerprints) >> 32) + (1 << extra_bits);
@@ -152,7 +152,7 @@ pub(crate) struct Whole {
     half: u64,
 }
 
-/// The digest of an item, as far as its strict slot stores it: the two highest bits are lost. It finds the item like the complete one.
+/// Returns the digest that a strict slot stores, without the two highest bits. It finds the same item as the complete digest.
 pub(crate) fn stored_digest(value: u64) -> Digest {
     Digest(value >> STATE_BITS)
 }

@@ -6,8 +6,8 @@ use crate::sizing;
 use crate::slots::{Lanes, STATE_BITS, STRICT_SLOTS};
 use serde::{Deserialize, Serialize};
 
-/// Spare bits of an appended table: it can be doubled as many times. More would make a filter that grows tenfold larger, fewer would
-/// give one that grows 100 times a third table.
+/// Spare bits of an appended table: the number of times that it can be doubled. With more, a filter that grows tenfold would be larger;
+/// with fewer, one that grows 100 times would have a third table.
 const SPARE_BITS: u8 = 7;
 
 /// An appended table has at least one in this many of all slots.
@@ -22,7 +22,7 @@ const SURE_WORDS_MIN: u64 = 8 << 10;
 /// appends a table. The first table has no spare bits, so a filter of the right size does not pay for growth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TablePlan {
-    /// What a slot holds.
+    /// The content of a slot.
     pub(crate) mode: Mode,
     /// Slots of a bucket.
     pub(crate) bucket_size: u8,
@@ -30,7 +30,7 @@ pub(crate) struct TablePlan {
     pub(crate) tag_bits: u8,
     /// Bits of a fingerprint.
     pub(crate) bits: u8,
-    /// How many tables the filter had before. A fingerprint is longer by as many bits than one in the first table.
+    /// Number of older tables. It is also the number of bits by which fingerprints are longer than in the first table.
     pub(crate) number: u8,
     /// Bits of a slot that are bits of a bucket number.
     pub(crate) spare_bits: u8,
@@ -124,7 +124,7 @@ impl TablePlan {
 
     /// Different items that the table takes for certain before it is replaced or another one is appended.
     pub(crate) fn sure_items(&self) -> u64 {
-        // Of the limit, the least that was measured in some thousand fillings of up to two million items, and as much again to spare.
+        // Half of the lowest limit measured in some thousand fillings of up to two million items.
         let sixteenths = match (self.bucket_size, self.bits - self.number) {
             (2, ..=4) => 1,
             (2, 5..=7) => 4,
@@ -144,11 +144,11 @@ impl TablePlan {
         plan.is_sane().then_some(plan)
     }
 
-    /// The table that comes after it in a filter of this many buckets, with room for at least `items_min`; none if fingerprints are as
-    /// long as they can be.
+    /// Returns the table to append after this one in a filter of this many buckets, for at least `items_min` items; `None` if fingerprints
+    /// have their maximum length.
     ///
-    /// It nests: its bucket numbers have no fewer bits than those of any older table. If it has hardly any spare bits, it starts with
-    /// twice as many buckets.
+    /// It nests: its bucket numbers have at least the bits of every older table. If it has hardly any spare bits, it starts with twice the
+    /// buckets.
     pub(crate) fn appended(self, all_buckets: u64, items_min: u64) -> Option<Self> {
         let (bits, number) = (self.bits + 1, self.number + 1);
         let bits_left = FINGERPRINT_BITS_MAX.checked_sub(bits)?;

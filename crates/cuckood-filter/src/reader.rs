@@ -1,7 +1,7 @@
 //! The reader's side of a filter, which takes no lock.
 //!
-//! The writer replaces a table by a larger one in one store. A reader that still looks at the old one finds there what the filter held
-//! at that moment: no item ever moves between tables that a reader sees.
+//! The writer replaces a table by a larger one in one store. A reader of the old table finds the items of that moment: no item moves
+//! between tables that a reader sees.
 
 use crate::hash::Digest;
 use crate::layout::Mode;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What the writer shows its readers in one piece.
+/// The tables that the writer publishes with one store.
 pub(crate) struct Shown {
     /// The largest table: it is looked at first.
     pub(crate) first: Arc<Table>,
@@ -42,7 +42,7 @@ impl Shown {
     }
 }
 
-/// What the readers of a filter share with its writer.
+/// The state that the readers of a filter share with its writer.
 pub(crate) struct Shared {
     pub(crate) shown: ArcSwap<Shown>,
     /// Of a strict filter: items by tag.

@@ -1,8 +1,8 @@
 //! Strict filters: sets of 62 bits of each item's digest, with a state. With `n` items in one, about `n` in 2^62 strangers are taken for
 //! one of them.
 //!
-//! A filter has one table. To clear it, another tag becomes that of available items ([`super::tags`]): those that were available are gone
-//! at once, and their slots are freed a few with every later change. Held and redeemed items stay where they are.
+//! A filter has one table. A clear gives the tag of available items to new ones ([`super::tags`]): the available items disappear
+//! immediately, and later changes free their slots incrementally. Held and redeemed items stay where they are.
 
 use crate::chunk::TableId;
 use crate::hash::Digest;
@@ -26,10 +26,10 @@ const BUCKETS_AT_ONCE: u64 = 1 << 12;
 /// The most cleared items that another clear frees at once.
 const SWEPT_AT_ONCE_MAX: u64 = 1 << 14;
 
-/// How far a walk over the items of a strict filter has come.
+/// The position of a walk over the items of a strict filter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Walk {
-    /// The table that comes next. If it was replaced by then, the walk continues at the start of the newer one.
+    /// The next table. If it was replaced, the walk continues at the start of the newer one.
     table: TableId,
     bucket: u64,
 }

@@ -10,13 +10,13 @@
 //!   This is the first term of the union bound over all sets of buckets (Dietzfelbinger and Weidling, "Balanced allocation
 //!   and dictionaries with tightly packed constant size bins", 2007). Where it is what limits, the other terms add up to less.
 //! - *A crowded table.* With buckets of 2, 4 or 8 slots, items with random pairs fill at most 89.7, 98.0 or 99.8 % of a table. (Fernholz
-//!   and Ramachandran, "The k-orientability thresholds for G(n, p)", 2007.) How many items a table of `s` slots really takes varies
-//!   by 0.44·√s, 0.20·√s or 0.08·√s (standard deviation, measured); seven standard deviations are kept free. In a small table another
-//!   effect weighs more: some buckets are chosen by fewer items than they have slots. For that, two buckets and two slots are kept
-//!   free. With both, [`fill_limit`] lies below what all but one of a hundred million fillings take. For small tables the union bound
-//!   shows it; for larger ones, where the bound is too weak, measured quantiles of 10⁵ fillings do, extrapolated.
-//!   Close to these limits few searches succeed. So tables are filled to 80, 95 and 98 %: there the share of searches that fail
-//!   is halved with every 7, 21 and 10 more buckets that they look at (measured at a million items).
+//!   and Ramachandran, "The k-orientability thresholds for G(n, p)", 2007.) How many items a table of `s` slots really takes varies by
+//!   0.44·√s, 0.20·√s or 0.08·√s (standard deviation, measured); seven standard deviations are kept free. In a small table another effect
+//!   weighs more: some buckets are chosen by fewer items than they have slots. For that, two buckets and two slots are kept free. With
+//!   both, [`fill_limit`] is exceeded by all but one of a hundred million fillings. For small tables the union bound shows it; for larger
+//!   ones, where the bound is too weak, measured quantiles of 10⁵ fillings do, extrapolated. Close to these limits few searches succeed. So
+//!   tables are filled to 80, 95 and 98 %: there the share of searches that fail is halved with every 7, 21 and 10 more buckets that they
+//!   look at (measured at a million items).
 //! - *Short fingerprints.* `f` bits make `2^f − 1` fingerprints, and items with equal ones choose among few pairs: see
 //!   [`crowded_pairs`].
 
@@ -50,10 +50,10 @@ impl Layout {
             .ok_or(LayoutError::ErrorRate(error_rate))
     }
 
-    /// As [`Self::compact`], for a filter that forgets in so many steps.
+    /// As [`Self::compact`], for a filter that forgets after `steps` steps.
     ///
-    /// Its buckets have eight slots. Items come again and again there, and copies of one item have only two buckets: with three copies
-    /// each, buckets of four slots can be filled to 62 %, those of eight to 90 % (measured at a hundred thousand items).
+    /// Its buckets have eight slots. Items are added repeatedly, and all copies of one share two buckets: with three copies each, buckets
+    /// of four slots can be filled to 62 %, those of eight to 90 % (measured at a hundred thousand items).
     pub fn forgetting(
         capacity: u64,
         error_rate: f64,
@@ -65,12 +65,12 @@ impl Layout {
         layout.ok_or(LayoutError::ErrorRate(error_rate))?.with_steps(steps)
     }
 
-    /// The same layout, for a filter that forgets in so many steps.
+    /// Returns the same layout for a filter that forgets after `steps` steps.
     pub fn with_steps(self, steps: u32) -> Result<Self, LayoutError> {
         if !(STEPS_MIN..=STEPS_MAX).contains(&steps) {
             return Err(LayoutError::Steps(steps));
         }
-        // The current step beside those that are kept, and four whose items are being removed.
+        // The current step, the retained ones, and four whose items are being removed.
         let tags = steps + 5;
         Ok(Self { step_bits: tags.next_power_of_two().trailing_zeros() as u8, ..self })
     }
@@ -171,8 +171,8 @@ fn check_capacity(capacity: u64) -> Result<(), LayoutError> {
     if (1..=CAPACITY_MAX).contains(&capacity) { Ok(()) } else { Err(LayoutError::Capacity(capacity)) }
 }
 
-/// The fewest bits of a fingerprint with which a large table can be filled to [`load_percent`], measured. A shorter one leads to so
-/// few other buckets that searches fail before (Fan et al., section 4 and figure 2). Only a caller's own layout can have one.
+/// The fewest fingerprint bits with which a large table can be filled to [`load_percent`], measured. A shorter fingerprint leads to too few
+/// alternate buckets, so searches fail earlier (Fan et al., section 4). Only custom layouts have one.
 pub(crate) const fn planned_bits_min(bucket_size: u8) -> u8 {
     match bucket_size {
         2 => 8,
@@ -190,8 +190,8 @@ const fn load_percent(bucket_size: u8) -> u64 {
     }
 }
 
-/// Percent of the slots that are kept free besides if a search looks at so few buckets. With them, no more searches fail than with
-/// [`MAX_SEARCH_DEFAULT`] (measured).
+/// Percentage of additional free slots for a search of few buckets. With them, searches fail as rarely as with [`MAX_SEARCH_DEFAULT`]
+/// (measured).
 const fn spare_percent(max_search: u32) -> u64 {
     match max_search {
         1_000.. => 0,
@@ -205,7 +205,7 @@ pub(crate) fn planned_load(buckets: u64, bucket_size: u8) -> u64 {
     buckets * u64::from(bucket_size) * load_percent(bucket_size) / 100
 }
 
-/// Items that a table of so many buckets takes almost certainly, whatever they are.
+/// Number of items, whatever their digests, that a table of this size almost certainly holds.
 pub(crate) fn fill_limit(buckets: u64, bucket_size: u8) -> u64 {
     let slots = buckets * u64::from(bucket_size);
     // `full` is in thousandths of the slots, `spread` in tenths of their square root.
@@ -217,7 +217,7 @@ pub(crate) fn fill_limit(buckets: u64, bucket_size: u8) -> u64 {
     let free = slots.isqrt() * spread / 10 + 2 * u64::from(bucket_size) + 2;
     let whole = (slots * full / 1_000).saturating_sub(free);
     let searched = planned_load(buckets, bucket_size);
-    // One pair of buckets holds as many items as it has slots, whatever they are.
+    // A pair of buckets holds any items up to its number of slots.
     whole.min(searched).min(pairs_limit(buckets, bucket_size)).max(2 * u64::from(bucket_size))
 }
 
@@ -226,7 +226,7 @@ pub(crate) fn fill_limit(buckets: u64, bucket_size: u8) -> u64 {
 fn pairs_limit(buckets: u64, bucket_size: u8) -> u64 {
     let slots = u32::from(bucket_size);
     let crowd = 2 * slots + 1;
-    // If the numbers need more than 128 bits there are so many pairs that none is ever crowded.
+    // If the numbers need more than 128 bits, there are enough pairs that none gets crowded.
     let Some(pairs) = u128::from(buckets / 2).checked_pow(4 * slots) else { return u64::MAX };
     let factorial: u128 = (1..=u128::from(crowd)).product();
     let Some(crowds) = (pairs / FILLINGS).checked_mul(factorial) else { return u64::MAX };
@@ -241,7 +241,7 @@ fn pairs_limit(buckets: u64, bucket_size: u8) -> u64 {
     least + u64::from(slots)
 }
 
-/// The fewest buckets that take so many items almost certainly.
+/// The fewest buckets that almost certainly hold this many items.
 fn buckets_for(capacity: u64, bucket_size: u8) -> u64 {
     let slots = (capacity * 100).div_ceil(load_percent(bucket_size));
     let mut buckets = slots.div_ceil(u64::from(bucket_size)).next_multiple_of(2);
@@ -255,12 +255,12 @@ fn buckets_for(capacity: u64, bucket_size: u8) -> u64 {
 fn buckets_for_search(capacity: u64, bucket_size: u8, max_search: u32) -> u64 {
     let load = load_percent(bucket_size);
     let with_spare = (capacity * load).div_ceil(load - spare_percent(max_search));
-    // Two buckets hold as many items as they have slots without any search.
+    // Two buckets fill all their slots without any search.
     let needs_search = capacity > 2 * u64::from(bucket_size);
     buckets_for(if needs_search { with_spare } else { capacity }, bucket_size)
 }
 
-/// Whether fingerprints of so many bits are long enough for the capacity.
+/// Whether fingerprints of this length suffice for the capacity.
 fn fingerprints_suffice(capacity: u64, bits: u8, bucket_size: u8, buckets: u64) -> bool {
     // The estimate supposes fingerprints that are spread evenly, which they are not quite: so twice the share may fail.
     capacity <= 2 * u64::from(bucket_size)

@@ -76,7 +76,7 @@ impl Lanes {
         u64::MAX >> (64 - self.bits)
     }
 
-    /// Words that so many buckets take. Where parts may reach into a second word there is one more, so that the last one can.
+    /// Words of this many buckets. If parts may reach into a second word, one word follows the last.
     pub(crate) const fn words(&self, buckets: u64) -> u64 {
         (buckets * (self.slots * self.bits) as u64).div_ceil(64) + self.straddles() as u64
     }

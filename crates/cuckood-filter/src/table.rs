@@ -25,7 +25,7 @@ pub struct SegmentStats {
     pub items: u64,
     /// Items that it takes before the filter grows (`auto`) or may refuse more (`fixed`). While it is doubled, those of its successor.
     pub capacity: u64,
-    /// Bits of a slot that tell items of a bucket apart; 62 in strict filters.
+    /// Bits of a slot that distinguish the items of a bucket; 62 in strict filters.
     pub fingerprint_bits: u8,
     /// Slots of a bucket.
     pub bucket_size: u8,
@@ -43,7 +43,7 @@ impl SegmentStats {
 /// Items whose cache lines are prefetched before the first one is looked at: enough to keep the memory system busy.
 pub(crate) const GROUP: usize = 32;
 
-/// What the writer changes besides the slots. It has a separate cache line, so that the rest stays in every reader's cache.
+/// The writer's data besides the slots. It has a separate cache line, so that the rest stays in every reader's cache.
 #[derive(Default)]
 #[repr(align(64))]
 struct Header {
@@ -71,7 +71,7 @@ pub(crate) struct Table {
     header: Header,
 }
 
-/// Functions that are compiled for each kind of table. What a kind never needs compiles to nothing.
+/// Functions that are compiled for each kind of table. Steps that a kind doesn't need compile to nothing.
 pub(crate) trait Kernel: 'static {
     fn of<K: Kind>() -> &'static Self;
 
@@ -135,7 +135,7 @@ impl Kernel for ReadKernel {
     }
 }
 
-/// A kind of table: how its slots are compared, and how it places items. What depends on the kind is compiled for each.
+/// A kind of table: how it compares slots and places items. Code that depends on it is compiled for each kind.
 pub(crate) trait Kind: Copy {
     type Shape: Shape;
     type Place: Place;
@@ -186,8 +186,7 @@ pub(crate) trait Kind: Copy {
         copies
     }
 
-    /// The bucket and the slot where an item is stored, and the slot's value. Which of the two buckets it is can't be predicted,
-    /// so they are told apart without a branch.
+    /// Returns the bucket and slot of an item, and the slot's value. The bucket can't be predicted, so it is selected without a branch.
     #[inline(always)]
     fn locate(&self, words: &[AtomicU64], probe: &Probe) -> Option<(u64, u32, u64)> {
         let lanes = self.lanes();
@@ -375,7 +374,7 @@ impl Table {
         let holds = |bucket: u64, slots: u32| {
             (0..slots).any(|slot| slot_of(&self.words, self.lanes, bucket, slot) & !STATE_MASK == digest)
         };
-        // An item's first bucket comes before its second one in the table.
+        // An item's first bucket precedes the second in the table.
         let [first, second] = probe.buckets;
         let is_first = if bucket == second { !holds(first, self.lanes.slots) } else { bucket == first };
         probe.value == digest && is_first && !holds(bucket, slot)
@@ -563,7 +562,7 @@ impl Table {
         }
     }
 
-    /// The bucket of `to` that is a part of what this bucket splits into.
+    /// Returns the bucket of `to` that gets this part of the split bucket.
     fn target(&self, to: &Self, bucket: u64, part: u64) -> u64 {
         (bucket << (to.plan.doublings - self.plan.doublings)) | part
     }
@@ -642,7 +641,7 @@ impl Table {
         const NONE: usize = 2 * STRICT_SLOTS as usize;
         let pair = self.strict_pair(probe);
         let (mut above, mut vacant) = (u64::MAX, NONE);
-        // The lowest vacant slot comes last, and of two in the same place the first bucket's.
+        // The lowest vacant slot is checked last; of two with the same index, the one in the first bucket.
         for at in (0..NONE).rev() {
             let slot = pair[at % 2][at / 2].load(Acquire);
             see(slot, probe, &mut above);
@@ -738,7 +737,7 @@ mod tests {
     }
 
     proptest! {
-        /// One pass over both buckets agrees with a look at each slot, for similar digests too.
+        /// One pass over both buckets agrees with comparing each slot, also for similar digests.
         #[test]
         fn one_pass_agrees_with_each_slot(slots in slots(), stranger: u64) {
             let table = Table::new(first(Mode::Strict, 62, 2));

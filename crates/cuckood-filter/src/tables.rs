@@ -51,7 +51,7 @@ pub struct Tables {
 #[error("the filter is full")]
 pub struct Full;
 
-/// What it takes to raise a filter's capacity.
+/// The table change that raises a filter's capacity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Raise {
     /// The tables are large enough.
@@ -64,11 +64,11 @@ enum Raise {
     Append(TablePlan),
 }
 
-/// The table that comes after the newest one if that holds this many items and is full, or has no place for an item.
+/// Returns the table that follows the newest one if that holds this many items and is full, or has no place for an item.
 ///
-/// If it is less than half full, copies of a few items crowd their buckets there, which a doubling does not part. So it is doubled only
-/// until it has half of all buckets; then another table, which takes as many items as there are, parts them. Short fingerprints crowd
-/// different items as well, which a doubling does part.
+/// If the newest table is less than half full, copies of a few items crowd their buckets, and doubling doesn't separate those. So it is
+/// doubled only until it has half of all buckets; then a table for the same number of items is appended. Short fingerprints also crowd
+/// different items, which doubling separates.
 fn successor(newest: &TablePlan, held: u64, all_buckets: u64, items_min: u64) -> Option<TablePlan> {
     let is_crowded =
         newest.mode == Mode::Compact && !newest.is_hard_to_fill() && 2 * held < newest.capacity();
@@ -160,7 +160,7 @@ impl Tables {
         }
     }
 
-    /// Grows, because the newest table is full or has no place for an item. What is being copied is completed first.
+    /// Grows, because the newest table is full or has no place for an item. Completes a copy in progress first.
     ///
     /// # Errors
     /// [`Full`] if there can be no such table. Then nothing has changed.
@@ -209,7 +209,7 @@ impl Tables {
         true
     }
 
-    /// Drops what was copied of the newest table.
+    /// Drops the copy of the newest table.
     pub(crate) fn drop_copy(&mut self) {
         if let Some(copy) = self.newest_mut().drop_copy() {
             self.dropped.get_or_insert_default().push(false, copy);
@@ -242,8 +242,8 @@ impl Tables {
         self.take_dropped()
     }
 
-    /// Returns what it takes to make room for as many items as a filter of this layout starts with. The items of older tables may be
-    /// forgotten, so those do not count in a filter that forgets.
+    /// Returns the change that adds capacity for the items of a filter of this layout. In a filter that forgets, the items of older tables
+    /// may expire, so those don't count.
     fn plan_raise(&self, to: &Layout) -> Result<Raise, Full> {
         if self.items() == 0 {
             let is_right = self.is_as_created() && self.first == *to;
@@ -264,7 +264,7 @@ impl Tables {
         current.appended(self.buckets(), missing).map(Raise::Append).ok_or(Full)
     }
 
-    /// Makes room for as many items as a filter of this layout starts with.
+    /// Adds the capacity of a new filter of this layout.
     ///
     /// # Errors
     /// [`Full`] if no table can be that large. Then nothing has changed.

@@ -1,8 +1,7 @@
-//! Tags: what the lowest bits of a slot mean, beside its fingerprint or digest.
+//! Tags: the lowest bits of a slot, next to its fingerprint or digest.
 //!
-//! In a filter that forgets, a tag stands for the step in which a copy was added. Time is divided into steps, which are numbered. A copy is
-//! kept for a number of steps after its own. A step gets the next tag, around a ring, when its first item arrives. A tag is free again
-//! once no slot has it.
+//! In a filter that forgets, a tag denotes the step in which a copy was added. Time is divided into numbered steps, and a copy is retained
+//! for a number of steps after its own. A step gets the next tag of the ring with its first item. A tag is free again once no slot has it.
 //!
 //! In a strict filter, a tag is the state of an item.
 
@@ -192,7 +191,7 @@ impl Steps {
         oldest.map(|index| self.known.numbers[index])
     }
 
-    /// Advances to a step, unless a later one has come already. Returns whether readers must be shown.
+    /// Advances to a step, unless a later one was reached. Returns whether the tags must be published to readers.
     pub(crate) fn advance(&mut self, step: u64) -> bool {
         if self.now.is_some_and(|now| now >= step) {
             return false;

@@ -46,7 +46,7 @@ thread_local! {
     static NODES: RefCell<Vec<Node>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What goes on beside the changes of a table. Most tables have none of it, so a change checks for it once.
+/// Work that accompanies the changes of a table. Most tables have none, so a change checks for it once.
 #[derive(Default)]
 struct Watch {
     /// The undo log of the running snapshot.
@@ -69,7 +69,7 @@ pub(crate) struct TableWriter {
     watch: Option<Box<Watch>>,
 }
 
-/// Frees the slots of forgotten items in these buckets, and passes on each of their tags.
+/// Frees the slots of forgotten items in these buckets, and reports each of their tags.
 type FreeForgotten = fn(&mut TableWriter, Range<u64>, LiveTags, &mut dyn FnMut(u64));
 
 /// How items are changed.
@@ -337,8 +337,8 @@ impl TableWriter {
         stored
     }
 
-    /// Moves the items of a path. The last item moves first, into the vacant slot; then each moves into the slot that the one behind it
-    /// has left. So every item is always in one of its two buckets.
+    /// Moves the items of a path. The last item moves first, into the vacant slot; then each moves into the slot that its successor has
+    /// left. So every item is always in one of its two buckets.
     fn move_along<K: Kind>(
         &mut self,
         kind: K,
@@ -457,7 +457,7 @@ impl TableWriter {
         }
     }
 
-    /// Copies what has changed of a bucket that was copied already. Stops to watch a table that is neither copied nor in a snapshot.
+    /// Repeats the change of a bucket that was already copied. Stops watching a table that is neither copied nor in a snapshot.
     #[inline(never)]
     fn after_watched_change(&mut self, bucket: u64, held: u64, value: u64) {
         let Some(watch) = &self.watch else { return };
@@ -505,7 +505,7 @@ impl TableWriter {
         self.drop_copy()
     }
 
-    /// Copies buckets that an image filled in, as far as they count as copied.
+    /// Copies the buckets filled from an image, up to the copied ones of the original.
     pub(crate) fn copy_filled(&mut self, buckets: Range<u64>) {
         if let Some(watch) = &self.watch
             && let Some((to, done)) = &watch.copy

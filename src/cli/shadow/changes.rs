@@ -1,4 +1,4 @@
-//! What happens to a key of Redis; and the effect of a command on it: a change that is mirrored, none, or one that can't be mirrored.
+//! Events of a key of Redis; and the effect of a command on it: a change that is mirrored, none, or one that can't be mirrored.
 
 /// A command that a client has sent to Redis.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -23,7 +23,7 @@ pub enum Act {
     Clear,
 }
 
-/// What happens to the key.
+/// An event of the key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// The connection to Redis broke.

@@ -15,11 +15,11 @@ const LINE_BYTES_MAX: u64 = 4_096;
 /// Maximum number of disagreements that are listed.
 const LISTED_MAX: usize = 100;
 
-/// Asks both about each item of a file, or of standard input for `-`. Returns how many items only one of the two has, and what is printed:
-/// it lists lines, not items, for those may be secrets.
+/// Looks up each item of a file, or of standard input for `-`, in both. Returns the number of items that only one of the two has, and the
+/// report. The report lists lines, not items, for those may be secrets.
 ///
 /// # Errors
-/// If one of them can't be asked, or the file holds what is no item.
+/// If one of them can't be reached, or a line is not a valid item.
 pub fn run(redis: &mut Redis, key: &str, target: &Target, path: &Path) -> anyhow::Result<(u64, Value)> {
     let question = match redis.type_of(key)?.as_str() {
         "set" => "SMISMEMBER",

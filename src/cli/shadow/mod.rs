@@ -60,7 +60,7 @@ pub struct Args {
     /// API key, if the service requires one; its scopes must include `read` and, to mirror, `write`.
     #[arg(long, value_name = "KEY", env = "CUCKOOD_KEY", hide_env_values = true)]
     pub api_key: Option<String>,
-    /// PEM file of certificates to trust instead of the system's, or of those that SSL_CERT_FILE names: Redis' and the service's.
+    /// PEM file of certificates to trust instead of the system's or SSL_CERT_FILE, for Redis and for the service.
     #[arg(long, value_name = "FILE", env = "CUCKOOD_CACERT")]
     pub cacert: Option<PathBuf>,
 }

@@ -22,8 +22,7 @@ fn writer(plan: TablePlan, max_search: u32) -> TableWriter {
     TableWriter::new(TableId(0), Table::new(plan), max_search)
 }
 
-/// A sequence of changes of a tiny table, so full that an insert moves items: others come and go, and the first item is moved to its
-/// second bucket and back.
+/// A sequence of changes of a tiny, nearly full table: inserts and removes move the first item to its second bucket and back.
 #[derive(Clone, Copy)]
 struct Story {
     plan: TablePlan,
@@ -64,7 +63,7 @@ impl Story {
         writer
     }
 
-    /// Another item comes, or one that was there at the beginning goes.
+    /// Inserts another item, or removes an initial one.
     fn step(&self, writer: &mut TableWriter, number: u64) {
         let choice = scrambled(self.number ^ number << 60).0;
         if choice.is_multiple_of(2) {
@@ -200,8 +199,8 @@ mod orders {
         }
     }
 
-    /// A table is copied to a larger one and replaced by it, while other items come and go in buckets that are already copied. A reader
-    /// finds an item at every moment of that.
+    /// A table is copied and replaced by a larger one, while other items are inserted and removed in copied buckets. A reader finds a
+    /// stored item at every moment.
     #[test]
     fn copied_items_are_found_in_every_order() {
         let strict = Story { residents: 5, steps: 1, ..Story::all()[1] };

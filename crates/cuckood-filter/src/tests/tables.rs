@@ -1,4 +1,4 @@
-//! Tables of every kind against a model: what was stored is found, and all ways to look it up agree.
+//! Tables of every kind against a model: stored items are found, and all lookups agree.
 
 use crate::chunk::TableId;
 use crate::hash::Digest;
@@ -88,7 +88,7 @@ fn contains(table: &Table, item: u64) -> bool {
     }
 }
 
-/// A table that has taken as many of these items as it could, and how often it has taken each.
+/// A table filled with these items, and the copies stored of each.
 fn filled(plan: TablePlan, items: &[u64]) -> (TableWriter, BTreeMap<u64, u32>) {
     let mut writer = TableWriter::new(TableId(0), Table::new(plan), 200);
     let mut taken = BTreeMap::new();
@@ -141,7 +141,7 @@ proptest! {
         prop_assert!(words(&table).iter().all(|word| *word == 0));
     }
 
-    /// However the table changes while it is copied, the copy equals what the copied buckets split into, and the larger table finds all items.
+    /// Whatever changes a table undergoes while it is copied, the copy equals the split buckets, and the larger table finds all items.
     #[test]
     fn copies_follow_changes(
         plan in plans(),

@@ -1,4 +1,4 @@
-//! The words of a table in a build for Loom (`make test-long WHAT=loom`): stand-ins that try every order of loads and stores.
+//! The words of a table in a build for Loom (`make test-long WHAT=loom`): mocks that try every order of loads and stores.
 
 use crate::memory::{OutOfMemory, Remains};
 use std::ops::Deref;

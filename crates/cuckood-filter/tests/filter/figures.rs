@@ -1,5 +1,5 @@
-//! What the filters' formulas promise, measured: how full a table gets, how often a stranger is taken for a member, how
-//! much memory an item takes. Digests are drawn from fixed numbers, so every run measures the same.
+//! The filters' formulas, measured: load of a table, error rate, memory per item. Digests are drawn from fixed seeds, so every run measures
+//! the same.
 
 use cuckood_filter::layout::MAX_SEARCH_DEFAULT;
 use cuckood_filter::{Digest, Filter, Growth, Layout, Mode};
@@ -69,7 +69,7 @@ fn an_item_takes_the_memory_that_is_promised() {
     assert!(bits(Layout::strict(1_000_000).unwrap()) <= 68.0);
 }
 
-/// No other layout for as many items is smaller and keeps the error rate as well.
+/// No smaller layout for this number of items keeps the error rate.
 #[test]
 fn the_formula_picks_the_smallest_layout() {
     for capacity in [1, 10, 999, 65_536, 1_000_000, 123_456_789] {
@@ -85,7 +85,7 @@ fn the_formula_picks_the_smallest_layout() {
                         // Too short for a filter that may not grow.
                         let Ok(other) = other else { continue };
                         let is_as_good = other.error_rate_at(1.0) <= share;
-                        // A width that divides 64 saves the word that others keep behind the last one.
+                        // A width that divides 64 needs no extra word at the end.
                         assert!(
                             !is_as_good || other.memory_bytes() + 8 >= picked.memory_bytes(),
                             "{other:?}"

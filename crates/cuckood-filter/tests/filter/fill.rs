@@ -132,12 +132,12 @@ proptest! {
             }
             Err(error) => prop_assert!(false, "{}", error),
         }
-        // A filter that may grow makes room by itself.
+        // A filter that may grow expands automatically.
         prop_assert!(Layout::compact_with(capacity, bits, bucket_size, max_search, Growth::Auto).is_ok());
     }
 }
 
-/// What was refused before it was full: short fingerprints in small buckets, and a search that looks nowhere.
+/// Layouts that used to fail before the filter was full: short fingerprints in small buckets, and a search without buckets.
 #[test]
 fn a_layout_that_cannot_promise_its_capacity_is_refused() {
     let fixed =

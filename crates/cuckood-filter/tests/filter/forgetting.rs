@@ -26,7 +26,7 @@ enum Operation {
         count: u64,
         all: bool,
     },
-    /// Time passes, by so many steps.
+    /// Passes this many steps.
     Pass(u64),
     TurnBack(u64),
     Retire(u64),
@@ -147,7 +147,7 @@ fn apply(filter: &mut Filter, model: &mut Model, operation: &Operation) {
     }
 }
 
-/// Readers see what the model has, by clocks that are right, ahead and behind.
+/// Readers agree with the model, by clocks that are right, ahead and slow.
 fn compare(filter: &Filter, model: &Model, has_been_turned_back: bool) {
     let items: Vec<Digest> = digests(0, 760);
     for now in [model.now, model.now + 1, model.now + model.kept, model.now + model.kept + 1] {
@@ -181,8 +181,8 @@ fn layout(capacity: u64, bits: u8, bucket_size: u8, growth: Growth, kept: u32) -
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Nothing is forgotten early and nothing is kept for longer, whatever comes: clocks that stand still or jump, growth inside
-    /// steps, removes, snapshots and restores. Fingerprints are so long that no two items look alike.
+    /// Nothing is forgotten early or retained for longer, whatever happens: clocks that stop or jump, growth inside steps, removes,
+    /// snapshots and restores. Fingerprints are long enough that no two items collide.
     #[test]
     fn a_filter_forgets_each_copy_in_its_time(
         operations in operations(),
@@ -218,7 +218,7 @@ proptest! {
                     });
                     let mut then = restored(Mode::Compact, &image, &chunks).unwrap();
                     compare(&then, &before, turned_back > 0);
-                    // What was restored goes on by itself.
+                    // A restored filter continues without the original.
                     apply(&mut then, &mut before, &Operation::Pass(1));
                     compare(&then, &before, turned_back > 0);
                 }
@@ -283,7 +283,7 @@ fn the_error_holds_for_the_sum_of_the_steps() {
     assert!(filter.reader().view(24).stats().segments.len() >= 2);
 }
 
-/// A segment that was needed once goes when what is in it is forgotten.
+/// A segment that was needed once is dropped after its items are forgotten.
 #[test]
 fn a_segment_is_dropped_when_its_items_are_forgotten() {
     let layout = Layout::forgetting(1_000, 0.001, Growth::Auto, 4).unwrap();
@@ -300,7 +300,7 @@ fn a_segment_is_dropped_when_its_items_are_forgotten() {
     assert_eq!((filter.reader().view(12).stats().segments.len(), filter.items()), (1, 100));
 }
 
-/// Users who come again and again: a filter of the capacity that was asked for has room for them, step after step.
+/// Users who return often: a filter of the requested capacity holds all of them, step after step.
 #[test]
 fn copies_of_one_item_do_not_crowd_others_out() {
     let layout = Layout::forgetting(30_000, 0.001, Growth::Auto, 8).unwrap();
@@ -317,12 +317,12 @@ fn copies_of_one_item_do_not_crowd_others_out() {
     assert_eq!(filter.items(), 27_000);
 }
 
-/// Tags come around many times while a reader looks for what was added last.
+/// Tags wrap around many times while a reader looks up the latest items.
 #[test]
 fn a_reader_misses_nothing_while_steps_come_and_go() {
     let kept = 5;
     let mut filter = forgetting(layout(3_000, 13, 8, Growth::Auto, kept), Growth::Auto, kept);
-    // All steps before `begun` are whole; the writer may have freed what is forgotten in step `entered`.
+    // All steps before `begun` are complete; the writer may have freed the items forgotten in step `entered`.
     let (begun, entered, reader) = (AtomicU64::new(0), AtomicU64::new(0), filter.reader());
     std::thread::scope(|scope| {
         let watching = scope.spawn(|| {

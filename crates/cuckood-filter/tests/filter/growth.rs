@@ -69,7 +69,7 @@ fn the_error_holds_while_a_filter_grows() {
     }
 }
 
-/// What is forecast covers what is taken, and the tables for fewer items are among those for more.
+/// Forecasts cover the memory taken, and the tables for fewer items are among those for more.
 #[test]
 fn forecasts_cover_growth() {
     for mut filter in [

@@ -1,4 +1,4 @@
-//! Snapshots and images: what is damaged is refused, what is restored continues as before.
+//! Snapshots and images: a damaged one is rejected, a restored filter continues as before.
 
 use super::*;
 use cuckood_filter::{FillError, SlotState, Walk};
@@ -34,7 +34,7 @@ fn copying(layout: Layout) -> (Filter, u64) {
     (filter, next)
 }
 
-/// An image of a filter in the middle of a copy comes in by chunks, and continues as the original.
+/// An image of a filter is loaded in chunks in the middle of a copy, and continues as the original.
 #[test]
 fn images_continue_in_the_middle_of_a_copy() {
     let (mut filter, mut next) = copying(Layout::compact_with(30_000, 14, 4, 500, Growth::Auto).unwrap());
@@ -79,7 +79,7 @@ fn damaged_images_do_no_harm() {
         let whole = serde_json::to_value(&image).unwrap();
         let mut paths = Vec::new();
         numbers_in(&whole, String::new(), &mut paths);
-        // Items are counted when another server's image comes in.
+        // Items are counted while an image is loaded.
         paths.retain(|path| !path.ends_with("/changes") && !path.ends_with("/items"));
         assert!(paths.len() > 12, "{paths:?}");
         for path in &paths {
@@ -173,7 +173,7 @@ fn empty_chunks_are_small_and_required() {
     }
 }
 
-/// The chunks of a table come in any order and from several threads; without one of them there is no table.
+/// The chunks of a table load in any order and from several threads; if one is missing, there is no table.
 #[test]
 fn tables_load_in_any_order_but_complete() {
     let items = digests(0, 40_000);
@@ -236,7 +236,7 @@ fn filled_with(image: &FilterImage, chunk: &[u8]) -> Result<Filter, FillError> {
 }
 
 proptest! {
-    /// Whatever the slots of a strict filter's image hold, it is refused, or each clear removes what it has to.
+    /// An image of a strict filter with arbitrary slots is rejected, or each clear removes its available items.
     #[test]
     fn forged_slots_are_refused_or_can_be_cleared(
         changes in proptest::collection::vec((any::<u16>(), any::<u16>(), 0_u64..6), 1..4),

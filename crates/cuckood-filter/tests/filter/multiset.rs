@@ -181,7 +181,7 @@ fn readers_miss_nothing_while_tables_are_replaced() {
     const ROUNDS: usize = 6;
     let mut filter = compact(Layout::compact_with(600, 12, 4, 500, Growth::Auto).unwrap());
     let (items, reader) = (digests(0, (ROUNDS * ITEMS) as u64), filter.reader());
-    // The number of added items, and of those that have been removed or are about to be.
+    // The number of added items, and of removed or soon removed ones.
     let (added, leaving) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let watch = || {
         let (mut missed, mut found) = (0, Vec::new());
@@ -235,7 +235,7 @@ fn copies_beyond_two_buckets_are_saturated() {
     assert_eq!(outcomes.iter().filter(|outcome| **outcome == Insert::Added).count(), 16);
 }
 
-/// Items with as many copies as there can be, added one after the other or in rounds, are parted by few tables, in little time.
+/// Items with the maximum number of copies, added one after the other or in rounds, need few tables and little time.
 #[test]
 fn crowds_of_copies_take_few_tables() {
     for (capacity, users, tables_max) in [(1_000, 6_000, 10), (10_000, 12_500, 8), (200_000, 30_000, 4)] {

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn large_shares_leave_room_for_small_ones() {
+    fn large_shares_leave_space_for_small() {
         let (budget, _) = budget(16 << 20);
         let mut large = Share::of(&budget, 14 << 20).unwrap();
         assert_eq!(large.hold((14 << 20) + 1), Err(UsedUp));
@@ -156,7 +156,7 @@ mod tests {
         /// Shares may do anything in any order, and end in any way. Only data that must stay exceeds the limit, and the bytes in use always
         /// equal the sum of the shares. In the end all are returned.
         #[test]
-        fn no_byte_is_taken_beyond_the_limit_or_lost(
+        fn shares_stay_within_limit_and_return(
             limit in 0u64..300_000,
             steps in prop::collection::vec((0usize..6, 0usize..8, 0u64..100_000), 0..200),
         ) {

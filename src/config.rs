@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documented_defaults_are_the_defaults() {
+    fn documented_defaults_match_code() {
         let config = load(&[]).unwrap();
         assert_eq!(config.server.listen.to_string(), "127.0.0.1:8080");
         assert_eq!(config.storage.path, Path::new("data"));
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_wins_over_the_file_and_the_file_over_defaults() {
+    fn environment_overrides_file_overrides_defaults() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(&file, "[storage]\npath = \"/from/file\"\nballast = 7\n").unwrap();
         let keys =
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_name_the_key() {
+    fn error_names_setting() {
         let two_of_one_name = r#"[
             {name = "shop", sha256 = "0000000000000000000000000000000000000000000000000000000000000000", scopes = []},
             {name = "shop", sha256 = "1111111111111111111111111111111111111111111111111111111111111111", scopes = []},
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_does_not_tell_a_secret() {
+    fn error_never_contains_secret() {
         for (name, value, wanted) in [
             ("CUCKOOD__NATS__REPLICAS", "hunter2", "nats.replicas: wrong type or value"),
             ("CUCKOOD__NATS__PASSWORD__OLD", "hunter2", "unknown field `password__old`"),
@@ -419,7 +419,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_variable_that_is_no_text_is_an_error() {
+    fn non_unicode_variable_is_rejected() {
         use std::os::unix::ffi::OsStringExt;
         let strange = |text: &str| OsString::from_vec([text.as_bytes(), b"\xff"].concat());
         for (name, value) in [

@@ -146,7 +146,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frame_is_opened_complete_or_not_at_all(
+        fn frame_opens_only_if_complete(
             kind in any::<u8>(),
             before in any::<u128>(),
             payload in prop::collection::vec(any::<u8>(), 0..300),
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn error_tells_what_the_bytes_are() {
+    fn error_describes_foreign_bytes() {
         let mut bytes = FORMAT.pack(&"value");
         assert_eq!(FORMAT.unpack::<String>(&bytes), Ok("value".to_owned()));
         assert_eq!(FORMAT.unpack::<(u64, u64)>(&bytes), Err(FrameError::Damaged));

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn every_phase_is_read_as_entered() {
+    fn phase_reads_as_entered() {
         let vitals = Vitals::default();
         for (changes, phase) in (0..).zip(PHASES) {
             vitals.enter(phase);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn heads_are_counted_until_their_response() {
+    async fn head_bytes_count_until_response() {
         let (mut client, mut socket, vitals, taken) = connection(16 << 10);
         let mut buffer = vec![0; 64 << 10];
         vitals.enter(Phase::New);

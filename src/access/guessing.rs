@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_code_after_the_last_allowed_one_waits() {
+    fn code_beyond_limit_waits() {
         let (guessing, now) = (guessing(3), MINUTE);
         for _ in 0..3 {
             take(&guessing, Client(1), 1, now).unwrap().settle_at(1, now);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn guesses_under_way_count_until_they_are_given_back() {
+    fn guesses_in_flight_count_until_returned() {
         let (guessing, now) = (guessing(5), MINUTE);
         let under_way = take(&guessing, Client(1), 3, now).unwrap();
         assert!(wait(&guessing, Client(1), 3, now).is_some());
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_pushed_out_by_any_number_of_others() {
+    fn client_use_is_never_evicted() {
         let (guessing, now) = (guessing(5), MINUTE);
         let client = |n: u32| guessing.client(&Caller::anybody(), None, Some(IpAddr::from(n.to_be_bytes())));
         take(&guessing, client(0).unwrap(), 5, now).unwrap().settle_at(5, now);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn nearly_everybody_has_all_guesses_though_many_use_theirs() {
+    fn most_clients_keep_guesses_under_load() {
         let (guessing, now) = (guessing(5), MINUTE);
         let client = |n: u32| guessing.client(&Caller::anybody(), None, Some(IpAddr::from(n.to_be_bytes())));
         for heavy in 0..20_000 {
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_user_is_an_address_or_who_a_trusted_key_says() {
+    fn end_user_is_address_or_trusted_header() {
         let guessing = guessing(1);
         let of = |address: &str| guessing.client(&Caller::anybody(), Some(b"alice"), address.parse().ok());
         assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::"));
@@ -248,7 +248,7 @@ mod tests {
         /// However requests follow and overlap, an end user never learns of more invalid codes in any period than the limit and the guesses
         /// that this period returns.
         #[test]
-        fn no_end_user_is_told_of_more_than_may_be_guessed(
+        fn end_user_never_exceeds_guess_limit(
             steps in prop::collection::vec((0u64..3, 1usize..6, 0usize..6, 0u64..9_000, 0usize..4), 1..120),
         ) {
             let guessing = guessing(5);

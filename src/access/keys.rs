@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_known_the_first_time_and_ever_after() {
+    fn key_is_recognized_repeatedly() {
         let keys = two();
         for _ in 0..2 {
             assert_eq!(keys.caller(Some(b"root")).unwrap().name(), "root");
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_may_do_what_its_scopes_say() {
+    fn key_scopes_limit_operations() {
         let keys = two();
         let reader = keys.caller(Some(b"reader")).unwrap();
         assert!(reader.may(Scope::Read) && !reader.may(Scope::Write) && !reader.may(Scope::Admin));
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_good_until_it_expires() {
+    fn key_is_valid_until_expiry() {
         let until = KeyOptions { expires_at: Some(Timestamp(1_000)), ..key("guest", &[Scope::Read], "") };
         let keys = keys(&[until, key("root", &[Scope::Admin], "")]).unwrap();
         assert_eq!(keys.expiries(), [("guest".to_owned(), Timestamp(1_000))]);
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_has_a_name_and_a_digest_of_its_own() {
+    fn duplicate_key_name_or_digest_is_rejected() {
         let one = key("one", &[Scope::Read], "");
         let of = |other: KeyOptions| keys(&[one.clone(), other]).err().map(|fault| fault.to_string());
         let says = |fault: &str| Some(format!("auth.keys: {fault}"));
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_has_one_length() {
+    fn digest_of_wrong_length_is_rejected() {
         assert_eq!(parse_sha256(&"0F".repeat(32)), Some([15; 32]));
         for bad in ["", "0f", &"0f".repeat(33), &"0g".repeat(32), &"é".repeat(32)] {
             assert_eq!(parse_sha256(bad), None);
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_change_and_what_was_used_up_stays_so() {
+    fn used_rate_survives_reload() {
         let rate_limit = RateLimitOptions { requests_per_second: 1 };
         let entry = Access::new(&auth(&["old", "both"]), &rate_limit, &GuessingOptions::default()).unwrap();
         let admit = |key: &str| {
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_shown_a_key_is_known_by_it_for_as_long_as_it_is_there() {
+    fn caller_is_known_until_key_is_removed() {
         let with_scopes = |name: &str, scopes: &[Scope]| {
             let mut auth = auth(&[name]);
             auth.keys[0].scopes = scopes.to_vec();
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_can_not_be_change_nothing() {
+    fn invalid_keys_change_nothing() {
         let entry =
             Access::new(&auth(&["old"]), &RateLimitOptions::default(), &GuessingOptions::default()).unwrap();
         let refused = |names: &[&str]| entry.replace_keys(&auth(names)).unwrap_err().to_string();

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_service_is_asked_where_it_listens() {
+    fn healthcheck_uses_configured_address() {
         for (listen, wanted) in [
             ("0.0.0.0:8080", "127.0.0.1:8080"),
             ("[::]:8443", "[::1]:8443"),

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_may_break_as_often_as_configured() {
+    fn connection_breaks_up_to_configured_retries() {
         assert_eq!(pauses(3, [false; 10]), [250, 500, 1_000].map(Duration::from_millis));
         assert!(pauses(0, [false; 10]).is_empty());
         assert_eq!(*pauses(20, [false; 30]).last().unwrap(), Duration::from_secs(8));

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_the_service_refuses_is_refused() {
+    fn invalid_key_name_is_rejected() {
         let parsed = |name: &str| Program::try_parse_from(["key", "new", "--name", name]);
         assert!(parsed("shop").is_ok());
         for bad in ["", &"x".repeat(129)] {

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn items_are_written_as_people_do() {
+    fn item_counts_accept_suffixes() {
         for (text, wanted) in [
             ("1", 1),
             ("250000", 250_000),

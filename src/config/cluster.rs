@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_among_several_is_configured_by_the_environment() {
+    fn cluster_node_is_configured_by_environment() {
         let nats = ("CUCKOOD__JOURNAL__KIND", "nats");
         let config = load(&[
             nats,
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_a_text_whatever_it_looks_like() {
+    fn numeric_secret_remains_string() {
         for (value, wanted) in [
             ("12345678", "12345678"),
             ("0x1F", "0x1F"),

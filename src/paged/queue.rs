@@ -247,7 +247,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn queue_and_its_snapshot_are_what_a_model_says(
+        fn queue_and_snapshot_match_model(
             before in proptest::collection::vec(any::<u16>(), 0..200),
             during in proptest::collection::vec(any::<u16>(), 0..200),
         ) {

@@ -357,7 +357,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn snapshot_is_what_was_there_when_it_began(
+        fn snapshot_has_values_of_its_start(
             before in proptest::collection::vec(any::<u16>(), 0..2000),
             emptied in 0..700_u32,
             during in proptest::collection::vec(any::<u16>(), 0..2000),
@@ -490,7 +490,7 @@ mod tests {
     proptest! {
         /// Numbers are inserted, removed and inserted again, and each time everything is restored.
         #[test]
-        fn no_number_is_there_twice_and_the_lowest_is_next(
+        fn numbers_are_unique_and_lowest_first(
             steps in proptest::collection::vec((0..8u8, any::<usize>()), 1..200),
         ) {
             let (mut numbers, mut model) = (Numbers::default(), BTreeSet::new());
@@ -522,7 +522,7 @@ mod tests {
 
         /// The same with many pages, of which some become empty or full.
         #[test]
-        fn pages_come_and_go(
+        fn pages_are_added_and_dropped(
             steps in proptest::collection::vec((any::<bool>(), 0..40_000u64, 1..9_000u64), 1..12),
         ) {
             let mut numbers = Numbers::default();

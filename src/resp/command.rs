@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_found_in_letters_of_either_case() {
+    fn command_name_ignores_case() {
         assert!(ROWS.is_sorted_by_key(|row| row.spelling));
         for row in &ROWS {
             for spelling in [row.spelling.to_owned(), row.spelling.to_uppercase()] {
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_negative_arity_is_the_least() {
+    fn negative_arity_is_minimum() {
         let takes = |spelling: &str, arguments| Row::find(spelling.as_bytes()).unwrap().takes(arguments);
         assert!(takes("cf.add", 3) && !takes("cf.add", 2) && !takes("cf.add", 4));
         assert!(takes("cf.insert", 4) && takes("cf.insert", 1_000) && !takes("cf.insert", 3));

@@ -206,7 +206,7 @@ mod tests {
     use crate::domain::Timestamp;
 
     #[test]
-    fn a_code_of_its_own_says_that_the_outcome_of_a_write_is_unknown() {
+    fn unknown_outcome_has_separate_code() {
         let (clock, expected, evidence) = (Timestamp(0), Timestamp(1), Evidence::LastEntry);
         let lags = ClockUnsure { clock, expected, evidence };
         for (error, code) in [
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_calls_too_often_is_told_when_to_try_again() {
+    fn rate_limit_error_names_retry_time() {
         let wait = Duration::from_millis(1_500);
         let denied = Failure::from(Denied::TooManyRequests { wait });
         assert_eq!(denied.code.as_str(), "RATELIMIT");

@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_taken_where_they_have_a_meaning() {
+    fn only_meaningful_options_are_accepted() {
         let plain = Reserve::with_capacity(1_000);
         assert_eq!(parsed("1000"), Ok(plain));
         assert_eq!(parsed("1000 MAXITERATIONS 20 expansion 4"), Ok(plain));

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_has_a_kind_and_a_name() {
+    fn key_has_kind_and_name() {
         for (key, wanted) in [
             ("spring", Some("campaign:spring")),
             ("campaign:spring", Some("campaign:spring")),
@@ -248,7 +248,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn stars_are_tried_enough(pattern in "[ab*?]{0,8}", text in "[ab]{0,10}") {
+        fn patterns_match_as_in_naive_search(pattern in "[ab*?]{0,8}", text in "[ab]{0,10}") {
             prop_assert_eq!(matches(pattern.as_bytes(), text.as_bytes()), slow(pattern.as_bytes(), text.as_bytes()));
         }
     }

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_have_lengths_or_are_lines() {
+    fn array_and_inline_requests_are_parsed() {
         assert_eq!(
             whole(b"*2\r\n$4\r\nPING\r\n$0\r\n\r\nping  a\tb \r\n\n\r\n*0\r\n*-1\r\nquit\n").0,
             [
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_ends_it() {
+    fn invalid_request_ends_parsing() {
         for (bytes, error) in [
             (&b"*6\r\n"[..], WRONG_COUNT),
             (b"*99999999999999999999\r\n", WRONG_COUNT),
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_announced_takes_no_memory() {
+    fn announced_length_allocates_nothing() {
         let limits = RequestLimits { arguments_max: 1 << 20, ..LIMITS };
         let mut parser = Parser::default();
         assert_eq!(parser.parse(b"*1000000\r\n$20\r\n", &limits), Ok(None));
@@ -360,7 +360,7 @@ mod tests {
     proptest! {
         /// However requests are split, the result is the same, and so is the error.
         #[test]
-        fn requests_may_arrive_in_any_pieces(
+        fn requests_parse_in_any_pieces(
             requests in prop::collection::vec(
                 prop::collection::vec(prop::collection::vec(any::<u8>(), 0..12), 1..5),
                 1..6,

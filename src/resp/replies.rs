@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn each_version_has_its_types() {
+    fn reply_types_follow_protocol_version() {
         let all = |replies: &mut Replies| {
             replies.map(1);
             replies.simple("OK");
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn no_error_looks_like_two_answers() {
+    fn error_never_contains_line_break() {
         let failure = Failure::err("unknown command 'a\r\n+OK'");
         assert_eq!(
             written(Protocol::Two, |replies| replies.failure(&failure)),

@@ -203,7 +203,7 @@ mod tests {
     use prometheus_client::encoding::text::encode_registry;
 
     #[test]
-    fn connections_count_into_one_sum() {
+    fn counts_of_connections_are_summed() {
         let (metrics, mut registry) = (Metrics::default(), Registry::default());
         metrics.register(&mut registry);
         for _ in 0..3 {

@@ -79,7 +79,7 @@ mod tests {
     use std::sync::mpsc;
 
     #[test]
-    fn tasks_are_spread_and_stay_on_one_thread() {
+    fn tasks_are_balanced_and_never_migrate() {
         let workers = Workers((0..3).map(|number| Worker::start(number).unwrap()).collect());
         let (sender, receiver) = mpsc::channel();
         for _ in 0..6 {

@@ -324,7 +324,7 @@ mod tests {
     proptest! {
         /// However an image arrives, it is read as it was written. Changed, cut short, lengthened or shuffled, it is refused.
         #[test]
-        fn an_image_is_read_whole_or_refused(
+        fn image_is_read_completely_or_rejected(
             parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..6),
             piece_bytes in 1usize..400,
             place in any::<prop::sample::Index>(),
@@ -347,7 +347,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_a_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_never_panic_reader(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let mut record = b"ckim\x01\0".to_vec();
             record.extend(&bytes);
             let _ = ImageRecord::read(&record);
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_image_is_told_from_a_newer_one() {
+    fn newer_image_differs_from_foreign_file() {
         assert_eq!(read(b"RedisBloom", 3), Err(ImageFault::Foreign));
         assert_eq!(ImageReader::default().finish(), Err(ImageFault::Foreign));
         let mut reader = ImageReader::default();

@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn record_tells_its_boot() {
+    fn record_contains_its_boot() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         file(&dir, 7).keep(READING).expect("written");
         for (boot, same_boot) in [(7, true), (8, false), (0, false)] {
@@ -577,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_record_is_none() {
+    fn damaged_record_is_ignored() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let file = file(&dir, 7);
         file.keep(READING).expect("written");
@@ -593,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn last_reading_is_kept() {
+    fn last_clock_reading_is_stored() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         assert_eq!(file(&dir, 7).load(), None);
         let open = file(&dir, 7);
@@ -620,7 +620,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_beyond_the_watermark_must_be_free_too() {
+    fn request_beyond_watermark_needs_free_space() {
         let dir = tempfile::tempdir().unwrap();
         let space = Space::new(dir.path(), dir.path().join("ballast"), 0, 0);
         space.check_beyond(0).unwrap();

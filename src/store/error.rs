@@ -134,7 +134,7 @@ mod tests {
     use rustix::io::Errno;
 
     #[test]
-    fn a_full_disk_has_its_own_variant() {
+    fn disk_full_errors_have_own_variant() {
         let refused = |errno: Errno| StoreError::io(Path::new("data/format"), "write")(errno.into());
         for errno in [Errno::NOSPC, Errno::DQUOT] {
             let error = refused(errno);

@@ -309,7 +309,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_pack_comes_back_and_a_changed_one_does_not(
+        fn pack_round_trips_unless_altered(
             first in 1..u64::MAX / 2,
             lengths in proptest::collection::vec(0..EVENT_BYTES_MAX, 1..40),
             (kept, change) in any::<(u64, (usize, u8))>(),
@@ -335,7 +335,7 @@ mod tests {
 
     /// For any gaps, the pack with a number is found, or the first one after it.
     #[test]
-    fn a_pack_is_found_by_any_of_its_numbers() {
+    fn pack_is_found_by_any_number() {
         let dir = tempfile::tempdir().unwrap();
         let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
         let store = Store::open(dir.path(), &options).unwrap();

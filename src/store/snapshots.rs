@@ -510,7 +510,7 @@ mod tests {
     /// The tree of a manifest is created before the manifest is written. If the process dies in between, there is no such snapshot, and no
     /// damage.
     #[test]
-    fn empty_manifest_tree_is_no_snapshot() {
+    fn empty_manifest_tree_is_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
         let store = Store::open(dir.path(), &options).unwrap();
@@ -538,7 +538,7 @@ mod tests {
 
     /// A commit waits for one step at most: each step stays within its budget, and the tree is complete until the last one.
     #[test]
-    fn a_tree_goes_in_small_steps() {
+    fn tree_is_removed_in_small_steps() {
         const TREE: &str = "log/0000000000000001";
         let dir = tempfile::tempdir().unwrap();
         let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };

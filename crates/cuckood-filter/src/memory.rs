@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_take_reserved_memory_and_the_rest_is_released() {
+    fn tables_use_reservation_and_release_rest() {
         let (small, large) = (HUGE_PAGE_BYTES, 5 * HUGE_PAGE_BYTES);
         let mut need = MemoryNeed::table(large as u64);
         need += MemoryNeed::table(small as u64);
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_memory_is_an_error() {
+    fn failed_allocation_returns_error() {
         let mut reservation = Reservation::new();
         let mut need = MemoryNeed::table(1 << 20);
         need += MemoryNeed::table(1 << 60);

@@ -325,7 +325,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn marks_are_exact(bits in 4_u32..=32, log_slots in 1_u32..=3, values in prop::collection::vec(0_u64..4, 8), value in 0_u64..4) {
+        fn lane_marks_are_exact(bits in 4_u32..=32, log_slots in 1_u32..=3, values in prop::collection::vec(0_u64..4, 8), value in 0_u64..4) {
             let lanes = Lanes::new(bits, 1 << log_slots);
             let slots = lanes.part_slots as usize;
             let top = 1_u64 << (bits - 1);
@@ -357,7 +357,7 @@ mod tests {
     proptest! {
         /// Marks agree with a look at each slot, whatever the widths and the place of the live tags in the ring.
         #[test]
-        fn live_marks_are_exact(
+        fn live_lane_marks_are_exact(
             fingerprint_bits in 4_u32..=32,
             step_bits in 3_u32..=6,
             log_slots in 1_u32..=3,

@@ -739,7 +739,7 @@ mod tests {
     proptest! {
         /// One pass over both buckets agrees with comparing each slot, also for similar digests.
         #[test]
-        fn one_pass_agrees_with_each_slot(slots in slots(), stranger: u64) {
+        fn vectorized_lookup_agrees_with_each_slot(slots in slots(), stranger: u64) {
             let table = Table::new(first(Mode::Strict, 62, 2));
             let value = |slot: &Option<(u64, u64)>| slot.map_or(0, |(digest, tag)| digest << 2 | tag);
             for (word, slot) in table.words.iter().zip(&slots) {

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_mean_what_redis_does() {
+    fn command_effects_match_redis() {
         let interest = Interest { key: b"k".to_vec(), database: None };
         let of = |line: &str| {
             let arguments: Vec<Vec<u8>> = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn other_databases_don_t_matter() {
+    fn other_databases_are_ignored() {
         let command = |database| Command { database, arguments: vec![b"DEL".to_vec(), b"k".to_vec()] };
         let interest = |database| Interest { key: b"k".to_vec(), database };
         for (ours, other, matters) in [

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_an_error() {
+    fn invalid_line_is_rejected() {
         for (text, why) in [
             ("SADD k a\nSADD k \"b", "a quote does not end"),
             ("SADD k a\n*1\r\n:1\r\n", "not the append-only format"),

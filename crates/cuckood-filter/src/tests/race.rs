@@ -148,7 +148,7 @@ mod threads {
 
     /// The sequences that Loom tries in every order really move the item.
     #[test]
-    fn stories_move_an_item_to_and_fro() {
+    fn story_moves_item_in_both_directions() {
         for story in Story::all() {
             if !moves_to_and_fro(&story) {
                 let lowest = (0..).find(|&number| moves_to_and_fro(&Story { number, ..story }));
@@ -187,7 +187,7 @@ mod orders {
 
     /// Whatever the order of loads and stores, and whatever of them a reader may see, it finds an item that is being moved.
     #[test]
-    fn moving_items_are_found_in_every_order() {
+    fn moved_items_are_found_in_every_order() {
         for story in Story::all() {
             model().check(move || {
                 let mut writer = story.begin();

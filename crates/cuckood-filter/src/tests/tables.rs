@@ -109,7 +109,7 @@ proptest! {
 
     /// A table of any kind finds every item that it has taken, and all ways to look one up agree.
     #[test]
-    fn all_lookups_agree(plan in plans(), items in proptest::collection::vec(0_u64..3_000, 0..2_000)) {
+    fn table_lookups_agree_with_model(plan in plans(), items in proptest::collection::vec(0_u64..3_000, 0..2_000)) {
         prop_assert!(plan.is_sane());
         let (mut writer, taken) = filled(plan, &items);
         let table = writer.table.clone();
@@ -143,7 +143,7 @@ proptest! {
 
     /// Whatever changes a table undergoes while it is copied, the copy equals the split buckets, and the larger table finds all items.
     #[test]
-    fn copies_follow_changes(
+    fn copy_follows_table_changes(
         plan in plans(),
         times in 1_u8..=3,
         items in proptest::collection::vec(0_u64..3_000, 0..1_000),

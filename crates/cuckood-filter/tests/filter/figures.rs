@@ -10,7 +10,7 @@ fn scrambled(number: u64) -> Digest {
 
 /// A search finds a free slot until a table is this full; the sizing formula stays below it.
 #[test]
-fn a_table_is_nearly_full_when_an_insert_first_fails() {
+fn first_insert_fails_at_high_load() {
     for (bucket_size, least) in [(2, 0.84), (4, 0.955), (8, 0.985)] {
         let layout =
             Layout::compact_with(1_000_000, 16, bucket_size, MAX_SEARCH_DEFAULT, Growth::Fixed).unwrap();
@@ -25,7 +25,7 @@ fn a_table_is_nearly_full_when_an_insert_first_fails() {
 
 /// Every layout whose error can be measured: 2 000 wrong answers or more, so that chance accounts for 2 %.
 #[test]
-fn the_error_rate_is_that_of_the_formula() {
+fn error_rate_matches_formula() {
     const STRANGERS_MAX: f64 = 1e7;
     let mut measured = 0;
     for bucket_size in [2, 4, 8] {
@@ -62,7 +62,7 @@ fn the_error_rate_is_that_of_the_formula() {
 
 /// The memory that is promised at an error of 0.1 %, 95 % full.
 #[test]
-fn an_item_takes_the_memory_that_is_promised() {
+fn memory_per_item_matches_formula() {
     let bits = |layout: Layout| layout.bits_per_item(1_000_000);
     assert!(bits(Layout::compact(1_000_000, 0.001, Growth::Fixed).unwrap()) <= 13.8);
     assert!(bits(Layout::compact(1_000_000, 0.001, Growth::Auto).unwrap()) <= 14.9);
@@ -71,7 +71,7 @@ fn an_item_takes_the_memory_that_is_promised() {
 
 /// No smaller layout for this number of items keeps the error rate.
 #[test]
-fn the_formula_picks_the_smallest_layout() {
+fn formula_picks_smallest_layout() {
     for capacity in [1, 10, 999, 65_536, 1_000_000, 123_456_789] {
         for error_rate in [0.3, 0.01, 0.001, 1e-6, 1e-8] {
             for growth in [Growth::Auto, Growth::Fixed] {
@@ -99,7 +99,7 @@ fn the_formula_picks_the_smallest_layout() {
 
 /// Short fingerprints lead to few other buckets, and a large table is then full too early: none are planned with.
 #[test]
-fn a_planned_filter_holds_its_capacity_at_any_error_rate() {
+fn planned_filter_holds_capacity_at_any_rate() {
     for capacity in [1_000, 50_000, 1_000_000] {
         for error_rate in [0.5, 0.2, 0.1, 0.05] {
             let layout = Layout::compact(capacity, error_rate, Growth::Fixed).unwrap();

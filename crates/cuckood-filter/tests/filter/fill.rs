@@ -46,7 +46,7 @@ fn strict_takes(layout: Layout, mut items: impl Iterator<Item = Digest>) -> bool
 }
 
 #[test]
-fn a_strict_filter_takes_its_capacity() {
+fn strict_filter_holds_its_capacity() {
     let fillings =
         |capacity| if long_fillings().is_some() { fillings(capacity) } else { 0..40_000 / capacity };
     for capacity in capacities() {
@@ -57,7 +57,7 @@ fn a_strict_filter_takes_its_capacity() {
 }
 
 #[test]
-fn a_planned_compact_filter_takes_its_capacity() {
+fn planned_compact_filter_holds_its_capacity() {
     for error_rate in [0.5, 0.1, 0.01, 0.001, 1e-6] {
         for capacity in capacities() {
             let layout = Layout::compact(capacity, error_rate, Growth::Fixed).unwrap();
@@ -70,7 +70,7 @@ fn a_planned_compact_filter_takes_its_capacity() {
 
 /// Every width and bucket size, with the shortest search, the shortest that costs less room, and the usual one.
 #[test]
-fn a_compact_filter_of_any_layout_that_is_accepted_takes_its_capacity() {
+fn accepted_custom_layout_holds_its_capacity() {
     let layouts: Vec<(u8, u8, u32)> = (FINGERPRINT_BITS_MIN..=FINGERPRINT_BITS_MAX)
         .flat_map(|bits| [2, 4, 8].map(|size| (bits, size)))
         .flat_map(|(bits, size)| {
@@ -112,7 +112,7 @@ fn a_compact_filter_of_any_layout_that_is_accepted_takes_its_capacity() {
 proptest! {
     /// Whatever is asked for is promised and held, or refused by name.
     #[test]
-    fn a_fixed_layout_is_held_or_refused(
+    fn fixed_layout_holds_capacity_or_is_rejected(
         capacity in prop_oneof![1_u64..100, 1_u64..20_000],
         bits in FINGERPRINT_BITS_MIN..=FINGERPRINT_BITS_MAX,
         bucket_size in prop_oneof![Just(2_u8), Just(4), Just(8)],
@@ -139,7 +139,7 @@ proptest! {
 
 /// Layouts that used to fail before the filter was full: short fingerprints in small buckets, and a search without buckets.
 #[test]
-fn a_layout_that_cannot_promise_its_capacity_is_refused() {
+fn insufficient_layout_is_rejected() {
     let fixed =
         |capacity, bits, size, search| Layout::compact_with(capacity, bits, size, search, Growth::Fixed);
     let short = fixed(10_000, 4, 2, MAX_SEARCH_DEFAULT).unwrap_err();
@@ -160,7 +160,7 @@ fn a_layout_that_cannot_promise_its_capacity_is_refused() {
 
 /// Room that small tables keep costs large ones nothing.
 #[test]
-fn a_large_table_is_as_full_as_ever() {
+fn large_table_reaches_planned_load() {
     for (bucket_size, load) in [(2, 0.8), (4, 0.95), (8, 0.98)] {
         for capacity in [10_000, 1_000_000, 100_000_000, 1 << 32] {
             let layout =

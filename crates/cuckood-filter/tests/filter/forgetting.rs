@@ -184,7 +184,7 @@ proptest! {
     /// Nothing is forgotten early or retained for longer, whatever happens: clocks that stop or jump, growth inside steps, removes,
     /// snapshots and restores. Fingerprints are long enough that no two items collide.
     #[test]
-    fn a_filter_forgets_each_copy_in_its_time(
+    fn filter_forgets_each_copy_after_its_steps(
         operations in operations(),
         capacity in 1_u64..150,
         bucket_size in prop_oneof![Just(2_u8), Just(4), Just(8)],
@@ -235,7 +235,7 @@ proptest! {
 
     /// With short fingerprints, too, nothing is missed before its time, and nothing is left after it.
     #[test]
-    fn items_that_look_alike_are_not_forgotten_early(
+    fn colliding_items_are_not_forgotten_early(
         bits in 6_u8..=14,
         rounds in proptest::collection::vec((0_u64..3, 1_u64..400), 1..40),
         kept in 2_u32..=9,
@@ -263,7 +263,7 @@ proptest! {
 
 /// The error rate holds for all steps together, and while segments are added in them.
 #[test]
-fn the_error_holds_for_the_sum_of_the_steps() {
+fn error_rate_holds_over_all_steps() {
     let layout = Layout::forgetting(1_000, 0.01, Growth::Auto, 8).unwrap();
     let mut filter = forgetting(layout, Growth::Auto, 8);
     let strangers = 200_000;
@@ -285,7 +285,7 @@ fn the_error_holds_for_the_sum_of_the_steps() {
 
 /// A segment that was needed once is dropped after its items are forgotten.
 #[test]
-fn a_segment_is_dropped_when_its_items_are_forgotten() {
+fn segment_is_dropped_once_items_are_forgotten() {
     let layout = Layout::forgetting(1_000, 0.001, Growth::Auto, 4).unwrap();
     let mut filter = forgetting(layout, Growth::Auto, 4);
     filter.insert_many(&digests(0, 20_000), false).unwrap();
@@ -302,7 +302,7 @@ fn a_segment_is_dropped_when_its_items_are_forgotten() {
 
 /// Users who return often: a filter of the requested capacity holds all of them, step after step.
 #[test]
-fn copies_of_one_item_do_not_crowd_others_out() {
+fn returning_users_fit_in_planned_capacity() {
     let layout = Layout::forgetting(30_000, 0.001, Growth::Auto, 8).unwrap();
     let mut filter = forgetting(layout, Growth::Auto, 8);
     for step in 0..60_u64 {
@@ -319,7 +319,7 @@ fn copies_of_one_item_do_not_crowd_others_out() {
 
 /// Tags wrap around many times while a reader looks up the latest items.
 #[test]
-fn a_reader_misses_nothing_while_steps_come_and_go() {
+fn reader_finds_items_while_steps_rotate() {
     let kept = 5;
     let mut filter = forgetting(layout(3_000, 13, 8, Growth::Auto, kept), Growth::Auto, kept);
     // All steps before `begun` are complete; the writer may have freed the items forgotten in step `entered`.
@@ -362,7 +362,7 @@ fn a_reader_misses_nothing_while_steps_come_and_go() {
 
 /// Tables with items of a step that the image knows nothing of are refused.
 #[test]
-fn an_image_that_contradicts_its_tables_is_refused() {
+fn inconsistent_image_is_rejected() {
     let mut filter = forgetting(layout(100, 12, 8, Growth::Auto, 3), Growth::Auto, 3);
     filter.advance(1);
     filter.insert_many(&digests(0, 50), false).unwrap();

@@ -58,7 +58,7 @@ fn one_item_beyond_the_capacity_costs_little() {
 
 /// Measured errors keep within the promise.
 #[test]
-fn the_error_holds_while_a_filter_grows() {
+fn error_rate_holds_during_growth() {
     let mut filter = compact(Layout::compact(1_000, 0.001, Growth::Auto).unwrap());
     let (strangers, mut found) = (digests(1 << 40, (1 << 40) + 1_000_000), Vec::new());
     for (from, to) in [(0, 1_000), (1_000, 13_000), (13_000, 113_000), (113_000, 1_000_000)] {
@@ -71,7 +71,7 @@ fn the_error_holds_while_a_filter_grows() {
 
 /// Forecasts cover the memory taken, and the tables for fewer items are among those for more.
 #[test]
-fn forecasts_cover_growth() {
+fn growth_stays_within_forecast() {
     for mut filter in [
         compact(Layout::compact(300, 0.001, Growth::Auto).unwrap()),
         compact(Layout::compact(20_000, 0.01, Growth::Auto).unwrap()),

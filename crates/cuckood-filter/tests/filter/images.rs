@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use std::collections::HashSet;
 
 #[test]
-fn snapshots_are_as_of_their_start() {
+fn snapshot_has_state_of_its_start() {
     let digests = digests(0, 200_000);
     let layout = Layout::compact(20_000, 0.001, Growth::Auto).unwrap();
     for (mut filter, items) in [(strict(50_000), 49_000), (compact(layout), 50_000)] {
@@ -36,7 +36,7 @@ fn copying(layout: Layout) -> (Filter, u64) {
 
 /// An image of a filter is loaded in chunks in the middle of a copy, and continues as the original.
 #[test]
-fn images_continue_in_the_middle_of_a_copy() {
+fn image_continues_copy_in_progress() {
     let (mut filter, mut next) = copying(Layout::compact_with(30_000, 14, 4, 500, Growth::Auto).unwrap());
     let (image, chunks) = snapshot(&mut filter);
     let mut original = restored(Mode::Compact, &image, &chunks).unwrap();
@@ -60,7 +60,7 @@ fn images_continue_in_the_middle_of_a_copy() {
 
 /// Whatever number in an image is changed, it is refused or makes a filter that works.
 #[test]
-fn damaged_images_do_no_harm() {
+fn damaged_image_never_panics() {
     let (mut compact, _) = copying(Layout::compact_with(3_000, 10, 4, 500, Growth::Auto).unwrap());
     let mut sweeping = strict(20_000);
     sweeping.insert_many(&digests(0, 15_000), false).unwrap();
@@ -123,7 +123,7 @@ fn numbers_in(value: &serde_json::Value, path: String, paths: &mut Vec<String>) 
 
 /// A chunk with any bit flipped, and one cut short anywhere, is refused: full or empty.
 #[test]
-fn damaged_chunks_are_refused() {
+fn damaged_chunk_is_rejected() {
     let mut filter = compact(Layout::compact_with(200, 8, 4, 500, Growth::Auto).unwrap());
     let empty = snapshot(&mut filter);
     filter.insert_many(&digests(0, 150), false).unwrap();
@@ -175,7 +175,7 @@ fn empty_chunks_are_small_and_required() {
 
 /// The chunks of a table load in any order and from several threads; if one is missing, there is no table.
 #[test]
-fn tables_load_in_any_order_but_complete() {
+fn table_loads_in_any_chunk_order() {
     let items = digests(0, 40_000);
     let layout = Layout::compact_with(50_000, 16, 4, 500, Growth::Fixed).unwrap();
     let mut filter = Filter::new(Mode::Compact, layout, Growth::Fixed, None);
@@ -238,7 +238,7 @@ fn filled_with(image: &FilterImage, chunk: &[u8]) -> Result<Filter, FillError> {
 proptest! {
     /// An image of a strict filter with arbitrary slots is rejected, or each clear removes its available items.
     #[test]
-    fn forged_slots_are_refused_or_can_be_cleared(
+    fn forged_slots_are_rejected_or_cleared(
         changes in proptest::collection::vec((any::<u16>(), any::<u16>(), 0_u64..6), 1..4),
     ) {
         let (image, mut chunk) = strict_image();

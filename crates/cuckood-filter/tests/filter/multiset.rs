@@ -162,7 +162,7 @@ proptest! {
 
 /// The case that tables which don't nest fail: short fingerprints, growth by a thousand, half of it removed.
 #[test]
-fn half_of_a_filter_grown_a_thousandfold_stays() {
+fn half_remains_after_thousandfold_growth() {
     let mut filter = compact(Layout::compact_with(1_000, 14, 4, 50, Growth::Auto).unwrap());
     let items = digests(0, 1_000_000);
     let added = filter.insert_many(&items, false).unwrap();
@@ -176,7 +176,7 @@ fn half_of_a_filter_grown_a_thousandfold_stays() {
 
 /// A filter grows again and again, and is emptied. A reader misses no item that was there before its look.
 #[test]
-fn readers_miss_nothing_while_tables_are_replaced() {
+fn readers_find_items_while_tables_are_replaced() {
     const ITEMS: usize = 150_000;
     const ROUNDS: usize = 6;
     let mut filter = compact(Layout::compact_with(600, 12, 4, 500, Growth::Auto).unwrap());
@@ -222,7 +222,7 @@ fn readers_miss_nothing_while_tables_are_replaced() {
 }
 
 #[test]
-fn copies_beyond_two_buckets_are_saturated() {
+fn copies_saturate_at_two_buckets() {
     let mut filter = compact(Layout::compact(1_000, 0.001, Growth::Auto).unwrap());
     let outcomes: Vec<Insert> = (0..1_000).map(|_| filter.insert(digest(1), false).unwrap()).collect();
     assert_eq!(outcomes.iter().filter(|outcome| **outcome == Insert::Added).count(), 8);
@@ -237,7 +237,7 @@ fn copies_beyond_two_buckets_are_saturated() {
 
 /// Items with the maximum number of copies, added one after the other or in rounds, need few tables and little time.
 #[test]
-fn crowds_of_copies_take_few_tables() {
+fn repeated_copies_need_few_tables() {
     for (capacity, users, tables_max) in [(1_000, 6_000, 10), (10_000, 12_500, 8), (200_000, 30_000, 4)] {
         for is_in_rounds in [false, true] {
             let mut filter = compact(Layout::compact(capacity, 0.001, Growth::Auto).unwrap());
@@ -256,7 +256,7 @@ fn crowds_of_copies_take_few_tables() {
 }
 
 #[test]
-fn fixed_filters_hold_their_capacity_and_undo_refused_batches() {
+fn fixed_filter_undoes_rejected_batch() {
     for (capacity, bits, bucket_size) in
         [(1_000, 16, 4), (1_000, 12, 8), (1_000, 16, 2), (1, 8, 4), (7, 8, 2)]
     {
@@ -273,7 +273,7 @@ fn fixed_filters_hold_their_capacity_and_undo_refused_batches() {
 
 /// A capacity that is raised costs one table more at most and no error.
 #[test]
-fn the_error_holds_when_the_capacity_is_raised() {
+fn error_rate_holds_after_raise() {
     let layout = |capacity| Layout::compact(capacity, 0.01, Growth::Auto).unwrap();
     let mut filter = compact(layout(1_000));
     let digests = digests(0, 150_000);
@@ -301,7 +301,7 @@ fn the_error_holds_when_the_capacity_is_raised() {
 
 /// Where there is no room, or nothing to add, not a bit changes.
 #[test]
-fn inserts_that_add_nothing_change_no_bytes() {
+fn insert_without_effect_changes_no_bytes() {
     let layout = Layout::compact_with(500, 12, 4, 300, Growth::Fixed).unwrap();
     let mut filter = Filter::new(Mode::Compact, layout, Growth::Fixed, None);
     let (mut refused, mut next) = (0, 0);

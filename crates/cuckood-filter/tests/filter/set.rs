@@ -145,7 +145,7 @@ proptest! {
 
 /// A pool of the right size never grows, though it is filled to its capacity, cleared and filled again.
 #[test]
-fn pools_of_the_right_size_do_not_grow() {
+fn pool_of_right_size_does_not_grow() {
     for capacity in [1, 10, 1_000, 100_000] {
         let mut filter = strict(capacity);
         let bytes = filter.reader().view(0).memory_bytes();
@@ -213,7 +213,7 @@ fn cleared_filters_are_empty_immediately() {
 
 /// However often the capacity is raised while the table is copied, each item is found at any time.
 #[test]
-fn raises_in_a_row_lose_nothing() {
+fn consecutive_raises_lose_no_item() {
     let mut filter = strict(20_000);
     let digests = digests(0, 20_000);
     filter.insert_many(&digests, false).unwrap();

@@ -1,5 +1,5 @@
 //! `cuckood shadow`: mirrors the changes of a key in Redis into a campaign or coupon, or compares the two, so that a team can move from
-//! Redis without a stop (docs/REDIS.md).
+//! Redis without a stop (docs/MOVING_FROM_REDIS.md).
 
 mod changes;
 mod commands;

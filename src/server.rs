@@ -102,7 +102,7 @@ pub async fn run(
         shutdown.await;
         control.announce_stop();
         // Load balancers must notice before the listener closes.
-        tracing::info!(delay = ?server.drain_delay.0, "stopping; the listener closes after the delay");
+        tracing::info!(delay = ?server.drain_delay.0, "draining; the listener closes after the delay");
         if engine.status() == Status::Ready {
             tokio::time::sleep(server.drain_delay.0).await;
         }
@@ -117,7 +117,7 @@ pub async fn run(
     };
     drop(listeners);
     if ended.is_ok() {
-        tracing::info!("stopping; finishing running requests");
+        tracing::info!("draining; finishing running requests");
         drain([&mut http, &mut resp], &control, server.drain_timeout.0).await;
     }
     engine.shutdown().await;

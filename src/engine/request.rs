@@ -23,7 +23,7 @@ pub enum SubmitError {
     #[error("the service is recovering")]
     Recovering,
     /// The service is shutting down.
-    #[error("the service is stopping")]
+    #[error("the service is draining")]
     Draining,
     /// A write or sync failed. Only the next start can tell whether the command took effect.
     #[error("storage has failed; whether the write took effect is unknown")]

@@ -346,12 +346,12 @@ pub(super) async fn livez() -> Response {
     )
 )]
 pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Answer {
-    let stops = "the service is about to stop; requests are still served";
+    let drains = "the service is draining; requests are still served";
     let behind =
         "this node has not reached a position of the log within cluster.lag_max: requests are still served";
-    let is_stopping = api.is_stopping.load(Ordering::Relaxed);
+    let is_draining = api.is_draining.load(Ordering::Relaxed);
     if let Some(problem) = refusals::unready(api.engine.status())
-        .or_else(|| is_stopping.then(|| Problem::new(Code::Draining, stops)))
+        .or_else(|| is_draining.then(|| Problem::new(Code::Draining, drains)))
         .or_else(|| api.engine.is_too_far_behind().then(|| Problem::new(Code::TooFarBehind, behind)))
     {
         return Err(problem);

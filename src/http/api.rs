@@ -26,7 +26,7 @@ pub(super) struct Api {
     /// Running uploads.
     pub(super) live_imports: LiveImports,
     /// A shutdown has been announced.
-    pub(super) is_stopping: AtomicBool,
+    pub(super) is_draining: AtomicBool,
     /// Cancelled when running uploads must end.
     pub(super) uploads_end: CancellationToken,
     /// When the certificate expires, in milliseconds since the epoch; 0 if there is none.
@@ -74,7 +74,7 @@ impl Control {
 
     /// Announces the shutdown: from now on `/readyz` reports it. Everything else is still served.
     pub fn announce_stop(&self) {
-        self.0.is_stopping.store(true, Ordering::Relaxed);
+        self.0.is_draining.store(true, Ordering::Relaxed);
     }
 
     /// Ends running uploads, and announces the shutdown. Their answers say how to continue.

@@ -71,7 +71,7 @@ pub fn service(
     let api = Arc::new(Api {
         reading: Reading::new(&options, &mut registry, uploads_end.clone()),
         live_imports: LiveImports::new(engine.is_shared()),
-        is_stopping: Default::default(),
+        is_draining: Default::default(),
         certificate_expires_at: Default::default(),
         document: openapi::served,
         engine,

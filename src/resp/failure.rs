@@ -157,7 +157,7 @@ impl From<SubmitError> for Failure {
         let (code, text) = match error {
             SubmitError::Overloaded => (Code::BUSY, "too many writes are waiting: try again"),
             SubmitError::Recovering => (Code::LOADING, "cuckood is loading the dataset in memory: try again"),
-            SubmitError::Draining => (Code::READONLY, "the service is stopping"),
+            SubmitError::Draining => (Code::READONLY, "the service is draining"),
             SubmitError::StorageFailed => (Code::MISCONF, UNKNOWN_OUTCOME),
             SubmitError::MemoryLimit => {
                 (Code::OOM, "the write might take more memory than limits.memory allows")

@@ -109,8 +109,8 @@ codes! {
         "too many running or interrupted imports of this key: wait for them, or continue them", retry MINUTE;
     Internal: 500, "internal", "The service failed": "see the service's log";
     Overloaded: 503, "overloaded", "The service is busy": "too many writes are waiting", retry MOMENT;
-    Recovering: 503, "recovering", "The service is starting": "the service is still recovering", retry MOMENT;
-    Draining: 503, "draining", "The service is stopping": "the service is shutting down", retry ELSEWHERE;
+    Recovering: 503, "recovering", "The service is recovering": "the service is still recovering", retry MOMENT;
+    Draining: 503, "draining", "The service is draining": "the service is shutting down", retry ELSEWHERE;
     StorageFailed: 503, "storage-failed", "The storage has failed, or takes too long":
         "whether the write took effect is unknown: retry it, with the same idempotency key if it had one";
     ClockUnsure: 503, "clock-unsure", "The machine's clock can't be trusted", retry MINUTE;

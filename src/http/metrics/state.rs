@@ -37,7 +37,7 @@ fn readiness(api: &Api, figures: &mut Figures<'_>) -> fmt::Result {
         Status::Failed(_) | Status::Panicked(_) => "failed",
         Status::Diverged(_) => "diverged",
         Status::Draining => "draining",
-        Status::Ready if api.is_stopping.load(Ordering::Relaxed) => "draining",
+        Status::Ready if api.is_draining.load(Ordering::Relaxed) => "draining",
         Status::Ready => "ready",
     };
     let is_ready = now == "ready" && !api.engine.is_too_far_behind();

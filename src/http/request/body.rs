@@ -243,7 +243,7 @@ impl Pieces {
             // Checked first, so that an upload that never pauses ends as well.
             biased;
             () = self.uploads_end.cancelled() => {
-                let detail = "the service is stopping; once it is back, continue under the same id";
+                let detail = "the service is draining; once it is back, continue under the same id";
                 return Err(Problem::new(Code::Draining, detail));
             }
             piece = self.arriving.next() => piece.map_err(resumable)?,

@@ -1,8 +1,8 @@
-# Two stages: a builder with the toolchain, and an image with the program alone.
+# Two stages: a builder with the toolchain, and an image with the program only.
 FROM rust:1.95-slim-bookworm AS builder
 WORKDIR /src
-# The dependencies by themselves: this layer stands until Cargo.lock changes. (The slim image has gcc, which ring,
-# zstd and mimalloc want.)
+# The dependencies: this layer remains valid until Cargo.lock changes. (The slim image has gcc, which ring,
+# zstd and mimalloc need.)
 COPY Cargo.toml Cargo.lock rust-toolchain.toml ./
 COPY benches benches
 COPY crates crates
@@ -26,14 +26,14 @@ FROM debian:bookworm-slim
 RUN groupadd --gid 10001 cuckood \
     && useradd --no-create-home --uid 10001 --gid 10001 --home-dir /data --shell /usr/sbin/nologin cuckood \
     && install --directory --owner=cuckood --group=cuckood --mode=750 /data
-# What `cuckood import`, `backup` and `healthcheck --url` trust. The slim image has none.
+# Certificates for `cuckood import`, `backup` and `healthcheck --url`. The slim image has none.
 COPY --from=builder /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY --from=builder /out/cuckood /usr/local/bin/cuckood
 USER 10001:10001
 WORKDIR /data
 VOLUME /data
-# It can be reached from outside, so it asks for CUCKOOD__AUTH__KEYS, or for a file with keys: name it in CUCKOOD_CONFIG, which the
-# health check reads as well (so that it knows of TLS).
+# The service is reachable from other hosts, so it needs CUCKOOD__AUTH__KEYS, or a file with keys in CUCKOOD_CONFIG, which the health
+# check also reads (for TLS).
 ENV CUCKOOD__SERVER__LISTEN=0.0.0.0:8080 \
     CUCKOOD__STORAGE__PATH=/data/cuckood \
     CUCKOOD__SERVER__DRAIN_DELAY=5s

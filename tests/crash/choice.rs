@@ -24,8 +24,13 @@ const REDEMPTIONS_MAX: usize = 40;
 
 pub enum Action {
     Perform(Operation),
-    BeginReplacement { id: String, items: Vec<Item> },
+    BeginReplacement {
+        id: String,
+        items: Vec<Item>,
+    },
     BreakOff,
+    /// The filter goes and comes back from its image.
+    Move,
 }
 
 /// The next thing to do to a filter; none if what was drawn can't be done or foretold now. `name` is new.
@@ -34,7 +39,8 @@ pub fn choose(part: &Part, random: &mut Random, name: &str) -> Option<Action> {
         Choice { filter: &part.filter, is_shared: part.is_shared, random, unsure: BTreeSet::new() };
     choice.unsure = part.filter.unsure(crate::model::now());
     if !part.filter.stands {
-        return Some(Action::Perform(Operation::Create));
+        let is_moved = part.filter.image.is_some();
+        return Some(Action::Perform(if is_moved { Operation::PutImage } else { Operation::Create }));
     }
     // In an open pool a hold that may have run out concerns everybody.
     if part.filter.kind == Kind::OpenPool && !choice.unsure.is_empty() {
@@ -68,6 +74,9 @@ impl Choice<'_> {
         let roll = self.random.below(100);
         if roll == 0 || filter.redemptions.len() > REDEMPTIONS_MAX {
             return Some(Action::Perform(Operation::Delete));
+        }
+        if roll == 99 && !filter.is_replacing() && self.unsure.is_empty() {
+            return Some(Action::Move);
         }
         if filter.kind == Kind::OpenPool {
             return match roll {

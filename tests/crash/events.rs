@@ -22,6 +22,8 @@ pub struct Events {
     redemptions: HashMap<String, String>,
     /// Who has which number of an open pool, by coupon and number.
     ordinals: HashMap<(String, u64), String>,
+    /// The same of coupons that were deleted, and may come back from an image.
+    moved: HashMap<(String, u64), String>,
     /// Campaigns and coupons that are there.
     standing: HashSet<String>,
     /// Imports that are done.
@@ -67,7 +69,7 @@ impl Events {
         let fits = match name.split_once('.') {
             Some(("campaign" | "coupon", "created")) => self.standing.insert(target),
             Some(("campaign" | "coupon", "deleted")) => {
-                self.ordinals.retain(|(coupon, _), _| *coupon != target);
+                self.moved.extend(self.ordinals.extract_if(|(coupon, _), _| *coupon == target));
                 self.standing.remove(&target)
             }
             Some(("redemption", step)) => {
@@ -77,8 +79,11 @@ impl Events {
                     let number = (target, ordinal);
                     match step {
                         "created" => self.ordinals.insert(number, id.clone()).is_none(),
-                        "cancelled" | "expired" => self.ordinals.remove(&number).is_some_and(|of| of == id),
-                        _ => self.ordinals.get(&number) == Some(&id),
+                        "cancelled" | "expired" => {
+                            let of = self.ordinals.remove(&number).or_else(|| self.moved.remove(&number));
+                            of.is_some_and(|of| of == id)
+                        }
+                        _ => self.ordinals.get(&number).or_else(|| self.moved.get(&number)) == Some(&id),
                     }
                 });
                 let before = self.redemptions.insert(id, status);

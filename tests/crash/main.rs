@@ -41,7 +41,7 @@ fn whatever_was_acknowledged_survives_sigkill() {
     let seed = number("CRASH_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     eprintln!("CRASH_KILLS={kills} CRASH_SEED={seed}");
     let mut random = Random::new(seed);
-    let (mut left, mut refused_unlogged) = (kills, 0);
+    let (mut left, mut refused_unlogged, mut moved) = (kills, 0, 0);
     while left > 0 {
         let now = left.min(KILLS_PER_DIRECTORY);
         let mut world = World::new(&mut random);
@@ -50,16 +50,20 @@ fn whatever_was_acknowledged_survives_sigkill() {
         }
         let last = world.start();
         world.check(&last.client());
+        world.check_backup(&last);
         assert!(last.terminate().success(), "SIGTERM ends it well");
         let last = world.start();
         world.check(&last.client());
         last.kill();
         world.verify();
+        moved += world.workers.iter().map(|worker| worker.moved).sum::<u64>();
         left -= now;
         eprintln!("{} kills survived, the last {now} at {}", kills - left, world.durability);
     }
-    eprintln!("{refused_unlogged} redemptions were refused without an entry in the log");
-    assert!(refused_unlogged > 0);
+    eprintln!(
+        "{refused_unlogged} redemptions were refused without an entry in the log, {moved} filters moved"
+    );
+    assert!(refused_unlogged > 0 && moved > 0);
 }
 
 /// Kills a service under load. Returns how many redemptions it has refused without an entry in the log.

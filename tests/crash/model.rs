@@ -5,6 +5,7 @@
 
 use crate::operation::{Expected, Operation};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// How far the moments of the client and of the service may lie apart, in milliseconds.
 pub const CLOCK_MARGIN: i64 = 100;
@@ -65,6 +66,14 @@ pub struct Filter {
     replacement: Option<Replacement>,
     /// Every item that is asked for.
     pub known: BTreeSet<Item>,
+    /// The filter's image, downloaded before it was deleted.
+    pub image: Option<Arc<Image>>,
+}
+
+/// A downloaded image, and what it must hold.
+pub struct Image {
+    pub bytes: Vec<u8>,
+    pub filter: Filter,
 }
 
 /// An item that is in.
@@ -135,6 +144,7 @@ impl Filter {
             redemptions: Vec::new(),
             replacement: None,
             known: BTreeSet::new(),
+            image: None,
         }
     }
 
@@ -253,7 +263,7 @@ impl Filter {
     pub fn apply(&mut self, operation: &Operation, now: i64) -> Expected {
         self.expire(now);
         self.known.extend(operation.items());
-        if !self.stands && *operation != Operation::Create {
+        if !self.stands && !matches!(operation, Operation::Create | Operation::PutImage) {
             return Expected::Refused(404, self.not_found());
         }
         if self.kind == Kind::OpenPool && operation.changes_items() {
@@ -266,9 +276,16 @@ impl Filter {
                 Expected::Status(status)
             }
             Operation::Delete => {
-                let known = std::mem::take(&mut self.known);
-                *self = Filter { known, ..Filter::new(self.kind, self.name.clone(), self.prefix.clone()) };
+                let (known, image) = (std::mem::take(&mut self.known), self.image.take());
+                let new = Filter::new(self.kind, self.name.clone(), self.prefix.clone());
+                *self = Filter { known, image, ..new };
                 Expected::Status(204)
+            }
+            Operation::PutImage => {
+                let image = self.image.take().expect("only an image that was downloaded is put");
+                *self = Filter { known: std::mem::take(&mut self.known), ..image.filter.clone() };
+                self.expire(now);
+                Expected::Status(201)
             }
             Operation::Add { items, revive } => {
                 Expected::Outcomes(items.iter().map(|&item| self.add(item, *revive)).collect())

@@ -10,6 +10,8 @@ use std::io::Cursor;
 pub enum Operation {
     Create,
     Delete,
+    /// The image that was downloaded before the filter was deleted brings it back.
+    PutImage,
     Add {
         items: Vec<Item>,
         revive: bool,
@@ -110,6 +112,7 @@ impl Operation {
             | Operation::Swap => true,
             Operation::Create
             | Operation::Delete
+            | Operation::PutImage
             | Operation::Clear
             | Operation::Raise { .. }
             | Operation::Restock { .. }
@@ -119,9 +122,12 @@ impl Operation {
         }
     }
 
-    /// Whether a key makes it safe to be repeated. Imports have an id.
+    /// Whether a key makes it safe to repeat. Imports have an id; an image is never put over a filter.
     pub fn takes_key(&self) -> bool {
-        !matches!(self, Operation::Append { .. } | Operation::Guarded { .. } | Operation::Swap)
+        !matches!(
+            self,
+            Operation::Append { .. } | Operation::Guarded { .. } | Operation::Swap | Operation::PutImage
+        )
     }
 
     /// The item that an outcome is about.
@@ -145,6 +151,11 @@ impl Operation {
         match self {
             Operation::Create => send("PUT", &path, &filter.spec()),
             Operation::Delete => send("DELETE", &path, &Value::Null),
+            Operation::PutImage => {
+                let image = filter.image.as_ref().expect("only an image that was downloaded is put");
+                let headers = [("Content-Type", "application/octet-stream")];
+                client.send("PUT", &format!("{path}/image"), &headers, &image.bytes)
+            }
             Operation::Add { items, revive: false } => post(list, json!({ field: filter.names(items) })),
             Operation::Add { items, revive: true } => {
                 post(list, json!({ field: filter.names(items), "revive": true }))

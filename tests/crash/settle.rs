@@ -74,8 +74,9 @@ impl Worker {
         if is_done {
             self.forget_if_gone(at, &operation);
         }
-        // Without a key it might be done twice, and the end of an upload can't come again.
-        let can_repeat = operation != Operation::Swap && (key.is_some() || !operation.takes_key());
+        // Without a key it might be done twice, and the end of an upload or an image can't come again.
+        let is_last = matches!(operation, Operation::Swap | Operation::PutImage);
+        let can_repeat = !is_last && (key.is_some() || !operation.takes_key());
         let part = &mut self.parts[at];
         if !can_repeat || !part.filter.unsure(now()).is_empty() || self.random.below(3) == 0 {
             return;

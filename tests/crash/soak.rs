@@ -83,10 +83,7 @@ impl Soak {
         }
         let archive = world.directory().join("backup");
         if random.below(BACKED_UP) == 0 {
-            back_up(&service, &archive);
-            let copy = world.restore(&archive);
-            world.check_copy(&copy.client());
-            copy.kill();
+            world.check_backup(&service);
             self.done.restored += 1;
         }
         let longest = LIFE_MAX.as_millis() as u64 >> random.below(LIFE_HALVINGS);

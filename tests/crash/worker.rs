@@ -5,7 +5,7 @@ use crate::check::Difference;
 use crate::choice::{Action, choose};
 use crate::contest::{Bid, Contest};
 use crate::line_ups::{Change, LineUp};
-use crate::model::{Filter, Item, Kind, now};
+use crate::model::{Filter, Image, Item, Kind, now};
 use crate::operation::Operation;
 use crate::random::Random;
 use crate::service::{Answer, Client};
@@ -38,6 +38,8 @@ pub struct Worker {
     contest: Arc<Mutex<Contest>>,
     /// Sent, and not answered when the service died.
     pub pending: Option<Pending>,
+    /// Filters that came back from their images.
+    pub moved: u64,
     /// An answer that a repeated request must get again.
     remembered: Option<Remembered>,
 }
@@ -108,7 +110,18 @@ impl Worker {
     pub fn new(number: u64, seed: u64, contest: Arc<Mutex<Contest>>) -> Worker {
         let (name, random) = (format!("w{number}"), Random::new(seed));
         let (parts, line_up) = (Worker::parts(number), LineUp::new(number));
-        Worker { name, random, number, made: 0, parts, line_up, contest, pending: None, remembered: None }
+        Worker {
+            name,
+            random,
+            number,
+            made: 0,
+            parts,
+            line_up,
+            contest,
+            pending: None,
+            moved: 0,
+            remembered: None,
+        }
     }
 
     fn parts(number: u64) -> Vec<Part> {
@@ -203,6 +216,7 @@ impl Worker {
                     Some(Action::BeginReplacement { id, items }) => {
                         self.begin_replacement(client, at, id, items)
                     }
+                    Some(Action::Move) => self.move_filter(client, at),
                     Some(Action::BreakOff) => {
                         let part = &mut self.parts[at];
                         if let Some(open) = part.upload.take() {
@@ -307,6 +321,22 @@ impl Worker {
         Ok(())
     }
 
+    /// Downloads the filter's image, deletes the filter, and creates it again from the image, unless the service is killed in between:
+    /// then the next life does the rest.
+    fn move_filter(&mut self, client: &Client, at: usize) -> Result<(), Gone> {
+        let filter = &mut self.parts[at].filter;
+        let (status, bytes) = client.bytes(&format!("{}/image", filter.path())).map_err(|_| Gone)?;
+        match status {
+            200 => filter.image = Some(Arc::new(Image { bytes, filter: filter.clone() })),
+            503 => return Ok(()),
+            _ => panic!("{}: an image was answered {status}", self.name),
+        }
+        self.perform(client, at, Operation::Delete, None)?;
+        self.perform(client, at, Operation::PutImage, None)?;
+        self.moved += 1;
+        Ok(())
+    }
+
     /// Begins the upload of a replacement, and comes back when the service has begun with it.
     fn begin_replacement(
         &mut self,
@@ -316,7 +346,8 @@ impl Worker {
         items: Vec<Item>,
     ) -> Result<(), Gone> {
         let part = &mut self.parts[at];
-        let (first, rest) = items.split_at(self.random.below(items.len() as u64) as usize);
+        // The import begins with the first bytes of its body.
+        let (first, rest) = items.split_at(1 + self.random.below(items.len() as u64) as usize);
         let path = format!("{}/imports?mode=replace&id={id}", part.filter.path());
         let upload = Upload::begin(client, path, part.filter.lines(first));
         loop {

@@ -158,10 +158,14 @@ impl World {
         self.check_events(client);
     }
 
-    /// The same of a copy, which goes its own way from here.
-    pub fn check_copy(&mut self, client: &Client) {
-        let events = self.events.clone();
-        self.check(client);
+    /// Backs up a service that no client uses, and checks what its restored backup holds.
+    pub fn check_backup(&mut self, service: &Service) {
+        let archive = self.directory().join("backup");
+        back_up(service, &archive);
+        let (copy, events) = (self.restore(&archive), self.events.clone());
+        self.check(&copy.client());
+        copy.kill();
+        // The copy's own events never happened here.
         self.events = events;
     }
 

@@ -291,6 +291,13 @@ impl Client {
         Ok((response.status().as_u16(), text))
     }
 
+    /// An answer's status and its body as bytes; an error if the body breaks off.
+    pub fn bytes(&self, path: &str) -> Result<(u16, Vec<u8>), ureq::Error> {
+        let mut response = self.agent.get(format!("{}{path}", self.url)).call()?;
+        let bytes = response.body_mut().with_config().limit(64 << 20).read_to_vec()?;
+        Ok((response.status().as_u16(), bytes))
+    }
+
     pub fn put(&self, path: &str, body: &Value) -> Result<Answer, ureq::Error> {
         read(self.agent.put(format!("{}{path}", self.url)).send_json(body)?)
     }

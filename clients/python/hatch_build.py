@@ -1,5 +1,6 @@
 """Generates from the OpenAPI document what a package of this client contains besides `src/cuckood_client/*.py`."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,3 +26,22 @@ def generate(root: Path, document: Path) -> None:
     paths = ["--path", str(document), "--output-path", str(root / "src/cuckood_client/generated")]
     settings = ["--config", str(root / "generator.yaml"), "--custom-template-path", str(root / "templates")]
     subprocess.run([*program, *paths, *settings, "--meta", "none", "--overwrite", "--fail-on-warning"], check=True)
+    for path in (root / "src/cuckood_client/generated").rglob("*.py"):
+        path.write_text(adapted(path.read_text()))
+
+
+def adapted(source: str) -> str:
+    """Return a generated module with `None` for what is absent.
+
+    In a merge-patch `None` clears a field. There alone, an absent field is `UNSET`.
+    """
+    # Python 3.10 doesn't know Z.
+    source = re.sub(r"(datetime\.fromisoformat\(.*)\)", r'\1.replace("Z", "+00:00"))', source)
+    if "| None" in source or "class Unset" in source:
+        return source
+    source = re.sub(r"not isinstance\((.*?), Unset\)", r"\1 is not None", source)
+    source = re.sub(r"isinstance\((.*?), Unset\)", r"\1 is None", source)
+    source = re.sub(r"from \.+types import UNSET, Unset\n", "", source).replace(
+        "import UNSET, File, Unset", "import File"
+    )
+    return source.replace("| Unset", "| None").replace("UNSET", "None")

@@ -19,32 +19,57 @@ KEY = "clients"
 PROGRAM = Path(os.environ.get("CUCKOOD", Path(__file__).parents[3] / "target/debug/cuckood"))
 
 
+class Service:
+    """A service over a directory, after each start on another port."""
+
+    def __init__(self, place: Path) -> None:
+        self.data = place / "data"
+        self._log = place / "log"
+        self.start()
+
+    def start(self) -> None:
+        """Start it, and wait until it is ready."""
+        sha256 = hashlib.sha256(KEY.encode()).hexdigest()
+        environment = {
+            "CUCKOOD__SERVER__LISTEN": "127.0.0.1:0",
+            "CUCKOOD__STORAGE__PATH": str(self.data),
+            "CUCKOOD__STORAGE__DURABILITY": "flush",
+            "CUCKOOD__LIMITS__MEMORY": "256MiB",
+            "CUCKOOD__LOG__FORMAT": "json",
+            "CUCKOOD__AUTH__KEYS": f'[{{name="admin", sha256="{sha256}", scopes=["admin"]}}]',
+        }
+        with self._log.open("wb") as output:
+            self._process = subprocess.Popen([PROGRAM, "serve"], env={**os.environ, **environment}, stderr=output)
+        with self._log.open() as lines:
+            self.url = "http://" + _address(lines.readline, self._process)
+        _wait_until_ready(self.url)
+
+    def kill(self) -> None:
+        """Kill it."""
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """Stop it, and fail after a panic."""
+        self._process.terminate()
+        assert self._process.wait() == 0, self._log.read_text()
+        assert "panicked" not in self._log.read_text()
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    """A service for one test."""
+    service = Service(tmp_path)
+    yield service
+    service.stop()
+
+
 @pytest.fixture(scope="session")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where the service is."""
-    sha256 = hashlib.sha256(KEY.encode()).hexdigest()
-    environment = {
-        "CUCKOOD__SERVER__LISTEN": "127.0.0.1:0",
-        "CUCKOOD__STORAGE__PATH": str(tmp_path_factory.mktemp("data") / "data"),
-        "CUCKOOD__STORAGE__DURABILITY": "flush",
-        "CUCKOOD__LIMITS__MEMORY": "256MiB",
-        "CUCKOOD__LOG__FORMAT": "json",
-        "CUCKOOD__AUTH__KEYS": f'[{{name="admin", sha256="{sha256}", scopes=["admin"]}}]',
-    }
-    log = tmp_path_factory.mktemp("log") / "log"
-    with (
-        log.open("wb") as output,
-        subprocess.Popen([PROGRAM, "serve"], env={**os.environ, **environment}, stderr=output) as service,
-    ):
-        try:
-            with log.open() as lines:
-                url = "http://" + _address(lines.readline, service)
-                _wait_until_ready(url)
-                yield url
-        finally:
-            service.terminate()
-            assert service.wait() == 0, log.read_text()
-    assert "panicked" not in log.read_text()
+    """The address of the service that the tests share."""
+    service = Service(tmp_path_factory.mktemp("service"))
+    yield service.url
+    service.stop()
 
 
 def _address(readline: Callable[[], str], service: "subprocess.Popen[bytes]") -> str:
@@ -67,8 +92,8 @@ def _wait_until_ready(url: str) -> None:
 
 @pytest.fixture
 def client(url: str) -> Iterator[Client]:
-    """A client that waits as its users' do."""
-    with Client(url, KEY) as client:
+    """A client with deadlines for a busy machine."""
+    with Client(url, KEY, read_deadline=60, write_deadline=60) as client:
         yield client
 
 
@@ -78,7 +103,7 @@ def faulty(url: str) -> Iterator[Callable[..., Proxy]]:
     proxies: list[Proxy] = []
 
     def make(*faults: Fault) -> Proxy:
-        proxies.append(Proxy(url, faults))
+        proxies.append(Proxy(url, *faults))
         return proxies[-1]
 
     yield make

@@ -3,7 +3,8 @@
 import re
 import socket
 import threading
-from collections.abc import Sequence
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -17,7 +18,19 @@ class CutAfter:
 
 @dataclass(frozen=True)
 class NoAnswer:
-    """The connection is lost when the service has done its work and begins to answer."""
+    """The connection is lost after the service has done its work and sent `after` bytes of the response."""
+
+    after: int = 0
+
+
+@dataclass(frozen=True)
+class Hang:
+    """The service never responds."""
+
+
+@dataclass(frozen=True)
+class Drip:
+    """The response arrives byte by byte."""
 
 
 @dataclass(frozen=True)
@@ -27,14 +40,15 @@ class Unavailable:
     retry_after: int
 
 
-Fault = CutAfter | NoAnswer | Unavailable
+Fault = CutAfter | NoAnswer | Hang | Drip | Unavailable
 
 
 class Proxy:
     """Listens on a port of its own."""
 
-    def __init__(self, url: str, faults: Sequence[Fault]) -> None:
-        self._service = (urlsplit(url).hostname, urlsplit(url).port)
+    def __init__(self, url: str, *faults: Fault) -> None:
+        self.service = url
+        """What it forwards to."""
         self._faults = list(faults)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = "http://{}:{}".format(*self._listener.getsockname())
@@ -50,6 +64,14 @@ class Proxy:
         """The keys of the requests that came, in order."""
         return re.findall(rb"(?i)\r\nidempotency-key: (.*?)\r\n", self.sent)
 
+    def min_positions(self) -> list[int]:
+        """The minimum positions of the requests, in order."""
+        return [int(position) for position in re.findall(rb"(?i)\r\nx-cuckood-min-position: (\d+)\r\n", self.sent)]
+
+    def requests(self) -> int:
+        """The number of requests received."""
+        return self.sent.count(b" HTTP/1.1\r\n")
+
     def _accept(self) -> None:
         while True:
             try:
@@ -60,23 +82,31 @@ class Proxy:
             threading.Thread(target=self._serve, args=(client, fault), daemon=True).start()
 
     def _serve(self, client: socket.socket, fault: Fault | None) -> None:
-        with client, socket.create_connection(self._service) as service:
+        host, port = urlsplit(self.service).netloc.split(":")
+        with suppress(OSError), client, socket.create_connection((host, int(port))) as server:
             match fault:
                 case Unavailable(retry_after=seconds):
                     self.sent += client.recv(65536)
                     client.sendall(_unavailable(seconds))
                     return
                 case CutAfter(bytes=limit):
-                    self._forward(client, service, limit)
+                    self._forward(client, server, limit)
                     return
-            forward = threading.Thread(target=self._forward, args=(client, service), daemon=True)
+                case Hang():
+                    while block := client.recv(65536):
+                        self.sent += block
+                    return
+            forward = threading.Thread(target=self._forward, args=(client, server), daemon=True)
             forward.start()
-            while block := service.recv(65536):
+            while block := server.recv(1 if isinstance(fault, Drip) else 65536):
                 if isinstance(fault, NoAnswer):
+                    client.sendall(block[: fault.after])
                     break
                 client.sendall(block)
+                if isinstance(fault, Drip):
+                    time.sleep(0.02)
             # The other thread sleeps in `recv`, which closing alone does not end.
-            for end in (client, service):
+            for end in (client, server):
                 end.shutdown(socket.SHUT_RDWR)
             forward.join()
 

@@ -1,7 +1,7 @@
 """A day's work with every part of the API."""
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -30,10 +30,10 @@ def refused(error: pytest.ExceptionInfo[ProblemError], status: int, code: Proble
 
 
 def test_campaigns(client: Client) -> None:
-    now = datetime.now(UTC)
+    now = datetime.now(timezone.utc)
     spec = CampaignSpec(capacity=1_000, ends_at=now + timedelta(days=1))
     spring = client.put_campaign("c-spring", spec)
-    assert (spring.name, spring.mode, spring.capacity, spring.layout) == ("c-spring", "compact", 1_000, UNSET)
+    assert (spring.name, spring.mode, spring.capacity, spring.layout) == ("c-spring", "compact", 1_000, None)
     assert spring.stats.items == 0
     layout = Layout(fingerprint_bits=16, bucket_size=2)
     summer = client.put_campaign("c-summer", CampaignSpec(capacity=100, layout=layout))
@@ -54,12 +54,14 @@ def test_campaigns(client: Client) -> None:
     assert (removed.outcomes, removed.removed) == (["removed", "absent"], 1)
 
     # In a merge-patch null clears, and what is absent stays.
+    assert FilterPatch().ends_at is UNSET
+    assert client.patch_campaign("c-spring", FilterPatch(capacity=2_000)).ends_at == spring.ends_at
     patched = client.patch_campaign("c-spring", FilterPatch(ends_at=None))
-    assert patched.ends_at is UNSET and patched.stats.items == 1
+    assert patched.ends_at is None and patched.stats.items == 1
     names = client.list_campaigns(limit=1, prefix="c-")
     assert [campaign.name for campaign in names.campaigns] == ["c-spring"]
     rest = client.list_campaigns(cursor=names.next_cursor, prefix="c-")
-    assert [campaign.name for campaign in rest.campaigns] == ["c-summer"] and rest.next_cursor is UNSET
+    assert [campaign.name for campaign in rest.campaigns] == ["c-summer"] and rest.next_cursor is None
 
     client.delete_campaign("c-summer")
     with pytest.raises(ProblemError) as error:
@@ -91,7 +93,7 @@ def test_coupons(client: Client) -> None:
 
     request = RedemptionRequest(code="B3TT-01AC", reference="order-45", hold_seconds=900)
     held = client.redeem("c-welcome", request)
-    assert held.status == "held" and held.expires_at and held.expires_at > datetime.now(UTC)
+    assert held.status == "held" and held.expires_at and held.expires_at > datetime.now(timezone.utc)
     assert client.confirm_redemption("c-welcome", held.id).status == "redeemed"
     assert client.cancel_redemption("c-welcome", held.id).status == "cancelled"
     with pytest.raises(ProblemError) as error:
@@ -99,6 +101,8 @@ def test_coupons(client: Client) -> None:
     refused(error, 409, "redemption-cancelled")
     found = client.list_redemptions("c-welcome", reference="order-45").redemptions
     assert [redemption.status for redemption in found] == ["cancelled"]
+    assert [redemption.reference for redemption in client.redemptions.export("c-welcome")] == ["order-42", "order-45"]
+    assert list(client.redemptions.export("c-welcome", status="held")) == []
 
 
 def test_operations(client: Client, url: str) -> None:
@@ -109,7 +113,7 @@ def test_operations(client: Client, url: str) -> None:
     client.put_campaign("c-told", CampaignSpec(capacity=10))
     with client.list_events(limit=1) as answer:
         events = [json.loads(line) for line in answer.iter_lines()]
-    assert len(events) == 1 and events[0]["seq"] >= 1
+    assert len(events) == 1 and next(client.events.follow()).seq == events[0]["seq"] >= 1
     with Client(url, "another") as stranger, pytest.raises(ProblemError) as error:
         stranger.info()
     refused(error, 401, "unauthenticated")

@@ -1,65 +1,252 @@
-"""Connections that are lost, and a service that is busy: a request is repeated, and has one effect."""
+"""Services that are gone, hang, are slow or busy, and lost connections: deadlines hold, and a write has one effect."""
 
 import asyncio
+import shutil
+import ssl
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from socket import create_server
 
 import httpx
 import pytest
-import stamina
-from conftest import KEY
-from faults import Fault, NoAnswer, Proxy, Unavailable
+from conftest import KEY, Service
+from faults import Drip, Fault, Hang, NoAnswer, Proxy, Unavailable
 
-from cuckood_client import AsyncClient, Client, ProblemError
-from cuckood_client.models import CampaignSpec, CodesToAdd, CouponSpec, RedemptionRequest, UserList, UsersToAdd
-from cuckood_client.problem import is_worth_repeating
+from cuckood_client import AsyncClient, Client, ProblemError, connection
+from cuckood_client.models import (
+    CampaignSpec,
+    CodesToAdd,
+    CouponSpec,
+    RedemptionRequest,
+    UserList,
+    UsersToAdd,
+    UsersToRemove,
+)
+from cuckood_client.problem import seconds_to_wait
+
+ONE = UsersToAdd(users=["u1"])
+SOON = 2
+"""A bound for deadlines of 250 ms on a busy machine, in seconds."""
 
 
-@pytest.fixture(autouse=True)
-def no_waits() -> Iterator[None]:
-    """Tries follow each other at once."""
-    with stamina.set_testing(True, attempts=10, cap=True):
-        yield
+def read(url: str) -> None:
+    with Client(url, KEY) as client:
+        client.check_users("spring", UserList(users=["u1"]))
 
 
-@pytest.mark.parametrize("fault", [NoAnswer(), Unavailable(retry_after=60)])
-def test_a_write_is_repeated_under_one_key(client: Client, faulty: Callable[..., Proxy], fault: Fault) -> None:
+def write(url: str) -> None:
+    with Client(url, KEY) as client:
+        client.within(0.25).add_users("spring", ONE)
+
+
+def read_in_asyncio(url: str) -> None:
+    async def run() -> None:
+        async with AsyncClient(url, KEY) as client:
+            await client.check_users("spring", UserList(users=["u1"]))
+
+    asyncio.run(run())
+
+
+@pytest.fixture(params=[read, write, read_in_asyncio])
+def call(request: pytest.FixtureRequest) -> Iterator[Callable[[str], None]]:
+    """A call that fails unless it ends within its deadline."""
+
+    def timed(url: str) -> None:
+        started = time.monotonic()
+        try:
+            request.param(url)
+        finally:
+            assert time.monotonic() - started < SOON
+
+    yield timed
+
+
+def test_refused_port_fails_by_deadline(call: Callable[[str], None]) -> None:
+    with create_server(("127.0.0.1", 0)) as listener:
+        url = "http://{}:{}".format(*listener.getsockname())
+    with pytest.raises(httpx.ConnectError):
+        call(url)
+
+
+@pytest.mark.parametrize("fault", [Hang(), Drip()])
+def test_slow_service_fails_by_deadline(
+    call: Callable[[str], None], fault: Fault, faulty: Callable[..., Proxy]
+) -> None:
+    with pytest.raises(httpx.TimeoutException):
+        call(faulty(*[fault] * 20).url)
+
+
+def test_write_is_repeated_if_connection_hangs(client: Client, faulty: Callable[..., Proxy]) -> None:
+    client.put_campaign("f-hang", CampaignSpec(capacity=100))
+    proxy = faulty(Hang())
+    with Client(proxy.url, KEY, write_deadline=3) as weak:
+        assert weak.add_users("f-hang", ONE).outcomes == ["added"]
+    first, second = proxy.idempotency_keys()
+    assert first == second
+
+
+@pytest.mark.parametrize("fault", [NoAnswer(), Unavailable(retry_after=0)])
+def test_write_is_repeated_under_one_key(client: Client, faulty: Callable[..., Proxy], fault: Fault) -> None:
     name = f"f-{type(fault).__name__.lower()}"
     client.put_campaign(name, CampaignSpec(capacity=100))
     proxy = faulty(fault, fault)
-    with Client(proxy.url, KEY) as weak:
-        assert weak.add_users(name, UsersToAdd(users=["u1"])).outcomes == ["added"]
+    with Client(proxy.url, KEY, write_deadline=60) as weak:
+        assert weak.add_users(name, ONE).outcomes == ["added"]
         weak.add_users(name, UsersToAdd(users=["u2"]))
-    # A copy more for each try that counts.
+    # Each attempt with another key would add a copy.
     assert client.count_users(name, UserList(users=["u1", "u2"])).counts == [1, 1]
     first, second, third, fourth = proxy.idempotency_keys()
     assert first == second == third != fourth
 
 
-def test_a_write_is_repeated_by_asyncio(client: Client, faulty: Callable[..., Proxy]) -> None:
+def test_write_is_repeated_in_asyncio(client: Client, faulty: Callable[..., Proxy]) -> None:
     async def repeat(url: str) -> None:
-        async with AsyncClient(url, KEY) as weak:
-            assert (await weak.add_users("f-async", UsersToAdd(users=["u1"]))).outcomes == ["added"]
+        async with AsyncClient(url, KEY, write_deadline=60) as weak:
+            assert (await weak.add_users("f-async", ONE)).outcomes == ["added"]
 
     client.put_campaign("f-async", CampaignSpec(capacity=100))
-    asyncio.run(repeat(faulty(NoAnswer(), Unavailable(retry_after=60)).url))
+    asyncio.run(repeat(faulty(NoAnswer(), Unavailable(retry_after=0)).url))
     assert client.count_users("f-async", UserList(users=["u1"])).counts == [1]
 
 
-def test_a_redemption_is_repeated_by_its_reference(client: Client, faulty: Callable[..., Proxy]) -> None:
+def test_redemption_is_repeated_by_its_reference(client: Client, faulty: Callable[..., Proxy]) -> None:
     client.put_coupon("f-coupon", CouponSpec(capacity=100))
     client.add_codes("f-coupon", CodesToAdd(codes=["K7Q2"]))
     proxy = faulty(NoAnswer(), NoAnswer())
-    with Client(proxy.url, KEY) as weak:
+    with Client(proxy.url, KEY, write_deadline=60) as weak:
         redemption = weak.redeem("f-coupon", RedemptionRequest(code="K7Q2", reference="order-1"))
     assert redemption.status == "redeemed" and proxy.idempotency_keys() == []
 
 
-def test_who_gives_up_tells_why(faulty: Callable[..., Proxy]) -> None:
-    proxy = faulty(*[Unavailable(retry_after=7)] * 3)
-    with Client(proxy.url, KEY, attempts=3) as weak, pytest.raises(ProblemError) as error:
-        weak.info()
-    assert (error.value.code, error.value.attempts) == ("overloaded", 3)
-    assert is_worth_repeating(error.value) == 7
-    proxy = faulty(*[NoAnswer()] * 3)
-    with Client(proxy.url, KEY, attempts=3) as weak, pytest.raises(httpx.RemoteProtocolError):
-        weak.info()
+def test_read_is_repeated_only_on_request(faulty: Callable[..., Proxy]) -> None:
+    proxy = faulty(*[Unavailable(retry_after=0)] * 3)
+    with Client(proxy.url, KEY, read_deadline=60) as weak:
+        with pytest.raises(ProblemError) as error:
+            weak.info()
+        assert (error.value.code, error.value.attempts, proxy.requests()) == ("overloaded", 1, 1)
+        assert weak.within(60, attempts=3).info()
+    assert proxy.requests() == 4
+
+
+def test_last_error_is_raised_without_further_attempts(faulty: Callable[..., Proxy]) -> None:
+    busy = faulty(Unavailable(retry_after=7))
+    with Client(busy.url, KEY) as weak, pytest.raises(ProblemError) as error:
+        weak.add_users("spring", ONE)
+    # `Retry-After` exceeds the deadline.
+    assert (error.value.code, error.value.retry_after, error.value.attempts) == ("overloaded", 7, 1)
+    lost = faulty(*[NoAnswer()] * 3)
+    with Client(lost.url, KEY) as weak, pytest.raises(httpx.RemoteProtocolError):
+        weak.within(60, attempts=3).add_users("spring", ONE)
+    assert lost.requests() == 3
+
+
+def test_permanent_error_is_never_repeated(faulty: Callable[..., Proxy]) -> None:
+    proxy = faulty()
+    with Client(proxy.url, KEY) as weak, pytest.raises(ProblemError) as error:
+        weak.within(60).add_users("nowhere", ONE)
+    assert (error.value.code, proxy.requests()) == ("campaign-not-found", 1)
+    distrust = httpx.ConnectError("distrust")
+    distrust.__cause__ = ssl.SSLCertVerificationError()
+    assert seconds_to_wait(distrust, 1) is None
+
+
+def test_standard_error_stays_empty(faulty: Callable[..., Proxy]) -> None:
+    program = """if True:
+        import sys
+        from cuckood_client import Client, ProblemError
+        from cuckood_client.models import UsersToAdd
+        try:
+            Client(sys.argv[1], "clients", write_deadline=60).add_users("nowhere", UsersToAdd(users=["u1"]))
+        except ProblemError as error:
+            print(error.code, error.attempts)
+    """
+    proxy = faulty(NoAnswer(), Unavailable(retry_after=0))
+    done = subprocess.run([sys.executable, "-c", program, proxy.url], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("campaign-not-found 3\n", "")
+
+
+def test_read_sends_highest_position(client: Client, faulty: Callable[..., Proxy]) -> None:
+    client.put_campaign("f-position", CampaignSpec(capacity=100))
+    proxy = faulty()
+    with Client(proxy.url, KEY, read_deadline=60) as reader:
+        reader.within(60).add_users("f-position", ONE)
+        written = reader.position
+        reader.within(60).check_users("f-position", UserList(users=["u1"]))
+        reader.check_users("f-position", UserList(users=["u1"]), x_cuckood_min_position=1)
+    assert written and proxy.min_positions() == [written, 1]
+
+
+def test_position_of_other_data_expires(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    proxy = Proxy(service.url)
+    with Client(proxy.url, KEY, read_deadline=60, write_deadline=60) as reader:
+        reader.put_campaign("f-other", CampaignSpec(capacity=100))
+        # Restored data has lower positions.
+        service.kill()
+        shutil.rmtree(service.data)
+        service.start()
+        proxy.service = service.url
+        with pytest.raises(ProblemError) as error:
+            reader.within(60, attempts=2).info()
+        assert error.value.code == "too-far-behind"
+        monkeypatch.setattr(connection, "POSITION_SECONDS", 0)
+        assert reader.info()
+
+
+def test_events_survive_kills_and_lost_connections(service: Service) -> None:
+    proxy = Proxy(service.url, NoAnswer(after=300), NoAnswer())
+    with ThreadPoolExecutor() as threads, Client(proxy.url, KEY, write_deadline=60) as client:
+        following = threads.submit(lambda: list(islice(client.events.follow(), 7)))
+        client.put_campaign("e", CampaignSpec(capacity=100))
+        for _ in range(3):
+            client.add_users("e", ONE)
+            service.kill()
+            # A write that starts now succeeds once the service is back.
+            writing = threads.submit(client.remove_users, "e", UsersToRemove(users=["u1"]))
+            service.start()
+            proxy.service = service.url
+            assert writing.result().removed == 1
+        events = following.result()
+    assert [event.event for event in events] == ["campaign.created", *["users.added", "users.removed"] * 3]
+    assert [event.campaign for event in events] == ["e"] * 7 and events[0].coupon is None
+
+
+def test_events_survive_lost_connections_in_asyncio(client: Client, faulty: Callable[..., Proxy]) -> None:
+    async def follow(url: str, after: int) -> list[str | None]:
+        async with AsyncClient(url, KEY) as weak:
+            events = weak.events.follow(after)
+            return [(await anext(events)).campaign for _ in range(2)]
+
+    for number in range(3):
+        client.put_campaign(f"e-{number}", CampaignSpec(capacity=100))
+    first = next(event for event in client.events.follow() if event.campaign == "e-0")
+    weak = faulty(NoAnswer(after=300), NoAnswer())
+    assert asyncio.run(follow(weak.url, first.seq)) == ["e-1", "e-2"]
+
+
+def test_export_survives_lost_connections(
+    client: Client, faulty: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cuckood_client.client.PAGE", 2)
+    client.put_coupon("f-export", CouponSpec(capacity=100, stock=10))
+    orders = [f"order-{number}" for number in range(5)]
+    for order in orders:
+        client.redeem("f-export", RedemptionRequest(code=order, reference=order))
+
+    async def export(url: str) -> list[str]:
+        async with AsyncClient(url, KEY, write_deadline=60) as weak:
+            return [redemption.reference async for redemption in weak.redemptions.export("f-export")]
+
+    assert asyncio.run(export(faulty(NoAnswer(), NoAnswer(after=300)).url)) == orders
+    with Client(faulty(NoAnswer(), NoAnswer(after=300)).url, KEY, write_deadline=60) as weak:
+        assert [redemption.reference for redemption in weak.redemptions.export("f-export")] == orders
+
+
+def test_client_fails_after_fork(client: Client) -> None:
+    client._pid += 1
+    with pytest.raises(RuntimeError, match="fork"):
+        client.info()
+    client._pid -= 1

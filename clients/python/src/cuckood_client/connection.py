@@ -1,113 +1,93 @@
-"""How requests are sent: with the key, again where that may help, and with problems raised."""
+"""Sends requests: within a deadline, with repetitions, after the position last seen, and with problems as exceptions."""
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+import copy
+import functools
+import itertools
+import math
+import os
+import random
+import ssl
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Self
+from typing import Any, Literal, TypeVar
 
+import anyio
 import httpx
-import stamina
+from typing_extensions import Self
 
-from .problem import error_of, is_worth_repeating
+from .problem import ProblemError, error_of, seconds_to_wait
 from .upload import Upload
 
-TIMEOUT = httpx.Timeout(60, connect=5)
+T = TypeVar("T")
+
+Kind = Literal["read", "write", "transfer"]
+"""A transfer is an upload, a download or a wait: its length has no bound."""
+
+READ_DEADLINE = 0.25
+WRITE_DEADLINE = 5.0
+IDLE_SECONDS = 60.0
+"""How long a transfer may make no progress."""
+CONNECT_SECONDS = 5.0
+TRANSFER_ATTEMPTS = 10
+ATTEMPTS_PER_DEADLINE = 3
+"""How often a request is sent if each connection hangs. A load balancer may choose another node."""
+WAIT_SECONDS_MAX = 1.0
+POSITION_SECONDS = 30.0
+"""How long a position is passed on. A node that is behind for longer than `cluster.lag_max` (10 s) is not ready."""
 
 
-class _Settings:
-    """What both kinds of connection are told."""
+class _Position:
+    """The highest position of the log in any response.
 
-    def __init__(self, url: str, key: str | None, attempts: int) -> None:
-        self._url = url.rstrip("/")
-        self._authorization = {"Authorization": f"Bearer {key}"} if key else {}
-        self._attempts = attempts
+    Another cluster, or a restored one, may have lower positions than were seen before. Its nodes never reach the old
+    one, so a position expires unless responses confirm it.
+    """
 
-    def _addressed(self, call: dict[str, Any]) -> dict[str, Any]:
-        headers = {**call.get("headers", {}), **self._authorization}
-        return {**call, "url": self._url + call["url"], "headers": headers}
+    def __init__(self) -> None:
+        self._highest = 0
+        self._seen_at = -math.inf
 
-    def _attempts_at(self, call: dict[str, Any]) -> int:
-        upload = call.get("content")
-        return self._attempts if not isinstance(upload, Upload) or upload.is_repeatable else 1
+    def __call__(self) -> int | None:
+        """Return the position that reads must reflect."""
+        return self._highest if time.monotonic() - self._seen_at < POSITION_SECONDS else None
 
-
-class _Asynchronous:
-    """An upload that httpx can't take for a synchronous one."""
-
-    def __init__(self, upload: Upload) -> None:
-        self._upload = upload
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return aiter(self._upload)
+    def observe(self, response: httpx.Response) -> None:
+        """Remember the position of a response."""
+        position = int(response.headers.get("X-Cuckood-Position", 0))
+        if position > 0 and position >= (self() or 0):
+            self._highest, self._seen_at = position, time.monotonic()
 
 
-class Connection(_Settings):
-    """A connection to a service, to be closed after use: `with` does it."""
-
-    def __init__(
-        self, url: str, key: str | None = None, *, attempts: int = 10, http: httpx.Client | None = None
-    ) -> None:
-        """Connect to the service at `url` with an API key, if it asks for one.
-
-        Args:
-            attempts: How often a request is sent until it is given up.
-            http: What sends it: for certificates, proxies and time-outs.
-        """
-        super().__init__(url, key, attempts)
-        self._http = http or httpx.Client(timeout=TIMEOUT)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close it."""
-        self._http.close()
-
-    def send(self, call: dict[str, Any], *, stream: bool = False) -> httpx.Response:
-        """Send a request until it is answered.
-
-        Waits longer and longer between tries, by a random share of it, or as long as the service says.
-
-        Raises:
-            ProblemError: The service refuses it.
-            httpx.HTTPError: There is no answer, or somebody else's.
-        """
-        call, attempts = self._addressed(call), self._attempts_at(call)
-        request = self._http.build_request(**call)
-        for attempt in stamina.retry_context(is_worth_repeating, attempts, timeout=None):
-            with attempt:
-                response = self._http.send(request, stream=stream)
-                if not response.is_success:
-                    response.read()
-                    raise error_of(response, attempts=attempt.num)
-        return response
-
-    @contextmanager
-    def stream(self, call: dict[str, Any]) -> Iterator[httpx.Response]:
-        """Send a request whose answer is read piece by piece."""
-        response = self.send(call, stream=True)
-        try:
-            yield response
-        finally:
-            response.close()
-
-
-class AsyncConnection(_Settings):
-    """A connection to a service for asyncio, to be closed after use: `async with` does it."""
+class AsyncConnection:
+    """A connection to a service for asyncio. `async with` closes it."""
 
     def __init__(
-        self, url: str, key: str | None = None, *, attempts: int = 10, http: httpx.AsyncClient | None = None
+        self,
+        url: str,
+        key: str | None = None,
+        *,
+        read_deadline: float = READ_DEADLINE,
+        write_deadline: float = WRITE_DEADLINE,
+        verify: ssl.SSLContext | bool = True,
+        proxy: str | None = None,
     ) -> None:
-        """Connect to the service at `url` with an API key, if it asks for one.
+        """Connect to the service at `url`.
 
         Args:
-            attempts: How often a request is sent until it is given up.
-            http: What sends it: for certificates, proxies and time-outs.
+            key: An API key, if the service requires one.
+            read_deadline: Seconds for a read in all. Reads are not repeated.
+            write_deadline: Seconds for a write in all. While they last, a write is repeated under its idempotency key.
+            verify: Which certificates to trust, as for httpx.
+            proxy: The URL of a proxy, as for httpx.
         """
-        super().__init__(url, key, attempts)
-        self._http = http or httpx.AsyncClient(timeout=TIMEOUT)
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._http = httpx.AsyncClient(base_url=url, headers=headers, verify=verify, proxy=proxy)
+        self._position = _Position()
+        self._attempts: float | None = None
+        self._deadlines: dict[Kind, float] = {"read": read_deadline, "write": write_deadline, "transfer": math.inf}
 
     async def __aenter__(self) -> Self:
         return self
@@ -119,32 +99,193 @@ class AsyncConnection(_Settings):
         """Close it."""
         await self._http.aclose()
 
-    async def send(self, call: dict[str, Any], *, stream: bool = False) -> httpx.Response:
-        """Send a request until it is answered.
+    def within(self, deadline: float, *, attempts: float | None = None) -> Self:
+        """Return this connection with another deadline, for single calls.
 
-        Waits longer and longer between tries, by a random share of it, or as long as the service says.
+        Args:
+            deadline: Seconds for a call in all; `math.inf` for no limit.
+            attempts: How often a request may be sent: by default a read once, and a write any number of times. A write
+                without an idempotency key is never repeated.
+        """
+        other = copy.copy(self)
+        other._attempts = attempts
+        other._deadlines = {"read": deadline, "write": deadline, "transfer": deadline}
+        return other
+
+    @property
+    def position(self) -> int | None:
+        """The position of the log that reads must reflect. Another process can send it as a minimum."""
+        return self._position()
+
+    def _persistent(self) -> Self:
+        """Return this connection with reads that are repeated as long as writes."""
+        return self.within(self._deadlines["write"], attempts=self._attempts or math.inf)
+
+    async def _send(
+        self, call: dict[str, Any], kind: Kind, *, is_keyed: bool = False, stream: bool = False
+    ) -> httpx.Response:
+        """Send a request, and repeat it while that is safe, useful and within the deadline.
 
         Raises:
-            ProblemError: The service refuses it.
-            httpx.HTTPError: There is no answer, or somebody else's.
+            ProblemError: The service rejects it.
+            httpx.HTTPError: No response arrives in time, or another server responds with an error.
         """
-        call, attempts = self._addressed(call), self._attempts_at(call)
-        if isinstance(upload := call.get("content"), Upload):
-            call["content"] = _Asynchronous(upload)
-        request = self._http.build_request(**call)
-        async for attempt in stamina.retry_context(is_worth_repeating, attempts, timeout=None):
-            with attempt:
-                response = await self._http.send(request, stream=stream)
-                if not response.is_success:
-                    await response.aread()
-                    raise error_of(response, attempts=attempt.num)
+        is_read = kind == "read" or call["method"] == "get"
+        upload = call.get("content")
+        is_repeatable = (is_keyed or is_read) and not (isinstance(upload, Upload) and not upload.is_repeatable)
+        default = 1 if is_read and not is_keyed else TRANSFER_ATTEMPTS if kind == "transfer" else math.inf
+        attempts = (self._attempts or default) if is_repeatable else 1
+        deadline = self._deadlines[kind]
+        patience = min(IDLE_SECONDS, deadline / min(attempts, ATTEMPTS_PER_DEADLINE))
+        timeout = httpx.Timeout(patience, connect=min(patience, CONNECT_SECONDS))
+        request = self._http.build_request(**call, timeout=timeout)
+        if is_read and (position := self._position()) is not None:
+            request.headers.setdefault("X-Cuckood-Min-Position", str(position))
+        ends_at = time.monotonic() + deadline
+        last: Exception | None = None
+        with anyio.move_on_after(deadline):
+            for attempt in itertools.count(1):
+                try:
+                    return await self._attempt(request, attempt, stream=stream)
+                except (ProblemError, httpx.HTTPError) as error:
+                    backoff = random.uniform(0, min(WAIT_SECONDS_MAX, 0.05 * 2 ** min(attempt, 10)))
+                    wait, last = seconds_to_wait(error, backoff), error
+                    if wait is None or attempt >= attempts or time.monotonic() + wait >= ends_at:
+                        raise
+                await anyio.sleep(wait)
+        raise last or httpx.TimeoutException(f"no response within {deadline:g} s", request=request)
+
+    async def _attempt(self, request: httpx.Request, attempt: int, *, stream: bool) -> httpx.Response:
+        response = await self._http.send(request, stream=stream)
+        self._position.observe(response)
+        if not response.is_success:
+            await response.aread()
+            raise error_of(response, attempts=attempt)
         return response
 
     @asynccontextmanager
-    async def stream(self, call: dict[str, Any]) -> AsyncIterator[httpx.Response]:
-        """Send a request whose answer is read piece by piece."""
-        response = await self.send(call, stream=True)
+    async def _stream(self, call: dict[str, Any], *, is_keyed: bool) -> AsyncIterator[httpx.Response]:
+        """Send a request whose response is read incrementally."""
+        response = await self._send(call, "transfer", is_keyed=is_keyed, stream=True)
         try:
             yield response
         finally:
             await response.aclose()
+
+
+class Connection:
+    """A connection to a service. `with` closes it.
+
+    It runs an asynchronous connection in a thread: blocking sockets have no deadline for a complete request.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        key: str | None = None,
+        *,
+        read_deadline: float = READ_DEADLINE,
+        write_deadline: float = WRITE_DEADLINE,
+        verify: ssl.SSLContext | bool = True,
+        proxy: str | None = None,
+    ) -> None:
+        """Connect to the service at `url`. A process that forks connects in each child.
+
+        Args:
+            key: An API key, if the service requires one.
+            read_deadline: Seconds for a read in all. Reads are not repeated.
+            write_deadline: Seconds for a write in all. While they last, a write is repeated under its idempotency key.
+            verify: Which certificates to trust, as for httpx.
+            proxy: The URL of a proxy, as for httpx.
+        """
+        deadlines = {"read_deadline": read_deadline, "write_deadline": write_deadline}
+        self._connection = AsyncConnection(url, key, **deadlines, verify=verify, proxy=proxy)
+        self._pid = os.getpid()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close it."""
+        self._run(self._connection.close())
+
+    def within(self, deadline: float, *, attempts: float | None = None) -> Self:
+        """Return this connection with another deadline, for single calls.
+
+        Args:
+            deadline: Seconds for a call in all; `math.inf` for no limit.
+            attempts: How often a request may be sent: by default a read once, and a write any number of times. A write
+                without an idempotency key is never repeated.
+        """
+        return self._with(self._connection.within(deadline, attempts=attempts))
+
+    @property
+    def position(self) -> int | None:
+        """The position of the log that reads must reflect. Another process can send it as a minimum."""
+        return self._connection.position
+
+    def _persistent(self) -> Self:
+        return self._with(self._connection._persistent())
+
+    def _with(self, connection: AsyncConnection) -> Self:
+        other = copy.copy(self)
+        other._connection = connection
+        return other
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if os.getpid() != self._pid:
+            coroutine.close()
+            raise RuntimeError("a client does not survive a fork: create one in each process")
+        future = asyncio.run_coroutine_threadsafe(coroutine, _loop(self._pid))
+        try:
+            return future.result()
+        finally:
+            # An interrupt also cancels the request.
+            future.cancel()
+
+    def _send(self, call: dict[str, Any], kind: Kind, *, is_keyed: bool = False) -> httpx.Response:
+        return self._run(self._connection._send(call, kind, is_keyed=is_keyed))
+
+    @contextmanager
+    def _stream(self, call: dict[str, Any], *, is_keyed: bool) -> Iterator[httpx.Response]:
+        """Send a request whose response is read incrementally."""
+        response = self._run(self._connection._send(call, "transfer", is_keyed=is_keyed, stream=True))
+        try:
+            yield httpx.Response(
+                response.status_code,
+                headers=response.headers,
+                stream=_Synchronous(self._run, response),
+                request=response.request,
+            )
+        finally:
+            self._run(response.aclose())
+
+
+class _Synchronous(httpx.SyncByteStream):
+    """The body of an asynchronous response."""
+
+    def __init__(
+        self, run: Callable[[Coroutine[Any, Any, bytes | None]], bytes | None], response: httpx.Response
+    ) -> None:
+        self._run = run
+        self._response = response
+
+    def __iter__(self) -> Iterator[bytes]:
+        blocks = self._response.aiter_raw()
+
+        async def following() -> bytes | None:
+            return await anext(blocks, None)
+
+        while (block := self._run(following())) is not None:
+            yield block
+
+
+@functools.cache
+def _loop(pid: int) -> asyncio.AbstractEventLoop:
+    """Return the event loop of a process, which runs in a thread."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name=f"cuckood-client-{pid}", daemon=True).start()
+    return loop

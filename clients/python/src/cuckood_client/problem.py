@@ -1,12 +1,14 @@
 """Refusals as exceptions, and which of them are worth another try."""
 
+import ssl
+
 import httpx
 
 from .generated.models.fault import Fault
 from .generated.models.problem import Problem
 from .generated.models.problem_code import ProblemCode
 
-UNAVAILABLE = (502, 503, 504)
+PASSING = (408, 429, 502, 503, 504)
 
 
 class ProblemError(Exception):
@@ -48,13 +50,22 @@ def error_of(response: httpx.Response, *, attempts: int) -> Exception:
     return ProblemError(Problem.from_dict(document), retry_after=retry_after, attempts=attempts)
 
 
-def is_worth_repeating(error: Exception) -> bool | float:
-    """Whether the same request may succeed if it is sent again, or after how many seconds."""
+def seconds_to_wait(error: Exception, backoff: float) -> float | None:
+    """Return the seconds before the same request may succeed, or `None` for a permanent error."""
     match error:
         case ProblemError():
             # Most often it is the same upload that runs: the service has not yet seen that its connection is lost.
-            is_passing = error.status in UNAVAILABLE or error.code == "import-running"
-            return is_passing and (error.retry_after or True)
+            is_passing = error.status in PASSING or error.code == "import-running"
         case httpx.HTTPStatusError():
-            return error.response.status_code in UNAVAILABLE
-    return isinstance(error, httpx.NetworkError | httpx.TimeoutException | httpx.RemoteProtocolError)
+            is_passing = error.response.status_code in PASSING
+        case _:
+            is_lost = isinstance(error, httpx.NetworkError | httpx.TimeoutException | httpx.RemoteProtocolError)
+            is_passing = is_lost and not _is_untrusted(error)
+    if not is_passing:
+        return None
+    return isinstance(error, ProblemError) and error.retry_after or backoff
+
+
+def _is_untrusted(error: BaseException | None) -> bool:
+    """Return whether the cause is the certificate of the service."""
+    return error is not None and (isinstance(error, ssl.SSLCertVerificationError) or _is_untrusted(error.__cause__))

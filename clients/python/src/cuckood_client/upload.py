@@ -30,26 +30,11 @@ class Upload:
         """Whether it can be read more than once."""
         return not isinstance(self._source, Iterator | AsyncIterator)
 
-    def __iter__(self) -> Iterator[bytes]:
-        """Its blocks, from the start.
-
-        Raises:
-            TypeError: The source is asynchronous.
-        """
-        pieces = self._pieces()
-        if isinstance(pieces, AsyncIterable):
-            raise TypeError("an asynchronous source takes an AsyncClient")
-        blocks = _Blocks()
-        for piece in pieces:
-            if full := blocks.add(piece):
-                yield full
-        yield from blocks.rest()
-
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """Its blocks, from the start. A source that is not asynchronous is read in another thread."""
         pieces = self._pieces()
         if not isinstance(pieces, AsyncIterable):
-            iterator = iter(self)
+            iterator = _joined(pieces)
             while block := await to_thread.run_sync(next, iterator, b""):
                 yield block
             return
@@ -72,6 +57,14 @@ def _read_path(path: PathLike[str]) -> Iterator[bytes]:
     with open(path, "rb") as file:
         while block := file.read(BLOCK_BYTES):
             yield block
+
+
+def _joined(pieces: Iterable[str] | Iterable[bytes]) -> Iterator[bytes]:
+    blocks = _Blocks()
+    for piece in pieces:
+        if full := blocks.add(piece):
+            yield full
+    yield from blocks.rest()
 
 
 class _Blocks:

@@ -25,18 +25,42 @@ await createClient({
 const resolve = (part) =>
   part.$ref === undefined ? part : part.$ref.slice(2).split("/").reduce((at, step) => at[step], document);
 
-// A redemption is told by its reference or its id, and repeated without a key.
-const keyed = Object.entries(document.paths).flatMap(([path, item]) =>
-  Object.entries(item)
-    .filter(([, { parameters = [], tags }]) =>
-      !tags.includes("redemptions") && parameters.map(resolve).some(({ name }) => name === "Idempotency-Key"),
-    )
-    .map(([method]) => `${method.toUpperCase()} ${path}`),
+/** Which deadline an operation has, and how it is repeated. */
+function sending(method, { parameters = [], tags, requestBody, responses }) {
+  const headers = parameters.map((parameter) => resolve(parameter).name);
+  const bytes = (body) => Object.values(body?.content ?? {})[0]?.schema.format === "binary";
+  const isRead = method === "get" || headers.includes("X-Cuckood-Min-Position");
+  const isImport = tags.includes("imports") && requestBody !== undefined;
+  const isTransfer = [requestBody, responses["200"]].some(bytes);
+  return {
+    kind: isTransfer ? "transfer" : isRead ? "read" : "write",
+    isRead,
+    // A redemption is identified by its reference or id, and an import by its id.
+    isKeyed: headers.includes("Idempotency-Key") && !tags.includes("redemptions"),
+    isRepeated: headers.includes("Idempotency-Key") || isImport,
+  };
+}
+
+const sendings = Object.entries(document.paths).flatMap(([path, item]) =>
+  Object.entries(item).map(([method, operation]) => [
+    `${method.toUpperCase()} ${path}`,
+    sending(method, operation),
+  ]),
 );
-if (keyed.length === 0) {
+if (!sendings.some(([, { isKeyed }]) => isKeyed)) {
   throw new Error("No operation takes an Idempotency-Key: retries would have no key");
 }
-const keyedSource = `/** The operations that are repeated under an idempotency key. */
-export const keyed: ReadonlySet<string> = new Set(${JSON.stringify(keyed, undefined, 2)});
+const source = `/** How an operation is sent. */
+export interface Sending {
+  /** Which deadline it has. A transfer is an upload, a download or a wait: its length has no bound. */
+  kind: "read" | "write" | "transfer";
+  isRead: boolean;
+  /** It is repeated under an idempotency key. */
+  isKeyed: boolean;
+  isRepeated: boolean;
+}
+
+/** How each operation is sent. */
+export const sendings: Readonly<Record<string, Sending>> = ${JSON.stringify(Object.fromEntries(sendings), undefined, 2)};
 `;
-await writeFile(`${root}/src/generated/keyed.ts`, keyedSource);
+await writeFile(`${root}/src/generated/sendings.ts`, source);

@@ -1,114 +1,183 @@
-/** How requests are sent: with the key, again where that may help, and with problems thrown. */
+/** Sends requests: within a deadline, with repetitions, after the position last seen, and with problems as exceptions. */
 
-import ky, { HTTPError } from "ky";
-import { createClient } from "./generated/client/index.js";
-import { Cuckood } from "./generated/index.js";
-import { keyed } from "./generated/keyed.js";
-import { ProblemError, problemOf, retryAfterOf } from "./problem.js";
+import { type Client as Generated, createClient } from "./generated/client/index.js";
+import { type Sending, sendings } from "./generated/sendings.js";
+import { errorOf, isPassing, ProblemError } from "./problem.js";
 import { Upload } from "./upload.js";
 
-const UNAVAILABLE = [502, 503, 504];
-const METHODS = ["get", "put", "post", "patch", "delete"] as const;
-const TIMEOUT_MS = 60_000;
-const WAIT_MS_MAX = 5_000;
+const READ_DEADLINE_MS = 250;
+const WRITE_DEADLINE_MS = 5_000;
+const TRANSFER_ATTEMPTS = 10;
+/** How often a request is sent if each connection hangs. A load balancer may choose another node. */
+const ATTEMPTS_PER_DEADLINE = 3;
+const WAIT_MS_MAX = 1_000;
+/** How long a position is passed on. A node that is behind for longer than `cluster.lag_max` (10 s) is not ready. */
+const POSITION_MS = 30_000;
 
-/** Where a service is, and how it is spoken to. */
+/** The address of a service and the limits of its calls. */
 export interface Settings {
   /** Its address, such as `https://cuckood.example`. */
   url: string;
-  /** An API key, if it asks for one. */
+  /** An API key, if the service requires one. */
   key?: string;
-  /** How often a request is sent until it is given up; 10 unless said otherwise. */
-  attempts?: number;
-  /** What sends it, instead of the global `fetch`. */
+  /** Milliseconds for a read in all; 250 by default. Reads are not repeated. */
+  readDeadlineMs?: number;
+  /** Milliseconds for a write in all; 5,000 by default. While they last, a write is repeated under its idempotency key. */
+  writeDeadlineMs?: number;
+  /** Replaces the global `fetch`. */
   fetch?: typeof globalThis.fetch;
 }
 
-/** What is not in a request itself. */
-interface Sending {
-  /** What each try reads from the start. */
+/** The limits of a call. */
+export interface Limits {
+  /** Milliseconds for the call in all. */
+  deadlineMs: number;
+  /** How often the request may be sent; a write without an idempotency key never more than once. */
+  attempts?: number;
+  /** Milliseconds for one attempt. */
+  attemptMs?: number;
+}
+
+/**
+ * The highest position of the log in any response.
+ *
+ * Another cluster, or a restored one, may have lower positions than were seen before. Its nodes never reach the old one, so
+ * a position expires unless responses confirm it.
+ */
+class Position {
+  #highest = 0;
+  #seenAt = -Infinity;
+
+  get value(): number | undefined {
+    return performance.now() - this.#seenAt < POSITION_MS ? this.#highest : undefined;
+  }
+
+  observe({ headers }: Response): void {
+    const position = Number(headers.get("X-Cuckood-Position"));
+    if (position > 0 && position >= (this.value ?? 0)) {
+      this.#highest = position;
+      this.#seenAt = performance.now();
+    }
+  }
+}
+
+/** How a request is sent. */
+interface Call extends Sending {
+  /** What each attempt reads from the start. */
   upload?: Blob;
-  /** The answer is read piece by piece. */
+  /** The response is read incrementally. */
   isStream: boolean;
 }
 
-/** All operations of a service. Each throws a {@link ProblemError} when it is refused. */
-export function connect({ url, key, attempts = 10, fetch = globalThis.fetch }: Settings): Cuckood {
-  const sendings = new WeakMap<Request, Sending>();
-  const client = createClient({
-    baseUrl: url.replace(/\/$/, ""),
-    auth: key,
-    throwOnError: true,
-    fetch: (input) => {
+/** Sends the requests of a generated client. */
+export class Connection {
+  readonly client: Generated;
+  readonly #calls = new WeakMap<Request, Call>();
+
+  constructor(
+    readonly settings: Settings,
+    readonly limits?: Limits,
+    readonly position = new Position(),
+  ) {
+    this.client = createClient({
+      baseUrl: settings.url.replace(/\/$/, ""),
+      auth: settings.key,
+      throwOnError: true,
       // The generated client makes a `Request` of whatever is called.
-      const request = input as Request;
-      return send(request, sendings.get(request) ?? { isStream: false }, attempts, fetch);
-    },
-  });
-  client.interceptors.request.use((request, options) => {
-    if (keyed.has(`${request.method} ${options.url}`) && !request.headers.has("Idempotency-Key")) {
-      request.headers.set("Idempotency-Key", crypto.randomUUID());
+      fetch: (input) => this.#send(input as Request),
+    });
+    this.client.interceptors.request.use((request, { url, body, parseAs }) => {
+      const sending = sendings[`${request.method} ${url}`]!;
+      if (sending.isKeyed && !request.headers.has("Idempotency-Key")) {
+        request.headers.set("Idempotency-Key", crypto.randomUUID());
+      }
+      if (sending.isRead && position.value !== undefined && !request.headers.has("X-Cuckood-Min-Position")) {
+        request.headers.set("X-Cuckood-Min-Position", String(position.value));
+      }
+      const upload = body instanceof Blob ? body : undefined;
+      const sent = upload ? withoutBody(request, sending) : request;
+      this.#calls.set(sent, { ...sending, upload, isStream: parseAs === "stream" });
+      return sent;
+    });
+  }
+
+  /** The same connection with other limits. */
+  within(limits: Limits): Connection {
+    return new Connection(this.settings, limits, this.position);
+  }
+
+  get writeDeadlineMs(): number {
+    return this.limits?.deadlineMs ?? this.settings.writeDeadlineMs ?? WRITE_DEADLINE_MS;
+  }
+
+  #limitsOf({ kind, isRead, isRepeated, upload }: Call): Required<Limits> {
+    const deadlines = {
+      read: this.limits?.deadlineMs ?? this.settings.readDeadlineMs ?? READ_DEADLINE_MS,
+      write: this.writeDeadlineMs,
+      transfer: this.limits?.deadlineMs ?? Infinity,
+    };
+    const deadlineMs = deadlines[kind];
+    const isRepeatable = (isRepeated || isRead) && !(upload instanceof Upload && !upload.isRepeatable);
+    const usual = !isRepeated ? 1 : kind === "transfer" ? TRANSFER_ATTEMPTS : Infinity;
+    const attempts = isRepeatable ? (this.limits?.attempts ?? usual) : 1;
+    const attemptMs = this.limits?.attemptMs ?? deadlineMs / Math.min(attempts, ATTEMPTS_PER_DEADLINE);
+    return { deadlineMs, attempts, attemptMs };
+  }
+
+  /** Sends a request, and repeats it while that is safe, useful and within the deadline. */
+  async #send(request: Request): Promise<Response> {
+    const call = this.#calls.get(request)!;
+    const { deadlineMs, attempts, attemptMs } = this.#limitsOf(call);
+    const endsAt = performance.now() + deadlineMs;
+    const ends = after(deadlineMs);
+    let last: unknown;
+    for (let attempt = 1; ; attempt += 1) {
+      try {
+        const signal = AbortSignal.any([request.signal, ...ends, ...after(attemptMs)]);
+        return await this.#attempt(request, call, attempt, signal);
+      } catch (error) {
+        if (call.upload instanceof Upload && call.upload.failure !== undefined) {
+          throw call.upload.failure;
+        }
+        request.signal.throwIfAborted();
+        if (ends.some(({ aborted }) => aborted)) {
+          throw last ?? error;
+        }
+        const retryAfter = error instanceof ProblemError ? error.retryAfter : undefined;
+        const backoff = Math.random() * Math.min(WAIT_MS_MAX, 50 * 2 ** attempt);
+        const wait = retryAfter === undefined ? backoff : retryAfter * 1_000;
+        if (!isPassing(error) || attempt >= attempts || performance.now() + wait >= endsAt) {
+          throw error;
+        }
+        last = error;
+        await new Promise((resume) => setTimeout(resume, wait));
+      }
     }
-    const upload = options.body instanceof Blob ? options.body : undefined;
-    const sent = upload ? named(request) : request;
-    sendings.set(sent, { upload, isStream: options.parseAs === "stream" });
-    return sent;
-  });
-  return new Cuckood({ client });
+  }
+
+  async #attempt(request: Request, { upload, isStream }: Call, attempt: number, signal: AbortSignal): Promise<Response> {
+    const fetch = this.settings.fetch ?? globalThis.fetch;
+    const response = await fetch(new Request(request.clone(), { signal, ...(upload && streamed(upload)) }));
+    this.position.observe(response);
+    if (!response.ok) {
+      throw await errorOf(response, attempt);
+    }
+    return isStream ? response : read(response);
+  }
 }
 
-/** An import's request without its body, which each try reads from the start, and with an id to continue it under. */
-function named({ url, method, headers, signal }: Request): Request {
+/** Returns a signal for a finite time. */
+function after(ms: number): AbortSignal[] {
+  return Number.isFinite(ms) ? [AbortSignal.timeout(Math.ceil(ms))] : [];
+}
+
+/** Returns an upload's request without its body, and with an id if it is an import: its attempts continue under it. */
+function withoutBody({ url, method, headers, signal }: Request, { isRepeated }: Sending): Request {
   const address = new URL(url);
-  if (!address.searchParams.has("id")) {
+  if (isRepeated && !address.searchParams.has("id")) {
     address.searchParams.set("id", crypto.randomUUID());
   }
   return new Request(address, { method, headers, signal });
-}
-
-/** Waits longer and longer between tries, by a random share of it, or as long as the service says. */
-async function send(
-  request: Request,
-  { upload, isStream }: Sending,
-  limit: number,
-  fetch: typeof globalThis.fetch,
-): Promise<Response> {
-  const own = upload instanceof Upload ? upload : undefined;
-  let attempts = 0;
-  try {
-    return await ky(request, {
-      timeout: upload || isStream ? false : TIMEOUT_MS,
-      retry: {
-        limit: own?.isRepeatable === false ? 0 : limit - 1,
-        methods: [...METHODS],
-        statusCodes: UNAVAILABLE,
-        afterStatusCodes: UNAVAILABLE,
-        backoffLimit: WAIT_MS_MAX,
-        jitter: true,
-        retryOnTimeout: true,
-        shouldRetry: async ({ error }) => {
-          if (own?.failure !== undefined) {
-            return false;
-          }
-          // Most often it is the same upload that runs: the service has not yet seen that its connection is lost.
-          const problem = error instanceof HTTPError ? await problemOf(error.response) : undefined;
-          return problem?.code === "import-running" || undefined;
-        },
-      },
-      fetch: async (input) => {
-        attempts += 1;
-        const whole = upload ? new Request(input, streamed(upload)) : input;
-        const response = await fetch(whole);
-        return isStream ? response : read(response);
-      },
-    });
-  } catch (error) {
-    if (own?.failure !== undefined) {
-      throw own.failure;
-    }
-    const problem = error instanceof HTTPError ? await problemOf(error.response) : undefined;
-    throw problem ? new ProblemError(problem, retryAfterOf((error as HTTPError).response), attempts) : error;
-  }
 }
 
 /** A body of unknown length. The types of browsers do not know `duplex` yet. */
@@ -116,7 +185,7 @@ function streamed(upload: Blob): RequestInit {
   return { body: upload.stream(), duplex: "half" } as RequestInit;
 }
 
-/** The answer once it is whole, so that a connection that is lost in the middle of it counts as lost. */
+/** Reads the complete body, so that a connection that is lost during it counts as lost. */
 async function read(response: Response): Promise<Response> {
   const body = await response.arrayBuffer();
   return new Response(body.byteLength > 0 ? body : null, response);

@@ -1,6 +1,7 @@
 /** A client of cuckood: which users may still see which campaign, and which codes may still be used. */
 
-export { connect, type Settings } from "./connection.js";
+export { Client, connect, Events, Redemptions } from "./client.js";
+export type { Limits, Settings } from "./connection.js";
 export * from "./generated/index.js";
-export { ProblemError } from "./problem.js";
+export { HttpError, ProblemError } from "./problem.js";
 export { type Pieces, Upload } from "./upload.js";

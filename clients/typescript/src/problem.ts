@@ -33,17 +33,42 @@ export class ProblemError extends Error {
   }
 }
 
-/** The problem that an answer tells, if it is one of the service's. */
-export async function problemOf(response: Response): Promise<Problem | undefined> {
-  if (response.headers.get("Content-Type") !== "application/problem+json") {
-    return undefined;
+/** Another server, such as a proxy, responded with an error. */
+export class HttpError extends Error {
+  override readonly name = "HttpError";
+
+  constructor(readonly response: Response) {
+    super(`status ${response.status}`);
   }
-  const document = (await response.clone().json()) as Partial<Problem>;
-  return document.type?.startsWith("urn:cuckood:problem:") ? (document as Problem) : undefined;
 }
 
-/** The seconds that an answer says to wait. */
-export function retryAfterOf(response: Response): number | undefined {
-  const seconds = response.headers.get("Retry-After");
-  return seconds === null ? undefined : Number(seconds);
+/** Returns the exception for an error response. */
+export async function errorOf(response: Response, attempts: number): Promise<ProblemError | HttpError> {
+  if (response.headers.get("Content-Type") === "application/problem+json") {
+    const document = (await response.clone().json()) as Partial<Problem>;
+    if (document.type?.startsWith("urn:cuckood:problem:")) {
+      const seconds = response.headers.get("Retry-After");
+      return new ProblemError(document as Problem, seconds === null ? undefined : Number(seconds), attempts);
+    }
+  }
+  return new HttpError(response);
+}
+
+const PASSING = [408, 429, 502, 503, 504];
+
+/** Whether the same request may succeed if it is sent again. */
+export function isPassing(error: unknown): boolean {
+  if (error instanceof ProblemError) {
+    // Most often it is the same upload that runs: the service has not yet seen that its connection is lost.
+    return PASSING.includes(error.status) || error.code === "import-running";
+  }
+  if (error instanceof HttpError) {
+    return PASSING.includes(error.response.status);
+  }
+  if (error instanceof TypeError) {
+    // The type of all failures of `fetch`, including untrusted certificates.
+    const { code } = (error.cause ?? {}) as { code?: string };
+    return !/CERT|SIGNATURE/.test(code ?? "");
+  }
+  return error instanceof DOMException && error.name === "TimeoutError";
 }

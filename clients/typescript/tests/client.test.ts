@@ -6,7 +6,7 @@ import { connect, type EventLine, ProblemError, type ProblemCode } from "cuckood
 import { KEY, serve } from "./service.js";
 
 const url = await serve();
-const cuckood = connect({ url, key: KEY });
+const cuckood = connect({ url, key: KEY, readDeadlineMs: 60_000, writeDeadlineMs: 60_000 });
 
 function refused(status: number, code: ProblemCode, pointer?: string) {
   return (error: unknown) =>

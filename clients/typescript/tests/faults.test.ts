@@ -1,37 +1,66 @@
-/** Connections that are lost, and a service that is busy: a request is repeated, and has one effect. */
+/** Services that are gone, hang, are slow or busy, and lost connections: deadlines hold, and a write has one effect. */
 
 import assert from "node:assert/strict";
-import { type TestContext, test } from "node:test";
-import { connect, ProblemError } from "cuckood-client";
-import { type Fault, KEY, proxy, serve } from "./service.js";
+import { rm } from "node:fs/promises";
+import { once } from "node:events";
+import { type AddressInfo, createServer } from "node:net";
+import { join } from "node:path";
+import { test } from "node:test";
+import { type Client, connect, type EventLine, ProblemError } from "cuckood-client";
+import { type Fault, KEY, proxy, serve, start } from "./service.js";
 
 const url = await serve();
-const cuckood = connect({ url, key: KEY });
+const PATIENT = { key: KEY, readDeadlineMs: 60_000, writeDeadlineMs: 60_000 };
+const cuckood = connect({ url, ...PATIENT });
 
-/** As long as the service says to wait. */
-const WAIT_MS = 7_000;
+/** A bound for deadlines of 250 ms on a busy machine. */
+const SOON_MS = 2_000;
 
-/** Ends these waits at once, and tells how many they were. */
-function waits(context: TestContext): () => number {
-  let waits = 0;
-  const wait = globalThis.setTimeout;
-  context.mock.method(globalThis, "setTimeout", (done: () => void, ms: number, ...rest: unknown[]) => {
-    waits += Number(ms === WAIT_MS);
-    return wait(done, ms === WAIT_MS ? 0 : ms, ...rest);
+const read = (client: Client) => client.checkUsers({ path: { campaign: "spring" }, body: { users: ["u1"] } });
+const write = (client: Client) =>
+  client.within(250).addUsers({ path: { campaign: "spring" }, body: { users: ["u1"] } });
+
+for (const [name, call] of [["read", read], ["write", write]] as const) {
+  async function fails(at: string, error: new () => Error): Promise<void> {
+    const started = performance.now();
+    await assert.rejects(call(connect({ url: at, key: KEY })), error);
+    assert.ok(performance.now() - started < SOON_MS);
+  }
+
+  test(`a ${name} to a refused port ends by the deadline`, async () => {
+    const server = createServer().listen(0, "127.0.0.1");
+    await once(server, "listening");
+    const { port } = server.address() as AddressInfo;
+    server.close();
+    await fails(`http://127.0.0.1:${port}`, TypeError);
   });
-  return () => waits;
+
+  for (const fault of ["hang", "drip"] as const) {
+    test(`a ${name} ends by the deadline: ${fault}`, async () => {
+      await fails((await proxy(url, ...Array<Fault>(20).fill(fault))).url, DOMException);
+    });
+  }
 }
 
-for (const [name, fault] of [["lost", "no answer"], ["busy", { retryAfter: WAIT_MS / 1_000 }]] satisfies [string, Fault][]) {
-  test(`a write is repeated under one key: ${name}`, async (context) => {
+test("a write is repeated if a connection hangs", async () => {
+  const path = { campaign: "hang" };
+  await cuckood.putCampaign({ path, body: { capacity: 100 } });
+  const { url: weak, sent } = await proxy(url, "hang");
+  const client = connect({ url: weak, key: KEY, writeDeadlineMs: 3_000 });
+  assert.deepEqual((await client.addUsers({ path, body: { users: ["u1"] } })).outcomes, ["added"]);
+  const [first, second] = sent().match(/idempotency-key: [^\r]*/gi) ?? [];
+  assert.ok(first && first === second);
+});
+
+for (const [name, fault] of [["lost", "no answer"], ["busy", { retryAfter: 0 }]] satisfies [string, Fault][]) {
+  test(`a write is repeated under one key: ${name}`, async () => {
     const path = { campaign: name };
     await cuckood.putCampaign({ path, body: { capacity: 100 } });
     const { url: weak, sent } = await proxy(url, fault, fault);
-    waits(context);
-    const client = connect({ url: weak, key: KEY });
+    const client = connect({ url: weak, ...PATIENT });
     assert.deepEqual((await client.addUsers({ path, body: { users: ["u1"] } })).outcomes, ["added"]);
     await client.addUsers({ path, body: { users: ["u2"] } });
-    // A copy more for each try that counts.
+    // Each attempt with another key would add a copy.
     const { counts } = await cuckood.countUsers({ path, body: { users: ["u1", "u2"] } });
     assert.deepEqual(counts, [1, 1]);
     const [first, second, third, fourth] = sent().match(/idempotency-key: [^\r]*/gi) ?? [];
@@ -39,13 +68,12 @@ for (const [name, fault] of [["lost", "no answer"], ["busy", { retryAfter: WAIT_
   });
 }
 
-test("a redemption is repeated by its reference", async (context) => {
+test("a redemption is repeated by its reference", async () => {
   const path = { coupon: "welcome" };
   await cuckood.putCoupon({ path, body: { capacity: 100 } });
   await cuckood.addCodes({ path, body: { codes: ["K7Q2"] } });
   const { url: weak, sent } = await proxy(url, "no answer", "no answer");
-  waits(context);
-  const { status } = await connect({ url: weak, key: KEY }).redeem({
+  const { status } = await connect({ url: weak, ...PATIENT }).redeem({
     path,
     body: { code: "K7Q2", reference: "order-1" },
   });
@@ -53,15 +81,136 @@ test("a redemption is repeated by its reference", async (context) => {
   assert.doesNotMatch(sent(), /idempotency-key/i);
 });
 
-test("who gives up tells why", async (context) => {
-  const told = waits(context);
-  const busy = await proxy(url, ...Array<Fault>(3).fill({ retryAfter: WAIT_MS / 1_000 }));
-  await assert.rejects(connect({ url: busy.url, key: KEY, attempts: 3 }).info(), (error) => {
+function requests(sent: string): number {
+  return sent.match(/ HTTP\/1\.1\r\n/g)?.length ?? 0;
+}
+
+/** Whether an error is this problem, and after how many attempts. */
+function problem(code: string, attempts: number, retryAfter?: number) {
+  return (error: unknown) =>
+    error instanceof ProblemError &&
+    error.code === code &&
+    error.attempts === attempts &&
+    error.retryAfter === retryAfter;
+}
+
+test("a read is repeated only on request", async () => {
+  const { url: weak, sent } = await proxy(url, ...Array<Fault>(3).fill({ retryAfter: 0 }));
+  const client = connect({ url: weak, ...PATIENT });
+  await assert.rejects(client.info(), problem("overloaded", 1, 0));
+  assert.equal(requests(sent()), 1);
+  assert.ok(await client.within(60_000, { attempts: 3 }).info());
+  assert.equal(requests(sent()), 4);
+});
+
+test("the last error is thrown if no attempt is left", async () => {
+  const busy = connect({ url: (await proxy(url, { retryAfter: 7 })).url, key: KEY });
+  // `Retry-After` exceeds the deadline.
+  await assert.rejects(write(busy.within(5_000)), problem("overloaded", 1, 7));
+  const { url: weak, sent } = await proxy(url, ...Array<Fault>(3).fill("no answer"));
+  const lost = connect({ url: weak, key: KEY }).within(60_000, { attempts: 3 });
+  await assert.rejects(lost.addUsers({ path: { campaign: "spring" }, body: { users: ["u1"] } }), TypeError);
+  assert.equal(requests(sent()), 3);
+});
+
+test("a permanent error is never repeated", async () => {
+  const { url: weak, sent } = await proxy(url);
+  const client = connect({ url: weak, ...PATIENT });
+  const call = { path: { campaign: "nowhere" }, body: { users: ["u1"] } };
+  await assert.rejects(client.addUsers(call), problem("campaign-not-found", 1));
+  assert.equal(requests(sent()), 1);
+});
+
+test("a read passes on the highest position", async () => {
+  const path = { campaign: "position" };
+  await cuckood.putCampaign({ path, body: { capacity: 100 } });
+  const { url: weak, sent } = await proxy(url);
+  const client = connect({ url: weak, ...PATIENT });
+  await client.addUsers({ path, body: { users: ["u1"] } });
+  const written = client.position;
+  await client.within(60_000).checkUsers({ path, body: { users: ["u1"] } });
+  await client.checkUsers({ path, body: { users: ["u1"] }, headers: { "X-Cuckood-Min-Position": 1 } });
+  assert.ok(written);
+  const asked = [...sent().matchAll(/x-cuckood-min-position: (\d+)/gi)].map(([, position]) => Number(position));
+  assert.deepEqual(asked, [written, 1]);
+});
+
+test("a position of other data expires", async (context) => {
+  const service = await start();
+  const weak = await proxy(service.url);
+  const client = connect({ url: weak.url, ...PATIENT });
+  await client.putCampaign({ path: { campaign: "other" }, body: { capacity: 100 } });
+  // Restored data has lower positions.
+  await service.kill();
+  await rm(join(service.directory, "data"), { recursive: true });
+  await service.start();
+  weak.service = service.url;
+  await assert.rejects(client.within(60_000, { attempts: 2 }).info(), (error) => {
     assert.ok(error instanceof ProblemError);
-    assert.deepEqual([error.code, error.attempts, error.retryAfter], ["overloaded", 3, 7]);
+    assert.equal(error.code, "too-far-behind");
     return true;
   });
-  assert.equal(told(), 2);
-  const lost = await proxy(url, ...Array<Fault>(3).fill("no answer"));
-  await assert.rejects(connect({ url: lost.url, key: KEY, attempts: 3 }).info(), TypeError);
+  const now = performance.now();
+  context.mock.method(performance, "now", () => now + 30_000);
+  assert.ok(await client.info());
+});
+
+/** The next events of a campaign. */
+async function take(events: AsyncIterable<EventLine>, campaign: string, count: number): Promise<EventLine[]> {
+  const taken: EventLine[] = [];
+  for await (const event of events) {
+    if (event.campaign === campaign && taken.push(event) === count) {
+      break;
+    }
+  }
+  return taken;
+}
+
+test("events survive kills and lost connections", async () => {
+  const service = await start();
+  const weak = await proxy(service.url, { answerOf: 300 }, "no answer");
+  const client = connect({ url: weak.url, ...PATIENT });
+  const path = { campaign: "e" };
+  const following = take(client.events.follow(), "e", 7);
+  await client.putCampaign({ path, body: { capacity: 100 } });
+  for (let round = 0; round < 3; round += 1) {
+    await client.addUsers({ path, body: { users: ["u1"] } });
+    await service.kill();
+    // A write that starts now succeeds once the service is back.
+    const writing = client.removeUsers({ path, body: { users: ["u1"] } });
+    await service.start();
+    weak.service = service.url;
+    assert.equal((await writing).removed, 1);
+  }
+  const rounds = Array<string[]>(3).fill(["users.added", "users.removed"]).flat();
+  const events = (await following).map(({ event }) => event as string);
+  assert.deepEqual(events, ["campaign.created", ...rounds]);
+});
+
+test("events continue after a number, until they are aborted", async () => {
+  for (const campaign of ["e-0", "e-1"]) {
+    await cuckood.putCampaign({ path: { campaign }, body: { capacity: 100 } });
+  }
+  const [first] = await take(cuckood.events.follow(), "e-0", 1);
+  const [second] = await take(cuckood.events.follow(first?.seq), "e-1", 1);
+  assert.ok(first && second && second.seq > first.seq);
+  const abort = new AbortController();
+  const waiting = cuckood.events.follow(Number.MAX_SAFE_INTEGER, abort.signal).next();
+  abort.abort(new RangeError("enough"));
+  await assert.rejects(waiting, RangeError);
+});
+
+test("an export survives lost connections", async () => {
+  const path = { coupon: "export" };
+  await cuckood.putCoupon({ path, body: { capacity: 100, stock: 10 } });
+  const orders = ["order-0", "order-1", "order-2"];
+  for (const order of orders) {
+    await cuckood.redeem({ path, body: { code: order, reference: order } });
+  }
+  const { url: weak } = await proxy(url, "no answer", { answerOf: 300 });
+  const exported: string[] = [];
+  for await (const { reference } of connect({ url: weak, ...PATIENT }).redemptions.export({ path, query: { limit: 2 } })) {
+    exported.push(reference);
+  }
+  assert.deepEqual(exported, orders);
 });

@@ -10,7 +10,7 @@ import { connect, ProblemError, Upload } from "cuckood-client";
 import { KEY, proxy, serve } from "./service.js";
 
 const url = await serve();
-const cuckood = connect({ url, key: KEY });
+const cuckood = connect({ url, key: KEY, readDeadlineMs: 60_000, writeDeadlineMs: 60_000 });
 const folder = await mkdtemp(join(tmpdir(), "cuckood-"));
 after(() => rm(folder, { recursive: true }));
 

@@ -1,6 +1,6 @@
 /** A service of its own for the tests of a file, and proxies that make a connection to it fail. */
 
-import { spawn } from "node:child_process";
+import { type ChildProcess, spawn } from "node:child_process";
 import { createHash } from "node:crypto";
 import { once } from "node:events";
 import { mkdtemp, rm } from "node:fs/promises";
@@ -13,46 +13,75 @@ import { after } from "node:test";
 export const KEY = "clients";
 const PROGRAM = process.env["CUCKOOD"] ?? "../../target/debug/cuckood";
 
+/** A service over a directory, after each start on another port. */
+export class Service {
+  url = "";
+  #process!: ChildProcess;
+  #ended!: Promise<unknown[]>;
+  #log: string[] = [];
+
+  constructor(readonly directory: string) {}
+
+  /** Starts it, and waits until it is ready. */
+  async start(): Promise<void> {
+    const sha256 = createHash("sha256").update(KEY).digest("hex");
+    const env = {
+      ...process.env,
+      CUCKOOD__SERVER__LISTEN: "127.0.0.1:0",
+      CUCKOOD__STORAGE__PATH: join(this.directory, "data"),
+      CUCKOOD__STORAGE__DURABILITY: "flush",
+      CUCKOOD__LIMITS__MEMORY: "256MiB",
+      CUCKOOD__LOG__FORMAT: "json",
+      CUCKOOD__AUTH__KEYS: `[{name="admin", sha256="${sha256}", scopes=["admin"]}]`,
+    };
+    const service = spawn(PROGRAM, ["serve"], { env, stdio: ["ignore", "ignore", "pipe"] });
+    const ended = once(service, "exit");
+    const log: string[] = [];
+    [this.#process, this.#ended, this.#log] = [service, ended, log];
+    this.url = await new Promise<string>((resolve, reject) => {
+      createInterface(service.stderr).on("line", (line) => {
+        log.push(line);
+        const found: unknown = JSON.parse(line).fields?.address;
+        if (typeof found === "string") {
+          resolve(`http://${found}`);
+        }
+      });
+      ended.then(() => reject(new Error(log.join("\n"))), reject);
+    });
+    // The port is bound before everything is read.
+    while (!(await fetch(`${this.url}/readyz`)).ok) {
+      await new Promise((resume) => setTimeout(resume, 20));
+    }
+  }
+
+  /** Kills it. */
+  async kill(): Promise<void> {
+    this.#process.kill("SIGKILL");
+    await this.#ended;
+  }
+
+  /** Stops it, and fails after a panic. */
+  async stop(): Promise<void> {
+    this.#process.kill();
+    const [code] = await this.#ended;
+    await rm(this.directory, { recursive: true });
+    if (code !== 0 || this.#log.some((line) => line.includes("panicked"))) {
+      throw new Error(this.#log.join("\n"));
+    }
+  }
+}
+
+/** Starts a service, and stops it after the tests. */
+export async function start(): Promise<Service> {
+  const service = new Service(await mkdtemp(join(tmpdir(), "cuckood-")));
+  await service.start();
+  after(() => service.stop());
+  return service;
+}
+
 /** Starts a service, stops it after the tests, and gives its address. */
 export async function serve(): Promise<string> {
-  const data = await mkdtemp(join(tmpdir(), "cuckood-"));
-  const sha256 = createHash("sha256").update(KEY).digest("hex");
-  const env = {
-    ...process.env,
-    CUCKOOD__SERVER__LISTEN: "127.0.0.1:0",
-    CUCKOOD__STORAGE__PATH: join(data, "data"),
-    CUCKOOD__STORAGE__DURABILITY: "flush",
-    CUCKOOD__LIMITS__MEMORY: "256MiB",
-    CUCKOOD__LOG__FORMAT: "json",
-    CUCKOOD__AUTH__KEYS: `[{name="admin", sha256="${sha256}", scopes=["admin"]}]`,
-  };
-  const service = spawn(PROGRAM, ["serve"], { env, stdio: ["ignore", "ignore", "pipe"] });
-  const ended = once(service, "exit");
-  const log: string[] = [];
-  const lines = createInterface(service.stderr);
-  const address = new Promise<string>((resolve, reject) => {
-    lines.on("line", (line) => {
-      log.push(line);
-      const found: unknown = JSON.parse(line).fields?.address;
-      if (typeof found === "string") {
-        resolve(`http://${found}`);
-      }
-    });
-    ended.then(() => reject(new Error(log.join("\n"))), reject);
-  });
-  after(async () => {
-    service.kill();
-    const [code] = await ended;
-    await rm(data, { recursive: true });
-    if (code !== 0 || log.some((line) => line.includes("panicked"))) {
-      throw new Error(log.join("\n"));
-    }
-  });
-  // The port is bound before everything is read.
-  while (!(await fetch(`${await address}/readyz`)).ok) {
-    await new Promise((resume) => setTimeout(resume, 20));
-  }
-  return address;
+  return (await start()).url;
 }
 
 /** How a connection fails. */
@@ -61,22 +90,31 @@ export type Fault =
   | { cutAfter: number }
   /** It is lost when the service has done its work and begins to answer. */
   | "no answer"
+  /** It is lost after this number of bytes of the response. */
+  | { answerOf: number }
+  /** The service never responds. */
+  | "hang"
+  /** The response arrives byte by byte. */
+  | "drip"
   /** Somebody answers 503 in the service's name, with its own words. */
   | { retryAfter: number };
 
 /** A proxy whose first connections fail, each in its own way; the later ones work. */
 export interface Proxy {
   url: string;
+  /** What it forwards to. */
+  service: string;
   /** All that clients have sent. */
   sent(): string;
 }
 
 /** Starts one, and closes it after the tests. */
 export async function proxy(service: string, ...faults: Fault[]): Promise<Proxy> {
-  const { hostname, port } = new URL(service);
   const blocks: Buffer[] = [];
+  const made: Proxy = { url: "", service, sent: () => Buffer.concat(blocks).toString("latin1") };
   const server = createServer((client) => {
     const fault = faults.shift();
+    const { hostname, port } = new URL(made.service);
     const behind = connect(Number(port), hostname);
     for (const end of [client, behind]) {
       end.on("error", () => undefined);
@@ -90,18 +128,34 @@ export async function proxy(service: string, ...faults: Fault[]): Promise<Proxy>
         client.end(unavailable(fault.retryAfter));
         return;
       }
-      behind.write(block);
-      if (typeof fault === "object" && length >= fault.cutAfter) {
+      if (fault !== "hang") {
+        behind.write(block);
+      }
+      if (typeof fault === "object" && "cutAfter" in fault && length >= fault.cutAfter) {
         client.destroy();
       }
     });
-    behind.on("data", (block) => (fault === "no answer" ? client.destroy() : client.write(block)));
+    behind.on("data", async (block) => {
+      if (fault === "no answer") {
+        client.destroy();
+      } else if (typeof fault === "object" && "answerOf" in fault) {
+        client.write(block.subarray(0, fault.answerOf), () => client.destroy());
+      } else if (fault === "drip") {
+        for (const byte of block) {
+          client.write(Buffer.of(byte));
+          await new Promise((resume) => setTimeout(resume, 20));
+        }
+      } else {
+        client.write(block);
+      }
+    });
   });
   server.listen(0, "127.0.0.1");
   await once(server, "listening");
   after(() => server.close());
   const { port: own } = server.address() as AddressInfo;
-  return { url: `http://127.0.0.1:${own}`, sent: () => Buffer.concat(blocks).toString("latin1") };
+  made.url = `http://127.0.0.1:${own}`;
+  return made;
 }
 
 function unavailable(seconds: number): string {

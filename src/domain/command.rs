@@ -108,7 +108,7 @@ pub enum Command {
         digest: Digest,
         /// The id for a new redemption.
         redemption: RedemptionId,
-        /// The caller's own id of the redemption.
+        /// The caller's id of the redemption.
         reference: Reference,
         /// 0 to redeem at once, otherwise how long to hold the code.
         hold_seconds: u64,
@@ -366,11 +366,11 @@ pub const FORMAT_VERSION: u16 = 2;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[schema(as = ClusterHash)]
 pub struct StateHash {
-    /// The position, a multiple of 65 536.
+    /// The position, a multiple of 65,536.
     #[serde(rename = "position")]
     #[schema(value_type = u64, example = 65_536)]
     pub at: Seq,
-    /// The hash of everything that was applied up to there.
+    /// The hash of all entries up to the position and their outcomes.
     #[serde(serialize_with = "write_hash")]
     #[schema(value_type = String, example = "9f0c2a5e6f0b4d7c8e1a3b5d7f901234")]
     pub hash: u128,

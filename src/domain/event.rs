@@ -66,7 +66,7 @@ pub enum Happened<'a> {
         coupon: Cow<'a, str>,
         /// Its id.
         id: RedemptionId,
-        /// The caller's own id.
+        /// The caller's id.
         reference: Cow<'a, str>,
         /// How it changed.
         step: RedemptionStep,

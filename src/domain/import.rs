@@ -72,7 +72,7 @@ impl ImportId {
     }
 }
 
-/// What an import does with the items.
+/// How an import changes the filter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ImportMode {
@@ -345,7 +345,7 @@ impl Share {
     }
 }
 
-/// What is wrong with a line.
+/// The error of a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema, Error)]
 #[serde(rename_all = "kebab-case")]
 #[schema(as = LineErrorCode)]
@@ -371,7 +371,7 @@ pub struct LineError {
     /// Its number; the first line is 1.
     #[schema(minimum = 1)]
     pub line: u64,
-    /// What is wrong with it.
+    /// The error.
     #[serde(rename = "code")]
     pub fault: LineFault,
 }

@@ -33,7 +33,7 @@ pub enum ItemOutcome {
 pub struct Inserted {
     /// In the order of the request.
     pub outcomes: Vec<ItemOutcome>,
-    /// How many were added or revived.
+    /// Number of added and revived items.
     pub added: u64,
 }
 
@@ -43,7 +43,7 @@ pub struct Inserted {
 pub struct Removed {
     /// In the order of the request.
     pub outcomes: Vec<ItemOutcome>,
-    /// How many copies were removed.
+    /// Number of removed copies.
     pub removed: u64,
 }
 

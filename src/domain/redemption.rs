@@ -83,7 +83,7 @@ pub struct Redemption {
     pub id: RedemptionId,
     /// The digest of the code.
     pub digest: Digest,
-    /// The caller's own id.
+    /// The caller's id.
     pub reference: Reference,
     /// Its status.
     pub status: Status,

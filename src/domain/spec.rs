@@ -137,7 +137,7 @@ impl Window {
     }
 }
 
-/// Where a moment lies, as seen from a window.
+/// A time relative to a window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum WindowPosition {
@@ -189,16 +189,16 @@ impl Stats {
     }
 }
 
-/// The users who were added in one step of a campaign that forgets.
+/// The users added in one step of a campaign that forgets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = Step)]
 pub struct StepStats {
-    /// When the step began.
+    /// When the step started.
     #[serde(rename = "started_at")]
     pub begin: Timestamp,
-    /// Users added in it who are still there, counting every copy.
+    /// Remaining users of the step, counting every copy.
     pub items: u64,
-    /// When they are forgotten.
+    /// When its users are forgotten.
     pub forgotten_at: Timestamp,
 }
 

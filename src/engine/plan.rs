@@ -26,7 +26,7 @@ const LOADED_BYTES_PER_SECOND: f64 = 500e6;
 /// Bytes of log that a start replays per second: ten million items of eight bytes.
 const REPLAYED_BYTES_PER_SECOND: f64 = 80e6;
 
-/// The layout that a spec would lead to and what it would cost, without creating the filter.
+/// The layout and cost of a filter, without creating it.
 #[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
 #[schema(example = json!({
     "fingerprint_bits": 14, "bucket_size": 4, "buckets": 263_158, "memory_bytes": 1_848_000, "bits_per_item": 14.8,
@@ -54,7 +54,7 @@ pub struct Plan {
     pub disk_bytes: u64,
     /// Approximate memory while an import replaces all items.
     pub replacement_peak_bytes: u64,
-    /// Approximate upper bound of the time that it adds to a start, with two processors.
+    /// Approximate upper bound of the additional startup time, with two processors.
     pub startup_seconds: f64,
 }
 

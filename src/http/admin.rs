@@ -34,10 +34,10 @@ use utoipa::{IntoParams, ToSchema};
 struct Info {
     #[schema(example = "0.1.0")]
     version: &'static str,
-    /// The key that the request came with. Absent if none are required.
+    /// The request's key. Absent if no keys are configured.
     key: Option<KeyInfo>,
     uptime_seconds: u64,
-    /// What an acknowledged write survives.
+    /// The crashes that an acknowledged write survives.
     durability: Durability,
     /// Number of campaigns and coupons.
     filters: u64,
@@ -45,11 +45,11 @@ struct Info {
     line_ups: u64,
     /// Number of redemptions on record.
     redemptions: u64,
-    /// Number of stored answers for repeated requests.
+    /// Number of stored responses to requests with an idempotency key.
     idempotency_records: u64,
-    /// Bytes of stored answers.
+    /// Bytes of stored responses.
     idempotency_bytes: u64,
-    /// The most bytes that stored answers may take.
+    /// Maximum size of stored responses, in bytes.
     idempotency_room_bytes: u64,
     /// Sequence number of the last log entry applied.
     last_seq: u64,
@@ -58,7 +58,7 @@ struct Info {
     storage: StoreFigures,
 }
 
-/// A key, and what it may do.
+/// An API key and its rights.
 #[skip_serializing_none]
 #[derive(Serialize, ToSchema)]
 struct KeyInfo {
@@ -67,7 +67,7 @@ struct KeyInfo {
     /// `read`, `write`, `redeem`, `admin`.
     #[schema(example = json!(["read", "redeem"]))]
     scopes: Vec<&'static str>,
-    /// Only campaigns and coupons whose names begin with this can be used.
+    /// Required prefix of the names of campaigns and coupons.
     #[schema(example = "eu-")]
     prefix: Option<String>,
     expires_at: Option<Timestamp>,
@@ -78,9 +78,9 @@ struct KeyInfo {
 struct MemoryInfo {
     /// Memory of filters.
     tables_bytes: u64,
-    /// Memory of redemptions and stored answers, approximately.
+    /// Approximate memory of redemptions and stored responses.
     records_bytes: u64,
-    /// The most that both may take together.
+    /// Maximum of both together.
     limit_bytes: u64,
 }
 
@@ -137,7 +137,7 @@ struct PlanQuery {
     mode: Option<Mode>,
     /// `auto` by default.
     growth: Option<Growth>,
-    /// As for a campaign: it forgets each user after this time.
+    /// Time after which the campaign forgets a user.
     #[param(example = "7d", pattern = "^[0-9]+[smhd]$")]
     forget_after: Option<String>,
     /// 8 by default; only with `forget_after`.
@@ -164,7 +164,7 @@ pub(super) async fn plan(_: Call<Read>, request: Request) -> Answer {
 
 /// Take a snapshot now
 ///
-/// The response arrives when the snapshot is complete. Later starts replay only the log after it.
+/// Returns when the snapshot is complete. Later startups replay only the log after it.
 #[utoipa::path(
     post, path = "/v1/snapshots", operation_id = "take_snapshot", tag = "operations",
     responses((status = 200, description = "Taken", body = SnapshotReport))
@@ -189,7 +189,7 @@ pub(super) async fn snapshot(call: Call<Maintain>) -> Answer {
             body = inline(Streamed),
             content_type = "application/octet-stream"
         ),
-        (status = 503, description = "`overloaded`: too many backups are running; `draining`, `storage-failed`"),
+        (status = 503, description = "`overloaded`: too many downloads of backups; `draining`, `storage-failed`"),
     )
 )]
 pub(super) async fn backup(call: Call<Export>) -> Answer {
@@ -205,7 +205,7 @@ pub(super) async fn backup(call: Call<Export>) -> Answer {
     "journal": "local", "position": 4711, "build": "0.1.0", "understands": 3, "enabled": 3, "nodes": []
 }))]
 struct Cluster {
-    /// `local` for a service on its own, `nats` for one of several nodes.
+    /// `local` for a single node, `nats` for one of several.
     #[schema(example = "nats")]
     journal: &'static str,
     /// The last position of the log that this node has applied.
@@ -215,11 +215,11 @@ struct Cluster {
     build: &'static str,
     /// The highest version of the log's entries that this node understands.
     understands: u16,
-    /// The version of entries that is enabled in the log: whatever needs a higher one is not written yet.
+    /// The enabled version of the log's entries. Entries of higher versions are not written yet.
     enabled: u16,
-    /// What is known about the log that the nodes share. Absent for a service on its own.
+    /// The replicated log, as this node sees it. Absent for a single node.
     log: Option<Log>,
-    /// The other nodes that the log has told of since this one was started.
+    /// The other nodes that the log has reported since this node started.
     nodes: Vec<Peer>,
 }
 
@@ -233,28 +233,28 @@ struct Log {
     node: String,
     #[schema(example = "cuckood")]
     stream: String,
-    /// Servers that hold the stream.
+    /// Servers that store the stream.
     replicas: usize,
     /// The server that this node is connected to.
     server: String,
     server_version: String,
     connected: bool,
-    /// Whether the log responds: it does not without a majority of its servers.
+    /// Whether the log responds. It needs a majority of its servers.
     quorum: bool,
-    /// For how long it has not responded; 0 while it does.
+    /// Time for which the log has not responded; otherwise 0.
     no_quorum_seconds: f64,
-    /// For how long it has rejected messages because it is full; 0 while it does not.
+    /// Time for which the log has rejected messages because it is full; otherwise 0.
     log_full_seconds: f64,
-    /// For how long this node has not reached a position that the log has shown it; 0 if it has reached all.
+    /// Time for which this node has not reached a position that the log has shown; 0 if it has reached all.
     lag_seconds: f64,
     /// Messages of the log that are waiting to be read.
     behind_messages: u64,
-    /// Messages that were sent and not read back.
+    /// Messages sent and not yet read back.
     in_flight: u64,
     reconnects: u64,
-    /// How often the log was opened again because it had not come as it should.
+    /// Number of times the log was reopened after a gap, an error or silence.
     reopened: u64,
-    /// How often messages were sent again because their outcome was unknown.
+    /// Number of resent messages whose outcome was unknown.
     resent: u64,
     /// Messages in the stream that are not of this service; they are skipped.
     foreign_messages: u64,
@@ -302,7 +302,7 @@ pub(super) async fn cluster(call: Call<Read>) -> Response {
     reply::ok(&body)
 }
 
-/// The answer of a live process.
+/// The response of a live process.
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({"status": "ok"}))]
 struct Health {
@@ -337,7 +337,7 @@ pub(super) async fn livez() -> Response {
 
 /// Show whether the service is ready for requests
 ///
-/// Speaks of this node: 200 while it can serve reads. `writes` says why writes are rejected.
+/// Describes this node: 200 while it can serve reads. `writes` is the reason if writes are rejected.
 #[utoipa::path(
     get, path = "/readyz", operation_id = "readyz", tag = "operations",
     responses(
@@ -367,7 +367,7 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Answer {
     get, path = "/metrics", operation_id = "metrics", tag = "operations",
     responses((
         status = 200,
-        description = "All names begin with `cuckood_`. OpenMetrics if the header `Accept` asks for it",
+        description = "All names start with `cuckood_`. OpenMetrics if the header `Accept` requests it",
         content((String = "text/plain"), (String = "application/openmetrics-text"))
     ))
 )]

@@ -37,23 +37,23 @@ struct EligibilityRequest<'a> {
     #[serde(borrow)]
     #[schema(value_type = String, min_length = 1, max_length = 512)]
     user: Item<'a>,
-    /// At least one name, in order of preference. Left out or empty if there is a `line_up`.
+    /// At least one name, in order of preference. Absent or empty with `line_up`.
     #[serde(borrow, default, deserialize_with = "json::list::<{ CAMPAIGNS_MAX + 1 }, _, _>")]
     #[schema(value_type = Vec<String>, max_items = 256)]
     campaigns: Vec<Text<'a>>,
-    /// Who is left out: exclusion lists and frequency caps.
+    /// Exclusion lists and frequency caps.
     #[serde(borrow, default, deserialize_with = "json::list::<{ UNLESS_MAX + 1 }, _, _>")]
     #[schema(max_items = 32)]
     unless: Vec<Exclusion<'a>>,
-    /// The line-up to choose from, in place of `campaigns` and `unless`.
+    /// The line-up, instead of `campaigns` and `unless`.
     #[serde(borrow, default)]
     #[schema(value_type = Option<String>, pattern = "^[a-z0-9][a-z0-9._-]{0,127}$")]
     line_up: Option<Text<'a>>,
-    /// Stop after this many campaigns; by default 1, or what the line-up says.
+    /// Maximum number of campaigns; by default 1, or the line-up's limit.
     #[serde(default)]
     #[schema(minimum = 1, maximum = 256)]
     limit: Option<u32>,
-    /// Whether to explain the answer for each campaign that was evaluated.
+    /// Whether to explain the result for each evaluated campaign.
     #[serde(default)]
     explain: bool,
 }
@@ -67,7 +67,7 @@ struct EligibilityBatch<'a> {
     requests: Vec<EligibilityRequest<'a>>,
 }
 
-/// The results of a batch, which are written one by one.
+/// The results of a batch.
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({"results": [{
     "eligible": ["summer"], "evaluated": 2, "unknown": [], "inactive": [], "excluded": ["spring"]
@@ -217,11 +217,11 @@ struct LineUpSpec<'a> {
     #[serde(borrow, deserialize_with = "json::list::<{ CAMPAIGNS_MAX + 1 }, _, _>")]
     #[schema(value_type = Vec<String>, min_items = 1, max_items = 256)]
     campaigns: Vec<Text<'a>>,
-    /// Who is left out: exclusion lists and frequency caps.
+    /// Exclusion lists and frequency caps.
     #[serde(borrow, default, deserialize_with = "json::list::<{ UNLESS_MAX + 1 }, _, _>")]
     #[schema(max_items = 32)]
     unless: Vec<Exclusion<'a>>,
-    /// Stop after this many campaigns, unless a request says otherwise.
+    /// Maximum number of campaigns, unless a request overrides it.
     #[serde(default = "one_by_default")]
     #[schema(minimum = 1, maximum = 256, default = 1)]
     limit: u32,
@@ -236,9 +236,9 @@ struct LineUpAnswer<'a> {
     /// Names in order of preference.
     #[schema(value_type = Vec<String>)]
     campaigns: Vec<&'a str>,
-    /// Who is left out.
+    /// Exclusion lists and frequency caps.
     unless: Vec<Exclusion<'a>>,
-    /// Stop after this many campaigns.
+    /// Maximum number of campaigns.
     limit: u32,
 }
 
@@ -254,7 +254,7 @@ struct LineUpList<'a> {
 
 /// Create or replace a line-up
 ///
-/// A stored eligibility query, which requests refer to by name.
+/// A named eligibility query.
 #[utoipa::path(
     put, path = "/v1/line-ups/{line_up}", operation_id = "put_line_up", tag = "line-ups",
     request_body = LineUpSpec<'_>,
@@ -285,7 +285,7 @@ pub(super) async fn put_line_up(call: Call<Manage>, Path(name): Path<String>, re
 
 /// List line-ups
 ///
-/// A key with a prefix sees those that have no other names.
+/// A key with a prefix sees the line-ups that contain only its names.
 #[utoipa::path(
     get, path = "/v1/line-ups", operation_id = "list_line_ups", tag = "line-ups",
     params(PageQuery),
@@ -308,7 +308,7 @@ pub(super) async fn list_line_ups(call: Call<Read>, request: Request) -> Answer 
 /// The query as it is stored.
 #[utoipa::path(
     get, path = "/v1/line-ups/{line_up}", operation_id = "get_line_up", tag = "line-ups",
-    responses((status = 200, description = "What it is", body = LineUpAnswer<'_>))
+    responses((status = 200, description = "The line-up", body = LineUpAnswer<'_>))
 )]
 pub(super) async fn get_line_up(call: Call<Read>, Path(name): Path<String>) -> Answer {
     let Call { api, caller, .. } = &call;
@@ -323,7 +323,7 @@ pub(super) async fn get_line_up(call: Call<Read>, Path(name): Path<String>) -> A
 /// Its campaigns remain.
 #[utoipa::path(
     delete, path = "/v1/line-ups/{line_up}", operation_id = "delete_line_up", tag = "line-ups",
-    responses((status = 204, description = "Deleted; its campaigns stay"))
+    responses((status = 204, description = "Deleted; its campaigns remain"))
 )]
 pub(super) async fn delete_line_up(call: Call<Delete>, Path(name): Path<String>) -> Answer {
     let name = parse_name(&name)?;
@@ -381,20 +381,20 @@ fn answer<'a>(name: &'a Name, line_up: &'a LineUp) -> LineUpAnswer<'a> {
     }
 }
 
-/// Leaves the user out while another campaign is active and holds enough copies of the user.
+/// Excludes the user while another campaign is active and holds enough copies of the user.
 #[derive(Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"campaign": "summer.seen", "at_least": 3, "for": "summer"}))]
 struct Exclusion<'a> {
-    /// The campaign to look at. One that doesn't exist excludes no user, and is listed under `unknown`.
+    /// The other campaign. A missing one excludes no user and is listed under `unknown`.
     #[serde(borrow)]
     #[schema(value_type = String, pattern = "^[a-z0-9][a-z0-9._-]{0,127}$")]
     campaign: Text<'a>,
-    /// How many copies it must hold: 1 for an exclusion list, more for a frequency cap. At most its `stats.copies_max`.
+    /// Minimum number of copies: 1 for an exclusion list, more for a frequency cap. At most its `stats.copies_max`.
     #[serde(default = "one_by_default")]
     #[schema(value_type = u64, minimum = 1, maximum = 4_294_967_295_u64, default = 1)]
     at_least: u32,
-    /// The campaign that the user is left out of; by default all.
+    /// The campaign from which the user is excluded; by default all.
     #[serde(borrow, rename = "for", default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, pattern = "^[a-z0-9][a-z0-9._-]{0,127}$")]
     only_for: Option<Text<'a>>,

@@ -43,15 +43,14 @@ fn limit_default() -> usize {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct EventQuery {
-    /// Only those after the event of this number. If the one that follows it is no longer kept, the answer is 410. By default all
-    /// that are kept.
+    /// Only events after this number. If the next one is no longer stored, the response is 410. By default all stored events.
     #[param(minimum = 0)]
     after: Option<u64>,
-    /// The most events in the answer.
+    /// Maximum number of events in the response.
     #[serde(default = "limit_default")]
     #[param(minimum = 1, maximum = 10_000, default = 1_000)]
     limit: usize,
-    /// How many seconds to wait for the next event if there is none yet.
+    /// Seconds to wait for the next event if there is none yet.
     #[serde(default)]
     #[param(minimum = 0, maximum = 30, default = 0)]
     wait: u64,
@@ -60,7 +59,7 @@ struct EventQuery {
 /// Defines the names of events.
 macro_rules! event_names {
     ($($(#[$attribute:meta])* $name:ident: $word:tt;)*) => {
-        /// What has happened. More kinds may come.
+        /// The kind of event. Later versions may add kinds.
         #[derive(Clone, Copy, Default, Serialize, ToSchema)]
         pub(super) enum EventName {
             $($(#[$attribute])* #[serde(rename = $word)] $name,)*
@@ -126,19 +125,19 @@ event_names! {
     EntrySkipped: "entry.skipped";
 }
 
-/// Something that has happened. It never names a code or a user.
+/// An event. It never contains a code or a user.
 #[skip_serializing_none]
 #[derive(Default, Serialize, ToSchema)]
 #[schema(as = EventLine, example = json!({
     "seq": 4711, "at": "2026-12-01T00:00:00Z", "key": "shop", "event": "users.added", "campaign": "spring", "added": 2
 }))]
 pub(super) struct EventAnswer {
-    /// Its number. Later events have higher ones, not always the next, and no number is ever used twice.
+    /// The event's number. Later events have higher, possibly not consecutive numbers. Numbers are never reused.
     #[schema(minimum = 1, example = 4711)]
     seq: u64,
     /// When it happened.
     at: Timestamp,
-    /// The name of the API key that asked for it. Absent for a service without keys, and for expiries.
+    /// The name of the request's API key. Absent without keys, and for expiries.
     #[schema(example = "shop")]
     key: Option<String>,
     event: EventName,
@@ -155,14 +154,14 @@ pub(super) struct EventAnswer {
     /// The redemption.
     #[schema(pattern = "^[0-9a-f]{32}$", example = "0f5e3c2b9a7d4f1e8c6b5a4938271605")]
     id: Option<String>,
-    /// The caller's own id of the redemption.
+    /// The caller's id of the redemption.
     #[schema(example = "order-42")]
     reference: Option<String>,
     /// The redemption's status now.
     status: Option<Status>,
     /// When the hold expires.
     expires_at: Option<Timestamp>,
-    /// In an open pool: the redemption's number. No other has it while this one is held or redeemed; an end frees it.
+    /// In an open pool: the redemption's number, unique among held and redeemed ones.
     #[schema(minimum = 1, example = 17)]
     ordinal: Option<u64>,
     /// The id of the import.
@@ -170,22 +169,22 @@ pub(super) struct EventAnswer {
     mode: Option<ImportMode>,
     /// The state in which the import ended.
     state: Option<ImportStateName>,
-    /// Why the import failed or was stopped.
+    /// The reason if the import failed or was stopped.
     failure: Option<Code>,
     /// Lines that the import has read.
     lines: Option<u64>,
-    /// How many users or codes were added.
+    /// Number of added users or codes.
     added: Option<u64>,
     already_present: Option<u64>,
     already_redeemed: Option<u64>,
     rejected: Option<u64>,
-    /// How many users or codes were removed.
+    /// Number of removed users or codes.
     removed: Option<u64>,
-    /// How many users or codes were replaced.
+    /// Number of replaced users or codes.
     replaced: Option<u64>,
-    /// How many redemptions had times in the future.
+    /// Number of redemptions with times in the future.
     redemptions: Option<u64>,
-    /// How many holds are active again.
+    /// Number of holds that are active again.
     holds: Option<u64>,
     /// The position of the entry that was skipped.
     entry: Option<u64>,
@@ -289,9 +288,9 @@ fn name(what: &Happened<'_>) -> EventName {
 
 /// Read events
 ///
-/// What has happened, in order, one event per line: campaigns, coupons and line-ups created, changed, cleared or deleted, imports ended,
-/// redemptions, and how many items requests have added or removed. To follow them, ask again with `after` set to the last `seq`,
-/// and with `wait`. `Accept: text/csv` returns them as CSV with a header row. Events are kept for `events.retention`.
+/// Events in order, one per line: campaigns, coupons and line-ups created, changed, cleared or deleted, imports ended, redemptions, and the
+/// numbers of items added and removed. To follow them, repeat the request with `after` set to the last `seq`, and with `wait`. `Accept:
+/// text/csv` returns CSV with a header row. Events are retained for `events.retention`.
 #[utoipa::path(
     get, path = "/v1/events", operation_id = "list_events", tag = "operations",
     params(EventQuery),
@@ -301,7 +300,7 @@ fn name(what: &Happened<'_>) -> EventName {
             description = "The events, one `EventLine` per line; none if there are no new ones",
             content((inline(Streamed) = "application/x-ndjson"), (String = "text/csv"))
         ),
-        (status = 410, description = "`events-gone`: the event after `after` is no longer kept, or none are kept at all"),
+        (status = 410, description = "`events-gone`: the event after `after` is no longer stored, or events are disabled"),
         (status = 503, description = "`overloaded`: too many requests are waiting for events; `draining`, `storage-failed`"),
     )
 )]

@@ -158,7 +158,7 @@ impl Candidates {
                 (inline(Streamed) = "application/x-ndjson"),
             )
         ),
-        (status = 409, description = "`filter-full`: a coupon of fixed size has no capacity for so many; `requires-added-codes`"),
+        (status = 409, description = "`filter-full`: a coupon of fixed size has too little capacity; `requires-added-codes`"),
         (status = 422, description = "`invalid-request`: also if the pattern has too few `#`; the detail states how many are required"),
     )
 )]

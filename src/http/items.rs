@@ -44,7 +44,7 @@ lists! {
     UserList, {"users": ["u1", "u2"]}: users;
     /// Users to add.
     UsersToAdd, {"users": ["u1", "u2"]}: users,
-        /// Skip users who seem to be present already.
+        /// Skip users that appear to be present.
         if_absent;
     /// Users to remove.
     UsersToRemove, {"users": ["u1", "u2"]}: users,
@@ -130,7 +130,7 @@ enum CodeStatus {
     Absent,
 }
 
-/// The result of a look-up.
+/// The result of a lookup.
 #[skip_serializing_none]
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({"status": "available"}))]
@@ -152,7 +152,7 @@ impl From<CodeFound> for CodeLookup {
     }
 }
 
-/// The results of a look-up.
+/// The results of a lookup.
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({"codes": [{"status": "available"}]}))]
 struct CodeLookups {
@@ -251,12 +251,12 @@ item_routes! {
         "In a compact campaign, adding a user twice stores two copies, unless `if_absent` is set.",
         "`filter-full`: none of them was added", [];
     check: UserList => UsersPresent { present }, "Check which users are in the campaign",
-        "In a compact campaign, a user who was never added is reported as present with a probability of at most `error_rate`.";
-    count: "How many copies of each user the campaign holds.";
+        "In a compact campaign, an absent user is reported as present with a probability of at most `error_rate`.";
+    count: "The number of copies of each user.";
     remove: UsersToRemove { users, all } => (users, all), "Remove users, for example because they registered or opted out",
-        "Remove only users who were added: in a compact campaign, removing another one may remove a user with the same fingerprint.",
+        "Remove only users that were added: in a compact campaign, removing another one may remove a user with the same fingerprint.",
         [];
-    replace: "Each pair is replaced as a whole, in order. A user who is absent brings in no other.",
+    replace: "Pairs are replaced atomically, in order. If `from` is absent, the pair has no effect.",
         "`filter-full`: none of them was replaced";
     each: [];
 }
@@ -268,19 +268,19 @@ item_routes! {
         "`filter-full`: none of them was added; `requires-added-codes`",
         [(status = 429, description = "`too-many-invalid-codes`")];
     check: CodeList => CodesValid { valid }, "Check which codes may be redeemed now",
-        "A held, redeemed or withdrawn code is not valid, and outside the coupon's window no code is. In an open pool every other code is \
-         valid, unless the pool is sold out.";
-    count: "How many copies of each code the coupon holds: at most one in a strict coupon.";
-    remove: CodeList { codes } => (codes, false), "Withdraw codes; a held code loses its hold", "A redeemed code stays.",
+        "Held, redeemed and withdrawn codes are not valid, nor is any code outside the coupon's window. In an open pool, every other code \
+         is valid until the pool is sold out.";
+    count: "The number of copies of each code: at most one in a strict coupon.";
+    remove: CodeList { codes } => (codes, false), "Withdraw codes; a held code loses its hold", "Redeemed codes remain.",
         [(status = 409, description = "`requires-added-codes`"),];
-    replace: "Each pair is replaced as a whole, in order. A code that is absent brings in no other.",
+    replace: "Pairs are replaced atomically, in order. If `from` is absent, the pair has no effect.",
         "`filter-full`: none of them was replaced; `requires-added-codes`";
     each: [(status = 429, description = "`too-many-invalid-codes`")];
 }
 
 /// Look up codes, for a help desk
 ///
-/// Shows the status of each code, whatever the window.
+/// Shows the status of each code, regardless of the window.
 #[utoipa::path(
     post,
     path = "/v1/coupons/{coupon}/codes/lookup",

@@ -15,19 +15,19 @@ use utoipa::OpenApi;
     info(
         title = "cuckood",
         description = "Which users may still see which campaign, and which codes may still be used.\n\nAn item (a user \
-            id or a code) is a string of 1 to 512 bytes. A command either answers 2xx with outcomes, or refuses as a \
-            whole and changes nothing. Absent fields are omitted, never null; unknown fields are refused.\n\nRequests may be \
+            id or a code) is a string of 1 to 512 bytes. A command either returns 2xx with outcomes, or is rejected \
+            as a whole and changes nothing. Absent fields are omitted, never null; unknown fields are rejected.\n\nRequests may be \
             compressed with gzip (of any number of members) or zstd (with windows of up to 8 MiB, as in RFC 9659); bytes \
-            after the end are an error. Answers are compressed if the client accepts it.",
+            after the end are an error. Responses are compressed if the client accepts it.",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
     ),
     servers((url = "/", description = "This service")),
     components(schemas(Document<'_>, Fault, Format, EventAnswer)),
     tags(
-        (name = "campaigns", description = "Sets of users who may see an ad"),
+        (name = "campaigns", description = "Sets of users that may see an ad"),
         (name = "users", description = "The users of a campaign"),
         (name = "eligibility", description = "Which of several campaigns a user may see"),
-        (name = "line-ups", description = "What eligibility requests ask, kept by name"),
+        (name = "line-ups", description = "Named eligibility queries"),
         (name = "coupons", description = "Pools of codes that can each be redeemed once"),
         (name = "codes", description = "The codes of a coupon"),
         (name = "redemptions", description = "Redeeming codes, exactly once"),
@@ -212,7 +212,7 @@ fn general_problems(
     let problems = [
         (!is_write, "503", "`recovering`"),
         (is_read && takes_body, "503", "`overloaded`"),
-        (is_read, "503", "`too-far-behind`, `no-quorum`: this node can't answer as asked; another may"),
+        (is_read, "503", "`too-far-behind`, `no-quorum`: this node can't meet the condition; another may"),
         (is_write, "503", "`recovering`, `draining`, `overloaded`"),
         (is_write, "503", "`storage-failed`: the outcome of a write is unknown"),
         (is_write, "503", "`clock-unsure`: no writes until the machine's clock is right"),

@@ -27,11 +27,11 @@ struct RedemptionRequest<'a> {
     #[serde(borrow)]
     #[schema(value_type = String, min_length = 1, max_length = 512)]
     code: Item<'a>,
-    /// The caller's own id of this redemption, stored as given. The same code and reference mean the same redemption.
+    /// The caller's id of this redemption, stored as given. The same code and reference identify the same redemption.
     #[serde(borrow)]
     #[schema(value_type = String, min_length = 1, max_length = 128)]
     reference: Text<'a>,
-    /// 0 redeems the code immediately. Otherwise it is held for this long, to be confirmed or cancelled.
+    /// 0 redeems the code immediately. Otherwise the code is held for this time, until confirmation or cancellation.
     #[serde(default)]
     #[schema(maximum = 604_800)]
     hold_seconds: u64,
@@ -64,17 +64,17 @@ impl RedemptionRequest<'_> {
     "created_at": "2026-12-01T00:00:00Z", "redeemed_at": "2026-12-01T00:00:00Z"
 }))]
 pub(super) struct RedemptionAnswer {
-    /// A random id that can't be guessed.
+    /// A random ID.
     #[schema(pattern = "^[0-9a-f]{32}$", example = "0f5e3c2b9a7d4f1e8c6b5a4938271605")]
     id: String,
     status: Status,
-    /// The caller's own id.
+    /// The caller's id.
     #[schema(example = "order-42")]
     reference: String,
     created_at: Timestamp,
     /// When the hold expires or expired.
     expires_at: Option<Timestamp>,
-    /// When the code was redeemed. Kept if the redemption is cancelled later.
+    /// When the code was redeemed, also if the redemption was cancelled later.
     redeemed_at: Option<Timestamp>,
     /// When it was cancelled.
     cancelled_at: Option<Timestamp>,
@@ -104,7 +104,7 @@ impl From<Redemption> for RedemptionAnswer {
 #[schema(example = json!({"redemptions": []}))]
 struct RedemptionList {
     redemptions: Vec<RedemptionAnswer>,
-    /// The cursor of the next page; absent on the last one. A page can be short without being the last.
+    /// The cursor of the next page; absent on the last one. A short page is not necessarily the last.
     next_cursor: Option<String>,
 }
 
@@ -113,13 +113,13 @@ struct RedemptionList {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ListQuery {
-    /// Only those with this reference.
+    /// Only redemptions with this reference.
     #[param(min_length = 1, max_length = 128)]
     reference: Option<String>,
-    /// Only those with this status.
+    /// Only redemptions with this status.
     #[param(inline)]
     status: Option<Status>,
-    /// Only those that changed after this time.
+    /// Only redemptions that changed after this time.
     #[param(value_type = Option<String>, format = DateTime)]
     changed_after: Option<Timestamp>,
     /// Maximum number of redemptions per page. Ignored for NDJSON and CSV.
@@ -138,8 +138,8 @@ const LOOKS_MAX: usize = 100;
 
 /// Redeem a code, or hold it
 ///
-/// Of all requests for one code with different references, exactly one gets 201. In an open pool any code may be redeemed or held
-/// once, until as many are as its `stock` says.
+/// However many requests with different references redeem one code concurrently, exactly one returns 201. In an open pool, any code can
+/// be redeemed or held once, up to `stock` codes.
 #[utoipa::path(
     post, path = "/v1/coupons/{coupon}/redemptions", operation_id = "redeem", tag = "redemptions",
     request_body = RedemptionRequest<'_>,

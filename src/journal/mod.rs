@@ -31,7 +31,7 @@ pub fn random<const N: usize>() -> [u8; N] {
     bytes
 }
 
-/// What an acknowledged write survives.
+/// The crashes that an acknowledged write survives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
@@ -113,7 +113,7 @@ impl JournalOptions {
         !matches!(self, JournalOptions::Local(_))
     }
 
-    /// What an acknowledged write survives.
+    /// The crashes that an acknowledged write survives.
     pub fn durability(&self) -> Durability {
         match self {
             JournalOptions::Local(options) => options.durability,

@@ -39,7 +39,7 @@ pub struct Question<'a, N> {
     "eligible": ["summer"], "evaluated": 2, "unknown": [], "inactive": [], "excluded": ["spring"]
 }))]
 pub struct Eligibility<'a> {
-    /// The first `limit` campaigns, in order, that are active, contain the user, and from which no `unless` excludes the user.
+    /// The first `limit` campaigns, in order, that are active, contain the user, and are not excluded by `unless`.
     #[schema(value_type = Vec<String>)]
     pub eligible: Vec<&'a str>,
     /// How many of the campaigns were evaluated, including unknown and inactive ones.
@@ -50,14 +50,14 @@ pub struct Eligibility<'a> {
     /// Evaluated campaigns that are outside their window.
     #[schema(value_type = Vec<String>)]
     pub inactive: Vec<&'a str>,
-    /// Evaluated campaigns that are active and contain the user, but an `unless` excludes the user.
+    /// Evaluated campaigns that are active and contain the user, but are excluded by `unless`.
     #[schema(value_type = Vec<String>)]
     pub excluded: Vec<&'a str>,
     /// With `explain`: one for each evaluated campaign that exists.
     pub explanations: Option<Vec<Explanation<'a>>>,
 }
 
-/// Why the user may see a campaign, or may not.
+/// The reasons for or against a campaign.
 #[skip_serializing_none]
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(example = json!({
@@ -69,12 +69,12 @@ pub struct Explanation<'a> {
     pub campaign: &'a str,
     /// Whether the campaign contains the user.
     pub present: bool,
-    /// Where the present time lies, as seen from the campaign's window.
+    /// The current time relative to the campaign's window.
     pub window: WindowPosition,
     /// The campaign of the first `unless` that excludes the user, even if there are other reasons.
     #[schema(value_type = Option<String>)]
     pub excluded_by: Option<&'a str>,
-    /// The probability that `present` is true for a user who was never added.
+    /// The probability that `present` is true for an absent user.
     pub error_rate: f64,
     /// Whether the user may see the campaign.
     pub eligible: bool,

@@ -55,11 +55,11 @@ impl Change {
 /// A query: which redemptions a reader wants.
 #[derive(Clone, Debug, Default)]
 pub struct RedemptionQuery {
-    /// Only those with this reference.
+    /// Only redemptions with this reference.
     pub reference: Option<Reference>,
     /// Only those that the reader sees in this status.
     pub status: Option<Status>,
-    /// Only those that changed after this time.
+    /// Only redemptions that changed after this time.
     pub changed_after: Option<Timestamp>,
 }
 

@@ -80,11 +80,11 @@ impl Default for StoreOptions {
 pub struct StoreFigures {
     /// Disk space that the directory takes, in bytes.
     pub disk_bytes: u64,
-    /// Bytes that are free on its file system.
+    /// Free bytes on its file system.
     pub free_bytes: u64,
-    /// Bytes of log written since the start.
+    /// Bytes of log written since startup.
     pub wal_bytes_written: u64,
-    /// Bytes of snapshots written since the start.
+    /// Bytes of snapshots written since startup.
     pub snapshot_bytes_written: u64,
 }
 

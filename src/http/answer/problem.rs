@@ -145,7 +145,7 @@ pub struct Fault {
     /// The part, as a JSON pointer (RFC 6901) into the body, or `/` and the name of a parameter.
     #[schema(example = "/users/3")]
     pub pointer: String,
-    /// What is wrong with it.
+    /// The error.
     pub detail: Cow<'static, str>,
 }
 
@@ -231,7 +231,7 @@ pub struct Document<'a> {
     status: u16,
     /// What happened in this case.
     detail: &'a str,
-    /// The `X-Request-Id` of the answer.
+    /// The `X-Request-Id` of the response.
     request_id: &'a str,
     /// The parts of the request that are not valid.
     #[serde(skip_serializing_if = "<[Fault]>::is_empty")]

@@ -79,7 +79,7 @@ macro_rules! filter_routes {
             #[utoipa::path(
                 put, path = $one, operation_id = concat!("put_", $filter), tag = stringify!($filters),
                 summary = concat!("Create a ", $filter),
-                description = concat!("Answers 200 if a ", $filter, " with the same resolved spec already exists."),
+                description = concat!("Returns 200 if a ", $filter, " with the same resolved spec already exists."),
                 request_body = $spec,
                 responses(
                     (status = 200, description = "It already exists", body = Filter),
@@ -93,9 +93,9 @@ macro_rules! filter_routes {
 
             #[utoipa::path(
                 patch, path = $one, operation_id = concat!("patch_", $filter), tag = stringify!($filters),
-                summary = $patch_summary, description = "A merge-patch (RFC 7396): absent fields stay as they are.",
+                summary = $patch_summary, description = "A merge-patch (RFC 7396): absent fields remain.",
                 request_body(content(($patch = "application/json"), ($patch = "application/merge-patch+json"))),
-                responses((status = 200, description = "Changed, or as it was asked to be", body = Filter))
+                responses((status = 200, description = "Changed, or already as requested", body = Filter))
             )]
             pub(crate) async fn patch(call: Call<Manage>, Path(name): Path<String>, request: Request) -> Answer {
                 super::patch::<$patch>(&call, KIND, &name, request).await
@@ -104,7 +104,7 @@ macro_rules! filter_routes {
             #[utoipa::path(
                 delete, path = $one, operation_id = concat!("delete_", $filter), tag = stringify!($filters),
                 summary = concat!("Delete a ", $filter, " and everything that belongs to it"),
-                description = "It can't be undone. A repeated request with the same key affects no successor of the same name.",
+                description = "Irreversible. A repeated request with the same key affects no successor of the same name.",
                 responses((status = 204, description = "Dropped"))
             )]
             pub(crate) async fn delete(call: Call<Delete>, Path(name): Path<String>) -> Answer {
@@ -113,7 +113,7 @@ macro_rules! filter_routes {
 
             #[utoipa::path(
                 post, path = concat!($one, "/clear"), operation_id = concat!("clear_", $filter),
-                tag = stringify!($filters), summary = $clear_summary, description = "Its spec and its secret stay.",
+                tag = stringify!($filters), summary = $clear_summary, description = "Its spec and its secret remain.",
                 responses((status = 200, description = "Cleared", body = Cleared))
             )]
             pub(crate) async fn clear(call: Call<Manage>, Path(name): Path<String>) -> Answer {
@@ -125,8 +125,8 @@ macro_rules! filter_routes {
                 tag = stringify!($filters), summary = concat!("Download the image of a ", $filter), description = $get_image,
                 responses(
                     (status = 200, description = "The image, streamed", body = inline(Streamed), content_type = "application/octet-stream"),
-                    (status = 503, description = "`overloaded`: too many images are being taken; `draining`, `storage-failed`"),
-                    (status = 507, description = "`disk-full`: an image begins with a snapshot"),
+                    (status = 503, description = "`overloaded`: too many downloads of images; `draining`, `storage-failed`"),
+                    (status = 507, description = "`disk-full`: an image starts with a snapshot"),
                 )
             )]
             pub(crate) async fn get_image(call: Call<Export>, Path(name): Path<String>) -> Answer {
@@ -135,12 +135,12 @@ macro_rules! filter_routes {
 
             #[utoipa::path(
                 put, path = concat!($one, "/image"), operation_id = concat!("put_", $filter, "_image"),
-                tag = stringify!($filters), summary = concat!("Make a ", $filter, " from an image"), description = $put_image,
+                tag = stringify!($filters), summary = concat!("Create a ", $filter, " from an image"), description = $put_image,
                 request_body(content = inline(Streamed), content_type = "application/octet-stream"),
                 responses(
                     (status = 201, description = "Made", body = Filter, headers(("Location" = String, description = "Its path"))),
                     (status = 409, description = "`already-exists`: the name is taken"),
-                    (status = 422, description = "`image-damaged`: the image is damaged, incomplete, or something else"),
+                    (status = 422, description = "`image-damaged`: the image is damaged, incomplete or foreign"),
                     (status = 507, description = "`memory-limit`, `disk-full`, `too-many-filters`"),
                 )
             )]
@@ -159,7 +159,7 @@ filter_routes! {
     get_image: "The whole campaign as of one position of the log: its spec, its secret and its tables, with checksums. Writes continue \
         during the download. A `PUT` creates a campaign from it, here or on another server, and rejects an incomplete image. Keep it secret: \
         its owner can test which users are in the campaign.";
-    put_image: "All or nothing: the campaign appears once the image has been read and verified to its end. A broken upload leaves nothing. \
+    put_image: "All or nothing: the campaign appears once the image has been read and verified to its end. An interrupted upload leaves nothing. \
         Lookups find the same users as in the original. The body can be of any length, and compressed with gzip or zstd. `Idempotency-Key` is \
         ignored: a repeated upload is rejected, because the name is taken.";
 }
@@ -172,9 +172,9 @@ filter_routes! {
     get_image: "The whole coupon as of one position of the log: its spec, its secret, its codes with their states, and its redemptions, with \
         checksums. Writes continue during the download. A `PUT` creates a coupon from it, here or on another server, and rejects an \
         incomplete image. Keep it secret: its owner can test codes.";
-    put_image: "All or nothing: the coupon appears once the image has been read and verified to its end. A broken upload leaves nothing. \
-        Codes and redemptions keep their ids, and holds expire as in the original. From then on the two are independent: stop redeeming from \
-        the one before the other is used. The body can be of any length, and compressed with gzip or zstd. `Idempotency-Key` is ignored: a \
+    put_image: "All or nothing: the coupon appears once the image has been read and verified to its end. An interrupted upload leaves nothing. \
+        Codes and redemptions keep their ids, and holds expire as in the original. The two coupons are independent: stop redeeming \
+        from the original before you use the copy. The body can be of any length, and compressed with gzip or zstd. `Idempotency-Key` is ignored: a \
         repeated upload is rejected, because the name is taken.";
 }
 

@@ -21,15 +21,15 @@ const ERROR_RATE_DEFAULT: f64 = 0.001;
 #[serde(deny_unknown_fields)]
 #[schema(as = Layout)]
 pub(crate) struct LayoutBody {
-    /// Bits of a fingerprint (f in the paper). With `growth` fixed, too few for the capacity are refused.
+    /// Bits of a fingerprint (f in the paper). With `growth` fixed, too few for the capacity return 422.
     #[schema(minimum = 4, maximum = 32, example = 16)]
     pub(crate) fingerprint_bits: u8,
     /// Slots per bucket (b in the paper): 2, 4 or 8.
     #[serde(default = "bucket_size_default")]
     #[schema(schema_with = bucket_size_schema)]
     pub(crate) bucket_size: u8,
-    /// Buckets that an insert searches before it gives up. With `growth` fixed at least 250, and fewer than 1000 cost a little memory.
-    /// A filter that grows searches at least 250 too, so that it grows only when it is full.
+    /// Maximum number of buckets that an insert searches. With `growth` fixed at least 250, and below 1,000 the filter needs slightly more
+    /// memory. A filter that grows also searches at least 250, so it grows only when it is full.
     #[serde(default = "max_search_default")]
     #[schema(minimum = 1, maximum = 16384, default = 512, example = 512)]
     pub(crate) max_search: u32,
@@ -57,30 +57,30 @@ fn max_search_default() -> u32 {
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"capacity": 1_000_000, "error_rate": 0.001}))]
 pub(crate) struct CampaignSpec {
-    /// Users that it holds before it grows (`auto`) or may refuse more (`fixed`).
+    /// Users that fit before the filter grows (`auto`) or may reject more (`fixed`).
     #[schema(minimum = 1, maximum = 4_294_967_296_u64)]
     pub(crate) capacity: u64,
     /// `compact` by default.
     pub(crate) mode: Option<Mode>,
-    /// The false-positive rate, kept at any size; 0.001 by default. Not allowed with `layout` or for strict filters.
+    /// The false-positive rate, at any size; 0.001 by default. Not allowed with `layout` or for strict filters.
     #[schema(minimum = 0.00000001, maximum = 0.5)]
     pub(crate) error_rate: Option<f64>,
     /// `auto` by default.
     pub(crate) growth: Option<Growth>,
-    /// When it becomes active; by default it always was.
+    /// When it becomes active; by default immediately.
     pub(crate) starts_at: Option<Timestamp>,
     /// When it stops being active; by default never.
     pub(crate) ends_at: Option<Timestamp>,
     /// Replaces `error_rate`. Not allowed for strict filters.
     pub(crate) layout: Option<LayoutBody>,
-    /// The campaign forgets each user after this time, a whole number and a unit (`s`, `m`, `h`, `d`): 1 minute to 400 days. Every
-    /// copy ages by itself: it stays for at least this time after it was added, and goes at most `forget_after / forget_steps`
-    /// later, whether requests come or not. `users` with `if_absent` does not renew a copy that is there. `remove` takes the newest
-    /// copy. Users whom an import with `mode=replace` brings, or who were added while it ran, count as added when it is done.
-    /// `growth`, `error_rate` and `capacity` are meant for all copies that are not forgotten. Not allowed for strict filters.
+    /// The campaign forgets each user after this time, an integer and a unit (`s`, `m`, `h`, `d`): 1 minute to 400 days. Each copy ages
+    /// independently: it remains for at least this time and expires at most `forget_after / forget_steps` later, with or without
+    /// requests. `if_absent` does not renew a present copy. `remove` removes the newest copy. Users added by or during an import with
+    /// `mode=replace` count as added at its end. `growth`, `error_rate` and `capacity` apply to all copies that are not forgotten. Not
+    /// allowed for strict filters.
     #[schema(example = "7d", pattern = "^[0-9]+[smhd]$")]
     pub(crate) forget_after: Option<String>,
-    /// In how many steps users are forgotten; 8 by default. More steps need up to two more bits of memory per user. Only with
+    /// Number of steps in which users are forgotten; 8 by default. More steps need up to two more bits of memory per user. Only with
     /// `forget_after`.
     #[schema(minimum = 2, maximum = 32, example = 8)]
     pub(crate) forget_steps: Option<u32>,
@@ -91,17 +91,17 @@ pub(crate) struct CampaignSpec {
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"capacity": 50_000, "ignore_case": true}))]
 pub(crate) struct CouponSpec {
-    /// Codes that it holds before it grows (`auto`) or may refuse more (`fixed`).
+    /// Codes that fit before the filter grows (`auto`) or may reject more (`fixed`).
     #[schema(minimum = 1, maximum = 4_294_967_296_u64)]
     capacity: u64,
     /// `strict` by default.
     mode: Option<Mode>,
-    /// The false-positive rate, kept at any size; 0.001 by default. Compact filters only, and not with `layout`.
+    /// The false-positive rate, at any size; 0.001 by default. Compact filters only, and not with `layout`.
     #[schema(minimum = 0.00000001, maximum = 0.5)]
     error_rate: Option<f64>,
     /// `auto` by default.
     growth: Option<Growth>,
-    /// When it becomes active; by default it always was.
+    /// When it becomes active; by default immediately.
     starts_at: Option<Timestamp>,
     /// When it stops being active; by default never.
     ends_at: Option<Timestamp>,
@@ -110,8 +110,8 @@ pub(crate) struct CouponSpec {
     /// Codes are trimmed and upper-cased (ASCII only) before they are hashed.
     #[serde(default)]
     ignore_case: bool,
-    /// Makes an open pool: codes need not be added. Any code may be redeemed once, and at most `stock` codes are held or redeemed at
-    /// any moment. Strict only, and with `growth` fixed at most `capacity`.
+    /// Creates an open pool, without added codes. Any code can be redeemed once, and at most `stock` codes are held or redeemed at any
+    /// moment. Strict only, and at most `capacity` with `growth` fixed.
     #[schema(minimum = 1, maximum = 4_294_967_296_u64)]
     stock: Option<u64>,
 }
@@ -207,7 +207,7 @@ impl From<FilterPatch> for CouponPatch {
     }
 }
 
-/// A change of a coupon, as a merge-patch (RFC 7396): absent fields stay, null clears.
+/// A change of a coupon, as a merge-patch (RFC 7396): absent fields remain, null clears.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"stock": 1_500}))]
@@ -215,7 +215,7 @@ pub(crate) struct CouponPatch {
     /// A higher capacity, as for a campaign.
     #[schema(value_type = u64, required = false, minimum = 1, maximum = 4_294_967_296_u64, example = 2_000_000)]
     pub(crate) capacity: Option<u64>,
-    /// Another stock, of an open pool only. Lowered below the number of held and redeemed codes, it rejects new redemptions until enough are freed.
+    /// The new stock; open pools only. Below the number of held and redeemed codes, new redemptions are rejected until enough are freed.
     #[schema(value_type = u64, required = false, minimum = 1, maximum = 4_294_967_296_u64)]
     pub(crate) stock: Option<u64>,
     /// When it becomes active; null for no start.
@@ -228,15 +228,15 @@ pub(crate) struct CouponPatch {
     pub(crate) ends_at: Option<Option<Timestamp>>,
 }
 
-/// A change of a campaign, as a merge-patch (RFC 7396): absent fields stay, null clears.
+/// A change of a campaign, as a merge-patch (RFC 7396): absent fields remain, null clears.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"ends_at": "2026-12-31T23:59:59Z"}))]
 pub(crate) struct FilterPatch {
-    /// A higher capacity, with `growth` `auto` only. The memory for so many items is taken at once, and kept: a strict filter moves to
-    /// a larger table, a little with every write; a compact one gets a further table that is large enough, and keeps its error
-    /// rate. An empty filter starts again with the capacity, and so does any other when it is cleared or replaced. A lower capacity is
-    /// refused (422), and so is a higher one where `growth` is `fixed`, or where a compact filter can't have so large a table.
+    /// A higher capacity, with `growth` `auto` only. Its memory is allocated immediately: a strict filter moves to a larger table
+    /// incrementally, and a compact one gets another table with the same error rate. An empty, cleared or replaced filter starts with
+    /// the new capacity. A lower capacity returns 422, and so does a higher one with `growth` `fixed` or beyond the largest table of a
+    /// compact filter.
     #[schema(value_type = u64, required = false, minimum = 1, maximum = 4_294_967_296_u64, example = 2_000_000)]
     capacity: Option<u64>,
     /// When it becomes active; null for no start.
@@ -294,12 +294,12 @@ pub(crate) struct Filter {
     layout: Option<LayoutBody>,
     /// Coupons only.
     ignore_case: Option<bool>,
-    /// Open pools only: how many codes may be held or redeemed at any moment.
+    /// Open pools only: the maximum number of held and redeemed codes.
     stock: Option<u64>,
-    /// Campaigns that forget: for how long each copy stays at least.
+    /// Campaigns that forget: the minimum lifetime of a copy.
     #[schema(example = "7d")]
     forget_after: Option<String>,
-    /// Campaigns that forget: in how many steps.
+    /// Campaigns that forget: the number of steps.
     forget_steps: Option<u32>,
     starts_at: Option<Timestamp>,
     ends_at: Option<Timestamp>,
@@ -313,7 +313,7 @@ pub(crate) struct Filter {
 struct FilterStats {
     /// Items in it, counting every copy.
     items: u64,
-    /// Items that its segments are meant to hold.
+    /// Items that fit into its segments.
     capacity_now: u64,
     /// The share of slots that are occupied.
     load: f64,
@@ -326,22 +326,22 @@ struct FilterStats {
     adds: u64,
     /// Items removed since it was created.
     removes: u64,
-    /// The most copies of one item that it can count: the highest `at_least` in an `unless`.
+    /// Maximum number of copies of one item; the highest valid `at_least`.
     copies_max: u32,
-    /// Coupons only: codes that may be redeemed; in an open pool, how many more.
+    /// Coupons only: available codes; in an open pool, the remaining stock.
     available: Option<u64>,
     /// Coupons only: codes that are held.
     held: Option<u64>,
     /// Coupons only: codes that are redeemed.
     redeemed: Option<u64>,
-    /// Campaigns that forget: their users by the step in which they were added, the oldest first.
+    /// Campaigns that forget: users by the step in which they were added, oldest first.
     steps: Option<Vec<StepStats>>,
 }
 
 /// One table of a filter.
 #[derive(Serialize, ToSchema)]
 struct Segment {
-    /// Slots that are occupied. In a campaign that forgets, those of users who were forgotten a moment ago are among them.
+    /// Occupied slots, including those of recently forgotten users.
     items: u64,
     capacity: u64,
     fingerprint_bits: u8,

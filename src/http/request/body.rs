@@ -30,7 +30,7 @@ const EXPANSION_MAX: u64 = 200;
 /// Bytes to which any upload may expand: short ones can consist of equal lines.
 const EXPANDED_FREE: u64 = 4 << 20;
 
-/// A body of bytes that is streamed, whatever its media type.
+/// A streamed body of bytes of any media type.
 #[derive(ToSchema)]
 #[schema(value_type = String, format = Binary)]
 pub(crate) struct Streamed(());

@@ -94,14 +94,14 @@ const PAGE_DEFAULT: usize = 100;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct PageQuery {
-    /// The most entries to return.
+    /// Maximum number of entries.
     #[serde(default = "limit_default")]
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: usize,
     /// The `next_cursor` of the previous page.
     #[param(value_type = Option<String>)]
     cursor: Option<String>,
-    /// Only names that begin with this.
+    /// Only names that start with this.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     prefix: String,

@@ -22,7 +22,7 @@ const ENTRY_BYTES: usize = 64;
 /// Options of a single node's log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LocalOptions {
-    /// What an acknowledged write survives.
+    /// The crashes that an acknowledged write survives.
     pub durability: Durability,
     /// Bytes of log after which a new segment begins; each commit counts as half a kilobyte more. Segments are dropped as a whole.
     pub segment_bytes: u64,

@@ -44,17 +44,17 @@ pub struct Peer {
     /// Its name.
     #[schema(example = "node-2")]
     pub node: String,
-    /// The last position that it reported as applied.
+    /// Its last reported position.
     #[serde(rename = "position")]
     #[schema(value_type = u64)]
     pub applied: Seq,
-    /// When it was last heard of, by the log's clock.
+    /// When the log last had a message of it, by the log's clock.
     pub heard_at: Timestamp,
     /// Its build. Absent until it has reported one.
     pub build: Option<String>,
     /// The highest version of the log's entries that it understands. Absent until it has reported one.
     pub understands: Option<u16>,
-    /// The last hash of its state that it reported. Absent until it has reported one.
+    /// Its last reported state hash. Absent until it has reported one.
     pub hash: Option<StateHash>,
     /// Whether its state differs from that of this node. Absent until both have reported a hash of one position.
     pub differs: Option<bool>,
@@ -74,7 +74,7 @@ pub struct Replication {
     pub server: String,
     /// That server's version.
     pub server_version: String,
-    /// Servers that hold the stream.
+    /// Servers that store the stream.
     pub replicas: usize,
     /// Since when there is no connection.
     pub disconnected_since: Option<Instant>,
@@ -82,7 +82,7 @@ pub struct Replication {
     pub reconnects: u64,
     /// How often the reader was opened again.
     pub reopened: u64,
-    /// How often messages were sent again because their outcome was unknown.
+    /// Number of resent messages whose outcome was unknown.
     pub resent: u64,
     /// Messages in the log's stream that are not of this service.
     pub foreign: u64,

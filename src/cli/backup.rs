@@ -16,8 +16,8 @@ use ureq::BodyReader;
 pub struct Args {
     /// The file to create. It must not exist yet.
     pub file: PathBuf,
-    /// The data directory of a stopped service to read, instead of a running service. A node among several stores snapshots alone: what its
-    /// log has after the newest one is not in it.
+    /// Data directory of a stopped service, instead of a running one. A node among several stores snapshots only: entries after the newest
+    /// snapshot are not included.
     #[arg(long, value_name = "DIR")]
     pub from: Option<PathBuf>,
     /// Print the result as JSON.

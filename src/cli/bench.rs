@@ -16,7 +16,7 @@ const BATCH: usize = 1_024;
 /// Measure how fast the filters are on this machine.
 #[derive(clap::Subcommand, Debug)]
 pub enum Args {
-    /// A filter filled to 95 % by one thread, with items whose digests are known: hashing is not measured.
+    /// Measure a filter that one thread fills to 95%, with precomputed digests.
     Filter(FilterArgs),
 }
 

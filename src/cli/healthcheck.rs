@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 use ureq::tls::TlsConfig;
 
-/// Ask whether a service is ready. The exit status is the answer.
+/// Check whether a service is ready. The exit status is 0 if it is.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Configuration file of the service; the environment counts too. They state the address, and whether to use TLS. The
-    /// certificate is not verified, because it is not issued for this machine's own addresses.
+    /// Configuration file of the service, for its address and TLS; the environment also applies. The certificate is not verified, because
+    /// it is not issued for this machine's addresses.
     #[arg(long, value_name = "FILE", env = "CUCKOOD_CONFIG")]
     pub config: Option<PathBuf>,
     /// URL of another service; the configuration is ignored then.

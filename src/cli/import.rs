@@ -23,7 +23,7 @@ const RUNNING_MAX: Duration = Duration::from_secs(ELSEWHERE_IDLE_SECONDS + 15);
 
 /// Import a file, or a key of Redis, into a campaign or coupon and print the result.
 ///
-/// When the connection breaks, the upload of a file continues automatically. The exit status is 0 only if the import is done, or
+/// After a lost connection, the upload of a file resumes automatically. The exit status is 0 only if the import is done, or
 /// checked, and no more lines were rejected than --max-rejected allows.
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -46,7 +46,7 @@ pub struct Args {
     /// Add only items that are not present. Repeating the import then adds nothing twice.
     #[arg(long)]
     pub if_absent: bool,
-    /// Format of the file, whatever its name.
+    /// Format of the file; defaults to that of its name.
     #[arg(long, value_parser = ["text", "ndjson", "csv"])]
     pub format: Option<String>,
     /// Replace the existing items with those of the file.
@@ -71,7 +71,7 @@ pub struct Args {
     /// Read, count and compare, but change nothing.
     #[arg(long)]
     pub dry_run: bool,
-    /// How often to continue after the connection broke.
+    /// Maximum number of resumptions after lost connections.
     #[arg(long, value_name = "TIMES", default_value_t = 10)]
     pub retries: u32,
     /// Print the result as JSON. It always is; the option exists for scripts that state it.

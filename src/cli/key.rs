@@ -23,7 +23,7 @@ pub enum Args {
         /// Prefix of the names of all campaigns and coupons that the key may use.
         #[arg(long, default_value = "")]
         prefix: String,
-        /// Time from which the key is refused, such as 2027-01-31T00:00:00Z.
+        /// Time from which the key is rejected, such as 2027-01-31T00:00:00Z.
         #[arg(long, value_name = "TIME")]
         expires_at: Option<jiff::Timestamp>,
     },

@@ -12,15 +12,15 @@ use ureq::http::Method;
 
 /// Create a campaign or coupon on another service from its image, or on the same under another name.
 ///
-/// All of it is created, as of one moment, or nothing. The original stays: stop writing to it before, and delete it afterwards.
+/// The copy is complete, as of one position, or does not exist. The original remains: stop its writes before, and delete it afterwards.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// `campaigns/NAME` or `coupons/NAME`.
     pub what: String,
-    /// Address of the service that has it.
+    /// Address of the source service.
     #[arg(long, value_name = "URL")]
     pub from: String,
-    /// Address of the service that receives it.
+    /// Address of the target service.
     #[arg(long, value_name = "URL")]
     pub to: String,
     /// Its name there. The same by default.
@@ -38,7 +38,7 @@ pub struct Args {
     /// The same for the receiving service, if it is another one.
     #[arg(long, value_name = "FILE", env = "CUCKOOD_TO_CACERT")]
     pub to_cacert: Option<PathBuf>,
-    /// How often to start again after a connection broke.
+    /// Maximum number of restarts after lost connections.
     #[arg(long, value_name = "TIMES", default_value_t = 3)]
     pub retries: u32,
     /// Print the result as JSON.

@@ -25,7 +25,7 @@ pub struct Args {
     /// Plan a campaign that forgets each user after this time, such as 7d.
     #[arg(long, value_parser = parse_time)]
     pub forget_after: Option<u64>,
-    /// In how many steps it forgets.
+    /// Number of steps in which it forgets.
     #[arg(long, default_value_t = FORGET_STEPS_DEFAULT, requires = "forget_after")]
     pub forget_steps: u32,
     /// Print the plan as JSON, in the form of `GET /v1/plan`.

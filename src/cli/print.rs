@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-/// Print a script with which a shell completes commands and options.
+/// Print a completion script for a shell.
 ///
 /// For bash: cuckood completions bash > ~/.local/share/bash-completion/completions/cuckood
 #[derive(clap::Args, Debug)]

@@ -14,15 +14,15 @@ use std::path::{Path, PathBuf};
 /// Restore a backup into an empty or absent directory, or into an empty log of several nodes.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The archive that `cuckood backup` wrote, and the data directory to create: absent, or empty. With `--into-cluster`, the archive
-    /// alone, or the data directories of stopped nodes: the one that is furthest ahead is used.
+    /// The backup, and the data directory to create: absent or empty. With `--into-cluster`, the backup only, or the data directories of
+    /// stopped nodes, of which the one furthest ahead is used.
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// Begin the log that the configuration names (`journal.kind = "nats"`); its stream must be absent. The nodes are started
-    /// afterwards, each with an empty directory.
+    /// Create the log of the configuration (`journal.kind = "nats"`), whose stream must not exist. Then start the nodes, each with an empty
+    /// directory.
     #[arg(long)]
     pub into_cluster: bool,
-    /// Configuration file, for `--into-cluster`; without one the environment counts alone.
+    /// Configuration file, for `--into-cluster`; without one, only the environment applies.
     #[arg(long, value_name = "FILE", env = "CUCKOOD_CONFIG")]
     pub config: Option<PathBuf>,
     /// Directory for the unpacked backup with `--into-cluster`; defaults to the directory for temporary files. It takes as much space as a

@@ -22,7 +22,7 @@ use std::sync::mpsc;
 /// Mirror the changes of a key in Redis into a campaign or coupon, or compare the two.
 ///
 /// Reads the output of MONITOR, until Ctrl-C or SIGTERM, or a file of commands, and mirrors CF.ADD, CF.ADDNX, CF.INSERT, CF.INSERTNX,
-/// CF.DEL, SADD, SREM, DEL and UNLINK. A broken connection to Redis is made again, and the gap is reported. Ends with a summary as
+/// CF.DEL, SADD, SREM, DEL and UNLINK. After a lost connection, it reconnects to Redis and reports the gap. Ends with a summary as
 /// JSON; the exit status is 0 only if nothing is known to be missing.
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -45,7 +45,7 @@ pub struct Args {
     /// is standard input.
     #[arg(long, value_name = "FILE", conflicts_with = "compare")]
     pub commands: Option<PathBuf>,
-    /// Change nothing: ask both about every item of a file, one item per line, and count disagreements. `-` is standard input.
+    /// Change nothing: look up every item of a file in both, one item per line, and count disagreements. `-` is standard input.
     #[arg(long, value_name = "FILE", requires = "redis")]
     pub compare: Option<PathBuf>,
     /// With --compare: maximum number of disagreements for exit status 0.

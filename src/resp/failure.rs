@@ -24,7 +24,7 @@ impl Code {
     pub const NOPROTO: Self = Self("NOPROTO");
     /// A queued command was wrong, so none was executed.
     pub const EXECABORT: Self = Self("EXECABORT");
-    /// The service is starting.
+    /// The service is recovering.
     pub const LOADING: Self = Self("LOADING");
     /// The service has too much to do.
     pub const BUSY: Self = Self("BUSY");

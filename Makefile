@@ -1,4 +1,4 @@
-# What can be done with this repository. `make` lists it.
+# Tasks of this repository. `make` lists them.
 #
 # Targets with a family of tasks take WHAT=, a list of them: `make bench WHAT="http resp"`.
 
@@ -15,7 +15,7 @@ help: ## List the targets.
 run: ## Build a release and serve on http://127.0.0.1:8080, data in ./data.
 	$(CARGO) run --release --locked
 
-setup: ## Install what the tests need; `make test` does so, too.
+setup: ## Install the tests' tools; `make test` does so, too.
 	tools/setup.sh
 
 test: ## Run all tests, or WHAT of: lint unit filter it crash process cluster linearizable redis clients console docs.

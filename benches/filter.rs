@@ -1,6 +1,6 @@
-//! The filter compared with alternative crates and with bare memory reads: `cargo bench --bench filter [-- [alone] ITEMS...]`;
-//! `alone` leaves out the crates. One thread, 16-byte keys hashed inside the loop. The contestants take turns and each figure is
-//! the median round, since the machine is shared. Times are nanoseconds per item, ratios are relative to cuckood.
+//! The filter compared with alternative crates and with bare memory reads: `cargo bench --bench filter [-- [alone] ITEMS...]`; `alone`
+//! leaves out the crates. One thread, 16-byte keys hashed inside the loop. The crates take turns and each value is the median round, since
+//! the machine is shared. Times are nanoseconds per item, ratios are relative to cuckood.
 //!
 //! cuckood asks for huge pages. `make bench WHAT=filter` makes glibc ask for them too, for the other crates and for the bare reads.
 
@@ -19,7 +19,7 @@ const TWO_READERS_CHECKS: usize = 50_000_000;
 const ERROR_RATE: f64 = 1.16e-4;
 /// The error rate of a filter that was created without one.
 const ERROR_RATE_DEFAULT: f64 = 0.001;
-/// In so many steps the filter that forgets does so.
+/// Steps of the filter that forgets.
 const STEPS: u32 = 8;
 /// How many times its first capacity the grown filter holds.
 const GROWN: usize = 1_000;
@@ -31,7 +31,7 @@ const PAIRS: [(&str, &str); 4] = [
     ("sized for all: batched check, prehashed", "grown 1 000 times: batched check, prehashed"),
 ];
 
-/// What the name of a figure ends with that is no time.
+/// The suffix of a value's name if it isn't a time.
 const BITS: &str = ", bits";
 
 type Key = [u8; 16];
@@ -214,7 +214,7 @@ fn measure_own(keys: &[Key]) -> Figures {
     };
     let check_prehashed = ns(items, &mut prehashed);
     let single = ns(items, || _ = black_box(digests.iter().filter(|digest| view.contains(**digest)).count()));
-    // Long enough that it does not matter when the system gives the second thread a processor of its own.
+    // Long enough that the delay of the second thread's start doesn't matter.
     let passes = (TWO_READERS_CHECKS / items).max(1);
     let two_readers = |look: &(dyn Fn(&View<'_>) + Sync)| {
         ns(2 * passes * items, || {
@@ -254,7 +254,7 @@ fn measure_own(keys: &[Key]) -> Figures {
     ]
 }
 
-/// A filter that forgets, beside a plain one of the same error rate: both get the same items, spread over the steps.
+/// A filter that forgets, compared with a plain one of the same error rate: both get the same items, spread over the steps.
 fn measure_forgetting(keys: &[Key]) -> Figures {
     let items = keys.len();
     let secret = secret();
@@ -308,7 +308,7 @@ fn measure_strict(keys: &[Key]) -> Figures {
     ]
 }
 
-/// A filter that was created for a thousandth of its items, beside one that was created for all of them.
+/// A filter created for a thousandth of its items, compared with one created for all of them.
 fn measure_grown(keys: &[Key]) -> Figures {
     let items = keys.len();
     let secret = secret();

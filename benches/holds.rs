@@ -1,6 +1,6 @@
-//! How long the writer is held while a coupon with millions of redemptions is cleared, replaced and deleted:
-//! `cargo bench --bench holds [-- REDEMPTIONS [DIR]]`, five million unless said otherwise. After each of them come two phases: as long as
-//! another client writes without a pause, and with nobody else. What counts is the metric, which tells the longest hold to a power of two.
+//! How long the writer is held while a coupon with millions of redemptions is cleared, replaced and deleted: `cargo bench --bench holds [--
+//! REDEMPTIONS [DIR]]`, five million by default. Each operation is measured twice: while another client writes continuously, and without
+//! other clients. The result is the metric, which reports the longest hold to a power of two.
 
 // A benchmark prints its results and stops at the first error.
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
@@ -24,13 +24,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Items of a command, and commands under way at once.
+/// Items per command, and commands in flight.
 const BATCH: u64 = 10_000;
 
 /// Entries of a command that lets a replacement catch up, as uploads send them.
 const CATCH_UP_ENTRIES: u32 = 2_500;
 
-/// Each step of the writer that has a metric of its own: no commit comes while it lasts.
+/// Each step of the writer with a separate metric: no commit happens during one.
 const STEPS: [&str; 3] = ["apply_seconds", "free_step_seconds", "snapshot_step_seconds"];
 
 #[tokio::main]
@@ -51,11 +51,11 @@ async fn main() {
 struct Bench {
     engine: Engine,
     redemptions: u64,
-    /// Another coupon, which a client writes to meanwhile.
+    /// Another coupon, which a client writes to concurrently.
     other: Arc<FilterView>,
 }
 
-/// How often each step of the writer took no longer than so many seconds, by the bucket's label.
+/// For each step of the writer, the number of runs up to the duration of each bucket's label.
 type Steps = BTreeMap<&'static str, Vec<(String, u64)>>;
 
 impl Bench {
@@ -88,7 +88,7 @@ impl Bench {
         }
     }
 
-    /// Sends other codes to replace those that nobody has redeemed. Returns the command that ends the upload.
+    /// Sends other codes to replace those that are not redeemed. Returns the command that ends the upload.
     async fn upload(&self, large: &FilterView) -> Command {
         let (target, import) = (Target(large.id), ImportId::new("nightly").unwrap());
         let (mode, guards, owner) = (ImportMode::Replace, Guards::default(), KeyName::new(""));

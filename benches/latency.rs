@@ -1,9 +1,9 @@
-//! How long requests wait at a constant rate, and what the layers around a handler cost: `cargo bench --bench latency`. With `-- caps`, only
-//! what caps and exclusion lists add to eligibility, in alternating rounds. With `-- batches`, only how long single checks wait while
-//! batches of ten thousand are answered; `PROGRAM` names another build of the service for it.
+//! How long requests wait at a constant rate, and the cost of the layers around a handler: `cargo bench --bench latency`. With `-- caps`,
+//! only the cost of caps and exclusion lists for eligibility, in alternating rounds. With `-- batches`, only how long single checks wait
+//! while batches of ten thousand are answered; `PROGRAM` names another build of the service for it.
 //!
-//! Requests are due at fixed moments, whether or not earlier ones have been answered, and latency counts from the time a request
-//! was due. So a stall delays all requests that come meanwhile (no "coordinated omission"). Server and load share the machine.
+//! Requests are due at fixed moments, whether or not earlier ones have been answered, and latency counts from the time a request was due.
+//! So a stall delays all requests during it (no "coordinated omission"). Server and load share the machine.
 
 // A benchmark prints its results and stops at the first error.
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
@@ -32,13 +32,13 @@ const ROUNDS: usize = 5;
 /// Requests per second that every question is asked at.
 const RATE: f64 = 10_000.0;
 const CAMPAIGNS: usize = 20;
-/// Who is in the campaigns. `USER` is one of them.
+/// The users in the campaigns. `USER` is one of them.
 const USERS: Range<u32> = 0..100_000;
 const USER: &str = "u000000000000042";
 const ELIGIBILITY: &str = "/v1/eligibility";
 /// Items of a batch, of which one connection sends one after the other.
 const BATCH: u32 = 10_000;
-/// Single checks per second beside batches, which leave less of the processors.
+/// Single checks per second alongside batches, which take most of the processors.
 const RATE_BESIDE_BATCHES: f64 = 2_000.0;
 
 fn main() {
@@ -57,7 +57,7 @@ fn main() {
     layers(directory.path());
 }
 
-/// What is asked: a name, and where it is sent.
+/// A request: a name, and its path.
 struct Asked {
     what: &'static str,
     path: &'static str,
@@ -114,7 +114,7 @@ impl Requests {
     }
 }
 
-/// Waits at rates up to nearly what the service can do.
+/// Measures waits at rates up to nearly the maximum.
 fn waits(data: &Path) {
     let requests = Requests::new();
     let service = requests.serve(data);
@@ -129,7 +129,7 @@ fn waits(data: &Path) {
     }
 }
 
-/// Single checks alone, beside checks of batches, and beside durable adds of batches, in alternating rounds.
+/// Single checks alone, alongside batch checks, and alongside durable batch adds, in alternating rounds.
 fn beside_batches(data: &Path) {
     let program = std::env::var("PROGRAM").unwrap_or_else(|_| env!("CARGO_BIN_EXE_cuckood").to_owned());
     let service = Service::start(Command::new(program).env("CUCKOOD__STORAGE__PATH", data), "");
@@ -165,14 +165,14 @@ fn beside_batches(data: &Path) {
     }
 }
 
-/// The median, the smallest and the largest of one figure.
+/// The median, the minimum and the maximum of one value.
 fn median<const N: usize>(rounds: &[[f64; N]], of: usize) -> (f64, f64, f64) {
     let mut figures: Vec<f64> = rounds.iter().map(|round| round[of]).collect();
     figures.sort_by(f64::total_cmp);
     (figures[figures.len() / 2], figures[0], figures[figures.len() - 1])
 }
 
-/// Eligibility with caps and exclusion lists beside the same without, at one rate.
+/// Eligibility with and without caps and exclusion lists, at one rate.
 fn caps(service: &Service, requests: &Requests) {
     let contestants = [&requests.eligibility, &requests.limited, &requests.by_name];
     let mut rounds = vec![Vec::new(); contestants.len()];
@@ -192,7 +192,7 @@ fn caps(service: &Service, requests: &Requests) {
     }
 }
 
-/// Checks through all layers beside a bare handler.
+/// Checks through all layers compared with a bare handler.
 fn layers(directory: &Path) {
     let data = |name: &str| directory.join(name);
     let Requests { campaigns: names, check, .. } = Requests::new();
@@ -335,7 +335,7 @@ impl Service {
         }
     }
 
-    /// Creates what lies under a path.
+    /// Creates the resource at a path.
     fn store(&self, path: &str, body: &Value) {
         let put = self.send("PUT", path, "application/json", &body.to_string());
         let made = exchange(&mut self.connect(), put.as_bytes());
@@ -449,7 +449,7 @@ fn shape(mut waits: Vec<Duration>) -> String {
     format!("p50 {:.2}, p99 {:.2}, p99.9 {:.2} ms", at(0.5), at(0.99), at(0.999))
 }
 
-/// Below which a share of the waits, which are sorted, lies: in milliseconds.
+/// Returns the quantile of the sorted waits, in milliseconds.
 fn millisecond(waits: &[Duration], share: f64) -> f64 {
     waits[((waits.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e3
 }

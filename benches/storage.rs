@@ -1,5 +1,5 @@
-//! The cost of snapshots and restarts with a table of a gigabyte: `cargo bench --bench storage [-- DIR]`. Every phase is a
-//! process of its own with its own peak of memory. Each but the last dies without a clean end where that is stated.
+//! The cost of snapshots and restarts with a table of a gigabyte: `cargo bench --bench storage [-- DIR]`. Every phase is a separate process
+//! with its own peak of memory. All but the last are killed where that is stated.
 
 // A benchmark prints its results and stops at the first error.
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
@@ -81,7 +81,7 @@ async fn run(phase: &str, dir: &Path) {
     }
 }
 
-/// What a start reads without building anything from it: the storage engine's part of the memory.
+/// Reads the data of a startup without building anything: the storage engine's part of the memory.
 fn read_all(data: &Path) {
     let since = Instant::now();
     let store = Store::open(data, &StoreOptions::default()).unwrap();

@@ -27,13 +27,13 @@ pub struct Budget {
     refused: Counter,
 }
 
-/// The error where the budget has no room for a larger share.
+/// The error if the budget has too little space for a larger share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("the memory budget is used up")]
 pub struct UsedUp;
 
 impl Budget {
-    /// A budget of this size. Bytes in use and refusals are counted in these metrics.
+    /// A budget of this size. Bytes in use and rejections are counted in these metrics.
     pub fn new(limit_bytes: u64, taken_bytes: Gauge<u64, AtomicU64>, refused: Counter) -> Self {
         Self { limit_bytes, taken_bytes, refused }
     }
@@ -49,7 +49,7 @@ impl Budget {
         self.limit_bytes_of(u64::MAX)
     }
 
-    /// Number of shares refused so far.
+    /// Number of shares rejected so far.
     pub fn refused(&self) -> u64 {
         self.refused.get()
     }
@@ -62,7 +62,7 @@ impl Budget {
     }
 }
 
-/// What one of them takes of the budget; returned when it is dropped.
+/// A share of the budget; returned when it is dropped.
 #[derive(Debug)]
 pub struct Share<B: Deref<Target = Budget>> {
     budget: B,

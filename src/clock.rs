@@ -1,4 +1,4 @@
-//! The wall clock, checked against the monotonic one: time that the log may trust, or a refusal to write.
+//! The wall clock, checked against the monotonic one: a time for the log, or a reason to write nothing.
 //!
 //! Every entry carries the time at which it was written, and applying it first expires due holds. A wall clock set forward by a day would
 //! expire every hold irrevocably. So a writer that can't trust the clock writes nothing until the clock is right again or an operator has
@@ -70,7 +70,7 @@ pub enum Evidence {
     )]
     Log,
     /// The same, and it is not known well enough.
-    #[display("the log's servers have not responded fast enough to tell their time since startup")]
+    #[display("no response of the log's servers was fast enough to measure their time since startup")]
     UnknownLog,
 }
 
@@ -106,8 +106,8 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Trusts the wall clock as it is now; later readings are checked against it. `source` reads both clocks: that of the day, which may be
-    /// stepped, and the time since the machine's boot, which never is, and goes on while the machine sleeps.
+    /// Trusts the wall clock's current reading; later readings are checked against it. `source` reads both clocks: that of the day, which
+    /// may be stepped, and the time since the machine's boot, which never is, and goes on while the machine sleeps.
     pub fn new(source: impl Fn() -> ClockReading + Send + Sync + 'static, limits: ClockLimits) -> Clock {
         let anchor = Arc::new(Mutex::new(Anchor::around(source(), &limits)));
         Clock { source: Arc::new(source), limits, anchor }
@@ -123,8 +123,8 @@ impl Clock {
         (self.source)()
     }
 
-    /// Checks the clock against the last reading that an earlier process trusted, instead of trusting it as it was at startup.
-    /// Call it once; `same_boot` says that the machine was not booted since.
+    /// Checks the clock against the last reading that an earlier process trusted, instead of trusting its reading at startup. Call it once;
+    /// `same_boot` says that the machine was not booted since.
     pub fn resume(&self, last: ClockReading, same_boot: bool) {
         let ClockReading { uptime, .. } = self.reading();
         let anchor = Anchor { evidence: Evidence::LastRun, ..Anchor::around(last, &self.limits) };
@@ -136,8 +136,8 @@ impl Clock {
         };
     }
 
-    /// Compares the clock with that of a log that several machines share, which is better evidence than time that has passed here. It
-    /// said `log` at some moment that is at most `longest_ago` and at least `shortest_ago` past.
+    /// Compares the clock with that of a log that several machines share, which is better evidence than the time that has passed here. It
+    /// read `log` at most `longest_ago` and at least `shortest_ago` in the past.
     pub fn compare(&self, log: Timestamp, longest_ago: Duration, shortest_ago: Duration) {
         let round_trip = longest_ago.saturating_sub(shortest_ago);
         let evidence = if round_trip > ROUND_TRIP_MAX { Evidence::UnknownLog } else { Evidence::Log };
@@ -178,7 +178,7 @@ impl Clock {
             return Err(ClockUnsure { clock, expected: anchor.expected(reading.uptime), evidence });
         }
         if evidence == Evidence::LastRun && anchor.later > self.limits.jump_max {
-            // The machine was booted. From here on the monotonic clock shows how much time has passed.
+            // The machine was booted. From here on the monotonic clock measures the elapsed time.
             *anchor = Anchor::around(reading, &self.limits);
         }
         Ok(clock.max(last_logged))

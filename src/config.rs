@@ -70,7 +70,7 @@ pub struct Config {
     pub guessing: GuessingOptions,
     /// The limit on requests per key.
     pub rate_limit: RateLimitOptions,
-    /// Stored answers for repeated requests.
+    /// Stored outcomes of repeated requests.
     pub idempotency: Idempotency,
     /// Interrupted imports.
     pub imports: Retention,

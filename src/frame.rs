@@ -1,4 +1,4 @@
-//! The frame around bytes that are stored or sent. It shows damage, a newer version, and whether a frame follows the one before.
+//! The frame around stored or sent bytes. It reveals damage, a newer version, and whether a frame follows the previous one.
 //!
 //! ```text
 //! frame: magic [4]  version u16  kind u8  0 u8  length u32  checksum of the frame before u128  payload  checksum u128  (little-endian)

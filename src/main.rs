@@ -66,7 +66,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             use std::io::Write;
-            // Standard error is gone, so there is nowhere left to report that.
+            // Standard error is closed, so this can't be reported.
             let _ = writeln!(std::io::stderr(), "cuckood: {error:#}");
             ExitCode::FAILURE
         }

@@ -54,7 +54,7 @@ pub struct Vitals {
     pub holds_head: AtomicBool,
 }
 
-/// A connection's record at one moment.
+/// A snapshot of a connection's record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Moment {
     /// The phase.

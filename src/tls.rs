@@ -17,7 +17,7 @@ use tokio_rustls::server::TlsStream;
 /// Accepts TLS connections with the newest certificate that could be read.
 pub struct Tls(ArcSwap<Presented>);
 
-/// What new connections get, and when the first certificate of its chain expires.
+/// The configuration of new connections, and when the first certificate of its chain expires.
 type Presented = (Arc<ServerConfig>, Option<Timestamp>);
 
 impl Tls {
@@ -32,7 +32,7 @@ impl Tls {
     /// Reads certificate and key again, for new connections.
     ///
     /// # Errors
-    /// As for [`Self::new`]; nothing has changed then.
+    /// Those of [`Self::new`]; nothing has changed then.
     pub fn read(&self, cert: &Path, key: &Path) -> anyhow::Result<()> {
         self.0.store(Arc::new(read(cert, key)?));
         Ok(())

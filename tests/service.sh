@@ -1,5 +1,5 @@
-# How shell scripts start a service: on a free port, over a directory of its own. Sourced; sets $url and $log.
-# Whoever sources it sets $program, and $data to a folder that it removes.
+# Starts a service for shell scripts: on a free port, over a separate directory. Sourced; sets $url and $log.
+# The sourcing script sets $program, and $data to a folder that it removes.
 
 service=
 
@@ -16,7 +16,7 @@ serve() {
     done
 }
 
-# As `serve`, for whoever brings the key $key, which may do all.
+# As `serve`, with the key $key, which has all permissions.
 serve_with_key() {
     local sha256
     sha256=$(printf %s "$key" | sha256sum | cut -d' ' -f1)

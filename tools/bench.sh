@@ -9,7 +9,7 @@
 #   caps         what 20 caps and 2 exclusion lists add to eligibility at 10,000/s
 #   batches      single checks next to batches of 10,000 (PROGRAM= names another build)
 #   http resp flash-sale   next to RedisBloom or a Lua script in Redis, with one load generator for both
-#   attack       honest clients beside strangers who attack
+#   attack       honest clients during an attack
 #   cluster      three nodes over three NATS servers (wrk)
 #   peers        filter http resp flash-sale
 set -euo pipefail

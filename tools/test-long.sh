@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the tests that take minutes to hours; each argument is one of them:
-#   cluster        faults of servers, disks and networks (CLUSTER_ROUNDS=3), also behind haproxy; linearizability over dying leaders
+#   cluster        faults of servers, disks and networks (CLUSTER_ROUNDS=3), also behind haproxy; linearizability with killed leaders
 #                  (LINEARIZABLE_ROUNDS)
 #   crash          kill -9 under load (CRASH_KILLS=2000)
 #   linearizable   64 clients at 100 codes for a minute, with kills
@@ -20,7 +20,7 @@ export PATH=$PWD/target/tools/bin:$PATH
 host=$(rustc -vV | sed -n 's/^host: //p')
 filter=(--package cuckood-filter --locked)
 
-# sanitize NAME FILTERS: the pinned toolchain can, once told; the standard library is built as well, so that its locks are seen.
+# sanitize NAME FILTERS: the pinned toolchain can, with a flag; the standard library is built as well, to check its locks.
 sanitize() {
     RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=$1 cargo test "${filter[@]}" --target-dir "target/$1" -Zbuild-std --target "$host" "${@:3}"
 }
@@ -37,7 +37,7 @@ for what in "$@"; do
     soak)
         export SOAK_SECONDS=$((${SOAK_MINUTES:-60} * 60))
         cargo test --locked --no-run --test it --test crash
-        cargo test --locked --test it -- --nocapture restores::what_a_restore_gives_equals_the_live_state &
+        cargo test --locked --test it -- --nocapture restores::restored_state_equals_live_state &
         logs=$!
         cargo test --locked --test crash -- --ignored --nocapture
         wait $logs

@@ -2,7 +2,7 @@
 # Runs all tests, or the named parts: lint unit filter it crash process cluster linearizable redis clients console docs.
 #
 # After one build, the parts run in three lanes concurrently. Each part writes a log to target/test. A part that lacks a tool is not run; the
-# summary names it. Tests print `NOT RUN: what: why` for what they skip themselves. With CI=true, anything that was not run is a failure.
+# summary names it. Tests print `NOT RUN: what: why` for skipped ones. With CI=true, anything skipped is a failure.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 tools=$PWD/target/tools logs=$PWD/target/test
@@ -19,7 +19,7 @@ lanes=("cluster linearizable redis" "unit filter it crash" "process clients cons
 parts=${*:-lint ${lanes[*]}}
 rm -rf "$logs" && mkdir -p "$logs"
 
-# Prints what a part lacks.
+# Prints the tools that a part lacks.
 lacks() {
     case $1 in
     cluster | clients | redis | console | docs)
@@ -30,7 +30,7 @@ lacks() {
     esac
 }
 
-# The command of a part. The tests of Rust print what they skip.
+# The command of a part. The Rust tests print skipped ones.
 command_of() {
     local cargo=(cargo test --quiet --locked)
     case $1 in

@@ -131,7 +131,7 @@ class Clients:
                 answers[at].append(time.monotonic())
             elif not number:
                 self.refused += 1
-            # They leave the processors to what is measured.
+            # They leave the processors to the measured processes.
             time.sleep(0.01)
 
     def __enter__(self):
@@ -166,7 +166,7 @@ def outages(cluster):
             time.sleep(2)
             leader, killed = wait("a leader", cluster.leader), time.monotonic()
             cluster.kill(leader)
-            # What was under way is answered yet, and a node may be the last to go on.
+            # Requests in flight are still answered, and one node may recover last.
             enough = lambda times: sum(at > killed for at in times[-100:]) >= 50
             wait("the new leader", lambda: all(map(enough, clients.written)))
             anywhere.append(longest_pause(itertools.chain(*clients.written), killed - 1))

@@ -150,7 +150,7 @@ fn ask_eligibility(client: &Client) -> Result<(), Box<dyn Error>> {
             0..500_000 => "summer",
             _ => "spring",
         };
-        // A compact filter may say yes to a user who was never added, but never no to a member.
+        // A compact filter may accept a user who was never added, but always accepts a member.
         ensure(answer["eligible"].as_array().is_some_and(|found| found.len() == 1), &answer.to_string())?;
         surprises += u32::from(answer["eligible"][0] != wanted);
     }

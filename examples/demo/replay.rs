@@ -1,6 +1,7 @@
-//! An hour of an ad server against an exact program: two million users, forty campaigns on two pages, at most three impressions of each in
-//! seven days, and one user in a hundred has opted out. A compact filter may take a stranger for a member, as rarely as its error rate says, so an
-//! advertisement may be shown or left out too soon; but no cap is ever exceeded, and nobody who has opted out sees anything.
+//! An hour of an ad server compared with an exact program: two million users, forty campaigns on two pages, at most three impressions of
+//! each in seven days; one user in a hundred has opted out. A compact filter may take a stranger for a member, with a probability of its
+//! error rate, so an advertisement may be shown or left out too early; but no cap is ever exceeded, and users who have opted out see
+//! nothing.
 //!
 //! `REPLAY_SEED` repeats an hour, `REPLAY_USERS` makes it another size.
 
@@ -19,13 +20,13 @@ const PAGES: [(&str, std::ops::Range<usize>); 2] =
 /// Impressions of one campaign for each user.
 const CAP: u8 = 3;
 
-/// What the filters promise.
+/// The filters' error rate.
 const ERROR_RATE: f64 = 0.001;
 
-/// Visits are asked about so many at a time.
+/// Visits per request.
 const BATCH: usize = 1_000;
 
-/// Half of all visits are of one user in so many.
+/// One in `BUSY` users makes half of all visits.
 const BUSY: u64 = 20;
 
 /// Counts that are compared for each campaign.
@@ -52,7 +53,7 @@ impl User {
     }
 }
 
-/// What an hour has come to.
+/// The totals of an hour.
 #[derive(Default)]
 struct Hour {
     /// Impressions of each campaign: how many there should have been, and how many there were.
@@ -127,7 +128,7 @@ fn load(client: &Client, users: &[User]) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Makes a campaign with so many copies of each user.
+/// Creates a campaign with `copies` copies of each user.
 fn fill(
     client: &Client,
     name: &str,
@@ -194,7 +195,7 @@ fn draw(users: u64, random: &mut Random) -> Vec<(usize, usize)> {
 }
 
 impl Hour {
-    /// Compares what a user is shown with what it should be.
+    /// Compares the advertisement shown to a user with the correct one.
     fn judge(&mut self, user: &User, page: usize, shown: Option<usize>) -> Result<(), Box<dyn Error>> {
         let wanted = user.decide(page);
         match shown {
@@ -217,7 +218,7 @@ impl Hour {
         Ok(())
     }
 
-    /// What is promised holds, and how near it was.
+    /// Checks the guarantees, and reports the margins.
     fn compare(&self) -> Result<(), Box<dyn Error>> {
         let [wanted, shown] = [&self.wanted, &self.shown].map(|of| of.iter().sum::<u64>());
         println!(
@@ -238,7 +239,7 @@ impl Hour {
     }
 }
 
-/// Among so many, no more may be wrong than the error rate says, and a little that is chance.
+/// Checks that the wrong ones are within the error rate, plus a tolerance for chance.
 fn within_the_error_rate(what: &str, wrong: u64, of: u64) -> Result<(), Box<dyn Error>> {
     let promised = of as f64 * ERROR_RATE;
     println!("   {what}: {wrong} of {of}, at most about {promised:.0} promised");

@@ -35,7 +35,7 @@ static SNAPSHOTS: LazyLock<Vec<Snapshot>> = LazyLock::new(|| {
     compact.into_iter().chain([compact_grown()]).chain(strict).collect()
 });
 
-// The first byte chooses the snapshot, the second what happens to it; then comes what it happens with.
+// The first byte chooses the snapshot, the second the change; the rest is its input.
 fuzz_target!(|bytes: &[u8]| {
     let [choice, damage, bytes @ ..] = bytes else { return };
     let snapshot = &SNAPSHOTS[usize::from(*choice) % SNAPSHOTS.len()];
@@ -58,7 +58,7 @@ fn one_chunk_is(snapshot: &Snapshot, bytes: &[u8]) {
     assert_eq!(restored.is_ok(), bytes == chunk, "chunk {place:?}");
 }
 
-/// Bytes of chunks change: three bytes tell where, one how; chunks are cut or go on.
+/// Changes the bytes of chunks: three bytes select the position, one the bit; chunks are truncated or extended.
 fn bits_flip(snapshot: &Snapshot, bytes: &[u8]) {
     let mut chunks: Vec<Vec<u8>> = snapshot.chunks.values().cloned().collect();
     for change in bytes.chunks_exact(4) {
@@ -78,7 +78,7 @@ fn bits_flip(snapshot: &Snapshot, bytes: &[u8]) {
     assert_eq!(restored.is_ok(), is_whole);
 }
 
-/// Words change, and the checksum is made anew: such a chunk is taken, and reading from it must go well.
+/// Changes words and renews the checksum: such a chunk is accepted, and reading it must not fail.
 fn words_are(snapshot: &Snapshot, bytes: &[u8]) {
     let restored = restore(snapshot, &snapshot.image, |at, out| {
         out.extend_from_slice(&snapshot.chunks[&at]);
@@ -89,7 +89,7 @@ fn words_are(snapshot: &Snapshot, bytes: &[u8]) {
         let checksum = xxh3_64(&out[..words.end]);
         out[words.end..].copy_from_slice(&checksum.to_le_bytes());
     });
-    // Strict: a filter that is being copied or freed states how far that has come, and its slots may contradict that.
+    // Strict: a filter that is being copied or freed records its progress, and its slots may contradict that.
     let Ok(filter) = restored else { return };
     let (mut found, reader) = (Vec::new(), filter.reader());
     let view = reader.view(0);
@@ -122,7 +122,7 @@ fn the_image_is(snapshot: &Snapshot, bytes: &[u8]) {
     }
 }
 
-/// Whether the tables of an image, as it tells of them, are no larger than is worth an input.
+/// Whether the tables of an image are small enough for fuzzing.
 fn is_small(image: &Value) -> bool {
     match image {
         Value::Object(fields) => fields.iter().all(|(name, value)| match name.as_str() {

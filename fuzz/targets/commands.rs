@@ -21,7 +21,7 @@ use images::{Forgery, boundaries, send_forged};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 
-// What is forged, which sample, which field, and the value: a boundary, a number or a text.
+// The forged part, the sample, the field, and the value: a boundary, a number or a string.
 fuzz_target!(|input: (u8, u16, u8, u8, u64)| {
     let (forged, sample, field, sort, number) = input;
     let value = match sort % 3 {

@@ -17,7 +17,7 @@ const FORMATS: [(&str, Option<&str>); 4] =
 
 type Seen = Result<Option<String>, LineFault>;
 
-// The first byte chooses the format, the next two how the upload is cut; then comes the upload.
+// The first byte chooses the format, the next two how the upload is split; the rest is the upload.
 fuzz_target!(|bytes: &[u8]| {
     let [format, low, high, upload @ ..] = bytes else { return };
     let (media_type, column) = FORMATS[usize::from(*format) % FORMATS.len()];
@@ -86,7 +86,7 @@ fn read_to_end<'a>(
     Ok(())
 }
 
-/// A few bytes stand for many, so that the limits are within reach of short inputs.
+/// Expands a few bytes to many, so that short inputs reach the limits.
 fn stretched(upload: &[u8]) -> Vec<u8> {
     let mut long = Vec::new();
     for byte in upload {
@@ -121,7 +121,7 @@ fn lines(upload: &[u8]) -> impl Iterator<Item = &[u8]> {
     ended.split(|byte| *byte == b'\n').filter(move |_| !is_empty)
 }
 
-/// What a line of text or NDJSON comes to, said once more in other words.
+/// The expected result for a line of text or NDJSON, from an independent implementation.
 fn judge(media_type: &str, line: &[u8]) -> Seen {
     if line.len() > LINE_BYTES_MAX {
         return Err(LineFault::ItemTooLong);
@@ -182,8 +182,8 @@ fn is_given_twice(object: &str) -> bool {
     serde_json::from_str::<Count>(object).is_ok_and(|Count(count)| count > 1)
 }
 
-/// The items of a CSV upload as the `csv` crate reads it, unless the two may differ: it ends records at a lone `\r`
-/// too, takes a quote that nobody closes, and knows no limits.
+/// The items of a CSV upload as the `csv` crate reads it, unless the two may differ: it also ends records at a lone `\r`, accepts an
+/// unclosed quote, and knows no limits.
 fn csv_items(upload: &[u8], column: Option<&str>) -> Option<Vec<String>> {
     let has_lone_return =
         upload.iter().enumerate().any(|(at, byte)| *byte == b'\r' && upload.get(at + 1) != Some(&b'\n'));
@@ -198,7 +198,7 @@ fn csv_items(upload: &[u8], column: Option<&str>) -> Option<Vec<String>> {
             csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(upload.as_slice());
         reader.byte_records().map(|record| record.expect("bytes in memory can be read")).collect::<Vec<_>>()
     });
-    // What follows an open quote belongs to the last record.
+    // The rest after an open quote belongs to the last record.
     if followed.len() == records.len() {
         return None;
     }

@@ -1,5 +1,4 @@
-//! Bodies of any bytes that should be lists of items: what is accepted, and which digests come of it, is what
-//! serde_json and a loop come to.
+//! Arbitrary bytes as lists of items: acceptance and digests agree with serde_json and a loop.
 
 #![no_main]
 
@@ -20,7 +19,7 @@ const ITEMS_MAX: usize = 5;
 
 static VIEWS: LazyLock<[Arc<FilterView>; 2]> = LazyLock::new(|| [view(false), view(true)]);
 
-// The first byte chooses the body and the filter; then comes the body.
+// The first byte chooses the body and the filter; the rest is the body.
 fuzz_target!(|bytes: &[u8]| {
     let [choice, body @ ..] = bytes else { return };
     let view = &VIEWS[usize::from(choice >> 1 & 1)];

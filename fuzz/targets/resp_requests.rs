@@ -1,12 +1,11 @@
-//! Bytes of any kind that should be requests of Redis clients, in any pieces: they are what a parser comes to that sees all of them
-//! at once and is as simple as can be.
+//! Arbitrary bytes as requests of Redis clients, in any pieces: the result agrees with a simple parser of the complete input.
 
 #![no_main]
 
 use cuckood::resp::fuzzing;
 use libfuzzer_sys::fuzz_target;
 
-// The first byte says how long the pieces are; then come the requests.
+// The first byte sets the length of the pieces; the rest are the requests.
 fuzz_target!(|bytes: &[u8]| {
     let [length, bytes @ ..] = bytes else { return };
     let (mut found, length) = (Vec::new(), usize::from(*length) + 1);
@@ -34,7 +33,7 @@ fn simple(mut bytes: &[u8]) -> (Vec<Request>, bool) {
     }
 }
 
-/// A request and what follows it; nothing if it has not ended.
+/// Returns a request and the remaining bytes; nothing if it is incomplete.
 #[allow(clippy::type_complexity)]
 fn request(bytes: &[u8]) -> Result<Option<(Request, &[u8])>, ()> {
     let limits = fuzzing::LIMITS;

@@ -20,24 +20,24 @@ pub enum Denied {
     /// The key lacks the scope.
     #[error("this requires a key with the scope {}", .0.as_str())]
     MissingScope(Scope),
-    /// The key has a prefix, and the name does not begin with it.
+    /// The key has a prefix, and the name does not start with it.
     #[error("the key is limited to names with another prefix")]
     OtherPrefix,
     /// The key makes too many requests.
-    #[error("the key makes more requests per second than it may")]
+    #[error("rate limit exceeded for this key")]
     TooManyRequests {
         /// Time until the next request is admitted.
         wait: Duration,
     },
     /// The end user has fewer guesses left than the request has codes.
-    #[error("this end user has tried too many codes that are not valid")]
+    #[error("this end user has tried too many invalid codes")]
     TooManyInvalidCodes {
         /// Time until enough guesses are left.
         wait: Duration,
     },
     /// The request has more codes than an end user may guess in a minute, so it can never be admitted.
     #[error(
-        "the request has {codes} codes, and an end user may try {most} that are not valid in a minute: send fewer"
+        "the request has {codes} codes, but an end user may try {most} invalid ones per minute: send fewer"
     )]
     TooManyCodes {
         /// Codes in the request.

@@ -182,7 +182,7 @@ fn parse_sha256(text: &str) -> Option<[u8; 32]> {
 
 /// Admission of callers.
 impl Access {
-    /// Replaces the keys. The use of a rate is kept by the key's name.
+    /// Replaces the keys. A key with the same name keeps its use of the rate.
     ///
     /// # Errors
     /// [`InvalidKey`]; nothing has changed then.
@@ -220,7 +220,7 @@ impl Access {
     /// the key can expire.
     ///
     /// # Errors
-    /// [`Denied::NoKey`] if keys are required by now, [`Denied::UnknownKey`] if its key is gone, [`Denied::KeyExpired`].
+    /// [`Denied::NoKey`] if keys are now required, [`Denied::UnknownKey`] if its key was removed, [`Denied::KeyExpired`].
     pub fn renew(&self, caller: &mut Caller, now: impl FnOnce() -> Timestamp) -> Result<(), Denied> {
         let keys = self.keys.load();
         if caller.generation != keys.generation {
@@ -235,7 +235,7 @@ impl Access {
     /// [`Self::renew`], and admits one more request.
     ///
     /// # Errors
-    /// As for [`Self::renew`], and [`Denied::TooManyRequests`].
+    /// Those of [`Self::renew`], and [`Denied::TooManyRequests`].
     pub fn admit(&self, caller: &mut Caller, now: impl FnOnce() -> Timestamp) -> Result<(), Denied> {
         self.renew(caller, now)?;
         self.count(caller)

@@ -71,7 +71,7 @@ pub struct LogLimiter {
 
 impl Default for LogLimiter {
     fn default() -> Self {
-        // Half of the lines at once, and the other half spread over the minute.
+        // Half of the lines immediately, and the other half spread over the minute.
         let lines = Limiter::new(LINES_PER_MINUTE / 2, Duration::from_secs(60));
         Self { lines, suppressed: AtomicU64::new(0) }
     }

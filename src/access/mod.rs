@@ -17,7 +17,7 @@ pub use options::{AuthOptions, GuessingOptions, KeyOptions, RateLimitOptions, Sc
 
 use arc_swap::ArcSwap;
 
-/// What all protocols share.
+/// The state that all protocols share.
 pub struct Access {
     keys: ArcSwap<Keys>,
     rate_limit: RateLimitOptions,
@@ -41,8 +41,8 @@ impl Access {
         Ok(Self { keys, rate_limit, guessing, log: LogLimiter::default() })
     }
 
-    /// Whether a refused key is logged; if so, how many were not since the last one. A key that calls too often is valid, so that
-    /// is never logged.
+    /// Returns how many rejections were suppressed since the last one logged, or `None` to suppress this one. A key over its rate is valid,
+    /// so that is never logged.
     pub fn tells(&self, denied: &Denied) -> Option<u64> {
         let is_valid = matches!(denied, Denied::TooManyRequests { .. });
         if is_valid { None } else { self.log.ask() }

@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn connection_errors_name_the_url_and_ask_for_the_service() {
         let client = Client::over("http://127.0.0.1:1/", TlsConfig::default());
-        // As the program prints it, with the chain of causes.
+        // As printed, with the chain of causes.
         let error = format!("{:#}", anyhow::Error::from(client.get("/readyz", None).unwrap_err()));
         assert!(error.starts_with("http://127.0.0.1:1/readyz: "), "{error}");
         assert!(error.ends_with("; is the service running?"), "{error}");

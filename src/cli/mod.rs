@@ -24,7 +24,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Prints a remark on standard error.
 fn note(what: &str) {
-    // Standard error is gone, so there is nowhere left to report that.
+    // Standard error is closed, so this can't be reported.
     let _ = writeln!(io::stderr(), "cuckood: {what}");
 }
 

@@ -43,9 +43,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         tell(&format!("{name}: a snapshot covers it, up to position {last}; the service can be started"));
         return Ok(());
     }
-    tell(&format!("the clock says {}, which is taken as right", clock.wall));
+    tell(&format!("accepting the clock's time {} as right", clock.wall));
     tell(&told(&repair_clock(dir, clock)?));
-    let unreadable = || format!("{name} was repaired, but can't be read now");
+    let unreadable = || format!("{name} was repaired, but can't be read");
     let again = repair_clock(dir, clock).with_context(unreadable)?;
     if again.turned_back.is_some() {
         bail!("{}: its log ends at {:?}", unreadable(), again.logged);
@@ -58,11 +58,11 @@ fn told(repair: &ClockRepair) -> String {
     let Some(logged) = repair.logged else { return "the log is empty: nothing to repair".to_owned() };
     let last = format!("the last entry of the log was written at {logged}");
     let Some(Seq(entry)) = repair.turned_back else {
-        return format!("{last}\nthat is not in the future: nothing to repair");
+        return format!("{last}\nit is not in the future: nothing to repair");
     };
     let ClockRepair { redemptions, holds, .. } = repair;
     format!(
         "{last}\nentry {entry} turns the time back; nothing was removed from the log\n\
-         {redemptions} redemptions from the future were moved back to now\n{holds} holds that had expired too soon are active again"
+         {redemptions} redemptions from the future were moved back to now\n{holds} holds that had expired too early are active again"
     )
 }

@@ -1,5 +1,5 @@
-//! `cuckood restore FILE DIR`: creates a data directory from a backup. `cuckood restore SOURCE… --into-cluster`: begins a log that nodes
-//! share with a backup, or with the data directory that is furthest ahead.
+//! `cuckood restore FILE DIR`: creates a data directory from a backup. `cuckood restore SOURCE… --into-cluster`: starts a shared log from a
+//! backup, or from the data directory that is furthest ahead.
 
 use super::serve::configuration;
 use super::{progress, tell};
@@ -33,10 +33,10 @@ pub struct Args {
 
 const TEMPORARY: &str = "can't make a folder for temporary files";
 
-/// Verifies the whole archive, then restores it, then reports it.
+/// Verifies the complete archive, then restores it, then reports it.
 ///
 /// # Errors
-/// Whatever [`restore`] or [`restore_into_cluster`] refuses.
+/// The errors of [`restore`] and [`restore_into_cluster`].
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let clock = Clock::system(ClockLimits::default()).reading();
     let told = match args.paths.as_slice() {
@@ -76,8 +76,7 @@ fn into_cluster(args: &Args, clock: ClockReading) -> anyhow::Result<String> {
         told.push_str(&format!("{source} is furthest ahead\n"));
     }
     Ok(format!(
-        "{told}the log begins with {source}, behind position {}; anything written later than its state is missing: start the nodes \
-         with empty directories",
+        "{told}the log starts from {source}, after position {}; later writes are missing: start the nodes with empty directories",
         last.0
     ))
 }

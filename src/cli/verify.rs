@@ -1,4 +1,4 @@
-//! `cuckood verify`: checks that a data directory or a backup is complete, and as it was written.
+//! `cuckood verify`: checks that a data directory or a backup is complete and unchanged.
 
 use super::{progress, report};
 use crate::clock::{Clock, ClockLimits};
@@ -54,7 +54,7 @@ fn of_directory(args: &Args) -> anyhow::Result<Findings> {
     findings(copy.open(&options()), |text| copy.of_original(text))
 }
 
-/// Reads the whole archive, restores it into a temporary directory, and verifies the result.
+/// Reads the complete archive, restores it into a temporary directory, and verifies the result.
 fn of_backup(args: &Args) -> anyhow::Result<Findings> {
     let file = &args.path;
     // Once to check it, and twice to restore it.
@@ -74,7 +74,7 @@ fn of_backup(args: &Args) -> anyhow::Result<Findings> {
     Ok(findings)
 }
 
-/// Verifies a copy. `told` names the original in a message about it.
+/// Verifies a copy. `rename` names the original in a message about it.
 fn findings(copy: Result<Store, StoreError>, told: impl Fn(&str) -> String) -> anyhow::Result<Findings> {
     let store = copy.map_err(|error| anyhow!(told(&error.to_string())))?;
     let mut findings = verify(&Arc::new(store)).map_err(|error| anyhow!(told(&error.to_string())))?;

@@ -23,7 +23,7 @@ pub struct Server {
     pub tls_key: PathBuf,
     /// Host names of the service, besides loopback names.
     pub hosts: Vec<HostName>,
-    /// The most connections served at once.
+    /// Maximum number of open connections.
     pub connections_max: usize,
     /// The most bytes in a request's line and headers.
     pub header_bytes_max: Bytes,
@@ -54,9 +54,9 @@ pub struct Resp {
     pub default_capacity: u64,
     /// Rules that map other keys to filters.
     pub keys: Vec<KeyRule>,
-    /// The most connections served at once.
+    /// Maximum number of open connections.
     pub connections_max: usize,
-    /// The most bytes of requests being received and answers being sent.
+    /// Maximum bytes of incomplete requests and unsent responses.
     pub buffers: Share,
     /// How long a connection may wait for its next command; 0 for any time.
     pub idle_timeout: Period,
@@ -140,11 +140,11 @@ pub struct Limits {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Idempotency {
-    /// How long an answer is kept while there is room.
+    /// How long an outcome is stored if there is space.
     pub retention: Period,
-    /// How long an answer is kept even if room runs out.
+    /// How long an outcome is stored even if space runs out.
     pub retention_min: Period,
-    /// The most bytes that answers may take.
+    /// Maximum bytes of stored outcomes.
     pub room: Room,
 }
 
@@ -160,7 +160,7 @@ pub struct Retention {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Events {
-    /// How long an event is kept; 0 for no events.
+    /// How long an event is stored; 0 for no events.
     pub retention: Period,
     /// The most bytes that stored events may take.
     pub room: Bytes,

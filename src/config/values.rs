@@ -53,7 +53,7 @@ enum OrText<T> {
 pub(super) fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(deserializer)?;
     let mut resolved: Vec<SocketAddr> = text.to_socket_addrs().map(Iterator::collect).unwrap_or_default();
-    // Of several, clients try the address that is written with dots first.
+    // If there are several, clients try the address in dotted form first.
     resolved.sort_by_key(SocketAddr::is_ipv6);
     let wrong = || de::Error::custom(format!("'{text}' is not an address such as \"127.0.0.1:8080\""));
     resolved.first().copied().ok_or_else(wrong)

@@ -13,12 +13,12 @@ use utoipa::ToSchema;
 #[serde(transparent)]
 pub struct Target(pub FilterId);
 
-/// A capacity to which a filter is to be raised.
+/// The capacity and layout of a larger filter.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Raise {
     /// The new capacity.
     pub capacity: u64,
-    /// The layout that a filter of this capacity, and else of the same spec, begins with.
+    /// The initial layout of a filter of this capacity and otherwise the same spec.
     pub layout: Layout,
 }
 
@@ -38,7 +38,7 @@ pub enum Command {
         id: FilterId,
         /// Its hash key, drawn at random.
         secret: Secret,
-        /// What the client asked for.
+        /// The requested spec.
         spec: Spec,
         /// The layout that the sizing formula chose.
         layout: Layout,
@@ -58,8 +58,8 @@ pub enum Command {
         /// The new stock of an open pool; `None` keeps it.
         stock: Option<u64>,
     },
-    /// Delete a campaign or coupon and everything that belongs to it. It goes by name, because a repeated request must find its
-    /// answer when the filter is gone.
+    /// Delete a campaign or coupon and everything that belongs to it. It is addressed by name, because a repeated request must find its
+    /// outcome after the filter is deleted.
     Delete {
         /// Campaign or coupon.
         kind: Kind,
@@ -92,7 +92,7 @@ pub enum Command {
         target: Target,
         /// The items to remove.
         from: Digests,
-        /// The items to insert, as many as `from` has.
+        /// The items to insert, one for each of `from`.
         to: Digests,
     },
     /// Remove everything except held and redeemed codes.
@@ -110,7 +110,7 @@ pub enum Command {
         redemption: RedemptionId,
         /// The caller's id of the redemption.
         reference: Reference,
-        /// 0 to redeem at once, otherwise how long to hold the code.
+        /// 0 to redeem immediately, otherwise how long to hold the code.
         hold_seconds: u64,
     },
     /// Redeem a held code.
@@ -129,7 +129,7 @@ pub enum Command {
     },
     /// Begin or continue an import.
     ImportBegin {
-        /// The filter that it goes into.
+        /// The import's filter.
         target: Target,
         /// The import's id.
         import: ImportId,
@@ -139,14 +139,14 @@ pub enum Command {
         if_absent: bool,
         /// The conditions that it must satisfy.
         guards: Guards,
-        /// The API key that began it.
+        /// The API key that started it.
         owner: KeyName,
         /// Whether the client chose the id; otherwise it was generated.
         is_named: bool,
     },
     /// The next piece of an import.
     ImportLines {
-        /// The filter that it goes into.
+        /// The import's filter.
         target: Target,
         /// The import's id.
         import: ImportId,
@@ -164,7 +164,7 @@ pub enum Command {
     /// The end of an upload. If a replacement is complete, the command is repeated until its outcome is that the import is done;
     /// each one does a part of the work that is left.
     ImportEnd {
-        /// The filter that it goes into.
+        /// The import's filter.
         target: Target,
         /// The import's id.
         import: ImportId,
@@ -173,9 +173,8 @@ pub enum Command {
         /// The most codes to copy, and queued changes to repeat, in this command.
         entries_max: u32,
     },
-    /// Go on with what commands have begun and every entry does a little of: items that move to another table, slots of forgotten users
-    /// that are freed. The service itself logs it while no other command comes, also because of what is due by itself: every entry sees to
-    /// that first.
+    /// Continues work that commands have started and every entry does a little of: items move to another table, slots of forgotten users
+    /// are freed. The service logs it while no other command arrives, also for due work: every entry does that first.
     Advance {
         /// The most buckets to empty.
         buckets_max: u32,
@@ -187,7 +186,7 @@ pub enum Command {
     PutLineUp {
         /// Its name.
         name: Name,
-        /// What it is from now on.
+        /// The new line-up.
         line_up: LineUp,
     },
     /// Delete a line-up.
@@ -195,15 +194,14 @@ pub enum Command {
         /// Its name.
         name: Name,
     },
-    /// The log goes on from a backup. Only `cuckood restore` writes it.
+    /// The log continues from a backup. Only `cuckood restore` writes it.
     Restored {
-        /// What this machine's clock said. The log's time does not follow it.
+        /// The reading of this machine's clock. The log's time does not follow it.
         clock: Timestamp,
     },
-    /// Begin to make a campaign or coupon from an image. Nobody sees it before it is whole. If an image is coming in under the same id, it is
-    /// given up.
+    /// Starts a campaign or coupon from an image, hidden until the image is complete. Aborts an upload of the same ID.
     ImageBegin {
-        /// What the image is known by from here on.
+        /// The upload's ID.
         upload: UploadId,
         /// The identity of the filter, drawn at random.
         id: FilterId,
@@ -211,7 +209,7 @@ pub enum Command {
         kind: Kind,
         /// Its name.
         name: Name,
-        /// What the image says of it.
+        /// The image's head.
         head: Box<FilterHead>,
         /// The checksum of the image up to here.
         checksum: u128,
@@ -223,7 +221,7 @@ pub enum Command {
         /// The record.
         record: ImageRecord,
     },
-    /// Give up an image that is coming in.
+    /// Aborts an image upload.
     ImageAbandon {
         /// The image.
         upload: UploadId,
@@ -272,12 +270,12 @@ impl Command {
         self.facts().0
     }
 
-    /// The filter that the command addresses; `None` if it goes by name or concerns none.
+    /// The filter that the command addresses by ID; `None` if by name or none.
     pub fn target(&self) -> Option<Target> {
         self.facts().1
     }
 
-    /// Whether it frees disk space in the long run, so that it is accepted while space is short.
+    /// Whether it eventually frees disk space, so that it is accepted while space is short.
     pub fn frees_space(&self) -> bool {
         self.facts().2
     }
@@ -316,16 +314,16 @@ pub struct IdempotencyKey {
 pub struct Proposal {
     /// When the writer picked it up, by its clock.
     pub at: Timestamp,
-    /// The API key of the request; `None` for requests without one, and for what the service does by itself.
+    /// The API key of the request; `None` for requests without one, and for the service's own commands.
     pub by: Option<KeyName>,
-    /// What to do.
+    /// The command.
     pub command: Command,
     /// Present if repeated requests must have the effect of one.
     pub idempotency: Option<IdempotencyKey>,
 }
 
 impl Proposal {
-    /// A command of nobody in particular, which is not protected against repetition.
+    /// A command without a key and without idempotency.
     pub fn new(at: Timestamp, command: Command) -> Self {
         Self { at, by: None, command, idempotency: None }
     }
@@ -355,8 +353,8 @@ impl Seq {
 /// Nodes compare their hashes at the positions that are multiples of this.
 pub const STATE_HASH_EVERY: u64 = 1 << 16;
 
-/// The highest version of entries that this build understands. What an earlier build does not understand is written only once
-/// [`Command::Enable`](super::Command::Enable) with its version is in the log.
+/// The highest version of entries that this build understands. Entries that an earlier build does not understand are only written once
+/// [`Command::Enable`](super::Command::Enable) with their version is in the log.
 ///
 /// - 1: the first.
 /// - 2: filters grow by splitting the buckets of their newest table.
@@ -384,10 +382,10 @@ fn write_hash<S: Serializer>(hash: &u128, serializer: S) -> Result<S::Ok, S::Err
     }
 }
 
-/// The smallest useful room for stored answers, in bytes.
+/// The smallest useful limit of stored outcomes, in bytes.
 pub const IDEMPOTENCY_ROOM_MIN_BYTES: u64 = 1 << 20;
 
-/// The largest useful room for stored answers, in bytes.
+/// The largest useful limit of stored outcomes, in bytes.
 pub const IDEMPOTENCY_ROOM_MAX_BYTES: u64 = 16 << 30;
 
 /// Retentions and limits that [`crate::state::State::apply`](crate::state) obeys.
@@ -395,15 +393,15 @@ pub const IDEMPOTENCY_ROOM_MAX_BYTES: u64 = 16 << 30;
 pub struct Settings {
     /// How long a redemption can be looked up after its last change, in seconds.
     pub redemptions_retention_seconds: u64,
-    /// How long an answer is kept for repeated requests while there is room, in seconds.
+    /// How long an outcome is stored for repeated requests if there is space, in seconds.
     pub idempotency_retention_seconds: u64,
-    /// How long an answer is kept even if room runs out, in seconds.
+    /// How long an outcome is stored even if space runs out, in seconds.
     pub idempotency_retention_min_seconds: u64,
-    /// The most bytes that stored answers may take; more than [`IDEMPOTENCY_ROOM_MAX_BYTES`] has no effect.
+    /// Maximum bytes of stored outcomes; more than [`IDEMPOTENCY_ROOM_MAX_BYTES`] has no effect.
     pub idempotency_room_bytes: u64,
     /// Number of API keys that share this space; 0 and 1 leave all of it to one.
     pub idempotency_keys: u64,
-    /// How long an event is kept, in seconds; 0 for no events at all.
+    /// How long an event is stored, in seconds; 0 for no events.
     pub events_retention_seconds: u64,
     /// How long an interrupted import can be continued after its last change, in seconds.
     pub imports_retention_seconds: u64,

@@ -1,4 +1,4 @@
-//! Events: what has happened to campaigns, coupons, line-ups, imports and redemptions, as the state machine reports it. An event names no item.
+//! Events: changes of campaigns, coupons, line-ups, imports and redemptions, as the state machine reports them. An event names no item.
 
 use super::{ImportCounts, ImportMode, ImportState, Kind, RedemptionId, Status, Timestamp, Window};
 use serde::{Deserialize, Serialize};
@@ -11,8 +11,8 @@ pub const EVENT_BYTES_MAX: usize = 1_024;
 /// reader confuses them with the ones that follow.
 pub const RESTORE_LEAP: u64 = 1 << 32;
 
-/// Event numbers for each second of the clock at a restore: no machine makes more events in a second. So what follows two restores of one
-/// backup differs in its numbers. They stay below 2^53, up to which every JSON reader is exact.
+/// Event numbers for each second of the clock at a restore: no machine makes more events in a second. So the numbers after two restores of
+/// one backup differ. They stay below 2^53, up to which every JSON reader is exact.
 pub const RESTORE_NUMBERS_A_SECOND: u64 = 1 << 20;
 
 /// Something that has happened.
@@ -22,11 +22,11 @@ pub struct Event<'a> {
     pub at: Timestamp,
     /// The name of the API key that asked for it; `None` if no key did, or time did it.
     pub by: Option<Cow<'a, str>>,
-    /// What has happened.
+    /// The change.
     pub what: Happened<'a>,
 }
 
-/// What has happened. New kinds go to the end, because events are stored.
+/// A change. New kinds are appended, because events are stored.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Happened<'a> {
     /// To a campaign or coupon.
@@ -57,7 +57,7 @@ pub enum Happened<'a> {
         mode: ImportMode,
         /// The state in which it ended.
         state: ImportState,
-        /// Lines, and what became of them.
+        /// Lines, and their results.
         counts: ImportCounts,
     },
     /// A redemption changed.
@@ -84,7 +84,7 @@ pub enum Happened<'a> {
         /// Holds that are active again.
         holds: u64,
     },
-    /// The data directory was restored from a backup: what the numbers before this one stood for may not have happened here.
+    /// The data directory was restored from a backup: events with lower numbers may not have happened here.
     Restored,
     /// An entry of the log can't be applied, and `cuckood repair skip` has marked it.
     Skipped {
@@ -93,7 +93,7 @@ pub enum Happened<'a> {
     },
 }
 
-/// A change of a campaign or coupon as a whole, or of its items by one request.
+/// A change of a campaign or coupon itself, or of its items by one request.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub enum FilterChange {
     /// It was created.
@@ -170,7 +170,7 @@ mod tests {
     use crate::domain::Tripped;
 
     #[test]
-    fn an_event_comes_back_and_the_longest_one_fits() {
+    fn event_round_trips_at_maximum_length() {
         let long = || Cow::<str>::Owned("x".repeat(128));
         let (kind, name, most) = (Kind::Coupon, long(), Timestamp(u64::MAX));
         let window = Window { starts_at: Some(most), ends_at: Some(most) };

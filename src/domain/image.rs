@@ -1,4 +1,4 @@
-//! The image of one filter, by which it moves to another name or another server: its head, and the parts that follow.
+//! The image of one filter, which transfers it to another name or another server: its head, and the parts that follow.
 
 use super::{Kind, Profile};
 use crate::filter::FilterImage;
@@ -8,42 +8,42 @@ use thiserror::Error;
 /// How items become digests, and digests places in tables. An image of another algorithm can't be used.
 pub const ALGORITHM: u32 = 2;
 
-/// The most images that may be on their way in at once.
+/// Maximum number of concurrent image uploads.
 pub const IMAGES_MAX: usize = 16;
 
 /// The most of them that one API key may send.
 pub const IMAGES_OF_KEY_MAX: usize = 4;
 
-/// The greatest position of a last change that an image may have. Positions begin with a time in milliseconds above 20 bits, so this is in
-/// the year 2248, and leaves room for later changes.
+/// The greatest position of a last change that an image may have. A position is a time in milliseconds followed by 20 bits, so this is in
+/// the year 2248, and allows later changes.
 pub const LAST_CHANGE_MAX: u64 = 1 << 63;
 
-/// How long an image that is on its way in may make no progress, in seconds.
+/// Time without progress after which an image upload is aborted, in seconds.
 pub const IMAGE_IDLE_SECONDS: u64 = 600;
 
-/// What an image is known by while it comes in.
+/// The ID of an image upload.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct UploadId(pub u128);
 
-/// A filter without what lies in its tables and its ledger: what an image begins with, and what a snapshot says of each filter.
+/// A filter without its tables' slots and its ledger: the head of an image, and a snapshot's entry for each filter.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct FilterHead {
     /// See [`ALGORITHM`].
     pub algorithm: u32,
-    /// What it is besides its items.
+    /// Everything but its items.
     pub profile: Profile,
     /// Items added since then.
     pub adds: u64,
     /// Items removed since then.
     pub removes: u64,
-    /// Its tables, but for what lies in them.
+    /// Its tables, without their slots.
     pub tables: FilterImage,
     /// The position of the last change of a redemption.
     pub last_change: u64,
 }
 
-/// Names a section of a snapshot for good: what is deleted and created again has another one.
+/// The permanent name of a snapshot's section: after a delete, a recreated part has another one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct SectionId {
     /// The filter, or other owner.
@@ -61,7 +61,7 @@ pub struct Chunk(#[serde(with = "serde_bytes")] pub Vec<u8>);
 pub enum ImageSection {
     /// The tables, one after the other.
     Tables,
-    /// Of an open pool: the ordinals that are taken.
+    /// For an open pool: the ordinals in use.
     Ordinals,
     /// The redemptions.
     Redemptions,
@@ -86,7 +86,7 @@ impl ImagePart {
 /// The content of an image's record.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum ImageBody {
-    /// What the image begins with.
+    /// The head of the image.
     Head(Box<FilterHead>),
     /// A part of it.
     Part(ImagePart),
@@ -108,13 +108,13 @@ pub struct ImageRecord {
     pub body: ImageBody,
 }
 
-/// Why an image is refused.
+/// The reason to reject an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error, Serialize, Deserialize)]
 pub enum ImageFault {
     /// Something else.
-    #[error("it is no image of a cuckood campaign or coupon")]
+    #[error("it is not an image of a cuckood campaign or coupon")]
     Foreign,
-    /// Of a newer program.
+    /// Of a newer build.
     #[error("a newer cuckood has written it (version {0})")]
     Newer(u16),
     /// Its digests are made in another way.
@@ -127,7 +127,7 @@ pub enum ImageFault {
     #[error("a checksum is wrong")]
     Checksum,
     /// Parts are out of order.
-    #[error("a part is missing, comes twice, or is another image's")]
+    #[error("a part is missing, duplicate, or from another image")]
     Order,
     /// It says one thing and holds another.
     #[error("it contradicts itself")]
@@ -135,7 +135,7 @@ pub enum ImageFault {
     /// Its end is missing.
     #[error("it ends too early")]
     CutShort,
-    /// There are bytes behind its end.
-    #[error("there is something behind its end")]
+    /// Bytes follow its end.
+    #[error("bytes follow its end")]
     TooLong,
 }

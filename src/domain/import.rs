@@ -1,4 +1,4 @@
-//! Imports: long uploads, logged piece by piece, so that an interrupted one can be continued, and warnings about what looks wrong in one.
+//! Imports: long uploads, logged in batches, so that an interrupted one can be continued, and warnings about suspicious ones.
 
 use super::{FilterId, Invalid, ItemOutcome, Kind, Name, Timestamp};
 use derive_more::Display;
@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 /// The most line errors that an import reports.
 pub const LINE_ERRORS_MAX: usize = 100;
 
-/// The most finished imports of one owner that are kept on record.
+/// Maximum number of an owner's finished imports that are stored.
 pub const IMPORTS_KEPT_MAX: usize = 100;
 
 /// The most imports of one owner that are running, or interrupted and can be continued.
@@ -97,11 +97,11 @@ pub enum ImportState {
     Running,
     /// Read to the end.
     Done,
-    /// The filter refused it: it was full, or is gone.
+    /// The filter rejected it: it was full, or is deleted.
     Failed,
     /// It violated a guard. The rest of an `append` was not added, and a `replace` has changed nothing.
     Guarded(Tripped),
-    /// `mode=replace`: another replacement began, or more changes arrived meanwhile than can be queued. It has changed nothing.
+    /// `mode=replace`: another replacement started, or more changes arrived during it than can be queued. It has changed nothing.
     Overtaken,
     /// The upload was interrupted; the same id continues it.
     Interrupted,
@@ -125,7 +125,7 @@ pub enum Ending {
     Whole {
         /// The upload's fingerprint.
         upload: UploadDigest,
-        /// What looks wrong about it.
+        /// Warnings about suspicious lines.
         warnings: Vec<ImportWarning>,
     },
     /// It was interrupted.
@@ -139,29 +139,29 @@ pub enum Ending {
 pub struct Import {
     /// Its id.
     pub id: ImportId,
-    /// The API key that began it.
+    /// The API key that started it.
     pub owner: KeyName,
-    /// Whether the client chose the id: nobody knows a generated one before the end.
+    /// Whether the client chose the ID: a generated one is only known at the end.
     pub is_named: bool,
-    /// The filter that it goes into.
+    /// The import's filter.
     pub filter: FilterId,
     /// The filter's kind.
     pub kind: Kind,
-    /// The filter's name when it began.
+    /// The filter's name at its start.
     pub name: Name,
     /// Append or replace.
     pub mode: ImportMode,
-    /// Whether items that are present, or came earlier in the upload, get no further copy.
+    /// Whether items that are present, or were earlier in the upload, get no further copy.
     pub if_absent: bool,
     /// The guards that it must satisfy.
     pub guards: Guards,
     /// Its state.
     pub state: ImportState,
-    /// When it began.
+    /// When it started.
     pub started_at: Timestamp,
     /// When it last made progress.
     pub changed_at: Timestamp,
-    /// Lines read, including blank and rejected ones, and what became of them.
+    /// Lines read, including blank and rejected ones, and their results.
     pub counts: ImportCounts,
     /// The first [`LINE_ERRORS_MAX`] rejected lines.
     pub errors: Vec<LineError>,
@@ -169,11 +169,11 @@ pub struct Import {
     pub chain: u64,
     /// The upload's fingerprint, once it has been read to the end.
     pub upload: Option<UploadDigest>,
-    /// What looks wrong about it.
+    /// Warnings about suspicious lines.
     pub warnings: Vec<ImportWarning>,
 }
 
-/// The lines of an import, and what became of them.
+/// The lines of an import, and their results.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ImportCounts {
     /// Lines read.
@@ -188,7 +188,7 @@ pub struct ImportCounts {
     pub rejected: u64,
 }
 
-/// What an import goes into.
+/// The filter of an import.
 pub struct ImportTarget {
     /// The filter.
     pub filter: FilterId,
@@ -199,7 +199,7 @@ pub struct ImportTarget {
 }
 
 impl Import {
-    /// An import that begins now: nothing of it has been read.
+    /// A new import, without any lines.
     pub fn begun(
         id: ImportId,
         owner: KeyName,
@@ -251,7 +251,7 @@ impl Import {
         self.counts.added + self.counts.already_redeemed + repeated
     }
 
-    /// Whether a client can continue it. An interrupted `replace` begins again, and nobody knows a generated id.
+    /// Whether a client can continue it. An interrupted `replace` starts again, and a generated ID is unknown.
     pub fn is_unfinished(&self) -> bool {
         match self.state {
             ImportState::Running => true,
@@ -297,7 +297,7 @@ pub enum ImportWarning {
     /// The lines of a text look like JSON.
     #[error("most of the lines look like JSON: if this is NDJSON, send it as application/x-ndjson")]
     LooksLikeJson,
-    /// Items begin or end with white space, which belongs to them.
+    /// Items start or end with white space, which belongs to them.
     #[error("{items} items begin or end with white space, which is a part of them")]
     WhiteSpace {
         /// Number of such items.
@@ -313,7 +313,7 @@ pub enum ImportWarning {
     },
 }
 
-/// A share from 0 to 1, stored as a whole number of millionths, so that it is equal on every machine.
+/// A share from 0 to 1, stored as an integer of millionths, so that it is equal on every machine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Display, Serialize, Deserialize)]
 #[display("{}", f64::from(*_0) / f64::from(WHOLE))]
 #[serde(try_from = "u32")]
@@ -379,9 +379,9 @@ pub struct LineError {
 /// The conditions of an import.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Guards {
-    /// The fewest items in a whole upload; 0 for no limit.
+    /// Minimum number of items in a complete upload; 0 for no limit.
     pub min_items: u64,
-    /// By how much a replacement may be smaller than what it replaces; `None` for no limit.
+    /// The share by which a replacement may be smaller than the previous content; `None` for no limit.
     pub max_shrink: Option<Share>,
     /// The most rejected lines; `None` for no limit.
     pub max_rejected: Option<u64>,
@@ -405,7 +405,7 @@ pub enum Tripped {
         before: u64,
         /// Available items after the replacement.
         after: u64,
-        /// The largest share by which it may shrink.
+        /// The maximum share by which it may shrink.
         max_shrink: Share,
     },
     /// Too many lines were rejected.
@@ -434,7 +434,7 @@ impl Guards {
         }
     }
 
-    /// Checks that a whole upload may have this many items.
+    /// Checks the number of items in a complete upload.
     ///
     /// # Errors
     /// The violated guard.
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn the_share_itself_is_allowed() {
+    fn share_at_limit_is_allowed() {
         let share = Share::new(0.2).unwrap();
         assert!(!share.is_exceeded(10, 8) && share.is_exceeded(10, 7));
         assert!(!share.is_exceeded(0, 0) && !share.is_exceeded(8, 10));
@@ -484,7 +484,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_larger_of_two_is_exceeded_only_if_the_smaller_is(
+        fn larger_share_implies_smaller_share_exceeded(
             a in 0.0..=1.0f64,
             b in 0.0..=1.0f64,
             before: u64,

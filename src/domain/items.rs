@@ -13,7 +13,7 @@ pub enum ItemOutcome {
     Added,
     /// The item was already present.
     AlreadyPresent,
-    /// The filter holds as many copies of the item as it can; nothing was stored.
+    /// The filter holds the maximum number of copies of the item; nothing was stored.
     Saturated,
     /// The code is redeemed: it can't be added again or removed.
     AlreadyRedeemed,
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digests_come_back_as_they_were_and_nothing_else_does() {
+    fn digests_round_trip_and_others_fail() {
         let digests = Digests(vec![Digest(0), Digest(1), Digest(u64::MAX)]);
         let bytes = postcard::to_stdvec(&digests).unwrap();
         assert_eq!(bytes.len(), 1 + 3 * 8);

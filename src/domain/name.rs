@@ -97,12 +97,12 @@ pub const LINE_UPS_BYTES_MAX: u64 = 16 << 20;
 const LINE_UP_BYTES: u64 = 256;
 const NAME_BYTES: u64 = 48;
 
-/// Campaigns to choose from. `N` is how names are kept: requests borrow them.
+/// Campaigns to choose from. `N` is the type of names: requests borrow them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LineUp<N = Name> {
     /// In order of preference; 1 to [`CAMPAIGNS_MAX`].
     pub campaigns: Vec<N>,
-    /// Who is left out; at most [`UNLESS_MAX`].
+    /// Conditions that exclude users; at most [`UNLESS_MAX`].
     pub unless: Vec<Unless<N>>,
     /// How many campaigns are selected at most.
     pub limit: u32,
@@ -111,7 +111,7 @@ pub struct LineUp<N = Name> {
 /// Leaves a user out where another campaign holds them: an exclusion list or, with more than one copy, a frequency cap.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Unless<N = Name> {
-    /// The other campaign. An unknown or inactive one excludes nobody.
+    /// The other campaign. An unknown or inactive one excludes no user.
     pub campaign: N,
     /// How many copies of the user it must hold.
     pub at_least: u32,

@@ -4,10 +4,10 @@
 use super::{Description, ImageFault, Import, Inserted, ItemOutcome, Redemption, Removed, Tripped};
 use serde::{Deserialize, Serialize};
 
-/// Why a command was refused. A refused command has changed nothing.
+/// The reason to refuse a command. A refused command has changed nothing.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Refusal {
-    /// The filter is gone.
+    /// The filter was deleted.
     FilterGone,
     /// A filter of this name exists with another spec; these fields differ.
     AlreadyExists(Vec<String>),
@@ -31,7 +31,7 @@ pub enum Refusal {
     RequiresStrictMode,
     /// The coupon is not active now.
     OutsideWindow,
-    /// The window would end before it begins.
+    /// The window would end before it starts.
     WindowEndsFirst,
     /// A capacity can only be raised.
     CapacityLowered {
@@ -44,18 +44,18 @@ pub enum Refusal {
     CapacityBeyondReach,
     /// The coupon is no open pool, so it has no stock.
     NoStock,
-    /// A coupon of fixed size can't have room for so large a stock.
+    /// A coupon of fixed size has too little capacity for the stock.
     StockBeyondCapacity {
         /// The capacity.
         capacity: u64,
     },
-    /// As many codes of the open pool are held or redeemed as may be.
+    /// All codes of the open pool's stock are held or redeemed.
     SoldOut,
     /// The coupon is an open pool, whose codes are not added.
     RequiresAddedCodes,
     /// The idempotency key was used for another request.
     KeyReused,
-    /// There is no room for another idempotency record, and none may be dropped yet.
+    /// There is no space for another idempotency record, and none may be deleted yet.
     IdempotencyFull {
         /// Seconds until the oldest record may be dropped.
         retry_after_seconds: u64,
@@ -68,7 +68,7 @@ pub enum Refusal {
     TooManyImports,
     /// No import of this id is running.
     ImportNotFound,
-    /// Another replacement began, or more changes arrived than can be queued for this one. It has changed nothing.
+    /// Another replacement started, or more changes arrived than can be queued for this one. It has changed nothing.
     ImportOvertaken,
     /// There is no line-up of this name.
     LineUpNotFound,
@@ -76,11 +76,11 @@ pub enum Refusal {
     TooManyLineUps,
     /// A filter has the name that was meant for an image's.
     NameTaken,
-    /// As many images are coming in as may.
+    /// The maximum number of images is being uploaded.
     TooManyImages,
-    /// No such image is coming in. It may have made no progress for too long.
+    /// No such image upload exists. It may have made no progress for too long.
     ImageNotFound,
-    /// The image is refused, and nothing is left of it.
+    /// The image is rejected, and its upload dropped.
     ImageDamaged(ImageFault),
 }
 
@@ -129,11 +129,11 @@ pub enum Outcome {
     },
     /// The line-up was deleted.
     LineUpDeleted,
-    /// The log goes on from a backup.
+    /// The log continues from a backup.
     Restored,
     /// A part of an image was received.
     ImageReceived,
-    /// The image was given up, if it was coming in.
+    /// The image upload was aborted, if it existed.
     ImageAbandoned,
     /// Entries of the version may follow.
     Enabled,

@@ -93,7 +93,7 @@ pub struct Redemption {
     pub changed_at: Timestamp,
     /// When the hold expires or expired; `None` if it never was a hold, or once it is redeemed.
     pub expires_at: Option<Timestamp>,
-    /// When its code was redeemed; kept if it is cancelled later.
+    /// When its code was redeemed; retained if it is cancelled later.
     pub redeemed_at: Option<Timestamp>,
     /// In an open pool: its number, which no other redemption has while this one is held or redeemed. Kept when it ends.
     pub ordinal: Option<u64>,
@@ -110,7 +110,7 @@ impl Redemption {
         matches!(self.status, Status::Held | Status::Redeemed)
     }
 
-    /// When it expires by itself; none unless it is a hold.
+    /// When it expires; `None` unless it is a hold.
     pub fn held_until(&self) -> Option<Timestamp> {
         self.expires_at.filter(|_| self.status == Status::Held)
     }
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_has_one_spelling() {
+    fn id_has_one_spelling() {
         let id = RedemptionId([0xab; 16]);
         assert_eq!(id.to_string().parse(), Ok(id));
         for bad in ["", "ab", &"AB".repeat(16), &"+b".repeat(16), &"ab".repeat(17)] {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_has_a_length() {
+    fn reference_length_is_limited() {
         assert!(Reference::new("").is_err());
         assert!(Reference::new(&"r".repeat(128)).is_ok());
         assert!(Reference::new(&"r".repeat(129)).is_err());

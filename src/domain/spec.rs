@@ -1,7 +1,7 @@
 //! The spec of a campaign or coupon, and its description. And when a campaign forgets its users: after what time, and in how many steps.
 //!
-//! Time is cut into steps since 1970, which are numbered. A user who is added in a step is kept for as many steps after it as the
-//! time has. So a user stays for at least that time, and goes at most one step later.
+//! Time since 1970 is divided into numbered steps. A user added in a step is retained for the number of steps in the time after it. So a
+//! user stays for at least that time, and at most one step longer.
 
 use super::{FilterId, Kind, Name, Timestamp};
 use crate::filter::layout::{CAPACITY_MAX, ERROR_RATE_MAX, ERROR_RATE_MIN, STEPS_MAX, STEPS_MIN};
@@ -24,17 +24,17 @@ pub enum Sizing {
         fingerprint_bits: u8,
         /// Slots per bucket.
         bucket_size: u8,
-        /// Nodes that the breadth-first search visits before an insert gives up.
+        /// Maximum number of nodes that the breadth-first search of an insert visits.
         max_search: u32,
     },
     /// Strict: a slot holds 62 bits of digest, whatever the capacity.
     Exact,
 }
 
-/// What a campaign or coupon was asked to be. All but capacity and stock never changes.
+/// The requested properties of a campaign or coupon. Only capacity and stock can change.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Spec {
-    /// Items that it holds before it grows (`auto`) or may refuse more (`fixed`). It may be raised.
+    /// Items that it holds before it grows (`auto`) or may reject more (`fixed`). It may be raised.
     pub capacity: u64,
     /// Compact or strict.
     pub mode: Mode,
@@ -44,15 +44,15 @@ pub struct Spec {
     pub sizing: Sizing,
     /// Whether items are trimmed and upper-cased (ASCII only) before they are hashed.
     pub ignore_case: bool,
-    /// The coupon is an open pool: any code may be redeemed once, and at most so many are held or redeemed at any moment. It may be
-    /// changed, but no pool becomes open or ceases to be so.
+    /// The coupon is an open pool: any code may be redeemed once, and at most this many are held or redeemed at any moment. The number may
+    /// change, but whether the pool is open may not.
     pub stock: Option<u64>,
     /// Compact campaigns: when it forgets its users, if it does.
     pub forget: Option<Forget>,
 }
 
 impl Spec {
-    /// Whether a filter of this kind and spec can start with this layout. Both may come from anywhere, such as an image.
+    /// Whether a filter of this kind and spec can start with this layout. Both may be untrusted, such as in an image.
     pub fn fits(&self, kind: Kind, layout: &Layout) -> bool {
         let Spec { capacity, mode, growth: _, sizing, ignore_case, stock, forget } = self;
         let sizing_fits = match (sizing, mode) {
@@ -112,12 +112,12 @@ pub struct Window {
 }
 
 impl Window {
-    /// Whether `now` lies inside the window.
+    /// Whether the window contains `now`.
     pub fn contains(&self, now: Timestamp) -> bool {
         self.position(now) == WindowPosition::Inside
     }
 
-    /// Where `now` lies.
+    /// Returns the position of `now`.
     pub fn position(&self, now: Timestamp) -> WindowPosition {
         if self.starts_at.is_some_and(|start| now < start) {
             WindowPosition::Before
@@ -128,7 +128,7 @@ impl Window {
         }
     }
 
-    /// Whether the window ends after it begins.
+    /// Whether the window ends after its start.
     pub fn is_ordered(&self) -> bool {
         match (self.starts_at, self.ends_at) {
             (Some(start), Some(end)) => start < end,
@@ -149,7 +149,7 @@ pub enum WindowPosition {
     After,
 }
 
-/// A filter's sizes and counters at one moment. Whole numbers only, because stored answers must be the same on every machine.
+/// A filter's current sizes and counters. Integers only, because stored outcomes must be the same on every machine.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Stats {
     /// Items in all segments.
@@ -211,9 +211,9 @@ pub struct Profile {
     pub name: Name,
     /// Its hash key.
     pub secret: Secret,
-    /// What it was asked to be.
+    /// The requested spec.
     pub spec: Spec,
-    /// The layout that it begins with when it is empty.
+    /// The initial layout while it is empty.
     pub layout: Layout,
     /// When it is active.
     pub window: Window,
@@ -244,7 +244,7 @@ pub struct Description {
     pub kind: Kind,
     /// Its name.
     pub name: Name,
-    /// What the client asked for.
+    /// The requested spec.
     pub spec: Spec,
     /// When it is active.
     pub window: Window,
@@ -271,7 +271,7 @@ pub struct Forget {
     steps: u32,
 }
 
-/// What is read before it is checked.
+/// The input before validation.
 #[derive(Deserialize)]
 struct Wire {
     after_seconds: u64,
@@ -303,7 +303,7 @@ pub enum ForgetError {
 /// Units of time, the longest first: its letter, and its length in seconds.
 const UNITS: [(char, u64); 4] = [('d', 86_400), ('h', 3_600), ('m', 60), ('s', 1)];
 
-/// The seconds of a time that is written as a whole number and a unit: `7d`, `36h`, `90m`, `3600s`.
+/// The seconds of a duration that is written as an integer and a unit: `7d`, `36h`, `90m`, `3600s`.
 ///
 /// # Errors
 /// [`ForgetError::NotATime`].
@@ -355,7 +355,7 @@ impl Forget {
         u64::try_from(step).unwrap_or(u64::MAX)
     }
 
-    /// When a step begins.
+    /// The start of a step.
     pub fn begin_of(&self, step: u64) -> Timestamp {
         let at = (u128::from(step) * self.after_milliseconds()).div_ceil(u128::from(self.steps));
         u64::try_from(at).map_or(Timestamp::MAX, Timestamp)
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_includes_its_start_and_excludes_its_end() {
+    fn window_includes_start_and_excludes_end() {
         let window = Window { starts_at: Some(Timestamp(10)), ends_at: Some(Timestamp(20)) };
         let inside: Vec<u64> = (8..22).filter(|&at| window.contains(Timestamp(at))).collect();
         assert_eq!(inside, (10..20).collect::<Vec<_>>());
@@ -412,9 +412,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the time and the number of steps: a user stays for the time, and goes at most one step later.
+        /// For any time and number of steps: a user stays for the time, and at most one step longer.
         #[test]
-        fn a_user_stays_for_the_time_and_at_most_a_step_longer(
+        fn user_stays_at_most_one_step_longer(
             after_seconds in FORGET_SECONDS_MIN..=FORGET_SECONDS_MAX,
             steps in 2_u32..=32,
             added in prop_oneof![0..1_u64 << 45, any::<u64>()],
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_range_is_refused() {
+    fn out_of_range_value_is_rejected() {
         for (seconds, is_possible) in
             [(59, false), (60, true), (400 * 86_400, true), (400 * 86_400 + 1, false)]
         {
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_read_and_written_in_the_longest_unit() {
+    fn duration_uses_longest_unit() {
         for (text, seconds, written) in [
             ("7d", 604_800, "7d"),
             ("168h", 604_800, "7d"),

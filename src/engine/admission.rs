@@ -1,4 +1,4 @@
-//! Admission control: a command is logged only if there is memory to apply it. Every later start applies what is logged, so the
+//! Admission control: a command is logged only if there is memory to apply it. Every later startup applies the logged commands, so the
 //! memory is checked against the limit, and reserved from the system, before a batch is logged.
 
 use crate::domain::Command;
@@ -13,7 +13,7 @@ const SMALL_BYTES_MAX: u64 = 4 << 20;
 pub(super) enum Verdict {
     /// It may be logged; its memory is reserved.
     Admitted,
-    /// It must be judged again once the commands admitted before it are applied.
+    /// It must be admitted again once the commands admitted before it are applied.
     Later,
     /// It might exceed the memory limit.
     BeyondLimit,
@@ -81,12 +81,12 @@ impl Admission {
         Ok(())
     }
 
-    /// The state takes less than it did when the batch began.
+    /// The state takes less than at the start of the batch.
     pub(super) fn note_freed(&mut self) {
         self.taken_bytes = None;
     }
 
-    /// Releases what was reserved but not used. Call it once every admitted command is applied or refused.
+    /// Releases the unused rest of the reservation. Call it once every admitted command is applied or rejected.
     pub(super) fn settle(&mut self) {
         self.taken_bytes = None;
         self.need = MemoryNeed::default();
@@ -126,7 +126,7 @@ mod tests {
     }
 
     fn create(id: u64, what: u64) -> Command {
-        // Capacities around the size at which tables begin to be mapped.
+        // Capacities around the size from which tables are mapped.
         let capacity = [10, 3_000, 9_000, 30_000, 60_000][(what % 5) as usize];
         let growth = if what.is_multiple_of(7) { Growth::Fixed } else { Growth::Auto };
         let max_search = [1, 3, 100, FIXED_SEARCH_MIN, MAX_SEARCH_DEFAULT][(what / 5 % 5) as usize];
@@ -163,7 +163,7 @@ mod tests {
         }
     }
 
-    /// With a layout that is yet to be chosen by what the filter is.
+    /// With a layout that depends on the filter.
     fn raise(target: Target, capacity: u64) -> Command {
         let capacity = Some(Raise { capacity, layout: Layout::strict(capacity).unwrap() });
         Command::Update { target, starts_at: None, ends_at: None, capacity, stock: None }
@@ -244,15 +244,15 @@ mod tests {
     fn of_image(kind: u8, a: u64, serial: u64) -> Command {
         let upload = UploadId(u128::from(a % FILTERS));
         match kind {
-            // On a thread of its own: the filter that it is taken of must not lie in what is reserved here.
+            // On a separate thread: the source filter must not take its memory from this reservation.
             21 => std::thread::spawn(move || image_begin(a % FILTERS, a / FILTERS, serial)).join().unwrap(),
             22 => Command::ImageAbandon { upload },
-            // Behind what it comes is yet to be found out.
+            // The preceding parts are determined later.
             _ => image_part(upload, 0, a / FILTERS, serial),
         }
     }
 
-    /// The image of a filter like those that are created.
+    /// The image of a filter like the created ones.
     fn image_begin(id: u64, what: u64, serial: u64) -> Command {
         let Command::Create { kind, secret, spec, layout, window, .. } = create(id, what) else { panic!() };
         let name = Name::new(&format!("image{id}")).unwrap();
@@ -272,7 +272,7 @@ mod tests {
         Command::ImageBegin { upload, id, kind, name, head, checksum: u128::from(serial) }
     }
 
-    /// Redemptions that have ended, and so can be in any coupon; or ordinals that are taken for good.
+    /// Ended redemptions, which can be in any coupon; or ordinals that stay in use.
     fn image_part(upload: UploadId, before: u128, a: u64, serial: u64) -> Command {
         let redemption = |number: u64| Redemption {
             id: RedemptionId(u128::from(serial << 20 | number).to_be_bytes()),
@@ -312,7 +312,7 @@ mod tests {
         limit: u64,
         mapped_before: u64,
         at: Timestamp,
-        /// The checksums of the images that come in.
+        /// The checksums of the uploaded images.
         images: BTreeMap<UploadId, u128>,
     }
 
@@ -331,7 +331,7 @@ mod tests {
             }
             let is_turning_back = command == Command::TurnBack;
             if is_turning_back {
-                // It comes alone: a start repeats one entry after the other.
+                // The command is logged alone: a startup replays one entry after the other.
                 self.apply();
                 self.at = Timestamp(self.at.0.saturating_sub(90_000));
             }
@@ -370,7 +370,7 @@ mod tests {
             for (proposal, expected) in std::mem::take(&mut self.batch) {
                 let what = format!("{:.80}", format!("{:?}", proposal.command));
                 let applied = self.state.apply(Entry { seq: self.state.applied().next(), proposal });
-                // Where memory is short, what is discarded is freed before anything is refused.
+                // If memory is short, discarded data is freed before anything is rejected.
                 while self.state.free_discarded(1_000) {}
                 let taken = self.state.sizes().tables_bytes + self.state.sizes().records_bytes;
                 let outcome = format!("{:.80}", format!("{:?}", applied.outcome));
@@ -389,7 +389,7 @@ mod tests {
 
         /// Whatever is combined in a batch, the account stays within the limit and `apply` never has to map a table.
         #[test]
-        fn no_batch_goes_beyond_the_limit_nor_asks_the_system_for_memory(
+        fn batch_stays_within_limit_without_allocating(
             limit in 250_000u64..6_000_000,
             batches in proptest::collection::vec(
                 proptest::collection::vec((0u8..27, any::<u64>(), any::<bool>()), 1..40),

@@ -16,7 +16,7 @@ pub struct Unappliable {
     pub entry: Seq,
     /// Its command.
     pub command: &'static str,
-    /// What it concerns, with a space before it; empty if that is not known.
+    /// The filter or import of the command, with a space before it; empty if unknown.
     pub subject: String,
     /// The message of the panic.
     pub panic: String,
@@ -76,7 +76,7 @@ pub(super) fn apply(state: &mut State, entry: Entry) -> Result<Applied, Unapplia
     })
 }
 
-/// Runs something, and returns the message if it panics. What it has changed must not be used then.
+/// Runs a closure, and returns the message if it panics. Data that it has changed must not be used then.
 pub(super) fn catch<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|panic| panic_message(&*panic).to_owned())
 }

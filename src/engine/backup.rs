@@ -1,5 +1,5 @@
-//! Archives on their way out, produced part by part between commits: a backup has the newest snapshot and the events up to it, an image has
-//! one filter of that snapshot. Each lasts until the client that downloads it lets go of it.
+//! Downloads of archives, produced part by part between commits: a backup has the newest snapshot and the events up to it, an image has one
+//! filter of that snapshot. Each lasts until its client ends the download.
 
 use super::{Engine, Status, SubmitError};
 use crate::domain::{Chunk, FilterId, ImageBody, ImagePart};
@@ -90,7 +90,7 @@ fn image(
     })))
 }
 
-/// An archive and its snapshot; `None` if what is asked for does not exist.
+/// An archive and its snapshot; `None` if the requested filter does not exist.
 type Begun = Option<(Arc<Manifest>, ArchiveParts)>;
 
 /// Begins an archive of the newest snapshot, or the image of a filter in it.
@@ -120,7 +120,7 @@ pub struct Download {
     engine: Engine,
     /// The snapshot that it is taken from.
     pub(super) snapshot: Arc<Manifest>,
-    /// What is left; `None` after an error.
+    /// The remaining parts; `None` after an error.
     rest: Option<ArchiveParts>,
     is_backup: bool,
     _place: OwnedSemaphorePermit,
@@ -150,7 +150,7 @@ impl Download {
 }
 
 impl Engine {
-    /// Takes a snapshot, and begins a backup of it. Writes continue.
+    /// Takes a snapshot, and starts a backup of it. Writes continue.
     ///
     /// # Errors
     /// [`SubmitError`]; [`SubmitError::Overloaded`] also when too many backups are running.
@@ -159,7 +159,7 @@ impl Engine {
         Ok(Download { is_backup: true, ..backup })
     }
 
-    /// Takes a snapshot, and begins an image of a filter as it is in there; `None` if the filter is gone. Writes continue.
+    /// Takes a snapshot, and starts an image of a filter as of then; `None` if the filter is deleted. Writes continue.
     ///
     /// # Errors
     /// [`SubmitError`]; [`SubmitError::Overloaded`] also when too many images are being taken.
@@ -167,7 +167,8 @@ impl Engine {
         self.download(Some(filter)).await
     }
 
-    /// Takes a snapshot, and begins an archive of it or of a filter in it. It takes its place first: no tree of events goes after that.
+    /// Takes a snapshot, and starts an archive of it or of a filter in it. It reserves a slot first: from then on no tree of events is
+    /// deleted.
     pub(super) async fn download(&self, filter: Option<FilterId>) -> Result<Option<Download>, SubmitError> {
         let places = if filter.is_none() { &self.inner.backups } else { &self.inner.images };
         let place = places.clone().try_acquire_owned().map_err(|_| SubmitError::Overloaded)?;

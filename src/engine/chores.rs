@@ -1,7 +1,7 @@
-//! What the writer does between commits, a step at a time, so that no commit waits long: snapshots, removing old events, and
-//! freeing what commands have dropped. While no command arrives it continues, but leaves half of the time to readers, which share
-//! its processors. Then it also logs separate entries, which continue what every entry does a little of: emptying tables, expiring
-//! holds, and forgetting redemptions and users. Otherwise an idle service would not report that a hold has expired.
+//! The writer's work between commits, a step at a time, so that no commit waits long: snapshots, removing old events, and freeing dropped
+//! data. While no command arrives it continues, but leaves half of the time to readers, which share its processors. Then it also logs
+//! separate entries, which continue the work that every entry does a little of: emptying tables, expiring holds, and forgetting redemptions
+//! and users. Otherwise an idle service would not report that a hold has expired.
 
 use super::backup::DOWNLOADS_MAX;
 use super::snapshotter::SnapshotReport;
@@ -15,20 +15,20 @@ use std::time::{Duration, Instant};
 /// Buckets that a separate entry empties while no command arrives: about a millisecond's work.
 const BUCKETS_AN_ADVANCE: u32 = 4_096;
 
-/// What a step frees, in entries of a ledger: about a millisecond's work.
+/// Entries of a ledger that a step frees: about a millisecond's work.
 const FREED_ENTRIES: u64 = 4_096;
 
 /// Bytes of old events that a step reads or drops.
 const OLD_EVENTS_STEP_BYTES: u64 = 64 << 10;
 
-/// Milliseconds that the writer waits before it logs an entry for what is due. All that is due by then is done by one.
+/// Milliseconds that the writer waits before it logs an entry for due work, so that one entry covers all of it.
 const GATHERED_MS: u64 = 100;
 
 /// The longest that a node waits for its turn to do what any node of a shared log may do, in milliseconds.
 const TURN_MS_MAX: u64 = 500;
 
 impl Writer {
-    /// When there is something to do although no command comes: now, or once something is due.
+    /// When there is work although no command arrives: now, or once something is due.
     pub(super) fn quiet_work_at(&self) -> Option<Instant> {
         let has_work = self.snapshotter.has_work()
             || !self.snapshots_asked.is_empty()
@@ -38,7 +38,7 @@ impl Writer {
     }
 
     /// When a separate entry should be logged, if there is a reason for one: there are tables to be emptied, or something is due. A
-    /// snapshot goes before the former, because it copies whatever changes during it.
+    /// snapshot precedes the former, because it copies all data that changes during it.
     fn advance_at(&self) -> Option<Instant> {
         if self.failed || self.advance.is_some() {
             return None;
@@ -62,7 +62,7 @@ impl Writer {
         Some(Timestamp(since.0.saturating_add(GATHERED_MS + turn)))
     }
 
-    /// Does a step of everything; `quiet` if no command has come. Returns when the next quiet step may follow.
+    /// Does a step of everything; `quiet` if no command has arrived. Returns when the next quiet step may follow.
     pub(super) fn step_between_commits(&mut self, quiet: bool) -> Instant {
         let began = Instant::now();
         self.is_freeing_held_up &= quiet;
@@ -76,7 +76,7 @@ impl Writer {
         Instant::now() + began.elapsed()
     }
 
-    /// Logs and applies a command that goes on with what others have begun.
+    /// Logs and applies a command that continues started work.
     fn advance(&mut self) {
         let buckets_max = if self.snapshotter.has_work() { 0 } else { BUCKETS_AN_ADVANCE };
         let command = Command::Advance { buckets_max };
@@ -99,7 +99,7 @@ impl Writer {
     }
 
     fn remove_old_events(&mut self) {
-        // What other nodes write makes events here, whether there is room for them or not.
+        // Other nodes' writes make events here, with or without free space.
         self.events.is_disk_full =
             self.inner.options.journal.is_shared() && self.store.space.check().is_err();
         if !self.has_old_events() {
@@ -137,7 +137,7 @@ impl Writer {
     }
 
     fn go_on_with_snapshot(&mut self, quiet: bool) {
-        // Clients that have given up are forgotten, so the limit of connections is the limit of those that wait.
+        // Disconnected clients are removed, so the limit of connections also limits those that wait.
         self.snapshots_asked.retain(|(_, asked)| !asked.is_closed());
         // Leftovers of the last one go first: they would never go while callers ask for one after the other.
         let has_work = self.snapshotter.has_work();
@@ -189,8 +189,8 @@ impl Writer {
         self.snapshotter.is_current(&self.state)
     }
 
-    /// Stores the state of a node whose log can't be used any more, before the node's status says so: it has everything that the node has
-    /// acknowledged, and may be what is left of it.
+    /// Stores the state of a node whose log is no longer usable, before the node's status says so: it contains everything that the node has
+    /// acknowledged, and may be the only copy.
     pub(super) fn save_state(&mut self, error: &JournalError) {
         if !self.inner.options.journal.is_shared() || matches!(error, JournalError::Diverged { .. }) {
             return;
@@ -198,7 +198,7 @@ impl Writer {
         // Writes wait until the state is stored, so clients should use another node.
         let status = &self.inner.status;
         status.send_if_modified(|now| (*now == Status::Ready).then(|| *now = Status::Draining).is_some());
-        // What they asked for has an unknown outcome, and the snapshot may take long.
+        // The outcome of their commands is unknown, and the snapshot may take long.
         self.proposed.callers.clear();
         let position = self.state.applied().0;
         match self.take_last_snapshot() {

@@ -1,4 +1,4 @@
-//! A node among several: positions that readers wait for, barriers, how far this node is behind, and the snapshots that it shares.
+//! A node of a cluster: positions that readers wait for, barriers, the lag of this node, and the snapshots that it shares.
 
 use super::writer::Request;
 use super::{Engine, Inner, LatestSnapshot, Status, SubmitError};
@@ -13,7 +13,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::WeakSender;
 use tokio::time::timeout;
 
-/// Beyond this number of callers that wait for a barrier, those that have gone are dropped.
+/// Beyond this number of callers that wait for a barrier, disconnected ones are dropped.
 const CALLERS_MAX: usize = 1_024;
 
 /// Options of a node among several.
@@ -30,16 +30,16 @@ pub struct ClusterOptions {
     pub share_every: Option<Duration>,
 }
 
-/// What is known about the snapshots that the nodes share.
+/// The shared snapshots.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct SharingFigures {
     /// The newest one, when last looked up.
     pub newest: Option<LatestSnapshot>,
     /// Snapshots that this node has shared since its start.
     pub shared: u64,
-    /// Those that it could not share.
+    /// Snapshots that it failed to share.
     pub failed: u64,
-    /// How long the start took, if the node began with a shared snapshot.
+    /// Duration of the startup, if the node started from a shared snapshot.
     pub bootstrap: Option<Duration>,
 }
 
@@ -72,25 +72,25 @@ impl Engine {
 
     /// The last entry that every reader of this node sees.
     pub fn position(&self) -> Seq {
-        // A client that sees a position must see what was published before it.
+        // A client that sees a position must see everything published before it.
         Seq(self.inner.applied.load(Ordering::Acquire))
     }
 
-    /// What is known about the log's replication; `None` if it is not replicated, or not opened yet.
+    /// Returns the state of the log's replication; `None` if it is not replicated, or not opened yet.
     pub fn replication(&self) -> Option<Replication> {
         let mut known = self.inner.replication.get()?.lock();
         known.lag(Instant::now());
         Some(known.clone())
     }
 
-    /// Whether this node should get no reads although it could answer them: it has not reached a position that the log has shown it. Silence
-    /// of the log is no evidence for that.
+    /// Whether this node should get no reads although it could answer them: it has not reached a position that it knows to be in the log.
+    /// Silence of the log is no evidence for that.
     pub fn is_too_far_behind(&self) -> bool {
         let lag = self.inner.replication.get().map(|known| known.lock().lag(Instant::now()));
         lag.is_some_and(|lag| lag > self.inner.options.cluster.lag_max)
     }
 
-    /// Why this node must answer nothing any more: it can't follow the log that others follow.
+    /// Why this node must stop answering: it can't follow the others' log.
     pub fn has_stopped(&self) -> Option<Status> {
         let status = self.is_shared().then(|| self.status())?;
         matches!(status, Status::Failed(_) | Status::Diverged(_)).then_some(status)
@@ -108,7 +108,7 @@ impl Engine {
                 moved = self.inner.moved.notified();
             }
         };
-        // Only another node of a shared log can have given out a later one.
+        // Only another node of a shared log can have returned a later one.
         let wait = if self.is_shared() { self.inner.options.cluster.wait } else { Duration::ZERO };
         timeout(wait, reached).await.map_err(|_| SubmitError::TooFarBehind)
     }
@@ -127,7 +127,7 @@ impl Engine {
             if writer.journal.barrier(barrier).is_ok() {
                 writer.barriers.push_back((barrier, reply));
             }
-            // A log that never answers must not gather callers that have given up.
+            // A log that never answers must not accumulate disconnected callers.
             if writer.barriers.len() > CALLERS_MAX {
                 writer.barriers.retain(|(_, reply)| !reply.is_closed());
             }
@@ -146,8 +146,8 @@ const TURNS: u32 = 4;
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// Starts the thread of a node that shares snapshots with the others: it looks now and then whether a new one is due, and uploads this node's
-/// if no other node does. It ends with the engine, once no server is being waited for.
+/// Starts the thread of a node that shares snapshots with the others: it checks periodically whether a new one is due, and uploads this
+/// node's if no other node does. It ends with the engine, once no server is being waited for.
 pub(super) fn start_sharing(inner: &Arc<Inner>, requests: &WeakSender<Request>) {
     if !inner.options.journal.is_shared() {
         return;
@@ -183,7 +183,7 @@ struct Sharer<'a> {
 }
 
 impl Sharer<'_> {
-    /// Looks what is shared, and does what is due. Connects first, if it is not connected yet.
+    /// Checks the shared snapshots, and does due work. Connects first if necessary.
     fn look(&self, port: &mut Option<NatsSnapshots>, is_asked: bool) -> Result<(), JournalError> {
         let Inner { options, figures, .. } = &*self.engine.inner;
         if port.is_none() {
@@ -213,7 +213,7 @@ impl Sharer<'_> {
         shared.map(drop)
     }
 
-    /// Whether a snapshot is to be shared: there is news, and a new one was requested or the newest is old. Nodes wait for their turns, so
+    /// Whether a snapshot must be shared: there are new entries, and a snapshot was requested or the newest is old. Nodes take turns, so
     /// that usually one uploads it.
     fn is_due(&self, newest: Option<LatestSnapshot>, is_asked: bool) -> bool {
         let Inner { options, started, replication, .. } = &*self.engine.inner;
@@ -246,7 +246,7 @@ impl Sharer<'_> {
         Ok(latest(&shared))
     }
 
-    /// Waits for an answer of the engine.
+    /// Waits for a response of the engine.
     fn wait<T>(&self, answer: impl Future<Output = Result<T, SubmitError>>) -> Result<T, JournalError> {
         let answer = self.runtime.block_on(answer);
         answer.map_err(|error| JournalError::Failed(format!("this node: {error}")))
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_share_in_turns() {
+    fn nodes_take_turns_to_share() {
         for after in 0..10 {
             let among = [("a", ["b", "c"]), ("b", ["a", "c"]), ("c", ["a", "b"])];
             let mut turns = among.map(|(own, others)| turn_among(&others, own, after));

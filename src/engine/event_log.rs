@@ -1,8 +1,8 @@
-//! The log of events: takes what the state machine reports, fills packs with it, and stores them. Packs go when their retention is over.
+//! The log of events: collects the state machine's events in packs, and stores them. Packs are deleted after their retention.
 //!
 //! The last pack is in memory while it is being filled. It is stored when it is full, and before a snapshot that covers its events. So
-//! everything up to a snapshot is stored, and the replay of the log after it makes the rest again. Numbers that are stored already are
-//! skipped, and what is stored beyond the end of the log is removed. So no event is lost, and none is there twice.
+//! everything up to a snapshot is stored, and the replay of the log after it repeats the rest. Numbers that are already stored are skipped,
+//! and events stored beyond the end of the log are removed. So no event is lost or duplicated.
 
 use crate::domain::{Event, Timestamp};
 use crate::state::{FreshEvents, NewEvent, State};
@@ -10,7 +10,7 @@ use crate::store::Removal;
 use crate::store::{EventPack, EventSize, EventTree, Store, StoreError};
 use std::ops::ControlFlow;
 
-/// Bytes of a tree after which the next one begins. A tree must fit into sled's cache while it is dropped.
+/// Bytes of a tree after which the next one starts. A tree must fit into sled's cache while it is dropped.
 const TREE_BYTES: u64 = 8 << 20;
 
 /// A tree covers at most this share of the retention, so that events don't stay for much longer.
@@ -31,9 +31,9 @@ pub struct EventLog {
     /// The size of everything before the tail, counted as the trees count it.
     sealed: EventSize,
     retention_seconds: u64,
-    /// Maximum size of what is stored, in bytes. Beyond it the oldest events go before their retention is over.
+    /// Maximum size of the stored events, in bytes. Beyond it the oldest are deleted before their retention ends.
     pub room_bytes: u64,
-    /// The disk has no room for more, and events come all the same: the oldest make room.
+    /// The disk is full, but events must be stored: the oldest are deleted for them.
     pub(super) is_disk_full: bool,
     /// It was logged that events go before their retention is over.
     is_shortage_told: bool,
@@ -42,10 +42,10 @@ pub struct EventLog {
     fresh: FreshEvents,
 }
 
-/// What the log of events has of a number.
+/// The result of looking up an event number.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum EventsFound {
-    /// It is no longer kept.
+    /// It is no longer stored.
     Gone,
     /// There is no such event yet.
     Nothing,
@@ -56,7 +56,7 @@ pub enum EventsFound {
 /// Sizes of the log of events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct EventFigures {
-    /// Events that are kept.
+    /// Stored events.
     pub kept: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -65,7 +65,7 @@ pub struct EventFigures {
 }
 
 impl EventLog {
-    /// Opens the log of events of a store, for the replay that goes on from this state.
+    /// Opens the log of events of a store, for the replay that continues from this state.
     ///
     /// # Errors
     /// [`StoreError::Damaged`] if events up to there are missing.
@@ -143,7 +143,7 @@ impl EventLog {
     /// Adds a pack of an archive, after the events that are stored.
     ///
     /// # Errors
-    /// As for [`Self::take`].
+    /// Those of [`Self::take`].
     pub(super) fn add(&mut self, store: &Store, pack: EventPack) -> Result<(), StoreError> {
         let last = pack.events().last().and_then(|(_, last)| Event::decode(last));
         let (since, last) = (pack.since, last.map_or(pack.since, |last| last.at));
@@ -155,7 +155,7 @@ impl EventLog {
     /// Leaves out the events up to the one of this number if none is stored. A store without any tree of events would look damaged.
     ///
     /// # Errors
-    /// As for [`Self::take`].
+    /// Those of [`Self::take`].
     pub(super) fn leave_out(&mut self, store: &Store, last: u64) -> Result<(), StoreError> {
         if self.trees.is_empty() && last > 0 {
             self.tail = EventPack::empty(last + 1, last);
@@ -164,10 +164,10 @@ impl EventLog {
         Ok(())
     }
 
-    /// Ends the replay: what follows is new. Removes what is stored of events that the log does not have.
+    /// Ends the replay: later events are new. Removes stored events that the log does not have.
     ///
     /// # Errors
-    /// As for [`Self::take`].
+    /// Those of [`Self::take`].
     pub fn settle(&mut self, store: &Store, state: &State) -> Result<(), StoreError> {
         let last = state.events().last();
         if self.tail.last() > last {
@@ -176,7 +176,7 @@ impl EventLog {
         self.leave_out(store, last)
     }
 
-    /// Removes what is stored of all events after the one of this number.
+    /// Removes all stored events after the one with this number.
     fn forget_after(&mut self, store: &Store, last: u64) -> Result<(), StoreError> {
         (self.tail, self.saved) = (EventPack::empty(last + 1, last), 0);
         while let Some(tree) = self.trees.pop_if(|tree| tree.first > last + 1) {
@@ -185,7 +185,7 @@ impl EventLog {
         let Some(&tree) = self.trees.last() else { return Ok(()) };
         let cut = store.events().find_from(&[tree], last)?.filter(|pack| pack.first <= last);
         store.events().remove_from(tree, last + 1)?;
-        // In the place of the longer one: no event before is missing if the process dies in between.
+        // Replaces the longer one: no earlier event is missing if the process crashes in between.
         cut.map_or(Ok(()), |cut| store.events().put(tree, &cut.up_to(last)))?;
         self.resume(store)
     }
@@ -209,8 +209,8 @@ impl EventLog {
         (self.retention_seconds / TREES_IN_RETENTION).max(TREE_SECONDS_MIN)
     }
 
-    /// Begins a tree, in the place of an unused one. It is stored at once, before its first pack: a store without any tree would look damaged
-    /// once the older ones have gone.
+    /// Starts a tree, or replaces an unused one. It is stored immediately, before its first pack: a store without any tree would look
+    /// damaged once the older ones are deleted.
     fn begin_tree(&mut self, store: &Store, since: Timestamp, last: Timestamp) -> Result<(), StoreError> {
         let (first, before) = (self.tail.previous + 1, self.sealed);
         let tree = EventTree { first, since, until: last.plus_seconds(self.tree_seconds()), before };
@@ -220,7 +220,7 @@ impl EventLog {
         unused.map_or(Ok(()), |unused| store.events().drop_tree(unused))
     }
 
-    /// Stores the tail, and begins the next pack. A tail that can't be stored stays, and grows, for the readers.
+    /// Stores the tail, and starts the next pack. A tail that can't be stored stays, and grows, for the readers.
     fn seal(&mut self, store: &Store) -> Result<(), StoreError> {
         self.save(store)?;
         self.begin_pack();
@@ -236,7 +236,7 @@ impl EventLog {
     /// Stores the events that are only in memory, so that a snapshot can rely on them.
     ///
     /// # Errors
-    /// As for [`Self::take`].
+    /// Those of [`Self::take`].
     pub fn save(&mut self, store: &Store) -> Result<(), StoreError> {
         let Some(tree) = self.trees.last().filter(|_| self.saved < self.tail.count) else { return Ok(()) };
         store.events().put(*tree, &self.tail)?;
@@ -260,7 +260,7 @@ impl EventLog {
         made
     }
 
-    /// Finds the event of this number. Unless that one `is_wanted`, the first one that is kept after it will do.
+    /// Finds the event of this number, or, unless it `must_exist`, the first stored one after it.
     ///
     /// # Errors
     /// [`StoreError::Damaged`] if it can't be read.
@@ -287,10 +287,10 @@ impl EventLog {
         self.removal.is_some() || self.is_all_old(now) || self.is_first_old(now)
     }
 
-    /// Removes a little of what is over: reads or drops about `budget` bytes.
+    /// Removes some expired events: reads or drops about `budget` bytes.
     ///
     /// # Errors
-    /// As for [`Self::take`].
+    /// Those of [`Self::take`].
     pub fn remove_old(&mut self, store: &Store, now: Timestamp, budget: u64) -> Result<(), StoreError> {
         if let Some(removal) = &mut self.removal {
             if !removal.step(store, budget)? {

@@ -6,10 +6,10 @@ use super::{Engine, SubmitError};
 use crate::domain::Event;
 use thiserror::Error;
 
-/// About what a pack of events takes.
+/// Approximate size of a pack of events.
 const PACK_BYTES: u64 = 48 << 10;
 
-/// The most readers that may wait for events at once.
+/// Maximum number of readers that wait for events.
 pub(super) const EVENT_WAITERS_MAX: usize = 64;
 
 /// An event with its number.
@@ -24,13 +24,13 @@ pub struct NumberedEvent {
 /// Why there are no events.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum EventsError {
-    /// The next event that the reader wants is no longer kept.
+    /// The reader's next event is no longer stored.
     #[error("the next event is no longer kept")]
     Gone,
     /// Too many readers are waiting already.
     #[error("too many readers are waiting for events")]
     TooManyWaiting,
-    /// No events are kept at all.
+    /// No events are stored at all.
     #[error("no events are kept")]
     Off,
     /// The engine can't read now.
@@ -38,17 +38,17 @@ pub enum EventsError {
     Refused(#[from] SubmitError),
 }
 
-/// A reader of events: it goes through them in order, and can wait for new ones.
+/// A reader of events: it reads them in order, and can wait for new ones.
 pub struct EventReader {
     engine: Engine,
     /// The lowest number that was not read.
     next: u64,
-    /// That event must not be skipped if it is gone.
+    /// That event must not be skipped if it is missing.
     is_wanted: bool,
 }
 
 impl Engine {
-    /// A reader of the events after the one with this number; without a number, of all that are kept.
+    /// A reader of the events after the one with this number; without a number, of all stored ones.
     pub fn events_after(&self, after: Option<u64>) -> EventReader {
         let next = after.map_or(0, |after| after.saturating_add(1));
         EventReader { engine: self.clone(), next, is_wanted: after.is_some() }

@@ -15,7 +15,7 @@ use std::time::Instant;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
-/// Bytes of queued commands that one semaphore permit stands for.
+/// Bytes of queued commands per semaphore permit.
 pub(super) const QUEUE_UNIT_BYTES: u64 = 256;
 
 /// A handle to the engine; clones share the same engine. Dropping the last one starts the shutdown;
@@ -27,12 +27,12 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// What the engine is doing.
+    /// Returns the engine's status.
     pub fn status(&self) -> Status {
         self.inner.status.borrow().clone()
     }
 
-    /// Waits until the log was trimmed past this node while it was running. Then only a restart helps: it begins with a shared snapshot.
+    /// Waits until the log was trimmed past this node while it was running. Then only a restart helps: it loads a shared snapshot.
     pub async fn outdated(&self) {
         self.inner.outdated.notified().await;
     }
@@ -78,14 +78,14 @@ impl Engine {
         &self.inner.metrics
     }
 
-    /// What readers see: nothing before recovery is done.
+    /// The read side; empty before recovery is complete.
     pub fn view(&self) -> &View {
         static NOTHING: LazyLock<View> = LazyLock::new(View::default);
         self.inner.view.get().unwrap_or(&NOTHING)
     }
 
-    /// The refusal that a redemption gets now, if it is certain. Then it need not be submitted: nothing would come of it. A request that
-    /// asks for its answer to be kept (idempotency) has to be.
+    /// Returns the refusal of a redemption, if it is certain now. Then it need not be submitted: it would have no effect. A request whose
+    /// outcome must be stored (idempotency) has to be submitted.
     pub fn certain_refusal(
         &self,
         coupon: &FilterView,
@@ -128,7 +128,7 @@ impl Engine {
     /// the future is first polled, so commands are applied in the order of the calls.
     ///
     /// # Errors
-    /// As for [`Self::submit`].
+    /// Those of [`Self::submit`].
     pub fn submit_by(
         &self,
         by: Option<KeyName>,
@@ -175,8 +175,8 @@ impl Engine {
         self.inner.share.notify_one();
     }
 
-    /// Has the writer serve a request between two commits, and waits for its answer. If the queue is full, it first waits for a place. The
-    /// next commit is smaller by `bytes`, which the request reads: clients that ask again at once must not hold up commits.
+    /// Makes the writer serve a request between two commits, and waits for its response. If the queue is full, it first waits for space.
+    /// The next commit is smaller by `bytes`, which the request reads: clients that immediately ask again must not delay commits.
     pub(super) async fn ask<T: Send + 'static>(
         &self,
         bytes: u64,
@@ -200,7 +200,7 @@ impl Engine {
         }
     }
 
-    /// Sizes and positions of the whole engine.
+    /// Sizes and positions of the engine.
     pub fn info(&self) -> Info {
         let noted = *self.inner.figures.lock();
         Info {

@@ -1,5 +1,5 @@
-//! The uploads that are running in this process, and how they are stopped. The log can't tell: an import whose upload died with the
-//! process still looks running there.
+//! The uploads running in this process, and how they are stopped. The log doesn't know them: there, an import whose process crashed still
+//! looks running.
 
 use crate::domain::{Import, ImportId, ImportState, Name, Timestamp};
 use parking_lot::Mutex;
@@ -30,7 +30,7 @@ pub struct LiveImport {
 /// Stops an upload.
 #[derive(Clone, Debug)]
 pub struct Stop {
-    /// The campaign or coupon that it goes to.
+    /// The import's campaign or coupon.
     pub name: Name,
     stopped: watch::Sender<bool>,
 }
@@ -61,7 +61,7 @@ impl LiveImports {
         Some(LiveImport { all: self.clone(), id, stopped })
     }
 
-    /// What stops the import's upload, if one is running.
+    /// The handle that stops the import's upload, if one is running.
     pub fn stop(&self, id: &ImportId) -> Option<Stop> {
         self.here.lock().get(id).cloned()
     }
@@ -84,15 +84,15 @@ impl Stop {
 }
 
 impl LiveImport {
-    /// Whether somebody has stopped the upload.
+    /// Whether the upload was stopped.
     pub fn is_stopped(&self) -> bool {
         *self.stopped.borrow()
     }
 
-    /// Waits until somebody stops the upload.
+    /// Waits until the upload is stopped.
     pub async fn stopped(&self) {
         let mut stopped = self.stopped.clone();
-        // The sender is kept for as long as this is.
+        // The sender has the same lifetime.
         let _ = stopped.wait_for(|stopped| *stopped).await;
     }
 }
@@ -109,7 +109,7 @@ mod tests {
     use crate::domain::{FilterId, ImportCounts, ImportMode, KeyName, Kind};
 
     #[test]
-    fn an_import_that_makes_progress_may_run_on_another_node() {
+    fn active_import_may_run_on_another_node() {
         let import = |state| Import { state, ..running_import() };
         let (alone, among) = (LiveImports::new(false), LiveImports::new(true));
         let running = import(ImportState::Running);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_import_has_one_upload_at_a_time() {
+    async fn import_has_one_upload_at_a_time() {
         let live = LiveImports::default();
         let (id, name) = (ImportId::new("nightly").unwrap(), Name::new("spring").unwrap());
         let upload = live.begin(id.clone(), name.clone());

@@ -24,7 +24,7 @@ macro_rules! metrics {
         }
 
         impl Metrics {
-            /// Registers the metrics; the registry's prefix comes before their names.
+            /// Registers the metrics. Their names start with the registry's prefix.
             pub fn register(&self, to: &mut Registry) {
                 $(to.register($name, $help, self.$field.clone());)*
             }

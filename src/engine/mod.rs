@@ -66,7 +66,7 @@ use std::time::Instant;
 use tokio::sync::{Notify, Semaphore, watch};
 use utoipa::ToSchema;
 
-/// What the engine is doing.
+/// The engine's status.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Status {
     /// It is loading the snapshot or replaying the log.
@@ -94,7 +94,7 @@ pub struct LatestSnapshot {
     pub taken_at: Timestamp,
 }
 
-/// Sizes and positions of the whole engine. The writer notes most of them for threads that can't read the state themselves.
+/// Sizes and positions of the engine. The writer records most of them for threads that can't read the state themselves.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Info {
     /// The version of entries that is enabled.
@@ -105,11 +105,11 @@ pub struct Info {
     pub snapshot: Option<LatestSnapshot>,
     /// Sizes of the state.
     pub sizes: Sizes,
-    /// Bytes of tables, including those that are dropped but not freed yet.
+    /// Bytes of tables, including dropped ones that are not freed yet.
     pub tables_bytes: u64,
     /// Bytes of redemptions and stored answers, approximately; in the same way.
     pub records_bytes: u64,
-    /// The store's own figures.
+    /// The store's metrics.
     pub storage: StoreFigures,
     /// When the last backup was completed, if one was since the start.
     pub backup_at: Option<Timestamp>,
@@ -117,7 +117,7 @@ pub struct Info {
     pub queue_commands: u64,
     /// Sizes of the log of events.
     pub events: EventFigures,
-    /// What is known about the snapshots that the nodes share.
+    /// The shared snapshots.
     pub sharing: SharingFigures,
     /// Seconds since the start.
     pub uptime_seconds: u64,

@@ -4,8 +4,8 @@
 //! A repair of the clock declares this machine's clock right, and repairs entries that were stamped in the future. It only adds to the log:
 //! an entry that turns the time back, then a snapshot.
 //!
-//! Another one marks an entry that can't be applied, then takes a snapshot after it. The log keeps the entry. Every replay that comes to it
-//! sees the mark, so the state and its hash are the same each time.
+//! Another one marks an entry that can't be applied, then takes a snapshot after it. The log keeps the entry. Every replay finds the mark,
+//! so the state and its hash are the same each time.
 
 use super::backup::{archive, read_parts};
 use super::recovery::{RecoveryError, Result, recover};
@@ -37,7 +37,7 @@ fn failed(why: impl Into<String>) -> RecoveryError {
 /// The log of a directory; `None` if it belongs to a replicated one, which its servers have.
 ///
 /// # Errors
-/// As [`LocalJournal::open`].
+/// Those of [`LocalJournal::open`].
 pub(super) fn local_log(store: &Arc<Store>) -> Result<Option<LocalJournal>, StoreError> {
     if is_of_replicated_log(store) {
         return Ok(None);
@@ -104,8 +104,8 @@ pub fn positions(sources: &[PathBuf]) -> Result<Vec<(PathBuf, Seq)>> {
     Ok(positions)
 }
 
-/// Begins a log with a backup. It is unpacked into `scratch` first, an empty or absent directory, which holds nothing of use afterwards.
-/// Returns the position behind which the log continues.
+/// Starts a log with a backup. It is unpacked into `scratch` first, an empty or absent directory, which is useless afterwards. Returns the
+/// position after which the log continues.
 ///
 /// # Errors
 /// If nodes share no such log, or it exists; otherwise those of [`restore`] and of the log.
@@ -142,7 +142,7 @@ pub struct ClockRepair {
     pub holds: u64,
 }
 
-/// Opens a directory that has a local log. A repair needs no free space to begin.
+/// Opens a directory that has a local log. A repair needs no free space to start.
 fn open_to_repair(dir: &Path, instead: &str) -> Result<(Arc<Store>, LocalJournal)> {
     let store = open(dir, &StoreOptions { free_space_min_bytes: 0, ..StoreOptions::default() })?;
     let replicated = || failed(format!("{} belongs to a replicated log: {instead}", dir.display()));

@@ -1,4 +1,4 @@
-//! Recovery: loads the newest whole snapshot, then replays the log after it, entry by entry.
+//! Recovery: loads the newest complete snapshot, then replays the log after it, entry by entry.
 
 use super::admission::{Admission, Verdict};
 use super::applying;
@@ -21,10 +21,10 @@ use thiserror::Error;
 /// Entries replayed between two progress reports.
 const REPORT_EVERY: u64 = 65_536;
 
-/// The fewest chunks of a table that are worth a thread of their own: about 2 MB.
+/// Minimum number of a table's chunks for a separate thread: about 2 MB.
 const SHARE_CHUNKS_MIN: u32 = 256;
 
-/// Bytes that must stay free beside a table while the state is built: for threads, read buffers and the store's cache.
+/// Bytes that must stay free next to a table while the state is built: for threads, read buffers and the store's cache.
 const SPARE_BYTES: u64 = 16 << 20;
 
 /// Why the engine can't start.
@@ -36,13 +36,13 @@ pub enum RecoveryError {
     /// The log can't be read.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The system has less memory than the data needs: the directory, and the request that was refused.
+    /// The system has less memory than the data needs: the directory, and the failed allocation.
     #[error(
         "{0}: {1} for the data, which is intact: give the service more memory (`ulimit -v`, the container's limit, \
          vm.overcommit_memory, vm.max_map_count) and start it again"
     )]
     Memory(String, OutOfMemory),
-    /// An entry can't be applied, so no later one can be. The text says what is wrong, and what helps.
+    /// An entry can't be applied, so no later one can be. The text contains the reason and the remedy.
     #[error("{1}")]
     Unappliable(Seq, String),
 }
@@ -87,8 +87,8 @@ pub struct Progress {
 /// Takes reports of progress.
 pub type Report<'a> = dyn FnMut(Progress) + 'a;
 
-/// Builds the state from the store's newest whole snapshot and the journal's entries after it. Removes damaged snapshots: otherwise they
-/// would count as those that are kept.
+/// Builds the state from the store's newest complete snapshot and the journal's entries after it. Removes damaged snapshots: otherwise they
+/// would count as retained ones.
 ///
 /// # Errors
 /// If anything acknowledged can't be restored.
@@ -115,7 +115,7 @@ pub fn recover(store: &Store, journal: &mut dyn Journal, report: &mut Report<'_>
     let mut recovered =
         Recovered { state, events, manifest, damaged, replayed: 0, replay_time: Duration::ZERO };
     recovered.replay(store, journal, report).map_err(|error| match (error, why) {
-        // No snapshot is whole, and the log does not reach back to its first entry.
+        // No snapshot is complete, and the log does not reach back to its first entry.
         (RecoveryError::Journal(JournalError::Damaged(_)), Some(why)) if recovered.manifest.is_none() => why,
         (error, _) => error,
     })?;
@@ -175,7 +175,7 @@ impl Sections for StoredSections<'_> {
 
     /// Loads a table with one thread per processor, each a share of it: checksums take time, and so does touching fresh memory.
     fn table(&mut self, id: SectionId, table: &Restoring<'_>) -> Result<(), RestoreError<RecoveryError>> {
-        // A section that is missing is not loaded, and the check that follows refuses it.
+        // A missing section is not loaded, and the check that follows rejects it.
         let Some(section) = self.manifest.find(id).filter(|section| section.chunks == table.chunks()) else {
             return Ok(());
         };
@@ -204,7 +204,7 @@ fn out_of_memory(store: &Store, refused: OutOfMemory) -> RecoveryError {
 }
 
 impl Recovered {
-    /// Applies what the log has after the state.
+    /// Applies the log's entries after the state.
     fn replay(&mut self, store: &Store, journal: &mut dyn Journal, report: &mut Report<'_>) -> Result<()> {
         let Recovered { state, events, replayed, .. } = self;
         let (skipped, mut admission) = (store.skipped_entries()?, Admission::new(u64::MAX, SPARE_BYTES));
@@ -238,7 +238,7 @@ impl Recovered {
                         RecoveryError::Unappliable(unappliable.entry, advice)
                     })?;
                     admission.settle();
-                    // No command is waiting during recovery, so everything can be freed at once.
+                    // No command is waiting during recovery, so everything can be freed.
                     state.free_discarded(u64::MAX);
                 }
                 events.take(store, state)?;
@@ -252,7 +252,7 @@ impl Recovered {
     /// Takes a snapshot of the state. No client waits.
     ///
     /// # Errors
-    /// As [`RunningSnapshot::take`].
+    /// Those of [`RunningSnapshot::take`].
     pub(super) fn take_snapshot(&mut self, store: &Store, at: Timestamp) -> Result<(), StoreError> {
         let Recovered { state, events, manifest, .. } = self;
         *manifest = Some(RunningSnapshot::take(store, state, events, manifest.as_ref(), at)?);

@@ -1,9 +1,9 @@
-//! Refusals without an entry in the log: a redemption that can only be refused is answered from what readers see. Only a node that has the
-//! log for itself does so.
+//! Refusals without an entry in the log: a redemption that can only be refused is answered from the view. Only a node with a local log does
+//! so.
 //!
-//! The answer is the one that the log would have given in between, because
-//! - it is taken from a state between two group commits: all of an entry and nothing of the next, durable as far as the log ever is;
-//! - the entry would change nothing of what it finds, and get the same answer at every time from that of the last entry to the clock's;
+//! The outcome is the one that the log would have given in between, because
+//! - it is read from a state between two group commits: all of an entry and nothing of the next, as durable as the log;
+//! - the entry would change nothing it depends on, and have the same outcome at every time from that of the last entry to the clock's;
 //! - no earlier attempt at the code is in progress, which a repeated request must find.
 
 use crate::domain::Command;
@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 /// Rows and columns of the counts of attempts.
 const COUNTS: usize = 32;
 
-/// What the writer tells those who refuse without it.
+/// The writer's progress, for readers that refuse without it.
 #[derive(Default)]
 pub(super) struct Refusals {
-    /// Odd while entries are applied: a sequence lock over the whole state.
+    /// Odd while entries are applied: a sequence lock over the complete state.
     applying: AtomicU64,
     /// By code: redemptions that were accepted, and that the log has not decided yet. Codes that share a count only send each other to the
     /// writer.
@@ -43,7 +43,7 @@ impl Refusals {
         self.applying.fetch_add(1, Ordering::Release);
     }
 
-    /// Reads the state, and returns what was read if no entry was applied during it.
+    /// Reads the state, and returns the result if no entry was applied during it.
     pub(super) fn between_commits<T>(&self, read: impl FnOnce() -> Option<T>) -> Option<T> {
         let before = self.applying.load(Ordering::Acquire);
         if !before.is_multiple_of(2) {
@@ -77,11 +77,11 @@ impl Attempt {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        // What a writer that panics leaves behind is decided by the next start.
+        // After a panic of the writer, the next startup decides.
         if std::thread::panicking() {
             return;
         }
-        // A reader that sees that it is over sees what it has done.
+        // A reader that sees the end of the attempt also sees its effects.
         self.refusals.attempts(self.digest).fetch_sub(1, Ordering::Release);
     }
 }
@@ -112,7 +112,7 @@ mod tests {
     struct SoldOut {
         engine: Engine,
         pool: Arc<FilterView>,
-        /// What the clock says, in milliseconds.
+        /// The clock's reading, in milliseconds.
         time: Arc<AtomicU64>,
         _directory: TempDir,
     }
@@ -209,11 +209,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refusal_is_that_of_the_log_and_needs_no_entry() {
+    async fn shortcut_refusal_matches_log() {
         let sold_out = SoldOut::new().await;
         let before = sold_out.engine.info().last_seq;
         assert_eq!(sold_out.refusal(1), Some(Refusal::SoldOut));
-        // Whoever is in gets the redemption again.
+        // A client whose redemption exists gets it again.
         assert_eq!(sold_out.refusal(0), None);
         assert_eq!(sold_out.engine.info().last_seq, before);
         let logged = sold_out.engine.submit(sold_out.redeem(1), None).await.unwrap();
@@ -221,9 +221,9 @@ mod tests {
         assert_eq!(sold_out.engine.metrics().refused_unlogged.get(), 1);
     }
 
-    /// The first attempt may yet be let in: whoever repeats it must not be told that it is not.
+    /// The first attempt may still succeed: a repetition must not be refused before.
     #[tokio::test]
-    async fn a_repeated_request_does_not_overtake_the_first() {
+    async fn repeated_request_never_overtakes_first() {
         let sold_out = SoldOut::new().await;
         let first = Attempt::of(&sold_out.engine.inner.refusals, &sold_out.redeem(1));
         let second = Attempt::of(&sold_out.engine.inner.refusals, &sold_out.redeem(1));
@@ -237,9 +237,9 @@ mod tests {
         assert!(Attempt::of(&sold_out.engine.inner.refusals, &other).is_none());
     }
 
-    /// Its caller may have gone away: the log decides all the same.
+    /// Its caller may have disconnected: the log decides all the same.
     #[tokio::test]
-    async fn an_attempt_lasts_until_the_log_has_decided() {
+    async fn attempt_lasts_until_log_has_decided() {
         let hold = Hold::default();
         let journal = JournalOptions::Other(Arc::new(hold.clone()));
         let sold_out = SoldOut::over(|options| EngineOptions { journal, ..options }).await;
@@ -256,12 +256,12 @@ mod tests {
         assert!(caller.await.unwrap_err().is_cancelled());
         assert!(refusals.is_attempted(digest(1)));
         hold.is_on.store(false, Ordering::SeqCst);
-        // Behind it in the log.
+        // After it in the log.
         sold_out.engine.submit(sold_out.redeem(2), None).await.unwrap();
         assert!(!refusals.is_attempted(digest(1)) && !refusals.is_attempted(digest(2)));
     }
 
-    /// Its caller was told that the outcome is unknown.
+    /// Its caller got an unknown outcome.
     #[tokio::test]
     async fn overdue_attempt_lasts_until_log_has_decided() {
         let hold = Hold::default();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_is_refused_by_what_is_being_applied_or_is_not_so_any_more() {
+    async fn concurrent_changes_never_cause_wrong_refusal() {
         let sold_out = SoldOut::new().await;
         sold_out.engine.inner.refusals.begin();
         assert_eq!(sold_out.refusal(1), None);
@@ -295,9 +295,9 @@ mod tests {
         assert_eq!(sold_out.refusal(1), None);
     }
 
-    /// The clock has passed the end, but it may be set back: only an entry makes sure that nobody is let in any more.
+    /// The clock has passed the end, but it may be set back: only an entry guarantees that no redemption is admitted any more.
     #[tokio::test]
-    async fn an_end_or_a_beginning_is_certain_at_both_times_or_not_at_all() {
+    async fn window_refusal_requires_log_and_clock() {
         let sold_out = SoldOut::new().await;
         let set = async |starts_at: u64, ends_at: u64| {
             let window = [starts_at, ends_at].map(|at| Some(Some(Timestamp(at))));
@@ -313,13 +313,13 @@ mod tests {
         assert_eq!(sold_out.refusal(1), Some(Refusal::OutsideWindow));
         set(1_000_300, 1_000_400).await;
         assert_eq!(sold_out.refusal(1), Some(Refusal::OutsideWindow));
-        // It has begun by the clock, and not by the log.
+        // It has started by the clock, and not by the log.
         sold_out.time.fetch_add(200, Ordering::Relaxed);
         assert_eq!(sold_out.refusal(1), None);
     }
 
     #[tokio::test]
-    async fn the_writer_answers_when_the_clock_is_wrong_and_at_the_end() {
+    async fn writer_decides_if_clock_wrong_or_stopping() {
         let sold_out = SoldOut::new().await;
         sold_out.time.store(1_000_000 + 3_600_001, Ordering::Relaxed);
         assert_eq!(sold_out.refusal(1), None);
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_is_all_of_one_commit() {
+    fn read_sees_complete_commit() {
         const COMMITS: u64 = 200_000;
         let (refusals, [one, other]) = (Refusals::default(), [const { AtomicU64::new(0) }; 2]);
         let read = || {

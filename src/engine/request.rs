@@ -25,7 +25,7 @@ pub enum SubmitError {
     /// The service is shutting down.
     #[error("the service is draining")]
     Draining,
-    /// A write or sync failed. Only the next start can tell whether the command took effect.
+    /// A write or sync failed. Only the next startup can decide whether the command took effect.
     #[error("storage has failed; whether the write took effect is unknown")]
     StorageFailed,
     /// The command might exceed the memory limit.
@@ -37,16 +37,16 @@ pub enum SubmitError {
     /// The disk's free space is below the watermark.
     #[error("the disk is too full")]
     DiskFull,
-    /// This node has not applied the position that was asked for, or may be too far behind the log.
-    #[error("this node is too far behind the log")]
+    /// This node has not applied the requested position, or may be too far behind the log.
+    #[error("this node lags too far behind the log")]
     TooFarBehind,
-    /// The log does not respond: most of its servers may be gone, or this node can't reach them.
+    /// The log does not respond: most of its servers may be down, or this node can't reach them.
     #[error("the log does not respond: most of its servers are down or unreachable")]
     NoQuorum,
     /// The log's servers have no space for more messages.
     #[error("the log is full: its servers reject more messages")]
     LogFull,
-    /// The clock has jumped, or is behind the log, so holds would expire at the wrong time.
+    /// The clock has jumped, or lags behind the log, so holds would expire at the wrong time.
     #[error(transparent)]
     ClockUnsure(#[from] ClockUnsure),
 }
@@ -59,7 +59,7 @@ impl SubmitError {
     }
 }
 
-/// Where the writer sends its answer. Without one the caller is told that the outcome is unknown: [`SubmitError::StorageFailed`].
+/// The writer's response. If it is dropped, the caller gets an unknown outcome: [`SubmitError::StorageFailed`].
 pub(super) type Reply<T> = oneshot::Sender<Result<T, SubmitError>>;
 
 /// A caller that waits for the outcome of its command.
@@ -68,7 +68,7 @@ pub(super) struct Caller {
     pub(super) reply: Option<Reply<Applied>>,
     /// When the command was submitted, or picked up for its group commit.
     pub(super) since: Instant,
-    /// What the command occupies until it is applied or rejected.
+    /// The resources of the command until it is applied or rejected.
     pub(super) room: (OwnedSemaphorePermit, Option<Attempt>),
 }
 
@@ -76,7 +76,7 @@ impl Caller {
     /// Answers the caller. Its share of the queue is free again by the time it has the answer.
     pub(super) fn answer(self, answer: Result<Applied, SubmitError>) {
         drop(self.room);
-        // The caller may be gone; the command stands all the same.
+        // The caller may be gone; the command remains valid.
         if let Some(reply) = self.reply {
             let _ = reply.send(answer);
         }
@@ -107,11 +107,10 @@ impl Wake for Bell {
     }
 }
 
-/// The callers of everything that was proposed and is neither committed nor refused.
+/// The callers of all proposals that are neither committed nor rejected.
 #[derive(Default)]
 pub(super) struct Proposed {
-    /// Those that have waited too long stay, and keep their share of the queue: otherwise a journal that never answers
-    /// would take any number of commands.
+    /// Overdue callers stay, and keep their share of the queue: otherwise a journal that never answers would take any number of commands.
     pub(super) callers: BTreeMap<Ticket, Caller>,
     /// The next ticket. Tickets are never reused.
     next: u64,
@@ -127,12 +126,12 @@ impl Proposed {
         Ticket(first)
     }
 
-    /// The caller that has waited longest of those that still wait.
+    /// Returns the caller that has waited longest of those still waiting.
     pub(super) fn oldest(&self) -> Option<&Caller> {
         self.callers.range(Ticket(self.given_up)..).next().map(|(_, caller)| caller)
     }
 
-    /// Tells all callers that have waited since `before` that the outcome is unknown.
+    /// Reports an unknown outcome to all callers that have waited since `before`.
     pub(super) fn give_up(&mut self, before: Instant) {
         let waiting = self.callers.range_mut(Ticket(self.given_up)..);
         for (ticket, caller) in waiting.take_while(|(_, caller)| caller.since <= before) {

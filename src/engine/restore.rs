@@ -1,4 +1,4 @@
-//! Fills data directories with archives. Each is read twice: to its end first, so that nothing is written or given up for one that is damaged.
+//! Fills data directories with archives. Each is read twice: completely first, so that nothing is written or deleted for a damaged one.
 
 use super::event_log::EventLog;
 use super::recovery::Result;
@@ -17,9 +17,9 @@ const UNSYNCED_BYTES_MAX: u64 = 4 << 20;
 /// Takes the pieces of an archive.
 pub(super) type Sink<'a> = dyn FnMut(Piece<'_>) -> Result<(), StoreError> + 'a;
 
-/// Restores an archive into an empty or absent directory and returns the last position of its log, which has a single entry: it says that
-/// the directory was restored. The archive is read twice: first to verify it, then to write it; both times through what `wrap` makes of it,
-/// such as a reader that reports progress. `clock` is what the clocks say now.
+/// Restores an archive into an empty or absent directory and returns the last position of its log, whose single entry records the restore.
+/// The archive is read twice: first to verify it, then to write it; both times through the reader that `wrap` returns, such as one that
+/// reports progress. `clock` is the clocks' current reading.
 ///
 /// # Errors
 /// Those of the archive, before anything is written; [`StoreError::NotOurs`] for a directory that is not empty. A directory whose
@@ -31,7 +31,7 @@ pub fn restore<R: Read>(
     clock: ClockReading,
     wrap: impl Fn(Box<dyn Read>) -> R,
 ) -> Result<Seq> {
-    // Before the archive is verified, which takes long: a service that starts meanwhile must not take the directory for a new one.
+    // Before the archive is verified, which takes long: a service that starts during that must not take the directory for a new one.
     let begun = RestoreTarget::begin(dir)?;
     let read = |sink: &mut Sink<'_>| Ok(archive::read(file, wrap(Box::new(archive::open(file)?)), sink)?);
     let mut manifest = match verify_archive(read) {
@@ -108,7 +108,7 @@ pub(super) fn write_archive(
     for section in &sections {
         writer.end_section(section.key, section.changes);
     }
-    // If the archive has no events, all of them had gone.
+    // If the archive has no events, all of them had expired.
     events.leave_out(store, events_last)?;
     (writer.events_last, writer.place) = (events_last, place);
     writer.finish(store, taken_at, meta)?;

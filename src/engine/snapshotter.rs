@@ -1,8 +1,8 @@
 //! Snapshots, taken in small steps between commits on the writer's own thread, so that no commit waits long.
 //!
-//! Commits set the pace. Each pays for a step in proportion to what it logged, so it never waits for much more than its own work.
-//! The snapshot is done before half of the log that makes the next one due is written; leftovers are removed during the other
-//! half. While no command comes the snapshot goes on unpaid, but leaves half of that time to readers.
+//! Commits set the pace. Each pays for a step in proportion to its logged bytes, so it never waits for much more than its own work. The
+//! snapshot is complete before half of the log that triggers the next one is written; leftovers are removed during the other half. While no
+//! command arrives the snapshot continues unpaid, but leaves half of that time to readers.
 
 use super::event_log::EventLog;
 use crate::domain::{Seq, Timestamp};
@@ -23,7 +23,7 @@ pub struct SnapshotOptions {
     pub log_bytes_min: u64,
     /// Bytes of log after which a snapshot is due however large the state. It bounds the replay.
     pub log_bytes_max: u64,
-    /// The most bytes that copy-on-write may keep. Beyond it the snapshot goes before commits.
+    /// Maximum bytes pinned by copy-on-write. Beyond it the snapshot precedes commits.
     pub kept_bytes_max: usize,
 }
 
@@ -46,7 +46,7 @@ pub struct SnapshotReport {
     pub seconds: f64,
 }
 
-/// Takes snapshots of the state, and prunes the log behind them.
+/// Takes snapshots of the state, and prunes the log up to them.
 pub(super) struct Snapshotter {
     store: Arc<Store>,
     options: SnapshotOptions,
@@ -63,7 +63,7 @@ pub(super) struct Snapshotter {
     leftovers: Leftovers,
 }
 
-/// What is no longer needed of the log and of earlier snapshots.
+/// Superfluous parts of the log and of earlier snapshots.
 enum Leftovers {
     /// It is not known yet. Finding out is a separate step.
     Unknown,
@@ -71,7 +71,7 @@ enum Leftovers {
     Gone,
 }
 
-/// Bytes of a step while no command comes. The next command may have to wait for it.
+/// Bytes of a step while no command arrives. The next command may have to wait for it.
 const QUIET_STEP_BYTES: u64 = 64 << 10;
 
 /// The largest step, whatever a commit has paid for: the writer must not be held for more than 20 ms.
@@ -85,15 +85,15 @@ const STEP_TIME_MAX: Duration =
 /// The largest step of removing leftovers. It is larger because they are only read and dropped.
 const REMOVAL_BYTES_MAX: u64 = 4 << 20;
 
-/// What a full snapshot of the state has to write, in bytes.
+/// Returns the size of a full snapshot of the state, in bytes.
 fn size(state: &State) -> u64 {
     let sizes = state.sizes();
     sizes.tables_bytes + sizes.records_bytes
 }
 
 impl Snapshotter {
-    /// Continues after the snapshot that the state was restored from; `log_bytes` have been replayed since. Leftovers of a
-    /// process that died will be removed.
+    /// Continues after the snapshot that the state was restored from; `log_bytes` have been replayed since. Leftovers of a crashed process
+    /// will be removed.
     pub(super) fn new(
         store: Arc<Store>,
         options: SnapshotOptions,
@@ -113,8 +113,8 @@ impl Snapshotter {
         }
     }
 
-    /// Counts what a commit has logged, and what it pays for. By the time a snapshot is due, the payments cover removing this
-    /// much log and one whole snapshot, and writing another.
+    /// Counts the bytes logged by a commit, and its payment. By the time a snapshot is due, the payments cover removing this much log and
+    /// one complete snapshot, and writing another.
     pub(super) fn note_logged(&mut self, bytes: u64, state: &State) {
         self.log_bytes += bytes;
         // Whatever is removed must be found first.
@@ -133,9 +133,9 @@ impl Snapshotter {
         self.running.is_some() || !matches!(self.leftovers, Leftovers::Gone)
     }
 
-    /// Whether enough has been logged since the last snapshot: as much as a new one may have to write, within bounds. So at most
-    /// about twice the log is written, and a replay stays short. Leftovers of the last snapshot are removed first: under steady
-    /// load they would never be removed otherwise.
+    /// Whether enough has been logged since the last snapshot: the size of a new one, within bounds. So at most about twice the log is
+    /// written, and a replay stays short. Leftovers of the last snapshot are removed first: under steady load they would never be removed
+    /// otherwise.
     pub(super) fn is_due(&self, state: &State) -> bool {
         !self.has_work()
             && self.log_bytes >= self.due_after(state)
@@ -167,7 +167,7 @@ impl Snapshotter {
         Ok(())
     }
 
-    /// Continues the running snapshot; `quiet` if no command has come. Returns its report if this step has finished it.
+    /// Continues the running snapshot; `quiet` if no command has arrived. Returns its report if this step has finished it.
     pub(super) fn step(
         &mut self,
         state: &State,
@@ -179,7 +179,7 @@ impl Snapshotter {
             self.running = Some(running);
             return Ok(None);
         }
-        // With ten thousand filters, this takes a step of its own.
+        // With ten thousand filters, this takes a separate step.
         let (bytes_written, duration) = (running.bytes_written, running.began.elapsed());
         let manifest = running.finish(&self.store)?;
         let report = SnapshotReport { seq: manifest.seq, bytes_written, seconds: duration.as_secs_f64() };
@@ -190,10 +190,10 @@ impl Snapshotter {
         Ok(Some(report))
     }
 
-    /// Writes what commits have paid for, a little if no command has come, and more if copy-on-write keeps too much.
+    /// Writes the amount that commits have paid for, a little if no command has arrived, and more if copy-on-write pins too much memory.
     fn write(&mut self, running: &mut RunningSnapshot, state: &State, quiet: bool) -> Result<(), StoreError> {
         let (kept, kept_max) = (|| state.sizes().snapshot_bytes as usize, self.options.kept_bytes_max);
-        // As the kept bytes approach their limit each commit pays for more, so the limit is hardly ever reached.
+        // As the pinned bytes approach their limit each commit pays for more, so the limit is hardly ever reached.
         let haste = 1 + kept().saturating_sub(kept_max / 2).saturating_mul(16) / kept_max.max(1);
         let paid = u64::try_from(self.balance).unwrap_or(0).saturating_mul(haste as u64);
         let least = if quiet { QUIET_STEP_BYTES } else { 1 };
@@ -205,8 +205,7 @@ impl Snapshotter {
         Ok(())
     }
 
-    /// Removes some of what is no longer needed: the log first, then earlier snapshots. While commands come, only as much as they
-    /// have paid for.
+    /// Removes some superfluous data: the log first, then earlier snapshots. While commands arrive, only the amount they have paid for.
     pub(super) fn remove_leftovers(
         &mut self,
         journal: &mut dyn Journal,
@@ -229,7 +228,7 @@ impl Snapshotter {
         Ok(())
     }
 
-    /// Aborts the running snapshot, if there is one. What it has written is removed, as after a snapshot that is complete.
+    /// Aborts the running snapshot, if there is one. Its written parts are removed, like those of an older snapshot.
     pub(super) fn abort(&mut self) {
         self.running = None;
         self.store.abandon_snapshot();
@@ -242,7 +241,7 @@ impl Snapshotter {
 /// is free only once all its pages are: one old chunk pins eight megabytes until sled moves it.
 const TAKEN_OVER_MAX: u64 = 16;
 
-/// A running snapshot: which sections it still has to write, and how far it has come. The snapshotter decides how much is written when.
+/// A running snapshot: the sections still to be written, and the progress. The snapshotter decides how much is written when.
 pub struct RunningSnapshot {
     writer: SnapshotWriter,
     head: Vec<u8>,
@@ -258,7 +257,7 @@ impl RunningSnapshot {
     /// start from the snapshot does not make them again. A replicated log continues at `place`.
     ///
     /// # Errors
-    /// As for [`Store::begin_snapshot`] and [`EventLog::take`].
+    /// Those of [`Store::begin_snapshot`] and [`EventLog::take`].
     pub fn begin(
         store: &Store,
         state: &mut State,
@@ -281,7 +280,7 @@ impl RunningSnapshot {
     /// Takes a snapshot of a directory with a separate log in one go: no client waits.
     ///
     /// # Errors
-    /// As for [`Self::begin`], [`Self::write`] and [`Self::finish`].
+    /// Those of [`Self::begin`], [`Self::write`] and [`Self::finish`].
     pub fn take(
         store: &Store,
         state: &mut State,
@@ -299,11 +298,11 @@ impl RunningSnapshot {
         self.fresh.is_empty()
     }
 
-    /// Writes chunks, at least one, until `budget` bytes or the time are spent or the snapshot is whole. Returns how many bytes it has
+    /// Writes chunks, at least one, until `budget` bytes or the time are spent or the snapshot is complete. Returns the number of bytes
     /// written.
     ///
     /// # Errors
-    /// As for [`SnapshotWriter::put_chunk`].
+    /// Those of [`SnapshotWriter::put_chunk`].
     pub fn write(&mut self, store: &Store, budget: u64, time: Duration) -> Result<u64, StoreError> {
         let (mut chunk, mut written, began) = (Vec::new(), 0, Instant::now());
         while written < budget
@@ -325,14 +324,14 @@ impl RunningSnapshot {
     /// Writes the manifest, which completes the snapshot.
     ///
     /// # Errors
-    /// As for [`SnapshotWriter::finish`].
+    /// Those of [`SnapshotWriter::finish`].
     pub fn finish(self, store: &Store) -> Result<Manifest, StoreError> {
         self.writer.finish(store, self.taken_at, self.head)
     }
 }
 
 /// Shares the sections that have not changed since the latest snapshot and are not too old. Returns the others, which must be written.
-/// Sections that change often come first: what is written together is later replaced together, and leaves no holes in sled's file.
+/// Sections that change often are first: parts written together are later replaced together, and leave no holes in sled's file.
 fn take_over(
     writer: &mut SnapshotWriter,
     mut sections: Vec<Section>,
@@ -419,7 +418,7 @@ mod tests {
 
     /// A commit that pays for a chunk and a half gets one and two chunks in turn, not two each time.
     #[test]
-    fn commits_pay_for_what_is_written_and_no_more() {
+    fn snapshot_work_is_proportional_to_commits() {
         const LOGGED: u64 = 12 << 10;
         let (mut state, dir) = (state(Mode::Compact, Growth::Fixed), tempfile::tempdir().unwrap());
         let mut snapshotter = Snapshotter::new(store_in(&dir), SnapshotOptions::default(), None, 0);
@@ -438,7 +437,7 @@ mod tests {
 
     /// On a disk so slow that no time is left for more, a step still writes one chunk, and no payment is lost.
     #[test]
-    fn a_step_without_time_writes_one_chunk() {
+    fn step_without_time_writes_one_chunk() {
         let (mut state, dir) = (state(Mode::Compact, Growth::Fixed), tempfile::tempdir().unwrap());
         let mut snapshotter = Snapshotter::new(store_in(&dir), SnapshotOptions::default(), None, 0);
         begin(&mut snapshotter, &mut state);
@@ -452,14 +451,14 @@ mod tests {
         assert!(sizes.windows(2).all(|pair| pair[1] - pair[0] <= 16_384));
     }
 
-    /// However much changes meanwhile, copy-on-write keeps a bounded number of bytes: the snapshot goes before commits.
+    /// Under any load, copy-on-write pins a bounded number of bytes: the snapshot precedes commits.
     #[test]
-    fn what_is_kept_for_a_snapshot_is_bounded() {
+    fn memory_pinned_by_snapshot_is_bounded() {
         const BATCH: u64 = 2_000;
         const FIRST: u64 = 400_000;
         const KEPT_BYTES_MAX: usize = 256 << 10;
         let mut state = state(Mode::Compact, Growth::Fixed);
-        // Empty chunks are not written, and the snapshot would end at once.
+        // Empty chunks are not written, and the snapshot would end immediately.
         for item in (0..FIRST).step_by(BATCH as usize) {
             insert(&mut state, item..item + BATCH);
         }
@@ -482,7 +481,7 @@ mod tests {
 
     /// The bound also holds when entries change more than they log: each item frees slots of cleared ones.
     #[test]
-    fn bytes_kept_while_cleared_slots_are_freed_are_bounded() {
+    fn memory_pinned_during_clear_is_bounded() {
         const KEPT_BYTES_MAX: usize = 32 << 10;
         const ITEMS: u64 = 400_000;
         let mut state = state(Mode::Strict, Growth::Auto);
@@ -510,13 +509,13 @@ mod tests {
             snapshotter.note_logged(1, &state);
             snapshotter.step(&state, false).unwrap();
         }
-        assert!(most < KEPT_BYTES_MAX + KEPT_BYTES_MAX / 2, "{most} bytes were kept");
+        assert!(most < KEPT_BYTES_MAX + KEPT_BYTES_MAX / 2, "{most} bytes were pinned");
         assert!(most > KEPT_BYTES_MAX / 2, "the bound was never near: {most}");
     }
 
     /// A section that never changes does not stay alone in a part of the file that could otherwise be freed.
     #[test]
-    fn what_never_changes_is_written_anew_now_and_then() {
+    fn unchanged_tables_are_rewritten_occasionally() {
         let (mut state, dir) = (state(Mode::Compact, Growth::Fixed), tempfile::tempdir().unwrap());
         let mut snapshotter = Snapshotter::new(store_in(&dir), SnapshotOptions::default(), None, 0);
         let mut written = Vec::new();
@@ -536,10 +535,10 @@ mod tests {
         assert_eq!(written, [1, 18, 35]);
     }
 
-    /// Leftovers of a process that died in the midst of a snapshot are removed at the next start: at once while no command comes,
+    /// Leftovers of a process that crashed during a snapshot are removed after the next startup: immediately while no command arrives,
     /// otherwise when commits have paid for it.
     #[test]
-    fn leftovers_go_when_they_are_paid_for_or_nobody_waits() {
+    fn leftovers_are_removed_by_commits_or_idle() {
         let dir = tempfile::tempdir().unwrap();
         let store = store_in(&dir);
         let abandon = |seq| {

@@ -37,8 +37,8 @@ use tokio::sync::{Notify, Semaphore, mpsc, watch};
 /// Bytes of log that a replayed entry is reckoned to take.
 const ENTRY_BYTES: u64 = 128;
 
-/// Bytes that tables must leave free for answers, redemptions, connections and the store. A start asks for less: what was
-/// admitted before must find its place again.
+/// Bytes that tables must leave free for responses, redemptions, connections and the store. A startup needs less: commands admitted before
+/// must fit again.
 const SPARE_BYTES: u64 = 64 << 20;
 
 /// How long the journal may take to commit. A local commit takes milliseconds; a replicated log without a leader recovers within
@@ -48,8 +48,8 @@ const COMMIT_PATIENCE: Duration = Duration::from_secs(30);
 /// The same for a log that several nodes share: longer than a new leader takes, shorter than a client waits.
 const SHARED_COMMIT_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Among several nodes, an import that has made no progress for so long has lost its upload. An upload ends itself after the
-/// pause that `server.body_timeout` allows.
+/// In a cluster, an import without progress for this long has lost its upload. An upload ends itself after the pause that
+/// `server.body_timeout` allows.
 const UPLOAD_IDLE_MAX: Duration = Duration::from_secs(600);
 
 /// Time between two log lines about a long phase of recovery.
@@ -64,7 +64,7 @@ pub struct EngineOptions {
     pub store: StoreOptions,
     /// Which journal the engine runs on.
     pub journal: JournalOptions,
-    /// What holds if other nodes share the log.
+    /// Options if other nodes share the log.
     pub cluster: ClusterOptions,
     /// Settings of the state machine; logged as an entry when they differ from those in the log.
     pub settings: Settings,
@@ -74,7 +74,7 @@ pub struct EngineOptions {
     pub memory_max_bytes: u64,
     /// The most bytes that stored events may take. Beyond it the oldest go before their retention is over.
     pub events_room_bytes: u64,
-    /// How long the journal may take to commit a command. After that the caller is told that its outcome is unknown.
+    /// Maximum time for the journal to commit a command. After that the caller gets an unknown outcome.
     pub commit_patience: Duration,
     /// The most commands that may be queued.
     pub queue_commands_max: usize,
@@ -100,8 +100,8 @@ impl EngineOptions {
         }
     }
 
-    /// Runs on this journal. A snapshot survives no more than the log after it. If nodes share the log, callers can try another node, so they
-    /// are told sooner that an outcome is unknown.
+    /// Runs on this journal. A snapshot is as durable as the log after it. If nodes share the log, callers can try another node, so they
+    /// get an unknown outcome sooner.
     pub fn on(mut self, journal: JournalOptions) -> Self {
         self.store.sync_snapshots = journal.durability() == Durability::Fsync;
         if journal.is_shared() {
@@ -112,7 +112,7 @@ impl EngineOptions {
 }
 
 impl Engine {
-    /// Starts an engine over a data directory. Returns at once; [`Engine::recovered`] waits for recovery.
+    /// Starts an engine over a data directory. Returns immediately; [`Engine::recovered`] waits for recovery.
     pub fn start(options: EngineOptions, clock: Clock) -> Engine {
         let (requests, inbox) = mpsc::channel(options.queue_commands_max);
         let permits = usize::try_from(options.queue_bytes_max / QUEUE_UNIT_BYTES).unwrap_or(usize::MAX);
@@ -154,7 +154,7 @@ impl Engine {
 
     /// Stops accepting commands, finishes the pending ones, takes a last snapshot and closes the store.
     pub async fn shutdown(&self) {
-        // Commands that arrive from here on are refused with `Draining`.
+        // Commands that arrive from here on are rejected with `Draining`.
         self.inner.proceed(Status::Draining);
         // An error means that the writer has already ended.
         let _ = self.ask(0, |writer, done| writer.ending.push(done)).await;
@@ -162,7 +162,7 @@ impl Engine {
 }
 
 impl Inner {
-    /// Goes on to another status, unless a failure or a shutdown came first: these stay visible.
+    /// Changes to another status, unless a failure or a shutdown happened first: these stay visible.
     fn proceed(&self, next: Status) {
         self.status.send_if_modified(|status| {
             let may_proceed = matches!(status, Status::Recovering(_) | Status::Ready);
@@ -187,7 +187,7 @@ fn serve(inner: &Arc<Inner>, requests: &mpsc::WeakSender<Request>, inbox: mpsc::
     inner.share.notify_one();
     inner.store.store(None);
     let status = match ended {
-        // Answered only now that the store is closed: the caller may open it again at once.
+        // Answered only now that the store is closed: the caller may immediately reopen it.
         Ok(Ok(ending)) => return ending.into_iter().for_each(|done| drop(done.send(Ok(())))),
         Ok(Err(error)) => Status::Failed(error.to_string()),
         // The view is there once recovery is done.
@@ -198,7 +198,7 @@ fn serve(inner: &Arc<Inner>, requests: &mpsc::WeakSender<Request>, inbox: mpsc::
     inner.status.send_replace(status);
 }
 
-/// What is reported of a panic of the writer's thread.
+/// Returns the reported reason of a panic in the writer's thread.
 fn panic_reason(EngineOptions { path, journal, .. }: &EngineOptions, panic: Box<dyn Any + Send>) -> String {
     let dir = path.display();
     match panic.downcast::<Unappliable>() {
@@ -234,7 +234,7 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
     let logged = recovered.state.now();
     let snapshot_at = recovered.manifest.as_ref().map(|manifest| manifest.taken_at);
     let mut time = Timekeeper::new(inner, &store, logged, snapshot_at);
-    // If the clock can't be trusted, no time passes: what a start has to log is logged at the time of the last entry.
+    // If the clock can't be trusted, no time passes: entries of the startup are logged at the time of the last entry.
     let at = time.stamp(logged).unwrap_or(logged);
     let mut proposed = Proposed::default();
     let commands = commands_at_start(options, &recovered.state, at).into_iter();
@@ -280,7 +280,7 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
     };
     writer.note_figures();
     writer.apply_committed();
-    // Nobody waits for a command yet.
+    // No command is waiting yet.
     writer.state.free_discarded(u64::MAX);
     writer.note_figures();
     Ok(writer)
@@ -298,7 +298,7 @@ fn note_recovered(inner: &Inner, recovered: &Recovered, is_filled: bool, took: D
     tracing::info!(seq, snapshot, replayed = recovered.replayed, milliseconds, "recovered");
 }
 
-/// Reports progress of recovery: in the log now and then, in the status always.
+/// Reports progress of recovery: in the log at intervals, in the status always.
 fn report_progress(inner: &Inner) -> impl FnMut(Progress) {
     let mut last: Option<(&str, Instant)> = None;
     move |progress @ Progress { phase, done, total }| {
@@ -310,10 +310,11 @@ fn report_progress(inner: &Inner) -> impl FnMut(Progress) {
     }
 }
 
-/// What a startup has to log: its settings, and the end of images and imports whose uploads ended with a process. Their tables take memory.
+/// Returns the commands of a startup: its settings, and the end of images and imports whose uploads ended with a process. Their tables take
+/// memory.
 fn commands_at_start(options: &EngineOptions, state: &State, at: Timestamp) -> Vec<Command> {
     let (ours, logs) = (&options.settings, state.settings());
-    // Others share the log, and have begun it: its settings apply, whatever this node's are.
+    // Other nodes have started the shared log: its settings apply, not this node's.
     let is_joining = options.journal.is_shared() && !options.cluster.configure && state.applied() > Seq(0);
     let mut commands = Vec::new();
     if ours != logs && is_joining {
@@ -321,8 +322,8 @@ fn commands_at_start(options: &EngineOptions, state: &State, at: Timestamp) -> V
     } else if ours != logs {
         commands.push(Command::Configure(ours.clone()));
     }
-    // A node on its own knows that all uploads have ended. Among several nodes another one may have one, and would have ended it if it were
-    // idle for so long.
+    // A single node knows that all uploads have ended. In a cluster another node may have one, but would have ended it after such an idle
+    // time.
     let idle_since = Timestamp(at.0.saturating_sub(UPLOAD_IDLE_MAX.as_millis() as u64));
     let is_replicated = matches!(options.journal, JournalOptions::Nats(_));
     let dead_before = if is_replicated { idle_since } else { Timestamp::MAX };
@@ -353,10 +354,9 @@ fn open(options: &EngineOptions) -> Result<(Arc<Store>, journal::Opened)> {
     Ok((store, opened))
 }
 
-/// Fills the directory from the newest shared snapshot that can be used. What it held is given up, but not before such a snapshot was read to
-/// its end. Servers that were just started may fail for a while, and other nodes may share another snapshot, so it tries again until
-/// `nats.connect_timeout`. Returns whether it is filled; a log that reaches back to its first message does without, and so the directory is
-/// empty then.
+/// Fills the directory from the newest usable shared snapshot. Its content is deleted, but not before such a snapshot was read completely.
+/// Servers that were just started may fail for a while, and other nodes may share another snapshot, so it tries again until
+/// `nats.connect_timeout`. Returns whether it is filled; a complete log needs no snapshot, and then the directory is empty.
 fn fill(inner: &Inner, report: &mut Report<'_>) -> Result<bool> {
     let EngineOptions { path, store, journal, .. } = &inner.options;
     let Some(shared) = journal.shared_snapshots()? else { return Ok(false) };
@@ -434,7 +434,7 @@ fn load(
     Ok(())
 }
 
-/// Rejects a snapshot that this build can't load, or behind which there may be entries that it does not understand.
+/// Rejects a snapshot that this build can't load, or that may precede entries it does not understand.
 ///
 /// # Errors
 /// [`JournalError::Newer`]; [`JournalError::Damaged`] if it can't be determined.
@@ -456,7 +456,7 @@ mod tests {
 
     /// The status channel closes when the engine and its writer are dropped.
     #[tokio::test]
-    async fn engine_ends_when_its_last_handle_is_dropped() {
+    async fn engine_ends_with_last_handle() {
         let directory = tempfile::tempdir().unwrap();
         let reading = ClockReading { wall: Timestamp(1_000), uptime: Duration::ZERO };
         let clock = Clock::new(move || reading, ClockLimits::default());
@@ -485,7 +485,7 @@ mod tests {
         check(1, &meta, 2).unwrap();
         let rejected = check(1, &meta, 1).unwrap_err().to_string();
         assert!(rejected.contains("version 2") && rejected.contains("update this node"), "{rejected}");
-        // The head begins with its version.
+        // The head starts with its version.
         let mut newer = meta.clone();
         newer[0] = 77;
         let rejected = check(1, &newer, 2).unwrap_err();

@@ -1,5 +1,5 @@
-//! Time for the writer: stamps that the log may trust, or a refusal. Saves the clocks' readings while they are trusted, so that
-//! the next start can judge the clock.
+//! Time for the writer: trusted stamps for the log, or an error. Saves the clocks' readings while they are trusted, so that the next
+//! startup can check the clock.
 
 use super::Inner;
 use crate::clock::{Clock, ClockUnsure, Evidence};
@@ -35,7 +35,7 @@ pub(super) struct Timekeeper {
     store: Arc<Store>,
     /// The kind of trouble that was last logged, while it lasts.
     reported: Option<Evidence>,
-    /// When the clock must be checked again if no command comes.
+    /// When the clock must be checked again if no command arrives.
     pub(super) keep_at: Instant,
 }
 
@@ -49,7 +49,7 @@ impl Timekeeper {
         snapshot_at: Option<Timestamp>,
     ) -> Self {
         if logged > Timestamp(0) {
-            // Only the log's entries are evidence that the clock is behind; a snapshot is not.
+            // Only the log's entries are evidence that the clock lags; a snapshot is not.
             let snapshot_at = snapshot_at.filter(|at| *at <= inner.clock.reading().wall);
             let known = logged.max(snapshot_at.unwrap_or(logged));
             let reading = ClockReading { wall: known, uptime: Duration::ZERO };
@@ -66,7 +66,7 @@ impl Timekeeper {
     /// The time for the next entries.
     ///
     /// # Errors
-    /// [`ClockUnsure`]; logged when it begins and when it ends.
+    /// [`ClockUnsure`]; logged when it starts and when it ends.
     pub(super) fn stamp(&mut self, last_logged: Timestamp) -> Result<Timestamp, ClockUnsure> {
         let Inner { clock, replication, metrics, .. } = &*self.inner;
         let stamp = stamp(clock, replication.get().map(|known| &**known), last_logged);
@@ -94,7 +94,7 @@ impl Timekeeper {
         self.inner.clock.read()
     }
 
-    /// Calls [`Self::keep`] if it is due.
+    /// Calls [`Self::save`] if it is due.
     pub(super) fn keep_if_due(&mut self, last_logged: Timestamp) {
         if self.keep_at <= Instant::now() {
             self.keep(last_logged);

@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// Reads the whole log, every chunk of every snapshot and every event, and checks them against their checksums, each other and the
+/// Reads the complete log, every chunk of every snapshot and every event, and checks them against their checksums, each other and the
 /// acknowledged position. If nothing is wrong it rebuilds the state.
 ///
 /// # Errors

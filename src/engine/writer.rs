@@ -1,6 +1,6 @@
-//! The only writer. It proposes the pending commands in one group commit, applies what the journal has committed, in the
-//! journal's order, and answers. There is no timer: a batch is whatever arrived while the last one was being flushed. It runs on
-//! a thread of its own because storage blocks. Snapshots go on between commits.
+//! The only writer. It proposes the pending commands in one group commit, applies the entries that the journal has committed, in the
+//! journal's order, and answers. There is no timer: a batch is whatever arrived during the last flush. It runs on a separate thread because
+//! storage blocks. Snapshots continue between commits.
 
 use super::admission::{Admission, Verdict};
 use super::applying;
@@ -28,17 +28,17 @@ pub(super) const BATCH_ENTRIES_MAX: usize = 4_096;
 /// The most bytes in one group commit, approximately. A single command may exceed it.
 pub(super) const BATCH_BYTES_MAX: u64 = 1 << 20;
 
-/// What is freed before a command is judged again that the memory has no room for, in entries of a ledger.
+/// Entries of a ledger that are freed before a command without memory is admitted again.
 const FREED_IN_NEED: u64 = 65_536;
 
-/// How long after an answer the writer counts as idle and does work that is not urgent.
+/// Time after a response until the writer counts as idle and does work that is not urgent.
 const QUIET: Duration = Duration::from_millis(2);
 
 /// A request, which the writer serves between two group commits. Returns how much of the next one it takes up, in bytes.
 pub(super) type Request = Box<dyn FnOnce(&mut Writer) -> u64 + Send>;
 
 pub(super) struct Writer {
-    /// What the writer shares with the engine's handles.
+    /// The state shared with the engine's handles.
     pub(super) inner: Arc<Inner>,
     pub(super) state: State,
     pub(super) events: EventLog,
@@ -47,19 +47,19 @@ pub(super) struct Writer {
     pub(super) snapshotter: Snapshotter,
     pub(super) time: Timekeeper,
     pub(super) admission: Admission,
-    /// Commands that were picked up, with their callers. They are stamped once they are admitted. Some can't be judged until everything that
-    /// was proposed is applied.
+    /// Commands that were received, with their callers. They are stamped once they are admitted. Some can't be admitted until all proposals
+    /// are applied.
     pub(super) pending: VecDeque<(Proposal, Caller)>,
     /// The callers that wait for the outcome of a proposed command.
     pub(super) proposed: Proposed,
     /// The callers that wait until everything acknowledged anywhere is applied, in the order of their barriers.
     pub(super) barriers: VecDeque<(Ticket, Reply<()>)>,
-    /// A part of what was admitted is applied, so the memory that later commands need can't be bounded yet.
+    /// The admitted commands are partly applied, so the memory of later commands can't be bounded yet.
     pub(super) is_partly_applied: bool,
     /// Wakes the writer when the journal has news.
     pub(super) waker: Waker,
-    /// The callers that wait for a snapshot, with the last entry that had been applied when they asked. The running one serves them if it
-    /// covers that, the next one otherwise. A running one goes on, so that callers who give up and ask again can't keep any from completing.
+    /// The callers that wait for a snapshot, with the last entry applied at their request. The running one serves them if it covers that,
+    /// the next one otherwise. A running one continues, so that callers who disconnect and ask again can't keep any from completing.
     pub(super) snapshots_asked: Vec<(Seq, Reply<SnapshotReport>)>,
     /// The node's own way to choose its turns among the nodes of a shared log.
     pub(super) turns: RandomState,
@@ -78,12 +78,12 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Serves requests until a shutdown, or until no sender is left, and finishes the commands that were accepted. Returns the callers to
-    /// answer once the writer and all that it owned are dropped.
+    /// Serves requests until a shutdown, or until no sender is left, and finishes the accepted commands. Returns the callers to answer
+    /// after the writer and its resources are dropped.
     pub(super) fn run(mut self, mut requests: mpsc::Receiver<Request>, bell: &Bell) -> Vec<Reply<()>> {
         let mut go_on = Instant::now();
         while !requests.is_closed() || !requests.is_empty() || self.has_commands() {
-            // A client that was just answered may send again at once, so what can wait does.
+            // A client with a new response may send again immediately, so other work waits.
             let quiet_at = self.quiet_work_at().map(|at| at.max(go_on));
             let held_back = self.pending.len();
             self.gather(&mut requests, bell, self.wake_at(quiet_at));
@@ -107,7 +107,7 @@ impl Writer {
         !self.pending.is_empty() || self.proposed.oldest().is_some()
     }
 
-    /// When there is work to do even if no request comes and the journal has no news.
+    /// When there is work even if no request arrives and the journal has no news.
     fn wake_at(&self, quiet_at: Option<Instant>) -> Option<Instant> {
         if self.failed {
             return None;
@@ -119,8 +119,8 @@ impl Writer {
         times.into_iter().flatten().min()
     }
 
-    /// Picks up what arrived while the last batch was being flushed: it forms the next group commit. If nothing did, waits for a request,
-    /// for news of the journal, or until `until`. Serves other requests at once.
+    /// Receives the commands that arrived during the last flush: they form the next group commit. If there are none, waits for a request,
+    /// for news of the journal, or until `until`. Serves other requests immediately.
     fn gather(&mut self, requests: &mut mpsc::Receiver<Request>, bell: &Bell, until: Option<Instant>) {
         let mut next = match requests.poll_recv(&mut Context::from_waker(&self.waker)) {
             Poll::Ready(Some(request)) => Some(request),
@@ -139,7 +139,7 @@ impl Writer {
         }
     }
 
-    /// Proposes the pending commands and applies what is committed. Returns whether anything was applied.
+    /// Proposes the pending commands and applies committed entries. Returns whether anything was applied.
     fn make_progress(&mut self) -> bool {
         let mut any = false;
         loop {
@@ -153,8 +153,8 @@ impl Writer {
         any
     }
 
-    /// Judges the pending commands and proposes them in one group commit. Some may have to wait until the others are applied. Returns
-    /// whether there may be some that it had no room for.
+    /// Admits the pending commands and proposes them in one group commit. Some may have to wait until the others are applied. Returns
+    /// whether there may be some that exceeded the batch.
     fn propose_pending(&mut self) -> bool {
         if self.pending.is_empty() {
             return false;
@@ -191,8 +191,7 @@ impl Writer {
         is_full
     }
 
-    /// Whether a command may be logged in this batch, and its time; `None` if it can't be judged until everything that was
-    /// proposed is applied.
+    /// Whether a command may be logged in this batch, and its time; `None` if that is unknown until all proposals are applied.
     fn judge(
         &mut self,
         at: &Result<Timestamp, SubmitError>,
@@ -233,8 +232,8 @@ impl Writer {
         }
     }
 
-    /// Proposes commands, if there is room on the disk for the events of the holds that they will expire. An entry that takes a few bytes
-    /// in the log can expire a thousand. Returns whether they are proposed; their callers are refused otherwise.
+    /// Proposes commands, if the disk has space for the events of the holds that they will expire. An entry of a few bytes in the log can
+    /// expire a thousand. Returns whether they are proposed; otherwise they are rejected.
     pub(super) fn log(&mut self, first: Ticket, proposals: Vec<Proposal>) -> bool {
         let at = proposals.last().map_or_else(Timestamp::default, |proposal| proposal.at);
         let frees_space = proposals.iter().all(|proposal| proposal.command.frees_space());
@@ -253,7 +252,7 @@ impl Writer {
         proposed.is_ok()
     }
 
-    /// Applies what the journal has committed, our entries and other nodes', and answers. Returns whether there was anything.
+    /// Applies the entries that the journal has committed, our own and other nodes', and answers. Returns whether there was anything.
     pub(super) fn apply_committed(&mut self) -> bool {
         let mut any = false;
         while !self.failed
@@ -278,7 +277,7 @@ impl Writer {
                 }
             }
         }
-        // Once everything that was admitted is applied or refused, later commands are judged by the state alone.
+        // Once all admitted commands are applied or rejected, later ones are admitted by the state alone.
         if self.proposed.callers.is_empty() {
             self.admission.settle();
             self.is_partly_applied = false;
@@ -319,8 +318,8 @@ impl Writer {
         }
     }
 
-    /// Tells callers that have waited too long that the outcome is unknown. If the journal commits their commands later, they
-    /// are applied all the same. Commands that were held back because of them are refused.
+    /// Reports an unknown outcome to overdue callers. If the journal commits their commands later, they are applied. Commands that waited
+    /// for them are rejected.
     fn give_up_overdue(&mut self) {
         let Some(before) = Instant::now().checked_sub(self.inner.options.commit_patience) else { return };
         self.proposed.give_up(before);
@@ -353,11 +352,11 @@ impl Writer {
     /// Maps a failure of storage to the callers' error, and ends writes if it is final.
     pub(super) fn storage_error(&mut self, error: &JournalError) -> SubmitError {
         if let JournalError::DiskFull(reason) = error {
-            // The store logs when a full disk begins and ends.
+            // The store logs when a full disk starts and ends.
             tracing::debug!(reason, "a write is refused");
             return SubmitError::DiskFull;
         }
-        tracing::error!(%error, "storage failed: nothing is written any more");
+        tracing::error!(%error, "storage failed; rejecting writes");
         self.failed = true;
         if let Some(replication) = self.inner.replication.get() {
             replication.lock().end();

@@ -77,7 +77,7 @@ impl Control {
         self.0.is_draining.store(true, Ordering::Relaxed);
     }
 
-    /// Ends running uploads, and announces the shutdown. Their answers say how to continue.
+    /// Ends running uploads, and announces the shutdown. Their responses say how to continue.
     pub fn end_uploads(&self) {
         self.announce_stop();
         self.0.uploads_end.cancel();

@@ -20,23 +20,23 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// What an operation does to the state.
+/// The effect of an operation on the state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Effect {
     /// It changes nothing, so it may ask for a position of the log.
     Reads,
-    /// It changes something, and repeats are told apart without a key.
+    /// It changes something, and repeats are recognized without a key.
     Writes,
     /// It changes something, once under an idempotency key.
     WritesOnce,
 }
 
-/// What a caller needs for an operation, and what the operation does.
+/// The permission that an operation requires, and its effect.
 pub(super) trait Right: Send + Sync + 'static {
     const RULE: AccessRule;
 }
 
-/// What an operation requires of a caller, and does.
+/// The permission that an operation requires, and its effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct AccessRule {
     /// The scope that the caller's key must have.
@@ -79,7 +79,7 @@ rights! {
     Maintain: Admin, Writes, audited: true;
     /// Downloads everything.
     Export: Admin, Reads, audited: true;
-    /// Follows what happens.
+    /// Waits for changes.
     Follow: Admin, Reads, audited: false;
 }
 
@@ -137,7 +137,7 @@ impl<R> Call<R> {
         Ok(self.api.access.guessing.client(&self.caller, named, address))
     }
 
-    /// A request that reveals whether items of a filter are valid. It is refused before its body is read if its end user has no guess
+    /// A request that reveals whether items of a filter are valid. It is rejected before its body is read if its end user has no guess
     /// left.
     pub(super) fn guesser(&self, view: &FilterView, request: &Request) -> Result<Guesses<'_>, Problem> {
         let has_secrets = view.has_secret_codes();
@@ -145,7 +145,7 @@ impl<R> Call<R> {
         Ok(self.api.access.guessing.start(has_secrets, client)?)
     }
 
-    /// Reads the request's whole JSON body.
+    /// Reads the request's complete JSON body.
     pub(super) async fn body(&self, request: Request) -> Result<HeldBody, Problem> {
         self.api.reading.json(request).await
     }
@@ -186,7 +186,7 @@ impl<R> Call<R> {
         let timeout = self.api.options.timeouts.request;
         let submitted = self.api.engine.submit_by(self.caller.key_name(), command, key);
         let Ok(applied) = tokio::time::timeout(timeout, submitted).await else {
-            let detail = "the answer took too long; whether the write took effect is unknown: retry it, with the same idempotency key if \
+            let detail = "the response took too long; whether the write took effect is unknown: retry it, with the same idempotency key if \
                           it had one";
             return Err(Problem::new(Code::StorageFailed, detail));
         };
@@ -198,7 +198,7 @@ impl<R> Call<R> {
     }
 }
 
-/// The outcome of a command that was not refused.
+/// The outcome of an accepted command.
 pub(super) struct Decided {
     /// Never a refusal.
     pub(super) outcome: Outcome,
@@ -233,7 +233,7 @@ fn idempotency_header(headers: &HeaderMap) -> Result<Option<&HeaderValue>, Probl
     Ok(Some(value))
 }
 
-/// What a request is about, by name.
+/// The resource of a request, by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Resource<'a> {
     /// A campaign or coupon.
@@ -258,8 +258,8 @@ fn idempotency_key(caller: &str, resource: Resource<'_>, header: &[u8], command:
     IdempotencyKey { scope: u128::from_le_bytes(*scope), request: xxh3_64(&canonical(command)) }
 }
 
-/// Encodes what a command asks for, without what was drawn at random for it or depends on how the filter was. It identifies the route,
-/// and has everything that query and body contained.
+/// Encodes a command's request, without values that are random or depend on the filter's previous state. It identifies the route, and
+/// contains everything in the query and body.
 fn canonical(command: &Command) -> Vec<u8> {
     let serialize =
         |command: &Command| postcard::to_stdvec(command).expect("commands go into the log like this");
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn random_ids_do_not_tell_requests_apart_but_contents_do() {
+    fn fingerprint_depends_on_content_without_ids() {
         let spring = Resource::Filter(Kind::Coupon, "spring");
         let of = |command: &Command| idempotency_key("shop", spring, b"k", command);
         assert_eq!(of(&redeem(1, "a")), of(&redeem(2, "a")));
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scope_is_the_caller_the_filter_and_the_key() {
+    fn idempotency_scope_is_caller_filter_key() {
         let command = redeem(1, "a");
         let scope = |caller, kind, name, header: &[u8]| {
             idempotency_key(caller, Resource::Filter(kind, name), header, &command).scope
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_visible_ascii() {
+    fn idempotency_key_is_visible_ascii() {
         let with = |value: &[u8]| {
             HeaderMap::from_iter([(
                 "idempotency-key".parse().unwrap(),

@@ -1,5 +1,5 @@
-//! `/v1/eligibility`: which of several campaigns a user may see. `/v1/line-ups`: what such a request asks, kept by name, so that an ad server
-//! need not know it.
+//! `/v1/eligibility`: which of several campaigns a user may see. `/v1/line-ups`: named eligibility queries, so that an ad server need not
+//! contain them.
 
 use super::answer::{Answer, Code, Fault, Problem, reply};
 use super::api::Api;
@@ -20,8 +20,8 @@ use utoipa::ToSchema;
 /// The most requests in one batch.
 const REQUESTS_MAX: usize = 1_000;
 
-/// Requests answered before others get their turn: with 256 campaigns each, less than a millisecond of work. An explained one takes as
-/// long by itself.
+/// Requests answered before others get their turn: with 256 campaigns each, less than a millisecond of work. A single explained one takes
+/// the same time.
 const REQUESTS_AT_ONCE: usize = 16;
 
 /// The user and the campaigns to choose from.
@@ -133,13 +133,13 @@ pub(super) async fn batch(call: Call<Read>, request: Request) -> Answer {
             serde_json::to_writer(&mut results, &answer).map_err(reply::unwritable)
         })??;
         if is_explained || (index + 1).is_multiple_of(REQUESTS_AT_ONCE) {
-            // The parsed requests and the answers stay in memory while others get their turn.
+            // The parsed requests and the results stay in memory while others get their turn.
             share.hold((taken + results.capacity()) as u64)?;
             tokio::task::yield_now().await;
         }
     }
     results.extend_from_slice(&end);
-    // A slow client keeps the answer in memory until it has accepted it.
+    // A slow client keeps the response in memory until it has accepted it.
     share.hold(results.capacity() as u64)?;
     Ok(reply::json_held(results, share))
 }
@@ -151,7 +151,7 @@ impl<'a> EligibilityRequest<'a> {
             + self.unless.capacity() * size_of::<Exclusion<'_>>()
     }
 
-    /// Adds what is wrong with the request to `faults`.
+    /// Adds the request's errors to `faults`.
     fn check(&self, at: &str, caller: &Caller, faults: &mut Faults) -> Result<(), Problem> {
         if let Err(fault) = self.user.text() {
             faults.note(|| format!("{at}/user"), fault);
@@ -169,7 +169,7 @@ impl<'a> EligibilityRequest<'a> {
         Ok(())
     }
 
-    /// Hands the answer over to `write`, since it borrows from the request.
+    /// Passes the result to `write`, since it borrows from the request.
     fn answer<T>(
         self,
         api: &Api,
@@ -327,7 +327,7 @@ pub(super) async fn get_line_up(call: Call<Read>, Path(name): Path<String>) -> A
 )]
 pub(super) async fn delete_line_up(call: Call<Delete>, Path(name): Path<String>) -> Answer {
     let name = parse_name(&name)?;
-    // A repeated request finds its stored answer even though the line-up is gone.
+    // A repeated request finds its stored outcome even after the line-up was deleted.
     if call.api.engine.view().line_up(&name).is_none() && !call.may_repeat() {
         return Err(Code::LineUpNotFound.into());
     }
@@ -353,7 +353,7 @@ fn owned(campaigns: &[Text<'_>], unless: &[Exclusion<'_>], limit: u32) -> Result
     Ok(LineUp { campaigns, unless, limit })
 }
 
-/// Refuses a condition that asks for more copies than its campaign can count. If the campaign comes later, requests are refused.
+/// Rejects a condition with more copies than its campaign can count. If the campaign is created later, requests are rejected.
 fn check_copies(api: &Api, line_up: &LineUp) -> Result<(), Problem> {
     for (condition, unless) in line_up.unless.iter().enumerate() {
         if let Some(view) = api.engine.view().find(Kind::Campaign, &unless.campaign)
@@ -405,7 +405,7 @@ fn one_by_default() -> u32 {
     1
 }
 
-/// Adds what is wrong with campaigns and conditions to `faults`. The pointers begin with `at`.
+/// Adds errors of campaigns and conditions to `faults`. The pointers start with `at`.
 ///
 /// # Errors
 /// A name that the caller may not use (403).

@@ -1,4 +1,4 @@
-//! `/v1/events`: what has happened, in order: the audit trail, and what a webhook sender or a data warehouse reads.
+//! `/v1/events`: all changes in order: the audit trail, and the input of a webhook sender or a data warehouse.
 
 use super::answer::reply::Lines;
 use super::answer::{Answer, Code, Problem};
@@ -115,7 +115,7 @@ event_names! {
     RedemptionCancelled: "redemption.cancelled";
     /// A hold expired.
     RedemptionExpired: "redemption.expired";
-    /// A hold that only a wrong clock had ended is active again. At most 10 000 of them are told one by one.
+    /// A hold that only a wrong clock had ended is active again. At most 10 000 of them are reported individually.
     RedemptionReinstated: "redemption.reinstated";
     /// `cuckood repair clock` has turned the time back.
     ClockTurnedBack: "clock.turned_back";
@@ -323,7 +323,7 @@ pub(super) async fn list(call: Call<Follow>, request: Request) -> Answer {
                 events = reader.read().await?;
             }
             () = patience => {}
-            // Nobody should have to wait for this.
+            // This must not delay a shutdown.
             () = call.api.uploads_end.cancelled() => {}
         }
     }

@@ -1,7 +1,7 @@
 //! `POST …/codes/generate`: random codes, derived from the coupon's secret and the request, never stored.
 //!
-//! Candidates are added in batches. A batch is one command, and its stored outcome tells a repeated request which of them are new, so a
-//! repeat returns the same codes, also after a failure between two batches. A candidate that the pool holds already is skipped.
+//! Candidates are added in batches. A batch is one command, and its stored outcome shows a repeated request which of them were new, so a
+//! repeat returns the same codes, also after a failure between two batches. A candidate that the pool already holds is skipped.
 
 use super::answer::reply::Lines;
 use super::answer::{Answer, Code, Problem, mark_replayed};
@@ -21,7 +21,7 @@ use utoipa::ToSchema;
 
 const KIND: Kind = Kind::Coupon;
 
-/// What a `#` stands for: 32 characters without look-alikes (no 0, O, 1, I).
+/// The characters of a `#`: 32 without look-alikes (no 0, O, 1, I).
 const ALPHABET: &[u8; 32] = b"23456789ABCDEFGHJKLMNPQRSTUVWXYZ";
 
 /// Maximum number of codes per request.
@@ -33,11 +33,11 @@ const PATTERN_BYTES_MAX: usize = 128;
 /// Maximum number of `#` in a pattern: one byte of a SHA-256 hash each.
 const PLACES_MAX: usize = 32;
 
-/// A guess that fits the pattern is a valid code at most once in so many.
+/// Minimum number of matching guesses per valid code.
 const GUESSES_PER_HIT: u128 = 1_000_000;
 
-/// Candidates that are looked up to recognize a repeated request. Each is present by chance once in a million times, or as often as a
-/// compact pool errs.
+/// Candidates that are looked up to recognize a repeated request. Each is present by chance once in a million times, or with a compact
+/// pool's error rate.
 const PROBES: u64 = 8;
 
 /// Candidates per command.
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn pattern_needs_places_for_its_codes() {
+    fn pattern_must_fit_its_codes() {
         let check = |count, pattern: &str, held| {
             let wanted = CodesToGenerate { count, pattern: pattern.into() };
             wanted.check_form().and_then(|()| wanted.check_guessing(u64::from(count) + held)).is_ok()

@@ -396,7 +396,7 @@ async fn add(
     read: impl for<'a> FnOnce(&'a [u8]) -> Listed<'a>,
 ) -> Answer {
     let view = call.filter(kind, name)?;
-    // That a full pool rejects codes reveals that one of them is absent.
+    // If a full pool rejects codes, one of them is absent.
     let guesser = view.may_refuse_codes().then(|| call.guesser(&view, &request)).transpose()?;
     let (digests, flag) = digests(call, &view, request, read).await?;
     let (if_absent, revive) = match kind {
@@ -411,7 +411,7 @@ async fn add(
     let command = Command::Insert { target: Target(view.id), digests: Digests(digests), if_absent, revive };
     let decided = call.submit(Resource::Filter(kind, name), command).await;
     if revive {
-        // Used codes can be used again. The route does not tell.
+        // Used codes can be used again. The route doesn't show it.
         let outcome = decided.as_ref().map_or_else(|problem| problem.code.as_str(), |_| "done");
         let key = Some(call.caller.name()).filter(|key| !key.is_empty());
         tracing::info!(act = "revive_codes", key, target = name, codes, outcome, "administrative act");

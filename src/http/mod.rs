@@ -1,8 +1,8 @@
 //! The HTTP contract: parse the request, call the engine once, map the outcome. Handlers decide nothing themselves.
 //!
-//! `router.rs` has the routes. `service.rs` wraps them. A handler takes a `Call`, whose type names the scope that the
-//! handler requires (`call.rs`). `request/` reads what comes in. `answer/` builds what goes out; `answer/refusals.rs` is the one
-//! map from refusals to problems. Each family of resources has a folder or file, which works with the shared state of `api.rs`.
+//! `router.rs` has the routes. `service.rs` wraps them. A handler takes a `Call`, whose type names the scope that the handler requires
+//! (`call.rs`). `request/` parses input. `answer/` builds responses; `answer/refusals.rs` is the one map from refusals to problems. Each
+//! family of resources has a folder or file, which works with the shared state of `api.rs`.
 
 mod admin;
 mod answer;
@@ -41,8 +41,8 @@ use router::{Operations, Routes};
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
-/// Builds the whole service over an engine. Client addresses, which the limit on guessing needs, come from
-/// [`axum::extract::ConnectInfo`] if the server provides it.
+/// Builds the HTTP service over an engine. Client addresses, which the limit on guessing needs, are in [`axum::extract::ConnectInfo`] if
+/// the server provides it.
 ///
 /// # Errors
 /// [`InvalidKey`] if the configuration has an invalid key.
@@ -51,8 +51,8 @@ pub fn standalone(engine: Engine, options: HttpOptions) -> Result<HttpService, I
     Ok(service(engine, Arc::new(access), options, |_| ()).0)
 }
 
-/// Builds the service over an engine, and the handle that controls it. Whoever has other doors to the same engine passes in the
-/// access control that they share, and what registers their metrics.
+/// Builds the service over an engine, and the handle that controls it. With other protocols on the same engine, the caller passes in the
+/// shared access control, and a function that registers their metrics.
 pub fn service(
     engine: Engine,
     access: Arc<Access>,

@@ -142,7 +142,7 @@ fn forbid_null(schema: &mut Value) {
     }
 }
 
-/// Adds the parameters and responses that follow from what the operation's route declares.
+/// Adds the parameters and responses that follow from the declaration of the operation's route.
 fn complete(declared: &Operation, operation: &mut Value) {
     let path = declared.path.as_str();
     let effect = declared.access.map(|access| access.effect);
@@ -190,7 +190,7 @@ fn complete(declared: &Operation, operation: &mut Value) {
     }
 }
 
-/// The problems that follow from what an operation's route declares, by status.
+/// Returns the problems that follow from the declaration of an operation's route, by status.
 fn general_problems(
     declared: &Operation,
     takes_body: bool,
@@ -206,7 +206,7 @@ fn general_problems(
     let is_upload = takes_body && effect == Some(Effect::Writes);
     // A deletion is fully described by its path, so two different ones can't have one key.
     let may_reuse = is_once && declared.method != Method::DELETE;
-    // An invalid import id is answered as an unknown one, with 404.
+    // An invalid import ID is treated as an unknown one: 404.
     let may_be_invalid =
         is_of("{campaign}") || is_of("{coupon}") || is_of("{line_up}") || takes_body || has_query;
     let problems = [

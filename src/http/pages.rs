@@ -16,7 +16,7 @@ use sha2::{Digest as _, Sha256};
 use std::io::Write;
 use std::sync::{Arc, OnceLock};
 
-/// Content Security Policy of the console: scripts, styles and images come from files of this service, and only this service is asked.
+/// Content Security Policy of the console: scripts, styles and images are files of this service, and requests only go to this service.
 const CONSOLE: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -66,7 +66,7 @@ pub(super) async fn openapi(State(api): State<Arc<Api>>, asked: HeaderMap) -> Re
     file.answer(&asked)
 }
 
-/// The pages and what they load. All links are relative, so that they work behind a proxy that adds a prefix.
+/// The pages and their files. All links are relative, so that they work with a proxy that adds a prefix.
 pub(super) fn routes() -> Router<Arc<Api>> {
     let redirects = [
         ("/", "console"),

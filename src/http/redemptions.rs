@@ -133,7 +133,7 @@ struct ListQuery {
 /// The columns of the list as CSV.
 const COLUMNS: &str = "id,status,reference,created_at,expires_at,redeemed_at,cancelled_at,ordinal";
 
-/// How many parts of the ledger one request reads before it answers with what it has found.
+/// Parts of the ledger that one request reads before it returns its results so far.
 const LOOKS_MAX: usize = 100;
 
 /// Redeem a code, or hold it
@@ -159,7 +159,7 @@ pub(super) async fn redeem(call: Call<Redeem>, Path(coupon): Path<String>, reque
     let (digest, reference) = request.check(&view)?;
     let guesses = guesser.take(1)?;
     let engine = &call.api.engine;
-    // The answer to a request with an idempotency key has to be kept.
+    // The outcome of a request with an idempotency key has to be stored.
     let refused = match call.may_repeat() {
         true => None,
         false => engine.certain_refusal(&view, digest, &reference),
@@ -360,7 +360,7 @@ async fn after_barrier<T>(api: &Api, find: impl Fn() -> Result<T, Problem>) -> R
     }
 }
 
-/// Parses an id. An invalid one is answered as an unknown one.
+/// Parses an ID. An invalid one is treated as an unknown one.
 fn parse_id(text: &str) -> Result<RedemptionId, Problem> {
     text.parse().map_err(|_| Code::RedemptionNotFound.into())
 }

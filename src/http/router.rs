@@ -1,5 +1,5 @@
-//! All routes of the API, and their operations as the routes declare them. What an operation requires is said by the first argument of its
-//! handler, a [`Call`](super::call::Call). The checks before handlers, audit log, metrics and document read this one table.
+//! All routes of the API, and their operations as the routes declare them. The first argument of a handler, a [`Call`](super::call::Call),
+//! declares the required permission. The checks before handlers, audit log, metrics and document read this one table.
 
 use super::api::Api;
 use super::call::{AccessRule, Effect, Right, Takes};
@@ -25,14 +25,14 @@ use utoipa_axum::routes;
 /// The name of the security scheme in the OpenAPI document.
 pub(super) const SECURITY_SCHEME: &str = "bearer";
 
-/// The route of a handler, and what it requires.
+/// The route of a handler, and its requirements.
 macro_rules! route {
     ($($handler:tt)*) => {
         (Some(rule($($handler)*)), routes!($($handler)*))
     };
 }
 
-/// What a handler requires.
+/// Returns the requirements of a handler.
 fn rule<A, H: Takes<A>>(_: H) -> AccessRule {
     H::Right::RULE
 }
@@ -104,7 +104,7 @@ pub(super) fn routes() -> Routes {
     all.into_iter().fold(Routes::default(), |all, (access, routes)| all.add(access, routes))
 }
 
-/// Routes, and what each declares.
+/// Routes, and their declarations.
 #[derive(Default)]
 pub(super) struct Routes {
     pub(super) router: OpenApiRouter<Arc<Api>>,
@@ -146,7 +146,7 @@ const NO_ROUTE: &str = "none";
 
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "other"];
 
-/// The statuses that have counters of their own, in order; the last one stands for all others.
+/// The statuses with separate counters, in order; the last one is for all others.
 const STATUSES: [u16; 23] = [
     200, 201, 204, 206, 304, 308, 400, 401, 403, 404, 405, 406, 408, 409, 410, 413, 415, 422, 429, 500, 503,
     507, 0,
@@ -170,7 +170,7 @@ impl Operation {
         self.access.is_some_and(|access| access.effect == Effect::Reads)
     }
 
-    /// Whether it answers requests of this method. `HEAD` is answered as `GET` is.
+    /// Whether it answers requests of this method. `HEAD` is answered like `GET`.
     fn answers(&self, method: &str) -> bool {
         self.method == method || (method == "HEAD" && self.method == Method::GET)
     }

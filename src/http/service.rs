@@ -37,10 +37,10 @@ const SCHEME: &[u8] = b"Bearer ";
 /// The longest request id that is accepted from a client.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
-/// The shortest answer that is compressed, in bytes. A shorter one fits a network packet as it is.
+/// Minimum size of a compressed response, in bytes. A shorter one fits a network packet uncompressed.
 const COMPRESSED_BYTES_MIN: u64 = 1_024;
 
-/// The whole HTTP interface; clones share it.
+/// The HTTP interface; clones share it.
 #[derive(Clone)]
 pub struct HttpService(Arc<Parts>);
 
@@ -48,7 +48,7 @@ struct Parts {
     api: Arc<Api>,
     operations: Arc<Operations>,
     router: Router,
-    /// Limits how often writes are logged that were refused for lack of memory or disk space.
+    /// Limits the log lines about writes that were rejected for lack of memory or disk space.
     room: LogLimiter,
     ids: RequestIds,
 }
@@ -75,7 +75,7 @@ impl HttpService {
 }
 
 impl Parts {
-    /// Admits a request or refuses it. Counts the answer, and renders its problem if it has one.
+    /// Admits or rejects a request. Counts the response, and renders its problem if it has one.
     async fn answer(&self, mut request: Request) -> Response {
         let begun = Instant::now();
         let route = self.operations.route(request.uri().path());
@@ -96,7 +96,7 @@ impl Parts {
                     Ok(()) if is_read => reach(&self.api.engine, request.headers()).await,
                     admitted => admitted,
                 };
-                // A read reflects what was applied before it began.
+                // A read reflects everything applied before it started.
                 position = is_read.then(|| self.api.engine.position());
                 match reached {
                     Ok(()) => {
@@ -127,13 +127,13 @@ impl Parts {
                 _ if status == StatusCode::INTERNAL_SERVER_ERROR => {
                     tracing::error!(parent: &span, request_id, route = path, "a request failed");
                 }
-                // That the disk is full is logged by the store, when this begins and ends.
+                // The store logs the start and the end of a full disk.
                 _ => {}
             }
             response = problem::render(response, id.to_str().unwrap_or_default());
         }
         if has_position {
-            // A write's own entry was applied before it was answered.
+            // A write's own entry was applied before its response.
             let position = position.unwrap_or_else(|| self.api.engine.position());
             response.headers_mut().insert(POSITION, position.0.into());
         }
@@ -238,7 +238,7 @@ struct Act {
 }
 
 impl Act {
-    /// The administrative act that an admitted request begins, if it begins one.
+    /// The administrative act of an admitted request, if it is one.
     fn begun(operation: &Operation, request: &Request, id: &HeaderValue) -> Option<Self> {
         operation.access.filter(|access| access.is_audited)?;
         let path = request.uri().path();
@@ -311,16 +311,16 @@ fn trace_id(headers: &HeaderMap) -> Option<(&str, &str)> {
     (is_fine && is_set(trace) && is_set(parent)).then_some((trace, parent))
 }
 
-/// The position of the log that an answer reflects.
+/// The position of the log that a response reflects.
 pub(super) const POSITION: HeaderName = HeaderName::from_static("x-cuckood-position");
 
-/// The position that an answer must reflect at least.
+/// The minimum position that a response must reflect.
 const MIN_POSITION: HeaderName = HeaderName::from_static("x-cuckood-min-position");
 
 /// `strong` if nothing may be missing that was acknowledged before the request, on any node.
 const CONSISTENCY: HeaderName = HeaderName::from_static("x-cuckood-consistency");
 
-/// Waits until this node can answer as the headers of a read ask for.
+/// Waits until this node can answer as requested by the headers of a read.
 ///
 /// # Errors
 /// `malformed-request`, `too-far-behind`, `no-quorum`.
@@ -354,7 +354,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_id_is_taken_over_if_it_is_harmless() {
+    fn harmless_request_id_is_echoed() {
         let is_taken_over = |ids: &[&[u8]]| {
             let mut headers = HeaderMap::new();
             for id in ids {
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_is_a_failure_of_one_request() {
+    async fn panic_fails_one_request() {
         let panics = async { panic!("on purpose") };
         let answer = problem::render(whole(panics).await, "checkout-9");
         assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_is_taken_over_if_it_is_one() {
+    fn valid_trace_id_is_used() {
         let of = |value: &'static str| {
             let headers =
                 HeaderMap::from_iter([("traceparent".parse().unwrap(), HeaderValue::from_static(value))]);
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_is_read_or_refused() {
+    fn consistency_headers_are_parsed_or_rejected() {
         let of = |pairs: &[(HeaderName, &'static str)]| {
             let headers =
                 pairs.iter().map(|(name, value)| (name.clone(), http::HeaderValue::from_static(value)));

@@ -1,9 +1,9 @@
 //! The journal: the write-ahead log that puts all changes in one order. The state follows from it alone.
 //!
-//! The writer *proposes* batches of commands and *polls* what is committed: entries in the log's order, its own with their
-//! tickets and in the order in which it proposed them, those of other nodes without. A startup polls in the same way, from the position of
-//! its snapshot on. The local journal commits inside `propose`. A replicated one may have several batches in flight, and delivers other
-//! nodes' entries to a node that proposes nothing.
+//! The writer *proposes* batches of commands and *polls* committed entries: in the log's order, its own with their tickets and in the order
+//! in which it proposed them, those of other nodes without. A startup polls in the same way, from the position of its snapshot on. The
+//! local journal commits inside `propose`. A replicated one may have several batches in flight, and delivers other nodes' entries to a node
+//! that proposes nothing.
 
 mod local;
 mod nats;
@@ -60,7 +60,7 @@ pub trait OpenJournal: Debug + Send + Sync {
     /// Opens the journal of a node with this store.
     ///
     /// # Errors
-    /// As for [`JournalOptions::open`].
+    /// Those of [`JournalOptions::open`].
     fn open(&self, store: &Arc<Store>) -> Result<Box<dyn Journal>, JournalError>;
 }
 
@@ -68,7 +68,7 @@ pub trait OpenJournal: Debug + Send + Sync {
 pub type Opened = (Box<dyn Journal>, Option<Arc<Mutex<Replication>>>);
 
 impl JournalOptions {
-    /// Opens the journal. The second value is what is known about the log's replication, if it is replicated.
+    /// Opens the journal. The second value is the state of the log's replication, if it is replicated.
     ///
     /// # Errors
     /// [`JournalError::Damaged`] if something acknowledged is missing; [`JournalError::Failed`] if the log can't be reached.
@@ -118,7 +118,7 @@ impl JournalOptions {
         match self {
             JournalOptions::Local(options) => options.durability,
             JournalOptions::Other(_) => Durability::Relaxed,
-            // The servers sync before they acknowledge, or the operator was told that they must.
+            // The servers sync before they acknowledge, or a warning says that they must.
             JournalOptions::Nats(_) => Durability::Fsync,
         }
     }
@@ -159,7 +159,7 @@ pub enum Delivery {
 /// Decodes entries that were encoded one after the other, the first of which has this position.
 ///
 /// # Errors
-/// What is wrong with them.
+/// The defect, if the entries are damaged.
 fn decode_entries(first: Seq, count: u64, mut payload: &[u8]) -> Result<Vec<Entry>, String> {
     let mut entries = Vec::new();
     for seq in (first.0..).take(count as usize).map(Seq) {
@@ -197,7 +197,7 @@ pub enum JournalError {
     /// Acknowledged data can't be read. The message names the path, the tree, the position and the command to run.
     #[error("{0}")]
     Damaged(String),
-    /// The log was trimmed past what the directory has. A newer snapshot helps, such as one that other nodes share.
+    /// The log was trimmed past the directory's position. A newer snapshot helps, such as one shared by other nodes.
     #[error("{0}")]
     Trimmed(String),
     /// The state of this node is not that of the others, and it is not for this node to go on.
@@ -230,7 +230,7 @@ impl From<StoreError> for JournalError {
 }
 
 impl JournalError {
-    /// Rejects what follows a position at which a version is enabled that a build does not understand.
+    /// Rejects entries after a position at which a version is enabled that a build does not understand.
     ///
     /// # Errors
     /// [`JournalError::Newer`].
@@ -238,7 +238,7 @@ impl JournalError {
         if version > understands { Err(JournalError::newer(at, version, understands)) } else { Ok(()) }
     }
 
-    /// The refusal of what follows a position at which a version is enabled that a build does not understand.
+    /// The rejection of entries after a position at which a version is enabled that a build does not understand.
     pub(crate) fn newer(Seq(at): Seq, version: u16, understands: u16) -> JournalError {
         JournalError::Newer(format!(
             "from position {at} on the log has entries of version {version}, and this build understands those up to {understands}: \
@@ -257,15 +257,15 @@ pub trait Journal: Send {
     /// the next start, and every later proposal fails.
     fn propose(&mut self, first: Ticket, batch: Vec<Proposal>) -> Result<(), JournalError>;
 
-    /// Returns what comes after `after`, the last entry that was applied: first what the log has already, then what is committed. Otherwise
-    /// it is pending, and wakes the context's waker when there is news. Must be called at [`Journal::wake_at`] at the latest.
+    /// Returns the entries after `after`, the last applied one: first those already in the log, then newly committed ones. Otherwise it is
+    /// pending, and wakes the context's waker when there is news. Must be called at [`Journal::wake_at`] at the latest.
     ///
     /// # Errors
-    /// [`JournalError::Failed`], as for a proposal; [`JournalError::Damaged`] if entries after `after` are gone or damaged;
+    /// [`JournalError::Failed`], as for a proposal; [`JournalError::Damaged`] if entries after `after` are missing or damaged;
     /// [`JournalError::Newer`] if they are of a version that this build does not understand.
     fn poll(&mut self, after: Seq, context: &mut Context<'_>) -> Poll<Result<Delivery, JournalError>>;
 
-    /// When the journal has work of its own to do, such as flushing what was acknowledged at once.
+    /// When the journal has internal work, such as flushing writes that were acknowledged immediately.
     fn wake_at(&self) -> Option<Instant>;
 
     /// Requests a point in the log after everything that any node has acknowledged: [`Delivery::Passed`]. Barriers have ascending tickets.
@@ -277,8 +277,8 @@ pub trait Journal: Send {
     /// Where the log continues after the last delivery. A snapshot keeps it; empty if the position alone is enough.
     fn place(&self) -> Vec<u8>;
 
-    /// Allows the journal to drop entries up to and including `through`. One call reads or drops about `budget` bytes, so that
-    /// nobody waits long. Returns whether it should be called again.
+    /// Allows the journal to drop entries up to and including `through`. One call reads or drops about `budget` bytes, so that commits
+    /// don't wait long. Returns whether it should be called again.
     ///
     /// # Errors
     /// [`JournalError::Failed`], as for a proposal.

@@ -1,7 +1,7 @@
 //! Pages in an `Arc`, copied on their first change: snapshots share them with slabs, queues and sets of numbers.
 //!
 //! A snapshot *freezes* a container. That takes a reference to each page and copies none. A page that a snapshot still refers to is copied
-//! before it changes, so the contents do not depend on snapshots.
+//! before it changes, so snapshots don't affect the content.
 
 mod queue;
 mod slab;
@@ -53,7 +53,7 @@ impl<P> Default for Paged<P> {
 }
 
 impl<P: Page> Paged<P> {
-    /// No pages yet. The first one gets this number.
+    /// A container without pages. The first one gets this number.
     fn starting_at(first: u64) -> Self {
         Self { first, ..Self::default() }
     }
@@ -174,7 +174,7 @@ fn count_if_shared<P: Page>(page: &Arc<P>, copied: &Option<Copied>) {
     }
 }
 
-/// Contents as they were when a snapshot began.
+/// The content as of the start of a snapshot.
 #[derive(Debug)]
 pub struct Frozen<P: Page> {
     pages: VecDeque<Arc<P>>,

@@ -1,5 +1,5 @@
-//! A queue of byte strings, which never change. Pages are append-only: a page's number and length determine its contents for good. So a
-//! full page is written to a snapshot once.
+//! A queue of byte strings, which never change. Pages are append-only: a page's number and length identify its content. So a full page is
+//! written to a snapshot once.
 
 use super::{Copied, Frozen, Page, Paged};
 use serde::{Deserialize, Serialize};

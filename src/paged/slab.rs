@@ -327,7 +327,7 @@ mod tests {
     fn census(slab: &Slab<String>) -> usize {
         let values = slab.pages.iter().map(|(_, page)| page.values.capacity() * size_of::<String>());
         let page_bytes = size_of::<Slots<String, 1>>() + 2 * size_of::<usize>();
-        // Of a B-tree's nodes at least a third is used.
+        // At least a third of a B-tree's nodes is used.
         values.map(|bytes| bytes + page_bytes).sum::<usize>()
             + slab.pages.pages.capacity() * size_of::<usize>()
             + 3 * slab.vacant.len() * size_of::<u64>()
@@ -442,7 +442,7 @@ mod tests {
         assert!(slab.free_page().is_none());
     }
 
-    /// A page that a snapshot refers to is copied once, and counted until the snapshot lets go of it.
+    /// A page in a snapshot is copied once, and counted until the snapshot releases it.
     #[test]
     fn changed_page_is_copied_once() {
         let (mut slab, copied) = (Slab::<String>::default(), Copied::default());

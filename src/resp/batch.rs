@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// Maximum number of commands to the engine in flight per connection.
 const UNDER_WAY_MAX: usize = 64;
 
-/// The commands that are not answered yet.
+/// The unanswered commands.
 pub struct Batch<'a> {
     /// Replies that have not been sent yet.
     pub replies: Replies,
@@ -31,7 +31,7 @@ pub struct Batch<'a> {
     under_way: Vec<(Gathered<'a>, Submitted<'a>)>,
     /// Bytes of memory of the commands in flight.
     under_way_bytes: usize,
-    /// Memory that look-ups use again.
+    /// Buffer that lookups reuse.
     digests: Vec<Digest>,
     present: Vec<bool>,
 }
@@ -40,9 +40,9 @@ pub struct Batch<'a> {
 pub struct Gathered<'a> {
     /// The filter.
     pub view: Arc<FilterView>,
-    /// `None` for look-ups.
+    /// `None` for lookups.
     change: Option<Change>,
-    /// Who makes the changes.
+    /// The caller of the changes.
     by: Option<KeyName>,
     digests: Vec<Digest>,
     parts: Vec<Part<'a>>,
@@ -50,7 +50,7 @@ pub struct Gathered<'a> {
 
 /// A command's part of the gathered ones.
 pub struct Part<'a> {
-    /// The command's row, on which the form of its answer depends.
+    /// The command's row, which determines the form of its reply.
     pub row: &'static Row,
     /// How many items it has.
     pub items: usize,
@@ -63,7 +63,7 @@ pub struct Part<'a> {
 pub enum Change {
     /// Items are added.
     Add,
-    /// Items are added if nothing alike is there.
+    /// Items are added if no colliding one is present.
     AddIfAbsent,
     /// One copy of each item is removed.
     Remove,
@@ -143,7 +143,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// The look-ups that are gathered, if they are in the filter of this key: then it need not be found again.
+    /// The gathered lookups, if they are in the filter of this key: then it need not be found again.
     pub fn checks_of(&mut self, key: &Key<'_>) -> Option<&mut Gathered<'a>> {
         self.gathered.as_mut().filter(|Gathered { view, change, .. }| {
             change.is_none() && view.kind == key.kind && view.name.as_str() == key.name()
@@ -249,7 +249,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Tries the changes of each command for themselves, many at once.
+    /// Tries the changes of each command separately and concurrently.
     async fn try_one_by_one(&mut self, changes: Gathered<'a>, change: Change) {
         let (mut each, mut is_too_slow) = (changes.one_by_one(), false);
         loop {
@@ -325,7 +325,7 @@ impl<'a> Batch<'a> {
             }
             (_, None) => Failure::FILTER_FULL,
             (_, Some([ItemOutcome::Saturated])) => {
-                Failure::err("Filter is full: it holds as many copies of the item as it can")
+                Failure::err("Filter is full: it holds the maximum number of copies of the item")
             }
             (_, Some([outcome])) => {
                 self.replies.boolean(has_changed(*outcome));
@@ -338,7 +338,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Whether changes were refused because there are too many of them, so that some of them may be possible.
+/// Whether changes were rejected because there are too many of them, so that some of them may succeed.
 fn is_too_much(result: &Result<Outcome, Failure>) -> bool {
     match result {
         Ok(outcome) => matches!(outcome, Outcome::Refused(Refusal::FilterFull)),

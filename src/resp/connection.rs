@@ -22,7 +22,7 @@ use tokio::time::Instant;
 /// Memory that a connection may use freely. Beyond that it takes a share of the memory of all connections.
 const OWN_BYTES: usize = 1 << 10;
 
-/// The most bytes that each of its four buffers keeps while it is idle: of requests, arguments, look-ups and answers.
+/// Bytes that each of its four buffers keeps while it is idle: of requests, arguments, lookups and replies.
 const KEPT_BYTES: usize = OWN_BYTES / 4;
 
 /// Maximum number of bytes per read; for unauthenticated clients, the maximum size of a request.
@@ -44,7 +44,7 @@ const COMMAND_BYTES: usize = 32;
 const KNOWN: RequestLimits =
     RequestLimits { arguments_max: 64 << 10, argument_bytes_max: 64 << 10, request_bytes_max: 8 << 20 };
 
-/// What strangers may send: enough for HELLO and AUTH.
+/// Limits for unauthenticated clients: enough for HELLO and AUTH.
 const STRANGER: RequestLimits =
     RequestLimits { arguments_max: 10, argument_bytes_max: 1 << 10, request_bytes_max: 4 << 10 };
 
@@ -135,7 +135,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
             }
             let began = Instant::now();
             self.visit.session.look(self.visit.shared);
-            // A client that never stops sending tears a request with each read: it gets this far, and no farther.
+            // A client that never stops sending splits a request with each read: it gets this far, and no farther.
             let is_last = !is_between && *draining.borrow();
             let next = self.execute_all().await?;
             self.send().await?;
@@ -170,7 +170,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
             let limits = if self.visit.session.is_known() { &KNOWN } else { &STRANGER };
             let unread = &self.arrived[self.read..];
             let found = self.parser.parse(unread, limits);
-            // No command is executed whose connection has no room for it.
+            // No command is executed if its connection has no memory for it.
             if self.share.hold(self.needed_bytes()).is_err() {
                 break self.refuse().await;
             }

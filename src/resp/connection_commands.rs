@@ -37,7 +37,7 @@ fn present(call: &mut Call<'_, '_>, user: Option<&[u8]>, key: &[u8]) -> Result<(
     if !call.shared.access.is_open() {
         return call.session.present(call.shared, key);
     }
-    // As Redis does without a password.
+    // As in Redis without a password.
     match user {
         None => {
             Err(Failure::err("AUTH <password> called without any password configured: auth.keys is empty"))
@@ -139,7 +139,7 @@ pub(super) fn select(call: &mut Call<'_, '_>) -> Result<(), Failure> {
 /// `MULTI`.
 pub(super) fn multi(call: &mut Call<'_, '_>) {
     if call.session.transaction.is_some() {
-        // As in Redis, this does not spoil the transaction.
+        // As in Redis, this does not abort the transaction.
         return call.batch.replies.failure(&Failure::err("MULTI calls can not be nested"));
     }
     call.session.transaction = Some(Transaction::default());
@@ -166,7 +166,7 @@ pub(super) fn discard(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `MODULE LIST`: clients look for the module of filters before they show one.
+/// `MODULE LIST`: clients check for the module of filters before they display one.
 pub(super) fn module(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     if !call.arguments.at(1).eq_ignore_ascii_case(b"LIST") {
         return Err(Failure::err("unknown subcommand. Try MODULE LIST."));
@@ -198,7 +198,7 @@ pub(super) fn client(call: &mut Call<'_, '_>) -> Result<(), Failure> {
             session.name = arguments.at(2).to_vec();
             replies.simple("OK");
         }
-        // Clients show which library they use. Nothing reads it here.
+        // Clients report their library. It is not used here.
         ("setinfo", 4) => {
             let attribute = String::from_utf8_lossy(arguments.at(2));
             if !["LIB-NAME", "LIB-VER"].iter().any(|known| attribute.eq_ignore_ascii_case(known)) {

@@ -22,7 +22,7 @@ const IDLE_MAX: Duration = Duration::from_secs(60);
 const RECORD_BITS: u32 = 32;
 const NUMBERS: u64 = 1 << 20;
 
-/// Who goes through which filter: the name of the caller's key.
+/// The owner of a dump: the name of the caller's key, and the filter.
 pub type Owner = (FilterId, String);
 
 /// A dump: its owner, and the task that reads it, which is asked for records by their numbers.
@@ -45,7 +45,7 @@ pub struct Dumps {
 pub type Piece = (i64, Vec<u8>);
 
 fn unknown() -> Failure {
-    Failure::err("Invalid position: begin with 0; an iterator is good for a minute, on the node that gave it")
+    Failure::err("Invalid position: start with 0; an iterator is valid for a minute, on its node")
 }
 
 impl Dumps {
@@ -97,14 +97,14 @@ async fn read(mut download: Download, mut asked: mpsc::Receiver<(u64, oneshot::S
                 }
             }
             let Some(bytes) = ready.pop_front() else {
-                // Makes room for the next dump before the client learns of the end.
+                // Frees the slot of a dump before the client learns of its end.
                 drop(download);
                 return drop(reply.send(Ok(None)));
             };
             (last, next) = (bytes, next + 1);
         }
         if record + 1 == next {
-            // The client may be gone.
+            // The client may be disconnected.
             let _ = reply.send(Ok(Some(last.clone())));
         }
     }

@@ -1,5 +1,5 @@
-//! Failures as Redis clients read them: a code, which is the first word, and a text. Here is the one map from denials, refusals and
-//! errors of the engine to them.
+//! Failures as Redis clients read them: a code, which is the first word, and a text. This is the only map from denials, refusals and errors
+//! of the engine to them.
 
 use crate::access::Denied;
 use crate::domain::{ITEMS_MAX, Outcome, Refusal};
@@ -32,7 +32,7 @@ impl Code {
     pub const OOM: Self = Self("OOM");
     /// Whether a write took effect is unknown.
     pub const MISCONF: Self = Self("MISCONF");
-    /// Writes are refused, and this one was never tried.
+    /// Writes are rejected, and this one was never tried.
     pub const READONLY: Self = Self("READONLY");
     /// The key calls too often.
     pub const RATELIMIT: Self = Self("RATELIMIT");
@@ -45,7 +45,7 @@ impl Code {
     }
 }
 
-/// An error to answer with.
+/// An error reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
     /// Its code.
@@ -66,15 +66,15 @@ impl Failure {
 
     /// The engine's response did not arrive in time.
     pub const TOO_LATE: Self =
-        Self::fixed(Code::MISCONF, "the answer took too long; whether the write took effect is unknown");
+        Self::fixed(Code::MISCONF, "the response took too long; whether the write took effect is unknown");
 
-    /// The write was not tried, because the answers to those before it take too long.
+    /// The write was not tried, because earlier ones take too long.
     pub const NOT_TRIED: Self =
         Self::fixed(Code::BUSY, "the writes before this one take too long: it was not tried, try again");
 
-    /// Writes are refused because storage has failed earlier, so this one has surely had no effect.
+    /// Writes are rejected because storage failed earlier, so this one has certainly had no effect.
     pub const READ_ONLY: Self =
-        Self::fixed(Code::READONLY, "storage has failed: nothing is written any more, reads go on");
+        Self::fixed(Code::READONLY, "storage has failed: writes are rejected, reads continue");
 
     /// No key of the configuration was presented.
     pub const WRONG_PASSWORD: Self =
@@ -104,7 +104,7 @@ impl Failure {
         Self::err(format!("one command has at most {ITEMS_MAX} {what}"))
     }
 
-    /// The engine answered with the outcome of another command, which would be a bug.
+    /// The engine returned the outcome of another command, which would be a bug.
     pub fn unexpected() -> Self {
         tracing::error!("a command has another command's outcome");
         Self::err("internal error: see the service's log")
@@ -115,7 +115,7 @@ impl Failure {
         match refusal {
             Refusal::FilterFull => Self::FILTER_FULL,
             Refusal::FilterGone => {
-                Self::err("the filter was deleted while this was on its way: nothing was changed, try again")
+                Self::err("the filter was deleted during the command: nothing was changed, try again")
             }
             Refusal::AlreadyExists(_) => Self::err("item exists"),
             Refusal::TooManyFilters => {
@@ -138,7 +138,7 @@ impl Failure {
     pub fn unready(status: &Status, is_shared: bool) -> Option<Self> {
         match status {
             Status::Failed(_) | Status::Diverged(_) | Status::Panicked(_) if is_shared => {
-                Some(Self::new(Code::MISCONF, "this node can't follow the log any more: use another"))
+                Some(Self::new(Code::MISCONF, "this node no longer follows the log: use another node"))
             }
             Status::Recovering(_) => Some(SubmitError::Recovering.into()),
             Status::Ready
@@ -162,7 +162,7 @@ impl From<SubmitError> for Failure {
             SubmitError::MemoryLimit => {
                 (Code::OOM, "the write might take more memory than limits.memory allows")
             }
-            SubmitError::NoMemory => (Code::OOM, "the machine has no memory for what the write might take"),
+            SubmitError::NoMemory => (Code::OOM, "the machine has too little memory for the write"),
             SubmitError::DiskFull => (Code::READONLY, "too little disk space is free: nothing was changed"),
             SubmitError::TooFarBehind | SubmitError::NoQuorum => {
                 return Self::new(Code::BUSY, error.to_string());

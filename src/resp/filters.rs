@@ -45,7 +45,7 @@ pub(super) async fn check(call: &mut Call<'_, '_>) -> Result<Done, Failure> {
     let key = call.key(call.arguments.at(1));
     if let Some(key) = &key {
         call.require_key(key)?;
-        // It has been found a moment ago. Only codes are guessed.
+        // It was found just before. Only codes are guessed.
         if key.kind == Kind::Campaign
             && row.name != Name::CfCount
             && let Some(checks) = call.batch.checks_of(key)
@@ -78,7 +78,7 @@ pub(super) async fn check(call: &mut Call<'_, '_>) -> Result<Done, Failure> {
     gather(call, view, None, items, Some(guesses)).await
 }
 
-/// Has the batch answer the command, together with others that do the same in this filter.
+/// Makes the batch answer the command, joined with similar ones of this filter.
 async fn gather<'a>(
     call: &mut Call<'_, 'a>,
     view: Arc<FilterView>,
@@ -103,7 +103,7 @@ async fn guesses<'a>(
     let client = Some(view.kind).filter(|kind| *kind == Kind::Coupon);
     let client = client.and_then(|_| guessing.client(&call.caller, None, peer));
     if client.is_some() {
-        // Guesses that earlier commands have not used up are returned when they are answered.
+        // Unused guesses of earlier commands are returned when those are answered.
         call.batch.settle().await;
     }
     Ok(guessing.start(view.has_secret_codes(), client)?.take(items)?)
@@ -315,7 +315,7 @@ impl Reserve {
         Self { capacity, bucket_size: None, growth: Growth::Auto }
     }
 
-    /// Parses `capacity [BUCKETSIZE n] [MAXITERATIONS n] [EXPANSION n]`. What Redis would refuse is refused.
+    /// Parses `capacity [BUCKETSIZE n] [MAXITERATIONS n] [EXPANSION n]`. Rejects the same values as Redis.
     fn parse(arguments: Arguments<'_>) -> Result<Self, Failure> {
         integer(arguments.at(0)).ok_or_else(bad_capacity)?;
         let options = arguments.from(1).options(["BUCKETSIZE", "MAXITERATIONS", "EXPANSION"]);

@@ -71,7 +71,7 @@ fn upload(key: &Key<'_>, caller: &str) -> UploadId {
 fn bad(fault: ImageFault) -> Failure {
     match fault {
         ImageFault::Foreign => {
-            Failure::err("received bad data: it is no dump of cuckood; those of Redis can't be loaded")
+            Failure::err("received bad data: it is not a dump of cuckood; dumps of Redis can't be loaded")
         }
         fault => Failure::err(format!("received bad data: {fault}; nothing is left of it")),
     }
@@ -82,7 +82,7 @@ fn refused(refusal: &Refusal) -> Failure {
         Refusal::NameTaken => Failure::err("item exists"),
         Refusal::TooManyImages => Failure::new(Code::BUSY, TOO_MANY),
         Refusal::ImageNotFound => {
-            Failure::err("no dump is being loaded into this key: begin with its first piece")
+            Failure::err("no dump is being loaded into this key: start with its first chunk")
         }
         Refusal::ImageDamaged(fault) => bad(*fault),
         refusal => Failure::refused(refusal),

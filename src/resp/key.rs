@@ -17,7 +17,7 @@ pub struct KeyRule {
 }
 
 impl KeyRule {
-    /// Whether it maps keys that no filter has to keys that filters can have.
+    /// Whether it maps keys that no filter has to valid names.
     pub fn is_valid(&self) -> bool {
         let sample = self.key.replace('*', "x");
         let mapped = self.map(sample.as_bytes()).unwrap_or_default();

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// How Redis calls the type of a cuckoo filter.
 const TYPE: &str = "MBbloomCF";
 
-/// The fewest and the most keys that a page is made of, whatever COUNT says: each page looks at all filters.
+/// Minimum and maximum number of keys per page, for any COUNT: each page visits all filters.
 const PAGE_KEYS: (usize, usize) = (100, 1_000);
 
 /// Maximum length of a pattern in bytes. It bounds the steps of matching, the product of the lengths of pattern and key.
@@ -134,7 +134,7 @@ impl<'a> Scan<'a> {
 /// a cursor for any connection, and a filter that isn't deleted is listed exactly once.
 pub(super) async fn scan(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     let scan = Scan::parse(call.arguments.from(1))?;
-    // Each page looks at all filters, so others of this worker get their turn in between.
+    // Each page visits all filters, so other connections of this worker get their turn in between.
     tokio::task::yield_now().await;
     let (engine, prefix) = (&call.shared.engine, call.caller.prefix());
     let mut views: Vec<Arc<FilterView>> = [Kind::Campaign, Kind::Coupon]

@@ -1,5 +1,5 @@
-//! Parses requests in Redis' protocol. A request may arrive in any pieces: the parser goes on where it stopped, and allocates nothing
-//! for arguments that have only been announced.
+//! Parses requests in Redis' protocol. A request may arrive in any pieces: the parser continues where it stopped, and allocates nothing for
+//! announced arguments.
 
 use super::failure::Failure;
 use memchr::memchr;
@@ -61,8 +61,8 @@ impl Default for Parser {
 }
 
 impl Parser {
-    /// Parses the request that `bytes` begins with. Returns its length once all of it is there, and `None` before. Called again with
-    /// more bytes, it goes on where it stopped. After a whole request, [`Self::arguments`] has it until [`Self::begin_next`].
+    /// Parses the request at the start of `bytes`. Returns its length once it is complete, and `None` before. Called again with more bytes,
+    /// it continues where it stopped. After a complete request, [`Self::arguments`] has it until [`Self::begin_next`].
     ///
     /// # Errors
     /// The syntax error. The start of the next request is unknown then, so the connection ends.
@@ -73,7 +73,7 @@ impl Parser {
                     None => return Ok(None),
                     Some(b'*') => {
                         let Some(count) = self.number(bytes, WRONG_COUNT)? else { return Ok(None) };
-                        // Redis ignores such a request, and answers nothing.
+                        // Redis ignores such a request without a reply.
                         let left = usize::try_from(count).unwrap_or(0);
                         if left > limits.arguments_max {
                             return Err(wrong(WRONG_COUNT));
@@ -115,7 +115,7 @@ impl Parser {
         }
     }
 
-    /// The arguments of the whole request that `bytes` begins with.
+    /// The arguments of the complete request at the start of `bytes`.
     pub fn arguments<'a>(&'a self, bytes: &'a [u8]) -> Arguments<'a> {
         Arguments { bytes, spans: &self.spans }
     }
@@ -234,7 +234,7 @@ fn wrong(what: &str) -> Failure {
     Failure::err(format!("Protocol error: {what}"))
 }
 
-/// Parses a whole number.
+/// Parses an integer.
 pub fn integer(argument: &[u8]) -> Option<i64> {
     str::from_utf8(argument).ok()?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! Writes answers in Redis' protocol, version 2 or 3.
+//! Writes replies in Redis' protocol, version 2 or 3.
 
 use super::failure::Failure;
 use std::io::Write as _;
@@ -22,7 +22,7 @@ pub struct Replies {
 }
 
 impl Replies {
-    /// What there is to send.
+    /// The unsent bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -150,7 +150,7 @@ impl Replies {
 
     fn number(&mut self, first: u8, number: i64) {
         self.bytes.push(first);
-        // Nothing goes wrong when bytes are written to memory.
+        // Writing to memory can't fail.
         let _ = write!(self.bytes, "{number}");
         self.end_line();
     }

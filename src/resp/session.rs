@@ -75,7 +75,7 @@ impl Session {
         self.transaction.as_ref().map_or(0, |transaction| transaction.requests.capacity())
     }
 
-    /// Whether a key was presented that was in force at the last [`Self::look`], or none was needed.
+    /// Whether a key was presented that was in force at the last [`Self::refresh`], or none was needed.
     pub fn is_known(&self) -> bool {
         self.is_known
     }
@@ -133,7 +133,7 @@ impl Session {
         })
     }
 
-    /// Logs that a key was refused.
+    /// Logs that a key was rejected.
     fn tell(&self, shared: &Shared, denied: &Denied, caller: Option<&Caller>, command: &'static str) {
         let Some(untold) = shared.access.tells(denied) else { return };
         let key = caller.map(Caller::name).filter(|key| !key.is_empty());
@@ -144,17 +144,17 @@ impl Session {
 
 /// A connection's state that outlasts a command.
 pub struct Visit<'a> {
-    /// What all connections share.
+    /// The state shared by all connections.
     pub shared: &'a Shared,
     /// The key, the name and the transaction.
     pub session: Session,
-    /// Commands that are not answered yet, and replies.
+    /// Unanswered commands, and replies.
     pub batch: Batch<'a>,
 }
 
 /// An admitted command, and the connection that it belongs to.
 pub struct Call<'v, 'a> {
-    /// What all connections share.
+    /// The state shared by all connections.
     pub shared: &'a Shared,
     /// The connection's session.
     pub session: &'v mut Session,

@@ -44,7 +44,7 @@ impl Service {
     }
 }
 
-/// What all connections share.
+/// The state shared by all connections.
 pub struct Shared {
     /// Decides everything.
     pub engine: Engine,
@@ -68,7 +68,7 @@ pub struct Shared {
 pub type Submitted<'a> = BoxFuture<'a, Result<Outcome, Failure>>;
 
 impl Shared {
-    /// Submits a command for the holder of an API key. Its outcome need not be awaited at once; commands are applied in the order of their
+    /// Submits a command for the holder of an API key. Its outcome may be awaited later; commands are applied in the order of their
     /// submissions.
     pub fn submit(&self, by: Option<KeyName>, command: Command) -> Submitted<'_> {
         let applied = timeout(self.options.request_timeout, self.engine.submit_by(by, command, None));
@@ -100,7 +100,7 @@ impl Figures {
 pub struct RespOptions {
     /// Items that a filter holds before it grows, if it is created by the first item that is added to it.
     pub default_capacity: u64,
-    /// The most bytes that requests being received and answers being sent may take, of all connections together.
+    /// Maximum bytes of incomplete requests and unsent replies, of all connections together.
     pub buffers_bytes_max: u64,
     /// Rules that map keys to filters.
     pub keys: Vec<KeyRule>,

@@ -1,7 +1,7 @@
-//! The connections of one listener: accepted while there is a place, observed, closed when their time is up.
+//! The connections of one listener: accepted up to a limit, observed, closed after their timeouts.
 //!
 //! One sweep several times a second checks all connections: a timer for every request would cost more than many requests do. When all
-//! places are taken, clients without a finished request make room first, so that strangers can't shut the listener.
+//! connections are taken, clients without a finished request are closed first, so that strangers can't block the listener.
 
 use super::http::Http;
 use super::workers::Workers;
@@ -39,13 +39,13 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for a rejected client to read its response and close its side.
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Minimum age at which a client without a finished request makes room for a new one: time for its first request.
+/// Minimum age at which a client without a finished request is closed for a new one: time for its first request.
 const STRANGER_AGE_MIN: Duration = Duration::from_millis(250);
 
 /// Minimum idle time before a connection is closed for a new client: its next request may be in flight.
 const REST_MIN: Duration = Duration::from_secs(1);
 
-/// Clients with a finished request make room only while strangers hold less than this fraction of the places.
+/// Clients with a finished request are only closed while strangers hold less than this fraction of the connections.
 const STRANGERS_FRACTION: usize = 8;
 
 /// Timeouts of a connection.
@@ -66,16 +66,16 @@ pub(super) enum Protocol {
     Resp(resp::Service),
 }
 
-/// A connection, as it was last seen.
+/// The last observation of a connection.
 struct Open {
     vitals: Arc<Vitals>,
     task: AbortHandle,
     last: Moment,
-    /// When it was first seen in this phase.
+    /// When it was first observed in this phase.
     phase_since: Instant,
-    /// When it was first seen in this phase with this number of bytes written.
+    /// When it was first observed in this phase with this number of bytes written.
     rest_since: Instant,
-    /// When it was first seen blocked, and the bytes written by then. Starts again whenever the client has accepted enough.
+    /// When it was first observed blocked, and the bytes written by then. Starts again whenever the client has accepted enough.
     blocked_since: Option<(Instant, u64)>,
 }
 
@@ -110,7 +110,7 @@ impl Open {
         match self.last.phase {
             Phase::Handshake => is_draining || waited(self.phase_since) >= HANDSHAKE_TIMEOUT,
             Phase::New | Phase::Head => waited(self.phase_since) >= timeouts.header,
-            // While a response is still being written, the client accepts some of it now and then.
+            // While a response is still being written, the client sometimes accepts some of it.
             Phase::Idle => waited(self.rest_since) >= timeouts.idle,
             // The code that reads the body or computes the response has its own timeouts.
             Phase::Busy => false,
@@ -170,7 +170,7 @@ impl Places {
         }
     }
 
-    /// Accepts connections, one more than there are places. Never returns.
+    /// Accepts connections up to the limit, and one more. Never returns.
     pub(super) async fn accept(&mut self, listener: &TcpListener) {
         let mut ticks = self.ticks();
         let mut waiting: Option<Accepted> = None;
@@ -267,7 +267,7 @@ impl Places {
     /// Closes one connection for a new one: the oldest without a finished request, otherwise the one that has rested longest.
     fn make_room(&mut self, now: Instant) {
         while let Some(oldest) = self.strangers.pop_front() {
-            // A request in progress is finished; afterwards its client is known.
+            // A request in progress is finished; afterwards its client is proven.
             if oldest.vitals.has_finished.load(Relaxed) || oldest.vitals.phase() == Phase::Busy {
                 self.known.push(oldest);
             } else if now.duration_since(oldest.phase_since) >= STRANGER_AGE_MIN {
@@ -283,7 +283,7 @@ impl Places {
             if let Some((since, at)) = longest
                 && now.duration_since(since) >= REST_MIN
             {
-                // The others keep their order: of those last seen in the same sweep, the oldest is closed first.
+                // The others keep their order: of those observed in the same sweep, the oldest is closed first.
                 self.known.remove(at).task.abort();
             }
         }
@@ -307,7 +307,7 @@ async fn serve(
     if tls.is_none() {
         vitals.enter(Phase::New);
     }
-    // Until the client speaks, a connection needs neither buffers nor a TLS session.
+    // Until the client sends something, a connection needs neither buffers nor a TLS session.
     tokio::select! {
         biased;
         ready = stream.readable() => ready?,

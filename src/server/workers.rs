@@ -1,6 +1,6 @@
-//! One single-threaded runtime per processor. A connection stays with its worker, so what its requests need is in that
-//! processor's cache, and no other processor has to be woken. The price: a request that computes for long delays the other
-//! connections of its worker, so such requests must yield.
+//! One single-threaded runtime per processor. A connection stays with its worker, so its requests' data is in that processor's cache, and
+//! no other processor has to be woken. The price: a request that computes for long delays the other connections of its worker, so such
+//! requests must yield.
 
 use std::future::Future;
 use std::io;

@@ -13,7 +13,7 @@ use crate::filter::StateCounts;
 /// Buckets of tables that every entry empties where items move to another table, whatever it is about.
 const BUCKETS_EMPTIED: u64 = 4;
 
-/// The answers to deletions are stored under this id, which no filter has: a repeated deletion finds no filter any more.
+/// The outcomes of deletions are stored under this ID, which no filter has: a repeated deletion finds no filter any more.
 const NO_FILTER: FilterId = FilterId(0);
 
 impl State {
@@ -39,7 +39,7 @@ impl State {
         self.note_applied(&Applied { outcome: Outcome::Skipped, replayed: false });
     }
 
-    /// Adds an entry and what it came to to the hash of everything applied.
+    /// Adds an entry and its outcome to the running hash.
     fn note_applied(&mut self, applied: &Applied) {
         let shared = &self.shared;
         let StateCounts { available, held, redeemed } = shared.totals.codes;
@@ -76,8 +76,8 @@ impl State {
         applied
     }
 
-    /// Executes a command unless it was executed before under the same key. A refusal changed nothing, so it is not stored: a repeat
-    /// gets the outcome of its own time.
+    /// Executes a command unless it was executed before under the same key. A refusal changed nothing, so it is not stored: a repeat is
+    /// decided again.
     fn execute_once(&mut self, command: &Command, key: &IdempotencyKey, owner: Owner) -> Applied {
         let bounds = Bounds::of(&self.shared.settings, self.shared.now);
         let refused = |why| Applied { outcome: Outcome::Refused(why), replayed: false };
@@ -97,7 +97,7 @@ impl State {
             return refused(Refusal::IdempotencyFull { retry_after_seconds });
         }
         let outcome = self.execute(command).unwrap_or_else(Outcome::Refused);
-        // What did not exist before has its id only now.
+        // A new filter has its ID only now.
         if !matches!(outcome, Outcome::Refused(_))
             && let Some(filter) = filter.or_else(|| self.shared.answers_of(command))
         {
@@ -186,8 +186,8 @@ impl State {
 }
 
 impl Shared {
-    /// The filter under which the answer to a command is stored, if there is one yet. A line-up counts as a filter whose id is that of
-    /// the entry which created it: no key of a line-up is also one of a filter.
+    /// The filter under which the outcome of a command is stored, if it exists yet. A line-up counts as a filter whose ID is that of the
+    /// entry which created it: no key of a line-up is also one of a filter.
     fn answers_of(&self, command: &Command) -> Option<FilterId> {
         match command {
             Command::Create { kind, name, .. } => self.catalog.get(*kind, name).map(|view| view.id),
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the log has a gap")]
-    fn a_gap_in_the_log_is_not_passed_over() {
+    fn log_gap_is_rejected() {
         let mut machine = Machine::new();
         let proposal = Proposal::new(Timestamp(0), delete(1));
         machine.state.apply(Entry { seq: Seq(2), proposal });
@@ -329,9 +329,9 @@ mod tests {
         assert_eq!(second.created_at, Timestamp(1_000_000));
     }
 
-    /// An answer is found again where the command would go, though the filter was not there before, or is not any more.
+    /// An outcome is found again by the command's target, even if the filter did not exist before, or no longer exists.
     #[test]
-    fn a_repeated_command_is_answered_and_not_executed() {
+    fn repeated_command_returns_stored_outcome() {
         let mut machine = Machine::new();
         let created = machine.apply(create(1, Window::default()), Some(1));
         assert!(matches!(created.outcome, Outcome::Created(_)) && !created.replayed);
@@ -349,9 +349,9 @@ mod tests {
         assert_eq!(machine.apply(delete(1), Some(3)), Applied { replayed: true, ..deleted });
     }
 
-    /// A refused creation has no filter whose answer it could be: repeated, it is judged again.
+    /// A refused creation has no filter for its outcome: a repeat is decided again.
     #[test]
-    fn a_creation_that_leaves_no_filter_is_judged_again() {
+    fn failed_creation_is_decided_again() {
         let mut machine = Machine::new();
         let window = Window { starts_at: Some(Timestamp(2)), ends_at: Some(Timestamp(1)) };
         for _ in 0..2 {
@@ -361,7 +361,7 @@ mod tests {
         assert_eq!(machine.state.sizes().idempotency_records, 0);
     }
 
-    /// A refusal changed nothing, so it takes no space, and a repeat gets the outcome of its own time.
+    /// A refusal changed nothing, so it takes no space, and a repeat is decided again.
     #[test]
     fn refusals_are_not_stored() {
         let mut machine = Machine::new();
@@ -374,9 +374,9 @@ mod tests {
         assert_eq!(machine.apply(hold(1, 7, 60), Some(1)), Applied { replayed: true, ..held });
     }
 
-    /// An identity is that of one filter. Whoever draws the same one draws again.
+    /// An ID belongs to one filter. A caller that draws a taken one draws again.
     #[test]
-    fn an_identity_that_is_taken_is_not_too_many_filters() {
+    fn taken_id_returns_already_exists() {
         let mut machine = Machine::new();
         machine.outcome(create(1, Window::default()));
         let Command::Create { kind, id, secret, spec, layout, window, .. } = create(1, Window::default())
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn another_request_under_the_same_key_is_refused() {
+    fn different_request_under_key_is_rejected() {
         let mut machine = Machine::new();
         machine.outcome(create(1, Window::default()));
         machine.apply(insert(1, 1..2), Some(1));
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn without_room_for_the_answer_nothing_is_executed() {
+    fn command_without_outcome_space_is_rejected() {
         let mut machine = Machine::new();
         machine.outcome(create(1, Window::default()));
         machine.outcome(Command::Configure(Settings { idempotency_room_bytes: 0, ..Settings::default() }));
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn an_import_ends_with_its_filter() {
+    fn import_ends_with_its_filter() {
         let mut machine = Machine::new();
         machine.outcome(create(1, Window::default()));
         let (target, import) = (Target(FilterId(1)), ImportId::new("nightly").unwrap());
@@ -442,7 +442,7 @@ mod tests {
 
         /// One entry expires no more holds than it may, the first ones first, and those of deleted filters cost it nothing.
         #[test]
-        fn an_entry_expires_a_bounded_number_of_holds(deleted in 0_u64..1_500, held in 1_u64..1_500) {
+        fn entry_expires_bounded_number_of_holds(deleted in 0_u64..1_500, held in 1_u64..1_500) {
             let mut machine = Machine::new();
             machine.outcome(Command::Configure(Settings { events_retention_seconds: 60, ..Settings::default() }));
             machine.outcome(create(1, Window::default()));

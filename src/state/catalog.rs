@@ -1,4 +1,4 @@
-//! What readers find by name: campaigns, coupons and line-ups as they are at one moment, and imports. The writer publishes it.
+//! The published names: campaigns, coupons and line-ups at one moment, and imports. The writer publishes it.
 
 use super::imports::Imports;
 use super::view::FilterView;
@@ -12,12 +12,12 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// A line-up under its name.
+/// A line-up with its name.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct NamedLineUp {
     /// Its name.
     pub name: Name,
-    /// What it is.
+    /// The line-up.
     pub line_up: LineUp,
     /// The entry that created it. A line-up that was deleted and created again is another one, which has another entry.
     pub(super) created_by: Seq,
@@ -42,7 +42,7 @@ pub struct Catalog {
     pub(super) line_ups: ByName<NamedLineUp>,
 }
 
-/// What stands under names that begin with `prefix`, after `after`, in order. It looks at no others.
+/// Returns entries whose names start with `prefix`, after `after`, in order. Scans only that range.
 fn page<'a, T>(
     all: &'a ByName<T>,
     prefix: &'a str,
@@ -99,7 +99,7 @@ impl View {
         self.catalog.load().get(kind, name).cloned()
     }
 
-    /// Up to `limit` filters whose names begin with `prefix`, after `after`, in order.
+    /// Up to `limit` filters whose names start with `prefix`, after `after`, in order.
     pub fn list(&self, kind: Kind, prefix: &str, after: Option<&Name>, limit: usize) -> Vec<Arc<FilterView>> {
         let catalog = self.catalog.load();
         page(&catalog.filters[kind as usize], prefix, after).take(limit).cloned().collect()
@@ -110,7 +110,7 @@ impl View {
         self.catalog.load().line_ups.get(name).cloned()
     }
 
-    /// Up to `limit` line-ups whose names begin with `prefix`, after `after`, in order.
+    /// Up to `limit` line-ups whose names start with `prefix`, after `after`, in order.
     pub fn list_line_ups(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Vec<Arc<NamedLineUp>> {
         page(&self.catalog.load().line_ups, prefix, after).take(limit).cloned().collect()
     }
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_copies_few_of_many_filters() {
+    fn change_copies_few_filters() {
         let (reader, mut catalog) = (reader(), Catalog::default());
         let views: Vec<_> = (0..10_000).map(|number| named(&reader, &format!("c{number}"))).collect();
         views.iter().cloned().for_each(|view| catalog.insert(view));
@@ -206,7 +206,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_page_is_what_a_search_through_all_names_finds(
+        fn page_matches_full_scan(
             changes in proptest::collection::vec(("[ab0]{1,3}", any::<bool>()), 0..60),
             prefix in "[-abA]{0,2}",
             after in proptest::option::of("[ab0]{1,3}"),

@@ -1,7 +1,7 @@
 //! Eligibility: which campaigns of a line-up a user may see.
 //!
-//! Look-ups are prefetched in groups: while one waits for memory the others are on their way. That holds for the campaigns and
-//! for the conditions that leave users out of them.
+//! Lookups are prefetched in groups: while one waits for memory, the others load. That applies to the campaigns and to the conditions that
+//! exclude users from them.
 
 use super::catalog::{Catalog, View};
 use super::view::FilterView;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use thiserror::Error;
 use utoipa::ToSchema;
 
-/// The most campaigns that are looked up together. As many as a filter's own batches have, so that the memory is never idle.
+/// Maximum number of campaigns that are looked up together: the size of a filter's own groups, so that the memory is never idle.
 const GROUP: usize = 32;
 
 /// How many campaigns are looked up together at first. Often one of the first few is eligible, and the rest would be in vain.
@@ -28,7 +28,7 @@ pub struct Question<'a, N> {
     pub line_up: &'a LineUp<N>,
     /// The most campaigns to select.
     pub limit: usize,
-    /// Whether the answer has explanations.
+    /// Whether the response has explanations.
     pub explain: bool,
 }
 
@@ -80,7 +80,7 @@ pub struct Explanation<'a> {
     pub eligible: bool,
 }
 
-/// A condition asks for more copies of a user than its campaign can count, so it would never leave anybody out.
+/// A condition with more copies of a user than its campaign can count, so it would never exclude a user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("the campaign counts up to {copies_max} copies of a user")]
 pub struct Uncountable {
@@ -132,7 +132,7 @@ struct Candidate<'a, 'c> {
     name: &'a str,
     view: Option<&'c Arc<FilterView>>,
     window: WindowPosition,
-    /// The user's digest, if the campaign is to be looked at. Its cache lines are on their way.
+    /// The user's digest, if the campaign is looked up. Its cache lines have been prefetched.
     digest: Option<Digest>,
 }
 
@@ -144,7 +144,7 @@ impl<'a, 'c> Candidate<'a, 'c> {
         Self { name, view, window, digest: looked_at.map(|view| prefetched(view, question.user)) }
     }
 
-    /// Whether the campaign is to be looked at.
+    /// Whether the campaign is looked up.
     fn is_wanted(&self) -> bool {
         self.digest.is_some()
     }
@@ -187,7 +187,7 @@ fn prefetched(view: &FilterView, user: &str) -> Digest {
     digest
 }
 
-/// The conditions of a line-up. Each is looked at once, when a campaign first needs it.
+/// The conditions of a line-up. Each is looked up once, when a campaign first needs it.
 struct Conditions<'a, 'c, N> {
     user: &'a str,
     now: Timestamp,
@@ -197,7 +197,7 @@ struct Conditions<'a, 'c, N> {
 struct Condition<'a, 'c, N> {
     unless: &'a Unless<N>,
     view: Option<&'c Arc<FilterView>>,
-    /// The user's digest, once its cache lines are on their way.
+    /// The user's digest, once its cache lines have been prefetched.
     digest: Option<Digest>,
     /// Whether it leaves the user out, once that is known.
     answer: Option<bool>,
@@ -220,7 +220,7 @@ impl<'a, 'c, N: AsRef<str>> Conditions<'a, 'c, N> {
         Ok(Self { user: question.user, now, all })
     }
 
-    /// Prefetches what the conditions for this campaign need.
+    /// Prefetches the lookups of this campaign's conditions.
     fn prefetch(&mut self, campaign: &str) {
         for condition in &mut self.all {
             if let (None, None, Some(view)) = (condition.answer, condition.digest, condition.view)

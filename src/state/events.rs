@@ -1,13 +1,13 @@
-//! What follows from applied entries for others: events, and a running hash.
+//! Results of applied entries for others: events, and a running hash.
 //!
-//! `apply` reports here what has happened, and whoever applies entries takes the events after each one. They follow from the log alone,
-//! numbers included. So those that were not stored when a process died are made again by the replay of the same entries.
+//! `apply` reports changes here, and its caller takes the events after each entry. They depend on the log alone, numbers included. So a
+//! replay of the same entries repeats the events that were not stored before a crash.
 //!
-//! The running hash is that of everything that was applied: each entry, its outcome, and what the state counts after it, chained to the
-//! hash before. Nodes that have applied the same log have the same one at every position, and two that differ once differ for good. So it
-//! shows that two nodes have read different entries, or have come to different outcomes, expiries or events: by a fault of a program, by
-//! two builds that disagree, or by damaged memory as soon as an outcome depends on it. It is no checksum of the tables: a bit that flips in
-//! one is not noticed before a command comes upon it.
+//! The running hash covers everything applied: each entry, its outcome, and the state's totals after it, chained to the previous hash.
+//! Nodes with the same log have the same hash at every position, and a difference is permanent. So it reveals that two nodes have read
+//! different entries, or have computed different outcomes, expiries or events: because of a defect, of two builds that disagree, or of
+//! damaged memory as soon as an outcome depends on it. It is no checksum of the tables: a flipped bit in one is not detected before a
+//! command depends on it.
 
 use crate::domain::event::{RESTORE_LEAP, RESTORE_NUMBERS_A_SECOND};
 use crate::domain::{Applied, Entry, Event, Happened, KeyName, STATE_HASH_EVERY, Seq, StateHash, Timestamp};
@@ -15,18 +15,18 @@ use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// The most holds that are reported one by one when time is turned back. The event about the whole has the number of all.
+/// Maximum number of revived holds with separate events when time is turned back. The summary event has the total.
 pub(super) const HELD_AGAIN_TOLD_MAX: u64 = 10_000;
 
 /// Memory for events that are not stored yet, in bytes: those of an ordinary entry, and a value that is being filled
-/// (`engine/event_log.rs`). An entry that withdraws ten thousand held codes makes 4 MB of events, which go before the next entry comes.
-/// Like the request itself, they are not counted.
+/// (`engine/event_log.rs`). An entry that withdraws ten thousand held codes makes 4 MB of events, which are taken before the next entry.
+/// Like the request, they are not counted.
 pub(super) const FIXED_BYTES: u64 = 128 << 10;
 
-/// A buffer that has become larger than this is given back.
+/// A larger buffer is freed.
 const KEPT_BYTES_MAX: usize = 64 << 10;
 
-/// What the state keeps of events.
+/// The state's part of the events.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Events {
     /// Whether events are made at all.
@@ -44,7 +44,7 @@ pub struct Events {
 }
 
 /// Events that were made, but not taken yet. An entry makes a bounded number: one for each item of its command, one for each hold that it
-/// expires, or [`HELD_AGAIN_TOLD_MAX`] when time is turned back.
+/// expires, or [`REVIVED_EVENTS_MAX`] when time is turned back.
 #[derive(Debug, Default)]
 pub struct FreshEvents {
     /// All of them, encoded, one after the other.
@@ -107,14 +107,14 @@ impl Events {
         self.next
     }
 
-    /// Lets the numbers jump, so that none is used again that a reader may know from before a restore, or from an earlier restore of
-    /// the same backup. `clock` is what the clock said.
+    /// Skips event numbers at a restore, so that none is reused that a reader may know from before it, or from an earlier restore of the
+    /// same backup. `clock` is the clock's reading.
     pub(super) fn leap(&mut self, clock: Timestamp) {
         let seconds = (clock.0 / 1_000).min(u64::from(u32::MAX));
         self.next = self.next.saturating_add(RESTORE_LEAP).max(seconds * RESTORE_NUMBERS_A_SECOND);
     }
 
-    /// Reports what the API key of the entry has asked for.
+    /// Records a change that the entry's API key has requested.
     #[inline]
     pub(super) fn tell<'a>(&mut self, at: Timestamp, what: impl FnOnce() -> Happened<'a>) {
         if self.is_on {
@@ -124,7 +124,7 @@ impl Events {
         }
     }
 
-    /// Reports what nobody has asked for.
+    /// Records a change without a request.
     #[inline]
     pub(super) fn tell_unasked<'a>(&mut self, at: Timestamp, what: impl FnOnce() -> Happened<'a>) {
         if self.is_on {
@@ -150,13 +150,13 @@ impl Events {
         self.next += 1;
     }
 
-    /// Memory that is set aside for events, in bytes.
+    /// Memory reserved for events, in bytes.
     pub(super) fn memory_bytes(&self) -> u64 {
         if self.is_on { FIXED_BYTES } else { 0 }
     }
 }
 
-/// Memory that is kept for encoding the next entry.
+/// Memory that is retained for encoding the next entry.
 const BUFFER_KEPT_BYTES: usize = 64 << 10;
 
 /// The hashes up to the last entry.
@@ -178,7 +178,7 @@ impl History {
         encode(entry, &mut self.buffer);
     }
 
-    /// It is applied, with this outcome, and the state has these figures now.
+    /// Completes the entry's part of the hash, with its outcome and the state's totals.
     pub(super) fn end(&mut self, at: Seq, applied: &Applied, figures: [u64; 8]) {
         encode(&(&applied.outcome, applied.replayed, figures), &mut self.buffer);
         self.hash = xxh3_128(&self.buffer);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_numbered_and_name_the_key_that_asked() {
+    fn events_are_numbered_and_name_key() {
         let mut events = Events::default();
         events.tell(Timestamp(1), || unreachable!("it is off"));
         events.is_on = true;
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_log_has_the_same_hash_and_any_other_has_another_for_good() {
+    fn hash_differs_permanently_after_divergence() {
         let hash = |times: [u64; 3]| state_after(times).hash();
         assert_eq!(hash([1, 2, 3]), hash([1, 2, 3]));
         assert_eq!(hash([1, 2, 3]).at, Seq(3));
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn another_outcome_or_another_figure_gives_another_hash() {
+    fn hash_depends_on_outcome_and_totals() {
         let hash = |outcome, replayed, figures| {
             let mut history = History::default();
             history.begin(&entry(1, 1));
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_at_the_last_common_position_is_kept() {
+    fn hash_at_common_position_is_stored() {
         let mut state = state_after(std::iter::repeat_n(7, STATE_HASH_EVERY as usize - 1));
         assert_eq!(state.last_hash(), StateHash::default());
         state.apply(entry(STATE_HASH_EVERY, 7));

@@ -35,7 +35,7 @@ impl State {
         if self.filters.contains_key(&id) {
             return Err(Refusal::AlreadyExists(vec!["id".into()]));
         }
-        // Those that are hidden count, too.
+        // Hidden ones count, too.
         if self.filters.len() as u64 >= self.shared.settings.filters_max {
             return Err(Refusal::TooManyFilters);
         }
@@ -52,7 +52,7 @@ impl State {
         Ok(Outcome::Created(Box::new(description)))
     }
 
-    /// Deletes a campaign or coupon with all that belongs to it. Nobody sees it any more; its memory is freed later.
+    /// Deletes a campaign or coupon with everything that belongs to it. It disappears immediately; its memory is freed later.
     pub(super) fn delete(&mut self, kind: Kind, name: &Name) -> Result<Outcome, Refusal> {
         let id = self.shared.catalog.get(kind, name).map(|view| view.id).ok_or(Refusal::FilterGone)?;
         self.on(id, |filter| filter.give_staging_up(ImportState::Interrupted))?;
@@ -98,7 +98,7 @@ impl Subject<'_> {
         Ok(Outcome::Updated(Box::new(self.view.describe(self.shared.now))))
     }
 
-    /// Raises the capacity, of what an import builds aside too.
+    /// Raises the capacity, also of staged tables.
     fn raise(&mut self, &Raise { capacity, layout }: &Raise) -> Result<(), Refusal> {
         let spec = &self.view.spec;
         if spec.growth == Growth::Fixed {

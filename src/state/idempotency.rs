@@ -1,11 +1,11 @@
-//! Idempotency: the answers that are kept for repeated requests. They are part of the state, so they survive a crash, and a replica
-//! has the same ones.
+//! Idempotency: the outcomes stored for repeated requests. They are part of the state, so they survive a crash, and a replica has the same
+//! ones.
 //!
 //! A record is a byte string in a queue, with an entry in an index. Time never runs backwards in the log, so the record at the head of
 //! the queue is the oldest, and the next to be forgotten.
 //!
-//! API keys share the space, and none can take it from the others: half is divided among them equally, and each may always use its
-//! part; the other half goes to the first that ask.
+//! API keys share the space, and none can take it from the others: half is divided among them equally, and each may always use its part;
+//! the other half is used first come, first served.
 
 use crate::domain::command::IDEMPOTENCY_ROOM_MAX_BYTES;
 use crate::domain::{
@@ -26,7 +26,8 @@ const HEAD_BYTES: usize = 7 + 3 + 7 + size_of::<u128>();
 /// The latest time in a record, in the year 19809: its encoding has seven bytes.
 const TIME_MAX: Timestamp = Timestamp((1 << 49) - 1);
 
-/// Bits of a request's hash in a record: its encoding has seven bytes. It tells a repeat from a client's mistake, so they are enough.
+/// Bits of a request's hash in a record: its encoding has seven bytes. It distinguishes a repeat from a client's mistake, so they are
+/// enough.
 const REQUEST_BITS: u32 = 48;
 
 /// The parts of the space that the shares add up to, in sixteenths: the rest is lost at the ends of pages.
@@ -35,30 +36,30 @@ const SHARED_SIXTEENTHS: u64 = 14;
 /// Memory of a record's entry in the index, in bytes: eight, and its share of the lists' spare capacity.
 const PLACE_BYTES: u64 = 10;
 
-/// Lists in the index. With so many, each is short enough that an insert may move half of it.
+/// Lists in the index: enough that each is short, since an insert may move half of one.
 const LISTS: usize = 4_096;
 
 /// Memory that the first record takes in advance, in bytes: parts of pages that no string fills, and the index's lists with an entry
 /// each.
 pub const FIXED_BYTES: u64 = (2 * PAGE_BYTES + LISTS * (size_of::<Vec<u64>>() + 8)) as u64;
 
-/// What the records say of an idempotency key.
+/// The result of looking up an idempotency key.
 #[derive(Debug, PartialEq)]
 pub enum Lookup {
-    /// No request has come under it.
+    /// The key is new.
     New,
-    /// The same request has come under it before, and got this answer.
+    /// The same request was executed under it, with this outcome.
     Answered(Outcome),
-    /// Another request has come under it.
+    /// Another request was executed under it.
     Reused,
 }
 
-/// How long answers are kept, and how much memory they may take, as of one moment.
+/// How long outcomes are stored, and their maximum memory, as of one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Answers stored at this time or earlier are forgotten. None if no answer can be that old.
+    /// Outcomes stored at this time or earlier are deleted. `None` if no outcome can be that old.
     pub forgotten: Option<Timestamp>,
-    /// Answers stored at this time or earlier may be forgotten to make room for others.
+    /// Outcomes stored at this time or earlier may be deleted for others.
     pub expendable: Option<Timestamp>,
     /// Bytes that all records may take.
     pub room_bytes: u64,
@@ -71,13 +72,13 @@ pub struct Bounds {
 pub struct Owner(u16);
 
 impl Owner {
-    /// The owner of what this key requests; requests without a key have an owner, too.
+    /// Returns the owner of an API key's records; requests without a key have an owner, too.
     pub fn of(by: Option<&KeyName>) -> Self {
         Self(by.map_or(0, |name| xxh3_64(name.as_str().as_bytes()) as u16))
     }
 }
 
-/// The answers that are kept for repeated requests.
+/// The outcomes stored for repeated requests.
 #[derive(Debug, Default)]
 pub struct Records {
     queue: Queue,
@@ -86,7 +87,7 @@ pub struct Records {
     bytes_of: BTreeMap<Owner, u64>,
 }
 
-/// What a record begins with. Its answer follows.
+/// The head of a record. Its outcome follows.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 struct Head {
     stored_at: Timestamp,
@@ -108,7 +109,7 @@ fn stored_request(key: &IdempotencyKey) -> u64 {
     key.request & ((1 << REQUEST_BITS) - 1)
 }
 
-/// Reads a record: what it begins with, and the answer. `None` if it can't be stored again.
+/// Reads a record: its head, and the outcome. `None` if it can't be stored again.
 fn read(bytes: &[u8]) -> Option<(Head, &[u8])> {
     let (head, answer) = postcard::take_from_bytes::<Head>(bytes).ok()?;
     (bytes.len() - answer.len() <= HEAD_BYTES).then_some((head, answer))
@@ -133,12 +134,12 @@ impl Records {
         Some(Self { queue, index, bytes_of })
     }
 
-    /// Answers kept.
+    /// Stored outcomes.
     pub fn len(&self) -> u64 {
         self.queue.len()
     }
 
-    /// The memory of all records, in bytes: what they really take, or more.
+    /// The memory of all records, in bytes; an upper bound.
     pub fn memory_bytes(&self) -> u64 {
         let fixed = if self.queue.has_pages() { FIXED_BYTES } else { 0 };
         fixed + self.queue.span_bytes() + self.len() * PLACE_BYTES
@@ -181,7 +182,7 @@ impl Records {
         }
     }
 
-    /// Stores the answer to a request with a new key. The caller has made room for it.
+    /// Stores the outcome of a request with a new key. The caller has freed space for it.
     pub fn store(
         &mut self,
         owner: Owner,
@@ -206,8 +207,8 @@ impl Records {
         *self.bytes_of.entry(head.owner).or_default() += bytes;
     }
 
-    /// Turns the time back: records from after `now` are stored again as of `now`, in the same order. The times inside an answer count
-    /// from when it was stored, so they move with it.
+    /// Turns the time back: records from after `now` are stored again as of `now`, in the same order. The times inside an outcome are
+    /// relative to its storage, so they move with it.
     pub fn turn_back(&mut self, now: Timestamp) {
         for _ in 0..self.len() {
             let Some((head, answer)) = self.queue.front().and_then(read) else { break };
@@ -218,8 +219,8 @@ impl Records {
         }
     }
 
-    /// Forgets records that are too old, and those that may be forgotten while all together take too much memory: the oldest first,
-    /// and at most so many.
+    /// Deletes records that are too old, and those that may be deleted while all records exceed the limit: the oldest first, and at most
+    /// `records_max`.
     pub fn forget(&mut self, bounds: &Bounds, records_max: usize) {
         for _ in 0..records_max {
             let Some(oldest) = self.oldest() else { break };
@@ -231,11 +232,12 @@ impl Records {
         }
     }
 
-    /// Makes room for an owner's record of up to so many bytes, by forgetting at most so many others. If the room has just become much smaller,
-    /// that may not be enough for the new limit, but it is always more than the record takes.
+    /// Frees space for an owner's record of up to `bytes`, by deleting at most `records_max` others. If the limit has just been lowered,
+    /// that may not reach it, but always frees more than the record takes.
     ///
     /// # Errors
-    /// When the oldest record was stored, if there is one: there is no room, or the owner has used its share, and it may not be forgotten yet.
+    /// When the oldest record was stored, if a new one must wait: there is no space, or the owner has used its share, and it may not be
+    /// deleted yet.
     pub fn make_room(
         &mut self,
         owner: Owner,
@@ -258,8 +260,8 @@ impl Records {
         Ok(())
     }
 
-    /// Whether so many bytes more are within an owner's part of the one half, or within the other half together with what all owners
-    /// have beyond their parts.
+    /// Whether this many more bytes fit into an owner's part of the one half, or into the other half together with the excess of all owners
+    /// over their parts.
     fn is_within_share(&self, owner: Owner, bytes: u64, bounds: &Bounds) -> bool {
         if bounds.keys <= 1 {
             return true;
@@ -301,7 +303,7 @@ fn is_by(at: Timestamp, limit: Option<Timestamp>) -> bool {
     limit.is_some_and(|limit| at <= limit)
 }
 
-/// How long answers are stored at least, in seconds; never longer than at most.
+/// Minimum retention of outcomes, in seconds; never longer than the maximum.
 pub(super) fn retention_min_seconds(settings: &Settings) -> u64 {
     settings.idempotency_retention_min_seconds.min(settings.idempotency_retention_seconds)
 }
@@ -318,7 +320,7 @@ impl Bounds {
         }
     }
 
-    /// The room that counts: with more, the index could not tell positions apart.
+    /// The effective limit: with more, the index could not distinguish positions.
     fn room(&self) -> u64 {
         self.room_bytes.min(IDEMPOTENCY_ROOM_MAX_BYTES)
     }
@@ -339,7 +341,7 @@ fn place(key: u128, position: u64) -> u64 {
 }
 
 impl Index {
-    /// The list of a key, with room for one more entry and few others.
+    /// Returns the list of a key, with space for one more entry and few others.
     fn list_for_one_more(&mut self, key: u128) -> &mut Vec<u64> {
         if self.0.is_empty() {
             self.0.resize_with(LISTS, Vec::new);
@@ -384,22 +386,22 @@ impl Index {
     }
 }
 
-/// No answer has more items than this.
+/// Maximum number of items of an outcome.
 const COUNT_MAX: u32 = 1 << 20;
 
-/// The most bytes of an answer that has items, except for the outcomes of the items.
+/// Maximum bytes of an outcome with items, except for the items' outcomes.
 const ITEMS_HEAD_BYTES: usize = 64;
 
-/// The most bytes of an answer that has a redemption.
+/// Maximum bytes of an outcome with a redemption.
 const REDEMPTION_ANSWER_BYTES: usize = 256;
 
-/// The most bytes of an answer that has a number or nothing.
+/// Maximum bytes of an outcome with a number or nothing.
 const SHORT_BYTES: usize = 32;
 
-/// The most bytes of an answer that has a description of a filter or of an import.
+/// Maximum bytes of an outcome with a description of a filter or of an import.
 const DESCRIPTION_BYTES: usize = 4_096;
 
-/// The most bytes that the packed answer to a command can take.
+/// Maximum bytes of the packed outcome of a command.
 fn answer_bytes_max(command: &Command) -> usize {
     let items = |digests: &Digests| ITEMS_HEAD_BYTES + digests.0.len().div_ceil(2);
     match command {
@@ -416,7 +418,7 @@ fn answer_bytes_max(command: &Command) -> usize {
     }
 }
 
-/// The redemption that a command names, so that its answer need not. Each repeated request to redeem draws another id.
+/// The redemption that a command names, so that its outcome need not. Each repeated redemption request draws another ID.
 fn named_redemption(command: &Command) -> Option<RedemptionId> {
     if let Command::Confirm { redemption, .. } | Command::Cancel { redemption, .. } = command {
         return Some(*redemption);
@@ -458,17 +460,17 @@ struct PackedRedemption {
     /// None if the command says it.
     code: Option<(Digest, Reference)>,
     status: Status,
-    /// Milliseconds from that time until the answer was stored.
+    /// Milliseconds from that time until the outcome was stored.
     created: u64,
     changed: u64,
-    /// Milliseconds from when the answer was stored until that time.
+    /// Milliseconds from when the outcome was stored until that time.
     expires: Option<i64>,
-    /// As for `created`.
+    /// Relative like `created`.
     redeemed: Option<u64>,
     ordinal: Option<u64>,
 }
 
-/// Packs the answer to a command; `stored_at` is the time of storing it.
+/// Packs the outcome of a command; `stored_at` is the time of storing it.
 fn pack(command: &Command, outcome: &Outcome, stored_at: Timestamp) -> Vec<u8> {
     let packed = match outcome {
         Outcome::Inserted(inserted) => Packed::Inserted(Items::pack(&inserted.outcomes), inserted.added),
@@ -481,7 +483,7 @@ fn pack(command: &Command, outcome: &Outcome, stored_at: Timestamp) -> Vec<u8> {
     encode(&packed)
 }
 
-/// Unpacks the answer to a repeated request; none if the bytes are no answer to it.
+/// Unpacks the outcome for a repeated request; `None` if the bytes are not an outcome of it.
 fn unpack(bytes: &[u8], command: &Command, stored_at: Timestamp) -> Option<Outcome> {
     Some(match decode(bytes)? {
         Packed::Inserted(items, added) => Outcome::Inserted(Inserted { outcomes: items.unpack()?, added }),
@@ -601,9 +603,9 @@ mod tests {
         records.queue.extent().pages * PAGE_BYTES as u64 + records.index.memory_bytes() as u64
     }
 
-    /// It is so while records come, stay and go, and after a restart.
+    /// This holds while records are added, kept and deleted, and after a restart.
     #[test]
-    fn memory_is_what_is_told_or_less() {
+    fn memory_never_exceeds_account() {
         let mut records = Records::default();
         let room = 8 << 20;
         for number in 0..400_000 {
@@ -638,7 +640,7 @@ mod tests {
 
     /// The index's positions wrap around after 32 GiB. Records on both sides are found.
     #[test]
-    fn positions_may_go_round() {
+    fn positions_wrap_around() {
         let extent = Extent { first: (1 << 35) / PAGE_BYTES as u64 - 1, pages: 1, head: 0 };
         let mut records = Records::restore(Queue::restore(extent, vec![Vec::new()]).unwrap()).unwrap();
         (0..10_000).for_each(|number| store(&mut records, number));
@@ -651,7 +653,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_record_of_a_key_counts() {
+    fn newest_record_of_key_wins() {
         let mut records = Records::default();
         let digests = Digests(Vec::new());
         let insert =
@@ -684,7 +686,7 @@ mod tests {
     proptest! {
         /// Whatever the other keys store, a key gets its part of the space, and all together stay within it.
         #[test]
-        fn keys_cannot_exhaust_the_space_of_others(
+        fn key_space_is_shared_fairly(
             floods in proptest::collection::vec((1..8_u16, 1..6_000_u64), 1..12),
         ) {
             const KEYS: u64 = 8;
@@ -744,7 +746,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn outcomes_come_back(
+        fn outcomes_round_trip(
             kinds in 1..=KINDS.len(),
             runs in proptest::collection::vec((0..KINDS.len(), 1..600usize), 0..200),
         ) {
@@ -755,7 +757,7 @@ mod tests {
         }
 
         #[test]
-        fn redemptions_come_back(times in any::<[u64; 4]>(), id: [u8; 16], held: bool, length in 1..=128usize) {
+        fn redemptions_round_trip(times in any::<[u64; 4]>(), id: [u8; 16], held: bool, length in 1..=128usize) {
             let [created_at, changed_at, expires_at, redeemed_at] = times.map(Timestamp);
             let redemption = Redemption {
                 id: RedemptionId(id),
@@ -782,7 +784,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_panics_on_other_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             let _ = unpack(&bytes, &insert(1), Timestamp(0));
         }
     }

@@ -1,7 +1,7 @@
-//! The image of the state that a snapshot stores, and the state that is built from one. It has a small head, and sections, which own what
-//! they consist of as it was when the snapshot began. So commands go on while their chunks are taken.
+//! The image of the state that a snapshot stores, and the state restored from one. It has a small head, and sections, which own their data
+//! as of the snapshot's start. So commands continue while their chunks are taken.
 //!
-//! Sections are the tables of every filter, the ledgers of coupons, the changes kept for imports, and the pages of stored answers.
+//! Sections are the tables of every filter, the ledgers of coupons, the changes queued for imports, and the pages of stored outcomes.
 
 use super::catalog::NamedLineUp;
 use super::idempotency::Records;
@@ -24,7 +24,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// What a snapshot begins with.
+/// The head of a snapshot.
 pub struct SnapshotImage {
     /// The last entry that the snapshot covers.
     pub seq: Seq,
@@ -34,7 +34,7 @@ pub struct SnapshotImage {
     pub sections: Vec<Section>,
 }
 
-/// What a head consists of: the state without what has sections or follows from the rest.
+/// The fields of a head: the state without the parts that have sections or can be derived.
 #[derive(Serialize, Deserialize)]
 struct Head<S> {
     state: S,
@@ -76,7 +76,7 @@ pub enum RestoreStateError<E> {
     /// A filter's tables can't be read.
     #[error(transparent)]
     Tables(RestoreError<E>),
-    /// Redemptions, stored answers or changes kept for an import can't be read.
+    /// Redemptions, stored outcomes or queued changes can't be read.
     #[error("the snapshot is damaged: {0}")]
     Damaged(&'static str),
     /// A chunk could not be loaded.
@@ -92,8 +92,8 @@ pub fn enabled_in(head: &[u8]) -> Result<u16, RestoreStateError<Infallible>> {
     Ok(read_head(head)?.state.format)
 }
 
-/// Reads a head, if this program knows the version that it begins with: that of the entries that are enabled, for these decide what can be in it.
-/// So a build that does not know one can tell that it is newer, not damaged.
+/// Reads a head of a known version: that of the enabled entries, for these decide which fields it has. So a build that doesn't know it
+/// reports a newer version, not damage.
 fn read_head<E>(head: &[u8]) -> Result<Head<State>, RestoreStateError<E>> {
     let (version, rest) = postcard::take_from_bytes::<u16>(head).map_err(RestoreStateError::Head)?;
     if !(1..=FORMAT_VERSION).contains(&version) {
@@ -118,7 +118,7 @@ impl State {
 
 /// Adds a section for each page of a queue.
 fn freeze_queue(queue: &mut Queue, epoch: Epoch, copied: &Copied, sections: &mut Vec<Section>) -> Extent {
-    // A page only grows: its length tells its contents.
+    // A page only grows, so its length identifies its content.
     sections.extend(queue.freeze(copied).map(|(number, length, mut page)| {
         Section::new(SectionId::new(epoch, number), length, move |out| page.next_chunk(out))
     }));
@@ -158,9 +158,9 @@ impl FilterState {
     }
 }
 
-/// What an image of one filter consists of.
+/// The parts of an image of one filter.
 pub struct Export {
-    /// What it begins with.
+    /// The head.
     pub head: FilterHead,
     /// The sections of the snapshot that follow, in order.
     pub sections: Vec<(ImageSection, SectionId)>,
@@ -295,7 +295,7 @@ fn restore_tables<S: Sections>(
             "a filter forgets in other steps than its spec says",
         )));
     }
-    // If an image is arriving, the tables are filled as far as it has come.
+    // If an image is being uploaded, the tables are filled up to its progress.
     let filter = Filter::restore(spec.mode, image, filled, &mut load).map_err(RestoreStateError::Tables)?;
     Ok(Tables { epoch, filter })
 }

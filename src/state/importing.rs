@@ -1,4 +1,4 @@
-//! The commands of an import: begin, lines, end; and the swap at the end of `mode=replace`.
+//! The commands of an import: start, lines, end; and the swap at the end of `mode=replace`.
 
 use super::machine::{SWEEP_MAX, Shared, State, Subject};
 use super::tables::Staging;
@@ -22,8 +22,8 @@ pub(super) struct Lines<'a> {
 }
 
 impl Subject<'_> {
-    /// Begins an import, continues a broken `append`, begins a broken `replace` anew, or answers a finished one. Until it has finished
-    /// its guards may be changed.
+    /// Starts an import, continues an interrupted `append`, restarts an interrupted `replace`, or returns the result of a finished one.
+    /// Until it has finished its guards may be changed.
     pub(super) fn import_begin(
         &mut self,
         id: &ImportId,
@@ -108,11 +108,10 @@ impl Subject<'_> {
         })
     }
 
-    /// Ends an upload. With `mode=replace`, the staged tables of a broken upload are dropped. Those of a whole one are swapped in once
-    /// they have caught up: until then the import goes on running, and each further end brings it on by so many entries.
+    /// Ends an upload. With `mode=replace`, the staged tables of an interrupted upload are dropped. Those of a complete one are swapped in
+    /// once they have caught up: until then the import is still running, and each further end advances it by at most `entries_max` entries.
     ///
-    /// What a guard holds back fails: too few items right away, and too few in the place of others when all has been repeated that came
-    /// meanwhile.
+    /// A tripped guard fails the import: too few items immediately, and too much shrinkage once all queued changes are repeated.
     pub(super) fn import_end(
         &mut self,
         id: &ImportId,
@@ -144,7 +143,7 @@ impl Subject<'_> {
         })
     }
 
-    /// Ends an import that goes no further, and says why.
+    /// Ends an import that can't continue, with the reason.
     fn import_fails(&mut self, id: &ImportId, state: ImportState, why: Refusal) -> Refusal {
         if Staging::is_of(self.staging, id) {
             self.give_staging_up(state);
@@ -158,7 +157,7 @@ impl Subject<'_> {
         self.import_fails(id, ImportState::Guarded(tripped), Refusal::ImportGuarded(tripped))
     }
 
-    /// Lets the staged tables catch up by at most so many entries. Returns whether they have.
+    /// Lets the staged tables catch up by at most `entries_max` entries. Returns whether they have.
     fn catch_up(&mut self, entries_max: u64) -> Result<bool, Full> {
         if self.staging.as_ref().is_some_and(|staging| !staging.is_catching_up()) {
             self.begin_catching_up();
@@ -235,7 +234,7 @@ impl Shared {
         Ok(Outcome::Import(Box::new(import)))
     }
 
-    /// Ends all running imports into a filter that is being deleted: nobody can go on with them.
+    /// Ends all running imports into a filter that is being deleted: they can't be continued.
     pub(super) fn interrupt_imports(&mut self, filter: FilterId) {
         let running: Vec<ImportId> = {
             let imports = self.view.imports.read();
@@ -266,7 +265,7 @@ impl Shared {
 }
 
 impl State {
-    /// Forgets unfinished imports that nobody has gone on with for the retention time.
+    /// Deletes unfinished imports that were not continued within the retention time.
     pub(super) fn forget_unmoved_imports(&mut self) {
         let retention_ms = self.shared.settings.imports_retention_seconds.saturating_mul(1_000);
         let Some(before) = self.shared.now.0.checked_sub(retention_ms).map(Timestamp) else { return };
@@ -279,7 +278,7 @@ impl State {
                 let state = ImportState::Interrupted;
                 self.shared.tell_import(&Import { state, ..Import::clone(&import) });
             }
-            // Its filter may be gone.
+            // Its filter may be deleted.
             let _ = self.on(import.filter, |filter| {
                 if Staging::is_of(filter.staging, &import.id) {
                     filter.give_staging_up(ImportState::Interrupted);

@@ -1,5 +1,5 @@
-//! The records of imports. An unfinished one is kept while it runs, and for a time after it was broken off. Of the finished ones, each
-//! owner's last few are kept.
+//! The records of imports. An unfinished one is stored while it runs, and for a time after an interruption. Of the finished ones, each
+//! owner's last few are stored.
 
 use crate::domain::import::{IMPORTS_KEPT_MAX, IMPORTS_UNFINISHED_MAX};
 use crate::domain::{Import, ImportId, KeyName, Name, Refusal, Timestamp};
@@ -67,11 +67,10 @@ impl Imports {
         Some(import)
     }
 
-    /// Checks that an owner may have this import under way, which may be so already. Forgets the owner's finished imports, except for the
-    /// last ones.
+    /// Checks that an owner may start or continue this import. Deletes the owner's finished imports, except for the last ones.
     ///
     /// # Errors
-    /// [`Refusal::TooManyImports`] when the owner has as many other unfinished imports as one may have.
+    /// [`Refusal::TooManyImports`] when the owner has the maximum number of other unfinished imports.
     pub fn make_room(&mut self, owner: &KeyName, id: &ImportId) -> Result<(), Refusal> {
         let others = self.records.values().filter(|import| import.owner == *owner && import.id != *id);
         let (unfinished, mut over): (Vec<_>, Vec<_>) = others.partition(|import| import.is_unfinished());
@@ -118,7 +117,7 @@ impl Imports {
         is_any.then_some(self.unmoved_since)
     }
 
-    /// Forgets unfinished imports whose last change is not after `before`, at most so many, and returns them.
+    /// Deletes unfinished imports whose last change is not after `before`, at most `imports_max`, and returns them.
     pub fn forget_unmoved(&mut self, before: Timestamp, imports_max: usize) -> Vec<Arc<Import>> {
         let unfinished = self.records.values().filter(|import| import.is_unfinished());
         let unmoved = unfinished.filter(|import| import.changed_at <= before);
@@ -152,10 +151,10 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
-        /// Whoever begins, ends or breaks off imports: an unfinished one is forgotten by age alone, a finished one only for others of its
-        /// owner, and no owner has more than so many of each.
+        /// Whoever starts, ends or interrupts imports: an unfinished one is deleted by age only, a finished one only for others of its
+        /// owner, and the number of each is limited per owner.
         #[test]
-        fn only_what_is_over_makes_room(
+        fn only_ended_imports_are_evicted(
             steps in proptest::collection::vec((0..8u8, 0..3u64, 0..200usize), 1..600),
             stock in 0..=IMPORTS_UNFINISHED_MAX,
         ) {

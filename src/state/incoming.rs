@@ -1,7 +1,7 @@
-//! Images that come in: of each a campaign or coupon is made part by part, which nobody sees before it is whole.
+//! Image uploads: each fills a campaign or coupon part by part, which is hidden until it is complete.
 //!
-//! Such a filter lies among the others, in snapshots and in the memory account too, but it is not in the catalog. Its redemptions lie in
-//! its own queues, but none is due while it is hidden. An image that is damaged, or makes no progress for too long, is dropped whole.
+//! Such a filter is stored with the others, also in snapshots and in the memory account, but it is not in the catalog. Its redemptions are
+//! in its own queues, but none expires while it is hidden. A damaged image, or one without progress for too long, is dropped completely.
 
 use super::ledger::Change;
 use super::machine::{Arriving, FilterState, State};
@@ -16,7 +16,7 @@ use crate::filter::{Filter, Mode};
 use std::sync::Arc;
 
 impl State {
-    /// The images that are coming in, and have made no progress since then.
+    /// Returns the image uploads without progress since `before`.
     pub fn images_unmoved_since(&self, before: Timestamp) -> Vec<UploadId> {
         let unmoved = self.shared.images.0.iter().filter(|(_, image)| image.changed_at < before);
         unmoved.map(|(upload, _)| *upload).collect()
@@ -99,7 +99,7 @@ impl State {
         shared.note(filter);
         shared.show(view.clone());
         shared.tell_filter(&view, FilterChange::Created);
-        // A campaign that forgets goes on to the present step.
+        // A campaign that forgets advances to the present step.
         self.on(id, |_| ())?;
         Ok(Outcome::Created(Box::new(view.describe(self.shared.now))))
     }
@@ -120,7 +120,7 @@ impl State {
         })
     }
 
-    /// Drops what has come of an image, if it is coming in.
+    /// Drops the filter of an image upload, if it exists.
     pub(super) fn give_image_up(&mut self, upload: UploadId) {
         let image = self.shared.images.0.remove(&upload);
         if let Some(filter) = image.and_then(|image| self.filters.remove(&image.filter)) {
@@ -166,7 +166,7 @@ impl FilterState {
     }
 }
 
-/// Whether a filter of this kind can be as an image's head says. Its parts are judged as they come.
+/// Validates an image's head for a filter of this kind. Its parts are validated on arrival.
 fn check(head: &FilterHead, kind: Kind) -> Result<(), ImageFault> {
     if head.algorithm != ALGORITHM {
         return Err(ImageFault::Algorithm(head.algorithm));

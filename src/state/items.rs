@@ -50,8 +50,8 @@ impl Subject<'_> {
         Ok(Outcome::Removed(removed))
     }
 
-    /// Removes items, as if one by one: redeemed codes stay, and a hold is withdrawn before its code is removed. Returns also the items
-    /// that are gone now, whether they were there or not.
+    /// Removes items, equivalent to one by one: redeemed codes stay, and a hold is withdrawn before its code is removed. Also returns the
+    /// items that are absent now, whether they were present or not.
     fn take_out(&mut self, digests: &[Digest], all: bool) -> (Removed, Vec<Digest>) {
         let states = self.tables.filter.states(digests);
         let is_redeemed = |state: &Option<SlotState>| *state == Some(SlotState::Redeemed);
@@ -107,7 +107,7 @@ impl Subject<'_> {
             if inserted == [ItemOutcome::Added] {
                 added.push(to);
             } else if self.tables.filter.mode() == Mode::Strict {
-                // A code that was to be removed stays after all.
+                // A code that was marked for removal stays.
                 leaving.remove(&to);
             }
             *leaving.entry(from).or_default() += 1;
@@ -145,7 +145,7 @@ impl Subject<'_> {
 }
 
 impl Subject<'_> {
-    /// Redeems a code, or holds it. If the same reference asks again, the redemption that stands is the answer.
+    /// Redeems or holds a code. If the same reference asks again, its current redemption is returned.
     pub(super) fn redeem(
         &mut self,
         digest: Digest,
@@ -226,7 +226,7 @@ impl Subject<'_> {
         }
     }
 
-    /// Gives a code back. A redemption that has ended already is the answer as it is: its code may be somebody else's by now.
+    /// Cancels a redemption and frees its code. An ended redemption is returned unchanged: its code may have another one by now.
     pub(super) fn cancel(&mut self, id: &RedemptionId) -> Result<Outcome, Refusal> {
         let redemption = self.redemption(id).ok_or(Refusal::RedemptionNotFound)?;
         Ok(Outcome::Settled(match redemption.status {
@@ -247,7 +247,7 @@ impl Subject<'_> {
             }
             return was_redeemed;
         }
-        // A code may have been redeemed so long ago that its redemption is forgotten.
+        // The code's redemption may have been deleted after its retention.
         let was_redeemed = self.tables.filter.state(digest) == Some(SlotState::Redeemed);
         if was_redeemed {
             self.set_code(digest, SlotState::Available, REPEATED_FOR_EACH);
@@ -263,8 +263,8 @@ impl Subject<'_> {
         }
     }
 
-    /// Ends a hold that has run out. However long ago that was, the redemption is kept from now on as long as any that ends
-    /// now: if the clock turns out to have been wrong, the hold is given back.
+    /// Ends an expired hold. However long ago it expired, its retention starts now: if the clock turns out to have been wrong, the hold is
+    /// revived.
     pub(super) fn expire_hold(&mut self, id: &RedemptionId) {
         if let Some(redemption) = self.stored(id) {
             let expires_at = redemption.expires_at;
@@ -273,7 +273,7 @@ impl Subject<'_> {
         }
     }
 
-    /// The redemption that stands for a code. If it is a hold that has run out, the hold is ended first.
+    /// Returns the current redemption of a code. An expired hold is ended first.
     fn current(&mut self, digest: Digest) -> Option<Redemption> {
         let current = self.view.ledger.read().current(digest).cloned()?;
         if current.has_run_out(self.shared.now) {
@@ -293,8 +293,8 @@ impl Subject<'_> {
         self.unless_over(redemption)
     }
 
-    /// A redemption, unless its retention has passed. One that only waits to be forgotten is forgotten now, but for a hold that
-    /// ran out: that is kept for as long as it may be given back.
+    /// Returns a redemption, unless its retention has passed. An overdue one is deleted now, except an expired hold: that is retained as
+    /// long as it may be revived.
     fn unless_over(&mut self, redemption: Redemption) -> Option<Redemption> {
         let retention = self.shared.settings.redemptions_retention_seconds;
         if !redemption.is_over(self.shared.now, retention) {
@@ -310,14 +310,14 @@ impl Subject<'_> {
         self.view.ledger.read().get(id).cloned()
     }
 
-    /// Enters a new redemption, and gives its code the state that goes with it.
+    /// Stores a new redemption, and sets the state of its code.
     fn enter(&mut self, redemption: Redemption) {
         self.set_code(redemption.digest, slot_state(redemption.status), REPEATED_FOR_EACH);
         self.tell_redemption(&redemption, RedemptionStep::Created);
         self.view.ledger.write().insert(redemption);
     }
 
-    /// Gives a redemption that stands another status, and its code the state that goes with it.
+    /// Changes the status of a current redemption, and the state of its code.
     fn settle(
         &mut self,
         redemption: Redemption,
@@ -330,7 +330,7 @@ impl Subject<'_> {
                 self.tables.filter.remove(redemption.digest);
                 self.view.counters.removes.fetch_add(1, Ordering::Relaxed);
             }
-            // No command pays for what happens because of the time: no kept change is repeated for it, and no table grows.
+            // Changes caused by time cost commands nothing: no queued change is repeated for them, and no table grows.
             Status::Expired => self.set_code(redemption.digest, slot_state(status), 0),
             _ => self.set_code(redemption.digest, slot_state(status), REPEATED_FOR_EACH),
         }
@@ -346,7 +346,7 @@ impl Subject<'_> {
     }
 }
 
-/// The step from a redemption that stands to another status; `None` if it changes nothing that an event tells.
+/// The step from a current redemption to another status; `None` if no event reports it.
 fn step(before: &Redemption, status: Status, expires_at: Option<Timestamp>) -> Option<RedemptionStep> {
     match status {
         Status::Held if before.expires_at == expires_at => None,

@@ -1,7 +1,7 @@
 //! The ledger of a coupon: its redemptions, found by id, by code, by reference, by their last change, or by when they are due.
 //!
-//! At most one redemption of a code stands, which is to say, is held or redeemed: the code's **current** one. A redemption that has
-//! ended is kept for the retention time, so that a repeated confirm or cancel still gets its answer.
+//! At most one redemption of a code is held or redeemed: the code's **current** one. An ended redemption is retained for the retention
+//! time, so that a repeated confirm or cancel is still answered.
 //!
 //! The ledger of an open pool also has the ordinals that are taken. The ordinal of a redemption that is forgotten stays taken, because its
 //! code stays redeemed.
@@ -25,7 +25,7 @@ pub const REDEMPTION_BYTES: u64 = 328;
 /// whatever filter.
 pub(super) const ENDED_MAX: usize = 1_024;
 
-/// Bits of a [`Change`] that tell changes within one millisecond apart.
+/// Bits of a [`Change`] that number the changes within one millisecond.
 const CHANGE_BITS: u32 = 20;
 
 /// The position of a redemption in the order of last changes, over all redemptions of a coupon.
@@ -57,7 +57,7 @@ impl Change {
 pub struct RedemptionQuery {
     /// Only redemptions with this reference.
     pub reference: Option<Reference>,
-    /// Only those that the reader sees in this status.
+    /// Only redemptions with this status as the reader sees it.
     pub status: Option<Status>,
     /// Only redemptions that changed after this time.
     pub changed_after: Option<Timestamp>,
@@ -68,7 +68,7 @@ pub struct RedemptionQuery {
 pub struct RedemptionPage {
     /// The redemptions that were found.
     pub redemptions: Vec<Redemption>,
-    /// Where the next page begins; none if this is the last one.
+    /// The start of the next page; `None` if this is the last one.
     pub next: Option<Change>,
 }
 
@@ -129,19 +129,19 @@ pub struct Ledger {
     references_bytes: u64,
     /// The ordinals that are taken; `None` unless it is an open pool's.
     ordinals: Option<Box<Numbers>>,
-    /// While an image arrives: the ordinals of its redemptions that stand. No two have the same one.
+    /// During an image upload: the ordinals of its current redemptions, which are distinct.
     loaded: Option<Box<Numbers>>,
 }
 
-/// What a snapshot says of a ledger, except for the contents of its sections.
+/// The metadata of a ledger in a snapshot, without the content of its sections.
 #[derive(Serialize, Deserialize)]
 pub(super) struct LedgerImage {
     pub(super) epoch: Epoch,
     pub(super) redemptions: u64,
     pub(super) changes: u64,
-    /// Memory that it takes. Its chunks don't tell, for they have no free slots.
+    /// Memory that it takes. It doesn't follow from the chunks, which have no free slots.
     pub(super) memory_bytes: u64,
-    /// Of an open pool: how often its ordinals have changed.
+    /// For an open pool: the number of changes of its ordinals.
     pub(super) ordinals_changes: Option<u64>,
 }
 
@@ -184,7 +184,7 @@ impl Ledger {
             }
         };
         let is_free = self.index(slot, before.as_ref(), keys.as_ref());
-        debug_assert!(is_free, "the indexes tell redemptions apart");
+        debug_assert!(is_free, "the indexes distinguish redemptions");
     }
 
     /// Brings the indexes up to date with a slot. Returns whether no other redemption has one of the keys.
@@ -218,9 +218,11 @@ impl Ledger {
         })
     }
 
-    /// Whether a redemption has an ordinal that its pool can have given, and that is taken by it alone if it stands.
+    /// Whether a redemption has an ordinal that its pool can have assigned, and that no other current redemption has.
     fn load_ordinal_of(&mut self, slot: u32) -> bool {
-        let Some(redemption) = self.redemptions.get(slot).map(|kept| &kept.redemption) else { return false };
+        let Some(redemption) = self.redemptions.get(slot).map(|kept| &kept.redemption) else {
+            return false;
+        };
         match (&self.ordinals, redemption.ordinal) {
             (None, ordinal) => ordinal.is_none(),
             (Some(ordinals), Some(ordinal)) => {
@@ -301,7 +303,7 @@ impl Ledger {
         self.in_slot(*self.by_id.get(id)?)
     }
 
-    /// The redemption that stands for this code.
+    /// Returns the current redemption of this code.
     pub fn current(&self, digest: Digest) -> Option<&Redemption> {
         self.in_slot(*self.current.get(&digest)?)
     }
@@ -346,7 +348,7 @@ impl Ledger {
         page
     }
 
-    /// The positions of all redemptions that a query has to look at.
+    /// The positions of all redemptions that a query has to check.
     fn changes_after(&self, query: &RedemptionQuery, begin: Change) -> Box<dyn Iterator<Item = Change> + '_> {
         match &query.reference {
             None => {
@@ -361,7 +363,7 @@ impl Ledger {
         }
     }
 
-    /// Adds a redemption, which stands from now on.
+    /// Adds a redemption, which becomes current.
     pub fn insert(&mut self, redemption: Redemption) {
         let change = self.next_change(redemption.changed_at);
         self.put(None, Some(Kept { redemption, change }));
@@ -372,8 +374,7 @@ impl Ledger {
         self.last_change
     }
 
-    /// Stores a redemption after a change, in the place of what it was before. If it no longer stands, its code can have another current
-    /// one, and its ordinal another redemption.
+    /// Replaces a changed redemption. If it is no longer current, its code and its ordinal are free.
     pub fn settle(&mut self, redemption: Redemption) {
         let Some(&slot) = self.by_id.get(&redemption.id) else { return };
         let stood = self.in_slot(slot).is_some_and(Redemption::stands);
@@ -435,8 +436,8 @@ impl Ledger {
         count
     }
 
-    /// Lets a hold that has ended stand again, unless another redemption of its code stands. It keeps its ordinal, unless that is taken, or so
-    /// high that a pool with this many redemptions can't have given it. Returns whether it stands.
+    /// Revives an ended hold, unless its code has another current redemption. It keeps its ordinal, unless that is taken, or too high for a
+    /// pool with this many redemptions. Returns whether it was revived.
     pub fn hold_again(&mut self, id: &RedemptionId) -> bool {
         let Some(&slot) = self.by_id.get(id) else { return false };
         let Some(mut kept) = self.redemptions.get(slot).cloned() else { return false };
@@ -503,7 +504,7 @@ fn freeze<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static, const
 }
 
 impl RedemptionQuery {
-    /// Whether the query asks for a redemption, whatever its status. The indexes alone can't tell: hashes of references collide, and in a
+    /// Whether the query matches a redemption, whatever its status. The indexes alone can't decide: hashes of references collide, and in a
     /// crowded millisecond a position runs ahead of the time.
     fn asks_for(&self, redemption: &Redemption) -> bool {
         self.reference.as_ref().is_none_or(|reference| *reference == redemption.reference)
@@ -533,10 +534,9 @@ mod tests {
     }
 
     proptest! {
-        /// All pages together have what one look would show. A reader that goes on where its last page ended misses nothing that has
-        /// changed meanwhile.
+        /// All pages together equal one complete scan. A reader that continues after its last page misses no change in between.
         #[test]
-        fn pages_are_in_the_order_of_changes_and_miss_nothing(
+        fn pages_follow_changes_without_gaps(
             steps in proptest::collection::vec((0..6u8, 0..60u64, 0..3u64), 1..200),
             reference in proptest::option::of(0..3u64),
             status in proptest::option::of(0..STATUSES.len()),

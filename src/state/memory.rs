@@ -1,5 +1,5 @@
-//! The memory account: how much memory the state takes, and the most that a command can make it ask for. With it, a command is refused
-//! before it is logged if its memory can't be had. `apply` itself never looks at it.
+//! The memory account: the state's memory, and an upper bound of a command's. With it, a command is rejected before it is logged if its
+//! memory is not available. `apply` itself never reads it.
 
 use super::events;
 use super::imports::record_bytes;
@@ -13,50 +13,50 @@ use crate::filter::{Layout, MemoryNeed};
 use derive_more::AddAssign;
 use std::collections::BTreeMap;
 
-/// What the account has to know of commands that were admitted, but not applied yet.
+/// Summary of admitted commands that are not applied yet, for the memory account.
 #[derive(Debug, Default)]
 pub struct Waiting {
     filters: BTreeMap<FilterId, Here>,
     commands: u64,
-    /// The answer to some command will be stored.
+    /// The outcome of some command will be stored.
     keyed: bool,
 }
 
-/// What the account has to know of such commands to one filter.
+/// Summary of the waiting commands of one filter.
 #[derive(Clone, Copy, Debug, Default)]
 struct Here {
     demand: Demand,
-    /// A command will replace the filter's tables: what comes after that can't be judged yet.
+    /// A command will replace the filter's tables: later ones can't be admitted yet.
     reshaped: bool,
 }
 
-/// What a command can take after the waiting ones are applied.
+/// The memory that a command can take after the waiting ones are applied.
 #[derive(Debug, Default)]
 pub struct Claim {
     /// The most memory that it can make the state ask for.
     pub need: MemoryNeed,
-    /// The filter that it is about, and what it can do there.
+    /// The filter of the command, and its possible effects there.
     filter: Option<(FilterId, Here)>,
     keyed: bool,
 }
 
-/// The most that commands can do to one filter, as far as it may take memory.
+/// Upper bounds of the commands' effects on one filter, where they may take memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, AddAssign)]
 struct Demand {
     /// Items added to the live tables.
     items: u64,
     /// Copies removed from them.
     removes: u64,
-    /// Items added to the tables that an import builds aside, and changes repeated in them.
+    /// Items added to staged tables, and changes repeated in them.
     staged: u64,
-    /// Changes kept for that import.
+    /// Changes queued for that import.
     changes: u64,
     /// Codes that become held or redeemed.
     uses: u64,
 }
 
 impl Waiting {
-    /// What a command can take; `None` if that can't be judged until the waiting ones are applied.
+    /// Returns the memory that a command can take; `None` if that is unknown until the waiting ones are applied.
     pub fn claim(&self, state: &State, command: &Command, keyed: bool) -> Option<Claim> {
         let mut claim = Claim { need: MemoryNeed::default(), filter: None, keyed };
         let holds = state.shared.totals.holds;
@@ -67,7 +67,7 @@ impl Waiting {
             claim.need = need;
         } else if let Some(Target(id)) = command.target() {
             let waiting = self.filters.get(&id);
-            // These depend on the tables and on what they hold.
+            // These depend on the tables and their items.
             let is_dependent =
                 matches!(command, Command::Clear { .. } | Command::Update { capacity: Some(_), .. });
             if waiting.is_some_and(|waiting| waiting.reshaped || is_dependent) {
@@ -82,7 +82,7 @@ impl Waiting {
         if keyed {
             claim.need += MemoryNeed::other(state.records.growth_bytes(command, self.keyed));
         }
-        // Holds that run out are kept for an import that catches up. Whether it does yet makes no difference here.
+        // Expiring holds are queued for an import that catches up. Whether it already does makes no difference here.
         if state.shared.totals.staged > 0 {
             let swept_after = |commands| holds.min(commands * SWEEP_MAX as u64);
             let swept = swept_after(self.commands + 1) - swept_after(self.commands);
@@ -96,7 +96,7 @@ impl Waiting {
         self.filters.is_empty()
     }
 
-    /// Whether the filter of a command that clears it is still freeing much of what the last one cleared.
+    /// Whether a clear must wait because the filter is still freeing most slots of the previous one.
     pub fn has_to_move_first(state: &State, command: &Command) -> bool {
         let Command::Clear { target: Target(id) } = command else { return false };
         state.filters.get(id).is_some_and(|filter| filter.tables.filter.has_much_to_sweep())
@@ -116,7 +116,7 @@ impl Waiting {
     }
 }
 
-/// The most memory that turning the time back can make the state ask for: in open pools, codes come back whose holds ended too soon.
+/// An upper bound of the memory for turning the time back: in open pools, codes of prematurely ended holds are inserted again.
 fn turning_back(state: &State) -> MemoryNeed {
     let mut need = MemoryNeed::default();
     for filter in state.filters.values().filter(|filter| filter.view.spec.stock.is_some()) {
@@ -129,7 +129,7 @@ fn turning_back(state: &State) -> MemoryNeed {
 /// The most memory that a command can ask for which is about no filter that is there; none if it is about one.
 fn memory_of_something_new(state: &State, command: &Command) -> Option<MemoryNeed> {
     match command {
-        // What can't be created is rejected, and takes none.
+        // An invalid filter is rejected, and takes none.
         Command::Create { kind, spec, layout, .. } if !spec.fits(*kind, layout) => {
             Some(MemoryNeed::default())
         }
@@ -144,7 +144,7 @@ fn memory_of_something_new(state: &State, command: &Command) -> Option<MemoryNee
         Command::ImageRecord { record: ImageRecord { body: ImageBody::Part(part), .. }, .. } => {
             let bytes = |Chunk(chunk): &Chunk| match part.section {
                 ImageSection::Tables => 0,
-                // Those of redemptions that stand are counted twice until the image is complete.
+                // Ordinals of current redemptions are counted twice until the image is complete.
                 ImageSection::Ordinals => 2 * Ledger::loading_ordinals_bytes(chunk),
                 ImageSection::Redemptions => Ledger::loading_bytes(chunk),
             };
@@ -155,8 +155,8 @@ fn memory_of_something_new(state: &State, command: &Command) -> Option<MemoryNee
 }
 
 impl FilterState {
-    /// The most memory that a command can ask for after waiting ones with this demand, and what it can do to the filter. Up to `holds` run
-    /// out before.
+    /// An upper bound of the memory of a command after waiting ones with this demand, and its effects on the filter. Up to `holds` expire
+    /// before.
     fn claim(&self, command: &Command, before: &Demand, holds: u64) -> (MemoryNeed, Here) {
         let (mut demand, mut need, mut reshaped) = (Demand::default(), MemoryNeed::default(), false);
         let table = || MemoryNeed::table(self.view.layout.memory_bytes());
@@ -247,7 +247,7 @@ impl FilterState {
         need
     }
 
-    /// The most memory that raising the filter to a layout can ask for, with what an import builds aside.
+    /// An upper bound of the memory for raising the filter to a layout, including staged tables.
     fn raising(&self, layout: &Layout) -> MemoryNeed {
         let mut need = MemoryNeed::default();
         if layout.check(self.view.spec.mode).is_ok() {
@@ -259,7 +259,7 @@ impl FilterState {
         need
     }
 
-    /// An upper bound of the memory for copying `entries_max` codes and repeating as many changes, after the waiting commands.
+    /// An upper bound of the memory for copying `entries_max` codes and repeating the same number of changes, after the waiting commands.
     fn catching_up(&self, waiting: &Demand, entries_max: u64, holds: u64) -> MemoryNeed {
         let Some(staging) = &self.staging else { return MemoryNeed::default() };
         let repeated = entries_max.min(staging.changes.len() + waiting.changes + holds);
@@ -273,7 +273,7 @@ impl FilterState {
         let mut all = *waiting;
         all += Demand { staged, ..Demand::default() };
         let mut need = self.growth(&all).beyond(&self.growth(waiting));
-        // What is repeated may empty the staged tables, which then start over.
+        // Repeated changes may empty the staged tables, which then start over.
         if repeated * staging.tables.filter.copies_max() >= staging.tables.filter.items() {
             need += from_empty.beyond(&need).passing();
         }

@@ -1,4 +1,4 @@
-//! The deterministic machine: commands in, outcomes out, and the read side that requests look at.
+//! The deterministic machine: commands in, outcomes out, and the read side for requests.
 //!
 //! [`State::apply`] sees only the state and the entry: no clock, no configuration, no memory size, no
 //! randomness, no float, no I/O, no hash-map order. Replaying a log gives the same bytes on any machine.

@@ -1,11 +1,11 @@
-//! Sections: the parts that a snapshot of the state stores by themselves, each in chunks.
+//! Sections: the parts of the state that a snapshot stores separately, each in chunks.
 
 use crate::domain::SectionId;
 use crate::filter::{RestoreError, Restoring};
 use serde::{Deserialize, Serialize};
 
-/// The identity of a part of the state that a snapshot stores separately: the tables of a filter, a ledger, an import's queue of
-/// changes. A state gives each number once, so nothing that comes later is taken for what a snapshot holds already.
+/// The identity of a part of the state that a snapshot stores separately: the tables of a filter, a ledger, an import's queue of changes. A
+/// state assigns each number once, so a snapshot never takes a new part for one it already holds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Epoch(pub u64);
@@ -29,8 +29,8 @@ pub(super) const ORDINALS: u64 = 1;
 /// Replaces the bytes by the next chunk; `false` after the last one.
 type Chunks = Box<dyn FnMut(&mut Vec<u8>) -> bool + Send>;
 
-/// A section of a snapshot. It owns what it consists of, as that was when the snapshot began, until it is dropped. The store need not write
-/// it again if it has one with the same id and number of changes.
+/// A section of a snapshot. It owns its data as of the snapshot's start, until it is dropped. The store need not write it again if it has
+/// one with the same ID and number of changes.
 pub struct Section {
     /// Its name.
     pub id: SectionId,
@@ -40,7 +40,7 @@ pub struct Section {
 }
 
 impl Section {
-    /// A section whose chunks are given out in order: each call replaces the bytes by the next one, and returns `false` after the last.
+    /// A section whose chunks are returned in order: each call replaces the bytes by the next one, and returns `false` after the last.
     pub(super) fn new(
         id: SectionId,
         changes: u64,
@@ -63,7 +63,7 @@ pub trait Sections {
     /// Replaces `out` with a section's chunk of this number, counted from 0; false after the last.
     fn chunk(&mut self, section: SectionId, chunk: u32, out: &mut Vec<u8>) -> Result<bool, Self::Error>;
 
-    /// Checks that there is memory for a part that will take so much, in bytes, once its sections are loaded.
+    /// Checks that memory is available for a part of this size in bytes, before its sections are loaded.
     fn reserve(&mut self, _bytes: u64) -> Result<(), Self::Error> {
         Ok(())
     }
@@ -71,7 +71,7 @@ pub trait Sections {
     /// Loads all chunks of a table, one after the other unless there is a better way.
     fn table(&mut self, section: SectionId, table: &Restoring<'_>) -> Result<(), RestoreError<Self::Error>> {
         table.load(0..table.chunks(), |chunk, out| {
-            // A missing chunk stays empty, and its checksum refuses it.
+            // A missing chunk stays empty, and its checksum rejects it.
             out.clear();
             self.chunk(section, chunk, out).map(drop)
         })

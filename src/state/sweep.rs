@@ -1,16 +1,16 @@
-//! What time does beside commands. As it passes, holds expire, and ended redemptions and old users are forgotten. Slots of forgotten users
-//! are freed, and items move to other tables. Each entry does a bounded part of that, counted in redemptions and words: so no single one
-//! pays for a crowd, and a replay does the same.
+//! Effects of time. As it passes, holds expire, and ended redemptions and old users are forgotten. Slots of forgotten users are freed, and
+//! items move to other tables. Each entry does a bounded part of that, counted in redemptions and words: so no single one pays for many,
+//! and a replay does the same.
 //!
-//! Time can also be turned back, after a clock that was far ahead has stamped entries. The log stays as it is, and what was acknowledged
-//! under the wrong time stands. Times in the future become now. A hold that only the wrong clock has ended stands again, if its code is
+//! Time can also be turned back, after a clock that was far ahead has stamped entries. The log stays unchanged, and writes acknowledged
+//! under the wrong time remain valid. Times in the future become now. A hold that only the wrong clock has ended is revived, if its code is
 //! still free.
 //!
-//! Every time in the future was set by the wrong clock, except for the ends of holds, which are believed as far as a hold can last.
-//! What the wrong clock has forgotten stays forgotten: stored answers, and redemptions whose retention had passed by that clock. Redeemed
-//! codes stay redeemed all the same. A hold that the wrong clock has ended is still on record: its retention counts from the entry that
-//! ended it, however far ahead the clock was. Users whom a campaign has forgotten stay forgotten; those who were added in the future
-//! count as added now.
+//! Every time in the future was set by the wrong clock, except for the ends of holds, which are believed up to the maximum length of a
+//! hold. Data that the wrong clock has forgotten stays forgotten: stored outcomes, and redemptions whose retention had passed by that
+//! clock. Redeemed codes stay redeemed. A hold that the wrong clock has ended is still on record: its retention counts from the entry that
+//! ended it, however far ahead the clock was. Users whom a campaign has forgotten stay forgotten; those added in the future count as added
+//! now.
 
 use super::events::HELD_AGAIN_TOLD_MAX;
 use super::ledger::ENDED_MAX;
@@ -35,7 +35,7 @@ impl State {
     /// When something is due. A hold runs out. An ended redemption is forgotten, or the oldest users of a campaign are. An import or an image is
     /// aborted because its client does not continue it. The first entry at that time or later sees to it.
     ///
-    /// Stored answers are forgotten by other entries only: they give way as soon as a new one needs their room.
+    /// Stored outcomes are only deleted by other entries: they yield as soon as a new one needs their space.
     pub fn due_at(&self) -> Option<Timestamp> {
         let Settings { redemptions_retention_seconds, imports_retention_seconds, .. } = self.shared.settings;
         let at = |task| self.shared.agenda.first(task).map(|(at, ..)| at);
@@ -56,7 +56,7 @@ impl State {
         if !is_any_due || self.shared.settings.events_retention_seconds == 0 {
             return 0;
         }
-        // A redemption may have to make room in an open pool.
+        // A redemption may have to free stock in an open pool.
         let holds = (commands * (SWEEP_MAX + ENDED_MAX)) as u64;
         holds.min(self.shared.totals.holds) * EVENT_BYTES
     }
@@ -82,8 +82,8 @@ impl State {
         self.free_forgotten(WORDS_AN_ENTRY);
     }
 
-    /// Whether items of some filter are moving to another table, or the slots of forgotten users are being freed. Every entry does some of
-    /// that, and [`Command::Advance`](crate::domain::Command::Advance) as much as it says.
+    /// Whether items of some filter are moving to another table, or slots of forgotten users are being freed. Every entry does some of
+    /// that, and [`Command::Advance`](crate::domain::Command::Advance) a given amount.
     pub fn can_advance(&self) -> bool {
         [Task::Move, Task::Retire].into_iter().any(|task| self.shared.agenda.first(task).is_some())
     }
@@ -121,7 +121,7 @@ impl State {
         self.records.turn_back(now);
         let first_event = self.shared.events.next();
         self.shared.view.imports.write().turn_back(now);
-        // What an image says of times is not this log's.
+        // The times in an image are not this log's.
         self.give_images_up(Timestamp::MAX);
         let (mut redemptions, mut holds) = (0, 0);
         // They are as the last entries about them have left them.
@@ -137,8 +137,8 @@ impl State {
 }
 
 impl Subject<'_> {
-    /// Turns the time of one filter back; the events of this entry begin with this one. Returns how many redemptions were changed, and how
-    /// many holds stand again.
+    /// Turns the time of one filter back; the events of this entry start at `first_event`. Returns the numbers of changed redemptions and
+    /// of revived holds.
     fn turn_back(&mut self, now: Timestamp, first_event: u64) -> (u64, u64) {
         let shared = self.view.ledger.clone();
         let mut ledger = shared.write();
@@ -177,13 +177,12 @@ impl Subject<'_> {
     }
 }
 
-/// The latest time at which a hold that begins now can end.
+/// The latest end of a hold that starts now.
 fn latest_end(now: Timestamp) -> Timestamp {
     now.plus_seconds(HOLD_SECONDS_MAX)
 }
 
-/// Holds that the wrong clock has ended too soon: they were made before now, to end after now. If there are two of one code, the older
-/// comes first.
+/// Holds that the wrong clock has ended too early: they were created before now, to end after now. If a code has two, the older is first.
 fn held_by_rights<'a>(
     redemptions: impl Iterator<Item = &'a Redemption>,
     now: Timestamp,

@@ -1,16 +1,17 @@
-//! The tables of one filter as the state keeps them: under an epoch, and with outcomes in the domain's words. Beside the live ones, an
-//! import with `mode=replace` builds staged ones, and a dry run fills others that are dropped at its end.
+//! The tables of one filter in the state: with an epoch, and with the domain's outcomes. An import with `mode=replace` builds staged tables
+//! next to the live ones, and a dry run fills others that are dropped at its end.
 //!
-//! While the upload goes on, every change of the filter's items is applied to the live tables and kept in a queue. Once the upload is
-//! whole, the staged tables *catch up*: held and redeemed codes are copied from the live ones, and the changes in the queue are
-//! repeated. Each command does a bounded part of that work. Changes that come meanwhile are queued too, now including those of a
-//! code's state. When nothing is left to do, the tables are swapped.
+//! During the upload, every change of the filter's items is applied to the live tables and queued. Once the upload is complete, the staged
+//! tables *catch up*: held and redeemed codes are copied from the live ones, and the queued changes are repeated. Each command does a
+//! bounded part of that work. Later changes are queued too, now including those of a code's state. When nothing is left to do, the tables
+//! are swapped.
 //!
-//! So a used code stays in the pool, in the upload or not, if it was held or redeemed at any time after the upload was whole: also if it
-//! is cancelled before the swap, however far the staged tables have come. One that is cancelled earlier goes unless the upload has it.
+//! So a used code stays in the pool, in the upload or not, if it was held or redeemed at any time after the upload was complete: even if it
+//! is cancelled before the swap, at any progress of the staged tables. One that was cancelled earlier is removed unless the upload contains
+//! it.
 //!
-//! A command that was refused leaves no change in the queue. One that changed nothing, because the item was there or gone already,
-//! does: on the staged tables it may make a difference.
+//! A refused command leaves no change in the queue. One that changed nothing, because the item was already present or absent, does: on the
+//! staged tables it may make a difference.
 
 use super::section::Epoch;
 use super::view::FilterView;
@@ -27,14 +28,14 @@ use std::sync::Arc;
 /// so before long all is free, however many other filters wait for their turn.
 const WORDS_AN_INSERT: u64 = 32;
 
-/// A filter and the epoch of its tables: with a table's own number it names each table for good.
+/// A filter and the epoch of its tables: with a table's own number it identifies each table permanently.
 pub(super) struct Tables {
     pub(super) epoch: Epoch,
     pub(super) filter: Filter,
 }
 
 impl Tables {
-    /// Empty tables for a filter of this spec. One that forgets has not begun to: see [`Self::advance`].
+    /// Empty tables for a filter of this spec. One that forgets has no step yet: see [`Self::advance`].
     pub(super) fn new(epoch: Epoch, spec: &Spec, layout: Layout) -> Self {
         let steps = spec.forget.map(|forget| forget.steps());
         Self { epoch, filter: Filter::new(spec.mode, layout, spec.growth, steps) }
@@ -100,12 +101,12 @@ pub(super) fn slot_state(status: Status) -> SlotState {
     }
 }
 
-/// The most changes in the queue of one import: 32 MiB. If there are more, the import fails. Nobody else has to wait for it, or is
-/// refused because of it.
+/// Maximum number of changes in the queue of one import: 32 MiB. If there are more, the import fails. No other request waits for it, or is
+/// rejected because of it.
 const KEPT_CHANGES_MAX: u64 = 2 << 20;
 
-/// How many waiting changes are repeated for each one that comes while an import catches up. With more than one, the queue gets
-/// shorter, however many come.
+/// Number of queued changes that are repeated for each new one while an import catches up. With more than one, the queue shrinks under any
+/// load.
 pub(super) const REPEATED_FOR_EACH: u64 = 2;
 
 /// Buckets that can be walked in the time that it takes to copy one code.
@@ -123,10 +124,10 @@ pub(super) const TAKEN_OVER_BESIDE: u64 = BUCKETS_AT_ONCE * BUCKET_SLOTS;
 /// Maximum size of an encoded change, in bytes: its kind and the item's digest.
 const CHANGE_BYTES: usize = 11;
 
-/// Memory of a kept change, in bytes.
+/// Memory of a queued change, in bytes.
 pub(super) const KEPT_CHANGE_BYTES: u64 = stored_bytes(CHANGE_BYTES) as u64;
 
-/// What a change did to an item.
+/// A change of an item.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum ChangeKind {
     /// A copy was added.
@@ -137,7 +138,7 @@ pub(super) enum ChangeKind {
     Remove,
     /// All copies were removed.
     RemoveAll,
-    /// A code was held, redeemed or given back.
+    /// A code was held, redeemed or cancelled.
     State,
 }
 
@@ -148,16 +149,16 @@ pub(super) struct KeptChange {
     pub(super) digest: Digest,
 }
 
-/// The tables that an import builds aside.
+/// The tables staged by an import.
 pub(super) struct Staging {
     pub(super) import: ImportId,
     pub(super) tables: Tables,
-    /// The changes that are to be repeated, and the epoch of their queue.
+    /// The changes to repeat, and the epoch of their queue.
     pub(super) changes: Queue,
     pub(super) epoch: Epoch,
-    /// The filter was cleared during the upload. So the staged tables are emptied when they begin to catch up.
+    /// The filter was cleared during the upload. So the staged tables are emptied when they start to catch up.
     pub(super) cleared: bool,
-    /// Once the upload is whole: how far the copying of held and redeemed codes has come.
+    /// Once the upload is complete: the progress of copying held and redeemed codes.
     pub(super) walk: Option<Walk>,
 }
 
@@ -181,20 +182,20 @@ impl Staging {
         self.changes.iter().all(|(_, change)| decode::<KeptChange>(change).is_some())
     }
 
-    /// Whether this import is the one that builds tables aside.
+    /// Whether this import is the staged one.
     pub(super) fn is_of(staging: &Option<Box<Self>>, import: &ImportId) -> bool {
         staging.as_ref().is_some_and(|staging| staging.import == *import)
     }
 
-    /// Whether the upload is whole, and the staged tables are catching up.
+    /// Whether the upload is complete, and the staged tables are catching up.
     pub(super) fn is_catching_up(&self) -> bool {
         self.walk.is_some()
     }
 
-    /// Adds changes of the filter's items to the queue. While the staged tables catch up, so many older ones are repeated for each.
+    /// Queues changes of the filter's items. While the staged tables catch up, `repeated_for_each` older ones are repeated for each.
     ///
     /// # Errors
-    /// What becomes of the import: too many changes wait, or the staged tables are full.
+    /// The failure of the import: too many queued changes, or the staged tables are full.
     pub(super) fn keep(
         &mut self,
         live: &Tables,
@@ -218,8 +219,8 @@ impl Staging {
         Ok(())
     }
 
-    /// Copies held and redeemed codes from the live tables, then repeats changes, at most so many entries of each. Returns whether the
-    /// staged tables have caught up.
+    /// Copies held and redeemed codes from the live tables, then repeats changes, at most `entries_max` of each. Returns whether the staged
+    /// tables have caught up.
     pub(super) fn catch_up(&mut self, live: &Tables, entries_max: u64) -> Result<bool, Full> {
         let entries_max = entries_max.max(1);
         let walked = self.take_over(live, entries_max)?;
@@ -235,7 +236,7 @@ impl Staging {
         Ok(caught_up)
     }
 
-    /// Copies more held and redeemed codes. Returns whether the walk has come to its end.
+    /// Copies more held and redeemed codes. Returns whether the walk is complete.
     fn take_over(&mut self, live: &Tables, entries_max: u64) -> Result<bool, Full> {
         let Some(walk) = &mut self.walk else { return Ok(false) };
         let (mut buckets, mut found, mut at_end) = (0, Vec::new(), false);
@@ -252,7 +253,7 @@ impl Staging {
         Ok(at_end)
     }
 
-    /// Repeats the oldest changes of the queue, at most so many.
+    /// Repeats the oldest changes of the queue, at most `changes_max`.
     fn repeat(&mut self, live: &Tables, changes_max: u64) -> Result<(), Full> {
         let mut left = changes_max;
         while left > 0 && !self.changes.is_empty() {
@@ -397,7 +398,7 @@ impl ImportTrial {
         Ok(outcomes.collect())
     }
 
-    /// Checks the guards of an import that has been read as a whole.
+    /// Checks the guards of an import that has been read completely.
     ///
     /// # Errors
     /// The guard that it would violate.

@@ -12,13 +12,13 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The most redemptions that one query looks at, so that the writer need not wait long for the ledger.
+/// Maximum number of redemptions that one query scans, so that the writer need not wait long for the ledger.
 const LOOKED_AT_MAX: usize = 1_000;
 
 /// The most codes that are looked up while the writer waits for the ledger.
 const LOOKED_UP_MAX: usize = 1_000;
 
-/// What has become of a code.
+/// The current status of a code.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CodeFound {
     /// It was never added, or it was removed.
@@ -127,23 +127,23 @@ impl FilterView {
         self.has_secret_codes() && self.spec.growth == Growth::Fixed
     }
 
-    /// Copies of an item. In a strict filter 0 or 1; in a compact one never too low, and items that look alike count too.
+    /// Copies of an item. In a strict filter 0 or 1; in a compact one never too low, and colliding items count too.
     pub fn count(&self, digest: Digest, now: Timestamp) -> u32 {
         self.tables_at(now).count(digest)
     }
 
-    /// The most copies of an item that [`Self::count`] can tell.
+    /// The largest result of [`Self::count`].
     pub fn copies_max(&self) -> u32 {
         self.reader.view(0).copies_max()
     }
 
-    /// Prefetches what a look-up of this item will need.
+    /// Prefetches the cache lines for a lookup of this item.
     #[inline]
     pub fn prefetch(&self, digest: Digest) {
         self.reader.prefetch(digest);
     }
 
-    /// What has become of codes as of `now`, whatever the window. None for a compact filter, which keeps no states.
+    /// Returns the status of a code as of `now`, ignoring the window. `None` for a compact filter, which has no states.
     ///
     /// The writer first changes a code's state, then its redemption. So a code that is just being held may still look available here, and
     /// one that is just being redeemed may have no redemption yet.
@@ -188,8 +188,8 @@ impl FilterView {
         self.ledger.read().get(id).and_then(|redemption| self.seen_at(redemption, now))
     }
 
-    /// A page of up to `limit` redemptions after `after`, as they are seen at `now`, in the order of their last change. It looks at a
-    /// limited number of redemptions, so a page may have fewer though more follow.
+    /// A page of up to `limit` redemptions after `after`, as of `now`, in the order of their last change. It scans a limited number of
+    /// redemptions, so a page may have fewer though more follow.
     pub fn redemptions(
         &self,
         query: &RedemptionQuery,
@@ -208,7 +208,7 @@ impl FilterView {
         (!redemption.is_over(now, retention)).then(|| redemption.clone().seen_at(now))
     }
 
-    /// Codes by status, by the states of items. In an open pool as many are available as the stock allows.
+    /// Codes by status, by the states of items. In an open pool, the available ones are the rest of the stock.
     pub(super) fn code_counts(&self, states: StateCounts) -> StateCounts {
         let left = |stock: u64| stock.saturating_sub(states.held + states.redeemed);
         StateCounts { available: self.spec.stock.map_or(states.available, left), ..states }
@@ -255,7 +255,7 @@ impl FilterView {
         steps.iter().map(stats).collect()
     }
 
-    /// Whether the coupon can have this stock. Those who are in stay in, even if they are more.
+    /// Whether the coupon can have this stock. Existing redemptions stay, even if they exceed it.
     pub(super) fn check_stock(&self, stock: u64) -> Result<(), Refusal> {
         let Spec { growth, capacity, stock: present, .. } = self.spec;
         if present.is_none() {
@@ -277,7 +277,7 @@ impl FilterView {
         self.reader.view(0).memory_bytes()
     }
 
-    /// A filter with these tables and this ledger, after so many adds and removes.
+    /// A filter with these tables and this ledger, after this many adds and removes.
     pub(super) fn new(
         id: FilterId,
         profile: Profile,
@@ -303,8 +303,8 @@ impl FilterView {
         }
     }
 
-    /// The refusal that an entry which redeems or holds this code would get now. It must be the same at every time from `logged`, that of the
-    /// last entry, to `now`, and the entry must do nothing else to this coupon. None otherwise.
+    /// The refusal of an entry that redeems or holds this code now. It must be the same at every time from `logged`, that of the last
+    /// entry, to `now`, and the entry must do nothing else to this coupon. `None` otherwise.
     ///
     /// The caller keeps the state from changing during the call. The view must be the newest one of its filter.
     pub fn certain_refusal(
@@ -327,7 +327,7 @@ impl FilterView {
         if current.is_some_and(|current| current.reference == *reference || current.has_run_out(now)) {
             return None;
         }
-        // Only an entry moves the time past the end of the window for good: a clock may be set back.
+        // Only an entry makes the end of the window final: a clock may be set back.
         let is_inactive = self.window.position(now) == WindowPosition::Before
             || self.window.position(logged) == WindowPosition::After;
         match (state, self.spec.stock) {
@@ -336,7 +336,7 @@ impl FilterView {
                 current.filter(|current| current.status == Status::Held).map(|_| Refusal::CodeHeld)
             }
             (Some(SlotState::Available), _) | (None, Some(_)) if is_inactive => Some(Refusal::OutsideWindow),
-            // Holds that have run out make room.
+            // Expired holds free stock.
             (None, Some(stock)) if ledger.taken() >= stock && ledger.overdue(now).is_none() => {
                 let is_active = self.window.contains(logged) && self.window.contains(now);
                 is_active.then_some(Refusal::SoldOut)

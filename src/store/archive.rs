@@ -121,7 +121,7 @@ pub enum Piece<'a> {
     End,
 }
 
-/// Writes a backup piece by piece.
+/// Writes a backup incrementally.
 #[derive(Default)]
 pub struct ArchiveWriter {
     checksum: u128,
@@ -322,7 +322,7 @@ mod tests {
     }
 
     proptest! {
-        /// However an image arrives, it is read as it was written. Changed, cut short, lengthened or shuffled, it is refused.
+        /// An image in any pieces is read unchanged. Altered, truncated, extended or shuffled, it is rejected.
         #[test]
         fn image_is_read_completely_or_rejected(
             parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..6),

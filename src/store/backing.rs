@@ -26,11 +26,11 @@ use std::time::Duration;
 
 /// A failed operation, described by whatever failed.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{doing}: {detail}")]
+#[error("{operation}: {detail}")]
 pub struct Fault {
     /// The failed operation.
     pub doing: &'static str,
-    /// What went wrong.
+    /// The details.
     pub detail: String,
 }
 
@@ -60,15 +60,15 @@ pub trait Backing: Send + Sync {
     fn scan(&self, tree: &str, from: &[u8], visit: &mut Visit<'_>) -> Result<(), Fault>;
     /// The last key of a tree, or its last one that is not after `to`.
     fn last_key(&self, tree: &str, to: Option<&[u8]>) -> Result<Option<Vec<u8>>, Fault>;
-    /// Hands everything written to the operating system, so that it survives the death of the process.
+    /// Passes everything written to the operating system, so that it survives a crash of the process.
     fn flush(&self) -> Result<(), Fault>;
-    /// Makes everything flushed survive the death of the machine.
+    /// Makes everything flushed survive a power loss.
     fn sync(&self) -> Result<(), Fault>;
     /// Reads a slot of the small record; a slot that was never written reads as zeros.
     fn read_record(&self, slot: u64, record: &mut [u8]) -> Result<(), Fault>;
-    /// Writes a slot of the small record, which then survives the death of the process.
+    /// Writes a slot of the small record, which then survives a crash of the process.
     fn write_record(&self, slot: u64, record: &[u8]) -> Result<(), Fault>;
-    /// Waits until the record would survive the death of the machine.
+    /// Waits until the record would survive a power loss.
     fn sync_record(&self) -> Result<(), Fault>;
 }
 
@@ -107,10 +107,10 @@ pub(super) fn open_sled(
         .path(&dir)
         .segment_size(directory::SLED_SEGMENT_BYTES)
         .cache_capacity(cache_bytes)
-        // sled compacts segments that hold little: one page with each page that it writes, and all that it can in its flusher.
-        // After a start the flusher may never finish: a segment that waits to be freed counts neither as free nor as used, so
-        // sled fills and empties the same few again, at 80 MB a second. So the flusher is off. The writer flushes, and the
-        // snapshotter writes so that little is left to compact.
+        // sled compacts sparse segments: one page with each page that it writes, and as many as possible in its flusher. After a start the
+        // flusher may never finish: a segment that waits to be freed counts neither as free nor as used, so sled fills and empties the same
+        // few again, at 80 MB a second. So the flusher is off. The writer flushes, and the snapshotter writes so that little is left to
+        // compact.
         .flush_every_ms(None);
     let (sender, receiver) = mpsc::channel();
     let open = move || {

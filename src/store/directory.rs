@@ -20,7 +20,7 @@
 //! Numbers in names are 16 hexadecimal digits, numbers in keys big-endian, so that their order is sled's.
 //!
 //! There is a watermark for free space, and a ballast file that is deleted when the disk is full, because sled needs space to open. Below
-//! the watermark only operations that free space are written. They have a reserve there, and the ballast. A snapshot must leave a part of
+//! the watermark only operations that free space are written. They use a reserve there, and the ballast. A snapshot must leave a part of
 //! the reserve to deletions, unless it fits into free space inside sled's file, which the file system does not show.
 
 use super::StoreError;
@@ -79,8 +79,7 @@ impl Drop for Directory {
 }
 
 impl Directory {
-    /// Locks the directory, creates it if needed, and closes it to other users. A foreign directory is refused before anything is
-    /// written.
+    /// Locks the directory, creates it if needed, and closes it to other users. A foreign directory is rejected before anything is written.
     pub(crate) fn lock(path: &Path) -> Result<Directory, StoreError> {
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(StoreError::io(path, "make"))?;
         refuse_foreign(path)?;
@@ -170,7 +169,7 @@ pub(super) fn refuse_locked(path: &Path, attempt: Result<(), TryLockError>) -> R
     })
 }
 
-/// Removes other users' access to the directory, and so to everything in it. One that belongs to another user stays as it is: a volume may
+/// Removes other users' access to the directory, and so to everything in it. One that belongs to another user stays unchanged: a volume may
 /// be shared with this process on purpose.
 fn close_to_others(path: &Path) {
     let close = || {
@@ -270,7 +269,7 @@ type ClockRecord = (Timestamp, u64, u128);
 pub struct KeptClock {
     /// The readings of both clocks.
     pub reading: ClockReading,
-    /// Whether the machine has not been booted since, so that the monotonic clock has gone on.
+    /// Whether the machine has not been booted since, so that the monotonic clock is comparable.
     pub same_boot: bool,
 }
 
@@ -368,7 +367,7 @@ pub(crate) fn chunks_of_tree(tree: &str) -> Option<(u64, Range<u64>)> {
     Some((number_of_name(generation)?, first..first.checked_add(TREE_CHUNKS)?))
 }
 
-/// The key of a chunk, of a part of a manifest, of the pack that begins with an event, or of an entry.
+/// The key of a chunk, of a part of a manifest, of the pack whose first event it names, or of an entry.
 pub(crate) fn number_key(number: u64) -> [u8; 8] {
     number.to_be_bytes()
 }
@@ -439,7 +438,7 @@ impl Space {
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
     }
 
-    /// Refuses below the watermark. Logs once when that begins and once when it ends.
+    /// Fails below the watermark. Logs once when that starts and once when it ends.
     pub(crate) fn check(&self) -> Result<(), StoreError> {
         let free_bytes = self.free_bytes()?;
         let is_full = free_bytes < self.free_bytes_min;
@@ -449,7 +448,7 @@ impl Space {
                 true => {
                     tracing::warn!(%path, free_bytes, needed_bytes, "the disk is full: writes are rejected")
                 }
-                false => tracing::info!(%path, free_bytes, "the disk has room again: writes go on"),
+                false => tracing::info!(%path, free_bytes, "disk space is available again; accepting writes"),
             }
         }
         self.check_free(free_bytes, self.free_bytes_min)
@@ -626,7 +625,7 @@ mod tests {
         space.check_beyond(0).unwrap();
         let refused = space.check_beyond(u64::MAX).unwrap_err();
         assert!(matches!(refused, StoreError::DiskFull { needed_bytes: u64::MAX, .. }), "{refused}");
-        // That is about one batch, and no reason to say that the disk is full.
+        // That is about one batch, and no reason to report a full disk.
         assert!(!space.is_full.load(Ordering::Relaxed));
     }
 }

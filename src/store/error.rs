@@ -41,7 +41,7 @@ pub enum StoreError {
         command: String,
     },
     /// The state in the directory is not that of the other nodes.
-    #[error("{path} is not served again: {why}; begin with an empty directory in its place")]
+    #[error("{path} can't be served again: {why}; replace it with an empty directory")]
     Diverged {
         /// The data directory.
         path: PathBuf,
@@ -61,7 +61,7 @@ pub enum StoreError {
         needed_bytes: u64,
     },
     /// The operating system found no space, on the disk or within a quota.
-    #[error("{path}: can't {doing}: {source}: make room, then try again")]
+    #[error("{path}: can't {operation}: {source}: make room, then try again")]
     NoSpace {
         /// The file.
         path: PathBuf,
@@ -70,8 +70,8 @@ pub enum StoreError {
         /// The operating system's error.
         source: io::Error,
     },
-    /// The operating system refused for another reason.
-    #[error("{path}: can't {doing}: {source}")]
+    /// The operating system failed for another reason.
+    #[error("{path}: can't {operation}: {source}")]
     Io {
         /// The file.
         path: PathBuf,

@@ -1,4 +1,4 @@
-//! Events on disk: packs of events, in trees that are dropped as a whole.
+//! Events on disk: packs of events, in trees that are dropped in one step.
 //!
 //! ```text
 //! tree events/TREE   what is known of the tree (postcard, hexadecimal): its first number, its times, and the size of all before it
@@ -41,7 +41,7 @@ pub struct EventTree {
     pub since: Timestamp,
     /// All its events are from before this time.
     pub until: Timestamp,
-    /// The size of all events before it, those included that are gone.
+    /// The size of all earlier events, including deleted ones.
     pub before: EventSize,
 }
 
@@ -90,7 +90,7 @@ pub struct EventPack {
 }
 
 impl EventPack {
-    /// An empty pack that begins with this number, after the event of number `previous`.
+    /// An empty pack whose first event has this number, after the event of number `previous`.
     pub fn empty(first: u64, previous: u64) -> Self {
         Self { first, previous, ..Self::default() }
     }
@@ -206,7 +206,7 @@ impl EventStore<'_> {
         self.0.write(&tree.name(), Vec::new())
     }
 
-    /// Writes a pack, in the place of one that began with the same event. It is not durable yet.
+    /// Writes a pack, or replaces the one with the same first event. It is not durable yet.
     ///
     /// It doesn't check the free disk space: once the log has accepted a command, its events must be written. Callers that propose commands
     /// check the space for the events of expiring holds; a command's own events take a few times less.
@@ -242,7 +242,7 @@ impl EventStore<'_> {
         self.0.drop_tree(&tree.name())
     }
 
-    /// Removes the packs of a tree that begin with the event of this number or a later one.
+    /// Removes the packs of a tree whose first event has this number or a later one.
     pub fn remove_from(&self, tree: EventTree, number: u64) -> Result<(), StoreError> {
         let mut changes = Vec::new();
         self.0.run(self.0.backing().scan(&tree.name(), &directory::number_key(number), &mut |key, _| {

@@ -133,7 +133,7 @@ impl Store {
     /// then it may be opened like this again.
     ///
     /// # Errors
-    /// As [`Store::open`]; [`StoreError::NotOurs`] if it holds anything else than data of this service.
+    /// Those of [`Store::open`]; [`StoreError::NotOurs`] if it contains anything other than data of this service.
     pub fn open_to_fill(dir: &Path, options: &StoreOptions) -> Result<Store, StoreError> {
         open::open(dir, options, open::Purpose::Fill, |backing| backing)
     }
@@ -182,7 +182,7 @@ impl Store {
         if self.options.sync_snapshots { self.sync() } else { Ok(()) }
     }
 
-    /// Hands everything written so far to the operating system, so that it survives the death of the process.
+    /// Passes everything written so far to the operating system, so that it survives a crash of the process.
     pub(crate) fn flush(&self) -> Result<(), StoreError> {
         self.change(|backing| backing.flush())?;
         if !self.options.sync_snapshots {
@@ -191,7 +191,7 @@ impl Store {
         Ok(())
     }
 
-    /// Makes everything flushed so far survive the death of the machine.
+    /// Makes everything flushed so far survive a power loss.
     pub(crate) fn sync(&self) -> Result<(), StoreError> {
         self.change(|backing| backing.sync())?;
         self.unsynced_chunk_bytes.store(0, Relaxed);
@@ -203,12 +203,12 @@ impl Store {
         self.run(self.backing.read_record(slot, record))
     }
 
-    /// Writes a slot of the record. It survives the death of the process at once, and that of the machine a little later.
+    /// Writes a slot of the record. It survives a crash of the process immediately, and a power loss a little later.
     pub(crate) fn write_record(&self, slot: u64, record: &[u8]) -> Result<(), StoreError> {
         self.change(|backing| backing.write_record(slot, record))
     }
 
-    /// Waits until the record would survive the death of the machine.
+    /// Waits until the record would survive a power loss.
     pub(crate) fn sync_record(&self) -> Result<(), StoreError> {
         self.change(|backing| backing.sync_record())
     }

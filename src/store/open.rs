@@ -40,7 +40,7 @@ pub(super) fn open(
     open_locked(Directory::lock(dir)?, options, purpose, over)
 }
 
-/// A directory in which a restore has begun. Nothing else opens it until the restore is complete, even if this process is killed.
+/// A directory with a restore in progress. Nothing else opens it until the restore is complete, even if this process is killed.
 pub struct RestoreTarget {
     directory: Directory,
     /// Whether the directory was created for this restore.
@@ -65,7 +65,7 @@ impl RestoreTarget {
     /// Opens it for writing. It can't be served before [`Store::seal`].
     ///
     /// # Errors
-    /// As [`Store::open`].
+    /// Those of [`Store::open`].
     pub fn open(self, options: &StoreOptions) -> Result<Store, StoreError> {
         open_locked(self.directory, options, Purpose::Restore, |backing| backing)
     }
@@ -226,8 +226,8 @@ fn begin(directory: &Directory, purpose: Purpose) -> Result<Format, StoreError> 
     Ok(format)
 }
 
-/// Extends sled's file to the size that it would reach anyway. It writes zeros, because an unwritten block costs the same
-/// metadata as none, and sled takes a segment of zeros for a free one. The segment that sled has begun is not touched.
+/// Extends sled's file to the size that it would reach anyway. It writes zeros, because an unwritten block costs the same metadata as none,
+/// and sled takes a segment of zeros for a free one. The segment in use by sled is not touched.
 fn preallocate(path: &Path, bytes: u64) -> io::Result<()> {
     let file = fs::OpenOptions::new().write(true).open(path)?;
     let segment = directory::SLED_SEGMENT_BYTES as u64;
@@ -288,7 +288,7 @@ fn open_guarded(
         );
         return Err(StoreError::damaged(path, what));
     }
-    tracing::error!(path = %sled_dir.display(), why, "damaged: copying aside, then trying without snapshots");
+    tracing::error!(path = %sled_dir.display(), why, "sled is damaged; copying its files and retrying without snapshots");
     copy(sled_dir, &aside)?;
     remove_snapshots(sled_dir, |_| true)?;
     attempt().map_err(|fault| refusal(directory, fault))
@@ -322,7 +322,7 @@ pub(super) const FORMAT: u32 = STEPS[STEPS.len() - 1].number;
 /// [`StoreError::Newer`], and [`StoreError::Damaged`] for format 0: a `format` file is written after the first migration only.
 fn refuse_unknown(path: &Path, found: u32) -> Result<(), StoreError> {
     match found {
-        0 => Err(StoreError::damaged(path, "the format file says format 0, which does not exist")),
+        0 => Err(StoreError::damaged(path, "the format file has format 0, which does not exist")),
         1..=FORMAT => Ok(()),
         _ => Err(StoreError::Newer { path: path.to_owned(), found, known: FORMAT }),
     }
@@ -374,8 +374,8 @@ impl StoreCopy {
     /// file system may share the blocks, or else in the directory for temporary files.
     ///
     /// # Errors
-    /// [`StoreError::Locked`], [`StoreError::NotOurs`]; [`StoreError::DiskFull`] if there is no room for the copy;
-    /// [`StoreError::Io`], also if there is no data directory.
+    /// [`StoreError::Locked`], [`StoreError::NotOurs`]; [`StoreError::DiskFull`] if there is no space for the copy; [`StoreError::Io`],
+    /// also if there is no data directory.
     pub fn of(dir: &Path, scratch: Option<&Path>) -> Result<StoreCopy, StoreError> {
         refuse_foreign(dir)?;
         let lock = lock(dir)?;
@@ -397,7 +397,7 @@ impl StoreCopy {
     /// Opens the copy.
     ///
     /// # Errors
-    /// As [`Store::open`]. [`StoreCopy::of_original`] makes the message name the original.
+    /// Those of [`Store::open`]. [`StoreCopy::of_original`] makes the message name the original.
     pub fn open(&self, options: &StoreOptions) -> Result<Store, StoreError> {
         Store::open(self.copy.path(), options)
     }

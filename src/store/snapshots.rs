@@ -1,10 +1,9 @@
 //! Snapshots on disk: sections of chunks, and a manifest that names them. A chunk is opaque here, and so is the small image
 //! inside the manifest.
 //!
-//! A snapshot is a *generation*. It writes the sections that have changed and refers to the others where an earlier generation
-//! left them. Chunks are durable before the manifest that names them is written, so a manifest that can be read proves that its
-//! snapshot is complete. The two newest manifests are kept, with the chunks that they or a running backup name; the rest is
-//! removed in small steps.
+//! A snapshot is a *generation*. It writes the sections that have changed and refers to the others where an earlier generation left them.
+//! Chunks are durable before the manifest that names them is written, so a manifest that can be read proves that its snapshot is complete.
+//! The two newest manifests are retained, with the chunks that they or a running backup name; the rest is removed in small steps.
 //!
 //! sled reads each leaf of a tree that it drops. A segment of the log with small commits has a thousand, which takes a tenth of a second. So
 //! a tree that is removed is first read into sled's cache, a little at a time. Dropping it then only marks its pages as free, which takes
@@ -25,7 +24,7 @@ use xxhash_rust::xxh3::Xxh3;
 /// The longest chunk, in bytes.
 pub const CHUNK_BYTES_MAX: usize = 64 * 1024 - CHECKSUM_BYTES;
 
-/// How many manifests are kept.
+/// Number of retained manifests.
 pub const GENERATIONS_KEPT: usize = 2;
 
 const CHECKSUM_BYTES: usize = 16;
@@ -129,9 +128,9 @@ impl SnapshotWriter {
         Ok(())
     }
 
-    /// Writes the keys of future chunks with empty values. sled splits a leaf of more than 16 keys, and rewrites the whole leaf
-    /// after ten changes. A leaf that gets keys and chunks together is written four times over while it fills, and commits wait
-    /// for that. A leaf that was split before has nine keys, takes one chunk for each, and is left alone.
+    /// Writes the keys of future chunks with empty values. sled splits a leaf of more than 16 keys, and rewrites the complete leaf after
+    /// ten changes. A leaf that gets keys and chunks together is written four times over while it fills, and commits wait for that. A leaf
+    /// that was split before has nine keys, takes one chunk for each, and is left alone.
     fn shape_leaves(&self, store: &Store, chunk: u64) -> Result<(), StoreError> {
         let place = chunk % directory::TREE_CHUNKS;
         if !place.is_multiple_of(KEYS_AHEAD) {
@@ -197,7 +196,7 @@ impl Store {
     pub fn begin_snapshot(&self, seq: Seq) -> Result<SnapshotWriter, StoreError> {
         self.space.check_reserve(0)?;
         let free_before = self.space.free_bytes()?;
-        // A number that no snapshot has, nor any chunk that still exists.
+        // A number without a snapshot or any remaining chunk.
         let trees = self.backing().tree_names();
         let used =
             trees.iter().filter_map(|tree| directory::chunks_of_tree(tree)).map(|(generation, _)| generation);
@@ -208,13 +207,13 @@ impl Store {
         Ok(SnapshotWriter { generation, seq, events_last: 0, place, sections, chunks: 0, free_before })
     }
 
-    /// Leaves the snapshot that was begun last incomplete: [`Self::sweep`] removes its chunks.
+    /// Abandons the last snapshot: [`Self::sweep`] removes its chunks.
     pub(crate) fn abandon_snapshot(&self) {
         self.writing.store(0, Relaxed);
     }
 
-    /// The snapshots that can be read, newest first. One whose manifest is damaged is left out and logged. Whether the chunks are
-    /// intact shows only when they are read.
+    /// The readable snapshots, newest first. One whose manifest is damaged is skipped and logged. Damaged chunks are only detected when
+    /// they are read.
     pub fn manifests(&self) -> Result<Vec<Manifest>, StoreError> {
         let mut manifests = Vec::new();
         for generation in generations(self)?.into_iter().rev() {
@@ -242,7 +241,7 @@ impl Store {
         pinned.iter().filter_map(Weak::upgrade).collect::<Vec<_>>().into_iter()
     }
 
-    /// Removes a damaged snapshot, so that it does not count as one of the two that are kept.
+    /// Removes a damaged snapshot, so that it does not count as one of the two retained ones.
     pub fn forget_snapshot(&self, manifest: &Manifest) -> Result<(), StoreError> {
         self.drop_tree(&directory::manifest_tree(manifest.generation))?;
         self.make_durable()
@@ -307,13 +306,12 @@ pub struct Sweep {
     trees: VecDeque<String>,
     /// The chunks that stay: each section's generation and first chunk, and where its chunks end.
     named: BTreeMap<(u64, u64), u64>,
-    /// The tree that is being swept, its generation, and whether no chunk in it is named: then the whole tree goes.
+    /// The tree that is being swept, its generation, and whether none of its chunks is named: then the complete tree is dropped.
     current: Option<(Traversal, u64, bool)>,
 }
 
 impl Sweep {
-    /// Continues with one tree: reads about `budget` bytes of it and removes chunks that are not named. `true` if there may be
-    /// more to do.
+    /// Continues with one tree: reads about `budget` bytes of it and removes chunks that are not named. `true` if there may be more to do.
     pub fn step(&mut self, store: &Store, budget: u64) -> Result<bool, StoreError> {
         let Some((mut traversal, generation, is_whole)) = self.current.take().or_else(|| self.next()) else {
             return Ok(false);
@@ -369,7 +367,7 @@ fn prunable_through(manifests: &[Manifest]) -> Option<Seq> {
 pub(super) fn generations(store: &Store) -> Result<Vec<u64>, StoreError> {
     let mut generations = Vec::new();
     for tree in store.backing().tree_names() {
-        // A tree stays empty if the process died before the manifest was written.
+        // A tree stays empty if the process crashed before the manifest was written.
         if let Some(generation) = directory::manifest_of_tree(&tree)
             && store.run(store.backing().last_key(&tree, None))?.is_some()
         {
@@ -456,7 +454,7 @@ impl Removal {
 /// The result of a check.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Findings {
-    /// What there is, one line each.
+    /// Facts, one line each.
     pub notes: Vec<String>,
     /// The defects, one line each; empty if there are none.
     pub faults: Vec<String>,
@@ -507,8 +505,8 @@ mod tests {
     use crate::store::StoreOptions;
     use crate::store::backing::Change;
 
-    /// The tree of a manifest is created before the manifest is written. If the process dies in between, there is no such snapshot, and no
-    /// damage.
+    /// The tree of a manifest is created before the manifest is written. If the process crashes in between, there is no such snapshot, and
+    /// no damage.
     #[test]
     fn empty_manifest_tree_is_ignored() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A node whose clock is off by a minute writes nothing; the others go on, and it reads what they write.
+//! A node whose clock is off by a minute writes nothing; the others continue, and it reads their writes.
 
 use crate::engines::{create, insert, start, until};
 use crate::nats::Servers;
@@ -8,7 +8,7 @@ use cuckood::engine::{Digest, SubmitError};
 
 const MINUTE: u64 = 60_000;
 
-/// The system's clocks, of which that of the day is off by so many milliseconds.
+/// The system's clocks, with the wall clock off by this many milliseconds.
 fn off_by(milliseconds: i64) -> Clock {
     let reading = move || {
         let ClockReading { wall, uptime } = system_reading();
@@ -18,7 +18,7 @@ fn off_by(milliseconds: i64) -> Clock {
 }
 
 #[tokio::test]
-async fn a_node_whose_clock_is_off_by_a_minute_writes_nothing_and_the_others_go_on() {
+async fn node_with_wrong_clock_writes_nothing() {
     let servers = Servers::start(1);
     let dirs = [(); 3].map(|()| tempfile::tempdir().unwrap());
     let right = start(&servers, dirs[0].path(), "right", off_by(0), 1).await;
@@ -34,7 +34,7 @@ async fn a_node_whose_clock_is_off_by_a_minute_writes_nothing_and_the_others_go_
         assert!(view.contains(Digest((off.unsigned_abs() + u64::from(off > 0)) << 40), wrong.now()));
         wrong.shutdown().await;
     }
-    // It has moved nobody's time.
+    // It has not changed the log's time.
     until(|| right.writes_refused().is_none()).await;
     insert(&right, target, 7).await.unwrap();
 }

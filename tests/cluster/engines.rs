@@ -1,4 +1,4 @@
-//! Nodes in the test's own process, with what no real program can be told: an earlier build's understanding, or a clock that is off.
+//! Nodes in the test's own process, with settings that a real program can't have: an earlier build's version, or a wrong clock.
 
 use crate::nats::Servers;
 use crate::patience::PATIENCE;

@@ -497,7 +497,7 @@ fn a_log_with_other_entries_in_the_place_of_acknowledged_ones_stops_the_node() {
     }
     let stopped = node.polled(1).unwrap_err();
     assert!(
-        matches!(&stopped, JournalError::Damaged(why) if why.contains("others came in their place")),
+        matches!(&stopped, JournalError::Damaged(why) if why.contains("have replaced acknowledged entries")),
         "{stopped}"
     );
 }

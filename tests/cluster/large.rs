@@ -1,4 +1,4 @@
-//! A node that has lost its disk begins with a shared snapshot of ten million users, and has what the others have.
+//! A node that has lost its disk starts from a shared snapshot of ten million users, and has the same state as the others.
 
 use crate::cluster::{Cluster, NODES, settled, strong};
 use crate::faults::assert_equal_hashes;
@@ -59,7 +59,7 @@ fn seconds(service: &Service) -> f64 {
 
 #[test]
 #[ignore = "takes minutes: make test-long WHAT=cluster"]
-fn a_node_without_a_disk_begins_with_ten_million_users() {
+fn diskless_node_starts_with_ten_million_users() {
     let settings =
         [("CUCKOOD__CLUSTER__SNAPSHOT_INTERVAL", "15s"), ("CUCKOOD__SERVER__REQUEST_TIMEOUT", "30m")];
     let mut cluster = Cluster::start_as(Servers::start(NODES), |_| None, &settings);

@@ -11,9 +11,9 @@ fn code(number: usize) -> String {
     format!("code-{number}")
 }
 
-/// Each code is fought for through every node, while the stream's leader and a node are killed and come back.
+/// Each code is contested through every node, while the stream's leader and a node are killed and restarted.
 #[test]
-fn every_code_has_one_winner_whatever_is_killed() {
+fn code_has_one_winner_despite_kills() {
     const CODES: usize = 240;
     let mut cluster = Cluster::start();
     let clients = cluster.clients.clone();
@@ -28,7 +28,7 @@ fn every_code_has_one_winner_whatever_is_killed() {
     assert_eq!(added.body["added"], CODES);
     assert_eq!(settled(|| strong(&client(2), "/v1/coupons/sale")).body["stats"]["available"], CODES);
 
-    // Buyers wait for each death at a code of their own, so that there is always something left to fight for.
+    // Buyers wait for each kill at a separate code, so that there is always a code left to contest.
     let (done, deaths) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let wins: Mutex<Vec<usize>> = Mutex::new(vec![0; CODES]);
     let leader = cluster.servers.leader_of("cuckood");
@@ -128,7 +128,7 @@ fn nodes_stay_ready_for_reads_without_quorum() {
     );
 }
 
-/// A client behind a load balancer asks another node than the one that has just acknowledged its redemption.
+/// A client of a load balancer asks another node than the one that has just acknowledged its redemption.
 #[test]
 fn redemption_is_found_on_any_node_once_acknowledged() {
     const CODES: usize = 100;

@@ -1,4 +1,4 @@
-//! Ports for servers that bind them later. Whoever asks the system for any port meanwhile gets another one.
+//! Ports for servers that bind them later. A process that asks the system for any port gets another one.
 
 use std::net::TcpListener;
 use std::process;
@@ -11,7 +11,7 @@ const COUNT: u32 = 6_000;
 /// How far apart two processes begin that were started one after the other.
 const DISTANCE: u32 = 401;
 
-/// Ports at which nobody listens. Each is handed out once.
+/// Ports without a listener. Each is returned once.
 pub fn free(count: usize) -> Vec<u16> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let first = process::id().wrapping_mul(DISTANCE);

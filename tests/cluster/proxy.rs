@@ -1,4 +1,4 @@
-//! A network to servers, of a node or of another server, that can hold back what is sent, in either direction, and be cut.
+//! A network to servers, of a node or of another server, that can delay data in either direction, and be cut.
 
 use parking_lot::{Condvar, Mutex};
 use std::io::{Read, Write};
@@ -16,12 +16,12 @@ pub enum Direction {
 #[derive(Default)]
 struct Condition {
     is_cut: bool,
-    /// What is sent in this direction waits.
+    /// Data in this direction waits.
     is_held: [bool; 2],
     open: Vec<TcpStream>,
 }
 
-/// Addresses of their own for servers, behind which the network lies.
+/// Separate addresses for servers, reached through this network.
 pub struct Network {
     urls: Vec<String>,
     condition: Arc<(Mutex<Condition>, Condvar)>,
@@ -47,12 +47,12 @@ impl Network {
         self.urls.join(",")
     }
 
-    /// Holds back what is sent from now on.
+    /// Delays data sent from now on.
     pub fn hold(&self, direction: Direction) {
         self.condition.0.lock().is_held[direction as usize] = true;
     }
 
-    /// Lets everything through, what was held back first.
+    /// Forwards everything, delayed data first.
     pub fn release(&self) {
         let mut condition = self.condition.0.lock();
         (condition.is_held, condition.is_cut) = ([false; 2], false);

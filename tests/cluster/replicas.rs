@@ -1,5 +1,5 @@
-//! Nodes that begin with snapshots of others: wiped, left behind by a log that was trimmed, beside damage and deaths, and with a backup
-//! of a service on its own.
+//! Nodes that start from other nodes' snapshots: wiped, older than a trimmed log, with damage and crashes, and with a backup of a
+//! standalone service.
 
 use crate::nats::Servers;
 use crate::service::{Client, Service};
@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long the cluster may take to do what it is expected to.
+/// Timeout of the cluster's operations.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 const STREAM: &str = "cuckood";
@@ -37,7 +37,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Nodes over one server, each with a folder of its own.
+/// Nodes over one server, each with a separate folder.
 struct Nodes {
     servers: Servers,
     dir: TempDir,
@@ -81,7 +81,7 @@ impl Nodes {
         Service::start_ready(program(), &self.folder(name), &settings)
     }
 
-    /// Starts a node that can't begin, and returns what it says.
+    /// Starts a node that can't start, and returns its error.
     fn refused(&self, name: &str) -> String {
         let settings = self.settings(name);
         let mut settings: Vec<(&str, &str)> =
@@ -140,7 +140,7 @@ async fn listed(context: &Context) -> Vec<ObjectInfo> {
 
 fn create(client: &Client) {
     assert_eq!(client.put("/v1/campaigns/spring", &json!({"capacity": 50_000})).unwrap().status, 201);
-    // So many that nothing moves to a larger table while two nodes are compared.
+    // Large enough that nothing moves to a larger table while two nodes are compared.
     assert_eq!(client.put("/v1/coupons/sale", &json!({"capacity": 1_000_000})).unwrap().status, 201);
 }
 
@@ -153,7 +153,7 @@ fn write(client: &Client, step: usize) {
     assert!(client.post("/v1/coupons/sale/redemptions", &redemption).unwrap().status < 300);
 }
 
-/// What a node says about everything, as of now.
+/// A node's complete content as of now.
 fn seen(client: &Client, steps: usize) -> Vec<Value> {
     let strong = [("X-Cuckood-Consistency", "strong")];
     let paths =
@@ -176,7 +176,7 @@ fn says(service: &Service, what: &str) -> bool {
 }
 
 #[test]
-fn a_wiped_node_joins_and_equals() {
+fn wiped_node_rejoins_with_equal_state() {
     let nodes = Nodes::new();
     let (first, second) = (nodes.sharing("first"), nodes.sharing("second"));
     create(&first.client());
@@ -191,7 +191,7 @@ fn a_wiped_node_joins_and_equals() {
     wait_until("word of a shared snapshot", || figures().contains("cuckood_cluster_snapshot_position"));
     write(&second.client(), steps + 1);
     assert_eq!(seen(&first.client(), steps + 2), seen(&second.client(), steps + 2));
-    // From now on it goes on by itself, from a snapshot of its own.
+    // From now on it restarts from its own snapshot.
     assert_eq!(second.client().post("/v1/snapshots", &json!({})).unwrap().status, 200);
     second.kill();
     let second = nodes.silent("second");
@@ -200,7 +200,7 @@ fn a_wiped_node_joins_and_equals() {
 }
 
 #[test]
-fn a_node_behind_a_trimmed_log_begins_anew() {
+fn node_older_than_trimmed_log_loads_snapshot() {
     let nodes = Nodes::new();
     let (first, second) = (nodes.sharing("first"), nodes.silent("second"));
     create(&second.client());
@@ -221,7 +221,7 @@ fn a_node_behind_a_trimmed_log_begins_anew() {
 
 /// Its process ends, so that a supervisor starts it again; it must not stay up without ever being ready.
 #[test]
-fn node_that_stood_still_while_log_was_trimmed_exits_and_recovers() {
+fn paused_node_recovers_from_trimmed_log() {
     let nodes = Nodes::new();
     let (first, second) = (nodes.sharing("first"), nodes.silent("second"));
     create(&second.client());
@@ -245,7 +245,7 @@ fn node_that_stood_still_while_log_was_trimmed_exits_and_recovers() {
 }
 
 #[test]
-fn the_older_snapshot_is_used_if_the_newest_is_damaged() {
+fn older_snapshot_is_used_if_newest_damaged() {
     let nodes = Nodes::new();
     let first = nodes.sharing("first");
     create(&first.client());
@@ -264,9 +264,9 @@ fn the_older_snapshot_is_used_if_the_newest_is_damaged() {
     assert!(!nodes.folder("third").join("format").exists(), "there is nothing that could be opened");
 }
 
-/// Nodes die with the right to share, in the middle of it or not: another one shares, and what they have left is removed.
+/// Nodes crash while they have the turn to share, during the upload or not: another one shares, and their leftovers are removed.
 #[test]
-fn a_node_that_dies_while_it_shares_is_replaced() {
+fn crashed_uploader_is_replaced() {
     let nodes = Nodes::new();
     let first = nodes.sharing("first");
     create(&first.client());
@@ -325,7 +325,7 @@ fn lost_archive_is_shared_again_while_a_wiped_node_waits() {
 
 /// A node was killed while it filled its directory, and the snapshot is damaged by now: it retries, then reads the log from its first entry.
 #[test]
-fn a_fill_that_was_broken_off_gives_way_to_a_whole_log() {
+fn interrupted_fill_yields_to_complete_log() {
     let nodes = Nodes::new();
     let first = nodes.start("first", &[]);
     create(&first.client());
@@ -360,7 +360,7 @@ fn run(command: &mut Command) -> Output {
 
 /// From one machine to three, by a backup.
 #[test]
-fn a_backup_begins_a_log_that_nodes_share() {
+fn backup_starts_shared_log() {
     let nodes = Nodes::new();
     let alone =
         Service::start_ready(program(), &nodes.folder("alone"), &[("CUCKOOD__STORAGE__BALLAST", "0")]);

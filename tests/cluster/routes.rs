@@ -1,4 +1,4 @@
-//! The routes between servers, each over a network of its own, so that one server can be cut off from the others.
+//! The routes between servers, each over a separate network, so that one server can be cut off from the others.
 
 use crate::proxy::{Direction, Network};
 
@@ -9,9 +9,9 @@ pub enum Partition {
     Broken,
     /// Connections stay, and nothing gets through.
     Silent,
-    /// What it sends is held back.
+    /// Its outgoing data is delayed.
     Mute,
-    /// What it is sent is held back.
+    /// Its incoming data is delayed.
     Deaf,
 }
 

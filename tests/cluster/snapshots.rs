@@ -1,5 +1,4 @@
-//! The snapshots that nodes share, over a real server: what is listed is whole, and the log is trimmed behind
-//! it alone.
+//! The snapshots that nodes share, over a real server: listed ones are complete, and the log is trimmed only up to them.
 
 use crate::nats::Servers;
 use crate::store_support::{append, entries, options, proposal};
@@ -41,7 +40,7 @@ impl Node {
         Node { journal, shared: NatsSnapshots::open(&of(servers, name)).unwrap(), _dir: dir }
     }
 
-    /// Appends so many entries and takes a snapshot behind them.
+    /// Appends this many entries and takes a snapshot after them.
     fn take(&mut self, entries: u64) -> Manifest {
         for number in 0..entries {
             append(&mut self.journal, vec![proposal(number, 10)]).unwrap();
@@ -116,13 +115,13 @@ fn stored(servers: &Servers) -> Vec<String> {
 }
 
 #[test]
-fn the_two_newest_are_kept_and_the_log_is_trimmed_behind_the_older() {
+fn two_newest_snapshots_bound_log_trimming() {
     let servers = Servers::start(1);
     let mut node = Node::join(&servers, "node");
     assert!(node.shared.list().unwrap().is_empty());
     let taken = [node.take(10), node.take(10), node.take(10)];
     let first = node.share(&taken[0]).unwrap();
-    // Only one node has what comes before it.
+    // Only one node has the earlier entries.
     assert_eq!(servers.first_message(LOG), 1);
     let second = node.share(&taken[1]).unwrap();
     let behind_first = servers.first_message(LOG);
@@ -144,7 +143,7 @@ fn the_two_newest_are_kept_and_the_log_is_trimmed_behind_the_older() {
 }
 
 #[test]
-fn a_place_leads_another_node_behind_the_snapshot() {
+fn place_lets_node_continue_after_snapshot() {
     let servers = Servers::start(1);
     let mut node = Node::join(&servers, "node");
     for _ in 0..2 {
@@ -169,7 +168,7 @@ fn a_place_leads_another_node_behind_the_snapshot() {
 
 /// An upload that fails leaves nothing; one that another node has removed does not count.
 #[test]
-fn what_is_not_whole_is_never_listed() {
+fn incomplete_snapshot_is_never_listed() {
     let servers = Servers::start(1);
     let mut node = Node::join(&servers, "node");
     let taken = [node.take(3), node.take(3), node.take(3)];
@@ -267,7 +266,7 @@ fn abandoned_chunks_are_removed_and_those_of_running_upload_stay() {
 
 /// A node may learn that its state is wrong at any moment of an upload, also at the last.
 #[test]
-fn what_a_node_has_that_has_to_stop_is_not_shared_and_the_log_not_trimmed_for_it() {
+fn stopping_node_shares_and_trims_nothing() {
     let servers = Servers::start(1);
     let mut node = Node::join(&servers, "node");
     let taken = [node.take(10), node.take(10), node.take(10)];
@@ -296,7 +295,7 @@ fn what_a_node_has_that_has_to_stop_is_not_shared_and_the_log_not_trimmed_for_it
 }
 
 #[test]
-fn a_damaged_archive_is_noticed() {
+fn damaged_archive_is_rejected() {
     let servers = Servers::start(1);
     let mut node = Node::join(&servers, "node");
     let taken = [node.take(3), node.take(3)];
@@ -325,10 +324,10 @@ fn a_damaged_archive_is_noticed() {
     assert!(check(&node.shared, &older).is_err());
 }
 
-/// The stream is gone while its nodes are up. A node with an empty directory must not replace it: the old log's nodes would stop, and
-/// codes that they have redeemed would be valid again. Its archives may be the only copy of what was acknowledged.
+/// The stream is gone while its nodes are up. A node with an empty directory must not replace it: the old log's nodes would stop, and their
+/// redeemed codes would be valid again. Its archives may be the only copy of acknowledged writes.
 #[test]
-fn empty_node_creates_no_log_where_another_was() {
+fn empty_node_never_replaces_lost_log() {
     let servers = Servers::start(1);
     let mut node = Node::join(&servers, "node");
     let others = [node.take(5), node.take(5)];
@@ -382,7 +381,7 @@ fn opening_log_creates_missing_object_store() {
 }
 
 #[test]
-fn a_log_begins_behind_a_snapshot_and_only_once() {
+fn log_starts_after_snapshot_once() {
     let servers = Servers::start(1);
     let shared = NatsSnapshots::open(&of(&servers, "restore")).unwrap();
     shared.check_absent().unwrap();
@@ -424,7 +423,7 @@ fn a_log_begins_behind_a_snapshot_and_only_once() {
 
 /// A node that starts early waits, and says what to do if the restore was broken off.
 #[test]
-fn log_that_a_restore_is_beginning_is_waited_for() {
+fn node_waits_for_restore_in_progress() {
     let servers = Servers::start(1);
     init_log(&of(&servers, "restore")).unwrap();
     servers.speak(async |context| {
@@ -439,7 +438,7 @@ fn log_that_a_restore_is_beginning_is_waited_for() {
     assert!(early.to_string().contains("remove the stream and repeat it"), "{early}");
 }
 
-/// They don't hold up what others share.
+/// They don't delay shared snapshots.
 #[test]
 fn damaged_label_or_description_is_ignored() {
     let servers = Servers::start(1);

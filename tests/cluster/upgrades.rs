@@ -1,4 +1,4 @@
-//! Builds that understand different entries share a log. Each reports what it understands, and one that is too old stops in time.
+//! Builds that understand different entries share a log. Each reports its version, and one that is too old stops in time.
 
 use crate::engines::{create, insert, start, until};
 use crate::nats::Servers;
@@ -39,11 +39,11 @@ async fn old_build_stops_where_newer_entries_are_enabled() {
     insert(&renewed, target, 100).await.unwrap();
     until(|| new.position() >= renewed.position()).await;
 
-    // One that comes too late says so. It has applied what it understands, and nothing behind it.
+    // One that is too late reports it. It has applied the entries it understands, and no later ones.
     let late = start(&servers, dirs[2].path(), "c", clock(), 1).await;
     let Status::Failed(why) = late.status() else { panic!("{:?}", late.status()) };
     assert!(why.contains("update this node"), "{why}");
-    // It is so kept: a restart is told by the snapshot.
+    // It is stored that way: a restart learns it from the snapshot.
     renewed.shutdown().await;
     let again = start(&servers, dirs[0].path(), "a", clock(), 1).await;
     let Status::Failed(why) = again.status() else { panic!("{:?}", again.status()) };

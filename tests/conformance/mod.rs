@@ -1,4 +1,4 @@
-//! What every adapter of the journal's port has to do.
+//! Requirements of every adapter of the journal's port.
 
 use crate::store_support::{Positioned, append, entries, proposal};
 use cuckood::domain::{Entry, Seq};

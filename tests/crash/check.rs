@@ -21,8 +21,8 @@ impl From<String> for Difference {
     }
 }
 
-/// Compares everything that the client knows of a filter: whether it stands, each item, and each redemption. What no
-/// answer has told yet is learned.
+/// Compares everything that the client knows of a filter: whether it exists, each item, and each redemption. Learns values that no response
+/// has contained.
 ///
 /// # Errors
 /// The first difference.
@@ -173,7 +173,7 @@ fn compare_redemption(filter: &mut Filter, index: usize, client: &Client) -> Res
     Err(Difference { what, item: Some(redemption.code) })
 }
 
-/// Compares the figures of a filter with what its clients know of it all together.
+/// Compares the totals of a filter with its clients' combined knowledge.
 ///
 /// # Errors
 /// The first difference.
@@ -190,7 +190,7 @@ pub fn compare_figures(parts: &[&Filter], client: &Client) -> Result<(), Differe
         let is_right = figure("redeemed") == counts.redeemed && (held_min..=counts.held).contains(&held);
         is_right
             && if first.kind == Kind::OpenPool {
-                // What has run out is gone from there.
+                // Expired holds are absent there.
                 items = counts.redeemed + held;
                 available == first.stock.saturating_sub(items)
             } else {

@@ -1,4 +1,4 @@
-//! What a client does next, at random, of what its model can foretell.
+//! A client's next operation, random among those whose result its model can predict.
 
 use crate::model::{BULK, Filter, Item, Kind, STOCK};
 use crate::operation::Operation;
@@ -6,7 +6,7 @@ use crate::random::Random;
 use crate::worker::Part;
 use std::collections::BTreeSet;
 
-/// Items that a client speaks of: few in a filter of its own, so that they meet again and again.
+/// Items of a client: few in its own filter, so that they meet repeatedly.
 const SHARED_ITEMS: u64 = 1_500;
 const OWN_ITEMS: u64 = 160;
 
@@ -16,7 +16,7 @@ const POOL_ITEMS: u64 = 40;
 /// Items of large imports: more than the log takes in one piece.
 const BULK_ITEMS: u64 = 20_000;
 
-/// One import in so many is a large one.
+/// One in this many imports is a large one.
 const BULK_RARITY: u64 = 25;
 
 /// Redemptions of a coupon before it is deleted: each is looked up after every start.
@@ -33,7 +33,7 @@ pub enum Action {
     Move,
 }
 
-/// The next thing to do to a filter; none if what was drawn can't be done or foretold now. `name` is new.
+/// The next operation on a filter; `None` if the drawn one can't be done or predicted now. `name` is new.
 pub fn choose(part: &Part, random: &mut Random, name: &str) -> Option<Action> {
     let mut choice =
         Choice { filter: &part.filter, is_shared: part.is_shared, random, unsure: BTreeSet::new() };
@@ -63,7 +63,7 @@ struct Choice<'a> {
     filter: &'a Filter,
     is_shared: bool,
     random: &'a mut Random,
-    /// Codes of which it can't be said whether their holds stand.
+    /// Codes whose holds may or may not have expired.
     unsure: BTreeSet<Item>,
 }
 
@@ -110,7 +110,7 @@ impl Choice<'_> {
         }
     }
 
-    /// What takes the place of what is there: about half of the items, few of them or a great many.
+    /// The items of a replacement: about half of the present ones, few of them or many more.
     fn upload(&mut self) -> Vec<Item> {
         let share = 1 + self.random.below(9);
         let mut items: Vec<Item> = (0..OWN_ITEMS as Item).filter(|_| self.random.below(10) < share).collect();
@@ -175,7 +175,7 @@ impl Choice<'_> {
             };
             let hold_seconds = match self.random.below(100) {
                 0..50 => 0,
-                // Few, since what happens to their codes can't be foretold for a second.
+                // Few, since their codes are unpredictable for a second.
                 50..53 => 1,
                 _ => 3_600 + self.random.below(10_000),
             };
@@ -188,7 +188,7 @@ impl Choice<'_> {
         Some(if roll < 75 { Operation::Confirm { redemption } } else { Operation::Cancel { redemption } })
     }
 
-    /// Up to `max` different items of which it can be foretold what becomes of them.
+    /// Up to `max` different items with a predictable result.
     fn some(&mut self, max: u64, is_wanted: impl Fn(Item) -> bool) -> Option<Vec<Item>> {
         let filter = self.filter;
         let count = 1 + self.random.below(max);

@@ -9,7 +9,7 @@ const PATH: &str = "/v1/coupons/contest";
 /// Codes that there are.
 const CODES: u64 = 2_000;
 
-/// Attempts at one code before the next one's turn comes.
+/// Attempts at one code before the next one.
 const ATTEMPTS: u64 = 12;
 
 /// Who won what.
@@ -33,7 +33,7 @@ pub struct Bid {
 }
 
 impl Bid {
-    /// Without a key the reference alone tells that it is the same bid, and one that is lost may be refused without an entry in the log.
+    /// Without a key the reference alone identifies the bid, and a losing one may be refused without an entry in the log.
     pub fn send(&self, client: &Client, key: Option<&str>) -> Result<Answer, ureq::Error> {
         let (path, body) =
             (format!("{PATH}/redemptions"), json!({ "code": self.code, "reference": self.reference }));
@@ -54,7 +54,7 @@ impl Contest {
         assert_eq!(answer.body["added"], CODES, "{answer:?}");
     }
 
-    /// Begins anew with the first code.
+    /// Starts again with the first code.
     pub fn renew(&mut self, client: &Client) {
         assert_eq!(client.delete(PATH).unwrap().status, 204);
         *self = Contest::default();
@@ -67,7 +67,7 @@ impl Contest {
         code(self.attempts / ATTEMPTS % CODES)
     }
 
-    /// Notes what a bid was answered.
+    /// Checks and records the response to a bid.
     pub fn judge(&mut self, bid: Bid, answer: &Answer) {
         let body = &answer.body;
         if body["code"] == "code-redeemed" {
@@ -82,8 +82,8 @@ impl Contest {
         assert!(before.is_none(), "{message}, and before it {}", before.expect("checked").reference);
     }
 
-    /// What a client was told that it had lost is still used, whether or not the winner got an answer: nobody sees what
-    /// a crash takes back.
+    /// If a client has lost, the code is still used, whether or not the winner got a response: no client sees a write that a crash takes
+    /// back.
     pub fn verify_lost(&self, client: &Client) {
         let used: Vec<&String> = self.lost.iter().chain(self.winners.keys()).collect();
         if used.is_empty() {
@@ -97,12 +97,12 @@ impl Contest {
         }
     }
 
-    /// The redemptions of those who won.
+    /// The winners' redemptions.
     pub fn redemptions(&self) -> impl Iterator<Item = &str> {
         self.winners.values().map(|winner| winner.id.as_str())
     }
 
-    /// Whoever lost lost to somebody, and the winner is still the only one. Nothing may be under way.
+    /// Each loser lost to a winner, which is still the only one. Nothing may be in flight.
     pub fn verify(&self, client: &Client) {
         for code in &self.lost {
             assert!(self.winners.contains_key(code), "{code} is redeemed, and nobody has redeemed it");

@@ -1,5 +1,5 @@
-//! What the service says has happened, against what its clients know: every redemption has its event, none has two, no two that stand have
-//! one number, and a restart changes nothing that was ever told.
+//! The service's events, compared with the clients' knowledge: every redemption has its event, none has two, no two current ones have the
+//! same ordinal, and a restart changes no reported event.
 
 use crate::model::{Filter, Redemption, Status};
 use crate::service::Client;
@@ -12,15 +12,15 @@ const AGAIN: usize = 500;
 /// Events that are read at once.
 const PAGE: usize = 10_000;
 
-/// All events so far, and what follows from them.
+/// All events so far, and their consequences.
 #[derive(Clone, Default)]
 pub struct Events {
     last: u64,
-    /// The last ones as they were told.
+    /// The last ones as reported.
     lines: VecDeque<(u64, String)>,
     /// The status of each redemption.
     redemptions: HashMap<String, String>,
-    /// Who has which number of an open pool, by coupon and number.
+    /// The owners of an open pool's ordinals, by coupon and ordinal.
     ordinals: HashMap<(String, u64), String>,
     /// The same of coupons that were deleted, and may come back from an image.
     moved: HashMap<(String, u64), String>,
@@ -31,7 +31,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Reads what has happened since the last look, and a little of what was told before.
+    /// Reads the events since the last call, and some earlier ones again.
     pub fn read(&mut self, client: &Client) {
         let mut again = self.lines.clone();
         let mut after = again.front().map_or(0, |(seq, _)| seq - 1);
@@ -51,7 +51,7 @@ impl Events {
                 }
             }
         }
-        assert!(again.is_empty(), "events are gone that were told: {again:?}");
+        assert!(again.is_empty(), "reported events are missing: {again:?}");
     }
 
     fn take(&mut self, seq: u64, line: &str, event: &Value) {
@@ -97,7 +97,7 @@ impl Events {
         assert!(fits, "this can't have happened now: {line}");
     }
 
-    /// What was told about a filter is what its client knows.
+    /// A filter's events equal its client's knowledge.
     pub fn compare(&self, filter: &Filter) -> Result<(), String> {
         let kind = if filter.kind.is_coupon() { "coupon" } else { "campaign" };
         if self.standing.contains(&format!("{kind} {}", filter.name)) != filter.stands {
@@ -117,10 +117,10 @@ impl Events {
             (Some("held" | "expired"), Status::Held | Status::Expired) => true,
             _ => false,
         };
-        if right { Ok(()) } else { Err(format!("events say {told:?} of {redemption:?}")) }
+        if right { Ok(()) } else { Err(format!("events say {reported:?} of {redemption:?}")) }
     }
 
-    /// A redemption that was never given back.
+    /// A redemption that was never cancelled.
     pub fn assert_redeemed(&self, id: &str) {
         assert_eq!(self.redemptions.get(id).map(String::as_str), Some("redeemed"), "of redemption {id}");
     }

@@ -1,5 +1,5 @@
-//! Line-ups: each client has one, which it stores, replaces and deletes. After a crash it is what was acknowledged last, or what was under
-//! way; sent again, that is done once.
+//! Line-ups: each client has one, which it stores, replaces and deletes. After a crash it has the last acknowledged value, or that of the
+//! request in flight, which is then repeated with one effect.
 
 use crate::random::Random;
 use crate::service::{Answer, Client};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 /// A client's line-up.
 pub struct LineUp {
     path: String,
-    /// What it says, if it is there.
+    /// Its content, if it exists.
     stored: Option<Value>,
 }
 
@@ -41,7 +41,7 @@ impl LineUp {
         LineUp { path: format!("/v1/line-ups/line-up-{number}"), stored: None }
     }
 
-    /// Sends a change. Without an answer, what it has done is unknown.
+    /// Sends a change. Without a response, its effect is unknown.
     pub fn send(&self, client: &Client, change: &Change) -> Option<Answer> {
         let answer = match &change.line_up {
             Some(line_up) => client.put_once(&self.path, line_up, &change.key),
@@ -62,7 +62,7 @@ impl LineUp {
         self.stored.clone_from(&change.line_up);
     }
 
-    /// After a restart: finds out whether a change was done, if one was under way, and sends it again.
+    /// After a restart: determines whether a change in flight took effect, and repeats it.
     pub fn settle(&mut self, client: &Client, pending: Option<Change>) {
         let found = self.look(client);
         let may_be_done = pending.as_ref().is_some_and(|change| change.line_up == found);

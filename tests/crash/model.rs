@@ -1,13 +1,12 @@
-//! The model: what a filter must be, one operation after the other, as the client knows it who made them all.
+//! The model: the expected state of a filter, operation by operation, as known to the client that made all of them.
 //!
-//! It knows no service and asks nobody. What is random or timed by the service (ids, the end of a hold) it learns from
-//! answers.
+//! It has no access to the service. Random values and times of the service (IDs, the end of a hold) are learned from responses.
 
 use crate::operation::{Expected, Operation};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// How far the moments of the client and of the service may lie apart, in milliseconds.
+/// Maximum difference between the client's and the service's times, in milliseconds.
 pub const CLOCK_MARGIN: i64 = 100;
 
 /// The wall clock, in milliseconds since 1970.
@@ -62,7 +61,7 @@ pub struct Filter {
     pub stock: u64,
     slots: BTreeMap<Item, Slot>,
     pub redemptions: Vec<Redemption>,
-    /// What a `mode=replace` import builds aside.
+    /// The staged tables of a `mode=replace` import.
     replacement: Option<Replacement>,
     /// Every item that is asked for.
     pub known: BTreeSet<Item>,
@@ -88,7 +87,7 @@ enum Slot {
 
 #[derive(Clone, Debug)]
 pub struct Redemption {
-    /// None until an answer tells it.
+    /// None until a response contains it.
     pub id: Option<String>,
     pub code: Item,
     pub reference: String,
@@ -97,7 +96,7 @@ pub struct Redemption {
     pub ordinal: Option<u64>,
     /// Of a hold, in milliseconds since 1970.
     pub expires_at: i64,
-    /// Whether an answer told that; else it may be later.
+    /// Whether a response contained that; else it may be later.
     pub is_exact: bool,
 }
 
@@ -112,7 +111,7 @@ pub enum Status {
 #[derive(Clone)]
 struct Replacement {
     upload: BTreeSet<Item>,
-    /// What was accepted meanwhile, to be repeated when the upload takes the place of what is there.
+    /// Changes accepted during the upload, to be repeated at the swap.
     changes: Vec<Change>,
 }
 
@@ -195,7 +194,7 @@ impl Filter {
         }
     }
 
-    /// The redemption that stands for a code.
+    /// The current redemption of a code.
     pub fn standing(&self, code: Item) -> Option<&Redemption> {
         match self.slots.get(&code) {
             Some(Slot::Held(index) | Slot::Redeemed(index)) => Some(&self.redemptions[*index]),
@@ -251,7 +250,7 @@ impl Filter {
         self.replacement = None;
     }
 
-    /// Whether it can't be said now if a hold stands, and of which codes.
+    /// Codes whose holds may or may not have expired.
     pub fn unsure(&self, now: i64) -> BTreeSet<Item> {
         let brief = |redemption: &&Redemption| {
             redemption.status == Status::Held && redemption.has_run_out(now, now + 60_000).is_none()
@@ -259,7 +258,7 @@ impl Filter {
         self.redemptions.iter().filter(brief).map(|redemption| redemption.code).collect()
     }
 
-    /// What the service must answer to an operation that it gets now; the filter is as it must be then.
+    /// The service's expected response to an operation at this time; updates the filter.
     pub fn apply(&mut self, operation: &Operation, now: i64) -> Expected {
         self.expire(now);
         self.known.extend(operation.items());
@@ -394,7 +393,7 @@ impl Filter {
         Expected::Cleared(before - self.total())
     }
 
-    /// What was uploaded takes the place of all but held and used codes; then what was accepted meanwhile is repeated.
+    /// The upload replaces everything but held and used codes; then the changes accepted during it are repeated.
     fn swap(&mut self) -> Expected {
         let Some(Replacement { upload, changes }) = self.replacement.take() else {
             unreachable!("only an upload that is open is ended")
@@ -478,7 +477,7 @@ impl Filter {
         Expected::Redemption { status: 200, index }
     }
 
-    /// Ends a redemption that stands; its code is available again, or not there in an open pool.
+    /// Ends a current redemption; its code is available again, or absent in an open pool.
     fn end(&mut self, index: usize, status: Status) {
         let redemption = &mut self.redemptions[index];
         redemption.status = status;

@@ -1,4 +1,4 @@
-//! What a client asks a filter for, how it is sent, and whether the answer is the one that the model expects.
+//! A client's operation on a filter, its request, and whether the response is the one that the model expects.
 
 use crate::model::{Filter, Item, Kind, Redemption, STOCK, Status};
 use crate::service::{Answer, Client};
@@ -57,7 +57,7 @@ pub enum Operation {
     Swap,
 }
 
-/// What the model says that the answer is.
+/// The model's expected response.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Expected {
     Status(u16),
@@ -208,7 +208,7 @@ impl Expected {
         }
     }
 
-    /// What is expected of two pieces of an import together.
+    /// The expected response to two pieces of an import together.
     pub fn plus(self, other: Expected) -> Expected {
         match (self, other) {
             (

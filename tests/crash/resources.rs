@@ -1,4 +1,4 @@
-//! What a process takes of the machine, looked at again and again: it may not grow for ever.
+//! The process's use of the machine, sampled repeatedly: it may not grow forever.
 
 use std::fmt;
 use std::path::Path;
@@ -16,7 +16,7 @@ const DESCRIPTORS_SLACK: u64 = 16;
 /// Looks below which nothing is said about growth.
 const LOOKS_MIN: usize = 40;
 
-/// What was seen.
+/// The samples.
 #[derive(Default)]
 pub struct Resources(Vec<Look>);
 
@@ -78,7 +78,7 @@ fn median(looks: &[Look], figure: fn(&Look) -> u64) -> u64 {
     figures[figures.len() / 2]
 }
 
-/// Bytes of all files in a folder and below. Files come and go meanwhile.
+/// Bytes of all files in a folder and below. Files are added and removed concurrently.
 fn bytes_below(folder: &Path) -> u64 {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries

@@ -1,5 +1,5 @@
-//! After a restart: what was under way when the service died was done whole or not at all. Which of the two is found out,
-//! and then it is sent again, to be done once.
+//! After a restart: an operation in flight at the crash was done completely or not at all. The client determines which, and repeats it with
+//! one effect.
 
 use crate::check::{Difference, compare, resembles};
 use crate::model::{Item, now};
@@ -8,8 +8,8 @@ use crate::service::Client;
 use crate::worker::{Pending, Worker, touched};
 
 impl Worker {
-    /// Everything is as it was acknowledged, and what was under way was done whole or not at all: then it is known
-    /// which. It is sent again at times, and so done once.
+    /// Everything acknowledged is present, and the operation in flight was done completely or not at all: then it is known which. It is
+    /// sometimes repeated, with one effect.
     pub fn settle(&mut self, client: &Client) {
         let pending = self.pending.take();
         for at in 0..self.parts.len() {
@@ -48,7 +48,7 @@ impl Worker {
     ) {
         let part = &mut self.parts[at];
         let (done, rest) = match &operation {
-            // An import is done piece by piece; how far it came it tells.
+            // An import is done in pieces; its record contains the progress.
             Operation::Append { id, items } => {
                 let import = client.get(&format!("/v1/imports/{id}")).expect("the service is up");
                 let lines = import.body["lines"].as_u64().unwrap_or(0) as usize;
@@ -74,7 +74,7 @@ impl Worker {
         if is_done {
             self.forget_if_gone(at, &operation);
         }
-        // Without a key it might be done twice, and the end of an upload or an image can't come again.
+        // Without a key it might be done twice, and the end of an upload or an image can't be repeated.
         let is_last = matches!(operation, Operation::Swap | Operation::PutImage);
         let can_repeat = !is_last && (key.is_some() || !operation.takes_key());
         let part = &mut self.parts[at];

@@ -1,5 +1,5 @@
-//! The same load for a long time over one data directory, with lives of all lengths: it is killed or ended, verified,
-//! backed up and restored, and what it takes of the machine stays within bounds.
+//! The same load for a long time over one data directory, with lives of all lengths: the service is killed or stopped, verified, backed up
+//! and restored, and its use of the machine stays within bounds.
 //!
 //! `SOAK_MINUTES` says how long (60 if it is unset), `SOAK_SEED` repeats a run's choices.
 
@@ -15,21 +15,21 @@ use std::time::{Duration, Instant};
 const LIFE_MAX: Duration = Duration::from_secs(240);
 const LIFE_HALVINGS: u64 = 12;
 
-/// Between two looks at what the service takes, and between two lines about the progress.
+/// Between two samples of the service's resources, and between two lines about the progress.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
-/// One life in so many ends by itself, is followed by `cuckood verify`, or has a backup taken while it lasts or after it.
+/// One in this many lives ends with SIGTERM, is followed by `cuckood verify`, or has a backup taken during it or after it.
 const ENDED: u64 = 8;
 const VERIFIED: u64 = 6;
 const BACKED_UP: u64 = 10;
 
-/// After so many lives the clients begin anew with the filters that they share, which would grow for ever.
+/// Lives after which the clients recreate the shared filters, which would grow forever.
 const RENEWED: u64 = 40;
 
 #[test]
 #[ignore = "takes an hour: make test-long WHAT=soak"]
-fn everything_holds_for_a_long_time() {
+fn invariants_hold_during_soak() {
     let minutes = number("SOAK_MINUTES").unwrap_or(60);
     let seed = number("SOAK_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     eprintln!("SOAK_MINUTES={minutes} SOAK_SEED={seed}");
@@ -54,13 +54,13 @@ fn everything_holds_for_a_long_time() {
 
 struct Soak {
     end: Instant,
-    /// When the progress was last told.
+    /// When the progress was last reported.
     told: Instant,
     done: Done,
     resources: Resources,
 }
 
-/// What was done so far.
+/// The totals so far.
 #[derive(Default, Debug)]
 struct Done {
     operations: u64,
@@ -99,13 +99,13 @@ impl Soak {
         });
         self.done.kills += u64::from(is_killed);
         if is_backed_up {
-            // Of which position it is nobody knows; that it is whole shows in its start.
+            // Its position is unknown; starting proves that it is complete.
             world.restore(&archive).kill();
             self.done.restored += 1;
         }
     }
 
-    /// Counts acknowledgements until the end of this life, and looks after the service meanwhile.
+    /// Counts acknowledgements until the end of this life, and samples the service during it.
     fn watch(&mut self, service: &Service, acknowledged: &Receiver<()>, data: &Path, end: Instant) {
         let mut next = Instant::now() + LOOK_EVERY;
         loop {

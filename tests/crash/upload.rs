@@ -1,4 +1,4 @@
-//! An upload that stays open while other requests go on: its lines come when they are told to.
+//! An upload that stays open while other requests continue: its lines are sent on demand.
 
 use crate::service::{Answer, Client};
 use std::io::{self, Read};
@@ -17,7 +17,7 @@ enum Piece {
 }
 
 impl Upload {
-    /// Begins an upload with these lines, over a connection of its own.
+    /// Starts an upload with these lines, over a separate connection.
     pub fn begin(client: &Client, path: String, lines: String) -> Upload {
         let (pieces, body) = mpsc::channel();
         let client = client.another();
@@ -29,7 +29,7 @@ impl Upload {
 
     /// Further lines.
     pub fn send(&self, lines: String) {
-        // Nobody listens any more once the service is gone; the answer tells.
+        // The receiver is gone once the service is; the response shows it.
         let _ = self.pieces.send(Piece::Lines(lines));
     }
 

@@ -1,5 +1,5 @@
-//! The load: one client that does one thing after another, knows by its models what each must be answered, and knows
-//! what was under way when the service died.
+//! The load: one client with one operation after another, which predicts each response by its models, and knows the operation in flight at
+//! a crash.
 
 use crate::check::Difference;
 use crate::choice::{Action, choose};
@@ -15,13 +15,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 
-/// What is remembered of what was done to a filter.
+/// Maximum number of recorded operations per filter.
 const NOTES_MAX: usize = 1_000;
 
-/// What is told of that when something is wrong.
+/// Maximum number of them in a failure's message.
 const NOTES_TOLD_MAX: usize = 60;
 
-/// How long an answer is expected again, in milliseconds: well below what the service is told to keep it.
+/// Time for which a repeated request is expected to be answered from the stored outcome, in milliseconds: well below the service's
+/// retention.
 const REMEMBERED_MAX: i64 = 20_000;
 
 /// The service is not there any more, or about to go.
@@ -44,7 +45,7 @@ pub struct Worker {
     remembered: Option<Remembered>,
 }
 
-/// A filter, and what this client does to it.
+/// A filter, and this client's operations on it.
 pub struct Part {
     pub filter: Filter,
     /// Whether other clients have items in it.
@@ -72,7 +73,7 @@ pub enum Pending {
     LineUp(Change),
 }
 
-/// A request with a key, and what it was answered.
+/// A request with a key, and its response.
 struct Remembered {
     part: usize,
     operation: Operation,
@@ -93,7 +94,7 @@ impl Part {
         }
     }
 
-    /// Fails, and tells what was done to the item concerned.
+    /// Fails, with the operations on the item concerned.
     pub fn fail(&self, worker: &str, difference: &Difference) -> ! {
         let concerns = |note: &&Note| match (&note.items, difference.item) {
             (Some(items), Some(item)) => items.contains(&item),
@@ -142,7 +143,7 @@ impl Worker {
         ]
     }
 
-    /// The filters that clients share have been made anew.
+    /// The shared filters were recreated.
     pub fn forget_shared(&mut self) {
         for (part, new) in
             self.parts.iter_mut().zip(Worker::parts(self.number)).filter(|(part, _)| part.is_shared)
@@ -152,7 +153,7 @@ impl Worker {
         self.remembered = None;
     }
 
-    /// Does one thing after another until the service is gone or `enough` is set; tells of each that was acknowledged.
+    /// Does one operation after another until the service is gone or `enough` is set; reports each acknowledged one.
     pub fn work(&mut self, client: &Client, acknowledged: &Sender<()>, enough: &AtomicBool) {
         while !enough.load(Ordering::Relaxed) && self.step(client).is_ok() {
             // The one who counts may have seen enough.
@@ -165,7 +166,7 @@ impl Worker {
         }
     }
 
-    /// Whether nothing is under way.
+    /// Whether nothing is in flight.
     pub fn is_idle(&self) -> bool {
         self.pending.is_none()
     }
@@ -287,7 +288,7 @@ impl Worker {
             open.upload.break_off();
         }
         self.forget_if_gone(at, &operation);
-        // The description of a filter that was made tells of the moment.
+        // The description of a new filter depends on the time.
         let is_plain = operation != Operation::Create && (200..300).contains(&answer.status);
         if let Some(key) = key.filter(|_| is_plain && operation.takes_key())
             && self.random.below(8) == 0
@@ -329,7 +330,7 @@ impl Worker {
         match status {
             200 => filter.image = Some(Arc::new(Image { bytes, filter: filter.clone() })),
             503 => return Ok(()),
-            _ => panic!("{}: an image was answered {status}", self.name),
+            _ => panic!("{}: an image returned {status}", self.name),
         }
         self.perform(client, at, Operation::Delete, None)?;
         self.perform(client, at, Operation::PutImage, None)?;
@@ -337,7 +338,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Begins the upload of a replacement, and comes back when the service has begun with it.
+    /// Starts the upload of a replacement, and returns when the service has started it.
     fn begin_replacement(
         &mut self,
         client: &Client,

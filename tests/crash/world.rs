@@ -46,7 +46,7 @@ pub struct World {
 pub enum End {
     /// By SIGKILL, in the middle of everything.
     Killed,
-    /// By SIGTERM, after the clients have come to an end.
+    /// By SIGTERM, after the clients have stopped.
     Terminated,
 }
 
@@ -124,7 +124,7 @@ impl World {
                     worker.work(&client, &acknowledged, enough);
                 });
             }
-            // Only the workers hold it now: should they all give up, waiting ends in a failure, not never.
+            // Only the workers hold it now: if all of them fail, waiting ends with an error.
             drop(acknowledged);
             let _end = Finally(set);
             match wait(&service, &acknowledgements) {
@@ -144,7 +144,7 @@ impl World {
         }
     }
 
-    /// After a restart: everything is as it was acknowledged, and then what was under way is settled too.
+    /// After a restart: everything acknowledged is present, and then operations in flight are settled too.
     pub fn check(&mut self, client: &Client) {
         self.contest.lock().unwrap().verify_lost(client);
         std::thread::scope(|scope| {
@@ -169,7 +169,7 @@ impl World {
         self.events = events;
     }
 
-    /// Nothing may be under way.
+    /// Nothing may be in flight.
     fn check_events(&mut self, client: &Client) {
         self.events.read(client);
         self.contest.lock().unwrap().redemptions().for_each(|id| self.events.assert_redeemed(id));
@@ -194,7 +194,7 @@ impl World {
         }
     }
 
-    /// Has the clients begin anew with the filters that they share.
+    /// Makes the clients recreate the shared filters.
     pub fn renew_shared(&mut self, client: &Client) {
         for part in self.workers[0].parts.iter().filter(|part| part.is_shared) {
             let path = part.filter.path();
@@ -212,12 +212,12 @@ impl World {
         }
     }
 
-    /// What `cuckood verify` says of the directory, which nobody may have open.
+    /// Runs `cuckood verify` on the directory, which must not be in use.
     pub fn verify(&self) {
         run("verify", &[&self.data]);
     }
 
-    /// A service over what a backup holds. Its data goes when the next one is restored.
+    /// Starts a service over the content of a backup. Its data is deleted with the next restore.
     pub fn restore(&self, archive: &Path) -> Service {
         let data = self.directory().join("restored");
         if data.exists() {

@@ -1,4 +1,4 @@
-//! The memory account against what is really allocated: everything that this thread has from the heap is counted.
+//! The memory account compared with real allocations: everything that this thread allocates from the heap is counted.
 
 #![allow(unsafe_code)] // An allocator is unsafe by its nature; this one only counts.
 
@@ -27,7 +27,7 @@ fn count(bytes: i64) {
     let _ = ALLOCATED.try_with(|allocated| allocated.set(allocated.get() + bytes));
 }
 
-// SAFETY: every call is passed on as it is.
+// SAFETY: every call is forwarded unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: std::alloc::Layout) -> *mut u8 {
         count(layout.size() as i64);
@@ -62,7 +62,7 @@ const TARGET: Target = Target(FilterId(1));
 
 const REDEMPTIONS: u64 = 20_000;
 
-/// A state with a coupon for so many redemptions.
+/// A state with a coupon for this many redemptions.
 fn state(stock: Option<u64>) -> State {
     let mut state = State::new();
     let (mode, growth, sizing) = (Mode::Strict, Growth::Auto, Sizing::Exact);
@@ -111,7 +111,7 @@ fn redeem(state: &mut State, number: u64) {
 
 /// What redemptions take is in the account, and once they are forgotten nothing is left of it.
 #[test]
-fn redemptions_take_what_the_account_says_and_leave_nothing() {
+fn redemption_memory_matches_account() {
     for stock in [None, Some(REDEMPTIONS)] {
         let mut state = state(stock);
         let (heap, account) = (allocated(), state.sizes().records_bytes as i64);

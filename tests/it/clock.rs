@@ -22,7 +22,7 @@ fn unsure(clock: Timestamp, expected: Timestamp, evidence: Evidence) -> Result<T
 }
 
 #[test]
-fn time_that_passes_is_no_jump() {
+fn passing_time_is_no_jump() {
     let (time, clock) = clock();
     time.pass(Duration::from_secs(400 * DAY));
     assert_eq!(clock.stamp(START), Ok(START.plus_seconds(400 * DAY)));
@@ -30,7 +30,7 @@ fn time_that_passes_is_no_jump() {
 }
 
 #[test]
-fn a_step_of_up_to_an_hour_is_taken_over() {
+fn step_up_to_an_hour_is_accepted() {
     let (time, clock) = clock();
     time.set_wall(START.plus_seconds(HOUR));
     assert_eq!(clock.stamp(START), Ok(START.plus_seconds(HOUR)));
@@ -39,7 +39,7 @@ fn a_step_of_up_to_an_hour_is_taken_over() {
 }
 
 #[test]
-fn a_jump_refuses_writes_until_the_clock_is_right_and_readers_go_on() {
+fn jump_rejects_writes_and_allows_reads() {
     let (time, clock) = clock();
     time.pass(Duration::from_secs(10));
     let right = START.plus_seconds(10);
@@ -54,16 +54,16 @@ fn a_jump_refuses_writes_until_the_clock_is_right_and_readers_go_on() {
 }
 
 #[test]
-fn a_clock_behind_the_log_refuses_writes_past_five_seconds() {
+fn clock_lag_over_five_seconds_rejects_writes() {
     let (_, clock) = clock();
     assert_eq!(clock.stamp(START.plus_seconds(5)), Ok(START.plus_seconds(5)));
     let logged = Timestamp(START.0 + 5_001);
     assert_eq!(clock.stamp(logged), unsure(START, logged, Evidence::LastEntry));
 }
 
-/// What the log's clock said is known to lie between two moments only: within those it is no difference.
+/// The log's clock is only known to be between two times: within those, there is no difference.
 #[test]
-fn a_clock_that_differs_from_the_shared_logs_refuses_writes_until_they_agree() {
+fn clock_differing_from_shared_log_rejects_writes() {
     let (time, clock) = clock();
     time.pass(Duration::from_secs(60));
     let now = START.plus_seconds(60);
@@ -112,9 +112,9 @@ fn slow_round_trips_are_accepted_up_to_a_limit() {
     assert!(clock.stamp(START).is_err());
 }
 
-/// In the same boot the monotonic clock tells, however long the service was stopped.
+/// Within a boot, the monotonic clock measures any length of a stop.
 #[test]
-fn across_a_restart_a_long_stop_is_told_from_a_clock_that_was_set() {
+fn restart_distinguishes_stop_from_clock_change() {
     let (time, _) = clock();
     time.pass(Duration::from_secs(100));
     let before = time.clock(ClockLimits::default()).reading();
@@ -171,7 +171,7 @@ async fn snapshot_time_bounds_stop_without_saved_clock() {
 }
 
 #[test]
-fn after_a_boot_a_stop_of_weeks_is_believed_and_a_year_is_not() {
+fn reboot_accepts_weeks_and_rejects_year() {
     for (passed, is_believed) in [(0, true), (7 * DAY, true), (30 * DAY, true), (31 * DAY, false)] {
         let time = Arc::new(ManualTime::at(START.plus_seconds(passed)));
         let clock = time.clock(ClockLimits::default());
@@ -194,7 +194,7 @@ fn after_a_boot_a_stop_of_weeks_is_believed_and_a_year_is_not() {
 
 /// Two readings speak for the later time and one for the earlier, but a hold that is shown as expired might not be.
 #[test]
-fn when_the_log_is_in_the_future_readers_go_by_the_earlier_time() {
+fn readers_use_earlier_time_if_log_ahead() {
     for same_boot in [true, false] {
         let (_, clock) = clock();
         let future = START.plus_seconds(365 * DAY);
@@ -205,7 +205,7 @@ fn when_the_log_is_in_the_future_readers_go_by_the_earlier_time() {
 }
 
 #[test]
-fn the_messages_say_what_to_do() {
+fn clock_errors_name_next_step() {
     let told = unsure(START.plus_seconds(31 * DAY), START, Evidence::LastRun).unwrap_err();
     assert_eq!(
         told.to_string(),
@@ -215,7 +215,7 @@ fn the_messages_say_what_to_do() {
 }
 
 #[test]
-fn the_systems_clocks_go_on() {
+fn system_clocks_advance() {
     let ClockReading { wall, uptime } = system_reading();
     assert!(wall > Timestamp(1_700_000_000_000));
     assert!(system_reading().uptime >= uptime);
@@ -225,7 +225,7 @@ proptest! {
     /// Whatever happens to the clock, an entry's time is never before the last one's. While the machine isn't booted, it is
     /// never further than the limit from the time that has really passed.
     #[test]
-    fn no_entry_is_stamped_far_from_the_time_that_has_passed(
+    fn entry_time_stays_near_elapsed_time(
         steps in proptest::collection::vec((0u8..4, 0..200 * DAY), 1..60),
     ) {
         let time = Arc::new(ManualTime::at(START));
@@ -247,7 +247,7 @@ proptest! {
                 let reading = clock.reading();
                 let passed = reading.uptime - kept.uptime;
                 let expected = kept.wall.plus_seconds(passed.as_secs());
-                // Twice, because the reading may have been off by as much when it was saved.
+                // Twice, because the saved reading may have had the same error.
                 prop_assert!(at.0.abs_diff(expected.0) <= 2 * 1_000 * limits.jump_max.as_secs() + 5_000);
                 (logged, kept) = (at, reading);
             }

@@ -1,8 +1,8 @@
 //! sled's files cut off at many places, and bits flipped in them. The directory opens with everything that was
 //! acknowledged, or is refused with a message that names the path and the command to run; nothing in between.
 //!
-//! sled may panic, hang or ask for absurd amounts of memory over a damaged file, so each opening is a process of
-//! its own. `CUCKOOD_DAMAGE_CASES` asks for more of them than CI has time for.
+//! sled may panic, hang or ask for absurd amounts of memory over a damaged file, so each opening is a separate process.
+//! `CUCKOOD_DAMAGE_CASES` sets a larger number than CI has time for.
 
 use crate::directory::copy_dir;
 use crate::store_support::{append, entries, open, open_journal, options, proposal};
@@ -20,7 +20,7 @@ const DIRECTORY: &str = "CUCKOOD_DAMAGED_DIRECTORY";
 const ENTRIES: u64 = 100;
 const FILTERS: u64 = 12;
 
-/// How long sled may take to open, before it counts as hanging: longer than a busy machine's disk stands still.
+/// Time for sled to open, before it counts as hanging: longer than a busy machine's disk stalls.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long a child may take, in which a damaged directory is opened twice.
@@ -36,7 +36,7 @@ fn chunk(filter: u64, changes: u64, index: u32) -> Vec<u8> {
         .collect()
 }
 
-/// A directory in which a log was pruned behind two snapshots that share sections.
+/// A directory with a log pruned after two snapshots that share sections.
 fn prepare(dir: &Path) {
     let store = open(dir);
     let mut journal = open_journal(&store).unwrap();
@@ -70,7 +70,7 @@ fn prepare(dir: &Path) {
     journal.settle().unwrap();
 }
 
-/// What the engine does on start: the newest snapshot that is whole, and the log after it.
+/// The engine's startup: load the newest complete snapshot, and replay the log after it.
 fn recover(dir: &Path) -> Result<(), JournalError> {
     let options = StoreOptions { open_timeout: OPEN_TIMEOUT, ..options(Durability::Fsync) };
     let store = Arc::new(Store::open(dir, &options)?);
@@ -182,14 +182,14 @@ fn used_bytes(path: &Path) -> u64 {
 }
 
 #[test]
-fn a_sound_directory_opens() {
+fn sound_directory_opens() {
     let parent = tempfile::tempdir().unwrap();
     prepare(&parent.path().join("sound"));
     assert!(opens(&parent.path().join("sound"), "sound"));
 }
 
 #[test]
-fn the_file_cut_off() {
+fn truncated_file_is_detected() {
     spoil_many(|dir, case| {
         let path = dir.join("sled/db");
         let used = used_bytes(&path);
@@ -200,7 +200,7 @@ fn the_file_cut_off() {
 }
 
 #[test]
-fn a_bit_flipped() {
+fn flipped_bit_is_detected() {
     spoil_many(|dir, case| {
         let path = dir.join("sled/db");
         let used = used_bytes(&path);
@@ -215,7 +215,7 @@ fn a_bit_flipped() {
 }
 
 #[test]
-fn a_small_file_cut_off_or_altered() {
+fn truncated_or_altered_small_file_is_detected() {
     spoil_many(|dir, case| {
         let names = ["sled/conf", "acknowledged", "format"];
         let snapshots = fs::read_dir(dir.join("sled")).unwrap().map(|entry| entry.unwrap().path());

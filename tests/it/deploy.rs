@@ -1,5 +1,5 @@
-//! What is shipped for operators agrees with the program: alerts and the dashboard name only metrics that exist, every alert is
-//! explained, and units, image, chart and package set what there is to set.
+//! Files for operators agree with the program: alerts and the dashboard name only existing metrics, every alert has a runbook entry, and
+//! units, image, chart and package only set existing settings.
 
 use regex_lite::Regex;
 use std::collections::BTreeSet;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const ALERTS: &str = "deploy/prometheus/alerts.yml";
 const DASHBOARD: &str = "deploy/grafana/cuckood.json";
 
-/// How code registers a metric, and how the names of its series go on. The formatter may put the name on a line of its own.
+/// How code registers a metric, and the suffixes of its series. The formatter may put the name on a separate line.
 const REGISTRATIONS: [(&str, &[&str]); 7] = [
     (r#"\.(?:gauges?|labelled)\(\s*"([a-z0-9_]+)""#, &[""]),
     (r#"\beach\(\s*"([a-z0-9_]+)""#, &[""]),
@@ -58,11 +58,11 @@ fn registered(code: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn alerts_and_dashboard_name_only_metrics_that_exist() {
+fn alerts_and_dashboard_use_existing_metrics() {
     let mut files = Vec::new();
     sources(Path::new("src"), &mut files);
     let texts = files.iter().map(|path| fs::read_to_string(path).unwrap());
-    // Tests register metrics of their own.
+    // Tests register other metrics.
     let code: String =
         texts.map(|text| text.split("#[cfg(test)]\nmod tests").next().unwrap().to_owned()).collect();
     let series_of_ours = registered(&code);
@@ -77,7 +77,7 @@ fn alerts_and_dashboard_name_only_metrics_that_exist() {
 }
 
 #[test]
-fn only_what_is_registered_counts_as_a_metric() {
+fn unregistered_name_is_no_metric() {
     let code = r#"
         to.register("commits", help, self.commits.clone());
         figures.counter(
@@ -107,7 +107,7 @@ fn only_what_is_registered_counts_as_a_metric() {
 }
 
 #[test]
-fn every_alert_is_explained() {
+fn every_alert_has_runbook_entry() {
     let rules = fs::read_to_string(ALERTS).unwrap();
     let manual = fs::read_to_string("docs/OPERATIONS.md").unwrap();
     let alerts: BTreeSet<&str> =
@@ -121,7 +121,7 @@ fn every_alert_is_explained() {
     assert_eq!(alerts, explained);
 }
 
-/// All that tells a system how to run the program.
+/// All files that run the program on a system.
 fn shipped() -> Vec<(PathBuf, String)> {
     let mut folders = vec![PathBuf::from("deploy")];
     let mut files = vec![PathBuf::from("Dockerfile")];
@@ -140,7 +140,7 @@ fn shipped() -> Vec<(PathBuf, String)> {
 }
 
 #[test]
-fn what_is_shipped_sets_only_settings_that_exist() {
+fn shipped_files_use_existing_settings() {
     let defaults: toml::Table = fs::read_to_string("config.toml").unwrap().parse().unwrap();
     let mut count = 0;
     for (path, text) in shipped() {
@@ -158,7 +158,7 @@ fn what_is_shipped_sets_only_settings_that_exist() {
 }
 
 #[test]
-fn image_and_chart_run_as_one_user_and_version() {
+fn image_and_chart_agree_on_user_and_version() {
     let image = fs::read_to_string("Dockerfile").unwrap();
     let pod = fs::read_to_string("deploy/helm/cuckood/templates/_helpers.tpl").unwrap();
     let chart = fs::read_to_string("deploy/helm/cuckood/Chart.yaml").unwrap();
@@ -173,7 +173,7 @@ fn image_and_chart_run_as_one_user_and_version() {
 }
 
 #[test]
-fn the_dashboard_is_valid_json() {
+fn dashboard_is_valid_json() {
     let dashboard: serde_json::Value = serde_json::from_str(&fs::read_to_string(DASHBOARD).unwrap()).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
     let ids: BTreeSet<u64> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();

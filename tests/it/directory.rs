@@ -21,7 +21,7 @@ fn with_entries(dir: &Path) {
 }
 
 #[test]
-fn a_second_process_is_refused() {
+fn second_process_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let error = refusal(dir.path());
@@ -32,7 +32,7 @@ fn a_second_process_is_refused() {
 }
 
 #[test]
-fn a_foreign_directory_is_refused_untouched() {
+fn foreign_directory_is_rejected_unchanged() {
     for (name, content) in [("letters.txt", ""), ("format", "something else"), ("sled", "")] {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(name), content).unwrap();
@@ -43,7 +43,7 @@ fn a_foreign_directory_is_refused_untouched() {
 }
 
 #[test]
-fn an_absent_or_fresh_directory_is_made_ours() {
+fn absent_or_empty_directory_is_initialized() {
     let dir = tempfile::tempdir().unwrap();
     open(&dir.path().join("deep/down"));
     let volume = dir.path().join("volume");
@@ -65,7 +65,7 @@ fn directory_of_format_0_is_rejected() {
 }
 
 #[test]
-fn begun_restore_keeps_services_out_until_complete() {
+fn unfinished_restore_blocks_startup() {
     let dir = tempfile::tempdir().unwrap();
     let options = options(Durability::Fsync);
     RestoreTarget::begin(dir.path()).unwrap().abandon().unwrap();
@@ -83,7 +83,7 @@ fn begun_restore_keeps_services_out_until_complete() {
 }
 
 #[test]
-fn a_newer_format_is_refused_untouched() {
+fn newer_format_is_rejected_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     with_entries(dir.path());
     let format = dir.path().join("format");
@@ -96,7 +96,7 @@ fn a_newer_format_is_refused_untouched() {
 }
 
 #[test]
-fn a_directory_whose_node_has_diverged_is_not_served_again_but_can_be_verified() {
+fn diverged_directory_can_only_be_verified() {
     let dir = tempfile::tempdir().unwrap();
     with_entries(dir.path());
     fs::write(dir.path().join("diverged"), "it differs from b at position 65536\n").unwrap();
@@ -110,30 +110,30 @@ fn a_directory_whose_node_has_diverged_is_not_served_again_but_can_be_verified()
 }
 
 #[test]
-fn a_first_start_that_was_broken_off_begins_again() {
+fn interrupted_first_startup_is_repeated() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("initialising"), "").unwrap();
     fs::create_dir(dir.path().join("sled")).unwrap();
     fs::write(dir.path().join("sled/db"), "half").unwrap();
     drop(open_journal(&open(dir.path())).unwrap());
     assert!(!dir.path().join("initialising").exists());
-    // At its last step: what is there by now is not thrown away.
+    // At its last step: the content is not discarded.
     with_entries(dir.path());
     fs::write(dir.path().join("initialising"), "").unwrap();
     assert_eq!(open_journal(&open(dir.path())).unwrap().last(), Seq(10));
 }
 
 #[test]
-fn a_restore_that_was_broken_off_is_refused() {
+fn interrupted_restore_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     with_entries(dir.path());
     fs::write(dir.path().join("restoring"), "").unwrap();
     assert!(refusal(dir.path()).to_string().contains("cuckood restore"));
 }
 
-/// A node's directory is given up for a shared snapshot; what is half-made is never opened, and is filled again.
+/// A node's directory is replaced by a shared snapshot; a partial one is never opened, and is filled again.
 #[test]
-fn a_directory_that_was_not_filled_to_its_end_is_filled_again() {
+fn partially_filled_directory_is_filled_again() {
     let dir = tempfile::tempdir().unwrap();
     assert!(is_unused(dir.path()) && is_unused(&dir.path().join("absent")));
     with_entries(dir.path());
@@ -149,13 +149,13 @@ fn a_directory_that_was_not_filled_to_its_end_is_filled_again() {
     drop(store);
     assert!(!is_unused(dir.path()));
     assert_eq!(open(dir.path()).manifests().unwrap()[0].seq, Seq(7));
-    // It dies in the middle of giving up what was there.
+    // It crashes while deleting the old content.
     fs::write(dir.path().join("filling"), "").unwrap();
     fs::remove_file(dir.path().join("format")).unwrap();
     assert!(is_unused(dir.path()));
     let store = Store::open_to_fill(dir.path(), &options(Durability::Fsync)).unwrap();
     assert!(store.manifests().unwrap().is_empty());
-    // Somebody else's folder is left alone.
+    // A foreign folder is left unchanged.
     let foreign = tempfile::tempdir().unwrap();
     fs::write(foreign.path().join("photo"), "").unwrap();
     assert!(matches!(
@@ -165,7 +165,7 @@ fn a_directory_that_was_not_filled_to_its_end_is_filled_again() {
 }
 
 #[test]
-fn a_snapshot_that_sled_was_writing_is_removed() {
+fn unfinished_sled_snapshot_is_removed() {
     let dir = tempfile::tempdir().unwrap();
     with_entries(dir.path());
     let planted = dir.path().join("sled/snap.00000000FFFFFFFF.generating");
@@ -176,7 +176,7 @@ fn a_snapshot_that_sled_was_writing_is_removed() {
 }
 
 #[test]
-fn missing_or_swapped_parts_are_noticed() {
+fn missing_or_swapped_parts_are_detected() {
     type Spoil = fn(&Path, &Path);
     let spoils: [(&str, Spoil); 7] = [
         ("format is missing", |dir, _| fs::remove_file(dir.join("format")).unwrap()),
@@ -206,7 +206,7 @@ fn missing_or_swapped_parts_are_noticed() {
 }
 
 #[test]
-fn an_older_copy_of_the_log_is_noticed() {
+fn older_log_copy_is_detected() {
     let dir = tempfile::tempdir().unwrap();
     with_entries(dir.path());
     let copy = dir.path().join("copy");

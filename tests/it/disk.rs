@@ -49,10 +49,10 @@ fn insert(target: Target, codes: std::ops::Range<u64>) -> Command {
     Command::Insert { target, digests, if_absent: false, revive: false }
 }
 
-/// docs/OPERATIONS.md: three snapshots, and the log of two intervals between them. Clients that ask for snapshots and images and give up
-/// change nothing about that.
+/// docs/OPERATIONS.md: three snapshots, and the log of two intervals between them. Clients that abort requests for snapshots and images
+/// don't change that.
 #[tokio::test(flavor = "multi_thread")]
-async fn disk_use_is_bounded_while_clients_give_up() {
+async fn disk_use_is_bounded_despite_aborted_requests() {
     const BATCH: u64 = 5_000;
     let directory = tempfile::tempdir().unwrap();
     let engine = start(options(directory.path())).await;
@@ -103,7 +103,7 @@ async fn operations_that_free_space_succeed_below_watermark() {
     engine.shutdown().await;
     drop(engine);
 
-    // No disk has so much space.
+    // More space than any disk has.
     let mut options = options(directory.path());
     options.store.free_space_min_bytes = u64::MAX / 2;
     let engine = start(options).await;

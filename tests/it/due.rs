@@ -1,5 +1,5 @@
-//! What is due by itself is done by entries that do nothing else, each at the time that is told for it: whatever happened before, holds
-//! run out, and imports and images are given up, though no command ever comes again.
+//! Periodic work needs only entries without effect, each at its predicted time: after any history, holds expire, and imports and images are
+//! aborted, without further commands.
 
 use crate::random_log::{RandomLog, numbers};
 use cuckood::domain::{Command, Entry, Proposal, Timestamp};
@@ -21,7 +21,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn an_idle_state_comes_to_rest(numbers in numbers(300)) {
+    fn idle_state_finishes_all_work(numbers in numbers(300)) {
         let (mut state, mut log) = (State::new(), RandomLog::new());
         for entry in log.beginning() {
             state.apply(entry);

@@ -55,7 +55,7 @@ impl Campaign {
 
 type Campaigns = BTreeMap<String, Campaign>;
 
-/// What is told of each campaign that exists.
+/// The explanation of each existing campaign.
 type Reason = (String, bool, WindowPosition, Option<String>, bool);
 
 #[derive(PartialEq, Debug, Default)]
@@ -228,7 +228,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn an_answer_is_what_a_plain_program_says(
+    fn eligibility_matches_naive_model(
         there in campaigns(),
         line_ups in proptest::collection::vec((line_up(), 0..USERS, 1..20usize, NOW - 4..NOW + 5), 1..12),
     ) {

@@ -70,7 +70,7 @@ fn redeem(number: u64) -> Command {
     }
 }
 
-/// A state and its log of events over a store that is opened anew at each restart, and all events that were ever told.
+/// A state and its log of events over a store that is reopened at each restart, and all reported events.
 struct Life {
     directory: tempfile::TempDir,
     store: Option<Arc<Store>>,
@@ -130,7 +130,7 @@ impl Life {
         self.latest = Some(running.finish(&store).unwrap());
     }
 
-    /// What a start would do after a kill. The log has lost so many entries, but none that a snapshot covers.
+    /// Restarts as after a kill. The log has lost `lost` entries, but none covered by a snapshot.
     fn restart(&mut self, lost: usize) {
         self.store = None;
         let store = open(self.directory.path());
@@ -155,7 +155,7 @@ impl Life {
         while self.clean_a_little() {}
     }
 
-    /// Removes a little of what is old. Returns whether there was any.
+    /// Removes a few old events. Returns whether there were any.
     fn clean_a_little(&mut self) -> bool {
         let (store, now) = (self.store(), Timestamp(self.at));
         let has_old = self.events.has_old(now);
@@ -173,7 +173,7 @@ impl Life {
         self.submit(Command::TurnBack);
     }
 
-    /// The times of all events that were told. A clock that was ahead does not make an event younger than those after it.
+    /// The times of all reported events. A clock that was ahead does not make an event younger than later ones.
     fn times(&self) -> Vec<Timestamp> {
         let mut times: Vec<Timestamp> = self.told.iter().map(|(_, at, _)| *at).collect();
         for later in (1..times.len()).rev() {
@@ -192,8 +192,8 @@ impl Life {
         all
     }
 
-    /// The stored events are the last ones that were told, in order, each once. Nothing young is missing. Once it was cleaned up,
-    /// nothing much older than the retention is left.
+    /// The stored events are the latest reported ones, in order, each once. No recent one is missing. After a cleanup, none is much older
+    /// than the retention.
     fn check(&self, is_clean: bool) {
         let stored = self.stored();
         assert_eq!(self.events.figures().kept, stored.len() as u64);
@@ -216,7 +216,7 @@ proptest! {
 
     /// Whatever happens to the process, and whatever the log has lost with it.
     #[test]
-    fn no_event_is_lost_or_there_twice(steps in proptest::collection::vec((0..11u8, 0..700u64), 1..24)) {
+    fn events_are_neither_lost_nor_duplicated(steps in proptest::collection::vec((0..11u8, 0..700u64), 1..24)) {
         let mut life = Life::new();
         for (step, number) in steps {
             match step {
@@ -253,7 +253,7 @@ fn events_stay_readable_after_failed_write() {
     life.events = EventLog::open(&store, &life.state).unwrap();
     life.store = Some(Arc::new(store));
     left.store(0, Relaxed);
-    // Several times as many as fit into a pack.
+    // Several times the number that fits into a pack.
     let mut stored = Ok(());
     for number in 10..2_000 {
         let entry = Entry {
@@ -272,9 +272,9 @@ fn events_stay_readable_after_failed_write() {
     life.check(false);
 }
 
-/// The tree that was begun under the longer one gets no more events, and goes by the time of those that follow.
+/// The tree started under the longer retention gets no more events, and expires by the time of later events.
 #[test]
-fn shorter_retention_holds_for_current_tree() {
+fn shorter_retention_applies_to_current_tree() {
     let mut life = Life::new();
     life.redeem(3);
     life.submit(Command::Configure(Settings { events_retention_seconds: 3_600, ..Settings::default() }));
@@ -289,7 +289,7 @@ fn shorter_retention_holds_for_current_tree() {
 
 /// All are over: they go, and numbers go on, also when the process dies in between.
 #[test]
-fn what_is_all_over_goes_and_numbers_go_on() {
+fn expired_events_leave_numbering_unchanged() {
     let mut life = Life::new();
     life.redeem(400);
     life.snapshot();
@@ -311,7 +311,7 @@ fn what_is_all_over_goes_and_numbers_go_on() {
 }
 
 #[test]
-fn events_take_no_more_room_than_they_may() {
+fn events_stay_within_space_limit() {
     let mut life = Life::new();
     life.events.room_bytes = 200_000;
     for _ in 0..20 {
@@ -323,9 +323,9 @@ fn events_take_no_more_room_than_they_may() {
         assert!(figures.bytes < 300_000, "{figures:?}");
     }
     let (stored, told) = (life.stored(), life.told.len());
-    assert!(stored.len() > 500 && stored.len() < told, "{} of {told}", stored.len());
+    assert!(stored.len() > 500 && stored.len() < told, "{} of {reported}", stored.len());
     assert_eq!(life.told[told - stored.len()].0, stored[0].0);
-    // Opened anew, it knows how much it has.
+    // After reopening, it knows its size.
     let before = life.events.figures();
     life.snapshot();
     life.restart(0);
@@ -333,7 +333,7 @@ fn events_take_no_more_room_than_they_may() {
 }
 
 #[test]
-fn a_number_that_is_gone_is_not_passed_over() {
+fn missing_event_number_is_reported() {
     let mut life = Life::new();
     life.redeem(400);
     life.at += 31 * DAY * 1_000;
@@ -383,9 +383,9 @@ async fn all(engine: &Engine) -> Vec<NumberedEvent> {
     }
 }
 
-/// What is missing or altered is told, and never made up for in silence.
+/// Missing or altered events are reported, and never replaced silently.
 #[tokio::test]
-async fn damage_among_events_is_found() {
+async fn damaged_events_are_detected() {
     let directory = tempfile::tempdir().unwrap();
     let last = directory_of_an_engine(directory.path()).await;
     let store = open(directory.path());
@@ -429,7 +429,7 @@ async fn damage_among_events_is_found() {
 
 /// A backup has the events, and its restore is one. Numbers leap, so that none means two things.
 #[tokio::test]
-async fn a_backup_has_the_events_and_a_restore_is_one() {
+async fn backup_contains_events_and_restore_event() {
     let directory = tempfile::tempdir().unwrap();
     let (data, file) = (directory.path().join("data"), directory.path().join("backup"));
     let last = directory_of_an_engine(&data).await;
@@ -452,7 +452,7 @@ async fn a_backup_has_the_events_and_a_restore_is_one() {
     let [(number, event)] = &after[before.len()..] else { panic!("{} events", after.len()) };
     assert!(*number > last + 1_000_000, "{number} after {last}");
     assert_eq!(Event::decode(event).unwrap().what, Happened::Restored);
-    // Whoever has read on in the directory that was lost gets everything that happens in this one.
+    // A client that had read further in the lost directory gets all events of this one.
     let found = recovered.events.find(&store, last + 500, true).unwrap();
     assert!(matches!(found, EventsFound::Pack(pack) if pack.last() == *number));
     assert_eq!(recovered.state.events().last(), *number);
@@ -468,7 +468,7 @@ async fn a_backup_has_the_events_and_a_restore_is_one() {
 
 /// A backup of a directory whose events are all gone can be restored, too.
 #[test]
-fn a_backup_without_events_can_be_restored() {
+fn backup_without_events_can_be_restored() {
     let directory = tempfile::tempdir().unwrap();
     let (data, file) = (directory.path().join("data"), directory.path().join("backup"));
     let store = open(&data);
@@ -509,9 +509,9 @@ fn numbers_and_bytes(store: &Store, events: &EventLog) -> Vec<(u64, Vec<u8>)> {
     all
 }
 
-/// Every node of a log has the same events under the same numbers, whoever asked for them.
+/// Every node of a log has the same events under the same numbers, whichever node logged them.
 #[tokio::test]
-async fn nodes_of_one_log_tell_the_same() {
+async fn nodes_produce_identical_events() {
     let log = MemoryLog::new();
     let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let nodes = directories.each_ref().map(|directory| {

@@ -1,5 +1,5 @@
-//! No command pays for all that is in a large pool: clearing, deleting and replacing it take effect at once, and what is left to do is
-//! done a little with every entry, whatever it is about.
+//! No command pays for all items of a large pool: clearing, deleting and replacing it take effect immediately, and every entry does a
+//! little of the remaining work.
 
 use crate::random_log::code;
 use cuckood::domain::{
@@ -109,7 +109,7 @@ impl Pools {
         (valid.into_iter().filter(|valid| *valid).count() as u64, redeemed.count() as u64)
     }
 
-    /// The same of all numbers. It is what the pool says of itself.
+    /// The same for all numbers, from the pool's own counts.
     fn seen(&self) -> (u64, u64) {
         let counts = self.large().describe(Timestamp(0)).stats.codes.unwrap();
         let seen = self.seen_of(0..2 * CODES);
@@ -123,7 +123,7 @@ fn small_command() -> Command {
 }
 
 #[test]
-fn a_large_pool_is_cleared_at_once_and_emptied_bit_by_bit() {
+fn large_pool_clears_immediately_and_frees_incrementally() {
     let mut pools = Pools::new();
     assert_eq!(pools.seen(), (CODES - REDEEMED, REDEEMED));
     let changes = pools.measure(Command::Clear { target: LARGE });
@@ -141,14 +141,14 @@ fn a_large_pool_is_cleared_at_once_and_emptied_bit_by_bit() {
     assert!(commands > 1_000, "{commands} commands did all");
     assert_eq!(pools.seen(), (0, REDEEMED));
     assert_eq!(pools.large().describe(Timestamp(0)).stats.segments.len(), 1);
-    // The codes of the last time can be added again, but for those that are used.
+    // The cleared codes can be added again, except used ones.
     pools.insert(LARGE, 0..CODES);
     assert_eq!(pools.seen(), (CODES - REDEEMED, REDEEMED));
 }
 
-/// A clear waits until most of what the previous one cleared is freed. By then, codes were added to the new table.
+/// A clear waits until most slots of the previous one are free. By then, codes were added to the new table.
 #[test]
-fn large_pools_are_cleared_again_and_again() {
+fn large_pools_clear_repeatedly() {
     let mut pools = Pools::new();
     for round in 1..5 {
         let changes = pools.measure(Command::Clear { target: LARGE });
@@ -169,7 +169,7 @@ fn large_pools_are_cleared_again_and_again() {
 
 /// Campaigns that have forgotten all their users free the slots bit by bit, and none has to wait until another one is done.
 #[test]
-fn large_campaigns_forget_bit_by_bit_and_in_turns() {
+fn large_campaigns_forget_incrementally_in_turns() {
     const WORDS_AN_ENTRY: u64 = 1_024;
     let mut pools = Pools(State::new());
     let forget = Forget::new(60, 4).unwrap();
@@ -193,17 +193,17 @@ fn large_campaigns_forget_bit_by_bit_and_in_turns() {
             assert_eq!(moved, campaigns.len(), "each had a turn");
         }
     }
-    // A word has parts of a few slots, and a slot may lie in two words.
+    // A word has parts of a few slots, and a slot may span two words.
     assert!(most <= 8 * WORDS_AN_ENTRY, "one command changed {most}");
     assert!(commands > 10, "{commands} commands did all");
     assert_eq!(pools.0.sizes().users_forgotten, 2 * CODES);
-    // Whoever is added has his campaign free some more.
+    // Each added user makes its campaign free some more.
     pools.insert(campaigns[0], CODES..CODES + 10);
 }
 
-/// Redemptions of an open pool that are forgotten leave no trace in what a snapshot does in one go.
+/// Forgotten redemptions of an open pool don't affect the initial step of a snapshot.
 #[test]
-fn the_beginning_of_a_snapshot_does_not_grow_with_what_is_forgotten() {
+fn snapshot_start_cost_ignores_forgotten_items() {
     let mut pools = Pools(State::new());
     let settings = Settings { redemptions_retention_seconds: 1, ..Settings::default() };
     pools.apply(Command::Configure(settings));
@@ -235,9 +235,9 @@ fn the_beginning_of_a_snapshot_does_not_grow_with_what_is_forgotten() {
     assert!(after < before + 100, "{before} bytes, and then {after}");
 }
 
-/// A command of its own does as much as it says.
+/// An explicit command does the requested amount.
 #[test]
-fn an_advance_is_bounded_too() {
+fn advance_is_bounded() {
     let mut pools = Pools::new();
     pools.apply(Command::Clear { target: LARGE });
     let mut commands = 0;
@@ -251,7 +251,7 @@ fn an_advance_is_bounded_too() {
 }
 
 #[test]
-fn a_large_pool_is_deleted_at_once_and_freed_bit_by_bit() {
+fn large_pool_deletes_immediately_and_frees_incrementally() {
     let mut pools = Pools::new();
     let sizes = (pools.0.sizes().tables_bytes, pools.0.sizes().records_bytes);
     let (name, kind) = (pools.large().name.clone(), Kind::Coupon);
@@ -271,9 +271,9 @@ fn a_large_pool_is_deleted_at_once_and_freed_bit_by_bit() {
     assert_eq!(pools.0.sizes().discarded_records_bytes, 0);
 }
 
-/// A snapshot that began before keeps what is deleted, and the account keeps counting it.
+/// An earlier snapshot retains deleted tables, and the account continues to count them.
 #[test]
-fn what_a_snapshot_still_needs_is_counted() {
+fn memory_pinned_by_snapshot_is_counted() {
     let mut pools = Pools::new();
     let sizes = (pools.0.sizes().tables_bytes, pools.0.sizes().records_bytes);
     let snapshot = pools.0.begin_snapshot();
@@ -288,7 +288,7 @@ fn what_a_snapshot_still_needs_is_counted() {
 }
 
 #[test]
-fn a_large_pool_is_replaced_at_once() {
+fn large_pool_is_replaced_immediately() {
     let mut pools = Pools::new();
     let import = ImportId::new("nightly").unwrap();
     pools.apply(Command::ImportBegin {

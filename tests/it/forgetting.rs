@@ -1,5 +1,5 @@
-//! States with a campaign that forgets, against a model that knows when each copy was added: no user goes early, none stays longer
-//! than promised, whatever clocks do and whatever else is done; and what was snapshotted goes on the same.
+//! States with a campaign that forgets, against a model with the time of each copy: no user expires early, none stays longer than promised,
+//! whatever clocks and operations do; and a restored state continues the same.
 
 use crate::state::{restore, snapshot};
 use cuckood::domain::{
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 const TARGET: Target = Target(FilterId(1));
 
-/// Users are added from these on, up to as many more.
+/// Users are added from these on, up to the same number more.
 const USERS: u64 = 100;
 
 const YEAR: u64 = 365 * 86_400_000;
@@ -39,9 +39,9 @@ enum Act {
     Raise(u64),
     /// A command about something else.
     Other,
-    /// So many milliseconds go by.
+    /// This many milliseconds pass.
     Pass(u64),
-    /// The clock was ahead by so much, until the time is turned back.
+    /// The clock was ahead by this much, until the time is turned back.
     Ahead(u64),
     /// A replacing import begins, and brings these.
     Upload {
@@ -81,7 +81,7 @@ fn digests(users: impl Iterator<Item = u64>) -> Digests {
     Digests(users.map(digest).collect())
 }
 
-/// What the import that builds aside repeats when it ends.
+/// A change that the staged import repeats at its end.
 #[derive(Clone, Debug)]
 enum Change {
     Add(u64),
@@ -94,7 +94,7 @@ enum Change {
 struct Model {
     /// When each copy of a user was added.
     copies: BTreeMap<u64, Vec<u64>>,
-    /// The copies that an import builds aside, and the changes since it began.
+    /// The copies in a staged import, and the changes since its start.
     staged: Option<(BTreeMap<u64, u32>, Vec<Change>)>,
 }
 
@@ -116,7 +116,7 @@ impl Machine {
         self.state.apply(Entry { seq: self.state.applied().next(), proposal }).outcome
     }
 
-    /// The step of a time, in the spec's words: so many since 1970 in the time for which users stay.
+    /// The step of a time by the spec: the number of steps since 1970.
     fn step(&self, at: u64) -> u64 {
         let step = u128::from(at) * u128::from(self.forget.steps());
         (step / (u128::from(self.forget.after_seconds()) * 1_000)) as u64
@@ -274,7 +274,7 @@ impl Machine {
             match self.apply(end) {
                 Outcome::Import(import) if import.state == ImportState::Running => {}
                 Outcome::Import(import) => break import.state,
-                // It was given up because nothing came for so long.
+                // It was aborted after its idle time.
                 Outcome::Refused(Refusal::FilterFull | Refusal::ImportNotFound) => return,
                 other => panic!("{other:?}"),
             }
@@ -308,7 +308,7 @@ impl Machine {
         self.at += by;
         self.apply(Command::DeleteLineUp { name: name() });
         self.add(0, 5, false);
-        // What the wrong clock has forgotten stays so, and what was added by it counts as added now.
+        // Items forgotten by the wrong clock stay forgotten, and items added by it count as added now.
         let now = self.at;
         let forgotten = |machine: &Self, added: u64| {
             machine.step(added) + u64::from(machine.forget.steps()) < machine.step(now)
@@ -328,7 +328,7 @@ impl Machine {
             Act::Remove { from, count, all } => self.remove(from, count, all),
             Act::Replace { from, to } => self.replace(from, to),
             Act::Clear => {
-                // While an import builds aside, that would be emptied too: others test it.
+                // During a staged import, that would be emptied too: others test it.
                 if self.model.staged.is_none() {
                     let there: u32 = (0..2 * USERS).map(|user| self.count(user, self.at)).sum();
                     let cleared = self.apply(Command::Clear { target: TARGET });
@@ -363,7 +363,7 @@ impl Machine {
         assert!(snapshot(&mut self.state, |_| ()) == before, "a restored state is another one");
     }
 
-    /// Readers see what the model has, by clocks that are right and ahead by so many halves of a step.
+    /// Readers agree with the model, by clocks that are right and `halves` half steps ahead.
     fn compare(&mut self, halves: u64) {
         self.state.publish();
         let view = self.state.view().find(Kind::Campaign, &name()).unwrap();
@@ -400,9 +400,9 @@ fn layout(capacity: u64, bits: u8, bucket_size: u8, growth: Growth, forget: Forg
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Fingerprints are so long that no two users look alike.
+    /// Fingerprints are long enough that no two users collide.
     #[test]
-    fn each_copy_is_there_for_its_time(
+    fn copies_expire_as_in_model(
         acts in acts(),
         capacity in 1_u64..150,
         bucket_size in prop_oneof![Just(4_u8), Just(8)],
@@ -434,7 +434,7 @@ proptest! {
             machine.act(act);
             machine.compare(halves);
         }
-        // In the end nobody is left, in the tables either.
+        // In the end no user is left, in the tables either.
         machine.at += YEAR;
         for _ in 0..100 {
             machine.act(&Act::Other);

@@ -1,7 +1,7 @@
 //! A data directory and an archive of each released format, kept in `tests/fixtures`, must open for good.
 //!
-//! Format 1 is not frozen yet. Until it is, the fixture is made anew when the format changes:
-//! `cargo test --test it format::make_fixtures -- --ignored`.
+//! Format 1 is not frozen yet. Until it is, the fixture is regenerated when the format changes: `cargo test --test it format::make_fixtures
+//! -- --ignored`.
 
 use crate::directory::copy_dir;
 use crate::store_support::{CLOCK, append, entries, open_journal, options, proposal};
@@ -96,7 +96,7 @@ fn make_fixtures() {
 }
 
 #[test]
-fn a_directory_of_format_1_opens() {
+fn directory_of_format_1_opens() {
     let dir = tempfile::tempdir().unwrap();
     copy_dir(&fixture().join("data"), &dir.path().join("data"));
     let after: Vec<_> = (4..8).map(|number| proposal(number, number)).collect();
@@ -104,7 +104,7 @@ fn a_directory_of_format_1_opens() {
 }
 
 #[test]
-fn an_archive_of_version_1_is_restored() {
+fn archive_of_version_1_is_restored() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     assert_eq!(
@@ -116,7 +116,7 @@ fn an_archive_of_version_1_is_restored() {
 }
 
 #[test]
-fn an_archive_of_a_newer_version_is_refused() {
+fn archive_of_newer_version_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let mut archive = fs::read(fixture().join("archive")).unwrap();
     archive[4] += 1;

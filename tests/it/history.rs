@@ -1,4 +1,4 @@
-//! The running hash, by which nodes compare their states: whatever a node was made of, and whichever build it runs, it comes to the same.
+//! The running hash, by which nodes compare their states: it is the same for every origin of a node, and every build.
 
 use crate::filter_image::Image;
 use crate::random_log::{RandomLog, code, numbers};
@@ -16,9 +16,9 @@ use proptest::sample::Index;
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// One node runs on. Another one begins with its snapshot at some position, and frees at other times what was dropped.
+    /// One node runs on. Another one starts from its snapshot at some position, and frees dropped tables at other times.
     #[test]
-    fn a_state_that_was_restored_goes_on_with_the_same_hashes(
+    fn restored_state_continues_with_same_hashes(
         numbers in numbers(300),
         at in any::<Index>(),
         freed in proptest::collection::vec(0..3_000_u64, 1..20),
@@ -179,12 +179,12 @@ fn apply_all(state: &mut State, commands: Vec<Command>) {
 
 /// If this fails, nodes of this build have another hash than those of the last release for the same log: in a cluster of both, the fewer stop.
 ///
-/// - If `apply` has changed an outcome or a count: raise `FORMAT_VERSION`, and do what is new only where `State::format` says that it is
+/// - If `apply` has changed an outcome or a count: raise `FORMAT_VERSION`, and only do the new behavior if `State::format` says that it is
 ///   enabled. So this script, which enables nothing new, gives the same hash as before.
 /// - If the encoding of an entry or an outcome has changed: the same. A new command goes to the end of its `enum`; a field is not added to an old one.
 /// - If only this script was changed: put the new hash here, in a commit that changes nothing under `src/`.
 #[test]
-fn every_build_comes_to_the_same_hash() {
+fn log_produces_golden_hash() {
     let mut state = State::new();
     apply_all(&mut state, script());
     let image = Image::of(&mut state, FilterId(2));
@@ -225,10 +225,10 @@ fn script_of_version_2() -> Vec<Command> {
     script
 }
 
-/// As [`every_build_comes_to_the_same_hash`], for a filter that grows. A node that starts with a snapshot in the middle of a copy continues
+/// As [`log_produces_golden_hash`], for a filter that grows. A node that starts with a snapshot in the middle of a copy continues
 /// as the others do.
 #[test]
-fn filters_that_double_are_the_same_on_every_node() {
+fn doubled_filters_are_identical_on_nodes() {
     let (mut state, mut restored, mut moving, mut quiet) = (State::new(), State::new(), 0, 0);
     for command in script_of_version_2() {
         apply_all(&mut state, vec![command.clone()]);
@@ -253,7 +253,7 @@ fn filters_that_double_are_the_same_on_every_node() {
 
 /// A directory whose log has one entry that `cuckood repair skip` has marked.
 #[test]
-fn skipped_entry_gives_same_state_each_time() {
+fn skipped_entry_is_deterministic() {
     use cuckood::engine::recovery::recover;
     use cuckood::journal::{LocalJournal, LocalOptions};
     use cuckood::store::{Store, StoreOptions};

@@ -1,4 +1,4 @@
-//! Answers kept for repeated requests: for how long, in how little memory, and what happens when that is full.
+//! Outcomes stored for repeated requests: retention, memory, and behavior at the limit.
 
 use cuckood::domain::{
     Applied, Command, Digests, Entry, FilterId, IdempotencyKey, Kind, Name, Outcome, Proposal, RedemptionId,
@@ -83,7 +83,7 @@ fn redeem(number: u64, reference: &str, hold_seconds: u64) -> Command {
     Command::Redeem {
         target: COUPON,
         digest: digests(number..=number).0[0],
-        // Drawn anew for each request: no two redemptions have one id.
+        // Random for each request: no two redemptions have the same ID.
         redemption: RedemptionId(u128::from(DRAWN.fetch_add(1, Ordering::Relaxed)).to_be_bytes()),
         reference: Reference::new(reference).unwrap(),
         hold_seconds,
@@ -113,7 +113,7 @@ fn request(key: u64, variant: u64) -> Command {
     }
 }
 
-/// What the contract says was stored, the oldest first.
+/// The stored outcomes by the contract, oldest first.
 #[derive(Clone)]
 struct Stored {
     key: u64,
@@ -125,11 +125,10 @@ struct Stored {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Within the shorter retention an answer is always there, within the longer one while there is room; another
-    /// request under a known key is told so; and a request is refused only while the room is full of answers that
-    /// are younger than the shorter retention.
+    /// Within the shorter retention an outcome is always present, within the longer one while there is space; another request under a known
+    /// key is reported; and a request is only rejected while all space is taken by outcomes younger than the shorter retention.
     #[test]
-    fn answers_are_kept_as_long_as_they_must_and_can_be(
+    fn outcomes_are_stored_within_time_and_space(
         requests in proptest::collection::vec((0..40u64, 0..8u64, 0..6_000u64), 1..400),
         busy in any::<bool>(),
     ) {
@@ -174,9 +173,9 @@ proptest! {
     }
 }
 
-/// More of a day than there is room for: the oldest make way, and nobody is refused.
+/// A day exceeds the space: the oldest outcomes are evicted, and no request is rejected.
 #[test]
-fn a_day_of_keyed_writes_is_taken() {
+fn day_of_keyed_writes_fits() {
     const WRITES: u64 = 100_000;
     const ROOM: u64 = 4 << 20;
     let mut machine = Machine::new(Settings { idempotency_room_bytes: ROOM, ..Settings::default() });
@@ -200,7 +199,7 @@ fn a_day_of_keyed_writes_is_taken() {
 }
 
 #[test]
-fn a_record_is_small() {
+fn idempotency_record_is_small() {
     let mut machine = Machine::new(Settings::default());
     machine.record_bytes(Command::Clear { target: CAMPAIGN }, 0);
     for (scope, count) in [(1, 1), (2, 100), (3, 10_000)] {
@@ -224,9 +223,9 @@ fn a_record_is_small() {
     assert!(clear <= 64, "{clear} bytes");
 }
 
-/// After the room was made smaller it is left step by step, and meanwhile nobody is refused who need not be.
+/// After the limit was lowered, space is freed incrementally, and no request is rejected unnecessarily.
 #[test]
-fn a_smaller_room_is_reached_step_by_step() {
+fn smaller_limit_is_reached_incrementally() {
     let mut machine = Machine::new(Settings::default());
     let clear = || Command::Clear { target: CAMPAIGN };
     for number in 0..10_000 {

@@ -1,4 +1,4 @@
-//! What is due by itself happens though no command comes, and everybody is told.
+//! Due work happens without commands, and is reported.
 
 use crate::memory_log::MemoryLog;
 use cuckood::clock::{Clock, ClockLimits};
@@ -55,7 +55,7 @@ async fn hold(engine: &Engine) -> Redemption {
     }
 }
 
-/// Waits until the end of a hold is told.
+/// Waits until the end of a hold is reported.
 async fn until_expired(engine: &Engine, held: &Redemption) {
     let mut events = engine.events_after(None);
     loop {
@@ -70,7 +70,7 @@ async fn until_expired(engine: &Engine, held: &Redemption) {
 }
 
 #[tokio::test]
-async fn the_end_of_a_hold_is_told_though_no_command_comes() {
+async fn hold_expiry_is_reported_without_commands() {
     let (engine, _directory) = start(None).await;
     let held = hold(&engine).await;
     until_expired(&engine, &held).await;
@@ -95,9 +95,10 @@ async fn create_large(engine: &Engine, capacity: u64) -> FilterId {
     id
 }
 
-/// Clients that give up and ask again after every write, for a snapshot or an image, keep none from completing: a running one goes on.
+/// Clients that abort and repeat their request after every write, for a snapshot or an image, never keep it from completing: a running one
+/// continues.
 #[tokio::test]
-async fn snapshot_completes_while_clients_give_up() {
+async fn snapshot_completes_despite_aborted_requests() {
     /// A snapshot of the filter takes some hundred steps, and a commit pays for one at least.
     const COMMITS_MAX: u64 = 10_000;
     let (engine, _directory) = start(None).await;
@@ -159,9 +160,9 @@ async fn commits_continue_during_concurrent_backups() {
     engine.shutdown().await;
 }
 
-/// Each node is told, whichever has logged it.
+/// Each node reports it, whichever has logged it.
 #[tokio::test]
-async fn every_node_tells_the_end_of_a_hold() {
+async fn every_node_reports_hold_expiry() {
     let log = MemoryLog::new();
     let ((first, _first), (second, _second)) = (start(Some(&log)).await, start(Some(&log)).await);
     let held = hold(&first).await;

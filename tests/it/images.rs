@@ -1,5 +1,5 @@
-//! Images of single filters, in and out: what comes of one is what it was taken of, byte for byte and in all that follows; and what is
-//! damaged leaves nothing.
+//! Images of single filters: a filter loaded from one equals the original, byte for byte and in all later behavior; and a damaged one
+//! leaves nothing.
 
 use crate::filter_image::Image;
 use crate::random_images::{Placed, change_redemptions, images};
@@ -125,10 +125,10 @@ fn is_of_import(command: &Command) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever has happened to a filter, what comes of its image on another server looks the same, and goes on the same. What an import
-    /// builds aside stays where it is.
+    /// After any history of a filter, one loaded from its image on another server is equal, and continues the same. A staged import isn't
+    /// part of it.
     #[test]
-    fn what_comes_of_an_image_goes_on_as_what_it_was_taken_of(
+    fn filter_from_image_behaves_like_original(
         before in proptest::collection::vec(any::<Numbers>(), 0..150),
         after in proptest::collection::vec(any::<Numbers>(), 0..100),
         which in 0..6_usize,
@@ -177,9 +177,9 @@ proptest! {
         prop_assert_eq!(told(&mut source.state, from), told(&mut target.state, to));
     }
 
-    /// A bit that is wrong, a part that is missing, comes twice or too early: the image is refused, or the bit made no difference.
+    /// A flipped bit, a missing, duplicate or early part: the image is rejected, or the bit made no difference.
     #[test]
-    fn a_damaged_image_leaves_nothing(
+    fn damaged_image_leaves_nothing(
         which in any::<prop::sample::Index>(),
         part in any::<prop::sample::Index>(),
         place in any::<prop::sample::Index>(),
@@ -236,7 +236,7 @@ fn image_with_redemptions() -> &'static Image {
 }
 
 #[test]
-fn nobody_sees_a_filter_before_its_image_is_whole() {
+fn filter_is_hidden_until_image_complete() {
     let mut machine = Machine::new();
     let image = image_with_redemptions();
     let name = Name::new("moved").unwrap();
@@ -247,7 +247,7 @@ fn nobody_sees_a_filter_before_its_image_is_whole() {
         machine.state.publish();
         assert_eq!([Kind::Campaign, Kind::Coupon].map(|kind| machine.state.view().count(kind)), [0, 0]);
         assert_eq!(machine.state.sizes().images_loading, 1);
-        // Not even for whoever knows its identity.
+        // Not even by its ID.
         let clear = Command::Clear { target: Target(FilterId(1)) };
         assert_eq!(machine.apply(clear), Outcome::Refused(Refusal::FilterGone));
     }
@@ -260,14 +260,14 @@ fn nobody_sees_a_filter_before_its_image_is_whole() {
 }
 
 #[test]
-fn a_name_that_is_taken_stays_whose_it_is() {
+fn image_never_replaces_existing_name() {
     let mut machine = Machine::new();
     let image = &images()[0];
     let name = Name::new("moved").unwrap();
     assert!(matches!(machine.load(image, 1, "moved"), Outcome::Created(_)));
     let begin = image.command(0, UPLOAD, FilterId(2), image.head.profile.kind, &name);
     assert_eq!(machine.apply(begin), Outcome::Refused(Refusal::NameTaken));
-    // Taken on the way.
+    // Loaded during the upload.
     let other = Name::new("other").unwrap();
     let mut first = image.all(UploadId(1), FilterId(3), &other);
     let mut second = image.all(UploadId(2), FilterId(4), &other);
@@ -281,7 +281,7 @@ fn a_name_that_is_taken_stays_whose_it_is() {
 }
 
 #[test]
-fn an_image_of_the_other_kind_or_another_algorithm_is_refused() {
+fn image_of_wrong_kind_or_algorithm_is_rejected() {
     let mut machine = Machine::new();
     let image = image_with_redemptions();
     let name = Name::new("moved").unwrap();
@@ -296,7 +296,7 @@ fn an_image_of_the_other_kind_or_another_algorithm_is_refused() {
 
 /// One key can't keep the others from sending images.
 #[test]
-fn images_of_one_key_are_limited() {
+fn images_per_key_are_limited() {
     let mut machine = Machine::new();
     let image = &images()[0];
     let mut begin = |number: u64, by: &str| {
@@ -316,7 +316,7 @@ fn images_of_one_key_are_limited() {
 }
 
 #[test]
-fn images_are_few_and_do_not_stay_for_ever() {
+fn unfinished_images_are_limited_and_expire() {
     let mut machine = Machine::new();
     let image = &images()[0];
     let begin = |number: u64| {
@@ -327,7 +327,7 @@ fn images_are_few_and_do_not_stay_for_ever() {
         assert_eq!(machine.apply(begin(number)), Outcome::ImageReceived);
     }
     assert_eq!(machine.apply(begin(100)), Outcome::Refused(Refusal::TooManyImages));
-    // Begun anew it takes its own place.
+    // After a restart of the upload it has a separate place.
     assert_eq!(machine.apply(begin(1)), Outcome::ImageReceived);
     machine.at = machine.at.plus_seconds(IMAGE_IDLE_SECONDS - 1);
     assert_eq!(machine.apply(begin(2)), Outcome::ImageReceived);
@@ -344,8 +344,8 @@ fn images_are_few_and_do_not_stay_for_ever() {
     assert!(machine.state.applied() > Seq(0));
 }
 
-/// The paths of all numbers and strings in a document, but for those that may have any value, and sizes of tables: memory is judged
-/// before a command is logged.
+/// The paths of all numbers and strings in a document, except those that may have any value, and sizes of tables: memory is admitted before
+/// a command is logged.
 fn fields(value: &Value, path: &str, found: &mut Vec<String>) {
     match value {
         _ if ["/secret", "/id", "/digest", "/digests", "/from", "/to", "/buckets", "/base_buckets"]
@@ -362,7 +362,7 @@ fn fields(value: &Value, path: &str, found: &mut Vec<String>) {
     }
 }
 
-/// A copy with one field set to a value, if there are so many fields; none in it if a constructor rejects the value.
+/// Returns a copy with one field set to a value, if that field exists; `Some(None)` if a constructor rejects the value.
 pub fn forge<T: Serialize + DeserializeOwned>(whole: &T, field: usize, value: &Value) -> Option<Option<T>> {
     let mut document = serde_json::to_value(whole).unwrap();
     assert!(serde_json::from_value::<T>(document.clone()).is_ok());
@@ -372,7 +372,7 @@ pub fn forge<T: Serialize + DeserializeOwned>(whole: &T, field: usize, value: &V
     Some(serde_json::from_value(document).ok())
 }
 
-/// What may come after an image.
+/// A command that may follow an image.
 pub fn operation(kind: u8, item: u64, serial: u64, target: Target) -> Command {
     let digests = Digests((item..item + 3).map(code).collect());
     match kind % 9 {
@@ -403,7 +403,7 @@ pub fn boundaries() -> Vec<Value> {
         .collect()
 }
 
-/// What is forged of an image.
+/// A forged part of an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Forgery {
     Head,
@@ -488,7 +488,7 @@ fn forged_image_is_rejected_or_works() {
     assert!(forged > 5_000, "{forged} forgeries");
 }
 
-/// Two redemptions of an open pool that stand can't have one ordinal; 0 and numbers above the largest stock are none.
+/// Two current redemptions of an open pool can't have one ordinal; 0 and numbers above the largest stock are invalid.
 #[test]
 fn image_with_impossible_ordinal_is_rejected() {
     let (mut source, target) = (Machine::new(), Target(FilterId(1)));

@@ -21,7 +21,7 @@ fn over_every_adapter(test: impl Fn(&mut dyn Positioned)) {
 }
 
 #[test]
-fn every_adapter_conforms() {
+fn every_journal_conforms() {
     for (name, check) in CHECKS {
         println!("{name}");
         over_every_adapter(check);
@@ -29,7 +29,7 @@ fn every_adapter_conforms() {
 }
 
 #[test]
-fn goes_on_where_it_ended() {
+fn local_journal_continues_after_restart() {
     let dir = tempfile::tempdir().unwrap();
     let mut given = Vec::new();
     for round in 0..6u64 {
@@ -47,7 +47,7 @@ fn goes_on_where_it_ended() {
 }
 
 #[test]
-fn a_log_that_was_pruned_whole_keeps_its_end() {
+fn completely_pruned_log_keeps_its_end() {
     let dir = tempfile::tempdir().unwrap();
     let mut journal = open_journal(&open(dir.path())).unwrap();
     for number in 0..30 {
@@ -61,9 +61,9 @@ fn a_log_that_was_pruned_whole_keeps_its_end() {
     assert_eq!(append(&mut journal, vec![proposal(30, 1)]).unwrap()[0].entry.seq, Seq(31));
 }
 
-/// Two nodes of one log: each sees the other's entries, and only its own come back with their tickets.
+/// Two nodes of one log: each sees the other's entries, and only its own have tickets.
 #[test]
-fn a_shared_log_delivers_others_entries() {
+fn shared_log_delivers_foreign_entries() {
     let log = MemoryLog::new();
     let (mut ours, mut theirs) = (log.join(), log.join());
     let mut context = Context::from_waker(Waker::noop());

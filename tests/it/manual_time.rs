@@ -10,7 +10,7 @@ use std::time::Duration;
 pub struct ManualTime(Mutex<ClockReading>);
 
 impl ManualTime {
-    /// Clocks that stand at this time of day.
+    /// Clocks that are stopped at this time of day.
     pub fn at(wall: Timestamp) -> ManualTime {
         ManualTime(Mutex::new(ClockReading { wall, uptime: Duration::ZERO }))
     }

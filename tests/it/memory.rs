@@ -1,4 +1,4 @@
-//! The memory limit as those meet it who ask at once.
+//! The memory limit with concurrent requests.
 
 use cuckood::clock::{Clock, ClockLimits};
 use cuckood::domain::{
@@ -48,7 +48,7 @@ fn taken(engine: &Engine) -> u64 {
 
 /// A capacity is promised only if its memory can be had.
 #[tokio::test]
-async fn a_capacity_beyond_the_limit_is_refused() {
+async fn capacity_beyond_limit_is_rejected() {
     let (engine, _directory) = engine(1_000_000).await;
     let target = create(&engine, "shop", 20_000).await;
     assert!(matches!(
@@ -70,7 +70,7 @@ async fn a_capacity_beyond_the_limit_is_refused() {
 
 /// Each alone has room in the table that is there. All of them together make it grow beyond the limit.
 #[tokio::test]
-async fn inserts_that_come_together_stay_within_the_limit() {
+async fn concurrent_inserts_stay_within_limit() {
     const LIMIT: u64 = 300_000;
     let (engine, _directory) = engine(LIMIT).await;
     let target = create(&engine, "shop", 20_000).await;
@@ -83,9 +83,9 @@ async fn inserts_that_come_together_stay_within_the_limit() {
     engine.shutdown().await;
 }
 
-/// What a snapshot still wants is bounded by what was there when it began, however often a filter is cleared meanwhile.
+/// The memory pinned by a snapshot is bounded by its initial content, however often a filter is cleared.
 #[tokio::test]
-async fn clearing_during_a_snapshot_piles_nothing_up() {
+async fn clear_during_snapshot_accumulates_no_tables() {
     let (engine, _directory) = engine(100 << 20).await;
     let target = create(&engine, "shop", 400_000).await;
     engine.submit(insert(target, 0, 10_000), None).await.unwrap();
@@ -103,7 +103,7 @@ async fn clearing_during_a_snapshot_piles_nothing_up() {
     engine.shutdown().await;
 }
 
-/// Waits until so much memory is taken. What is dropped is freed a little at a time, though no command comes.
+/// Waits until this much memory is taken. Dropped tables are freed incrementally, without commands.
 async fn until_taken(engine: &Engine, bytes: u64) {
     while taken(engine) != bytes {
         tokio::task::yield_now().await;
@@ -124,9 +124,9 @@ fn delete(name: &str) -> Command {
     Command::Delete { kind: Kind::Coupon, name: Name::new(name).unwrap() }
 }
 
-/// What is deleted is freed step by step; but nobody is refused because of memory that only has to be freed.
+/// A deleted filter is freed incrementally; but no request is rejected because of memory that only has to be freed.
 #[tokio::test]
-async fn a_delete_makes_room_at_once() {
+async fn delete_frees_memory_immediately() {
     let (engine, _directory) = engine(100 << 20).await;
     let empty = taken(&engine);
     for _ in 0..3 {
@@ -138,9 +138,9 @@ async fn a_delete_makes_room_at_once() {
     engine.shutdown().await;
 }
 
-/// A reader that has looked a coupon up still sees all of it after the coupon is deleted. The memory is freed once nobody does.
+/// A reader that has looked a coupon up still sees all of it after the coupon is deleted. The memory is freed once no reader does.
 #[tokio::test]
-async fn what_is_deleted_stays_for_those_who_look_at_it() {
+async fn deleted_filter_stays_until_readers_finish() {
     let (engine, _directory) = engine(100 << 20).await;
     let empty = taken(&engine);
     let target = create(&engine, "shop", 400_000).await;
@@ -156,16 +156,16 @@ async fn what_is_deleted_stays_for_those_who_look_at_it() {
     assert_eq!(page.redemptions.len(), 1_000);
     assert!(taken(&engine) > empty + stats.memory_bytes);
     drop(shop);
-    // Whatever comes next, at the latest a minute later.
+    // Any next command frees it, at the latest a minute later.
     create(&engine, "other", 1).await;
     engine.submit(delete("other"), None).await.unwrap();
     until_taken(&engine, empty).await;
     engine.shutdown().await;
 }
 
-/// A cleared pool keeps its table and what is redeemed.
+/// A cleared pool keeps its table and its redeemed codes.
 #[tokio::test]
-async fn cleared_pools_keep_their_tables() {
+async fn cleared_pool_keeps_its_tables() {
     let (engine, _directory) = engine(100 << 20).await;
     let target = create(&engine, "shop", 100_000).await;
     engine.submit(insert(target, 0, 5_000), None).await.unwrap();
@@ -182,7 +182,7 @@ async fn cleared_pools_keep_their_tables() {
 
 /// A pool that is cleared again and again can be cleared once its slots are free, though no command arrives.
 #[tokio::test]
-async fn pools_are_cleared_again_and_again() {
+async fn pools_clear_repeatedly_within_limit() {
     let (engine, _directory) = engine(1 << 30).await;
     let target = create(&engine, "shop", 1_000_000).await;
     engine.submit(insert(target, 0, 10), None).await.unwrap();

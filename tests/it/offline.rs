@@ -75,7 +75,7 @@ fn verify_finds_snapshot_that_cannot_be_loaded() {
 
 /// After a newer program has run there: nothing is damaged, and no older snapshot takes its place.
 #[test]
-fn snapshot_of_newer_version_is_no_damage() {
+fn newer_snapshot_version_is_not_damage() {
     let directory = tempfile::tempdir().unwrap();
     prepare(directory.path());
     let store = open(directory.path());
@@ -90,7 +90,7 @@ fn snapshot_of_newer_version_is_no_damage() {
 }
 
 #[test]
-fn archive_that_is_replaced_while_it_is_restored_is_refused() {
+fn archive_replaced_during_restore_is_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let [data, file, next, restored] =
         ["data", "backup", "next", "restored"].map(|name| directory.path().join(name));

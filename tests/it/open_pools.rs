@@ -53,7 +53,7 @@ struct Model {
     redemptions: BTreeMap<u64, Known>,
 }
 
-/// What a command must be answered.
+/// The expected response to a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Answer {
     Made(u64),
@@ -70,7 +70,7 @@ impl Model {
         self.standing().find(|(_, known)| known.code == code)
     }
 
-    /// Time has come so far, and an entry has said so.
+    /// Time has advanced, and an entry carries it.
     fn pass(&mut self, milliseconds: u64) {
         self.now += milliseconds;
         for known in self.redemptions.values_mut() {
@@ -123,7 +123,7 @@ impl Model {
         Answer::Found(id)
     }
 
-    /// Whether a reader at this time is told that a code could be redeemed.
+    /// Whether a reader at this time sees a code as redeemable.
     fn lets_in(&self, code: u64, now: u64) -> bool {
         let stands = |known: &Known| known.status == Status::Redeemed || known.expires_at > now;
         let is_taken = self.of_code(code).is_some_and(|(_, known)| stands(&known));
@@ -274,7 +274,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn a_pool_is_what_a_plain_program_says(
+    fn pool_matches_naive_model(
         stock in 1..8u64,
         steps in proptest::collection::vec(any::<Step>(), 1..250),
     ) {
@@ -282,9 +282,9 @@ proptest! {
     }
 }
 
-/// So many holds run out at once that no single entry ends them all: those that wait for it keep nobody out.
+/// More holds expire together than a single entry ends: expired ones block no redemption.
 #[test]
-fn holds_that_have_run_out_keep_nobody_out() {
+fn expired_holds_never_block_redemptions() {
     let crowd = 3_000;
     let mut machine = Machine::new(1);
     machine.create(FilterId(2), "other", crowd);
@@ -319,9 +319,9 @@ fn sale(machine: &Machine) -> std::sync::Arc<FilterView> {
     machine.state.view().find(Kind::Coupon, &Name::new("sale").unwrap()).unwrap()
 }
 
-/// The stock is lowered to less than one redemption can make room for. Whoever is told that a code can be redeemed can redeem it.
+/// The stock is lowered below the number that one redemption can free. If a check says that a code can be redeemed, it can.
 #[test]
-fn a_check_says_what_a_redemption_would() {
+fn check_predicts_redemption() {
     let crowd = 5_000;
     let mut machine = Machine::new(crowd);
     for number in 0..crowd {
@@ -342,9 +342,9 @@ fn a_check_says_what_a_redemption_would() {
     assert!(refused > 1);
 }
 
-/// One redemption may end holds to make room, besides those that every entry ends. Both have been foreseen.
+/// One redemption may end holds to free stock, in addition to those that every entry ends. The forecast includes both.
 #[test]
-fn the_events_of_one_redemption_are_foreseen() {
+fn redemption_events_stay_within_forecast() {
     let crowd = 3_000;
     let mut machine = Machine::new(1);
     machine.create(FilterId(2), "other", crowd);
@@ -364,9 +364,9 @@ fn the_events_of_one_redemption_are_foreseen() {
     assert!(events * 250 < room, "{events} events, room for {room} bytes");
 }
 
-/// Holds that only a wrong clock has ended stand again, and count as added.
+/// Holds that only a wrong clock has expired are held again, and count as added.
 #[test]
-fn what_comes_back_when_time_is_turned_back_is_counted() {
+fn revived_entries_are_counted_after_turning_back() {
     let mut machine = Machine::new(10);
     for number in 0..6 {
         machine.apply(redeem_in(POOL, number, 40));
@@ -382,7 +382,7 @@ fn what_comes_back_when_time_is_turned_back_is_counted() {
 
 /// What turning the time back reports follows from the log, not from when the events were taken.
 #[test]
-fn turning_back_reports_the_same_whenever_events_are_taken() {
+fn turn_back_events_are_independent_of_timing() {
     let crowd = 5_100;
     let told = [true, false].map(|at_once| {
         let mut machine = Machine::new(crowd);

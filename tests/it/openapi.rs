@@ -1,4 +1,4 @@
-//! The OpenAPI document: committed as the code has it, and fit for those who generate clients.
+//! The OpenAPI document: the committed one is current, and suits client generators.
 
 use super::schema;
 use cuckood::http::openapi;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::collections::HashSet;
 
 #[test]
-fn the_committed_document_is_fresh() {
+fn committed_document_is_current() {
     let committed = include_str!("../../openapi/openapi.json");
     // Compared as wholes, so that a failure does not print both.
     assert!(committed == openapi::pretty(), "openapi/openapi.json is stale: run `make openapi`");
@@ -61,7 +61,7 @@ fn every_operation_is_complete() {
             for status in ["400", "415", "422"] {
                 assert!(operation["responses"].get(status).is_some(), "{name} {status}");
             }
-            // An import or an image is as long as it likes, but an import expands only so much.
+            // An import or an image has no maximum length, but an import has a maximum expansion.
             assert_eq!(operation["responses"].get("413").is_none(), name.ends_with("/image"), "{name}");
         }
     }
@@ -69,7 +69,7 @@ fn every_operation_is_complete() {
 }
 
 #[test]
-fn every_reference_leads_somewhere_and_nothing_is_a_guess() {
+fn references_resolve_and_types_are_explicit() {
     fn visit(value: &Value, document: &Value) {
         match value {
             Value::Object(fields) => {
@@ -105,7 +105,7 @@ fn common_parts_are_references() {
 
 /// Generated constructors take fields by name, and call the value that they make by the name of its type.
 #[test]
-fn no_schema_has_a_field_of_its_own_name() {
+fn schema_never_has_field_of_same_name() {
     let document = document();
     for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
         let fields = schema["properties"].as_object().into_iter().flat_map(|fields| fields.keys());
@@ -117,7 +117,7 @@ fn no_schema_has_a_field_of_its_own_name() {
 
 /// A generated call knows one media type, the first: that must not be one that settles how the body is read.
 #[test]
-fn a_generated_import_can_send_every_format() {
+fn generated_import_sends_every_format() {
     let document = document();
     let imports = operations(&document)
         .filter(|(_, operation)| operation["requestBody"]["content"]["text/csv"].is_object());
@@ -133,9 +133,9 @@ fn a_generated_import_can_send_every_format() {
     assert_eq!(count, 2);
 }
 
-/// What the service does with headers is told where it does it.
+/// Headers are documented where they have an effect.
 #[test]
-fn headers_are_told() {
+fn response_headers_are_documented() {
     let document = document();
     for (name, operation) in operations(&document) {
         let parameters = operation["parameters"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -155,7 +155,7 @@ fn headers_are_told() {
 
 /// Examples are checked against their own schemas, as a client's tests would.
 #[test]
-fn examples_work() {
+fn documented_examples_succeed() {
     let document = document();
     let mut checked = 0;
     for (name, schema) in document["components"]["schemas"].as_object().unwrap() {

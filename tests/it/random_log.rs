@@ -66,7 +66,7 @@ fn line_up(a: u64, b: u64) -> Command {
     Command::PutLineUp { name, line_up }
 }
 
-/// Makes commands. What it remembers is what a client would.
+/// Makes commands, with the memory of a client.
 pub struct RandomLog {
     at: u64,
     seq: u64,
@@ -76,16 +76,16 @@ pub struct RandomLog {
     ids: [u64; FILTERS.len()],
     /// The upload of each mode into each filter.
     uploads: [[Option<ImportId>; 2]; FILTERS.len()],
-    /// The image that is coming in, if images do at all.
+    /// The image being loaded, if images are enabled.
     image: Option<ComingIn>,
     has_images: bool,
 }
 
-/// An image that is coming in in the place of the filter that it was taken of.
+/// An image that replaces the filter it was taken from.
 struct ComingIn {
     /// Which image.
     which: usize,
-    /// The command that comes next; before the first, the filter is deleted.
+    /// The next command; before the first, the filter is deleted.
     next: usize,
     filter: usize,
     id: FilterId,
@@ -96,7 +96,7 @@ impl RandomLog {
         Self { has_images: true, ..Self::without_images() }
     }
 
-    /// One in which no images come in.
+    /// A log without images.
     pub fn without_images() -> Self {
         let (ids, uploads) = ([1, 2, 3, 4, 5, 6, 7], Default::default());
         Self { at: 1_000, seq: 0, serial: 0, ids, uploads, image: None, has_images: false }
@@ -120,7 +120,7 @@ impl RandomLog {
             filters_max: 10,
             line_ups_max: 3,
         };
-        // What a log enables that was begun by this build.
+        // The first entry of a log started by this build.
         let enable = Command::Enable { version: FORMAT_VERSION };
         let mut commands = vec![enable, Command::Configure(settings)];
         commands.extend((0..FILTERS.len()).map(|filter| self.create(filter)));
@@ -186,7 +186,7 @@ impl RandomLog {
             Raise { capacity, layout: Self::layout(filter, capacity) }
         });
         let stock = Self::stock(filter).filter(|_| b.is_multiple_of(3)).map(|_| b / 3 % 12 + 1);
-        // Most windows are open, and those that are not soon will be.
+        // Most windows are open, or will be soon.
         let starts_at =
             b.is_multiple_of(4).then(|| a.is_multiple_of(4).then(|| Timestamp(self.at + a % 9_000)));
         let ends_at = Some(b.is_multiple_of(5).then(|| Timestamp(self.at + b % 20_000)));
@@ -216,7 +216,7 @@ impl RandomLog {
     fn command(&mut self, kind: u8, a: u64, b: u64) -> Command {
         let filter = SHARES[usize::from(kind / 16)];
         let target = self.target(filter);
-        // Now and then so many that tables grow, or are emptied and fold.
+        // Sometimes enough that tables grow, or are emptied and fold.
         let count = if b.is_multiple_of(6) { b / 6 % 150 + 1 } else { b / 6 % 15 + 1 };
         let some = |count: u64| Digests((a..a + count).map(|number| code(number % ITEMS)).collect());
         let redemption = |number: u64| {
@@ -297,7 +297,7 @@ impl RandomLog {
         }
     }
 
-    /// The next command of an image that comes in: mostly all in order, and now and then wrong.
+    /// The next command of an image: usually in order, sometimes wrong.
     fn image(&mut self, a: u64, b: u64) -> Command {
         const UPLOAD: UploadId = UploadId(1);
         let Some(mut image) = self.image.take() else {
@@ -346,7 +346,7 @@ impl RandomLog {
         Command::ImportBegin { target, import, mode, if_absent: false, guards, owner, is_named }
     }
 
-    /// What comes seldom: clearing, deleting, making anew, other settings, a time that is turned back.
+    /// Rare commands: clearing, deleting, recreating, other settings, a time that is turned back.
     fn rare(&mut self, filter: usize, a: u64, b: u64) -> Command {
         let target = self.target(filter);
         match a % 13 {

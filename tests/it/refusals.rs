@@ -1,6 +1,5 @@
-//! What readers take for certain to be refused is refused: random logs of all commands, in which redemptions are asked about before they are
-//! applied, at other times than the entries have. Beside each log runs a second one that has [`Command::Advance`] in the place of every
-//! such refusal: nothing else may differ.
+//! Certain refusals of readers are correct: random logs of all commands, in which redemptions are looked up before they are applied, at
+//! other times than the entries have. A second log has [`Command::Advance`] in place of every such refusal: nothing else may differ.
 
 use crate::random_log::{CODES, ITEMS, Numbers, RandomLog, code};
 use cuckood::domain::{
@@ -23,7 +22,7 @@ struct Twins {
     others: State,
 }
 
-/// A redemption that somebody may ask for.
+/// A possible redemption.
 struct Wish {
     coupon: Arc<FilterView>,
     digest: Digest,
@@ -38,7 +37,7 @@ fn name_of(refusal: &Refusal) -> &'static str {
         Refusal::CodeHeld => "held",
         Refusal::SoldOut => "sold out",
         Refusal::OutsideWindow => "outside the window",
-        other => panic!("{other:?} can't be told beforehand"),
+        other => panic!("{other:?} can't be predicted"),
     }
 }
 
@@ -53,7 +52,7 @@ impl Twins {
         Self { all: State::new(), others: State::new() }
     }
 
-    /// Applies an entry, wherever it stands, and returns its outcome.
+    /// Applies an entry and returns its outcome.
     fn apply(&mut self, proposal: Proposal) -> Outcome {
         let instead = proposal.clone();
         self.apply_two(proposal, instead).0
@@ -109,7 +108,7 @@ impl Twins {
     }
 }
 
-/// Counts what becomes of a redemption of the log itself, about which readers are asked as of the time of its entry.
+/// Counts the outcome of a redemption of the log, which readers predict as of the time of its entry.
 fn count(twins: &mut Twins, entry: Entry, counts: &mut Counts) {
     let Entry { proposal, .. } = entry;
     let (at, logged) = (proposal.at, twins.all.now());
@@ -187,7 +186,7 @@ fn run(numbers: &[Numbers], questions: &[(u64, u64, u64, u16)], is_dense: bool, 
         for (filter, a, b, ahead) in questions.iter().skip(step % 7).step_by(7) {
             let Some(wish) = twins.wish(*filter, a.wrapping_add(step as u64), *b) else { continue };
             let logged = twins.all.now();
-            // Mostly soon, now and then after all that is due. The entry comes at some time between, or the clock is set back.
+            // Usually soon, sometimes after all due work. The entry follows at some time between, or the clock is set back.
             let ahead = if ahead.is_multiple_of(5) { u64::from(*ahead) } else { u64::from(*ahead % 300) };
             let (now, at) = (Timestamp(logged.0 + ahead), Timestamp(logged.0 + b % (ahead + 2) - 1));
             if let Some(refusal) = twins.refuse(&wish, now, at.min(now)) {
@@ -199,7 +198,7 @@ fn run(numbers: &[Numbers], questions: &[(u64, u64, u64, u16)], is_dense: bool, 
 }
 
 #[test]
-fn what_is_certain_to_be_refused_is_refused_and_leaves_nothing_behind() {
+fn certain_refusal_needs_no_entry() {
     let counts = RefCell::new(Counts::new());
     let questions = proptest::collection::vec(any::<(u64, u64, u64, u16)>(), 7..40);
     let logs = (crate::random_log::numbers(250), questions, any::<bool>());

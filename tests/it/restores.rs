@@ -1,9 +1,9 @@
-//! Whatever has happened, a snapshot gives back what was there: logs of all commands, snapshots taken in pieces between them
-//! and given up now and then, restarts. What a restore gives equals the live state byte for byte, and goes on equal. The log of
-//! events has each event once, in order, even if the end of the log is lost.
+//! After any history, a snapshot restores the state: logs of all commands, snapshots taken in pieces between them and aborted sometimes,
+//! restarts. A restored state equals the live one byte for byte, and stays equal. The log of events has each event once, in order, even if
+//! the end of the log is lost.
 //!
-//! The snapshots are those of the engine, with its choice of what is taken over from the one before, in a store on disk.
-//! `SOAK_SECONDS` has the random logs go on for so long; else it is a few hundred.
+//! The snapshots are those of the engine, including the sections it reuses from the previous one, in a store on disk. `SOAK_SECONDS` sets
+//! the duration; the default is a few hundred random logs.
 
 use crate::random_log::{Numbers, RandomLog, code};
 use crate::store_support::options;
@@ -85,7 +85,7 @@ struct Service<'a> {
     state: State,
     events: EventLog,
     log: Vec<(Entry, Applied)>,
-    /// What each entry has reported, and all that was stored is to be.
+    /// The events of each entry, all of which must be stored.
     told: Vec<Vec<(u64, Vec<u8>)>>,
     running: Option<RunningSnapshot>,
     latest: Option<Manifest>,
@@ -123,7 +123,7 @@ impl<'a> Service<'a> {
         self.running = Some(begun.unwrap());
     }
 
-    /// Goes on with the snapshot under way; once it is whole, it is restored and compared.
+    /// Continues the running snapshot; once it is complete, it is restored and compared.
     fn write(&mut self, budget: u64) {
         let Some(mut running) = self.running.take() else { return };
         running.write(self.store, budget, Duration::MAX).unwrap();
@@ -148,7 +148,7 @@ impl<'a> Service<'a> {
         self.running = None;
     }
 
-    /// What a restart would come to: the latest snapshot and the log after it.
+    /// The state after a restart: the latest snapshot and the log after it.
     fn restored(&self) -> State {
         let mut state = match &self.latest {
             Some(latest) => recovery::load(self.store, latest, &mut |_| ()).unwrap(),
@@ -170,7 +170,7 @@ impl<'a> Service<'a> {
         assert_equal(&mut restored, &mut self.state);
     }
 
-    /// Builds state and log of events anew, as a start does.
+    /// Rebuilds state and log of events, as startup does.
     fn recover(&mut self) {
         self.abort();
         self.state = match &self.latest {
@@ -203,7 +203,7 @@ impl<'a> Service<'a> {
         let (mut next, mut told) = (0, told.into_iter());
         while let EventsFound::Pack(pack) = self.events.find(self.store, next, false).unwrap() {
             for (number, event) in pack.events().filter(|(number, _)| *number >= next) {
-                let (told_number, told_event) = told.next().expect("an event that nobody told");
+                let (told_number, told_event) = told.next().expect("an unreported event");
                 assert_eq!((number, event), (*told_number, told_event.as_slice()));
             }
             next = pack.last() + 1;
@@ -213,7 +213,7 @@ impl<'a> Service<'a> {
 }
 
 fn store_in(dir: &tempfile::TempDir) -> Store {
-    // What the disk does is others' to test.
+    // Other tests cover the disk.
     Store::open(dir.path(), &options(Durability::Flush)).unwrap()
 }
 
@@ -249,7 +249,7 @@ fn run(store: &Store, steps: &[(u8, Numbers)]) {
 
 /// The general one: random logs of all commands.
 #[test]
-fn what_a_restore_gives_equals_the_live_state() {
+fn restored_state_equals_live_state() {
     let soak = std::env::var("SOAK_SECONDS").ok().map(|seconds| seconds.parse().unwrap());
     let until = Instant::now() + Duration::from_secs(soak.unwrap_or(0));
     let steps = proptest::collection::vec((any::<u8>(), any::<Numbers>()), 1..400);
@@ -273,7 +273,7 @@ fn what_a_restore_gives_equals_the_live_state() {
 
 /// Two snapshots, each inside another import into one filter, after the same number of changes.
 #[test]
-fn a_section_of_one_import_is_not_taken_over_by_the_next() {
+fn import_section_is_never_reused() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir);
     let mut service = Service::new(&store);

@@ -4,7 +4,7 @@
 use regex_lite::Regex;
 use serde_json::Value;
 
-/// What is wrong with the value, if anything is.
+/// Returns the violations of the schema, if any.
 ///
 /// # Panics
 /// On a keyword that it does not know.
@@ -119,7 +119,7 @@ fn has_format(value: &Value, format: &str) -> bool {
 }
 
 #[test]
-fn faults_are_found() {
+fn schema_violations_are_reported() {
     let document = serde_json::json!({"name": {"type": "string", "pattern": "^[a-z]+$", "maxLength": 3}});
     let schema = serde_json::json!({
         "type": "object",

@@ -1,5 +1,5 @@
-//! Engines over one log, as the nodes of a replicated one: each applies what the log says, whoever proposed it; and what is
-//! proposed may be committed late, or never be answered.
+//! Engines over one log, as the nodes of a cluster: each applies the log's entries, whichever node proposed them; a proposal may be
+//! committed late, or never be answered.
 
 use crate::manual_time::ManualTime;
 use crate::memory_log::MemoryLog;
@@ -96,7 +96,7 @@ fn insert(target: Target, items: std::ops::Range<u64>) -> Command {
 }
 
 #[tokio::test]
-async fn a_node_without_writes_of_its_own_applies_and_takes_snapshots() {
+async fn passive_node_applies_and_snapshots() {
     let log = MemoryLog::new();
     let (writing, reading) = (Node::start(&log).await, {
         Node::with(&log, |options| {
@@ -116,7 +116,7 @@ async fn a_node_without_writes_of_its_own_applies_and_takes_snapshots() {
 }
 
 #[tokio::test]
-async fn nodes_that_write_at_once_come_to_the_same() {
+async fn concurrent_writers_converge() {
     let log = MemoryLog::new();
     let nodes = [Node::start(&log).await, Node::start(&log).await];
     let target = nodes[0].create("shop").await;
@@ -133,7 +133,7 @@ async fn nodes_that_write_at_once_come_to_the_same() {
         node.caught_up(last).await;
         assert_eq!(node.holds("shop", 0..2_100), (0..2_000).collect::<Vec<_>>());
     }
-    // What a node has discarded counts until it is freed.
+    // Discarded tables of a node count until they are freed.
     let accounts = || {
         nodes.each_ref().map(|node| node.engine.info()).map(|info| (info.tables_bytes, info.records_bytes))
     };
@@ -145,9 +145,9 @@ async fn nodes_that_write_at_once_come_to_the_same() {
     tokio::time::timeout(PATIENCE, equal).await.unwrap_or_else(|_| panic!("{:?}", accounts()));
 }
 
-/// What a command needs may depend on one that is proposed and not committed: it waits for it, and everything after it.
+/// The memory of a command may depend on one that is proposed and not committed: it waits for that, and later commands wait for it.
 #[tokio::test]
-async fn what_depends_on_a_late_command_waits_for_it() {
+async fn dependent_command_waits_for_late_one() {
     let log = MemoryLog::new();
     let (node, other) = (Node::start(&log).await, Node::start(&log).await);
     let last = node.create("before").await;
@@ -160,7 +160,7 @@ async fn what_depends_on_a_late_command_waits_for_it() {
             node.submit(insert(target, 0..100)),
             node.submit(insert(last, 0..100)),
             node.submit(insert(target, 100..3_000)),
-            // Comes in between.
+            // Committed in between.
             other.submit(insert(last, 100..200)),
         )
     };
@@ -179,9 +179,9 @@ async fn what_depends_on_a_late_command_waits_for_it() {
     assert_eq!(node.holds("before", 0..300).len(), 200);
 }
 
-/// What a command needs is told by the state and by what is to be applied to it. While a part of that is applied neither holds.
+/// The memory of a command depends on the state and on the entries to be applied. While a part of them is applied, neither is known.
 #[tokio::test]
-async fn while_a_part_of_what_was_proposed_is_applied_nothing_else_is_proposed() {
+async fn partly_applied_proposal_blocks_next() {
     let log = MemoryLog::new();
     let node = Node::start(&log).await;
     let target = node.create("shop").await;
@@ -197,7 +197,7 @@ async fn while_a_part_of_what_was_proposed_is_applied_nothing_else_is_proposed()
         }
         let third = node.submit(insert(target, 20..30));
         let snapshot = async {
-            // The writer takes it up behind the third, and has looked at that before it ends.
+            // The writer takes it up after the third, and has checked that before it ends.
             node.engine.snapshot().await.unwrap();
             assert_eq!((log.held(), node.holds("shop", 0..40).len()), (1, 10));
             log.go_on();
@@ -212,7 +212,7 @@ async fn while_a_part_of_what_was_proposed_is_applied_nothing_else_is_proposed()
 }
 
 #[tokio::test]
-async fn a_proposal_that_is_not_committed_in_time_is_of_unknown_outcome() {
+async fn overdue_proposal_has_unknown_outcome() {
     let log = MemoryLog::new();
     let node = Node::with(&log, |options| options.commit_patience = Duration::ZERO).await;
     let target = node.create("shop").await;
@@ -228,7 +228,7 @@ async fn a_proposal_that_is_not_committed_in_time_is_of_unknown_outcome() {
 
 /// Otherwise a log that never answers would take any number of commands.
 #[tokio::test]
-async fn overdue_commands_keep_their_share_of_the_queue() {
+async fn overdue_commands_keep_queue_permits() {
     let log = MemoryLog::new();
     let node = Node::with(&log, |options| {
         options.commit_patience = Duration::ZERO;
@@ -256,7 +256,7 @@ async fn overdue_commands_keep_their_share_of_the_queue() {
     assert_eq!(node.holds("shop", 0..10), [0, 1, 2, 3, 5]);
 }
 
-/// A snapshot is quiet work, and so is what must go before it begins.
+/// A snapshot is idle work, and so are the removals before it.
 #[tokio::test]
 async fn snapshot_completes_during_steady_barriers() {
     let log = MemoryLog::new();
@@ -283,7 +283,7 @@ async fn snapshot_completes_during_steady_barriers() {
 }
 
 #[tokio::test]
-async fn a_shutdown_waits_for_what_was_proposed() {
+async fn shutdown_waits_for_proposals() {
     let log = MemoryLog::new();
     let node = Node::start(&log).await;
     let target = node.create("shop").await;
@@ -301,9 +301,9 @@ async fn a_shutdown_waits_for_what_was_proposed() {
     assert_eq!(node.holds("shop", 0..20).len(), 10);
 }
 
-/// A node with a full disk takes no writes, but what others write makes events there as well.
+/// A node with a full disk takes no writes, but other nodes' writes make events there as well.
 #[tokio::test]
-async fn on_a_full_disk_the_oldest_events_make_room() {
+async fn full_disk_drops_oldest_events() {
     let log = MemoryLog::new();
     let time = Arc::new(ManualTime::at(Timestamp(1_800_000_000_000)));
     let clock = || time.clock(ClockLimits::default());
@@ -331,9 +331,9 @@ async fn on_a_full_disk_the_oldest_events_make_room() {
     assert_eq!(full.engine.events_after(Some(1)).read().await, Err(EventsError::Gone));
 }
 
-/// Each node's readers go by its own clock. What the nodes hold goes by the log, so they come to the same.
+/// Each node's readers use its own clock. The nodes' states follow the log, so they are equal.
 #[tokio::test]
-async fn nodes_forget_alike() {
+async fn nodes_forget_identically() {
     let log = MemoryLog::new();
     let times = [1_000_000_000, 1_000_002_000].map(|wall| Arc::new(ManualTime::at(Timestamp(wall))));
     let clock = |time: &Arc<ManualTime>| time.clock(ClockLimits::default());
@@ -364,7 +364,7 @@ async fn nodes_forget_alike() {
     let told = nodes.each_ref().map(|node| description(node).stats);
     assert_eq!((told[0].items, &told[0].steps), (told[1].items, &told[1].steps));
     assert!((5_000..=7_000).contains(&told[0].items), "{}", told[0].items);
-    // Nothing is written any more, and all is forgotten for those who read.
+    // No more writes, and readers have forgotten everything.
     times.iter().for_each(|time| time.pass(Duration::from_secs(76)));
     for node in &nodes {
         let view = node.engine.view().find(Kind::Campaign, &name).unwrap();

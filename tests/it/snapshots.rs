@@ -1,4 +1,4 @@
-//! Snapshots and backups: what was written comes back, and what nothing names goes.
+//! Snapshots and backups: written data is restored, and unreferenced data is removed.
 
 use crate::store_support::{CLOCK, append, entries, open, open_journal, options, proposal};
 use cuckood::domain::{SectionId, Seq, Timestamp};
@@ -51,7 +51,7 @@ fn check(store: &Store, manifest: &Manifest) {
 }
 
 #[test]
-fn two_generations_are_kept_with_all_that_they_name() {
+fn two_generations_are_retained_completely() {
     let dir = tempfile::tempdir().unwrap();
     let mut last = Vec::new();
     for round in 0..8u64 {
@@ -73,7 +73,7 @@ fn two_generations_are_kept_with_all_that_they_name() {
 }
 
 #[test]
-fn an_unfinished_snapshot_is_as_if_it_never_was() {
+fn unfinished_snapshot_has_no_effect() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let first = snapshot(&store, 1, 1, &[1, 2]);
@@ -89,9 +89,9 @@ fn an_unfinished_snapshot_is_as_if_it_never_was() {
     check(&store, &second);
 }
 
-/// As they are where filters have many chunks: in several trees, which come and go.
+/// As with filters of many chunks: in several trees, which are added and removed.
 #[test]
-fn many_small_chunks_come_back() {
+fn many_small_chunks_round_trip() {
     const CHUNKS: u32 = 700;
     let dir = tempfile::tempdir().unwrap();
     let small = |round: u64, filter: u64, index: u32| format!("{round} {filter} {index}").into_bytes();
@@ -146,7 +146,7 @@ fn restore(archive: &[u8], parent: &Path) -> Result<Seq, RecoveryError> {
 }
 
 #[test]
-fn a_backup_holds_what_was_there_when_it_began() {
+fn backup_has_state_of_its_start() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("data"));
     let mut journal = open_journal(&store).unwrap();
@@ -155,7 +155,7 @@ fn a_backup_holds_what_was_there_when_it_began() {
     }
     // In the midst of a commit.
     let manifest = snapshot(&store, 41, 7, &[0, 1, 2, 3]);
-    // Snapshots and segments come and go meanwhile.
+    // Snapshots and segments are added and removed concurrently.
     let archive = back_up(&store, |part| {
         let seq = append(&mut journal, vec![proposal(1_000, 9_000)]).unwrap()[0].entry.seq;
         snapshot(&store, seq.0, 100 + part as u64, &[0, 1, 2]);
@@ -183,7 +183,7 @@ fn a_backup_holds_what_was_there_when_it_began() {
 }
 
 #[test]
-fn a_backup_of_little_is_a_backup() {
+fn nearly_empty_backup_is_valid() {
     for commits in [0, 3] {
         let dir = tempfile::tempdir().unwrap();
         let store = open(&dir.path().join("data"));
@@ -203,7 +203,7 @@ fn a_backup_of_little_is_a_backup() {
 }
 
 #[test]
-fn a_truncated_or_altered_archive_is_refused_whole() {
+fn truncated_or_altered_archive_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("data"));
     snapshot(&store, 0, 1, &[1]);

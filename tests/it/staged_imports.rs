@@ -1,5 +1,5 @@
-//! Imports with `mode=replace`, beside which others write: what was accepted stands after the swap, what was refused has no
-//! effect, used codes stay used, and no command pays for all.
+//! Imports with `mode=replace` and concurrent writes: accepted writes survive the swap, rejected ones have no effect, used codes stay used,
+//! and no command pays for everything.
 
 use crate::manual_time::ManualTime;
 use crate::random_log::code;
@@ -110,7 +110,7 @@ impl Coupon {
         assert!(matches!(cancelled, Outcome::Settled(r) if r.status == Status::Cancelled));
     }
 
-    /// Ends an import, in as many steps as it takes; tells how many.
+    /// Ends an import in as few steps as possible; returns their number.
     fn end(&mut self, import: &str, entries_max: u32) -> u32 {
         let mut steps = 1;
         while self.import_state(end(import, entries_max)) == ImportState::Running {
@@ -143,7 +143,7 @@ impl Coupon {
 }
 
 #[test]
-fn what_is_written_meanwhile_is_written_again_and_used_codes_stay_used() {
+fn writes_during_import_are_repeated() {
     let mut coupon = Coupon::new(Mode::Strict, 50);
     coupon.apply(insert(0..12));
     coupon.redeem(1, 0).unwrap();
@@ -152,7 +152,7 @@ fn what_is_written_meanwhile_is_written_again_and_used_codes_stay_used() {
     coupon.redeem(2, 0).unwrap();
     coupon.apply(insert([100]));
     coupon.apply(remove([0, 20]));
-    // Those that are removed before their lines come are not there either.
+    // Items that are removed before their lines arrive are absent, too.
     coupon.apply(lines("nightly", 20..22));
     coupon.end("nightly", 100);
     assert_eq!(coupon.present(0..200), [1, 2, 21, 100]);
@@ -162,7 +162,7 @@ fn what_is_written_meanwhile_is_written_again_and_used_codes_stay_used() {
 
 /// A further import into the same filter is a write like others.
 #[test]
-fn what_another_import_adds_meanwhile_stays() {
+fn concurrent_append_survives_swap() {
     for mode in [Mode::Strict, Mode::Compact] {
         let mut coupon = Coupon::new(mode, 200);
         coupon.apply(insert([1, 2, 3]));
@@ -177,7 +177,7 @@ fn what_another_import_adds_meanwhile_stays() {
 }
 
 #[test]
-fn what_was_refused_meanwhile_is_not_done_at_the_swap() {
+fn refused_write_is_not_repeated() {
     let mut coupon = Coupon::new(Mode::Strict, 50);
     coupon.apply(insert([1, 2, 3, 4]));
     let (two, three) = (coupon.redeem(2, 0).unwrap(), coupon.redeem(3, 0).unwrap());
@@ -192,9 +192,9 @@ fn what_was_refused_meanwhile_is_not_done_at_the_swap() {
     assert_eq!(coupon.present(0..10), [1, 2, 3, 4]);
 }
 
-/// What was answered `replaced` is so, though the upload has never heard of the one that was replaced.
+/// A response `replaced` stays true, though the upload doesn't contain the replaced item.
 #[test]
-fn an_item_that_took_anothers_place_is_there_after_the_swap() {
+fn replaced_item_survives_swap() {
     for mode in [Mode::Strict, Mode::Compact] {
         let mut coupon = Coupon::new(mode, 200);
         coupon.apply(insert([1, 2]));
@@ -208,7 +208,7 @@ fn an_item_that_took_anothers_place_is_there_after_the_swap() {
 }
 
 #[test]
-fn a_clear_meanwhile_empties_what_is_swapped_in() {
+fn clear_during_import_empties_staged_table() {
     for when in 0..2 {
         let mut coupon = Coupon::new(Mode::Strict, 50);
         coupon.apply(insert(0..30));
@@ -229,10 +229,10 @@ fn a_clear_meanwhile_empties_what_is_swapped_in() {
     }
 }
 
-/// Neither the codes that come over nor the changes that are repeated are one command's to pay for, and while the import
-/// catches up, changes that come are fewer than those that go.
+/// No single command pays for the transferred codes or the repeated changes, and while the import catches up, new changes arrive slower
+/// than old ones are repeated.
 #[test]
-fn the_swap_is_spread_over_commands() {
+fn swap_is_spread_over_commands() {
     const STEP: u32 = 500;
     const STEP_BYTES: u64 = STEP as u64 * 16;
     let mut coupon = Coupon::new(Mode::Strict, 20_000);
@@ -256,7 +256,7 @@ fn the_swap_is_spread_over_commands() {
     assert_eq!(coupon.present(0..20_000), (5_000..18_000).collect::<Vec<_>>());
     assert_eq!(coupon.present(20_000..30_000).len() as u64, 10 * steps);
 
-    // Used codes: so many at a time.
+    // Used codes, this many at a time.
     let mut coupon = Coupon::new(Mode::Strict, 20_000);
     coupon.apply(insert(0..1_000));
     (0..1_000).for_each(|number| assert!(coupon.redeem(number, number % 2 * 60).is_some()));
@@ -267,10 +267,9 @@ fn the_swap_is_spread_over_commands() {
     assert!((0..1_000).all(|number| coupon.redeem(number, 0).is_none()));
 }
 
-/// In a table that is nearly full items make way for others all the time: a code that comes to lie where the import has looked
-/// already is not lost.
+/// In a nearly full table, inserts move items all the time: a code that moves to a part the import has already read is not lost.
 #[test]
-fn used_codes_come_over_though_they_move() {
+fn moved_used_codes_survive_swap() {
     let mut coupon = Coupon::new(Mode::Strict, 4_000);
     coupon.apply(insert(0..3_900));
     (0..700).for_each(|number| assert!(coupon.redeem(number, number % 2 * 60).is_some()));
@@ -287,9 +286,9 @@ fn used_codes_come_over_though_they_move() {
     assert_eq!(coupon.present(700..100_000).first(), Some(&9_000));
 }
 
-/// Whoever writes is not refused for the sake of an import; it is the import that fails, and says why.
+/// Writes are not rejected because of an import; the import fails, and says why.
 #[test]
-fn an_import_is_overtaken_by_more_than_can_be_kept() {
+fn import_fails_if_repeat_queue_overflows() {
     let mut coupon = Coupon::new(Mode::Compact, 100);
     coupon.apply(insert(0..10));
     let tables_bytes = coupon.state.sizes().tables_bytes;
@@ -322,7 +321,7 @@ fn an_import_is_overtaken_by_more_than_can_be_kept() {
 }
 
 #[test]
-fn a_replacement_is_overtaken_by_another_one() {
+fn newer_replacement_supersedes_older() {
     let mut coupon = Coupon::new(Mode::Strict, 100);
     coupon.apply(begin("first", ImportMode::Replace));
     coupon.apply(lines("first", 0..10));
@@ -333,7 +332,7 @@ fn a_replacement_is_overtaken_by_another_one() {
     coupon.apply(lines("second", 30..40));
     coupon.end("second", 100);
     assert_eq!(coupon.present(0..50), (30..40).collect::<Vec<_>>());
-    // One that begins anew overtakes nobody.
+    // A restarted one overtakes no other.
     coupon.apply(begin("first", ImportMode::Replace));
     coupon.apply(begin("first", ImportMode::Replace));
     coupon.apply(lines("first", 0..10));
@@ -341,9 +340,9 @@ fn a_replacement_is_overtaken_by_another_one() {
     assert_eq!(coupon.present(0..50), (0..10).collect::<Vec<_>>());
 }
 
-/// What counts is what the one holds and the other would hold at the swap, whatever was written during the upload.
+/// The guard compares both tables' content at the swap, whatever was written during the upload.
 #[test]
-fn a_replacement_is_held_against_what_it_replaces_at_the_swap() {
+fn guards_compare_with_table_at_swap() {
     let guards = |max_shrink| Guards { max_shrink: Share::new(max_shrink).ok(), ..Guards::default() };
     for (removed, is_done) in [(0, false), (5, true)] {
         let mut coupon = Coupon::new(Mode::Strict, 200);
@@ -351,7 +350,7 @@ fn a_replacement_is_held_against_what_it_replaces_at_the_swap() {
         let tables_bytes = coupon.state.sizes().tables_bytes;
         coupon.apply(guarded("nightly", ImportMode::Replace, guards(0.2)));
         coupon.apply(lines("nightly", 100..105));
-        // Those that come meanwhile are in both.
+        // Concurrent adds are in both.
         coupon.apply(insert(50..55));
         coupon.apply(remove(0..removed));
         coupon.redeem(50, 0).unwrap();
@@ -387,7 +386,7 @@ fn a_replacement_is_held_against_what_it_replaces_at_the_swap() {
 }
 
 #[tokio::test]
-async fn what_an_upload_built_that_died_with_its_process_goes_at_the_next_start() {
+async fn staged_table_of_crashed_upload_is_dropped() {
     let dir = tempfile::tempdir().unwrap();
     let start = || async {
         let local = LocalOptions::at(Durability::Relaxed);
@@ -460,12 +459,12 @@ fn steps() -> impl Strategy<Value = Vec<(Step, u64, u64)>> {
     })
 }
 
-/// What the upload and the accepted changes come to, in order.
+/// The expected result of the upload and the accepted changes, in order.
 #[derive(Default)]
 struct Expected {
     uploaded: BTreeSet<u64>,
     cleared: bool,
-    /// Whether an item is to be there, by the last change that was accepted.
+    /// Whether an item must be present, by the last accepted change.
     changed: BTreeMap<u64, bool>,
     /// Codes that were held or used once the upload was whole: they may be there.
     used: BTreeSet<u64>,
@@ -492,7 +491,7 @@ proptest! {
     /// Used codes are as they were. Else an item is there or not by the last change that was accepted; if there was none, by
     /// the upload.
     #[test]
-    fn what_was_accepted_stands_after_the_swap(steps in steps(), entries_max in 1..12u32) {
+    fn accepted_writes_survive_swap(steps in steps(), entries_max in 1..12u32) {
         let mut coupon = Coupon::new(Mode::Strict, 40);
         coupon.apply(insert((0..60).filter(|number| number % 3 > 0)));
         let mut standing: BTreeMap<u64, RedemptionId> =
@@ -513,7 +512,7 @@ proptest! {
                     }
                 }
                 Step::Append => {
-                    // What is used stays as it is, whatever becomes of it.
+                    // Used codes stay used, whatever happens to them.
                     let unused = numbers.iter().copied().filter(|number| !standing.contains_key(number));
                     let numbers: Vec<u64> = unused.collect();
                     coupon.apply(lines("more", numbers.clone()));
@@ -578,7 +577,7 @@ proptest! {
     }
 }
 
-/// A code that is used when the upload is whole stays, though it is cancelled while the replacement catches up; however far that has come.
+/// A code that is used when the upload completes stays, though it is cancelled while the replacement catches up, at any point.
 #[test]
 fn used_code_stays_when_cancelled_while_catching_up() {
     const CODES: u64 = 400;

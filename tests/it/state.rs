@@ -1,5 +1,5 @@
-//! The state machine: the same log gives the same bytes, with and without a snapshot in between, and no command
-//! breaks what a code is promised.
+//! The state machine: the same log gives the same bytes, with and without a snapshot in between, and no command breaks the promise of a
+//! code.
 
 use crate::random_log::{CODES, ITEMS, Numbers, RandomLog, code, numbers};
 use cuckood::domain::{
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use std::collections::HashMap;
 use std::convert::Infallible;
 
-/// What lies in the sections of a snapshot.
+/// The chunks of a snapshot's sections.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Chunks(HashMap<(SectionId, u32), Vec<u8>>);
 
@@ -76,7 +76,7 @@ pub fn restore((head, chunks): &(Vec<u8>, Chunks)) -> State {
     State::restore(head, &mut &*chunks).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// An outcome without what depends on how far items have moved from one table to another: that goes on with every entry.
+/// An outcome without values that depend on the progress of moves between tables: every entry continues those.
 fn without_tables(mut outcome: Outcome) -> Outcome {
     if let Outcome::Created(of) | Outcome::Exists(of) | Outcome::Updated(of) = &mut outcome {
         of.stats.segments.clear();
@@ -85,8 +85,8 @@ fn without_tables(mut outcome: Outcome) -> Outcome {
     outcome
 }
 
-/// What a state tells about its filters, their items and redemptions. Where an item lies in a table, and how many forgotten ones were
-/// freed, depends on the number of entries, too, and makes no difference to anybody.
+/// Describes a state's filters, their items and redemptions. The position of an item in a table, and the number of freed slots, also depend
+/// on the number of entries, and have no effect.
 fn told(state: &mut State) -> Vec<String> {
     state.publish();
     let (view, now) = (state.view(), state.now());
@@ -106,10 +106,10 @@ fn told(state: &mut State) -> Vec<String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// A snapshot taken in the middle, while commands go on, restores to what the log says at its position; and the
-    /// rest of the log leads from there to the same bytes.
+    /// A snapshot taken in the middle of commands restores to the state at its position; and the rest of the log leads from there to the
+    /// same bytes.
     #[test]
-    fn a_log_gives_the_same_bytes_with_and_without_a_snapshot(
+    fn replay_matches_snapshot_bytes(
         numbers in numbers(300),
         middle in 0.0..1.0f64,
     ) {
@@ -142,7 +142,7 @@ proptest! {
 
     /// A batch is taken out as if item by item, whatever is in it twice, held or used.
     #[test]
-    fn a_batch_is_removed_as_if_one_by_one(
+    fn batch_remove_equals_single_removes(
         operations in proptest::collection::vec(any::<(u8, u64, u64, u16)>(), 1..300),
     ) {
         fn apply(state: &mut State, at: Timestamp, command: Command) -> Outcome {
@@ -178,7 +178,7 @@ proptest! {
         prop_assert_eq!(told(&mut batch), told(&mut single), "the end differs");
     }
 
-    /// Whatever happens, a code has one redemption that stands, and is in the state that goes with it.
+    /// After any commands, a code has one current redemption, and its slot has the matching state.
     #[test]
     fn slot_and_redemption_agree(numbers in numbers(300)) {
         let mut state = State::new();
@@ -195,7 +195,7 @@ proptest! {
             if let Some(previous) = standing.insert((target.0, number), redemption.id) {
                 let coupons = state.view().list(Kind::Coupon, "", None, 10);
                 let view = coupons.iter().find(|view| view.id == target.0).unwrap();
-                // Gone (retention), given back or run out: never still standing.
+                // Expired, cancelled or past its retention: never still current.
                 let stands = view
                     .redemption(&previous, state.now())
                     .is_some_and(|r| matches!(r.status, Status::Held | Status::Redeemed));
@@ -244,7 +244,7 @@ impl Machine {
 }
 
 #[test]
-fn a_hold_runs_out_by_itself_and_cancelling_it_then_undoes_nobody() {
+fn cancel_of_expired_hold_has_no_effect() {
     let mut machine = Machine::new();
     assert!(matches!(machine.redeem(1, 1, "a", 10), Outcome::Redeemed(r) if r.status == Status::Held));
     assert_eq!(machine.redeem(1, 2, "b", 0), Outcome::Refused(Refusal::CodeHeld));
@@ -258,7 +258,7 @@ fn a_hold_runs_out_by_itself_and_cancelling_it_then_undoes_nobody() {
 }
 
 #[test]
-fn a_repeated_redemption_confirms_or_extends_its_own_hold() {
+fn repeated_redemption_confirms_or_extends_hold() {
     let mut machine = Machine::new();
     machine.redeem(1, 1, "a", 10);
     assert!(matches!(machine.redeem(1, 2, "a", 60), Outcome::Settled(r)
@@ -270,9 +270,9 @@ fn a_repeated_redemption_confirms_or_extends_its_own_hold() {
     assert!(matches!(machine.redeem(1, 5, "a", 0), Outcome::Settled(r) if r.id == RedemptionId([1; 16])));
 }
 
-/// A year ahead for a while: what was held before is held again, what was done stands, and nothing stays in the future.
+/// A year ahead for a while: expired holds are held again, finished redemptions stay, and no time is left in the future.
 #[test]
-fn the_time_turned_back_gives_holds_back() {
+fn turned_back_time_revives_holds() {
     const DAY: u64 = 86_400_000;
     let mut machine = Machine::new();
     machine.at = 100 * DAY;
@@ -281,9 +281,9 @@ fn the_time_turned_back_gives_holds_back() {
         machine.redeem(number, id, "a", week);
     }
     machine.redeem(4, 4, "a", 0);
-    // Beyond the holds, and the retention of what had ended before.
+    // Beyond the holds, and the retention of ended redemptions.
     machine.at += 365 * DAY;
-    // Somebody else has used one of the codes since, somebody holds another, for a quarter of an hour.
+    // Other clients have used one of the codes since, and hold another for a quarter of an hour.
     assert!(matches!(machine.redeem(2, 5, "b", 0), Outcome::Redeemed(_)));
     assert!(matches!(machine.redeem(5, 6, "b", 900), Outcome::Redeemed(_)));
     machine.apply(Command::Remove { target: target(1), digests: Digests(vec![code(3)]), all: false });

@@ -82,7 +82,7 @@ fn snapshot(store: &Store, seq: Seq) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Works until something fails; tells whether anything did.
+/// Works until something fails; returns whether anything did.
 fn work(journal: &mut LocalJournal, store: &Store, acknowledged: &mut Vec<Entry>) -> bool {
     for round in 0..6u64 {
         let batch = vec![proposal(round * 2, 5_000), proposal(round * 2 + 1, 1)];
@@ -108,7 +108,7 @@ fn work(journal: &mut LocalJournal, store: &Store, acknowledged: &mut Vec<Entry>
     journal.settle().is_err()
 }
 
-/// Everything acknowledged must come back, from whatever snapshot there is and the log after it.
+/// Everything acknowledged is recovered, from any snapshot and the log after it.
 fn check(dir: &Path, acknowledged: &[Entry]) {
     let store = Arc::new(Store::open(dir, &options(Durability::Fsync)).unwrap());
     let mut journal = open_journal(&store).unwrap();
@@ -170,7 +170,7 @@ fn fail_each(takes_effect: bool) {
     }
 }
 
-/// Reads up to what was acknowledged: what was under way when storage failed may or may not follow.
+/// Reads the acknowledged entries: those in flight when storage failed may or may not follow.
 fn entries_until(journal: &mut LocalJournal, after: u64, last: usize) -> Vec<Entry> {
     let mut read = entries(journal, after).unwrap();
     read.retain(|entry| entry.seq.0 as usize <= last);
@@ -178,18 +178,18 @@ fn entries_until(journal: &mut LocalJournal, after: u64, last: usize) -> Vec<Ent
 }
 
 #[test]
-fn every_write_that_fails_without_effect() {
+fn failed_write_without_effect_is_recovered() {
     fail_each(false);
 }
 
 #[test]
-fn every_write_that_fails_after_its_effect() {
+fn failed_write_with_effect_is_recovered() {
     fail_each(true);
 }
 
 /// So a directory on a full disk can be served to readers.
 #[test]
-fn synced_log_opens_without_any_write() {
+fn synced_log_opens_without_write() {
     let dir = tempfile::tempdir().unwrap();
     {
         let mut journal = open_journal(&open(dir.path())).unwrap();
@@ -205,14 +205,14 @@ fn synced_log_opens_without_any_write() {
 }
 
 #[test]
-fn a_disk_without_room_refuses_and_recovers() {
+fn full_disk_rejects_writes_and_recovers() {
     let dir = tempfile::tempdir().unwrap();
     let full =
         cuckood::store::StoreOptions { free_space_min_bytes: u64::MAX / 2, ..options(Durability::Fsync) };
     assert!(matches!(Store::open(dir.path(), &full), Err(StoreError::DiskFull { .. })));
     drop(Store::open(dir.path(), &options(Durability::Fsync)).unwrap());
     assert!(dir.path().join("ballast").exists());
-    // What is there can still be opened and read, and the ballast has gone for it.
+    // The data can still be opened and read, and the ballast was deleted for it.
     let store = Arc::new(Store::open(dir.path(), &full).unwrap());
     assert!(!dir.path().join("ballast").exists());
     let mut journal = open_journal(&store).unwrap();
@@ -230,11 +230,11 @@ fn a_disk_without_room_refuses_and_recovers() {
 }
 
 #[test]
-fn a_value_beside_sleds_own_file_stops_writes() {
+fn unsynced_blob_stops_writes() {
     let dir = tempfile::tempdir().unwrap();
     let mut journal = open_journal(&open(dir.path())).unwrap();
     let blob = dir.path().join("sled/blobs/1");
-    // One that has come and gone was never waited for.
+    // Nothing waited for a concurrent one that is complete.
     for number in 1..4 {
         append(&mut journal, vec![proposal(number, 1)]).unwrap();
         std::fs::write(&blob, "").unwrap();

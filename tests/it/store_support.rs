@@ -13,10 +13,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// What the clocks may say at a restore.
+/// Readings of the clocks at a restore.
 pub const CLOCK: ClockReading = ClockReading { wall: Timestamp(1_800_000_000_000), uptime: Duration::ZERO };
 
-/// How long a directory may take to open, and a poll wait for entries: longer than a busy machine's disk stands still.
+/// Maximum time for a directory to open, and for a poll to return entries: longer than a busy machine's disk stalls.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Small segments, no reserve: a test's directory is small and short-lived.
@@ -78,7 +78,7 @@ fn park<J: Journal + ?Sized>(journal: &J, until: Instant) {
     thread::park_timeout(until.saturating_duration_since(Instant::now()));
 }
 
-/// Polls until so many entries have come after `last`, waiting for them.
+/// Polls until this many entries after `last` have arrived, waiting for them.
 pub fn poll<J: Journal + ?Sized>(
     journal: &mut J,
     mut last: Seq,
@@ -100,7 +100,7 @@ pub fn poll<J: Journal + ?Sized>(
     Ok(committed)
 }
 
-/// Proposes a batch and polls what came of it.
+/// Proposes a batch and polls its entries.
 pub fn append<J: Positioned + ?Sized>(
     journal: &mut J,
     batch: Vec<Proposal>,
@@ -110,7 +110,7 @@ pub fn append<J: Positioned + ?Sized>(
     poll(journal, last, count)
 }
 
-/// A command of so many digests that tells itself from every other of its `number`.
+/// Returns a command of this many digests that differs from that of every other `number`.
 pub fn proposal(number: u64, digests: u64) -> Proposal {
     let digests = (0..digests).map(|index| Digest(number << 32 | index)).collect();
     let command = Command::Insert {
@@ -122,7 +122,7 @@ pub fn proposal(number: u64, digests: u64) -> Proposal {
     Proposal::new(Timestamp(number), command)
 }
 
-/// What the log has after a position.
+/// The entries after a position.
 pub fn entries<J: Journal + ?Sized>(journal: &mut J, after: u64) -> Result<Vec<Entry>, JournalError> {
     static BARRIERS: AtomicU64 = AtomicU64::new(1);
     let barrier = Ticket(BARRIERS.fetch_add(1, Ordering::Relaxed));

@@ -1,4 +1,4 @@
-//! The house's order as a test: who may import whom, where I/O may happen, and what no file may hold.
+//! The code's rules as a test: allowed imports, allowed I/O, and forbidden constructs.
 
 mod circles;
 
@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The sources of the service, and those of the filter, which is a package of its own and so can import nothing of the service.
+/// The sources of the service, and those of the filter, which is a separate package and so can't import the service.
 const ROOTS: [&str; 2] = ["src", FILTER];
 
 const FILTER: &str = "crates/cuckood-filter/src";
 
-/// What each module may import of ours. The program's own rooms may import anything.
+/// The modules that each module may import. The composition modules may import anything.
 const LAYERS: &[(&str, &[&str])] = &[
     ("domain", &["filter"]),
     ("clock", &["domain"]),
@@ -61,7 +61,7 @@ const LINES_MAX: usize = 900;
 
 const FUNCTION_LINES_MAX: usize = 80;
 
-/// Circles that are still to be mended, by name, and the files or folders in them. Whoever mends one deletes its line.
+/// Import cycles that remain to be removed, by name, with their files or folders. Delete the line of a removed cycle.
 const CIRCLES_EXCUSED: &[(&str, &[&str])] = &[];
 
 /// Functions that may be longer, because they are tables.
@@ -162,7 +162,7 @@ fn assert_none(offences: Vec<String>) {
 }
 
 #[test]
-fn modules_import_only_what_lies_below_them() {
+fn modules_import_only_lower_layers() {
     let mut offences = Vec::new();
     for source in sources("src") {
         let module = source.module();
@@ -183,7 +183,7 @@ fn modules_import_only_what_lies_below_them() {
 }
 
 #[test]
-fn the_world_is_touched_only_where_it_may_be() {
+fn side_effects_stay_in_allowed_modules() {
     let mut offences = Vec::new();
     for source in ROOTS.into_iter().flat_map(sources) {
         let (module, code) = (source.module(), source.code());
@@ -197,7 +197,7 @@ fn the_world_is_touched_only_where_it_may_be() {
 }
 
 #[test]
-fn every_file_says_what_it_is_for_and_stays_short() {
+fn files_are_short_and_documented() {
     let mut offences = Vec::new();
     for source in ["src", "crates", "tests", "benches", "examples"].into_iter().flat_map(sources) {
         let path = source.path.display();
@@ -216,7 +216,7 @@ fn every_file_says_what_it_is_for_and_stays_short() {
 }
 
 #[test]
-fn nothing_is_left_undone_and_nothing_panics_by_unwrap() {
+fn code_has_no_todo_or_unwrap() {
     // In pieces, so that this file passes its own test.
     let banned = [["TO", "DO"], ["FIX", "ME"], ["XX", "X:"], ["unimple", "mented!"], ["to", "do!("]]
         .map(|parts| parts.concat());
@@ -287,7 +287,7 @@ fn domain_types_with_rules_decode_through_constructors() {
 }
 
 #[test]
-fn unsafe_code_lives_in_few_files() {
+fn unsafe_code_is_limited_to_few_files() {
     let allowed = ["crates/cuckood-filter/src/memory.rs", "src/server/heap.rs"];
     let offences = ROOTS
         .into_iter()
@@ -305,7 +305,7 @@ fn unsafe_code_lives_in_few_files() {
 }
 
 #[test]
-fn no_files_or_folders_import_each_other_in_a_circle() {
+fn imports_form_no_cycle() {
     let files_of = |root: &str| -> Vec<circles::File> {
         let strip = |path: &Path| path.strip_prefix(root).unwrap_or(path).to_owned();
         let file = |source: Source| circles::File { path: strip(&source.path), code: source.code() };
@@ -346,8 +346,8 @@ fn functions_are_short() {
     assert_none(offences);
 }
 
-/// The names of functions and how many lines each has, from its signature to its end. The formatter sees to it that
-/// the closing brace stands below the line that the function begins with.
+/// The names of functions with their number of lines, from signature to end. The formatter guarantees that the closing brace is indented as
+/// the first line.
 fn functions(text: &str) -> Vec<(String, usize)> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();
@@ -370,13 +370,13 @@ fn functions(text: &str) -> Vec<(String, usize)> {
 }
 
 #[test]
-fn functions_are_measured_from_their_signature_to_their_end() {
+fn function_length_spans_signature_to_end() {
     let text = "fn a() {}\nimpl A {\n    pub(crate) async fn b(\n        c: C,\n    ) -> D {\n        if c {\n        }\n    }\n}\n";
     assert_eq!(functions(text), [("a".to_owned(), 1), ("b".to_owned(), 6)]);
 }
 
 #[test]
-fn imports_are_found_in_all_their_forms() {
+fn all_import_forms_are_found() {
     let code = "use crate::a::B;\nuse crate::{c::{D, crate_name}, e,\n f::G};\nfn x() -> crate::h::I { my_crate::j() }";
     let found: Vec<String> = imports(code).into_iter().collect();
     assert_eq!(found, ["a", "c", "e", "f", "h"]);

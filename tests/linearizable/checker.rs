@@ -1,9 +1,9 @@
 //! Whether some order of a code's operations explains every answer, each operation taking effect at one moment
 //! between its call and its return: Wing & Gong's search, ordered as in Lowe's "Testing for linearizability" (2017).
 //!
-//! The history is walked call by call and return by return with every configuration that could be: a state of the
-//! code, and which of the operations under way have taken effect. An operation need take effect only when it
-//! returns; those that change nothing do so as soon as they can, which loses no order.
+//! The history is walked call by call and return by return with every possible configuration: a state of the code, and the operations in
+//! flight that have taken effect. An operation need take effect only when it returns; those that change nothing do so as early as possible,
+//! which loses no order.
 
 use crate::model::{Answer, Code, Model, Request, changes_nothing};
 use std::collections::HashSet;
@@ -25,7 +25,7 @@ pub struct Operation {
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Configuration {
     code: Code,
-    /// Operations under way that have taken effect, sorted.
+    /// Operations in flight that have taken effect, sorted.
     done: Vec<usize>,
 }
 
@@ -79,7 +79,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Every configuration in which `target` has taken effect, with as many of the others as it takes.
+    /// Every configuration in which `target` has taken effect, after any of the others.
     fn until_done(&self, from: HashSet<Configuration>, target: usize) -> HashSet<Configuration> {
         let mut seen = from;
         let mut open: Vec<Configuration> = seen.iter().cloned().collect();
@@ -113,7 +113,7 @@ impl Walk<'_> {
         Some(self.settled(Configuration { code, done }))
     }
 
-    /// The same after all operations under way that change nothing and fit.
+    /// The same after all operations in flight that change nothing and fit.
     fn settled(&self, mut configuration: Configuration) -> Configuration {
         for &at in &self.pending {
             let Operation { request, answer: Some(answer), .. } = self.history[at] else { continue };

@@ -1,5 +1,4 @@
-//! One client: redeems, holds, extends, confirms, cancels and reads codes at random, and writes down what it was
-//! answered and when.
+//! One client: redeems, holds, extends, confirms, cancels and reads codes at random, and records the responses with their times.
 
 use crate::checker::Operation;
 use crate::model::{Answer, Id, Request, Seen, Status};
@@ -12,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 /// Codes that everybody wants.
 pub const CODES: usize = 100;
 
-/// Every second request goes to one of so many codes, for the crowd's sake.
+/// Every second request goes to one of this many codes, for contention.
 const CROWDED: u64 = 8;
 
 /// References that the clients share for a code, so that the same one asks again.
@@ -24,19 +23,19 @@ const IDS_MAX: usize = 4;
 /// Holds outlast any test.
 const HOLD_SECONDS_MIN: u64 = 86_400;
 
-/// What the clients share.
+/// The clients' shared state.
 pub struct Shop {
     /// Grows with every moment that matters.
     clock: AtomicU64,
     /// The newest ids of each code.
     ids: Vec<Mutex<Vec<Id>>>,
-    /// Set when the clients are to come to an end by themselves.
+    /// Set to stop the clients.
     pub closed: AtomicBool,
     /// Clients whose connection broke.
     pub broken: AtomicUsize,
     /// Operations that were answered.
     pub answered: AtomicU64,
-    /// Several nodes have the codes: reads ask for what is acknowledged anywhere, and what becomes of a write may be unknown.
+    /// Several nodes have the codes: reads ask for everything acknowledged anywhere, and the outcome of a write may be unknown.
     several: bool,
 }
 
@@ -67,7 +66,7 @@ impl Shop {
 
     fn some_id(&self, code: usize, random: &mut Random) -> Option<Id> {
         let ids = self.ids[code].lock().unwrap();
-        // Mostly the newest, which may still stand.
+        // Usually the newest, which may still be current.
         let back = random.below(IDS_MAX as u64).saturating_sub(IDS_MAX as u64 - 2) as usize;
         ids.len().checked_sub(1 + back).map(|at| ids[at])
     }

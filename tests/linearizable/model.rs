@@ -1,4 +1,4 @@
-//! What a code is, one operation after the other: available, held or redeemed by one redemption.
+//! The state of a code, operation by operation: available, held or redeemed by one redemption.
 //!
 //! Holds last for hours and no test does, so that no hold runs out: expiry is not modelled. A code is never withdrawn.
 
@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 /// A redemption's id.
 pub type Id = u128;
 
-/// What a client asked for.
+/// A client's request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Request {
     Redeem {
@@ -22,7 +22,7 @@ pub enum Request {
     Check,
 }
 
-/// What it was answered.
+/// The response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// 201.
@@ -62,10 +62,10 @@ pub struct Code {
     spent: BTreeSet<Id>,
 }
 
-/// The redemption that stands.
+/// The current redemption.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Current {
-    /// None until an answer tells it, if that of its creation was lost.
+    /// None until a response contains it, if that of its creation was lost.
     id: Option<Id>,
     reference: u32,
     /// None once it is redeemed.
@@ -79,7 +79,7 @@ struct Hold {
     exact: bool,
 }
 
-/// The sequential specification of one code, given which ids the history's 201 answers have told.
+/// The sequential specification of one code, given the IDs in the history's 201 responses.
 pub struct Model {
     created: HashSet<Id>,
 }
@@ -88,7 +88,7 @@ impl Model {
     /// The model for a history with these answers.
     ///
     /// # Errors
-    /// When no order of them could ever do: an id that was made twice, or that stands for two references.
+    /// When no order can explain them: an ID that was created twice, or that belongs to two references.
     pub fn of(answers: impl Iterator<Item = Answer>) -> Result<Model, String> {
         let (mut created, mut references) = (HashSet::new(), HashMap::new());
         for answer in answers {
@@ -191,7 +191,7 @@ impl Code {
 }
 
 impl Current {
-    /// The same reference asks again: a use confirms, a hold extends; what is redeemed stays so.
+    /// The same reference asks again: a redemption confirms, a hold extends; a redeemed one stays redeemed.
     fn asked_again(self, hold: bool) -> Current {
         let extended = self.hold.filter(|_| hold);
         Current { hold: extended.map(|hold| Hold { exact: false, ..hold }), ..self }
@@ -208,7 +208,7 @@ impl Current {
         }
     }
 
-    /// What is known of it once it was shown so.
+    /// The knowledge of it after it was seen so.
     fn accept(self, seen: &Seen) -> Option<Current> {
         let hold = seen.expires_at.map(|expires_at| Hold { expires_at, exact: true });
         self.shows(seen).then_some(Current { hold, ..self })

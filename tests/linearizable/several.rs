@@ -40,8 +40,7 @@ pub fn kill_leader(cluster: &mut Cluster, goes_on: impl FnMut() -> bool) {
     cluster.servers.restart(leader);
 }
 
-/// Writes through every node. What was asked of it before, and whose fate was unknown, is decided then: a node's writes take effect
-/// in order.
+/// Writes through every node. The outcome of its earlier requests is decided then: a node's writes take effect in order.
 pub fn settle(cluster: &Cluster, round: u64) {
     for node in 0..NODES {
         let path = format!("/v1/campaigns/round-{round}-{node}");
@@ -52,7 +51,7 @@ pub fn settle(cluster: &Cluster, round: u64) {
 
 #[test]
 #[ignore = "takes a minute: make test-long WHAT=cluster"]
-fn every_code_has_one_order_on_three_nodes() {
+fn three_node_history_is_linearizable() {
     let seed = number("LINEARIZABLE_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     eprintln!("LINEARIZABLE_ROUNDS={} LINEARIZABLE_SEED={seed}", rounds());
     let mut cluster = Cluster::start();

@@ -47,13 +47,13 @@ fn refused(history: &[Operation]) {
 }
 
 #[test]
-fn two_winners_are_refused() {
+fn two_winners_are_rejected() {
     let won = |reference, id| Answer::Created(redeemed(id, reference));
     accepted(&[op(0, 3, redeem(1), won(1, 11)), op(1, 2, redeem(2), Answer::CodeRedeemed)]);
     // At once, one after the other, and whichever was first.
     refused(&[op(0, 3, redeem(1), won(1, 11)), op(1, 2, redeem(2), won(2, 12))]);
     refused(&[op(0, 1, redeem(1), won(1, 11)), op(2, 3, redeem(2), won(2, 12))]);
-    // Two are fine with a cancellation that may have come between, and only then.
+    // Two are fine with a cancellation that may have been in between, and only then.
     let cancel = Request::Cancel(11);
     let between = [
         op(0, 1, redeem(1), won(1, 11)),
@@ -68,7 +68,7 @@ fn two_winners_are_refused() {
 }
 
 #[test]
-fn a_loser_needs_a_winner() {
+fn loser_requires_winner() {
     refused(&[op(0, 1, redeem(1), Answer::CodeRedeemed)]);
     let winner = op(0, 5, redeem(2), Answer::Created(redeemed(12, 2)));
     accepted(&[winner.clone(), op(1, 2, redeem(1), Answer::CodeRedeemed)]);
@@ -78,7 +78,7 @@ fn a_loser_needs_a_winner() {
 }
 
 #[test]
-fn a_read_sees_what_was_answered_before() {
+fn read_sees_completed_writes() {
     let made = op(0, 1, redeem(1), Answer::Created(redeemed(11, 1)));
     accepted(&[made.clone(), op(2, 3, Request::Check, Answer::Valid(false))]);
     refused(&[made.clone(), op(2, 3, Request::Check, Answer::Valid(true))]);
@@ -90,7 +90,7 @@ fn a_read_sees_what_was_answered_before() {
 }
 
 #[test]
-fn a_hold_is_never_shortened_and_a_cancelled_one_never_comes_back() {
+fn hold_is_never_shortened_or_revived() {
     let made = op(0, 1, hold(1), Answer::Created(held(11, 1, 100)));
     let again = |called, expires_at| op(called, called + 1, hold(1), Answer::Found(held(11, 1, expires_at)));
     accepted(&[made.clone(), again(2, 100), again(4, 120), again(6, 120)]);
@@ -104,7 +104,7 @@ fn a_hold_is_never_shortened_and_a_cancelled_one_never_comes_back() {
 }
 
 #[test]
-fn an_old_cancellation_does_not_undo_a_newer_redemption() {
+fn old_cancellation_spares_newer_redemption() {
     let first = [
         op(0, 1, redeem(1), Answer::Created(redeemed(11, 1))),
         op(2, 3, Request::Cancel(11), cancelled(11, 1)),
@@ -117,7 +117,7 @@ fn an_old_cancellation_does_not_undo_a_newer_redemption() {
 }
 
 #[test]
-fn what_was_lost_took_effect_before_its_end_or_never() {
+fn lost_request_takes_effect_in_time_or_never() {
     let gone = lost(0, 4, redeem(1));
     accepted(&[gone.clone(), op(5, 6, redeem(2), Answer::CodeRedeemed)]);
     accepted(&[gone.clone(), op(5, 6, redeem(2), Answer::Created(redeemed(12, 2)))]);
@@ -131,7 +131,7 @@ fn what_was_lost_took_effect_before_its_end_or_never() {
 }
 
 #[test]
-fn what_a_crash_may_not_forget() {
+fn acknowledged_redemption_survives_crash() {
     let won = op(0, 1, redeem(1), Answer::Created(redeemed(11, 1)));
     let others = lost(2, 4, redeem(2));
     accepted(&[won.clone(), others.clone(), op(5, 6, redeem(1), Answer::Found(redeemed(11, 1)))]);
@@ -142,7 +142,7 @@ fn what_a_crash_may_not_forget() {
 }
 
 #[test]
-fn nonsense_is_refused() {
+fn impossible_history_is_rejected() {
     refused(&[op(0, 1, redeem(1), Answer::Odd)]);
     // An id twice; an id of two references.
     let made = op(0, 1, redeem(1), Answer::Created(redeemed(11, 1)));

@@ -1,5 +1,4 @@
-//! What is told at `info`: each administrative act with whose key it was and what came of it, keys that are refused, and no
-//! line for anything that clients do all day.
+//! The log at `info`: each administrative act with its key and result, rejected keys, and no line for regular requests.
 
 use crate::api_keys::new_key;
 use crate::service::{Client, Service};
@@ -23,7 +22,7 @@ fn send(client: &Client, key: &str, method: &str, path: &str, media_type: &str, 
 }
 
 #[test]
-fn acts_and_refused_keys_are_told_and_daily_work_is_not() {
+fn only_admin_acts_and_rejected_keys_are_logged() {
     let directory = tempfile::tempdir().unwrap();
     let (root, root_entry) = new_key("root", "admin");
     let (shop, shop_entry) = new_key("shop", "read,redeem");
@@ -68,7 +67,7 @@ fn acts_and_refused_keys_are_told_and_daily_work_is_not() {
         json!(["backup", "root", "/v1/backup", "done"]),
         json!(["delete_campaign", "root", spring, "done"]),
     ];
-    until("all acts are told", || told(&service, "administrative act").len() >= wanted.len());
+    until("all acts are logged", || told(&service, "administrative act").len() >= wanted.len());
     let acts = told(&service, "administrative act");
     let short: Vec<_> =
         acts.iter().map(|act| json!([act["act"], act["key"], act["target"], act["outcome"]])).collect();
@@ -76,8 +75,8 @@ fn acts_and_refused_keys_are_told_and_daily_work_is_not() {
     let revived = acts.iter().find(|act| act["act"] == "revive_codes").unwrap();
     assert_eq!(revived["codes"], 1);
 
-    // Refused keys are told, by name where they have one, and at a rate.
-    until("a refusal is told", || !told(&service, "a key was refused").is_empty());
+    // Rejected keys are logged, by name where they have one, and at a limited rate.
+    until("a refusal is logged", || !told(&service, "a key was refused").is_empty());
     let refused = told(&service, "a key was refused");
     let short = json!([refused[0]["key"], refused[0]["method"], refused[0]["route"]]);
     let wanted = json!(["shop", "DELETE", "/v1/campaigns/{campaign}"]);
@@ -87,7 +86,7 @@ fn acts_and_refused_keys_are_told_and_daily_work_is_not() {
     for _ in 0..500 {
         assert_eq!(send(&client, "ck_wrong", "GET", "/v1/info", json_type, ""), 401);
     }
-    until("more refusals are told", || told(&service, "a key was refused").len() > 1);
+    until("more refusals are logged", || told(&service, "a key was refused").len() > 1);
     let refused = told(&service, "a key was refused");
     assert!((2..100).contains(&refused.len()), "{}", refused.len());
     assert_eq!(
@@ -100,7 +99,7 @@ fn acts_and_refused_keys_are_told_and_daily_work_is_not() {
 }
 
 #[test]
-fn an_import_whose_client_goes_away_is_told_as_well() {
+fn aborted_import_is_logged() {
     let directory = tempfile::tempdir().unwrap();
     let service = Service::start_ready(program(), &directory.path().join("data"), &[]);
     let client = service.client();
@@ -115,7 +114,7 @@ fn an_import_whose_client_goes_away_is_told_as_well() {
         let fields = serde_json::from_str::<Value>(line).ok()?["fields"].clone();
         (fields["act"] == "import_users").then_some(fields)
     });
-    let end = end.expect("it is told");
+    let end = end.expect("it is logged");
     assert!(end["outcome"] != "done" && end["key"].is_null(), "{end}");
     assert_eq!(service.terminate().code(), Some(0));
 }

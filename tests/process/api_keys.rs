@@ -28,7 +28,7 @@ fn ask(client: &Client, key: &str, method: &str, path: &str, body: &Value) -> (u
 }
 
 #[test]
-fn the_configuration_file_says_who_may_do_what() {
+fn configured_keys_control_access() {
     let directory = tempfile::tempdir().unwrap();
     let (reader, reader_entry) = new_key("reader", "read");
     let (writer, writer_entry) = new_key("writer", "write,read");
@@ -60,7 +60,7 @@ fn the_configuration_file_says_who_may_do_what() {
     assert_eq!(service.terminate().code(), Some(0));
 }
 
-/// How a start ends that is to be refused, and what it says.
+/// How a rejected start ends, and its message.
 fn refused(data: &Path, settings: &[(&str, &str)]) -> (Option<i32>, String) {
     let mut command = Command::new(program());
     command.arg("serve").env("CUCKOOD__STORAGE__PATH", data).envs(settings.iter().copied());
@@ -71,7 +71,7 @@ fn refused(data: &Path, settings: &[(&str, &str)]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn beyond_loopback_it_wants_keys_or_leave_to_do_without() {
+fn public_address_requires_keys_or_opt_out() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let everywhere = ("CUCKOOD__SERVER__LISTEN", "0.0.0.0:0");
@@ -80,7 +80,7 @@ fn beyond_loopback_it_wants_keys_or_leave_to_do_without() {
     assert!(message.contains("auth.keys") && message.contains("auth.allow_anonymous"), "{message}");
     assert!(!data.exists(), "it was begun all the same");
 
-    // The key itself in place of its digest: refused, and not told.
+    // The key itself instead of its digest: rejected, and not printed.
     let (key, entry) = new_key("shop", "read");
     let keys = format!(r#"[{{name = "shop", sha256 = "{key}", scopes = ["read"]}}]"#);
     let (status, message) = refused(&data, &[everywhere, ("CUCKOOD__AUTH__KEYS", &keys)]);

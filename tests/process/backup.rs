@@ -1,5 +1,5 @@
-//! A backup taken while writes go on is the state at one position of the log: of every writer's requests it has the first
-//! so many, together as many as the log has entries up to there.
+//! A backup taken during writes is the state at one position of the log: it has a prefix of every writer's requests, together as many as
+//! the log has entries up to there.
 
 use crate::service::{Client, Service};
 use crate::{program, until};
@@ -20,7 +20,7 @@ fn user(writer: usize, number: u64) -> String {
     format!("user-{writer}-{number}")
 }
 
-/// How many of a writer's users are there, from the first on; none is there behind a gap.
+/// The number of a writer's users that are present, from the first on, without a gap.
 fn prefix(client: &Client, writer: usize, sent: u64) -> u64 {
     let users: Vec<String> = (0..sent).map(|number| user(writer, number)).collect();
     let mut present: Vec<bool> = Vec::new();
@@ -37,7 +37,7 @@ fn prefix(client: &Client, writer: usize, sent: u64) -> u64 {
 }
 
 #[test]
-fn a_backup_under_load_is_the_state_at_its_position() {
+fn backup_under_load_matches_its_position() {
     let directory = tempfile::tempdir().unwrap();
     let settings = [("CUCKOOD__SNAPSHOTS__LOG_MIN", "64KiB"), ("CUCKOOD__SNAPSHOTS__LOG_MAX", "256KiB")];
     let service = Service::start_ready(program(), &directory.path().join("data"), &settings);
@@ -170,7 +170,7 @@ fn killed_restore_is_never_served() {
     }
 }
 
-/// The archive is a pipe that nobody writes to, so the restore waits before its first byte. The directory is claimed by then.
+/// The archive is a pipe without a writer, so the restore waits for its first byte. The directory is claimed by then.
 #[test]
 fn restore_claims_directory_before_reading_archive() {
     let directory = tempfile::tempdir().unwrap();
@@ -186,7 +186,7 @@ fn restore_claims_directory_before_reading_archive() {
 
 /// A killed service has acknowledged more than its last snapshot has.
 #[test]
-fn backup_from_directory_has_all_that_was_acknowledged() {
+fn directory_backup_contains_acknowledged_writes() {
     let directory = tempfile::tempdir().unwrap();
     let [data, file, restored] = ["data", "backup", "restored"].map(|name| directory.path().join(name));
     let back_up =

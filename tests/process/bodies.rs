@@ -1,4 +1,4 @@
-//! Bodies together: however many come at once, and whatever they expand to, they take no more memory than allowed.
+//! Concurrent bodies: any number with any expansion takes no more memory than allowed.
 
 use crate::service::Service;
 use crate::{PATIENCE, program};
@@ -9,7 +9,7 @@ use std::net::TcpStream;
 
 const LIMIT_BYTES: u64 = 64 << 20;
 
-/// Allocator, connections and what the limit does not count: much less than what the bodies expand to.
+/// Allocator, connections and other memory outside the limit: much less than the bodies' expansion.
 const OTHER_BYTES: u64 = 128 << 20;
 
 const BODIES: usize = 40;
@@ -40,7 +40,7 @@ fn status(stream: TcpStream) -> u16 {
 }
 
 #[test]
-fn many_bombs_at_once_take_no_more_than_the_limit() {
+fn concurrent_decompression_bombs_stay_within_limit() {
     let directory = tempfile::tempdir().unwrap();
     let settings = [("CUCKOOD__LIMITS__BODIES", "64MiB")];
     let service = Service::start_ready(program(), &directory.path().join("data"), &settings);
@@ -55,7 +55,7 @@ fn many_bombs_at_once_take_no_more_than_the_limit() {
     let streams: Vec<TcpStream> = (0..BODIES).map(|_| begin(&service, &bomb)).collect();
     streams.iter().for_each(|stream| end(stream, &bomb));
     let statuses: Vec<u16> = streams.into_iter().map(status).collect();
-    // What fits is judged for what it is; the rest is told to come again.
+    // Bodies that fit are validated; the others must be retried.
     assert!(statuses.iter().all(|status| [422, 503].contains(status)), "{statuses:?}");
     let grown = service.peak_memory_bytes() - before;
     assert!(grown < LIMIT_BYTES + OTHER_BYTES, "{grown} bytes for {BODIES} bodies of {}", bomb.len());

@@ -41,7 +41,7 @@ impl Files {
     }
 }
 
-/// How often a message was told at a level.
+/// Whether a message was logged this often at a level.
 pub(crate) fn told(service: &Service, level: &str, message: &str, times: usize) -> bool {
     let count = std::cell::Cell::new(0);
     let found = service.output().wait_for(PATIENCE, |line| {
@@ -59,7 +59,7 @@ fn is_served(client: &Client) -> bool {
 }
 
 #[test]
-fn a_new_certificate_is_shown_after_sighup_and_a_broken_one_never() {
+fn sighup_loads_only_valid_certificate() {
     let files = Files { directory: tempfile::tempdir().unwrap() };
     let (first, second) = (pair(), pair());
     files.put(&first.certificate.pem(), &first.key);
@@ -68,10 +68,10 @@ fn a_new_certificate_is_shown_after_sighup_and_a_broken_one_never() {
         [&first, &second].map(|pair| service.client_trusting(pair.certificate.der()));
     assert!(is_served(&trusts_first));
     assert!(!is_served(&trusts_second));
-    // Nobody speaks plain HTTP here.
+    // Plain HTTP is not served here.
     assert!(Client::new(format!("http://{}", service.client().address())).get("/livez").is_err());
 
-    // A connection that stands goes on.
+    // An open connection continues.
     let standing = service.client_trusting(first.certificate.der());
     until("ready", || standing.get("/readyz").unwrap().status == 200);
     files.put(&second.certificate.pem(), &second.key);

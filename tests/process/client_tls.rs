@@ -50,7 +50,7 @@ fn import_backup_and_healthcheck_speak_tls() {
     let trusting = [&import[..], &["--cacert", text(&cert)]].concat();
     succeeds(&trusting, &[]);
     succeeds(&import, &[("SSL_CERT_FILE", text(&cert))]);
-    // The system does not know it; and what is not there, or is no certificate, trusts nobody.
+    // The system does not know it; and a missing or invalid file trusts no server.
     let other = path("other.pem");
     std::fs::write(&other, pair().certificate.pem()).unwrap();
     fails(&import, &[("SSL_CERT_FILE", text(&other))], "invalid peer certificate");
@@ -67,7 +67,7 @@ fn import_backup_and_healthcheck_speak_tls() {
     succeeds(&["backup", text(&archive), "--url", &url, "--cacert", text(&cert)], &[]);
     assert!(archive.exists());
 
-    // A container's own configuration tells where to ask, and how.
+    // A container's own configuration contains the address and the protocol.
     let listen = ("CUCKOOD__SERVER__LISTEN", client.address());
     succeeds(&["healthcheck"], &[&tls[..], &[listen]].concat());
     let file = path("cuckood.toml");

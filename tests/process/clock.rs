@@ -1,4 +1,4 @@
-//! A data directory that a wrong clock has written in: the program tells it, once, and `repair clock` mends it.
+//! A data directory with entries of a wrong clock: the program reports it once, and `repair clock` fixes it.
 
 use crate::manual_time::ManualTime;
 use crate::program;
@@ -74,7 +74,7 @@ impl Past {
     }
 }
 
-/// Limits as no clock should have them: what an older version would have written.
+/// Limits that no clock should have: entries of an older version.
 fn far() -> ClockLimits {
     let ever = std::time::Duration::from_secs(10_000 * DAY);
     ClockLimits { jump_max: ever, stop_max: ever }
@@ -87,14 +87,14 @@ fn repair(data: &Path) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_in_the_future_is_told_and_mended() {
+async fn log_ahead_of_clock_is_reported_and_repaired() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let now = system_reading().wall;
     let past = Past::new(&data, Timestamp(now.0 - 2 * DAY * 1_000)).await;
     let held = past.redeem("a", 7 * DAY).await;
     let used = past.redeem("b", 0).await;
-    // Far ahead for one hold: it ends all that were made before, and forgets what is older than its retention.
+    // Far ahead for one hold: it expires all earlier ones, and forgets ended ones after their retention.
     past.time.set_wall(now.plus_seconds(365 * DAY));
     let held_then = past.redeem("c", 900).await;
     past.engine.shutdown().await;
@@ -117,7 +117,7 @@ async fn a_log_in_the_future_is_told_and_mended() {
 
     let report = repair(&data);
     for words in
-        ["turns the time back", "1 holds that had expired too soon are active again", "can be started"]
+        ["turns the time back", "1 holds that had expired too early are active again", "can be started"]
     {
         assert!(report.contains(words), "{words} is missing in\n{report}");
     }
@@ -142,7 +142,7 @@ async fn a_log_in_the_future_is_told_and_mended() {
 }
 
 #[test]
-fn what_is_no_data_directory_is_left_alone() {
+fn foreign_directory_is_left_unchanged() {
     let directory = tempfile::tempdir().unwrap();
     let done = Command::new(program()).args(["repair", "clock"]).arg(directory.path()).output().unwrap();
     assert_eq!(done.status.code(), Some(1));

@@ -1,4 +1,4 @@
-//! What the program tells about its own command line: completions for shells, and manual pages.
+//! Output about the program's own command line: completions for shells, and manual pages.
 
 use crate::program;
 use std::collections::BTreeSet;
@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What a command prints; it must succeed.
+/// A command's output; it must succeed.
 #[track_caller]
 fn output(command: &mut Command) -> String {
     let output = command.stderr(Stdio::inherit()).output().unwrap();
@@ -47,7 +47,7 @@ fn options(help: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn each_command_has_a_page_with_all_its_options() {
+fn manual_page_lists_all_options() {
     let directory = tempfile::tempdir().unwrap();
     let pages = directory.path().join("share/man1");
     output(Command::new(program()).arg("man").arg(&pages));
@@ -67,7 +67,7 @@ fn each_command_has_a_page_with_all_its_options() {
 }
 
 #[test]
-fn pages_name_no_value_of_the_environment() {
+fn manual_pages_omit_environment_values() {
     let directory = tempfile::tempdir().unwrap();
     output(
         Command::new(program())
@@ -83,7 +83,7 @@ fn pages_name_no_value_of_the_environment() {
 }
 
 #[test]
-fn each_shell_has_completions_of_all_commands() {
+fn completions_cover_all_commands() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let script = output(Command::new(program()).args(["completions", shell]));
         for (path, _) in commands() {
@@ -109,7 +109,7 @@ fn bash_completes_commands_and_options() {
 }
 
 #[test]
-fn a_page_that_cannot_be_written_is_named() {
+fn unwritable_page_is_named() {
     let place = Path::new("/dev/null/man");
     let refused = Command::new(program()).arg("man").arg(place).output().unwrap();
     assert_eq!(refused.status.code(), Some(1));

@@ -49,7 +49,7 @@ fn post(path: &str, headers: &str) -> String {
 const NEXT: &str = "GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 #[test]
-fn a_body_that_comes_after_the_answer_does_not_cost_the_connection() {
+fn late_body_keeps_connection_open() {
     let directory = tempfile::tempdir().unwrap();
     let service = Service::start_ready(program(), &directory.path().join("data"), &[]);
     let confirm = format!("/v1/coupons/p/redemptions/{}/confirm", "0".repeat(32));
@@ -70,7 +70,7 @@ fn a_body_that_comes_after_the_answer_does_not_cost_the_connection() {
 }
 
 #[test]
-fn a_long_body_that_nobody_wants_is_not_waited_for() {
+fn long_unread_body_closes_connection() {
     let directory = tempfile::tempdir().unwrap();
     let service = Service::start_ready(program(), &directory.path().join("data"), &[]);
     for headers in ["Content-Length: 1000000000\r\n", "Content-Length: 2\r\nExpect: 100-continue\r\n"] {

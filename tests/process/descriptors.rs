@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 
-/// Runs the program with so many files at first, and so many after it has raised the limit.
+/// Runs the program with this limit on files, which it may raise to `hard`.
 fn start(data: &Path, soft: usize, hard: usize) -> Result<Service, String> {
     let mut command = Command::new("sh");
     command.args(["-c", r#"ulimit -S -n "$1" && ulimit -H -n "$2" && exec "$0" serve"#]).arg(program());
@@ -86,7 +86,7 @@ fn idle_connections_never_stop_storage() {
 }
 
 #[test]
-fn the_limit_is_raised_as_far_as_it_may_be() {
+fn file_limit_is_raised_to_maximum() {
     let directory = tempfile::tempdir().unwrap();
     let service = start(&directory.path().join("data"), 80, 400).unwrap_or_else(|output| panic!("{output}"));
     let mut connections = idle(&service, 200);

@@ -1,4 +1,4 @@
-//! Events of the real program: kills neither lose nor double any, and whoever waits for the next one does not hold up its end.
+//! Events of the real program: kills neither lose nor duplicate any, and waiting clients do not delay its shutdown.
 
 use crate::service::{Client, Service};
 use crate::{program, until};
@@ -16,7 +16,7 @@ const SETTINGS: &[(&str, &str)] = &[
     ("CUCKOOD__STORAGE__DURABILITY", "flush"),
 ];
 
-/// All events after a number, as they are told.
+/// All events after a number, as reported.
 fn read(client: &Client, after: u64) -> Vec<String> {
     let (status, text) = client.text(&format!("/v1/events?after={after}&limit=10000")).unwrap();
     assert_eq!(status, 200, "{text}");
@@ -42,7 +42,7 @@ fn redeem(client: &Client, next: &AtomicU64, redeemed: &Mutex<Vec<String>>) {
     }
 }
 
-/// Follows the events, and notes each as it is told.
+/// Follows the events, and records each as reported.
 fn follow(client: &Client, lines: &Mutex<Vec<String>>) {
     loop {
         let after = lines.lock().unwrap().last().map_or(0, |line| seq(line));
@@ -54,7 +54,7 @@ fn follow(client: &Client, lines: &Mutex<Vec<String>>) {
 }
 
 #[test]
-fn every_redemption_has_its_event_once_whatever_is_killed() {
+fn redemption_has_one_event_despite_kills() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let (next, redeemed, told) = (AtomicU64::new(0), Mutex::default(), Mutex::new(Vec::new()));
@@ -67,7 +67,7 @@ fn every_redemption_has_its_event_once_whatever_is_killed() {
     for round in 1..=5 {
         let service = Service::start_ready(program(), &data, SETTINGS);
         let client = service.client();
-        // What anybody was told before the kill is told again, to the letter.
+        // Events read before the kill are identical afterwards.
         let again = read(&client, 0);
         assert!(again.starts_with(&told.lock().unwrap()), "events have changed");
         *told.lock().unwrap() = again;
@@ -112,7 +112,7 @@ fn every_redemption_has_its_event_once_whatever_is_killed() {
 }
 
 #[test]
-fn who_waits_for_events_does_not_hold_up_the_end() {
+fn waiting_event_client_never_delays_shutdown() {
     let directory = tempfile::tempdir().unwrap();
     let service = Service::start_ready(program(), &directory.path().join("data"), &[]);
     let answers = Mutex::new(Vec::new());
@@ -135,7 +135,7 @@ fn who_waits_for_events_does_not_hold_up_the_end() {
 }
 
 #[test]
-fn a_restored_backup_goes_on_with_numbers_of_its_own() {
+fn restored_backup_continues_with_new_numbers() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("backup");
     let service = Service::start_ready(program(), &directory.path().join("data"), &[]);
@@ -158,7 +158,7 @@ fn a_restored_backup_goes_on_with_numbers_of_its_own() {
     assert_eq!(client.put("/v1/campaigns/after", &json!({ "capacity": 10 })).unwrap().status, 201);
     let lines = read(&client, 0);
     assert_eq!(lines[0], lost[0]);
-    // Whoever knows of the lost event misses nothing that has happened since.
+    // A client that knows the lost event misses no later event.
     assert_eq!(read(&client, seq(&lost[1])), lines[1..]);
     let names: Vec<String> = lines[1..]
         .iter()

@@ -79,7 +79,7 @@ fn assert_there(client: &Client, batches: usize) {
 }
 
 #[test]
-fn below_the_watermark_writes_wait_for_space() {
+fn writes_below_watermark_wait_for_space() {
     let Some(disk) = Disk::mount("160m", "process::full_disk") else { return };
     let data = disk.0.path().join("data");
     let settings = [
@@ -92,7 +92,7 @@ fn below_the_watermark_writes_wait_for_space() {
     let service = Service::start_ready(program(), &data, &settings);
     let client = service.client();
     create(&client);
-    // What lies on the disk beside the data, so that it is full soon.
+    // Another file on the disk, so that it is full soon.
     std::fs::write(disk.0.path().join("other"), vec![1; 60 << 20]).unwrap();
     let (batches, refusal) = fill(&client, 0);
     assert_eq!((refusal.status, &refusal.body["code"]), (507, &json!("disk-full")), "{refusal:?}");
@@ -105,18 +105,18 @@ fn below_the_watermark_writes_wait_for_space() {
     for _ in 0..20 {
         assert_eq!(fill(&client, batches).1.status, 507);
     }
-    // However many writes were refused, it is told once, and on /readyz, where everything else works.
+    // For any number of rejected writes, it is logged once, and reported on /readyz, where everything else works.
     let told = |message: &str| service.output().so_far().iter().filter(|line| line.contains(message)).count();
     let ready = client.get("/readyz").unwrap();
     assert_eq!((ready.status, &ready.body["writes"]), (200, &json!("disk-full")), "{ready:?}");
     until("it is told", || told("the disk is full: writes") > 0);
     let errors = service.output().so_far().iter().filter(|line| line.contains("\"ERROR\"")).count();
-    assert_eq!((errors, told("the disk has room again")), (0, 0));
+    assert_eq!((errors, told("disk space is available again")), (0, 0));
     disk.grow("400m");
     let ready = client.get("/readyz").unwrap();
     assert_eq!((ready.status, ready.body.get("writes")), (200, None), "{ready:?}");
-    until("the end is told", || told("the disk has room again") > 0);
-    assert_eq!((told("the disk is full: writes"), told("the disk has room again")), (1, 1));
+    until("the end is told", || told("disk space is available again") > 0);
+    assert_eq!((told("the disk is full: writes"), told("disk space is available again")), (1, 1));
     let answer = client.post("/v1/coupons/codes/codes", &json!({ "codes": codes(batches) })).unwrap();
     assert_eq!(answer.status, 200, "{answer:?}");
     assert_there(&client, batches + 1);
@@ -124,7 +124,7 @@ fn below_the_watermark_writes_wait_for_space() {
 }
 
 #[test]
-fn without_a_watermark_a_full_disk_stops_writes_and_loses_nothing() {
+fn full_disk_without_watermark_loses_nothing() {
     let Some(disk) = Disk::mount("64m", "process::full_disk") else { return };
     let data = disk.0.path().join("data");
     let settings = [("CUCKOOD__STORAGE__FREE_SPACE_MIN", "0B"), ("CUCKOOD__STORAGE__BALLAST", "0B")];
@@ -153,7 +153,7 @@ fn without_a_watermark_a_full_disk_stops_writes_and_loses_nothing() {
 const SMALL: [(&str, &str); 2] =
     [("CUCKOOD__STORAGE__FREE_SPACE_MIN", "48MiB"), ("CUCKOOD__STORAGE__BALLAST", "40MiB")];
 
-/// Fills what is left of a disk.
+/// Fills the rest of a disk.
 fn fill_up(disk: &Disk) {
     use std::io::Write;
     let mut file = std::fs::File::create(disk.0.path().join("rest")).unwrap();
@@ -196,7 +196,7 @@ fn operations_that_free_space_succeed_on_full_disk() {
     assert_eq!(service.terminate().code(), Some(0));
 }
 
-/// A snapshot that does not fit is aborted, and what it has written is removed although clients leave the service no quiet moment.
+/// A snapshot that does not fit is aborted, and its written parts are removed although the service is never idle.
 #[test]
 fn aborted_snapshot_leaves_nothing_on_full_disk() {
     use cuckood::store::{Store, StoreOptions};

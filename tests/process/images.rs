@@ -1,4 +1,4 @@
-//! One campaign or coupon on the move: `cuckood move` as its user meets it, and a process that dies while an image comes in.
+//! Transfer of one campaign or coupon: `cuckood move` as its user sees it, and a process that is killed during an upload.
 
 use crate::service::{Client, Service};
 use crate::{program, until};
@@ -29,7 +29,7 @@ fn filled(data: &Path) -> Service {
     service
 }
 
-/// An image as it comes over the wire.
+/// An image as transferred.
 fn image(client: &Client) -> Vec<u8> {
     let mut stream = TcpStream::connect(client.address()).unwrap();
     write!(stream, "GET {PATH}/image HTTP/1.0\r\nHost: {}\r\n\r\n", client.address()).unwrap();
@@ -46,7 +46,7 @@ fn valid(client: &Client, path: &str) -> Value {
 }
 
 #[test]
-fn a_kill_while_an_image_comes_in_leaves_nothing_half_made() {
+fn kill_during_image_upload_leaves_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let source = filled(&directory.path().join("here"));
     let image = image(&source.client());
@@ -123,7 +123,7 @@ fn breaking(address: String) -> String {
 }
 
 #[test]
-fn a_coupon_moves_by_one_command() {
+fn coupon_moves_by_one_command() {
     let directory = tempfile::tempdir().unwrap();
     let here = filled(&directory.path().join("here"));
     let there = Service::start_ready(program(), &directory.path().join("there"), &[]);
@@ -144,7 +144,7 @@ fn a_coupon_moves_by_one_command() {
     fails(&[what, "--from", from_url, "--to", to_url], "already-exists");
     fails(&["coupons/none", "--from", from_url, "--to", to_url], "coupon-not-found");
     fails(&["coupon/welcome", "--from", from_url, "--to", to_url], "route-not-found");
-    // On the same service under another name, and over a connection that breaks on the way.
+    // On the same service under another name, and over a connection that breaks in transit.
     let ended = run_move(&[what, "--from", from_url, "--to", from_url, "--rename", "copy"]);
     assert!(ended.status.success(), "{ended:?}");
     assert!(String::from_utf8_lossy(&ended.stdout).contains("the original is still there"), "{ended:?}");

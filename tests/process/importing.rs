@@ -1,5 +1,5 @@
-//! `cuckood import` as its user meets it: what it sends, what it says when it is refused, and that it goes on by itself where a
-//! connection breaks.
+//! `cuckood import` as its user sees it: its requests, its message after a rejection, and that it continues automatically after a broken
+//! connection.
 
 use crate::program;
 use crate::service::{Client, Service};
@@ -76,7 +76,7 @@ fn files_and_standard_input_are_imported() {
     let url = &fixture.url;
     let users = fixture.file("users.txt", "u1\nu2\n");
     assert_eq!(succeeds(url, &[INTO, &users], None)["added"], 2);
-    // Without an id each is an import of its own.
+    // Without an ID each is a separate import.
     assert_eq!(succeeds(url, &[INTO, &users], None)["already_present"], 2);
     assert_eq!(succeeds(url, &[INTO, "-"], Some("u2\nu3\n"))["added"], 1);
     let csv = [INTO, "-", "--format", "csv", "--column", "id"];
@@ -89,7 +89,7 @@ fn files_and_standard_input_are_imported() {
 }
 
 #[test]
-fn what_the_service_refuses_is_told() {
+fn rejection_is_reported() {
     let fixture = Fixture::new(1_000);
     let url = &fixture.url;
     let users = fixture.file("users.txt", "u1\nu2\n");
@@ -106,7 +106,7 @@ fn what_the_service_refuses_is_told() {
     fails("http://127.0.0.1:1", &[INTO, &users], None, "127.0.0.1:1");
     fails("http://127.0.0.1:1", &[INTO, "nowhere.txt"], None, "nowhere.txt");
 
-    // Good lines are imported; that there are others is told by the exit status, unless it is allowed.
+    // Good lines are imported; the exit status reports the others, unless they are allowed.
     let mixed = fixture.file("mixed.ndjson", "\"u5\"\nbad\n\"u6\"\n");
     let ended = fails(url, &[INTO, &mixed], None, "1 lines were rejected");
     let told: Value = serde_json::from_slice(&ended.stdout).unwrap();
@@ -118,7 +118,7 @@ fn what_the_service_refuses_is_told() {
 
 /// The service says no while much is still to be sent. The client would see that the connection is broken.
 #[test]
-fn a_refusal_in_the_middle_of_an_upload_is_told() {
+fn rejection_during_upload_is_reported() {
     let fixture = Fixture::new(2_000_000);
     let lines: String =
         (0..1_000_000).map(|n| if n == 500 { "\n\"\n".into() } else { format!("\"user-{n}\"\n") }).collect();
@@ -134,7 +134,7 @@ fn a_refusal_in_the_middle_of_an_upload_is_told() {
     assert_eq!(fixture.service.terminate().code(), Some(0));
 }
 
-/// A proxy that breaks the first connections, each after more bytes than the one before. What is short passes.
+/// A proxy that breaks the first connections, each after more bytes than the previous one. Short ones pass.
 fn breaking_proxy(upstream: &str, cuts: usize, bytes_more: usize) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -174,7 +174,7 @@ fn forward(mut client: TcpStream, mut server: TcpStream, cut: &AtomicUsize, cuts
 
 /// `IMPORT_LINES` says how many lines are sent (200 000 if it is unset).
 #[test]
-fn an_import_goes_on_where_the_connection_breaks() {
+fn import_continues_after_broken_connection() {
     let count: u64 = std::env::var("IMPORT_LINES").map_or(200_000, |lines| lines.parse().unwrap());
     let fixture = Fixture::new(count);
     let lines: String = (0..count).map(|n| format!("user-{n}\n")).collect();
@@ -188,7 +188,7 @@ fn an_import_goes_on_where_the_connection_breaks() {
         );
         assert_eq!((cut.load(Ordering::SeqCst), items(&fixture.client)), (5, json!(count)));
     }
-    // Standard input can't be read again, but what was added stays, and the id tells where to go on.
+    // Standard input can't be read again, but added items stay, and the ID allows to continue.
     let (proxy, _) = breaking_proxy(fixture.client.address(), 1, bytes_more);
     let told = fails(&proxy, &[INTO, "-", "--id", "piped"], Some(&lines), "--id piped");
     assert!(told.stdout.is_empty());

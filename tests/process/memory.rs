@@ -60,7 +60,7 @@ fn assert_at_work(client: &Client, coupons: u64) {
 }
 
 #[test]
-fn what_the_system_refuses_is_refused_and_the_next_start_finds_room() {
+fn failed_allocation_rejects_and_restart_recovers() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let service = Service::spawn(&mut limited(&data, LIMIT_KIB));
@@ -83,7 +83,7 @@ fn what_the_system_refuses_is_refused_and_the_next_start_finds_room() {
     assert_at_work(&client, coupons);
     service.kill();
 
-    // Under a lower one it says what it needs.
+    // Under a lower limit it reports its requirement.
     let service = Service::spawn(&mut limited(&data, LIMIT_KIB - (coupons / 2) * 100_000));
     let output = service.output().clone();
     assert_eq!(service.wait().code(), Some(1));

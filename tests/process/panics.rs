@@ -127,7 +127,7 @@ fn repair_skips_one_bad_entry() {
     // Again is no more than once.
     assert!(skip(&entry, &entry).status.success());
 
-    // The entry would still panic, but no replay comes to it.
+    // The entry would still panic, but no replay reaches it.
     let service = Service::start_ready(program(), &data, &[(PANIC_AT, &entry)]);
     assert_eq!(present(&service, &["first", "second", "third"]), json!([true, false, true]));
     let events = service.client().text("/v1/events").unwrap().1;
@@ -139,7 +139,7 @@ fn repair_skips_one_bad_entry() {
     assert!(text(&verified.stdout).contains(&format!("entry {entry} is skipped")), "{verified:?}");
 }
 
-/// Each bad entry is named when its turn comes.
+/// Each bad entry is named in turn.
 #[test]
 #[cfg_attr(not(debug_assertions), ignore = "needs a build with debug assertions")]
 fn repair_names_next_bad_entry() {

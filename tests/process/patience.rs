@@ -1,11 +1,11 @@
-//! No connection keeps its place for ever: not one whose client never reads, nor one that nobody uses.
+//! No connection stays open forever: neither one whose client never reads, nor an idle one.
 
 use crate::service::Service;
 use crate::{PATIENCE, program, until};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 
-/// What a client asks for that never reads the answers: more than any socket buffers hold.
+/// Requests of a client that never reads the responses: more than any socket buffers hold.
 const GREED: usize = 300;
 
 fn start(settings: &[(&str, &str)]) -> (tempfile::TempDir, Service) {
@@ -40,7 +40,7 @@ fn greedy(service: &Service) -> TcpStream {
     stream
 }
 
-/// Waits until the other side has closed the connection; what it sent before is read.
+/// Waits until the other side has closed the connection; reads the data before.
 fn assert_closed(stream: &mut TcpStream) {
     match stream.read_to_end(&mut Vec::new()) {
         Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
@@ -55,7 +55,7 @@ fn assert_cut_off(stream: &mut TcpStream) {
 }
 
 #[test]
-fn clients_that_never_read_lose_their_places() {
+fn clients_that_never_read_are_disconnected() {
     let settings = [("CUCKOOD__SERVER__CONNECTIONS_MAX", "24"), ("CUCKOOD__SERVER__WRITE_TIMEOUT", "200ms")];
     let (_directory, service) = start(&settings);
     let mut clients: Vec<TcpStream> = (0..24).map(|_| greedy(&service)).collect();
@@ -64,14 +64,14 @@ fn clients_that_never_read_lose_their_places() {
 }
 
 #[test]
-fn the_longest_idle_connection_makes_room() {
+fn longest_idle_connection_is_closed() {
     let (_directory, service) = start(&[("CUCKOOD__SERVER__CONNECTIONS_MAX", "4")]);
     let mut clients: Vec<TcpStream> = (0..4).map(|_| connect(&service)).collect();
     // One has sent nothing yet.
     assert!(clients[1..].iter_mut().all(is_answered));
     assert!(is_answered(&mut connect(&service)), "nobody else is served");
     let closed: Vec<bool> = clients.iter_mut().map(|client| !is_open(client)).collect();
-    // Whoever asked whether the service is ready may still be connected, and have to go, too; and who has been idle is seen once a second.
+    // The clients of the readiness check may still be connected, and have to be closed, too; and idle ones are checked once a second.
     assert!(closed.contains(&true) && !closed[3], "{closed:?}");
 }
 
@@ -87,7 +87,7 @@ fn is_open(stream: &mut TcpStream) -> bool {
 }
 
 #[test]
-fn connections_that_nobody_uses_are_closed() {
+fn idle_connections_are_closed() {
     let settings = [("CUCKOOD__SERVER__IDLE_TIMEOUT", "100ms"), ("CUCKOOD__SERVER__HEADER_TIMEOUT", "10m")];
     let (_directory, service) = start(&settings);
     let mut client = connect(&service);
@@ -96,7 +96,7 @@ fn connections_that_nobody_uses_are_closed() {
 }
 
 #[test]
-fn a_head_that_does_not_end_is_not_waited_for() {
+fn unfinished_head_times_out() {
     let settings = [("CUCKOOD__SERVER__IDLE_TIMEOUT", "10m"), ("CUCKOOD__SERVER__HEADER_TIMEOUT", "100ms")];
     let (_directory, service) = start(&settings);
     for begun in ["", "GET /livez HT", "GET /livez HTTP/1.1\r\nHost: localhost\r\n"] {
@@ -107,7 +107,7 @@ fn a_head_that_does_not_end_is_not_waited_for() {
 }
 
 #[test]
-fn half_heads_make_room_for_new_connections() {
+fn unfinished_heads_yield_to_new_connections() {
     let settings = [("CUCKOOD__SERVER__CONNECTIONS_MAX", "4"), ("CUCKOOD__SERVER__HEADER_TIMEOUT", "10m")];
     let (_directory, service) = start(&settings);
     let mut known = connect(&service);
@@ -124,7 +124,7 @@ fn half_heads_make_room_for_new_connections() {
 }
 
 #[test]
-fn heads_share_a_budget() {
+fn heads_share_budget() {
     let settings = [("CUCKOOD__SERVER__HEADER_TIMEOUT", "10m")];
     let (_directory, service) = start(&settings);
     let head = format!("GET /livez HTTP/1.1\r\nHost: localhost\r\nX-Long: {}", "x".repeat(15 << 10));
@@ -147,7 +147,7 @@ fn heads_share_a_budget() {
 }
 
 #[test]
-fn sigterm_waits_for_nobody_who_does_not_read() {
+fn sigterm_ignores_clients_that_never_read() {
     let settings = [
         ("CUCKOOD__SERVER__WRITE_TIMEOUT", "10m"),
         ("CUCKOOD__SERVER__IDLE_TIMEOUT", "10m"),

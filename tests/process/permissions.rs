@@ -1,4 +1,4 @@
-//! What the program writes is its owner's alone, whatever the umask it is started with.
+//! Files of the program are accessible to their owner alone, whatever its umask.
 
 use crate::program;
 use crate::service::Service;
@@ -43,7 +43,7 @@ fn serve(umask: &str, data: &Path) -> Service {
 }
 
 #[test]
-fn files_are_their_owners_alone() {
+fn files_are_accessible_to_owner_only() {
     for umask in ["022", "000"] {
         let directory = tempfile::tempdir().unwrap();
         let data = directory.path().join("deep/data");
@@ -75,7 +75,7 @@ fn files_are_their_owners_alone() {
 }
 
 #[test]
-fn a_directory_that_was_open_is_closed_and_nothing_beside_it() {
+fn public_directory_is_made_private() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     assert_eq!(serve("022", &data).terminate().code(), Some(0));

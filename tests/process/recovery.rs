@@ -1,11 +1,11 @@
-//! A start tells how far it is, without a line for each of many filters, and gives large tables back as they were.
+//! A startup reports its progress, without a line for each of many filters, and recovers large tables unchanged.
 
 use crate::program;
 use crate::service::Service;
 use serde_json::json;
 
 #[test]
-fn a_start_with_many_filters_tells_little() {
+fn startup_with_many_filters_logs_little() {
     const CAMPAIGNS: usize = 300;
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
@@ -27,7 +27,7 @@ fn a_start_with_many_filters_tells_little() {
 
 /// A table of many chunks, which several threads load.
 #[test]
-fn a_large_table_comes_back() {
+fn large_table_is_recovered() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let users = |range: std::ops::Range<u32>| json!({ "users": range.map(|n| format!("user-{n}")).collect::<Vec<_>>() });

@@ -1,4 +1,4 @@
-//! Keys and certificates are exchanged while requests come, and none of those fails; and what runs out soon is told before.
+//! Keys and certificates are exchanged under load without a failed request; and expiry is logged in advance.
 
 use crate::api_keys::new_key;
 use crate::certificates::{pair, told};
@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tempfile::TempDir;
 
-/// A directory with what the service reads.
+/// A directory with the service's files.
 struct Files(TempDir);
 
 impl Files {
@@ -45,8 +45,8 @@ fn status(client: &Client, key: &str) -> u16 {
     client.send("GET", "/v1/campaigns", &[("Authorization", &authorization)], b"").unwrap().status
 }
 
-/// Sends requests with a key until told to stop, a third of them over new connections, and counts those that went well. A
-/// request that fails ends it.
+/// Sends requests with a key until `stop` is set, a third of them over new connections, and counts successful ones. A failed request ends
+/// it.
 fn load(client: &Client, key: &str, stop: &AtomicBool, served: &AtomicU64) -> Result<(), String> {
     let authorization = format!("Bearer {key}");
     let headers = [("Authorization", authorization.as_str()), ("Content-Type", "application/json")];
@@ -66,7 +66,7 @@ fn load(client: &Client, key: &str, stop: &AtomicBool, served: &AtomicU64) -> Re
 }
 
 #[test]
-fn keys_and_the_certificate_change_under_load_without_a_failed_request() {
+fn rotation_under_load_fails_no_request() {
     let files = Files::new();
     let (first, second) = (pair(), pair());
     let put = |pair: &crate::certificates::Pair| {
@@ -131,7 +131,7 @@ fn keys_and_the_certificate_change_under_load_without_a_failed_request() {
     assert_eq!(service.terminate().code(), Some(0));
 }
 
-/// Midnight of the day so many days from now: its date, and the seconds since the epoch.
+/// Midnight of the day this many days from now: its date, and the seconds since the epoch.
 fn day_in(days: i64) -> (jiff::civil::Date, i64) {
     let now = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(24 * days);
     let date = jiff::tz::Offset::UTC.to_datetime(now).date();
@@ -140,7 +140,7 @@ fn day_in(days: i64) -> (jiff::civil::Date, i64) {
 }
 
 #[test]
-fn what_runs_out_soon_is_told_and_what_has_run_out_is_refused() {
+fn expiry_is_warned_and_enforced() {
     let files = Files::new();
     let (soon, soon_seconds) = day_in(5);
     let signing_key = rcgen::KeyPair::generate().unwrap();

@@ -10,13 +10,13 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 
-/// Nothing but what must stay inside begins so.
+/// The prefix of every secret value.
 const MARK: &str = "Zw7sEcReT";
 
-/// May be told, and is: what finds it would find the others.
+/// Must be logged, and is: the search for it would find the others.
 const TOLD: &str = "TellMe";
 
-/// Everything that any crate in it tells.
+/// The logs of all crates.
 const LEVEL: &str = "trace,axum=trace,hyper=trace,hyper_util=trace,mio=trace,rustls=trace,sled=trace,tokio=trace,tower_http=trace";
 
 /// Sends everything with keys, and looks at every answer.
@@ -57,7 +57,7 @@ fn item(name: &str) -> String {
     format!("{MARK}-{name}")
 }
 
-/// What goes well, or is refused for what it asks.
+/// Requests that succeed, or are rejected by their content.
 fn well_formed(caller: &mut Caller<'_>) {
     for path in ["/v1/campaigns/spring", "/v1/campaigns/small", "/v1/coupons/welcome"] {
         let spec = json!({ "capacity": 1_000, "mode": "strict", "growth": "fixed" });
@@ -92,7 +92,7 @@ fn well_formed(caller: &mut Caller<'_>) {
     caller.post("/v1/coupons/welcome/codes", json!({ "codes": [item("B")], "revive": true }));
     caller.post("/v1/campaigns/small/clear", json!({}));
     caller.send("DELETE", "/v1/campaigns/small", "application/json", b"");
-    // It fails, and the log tells of it: there is no such memory.
+    // It fails, and the log contains it: the memory doesn't exist.
     let huge = json!({ "capacity": 4_000_000_000_u64, "mode": "strict" });
     assert_eq!(caller.json("PUT", "/v1/campaigns/huge", &huge)["code"], "memory-limit");
     caller.send("GET", "/v1/info", "application/json", b"");
@@ -183,7 +183,7 @@ fn strangers(caller: &mut Caller<'_>) {
             "POST /v1/campaigns/spring/users HTTP/1.1\r\nHost: c\r\nContent-Type: application/json\r\n\
              Content-Encoding: gzip\r\n{whole}\r\n{item}"
         ),
-        // keys that are none, and what is no HTTP at all.
+        // keys that are invalid, and input that is not HTTP.
         format!("GET /v1/info HTTP/1.1\r\nHost: c\r\nAuthorization: {item} {key}\r\n\r\n"),
         format!("DELETE /v1/campaigns/none HTTP/1.1\r\nHost: c\r\nIdempotency-Key: {item} {item}\r\n\r\n"),
         format!("GET /v1/info HTTP/1.1\r\nHost: c\r\n{item}\r\n\r\n"),
@@ -194,7 +194,7 @@ fn strangers(caller: &mut Caller<'_>) {
         stream.write_all(request.as_bytes()).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         let mut answer = Vec::new();
-        // What is no HTTP may find the connection reset.
+        // Input that is not HTTP may find the connection reset.
         let _ = stream.read_to_end(&mut answer);
         assert!(!String::from_utf8_lossy(&answer).contains(MARK), "{request} was answered with it");
     }
@@ -204,7 +204,7 @@ fn contains(bytes: &[u8], text: &str) -> bool {
     bytes.windows(text.len()).any(|window| window == text.as_bytes())
 }
 
-/// Every file under a folder, with what is in it.
+/// Every file under a folder, with its content.
 fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -218,7 +218,7 @@ fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn items_and_keys_stay_inside() {
+fn items_and_keys_are_never_leaked() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let key = item("api-key");

@@ -1,5 +1,5 @@
-//! `cuckood shadow` as its user meets it. Where it compares, the door for Redis clients stands for Redis. MONITOR, which that door has not,
-//! is spoken by a few lines here; `tests/redis/run.sh` has Redis itself speak it.
+//! `cuckood shadow` as its user sees it. For comparisons, our RESP listener replaces Redis. MONITOR, which it doesn't support, is a mock of
+//! a few lines; `tests/redis/run.sh` uses Redis itself.
 
 use crate::api_keys::new_key;
 use crate::certificates::pair;
@@ -21,7 +21,7 @@ fn shadow(arguments: &[&str]) -> Command {
     command
 }
 
-/// Its exit status, the result that it prints, and what it complains of.
+/// Its exit status, its printed result, and its errors.
 fn ended(output: &Output) -> (Option<i32>, Value, String) {
     let result = serde_json::from_slice(&output.stdout).unwrap_or_default();
     (output.status.code(), result, String::from_utf8_lossy(&output.stderr).into_owned())
@@ -66,7 +66,7 @@ fn resp(service: &Service) -> SocketAddr {
 }
 
 #[test]
-fn a_file_of_commands_is_mirrored() {
+fn command_file_is_mirrored() {
     let directory = tempfile::tempdir().unwrap();
     let service = Service::start_ready(program(), &directory.path().join("data"), &[]);
     let client = service.client();
@@ -91,7 +91,7 @@ fn a_file_of_commands_is_mirrored() {
     // A coupon's codes are added once.
     let (status, result, _) = run(&[&arguments[..], &["--into", "coupons/welcome"]].concat());
     assert_eq!((status, &result["added"], &result["removed"]), (Some(0), &json!(5), &json!(1)));
-    // What can't be mirrored is told, what comes after it is mirrored all the same, and a deleted key is an empty filter.
+    // Commands that can't be mirrored are reported, later ones are mirrored, and a deleted key is an empty filter.
     let file = put(
         directory.path(),
         "strange",
@@ -111,7 +111,7 @@ fn a_file_of_commands_is_mirrored() {
 }
 
 #[test]
-fn what_can_t_be_done_is_told_at_once() {
+fn impossible_mirror_is_rejected_immediately() {
     let directory = tempfile::tempdir().unwrap();
     let service = Service::start_ready(program(), &directory.path().join("data"), &[RESP]);
     let client = service.client();
@@ -135,7 +135,7 @@ fn what_can_t_be_done_is_told_at_once() {
         (into.map(String::from).to_vec(), 2, "--redis"),
         (with(["--redis", "http://a"]), 1, "neither redis nor rediss"),
         (with(["--redis", "redis://127.0.0.1:1"]), 1, "redis 127.0.0.1:1: "),
-        // The door for Redis clients has no passwords where there are no keys, and no MONITOR in any case.
+        // Our RESP listener has no passwords without keys, and no MONITOR in any case.
         (with(["--redis", &redis]), 1, "Password authentication failed"),
         (with(["--redis", &open]), 1, "unknown command"),
         ([with(["--redis", &open]), with(["--compare", &file])[6..].to_vec()].concat(), 1, "does not exist"),
@@ -149,7 +149,7 @@ fn what_can_t_be_done_is_told_at_once() {
 }
 
 #[test]
-fn both_are_asked_about_items_over_tls_and_with_keys() {
+fn comparison_uses_tls_and_keys() {
     let directory = tempfile::tempdir().unwrap();
     let made = pair();
     let cert = put(directory.path(), "cert.pem", &made.certificate.pem());
@@ -289,7 +289,7 @@ impl Drop for Running {
 }
 
 #[test]
-fn what_monitor_tells_is_mirrored_until_an_interrupt() {
+fn monitor_is_mirrored_until_interrupt() {
     let directory = tempfile::tempdir().unwrap();
     let service = Service::start_ready(program(), &directory.path().join("data"), &[]);
     let client = service.client();
@@ -317,7 +317,7 @@ fn what_monitor_tells_is_mirrored_until_an_interrupt() {
     until("mirrored again", || present(&client, &["f"]) == json!([true]));
     let (status, result, message) = run.interrupt();
     assert_eq!((status, &result["added"], &result["gaps"]), (Some(1), &json!(2), &json!(1)), "{message}");
-    assert!(message.contains("commands that are sent meanwhile are missed"), "{message}");
+    assert!(message.contains("commands sent before that are missed"), "{message}");
     assert_eq!(service.terminate().code(), Some(0));
 }
 
@@ -361,7 +361,7 @@ fn forgetful_proxy(upstream: &str, losses: usize) -> (String, Arc<AtomicUsize>) 
 }
 
 #[test]
-fn a_change_whose_answer_is_lost_has_effect_once() {
+fn change_with_lost_reply_applies_once() {
     let directory = tempfile::tempdir().unwrap();
     let service = Service::start_ready(program(), &directory.path().join("data"), &[]);
     let client = service.client();

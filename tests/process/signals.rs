@@ -1,5 +1,4 @@
-//! How it ends: not by SIGHUP; by SIGTERM, announced and once what is under way is done; and never well after storage has
-//! failed.
+//! How it ends: not by SIGHUP; by SIGTERM, announced and after running requests; and with an error after storage has failed.
 
 use crate::service::Service;
 use crate::{PATIENCE, program, until};
@@ -9,7 +8,7 @@ use std::net::TcpStream;
 use std::process::Command;
 
 #[test]
-fn sighup_without_a_certificate_changes_nothing() {
+fn sighup_without_certificate_changes_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let service = Service::start_ready(program(), &directory.path().join("data"), &[]);
     service.hang_up();
@@ -20,7 +19,7 @@ fn sighup_without_a_certificate_changes_nothing() {
 }
 
 #[test]
-fn sigterm_lets_what_is_under_way_end() {
+fn sigterm_completes_requests_in_flight() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let service = Service::start_ready(program(), &data, &[]);
@@ -49,7 +48,7 @@ fn sigterm_lets_what_is_under_way_end() {
 }
 
 #[test]
-fn a_stop_is_announced_before_the_listener_closes() {
+fn readiness_fails_before_listener_closes() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     // All that is asked for within the delay waits for no disk.
@@ -58,7 +57,7 @@ fn a_stop_is_announced_before_the_listener_closes() {
     let client = service.client();
     service.begin_termination();
     until("the stop is announced", || client.another().get("/readyz").unwrap().body["code"] == "draining");
-    // Who has not noticed yet is served like before, over new connections, too.
+    // A client that has not seen it yet is served as before, also over new connections.
     let newcomer = client.another();
     assert_eq!(newcomer.put("/v1/campaigns/spring", &json!({ "capacity": 100 })).unwrap().status, 201);
     assert_eq!(client.get("/v1/campaigns/spring").unwrap().status, 200);
@@ -75,7 +74,7 @@ fn chunks(lines: std::ops::Range<u64>) -> Vec<u8> {
 }
 
 #[test]
-fn an_upload_that_takes_too_long_is_answered_and_goes_on_later() {
+fn overlong_upload_continues_after_restart() {
     const LINES: u64 = 5_000;
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
@@ -127,7 +126,7 @@ fn an_upload_that_takes_too_long_is_answered_and_goes_on_later() {
 }
 
 #[test]
-fn the_end_after_a_storage_failure_is_a_failure() {
+fn storage_failure_sets_exit_status() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     // Deaf to SIGXFSZ, it gets an error from a write that goes beyond its limit.

@@ -1,11 +1,11 @@
-//! A snapshot costs the disk what it holds: commits wait for whatever else is written beside it.
+//! The disk cost of a snapshot is its content: commits wait for all other writes.
 
 use crate::service::Service;
 use crate::{program, until};
 use serde_json::json;
 
 #[test]
-fn a_snapshot_is_written_once() {
+fn snapshot_is_written_once() {
     let directory = tempfile::tempdir().unwrap();
     let service = Service::start_ready(program(), &directory.path().join("data"), &[]);
     let client = service.client();
@@ -20,13 +20,13 @@ fn a_snapshot_is_written_once() {
     let written = service.bytes_written() - before;
     let held = answer.body["bytes_written"].as_u64().unwrap();
     assert!(held > 8_000_000, "{held}");
-    // Headers, checksums and keys come on top. sled alone, left to fill its leaves, writes chunks four times over.
+    // Headers, checksums and keys are added. sled alone, left to fill its leaves, writes chunks four times over.
     assert!(written < held * 5 / 4, "{written} bytes were written for {held}");
 }
 
 /// After a start there is a good deal of free space in sled's file. Its flusher would move things about in it for ever.
 #[test]
-fn an_idle_service_writes_nothing() {
+fn idle_service_writes_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let launch = json!({ "capacity": 50_000_000 });
@@ -45,7 +45,7 @@ fn an_idle_service_writes_nothing() {
     }
 }
 
-/// Whether it stops to write while nobody asks for anything that is written.
+/// Whether it stops writing without requests.
 fn comes_to_rest(service: &Service) -> bool {
     let client = service.client();
     (0..20).any(|_| {
@@ -57,7 +57,7 @@ fn comes_to_rest(service: &Service) -> bool {
 
 /// At `relaxed` a write is acknowledged at once, but does not wait for the next one to be flushed.
 #[test]
-fn what_is_acknowledged_at_once_is_flushed_soon() {
+fn unsynced_acknowledged_write_is_flushed_soon() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let settings = [("CUCKOOD__STORAGE__DURABILITY", "relaxed")];
@@ -68,7 +68,7 @@ fn what_is_acknowledged_at_once_is_flushed_soon() {
     let strong = [("X-Cuckood-Consistency", "strong")];
     let wait_for_flush = |what: &str, before| {
         until(what, || written_at() > before);
-        // Whoever flushes answers this, once that is done.
+        // A request with a flush is answered after it.
         until(what, || client.send("GET", "/v1/campaigns/launch", &strong, b"").unwrap().status == 200);
     };
     let before = written_at();

@@ -36,7 +36,7 @@ struct Sent {
     answer: Answer,
 }
 
-/// Sends writes, each with a key of its own.
+/// Sends writes, each with a separate key.
 struct Writes {
     client: Client,
     sent: Vec<Sent>,
@@ -134,7 +134,7 @@ impl Writes {
         assert_eq!((generated.len(), generated[0]), (5_001, "code"));
         self.plain("POST", &format!("{codes}/remove"), list(&generated[1..2]));
 
-        // Used, and given back since.
+        // Used, and cancelled since.
         let used = self.redeem(201, "A", "order-1", 0);
         self.plain("POST", &format!("{used}/cancel"), Value::Null);
         // Held, and held longer.
@@ -142,7 +142,7 @@ impl Writes {
         self.redeem(200, "B", "order-2", 7_200);
         self.redeem(409, "B", "order-3", 0);
         self.redeem(404, "NEVER", "order-3", 0);
-        // Confirmed, and given back since.
+        // Confirmed, and cancelled since.
         let held = self.redeem(201, "C", "order-4", 3_600);
         let add = request("POST", &codes, list(&["Z"]));
         assert_eq!(self.command(&format!("{held}/confirm"), add.clone())["status"], "redeemed");
@@ -224,7 +224,7 @@ fn effects(client: &Client) -> Value {
     json!([lists, counts, valid, redemptions.collect::<Vec<_>>()])
 }
 
-/// Sends everything again: nothing is done, and every response is the same. Those that changed something come from the stored responses.
+/// Sends everything again: nothing is done, and every response is the same. Those that changed something are the stored responses.
 fn assert_replayed(client: &Client, writes: &Writes, effects_of_once: &Value) {
     for Sent { key, request, answer, .. } in &writes.sent {
         let again = request.send(client, Some(key));
@@ -234,7 +234,7 @@ fn assert_replayed(client: &Client, writes: &Writes, effects_of_once: &Value) {
     assert_eq!(effects(client), *effects_of_once);
 }
 
-/// A problem tells of this request, not of the first.
+/// A problem contains the ID of this request, not of the first.
 fn without_request_id(answer: &Answer) -> Value {
     let mut body = answer.body.clone();
     if let Some(problem) = body.as_object_mut() {
@@ -244,7 +244,7 @@ fn without_request_id(answer: &Answer) -> Value {
 }
 
 #[test]
-fn every_write_has_one_effect_across_kills() {
+fn write_has_one_effect_across_kills() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let service = Service::start_ready(program(), &data, &[]);
@@ -257,7 +257,7 @@ fn every_write_has_one_effect_across_kills() {
     let effects_of_once = effects(&service.client());
     service.kill();
 
-    // The answers come out of the log,
+    // The responses are recovered from the log,
     let service = Service::start_ready(program(), &data, &[]);
     assert_replayed(&service.client(), &writes, &effects_of_once);
     assert_eq!(service.client().post("/v1/snapshots", &json!({})).unwrap().status, 200);
@@ -278,7 +278,7 @@ fn every_write_has_one_effect_across_kills() {
 }
 
 #[test]
-fn an_import_has_one_effect_under_its_id_across_kills() {
+fn import_has_one_effect_across_kills() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let service = Service::start_ready(program(), &data, &[]);

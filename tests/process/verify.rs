@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// What a file is: its time in nanoseconds, its mode and its bytes.
+/// A file's time in nanoseconds, mode and bytes.
 type File = (i128, u32, Vec<u8>);
 
 /// Everything below a directory.
@@ -31,7 +31,7 @@ fn verify(path: &Path) -> Output {
     Command::new(program()).arg("verify").arg(path).output().unwrap()
 }
 
-/// A data directory as a kill leaves it, with a snapshot and a log behind it.
+/// A data directory after a kill, with a snapshot and a log after it.
 fn killed(data: &Path) {
     let settings = [("CUCKOOD__STORAGE__FREE_SPACE_MIN", "1MiB"), ("CUCKOOD__STORAGE__BALLAST", "1MiB")];
     let service = Service::start_ready(program(), data, &settings);
@@ -51,7 +51,7 @@ fn killed(data: &Path) {
 }
 
 #[test]
-fn a_directory_is_left_as_it_was() {
+fn verify_leaves_directory_unchanged() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     killed(&data);
@@ -66,7 +66,7 @@ fn a_directory_is_left_as_it_was() {
         assert!(*file == before[path], "{} was changed", path.display());
     }
 
-    // Damage is told of the original.
+    // Damage is reported for the original.
     let path = data.join("sled/db");
     let mut bytes = fs::read(&path).unwrap();
     bytes.iter_mut().step_by(37).for_each(|byte| *byte ^= 0x55);
@@ -79,7 +79,7 @@ fn a_directory_is_left_as_it_was() {
     assert!(tree(&data) == before, "a damaged directory was changed");
 }
 
-/// What the program prints as JSON, and whether it went well.
+/// The program's JSON output, and whether it succeeded.
 fn report(arguments: &[&str]) -> (bool, Value) {
     let ended = Command::new(program()).args(arguments).output().unwrap();
     let text = String::from_utf8(ended.stdout).unwrap();
@@ -88,7 +88,7 @@ fn report(arguments: &[&str]) -> (bool, Value) {
 }
 
 #[test]
-fn a_backup_is_looked_into_as_a_restore_would() {
+fn backup_is_verified_like_restore() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     killed(&data);
@@ -129,7 +129,7 @@ fn a_backup_is_looked_into_as_a_restore_would() {
 }
 
 #[test]
-fn a_plan_tells_what_a_filter_costs() {
+fn plan_reports_filter_costs() {
     let (_, plan) = report(&["plan", "--capacity", "10M", "--json"]);
     let (_, same) = report(&["plan", "--capacity", "10000000", "--json"]);
     assert_eq!(plan, same);
@@ -152,7 +152,7 @@ fn a_plan_tells_what_a_filter_costs() {
 }
 
 #[test]
-fn nothing_is_made_where_nothing_is() {
+fn verify_creates_nothing() {
     let directory = tempfile::tempdir().unwrap();
     for name in ["absent", "empty"] {
         let path = directory.path().join(name);
@@ -166,7 +166,7 @@ fn nothing_is_made_where_nothing_is() {
 }
 
 #[test]
-fn a_directory_that_is_served_is_refused() {
+fn served_directory_is_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let service = Service::start_ready(program(), &data, &[]);
@@ -177,7 +177,7 @@ fn a_directory_that_is_served_is_refused() {
 }
 
 #[test]
-fn a_read_only_directory_can_be_looked_into() {
+fn read_only_directory_can_be_verified() {
     let Some(disk) = Disk::mount("160m", "process::verify") else { return };
     let data = disk.path().join("data");
     killed(&data);

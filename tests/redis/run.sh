@@ -43,7 +43,7 @@ clients() {
 
 ask() { curl --silent --fail-with-body "$url/v1/$1" -H 'Content-Type: application/json' "${@:2}"; }
 
-# A Redis of our own, on a port that is free, with a password and an append-only file.
+# A separate Redis on a free port, with a password and an append-only file.
 start_redis() {
     local port
     for port in $(shuf --input-range 20000-29999 --head-count 20); do
@@ -87,7 +87,7 @@ shadowed() {
     printf 'MULTI\nSREM seen user-3\nSADD seen "a b" "\\"quoted\\""\nEXEC\n' | "${redis_cli[@]}" >/dev/null
     # In another database that is another set.
     "${redis_cli[@]}" -n 0 SADD seen elsewhere >/dev/null
-    # The last change comes last.
+    # This change must be the last.
     "${redis_cli[@]}" SADD seen last >/dev/null
     until ask campaigns/seen/users/check -d '{"users":["last"]}' | grep --quiet true; do sleep 0.1; done
     printf 'a b\n"quoted"\nelsewhere\nlast\n' >>"$data/items"

@@ -11,7 +11,7 @@ async function ioredis(name) {
   await client.connect();
   const call = (line) => client.call(...line.split(' '));
   await call(`DEL ${name}`);
-  // Much larger than what goes in: hardly any two of its items look alike.
+  // Much larger than its content: hardly any two of its items collide.
   assert.equal(await call(`CF.RESERVE ${name} 100000`), 'OK');
   assert.equal(Number(await call(`CF.ADD ${name} u1`)), 1);
   assert.equal(Number(await call(`CF.ADDNX ${name} u1`)), 0);

@@ -14,7 +14,7 @@ def check(protocol):
     client.delete(name, f"coupon:{name}")
     assert client.ping()
     filters = client.cf()
-    # Much larger than what goes in: hardly any stranger looks like one of its items.
+    # Much larger than its content: false positives are very unlikely.
     assert filters.create(name, 100_000, bucket_size=4, max_iterations=50, expansion=2)
     try:
         filters.create(name, 1000)

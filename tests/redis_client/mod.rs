@@ -1,4 +1,4 @@
-//! A client of Redis' protocol, spoken by hand: it shows what an answer is to the byte, and sends whatever it is told to.
+//! A client of Redis' protocol, implemented by hand: it shows the exact bytes of a reply, and sends arbitrary bytes.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -55,7 +55,7 @@ impl Reply {
         }
     }
 
-    /// What a list of any type has.
+    /// The elements of a list of any type.
     #[track_caller]
     pub fn items(&self) -> &[Reply] {
         match self {
@@ -64,7 +64,7 @@ impl Reply {
         }
     }
 
-    /// The value of a field in a map, or in a list that stands for one.
+    /// The value of a field in a map, or in a list of pairs.
     #[track_caller]
     pub fn field(&self, name: &str) -> &Reply {
         let fields: Vec<(&Reply, &Reply)> = match self {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Schemathesis against a running service and its own document: once where nobody needs a key, once where all do.
+# Schemathesis against a running service and its own document: once without keys, once with them.
 # Needs Python 3.10 or later; what else it needs goes into target/schemathesis. Takes the program to test as its argument;
 # options for Schemathesis may follow.
 set -euo pipefail
@@ -14,7 +14,7 @@ if [ "$("$place/bin/st" --version 2>/dev/null)" != "st, version $version" ]; the
 fi
 config=$PWD/tests/schemathesis/schemathesis.toml
 st() {
-    # In the folder that is thrown away: it leaves files behind.
+    # In the temporary folder: it creates files.
     (cd "$data" && "$OLDPWD/$place/bin/st" --no-color --config-file "$config" run "$url/openapi.json" "$@")
 }
 

@@ -1,4 +1,4 @@
-//! The real program as a child process on a port of its own, and a client for it.
+//! The real program as a child process on a free port, and a client for it.
 
 mod output;
 
@@ -13,11 +13,11 @@ use ureq::{Agent, SendBody};
 /// How long a start may take before it counts as failed.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How long an end may take before it counts as failed: several writes to a disk that stands still for a minute.
+/// Maximum time of a shutdown: several writes to a disk that stalls for a minute.
 const END_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Settings of every service, unless a test has others: a port of its own, and patience with a disk that stands still for a minute
-/// because other programs use it.
+/// Settings of every service, unless a test has others: a free port, and timeouts for a disk that stalls for a minute because other
+/// programs use it.
 const SETTINGS: [(&str, &str); 3] = [
     ("CUCKOOD__SERVER__LISTEN", "127.0.0.1:0"),
     ("CUCKOOD__SERVER__REQUEST_TIMEOUT", "10m"),
@@ -52,20 +52,19 @@ pub struct Answer {
 }
 
 impl Service {
-    /// Starts the program over a data directory; comes back as soon as it listens, which is before it is ready.
+    /// Starts the program over a data directory; returns once it listens, which is before it is ready.
     pub fn start(program: &Path, data: &Path, settings: &[(&str, &str)]) -> Service {
         let mut command = Command::new(program);
         command.arg("serve").env("CUCKOOD__STORAGE__PATH", data).envs(settings.iter().copied());
         Service::spawn(&mut command)
     }
 
-    /// Starts whatever ends in the program serving, on a port of its own unless it says where; comes back as soon as it
-    /// listens.
+    /// Starts a command that ends in the program serving, on a free port by default; returns once it listens.
     pub fn spawn(command: &mut Command) -> Service {
         Service::try_spawn(command).unwrap_or_else(|(status, output)| panic!("{status}\n{output}"))
     }
 
-    /// The same, or how it ended if it does not come to listen, with what it wrote.
+    /// The same; if it doesn't listen, returns its exit status and output.
     pub fn try_spawn(command: &mut Command) -> Result<Service, (ExitStatus, String)> {
         for (name, value) in SETTINGS {
             if !command.get_envs().any(|(known, _)| known == name) {
@@ -111,12 +110,12 @@ impl Service {
         self.client.clone()
     }
 
-    /// A client that trusts this certificate alone, over connections of its own.
+    /// A client that trusts this certificate alone, over separate connections.
     pub fn client_trusting(&self, certificate: &[u8]) -> Client {
         self.client_trusting_all(&[certificate])
     }
 
-    /// A client that trusts these certificates alone, over connections of its own.
+    /// A client that trusts these certificates alone, over separate connections.
     pub fn client_trusting_all(&self, certificates: &[&[u8]]) -> Client {
         let certificates: Vec<_> =
             certificates.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect();
@@ -124,7 +123,7 @@ impl Service {
         Client::over(self.client.url.clone(), TlsConfig::builder().root_certs(roots).build())
     }
 
-    /// What it has written.
+    /// Its output.
     pub fn output(&self) -> &Output {
         &self.output
     }
@@ -155,17 +154,17 @@ impl Service {
         self.child.id()
     }
 
-    /// One of its figures.
+    /// One of its metrics.
     pub fn metric(&self, name: &str) -> u64 {
         self.metric_of(&self.client, name)
     }
 
-    /// One of its figures, asked for by this client.
+    /// One of its metrics, read by this client.
     pub fn metric_of(&self, client: &Client, name: &str) -> u64 {
         let mut answer = client.agent.get(format!("{}/metrics", client.url)).call().expect("it is up");
         let text = answer.body_mut().read_to_string().expect("it is up");
         let figure = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
-        // A counter that never moved is not told.
+        // An unused counter is omitted.
         let unmoved = name.contains("_total").then_some(0);
         figure.or(unmoved).unwrap_or_else(|| panic!("there is no {name}:\n{text}"))
     }
@@ -190,7 +189,7 @@ impl Service {
         std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("Linux tells").count()
     }
 
-    /// Has every write fail from now on that would make a file longer than this, or write behind it.
+    /// From now on, every write fails that extends a file beyond this length, or writes after it.
     pub fn limit_files(&self, bytes: u64) {
         let limit = rustix::process::Rlimit { current: Some(bytes), maximum: Some(bytes) };
         let process = rustix::process::Pid::from_child(&self.child);
@@ -253,7 +252,7 @@ impl Client {
         Client { url, tls, agent: agent.into() }
     }
 
-    /// A client of the same service over connections of its own.
+    /// A client of the same service over separate connections.
     pub fn another(&self) -> Client {
         Client::over(self.url.clone(), self.tls.clone())
     }
@@ -263,7 +262,7 @@ impl Client {
         self.url.split("//").last().expect("split gives one part at least")
     }
 
-    /// Any request, its body as it stands.
+    /// Any request, with its exact body.
     pub fn send(
         &self,
         method: &str,
@@ -284,7 +283,7 @@ impl Client {
         read(self.agent.get(format!("{}{path}", self.url)).call()?)
     }
 
-    /// An answer's status and its body as it stands.
+    /// A response's status and exact body.
     pub fn text(&self, path: &str) -> Result<(u16, String), ureq::Error> {
         let mut response = self.agent.get(format!("{}{path}", self.url)).call()?;
         let text = response.body_mut().with_config().limit(64 << 20).read_to_string()?;

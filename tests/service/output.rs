@@ -1,4 +1,4 @@
-//! What a child process writes, line by line, for others to wait for.
+//! A child process's output, line by line, for others to wait for.
 
 use parking_lot::{Condvar, Mutex};
 use std::io::{BufRead, BufReader, Read};
@@ -17,7 +17,7 @@ struct Lines {
 }
 
 impl Output {
-    /// Collects what comes out of a stream from now on.
+    /// Collects a stream's output from now on.
     pub fn collect(&self, stream: impl Read + Send + 'static) {
         let shared = self.0.clone();
         shared.0.lock().open += 1;
@@ -36,7 +36,7 @@ impl Output {
         });
     }
 
-    /// The first line of which `find` makes something; none if it doesn't come in time or not any more.
+    /// The first line accepted by `find`; `None` after the timeout or the end.
     pub fn wait_for<T>(&self, timeout: Duration, find: impl Fn(&str) -> Option<T>) -> Option<T> {
         let (lines, news) = &*self.0;
         let deadline = Instant::now() + timeout;

@@ -1,5 +1,5 @@
-//! What growth costs: bits per user and lookup time of filters of five capacities that grow up to a thousandfold, as a picture:
-//! `cargo bench -p cuckood-filter --bench growth [-- ITEMS_MAX] > docs/pictures/growth.svg`.
+//! The cost of growth: bits per user and lookup time of filters of five capacities that grow up to a thousandfold, as a picture: `cargo
+//! bench -p cuckood-filter --bench growth [-- ITEMS_MAX] > docs/pictures/growth.svg`.
 
 // A benchmark prints its results and stops at the first error.
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]

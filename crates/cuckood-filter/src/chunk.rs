@@ -1,5 +1,5 @@
-//! Chunks: the contents of tables as little-endian bytes, each with a header and a checksum. A snapshot takes those of a table as it was
-//! when the snapshot started ([`FrozenTable`]), while the writer continues.
+//! Chunks: the contents of tables as little-endian bytes, each with a header and a checksum. A snapshot takes those of a table as of its
+//! start ([`FrozenTable`]), while the writer continues.
 
 use crate::table::Table;
 use serde::{Deserialize, Serialize};
@@ -129,7 +129,7 @@ pub(crate) fn decode_chunk(bytes: &[u8], table: TableId, chunk: u32) -> Result<C
 /// Changed words of a chunk with their old values, in the order of the changes.
 type Records = Vec<(u32, u64)>;
 
-/// The undo log of a snapshot: the old values of words that have changed since it began.
+/// The undo log of a snapshot: the old values of words that have changed since its start.
 pub(crate) struct Undo {
     /// For each chunk its records; `None` once the chunk is taken. Empty once the snapshot has let go of the table.
     chunks: Mutex<Vec<Option<Records>>>,
@@ -150,7 +150,7 @@ impl Undo {
         }
     }
 
-    /// Takes the records of a chunk: later changes of it are not recorded.
+    /// Takes the records of a chunk: its later changes are not recorded.
     fn take(&self, chunk: usize) -> Records {
         let records = self.chunks()[chunk].take().unwrap_or_default();
         self.copied.fetch_sub(size_of_val(records.as_slice()) as u64, Relaxed);
@@ -158,7 +158,7 @@ impl Undo {
     }
 }
 
-/// A table as it was when a snapshot began.
+/// A table as of the start of a snapshot.
 pub struct FrozenTable {
     id: TableId,
     changes: u64,
@@ -168,7 +168,7 @@ pub struct FrozenTable {
 }
 
 impl FrozenTable {
-    /// The table as it is now, and the undo log that its writer must fill from now on.
+    /// The current table, and the undo log that its writer must fill from now on.
     pub(crate) fn new(
         id: TableId,
         changes: u64,

@@ -195,8 +195,8 @@ impl Filter {
         }
     }
 
-    /// Freezes it as it is now, for a snapshot. The image describes everything except the contents of the tables. `copied` counts the bytes
-    /// that only the snapshot needs.
+    /// Freezes the current state for a snapshot. The image describes everything except the contents of the tables. `copied` counts the
+    /// bytes that only the snapshot needs.
     pub fn freeze(&mut self, copied: &Arc<AtomicU64>) -> (FilterImage, Vec<FrozenTable>) {
         self.tables_mut().freeze(copied)
     }

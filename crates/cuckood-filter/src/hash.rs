@@ -8,7 +8,7 @@ pub const SECRET_BYTES: usize = 192;
 
 /// The 64-bit XXH3 hash of an item under one filter's [`Secret`].
 ///
-/// It is all that a filter, the log or a snapshot ever gets to know of an item.
+/// Filters, the log and snapshots contain nothing else of an item.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[repr(transparent)]
 pub struct Digest(pub u64);

@@ -48,7 +48,7 @@ pub(crate) struct TableImage {
 impl FilterImage {
     /// For each table its number, its count of changes and its number of chunks. While the count stays the same, so do the bytes.
     pub fn tables(&self) -> impl Iterator<Item = (TableId, u64, u32)> + '_ {
-        // A damaged image is refused later. Here it must only do no harm.
+        // A damaged image is rejected later. Here it must only do no harm.
         let chunks_of = |plan: &TablePlan| if plan.is_sane() { chunks(plan.words()) } else { 0 };
         self.tables.iter().map(move |table| (table.id, table.changes, chunks_of(&table.plan)))
     }
@@ -173,7 +173,7 @@ impl Restoring<'_> {
         chunks(self.words.len() as u64)
     }
 
-    /// Loads these chunks. `load` replaces the bytes that it gets by the chunk of a number.
+    /// Loads these chunks. `load` replaces the buffer's content by the chunk of a number.
     ///
     /// # Errors
     /// The error of `load`, or [`RestoreError::Chunk`] for a chunk that is damaged or misplaced.

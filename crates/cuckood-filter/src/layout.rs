@@ -57,7 +57,7 @@ pub enum Mode {
 pub enum Growth {
     /// It grows.
     Auto,
-    /// It refuses more items when it is full.
+    /// It rejects more items when it is full.
     Fixed,
 }
 
@@ -175,7 +175,7 @@ impl Layout {
 
     /// The first table's error rate when `load` (0 to 1) of its slots are taken.
     ///
-    /// A look-up compares `2·b·load` fingerprints. A stranger's fingerprint equals any of them with `p = 1 / (2^f − 1)`, since no
+    /// A lookup compares `2·b·load` fingerprints. A stranger's fingerprint equals any of them with `p = 1 / (2^f − 1)`, since no
     /// fingerprint is zero. So the rate is `1 − (1 − p)^(2·b·load)`.
     pub fn error_rate_at(&self, load: f64) -> f64 {
         let fingerprints = f64::from(self.fingerprint_bits).exp2() - 1.0;

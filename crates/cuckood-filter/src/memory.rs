@@ -31,7 +31,7 @@ const CACHE_LINE_BYTES: usize = 64;
 
 /// The system has no more memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the system refuses {bytes} bytes of memory")]
+#[error("can't allocate {bytes} bytes of memory")]
 pub struct OutOfMemory {
     /// Bytes that were requested.
     pub bytes: u64,
@@ -119,7 +119,7 @@ impl Reservation {
     /// Maps memory for the tables of `need`, and checks that the system has `spare` more bytes, for all that is not mapped.
     ///
     /// # Errors
-    /// [`OutOfMemory`] if the system refuses; then nothing has changed.
+    /// [`OutOfMemory`] if the system has too little; then nothing has changed.
     pub fn extend(&mut self, need: &MemoryNeed, spare: u64) -> Result<(), OutOfMemory> {
         let map = |bytes: &u64| Mapping::new(usize::try_from(*bytes).ok()?);
         let spare = spare.next_multiple_of(HUGE_PAGE_BYTES as u64);
@@ -133,7 +133,7 @@ impl Reservation {
 
     /// Releases the memory that no table has taken.
     pub fn release(&mut self) {
-        // While the thread ends, its reserved memory may be gone already.
+        // While the thread ends, its reserved memory may already be gone.
         let _ = RESERVED.try_with(|reserved| reserved.take());
     }
 }
@@ -186,7 +186,7 @@ impl Mapping {
     fn advise_huge_pages(&self) {
         #[cfg(target_os = "linux")]
         {
-            // SAFETY: the range is the mapping's. The advice changes no content; refused, small pages serve as well.
+            // SAFETY: the range is the mapping's. The advice changes no content; if it fails, small pages work as well.
             let _ = unsafe {
                 rustix::mm::madvise(self.start.as_ptr().cast(), self.bytes, rustix::mm::Advice::LinuxHugepage)
             };
@@ -201,7 +201,7 @@ impl Drop for Mapping {
         }
         // SAFETY: the range was mapped by us, belongs to this value alone, and is unmapped once.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
-        debug_assert!(unmapped.is_ok(), "a mapping of our own can be unmapped");
+        debug_assert!(unmapped.is_ok(), "our mapping can be unmapped");
     }
 }
 
@@ -282,7 +282,7 @@ impl Words {
         self.is_mapped().then(|| Remains(mem::ManuallyDrop::new(self).mapping()))
     }
 
-    /// The mapping of words that are mapped. It must not outlive them, nor they it.
+    /// The mapping of words that are mapped. It and the words must have the same lifetime.
     fn mapping(&self) -> Mapping {
         Mapping { start: self.first.cast(), bytes: layout(self.len).size().next_multiple_of(HUGE_PAGE_BYTES) }
     }

@@ -19,7 +19,7 @@ use crate::tags::{Insert, NoTag, SlotState};
 use crate::writer::{NoPath, Stored, TableWriter};
 use std::ops::Range;
 
-/// Words that an insert frees of forgotten items at a time, if it finds no room.
+/// Words of forgotten items that an insert frees at a time, if it finds no free slot.
 const WORDS_AT_ONCE: u64 = 1 << 16;
 
 /// How often it does so before the filter grows.
@@ -61,7 +61,7 @@ impl Multiset {
         self.tables.tables.iter().map(|table| table.table.count(digest, live)).sum()
     }
 
-    /// Adds a copy of an item. With `if_absent`, a copy that is present stays as old as it is.
+    /// Adds a copy of an item. With `if_absent`, an existing copy keeps its age.
     ///
     /// # Errors
     /// [`Full`] if no slot is free and the filter can't grow (any further). The filter is unchanged then.
@@ -76,7 +76,7 @@ impl Multiset {
             }
         }
         loop {
-            // To make room may empty the filter, which drops its tags.
+            // Freeing slots may empty the filter, which drops its tags.
             let tag = self.tag();
             match self.store(digest, tag) {
                 Ok(stored) => {
@@ -106,7 +106,7 @@ impl Multiset {
         if is_fixed || newest.room() > 0 { newest.insert(digest, tag, live) } else { Err(NoPath) }
     }
 
-    /// Makes room in the newest table, or replaces it, or appends another.
+    /// Frees slots in the newest table, or replaces it, or appends another.
     fn make_room(&mut self) -> Result<(), Full> {
         // Slots of forgotten items count as free already, but a filter that grows may count as full because of them.
         let is_full = self.tables.growth == Growth::Auto && self.tables.newest().room() == 0;

@@ -274,7 +274,7 @@ mod tests {
                 }
                 for half in 0..2 {
                     for bit in (0..bits + extra).chain([32]) {
-                        // Of 2^f − 1 fingerprints one is missing from the half whose bits are set.
+                        // The half of the 2^f − 1 fingerprints whose bits are set has one less.
                         let fingerprints = f64::from(bits).exp2() - 1.0;
                         let expected = if bit == 32 || bit < extra { 0.5 } else { 0.5 - 0.5 / fingerprints };
                         let share = set[half][usize::from(bit)] as f64 / of[half] as f64;
@@ -290,7 +290,7 @@ mod tests {
     }
 
     proptest! {
-        /// In a finer table, an item's virtual buckets and fingerprint begin with those in a coarser one, whatever is in the slots.
+        /// In a finer table, an item's virtual buckets and fingerprint start with those in a coarser one, whatever the slots contain.
         #[test]
         fn tables_nest(
             digest: u64,

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// The tables that the writer publishes with one store.
 pub(crate) struct Shown {
-    /// The largest table: it is looked at first.
+    /// The largest table, which is read first.
     pub(crate) first: Arc<Table>,
     pub(crate) others: Box<[Arc<Table>]>,
     /// The plan of the table that the newest one is being copied to.
@@ -69,7 +69,7 @@ impl Shared {
     }
 }
 
-/// The statistics of a filter at one moment.
+/// A filter's current statistics.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FilterStats {
     /// Items in all tables.
@@ -99,7 +99,7 @@ pub struct View<'a> {
 }
 
 impl Reader {
-    /// A view of the filter as it is now. If it forgets, it is seen in this step.
+    /// A view of the filter's current state. If it forgets, as of this step.
     #[inline]
     pub fn view(&self, step: u64) -> View<'_> {
         let shown = self.0.shown.load();

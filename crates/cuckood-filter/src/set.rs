@@ -20,10 +20,10 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Buckets whose cleared items every change frees.
 const BUCKETS_SWEPT: u64 = 16;
 
-/// Buckets that an insert sweeps at a time if it finds no room.
+/// Buckets that an insert sweeps at a time if it finds no free slot.
 const BUCKETS_AT_ONCE: u64 = 1 << 12;
 
-/// The most cleared items that another clear frees at once.
+/// Maximum number of cleared items that another clear frees immediately.
 const SWEPT_AT_ONCE_MAX: u64 = 1 << 14;
 
 /// The position of a walk over the items of a strict filter.
@@ -89,7 +89,7 @@ impl Set {
     /// Adds an item, in the state available. If it is present, it keeps its state.
     ///
     /// # Errors
-    /// [`Full`] if there is no room and the filter can't grow (any further). Then no item has changed.
+    /// [`Full`] if no slot is free and the filter can't grow (any further). Then no item has changed.
     pub(crate) fn insert(&mut self, digest: Digest) -> Result<Insert, Full> {
         let available = self.available();
         loop {

@@ -1,14 +1,13 @@
 //! Sizing: from a capacity and an error rate to the layout of a filter.
 //!
-//! The question is how full a table gets before an item finds no place, and how long fingerprints must be for that. A table takes
-//! its capacity almost certainly: if it is filled a hundred million times with different items, each of three causes makes at most
-//! one filling fail.
+//! This determines the load at which an item finds no free slot, and the necessary length of fingerprints. A table almost certainly holds
+//! its capacity: if it is filled a hundred million times with different items, each of three causes makes at most one filling fail.
 //!
-//! - *A crowded pair of buckets.* Two buckets of `b` slots hold `2b` items. If one more item has the same two buckets, no move makes
-//!   room. The `n` items choose among the `(m/2)²` pairs of `m` buckets (one even and one odd number). The probability that any pair is
-//!   chosen by `2b + 1` items is at most `C(n, 2b+1) · (m²/4) · (4/m²)^(2b+1) ≤ (n − b)^(2b+1) · (2/m)^(4b) / (2b+1)!`.
-//!   This is the first term of the union bound over all sets of buckets (Dietzfelbinger and Weidling, "Balanced allocation
-//!   and dictionaries with tightly packed constant size bins", 2007). Where it is what limits, the other terms add up to less.
+//! - *A crowded pair of buckets.* Two buckets of `b` slots hold `2b` items. If one more item has the same two buckets, no move helps. The
+//!   `n` items choose among the `(m/2)²` pairs of `m` buckets (one even and one odd number). The probability that any pair is chosen by `2b
+//!   + 1` items is at most `C(n, 2b+1) · (m²/4) · (4/m²)^(2b+1) ≤ (n − b)^(2b+1) · (2/m)^(4b) / (2b+1)!`. This is the first term of the
+//!   union bound over all sets of buckets (Dietzfelbinger and Weidling, "Balanced allocation and dictionaries with tightly packed constant
+//!   size bins", 2007). Where it is what limits, the other terms add up to less.
 //! - *A crowded table.* With buckets of 2, 4 or 8 slots, items with random pairs fill at most 89.7, 98.0 or 99.8 % of a table. (Fernholz
 //!   and Ramachandran, "The k-orientability thresholds for G(n, p)", 2007.) How many items a table of `s` slots really takes varies by
 //!   0.44·√s, 0.20·√s or 0.08·√s (standard deviation, measured); seven standard deviations are kept free. In a small table another effect
@@ -42,7 +41,7 @@ impl Layout {
     pub fn compact(capacity: u64, error_rate: f64, growth: Growth) -> Result<Self, LayoutError> {
         check_capacity(capacity)?;
         let share = share(error_rate, growth)?;
-        // Of layouts that take the same memory the first wins: four slots are the best compromise of load and look-up speed.
+        // Of layouts with the same memory the first wins: four slots are the best compromise of load and lookup speed.
         [4, 2, 8]
             .into_iter()
             .filter_map(|bucket_size| Self::smallest(capacity, share, growth, bucket_size))
@@ -95,7 +94,7 @@ impl Layout {
     /// The compact layout for `capacity` items, with the rest chosen by the caller.
     ///
     /// # Errors
-    /// When a value is out of range, or can't promise room for `capacity` items to a filter of fixed size.
+    /// When a value is out of range, or a filter of fixed size can't guarantee space for `capacity` items.
     pub fn compact_with(
         capacity: u64,
         fingerprint_bits: u8,

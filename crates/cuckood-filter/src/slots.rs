@@ -81,13 +81,13 @@ impl Lanes {
         (buckets * (self.slots * self.bits) as u64).div_ceil(64) + self.straddles() as u64
     }
 
-    /// Whether a part can begin in one word and end in the next.
+    /// Whether a part can start in one word and end in the next.
     #[inline(always)]
     pub(crate) const fn straddles(&self) -> bool {
         !64_u32.is_multiple_of(self.part_bits)
     }
 
-    /// Where a slot of a bucket begins: the word, and the bit in it.
+    /// Where a slot of a bucket starts: the word, and the bit in it.
     #[inline(always)]
     pub(crate) const fn position(&self, bucket: u64, slot: u32) -> (usize, u32) {
         let (bucket_bits, slot_bit) = (self.slots * self.bits, slot * self.bits);
@@ -99,13 +99,13 @@ impl Lanes {
         ((bit / 64) as usize, (bit % 64) as u32)
     }
 
-    /// A part's bits, cut from the word where it begins and the one after.
+    /// A part's bits, cut from the word where it starts and the one after.
     #[inline(always)]
     pub(crate) const fn cut(&self, low: u64, high: u64, shift: u32) -> u64 {
         ((low >> shift) | ((high << 1) << (63 - shift))) & self.mask
     }
 
-    /// A part's bits, cut from the word that holds all of it.
+    /// A part's bits, cut from the word that contains all of it.
     #[inline(always)]
     pub(crate) const fn cut_whole(&self, word: u64, shift: u32) -> u64 {
         (word >> shift) & self.mask
@@ -329,7 +329,7 @@ mod tests {
             let lanes = Lanes::new(bits, 1 << log_slots);
             let slots = lanes.part_slots as usize;
             let top = 1_u64 << (bits - 1);
-            // Small values and the same with the top bit set: where carries would show.
+            // Small values and the same with the top bit set, where carries would be visible.
             for top in [0, top] {
                 let values: Vec<u64> = values[..slots].iter().map(|v| if v % 2 == 0 { v / 2 } else { (v / 2) | top }).collect();
                 let value = if value % 2 == 0 { value / 2 } else { (value / 2) | top };

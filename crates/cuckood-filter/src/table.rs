@@ -1,10 +1,10 @@
 //! A table: buckets of slots, packed into atomic words. Readers look items up without a lock while one writer moves them.
 //!
-//! The writer ([`super::writer`]) moves an item in two steps: it writes the new slot, then frees the old one. So an item is
-//! always in one of its two buckets, and a hit is always right. But a reader that looks at one bucket and then at the other may
-//! miss an item that moves the opposite way in between. A sequence lock reveals this: the version is odd while items move along a path,
-//! and even otherwise. A reader that found nothing compares the version with the one from before. If it was even and is still
-//! the same, no item moved, and the item is absent. Otherwise the reader looks again.
+//! The writer ([`super::writer`]) moves an item in two steps: it writes the new slot, then frees the old one. So an item is always in one
+//! of its two buckets, and a hit is always right. But a reader that reads one bucket and then the other may miss an item that moves the
+//! opposite way in between. A sequence lock reveals this: the version is odd while items move along a path, and even otherwise. A reader
+//! that found nothing compares the version with the one from before. If it was even and is still the same, no item moved, and the item is
+//! absent. Otherwise the reader looks again.
 
 use std::hint::select_unpredictable;
 use std::ops::{ControlFlow, Range};
@@ -23,7 +23,7 @@ use crate::{AtomicU64, Words};
 pub struct SegmentStats {
     /// Items in it.
     pub items: u64,
-    /// Items that it takes before the filter grows (`auto`) or may refuse more (`fixed`). While it is doubled, those of its successor.
+    /// Items that it holds before the filter grows (`auto`) or may reject more (`fixed`). While it is doubled, those of its successor.
     pub capacity: u64,
     /// Bits of a slot that distinguish the items of a bucket; 62 in strict filters.
     pub fingerprint_bits: u8,
@@ -40,7 +40,7 @@ impl SegmentStats {
     }
 }
 
-/// Items whose cache lines are prefetched before the first one is looked at: enough to keep the memory system busy.
+/// Items whose cache lines are prefetched before the first one is compared: enough to keep the memory system busy.
 pub(crate) const GROUP: usize = 32;
 
 /// The writer's data besides the slots. It has a separate cache line, so that the rest stays in every reader's cache.
@@ -49,7 +49,7 @@ pub(crate) const GROUP: usize = 32;
 struct Header {
     version: AtomicU64,
     items: AtomicU64,
-    /// Of a strict table: the tag of available items. The other tag that it can be is that of cleared ones.
+    /// Of a strict table: the tag of available items. The other possible tag is that of cleared ones.
     available: AtomicU64,
 }
 

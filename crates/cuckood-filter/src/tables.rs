@@ -1,4 +1,4 @@
-//! The tables of a filter: how they grow, are numbered, replaced, shown to readers and snapshotted, which is the same in all filters.
+//! The tables of a filter: growth, numbering, replacement, publication to readers and snapshots, which all filters share.
 //!
 //! A full filter doubles its newest table: the table is copied to one of twice the size, a few buckets with every change, and then replaced
 //! by it. While it is copied, the old table serves alone. If its slots have no bits to spare, the filter appends a table instead.
@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Buckets that every change copies.
 pub(crate) const BUCKETS_COPIED: u64 = 16;
 
-/// Tables of up to this many buckets are copied at once.
+/// Tables of up to this many buckets are copied in one step.
 const BUCKETS_AT_ONCE: u64 = 1 << 10;
 
 /// The tables of one filter, as its writer sees them.
@@ -136,7 +136,7 @@ impl Tables {
         self.tables.iter().map(|table| table.table.memory_bytes()).sum::<u64>() + copy
     }
 
-    /// Returns whether the filter has its first table only, as it was created.
+    /// Returns whether the filter only has its first table, in its initial size.
     pub(crate) fn is_as_created(&self) -> bool {
         self.tables.len() == 1 && self.newest_plan() == TablePlan::first(self.mode, &self.first)
     }
@@ -338,7 +338,7 @@ impl Tables {
         need
     }
 
-    /// Items for which an appended table has room at least: where the older ones empty, the capacity that was asked for.
+    /// Minimum number of items of an appended table: where the older ones empty, the requested capacity.
     pub(crate) fn appended_items_min(&self) -> u64 {
         if self.first.step_bits > 0 { self.first.capacity() } else { 1 }
     }
@@ -416,7 +416,7 @@ fn shown(tables: &[TableWriter], steps: Option<&Steps>) -> Shown {
 pub struct Dropped {
     /// Readers may still look at them.
     tables: VecDeque<Arc<Table>>,
-    /// No reader looks at them.
+    /// No reader uses them.
     remains: Vec<Remains>,
 }
 

@@ -53,7 +53,7 @@ pub(crate) struct Steps {
 /// The steps whose items may be in the tables.
 #[derive(Clone)]
 pub(crate) struct Known {
-    /// For how many steps after its own an item is kept.
+    /// Number of steps after its own for which an item is retained.
     kept: u32,
     /// Bits of a tag.
     bits: u8,
@@ -120,7 +120,7 @@ impl Known {
 }
 
 impl Steps {
-    /// No steps yet. Items are kept for `kept` steps after their own; a tag has `bits` bits.
+    /// No steps yet. Items are retained for `retained` steps after their own; a tag has `bits` bits.
     pub(crate) fn new(kept: u32, bits: u8) -> Self {
         let known = Known { kept, bits, first: 0, numbers: Vec::new(), items: no_items(bits) };
         Self::over(None, known)
@@ -133,7 +133,7 @@ impl Steps {
         steps
     }
 
-    /// Restores the steps. The items in the tables are yet to be counted, then call [`Self::judge`]. None if there can't be such steps.
+    /// Restores the steps. The items in the tables are yet to be counted, then call [`Self::update_forgotten`]. None if there can't be such steps.
     pub(crate) fn restore(image: &StepsImage, bits: u8) -> Option<Self> {
         let StepsImage { kept, now, first, ref numbers } = *image;
         let tags = 1 << bits;
@@ -221,7 +221,7 @@ impl Steps {
             .then(|| self.known.tag(self.known.numbers.len() - 1))
     }
 
-    /// Gives the current step a tag. Readers must be shown before an item gets it.
+    /// Assigns a tag to the current step. It must be published to readers before an item gets it.
     pub(crate) fn begin(&mut self) -> Result<u64, NoTag> {
         while !self.known.numbers.is_empty() && self.known.items_at(0) == 0 {
             self.known.numbers.remove(0);
@@ -231,7 +231,7 @@ impl Steps {
             if self.forgotten > 0 {
                 return Err(NoTag);
             }
-            // Only turning the time back again and again leads here. Then the items that were added last are kept for longer.
+            // Only turning the time back again and again leads here. Then the items that were added last are retained for longer.
             self.known.numbers.pop();
         }
         self.known.numbers.push(self.now.unwrap_or_default());
@@ -280,8 +280,8 @@ pub enum SlotState {
     Redeemed,
 }
 
-/// The tags that available items can have. To clear a filter, the other one becomes the tag of available items: those with the former
-/// tag are gone at once, and their slots are freed later.
+/// The tags that available items can have. A clear makes the other one the tag of available items: those with the former tag disappear
+/// immediately, and their slots are freed later.
 pub(crate) const AVAILABLE_TAGS: [u64; 2] = [0, 3];
 
 impl SlotState {

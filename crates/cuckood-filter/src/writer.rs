@@ -60,7 +60,7 @@ pub(crate) struct TableWriter {
     pub(crate) id: TableId,
     pub(crate) table: Arc<Table>,
     items: u64,
-    /// Changes of words so far. A snapshot need not write a table again whose count is unchanged.
+    /// Changes of words so far. A snapshot need not rewrite a table whose count is unchanged.
     pub(crate) changes: u64,
     /// Items that the table takes before it counts as full.
     limit: u64,
@@ -126,7 +126,7 @@ impl TableWriter {
         self.table.set_items(items);
     }
 
-    /// Items that it takes from now on before it counts as full. A table that is being copied takes more: its successor has room.
+    /// Remaining number of items before it counts as full. A table that is being copied takes more: its successor has space.
     pub(crate) fn room(&self) -> u64 {
         if self.copy().is_some() { u64::MAX } else { self.limit.saturating_sub(self.items) }
     }
@@ -320,7 +320,7 @@ impl TableWriter {
         Stored::Free
     }
 
-    /// Makes room for an item along the shortest path to a vacant slot, unless its buckets, of which the second is given, are full of
+    /// Frees a slot for an item along the shortest path to a vacant slot, unless its buckets, of which the second is given, are full of
     /// colliding copies. It is a separate function so that the usual case needs no stack.
     #[inline(never)]
     fn relocate<K: Kind>(&mut self, bucket: u64, value: u64, kind: K) -> Result<Stored, NoPath> {

@@ -97,8 +97,8 @@ fn invalid(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// What MONITOR reports before a command, as in `1339518083.107412 [0 127.0.0.1:60866] "keys" "*"`: the database, and the client, which
-/// may be the path of a socket and has no quotes.
+/// MONITOR's prefix of a command, as in `1339518083.107412 [0 127.0.0.1:60866] "keys" "*"`: the database, and the client, which may be the
+/// path of a socket and has no quotes.
 static ORIGIN: LazyLock<Regex> = LazyLock::new(|| regex(r#"^\+?[0-9.]+ \[([0-9]+) .*?\] ""#));
 
 /// A word: between quotes, between apostrophes, or up to a space.

@@ -53,7 +53,7 @@ pub fn run(redis: &mut Redis, key: &str, target: &Target, path: &Path) -> anyhow
         let in_redis: Vec<bool> = redis.query(redis::cmd(question).arg(key).arg(&items))?;
         let in_cuckood = target.check(&items)?;
         if in_redis.len() != items.len() || in_cuckood.len() != items.len() {
-            bail!("a response has not as many parts as the question");
+            bail!("the response has a different number of results than the request");
         }
         for ((line, redis), cuckood) in numbers.into_iter().zip(in_redis).zip(in_cuckood) {
             counts[usize::from(redis)][usize::from(cuckood)] += 1;

@@ -151,7 +151,7 @@ impl<'a> Mirror<'a> {
         match event {
             Event::Broken(why) => {
                 self.summary.gaps += 1;
-                note(&format!("{why}: connecting again; commands that are sent meanwhile are missed"));
+                note(&format!("{why}; reconnecting; commands sent before that are missed"));
             }
             Event::Change(act, items) => self.change(act, items)?,
             Event::NotMirrored(name) => {
@@ -236,7 +236,7 @@ impl<'a> Mirror<'a> {
 /// Maximum number of command names that are counted separately.
 const NAMES_MAX: usize = 100;
 
-/// The summary of a run, as it is printed.
+/// The printed summary of a run.
 #[derive(Serialize, Default)]
 pub struct Summary {
     /// Commands that were mirrored.

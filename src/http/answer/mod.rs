@@ -9,13 +9,13 @@ pub(crate) use problem::{Code, Fault, Problem};
 use axum::response::Response;
 use http::HeaderValue;
 
-/// What a handler returns.
+/// The result of a handler.
 pub(crate) type Answer = Result<Response, Problem>;
 
-/// The header with the request's id; every answer has it.
+/// The header with the request's ID; every response has it.
 pub(crate) const REQUEST_ID: &str = "x-request-id";
 
-/// Marks an answer if it is that of an earlier request.
+/// Marks a response that repeats the stored outcome of an earlier request.
 pub(crate) fn mark_replayed(mut response: Response, replayed: bool) -> Response {
     if replayed {
         response.headers_mut().insert("idempotency-replayed", HeaderValue::from_static("true"));

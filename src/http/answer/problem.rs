@@ -13,13 +13,13 @@ pub const FAULTS_MAX: usize = 100;
 
 /// When to try again, in seconds.
 pub mod retry {
-    /// The obstacle will soon be gone: a full queue, a start, other bodies.
+    /// The obstacle is short: a full queue, a startup, other bodies.
     pub const MOMENT: u64 = 1;
 
     /// Another server must take over.
     pub const ELSEWHERE: u64 = 5;
 
-    /// Somebody must act, or something long must end.
+    /// An operator must act, or a long operation must end.
     pub const MINUTE: u64 = 60;
 }
 
@@ -149,7 +149,7 @@ pub struct Fault {
     pub detail: Cow<'static, str>,
 }
 
-/// A refusal or failure that is not written yet. [`render`] writes the document when the request's id is known.
+/// A refusal or failure that is not written yet. [`render`] writes the document when the request's ID is known.
 #[derive(Clone, Debug)]
 pub struct Problem {
     /// What went wrong.
@@ -271,7 +271,7 @@ pub fn render(mut response: Response, request_id: &str) -> Response {
     super::mark_replayed(Response::from_parts(parts, body.into()), problem.replayed)
 }
 
-/// The problem for a failure that came without one.
+/// Returns the problem for a failure without a document.
 fn bare(response: &Response) -> Option<Problem> {
     let code = match response.status() {
         StatusCode::NOT_FOUND => Code::RouteNotFound,
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_becomes_a_document_with_its_request_s_id() {
+    fn problem_document_contains_request_id() {
         let problem = Problem::invalid_at("/users/3", "empty");
         let (status, document) = document(render(problem.into_response(), "checkout-9"));
         assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_tell_what_a_client_may_do_about_it() {
+    fn problem_headers_guide_client() {
         let headers = |problem: Problem| render(problem.into_response(), "1").headers().clone();
         let busy = headers(Problem::new(Code::Overloaded, "").retry_after(retry::MOMENT));
         assert_eq!(busy[header::RETRY_AFTER], "1");
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_failure_becomes_the_problem_of_its_status_and_a_success_stays() {
+    fn bare_failure_becomes_problem_of_its_status() {
         for (status, code) in [
             (404, "route-not-found"),
             (405, "method-not-allowed"),

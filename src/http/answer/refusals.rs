@@ -1,4 +1,4 @@
-//! The one map from the engine's refusals and failures to problems.
+//! The only map from the engine's refusals and failures to problems.
 
 use super::problem::{Code, Fault, Problem, retry};
 use crate::access::Denied;
@@ -102,7 +102,7 @@ impl From<SubmitError> for Problem {
 
 impl From<UsedUp> for Problem {
     fn from(_: UsedUp) -> Self {
-        Problem::new(Code::Overloaded, "as many bytes of bodies are being read as limits.bodies allows")
+        Problem::new(Code::Overloaded, "too many bytes of bodies are being read (limits.bodies); retry later")
     }
 }
 
@@ -185,7 +185,7 @@ mod tests {
     use http::StatusCode;
 
     #[test]
-    fn what_may_go_away_says_when_to_try_again() {
+    fn transient_errors_set_retry_after() {
         for (error, seconds) in [
             (SubmitError::Overloaded, Some(retry::MOMENT)),
             (SubmitError::Recovering, Some(retry::MOMENT)),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_told_in_whole_seconds_and_never_as_none() {
+    fn retry_after_rounds_up_to_seconds() {
         for (wait, told) in [(0, 1), (1, 1), (1_000, 1), (1_001, 2), (59_999, 60)] {
             let denied = Denied::TooManyRequests { wait: Duration::from_millis(wait) };
             assert_eq!(Problem::from(denied).retry_after_seconds, Some(told), "{wait}");
@@ -208,13 +208,13 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_has_a_problem_of_its_own_for_what_is_missing() {
+    fn missing_filter_problem_names_its_kind() {
         assert_eq!(refused(Kind::Campaign, Refusal::FilterGone).code, Code::CampaignNotFound);
         assert_eq!(refused(Kind::Coupon, Refusal::FilterGone).code, Code::CouponNotFound);
     }
 
     #[test]
-    fn another_spec_under_the_name_is_told_field_by_field() {
+    fn conflicting_spec_names_each_field() {
         let problem = refused(Kind::Coupon, Refusal::AlreadyExists(vec!["capacity".into(), "mode".into()]));
         let pointers: Vec<&str> = problem.faults.iter().map(|fault| fault.pointer.as_str()).collect();
         assert_eq!((problem.code, &pointers[..]), (Code::AlreadyExists, &["/capacity", "/mode"][..]));

@@ -35,7 +35,7 @@ pub(crate) fn json(status: StatusCode, replayed: bool, body: &impl Serialize) ->
     }
 }
 
-/// The problem of an answer that can't be written as JSON.
+/// The problem for a response that can't be serialized.
 pub(crate) fn unwritable(error: serde_json::Error) -> Problem {
     tracing::error!(%error, "an answer can't be written as JSON");
     Problem::new(Code::Internal, "see the service's log")
@@ -63,15 +63,15 @@ pub(crate) fn attachment(name: &str, download: Download) -> Response {
     response
 }
 
-/// Builds an answer that says no more than that it is done.
+/// Builds an empty response for a completed request.
 pub(crate) fn empty(replayed: bool) -> Response {
     mark_replayed(StatusCode::NO_CONTENT.into_response(), replayed)
 }
 
-/// What one body takes of the budget.
+/// A body's share of the budget.
 pub(crate) type Share = budget::Share<Arc<Budget>>;
 
-/// A whole body, decompressed if it was read, and its share of the memory.
+/// A complete body, decompressed if it was read, and its share of the memory.
 pub(crate) struct HeldBody {
     /// Dropped before the share.
     pub(crate) bytes: Bytes,
@@ -84,7 +84,7 @@ impl AsRef<[u8]> for HeldBody {
     }
 }
 
-/// Builds an answer from long JSON text. The share is returned once no piece of the text is in memory any more.
+/// Builds a response from long JSON text. The share is returned once no piece of the text is in memory.
 pub(crate) fn json_held(text: Vec<u8>, share: Share) -> Response {
     let length = text.len();
     let text = Bytes::from_owner(HeldBody { bytes: text.into(), _share: share });
@@ -105,7 +105,7 @@ fn with_type(media_type: &'static str, body: impl IntoResponse) -> Response {
     response
 }
 
-/// The most bytes that are handed on at once: a connection may copy them.
+/// Maximum bytes of a piece: a connection may copy it.
 const PIECE_BYTES_MAX: usize = 64 << 10;
 
 /// The format of a response with one value per line.
@@ -181,7 +181,7 @@ pub(crate) fn wish(headers: &HeaderMap, media_type: &str) -> f32 {
     wish_in(headers, &header::ACCEPT, media_type)
 }
 
-/// How much a client wants what it names in this header, from 0 to 1; 0 if it doesn't name it.
+/// Returns the client's quality value for this name in the header, from 0 to 1; 0 if it isn't named.
 pub(crate) fn wish_in(headers: &HeaderMap, header: &HeaderName, wanted: &str) -> f32 {
     let lists = headers.get_all(header).into_iter().filter_map(|list| list.to_str().ok());
     let wishes = lists.flat_map(|list| list.split(',')).filter_map(|range| {
@@ -203,7 +203,7 @@ mod tests {
     use serde_json::json;
 
     #[tokio::test]
-    async fn the_share_is_returned_with_the_last_piece() {
+    async fn share_is_returned_with_last_piece() {
         let taken = Gauge::default();
         let budget = Arc::new(Budget::new(1 << 20, taken.clone(), Counter::default()));
         let text: Vec<u8> = (0..2 * PIECE_BYTES_MAX + 1).map(|index| index as u8).collect();
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_is_the_quality_of_the_name() {
+    fn accept_quality_requires_named_type() {
         let wished = |lists: &[&'static str]| {
             let lists = lists.iter().map(|list| (header::ACCEPT, http::HeaderValue::from_static(list)));
             wish(&lists.collect(), "text/csv")

@@ -234,7 +234,7 @@ async fn patch<T: Into<CouponPatch> + DeserializeOwned>(
 /// `DELETE`: deletes a filter.
 async fn delete(call: &Call<Delete>, kind: Kind, name: &str) -> Answer {
     let name = parse_name(kind, name)?;
-    // A repeated request finds its stored answer even though the filter is gone.
+    // A repeated request finds its stored outcome even after the filter was deleted.
     if call.api.engine.view().find(kind, &name).is_none() && !call.may_repeat() {
         return Err(refusals::not_found(kind));
     }
@@ -275,7 +275,7 @@ async fn put_image(call: Call<Maintain>, kind: Kind, name: &str, request: Reques
     let pieces = api.reading.upload(request)?;
     let (mut commands, id) =
         (Commands::new(api.engine.clone(), kind, by), UploadId(u128::from_le_bytes(random())));
-    // In a separate task: a handler is dropped when its client disconnects, but what has come must still be given up.
+    // In a separate task: a handler is dropped when its client disconnects, but the uploaded part must still be discarded.
     let upload = tokio::spawn(async move {
         let description = upload_image(pieces, &mut commands, id, kind, &name).await;
         if description.is_err() {
@@ -288,7 +288,7 @@ async fn put_image(call: Call<Maintain>, kind: Kind, name: &str, request: Reques
     upload.await.map_err(|_| Problem::new(Code::Internal, "the upload failed"))?
 }
 
-/// Turns the records of an image that comes in into commands, in order.
+/// Turns the records of an uploaded image into commands, in order.
 async fn upload_image(
     mut pieces: Pieces,
     commands: &mut Commands,

@@ -118,7 +118,7 @@ pub(crate) struct CouponSpec {
 
 /// A filter of either kind as it is asked for.
 pub(crate) struct Asked {
-    /// What both kinds have, and campaigns alone.
+    /// The fields of both kinds, and those of campaigns.
     common: CampaignSpec,
     ignore_case: bool,
     stock: Option<u64>,
@@ -408,7 +408,7 @@ mod tests {
     use std::cell::Cell;
 
     #[test]
-    fn a_patched_time_is_refused_without_reading_the_value() {
+    fn patched_duration_is_rejected_unread() {
         use serde::de::IntoDeserializer;
         use serde::de::value::{Error, SeqDeserializer};
         let read = Cell::new(0);
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strict_filter_has_nothing_to_choose() {
+    fn incompatible_spec_fields_are_rejected() {
         let body = |text: &str| {
             crate::http::request::json::parse::<CampaignSpec>(text.as_bytes())
                 .and_then(|campaign| Asked::from(campaign).resolve())

@@ -1,8 +1,8 @@
 //! Splits an upload into lines, and reads the item of each: plain text, NDJSON or CSV.
 //!
-//! Only as much of a line is kept as is needed to judge it. Of a line that is too long, only the end is searched for. So memory
-//! is bounded for an upload of any size. In CSV, one line is one record, however many line breaks are inside its quotes. A carriage return
-//! without a line feed does not end a record. A file that uses it so would yield one record too many or too few, so its line is rejected.
+//! A line is buffered only up to its maximum length. Of a line that is too long, only the end is searched for. So memory is bounded for an
+//! upload of any size. In CSV, one line is one record, whatever line breaks are inside its quotes. A carriage return without a line feed
+//! does not end a record. A file that uses it that way would yield one record too many or too few, so its line is rejected.
 
 use crate::domain::{ITEM_BYTES_MAX, LineFault};
 use crate::http::request::json::Text;
@@ -15,14 +15,13 @@ use utoipa::ToSchema;
 /// A byte-order mark, which would become part of the first item.
 const MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// The longest line or CSV record, in bytes: room for an item with every byte escaped as `\u00xx`, and for other fields beside
-/// it.
+/// Maximum length of a line or CSV record, in bytes: an item with every byte escaped as `\u00xx`, and other fields.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// Why an upload can't be read at all.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum UploadFault {
-    /// It begins with a byte-order mark.
+    /// It starts with a byte-order mark.
     #[error("the upload begins with a byte-order mark, which would become part of the first item")]
     ByteOrderMark,
     /// The CSV header has no column of this name.
@@ -97,7 +96,7 @@ impl Lines {
         self.split.has_ended
     }
 
-    /// Whether as much has arrived as shows that the upload is readable: it does not begin with a byte-order mark, and has the header row
+    /// Whether enough has arrived to show that the upload is readable: it does not start with a byte-order mark, and has the header row
     /// that CSV needs.
     ///
     /// # Errors
@@ -160,9 +159,9 @@ impl Lines {
 /// Splits an upload into lines that end with `\n` or `\r\n`.
 #[derive(Default)]
 struct Split {
-    /// What has arrived, from the last piece's first line on.
+    /// The received bytes, from the last piece's first line on.
     arrived: Vec<u8>,
-    /// Where the current line begins in it.
+    /// The start of the current line in it.
     begin: usize,
     /// The line's end was searched for up to here.
     searched: usize,
@@ -182,11 +181,11 @@ enum Place {
     Plain,
     /// Between quotes.
     Quoted,
-    /// Behind a quote that ends the field, unless another one follows.
+    /// After a quote that ends the field, unless another one follows.
     Closed,
-    /// Behind a carriage return outside quotes.
+    /// After a carriage return outside quotes.
     Returned,
-    /// Behind a carriage return that no line feed followed.
+    /// After a carriage return without a line feed.
     Spoiled,
 }
 
@@ -212,7 +211,7 @@ impl Split {
         self.arrived.extend_from_slice(piece);
     }
 
-    /// The next line without its end, or what is wrong with it; `None` until its end has arrived.
+    /// Returns the next line without its end, or its error; `None` until its end has arrived.
     fn next(&mut self) -> Option<Result<&[u8], LineFault>> {
         let rest = &self.arrived[self.searched..];
         let found = match &mut self.place {
@@ -251,7 +250,7 @@ impl Split {
     }
 }
 
-/// What is wrong with an item of this length, if anything.
+/// Returns the error of an item of this length, if any.
 fn length_fault(length: usize) -> Option<LineFault> {
     match length {
         0 => Some(LineFault::Empty),
@@ -260,7 +259,7 @@ fn length_fault(length: usize) -> Option<LineFault> {
     }
 }
 
-/// The item as it is, or what is wrong with it.
+/// Returns the item unchanged, or its error.
 fn item(bytes: &[u8]) -> Line<'_> {
     match (length_fault(bytes.len()), str::from_utf8(bytes)) {
         (Some(fault), _) => Line::Rejected(fault),
@@ -376,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_an_item_a_line() {
+    fn text_has_one_item_per_line() {
         let long = vec![b'x'; 513];
         let pieces: [&[u8]; 4] = [b"a\r\n\n b \nl", b"ast\n", &long, b"\n\xff\nend"];
         assert_eq!(
@@ -387,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_line_takes_no_endless_memory() {
+    fn endless_line_takes_bounded_memory() {
         let mut lines = Lines::new(Format::Text, None);
         for _ in 0..100 {
             lines.push(&[b'x'; 32 << 10]);
@@ -399,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn ndjson_is_a_string_or_an_object_a_line() {
+    fn ndjson_line_is_string_or_object() {
         let lines =
             b"\"a\"\n{\"item\":\"\\u0062\"}\n\n7\n{\"item\":7}\n{\"item\":\"c\",\"x\":1}\n\"\"\n\"d\" ";
         let seen = read(Format::NdJson, &[lines]).unwrap();
@@ -407,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn csv_has_a_header_and_quotes() {
+    fn csv_header_and_quotes_are_parsed() {
         let csv: &[u8] = b"id,code\r\n1,\"a,\"\"b\"\r\n2,c\n\n3\n4,\"two\nlines\"\n";
         let of = |column: Option<&str>| read_column(Format::Csv, column, &[csv]);
         assert_eq!(of(Some("code")).unwrap(), ["-", "a,\"b", "c", "-", "!Malformed", "two\nlines"]);
@@ -418,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn csv_that_is_none_is_told_rather_than_guessed_at() {
+    fn invalid_csv_is_rejected() {
         let of = |csv: &[u8]| read(Format::Csv, &[csv]);
         // A quote inside a field is an ordinary character, and the next line is another record.
         assert_eq!(of(b"size\n5\" disk\n7\" tape\n").unwrap(), ["-", "5\" disk", "7\" tape"]);
@@ -433,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_too_long_however_it_comes() {
+    fn long_line_fails_in_any_pieces() {
         let line = [b"\"a\"", &[b' '; LINE_BYTES_MAX - 3][..], b"\n"].concat();
         let longer = [b" ", &line[..]].concat();
         for (line, seen) in [(line, "a"), (longer, "!ItemTooLong")] {
@@ -444,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_order_mark_is_refused_however_it_comes() {
+    fn byte_order_mark_fails_in_any_pieces() {
         for pieces in [vec![&b"\xef\xbb\xbfa\n"[..]], vec![b"\xef", b"\xbb", b"\xbf", b"a"]] {
             assert_eq!(read(Format::Text, &pieces), Err(UploadFault::ByteOrderMark));
         }
@@ -454,7 +453,7 @@ mod tests {
     proptest! {
         /// It does not matter where an upload is cut into pieces.
         #[test]
-        fn pieces_do_not_matter(bytes in "[a\",\r\n{}é]{0,40}", cut in 0usize..40) {
+        fn lines_are_independent_of_pieces(bytes in "[a\",\r\n{}é]{0,40}", cut in 0usize..40) {
             let bytes = bytes.as_bytes();
             let (head, tail) = bytes.split_at(cut.min(bytes.len()));
             for format in [Format::Text, Format::NdJson, Format::Csv] {
@@ -464,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn a_return_without_a_line_feed_spoils_its_line_and_no_other() {
+    fn stray_carriage_return_fails_one_line() {
         assert_eq!(read(Format::Csv, &[b"c\na\r\"b\nc\r\n"]).unwrap(), ["-", "!Malformed", "c"]);
         assert_eq!(read(Format::Csv, &[b"c\r", b"\na\r", b"\n\r", b"\n"]).unwrap(), ["-", "a", "-"]);
         assert_eq!(read(Format::Csv, &[b"c\na\r"]).unwrap(), ["-", "a"]);
@@ -472,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_takes_no_more_than_is_needed_to_judge_it() {
+    fn long_line_buffers_only_its_limit() {
         let mut lines = Lines::new(Format::Csv, None);
         lines.push(b"c\n\"");
         assert_eq!(all(&mut lines).unwrap(), ["-"]);
@@ -486,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_may_have_so_many_bytes_and_none_more() {
+    fn line_length_limit_is_exact() {
         let line = vec![b','; LINE_BYTES_MAX];
         let upload = |line: &[u8]| [b"c,d\n", line, b"\nb\n"].concat();
         let of = |line: &[u8]| read_column(Format::Csv, Some("d"), &[&upload(line)]).unwrap();
@@ -497,7 +496,7 @@ mod tests {
     proptest! {
         /// Quoted items are read back unchanged, wherever the upload is cut.
         #[test]
-        fn what_was_quoted_comes_back(
+        fn quoted_csv_round_trips(
             items in prop::collection::vec("[a\",\r\n é]{1,8}", 0..8),
             column in 0usize..3,
             ends in prop::sample::select(vec!["\n", "\r\n"]),

@@ -1,4 +1,4 @@
-//! Imports: uploads of any size, read line by line and passed on as commands. The routes, and imports as they are shown.
+//! Imports: uploads of any size, read line by line and submitted as commands. The routes, and imports as they are shown.
 
 pub(crate) mod lines;
 mod noticed;
@@ -258,7 +258,7 @@ pub(crate) async fn stop(call: Call<call::Import>, Path(import): Path<String>) -
     let was_live = live.is_some();
     if let Some(upload) = live {
         let stopped = tokio::time::timeout(api.options.timeouts.request, upload.stop()).await;
-        let detail = "it has been told to stop, but has not ended yet";
+        let detail = "the import is stopping, but has not ended yet";
         stopped.map_err(|_| Problem::new(Code::Overloaded, detail))?;
     }
     let known = api.engine.view().import(&id).filter(|import| is_own(&import.name));

@@ -19,10 +19,10 @@ const SEPARATORS_MAX: usize = 31;
 /// The most distinct items in the sample: estimates are off by 2%.
 const SAMPLE_MAX: usize = 1 << 12;
 
-/// What has been noticed so far.
+/// Observations so far.
 #[derive(Default)]
 pub(super) struct Noticed {
-    /// The time by which an item is looked up, if copies of present ones are worth a warning.
+    /// The time of lookups, if copies of present items are worth a warning.
     copies_at: Option<Timestamp>,
     is_text: bool,
     items: u64,
@@ -35,7 +35,7 @@ pub(super) struct Noticed {
     json: u64,
 }
 
-/// A random sample of the distinct items: those whose hash begins with `level` zeros. Up to [`SAMPLE_MAX`] it has all of them.
+/// A random sample of the distinct items: those whose hash starts with `level` zeros. Up to [`SAMPLE_MAX`] it has all of them.
 #[derive(Default)]
 struct Sample {
     level: u32,

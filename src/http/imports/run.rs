@@ -1,4 +1,4 @@
-//! What becomes of an upload: an import, whose batches become commands, or a dry run, which counts the same and changes nothing.
+//! Processes an upload: as an import, whose batches become commands, or as a dry run, which counts the same and changes nothing.
 
 use super::upload::{Batch, Upload};
 use crate::access::{Client, Guesses};
@@ -31,7 +31,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// Reads the whole upload into the filter. However it ends, the log records the end. Returns whether an earlier upload had completed the
+    /// Reads the complete upload into the filter. The log always records the end. Returns whether an earlier upload had completed the
     /// import.
     pub(super) async fn run(self, mut upload: Upload) -> Result<(Import, bool), Problem> {
         let mut commands = Commands::new(self.api.engine.clone(), self.view.kind, self.by.clone());
@@ -46,7 +46,7 @@ impl Asked {
         };
         let import = of_import(commands.submit(begin).await?)?;
         if import.state == ImportState::Done {
-            // A client that is still sending would not read the answer, so the whole body is read first.
+            // A client that is still sending would not read the response, so the complete body is read first.
             while upload.piece().await?.is_some() {}
             let is_same = import.upload == Some(upload.fingerprint());
             return if is_same { Ok((import, true)) } else { Err(Code::ImportDiffers.into()) };
@@ -102,7 +102,8 @@ impl Asked {
         of_import(commands.submit(end).await?)
     }
 
-    /// Reads the whole upload, and counts what the import would. The counts tell whether codes are valid, so the limit on guessing applies.
+    /// Reads the complete upload, and counts what the import would. The counts reveal whether codes are valid, so the limit on guessing
+    /// applies.
     pub(super) async fn try_out(self, mut upload: Upload, client: Option<Client>) -> Result<Import, Problem> {
         let Self { api, view, id, mode, if_absent, guards, .. } = self;
         let guesser = api.access.guessing.start(view.has_secret_codes(), client)?;

@@ -1,5 +1,5 @@
-//! The service's metrics: those that are read on demand, and the text of all. OpenMetrics if the client accepts it, otherwise Prometheus' own
-//! format. Series that have never changed are left out of both.
+//! The service's metrics: those read on demand, and the text of all. OpenMetrics if the client accepts it, otherwise Prometheus' own
+//! format. Series that have never changed are omitted from both.
 
 mod state;
 
@@ -140,7 +140,7 @@ fn write_family(lines: &[&str], format: Format, text: &mut String) -> fmt::Resul
     let about = |prefix| lines.iter().find_map(|line| line.strip_prefix(prefix)?.split_once(' '));
     let (Some((name, help)), Some((_, kind))) = (about("# HELP "), about("# TYPE ")) else { return Ok(()) };
     let samples: Vec<&str> = lines.iter().copied().filter(|line| !line.starts_with('#')).collect();
-    // A series of a histogram begins with the sum, and ends with the bucket of all observations.
+    // A histogram starts with the sum, and ends with the bucket of all observations.
     let sum = format!("{name}_sum");
     let series = samples.chunk_by(|_, next| kind == "histogram" && !next.starts_with(&sum));
     let is_counted = matches!(kind, "counter" | "histogram");
@@ -168,7 +168,7 @@ mod tests {
     use prometheus_client::metrics::histogram::Histogram;
 
     #[test]
-    fn only_who_asks_gets_openmetrics() {
+    fn openmetrics_requires_accept_header() {
         // The header that Prometheus 2 and 3 send.
         let prometheus = "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;\
                           q=0.4,text/plain;version=0.0.4;q=0.2,*/*;q=0.1";
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_moved_is_left_out() {
+    fn unused_metrics_are_omitted() {
         type Labels = [(&'static str, &'static str); 1];
         let mut registry = Registry::with_prefix("cuckood");
         let counters = Series::<Labels, Counter>::default();

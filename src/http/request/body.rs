@@ -1,5 +1,5 @@
-//! Reads and decompresses bodies: whole, up to a limit, or piece by piece without one. While they are in memory, they count
-//! towards the limit that all bodies share.
+//! Reads and decompresses bodies: completely, up to a limit, or in pieces without one. While they are in memory, they count towards the
+//! limit that all bodies share.
 
 use super::decompression::{Coding, Expander, PIECE_BYTES_MAX};
 use crate::budget::{Budget, UsedUp};
@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 
-/// Memory of an upload beside its decoder and the current piece: an unfinished line, and the items of a few commands.
+/// Memory of an upload in addition to its decoder and the current piece: an unfinished line, and the items of a few commands.
 const UPLOAD_BYTES: u64 = 768 << 10;
 
 /// How many times its received bytes an upload may expand to, after the first [`EXPANDED_FREE`]. Lists of ids and codes compress to a third or
@@ -39,9 +39,9 @@ pub(crate) struct Streamed(());
 pub(crate) struct Reading {
     /// The memory that all bodies share.
     pub(crate) budget: Arc<Budget>,
-    /// The longest body that is read whole, compressed or decompressed.
+    /// Maximum size of a body that is read completely, compressed or decompressed.
     pub(crate) bytes_max: usize,
-    /// How long a whole body may take to arrive; for an upload, the next piece.
+    /// How long a complete body may take to arrive; for an upload, the next piece.
     pub(crate) timeout: Duration,
     /// Cancelled when uploads must end.
     pub(crate) uploads_end: CancellationToken,
@@ -67,11 +67,11 @@ impl Reading {
         Self { budget: Arc::new(budget), bytes_max, timeout, uploads_end }
     }
 
-    /// Reads a whole JSON body.
+    /// Reads a complete JSON body.
     ///
     /// # Errors
-    /// Another media type or coding (415), too long (413), too slow (408), incomplete or badly compressed (400), or too many
-    /// bodies at once (503).
+    /// Another media type or coding (415), too long (413), too slow (408), incomplete or badly compressed (400), or too many concurrent
+    /// bodies (503).
     pub(crate) async fn json(&self, request: Request) -> Result<HeldBody, Problem> {
         require_json(request.method(), request.headers())?;
         let mut arriving = pin!(self.whole(self.arriving(request)?));
@@ -84,7 +84,8 @@ impl Reading {
         }
     }
 
-    /// Reads a whole body. Some more of a refused one is read and discarded: a client that is still sending would not read the answer.
+    /// Reads a complete body. A limited rest of a rejected one is read and discarded: a client that is still sending would not read the
+    /// response.
     async fn whole(&self, mut arriving: Arriving) -> Result<HeldBody, Problem> {
         let read = self.collect(&mut arriving).await;
         while read.is_err()
@@ -123,7 +124,7 @@ impl Reading {
     /// Begins to read an upload of any length.
     ///
     /// # Errors
-    /// Another coding (415), or too many bodies at once (503).
+    /// Another coding (415), or too many concurrent bodies (503).
     pub(crate) fn upload(&self, request: Request) -> Result<Pieces, Problem> {
         let (bytes_max, silence, arriving) = (u64::MAX, Some(self.timeout), self.arriving(request)?);
         let mut arriving = Arriving { bytes_max, silence, ..arriving };
@@ -146,14 +147,14 @@ impl Reading {
     }
 }
 
-/// A body that arrives and is decompressed piece by piece.
+/// A body that arrives and is decompressed in pieces.
 struct Arriving {
     body: BodyDataStream,
     /// How long to wait for the next frame.
     silence: Option<Duration>,
-    /// What has arrived and is not decompressed yet.
+    /// Received bytes that are not decompressed yet.
     frame: Bytes,
-    /// `None` once reading has begun.
+    /// `None` once reading has started.
     coding: Option<Coding>,
     /// `None` if the body is not compressed, or at its end.
     expander: Option<Expander>,
@@ -224,7 +225,7 @@ impl Arriving {
     }
 }
 
-/// An upload, piece by piece.
+/// An upload, read in pieces.
 pub(crate) struct Pieces {
     arriving: Arriving,
     uploads_end: CancellationToken,
@@ -308,8 +309,8 @@ impl Buffer {
     fn extend(&mut self, bytes: &[u8], bytes_max: usize) -> Result<(), UsedUp> {
         let (needed, old) = (self.bytes.len() + bytes.len(), self.bytes.capacity());
         if needed > old {
-            // The capacity doubles, so the total moved is no more than the final length. But from half of the maximum on it grows
-            // to the maximum at once.
+            // The capacity doubles, so the total moved is no more than the final length. But from half of the maximum on it grows to the
+            // maximum in one step.
             let half = bytes_max / 2;
             let new = if needed > half { bytes_max.max(needed) } else { needed.max((2 * old).min(half)) };
             // Both buffers exist while one is copied to the other.
@@ -345,7 +346,7 @@ mod tests {
     #[derive(Clone, Debug)]
     struct Sent {
         coding: &'static str,
-        /// Of the whole text.
+        /// Of the complete text.
         length: usize,
         parts: usize,
         frame_bytes: usize,
@@ -410,7 +411,7 @@ mod tests {
                 .unwrap()
         }
 
-        /// Reads it; gives what came, or the problem.
+        /// Reads the body; returns it, or the problem.
         async fn read(&self, reading: &Reading) -> Result<Vec<u8>, Code> {
             let request = self.request();
             if self.is_upload {
@@ -443,10 +444,10 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Bodies of any kind, read step by step in any order and abandoned at any step, never take more than the limit. Each
-        /// arrives whole or with the right problem, and in the end all memory is returned.
+        /// Bodies of any kind, read step by step in any order and abandoned at any step, never take more than the limit. Each arrives
+        /// completely or with the right problem, and in the end all memory is returned.
         #[test]
-        fn bodies_together_stay_within_the_limit(
+        fn concurrent_bodies_stay_within_limit(
             bodies in prop::collection::vec(sent(), 1..8),
             steps in prop::collection::vec((0usize..8, 0u8..40), 0..300),
             is_scarce: bool,
@@ -475,7 +476,7 @@ mod tests {
                 }
                 prop_assert!(taken.get() <= limit);
             }
-            // The rest to their ends, all at once.
+            // The rest to their ends, concurrently.
             while under_way.iter().any(Option::is_some) {
                 for place in &mut under_way {
                     if place.as_mut().is_some_and(|body| body.as_mut().poll(&mut context).is_ready()) {
@@ -489,7 +490,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_bomb_gives_way_while_it_expands() {
+    async fn decompression_bomb_yields_to_other_tasks() {
         let budget = Arc::new(Budget::new(256 << 20, Gauge::default(), Counter::default()));
         let timeout = Duration::from_secs(3_600);
         let reading = Reading { budget, bytes_max: 32 << 20, timeout, uploads_end: CancellationToken::new() };
@@ -518,7 +519,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_decoder_takes_its_memory_with_the_first_frame() {
+    async fn decoder_reserves_memory_with_first_frame() {
         let (budget, taken) = budget(4 << 20);
         let timeout = Duration::from_secs(3_600);
         let reading =
@@ -531,7 +532,7 @@ mod tests {
         let mut read = pin!(reading.json(sent.request().map(|_| Body::from_stream(frames))));
         assert!(read.as_mut().now_or_never().is_none());
         assert_eq!((taken.get(), reading.budget.refused()), (0, 0));
-        // The rest of a refused body is read, so that the client reads the answer.
+        // The rest of a rejected body is read, so that the client reads the response.
         for _ in 0..10 {
             sender.send(Ok(Bytes::from_static(b"frame"))).unwrap();
             assert!(read.as_mut().now_or_never().is_none());
@@ -541,14 +542,14 @@ mod tests {
         assert_eq!(read.await.map(drop).unwrap_err().code, Code::Overloaded);
     }
 
-    /// A budget of this size, and the gauge of what is in use.
+    /// A budget of this size, and the gauge of its use.
     fn budget(limit_bytes: u64) -> (Arc<Budget>, Gauge<u64, AtomicU64>) {
         let taken = Gauge::default();
         (Arc::new(Budget::new(limit_bytes, taken.clone(), Counter::default())), taken)
     }
 
     #[test]
-    fn the_longest_body_fits_alone() {
+    fn longest_body_fits_alone() {
         let (budget, taken) = budget(1 << 20);
         let most = body_bytes_max(&budget) as usize;
         let mut buffer = Buffer::new(&budget);
@@ -559,9 +560,9 @@ mod tests {
     }
 
     proptest! {
-        /// What is in use is always what the buffers hold, and never beyond the limit. A buffer that may not grow is unchanged.
+        /// The use always equals the buffers' sizes, and never exceeds the limit. A buffer that may not grow is unchanged.
         #[test]
-        fn buffers_hold_what_they_take(
+        fn buffer_share_matches_capacity(
             limit in 0u64..300_000,
             steps in prop::collection::vec((0usize..4, 0usize..8, 0usize..100_000), 0..200),
         ) {

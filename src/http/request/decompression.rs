@@ -1,7 +1,7 @@
 //! Content codings of request bodies: gzip with any number of members, zstd with any number of frames.
 //!
-//! Bytes after the end that are no further member or frame are an error, and so is a missing end. A body is decompressed piece by
-//! piece, so that one that expands a lot delays nobody for long.
+//! Trailing bytes that are no further member or frame are an error, and so is a missing end. A body is decompressed in chunks, so that one
+//! that expands a lot delays no other request for long.
 
 use crate::http::answer::{Code, Problem};
 use bytes::{Buf, Bytes};
@@ -14,7 +14,7 @@ use zstd::zstd_safe::{ErrorCode, get_error_name};
 /// A piece is complete at this many bytes; it has at most [`PIECE_BYTES_MAX`].
 const PIECE_BYTES: usize = 64 << 10;
 
-/// The longest piece: what a decoder returns at once may come on top of [`PIECE_BYTES`].
+/// The longest piece: one output of a decoder may follow [`PIECE_BYTES`].
 pub(crate) const PIECE_BYTES_MAX: u64 = 256 << 10;
 
 /// The code of zstd's error about a window that is too long: errors are negative numbers.
@@ -100,7 +100,7 @@ pub(crate) enum Expander {
 }
 
 impl Expander {
-    /// Takes bytes from the front of `input` and returns what they expand to, until the input is used up or the piece is complete.
+    /// Takes bytes from the front of `input` and returns their expansion, until the input is used up or the piece is complete.
     pub(crate) fn expand(&mut self, input: &mut Bytes) -> Result<Bytes, Problem> {
         let mut steps = 0;
         while !input.is_empty() && self.expanded().len() < PIECE_BYTES && steps < PIECE_STEPS {
@@ -116,7 +116,7 @@ impl Expander {
         Ok(std::mem::replace(self.expanded(), Vec::with_capacity(capacity)).into())
     }
 
-    /// Ends the body, and returns what is left.
+    /// Ends the body, and returns the rest.
     pub(crate) fn finish(mut self) -> Result<Bytes, Problem> {
         let finished = match &mut self {
             Expander::Gzip(members) => members.try_finish(),
@@ -152,7 +152,7 @@ mod tests {
     use flate2::write::GzEncoder;
     use proptest::prelude::*;
 
-    /// Compresses a text in so many parts, each a member or frame of its own.
+    /// Compresses a text in this many parts, each a separate member or frame.
     fn compressed(coding: Coding, text: &[u8], parts: usize) -> Vec<u8> {
         let part = |part: &[u8]| match coding {
             Coding::Identity => part.to_vec(),
@@ -169,7 +169,7 @@ mod tests {
         text.chunks(text.len().div_ceil(parts)).flat_map(part).collect()
     }
 
-    /// Expands what comes in such pieces; gives the text and the longest piece that came of it, or what is wrong.
+    /// Expands input in pieces of this size; returns the text and the longest output, or the error.
     fn expanded(coding: Coding, bytes: &[u8], piece_bytes: usize) -> Result<(Vec<u8>, usize), String> {
         let mut expander = coding.expander().unwrap().unwrap();
         let (mut text, mut longest) = (Vec::new(), 0);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_expands_in_pieces() {
+    fn decompression_bomb_expands_in_pieces() {
         for coding in [Coding::Gzip, Coding::Zstd] {
             let bomb = compressed(coding, &vec![b' '; 32 << 20], 1);
             assert!(bomb.len() < 200 << 10, "{}", bomb.len());
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_expand_to_nothing_give_way_as_well() {
+    fn empty_frames_yield_to_other_tasks() {
         let empty_frame = compressed(Coding::Zstd, b"", 1);
         let skippable = [&0x184D_2A50_u32.to_le_bytes()[..], &3_u32.to_le_bytes(), b"abc"].concat();
         for (coding, part) in [
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_has_a_limit() {
+    fn decompression_window_is_limited() {
         let frame = |log: u32| {
             let mut encoder = zstd::stream::Encoder::new(Vec::new(), 1).unwrap();
             encoder.window_log(log).unwrap();
@@ -232,13 +232,13 @@ mod tests {
             fault.starts_with("a zstd window is longer")
         };
         assert!(is_window(&frame(24), 1));
-        // Behind a frame that is well.
+        // After a valid frame.
         let second = [compressed(Coding::Zstd, b"text", 1), frame(27)].concat();
         assert!(is_window(&second, 1_000));
     }
 
     #[test]
-    fn headers_name_at_most_one_coding() {
+    fn at_most_one_coding_is_accepted() {
         let of = |values: &[&str]| {
             let mut headers = HeaderMap::new();
             for value in values {
@@ -263,10 +263,10 @@ mod tests {
     }
 
     proptest! {
-        /// However a text is compressed in parts, and however it arrives, it is read whole; cut short or with something
-        /// behind it, it is refused.
+        /// A text compressed in any parts, and received in any pieces, is read completely; truncated or with trailing bytes, it is
+        /// rejected.
         #[test]
-        fn a_body_is_read_whole_or_refused(
+        fn body_is_read_completely_or_rejected(
             is_gzip: bool,
             text in prop::collection::vec(any::<u8>(), 0..3_000),
             parts in 1usize..6,
@@ -280,7 +280,7 @@ mod tests {
             let one = compressed(coding, &text, 1);
             let cut = one.len() - cut.min(one.len());
             prop_assert!(expanded(coding, &one[..cut], piece_bytes).is_err());
-            // What looks like the beginning of a further part is none either.
+            // Bytes that look like the start of a further part are none either.
             let begin = &one[..behind.len().min(one.len() - 1)];
             for behind in [&behind[..], &[0], begin] {
                 let longer = [&whole[..], behind].concat();

@@ -31,7 +31,7 @@ pub(crate) fn parse<'de, T: Deserialize<'de>>(body: &'de (impl AsRef<[u8]> + ?Si
 
 /// The problem of a text that is not a `T`. It is parsed again, since only a fault is worth the pointer's cost.
 fn located<'de, T: Deserialize<'de>>(text: &'de str) -> Problem {
-    // What is not JSON at all is reported first, wherever it is.
+    // Invalid JSON is reported first, wherever it is.
     if let Err(error) = serde_json::from_str::<IgnoredAny>(text) {
         return malformed(&error);
     }
@@ -178,7 +178,7 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Word<V> {
     }
 }
 
-/// A list that keeps at most `KEPT` elements: one more than allowed, which shows that there are too many.
+/// A list that keeps at most `RETAINED` elements: one more than allowed, which shows that there are too many.
 pub(crate) fn list<'de, const KEPT: usize, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
@@ -221,7 +221,7 @@ impl AsRef<str> for Text<'_> {
 pub(crate) struct Item<'a>(Option<Cow<'a, str>>);
 
 impl Item<'_> {
-    /// What is wrong with it; its text if nothing is.
+    /// Returns the text of the item, or its error.
     pub(crate) fn text(&self) -> Result<&str, &'static str> {
         let text = self.0.as_deref().ok_or("expected a string")?;
         match text.len() {
@@ -296,7 +296,7 @@ impl Faults {
         }
     }
 
-    /// The digest of an item in the filter of `view`. That of an invalid one, whose fault is added, means nothing.
+    /// The digest of an item in the filter of `view`. For an invalid one, whose error is added, it is meaningless.
     pub(crate) fn digest(
         &mut self,
         view: &FilterView,
@@ -343,7 +343,7 @@ pub(crate) fn check_length(field: &str, length: usize, length_max: usize) -> Res
     Err(Problem::invalid_at(&format!("/{field}"), format!("expected 1 to {length_max} elements")))
 }
 
-/// The problem that serde's message about a part of a request stands for. It contains no value of the request.
+/// Returns the problem for serde's message about a part of a request. It contains no value of the request.
 pub(super) fn fault_at(path: &Path, message: &str) -> Problem {
     let mut pointer = String::new();
     for segment in path {
@@ -363,7 +363,7 @@ pub(super) fn fault_at(path: &Path, message: &str) -> Problem {
             format!("unknown field, expected {expected}")
         }
         Some((_, expected)) => format!("expected {}", words(expected)),
-        // The message of one of our own types, which does not quote.
+        // A message of our own types, which never quotes.
         None => message.to_owned(),
     };
     Problem::invalid_at(&pointer, detail)
@@ -375,7 +375,7 @@ fn escaped(name: &str) -> String {
     cut.replace('~', "~0").replace('/', "~1")
 }
 
-/// What serde expects, a Rust type or plain words, in plain words.
+/// Describes a type that serde expects in plain words.
 fn words(expected: &str) -> &str {
     match expected {
         "u8" => "a whole number from 0 to 255",
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_list_no_more_is_kept_than_tells_that_it_is_too_long() {
+    fn long_list_is_not_buffered() {
         let many = format!(r#"{{"names":["a","\u0062"{}]}}"#, r#","c""#.repeat(100_000));
         let Names { names } = parse(many.as_bytes()).unwrap();
         assert!(names.len() == 4 && names.capacity() < 16);
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_is_what_was_asked_for_is_read() {
+    fn valid_body_is_parsed() {
         let spec: Spec =
             parse(br#" {"capacity":7,"mode":"strict","layout":{"bits":8},"rates":[1,0.5]} "#).unwrap();
         assert!(spec.capacity == 7 && !spec.is_open);
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_is_told_with_its_place_and_without_what_was_met() {
+    fn error_names_location_without_value() {
         for (body, pointer, detail) in [
             ("[7]", "", "expected an object"),
             ("null", "", "expected an object"),
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_json_is_told_with_its_line_and_column() {
+    fn invalid_json_names_line_and_column() {
         for broken in
             ["", "{", "{\"capacity\":}", "{\"capacity\":1}x", "{\"capacity\":1e999}", "{'capacity':1}"]
         {

@@ -1,5 +1,5 @@
-//! Keeps web pages out of a service without keys. A browser sends requests for any page; only `Host` and `Origin`, which no page
-//! can forge, tell which page it is.
+//! Keeps web pages out of a service without keys. A browser sends requests for any page; only `Host` and `Origin`, which no page can forge,
+//! identify the page.
 
 use crate::http::answer::{Code, Problem};
 use crate::http::options::{HostName, HostOptions};
@@ -10,9 +10,9 @@ use std::net::IpAddr;
 /// The header in which a browser says how the origin of a request relates to its target.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Refuses a request that a page of another site may have caused. That is one to a name that is not the service's own, because a
-/// page can make its own name resolve to any address. It is also one from such a page that is not a plain read, whose answer the
-/// browser would hide from the page anyway.
+/// Rejects a request that a page of another site may have caused: one to a name that is not the service's own, because a page can make its
+/// own name resolve to any address; and one from such a page that is not a plain read, whose response the browser would hide from the page
+/// anyway.
 pub(crate) fn check(
     options: &HostOptions,
     method: &Method,
@@ -77,7 +77,7 @@ impl HostOptions {
             None => name.eq_ignore_ascii_case("localhost"),
         };
         let is_listed = |listed: &HostName| listed.matches(name, host.port_u16());
-        // An address can't be made to resolve elsewhere. If no names are listed, names beyond loopback can't be judged.
+        // An address can't be made to resolve elsewhere. If no names are listed, names beyond loopback can't be checked.
         let is_open = self.is_public && (address.is_some() || self.names.is_empty());
         is_loopback || is_open || self.names.iter().any(is_listed)
     }
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn on_loopback_it_answers_to_loopback_names_and_those_listed() {
+    fn loopback_accepts_loopback_and_listed_names() {
         let options = options(&["cuckood.internal", "proxy:8443"], false);
         for own in [
             "localhost",
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_in_a_request_has_to_be_its_own() {
+    fn every_host_in_request_is_checked() {
         let options = options(&[], false);
         let hosts = [(header::HOST, "localhost"), (header::HOST, "evil.example")];
         assert!(!is_let_in(&options, Method::GET, &hosts));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_loopback_it_answers_to_addresses_and_to_any_name_unless_some_are_listed() {
+    fn public_address_accepts_any_host_unless_listed() {
         assert!(get(&options(&[], true), "cuckood.svc:8080"));
         let listed = options(&["cuckood.svc"], true);
         for own in ["cuckood.svc:8080", "192.0.2.1:8080", "[2001:db8::1]", "localhost"] {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_another_site_may_read_nothing_and_write_nothing() {
+    fn foreign_origin_is_rejected() {
         let options = options(&["cuckood.internal"], false);
         let with = |method: Method, host, name: HeaderName, value| {
             is_let_in(&options, method, &[(header::HOST, host), (name, value)])
@@ -201,7 +201,7 @@ mod tests {
             for method in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
                 assert!(!with(method, host, header::ORIGIN, origin), "{origin} to {host}");
             }
-            // The browser hides the answer from the page.
+            // The browser hides the response from the page.
             assert!(with(Method::GET, host, header::ORIGIN, origin), "{origin} to {host}");
         }
         for (site, is_own) in

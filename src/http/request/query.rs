@@ -1,5 +1,5 @@
-//! Query strings. Unknown, repeated and invalid parameters are refused, with a pointer. Those of lists ask for a page, and have the cursor of
-//! the next one.
+//! Query strings. Unknown, repeated and invalid parameters are rejected, with a pointer. Those of lists ask for a page, and have the cursor
+//! of the next one.
 
 use super::json;
 use crate::access::Caller;
@@ -134,12 +134,12 @@ pub(crate) fn page<T>(
     Ok((found, next))
 }
 
-/// A cursor that stands for these bytes.
+/// Encodes bytes as a cursor.
 pub(crate) fn write_cursor(bytes: impl AsRef<[u8]>) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// The bytes that a cursor stands for.
+/// Decodes the bytes of a cursor.
 pub(crate) fn read_cursor(cursor: &str) -> Result<Vec<u8>, Problem> {
     BASE64_URL_SAFE_NO_PAD.decode(cursor).map_err(|_| strange_cursor())
 }
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_names_its_parameter_and_not_its_value() {
+    fn error_names_parameter_without_value() {
         for (query, pointer, detail) in [
             ("limit=x", "/limit", "expected a whole number from 0 on"),
             ("limit=-1", "/limit", "expected a whole number from 0 on"),

@@ -1,8 +1,8 @@
-//! The last acknowledged position, in a small record beside sled. sled silently drops what it can't read at the tail of its file;
-//! this record makes a lost tail visible.
+//! The last acknowledged position, in a small separate record. sled silently drops unreadable data at the tail of its file; this record
+//! makes a lost tail visible.
 //!
-//! The level `flush` promises nothing for the death of the machine. So the record also says which boot of the machine it belongs
-//! to, and how much was synced: after another boot only the synced part must be there.
+//! The level `flush` guarantees nothing after a power loss. So the record also says which boot of the machine it belongs to, and how much
+//! was synced: after another boot only the synced part must be there.
 //!
 //! A record is written after its data is durable and before the caller is answered, so it never claims too much.
 //!
@@ -20,9 +20,9 @@ const FORMAT: Format = Format { magic: *b"ckac", version: 1, payload_max: 256 };
 /// The acknowledged positions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Acknowledged {
-    /// The last position that was acknowledged; it must survive the death of the process.
+    /// The last acknowledged position; it must survive a crash of the process.
     last: Link,
-    /// The last position that was synced before it was acknowledged; it must survive the death of the machine.
+    /// The last position that was synced before it was acknowledged; it must survive a power loss.
     synced: Link,
 }
 
@@ -78,7 +78,7 @@ impl AcknowledgedRecord {
         self.newest.synced
     }
 
-    /// Records what is about to be acknowledged, and whether it has been synced.
+    /// Records the position about to be acknowledged, and whether it has been synced.
     pub(super) fn note(&mut self, store: &Store, last: Link, is_synced: bool) -> Result<(), StoreError> {
         let synced = if is_synced { last } else { self.newest.synced };
         self.newest = Acknowledged { last, synced };
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn after_another_boot_only_what_was_synced_is_asked_for() {
+    fn reboot_requires_only_synced_position() {
         let record = at(9, 5).encode(&IDENTITY, 1);
         assert_eq!(Acknowledged::decode(&record, &IDENTITY, 1), Some(at(9, 5)));
         assert_eq!(Acknowledged::decode(&record, &IDENTITY, 2), Some(at(5, 5)));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_record_leaves_the_one_before() {
+    fn torn_record_leaves_previous_one() {
         let dir = tempfile::tempdir().unwrap();
         let open = || {
             Store::open(dir.path(), &StoreOptions { ballast_bytes: 0, ..StoreOptions::default() }).unwrap()
@@ -132,7 +132,7 @@ mod tests {
         bytes[newest.slot as usize * RECORD_BYTES_MAX + 40] ^= 1;
         std::fs::write(&path, &bytes).unwrap();
         assert_eq!(AcknowledgedRecord::load(&open()).unwrap().last(), link(4));
-        // With both gone the directory is damaged, not new.
+        // With both missing the directory is damaged, not new.
         std::fs::write(&path, vec![0; bytes.len()]).unwrap();
         assert!(matches!(AcknowledgedRecord::load(&open()), Err(StoreError::Damaged { .. })));
     }

@@ -1,4 +1,4 @@
-//! The log in the store's trees. Each segment is a tree, named by its first position and dropped as a whole. A group commit is one value
+//! The log in the store's trees. Each segment is a tree, named by its first position and dropped in one step. A group commit is one value
 //! of at most 64 KiB, or several. Each value is a frame, chained to the value before:
 //!
 //! ```text
@@ -27,7 +27,7 @@ const FORMAT: Format = Format { magic: *b"cklg", version: 1, payload_max: VALUE_
 /// The kind of a commit's last value.
 const LAST: u8 = 1;
 
-/// What a commit counts in its segment besides its bytes. It makes a segment hold 16,000 small commits, not 80,000: dropping ten of
+/// Bytes that a commit counts in its segment besides its payload. It makes a segment hold 16,000 small commits, not 80,000: dropping ten of
 /// them takes sled some microseconds.
 const COMMIT_ROOM_BYTES: u64 = 512;
 
@@ -63,12 +63,12 @@ pub(super) fn segments(store: &Store) -> Vec<Seq> {
     segments
 }
 
-/// The tree of the segment that begins at a position.
+/// The tree of the segment that starts at a position.
 fn tree(first: Seq) -> String {
     format!("{SEGMENT_PREFIX}{:016x}", first.0)
 }
 
-/// Moves the beginning of a new directory's log behind a position.
+/// Sets the position after which a new directory's log starts.
 pub(super) fn set_base(store: &Store, seq: Seq) -> Result<(), StoreError> {
     let base = Link { seq, ..first_link(store) };
     store.write(META_TREE, vec![Change::Put(LOG_BASE_KEY.to_vec(), encode(&base))])
@@ -84,9 +84,9 @@ pub(super) struct Log {
     store: Arc<Store>,
     /// The first positions of all segments, in order.
     segments: Vec<Seq>,
-    /// What precedes its first entry.
+    /// The link before its first entry.
     base: Link,
-    /// Its end, where the next commit goes.
+    /// Its end, where the next commit is appended.
     end: Link,
     /// How full the last segment is.
     filled: u64,
@@ -101,7 +101,7 @@ impl Log {
     /// acknowledged.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] if the log ends before the acknowledged position, or differs from what was acknowledged there.
+    /// [`StoreError::Damaged`] if the log ends before the acknowledged position, or differs there.
     pub(super) fn open(store: Arc<Store>, acknowledged: Link) -> Result<Log, StoreError> {
         let mut bytes = Vec::new();
         store.run(store.backing().read(META_TREE, LOG_BASE_KEY, &mut bytes))?;
@@ -116,7 +116,7 @@ impl Log {
                 filled += commit.payload.len() as u64 + COMMIT_ROOM_BYTES;
                 let is_acknowledged = commit.first <= acknowledged.seq && acknowledged.seq <= commit.end.seq;
                 match is_acknowledged && commit.end != acknowledged {
-                    true => Err("this is not what was acknowledged".to_owned()),
+                    true => Err("it differs from the acknowledged entry".to_owned()),
                     false => Ok(true),
                 }
             })?;
@@ -137,7 +137,7 @@ impl Log {
         Ok(log)
     }
 
-    /// Drops what is stored of a commit that was never acknowledged. Only the last commit can be incomplete: if more follows, the log is
+    /// Drops the stored part of a commit that was never acknowledged. Only the last commit can be incomplete: if more follows, the log is
     /// damaged.
     fn drop_incomplete(&self, segment: Seq, position: Seq, why: &str) -> Result<(), StoreError> {
         let (tree, mut changes, mut is_last) = (tree(segment), Vec::new(), true);
@@ -153,7 +153,7 @@ impl Log {
         self.store.write(&tree, changes)
     }
 
-    /// What precedes a segment. The checksum is only known of the log's beginning.
+    /// The link before a segment. The checksum is only known at the log's start.
     fn before(&self, segment: Seq) -> Link {
         let unknown = Link { seq: Seq(segment.0.saturating_sub(1)), checksum: 0 };
         if unknown.seq == self.base.seq { self.base } else { unknown }
@@ -214,7 +214,7 @@ impl Log {
         self.segments.iter().rposition(|first| *first <= position)
     }
 
-    /// Where the next commit goes.
+    /// The end, where the next commit is appended.
     pub(super) fn end(&self) -> Link {
         self.end
     }
@@ -251,8 +251,7 @@ impl Log {
         Ok(())
     }
 
-    /// Reads entries after `after`, up to the known end at most. What a failed append has left behind the end is for the next start to
-    /// judge.
+    /// Reads entries after `after`, up to the known end at most. The next startup decides about the rest of a failed append.
     ///
     /// # Errors
     /// [`StoreError::Damaged`] for a gap, a broken chain, a bad value or another end than the known one.
@@ -402,7 +401,7 @@ mod tests {
         assert!(matches!(log.read(Seq(0)), Err(StoreError::Damaged { .. })));
     }
 
-    /// Otherwise nothing would tell any more where the log ends.
+    /// Otherwise nothing would mark the end of the log.
     #[test]
     fn segment_stays_while_the_next_one_is_empty() {
         let dir = tempfile::tempdir().unwrap();

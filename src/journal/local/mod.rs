@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// How long a commit that was acknowledged at once may stay unflushed.
+/// Maximum time for which an immediately acknowledged commit may stay unflushed.
 const RELAXED_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Approximate size of an entry in the log, in bytes, before it is encoded.
@@ -24,7 +24,7 @@ const ENTRY_BYTES: usize = 64;
 pub struct LocalOptions {
     /// The crashes that an acknowledged write survives.
     pub durability: Durability,
-    /// Bytes of log after which a new segment begins; each commit counts as half a kilobyte more. Segments are dropped as a whole.
+    /// Bytes of log after which a new segment starts; each commit counts as half a kilobyte more. Segments are dropped in one step.
     pub segment_bytes: u64,
 }
 
@@ -82,7 +82,7 @@ impl LocalJournal {
         Ok(journal)
     }
 
-    /// Creates the journal of a new directory, whose log begins behind `after`: for a restore.
+    /// Creates the journal of a new directory, whose log starts after `after`: for a restore.
     ///
     /// # Errors
     /// Those of [`LocalJournal::open`], and [`StoreError::Misuse`] if the directory was used before.

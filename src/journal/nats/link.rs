@@ -18,19 +18,19 @@ use tokio::time::sleep;
 /// How long a server may take to acknowledge a message, unless the servers are far away.
 const ACK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a server may take to answer the reader, unless the servers are far away. Without a leader there is no answer.
+/// Time for a server to answer the reader, unless the servers are far away. Without a leader there is no response.
 const READER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A response may take this many times as long as the first one took.
 const SLOWER: u32 = 4;
 
-/// How long a server may take to answer anything else.
+/// Time for a server to answer any other request.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection whose server is silent for three of these is given up for another one.
+/// A connection whose server is silent for three of these is replaced.
 const PING_EVERY: Duration = Duration::from_secs(2);
 
-/// The oldest server that is relied on: earlier ones can't sync, or have lost whole streams.
+/// The oldest supported server: earlier ones can't sync, or have lost complete streams.
 const SERVER_MIN: (i64, i64, i64) = (2, 10, 23);
 
 /// Where the stream's metadata has the log's identity.
@@ -44,7 +44,7 @@ const NOT_OURS: &str = "its metadata has no identity of a log: it was not made b
 /// The connection to the log.
 pub(super) struct Link {
     pub(super) options: NatsOptions,
-    /// What is known about the log's replication.
+    /// The state of the log's replication.
     pub(super) status: Arc<Mutex<Replication>>,
     pub(super) client: Client,
     /// Waits for `ack_timeout`.
@@ -63,7 +63,7 @@ impl Link {
     /// [`NatsOptions::connect_timeout`] is over.
     ///
     /// # Errors
-    /// [`JournalError::Failed`], which says what is wrong.
+    /// [`JournalError::Failed`] with the reason.
     pub(super) async fn open(options: &NatsOptions, may_create: bool) -> Result<Link, JournalError> {
         patiently(options, async || attempt(options, may_create).await).await
     }
@@ -76,7 +76,7 @@ impl Link {
 /// Connects without following the log, such as for transfers that must not hold it up.
 ///
 /// # Errors
-/// [`JournalError::Failed`] or [`JournalError::Unusable`], which say what is wrong.
+/// [`JournalError::Failed`] or [`JournalError::Unusable`] with the reason.
 pub(super) async fn connect_beside(options: &NatsOptions) -> Result<Context, JournalError> {
     let client = connect(options, &Arc::default()).await?;
     Ok(ContextBuilder::new().timeout(ANSWER_TIMEOUT).build(client))
@@ -267,7 +267,7 @@ async fn attempt(options: &NatsOptions, may_create: bool) -> Result<Link, Journa
 }
 
 /// Opens the stream. A node whose directory is empty creates it, unless something indicates an earlier log: nodes that have that log would
-/// stop, and what they acknowledged would be undone.
+/// stop, and acknowledged writes would be undone.
 async fn open_stream(
     context: &Context,
     options: &NatsOptions,
@@ -291,7 +291,7 @@ async fn open_stream(
     }
 }
 
-/// Connects and checks the server; `status` is told how the connection is.
+/// Connects and checks the server; reports the state of the connection to `status`.
 async fn connect(options: &NatsOptions, status: &Arc<Mutex<Replication>>) -> Result<Client, JournalError> {
     let (watched, login, tls) = (status.clone(), &options.login, &options.tls);
     let mut connecting = ConnectOptions::new()
@@ -367,18 +367,17 @@ pub(super) fn wanted_stream(options: &NatsOptions) -> stream::Config {
     }
 }
 
-/// The subject that a stream has while a restore begins its log.
+/// The subject of a stream while a restore starts its log.
 pub(super) fn beginning(options: &NatsOptions) -> String {
     format!("{}.beginning", options.stream)
 }
 
-/// Checks that the stream is of this cluster and retains what is acknowledged.
+/// Checks that the stream is of this cluster and retains acknowledged messages.
 fn check_stream(config: &stream::Config, options: &NatsOptions) -> Result<(), String> {
     let cluster = config.metadata.get(CLUSTER_KEY).map_or("", String::as_str);
     if cluster != options.cluster {
         return Err(format!(
-            "it belongs to the cluster `{cluster}`, and cluster.name is `{}`: set nats.stream to another name, so that each cluster has \
-             its own log",
+            "it belongs to the cluster `{cluster}`, and cluster.name is `{}`: set nats.stream to another name, so that each cluster has a separate log",
             options.cluster
         ));
     }

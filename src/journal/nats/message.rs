@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_round_trip_and_any_flipped_bit_is_noticed() {
+    fn messages_round_trip_and_flipped_bits_fail() {
         let (session, begin) = (SessionId(7 << 100 | 9), Body::Begin { node: "a".to_owned(), read: 5 });
         let commit = Body::Commit { entries: 2, payload: b"two entries".to_vec() };
         for (number, body) in (0..).zip([begin, commit, Body::Beat(report())]) {
@@ -121,7 +121,7 @@ mod tests {
         for foreign in [&b"hello"[..], b"", b"cknl and more"] {
             assert_eq!(decode(foreign), Ok(None));
         }
-        // What may be a damaged message of this service is read twice, other rubbish is not.
+        // A possibly damaged message of this service is read twice, other garbage is not.
         assert!(checksum(b"cknl and more than that") != 0 && checksum(b"hello and more than that") == 0);
         let begin = |node| Body::Begin { node, read: 0 };
         let empty = Body::Commit { entries: 0, payload: Vec::new() };

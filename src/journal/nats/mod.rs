@@ -1,13 +1,13 @@
-//! The journal of several nodes: a stream of NATS JetStream, which its servers replicate. There is no consensus, election or replication
-//! of our own; the order of the log is the order of the stream. The effect of a message follows from the messages before it (`order`), so
+//! The journal of several nodes: a stream of NATS JetStream, which its servers replicate. We implement no consensus, election or
+//! replication; the order of the log is the order of the stream. The effect of a message follows from the messages before it (`order`), so
 //! all nodes read the same entries at the same positions.
 //!
 //! A message counts as committed when it is read back, whether or not a server has acknowledged it. On doubt it is sent again as it is
 //! (`outbox`). So the loss of the stream's leader loses no write, and none takes effect twice, whatever servers do with late messages.
 //!
-//! The connection and the reader are tasks on a small runtime. Everything else happens in [`NatsJournal::poll`], on the writer's thread:
-//! it publishes what was proposed, takes what has arrived, and does what time makes due. The writer may be late, so servers are judged
-//! only after everything was taken that had arrived, and not while more comes.
+//! The connection and the reader are tasks on a small runtime. Everything else happens in [`NatsJournal::poll`], on the writer's thread: it
+//! publishes proposals, takes received messages, and does due work. The writer may be late, so servers are only judged after all received
+//! messages were taken, and not while more arrive.
 
 mod link;
 mod message;
@@ -48,7 +48,7 @@ use tokio::sync::mpsc;
 /// A server that has acknowledged nothing for this long is replaced: it may be stopped, or cut off from the others.
 const SERVER_PATIENCE: Duration = Duration::from_secs(5);
 
-/// The log responds if a message was taken within this time, and what was sent before it is acknowledged.
+/// The log responds if a message was taken within this time, and all earlier messages are acknowledged.
 const RESPONSE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Pause between two polls while something is in flight or waits for a pause to end, or the connection is broken: nothing wakes the writer when it is made again.
@@ -63,7 +63,7 @@ pub struct NatsJournal {
     /// The other end of `messages`, until the reader has it.
     sender: Option<mpsc::Sender<News>>,
     messages: mpsc::Receiver<News>,
-    /// The place behind the last message that was taken.
+    /// The place after the last taken message.
     place: Place,
     outbox: Outbox,
     acks: FuturesUnordered<BoxFuture<'static, (Attempt, Result<PublishAck, PublishError>)>>,
@@ -77,7 +77,7 @@ pub struct NatsJournal {
     /// Since when no server has acknowledged anything that was sent.
     silent_since: Option<Instant>,
     is_refused: bool,
-    /// How often the connection had been made again when that was last looked at.
+    /// Number of reconnections at the last check.
     reconnects: u64,
     failed: Option<String>,
     // Dropped last: everything above needs it.
@@ -139,8 +139,8 @@ impl NatsJournal {
         })
     }
 
-    /// What is known about the log's replication. The hash of the state in it is reported to the other nodes; if theirs show that this node
-    /// has diverged, [`Journal::poll`] fails.
+    /// Returns the state of the log's replication. The hash of the state in it is reported to the other nodes; if theirs show that this
+    /// node has diverged, [`Journal::poll`] fails.
     pub fn replication(&self) -> Arc<Mutex<Replication>> {
         self.link.status.clone()
     }
@@ -154,7 +154,7 @@ impl NatsJournal {
         self.failed.as_ref().map_or(Ok(()), |why| Err(JournalError::Failed(why.clone())))
     }
 
-    /// Starts to follow the log behind a position, unless that was done.
+    /// Starts to follow the log after a position, unless it already does.
     fn start(&mut self, after: Seq) -> Result<(), JournalError> {
         let Some(sender) = self.sender.take() else { return Ok(()) };
         let Some(place) = self.starts.drain(..).find(|place| place.seq == after) else {
@@ -201,12 +201,12 @@ impl NatsJournal {
         if std::mem::replace(&mut self.reconnects, shared.reconnects) != shared.reconnects {
             let server = self.link.client.server_info();
             (shared.server, shared.server_version) = (server.server_name, server.version);
-            // What the broken connection carried is lost, or will be void.
+            // Messages in flight on the broken connection are lost, or will be void.
             shared.resent += u64::from(self.outbox.go_back(now));
         }
     }
 
-    /// Publishes what is due, if there is a connection, and takes what the servers say to it.
+    /// Publishes due messages, if there is a connection, and takes the servers' responses.
     fn publish(&mut self, now: Instant, context: &mut Context<'_>) {
         if self.link.is_connected() {
             if self.outbox.needs_beat(self.peers.report_at(now) <= now) {
@@ -237,7 +237,7 @@ impl NatsJournal {
             }
             Err(error) if self.outbox.refused(attempt, now) => {
                 if !std::mem::replace(&mut self.is_refused, true) {
-                    tracing::warn!(%error, "log did not take a message; sending again");
+                    tracing::warn!(%error, "log did not accept a message; sending again");
                 }
                 let mut shared = self.link.status.lock();
                 shared.resent += 1;
@@ -373,7 +373,7 @@ fn is_full(error: &PublishError) -> bool {
 impl Journal for NatsJournal {
     fn propose(&mut self, first: Ticket, batch: Vec<Proposal>) -> Result<(), JournalError> {
         self.refuse_after_failure()?;
-        // What it will store of them, such as events, this node must have room for.
+        // This node needs space for the data it derives from them, such as events.
         check_space(&self.store, &batch)?;
         self.outbox.push(first, &batch)
     }

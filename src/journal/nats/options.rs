@@ -16,7 +16,7 @@ const OPEN_TIME: Duration = Duration::from_secs(30);
 pub struct NatsOptions {
     /// Addresses of servers, such as `nats://10.0.0.1:4222` or `tls://nats.example.com`. The others are learned from them.
     pub servers: Vec<String>,
-    /// Name of the stream; it is created if it does not exist. Its subject is the same name with `.log` behind it.
+    /// Name of the stream; it is created if it does not exist. Its subject is the name followed by `.log`.
     pub stream: String,
     /// Name of the cluster that the stream belongs to. Nodes of another one are rejected.
     pub cluster: String,
@@ -26,7 +26,7 @@ pub struct NatsOptions {
     pub node: String,
     /// How the node says who it is.
     pub login: NatsLogin,
-    /// TLS, beyond what the addresses ask for.
+    /// TLS, in addition to the addresses' schemes.
     pub tls: NatsTls,
     /// How long the servers may take to be reached at the start.
     pub connect_timeout: Duration,

@@ -71,7 +71,7 @@ pub(super) enum Void {
 pub(super) type Counted = Result<(String, Vec<Entry>), Void>;
 
 impl Place {
-    /// A place behind a snapshot, at the beginning of a stream.
+    /// The place after a snapshot, at the start of a stream.
     pub(super) fn after_snapshot(stream: u64, seq: Seq) -> Place {
         Place { stream, seq, ..Place::default() }
     }

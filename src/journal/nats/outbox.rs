@@ -1,9 +1,9 @@
-//! What this node publishes: commands on their way into the log, beats, and the message that starts the node's session.
+//! Messages of this node: commands to be logged, beats, and the message that starts the node's session.
 //!
-//! Messages are numbered and sent in order, up to [`WINDOW`] at a time. On doubt, all that were not read back are sent again as they are,
-//! from the first one on (go-back-N): the log counts each number once. A new session starts only with the process, or if the log has
-//! dropped or superseded the old one. The message that starts it is its first one, and nothing else is sent until that is read back: then
-//! nothing of the old session can count any more, and what was not read of it follows in the new one.
+//! Messages are numbered and sent in order, up to [`WINDOW`] at a time. In doubt, all messages that were not read back are sent again
+//! unchanged, from the first one on (go-back-N): the log counts each number once. A new session starts only with the process, or if the log
+//! has dropped or superseded the old one. The message that starts it is its first one, and nothing else is sent until that is read back:
+//! then nothing of the old session can count any more, and its unread messages follow in the new one.
 
 use super::message::{self, Body, OVERHEAD_BYTES, SessionId};
 use super::order::Void;
@@ -34,7 +34,7 @@ const OVERTAKEN_WITHIN: Duration = Duration::from_secs(60);
 /// Pause before the session is started again that another process has superseded; it doubles each time.
 const OVERTAKEN_PAUSE: Duration = Duration::from_secs(1);
 
-/// Identifies an attempt to send a message: how often the outbox had gone back, and the message's number.
+/// Identifies an attempt to send a message: the number of rewinds of the outbox, and the message's number.
 pub(super) type Attempt = (u64, u64);
 
 /// A message that was not read back.
@@ -56,7 +56,7 @@ impl Sent {
     }
 }
 
-/// Messages on their way into the log.
+/// Messages to be logged.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     node: String,
@@ -66,10 +66,10 @@ pub(super) struct Outbox {
     window: VecDeque<Sent>,
     /// Number of the first message in the window.
     first: u64,
-    /// Messages of the window that were sent since the last time that it was gone back.
+    /// Messages of the window that were sent since the last rewind.
     sent: usize,
     not_before: Option<Instant>,
-    /// Counts how often it was gone back: errors of earlier attempts don't matter.
+    /// Counts rewinds: errors of earlier attempts don't matter.
     epoch: u64,
     /// The last message of the stream that a server has acknowledged as ours.
     acked: u64,
@@ -152,7 +152,7 @@ impl Outbox {
         Some(((self.epoch, number), message::encode(self.session, number, &message.body)))
     }
 
-    /// Makes a commit of what waits, as much as fits.
+    /// Makes a commit of the waiting commands, up to the limits.
     fn gather(&mut self) {
         let (mut tickets, mut payload) = (Vec::new(), Vec::new());
         while let Some((ticket, bytes)) = self.waiting.pop_front_if(|(_, bytes)| {
@@ -180,8 +180,8 @@ impl Outbox {
         epoch == self.epoch && number >= self.first && self.go_back(now)
     }
 
-    /// The log was read up to message `read`, and no attempt is unanswered: it does not have what was acknowledged up to there and was not
-    /// read back. Returns whether there is anything of that kind: then it is sent again.
+    /// The log was read up to message `read`, and no attempt is unanswered: it lacks acknowledged messages up to there that were not read
+    /// back. Returns whether there are any: then they are sent again.
     pub(super) fn go_back_if_missing(&mut self, read: u64, now: Instant) -> bool {
         self.acked <= read && self.go_back(now)
     }
@@ -216,7 +216,7 @@ impl Outbox {
         match void {
             Void::Copy => false,
             Void::Gap => self.go_back(now),
-            // The log has dropped this node, or could not start its session after what it knew.
+            // The log has dropped this node, or could not start its session after the last known one.
             Void::Over => {
                 self.begin(read);
                 false
@@ -235,7 +235,7 @@ impl Outbox {
         before + 1 < OVERTAKEN_MAX
     }
 
-    /// Whether anything was sent since the last time that it was gone back, and not read back.
+    /// Whether a message was sent since the last rewind, and not read back.
     pub(super) fn is_sent(&self) -> bool {
         self.sent > 0
     }
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn acknowledgement_is_noted_for_attempt_that_stands() {
+    fn acknowledgement_counts_for_current_attempt() {
         let mut node = Node::new();
         node.begin();
         node.outbox.push(Ticket(0), &[proposal(0, 1)]).unwrap();
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn barrier_is_passed_by_next_message_that_is_made() {
+    fn barrier_ends_with_next_message() {
         let mut node = Node::new();
         node.begin();
         node.outbox.push(Ticket(0), &[proposal(0, 1)]).unwrap();
@@ -473,7 +473,7 @@ mod tests {
                 let at = which.min(network.len().saturating_sub(1));
                 match what {
                     _ if network.is_empty() => {}
-                    // Logged, and maybe kept for later copies.
+                    // Logged, and maybe stored for later copies.
                     0..=2 => { let (_, bytes) = network.remove(at); node.read(&bytes); }
                     3 => { let (_, bytes) = network[at].clone(); node.read(&bytes); }
                     4 => drop(network.remove(at)),

@@ -1,8 +1,8 @@
 //! The other nodes, as the log reports them, and whether their states are ours.
 //!
 //! Each node reports its build and the last hash of its state in its beats. A hash covers everything before its position, so nodes whose
-//! hashes differ at a position differ at every later one. Nothing tells which of two is right but their number. A hash counts once it was
-//! read from the log, our own included, so all nodes judge the same hashes. A node that differs stops after a delay, unless more nodes
+//! hashes differ at a position differ at every later one. Only the number of nodes shows which of two is right. A hash counts once it was
+//! read from the log, our own included, so all nodes compare the same hashes. A node that differs stops after a delay, unless more nodes
 //! agree with it than differ.
 
 use super::options::NatsOptions;
@@ -22,10 +22,10 @@ const PEERS_MAX: usize = 256;
 /// Maximum length of a build's name, in bytes.
 const BUILD_BYTES_MAX: usize = 64;
 
-/// A node reports at least this often, however much it writes. That it reads its reports back shows that the log can be written and read.
+/// A node reports at least this often, under any load. If it reads its reports back, the log can be written and read.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
 
-/// A node that was silent for this long, by the log's clock, is gone.
+/// A node that was silent for this long, by the log's clock, counts as stopped.
 const GONE_AFTER: Duration = Duration::from_secs(600);
 
 /// A node's report about itself.
@@ -113,7 +113,7 @@ impl Peers {
         self.confirmed = self.confirmed.max(report.hash.map_or(Seq(0), |hash| hash.at));
     }
 
-    /// Another node's report was read, behind position `read`. A hash of a later position is impossible and ignored.
+    /// Another node's report was read, after position `read`. A hash of a later position is impossible and ignored.
     pub(super) fn take(&mut self, node: &str, report: Report, read: Seq) {
         let is_possible = |hash: &StateHash| {
             (Seq(1)..=read).contains(&hash.at) && hash.at.0.is_multiple_of(STATE_HASH_EVERY)
@@ -187,7 +187,7 @@ mod tests {
     const OPEN_TIME: Duration = Duration::from_secs(30);
     const EVERY: u64 = STATE_HASH_EVERY;
 
-    /// A node that reads what others report.
+    /// A node that reads others' reports.
     struct Node {
         peers: Peers,
         now: Instant,
@@ -280,7 +280,7 @@ mod tests {
         assert!(node.peers.decided_at().is_none());
     }
 
-    /// Otherwise nodes would judge by hashes that others can't know of.
+    /// Otherwise nodes would compare hashes that others can't know.
     #[test]
     fn own_hash_counts_once_it_was_read_from_the_log() {
         let mut node = Node::new();

@@ -1,6 +1,5 @@
-//! Reads the stream's messages in order, from a number on. Nothing that the servers say is believed. A message must be the next one,
-//! and a repeated one is passed over. After a gap, an error or a silence the reader opens everything anew, behind the last message
-//! that it passed on.
+//! Reads the stream's messages in order, from a number on. It verifies every response of the servers. A message must be the next one, and a
+//! repeated one is skipped. After a gap, an error or a silence the reader reopens everything, after the last message that it delivered.
 
 use super::link::{Link, find_stream, retry};
 use super::message::{self, Message};
@@ -19,22 +18,22 @@ use tokio::time::{sleep, timeout};
 /// How often an idle server has to say that it is there.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 
-/// How long one request for messages stands.
+/// Lifetime of one request for messages.
 const PULL_EXPIRES: Duration = Duration::from_secs(10);
 
-/// Messages that are asked for at once. Each may have 1 MiB.
+/// Messages per request. Each may have 1 MiB.
 const PULL_MESSAGES: usize = 64;
 
 /// Messages that were read and not taken.
 pub(super) const READ_AHEAD: usize = 32;
 
-/// A server removes a consumer that nobody asks for this long.
+/// Idle time after which a server removes a consumer.
 const CONSUMER_IDLE: Duration = Duration::from_secs(30);
 
 /// Pause before everything is opened again.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// For so long a log that is not there, or is shorter than what was read, may be a server that has just started.
+/// A missing log, or one shorter than the messages read, may be a server that has just started, for this time.
 const LOST_PATIENCE: Duration = Duration::from_secs(20);
 
 /// The next message of the stream.
@@ -59,7 +58,7 @@ pub(super) struct Reader {
     next: u64,
     /// Checksum of the one before it.
     last: u128,
-    /// Since when the log seems to be gone, or shorter than what was read.
+    /// Since when the log seems to be missing, or shorter than the messages read.
     lost_since: Option<Instant>,
     sender: mpsc::Sender<News>,
 }
@@ -102,7 +101,7 @@ impl Reader {
         in_time.unwrap_or_else(|_| Err(retry("the servers do not respond")))
     }
 
-    /// Passes messages on until something is wrong, or nobody takes them any more.
+    /// Delivers messages until something is wrong, or the receiver is gone.
     async fn read(&mut self) -> Result<(), JournalError> {
         let stream = self.check().await?;
         let config = pull::Config {
@@ -137,7 +136,10 @@ impl Reader {
                 continue;
             }
             if info.stream_sequence > self.next {
-                return Err(retry(format!("message {} came instead of {}", info.stream_sequence, self.next)));
+                return Err(retry(format!(
+                    "received message {} instead of {}",
+                    info.stream_sequence, self.next
+                )));
             }
             let milliseconds = info.published.unix_timestamp_nanos() / 1_000_000;
             let (at, behind) = (Timestamp(u64::try_from(milliseconds).unwrap_or_default()), info.pending);
@@ -147,8 +149,8 @@ impl Reader {
             })?;
             let checksum = message::checksum(&payload);
             if decoded.is_none() && checksum != 0 {
-                // All nodes skip what is foreign. A message that was damaged on its way to this node alone must not be skipped.
-                // Rubbish without our magic bytes costs no round trip.
+                // All nodes skip foreign messages. A message damaged in transit to this node alone must not be skipped. Garbage without our
+                // magic bytes costs no round trip.
                 let again_read = self.respond(stream.get_raw_message(self.next).map_err(retry)).await?;
                 if again_read.payload != payload {
                     return Err(retry(format!("message {} arrived damaged", self.next)));
@@ -169,8 +171,8 @@ impl Reader {
         }
     }
 
-    /// Checks that the stream is still the one that was opened, and that it has not lost what was read. If it has any later message,
-    /// it must have the next one.
+    /// Checks that the stream is still the opened one, and that it has not lost messages that were read. If it has any later message, it
+    /// must have the next one.
     async fn check(&mut self) -> Result<Stream, JournalError> {
         let found = self.respond(find_stream(&self.link.context, &self.link.options)).await;
         if found.is_err() {
@@ -204,15 +206,14 @@ impl Reader {
             let found = self.respond(stream.get_raw_message(number).map_err(retry)).await?;
             if message::checksum(&found.payload) != self.last {
                 return Err(JournalError::Damaged(format!(
-                    "message {number} of the log is not the one that this node has applied: the servers have lost acknowledged \
-                     entries, and others came in their place"
+                    "message {number} of the log is not the one that this node has applied: the servers have replaced acknowledged entries"
                 )));
             }
         }
         Ok(stream)
     }
 
-    /// The log seems to have lost what it had. That is final if it stays so.
+    /// The log seems to have lost messages. That is final if it persists.
     fn lost(&mut self, why: String) -> JournalError {
         let since = *self.lost_since.get_or_insert_with(Instant::now);
         if since.elapsed() < LOST_PATIENCE { JournalError::Failed(why) } else { JournalError::Damaged(why) }

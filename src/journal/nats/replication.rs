@@ -1,4 +1,4 @@
-//! What is known about the replicated log, for other threads: the connection, messages in flight, the other nodes, and the log's clock.
+//! The state of the replicated log, for other threads: the connection, messages in flight, the other nodes, and the log's clock.
 
 use crate::domain::{Seq, StateHash, Timestamp};
 use async_nats::Event;
@@ -19,10 +19,10 @@ const EVENT_PAUSE: Duration = Duration::from_secs(1);
 /// A message that was sent and not read back for this long indicates that the log has no quorum.
 const READ_BACK_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What the log's clock said, at some moment between two of ours.
+/// The reading of the log's clock, at some moment between two of ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogTime {
-    /// What the log's clock said.
+    /// The reading of the log's clock.
     pub log: Timestamp,
     /// The message was published then at the earliest.
     pub sent: Instant,
@@ -63,7 +63,7 @@ pub struct Peer {
     pub is_present: bool,
 }
 
-/// What is known about the replicated log.
+/// The state of the replicated log.
 #[derive(Clone, Debug, Default)]
 pub struct Replication {
     /// This node's name.
@@ -138,13 +138,13 @@ impl Replication {
         self.lag(now);
     }
 
-    /// The oldest message in flight was not read back for so long. That is no evidence of silence while the log responds: a node that was
+    /// The oldest message in flight was not read back for this time. That is no evidence of silence while the log responds: a node that was
     /// busy may have much to read before it.
     pub(super) fn note_unread(&mut self, unread: Duration, is_responding: bool) {
         self.unread_for = if is_responding { unread.min(self.unread_for) } else { unread };
     }
 
-    /// This node does not follow the log any more: what it has sent does not matter.
+    /// This node no longer follows the log: its messages in flight don't matter.
     pub fn end(&mut self) {
         (self.unread_for, self.full_since, self.in_flight) = (Duration::ZERO, None, 0);
     }
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connection_is_lost_until_it_is_made_again() {
+    fn connection_is_lost_until_reconnected() {
         let (start, mut known) = (Instant::now(), Replication::default());
         let mut after = |event, seconds| {
             let now = start + Duration::from_secs(seconds);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn unread_message_is_no_evidence_while_the_log_responds() {
+    fn unread_message_is_ignored_while_log_responds() {
         let (now, seconds, mut known) = (Instant::now(), Duration::from_secs, Replication::default());
         known.note_unread(seconds(12), true);
         assert_eq!(known.silence(now), Duration::ZERO);
@@ -232,9 +232,9 @@ mod tests {
         assert_eq!((known.silence(now), known.full_since, known.in_flight), (Duration::ZERO, None, 0));
     }
 
-    /// Silence is no evidence that a node is behind: it may be that nothing is written, or that no node can write.
+    /// Silence is no evidence that a node lags: it may be that nothing is written, or that no node can write.
     #[test]
-    fn lag_counts_only_what_the_log_has_shown() {
+    fn lag_counts_only_reported_messages() {
         let (start, seconds) = (Instant::now(), Duration::from_secs);
         let mut known = Replication { unread_for: seconds(9), ..Replication::default() };
         assert_eq!((known.lag(start), known.silence(start)), (Duration::ZERO, seconds(9)));

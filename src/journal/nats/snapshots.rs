@@ -1,8 +1,8 @@
 //! The snapshots that nodes share: archives in an object store. They have a separate connection, so that a transfer never holds up the log.
 //!
-//! An archive counts once its description has a label, which says where the log continues after it. The node that uploaded it adds the label
-//! after it has read the archive back, by compare-and-set: not to an archive that another node has removed. So nodes that upload at the same
-//! time do no harm. The two newest snapshots of a log are kept, and the log after the older of them.
+//! An archive is valid once its description has a label with the place where the log continues. The node that uploaded it adds the label
+//! after it has read the archive back, by compare-and-set: not to an archive that another node has removed. So nodes that upload at the
+//! same time do no harm. The two newest snapshots of a log are kept, and the log after the older of them.
 
 use super::link::{
     beginning, connect_beside, create_stream, ensure_bucket, find_stream, log_id, patiently, wanted_stream,
@@ -110,7 +110,7 @@ fn snapshots(log: LogId, described: &[ObjectInfo]) -> Result<Vec<SharedSnapshot>
     Ok(found)
 }
 
-/// An archive that is being read. An error of the last read tells that it is not what its digest says.
+/// An archive that is being read. The last read fails if it doesn't match its digest.
 struct Download {
     runtime: Handle,
     object: Object,
@@ -165,11 +165,11 @@ impl NatsSnapshots {
         snapshots(log, &self.runtime.block_on(self.described())?)
     }
 
-    /// Reads the archive of a snapshot to its end, and passes its pieces to `sink`. It may be damaged or gone by now, so nothing may depend on
-    /// them before that.
+    /// Reads the archive of a snapshot completely, and passes its pieces to `sink`. It may be damaged or deleted by now, so nothing may
+    /// depend on them before that.
     ///
     /// # Errors
-    /// As [`archive::read`], but [`JournalError::Damaged`] for what that finds damaged; [`JournalError::Failed`].
+    /// As [`archive::read`], but [`JournalError::Damaged`] for damage that it finds; [`JournalError::Failed`].
     pub fn read<E: From<StoreError> + From<JournalError>>(
         &self,
         snapshot: &SharedSnapshot,
@@ -254,16 +254,16 @@ impl NatsSnapshots {
 
     async fn remove(&self, info: &ObjectInfo) -> Result<(), JournalError> {
         let chunks = format!("$O.{}.C.{}", self.bucket, info.nuid);
-        // The description goes first: a reader that finds it must find all chunks.
+        // The description is removed first: a reader that finds it must find all chunks.
         for subject in [self.description_of(&info.name), chunks] {
             self.stream.purge().filter(subject).await.map_err(failed)?;
         }
         Ok(())
     }
 
-    /// Removes the archives of a log that come before its two newest snapshots, and chunks without a description to which no upload has added
-    /// any for long: it failed, or its node has died. Archives of other logs stay: they may be the only copy of what was acknowledged there.
-    /// Returns the log's snapshots.
+    /// Removes the archives of a log before its two newest snapshots, and chunks without a description to which no upload has added any for
+    /// long: it failed, or its node has crashed. Archives of other logs stay: they may be the only copy of acknowledged writes. Returns the
+    /// log's snapshots.
     async fn tidy(&self, log: LogId, now: Timestamp) -> Result<Vec<SharedSnapshot>, JournalError> {
         // Read before the descriptions: an upload may end in between.
         let chunks = self.subjects('C').await?;
@@ -271,7 +271,7 @@ impl NatsSnapshots {
         let shared = snapshots(log, &described)?;
         let of_log = described.iter().filter(|info| info.name.starts_with(&name_prefix(log)));
         for info in of_log.filter(|info| shared.get(1).is_some_and(|older| info.name < older.name)) {
-            tracing::info!(info.name, "removing an archive that is not needed any more");
+            tracing::info!(info.name, "removing an obsolete archive");
             self.remove(info).await?;
         }
         for subject in chunks {
@@ -281,7 +281,7 @@ impl NatsSnapshots {
             let last = self.stream.get_last_raw_message_by_subject(&subject).await.map_err(failed)?;
             let idle = (now.0 / 1_000).saturating_sub(last.time.unix_timestamp().unsigned_abs());
             if idle >= SILENCE_MAX.as_secs() {
-                tracing::info!(subject, "removing what an unfinished upload has left");
+                tracing::info!(subject, "removing chunks of an unfinished upload");
                 self.stream.purge().filter(subject).await.map_err(failed)?;
             }
         }
@@ -322,30 +322,30 @@ impl NatsSnapshots {
         sent.await.map_err(failed).map(drop)
     }
 
-    /// Uploads a snapshot, reads it back, and makes it the newest one. Then it removes what came before the two newest ones, and trims the log
-    /// behind the older of them, less a margin.
+    /// Uploads a snapshot, reads it back, and makes it the newest one. Then it removes older ones than the two newest, and trims the log up
+    /// to the older of them, less a margin.
     ///
     /// # Errors
-    /// [`JournalError::Failed`] if a shared snapshot is as new. Errors of `parts` are passed on, until the snapshot is shared.
+    /// [`JournalError::Failed`] if a shared snapshot is as new. Returns errors of `parts`, until the snapshot is shared.
     pub fn share(&self, taken: &Manifest, parts: &mut Parts<'_>) -> Result<SharedSnapshot, JournalError> {
         let (stream, log) = self.find_stream()?.ok_or_else(|| failed("there is no log"))?;
         if decode(&taken.place).is_none_or(|(of, _)| of != log) {
             return Err(failed("this node's snapshot belongs to another log: the stream was recreated"));
         }
-        // Uploads that failed must not leave too little room for this one.
+        // Failed uploads must not leave too little space for this one.
         let shared = self.runtime.block_on(self.tidy(log, taken.taken_at))?;
         if shared.first().is_some_and(|newest| newest.seq >= taken.seq) {
-            return Err(failed("a snapshot that is as new is shared already"));
+            return Err(failed("a snapshot of the same age is already shared"));
         }
         let snapshot = self.upload(taken, parts)?;
-        // What follows can be done by the next node that shares a snapshot.
+        // The next node that shares a snapshot can do the rest.
         let trimmed = self.runtime.block_on(self.tidy(log, taken.taken_at)).and_then(|shared| {
             let Some(older) = shared.get(1) else { return Ok(()) };
             parts()?;
             self.trim(&stream, older)
         });
         if let Err(error) = trimmed {
-            tracing::warn!(%error, "what came before the shared snapshots is not removed yet");
+            tracing::warn!(%error, "failed to remove data older than the shared snapshots; retrying later");
         }
         Ok(snapshot)
     }
@@ -377,22 +377,22 @@ impl NatsSnapshots {
         uploaded
     }
 
-    /// Removes what comes before a snapshot and its margin from the log.
+    /// Removes the log before a snapshot and its margin.
     fn trim(&self, stream: &Stream, older: &SharedSnapshot) -> Result<(), JournalError> {
         let (_, place) = place_of(older)?;
         let state = self.runtime.block_on(stream.get_info()).map_err(failed)?.state;
-        // The servers don't say how much of the stream lies before a message.
+        // The servers don't report the size of the stream before a message.
         let message_bytes = (state.bytes / state.messages.max(1)).max(1);
         let through = place.stream.saturating_sub(self.options.log_margin / message_bytes);
         if through > 0 {
             let purge = async { stream.purge().sequence(through + 1).await.map_err(failed) };
             let trimmed = self.runtime.block_on(purge)?;
-            tracing::info!(through, messages = trimmed.purged, "trimmed the log behind the shared snapshots");
+            tracing::info!(through, messages = trimmed.purged, "trimmed the log up to the shared snapshots");
         }
         Ok(())
     }
 
-    /// Begins a new log behind a snapshot, which is shared before there is a stream: nodes that start early wait for it. The snapshot's own
+    /// Starts a new log after a snapshot, which is shared before there is a stream: nodes that start early wait for it. The snapshot's own
     /// place does not matter.
     ///
     /// # Errors
@@ -403,16 +403,16 @@ impl NatsSnapshots {
         runtime.block_on(ensure_bucket(context, options))?;
         let mut wanted = wanted_stream(options);
         let log = log_id(&wanted)?;
-        // Behind the message that this puts at the beginning.
+        // After the message that this puts first.
         let place = encode(log, &Place::after_snapshot(1, taken.seq));
         let snapshot = self.upload(&Manifest { place, ..taken.clone() }, parts)?;
-        // Nodes reject the stream until it has its subject. From then on they need the snapshot to begin: its first message is gone.
+        // Nodes reject the stream until it has its subject. From then on they need the snapshot to start: its first message is missing.
         let beginning = beginning(options);
         let subjects = std::mem::replace(&mut wanted.subjects, vec![beginning.clone()]);
         runtime.block_on(async {
             let (stream, found) = create_stream(context, options, wanted.clone()).await?;
             if found != log {
-                return Err(failed("another node has begun a log"));
+                return Err(failed("another node has created a log"));
             }
             let sent = context
                 .publish(beginning, "this log begins behind a snapshot".into())

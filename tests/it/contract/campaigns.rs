@@ -41,7 +41,7 @@ async fn put_creates_once_and_repeats() {
 }
 
 #[tokio::test]
-async fn a_spec_that_cannot_be_is_refused() {
+async fn invalid_spec_is_rejected() {
     let service = Service::start().await;
     let layout = json!({"fingerprint_bits": 16, "bucket_size": 4, "max_search": 512});
     for bad in [
@@ -81,7 +81,7 @@ async fn a_spec_that_cannot_be_is_refused() {
 }
 
 #[tokio::test]
-async fn a_layout_takes_the_place_of_an_error_rate() {
+async fn layout_replaces_error_rate() {
     let service = Service::start().await;
     let layout = json!({"fingerprint_bits": 16, "bucket_size": 4, "max_search": 512});
     let created =
@@ -92,7 +92,7 @@ async fn a_layout_takes_the_place_of_an_error_rate() {
 }
 
 #[tokio::test]
-async fn the_list_goes_by_name_in_pages() {
+async fn campaigns_are_listed_by_name_in_pages() {
     let service = Service::start().await;
     for name in ["eu-b", "eu-a", "us-a", "eu-c"] {
         service.put(&format!("/v1/campaigns/{name}"), json!({"capacity": 10})).await.json(201);
@@ -116,7 +116,7 @@ async fn the_list_goes_by_name_in_pages() {
 }
 
 #[tokio::test]
-async fn patch_sets_leaves_and_clears() {
+async fn patch_sets_keeps_and_clears_fields() {
     let service = Service::start().await;
     let path = "/v1/campaigns/spring";
     service.patch(path, json!({"ends_at": null})).await.problem(404, "campaign-not-found");
@@ -133,7 +133,7 @@ async fn patch_sets_leaves_and_clears() {
 }
 
 #[tokio::test]
-async fn delete_forgets() {
+async fn delete_removes_campaign_and_users() {
     let service = Service::start().await;
     let path = "/v1/campaigns/spring";
     service.put(path, json!({"capacity": 10})).await.json(201);
@@ -151,7 +151,7 @@ async fn delete_forgets() {
 }
 
 #[tokio::test]
-async fn users_of_a_compact_campaign_are_a_multiset() {
+async fn compact_campaign_is_multiset() {
     let service = Service::start().await;
     service.put("/v1/campaigns/spring", json!({"capacity": 1000})).await.json(201);
     let post = |operation: &'static str, body: Value| {
@@ -181,7 +181,7 @@ async fn users_of_a_compact_campaign_are_a_multiset() {
 }
 
 #[tokio::test]
-async fn too_many_copies_are_saturated() {
+async fn excess_copies_are_saturated() {
     let service = Service::start().await;
     let layout = json!({"fingerprint_bits": 16, "bucket_size": 4});
     service.put("/v1/campaigns/spring", json!({"capacity": 1000, "layout": layout})).await.json(201);
@@ -195,7 +195,7 @@ async fn too_many_copies_are_saturated() {
 }
 
 #[tokio::test]
-async fn users_of_a_strict_campaign_are_a_set() {
+async fn strict_campaign_is_set() {
     let service = Service::start().await;
     service.put("/v1/campaigns/spring", json!({"capacity": 1000, "mode": "strict"})).await.json(201);
     let users = "/v1/campaigns/spring/users";
@@ -206,7 +206,7 @@ async fn users_of_a_strict_campaign_are_a_set() {
 }
 
 #[tokio::test]
-async fn a_full_filter_takes_all_or_nothing() {
+async fn full_filter_adds_all_or_nothing() {
     let service = Service::start().await;
     let users: Vec<String> = (0..10_000).map(|n| format!("u{n}")).collect();
     for mode in ["compact", "strict"] {
@@ -223,9 +223,9 @@ async fn a_full_filter_takes_all_or_nothing() {
     }
 }
 
-/// A capacity rises at once and for good, by PATCH alone; what is refused changes nothing, the window included.
+/// PATCH raises a capacity immediately and permanently; a rejected one changes nothing, the window included.
 #[tokio::test]
-async fn a_capacity_can_be_raised() {
+async fn capacity_can_be_raised() {
     let service = Service::start().await;
     let users: Vec<String> = (0..400).map(|n| format!("u{n}")).collect();
     let rate = json!({"capacity": 500, "error_rate": 0.01});
@@ -256,7 +256,7 @@ async fn a_capacity_can_be_raised() {
         assert!(check["present"].as_array().unwrap().iter().all(|present| present == true), "{name}");
         let standing = service.get(path).await.json(200);
         assert!(standing.get("ends_at").is_none());
-        // A capacity is a part of what a PUT compares.
+        // PUT also compares the capacity.
         service.put(path, spec.clone()).await.problem(409, "already-exists");
         let mut spec = spec;
         spec["capacity"] = json!(300_000);
@@ -270,7 +270,7 @@ async fn a_capacity_can_be_raised() {
 }
 
 #[tokio::test]
-async fn a_fixed_capacity_stays_and_so_does_one_beyond_reach() {
+async fn impossible_capacity_change_is_rejected() {
     let service = Service::start().await;
     let fixed = "/v1/campaigns/fixed";
     let made = service.put(fixed, json!({"capacity": 500, "growth": "fixed"})).await.json(201);
@@ -295,7 +295,7 @@ async fn a_fixed_capacity_stays_and_so_does_one_beyond_reach() {
 }
 
 #[tokio::test]
-async fn auto_grows() {
+async fn auto_filter_grows() {
     let service = Service::start().await;
     let users: Vec<String> = (0..10_000).map(|n| format!("u{n}")).collect();
     for mode in ["compact", "strict"] {

@@ -1,4 +1,4 @@
-//! A clock that can't be trusted: nothing is written, everybody is told, reads go on, and a start is no way around it.
+//! A clock that can't be trusted: nothing is written, each response says so, reads continue, and a restart doesn't help.
 
 use super::service::{NOON, Service};
 use serde_json::json;
@@ -27,7 +27,7 @@ async fn assert_refused(service: &Service, hold: &str) {
     let metrics = service.get("/metrics").await.text();
     assert!(metrics.contains("\ncuckood_clock_unsure 1\n"), "{metrics}");
     assert!(metrics.contains("\ncuckood_clock_refused_total "), "{metrics}");
-    // Readers see what stands.
+    // Readers see the current state.
     assert_eq!(service.get(hold).await.json(200)["status"], "held");
     let codes = json!({ "codes": ["held", "free", "more"] });
     let valid = service.post("/v1/coupons/shop/codes/check", codes).await.json(200);
@@ -42,7 +42,7 @@ async fn assert_writes(service: &Service) {
 }
 
 #[tokio::test]
-async fn a_jump_is_told_until_the_clock_is_right() {
+async fn clock_jump_is_reported_until_corrected() {
     let (service, hold) = with_a_hold().await;
     for wrong in [NOON.plus_seconds(3_601), NOON.plus_seconds(YEAR)] {
         service.set_clock(wrong);
@@ -52,9 +52,9 @@ async fn a_jump_is_told_until_the_clock_is_right() {
     assert_writes(&service).await;
 }
 
-/// The first start sees the clock as it is; a later one holds it against what was kept.
+/// The first startup accepts the clock; a later one compares it with the saved reading.
 #[tokio::test]
-async fn no_start_makes_a_wrong_clock_right() {
+async fn restart_never_accepts_wrong_clock() {
     let (service, hold) = with_a_hold().await;
     service.set_clock(NOON.plus_seconds(YEAR));
     let service = service.restart().await;
@@ -66,14 +66,14 @@ async fn no_start_makes_a_wrong_clock_right() {
 }
 
 #[tokio::test]
-async fn a_stop_of_any_length_is_no_jump() {
+async fn stop_of_any_length_is_no_jump() {
     let (service, _) = with_a_hold().await;
     service.pass(2 * YEAR);
     assert_writes(&service.restart().await).await;
 }
 
 #[tokio::test]
-async fn after_a_boot_a_week_is_believed_and_a_year_is_not() {
+async fn reboot_accepts_week_and_rejects_year() {
     let (service, hold) = with_a_hold().await;
     service.set_clock(NOON.plus_seconds(YEAR));
     let service = service.reboot().await;
@@ -83,9 +83,9 @@ async fn after_a_boot_a_week_is_believed_and_a_year_is_not() {
     assert_writes(&service).await;
 }
 
-/// What the first start of a new service stamps nobody can judge; but once the clock is right it is told.
+/// The first timestamp of a new service can't be checked; but once the clock is right, the error is reported.
 #[tokio::test]
-async fn a_log_in_the_future_is_told() {
+async fn log_ahead_of_clock_is_reported() {
     let service = Service::start().await;
     service.set_clock(NOON.plus_seconds(YEAR));
     let service = service.restart().await;

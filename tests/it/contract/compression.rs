@@ -1,4 +1,4 @@
-//! Compressed bodies: read to the end of their last member or frame, with nothing behind it.
+//! Compressed bodies: read to the end of their last member or frame, without trailing data.
 
 use super::service::{Answer, Service, request};
 use axum::body::Body;
@@ -42,7 +42,7 @@ async fn post(service: &Service, path: &str, media_type: &str, coding: &str, bod
 }
 
 #[tokio::test]
-async fn every_member_and_every_frame_is_read() {
+async fn all_gzip_members_and_frames_are_read() {
     let service = service().await;
     for (coding, compress) in CODINGS {
         let lines = [compress(b"u1\nu2\nu"), compress(b""), compress(b"3\n"), compress(b"u4")].concat();
@@ -59,7 +59,7 @@ async fn every_member_and_every_frame_is_read() {
 }
 
 #[tokio::test]
-async fn nothing_stands_behind_a_compressed_body_and_nothing_is_missing() {
+async fn truncated_or_trailing_data_is_rejected() {
     let service = service().await;
     service.post(USERS, json!({"users": ["old"]})).await.json(200);
     for (coding, compress) in CODINGS {
@@ -89,7 +89,7 @@ async fn nothing_stands_behind_a_compressed_body_and_nothing_is_missing() {
 }
 
 #[tokio::test]
-async fn a_coding_that_is_not_known_is_told_with_those_that_are() {
+async fn unknown_coding_error_lists_supported_ones() {
     let service = service().await;
     for coding in ["br", "deflate", "gzip, zstd", "zstd, zstd"] {
         for (path, media_type) in [(USERS, "application/json"), (IMPORTS, "text/plain")] {
@@ -101,7 +101,7 @@ async fn a_coding_that_is_not_known_is_told_with_those_that_are() {
 }
 
 #[tokio::test]
-async fn a_long_window_is_refused_with_its_reason() {
+async fn long_window_is_rejected_with_reason() {
     let service = service().await;
     let mut encoder = zstd::stream::Encoder::new(Vec::new(), 3).unwrap();
     encoder.window_log(27).unwrap();
@@ -112,7 +112,7 @@ async fn a_long_window_is_refused_with_its_reason() {
 }
 
 #[tokio::test]
-async fn bodies_share_a_limit() {
+async fn bodies_share_limit() {
     let limits = LimitOptions { bodies_bytes_max: 4 << 20, ..LimitOptions::default() };
     let service = Service::with(HttpOptions { limits, ..HttpOptions::default() }).await;
     service.put("/v1/campaigns/spring", json!({"capacity": 1000})).await.json(201);
@@ -154,7 +154,7 @@ async fn bodies_share_a_limit() {
 }
 
 #[tokio::test]
-async fn an_endless_body_that_expands_to_nothing_is_too_large() {
+async fn endless_empty_frames_are_too_large() {
     let limits = LimitOptions { body_bytes_max: 1 << 20, ..LimitOptions::default() };
     let timeouts = Timeouts { body: Duration::from_secs(20), ..Timeouts::default() };
     let service = Service::with(HttpOptions { limits, timeouts, ..HttpOptions::default() }).await;

@@ -5,7 +5,7 @@ use axum::body::Body;
 use http::Method;
 use std::io::Read;
 
-/// What the page loads: everything that an attribute links to.
+/// The files that the page loads: everything that an attribute links to.
 fn parts(page: &str) -> Vec<&str> {
     let of = |attribute| page.split(attribute).skip(1).filter_map(|rest| rest.split('"').next());
     ["src=\"", "href=\""].into_iter().flat_map(of).collect()
@@ -22,7 +22,7 @@ fn assert_guarded(answer: &Answer) {
 }
 
 #[tokio::test]
-async fn the_root_leads_to_the_page() {
+async fn root_redirects_to_console() {
     let service = Service::start().await;
     for (from, to) in [("/", "console"), ("/console/", "../console"), ("/console/index.html", "../console")] {
         let answer = service.get(from).await;
@@ -31,7 +31,7 @@ async fn the_root_leads_to_the_page() {
 }
 
 #[tokio::test]
-async fn the_page_takes_nothing_from_elsewhere() {
+async fn console_loads_no_external_resource() {
     let service = Service::start().await;
     let page = service.get("/console").await;
     assert_eq!(page.status, 200);
@@ -59,7 +59,7 @@ async fn the_page_takes_nothing_from_elsewhere() {
 }
 
 #[tokio::test]
-async fn a_file_that_has_not_changed_is_not_sent_again() {
+async fn unchanged_file_returns_304() {
     let service = Service::start().await;
     let first = service.get("/console/app.js").await;
     let tag = first.header("etag").to_owned();
@@ -78,7 +78,7 @@ async fn a_file_that_has_not_changed_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn static_files_are_compressed_once_with_gzip_alone() {
+async fn static_files_are_stored_gzipped() {
     let service = Service::start().await;
     for path in ["/openapi.json", "/console", "/console/app.js", "/console/app.css"] {
         let plain = service.send(request(Method::GET, path, &[], Body::empty())).await;

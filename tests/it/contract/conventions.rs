@@ -21,7 +21,7 @@ async fn items(service: &Service) -> u64 {
 }
 
 #[tokio::test]
-async fn bad_items_are_all_pointed_at_and_nothing_changes() {
+async fn all_invalid_items_are_reported() {
     let service = service().await;
     let long = "x".repeat(513);
     let users =
@@ -40,7 +40,7 @@ async fn bad_items_are_all_pointed_at_and_nothing_changes() {
 }
 
 #[tokio::test]
-async fn an_item_is_taken_exactly_as_it_stands() {
+async fn items_are_compared_exactly() {
     let service = service().await;
     let odd = ["a/b#%20", " a", "a ", "\u{0}", "ä", "a\u{308}", "\"\\\n", "😀", &"x".repeat(512)];
     service.post(USERS, json!({"users": odd})).await.json(200);
@@ -59,7 +59,7 @@ async fn an_item_is_taken_exactly_as_it_stands() {
 }
 
 #[tokio::test]
-async fn a_list_has_1_to_10_000_items() {
+async fn list_has_1_to_10_000_items() {
     let service = service().await;
     let list = |length: usize| json!({"users": (0..length).map(|n| n.to_string()).collect::<Vec<_>>()});
     let answer = service.post(&format!("{USERS}/check"), list(10_000)).await.json(200);
@@ -82,7 +82,7 @@ async fn a_list_has_1_to_10_000_items() {
 }
 
 #[tokio::test]
-async fn a_body_must_be_json_and_say_so() {
+async fn body_requires_json_content_type() {
     let service = service().await;
     let post = |media_type: Option<&'static str>, body: &'static [u8]| {
         let headers: Vec<(&str, &str)> =
@@ -108,7 +108,7 @@ async fn a_body_must_be_json_and_say_so() {
 }
 
 #[tokio::test]
-async fn a_body_has_a_limit_which_is_told() {
+async fn body_limit_is_reported() {
     let limits = LimitOptions { body_bytes_max: 1_000, ..LimitOptions::default() };
     let service = Service::with(HttpOptions { limits, ..HttpOptions::default() }).await;
     service.put("/v1/campaigns/spring", json!({"capacity": 1000})).await.json(201);
@@ -124,7 +124,7 @@ async fn a_body_has_a_limit_which_is_told() {
     service.import("/v1/campaigns/spring/imports", "text/plain", lines).await.json(200);
 }
 
-/// A zstd frame (RFC 8878) of so many blocks of 128 KiB of spaces, four bytes each.
+/// A zstd frame (RFC 8878) of this many blocks of 128 KiB of spaces, four bytes each.
 pub fn zstd_spaces(blocks: u32) -> Vec<u8> {
     let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x38];
     for left in (0..blocks).rev() {
@@ -136,7 +136,7 @@ pub fn zstd_spaces(blocks: u32) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn bodies_are_decompressed_and_answers_compressed_when_asked() {
+async fn request_and_response_compression_is_negotiated() {
     let service = service().await;
     // {"users":["u1"]}
     for (coding, body) in [
@@ -187,7 +187,7 @@ async fn routes_and_methods_fail_as_problems() {
 }
 
 #[tokio::test]
-async fn a_request_id_is_echoed_or_made() {
+async fn request_id_is_echoed_or_generated() {
     let service = Service::start().await;
     let with = |id: &'static str| {
         service.send(request(Method::GET, "/v1/info", &[("x-request-id", id)], Body::empty()))
@@ -210,7 +210,7 @@ async fn with_key(service: &Service, path: &str, key: &str, body: &Value) -> sup
 }
 
 #[tokio::test]
-async fn a_key_makes_many_requests_one() {
+async fn idempotency_key_deduplicates_requests() {
     let service = service().await;
     let body = json!({"users": ["u1"]});
     let first = with_key(&service, USERS, "k", &body).await;
@@ -257,7 +257,7 @@ async fn keys_replay_redemptions_but_not_refusals() {
 }
 
 #[tokio::test]
-async fn every_write_but_imports_takes_a_key() {
+async fn writes_except_imports_accept_idempotency_key() {
     let service = service().await;
     service.put("/v1/coupons/welcome", json!({"capacity": 10})).await.json(201);
     let requests = [
@@ -292,7 +292,7 @@ async fn every_write_but_imports_takes_a_key() {
 }
 
 #[tokio::test]
-async fn a_key_is_visible_ascii() {
+async fn idempotency_key_is_visible_ascii() {
     let service = service().await;
     let body = json!({"users": ["u1"]});
     for bad in ["", "a b", &"k".repeat(256)] {
@@ -302,7 +302,7 @@ async fn a_key_is_visible_ascii() {
 }
 
 #[tokio::test]
-async fn a_read_does_not_look_at_a_key() {
+async fn reads_ignore_idempotency_key() {
     let service = service().await;
     let bad = [("idempotency-key", "a b")];
     for path in ["/v1/campaigns", "/v1/imports", "/v1/info", "/v1/events?after=0"] {
@@ -313,7 +313,7 @@ async fn a_read_does_not_look_at_a_key() {
 }
 
 #[tokio::test]
-async fn a_time_is_any_of_rfc_3339_from_1970_on() {
+async fn timestamps_accept_rfc_3339_since_1970() {
     let service = service().await;
     let path = "/v1/campaigns/spring";
     for (sent, answered) in [

@@ -4,7 +4,7 @@ use super::service::Service;
 use serde_json::{Value, json};
 
 #[tokio::test]
-async fn a_coupon_is_strict_and_counts_its_codes_by_state() {
+async fn coupon_counts_codes_by_state() {
     let service = Service::start().await;
     let created = service.put("/v1/coupons/welcome", json!({"capacity": 100})).await;
     assert_eq!(created.header("location"), "/v1/coupons/welcome");
@@ -25,7 +25,7 @@ async fn a_coupon_is_strict_and_counts_its_codes_by_state() {
         .problem(409, "already-exists");
     let list = service.get("/v1/coupons").await.json(200);
     assert_eq!(list["coupons"].as_array().unwrap().len(), 1);
-    // The two kinds have names of their own.
+    // The two kinds have separate names.
     service.get("/v1/campaigns/welcome").await.problem(404, "campaign-not-found");
     let patched =
         service.patch("/v1/coupons/welcome", json!({"ends_at": "2027-01-01T00:00:00Z"})).await.json(200);
@@ -46,7 +46,7 @@ async fn redeem(service: &Service, code: &str, hold_seconds: u64) {
 }
 
 #[tokio::test]
-async fn a_code_has_one_use() {
+async fn code_has_one_use() {
     let service = Service::start().await;
     service.put("/v1/coupons/welcome", json!({"capacity": 100})).await.json(201);
     let added = codes(&service, "", json!({"codes": ["A", "B", "C", "A"]})).await;
@@ -97,7 +97,7 @@ async fn codes_are_replaced_pair_by_pair() {
 }
 
 #[tokio::test]
-async fn case_and_white_space_are_ignored_if_asked() {
+async fn coupon_ignores_case_and_spaces_if_configured() {
     let service = Service::start().await;
     service.put("/v1/coupons/welcome", json!({"capacity": 100, "ignore_case": true})).await.json(201);
     codes(&service, "", json!({"codes": [" k7q2-9fxm"]})).await;
@@ -110,7 +110,7 @@ async fn case_and_white_space_are_ignored_if_asked() {
 }
 
 #[tokio::test]
-async fn no_code_is_valid_outside_the_window() {
+async fn codes_are_invalid_outside_window() {
     let service = Service::start().await;
     let spec =
         json!({"capacity": 10, "starts_at": "2026-11-21T12:00:10Z", "ends_at": "2026-11-21T12:00:20Z"});
@@ -125,7 +125,7 @@ async fn no_code_is_valid_outside_the_window() {
 }
 
 #[tokio::test]
-async fn blanks_are_no_code_where_white_space_does_not_count() {
+async fn blank_code_is_rejected_if_spaces_ignored() {
     let service = Service::start().await;
     service.put("/v1/coupons/folded", json!({"capacity": 100, "ignore_case": true})).await.json(201);
     service.put("/v1/coupons/exact", json!({"capacity": 100})).await.json(201);

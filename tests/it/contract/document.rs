@@ -1,4 +1,4 @@
-//! What the OpenAPI document promises of each operation, for comparison with what the service does.
+//! The responses that the OpenAPI document promises for each operation, for comparison with the service.
 
 use crate::schema;
 use http::Method;
@@ -28,9 +28,9 @@ pub struct Operation {
     /// With parameters in braces.
     pub path: String,
     pub takes_body: bool,
-    /// Each status that is promised, with the problems that it may stand for.
+    /// The documented statuses, each with its problem codes.
     pub responses: BTreeMap<u16, BTreeSet<String>>,
-    /// What the JSON of each status looks like, problems included.
+    /// The JSON schema of each status, problems included.
     schemas: BTreeMap<u16, &'static Value>,
 }
 
@@ -56,7 +56,7 @@ impl Operation {
         }
     }
 
-    /// What is wrong with the JSON of an answer, if anything is.
+    /// Returns the deviation of a response's JSON from its schema, if any.
     pub fn fault(&self, status: u16, body: &[u8]) -> Option<String> {
         let schema = self.schemas.get(&status)?;
         schema::fault(&serde_json::from_slice(body).unwrap(), schema, &DOCUMENT)
@@ -80,7 +80,7 @@ impl Operation {
     }
 }
 
-/// The codes that a description names: they stand between backticks, as other things do.
+/// The codes in a description: they are in backticks, as other words are.
 fn codes(description: &str) -> BTreeSet<String> {
     let known = DOCUMENT["components"]["schemas"]["ProblemCode"]["enum"].as_array().unwrap();
     let quoted = description.split('`').skip(1).step_by(2);

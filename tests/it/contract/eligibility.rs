@@ -25,7 +25,7 @@ async fn service() -> Service {
 }
 
 #[tokio::test]
-async fn the_first_ones_in_order_of_preference() {
+async fn first_campaigns_follow_requested_order() {
     let service = service().await;
     let all = ["over", "spring", "nowhere", "later", "summer", "winter"];
     let first = service.post("/v1/eligibility", json!({"user": "u1", "campaigns": all})).await.json(200);
@@ -46,7 +46,7 @@ async fn the_first_ones_in_order_of_preference() {
 }
 
 #[tokio::test]
-async fn batches_answer_in_order() {
+async fn batch_results_follow_request_order() {
     let service = service().await;
     let requests = json!({"requests": [
         {"user": "u1", "campaigns": ["summer"]},
@@ -67,7 +67,7 @@ async fn batches_answer_in_order() {
 }
 
 #[tokio::test]
-async fn what_is_not_valid_is_pointed_at() {
+async fn invalid_query_is_rejected_with_location() {
     let service = Service::start().await;
     for (bad, pointer) in [
         (json!({"campaigns": ["a"]}), "/user"),
@@ -123,7 +123,7 @@ async fn add(service: &Service, campaign: &str, copies: usize) {
 }
 
 #[tokio::test]
-async fn an_exclusion_list_leaves_out_of_all_or_of_one() {
+async fn exclusion_applies_to_all_or_one() {
     let service = service().await;
     service.put("/v1/campaigns/opted-out", json!({"capacity": 10, "mode": "strict"})).await.json(201);
     let all = ["spring", "summer", "winter"];
@@ -139,7 +139,7 @@ async fn an_exclusion_list_leaves_out_of_all_or_of_one() {
     );
     let answer = ask(&service, &all, 3, json!([{"campaign": "opted-out", "for": "summer"}])).await;
     assert_eq!((&answer["eligible"], &answer["excluded"]), (&json!(["winter"]), &json!(["summer"])));
-    // What is not reached is not told.
+    // Conditions that aren't reached aren't reported.
     let answer = ask(&service, &all, 1, json!([{"campaign": "opted-out", "for": "winter"}])).await;
     assert_eq!((&answer["eligible"], &answer["excluded"]), (&json!(["summer"]), &json!([])));
     service.post("/v1/campaigns/opted-out/users/remove", json!({"users": ["u1"]})).await.json(200);
@@ -147,7 +147,7 @@ async fn an_exclusion_list_leaves_out_of_all_or_of_one() {
 }
 
 #[tokio::test]
-async fn a_cap_is_reached_with_as_many_copies() {
+async fn cap_is_reached_with_equal_count() {
     let service = service().await;
     service.put("/v1/campaigns/summer.seen", json!({"capacity": 1000})).await.json(201);
     let unless = json!([{"campaign": "summer.seen", "at_least": 3, "for": "summer"}]);
@@ -160,7 +160,7 @@ async fn a_cap_is_reached_with_as_many_copies() {
 }
 
 #[tokio::test]
-async fn an_inactive_or_unknown_campaign_excludes_nobody() {
+async fn inactive_or_unknown_campaign_excludes_no_user() {
     let service = service().await;
     let unless =
         json!([{"campaign": "over"}, {"campaign": "later"}, {"campaign": "lost"}, {"campaign": "lost"}]);
@@ -177,7 +177,7 @@ async fn an_inactive_or_unknown_campaign_excludes_nobody() {
 }
 
 #[tokio::test]
-async fn more_copies_than_a_campaign_counts_are_refused() {
+async fn cap_beyond_copy_limit_is_rejected() {
     let service = service().await;
     let layout = json!({"fingerprint_bits": 16, "bucket_size": 2});
     service.put("/v1/campaigns/small", json!({"capacity": 10, "layout": layout})).await.json(201);
@@ -199,7 +199,7 @@ async fn more_copies_than_a_campaign_counts_are_refused() {
 }
 
 #[tokio::test]
-async fn an_answer_is_explained_campaign_by_campaign() {
+async fn explanation_lists_each_campaign() {
     let service = service().await;
     service.put("/v1/campaigns/empty", json!({"capacity": 10})).await.json(201);
     let request = json!({
@@ -238,7 +238,7 @@ async fn an_answer_is_explained_campaign_by_campaign() {
 
 /// A client may accept a long answer slowly. Its bytes count until then.
 #[tokio::test]
-async fn the_answer_to_a_batch_counts_until_it_is_accepted() {
+async fn batch_response_is_budgeted_until_sent() {
     let service = service().await;
     let taken = async || -> u64 {
         let text = service.get("/metrics").await.text();

@@ -19,7 +19,7 @@ async fn read(service: &Service, query: &str) -> Vec<Value> {
     events(&service.get(&format!("/v1/events{query}")).await)
 }
 
-/// What an event says beside its number and its time.
+/// An event without its number and its time.
 fn told(mut event: Value) -> Value {
     let fields = event.as_object_mut().unwrap();
     assert!(fields.remove("seq").unwrap().is_u64() && fields.remove("at").unwrap().is_string());
@@ -37,7 +37,7 @@ async fn since(service: &Service, seq: &mut u64) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_campaign_s_events() {
+async fn campaign_changes_produce_events() {
     let (service, mut seq) = (Service::start().await, 0);
     let spec = json!({"capacity": 10, "mode": "strict"});
     service.put("/v1/campaigns/c", spec.clone()).await.json(201);
@@ -67,7 +67,7 @@ async fn a_campaign_s_events() {
 }
 
 #[tokio::test]
-async fn a_coupon_s_events() {
+async fn coupon_changes_produce_events() {
     let (service, mut seq) = (Service::start().await, 0);
     service.put("/v1/coupons/p", json!({"capacity": 10})).await.json(201);
     service
@@ -128,7 +128,7 @@ async fn a_coupon_s_events() {
 }
 
 #[tokio::test]
-async fn an_open_pool_s_events() {
+async fn open_pool_changes_produce_events() {
     let (service, mut seq) = (Service::start().await, 0);
     service.put("/v1/coupons/p", json!({"capacity": 10, "stock": 2})).await.json(201);
     let redemptions = "/v1/coupons/p/redemptions";
@@ -170,7 +170,7 @@ async fn an_open_pool_s_events() {
 }
 
 #[tokio::test]
-async fn a_line_up_s_events() {
+async fn line_up_changes_produce_events() {
     let (service, mut seq) = (Service::start().await, 0);
     let line_up = |campaign: &str| json!({"campaigns": [campaign]});
     service.put("/v1/line-ups/home", line_up("c1")).await.json(201);
@@ -183,7 +183,7 @@ async fn a_line_up_s_events() {
 }
 
 #[tokio::test]
-async fn the_end_of_an_import_is_an_event() {
+async fn import_end_produces_event() {
     let (service, mut seq) = (Service::start().await, 1);
     service.put("/v1/campaigns/c", json!({"capacity": 10})).await.json(201);
     let import = async |query: &str, body: &'static str| {
@@ -236,7 +236,7 @@ async fn send(service: &Service, key: &str, method: Method, path: &str, body: &V
 
 /// Each event names the key of its request, also when a restart makes it again. What time does has none.
 #[tokio::test]
-async fn an_event_names_the_key_that_asked() {
+async fn event_names_api_key() {
     let mut service = Service::with(keys()).await;
     let spec = json!({"capacity": 10});
     send(&service, "office", Method::PUT, "/v1/coupons/p", &spec).await.json(201);
@@ -273,7 +273,7 @@ async fn an_event_names_the_key_that_asked() {
 }
 
 #[tokio::test]
-async fn events_are_read_piece_by_piece() {
+async fn events_are_read_in_pages() {
     let service = Service::start().await;
     for number in 1..=25 {
         service.put(&format!("/v1/campaigns/c{number}"), json!({"capacity": 10})).await.json(201);
@@ -304,7 +304,7 @@ async fn events_are_read_piece_by_piece() {
 }
 
 #[tokio::test]
-async fn who_waits_gets_the_next_event_as_soon_as_it_happens() {
+async fn waiting_client_gets_next_event_immediately() {
     let service = Service::start().await;
     let waiting = async { read(&service, "?wait=30").await };
     let acting = async {
@@ -315,13 +315,13 @@ async fn who_waits_gets_the_next_event_as_soon_as_it_happens() {
     assert_eq!((events.len(), &events[0]["seq"]), (1, &json!(1)));
 }
 
-/// So many may wait at once, and they wait on; who comes then is refused.
+/// A limited number of clients may wait, and they stay; the next one is rejected.
 #[tokio::test]
-async fn not_everybody_may_wait() {
+async fn waiting_clients_are_limited() {
     let service = Service::start().await;
     let many = futures_util::future::join_all((0..80).map(|_| service.get("/v1/events?wait=30")));
     let acting = async {
-        // Those who are refused are answered before anything happens.
+        // The rejected ones are answered before any event.
         for _ in 0..200 {
             service.get("/v1/events").await;
         }
@@ -338,7 +338,7 @@ async fn not_everybody_may_wait() {
 }
 
 #[tokio::test]
-async fn an_event_is_gone_when_its_retention_is_over() {
+async fn event_expires_after_retention() {
     let service = Service::on(None, HttpOptions::default(), |setup| {
         setup.settings.events_retention_seconds = 3_600;
     })
@@ -384,7 +384,7 @@ async fn events_can_be_switched_off() {
 }
 
 #[tokio::test]
-async fn metrics_tell_how_many_events_there_are() {
+async fn event_count_is_metric() {
     let service = Service::start().await;
     let none = service.get("/metrics").await.text();
     assert!(none.contains("cuckood_events_kept 0\n") && !none.contains("events_oldest"), "{none}");
@@ -401,7 +401,7 @@ async fn metrics_tell_how_many_events_there_are() {
 
 /// Each field of an event has a column.
 #[tokio::test]
-async fn events_as_csv_have_a_column_per_field() {
+async fn csv_events_have_column_per_field() {
     let service = Service::start().await;
     service.put("/v1/coupons/p", json!({"capacity": 10})).await.json(201);
     let csv = async |path: &str| {

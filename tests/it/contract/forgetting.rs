@@ -1,4 +1,4 @@
-//! Campaigns that forget: each copy of a user goes in its time, whoever asks and whatever else is done.
+//! Campaigns that forget: each copy of a user expires after its time, whatever operations and queries happen.
 
 use super::service::{NOON, Service};
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ async fn stats(service: &Service) -> Value {
 }
 
 #[tokio::test]
-async fn the_time_and_the_steps_belong_to_the_spec() {
+async fn forget_settings_are_part_of_spec() {
     let service = Service::start().await;
     let path = "/v1/campaigns/seen";
     let created = service.put(path, json!({"capacity": 1_000, "forget_after": "168h"})).await.json(201);
@@ -64,7 +64,7 @@ async fn the_time_and_the_steps_belong_to_the_spec() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_is_pointed_at() {
+async fn invalid_forget_settings_are_rejected_with_location() {
     let service = Service::start().await;
     for (fields, pointer) in [
         (json!({"forget_after": 604_800}), "/forget_after"),
@@ -107,7 +107,7 @@ async fn what_cannot_be_is_pointed_at() {
 }
 
 #[tokio::test]
-async fn a_plan_is_what_the_campaign_gets() {
+async fn plan_matches_created_campaign() {
     let service = Service::start().await;
     let plan = service
         .get("/v1/plan?capacity=100000&error_rate=0.01&forget_after=7d&forget_steps=32")
@@ -120,9 +120,9 @@ async fn a_plan_is_what_the_campaign_gets() {
     assert!(plan["error_rate_at_capacity"].as_f64() <= Some(0.01));
 }
 
-/// A user who is added at noon is there for eight days at least. The step ends at midnight, and with it the ninth day.
+/// A user added at noon stays for at least eight days. The step ends at midnight, and with it the ninth day.
 #[tokio::test]
-async fn a_user_stays_for_the_time_and_goes_within_a_step() {
+async fn user_expires_within_one_step() {
     let service = service().await;
     add(&service, &["u1"]).await;
     service.pass(6 * HOUR);
@@ -138,7 +138,7 @@ async fn a_user_stays_for_the_time_and_goes_within_a_step() {
         ])
     );
     assert_eq!((&now["items"], &now["adds"], &now["copies_max"]), (&json!(4), &json!(4), &json!(16)));
-    // Nobody writes any more.
+    // No more writes.
     service.pass(7 * DAY + 18 * HOUR - 1);
     assert_eq!((count(&service, "u1").await, count(&service, "u2").await), (1, 2));
     service.pass(1);
@@ -151,14 +151,14 @@ async fn a_user_stays_for_the_time_and_goes_within_a_step() {
     service.pass(DAY);
     assert_eq!(count(&service, "u3").await, 0);
     assert_eq!(stats(&service).await["steps"], json!([]));
-    // What comes now is not forgotten before its time.
+    // A new copy is not forgotten early.
     add(&service, &["u1"]).await;
     assert_eq!((count(&service, "u1").await, count(&service, "u2").await), (1, 0));
 }
 
-/// Whoever has seen an ad three times in the last days does not see it for a while.
+/// A user who has seen an ad three times in the last days does not see it for a while.
 #[tokio::test]
-async fn a_cap_counts_the_copies_that_are_not_forgotten() {
+async fn cap_ignores_forgotten_copies() {
     let service = service().await;
     service.put("/v1/campaigns/summer", json!({"capacity": 10})).await.json(201);
     service.post("/v1/campaigns/summer/users", json!({"users": ["u1"]})).await.json(200);
@@ -197,7 +197,7 @@ async fn a_cap_counts_the_copies_that_are_not_forgotten() {
 
 /// A campaign that forgets can itself be the one that users are eligible for.
 #[tokio::test]
-async fn a_user_who_is_forgotten_is_not_eligible() {
+async fn forgotten_user_is_no_member() {
     let service = service().await;
     add(&service, &["u1"]).await;
     let ask = async || {
@@ -212,7 +212,7 @@ async fn a_user_who_is_forgotten_is_not_eligible() {
 }
 
 #[tokio::test]
-async fn remove_takes_the_newest_copy() {
+async fn remove_takes_newest_copy() {
     let service = service().await;
     for _ in 0..3 {
         add(&service, &["u1"]).await;
@@ -237,7 +237,7 @@ async fn remove_takes_the_newest_copy() {
     add(&service, &["u1", "u1"]).await;
     assert_eq!(remove(true).await, json!({"outcomes": ["removed"], "removed": 3}));
     assert_eq!(remove(false).await, json!({"outcomes": ["absent"], "removed": 0}));
-    // Who is forgotten can't be removed.
+    // Forgotten users can't be removed.
     add(&service, &["u1"]).await;
     service.pass(9 * DAY);
     assert_eq!(remove(true).await, json!({"outcomes": ["absent"], "removed": 0}));
@@ -245,7 +245,7 @@ async fn remove_takes_the_newest_copy() {
 }
 
 #[tokio::test]
-async fn each_copy_keeps_its_age() {
+async fn copies_keep_their_age() {
     let service = service().await;
     add(&service, &["u1", "u2", "u3", "u4"]).await;
     service.pass(5 * DAY);
@@ -256,7 +256,7 @@ async fn each_copy_keeps_its_age() {
     let pairs = json!({"replacements": [{"from": "u3", "to": "u5"}, {"from": "none", "to": "u6"}]});
     let replaced = service.post("/v1/campaigns/seen/users/replace", pairs).await.json(200);
     assert_eq!(replaced["outcomes"], json!(["replaced", "absent"]));
-    // A larger capacity makes nobody younger, nor does a restart.
+    // A larger capacity makes no user younger, nor does a restart.
     service.patch("/v1/campaigns/seen", json!({"capacity": 100_000})).await.json(200);
     assert!(stats(&service).await["capacity_now"].as_u64() >= Some(100_000));
     service.command("/v1/snapshots").await.json(200);
@@ -265,7 +265,7 @@ async fn each_copy_keeps_its_age() {
     let users = ["u1", "u2", "u3", "u4", "u5", "u6"];
     let counts = service.post("/v1/campaigns/seen/users/count", json!({"users": users})).await.json(200);
     assert_eq!(counts["counts"], json!([0, 1, 0, 0, 1, 0]));
-    // The first write frees the slots of who is forgotten.
+    // The first write frees the slots of forgotten users.
     add(&service, &["u7"]).await;
     let now = stats(&service).await;
     let held = now["segments"].as_array().unwrap().iter().map(|segment| segment["items"].as_u64().unwrap());
@@ -275,7 +275,7 @@ async fn each_copy_keeps_its_age() {
 }
 
 #[tokio::test]
-async fn clear_counts_who_is_not_forgotten() {
+async fn clear_counts_remembered_users_only() {
     let service = service().await;
     add(&service, &["u1", "u2"]).await;
     service.pass(5 * DAY);
@@ -286,7 +286,7 @@ async fn clear_counts_who_is_not_forgotten() {
 }
 
 #[tokio::test]
-async fn what_an_import_brings_counts_as_added_when_it_is_there() {
+async fn imported_users_age_from_completion() {
     let service = service().await;
     add(&service, &["old", "both"]).await;
     service.pass(5 * DAY);
@@ -299,7 +299,7 @@ async fn what_an_import_brings_counts_as_added_when_it_is_there() {
     assert_eq!((count(&service, "both").await, count(&service, "new").await), (1, 1));
     let checked = service.import(&format!("{path}?mode=replace&dry_run=true"), "text/plain", "newer\n").await;
     assert_eq!(checked.json(200)["state"], "checked");
-    // What is forgotten is no loss: a guard against shrinking compares with the two who are there.
+    // Forgotten users don't count as shrinkage: the guard compares with the two present ones.
     let upload = format!("{path}?mode=replace&max_shrink=0");
     service.import(&upload, "text/plain", "newer\n").await.problem(409, "import-guarded");
     let replaced = service.import(&upload, "text/plain", "newer\nnew\n").await.json(200);
@@ -318,7 +318,7 @@ async fn what_an_import_brings_counts_as_added_when_it_is_there() {
 
 /// Copies of one user in one step are limited by the slots of two buckets, and those in other steps count too.
 #[tokio::test]
-async fn a_user_has_so_many_copies_over_all_steps() {
+async fn copy_limit_spans_all_steps() {
     let service = service().await;
     for _ in 0..2 {
         add(&service, &["u1"; 8]).await;
@@ -331,9 +331,9 @@ async fn a_user_has_so_many_copies_over_all_steps() {
     assert_eq!(count(&service, "u1").await, 9);
 }
 
-/// A clock that is a year ahead for a while writes nothing, and nobody is forgotten by it for good.
+/// A clock that is a year ahead for a while writes nothing, and forgets no user permanently.
 #[tokio::test]
-async fn a_wrong_clock_forgets_nobody() {
+async fn wrong_clock_forgets_no_user() {
     let service = service().await;
     add(&service, &["u1"]).await;
     service.set_clock(NOON.plus_seconds(365 * DAY));

@@ -92,7 +92,7 @@ async fn guessable_pattern_is_rejected_with_the_required_length() {
 }
 
 #[tokio::test]
-async fn generated_codes_come_as_ndjson_on_request() {
+async fn generated_codes_are_ndjson_on_request() {
     let service = pool(json!({"capacity": 100})).await;
     let answer = generate(&service, &[("accept", "application/x-ndjson")], 2, "########").await;
     assert_eq!((answer.status, answer.header("content-type")), (200, "application/x-ndjson"));
@@ -103,7 +103,7 @@ async fn generated_codes_come_as_ndjson_on_request() {
 }
 
 #[tokio::test]
-async fn open_pools_and_campaigns_generate_no_codes() {
+async fn open_pools_and_campaigns_reject_generate() {
     let service = pool(json!({"capacity": 100, "stock": 10})).await;
     generate(&service, &[], 1, "########").await.problem(409, "requires-added-codes");
     service.put("/v1/campaigns/p", json!({"capacity": 100})).await.json(201);

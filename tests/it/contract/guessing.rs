@@ -1,4 +1,4 @@
-//! Guessing: an end user who has tried too many invalid codes learns nothing more, by whatever operation.
+//! Guessing: an end user who has tried too many invalid codes learns nothing more, from any operation.
 
 use super::service::{Answer, Service, json as json_request, request};
 use axum::body::Body;
@@ -43,7 +43,7 @@ async fn ask(service: &Service, key: &str, client: &str, method: Method, path: &
         .await
 }
 
-/// Every operation that tells whether codes are valid. A dry run of an import tells how many are.
+/// Every operation that reveals whether codes are valid. A dry run of an import reveals how many are.
 const OPERATIONS: [&str; 7] = [
     "codes/check",
     "codes/count",
@@ -83,7 +83,7 @@ async fn copies(service: &Service, code: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn a_guesser_is_stopped_and_the_shop_is_not() {
+async fn guesser_is_blocked_and_shop_is_not() {
     let service = service().await;
     let redemptions = format!("{COUPON}/redemptions");
     let hold = json!({"code": "A", "reference": "order-1", "hold_seconds": 60});
@@ -101,7 +101,7 @@ async fn a_guesser_is_stopped_and_the_shop_is_not() {
 }
 
 #[tokio::test]
-async fn every_operation_that_tells_counts_and_none_tells_one_who_is_stopped() {
+async fn every_revealing_operation_counts_guesses() {
     let service = service().await;
     for counting in OPERATIONS {
         for telling in OPERATIONS {
@@ -118,7 +118,7 @@ async fn every_operation_that_tells_counts_and_none_tells_one_who_is_stopped() {
 }
 
 #[tokio::test]
-async fn a_list_is_judged_whole_before_it_is_answered() {
+async fn list_is_admitted_before_any_lookup() {
     let service = service().await;
     for operation in OPERATIONS.into_iter().filter(|operation| *operation != "redemptions") {
         // More than a minute allows, whatever was tried before.
@@ -126,7 +126,7 @@ async fn a_list_is_judged_whole_before_it_is_answered() {
         let problem = answer.problem(429, "too-many-invalid-codes");
         assert!(problem["detail"].as_str().unwrap().contains("may try 3"), "{problem}");
         assert!(!answer.header("retry-after").is_empty());
-        // Two of three guesses are used; a list of two is more than what is left, though one of them is valid.
+        // Two of three guesses are used; a list of two exceeds the rest, though one of them is valid.
         let client = format!("carol-{operation}");
         try_codes(&service, &client, operation, &["w1", "w2"]).await.json(200);
         try_codes(&service, &client, operation, &["w3", "C"]).await.problem(429, "too-many-invalid-codes");
@@ -155,7 +155,7 @@ async fn valid_codes_cost_nothing() {
 }
 
 #[tokio::test]
-async fn a_key_may_be_without_a_limit() {
+async fn exempt_key_has_no_guess_limit() {
     let service = service().await;
     let wrong: Vec<String> = (0..10_000).map(|n| format!("wrong-{n}")).collect();
     for operation in ["check", "count", "remove"] {
@@ -165,7 +165,7 @@ async fn a_key_may_be_without_a_limit() {
 }
 
 #[tokio::test]
-async fn client_that_hangs_up_uses_its_guesses() {
+async fn disconnected_client_loses_guesses() {
     let service = service().await;
     for (operation, body) in [
         ("redemptions", json!({"code": "wrong", "reference": "r"})),

@@ -1,4 +1,4 @@
-//! Images: one campaign or coupon on the move, to another name or another server.
+//! Images: transfer of one campaign or coupon to another name or another server.
 
 use super::service::{Answer, Service, request};
 use axum::body::Body;
@@ -29,7 +29,7 @@ fn renamed(mut filter: Value, name: &str) -> Value {
     filter
 }
 
-/// Ends of the records of an image: all bytes of a record lie before its end.
+/// Ends of the records of an image: all bytes of a record precede its end.
 fn ends(image: &[u8]) -> Vec<usize> {
     let (mut ends, mut at) = (Vec::new(), 0);
     while at < image.len() {
@@ -53,7 +53,7 @@ fn present(answers: &Value) -> usize {
 }
 
 #[tokio::test]
-async fn a_campaign_moves_with_all_its_users() {
+async fn campaign_image_contains_all_users() {
     let (here, there) = (Service::start().await, Service::start().await);
     // Grown in several segments, grown in one table, fixed, and with steps.
     for (name, spec) in [
@@ -87,7 +87,7 @@ async fn a_campaign_moves_with_all_its_users() {
         let new = users(20_000, 20_100);
         there.post(&format!("{moved}/users"), json!({"users": new})).await.json(200);
         assert_eq!(present(&check(&there, moved, &new).await), 100);
-        // A full filter may take one of them for a user of its own.
+        // A full filter may have false positives.
         assert!(present(&check(&here, &path, &new).await) < 20);
         // On the same server, too, whose secret it shares.
         bring(&here, &format!("{path}-copy"), image).await.json(201);
@@ -98,7 +98,7 @@ async fn a_campaign_moves_with_all_its_users() {
 }
 
 #[tokio::test]
-async fn a_campaign_that_forgets_goes_on_forgetting() {
+async fn forgetting_continues_after_image_load() {
     let (here, there) = (Service::start().await, Service::start().await);
     let path = "/v1/campaigns/seen";
     here.put(path, json!({"capacity": 1_000, "forget_after": "8d"})).await.json(201);
@@ -120,7 +120,7 @@ async fn a_campaign_that_forgets_goes_on_forgetting() {
 }
 
 #[tokio::test]
-async fn a_coupon_moves_with_its_redemptions() {
+async fn coupon_image_contains_redemptions() {
     let (here, mut there) = (Service::start().await, Service::start().await);
     let path = "/v1/coupons/welcome";
     let spec = json!({"capacity": 50, "ignore_case": true});
@@ -171,7 +171,7 @@ async fn a_coupon_moves_with_its_redemptions() {
 }
 
 #[tokio::test]
-async fn an_open_pool_moves_with_its_ordinals() {
+async fn open_pool_image_contains_ordinals() {
     let (here, there) = (Service::start().await, Service::start().await);
     let path = "/v1/coupons/sale";
     here.put(path, json!({"capacity": 10, "stock": 100})).await.json(201);
@@ -186,7 +186,7 @@ async fn an_open_pool_moves_with_its_ordinals() {
     for id in ids.iter().step_by(2).take(10) {
         here.command(&format!("{path}/redemptions/{id}/cancel")).await.json(200);
     }
-    // So long ago that the redemptions are forgotten, and their ordinals taken for good.
+    // Long after the redemptions have expired; their ordinals stay taken.
     here.pass(31 * 86_400);
     for code in 61..=65 {
         redeem(&here, code).await.json(201);
@@ -206,7 +206,7 @@ async fn an_open_pool_moves_with_its_ordinals() {
 }
 
 #[tokio::test]
-async fn an_image_that_is_damaged_cut_short_or_foreign_is_refused_whole() {
+async fn damaged_or_foreign_image_is_rejected() {
     let (here, there) = (Service::start().await, Service::start().await);
     let path = "/v1/coupons/welcome";
     here.put(path, json!({"capacity": 20_000})).await.json(201);
@@ -253,7 +253,7 @@ async fn an_image_that_is_damaged_cut_short_or_foreign_is_refused_whole() {
 }
 
 #[tokio::test]
-async fn an_upload_that_breaks_leaves_nothing() {
+async fn interrupted_upload_leaves_nothing() {
     let (here, there) = (Service::start().await, Service::start().await);
     let path = "/v1/campaigns/spring";
     here.put(path, json!({"capacity": 100_000, "mode": "strict"})).await.json(201);
@@ -271,7 +271,7 @@ async fn an_upload_that_breaks_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn an_image_may_be_compressed_on_the_way() {
+async fn image_transfer_may_be_compressed() {
     let service = Service::start().await;
     let path = "/v1/campaigns/spring";
     service.put(path, json!({"capacity": 10_000})).await.json(201);
@@ -293,7 +293,7 @@ async fn an_image_may_be_compressed_on_the_way() {
 }
 
 #[tokio::test]
-async fn an_image_beyond_the_memory_is_refused() {
+async fn image_beyond_memory_is_rejected() {
     let here = Service::start().await;
     let there = Service::on(None, Default::default(), |setup| {
         setup.memory_max_bytes = 2 << 20;

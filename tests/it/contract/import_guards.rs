@@ -11,7 +11,7 @@ use proptest::test_runner::{Config, TestRunner};
 use serde_json::{Value, json};
 
 #[tokio::test]
-async fn an_empty_replacement_empties_nothing() {
+async fn empty_replacement_is_rejected() {
     let service = service().await;
     text(&service, "", "u1\nu2\n").await.json(200);
     for (media_type, body) in [("text/plain", ""), ("text/plain", "\n\n"), ("text/csv", "user\n")] {
@@ -36,21 +36,21 @@ async fn an_empty_replacement_empties_nothing() {
 }
 
 #[tokio::test]
-async fn min_items_counts_different_items_of_a_replacement() {
+async fn min_items_counts_distinct_items() {
     let service = service().await;
     text(&service, "", "old\n").await.json(200);
     let body = "u1\n".repeat(500);
     text(&service, "?mode=replace&min_items=2", body.clone()).await.problem(409, "import-guarded");
     assert_eq!(present(&service, &["old", "u1"]).await, json!([true, false]));
     text(&service, "?mode=replace&min_items=2", body + "u2\n").await.json(200);
-    // An append has added by then what it has read. What was there already counts as well.
+    // An append has already added the lines it has read. Users that were present count as well.
     text(&service, "?min_items=4", "u1\nu2\nu3\n").await.problem(409, "import-guarded");
     assert_eq!(present(&service, &["u3"]).await, json!([true]));
     text(&service, "?min_items=3", "u1\nu2\nu3\n").await.json(200);
 }
 
 #[tokio::test]
-async fn a_replacement_that_shrinks_too_much_is_not_swapped_in() {
+async fn replacement_beyond_max_shrink_is_rejected() {
     let service = service().await;
     let lines = |count: u32| (0..count).map(|n| format!("u{n}\n")).collect::<String>();
     text(&service, "", lines(10)).await.json(200);
@@ -77,7 +77,7 @@ async fn a_replacement_that_shrinks_too_much_is_not_swapped_in() {
     }
 }
 
-/// Used codes come over by themselves: they are no part of what a replacement may lack.
+/// Used codes are transferred automatically: a replacement needn't contain them.
 #[tokio::test]
 async fn max_shrink_compares_available_codes() {
     let service = Service::start().await;
@@ -96,7 +96,7 @@ async fn max_shrink_compares_available_codes() {
 }
 
 #[tokio::test]
-async fn an_append_stops_before_the_lines_after_one_too_many_was_rejected() {
+async fn append_stops_after_max_rejected_lines() {
     let service = service().await;
     let body = "u1\n\"bad\n\"u2\"\n\"\"\n\"u3\"\n7\n\"u4\"\n";
     let ndjson = async |query: &str, body: &'static str| {
@@ -125,11 +125,11 @@ async fn an_append_stops_before_the_lines_after_one_too_many_was_rejected() {
 }
 
 #[tokio::test]
-async fn a_dry_run_counts_and_changes_nothing() {
+async fn dry_run_counts_and_changes_nothing() {
     let service = service().await;
     text(&service, "", "u1\nu2\n").await.json(200);
     let before = service.get("/v1/campaigns/spring").await.json(200);
-    // A replacement counts what it brings, an append what it adds.
+    // A replacement counts its items, an append the new ones.
     for (mode, added, present) in [("append", 2, 1), ("replace", 3, 0)] {
         let checked = text(&service, &format!("?dry_run=true&mode={mode}&id=d"), "u2\nu3\n\nu4\n").await;
         let checked = checked.json(200);
@@ -165,7 +165,7 @@ async fn a_dry_run_counts_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn what_looks_wrong_is_told() {
+async fn suspicious_import_returns_warnings() {
     let service = service().await;
     let csv = "id,name\nu1,Ann\nu2,Bob\n";
     for query in ["?id=w", "?dry_run=true"] {
@@ -181,7 +181,7 @@ async fn what_looks_wrong_is_told() {
     assert_eq!(fine["warnings"], json!([]));
 }
 
-/// A second upload of a file doubles the users of a compact campaign, unless it is told not to.
+/// A second upload of a file doubles the users of a compact campaign, unless `if_absent` is set.
 #[tokio::test]
 async fn second_append_warns_or_adds_nothing() {
     let service = Service::start().await;
@@ -207,7 +207,7 @@ async fn second_append_warns_or_adds_nothing() {
     // Fewer than half of the lines are no reason to warn.
     let mixed: String = (2_200..6_200).map(|n| format!("u{n}\n")).collect();
     assert_eq!(text(&service, "", mixed).await.json(200)["warnings"], json!([]));
-    // An id stands for one way to import.
+    // An ID denotes one kind of import.
     text(&service, "?id=one", "x\n").await.json(200);
     text(&service, "?id=one&if_absent=true", "x\n").await.problem(409, "import-differs");
 }

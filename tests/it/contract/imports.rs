@@ -35,7 +35,7 @@ fn broken(pieces: &[&'static str]) -> Body {
 }
 
 #[tokio::test]
-async fn text_is_an_item_a_line() {
+async fn text_has_one_item_per_line() {
     let service = service().await;
     let body = format!("u1\r\nu2\n\n{}\nu1\n  u3 \nlast", "x".repeat(513));
     let done = text(&service, "?mode=append&id=first", body).await.json(200);
@@ -61,7 +61,7 @@ async fn text_is_an_item_a_line() {
 }
 
 #[tokio::test]
-async fn an_import_gets_an_id_and_mode_append() {
+async fn import_defaults_to_append_with_id() {
     let service = service().await;
     let one = text(&service, "", "u1\n").await.json(200);
     let two = text(&service, "", "u2\n").await.json(200);
@@ -72,7 +72,7 @@ async fn an_import_gets_an_id_and_mode_append() {
 }
 
 #[tokio::test]
-async fn ndjson_is_a_string_or_an_object_a_line() {
+async fn ndjson_line_is_string_or_object() {
     let service = service().await;
     let body = "\"u1\"\n{\"item\":\"u2\"}\n7\n{\"item\":8}\n{broken\n\n\"\"\n\"u\\u0033\"";
     let done = service.import(IMPORTS, "application/x-ndjson", body).await.json(200);
@@ -88,7 +88,7 @@ async fn ndjson_is_a_string_or_an_object_a_line() {
 }
 
 #[tokio::test]
-async fn csv_takes_a_column() {
+async fn csv_column_is_selected() {
     let service = service().await;
     let body = "id,name\r\nu1,\"Ann, \"\"A\"\"\"\r\nu2,Bob\r\n";
     let first = service.import(&format!("{IMPORTS}?column=id"), "text/csv", body).await.json(200);
@@ -105,7 +105,7 @@ async fn csv_takes_a_column() {
 }
 
 #[tokio::test]
-async fn a_format_goes_before_the_media_type() {
+async fn format_parameter_overrides_media_type() {
     let service = service().await;
     for media_type in
         ["application/octet-stream", "application/x-ndjson", "application/x-www-form-urlencoded"]
@@ -130,7 +130,7 @@ async fn a_format_goes_before_the_media_type() {
 }
 
 #[tokio::test]
-async fn csv_with_several_columns_needs_a_column() {
+async fn csv_with_several_columns_requires_column() {
     let service = service().await;
     for query in ["", "?mode=replace", "?dry_run=true"] {
         let refused = service.import(&format!("{IMPORTS}{query}"), "text/csv", "id,name\nu1,Ann\n").await;
@@ -142,7 +142,7 @@ async fn csv_with_several_columns_needs_a_column() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_imported_is_refused() {
+async fn invalid_import_is_rejected() {
     let service = service().await;
     service.import(IMPORTS, "application/json", "[]").await.problem(415, "unsupported-media-type");
     let marked = text(&service, "", "\u{feff}u1\n").await;
@@ -160,7 +160,7 @@ async fn what_cannot_be_imported_is_refused() {
 }
 
 #[tokio::test]
-async fn a_finished_id_answers_its_result_again() {
+async fn finished_id_returns_stored_result() {
     let service = service().await;
     let done = text(&service, "?id=a", "u1\nu2\n").await.json(200);
     let again = text(&service, "?id=a", "u1\nu2\n").await;
@@ -171,9 +171,9 @@ async fn a_finished_id_answers_its_result_again() {
     elsewhere.problem(409, "import-differs");
 }
 
-/// What was done under an id is not what the same id asks for another day.
+/// The result under an ID isn't returned for a different upload under it.
 #[tokio::test]
-async fn a_finished_id_is_not_answered_again_for_another_upload() {
+async fn finished_id_rejects_different_upload() {
     let service = service().await;
     let body = "u1\nu1\nu1\nu2,x\nu3,x\nu4,x\nu5,x\nu6,x\nu7,x\nu8,x\nu9,x\nu10,x\nu11,x\nu12,x\n";
     let asked = "?id=a&mode=replace&min_items=2&max_shrink=0.5&max_rejected=3";
@@ -199,9 +199,9 @@ async fn a_finished_id_is_not_answered_again_for_another_upload() {
     assert_eq!(again.json(200), done);
 }
 
-/// The digest is that of the whole upload, whatever came before.
+/// The digest covers the complete upload, including earlier parts.
 #[tokio::test]
-async fn a_continued_id_is_answered_again_for_the_whole_upload() {
+async fn continued_id_returns_result_for_full_upload() {
     let service = service().await;
     let _ = text(&service, "?id=a", broken(&["u1\nu2\n"])).await;
     let done = text(&service, "?id=a", "u1\nu2\nu3\n").await.json(200);
@@ -217,7 +217,7 @@ pub fn endless(lines: &'static str) -> Body {
 }
 
 #[tokio::test]
-async fn a_running_import_can_be_stopped() {
+async fn running_import_can_be_stopped() {
     let service = service().await;
     text(&service, "", "old\n").await.json(200);
     for (query, is_on_record) in
@@ -257,7 +257,7 @@ async fn a_running_import_can_be_stopped() {
 }
 
 #[tokio::test]
-async fn a_broken_append_is_continued() {
+async fn interrupted_append_is_continued() {
     let service = service().await;
     let broken_off = text(&service, "?id=a", broken(&["u1\nu2\nu3\nha"])).await;
     broken_off.problem(400, "malformed-request");
@@ -272,7 +272,7 @@ async fn a_broken_append_is_continued() {
 }
 
 #[tokio::test]
-async fn a_continued_append_must_repeat_its_lines() {
+async fn continued_append_must_repeat_lines() {
     let service = service().await;
     let lines: String = (0..25_000).map(|n| format!("u{n}\n")).collect();
     let cut = lines.leak();
@@ -290,7 +290,7 @@ async fn a_continued_append_must_repeat_its_lines() {
 }
 
 #[tokio::test]
-async fn replace_swaps_at_the_end_or_not_at_all() {
+async fn replacement_swaps_completely_or_never() {
     let service = service().await;
     text(&service, "", "old\nboth\n").await.json(200);
     let _ = text(&service, "?mode=replace&id=r", broken(&["new\n"])).await;
@@ -301,7 +301,7 @@ async fn replace_swaps_at_the_end_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn replace_leaves_used_and_held_codes() {
+async fn replacement_keeps_used_and_held_codes() {
     let service = Service::start().await;
     service.put("/v1/coupons/welcome", json!({"capacity": 100})).await.json(201);
     let import = "/v1/coupons/welcome/imports";
@@ -320,7 +320,7 @@ async fn replace_leaves_used_and_held_codes() {
 }
 
 #[tokio::test]
-async fn a_full_filter_ends_an_import() {
+async fn full_filter_ends_import() {
     let service = Service::start().await;
     service.put("/v1/campaigns/spring", json!({"capacity": 100, "growth": "fixed"})).await.json(201);
     let lines: String = (0..5_000).map(|n| format!("u{n}\n")).collect();
@@ -329,7 +329,7 @@ async fn a_full_filter_ends_an_import() {
 }
 
 #[tokio::test]
-async fn one_upload_at_a_time_bears_an_id() {
+async fn import_id_allows_one_upload_at_once() {
     let service = service().await;
     let (sender, receiver) = tokio::sync::mpsc::channel::<std::io::Result<Bytes>>(1);
     let stream = futures_util::stream::unfold(receiver, |mut receiver| async move {
@@ -351,7 +351,7 @@ async fn one_upload_at_a_time_bears_an_id() {
     assert_eq!(done.json(200)["added"], 2);
 }
 
-/// A body of these lines that ends only once it is told.
+/// A body of these lines that ends on a signal.
 fn held_back(lines: &'static str, end: &tokio::sync::watch::Receiver<bool>) -> Body {
     let end = end.clone();
     let rest = async move {
@@ -363,7 +363,7 @@ fn held_back(lines: &'static str, end: &tokio::sync::watch::Receiver<bool>) -> B
 }
 
 #[tokio::test]
-async fn uploads_at_once_push_none_of_each_other_out() {
+async fn concurrent_uploads_never_evict_each_other() {
     let service = service().await;
     let (end, ended) = tokio::sync::watch::channel(false);
     let ids: Vec<String> = (0..150).map(|number| format!("?id=i{number}")).collect();
@@ -377,7 +377,7 @@ async fn uploads_at_once_push_none_of_each_other_out() {
             }
             tokio::task::yield_now().await;
         }
-        // Those that end meanwhile make room for each other.
+        // Ended ones are evicted for new ones.
         for _ in 0..120 {
             text(&service, "", "u2\n").await.json(200);
         }
@@ -390,7 +390,7 @@ async fn uploads_at_once_push_none_of_each_other_out() {
 }
 
 #[tokio::test]
-async fn a_broken_append_waits_for_its_rest_whatever_comes() {
+async fn interrupted_append_survives_other_imports() {
     let service = Service::start().await;
     let spec = json!({"capacity": 100_000, "error_rate": 0.000_001});
     service.put("/v1/campaigns/spring", spec).await.json(201);
@@ -415,7 +415,7 @@ async fn a_broken_append_waits_for_its_rest_whatever_comes() {
 }
 
 #[tokio::test]
-async fn too_many_broken_appends_are_told() {
+async fn interrupted_append_limit_is_reported() {
     let service = service().await;
     for number in 0..1_000 {
         let _ = text(&service, &format!("?id=i{number}"), broken(&["u"])).await;
@@ -427,9 +427,9 @@ async fn too_many_broken_appends_are_told() {
     text(&service, "?id=more", "u1\n").await.json(200);
 }
 
-/// More than one command repeats at the end: the answer comes when all is done.
+/// The end takes several commands: the response follows the last one.
 #[tokio::test]
-async fn what_is_written_while_a_replacement_is_sent_is_there_afterwards() {
+async fn writes_during_replacement_survive_swap() {
     let service = Service::start().await;
     service.put("/v1/campaigns/spring", json!({"capacity": 50_000, "mode": "strict"})).await.json(201);
     text(&service, "", "old\nboth\nleaving\n").await.json(200);

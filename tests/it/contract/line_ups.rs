@@ -1,4 +1,4 @@
-//! Line-ups: what an eligibility request asks, kept by name.
+//! Line-ups: named eligibility queries.
 
 use super::service::{Service, json as json_request, request};
 use axum::body::Body;
@@ -27,7 +27,7 @@ async fn put_creates_and_replaces() {
     ]);
     assert_eq!(replaced, json!({"name": "home", "campaigns": ["spring"], "unless": unless, "limit": 2}));
     assert_eq!(service.get(HOME).await.json(200), replaced);
-    // What was answered can be sent back.
+    // A response can be sent back.
     let mut again = replaced.clone();
     again.as_object_mut().unwrap().remove("name");
     assert_eq!(service.put(HOME, again).await.json(200), replaced);
@@ -39,7 +39,7 @@ async fn put_creates_and_replaces() {
 }
 
 #[tokio::test]
-async fn what_is_no_line_up_is_refused() {
+async fn invalid_line_up_is_rejected() {
     let service = Service::start().await;
     let many = |count: usize| vec!["a"; count];
     let lists = |count: usize| vec![json!({"campaign": "b"}); count];
@@ -74,7 +74,7 @@ async fn ask(service: &Service, request: Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_request_by_name_is_answered_as_one_that_says_it_all() {
+async fn named_query_equals_inline_query() {
     let service = Service::start().await;
     campaign(&service, "spring").await;
     campaign(&service, "winter").await;
@@ -106,7 +106,7 @@ async fn a_request_by_name_is_answered_as_one_that_says_it_all() {
 }
 
 #[tokio::test]
-async fn what_a_request_may_not_say_of_a_line_up() {
+async fn line_up_query_rejects_overlapping_fields() {
     let service = Service::start().await;
     campaign(&service, "spring").await;
     service.put(HOME, json!({"campaigns": ["spring"]})).await.json(201);
@@ -123,7 +123,7 @@ async fn what_a_request_may_not_say_of_a_line_up() {
     let requests = json!({"requests": [{"user": "u1", "line_up": "home"}, unknown]});
     let problem = service.post("/v1/eligibility/batch", requests).await.problem(404, "line-up-not-found");
     assert_eq!(problem["errors"][0]["pointer"], "/requests/1/line_up");
-    // More copies than a campaign counts: refused when it is stored, or when the campaign has come since.
+    // More copies than a campaign counts: rejected when the line-up is stored, or later if the campaign didn't exist.
     let too_many =
         |campaign| json!({"campaigns": ["spring"], "unless": [{"campaign": campaign, "at_least": 17}]});
     assert_eq!(service.put(HOME, too_many("spring")).await.pointers(), ["/unless/0/at_least"]);
@@ -135,7 +135,7 @@ async fn what_a_request_may_not_say_of_a_line_up() {
 }
 
 #[tokio::test]
-async fn the_list_goes_by_name_in_pages() {
+async fn line_ups_are_listed_by_name_in_pages() {
     let service = Service::start().await;
     for name in ["eu-b", "eu-a", "us-a", "eu-c"] {
         service.put(&format!("/v1/line-ups/{name}"), json!({"campaigns": [name]})).await.json(201);
@@ -154,7 +154,7 @@ async fn the_list_goes_by_name_in_pages() {
 }
 
 #[tokio::test]
-async fn repeated_requests_have_one_effect() {
+async fn repeated_put_has_one_effect() {
     let service = Service::start().await;
     let headers = [("idempotency-key", "k")];
     let put = async |campaign: &str| {
@@ -169,12 +169,12 @@ async fn repeated_requests_have_one_effect() {
     assert_eq!(again.json(201), created);
     assert_eq!(service.get(HOME).await.json(200)["campaigns"], json!(["b"]));
     put("c").await.problem(422, "idempotency-key-reused");
-    // A campaign of the same name has keys of its own.
+    // A campaign of the same name has separate idempotency keys.
     let campaign = json_request(Method::PUT, "/v1/campaigns/home", &headers, &json!({"capacity": 10}));
     service.send(campaign).await.json(201);
 
     assert_eq!(delete().await.status, 204);
-    // Another line-up under the name is not hit by the repeated deletion, and has keys of its own.
+    // The repeated deletion doesn't affect a new line-up of the name, which has separate keys.
     put("c").await.json(201);
     let deleted = delete().await;
     assert_eq!((deleted.status, deleted.header("idempotency-replayed")), (204, "true"));
@@ -182,7 +182,7 @@ async fn repeated_requests_have_one_effect() {
 }
 
 #[tokio::test]
-async fn there_is_a_limit_on_their_number_and_on_their_size() {
+async fn line_up_number_and_size_are_limited() {
     let service =
         Service::on(None, HttpOptions::default(), |options| options.settings.line_ups_max = 2).await;
     let put = async |name: &str| {
@@ -198,7 +198,7 @@ async fn there_is_a_limit_on_their_number_and_on_their_size() {
 }
 
 #[tokio::test]
-async fn they_outlive_a_restart() {
+async fn line_ups_survive_restart() {
     let service = Service::start().await;
     campaign(&service, "spring").await;
     let unless = json!([{"campaign": "seen", "at_least": 2, "for": "spring"}]);

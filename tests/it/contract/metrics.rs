@@ -1,4 +1,4 @@
-//! The figures for Prometheus: what there is, in which form, and that its own checker has nothing to say.
+//! The Prometheus metrics: their presence, and a check of their text against the format and its conventions.
 
 use super::service::{Service, request};
 use axum::body::Body;
@@ -48,7 +48,7 @@ async fn busy(options: HttpOptions) -> Service {
     service
 }
 
-/// What is wrong with a text of Prometheus' format, and what its conventions forbid.
+/// Returns violations of Prometheus' format and conventions.
 fn faults(text: &str) -> Vec<String> {
     let mut faults = Vec::new();
     let mut kinds: BTreeMap<&str, &str> = BTreeMap::new();
@@ -122,7 +122,7 @@ async fn metrics_are_valid_prometheus_text() {
 }
 
 #[tokio::test]
-async fn openmetrics_is_for_who_asks() {
+async fn openmetrics_requires_accept_header() {
     let service = busy(HttpOptions::default()).await;
     for accept in ["*/*", "text/plain", "text/html,application/xhtml+xml"] {
         let (media_type, text) = text(&service, accept).await;
@@ -134,7 +134,7 @@ async fn openmetrics_is_for_who_asks() {
 }
 
 #[tokio::test]
-async fn there_is_what_operators_ask_for() {
+async fn operational_metrics_are_present() {
     let service = busy(HttpOptions::default()).await;
     let (_, text) = text(&service, "").await;
     for sample in [
@@ -188,7 +188,7 @@ async fn there_is_what_operators_ask_for() {
 }
 
 #[tokio::test]
-async fn each_filter_has_figures_where_that_is_asked_for() {
+async fn filter_metrics_require_setting() {
     let metrics = MetricsOptions { per_filter: true };
     let service = busy(HttpOptions { metrics, ..HttpOptions::default() }).await;
     let (_, text) = text(&service, "").await;
@@ -203,7 +203,7 @@ async fn each_filter_has_figures_where_that_is_asked_for() {
 }
 
 #[tokio::test]
-async fn what_the_service_is_up_to_is_told() {
+async fn status_metrics_follow_service_state() {
     let service = Service::start().await;
     service.drain().await;
     let (_, text) = text(&service, "").await;

@@ -1,4 +1,4 @@
-//! Open pools: codes that nobody has added, each for one use, until the stock is gone.
+//! Open pools: codes that were never added, each for one use, until the stock is used up.
 
 use super::service::{Answer, Service, json as json_request};
 use cuckood::http::options::{GuessingOptions, HttpOptions};
@@ -25,7 +25,7 @@ async fn valid(service: &Service, codes: &[&str]) -> Value {
 }
 
 #[tokio::test]
-async fn a_code_is_redeemed_once_until_the_pool_is_sold_out() {
+async fn code_is_redeemed_once_until_sold_out() {
     let service = Service::start().await;
     let coupon = open(&service, 3).await;
     assert_eq!((&coupon["stock"], &coupon["mode"]), (&json!(3), &json!("strict")));
@@ -46,7 +46,7 @@ async fn a_code_is_redeemed_once_until_the_pool_is_sold_out() {
     assert_eq!(ordinal(&service, "u3", 0).await, 3);
     redeem(&service, "u4", 0).await.problem(409, "sold-out");
     redeem(&service, "u4", 60).await.problem(409, "sold-out");
-    // Who is in is in.
+    // An admitted redemption stays.
     assert_eq!(redeem(&service, "u3", 0).await.json(200)["ordinal"], 3);
     assert_eq!(valid(&service, &["u1", "u2", "u4"]).await, json!([false, false, false]));
     let stats = &service.get(SALE).await.json(200)["stats"];
@@ -55,7 +55,7 @@ async fn a_code_is_redeemed_once_until_the_pool_is_sold_out() {
 }
 
 #[tokio::test]
-async fn what_is_given_back_can_be_had_again() {
+async fn cancelled_redemption_returns_to_stock() {
     let service = Service::start().await;
     open(&service, 3).await;
     let path = format!("{SALE}/redemptions");
@@ -86,7 +86,7 @@ async fn what_is_given_back_can_be_had_again() {
 }
 
 #[tokio::test]
-async fn a_confirmed_hold_keeps_its_number() {
+async fn confirmed_hold_keeps_its_ordinal() {
     let service = Service::start().await;
     open(&service, 2).await;
     let held = redeem(&service, "u1", 60).await.json(201);
@@ -100,7 +100,7 @@ async fn a_confirmed_hold_keeps_its_number() {
 }
 
 #[tokio::test]
-async fn the_stock_goes_up_and_down() {
+async fn stock_can_be_raised_and_lowered() {
     let service = Service::start().await;
     open(&service, 2).await;
     service.put(SALE, json!({"capacity": 10, "stock": 3})).await.problem(409, "already-exists");
@@ -140,7 +140,7 @@ async fn the_stock_goes_up_and_down() {
 }
 
 #[tokio::test]
-async fn what_cannot_have_a_stock() {
+async fn stock_requires_open_pool() {
     let service = Service::start().await;
     for bad in [
         json!({"capacity": 10, "stock": 0}),
@@ -166,7 +166,7 @@ async fn what_cannot_have_a_stock() {
 }
 
 #[tokio::test]
-async fn codes_are_not_added() {
+async fn open_pool_rejects_added_codes() {
     let service = Service::start().await;
     open(&service, 5).await;
     let codes = json!({"codes": ["u1"]});
@@ -187,7 +187,7 @@ async fn codes_are_not_added() {
 }
 
 #[tokio::test]
-async fn the_window_holds_for_who_comes_in() {
+async fn window_applies_to_new_redemptions() {
     let service = Service::start().await;
     let spec = json!({"capacity": 10, "stock": 1, "starts_at": "2026-11-21T12:00:10Z", "ends_at": "2026-11-21T12:00:20Z"});
     service.put(SALE, spec).await.json(201);
@@ -203,7 +203,7 @@ async fn the_window_holds_for_who_comes_in() {
 }
 
 #[tokio::test]
-async fn there_is_nothing_to_guess() {
+async fn open_pool_uses_no_guesses() {
     let guessing = GuessingOptions { invalid_codes_per_minute: 1, ..GuessingOptions::default() };
     let service = Service::with(HttpOptions { guessing, ..HttpOptions::default() }).await;
     open(&service, 1).await;
@@ -215,7 +215,7 @@ async fn there_is_nothing_to_guess() {
 }
 
 #[tokio::test]
-async fn a_repeated_request_gets_its_number_again() {
+async fn repeated_request_returns_same_ordinal() {
     let service = Service::start().await;
     open(&service, 2).await;
     let headers = [("idempotency-key", "k")];
@@ -228,7 +228,7 @@ async fn a_repeated_request_gets_its_number_again() {
 }
 
 #[tokio::test]
-async fn a_pool_outlives_a_restart_and_its_redemptions() {
+async fn pool_survives_restart_and_expired_redemptions() {
     let service = Service::start().await;
     open(&service, 4).await;
     for (number, code) in ["u1", "u2", "u3", "u4"].into_iter().enumerate() {

@@ -1,5 +1,4 @@
-//! Every problem that the document promises can be had. That none else comes, `Service::send` makes sure of for each
-//! request of each test.
+//! Every documented problem is reachable. `Service::send` checks for each request of each test that no other occurs.
 
 use super::conventions::zstd_spaces;
 use super::document::{OPERATIONS, Operation};
@@ -17,7 +16,7 @@ use tokio::sync::mpsc;
 const GENERAL: [u16; 7] = [401, 403, 408, 429, 500, 503, 507];
 
 #[test]
-fn a_code_goes_with_one_status_and_each_is_promised() {
+fn problem_code_has_one_documented_status() {
     let mut statuses: BTreeMap<&str, BTreeSet<u16>> = BTreeMap::new();
     for operation in OPERATIONS.iter() {
         for (status, codes) in operation.responses.iter().filter(|(status, _)| **status >= 400) {
@@ -30,7 +29,7 @@ fn a_code_goes_with_one_status_and_each_is_promised() {
     for (code, statuses) in &statuses {
         assert_eq!(statuses.len(), 1, "{code}: {statuses:?}");
     }
-    // Those two come where there is no operation.
+    // Those two occur where there is no operation.
     let known = super::document::DOCUMENT["components"]["schemas"]["ProblemCode"]["enum"].as_array().unwrap();
     let unpromised: Vec<_> =
         known.iter().filter(|code| !statuses.contains_key(code.as_str().unwrap())).collect();
@@ -38,7 +37,7 @@ fn a_code_goes_with_one_status_and_each_is_promised() {
 }
 
 #[tokio::test]
-async fn every_promised_problem_can_be_had() {
+async fn every_documented_problem_is_reachable() {
     let service = Service::with(HttpOptions {
         limits: LimitOptions { body_bytes_max: 40_000, ..LimitOptions::default() },
         ..HttpOptions::default()
@@ -50,7 +49,7 @@ async fn every_promised_problem_can_be_had() {
     open_pools(&service).await;
     imports(&service).await;
     used_keys(&service).await;
-    // Nothing comes after this: redemptions are gone, too.
+    // The last case: redemptions have expired, too.
     service.pass(31 * 86_400);
     service.get("/v1/events?after=0").await.problem(410, "events-gone");
 
@@ -59,7 +58,7 @@ async fn every_promised_problem_can_be_had() {
         let problems = operation.problems().filter(|(status, _)| !GENERAL.contains(status));
         problems.map(|(_, code)| (operation.id.clone(), code.to_owned()))
     });
-    // What is malformed as HTTP may come to any operation, but no client of ours sends it. Some problems come only among several nodes.
+    // Any operation may get malformed HTTP, but our client can't send it. Some problems only occur in clusters.
     let among_several = |operation: &str, code: &str| {
         let of_nodes = [("stop_import", "import-running")];
         let of_uploads = operation.starts_with("import_") && code == "import-not-found";
@@ -73,7 +72,7 @@ async fn every_promised_problem_can_be_had() {
 }
 
 #[tokio::test]
-async fn a_guesser_can_be_stopped_wherever_it_is_promised() {
+async fn guess_limit_applies_where_documented() {
     let guessing = GuessingOptions { invalid_codes_per_minute: 1, ..GuessingOptions::default() };
     let service = Service::with(HttpOptions { guessing, ..HttpOptions::default() }).await;
     service.put("/v1/coupons/p", json!({"capacity": 10, "growth": "fixed"})).await.json(201);
@@ -275,7 +274,7 @@ async fn imports(service: &Service) {
         let (answer, ()) = tokio::join!(service.import(&stopped, "text/plain", endless), stop);
         answer.problem(409, "import-stopped");
 
-        // An upload under way; then another takes its place beside the filter.
+        // An upload in progress; then another filter takes its place.
         let (pieces, mut rest) = mpsc::unbounded_channel::<Bytes>();
         let body = futures_util::stream::poll_fn(move |context| rest.poll_recv(context))
             .map(Ok::<_, std::io::Error>);

@@ -1,4 +1,4 @@
-//! More writes than may wait: those that find no room are refused at once, the others wait for the journal.
+//! More writes than the queue holds: the excess is rejected immediately, the others wait for the journal.
 
 use super::service::Service;
 use crate::memory_log::MemoryLog;
@@ -8,11 +8,11 @@ use futures_util::stream::FuturesUnordered;
 use serde_json::json;
 use std::time::Duration;
 
-/// Room in the queue for so many small commands: each counts as 256 bytes.
+/// Capacity of the queue in small commands: each counts as 256 bytes.
 const ROOM: u64 = 4;
 
 #[tokio::test]
-async fn a_write_that_finds_the_queue_full_is_refused_and_the_others_are_not() {
+async fn full_queue_rejects_only_excess_writes() {
     let log = MemoryLog::new();
     let journal = Some(log.options());
     let service =
@@ -25,7 +25,7 @@ async fn a_write_that_finds_the_queue_full_is_refused_and_the_others_are_not() {
             service.post("/v1/campaigns/c/users", body)
         };
         let mut writes: FuturesUnordered<_> = (0..ROOM + 3).map(add).collect();
-        // While nothing is committed only refusals come.
+        // While nothing is committed, only rejections arrive.
         for _ in 0..3 {
             let refused = writes.next().await.unwrap();
             refused.problem(503, "overloaded");
@@ -46,7 +46,7 @@ async fn a_write_that_finds_the_queue_full_is_refused_and_the_others_are_not() {
 }
 
 #[tokio::test]
-async fn a_write_whose_outcome_is_not_known_in_time_is_told_so() {
+async fn overdue_write_reports_unknown_outcome() {
     let log = MemoryLog::new();
     let journal = Some(log.options());
     let timeouts = Timeouts { request: Duration::from_millis(1), ..Timeouts::default() };

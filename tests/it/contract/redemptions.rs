@@ -35,7 +35,7 @@ fn fields(redemption: &Value) -> BTreeSet<&str> {
 }
 
 #[tokio::test]
-async fn a_redemption_is_repeatable_by_its_reference() {
+async fn redemption_is_repeatable_by_reference() {
     let service = service().await;
     let first = service.post(REDEMPTIONS, json!({"code": "A", "reference": "order-1"})).await;
     let redemption = first.json(201);
@@ -60,7 +60,7 @@ async fn a_redemption_is_repeatable_by_its_reference() {
     assert_eq!(none, json!({"redemptions": []}));
 }
 
-/// A node with a log of its own logs a refusal only if the answer has to be stored.
+/// A node with a local log only logs a refusal if the outcome has to be stored.
 #[tokio::test]
 async fn refusals_are_logged_only_on_shared_logs() {
     refuse_on(None).await;
@@ -91,13 +91,13 @@ async fn refuse_on(journal: Option<JournalOptions>) {
         assert!(metrics.contains(&counted), "{outcome}: {metrics}");
     }
     assert_eq!(metrics.contains("cuckood_refused_unlogged_total 3\n"), !is_shared, "{metrics}");
-    // A hold that has run out refuses nobody, though no entry has said so yet.
+    // An expired hold rejects no client, even before an entry expires it.
     service.pass(60);
     redeem(&service, "B", "order-2", 0).await.json(201);
 }
 
 #[tokio::test]
-async fn a_hold_is_extended_and_confirmed() {
+async fn hold_is_extended_and_confirmed() {
     let service = service().await;
     let hold = redeem(&service, "A", "order-1", 60).await.json(201);
     assert_eq!((&hold["status"], &hold["expires_at"]), (&json!("held"), &json!("2026-11-21T12:01:00Z")));
@@ -118,7 +118,7 @@ async fn a_hold_is_extended_and_confirmed() {
 }
 
 #[tokio::test]
-async fn a_hold_runs_out_by_itself() {
+async fn hold_expires_automatically() {
     let service = service().await;
     let hold = redeem(&service, "A", "order-1", 60).await.json(201);
     service.pass(60);
@@ -135,7 +135,7 @@ async fn a_hold_runs_out_by_itself() {
 }
 
 #[tokio::test]
-async fn a_cancelled_code_is_available_again() {
+async fn cancelled_code_is_available_again() {
     let service = service().await;
     for hold_seconds in [0, 60] {
         let redemption = redeem(&service, "A", "order-1", hold_seconds).await.json(201);
@@ -151,7 +151,7 @@ async fn a_cancelled_code_is_available_again() {
 }
 
 #[tokio::test]
-async fn a_hold_is_confirmed_after_the_end() {
+async fn hold_is_confirmed_after_window_end() {
     let service = service().await;
     let hold = redeem(&service, "A", "order-1", 600).await.json(201);
     service.patch("/v1/coupons/welcome", json!({"ends_at": "2026-11-21T12:00:30Z"})).await.json(200);
@@ -161,7 +161,7 @@ async fn a_hold_is_confirmed_after_the_end() {
 }
 
 #[tokio::test]
-async fn one_of_many_wins() {
+async fn one_of_concurrent_redemptions_wins() {
     let service = service().await;
     let references: Vec<String> = (0..32).map(|n| format!("order-{n}")).collect();
     let attempts = references.iter().map(|reference| redeem(&service, "A", reference, 0));
@@ -173,7 +173,7 @@ async fn one_of_many_wins() {
 }
 
 #[tokio::test]
-async fn a_compact_coupon_cannot_redeem() {
+async fn compact_coupon_rejects_redemption() {
     let service = Service::start().await;
     service.put("/v1/coupons/welcome", json!({"capacity": 100, "mode": "compact"})).await.json(201);
     service.post("/v1/coupons/welcome/codes", json!({"codes": ["A"]})).await.json(200);
@@ -183,7 +183,7 @@ async fn a_compact_coupon_cannot_redeem() {
 }
 
 #[tokio::test]
-async fn what_is_not_valid_is_pointed_at() {
+async fn invalid_redemption_is_rejected_with_location() {
     let service = service().await;
     for (bad, pointer) in [
         (json!({"reference": "order-1"}), "/code"),
@@ -210,7 +210,7 @@ async fn what_is_not_valid_is_pointed_at() {
 }
 
 #[tokio::test]
-async fn a_redemption_is_forgotten_but_its_code_stays_used() {
+async fn expired_redemption_leaves_code_used() {
     let service = service().await;
     let redemption = redeem(&service, "A", "order-1", 0).await.json(201);
     service.pass(30 * 86_400 + 1);
@@ -220,9 +220,9 @@ async fn a_redemption_is_forgotten_but_its_code_stays_used() {
     redeem(&service, "A", "order-3", 0).await.problem(409, "code-redeemed");
 }
 
-/// Nothing is written meanwhile: the reader's own clock decides.
+/// Nothing is written: the reader's clock decides.
 #[tokio::test]
-async fn a_redemption_past_its_retention_is_gone_though_nothing_is_written() {
+async fn redemption_expires_without_writes() {
     let service = service().await;
     let used = redeem(&service, "A", "order-1", 0).await.json(201);
     let held = redeem(&service, "B", "order-2", 60).await.json(201);
@@ -236,7 +236,7 @@ async fn a_redemption_past_its_retention_is_gone_though_nothing_is_written() {
     service.pass(60);
     service.get(&path(&held)).await.problem(404, "redemption-not-found");
     assert_eq!(service.get(REDEMPTIONS).await.json(200), json!({"redemptions": []}));
-    // What the log finds out only now brings nothing back.
+    // A late discovery in the log revives nothing.
     service.command(&format!("{}/confirm", path(&held))).await.problem(404, "redemption-not-found");
     service.get(&path(&held)).await.problem(404, "redemption-not-found");
     redeem(&service, "B", "order-3", 0).await.json(201);
@@ -244,7 +244,7 @@ async fn a_redemption_past_its_retention_is_gone_though_nothing_is_written() {
 }
 
 #[tokio::test]
-async fn redemptions_are_listed_page_by_page() {
+async fn redemptions_are_listed_in_pages() {
     let service = service().await;
     let codes: Vec<String> = (0..25).map(|n| format!("C{n}")).collect();
     service.post("/v1/coupons/welcome/codes", json!({"codes": codes})).await.json(200);
@@ -296,7 +296,7 @@ async fn redemptions_are_listed_page_by_page() {
 }
 
 #[tokio::test]
-async fn a_redemption_tells_when_it_changed() {
+async fn redemption_contains_time_of_change() {
     let service = service().await;
     let hold = redeem(&service, "A", "order-1", 60).await.json(201);
     assert_eq!((hold.get("redeemed_at"), hold.get("cancelled_at")), (None, None));
@@ -313,7 +313,7 @@ async fn a_redemption_tells_when_it_changed() {
 }
 
 #[tokio::test]
-async fn a_help_desk_looks_codes_up() {
+async fn codes_can_be_looked_up() {
     let service = service().await;
     service.post("/v1/coupons/welcome/codes", json!({"codes": ["C", "D", "E", "F"]})).await.json(200);
     let used = redeem(&service, "A", "order-1", 0).await.json(201);
@@ -348,7 +348,7 @@ async fn a_help_desk_looks_codes_up() {
 }
 
 #[tokio::test]
-async fn all_redemptions_are_exported_as_lines() {
+async fn redemptions_are_exported_as_ndjson() {
     let service = service().await;
     // More than one look at the ledger goes through.
     let codes: Vec<String> = (0..2_500).map(|n| format!("C{n}")).collect();
@@ -390,7 +390,7 @@ async fn all_redemptions_are_exported_as_lines() {
 }
 
 #[tokio::test]
-async fn a_restart_changes_nothing() {
+async fn restart_preserves_redemptions() {
     let service = service().await;
     let used = redeem(&service, "A", "order-1", 0).await.json(201);
     let hold = redeem(&service, "B", "order-2", 60).await.json(201);
@@ -403,7 +403,7 @@ async fn a_restart_changes_nothing() {
 }
 
 #[tokio::test]
-async fn export_as_csv_has_a_header_and_a_row_each() {
+async fn csv_export_has_header_and_rows() {
     let service = service().await;
     redeem(&service, "A", "order,1", 0).await.json(201);
     redeem(&service, "B", "say \"hi\"", 60).await.json(201);

@@ -1,4 +1,4 @@
-//! A service to send requests to: the HTTP service over an engine in a directory of its own, with time moved by hand.
+//! A service for requests: the HTTP service over an engine in a temporary directory, with a manual clock.
 
 use super::document::Operation;
 use crate::manual_time::ManualTime;
@@ -44,7 +44,7 @@ impl Service {
         Self::on(None, options, |_| ()).await
     }
 
-    /// What the engine is told when it is started again.
+    /// The options for the next start of the engine.
     pub fn setup(&mut self) -> &mut EngineOptions {
         &mut self.setup
     }
@@ -129,12 +129,12 @@ impl Service {
         self.engine.shutdown().await;
     }
 
-    /// An answer whose body nobody has read yet.
+    /// Sends a request and returns the response with its body unread.
     pub async fn begin(&self, request: Request<Body>) -> Response<Body> {
         self.http.clone().answer(request).await
     }
 
-    /// What the document does not promise of the operation fails the test.
+    /// An undocumented response fails the test.
     pub async fn send(&self, mut request: Request<Body>) -> Answer {
         let operation = Operation::of(request.method(), request.uri().path());
         request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([192, 0, 2, 7], 40_000))));
@@ -197,7 +197,7 @@ pub fn json(method: Method, path: &str, headers: &[(&str, &str)], body: &Value) 
     request
 }
 
-/// What came back.
+/// A response.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,

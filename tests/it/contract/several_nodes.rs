@@ -15,7 +15,7 @@ async fn node(log: &MemoryLog) -> Service {
 }
 
 #[tokio::test]
-async fn only_reads_of_the_api_may_ask_for_a_position() {
+async fn only_api_reads_accept_min_position() {
     let node = node(&MemoryLog::new()).await;
     node.put("/v1/coupons/p", json!({"capacity": 10})).await.json(201);
     for strange in [("x-cuckood-consistency", "weak"), ("x-cuckood-min-position", "soon")] {
@@ -41,9 +41,9 @@ async fn only_reads_of_the_api_may_ask_for_a_position() {
     assert_eq!((head.status, head.header("x-cuckood-position").is_empty()), (200, false));
 }
 
-/// Its answer may reflect what is written while its body arrives, but need not.
+/// Its response may reflect writes during the upload of its body, but need not.
 #[tokio::test]
-async fn a_read_tells_no_later_position_than_it_reflects() {
+async fn read_position_never_exceeds_its_state() {
     let node = node(&MemoryLog::new()).await;
     node.put("/v1/coupons/p", json!({"capacity": 10})).await.json(201);
     let position =
@@ -67,7 +67,7 @@ async fn a_read_tells_no_later_position_than_it_reflects() {
 }
 
 #[tokio::test]
-async fn an_upload_is_stopped_on_its_own_node_alone() {
+async fn upload_is_stopped_only_on_its_node() {
     let log = MemoryLog::new();
     let (here, there) = (node(&log).await, node(&log).await);
     here.put("/v1/campaigns/spring", json!({"capacity": 100})).await.json(201);
@@ -85,7 +85,7 @@ async fn an_upload_is_stopped_on_its_own_node_alone() {
         }
         assert_eq!(here.delete(path).await.status, 204);
     };
-    // The campaign is made here, and may not have come there yet.
+    // The campaign is created on this node, and may not have reached the other one.
     while there.get("/v1/campaigns/spring").await.status == 404 {
         tokio::task::yield_now().await;
     }

@@ -5,8 +5,8 @@ use axum::body::Body;
 use http::Method;
 use serde_json::{Value, json};
 
-/// What an answer says, without what differs from request to request. The router sets the length; else the connection does. Each write
-/// has a position of its own.
+/// The content of a response, without the values that differ between requests. The router sets the length; else the connection does. Each
+/// write has a different position.
 fn said(answer: &Answer) -> (u16, Vec<(String, String)>, Value) {
     let mut headers: Vec<(String, String)> = answer
         .headers
@@ -25,7 +25,7 @@ fn said(answer: &Answer) -> (u16, Vec<(String, String)>, Value) {
 }
 
 #[tokio::test]
-async fn both_ways_answer_the_same() {
+async fn shortcut_refusal_equals_logged_refusal() {
     let service = Service::start().await;
     for name in ["/v1/campaigns/ads", "/v1/coupons/codes"] {
         service.put(name, json!({"capacity": 1000})).await.json(201);

@@ -15,7 +15,7 @@ async fn send(service: &Service, method: Method, path: &str, headers: &[(&str, &
 }
 
 #[tokio::test]
-async fn no_request_under_another_name_is_answered() {
+async fn foreign_host_name_is_rejected() {
     let service = Service::start().await;
     service.put(CAMPAIGN, json!({"capacity": 10})).await.json(201);
     let rebound = [("host", "evil.example:8080")];
@@ -41,7 +41,7 @@ async fn no_request_under_another_name_is_answered() {
 }
 
 #[tokio::test]
-async fn no_page_of_another_site_changes_anything() {
+async fn foreign_site_cannot_write() {
     let service = Service::start().await;
     service.put(CAMPAIGN, json!({"capacity": 10})).await.json(201);
     service.post("/v1/campaigns/spring/users", json!({"users": ["u1"]})).await.json(200);
@@ -59,7 +59,7 @@ async fn no_page_of_another_site_changes_anything() {
 }
 
 #[tokio::test]
-async fn with_keys_any_name_and_any_page_will_do() {
+async fn api_keys_lift_host_and_origin_checks() {
     let sha256 = Sha256::digest("secret").iter().map(|byte| format!("{byte:02x}")).collect();
     let key = KeyOptions { name: "root".into(), sha256, scopes: vec![Scope::Admin], ..KeyOptions::default() };
     let auth = AuthOptions { keys: vec![key], allow_anonymous: false };

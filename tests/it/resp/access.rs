@@ -1,4 +1,4 @@
-//! Keys: AUTH, scopes, prefixes, rates, guesses. A key may do here what it may do over HTTP, and no more.
+//! Keys: AUTH, scopes, prefixes, rates, guesses. A key has the same permissions as over HTTP.
 
 use super::service::{Service, Setup, key};
 use crate::redis_client::{Connection, Reply, encoded};
@@ -30,7 +30,7 @@ fn as_holder(service: &Service, key: &str) -> Connection {
 }
 
 #[test]
-fn strangers_may_present_a_key_and_nothing_else() {
+fn unauthenticated_client_may_only_authenticate() {
     let service = with_keys();
     let client = &mut service.connect();
     for line in [
@@ -70,7 +70,7 @@ fn strangers_may_present_a_key_and_nothing_else() {
 }
 
 #[test]
-fn without_keys_auth_is_as_without_a_password() {
+fn auth_without_keys_fails_as_in_redis() {
     let service = Service::start();
     let client = &mut service.connect();
     assert!(
@@ -82,7 +82,7 @@ fn without_keys_auth_is_as_without_a_password() {
 }
 
 #[test]
-fn scopes_say_what_a_key_may_do() {
+fn scopes_limit_commands() {
     let service = with_keys();
     let root = &mut as_holder(&service, "root");
     assert_eq!(root.call("CF.RESERVE eu-spring 1000"), Reply::ok());
@@ -107,7 +107,7 @@ fn scopes_say_what_a_key_may_do() {
     }
     assert_eq!(writer.call("CF.ADD eu-spring u1"), Reply::Integer(1));
     assert_eq!(root.call("DEL eu-spring"), Reply::Integer(1));
-    // Whoever may not read is not told what there is.
+    // Callers without read permission learn nothing about existing filters.
     service.access.replace_keys(&auth(&[key("redeemer", &[Scope::Redeem], "")])).unwrap();
     let redeemer = &mut as_holder(&service, "redeemer");
     let info = redeemer.call("INFO").text();
@@ -118,7 +118,7 @@ fn scopes_say_what_a_key_may_do() {
 }
 
 #[test]
-fn a_prefix_holds_for_every_command_with_a_key() {
+fn prefix_applies_to_every_keyed_command() {
     let service = with_keys();
     let root = &mut as_holder(&service, "root");
     for name in ["eu-spring", "us-spring", "coupon:eu-codes", "coupon:us-codes"] {
@@ -153,7 +153,7 @@ fn a_prefix_holds_for_every_command_with_a_key() {
 }
 
 #[test]
-fn a_key_that_changes_or_goes_does_so_for_open_connections() {
+fn reloaded_keys_apply_to_open_connections() {
     let service = with_keys();
     let reader = &mut as_holder(&service, "reader");
     let root = &mut as_holder(&service, "root");
@@ -166,7 +166,7 @@ fn a_key_that_changes_or_goes_does_so_for_open_connections() {
     assert_eq!(root.call("DEL eu-spring").error(), NOAUTH);
     assert!(root.call("HELLO 3").error().starts_with("NOAUTH HELLO must be called"));
 
-    // Whoever came when there were no keys has none.
+    // A connection opened without keys has none.
     let open = Service::start();
     let anybody = &mut open.connect();
     assert_eq!(anybody.call("CF.ADD spring u1"), Reply::Integer(1));
@@ -177,7 +177,7 @@ fn a_key_that_changes_or_goes_does_so_for_open_connections() {
 }
 
 #[test]
-fn a_key_expires_on_open_connections() {
+fn key_expires_on_open_connections() {
     let service = Service::with(Setup { auth: keys(), ..Setup::default() });
     let until = Timestamp(service.engine.now().0 + 60_000);
     let guest = KeyOptions { expires_at: Some(until), ..key("guest", &[Scope::Read], "") };
@@ -197,7 +197,7 @@ fn a_key_expires_on_open_connections() {
 }
 
 #[test]
-fn every_command_counts_in_the_keys_rate() {
+fn every_command_counts_against_key_rate() {
     let rate_limit = RateLimitOptions { requests_per_second: 5 };
     let service = Service::with(Setup { auth: keys(), rate_limit, ..Setup::default() });
     let client = &mut as_holder(&service, "root");
@@ -205,9 +205,7 @@ fn every_command_counts_in_the_keys_rate() {
     let admitted = replies.iter().filter(|reply| **reply == Reply::Integer(0)).count();
     assert!((5..200).contains(&admitted), "{admitted}");
     let refused = replies.last().unwrap().error();
-    assert!(
-        refused.starts_with("RATELIMIT the key makes more requests per second than it may: try again in 0.")
-    );
+    assert!(refused.starts_with("RATELIMIT rate limit exceeded for this key: try again in 0."));
     // Another connection has the same rate, and another key its own.
     let other = &mut as_holder(&service, "root");
     let replies = other.pipeline(std::iter::repeat_n("CF.EXISTS spring u1", 200));
@@ -221,7 +219,7 @@ fn every_command_counts_in_the_keys_rate() {
 }
 
 #[test]
-fn codes_are_guessed_as_often_as_over_http() {
+fn resp_and_http_share_guess_limit() {
     let guessing = GuessingOptions {
         invalid_codes_per_minute: 3,
         unlimited_keys: vec!["root".into()],
@@ -231,7 +229,7 @@ fn codes_are_guessed_as_often_as_over_http() {
     let root = &mut as_holder(&service, "root");
     assert_eq!(root.call("CF.INSERT coupon:eu-codes ITEMS A B C D E").items().len(), 5);
     let client = &mut as_holder(&service, "writer");
-    // What is valid costs nothing, however much of it comes at once.
+    // Valid codes cost nothing, in any number.
     let valid = client.pipeline(["A", "B", "C", "D", "E", "A", "B"].map(|_| "CF.EXISTS coupon:eu-codes A"));
     assert!(valid.iter().all(|reply| *reply == Reply::Integer(1)), "{valid:?}");
     assert!(
@@ -254,7 +252,7 @@ fn codes_are_guessed_as_often_as_over_http() {
             "{refused:?}"
         );
     }
-    // Users are no secret, adding to a pool that grows reveals nothing, and some keys may try as many as they like.
+    // Users aren't secret, adding to a pool that grows reveals nothing, and exempt keys may try any number.
     assert_eq!(client.call("CF.EXISTS eu-spring X1"), Reply::Integer(0));
     assert_eq!(client.call("CF.ADD coupon:eu-codes F"), Reply::Integer(1));
     assert_eq!(root.call("CF.MEXISTS coupon:eu-codes A X1 X2 X3 X4").items().len(), 5);

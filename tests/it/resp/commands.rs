@@ -15,7 +15,7 @@ fn integer(connection: &mut Connection, line: &str, wanted: i64) {
 }
 
 #[test]
-fn a_filter_has_as_many_copies_as_were_added() {
+fn filter_counts_added_copies() {
     let service = Service::start();
     let client = &mut service.connect();
     ok(client, "CF.RESERVE spring 1000");
@@ -38,7 +38,7 @@ fn a_filter_has_as_many_copies_as_were_added() {
 
 /// Made over HTTP, used like any other.
 #[test]
-fn a_campaign_that_forgets_does_so_here() {
+fn forgetting_campaign_forgets_over_resp() {
     let service = Service::start();
     let (mode, growth, sizing) = (Mode::Compact, Growth::Auto, Sizing::ErrorRate(0.000_001));
     let forget = Some(Forget::new(8 * 86_400, 8).unwrap());
@@ -66,7 +66,7 @@ fn a_campaign_that_forgets_does_so_here() {
 }
 
 #[test]
-fn version_three_has_booleans_and_maps() {
+fn resp3_uses_booleans_and_maps() {
     let service = Service::start();
     let client = &mut service.connect();
     let hello = client.call("HELLO 3");
@@ -95,7 +95,7 @@ fn version_three_has_booleans_and_maps() {
 }
 
 #[test]
-fn info_has_redis_fields_first_and_true() {
+fn cf_info_returns_redis_fields_first() {
     let service = Service::start();
     let client = &mut service.connect();
     ok(client, "CF.RESERVE spring 1000");
@@ -140,7 +140,7 @@ fn info_has_redis_fields_first_and_true() {
 }
 
 #[test]
-fn a_filter_is_what_it_was_reserved_as() {
+fn reserve_options_are_applied() {
     let service = Service::start();
     let client = &mut service.connect();
     ok(client, "CF.RESERVE wide 1000 BUCKETSIZE 8 MAXITERATIONS 50 EXPANSION 4");
@@ -157,7 +157,7 @@ fn a_filter_is_what_it_was_reserved_as() {
 }
 
 #[test]
-fn what_is_missing_is_empty_or_an_error_as_in_redis() {
+fn missing_key_behaves_as_in_redis() {
     let service = Service::start();
     let client = &mut service.connect();
     integer(client, "CF.EXISTS nowhere u1", 0);
@@ -178,7 +178,7 @@ fn what_is_missing_is_empty_or_an_error_as_in_redis() {
 }
 
 #[test]
-fn what_is_wrong_is_told_as_redis_does() {
+fn errors_match_redis() {
     let service = Service::start();
     let client = &mut service.connect();
     ok(client, "CF.RESERVE spring 1000");
@@ -213,7 +213,7 @@ fn what_is_wrong_is_told_as_redis_does() {
 }
 
 #[test]
-fn an_item_has_1_to_512_bytes_of_any_value() {
+fn item_has_1_to_512_arbitrary_bytes() {
     let service = Service::start();
     let client = &mut service.connect();
     let long = [b'x'; 512];
@@ -221,7 +221,7 @@ fn an_item_has_1_to_512_bytes_of_any_value() {
         assert_eq!(client.call_with(&[b"CF.ADD", b"spring", item]), Reply::Integer(1));
         assert_eq!(client.call_with(&[b"CF.EXISTS", b"spring", item]), Reply::Integer(1));
     }
-    // What is text is the same item over HTTP.
+    // A text item is the same item over HTTP.
     let view = service.view(Kind::Campaign, "spring");
     let count = |item| view.count(view.digest(item), service.engine.now());
     assert_eq!((count("é"), count("e")), (1, 0));
@@ -236,7 +236,7 @@ fn an_item_has_1_to_512_bytes_of_any_value() {
 }
 
 #[test]
-fn a_filter_that_is_full_takes_nothing_of_what_does_not_fit() {
+fn full_filter_rejects_complete_batch() {
     let service = Service::start();
     let client = &mut service.connect();
     ok(client, "CF.RESERVE full 4 EXPANSION 0");
@@ -251,7 +251,10 @@ fn a_filter_that_is_full_takes_nothing_of_what_does_not_fit() {
     let copies = (0..100).take_while(|_| client.call("CF.ADD copies u1") == Reply::Integer(1)).count();
     assert!((2..100).contains(&copies), "{copies}");
     assert!(
-        client.call("CF.ADD copies u1").error().starts_with("ERR Filter is full: it holds as many copies")
+        client
+            .call("CF.ADD copies u1")
+            .error()
+            .starts_with("ERR Filter is full: it holds the maximum number")
     );
     assert_eq!(client.call("CF.INSERT copies ITEMS u1 u2"), Reply::integers(&[-1, 1]));
     let items: Vec<String> = (0..100).map(|number| format!("v{number}")).collect();
@@ -263,7 +266,7 @@ fn a_filter_that_is_full_takes_nothing_of_what_does_not_fit() {
 }
 
 #[test]
-fn a_coupon_has_one_of_each_code_and_knows_which_are_used() {
+fn coupon_is_set_with_used_codes() {
     let service = Service::start();
     let client = &mut service.connect();
     integer(client, "CF.ADD coupon:welcome A", 1);

@@ -1,4 +1,4 @@
-//! CF.SCANDUMP and CF.LOADCHUNK: a filter goes piece by piece, and is there once the last piece has come.
+//! CF.SCANDUMP and CF.LOADCHUNK: a filter is transferred in chunks, and exists once the last chunk has arrived.
 
 use super::service::{Service, Setup, eventually, key};
 use crate::redis_client::{Connection, Reply};
@@ -52,7 +52,7 @@ fn found(client: &mut Connection, key: &str) -> Reply {
 }
 
 #[test]
-fn a_filter_moves_piece_by_piece() {
+fn filter_transfers_in_chunks() {
     let (here, there) = (Service::start(), Service::start());
     let (from, to) = (&mut here.connect(), &mut there.connect());
     for key in ["spring", "coupon:welcome"] {
@@ -62,7 +62,7 @@ fn a_filter_moves_piece_by_piece() {
         let (last, first) = pieces.split_last().unwrap();
         for piece in first {
             assert_eq!(load(to, key, piece), Reply::ok());
-            // A piece whose answer was lost may come again.
+            // A chunk may be repeated if its reply was lost.
             if piece.0 != first[0].0 {
                 assert_eq!(load(to, key, piece), Reply::ok());
             }
@@ -80,7 +80,7 @@ fn a_filter_moves_piece_by_piece() {
 }
 
 #[test]
-fn a_piece_can_be_asked_for_again_and_what_is_written_meanwhile_is_not_in_it() {
+fn chunk_is_repeatable_and_excludes_later_writes() {
     let service = Service::start();
     let client = &mut service.connect();
     fill(client, "spring");
@@ -114,7 +114,7 @@ fn a_piece_can_be_asked_for_again_and_what_is_written_meanwhile_is_not_in_it() {
 }
 
 #[test]
-fn what_is_wrong_is_refused_whole() {
+fn invalid_chunk_is_rejected() {
     let service = Service::start();
     let client = &mut service.connect();
     fill(client, "spring");
@@ -157,14 +157,14 @@ fn what_is_wrong_is_refused_whole() {
     assert!(client.call("CF.LOADCHUNK Copy 1 x").error().starts_with("ERR a key is"));
     let longer = (pieces[0].0.clone(), [&pieces[0].1[..], b"x"].concat());
     assert!(load(client, "copy", &longer).error().contains("behind its end"));
-    // Begun anew it is as though nothing had been.
+    // A new start discards earlier chunks.
     load_all(client, "copy", &pieces);
     assert_eq!(found(client, "copy"), found(client, "spring"));
     assert!(service.engine.view().find(Kind::Campaign, &Name::new("copy").unwrap()).is_some());
 }
 
 #[test]
-fn dumps_are_few_and_an_administrator_s() {
+fn dumps_are_limited_and_require_admin() {
     let keys = vec![
         key("writer", &[Scope::Read, Scope::Write], ""),
         key("root", &[Scope::Admin], ""),

@@ -1,4 +1,4 @@
-//! Keys, and the commands that are not about filters: which there are, who is connected, what the service is.
+//! Keys, and the commands that are not about filters: COMMAND, CLIENT, INFO.
 
 use super::service::{Service, Setup};
 use crate::redis_client::{Connection, Reply};
@@ -7,7 +7,7 @@ use cuckood::resp::RespOptions;
 use std::collections::BTreeSet;
 
 #[test]
-fn a_bare_name_is_a_campaign() {
+fn bare_name_is_campaign() {
     let service = Service::start();
     let client = &mut service.connect();
     assert_eq!(client.call("CF.ADD spring u1"), Reply::Integer(1));
@@ -27,7 +27,7 @@ fn a_bare_name_is_a_campaign() {
     assert_eq!(client.call("CF.EXISTS spring u1"), Reply::Integer(0));
 }
 
-/// All keys that a scan tells, in its order, and how many pages it took.
+/// All keys that a scan lists, in its order, and its number of pages.
 fn scanned(client: &mut Connection, options: &str) -> (Vec<String>, usize) {
     let (mut cursor, mut keys, mut pages) = ("0".to_owned(), Vec::new(), 0);
     loop {
@@ -43,7 +43,7 @@ fn scanned(client: &mut Connection, options: &str) -> (Vec<String>, usize) {
 }
 
 #[test]
-fn a_scan_tells_each_key_that_stays_exactly_once() {
+fn scan_lists_each_lasting_key_once() {
     let service = Service::start();
     let client = &mut service.connect();
     let names: Vec<String> = (0..250).map(|number| format!("f{number}")).collect();
@@ -99,7 +99,7 @@ fn a_scan_tells_each_key_that_stays_exactly_once() {
 }
 
 #[test]
-fn clients_shake_hands_as_with_redis() {
+fn handshake_matches_redis() {
     let service = Service::start();
     let client = &mut service.connect();
     let hello = client.call("HELLO");
@@ -144,7 +144,7 @@ fn clients_shake_hands_as_with_redis() {
 }
 
 #[test]
-fn commands_are_listed_with_what_they_take() {
+fn command_lists_arities_and_keys() {
     let service = Service::start();
     let client = &mut service.connect();
     let Reply::Integer(count) = client.call("COMMAND COUNT") else { panic!("no count") };
@@ -163,7 +163,7 @@ fn commands_are_listed_with_what_they_take() {
 }
 
 #[test]
-fn info_tells_what_clients_look_for() {
+fn info_contains_fields_used_by_clients() {
     let service = Service::start();
     let client = &mut service.connect();
     assert_eq!(client.call("CF.ADD spring u1"), Reply::Integer(1));
@@ -185,7 +185,7 @@ fn info_tells_what_clients_look_for() {
 }
 
 #[test]
-fn clients_can_show_a_key() {
+fn clients_can_display_key_metadata() {
     let service = Service::start();
     let client = &mut service.connect();
     assert_eq!(client.call("CF.ADD spring u1"), Reply::Integer(1));
@@ -204,7 +204,7 @@ fn clients_can_show_a_key() {
 }
 
 #[test]
-fn rules_map_other_keys() {
+fn key_rules_map_foreign_keys() {
     let keys = toml::from_str::<toml::Table>(
         r#"keys = [{ key = "ads:*:seen", filter = "campaign:ads.*.seen" }, { key = "codes:*", filter = "coupon:*" }]"#,
     );
@@ -220,7 +220,7 @@ fn rules_map_other_keys() {
     found.sort();
     assert_eq!(found, ["ads:spring:seen", "codes:welcome"]);
     assert_eq!(client.call("SCAN 0 MATCH ads:*").items()[1].items().len(), 1);
-    // An item is not a key, and other keys stay what they were.
+    // An item is not a key, and other keys are unchanged.
     assert_eq!(client.call("CF.ADD spring codes:welcome"), Reply::Integer(1));
     assert_eq!(client.call("CF.EXISTS spring codes:welcome"), Reply::Integer(1));
     assert!(client.call("CF.ADD other:key u1").error().starts_with("ERR a key is campaign:NAME"));

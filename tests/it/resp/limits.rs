@@ -1,4 +1,4 @@
-//! What a client may send, and what becomes of those who send more; the drain; the metrics.
+//! Limits of requests, and their errors; the drain; the metrics.
 
 use super::service::{Service, Setup, eventually, key};
 use crate::redis_client::{Reply, encoded, line};
@@ -9,7 +9,7 @@ use cuckood::socket::Vitals;
 use tokio::sync::watch;
 
 #[test]
-fn what_is_no_request_is_answered_and_ends_the_connection() {
+fn invalid_request_gets_error_and_closes() {
     let service = Service::start();
     for (bytes, wanted) in [
         (&b"*99999999\r\n"[..], "ERR Protocol error: invalid multibulk length"),
@@ -33,7 +33,7 @@ fn what_is_no_request_is_answered_and_ends_the_connection() {
 }
 
 #[test]
-fn the_last_answer_is_not_lost_though_the_client_still_sends() {
+fn last_reply_arrives_while_client_sends() {
     let service = Service::start();
     let mut client = service.connect();
     let more = line("CF.ADD spring u1").repeat(100_000);
@@ -45,7 +45,7 @@ fn the_last_answer_is_not_lost_though_the_client_still_sends() {
 }
 
 #[test]
-fn requests_are_as_long_as_they_may_be() {
+fn longest_allowed_request_succeeds() {
     let service = Service::start();
     let client = &mut service.connect();
     // As many items of the greatest length as one command may add.
@@ -71,7 +71,7 @@ fn requests_are_as_long_as_they_may_be() {
 }
 
 #[test]
-fn strangers_may_send_little() {
+fn unauthenticated_requests_are_short() {
     let auth = AuthOptions { keys: vec![key("root", &[Scope::Admin], "")], allow_anonymous: false };
     let service = Service::with(Setup { auth, ..Setup::default() });
     let many = encoded(&[b"x".as_slice(); 11]);
@@ -84,7 +84,7 @@ fn strangers_may_send_little() {
         client.send(&bytes);
         assert_eq!(client.reply().unwrap().error(), wanted);
         assert_eq!(client.reply(), None);
-        // Whoever has presented a key before, in the same breath, is no stranger any more.
+        // A client that has just presented a key in the same pipeline is authenticated.
         let mut client = service.connect();
         client.send(&[line("AUTH root"), bytes].concat());
         assert_eq!(client.reply(), Some(Reply::ok()));
@@ -93,9 +93,9 @@ fn strangers_may_send_little() {
     }
 }
 
-/// Nor does what was answered already take anything of the memory of all, while a further request of theirs is not complete.
+/// Nor does a completed reply use the shared budget while the next request is incomplete.
 #[test]
-fn strangers_take_no_more_memory_than_a_request_of_theirs() {
+fn unauthenticated_client_memory_is_bounded() {
     let auth = AuthOptions { keys: vec![key("root", &[Scope::Admin], "")], allow_anonymous: false };
     let service = Service::with(Setup { auth, ..Setup::default() });
     let refused = line("AUTH x");
@@ -120,7 +120,7 @@ fn strangers_take_no_more_memory_than_a_request_of_theirs() {
 }
 
 #[test]
-fn a_request_beyond_the_memory_of_all_ends_its_connection_alone() {
+fn request_beyond_budget_closes_its_connection() {
     let resp = RespOptions { buffers_bytes_max: 300_000, ..RespOptions::default() };
     let service = Service::with(Setup { resp, ..Setup::default() });
     let mut other = service.connect();
@@ -142,14 +142,14 @@ fn a_request_beyond_the_memory_of_all_ends_its_connection_alone() {
 }
 
 #[test]
-fn idle_connections_take_nothing_of_the_memory_of_all() {
+fn idle_connections_use_no_shared_budget() {
     let service = Service::start();
     let long = vec![b'x'; 64 << 10];
     let items: Vec<Vec<u8>> = (0..10_000).map(|number| format!("{number:0100}").into_bytes()).collect();
     let many = |command: &[&'static [u8]]| -> Vec<u8> {
         encoded(&command.iter().copied().chain(items.iter().map(Vec::as_slice)).collect::<Vec<_>>())
     };
-    // What it sends, and how many answers there are.
+    // The requests, and the number of replies.
     let requests = [
         (encoded(&[b"ECHO", &long]), 1),
         (many(&[b"CF.INSERT", b"spring", b"CAPACITY", b"20000", b"ITEMS"]), 1),
@@ -171,7 +171,7 @@ fn idle_connections_take_nothing_of_the_memory_of_all() {
     eventually("nothing is taken", || {
         service.metrics("cuckood_resp_buffer_bytes ") == ["cuckood_resp_buffer_bytes 0"]
     });
-    // Half a request takes its share, until the rest has come.
+    // Half a request takes its share, until the rest has arrived.
     let echo = encoded(&[b"ECHO", &long]);
     let client = &mut clients[0];
     client.send(&echo[..60_000]);
@@ -186,7 +186,7 @@ fn idle_connections_take_nothing_of_the_memory_of_all() {
 }
 
 #[test]
-fn what_was_executed_is_answered_though_the_memory_is_used_up() {
+fn executed_commands_reply_when_budget_exhausted() {
     let resp = RespOptions { buffers_bytes_max: 10_000, ..RespOptions::default() };
     let service = Service::with(Setup { resp, ..Setup::default() });
     let mut client = service.connect();
@@ -204,14 +204,14 @@ fn what_was_executed_is_answered_though_the_memory_is_used_up() {
     assert!((2..100).contains(&answers), "{answers}");
     assert!(refused.starts_with("BUSY too many bytes"), "{refused}");
     assert_eq!(client.reply(), None);
-    // What was not answered was not executed.
+    // A command without a reply was not executed.
     assert_eq!(service.connect().call("CF.MEXISTS spring u1 u2"), Reply::integers(&[1, 0]));
     let wanted = format!(r#"cuckood_resp_commands_total{{command="info",outcome="ok"}} {}"#, answers - 1);
     assert!(service.metrics("cuckood_resp_commands_total{").contains(&wanted), "{wanted}");
 }
 
 #[test]
-fn a_web_page_can_not_make_a_browser_send_commands() {
+fn http_request_never_runs_commands() {
     let service = Service::start();
     let body = line("CF.ADD spring u1");
     for head in [
@@ -233,7 +233,7 @@ fn a_web_page_can_not_make_a_browser_send_commands() {
 }
 
 #[test]
-fn a_drain_answers_what_has_arrived_and_ends_idle_connections() {
+fn drain_answers_received_commands_and_closes() {
     let service = Service::start();
     let mut idle = service.connect();
     assert_eq!(idle.call("PING"), Reply::Simple("PONG".into()));
@@ -255,7 +255,7 @@ fn a_drain_answers_what_has_arrived_and_ends_idle_connections() {
 }
 
 #[test]
-fn an_idle_connection_takes_little_memory() {
+fn idle_connection_takes_little_memory() {
     let service = Service::start();
     let (_client, stream) = tokio::io::duplex(64);
     let vitals = Vitals::default();

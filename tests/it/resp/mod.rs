@@ -1,4 +1,4 @@
-//! The door for Redis clients: commands over a real socket in, answers out, on a real engine.
+//! The listener for Redis clients: commands over a real socket, on a real engine.
 
 mod access;
 mod commands;

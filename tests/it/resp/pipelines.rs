@@ -1,4 +1,4 @@
-//! Commands that arrive together: answers in order, what belongs together done together, and the same as one by one.
+//! Commands that arrive together: replies in order, related commands joined, and the same result as one by one.
 
 use super::service::{Service, Setup, eventually};
 use crate::memory_log::MemoryLog;
@@ -18,7 +18,7 @@ fn lines(lines: &[String]) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn changes_that_arrive_together_are_one_entry_in_the_log() {
+fn pipelined_changes_form_one_log_entry() {
     let service = Service::start();
     let client = &mut service.connect();
     assert_eq!(client.call("CF.RESERVE spring 10000"), Reply::ok());
@@ -33,7 +33,7 @@ fn changes_that_arrive_together_are_one_entry_in_the_log() {
 }
 
 #[test]
-fn a_client_reads_what_it_wrote_before_in_the_same_breath() {
+fn pipelined_read_sees_earlier_write() {
     let service = Service::start();
     let client = &mut service.connect();
     let replies = client.pipeline([
@@ -85,7 +85,7 @@ fn a_client_reads_what_it_wrote_before_in_the_same_breath() {
 }
 
 #[test]
-fn of_adds_that_do_not_all_fit_those_are_done_that_do() {
+fn fitting_adds_of_full_batch_succeed() {
     let service = Service::start();
     let client = &mut service.connect();
     assert_eq!(client.call("CF.RESERVE full 40 EXPANSION 0"), Reply::ok());
@@ -104,7 +104,7 @@ fn of_adds_that_do_not_all_fit_those_are_done_that_do() {
 }
 
 #[test]
-fn adds_that_are_tried_one_by_one_are_under_way_together() {
+fn retried_adds_run_concurrently() {
     let log = MemoryLog::new();
     let service = Service::with(Setup { log: Some(log.clone()), ..Setup::default() });
     let client = &mut service.connect();
@@ -114,7 +114,7 @@ fn adds_that_are_tried_one_by_one_are_under_way_together() {
     assert!(client.send(&adds));
     eventually("all together", || log.held() == 1);
     log.commit_first(1);
-    // Nothing is answered meanwhile.
+    // Nothing is answered before.
     for _ in 0..3 {
         eventually("one by one", || log.held() == 64);
         log.commit_first(64);
@@ -128,12 +128,12 @@ fn adds_that_are_tried_one_by_one_are_under_way_together() {
 }
 
 #[test]
-fn a_write_whose_outcome_is_not_known_in_time_is_told_so() {
+fn overdue_write_reports_unknown_outcome() {
     let log = MemoryLog::new();
     let resp = RespOptions { request_timeout: Duration::from_millis(1), ..RespOptions::default() };
     let service = Service::with(Setup { log: Some(log.clone()), resp, ..Setup::default() });
     let client = &mut service.connect();
-    let unknown = "MISCONF the answer took too long; whether the write took effect is unknown";
+    let unknown = "MISCONF the response took too long; whether the write took effect is unknown";
     log.hold();
     assert_eq!(client.call("CF.RESERVE spring 1000").error(), unknown);
     log.go_on();
@@ -147,7 +147,7 @@ fn a_write_whose_outcome_is_not_known_in_time_is_told_so() {
 }
 
 #[test]
-fn many_filters_are_changed_at_once() {
+fn many_filters_change_concurrently() {
     let service = Service::start();
     let client = &mut service.connect();
     let adds: Vec<String> = (0..600).map(|number| format!("CF.ADD f{} u{number}", number % 150)).collect();
@@ -161,7 +161,7 @@ fn many_filters_are_changed_at_once() {
 }
 
 #[test]
-fn a_long_pipeline_is_answered_while_it_arrives() {
+fn long_pipeline_is_answered_during_arrival() {
     let service = Service::start();
     let mut client = service.connect();
     const COMMANDS: usize = 50_000;
@@ -210,7 +210,7 @@ fn together(client: &mut Connection, commands: &[String], cut: usize) -> Vec<Rep
 }
 
 #[test]
-fn commands_together_are_answered_as_one_by_one() {
+fn pipelined_replies_equal_single_replies() {
     let services = [Service::start(), Service::start()];
     let [alone, at_once] = services.each_ref().map(|service| RefCell::new(service.connect()));
     let commands = prop::collection::vec(command(), 1..80);
@@ -224,7 +224,7 @@ fn commands_together_are_answered_as_one_by_one() {
 }
 
 #[test]
-fn transaction_runs_in_order_once_executed() {
+fn transaction_runs_in_order_on_exec() {
     let service = Service::start();
     let client = &mut service.connect();
     let other = &mut service.connect();
@@ -236,7 +236,7 @@ fn transaction_runs_in_order_once_executed() {
     let wanted = [1, 1, 1, 1].map(Reply::Integer).into_iter().chain([Reply::Simple("PONG".into())]);
     assert_eq!(client.call("EXEC"), Reply::Array(wanted.collect()));
     assert_eq!(client.call("CF.COUNT spring u1"), Reply::Integer(1));
-    // As redis-py sends its default pipeline, and what follows it.
+    // The default pipeline of redis-py, and a command after it.
     let lines = ["MULTI", "CF.ADD spring u2", "CF.MEXISTS spring u2 u3", "EXEC", "CF.COUNT spring u2"];
     let replies = client.pipeline(lines);
     let executed = Reply::Array(vec![Reply::Integer(1), Reply::integers(&[1, 0])]);

@@ -1,4 +1,4 @@
-//! A service for Redis clients on a port of its own, in a runtime of its own.
+//! A service for Redis clients on a free port, in a separate runtime.
 
 use crate::manual_time::ManualTime;
 use crate::memory_log::MemoryLog;
@@ -95,12 +95,12 @@ impl Service {
         Connection::to(self.address)
     }
 
-    /// Has all connections end once what has arrived is answered.
+    /// Makes all connections end once received commands are answered.
     pub fn drain(&self) {
         self.draining.send_replace(true);
     }
 
-    /// Submits a command as another door would.
+    /// Submits a command as another protocol would.
     pub fn submit(&self, command: Command) -> Applied {
         let runtime = self.runtime.as_ref().unwrap();
         runtime.block_on(self.engine.submit(command, None)).unwrap()
@@ -110,7 +110,7 @@ impl Service {
         self.engine.view().find(kind, &Name::new(name).unwrap()).unwrap()
     }
 
-    /// The samples of its own metrics that begin like this.
+    /// The samples of the service's metrics with this prefix.
     pub fn metrics(&self, prefix: &str) -> Vec<String> {
         let mut text = String::new();
         prometheus_client::encoding::text::encode_registry(&mut text, &self.registry).unwrap();

@@ -43,7 +43,7 @@ fn circles_in(folder: &Path, arrows: &BTreeSet<(PathBuf, PathBuf)>) -> Vec<Circl
         next.keys().map(|entry| (entry, reachable(entry, &next))).collect();
     let mut found = BTreeSet::new();
     for (entry, reached) in &reachable {
-        // Those that it reaches and that reach it again.
+        // Entries that it reaches and that reach it.
         let back = |other: &&PathBuf| reachable.get(*other).is_some_and(|reached| reached.contains(*entry));
         let circle: BTreeSet<PathBuf> = reached.iter().filter(back).cloned().collect();
         if circle.len() > 1 {
@@ -58,7 +58,7 @@ fn circles_in(folder: &Path, arrows: &BTreeSet<(PathBuf, PathBuf)>) -> Vec<Circl
     found.into_iter().map(circle).collect()
 }
 
-/// The entry of a folder that a file lies in.
+/// The entry of a folder that contains a file.
 fn entry(folder: &Path, file: &Path) -> Option<PathBuf> {
     let inside = file.strip_prefix(folder).ok()?;
     Some(folder.join(inside.components().next()?))
@@ -86,7 +86,7 @@ fn flattened(file: &File) -> File {
     File { path: file.path.clone(), code: lines.collect::<Vec<_>>().join("\n") }
 }
 
-/// Which file imports which. A name that a module only passes on is imported from where it is defined.
+/// The imports between files. A name that a module only re-exports is imported from its definition.
 fn arrows(files: &[File]) -> BTreeSet<(PathBuf, PathBuf)> {
     let files: Vec<File> = files.iter().map(flattened).collect();
     let by_module: BTreeMap<Module, &File> = files.iter().map(|file| (module(&file.path), file)).collect();
@@ -117,13 +117,13 @@ fn arrows(files: &[File]) -> BTreeSet<(PathBuf, PathBuf)> {
     arrows
 }
 
-/// The file that defines what a path leads to.
+/// The file that defines a path.
 fn defining(
     by_module: &BTreeMap<Module, &File>,
     passed_on: &BTreeMap<(Module, String), Module>,
     mut path: Module,
 ) -> Option<PathBuf> {
-    // Each step follows one name that is passed on; there are no chains of more.
+    // Each step follows one re-export; there are no longer chains.
     for _ in 0..8 {
         let depth = (0..=path.len()).rev().find(|depth| by_module.contains_key(&path[..*depth]))?;
         let onward = path.get(depth).and_then(|name| passed_on.get(&(path[..depth].to_vec(), name.clone())));
@@ -178,7 +178,7 @@ fn uses(code: &str) -> Vec<Used> {
     found
 }
 
-/// What stands before and behind the last `word` that begins an item.
+/// The text before and after the last `word` that starts an item.
 fn split_word<'a>(text: &'a str, word: &str) -> Option<(&'a str, &'a str)> {
     let with_space = format!("{word} ");
     let at = text.rfind(&with_space)?;
@@ -238,7 +238,7 @@ fn inline_paths(code: &str) -> Vec<Vec<String>> {
         for (at, _) in code.match_indices(start) {
             let before = code[..at].chars().next_back();
             let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
-            // `pub(in crate::a)` says who may see something, and takes nothing.
+            // `pub(in crate::a)` limits visibility, and imports nothing.
             let is_visibility = code[..at].ends_with("(in ");
             if !is_visibility && before.is_none_or(|c| !is_path(c)) {
                 let path: String = code[at..].chars().take_while(|c| is_path(*c)).collect();
@@ -259,7 +259,7 @@ fn children(code: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn circles_are_found_in_all_their_forms() {
+fn import_cycles_of_all_forms_are_found() {
     let file = |path: &str, code: &str| File { path: path.into(), code: code.into() };
     let found = |files: &[File]| -> Vec<Vec<String>> {
         let of = |circle: &Circle| circle.entries.iter().map(|entry| entry.display().to_string()).collect();

@@ -1,7 +1,7 @@
 //! `load attack PROGRAM`: what honest clients notice of strangers who attack, each attack against a fresh process.
 //!
 //! The honest clients have a key. Eight keep their connections and check an item every 20 ms; one opens a connection for each check. The
-//! attacker is one thread on the same processor, at the lowest priority, so that the figures show the server's delays, not its own.
+//! attacker is one thread on the same processor, at the lowest priority, so that the results show the server's delays, not its own.
 
 use crate::Options;
 use crate::compare::print;
@@ -226,7 +226,7 @@ fn half_heads(port: u16, bytes: usize, is_from_many: bool, seen: &Seen) -> Resul
     let (mut opening, mut held, start) = (Vec::new(), VecDeque::new(), Instant::now());
     let mut opened = 0;
     while !seen.is_over.load(Relaxed) {
-        // What is not connected by the next millisecond is tried again.
+        // Sockets without a connection by the next millisecond are tried again.
         opening.retain(|socket: &Option<OwnedFd>| socket.is_some());
         let due = (start.elapsed().as_secs_f64() * f64::from(OPENED_PER_SECOND)) as u64;
         while opened < due {

@@ -22,11 +22,11 @@ pub struct Plan {
     pub pipeline: usize,
     pub duration: Duration,
     pub requests_max: usize,
-    /// Requests per second over all connections; `None` for as many as the server handles.
+    /// Requests per second over all connections; `None` for the maximum.
     pub rate: Option<f64>,
 }
 
-/// What a run took, and its response times in order.
+/// The duration of a run, and its response times in order.
 pub struct Outcome {
     pub elapsed: Duration,
     pub latencies: Vec<Duration>,

@@ -1,6 +1,6 @@
 //! `load http|resp|flash-sale PROGRAM`: compares cuckood with Redis and RedisBloom. Both servers are fresh processes on the first
 //! processor; this program loads both, in one thread on the other processors. A failed request ends it. `load attack PROGRAM` measures
-//! honest clients beside strangers who attack.
+//! honest clients during an attack.
 
 mod attack;
 mod compare;

@@ -1,4 +1,4 @@
-//! Servers: fresh processes on the first processor, what they use, and calls that prepare them.
+//! Servers: fresh processes on the first processor, their use of resources, and calls that prepare them.
 
 use crate::reply::frame;
 use crate::request::{Request, http_head, item};

@@ -11,8 +11,8 @@ use cuckood::store::{Manifest, Store, is_unused};
 use std::error::Error;
 use std::path::Path;
 
-/// Recovers the state and the events, and compares both with those that the log makes from its first entry. Returns the last position, which
-/// is at least `acknowledged`; `None` if a restore into the directory was cut short.
+/// Recovers the state and the events, and compares both with a replay of the complete log. Returns the last position, which is at least
+/// `acknowledged`; `None` if a restore into the directory was cut short.
 pub fn check(dir: &Path, acknowledged: u64, log: &Log) -> Result<Option<u64>, Box<dyn Error>> {
     let is_marked = dir.join("restoring").exists();
     if acknowledged > 0 && !is_marked && is_unused(dir) {

@@ -1,5 +1,4 @@
-//! A disk with a volatile write cache, as a single file in a FUSE file system. What was written and not flushed
-//! is lost, kept or torn when the power goes.
+//! A disk with a volatile write cache, as a single file in a FUSE file system. A power cut loses, keeps or tears unflushed writes.
 
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, LockOwner, OpenFlags,
@@ -16,7 +15,7 @@ pub const NAME: &str = "disk";
 const FILE: INodeNo = INodeNo(2);
 const SECTOR_BYTES: usize = 512;
 
-/// What becomes of the writes that were not flushed.
+/// The outcome of the unflushed writes.
 #[derive(Clone, Copy, Debug)]
 pub enum Fate {
     /// None of them reached the disk.
@@ -31,7 +30,7 @@ pub enum Fate {
 pub struct Disk {
     /// What survives.
     durable: Vec<u8>,
-    /// What is read.
+    /// The data as read.
     cached: Vec<u8>,
     /// Writes since the last flush, in order.
     volatile: Vec<(usize, Vec<u8>)>,
@@ -51,7 +50,7 @@ impl Disk {
         self.off = true;
     }
 
-    /// Comes back with what survived, and tells how many writes had not been flushed.
+    /// Restarts with the surviving data, and returns the number of unflushed writes.
     pub fn power_on(&mut self, fate: Fate, random: &mut impl FnMut() -> u64) -> usize {
         let unflushed = self.volatile.len();
         for (offset, bytes) in self.volatile.drain(..) {

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What the load prints before the position at which it restores a directory.
+/// The prefix of the load's output before the position at which it restores a directory.
 pub const RESTORING: &str = "restoring ";
 
 /// Bytes of a snapshot that are written between two commits, or of log, earlier snapshots and old events that are removed.
@@ -115,7 +115,7 @@ impl Load {
         Ok(())
     }
 
-    /// Removes what the newest snapshot has made superfluous, and events that are over, between commits.
+    /// Removes data that the newest snapshot has made superfluous, and expired events, between commits.
     fn remove_leftovers(&mut self) -> Result<(), Box<dyn Error>> {
         let store = self.store.clone();
         if let Some(through) = store.prunable_through()? {

@@ -62,7 +62,7 @@ const CODES: u64 = 200;
 const LEAP_EVERY: u64 = 500;
 const LEAP_MS: u64 = 700_000;
 
-/// What the time is turned back by.
+/// How far the time is turned back.
 const TURNED_BACK_MS: u64 = 300_000;
 
 /// The log of a directory: the positions at which it was restored from a backup.
@@ -179,7 +179,7 @@ fn create(number: u64) -> Command {
     Command::Create { kind, name: name(number), id, secret, spec, layout, window }
 }
 
-/// What a filter is created with, or what it would be with another capacity.
+/// The spec of a filter, optionally with another capacity.
 fn describe(number: u64, raised: Option<u64>) -> (Kind, Spec, Layout) {
     let (kind, sizing, growth, capacity) = SHAPES[shape(number) as usize];
     let capacity = raised.unwrap_or(capacity);

@@ -1,7 +1,7 @@
-//! `power-cut CUTS [fsync|flush]`: runs a load on a data directory, cuts the power at random moments, and checks what is left. The directory
-//! is on ext4 on a loop device; the disk below has a volatile cache. The load makes every command that a log can have, while its clock
-//! runs. Each cut continues in the directory of the cut before or, now and then, in one that is restored from a backup of it. A restore may
-//! be cut short, too.
+//! `power-cut CUTS [fsync|flush]`: runs a load on a data directory, cuts the power at random moments, and checks the remaining data. The
+//! directory is on ext4 on a loop device; the disk below has a volatile cache. The load makes every command of a log, while its clock runs.
+//! Each cut continues in the directory of the cut before or, sometimes, in one that is restored from a backup of it. A restore may be cut
+//! short, too.
 //!
 //! `flush` is the control: there the disk must be seen to lose acknowledged writes.
 //! Needs root, `/dev/fuse` and loop devices; without them it says so and does nothing.
@@ -30,7 +30,7 @@ const DISK_BYTES: usize = 384 << 20;
 /// Cuts before a new directory is created: after each, the check makes the complete log again.
 const CUTS_PER_DIRECTORY: u64 = 20;
 
-/// Cuts per one that interrupts a restore or what follows it, on average.
+/// Average number of cuts per one that interrupts a restore or the following recovery.
 const RESTORE_EVERY: u64 = 4;
 
 /// Maximum number of commands that are acknowledged before a cut.
@@ -97,7 +97,7 @@ fn run(cuts: u64, level: &str) -> Result<()> {
     result
 }
 
-/// A data directory, and what must be in it.
+/// A data directory, and its expected content.
 #[derive(Clone)]
 struct Data {
     dir: PathBuf,
@@ -183,7 +183,7 @@ fn check(Data { dir, acknowledged, log }: &Data) -> Result<Option<u64>> {
     Ok(tool(path(&std::env::current_exe()?), &arguments)?.trim().parse().ok())
 }
 
-/// What a load has printed.
+/// The output of a load.
 #[derive(Default)]
 struct Progress {
     /// The last position that was acknowledged.
@@ -232,8 +232,8 @@ fn load_until_cut(
     Ok((progress, String::from_utf8_lossy(&output.stderr).into_owned()))
 }
 
-/// Waits until the power is to be cut: at times while directories are opened, otherwise during a restore, or commits, snapshots and the
-/// removal of segments.
+/// Waits until the power is cut: at times while directories are opened, otherwise during a restore, or commits, snapshots and the removal
+/// of segments.
 fn wait_for_cut(
     child: &mut Child,
     progress: &Progress,
@@ -294,7 +294,7 @@ fn path(path: &Path) -> &str {
     path.to_str().expect("temporary directories have plain names")
 }
 
-/// SplitMix64: the same cuts each time, as far as the machine's timing goes.
+/// SplitMix64: the same cuts each time, within the machine's timing.
 fn random(mut state: u64) -> impl FnMut() -> u64 {
     move || {
         state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);

@@ -23,7 +23,7 @@ fn first_insert_fails_at_high_load() {
     }
 }
 
-/// Every layout whose error can be measured: 2 000 wrong answers or more, so that chance accounts for 2 %.
+/// Every layout whose error can be measured: 2,000 false positives or more, so that chance accounts for 2 %.
 #[test]
 fn error_rate_matches_formula() {
     const STRANGERS_MAX: f64 = 1e7;

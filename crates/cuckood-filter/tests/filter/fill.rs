@@ -1,4 +1,4 @@
-//! A filter of fixed size takes its capacity, whatever the items are; a layout that can't promise that is refused.
+//! A filter of fixed size holds its capacity, for any items; a layout that can't guarantee that is rejected.
 //!
 //! A thousand fillings with other items at every capacity take a quarter of an hour for all layouts: `make test-long WHAT=fill` does that.
 //! Without it each layout has a few of each capacity.
@@ -68,7 +68,7 @@ fn planned_compact_filter_holds_its_capacity() {
     }
 }
 
-/// Every width and bucket size, with the shortest search, the shortest that costs less room, and the usual one.
+/// Every width and bucket size, with the shortest search, the shortest that costs less memory, and the usual one.
 #[test]
 fn accepted_custom_layout_holds_its_capacity() {
     let layouts: Vec<(u8, u8, u32)> = (FINGERPRINT_BITS_MIN..=FINGERPRINT_BITS_MAX)
@@ -110,7 +110,7 @@ fn accepted_custom_layout_holds_its_capacity() {
 }
 
 proptest! {
-    /// Whatever is asked for is promised and held, or refused by name.
+    /// Any request is granted and held, or rejected with the field's name.
     #[test]
     fn fixed_layout_holds_capacity_or_is_rejected(
         capacity in prop_oneof![1_u64..100, 1_u64..20_000],

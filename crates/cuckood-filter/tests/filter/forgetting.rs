@@ -158,7 +158,7 @@ fn compare(filter: &Filter, model: &Model, has_been_turned_back: bool) {
         for (item, &found) in found.iter().enumerate() {
             let copies = model.count(item as u64, now);
             let seen = view.count(items[item]);
-            // Only where the time was turned back again and again is anything kept for longer.
+            // Items are only retained longer if the time was turned back repeatedly.
             assert!(seen == copies || seen > copies && has_been_turned_back, "{item}: {seen}, not {copies}");
             assert_eq!((found, view.contains(items[item])), (seen > 0, seen > 0));
             sum += u64::from(seen);
@@ -360,7 +360,7 @@ fn reader_finds_items_while_steps_rotate() {
     });
 }
 
-/// Tables with items of a step that the image knows nothing of are refused.
+/// Tables with items of a step that is not in the image are rejected.
 #[test]
 fn inconsistent_image_is_rejected() {
     let mut filter = forgetting(layout(100, 12, 8, Growth::Auto, 3), Growth::Auto, 3);

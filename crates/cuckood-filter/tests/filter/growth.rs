@@ -1,4 +1,4 @@
-//! What growth costs: memory, tables and error, at any size.
+//! The cost of growth: memory, tables and error, at any size.
 
 use super::*;
 

@@ -58,7 +58,7 @@ fn image_continues_copy_in_progress() {
     assert!(original == copy && original.len() > 10 && rounds > 5);
 }
 
-/// Whatever number in an image is changed, it is refused or makes a filter that works.
+/// An image with any changed number is rejected or makes a working filter.
 #[test]
 fn damaged_image_never_panics() {
     let (mut compact, _) = copying(Layout::compact_with(3_000, 10, 4, 500, Growth::Auto).unwrap());
@@ -88,7 +88,7 @@ fn damaged_image_never_panics() {
                 let mut damaged = whole.clone();
                 *damaged.pointer_mut(path).unwrap() = value.into();
                 let Ok(image) = serde_json::from_value::<FilterImage>(damaged) else { continue };
-                // A server would refuse tables beyond its memory.
+                // A server would reject tables beyond its memory.
                 if image.memory().is_ok_and(|need| need.bytes > 1 << 30) {
                     continue;
                 }
@@ -121,7 +121,7 @@ fn numbers_in(value: &serde_json::Value, path: String, paths: &mut Vec<String>) 
     }
 }
 
-/// A chunk with any bit flipped, and one cut short anywhere, is refused: full or empty.
+/// A chunk with any bit flipped, and one truncated anywhere, is rejected: full or empty.
 #[test]
 fn damaged_chunk_is_rejected() {
     let mut filter = compact(Layout::compact_with(200, 8, 4, 500, Growth::Auto).unwrap());

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[derive(Clone, Debug)]
 enum Operation {
     Insert(u64, u64),
-    /// As many copies of each as there can be.
+    /// The maximum number of copies of each.
     Crowd(u64, u64),
     Remove(u64, u64),
     Clear,
@@ -36,7 +36,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
     proptest::collection::vec(operation, 1..24)
 }
 
-/// A filter, one that gets the same items one by one, and how many copies there should be of each number.
+/// A filter, one that gets the same items one by one, and the expected copies of each number.
 struct Model {
     bits: u8,
     bucket_size: u8,
@@ -160,7 +160,7 @@ proptest! {
     }
 }
 
-/// The case that tables which don't nest fail: short fingerprints, growth by a thousand, half of it removed.
+/// The case in which tables without nesting fail: short fingerprints, growth by a thousand, half of it removed.
 #[test]
 fn half_remains_after_thousandfold_growth() {
     let mut filter = compact(Layout::compact_with(1_000, 14, 4, 50, Growth::Auto).unwrap());
@@ -299,7 +299,7 @@ fn error_rate_holds_after_raise() {
     assert_eq!(reader.view(0).stats().segments.len(), 1, "a cleared filter starts with the raised capacity");
 }
 
-/// Where there is no room, or nothing to add, not a bit changes.
+/// Without a free slot or without an effect, not a bit changes.
 #[test]
 fn insert_without_effect_changes_no_bytes() {
     let layout = Layout::compact_with(500, 12, 4, 300, Growth::Fixed).unwrap();

@@ -165,8 +165,8 @@ fn pool_of_right_size_does_not_grow() {
     }
 }
 
-/// A large filter that is cleared is empty for readers at once, though its slots are freed a few with every change. No held or redeemed
-/// item is ever missed; a returned one is available again, and an item that is added again is present.
+/// A large filter that is cleared is empty for readers immediately, though later changes free its slots. No held or redeemed item is ever
+/// missed; a released one is available again, and an item that is added again is present.
 #[test]
 fn cleared_filters_are_empty_immediately() {
     let mut filter = strict(60_000);

@@ -1,6 +1,6 @@
 //! The image of one filter, which transfers it to another name or another server: its head, and the parts that follow.
 
-use super::{Kind, Profile};
+use super::{Kind, Profile, Statistics};
 use crate::filter::FilterImage;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -41,6 +41,8 @@ pub struct FilterHead {
     pub tables: FilterImage,
     /// The position of the last change of a redemption.
     pub last_change: u64,
+    /// Its counts per day and hour.
+    pub statistics: Statistics,
 }
 
 /// The permanent name of a snapshot's section: after a delete, a recreated part has another one.

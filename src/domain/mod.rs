@@ -12,6 +12,7 @@ pub mod name;
 pub mod outcome;
 pub mod redemption;
 pub mod spec;
+pub mod statistics;
 pub mod time;
 
 use thiserror::Error;
@@ -35,6 +36,7 @@ pub use redemption::{Redemption, RedemptionId, Reference, Status};
 pub use spec::{
     Description, Forget, ForgetError, Profile, Sizing, Spec, Stats, StepStats, Window, WindowPosition,
 };
+pub use statistics::{Count, Counts, Statistics};
 pub use time::{ClockReading, Timestamp};
 
 /// The error for a value that breaks the rule of its type.

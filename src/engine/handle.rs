@@ -59,11 +59,15 @@ impl Engine {
         self.inner.clock.read()
     }
 
+    /// The time of the last entry applied, or a little earlier.
+    pub fn logged_at(&self) -> Timestamp {
+        Timestamp(self.inner.logged_at.load(Ordering::Relaxed))
+    }
+
     /// Why writes are rejected although the engine is ready; `None` if they aren't. Updates the clock's metrics.
     pub fn writes_refused(&self) -> Option<SubmitError> {
-        let Inner { clock, metrics, replication, logged_at, store, figures, options, .. } = &*self.inner;
-        let logged = Timestamp(logged_at.load(Ordering::Relaxed));
-        let unsure = stamp(clock, replication.get().map(|known| &**known), logged).err();
+        let Inner { clock, metrics, replication, store, figures, options, .. } = &*self.inner;
+        let unsure = stamp(clock, replication.get().map(|known| &**known), self.logged_at()).err();
         metrics.note_clock(unsure.is_some(), clock.offset_seconds());
         let is_disk_full = || store.load().as_ref().is_some_and(|store| store.space.check().is_err());
         let is_memory_full = || figures.lock().sizes.memory_bytes() >= options.memory_max_bytes;
@@ -92,14 +96,14 @@ impl Engine {
         digest: Digest,
         reference: &Reference,
     ) -> Option<Refusal> {
-        let Inner { options, refusals, metrics, clock, logged_at, .. } = &*self.inner;
+        let Inner { options, refusals, metrics, clock, .. } = &*self.inner;
         // The attempts first: a failure of storage is known before the attempts end that it leaves undecided.
         if options.journal.is_shared() || refusals.is_attempted(digest) || self.refuse_unless_ready().is_err()
         {
             return None;
         }
         let refusal = refusals.between_commits(|| {
-            let logged = Timestamp(logged_at.load(Ordering::Relaxed));
+            let logged = self.logged_at();
             // Where the clock can't be trusted, the writer says so.
             let now = stamp(clock, None, logged).ok()?;
             // The request may have found it before its window, its stock or its tables were replaced.

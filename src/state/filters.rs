@@ -4,7 +4,7 @@ use super::catalog::NamedLineUp;
 use super::ledger::Change;
 use super::machine::{FilterState, Shared, State, Subject};
 use super::tables::Tables;
-use super::view::FilterView;
+use super::view::{Counters, FilterView};
 use crate::domain::name::LINE_UPS_BYTES_MAX;
 use crate::domain::{
     FilterChange, FilterId, Happened, ImportState, Kind, LineUp, LineUpChange, Name, Outcome, Profile, Raise,
@@ -41,8 +41,9 @@ impl State {
         }
         let tables = Tables::new(self.shared.next_epoch(), spec, layout);
         let ledger = self.shared.empty_ledger(kind, spec, Change::default());
-        let retention = &self.shared.view.redemptions_retention;
-        let view = Arc::new(FilterView::new(id, profile, (0, 0), tables.filter.reader(), ledger, retention));
+        let (counters, retention) = (Counters::default(), &self.shared.view.redemptions_retention);
+        let view =
+            Arc::new(FilterView::new(id, profile, counters, tables.filter.reader(), ledger, retention));
         self.shared.show(view.clone());
         let description = view.describe(self.shared.now);
         self.shared.tell_filter(&view, FilterChange::Created);

@@ -10,7 +10,7 @@ use super::ledger::{Change, Ledger, LedgerImage};
 use super::machine::{FilterState, State};
 use super::section::{Epoch, ORDINALS, RECORDS, REDEMPTIONS, Section, Sections};
 use super::tables::{Staging, Tables};
-use super::view::FilterView;
+use super::view::{Counters, FilterView};
 use crate::domain::{
     FORMAT_VERSION, FilterHead, FilterId, ImageSection, Import, ImportId, Kind, Redemption, SectionId, Seq,
     Spec,
@@ -235,9 +235,10 @@ fn restore_filter<S: Sections>(
     let tables = restore_tables(tables, &head.tables, &head.profile.spec, filled, sections)?;
     let staging =
         staging.map(|staging| restore_staging(staging, &head.profile.spec, sections)).transpose()?;
-    let (counts, reader) = ((head.adds, head.removes), tables.filter.reader());
+    let counters = Counters::new(head.adds, head.removes, head.statistics);
+    let reader = tables.filter.reader();
     let retention = &state.shared.view.redemptions_retention;
-    let view = Arc::new(FilterView::new(id, head.profile, counts, reader, ledger, retention));
+    let view = Arc::new(FilterView::new(id, head.profile, counters, reader, ledger, retention));
     if !is_hidden {
         state.shared.show(view.clone());
     }

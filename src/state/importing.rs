@@ -4,8 +4,8 @@ use super::machine::{SWEEP_MAX, Shared, State, Subject};
 use super::tables::Staging;
 use crate::domain::import::ImportTarget;
 use crate::domain::{
-    Ending, FilterId, Guards, Happened, Import, ImportId, ImportMode, ImportState, ItemOutcome, KeyName,
-    LineError, Outcome, Refusal, Timestamp, Tripped,
+    Count, Ending, FilterId, Guards, Happened, Import, ImportId, ImportMode, ImportState, ItemOutcome,
+    KeyName, LineError, Outcome, Refusal, Timestamp, Tripped,
 };
 use crate::filter::{Digest, Full, SlotState};
 use std::borrow::Cow;
@@ -100,6 +100,7 @@ impl Subject<'_> {
         if mode == ImportMode::Append {
             let added = outcomes.iter().filter(|outcome| **outcome == ItemOutcome::Added).count() as u64;
             self.view.counters.adds.fetch_add(added, Ordering::Relaxed);
+            self.count(Count::Imported, added);
             self.keep_inserted(piece.digests, &outcomes, if_absent);
         }
         self.shared.answer_import(id, |import| {
@@ -131,7 +132,10 @@ impl Subject<'_> {
         guards.allow_items(running.items()).map_err(|tripped| self.import_trips(id, tripped))?;
         if mode == ImportMode::Replace {
             match self.catch_up(entries_max) {
-                Ok(true) => self.swap(&guards).map_err(|tripped| self.import_trips(id, tripped))?,
+                Ok(true) => {
+                    self.swap(&guards).map_err(|tripped| self.import_trips(id, tripped))?;
+                    self.count(Count::Imported, running.counts.added);
+                }
                 Ok(false) => return self.shared.answer_import(id, |_| ()),
                 Err(Full) => return Err(self.import_fails(id, ImportState::Failed, Refusal::FilterFull)),
             }

@@ -6,7 +6,7 @@
 use super::ledger::Change;
 use super::machine::{Arriving, FilterState, State};
 use super::tables::{Tables, slot_state};
-use super::view::FilterView;
+use super::view::{Counters, FilterView};
 use crate::domain::image::{ALGORITHM, IMAGES_MAX, IMAGES_OF_KEY_MAX, LAST_CHANGE_MAX};
 use crate::domain::{
     Chunk, FilterChange, FilterHead, FilterId, ImageBody, ImageFault, ImagePart, ImageRecord, ImageSection,
@@ -51,8 +51,10 @@ impl State {
         let retention = &shared.view.redemptions_retention;
         let created_at = head.profile.created_at.min(shared.now);
         let profile = Profile { name: name.clone(), created_at, ..head.profile.clone() };
-        let counts = (head.adds, head.removes);
-        let view = FilterView::new(id, profile, counts, tables.filter.reader(), ledger, retention);
+        let mut statistics = head.statistics.clone();
+        statistics.turn_back(shared.now);
+        let counters = Counters::new(head.adds, head.removes, statistics);
+        let view = FilterView::new(id, profile, counters, tables.filter.reader(), ledger, retention);
         shared.images.0.insert(upload, Arriving::begun(id, by, head, checksum, shared.now));
         let mut filter = FilterState::new(Arc::new(view), tables, None, true);
         shared.note(&mut filter);

@@ -5,8 +5,8 @@ use super::ledger::ENDED_MAX;
 use super::machine::Subject;
 use super::tables::{ChangeKind, REPEATED_FOR_EACH, slot_state};
 use crate::domain::{
-    FilterChange, Inserted, ItemOutcome, Kind, Outcome, Redemption, RedemptionId, RedemptionStep, Reference,
-    Refusal, Removed, Status, Timestamp,
+    Count, FilterChange, Inserted, ItemOutcome, Kind, Outcome, Redemption, RedemptionId, RedemptionStep,
+    Reference, Refusal, Removed, Status, Timestamp,
 };
 use crate::filter::{Digest, Full, Mode, SlotState};
 use std::collections::BTreeMap;
@@ -35,6 +35,7 @@ impl Subject<'_> {
         let is_added = |outcome: &&ItemOutcome| matches!(outcome, ItemOutcome::Added | ItemOutcome::Revived);
         let added = outcomes.iter().filter(is_added).count() as u64;
         self.view.counters.adds.fetch_add(added, Ordering::Relaxed);
+        self.count(Count::Added, added);
         self.keep_inserted(digests, &outcomes, if_absent);
         self.tell_items(added, FilterChange::Added);
         Ok(Outcome::Inserted(Inserted { outcomes, added }))
@@ -72,6 +73,7 @@ impl Subject<'_> {
         let outcomes = outcomes.collect();
         let removed = copies.iter().map(|copies| u64::from(*copies)).sum();
         self.view.counters.removes.fetch_add(removed, Ordering::Relaxed);
+        self.count(Count::Removed, removed);
         (Removed { outcomes, removed }, leaving)
     }
 
@@ -122,6 +124,7 @@ impl Subject<'_> {
         self.keep(ChangeKind::AddIfAbsent, staying, REPEATED_FOR_EACH);
         self.keep(ChangeKind::Remove, leaving, REPEATED_FOR_EACH);
         self.view.counters.adds.fetch_add(added.len() as u64, Ordering::Relaxed);
+        self.count(Count::Added, added.len() as u64);
         let replaced = outcomes.iter().filter(|outcome| **outcome == ItemOutcome::Replaced).count() as u64;
         self.tell_items(replaced, FilterChange::Replaced);
         Ok(Outcome::Replaced(outcomes))
@@ -138,6 +141,7 @@ impl Subject<'_> {
     pub(super) fn clear(&mut self) -> Outcome {
         let removed = self.tables.filter.clear();
         self.view.counters.removes.fetch_add(removed, Ordering::Relaxed);
+        self.count(Count::Removed, removed);
         self.clear_staging();
         self.shared.tell_filter(self.view, FilterChange::Cleared(removed));
         Outcome::Cleared(removed)
@@ -314,6 +318,7 @@ impl Subject<'_> {
     fn enter(&mut self, redemption: Redemption) {
         self.set_code(redemption.digest, slot_state(redemption.status), REPEATED_FOR_EACH);
         self.tell_redemption(&redemption, RedemptionStep::Created);
+        self.count(redemption.status.into(), 1);
         self.view.ledger.write().insert(redemption);
     }
 
@@ -336,6 +341,9 @@ impl Subject<'_> {
         }
         let now = self.shared.now;
         let redeemed_at = if status == Status::Redeemed { Some(now) } else { redemption.redeemed_at };
+        if redemption.status != status {
+            self.count(status.into(), 1);
+        }
         let step = step(&redemption, status, expires_at);
         let settled = Redemption { status, expires_at, changed_at: now, redeemed_at, ..redemption };
         if let Some(step) = step {

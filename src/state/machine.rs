@@ -14,7 +14,7 @@ use super::tables::{ChangeKind, REPEATED_FOR_EACH, Staging, Tables};
 use super::view::FilterView;
 use crate::domain::image::IMAGE_IDLE_SECONDS;
 use crate::domain::{
-    FilterChange, FilterHead, FilterId, Happened, ImportId, ImportState, ItemOutcome, KeyName, Kind,
+    Count, FilterChange, FilterHead, FilterId, Happened, ImportId, ImportState, ItemOutcome, KeyName, Kind,
     Redemption, RedemptionId, RedemptionStep, Refusal, Seq, Settings, Spec, StateHash, Status, Timestamp,
     UploadId,
 };
@@ -78,8 +78,8 @@ pub(super) struct FilterState {
 pub struct Sizes {
     /// Bytes of all tables.
     pub tables_bytes: u64,
-    /// Bytes of redemptions, stored answers, line-ups, records of imports and the changes kept for them, and events that are not stored
-    /// yet.
+    /// Bytes of redemptions, statistics, stored answers, line-ups, records of imports and the changes kept for them, and events that are
+    /// not stored yet.
     pub records_bytes: u64,
     /// Bytes of tables that commands have dropped, and that are not freed yet.
     pub discarded_tables_bytes: u64,
@@ -116,7 +116,7 @@ impl Sizes {
 pub(super) struct Totals {
     /// Bytes of tables.
     pub(super) tables_bytes: u64,
-    /// Memory of ledgers, and of the changes kept for imports that build aside.
+    /// Memory of statistics, of ledgers, and of the changes kept for imports that build aside.
     pub(super) records_bytes: u64,
     /// Imports that build tables aside.
     pub(super) staged: u64,
@@ -291,7 +291,8 @@ impl FilterState {
     fn footprint(&self) -> (Totals, Tasks) {
         let Self { view, tables, staging, .. } = self;
         let is_moving = |tables: &Tables| tables.filter.is_moving();
-        let mut totals = Totals { tables_bytes: tables.memory_bytes(), ..Totals::default() };
+        let records_bytes = view.counters.statistics.lock().memory_bytes();
+        let mut totals = Totals { tables_bytes: tables.memory_bytes(), records_bytes, ..Totals::default() };
         let mut tasks = [
             None,
             None,
@@ -301,7 +302,7 @@ impl FilterState {
         ];
         if let Some(staging) = staging {
             totals.tables_bytes += staging.tables.memory_bytes();
-            totals.records_bytes = staging.kept_bytes();
+            totals.records_bytes += staging.kept_bytes();
             totals.staged = 1;
             tasks[4] = tasks[4].or(is_moving(&staging.tables).then_some(AT_ONCE));
         }
@@ -444,6 +445,11 @@ impl State {
 }
 
 impl Subject<'_> {
+    /// Adds to the statistics.
+    pub(super) fn count(&mut self, what: Count, number: u64) {
+        self.view.counters.statistics.lock().count(self.shared.now, what, number);
+    }
+
     /// Reports a change of a redemption. Nobody asks for the end of a hold, or for a hold to stand again.
     pub(super) fn tell_redemption(&mut self, redemption: &Redemption, step: RedemptionStep) {
         let what = || Happened::Redemption {
@@ -671,6 +677,11 @@ impl Agenda {
                 tasks.extend(now.map(|due| (due, filter)));
             }
         }
+    }
+
+    /// How many filters have this task.
+    pub(super) fn len(&self, task: Task) -> u64 {
+        self.tasks[task as usize].len() as u64
     }
 
     /// When the task is due next, for which redemption, and in which filter.

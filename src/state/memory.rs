@@ -4,10 +4,11 @@
 use super::events;
 use super::imports::record_bytes;
 use super::ledger::Ledger;
-use super::machine::{FilterState, SWEEP_MAX, State};
+use super::machine::{FilterState, SWEEP_MAX, State, Task};
 use super::tables::{KEPT_CHANGE_BYTES, REPEATED_FOR_EACH, Staging, TAKEN_OVER_BESIDE};
 use crate::domain::{
-    Chunk, Command, Ending, FilterId, ImageBody, ImageRecord, ImageSection, ImportMode, Raise, Target,
+    Chunk, Command, Ending, FilterId, ImageBody, ImageRecord, ImageSection, ImportMode, Raise, Statistics,
+    Target,
 };
 use crate::filter::{Layout, MemoryNeed};
 use derive_more::AddAssign;
@@ -35,6 +36,8 @@ struct Here {
 pub struct Claim {
     /// The most memory that it can make the state ask for.
     pub need: MemoryNeed,
+    /// The most that statistics can take besides: too little to reject a command that frees memory.
+    pub statistics: MemoryNeed,
     /// The filter of the command, and its possible effects there.
     filter: Option<(FilterId, Here)>,
     keyed: bool,
@@ -58,8 +61,18 @@ struct Demand {
 impl Waiting {
     /// Returns the memory that a command can take; `None` if that is unknown until the waiting ones are applied.
     pub fn claim(&self, state: &State, command: &Command, keyed: bool) -> Option<Claim> {
-        let mut claim = Claim { need: MemoryNeed::default(), filter: None, keyed };
+        let mut claim = Claim { keyed, ..Claim::default() };
         let holds = state.shared.totals.holds;
+        // Each entry sweeps so many, and the waiting ones have been counted.
+        let swept = |all: u64| {
+            let swept_after = |commands| all.min(commands * SWEEP_MAX as u64);
+            swept_after(self.commands + 1) - swept_after(self.commands)
+        };
+        let counted = match command {
+            Command::TurnBack => state.filters.len() as u64,
+            _ => swept(state.shared.agenda.len(Task::Expire)) + u64::from(command.target().is_some()),
+        };
+        claim.statistics = MemoryNeed::other(counted * Statistics::GROWTH_BYTES);
         if let Command::Create { id, .. } = command {
             claim.filter = Some((*id, Here { demand: Demand::default(), reshaped: true }));
         }
@@ -84,9 +97,7 @@ impl Waiting {
         }
         // Expiring holds are queued for an import that catches up. Whether it already does makes no difference here.
         if state.shared.totals.staged > 0 {
-            let swept_after = |commands| holds.min(commands * SWEEP_MAX as u64);
-            let swept = swept_after(self.commands + 1) - swept_after(self.commands);
-            claim.need += MemoryNeed::other(swept * KEPT_CHANGE_BYTES);
+            claim.need += MemoryNeed::other(swept(holds) * KEPT_CHANGE_BYTES);
         }
         Some(claim)
     }
@@ -140,7 +151,11 @@ fn memory_of_something_new(state: &State, command: &Command) -> Option<MemoryNee
             let is_on = settings.events_retention_seconds > 0;
             Some(MemoryNeed::other(if is_on { events::FIXED_BYTES } else { 0 }))
         }
-        Command::ImageBegin { head, .. } => Some(head.tables.memory().unwrap_or_default()),
+        Command::ImageBegin { head, .. } => {
+            let mut need = head.tables.memory().unwrap_or_default();
+            need += MemoryNeed::other(head.statistics.memory_bytes());
+            Some(need)
+        }
         Command::ImageRecord { record: ImageRecord { body: ImageBody::Part(part), .. }, .. } => {
             let bytes = |Chunk(chunk): &Chunk| match part.section {
                 ImageSection::Tables => 0,

@@ -17,7 +17,7 @@ use super::ledger::ENDED_MAX;
 use super::machine::{SWEEP_MAX, State, Subject, Task, work_on};
 use crate::domain::redemption::HOLD_SECONDS_MAX;
 use crate::domain::{
-    Happened, Outcome, Redemption, RedemptionId, RedemptionStep, Settings, Status, Timestamp,
+    Count, Happened, Outcome, Redemption, RedemptionId, RedemptionStep, Settings, Status, Timestamp,
 };
 use crate::filter::{Digest, SlotState};
 use std::sync::atomic::Ordering;
@@ -164,6 +164,8 @@ impl Subject<'_> {
         if let Some(forget) = self.view.spec.forget {
             self.tables.filter.turn_back(forget.step_at(now));
         }
+        self.view.counters.statistics.lock().turn_back(now);
+        self.count(Count::Held, again.len() as u64);
         if self.view.created_at > now {
             self.change_view(|view| view.profile.created_at = now);
         }

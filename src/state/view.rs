@@ -4,10 +4,10 @@ use super::ledger::{Change, Ledger, RedemptionPage, RedemptionQuery};
 use crate::domain::image::ALGORITHM;
 use crate::domain::{
     Description, FilterHead, FilterId, Kind, Profile, Redemption, RedemptionId, Reference, Refusal, Spec,
-    Stats, Status, StepStats, Timestamp, WindowPosition,
+    Statistics, Stats, Status, StepStats, Timestamp, WindowPosition,
 };
 use crate::filter::{self, Digest, FilterImage, FilterStats, Growth, Mode, Reader, SlotState, StateCounts};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,13 +31,21 @@ pub enum CodeFound {
     Redeemed(Option<Redemption>),
 }
 
-/// Items added and removed since a filter's creation.
+/// Counts of changes to the items of a filter since its creation.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Items added.
     pub adds: AtomicU64,
     /// Items removed.
     pub removes: AtomicU64,
+    /// The changes per day and hour. Readers copy them.
+    pub statistics: Mutex<Statistics>,
+}
+
+impl Counters {
+    pub(super) fn new(adds: u64, removes: u64, statistics: Statistics) -> Self {
+        Self { adds: adds.into(), removes: removes.into(), statistics: statistics.into() }
+    }
 }
 
 /// One campaign or coupon, as readers see it. A new one replaces it when its window, its capacity or its tables are replaced.
@@ -239,6 +247,11 @@ impl FilterView {
         }
     }
 
+    /// Its counts per day and hour.
+    pub fn statistics(&self) -> Statistics {
+        self.counters.statistics.lock().clone()
+    }
+
     /// A view of its tables. A campaign that forgets is seen in its step at `now`.
     #[inline]
     fn tables_at(&self, now: Timestamp) -> filter::View<'_> {
@@ -277,17 +290,16 @@ impl FilterView {
         self.reader.view(0).memory_bytes()
     }
 
-    /// A filter with these tables and this ledger, after this many adds and removes.
+    /// A filter with these tables and this ledger.
     pub(super) fn new(
         id: FilterId,
         profile: Profile,
-        (adds, removes): (u64, u64),
+        counters: Counters,
         reader: Reader,
         ledger: Arc<RwLock<Ledger>>,
         redemptions_retention: &Arc<AtomicU64>,
     ) -> Self {
-        let counters = Arc::new(Counters { adds: adds.into(), removes: removes.into() });
-        let redemptions_retention = redemptions_retention.clone();
+        let (counters, redemptions_retention) = (Arc::new(counters), redemptions_retention.clone());
         Self { id, profile, reader, counters, ledger, redemptions_retention }
     }
 
@@ -300,6 +312,7 @@ impl FilterView {
             removes: self.counters.removes.load(Ordering::Relaxed),
             tables,
             last_change: self.ledger.read().last_change().0,
+            statistics: self.statistics(),
         }
     }
 

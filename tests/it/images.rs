@@ -84,7 +84,8 @@ fn told(state: &mut State, id: FilterId) -> String {
     }
     let counts: Vec<u32> = items.iter().map(|item| filter.count(*item, at)).collect();
     let page = filter.redemptions(&RedemptionQuery::default(), None, 1_000, at);
-    format!("{of:?} {counts:?} {:?} {:?} {:?}", filter.look_up(&items, at), page.redemptions, page.next)
+    let (found, statistics) = (filter.look_up(&items, at), filter.statistics());
+    format!("{of:?} {counts:?} {found:?} {:?} {:?} {statistics:?}", page.redemptions, page.next)
 }
 
 /// A command about another filter instead.

@@ -43,6 +43,7 @@ mod shared_log;
 mod snapshots;
 mod staged_imports;
 mod state;
+mod statistics;
 mod storage_faults;
 mod store_support;
 mod tidy;

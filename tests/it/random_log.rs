@@ -107,6 +107,17 @@ impl RandomLog {
         self.seq = seq.0;
     }
 
+    /// Lets so many milliseconds pass.
+    pub fn pass(&mut self, milliseconds: u64) {
+        self.at += milliseconds;
+    }
+
+    /// An entry that turns the time back by so many milliseconds.
+    pub fn turn_back(&mut self, milliseconds: u64) -> Entry {
+        self.at = self.at.saturating_sub(milliseconds);
+        self.entry(0, Command::TurnBack, None)
+    }
+
     /// The entries that every log begins with.
     pub fn beginning(&mut self) -> Vec<Entry> {
         let settings = Settings {
@@ -142,8 +153,12 @@ impl RandomLog {
         }
         let key = IdempotencyKey { scope: u128::from(b % 30), request: a % 3 };
         let key = pause.is_multiple_of(3).then_some(key);
-        // Now and then all that waits is due at once.
-        let pause = if pause.is_multiple_of(61) { u64::from(pause) * 10 } else { u64::from(pause % 4_000) };
+        // Now and then all that waits is due at once, and rarely hours or days pass.
+        let pause = match u64::from(pause) {
+            pause if pause.is_multiple_of(61 * 5) => pause * 4_000,
+            pause if pause.is_multiple_of(61) => pause * 10,
+            pause => pause % 4_000,
+        };
         self.entry(pause, command, key)
     }
 

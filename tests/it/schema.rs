@@ -23,6 +23,11 @@ pub fn fault(value: &Value, schema: &Value, document: &Value) -> Option<String> 
                 inner = fault(value, referred.expect("a reference leads somewhere"), document);
                 inner.is_none()
             }
+            "allOf" => {
+                let mut parts = wanted.as_array().expect("parts are a list").iter();
+                inner = parts.find_map(|part| fault(value, part, document));
+                inner.is_none()
+            }
             "type" => match wanted {
                 Value::Array(names) => names.iter().any(|name| is_of_type(value, name)),
                 name => is_of_type(value, name),
@@ -113,6 +118,7 @@ fn has_format(value: &Value, format: &str) -> bool {
             let shape = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$";
             Regex::new(shape).unwrap().is_match(text)
         }),
+        "date" => value.as_str().is_none_or(|text| Regex::new(r"^\d{4}-\d\d-\d\d$").unwrap().is_match(text)),
         "int32" | "int64" | "uint64" | "double" | "float" | "binary" => true,
         format => panic!("there is no format {format}"),
     }

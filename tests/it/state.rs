@@ -98,7 +98,11 @@ fn told(state: &mut State) -> Vec<String> {
         let counts: Vec<u32> = items.iter().map(|item| filter.count(*item, now)).collect();
         let (codes, found) = (stats.codes, filter.look_up(&items, now));
         let page = filter.redemptions(&RedemptionQuery::default(), None, 1_000, now);
-        format!("{}: {total:?}, {codes:?}, {counts:?}, {found:?}, {:?}", filter.name, page.redemptions)
+        let statistics = filter.statistics();
+        format!(
+            "{}: {total:?}, {codes:?}, {counts:?}, {found:?}, {:?}, {statistics:?}",
+            filter.name, page.redemptions
+        )
     });
     tell.collect()
 }

@@ -2,6 +2,7 @@
 //! handlers that they share.
 
 pub(crate) mod spec;
+mod statistics;
 
 use super::answer::{Answer, Code, Problem, refusals, reply};
 use super::call::{Call, Commands, Delete, Export, Maintain, Manage, Read, Resource, parse_name};
@@ -21,6 +22,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_with::skip_serializing_none;
 use spec::{Asked, CampaignSpec, CouponPatch, CouponSpec, Filter, FilterPatch};
+use statistics::{DESCRIPTION, Statistics, StatisticsQuery};
 use utoipa::ToSchema;
 
 /// The response to a clear.
@@ -118,6 +120,16 @@ macro_rules! filter_routes {
             )]
             pub(crate) async fn clear(call: Call<Manage>, Path(name): Path<String>) -> Answer {
                 super::clear(&call, KIND, &name).await
+            }
+
+            #[utoipa::path(
+                get, path = concat!($one, "/statistics"), operation_id = concat!("get_", $filter, "_statistics"),
+                tag = stringify!($filters), summary = concat!("Count the changes of a ", $filter, " per day and hour"),
+                description = DESCRIPTION, params(StatisticsQuery),
+                responses((status = 200, description = "Counts per day and per hour", body = Statistics))
+            )]
+            pub(crate) async fn statistics(call: Call<Read>, Path(name): Path<String>, request: Request) -> Answer {
+                super::statistics::get(&call, KIND, &name, &request)
             }
 
             #[utoipa::path(

@@ -28,3 +28,4 @@ mod service;
 mod several_nodes;
 mod shortcuts;
 mod sites;
+mod statistics;

@@ -1,0 +1,114 @@
+//! `GET …/statistics`: the changes of a campaign's or coupon's items, per day and per hour.
+
+use crate::domain::statistics::{Days, Hours};
+use crate::domain::{Counts, Kind, Timestamp};
+use crate::http::answer::{Answer, Problem, reply};
+use crate::http::call::{Call, Read};
+use crate::http::request::query;
+use axum::extract::Request;
+use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
+use utoipa::{IntoParams, ToSchema};
+
+/// The rules of counting.
+pub(super) const DESCRIPTION: &str = "The counts are part of the log's state, so every node returns the same ones. The time is the log's, in \
+    UTC: `days` and `hours` end with the last write to the service. An import with `mode=replace` counts what it has added when it is \
+    swapped in; the items that it replaces don't count as removed. A hold counts as expired when the log notices it. The CF.* commands \
+    count as the requests that they stand for. Not counted: dry runs, repeated requests, users that a campaign forgets, and codes that \
+    redemptions add to an open pool. An image includes the counts. A campaign or coupon that is deleted and created again starts without \
+    any. If the log's time is turned back, later counts move to the present day and hour.";
+
+/// How many days to return.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct StatisticsQuery {
+    /// The last days to return, today (UTC) included.
+    #[serde(default = "days_default")]
+    #[param(minimum = 1, maximum = 400, default = 30)]
+    days: u64,
+}
+
+fn days_default() -> u64 {
+    30
+}
+
+/// Counts per day and per hour. Days and hours without changes are omitted.
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({
+    "days": [{"date": "2026-11-23", "added": 120, "removed": 3, "imported": 50_000}],
+    "hours": [{"hour": "2026-11-23T14:00:00Z", "added": 120, "removed": 3, "imported": 50_000}]
+}))]
+pub(super) struct Statistics {
+    /// In order, the oldest first.
+    #[schema(max_items = 400)]
+    days: Vec<DayCounts>,
+    /// The same counts for the last 48 hours, whatever `days` is.
+    #[schema(max_items = 48)]
+    hours: Vec<HourCounts>,
+}
+
+/// One day.
+#[derive(Serialize, ToSchema)]
+struct DayCounts {
+    /// The day in UTC.
+    #[schema(format = Date, example = "2026-11-23")]
+    date: String,
+    #[serde(flatten)]
+    counts: PeriodCounts,
+}
+
+/// One hour.
+#[derive(Serialize, ToSchema)]
+struct HourCounts {
+    /// When the hour begins.
+    hour: Timestamp,
+    #[serde(flatten)]
+    counts: PeriodCounts,
+}
+
+/// The counts of one day or hour.
+#[skip_serializing_none]
+#[derive(Serialize, ToSchema)]
+struct PeriodCounts {
+    /// Items added by requests, including revived codes and the new items of replacements.
+    added: u64,
+    /// Copies removed by requests: remove, replace and clear.
+    removed: u64,
+    /// Items added by imports.
+    imported: u64,
+    /// Codes redeemed, immediately or by confirming a hold. Coupons only, as are the fields below.
+    redeemed: Option<u64>,
+    /// Holds made. Extending a hold doesn't count.
+    held: Option<u64>,
+    /// Holds and redemptions cancelled, including those of removed and revived codes.
+    cancelled: Option<u64>,
+    /// Holds expired.
+    expired: Option<u64>,
+}
+
+impl PeriodCounts {
+    fn new([added, removed, imported, redeemed, held, cancelled, expired]: Counts, kind: Kind) -> Self {
+        let of_coupon = |count| (kind == Kind::Coupon).then_some(count);
+        let [redeemed, held, cancelled, expired] = [redeemed, held, cancelled, expired].map(of_coupon);
+        Self { added, removed, imported, redeemed, held, cancelled, expired }
+    }
+}
+
+/// Shows the statistics of a filter.
+pub(super) fn get(call: &Call<Read>, kind: Kind, name: &str, request: &Request) -> Answer {
+    let view = call.filter(kind, name)?;
+    let StatisticsQuery { days } = query::parse(request)?;
+    Problem::unless_within("/days", days, 1..=Days::MAX)?;
+    let (statistics, now) = (view.statistics(), call.api.engine.logged_at());
+    let day = |(begin, counts): (Timestamp, Counts)| {
+        let mut date = begin.to_string();
+        date.truncate("2026-11-23".len());
+        DayCounts { date, counts: PeriodCounts::new(counts, kind) }
+    };
+    let hour = |(hour, counts)| HourCounts { hour, counts: PeriodCounts::new(counts, kind) };
+    Ok(reply::ok(&Statistics {
+        days: statistics.days.last(days, now).map(day).collect(),
+        hours: statistics.hours.last(Hours::MAX, now).map(hour).collect(),
+    }))
+}

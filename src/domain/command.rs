@@ -288,7 +288,7 @@ impl Command {
             | Command::ImportLines { digests, .. } => digests.0.len() * 8,
             Command::Replace { from, to, .. } => (from.0.len() + to.0.len()) * 8,
             Command::Create { .. } => 512,
-            Command::ImageBegin { .. } => 2_048,
+            Command::ImageBegin { head, .. } => 2_048 + head.statistics.memory_bytes() as usize,
             Command::ImageRecord { record: ImageRecord { body: ImageBody::Part(part), .. }, .. } => {
                 part.bytes()
             }

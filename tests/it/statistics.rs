@@ -306,3 +306,23 @@ fn statistics_of_the_future_count_as_of_now_after_the_clock_is_turned_back() {
     let hours: Vec<_> = statistics.hours.last(1, Timestamp(2 * DAY + 1)).collect();
     assert_eq!(hours, [(Timestamp(2 * DAY), [u64::MAX, 0, 0, 0, 0, 0, 0])]);
 }
+
+/// The clock of the server that an image comes from may have been ahead.
+#[test]
+fn statistics_of_image_from_the_future_count_as_of_now() {
+    let (mut source, mut log, mut target) = (State::new(), RandomLog::without_images(), Model::default());
+    log.pass(10 * DAY);
+    for entry in log.beginning() {
+        source.apply(entry);
+    }
+    let (image, name, now) =
+        (Image::of(&mut source, FilterId(4)), Name::new("moved").unwrap(), Timestamp(3 * DAY));
+    for command in image.all(UploadId(1), FilterId(9), &name) {
+        let seq = target.state.applied().next();
+        target.state.apply(Entry { seq, proposal: Proposal::new(now, command) });
+    }
+    let statistics = target.filters()[0].statistics();
+    let days: Vec<_> = statistics.days.last(Days::MAX, now).collect();
+    let added = image.head.adds;
+    assert_eq!(days, [(now, [added, 0, 0, 0, 0, 0, 0])]);
+}

@@ -71,19 +71,19 @@ struct HourCounts {
 #[skip_serializing_none]
 #[derive(Serialize, ToSchema)]
 struct PeriodCounts {
-    /// Items added by requests, including revived codes and the new items of replacements.
+    /// Items added by requests, including generated and revived codes and the new items of replacements.
     added: u64,
     /// Copies removed by requests: remove, replace and clear.
     removed: u64,
     /// Items added by imports.
     imported: u64,
-    /// Codes redeemed, immediately or by confirming a hold. Coupons only, as are the fields below.
+    /// Coupons only: codes redeemed, immediately or by confirming a hold.
     redeemed: Option<u64>,
-    /// Holds made. Extending a hold doesn't count.
+    /// Coupons only: codes held. Extending a hold doesn't count.
     held: Option<u64>,
-    /// Holds and redemptions cancelled, including those of removed and revived codes.
+    /// Coupons only: holds and redemptions cancelled, including those of removed and revived codes.
     cancelled: Option<u64>,
-    /// Holds expired.
+    /// Coupons only: holds expired.
     expired: Option<u64>,
 }
 

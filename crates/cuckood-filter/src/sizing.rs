@@ -4,8 +4,8 @@
 //! its capacity: if it is filled a hundred million times with different items, each of three causes makes at most one filling fail.
 //!
 //! - *A crowded pair of buckets.* Two buckets of `b` slots hold `2b` items. If one more item has the same two buckets, no move helps. The
-//!   `n` items choose among the `(m/2)²` pairs of `m` buckets (one even and one odd number). The probability that any pair is chosen by `2b
-//!   + 1` items is at most `C(n, 2b+1) · (m²/4) · (4/m²)^(2b+1) ≤ (n − b)^(2b+1) · (2/m)^(4b) / (2b+1)!`. This is the first term of the
+//!   `n` items choose among the `(m/2)²` pairs of `m` buckets (one even and one odd number). The probability that any pair is chosen by
+//!   `2b + 1` items is at most `C(n, 2b+1) · (m²/4) · (4/m²)^(2b+1) ≤ (n − b)^(2b+1) · (2/m)^(4b) / (2b+1)!`. This is the first term of the
 //!   union bound over all sets of buckets (Dietzfelbinger and Weidling, "Balanced allocation and dictionaries with tightly packed constant
 //!   size bins", 2007). Where it is what limits, the other terms add up to less.
 //! - *A crowded table.* With buckets of 2, 4 or 8 slots, items with random pairs fill at most 89.7, 98.0 or 99.8 % of a table. (Fernholz

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks that Prometheus can parse every expression of the dashboard, and that systemd accepts the unit.
+# Tests the alerts, and checks that Prometheus can parse every expression of the dashboard and that systemd accepts the unit.
 set -euo pipefail
 cd "$(dirname "$0")"
 place=$(mktemp -d)
@@ -17,6 +17,7 @@ for number, expression in enumerate(expressions):
     print(f"      - record: panel_{number}\n        expr: {json.dumps(expression)}")
 PYTHON
 promtool check rules "$place/rules.yml"
+promtool test rules prometheus/tests.yml
 
 # The program need not be installed here.
 sed 's#^ExecStart=[^ ]*#ExecStart=/bin/true#' systemd/cuckood.service >"$place/cuckood.service"

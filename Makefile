@@ -3,7 +3,7 @@
 # Targets with a family of tasks take WHAT=, a list of them: `make bench WHAT="http resp"`.
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test test-long bench lint openapi console demo docker docker-test deb check-deploy deny clean
+.PHONY: help run setup test test-long bench lint openapi console demo docker docker-test deb check-deploy version deny clean
 
 CARGO ?= cargo
 # Node, NATS and Python packages of tools/setup.sh.
@@ -62,6 +62,9 @@ check-deploy: setup ## Check alerts, dashboard, metrics, unit, chart and Dockerf
 	deploy/check.sh
 	deploy/helm/check.sh
 	hadolint Dockerfile
+
+version: ## Set VERSION in all files that name it: make version VERSION=0.2.0.
+	tools/version.sh $(VERSION)
 
 deny: ## Check licenses, sources and known vulnerabilities of all dependencies (cargo install cargo-deny; reads github.com).
 	$(CARGO) deny --locked check $(DENY)

@@ -157,19 +157,52 @@ fn shipped_files_use_existing_settings() {
     assert!(count > 8, "only {count} were found");
 }
 
+/// `make version` sets all of them.
 #[test]
-fn image_and_chart_agree_on_user_and_version() {
+fn version_is_the_same_everywhere() {
+    let version = env!("CARGO_PKG_VERSION");
+    for (file, line) in [
+        ("Cargo.toml", format!("\nversion = \"{version}\"\n")),
+        ("crates/cuckood-filter/Cargo.toml", format!("\nversion = \"{version}\"\n")),
+        ("clients/python/pyproject.toml", format!("\nversion = \"{version}\"\n")),
+        ("clients/typescript/package.json", format!("\n  \"version\": \"{version}\",\n")),
+        ("clients/typescript/package-lock.json", format!("\n  \"version\": \"{version}\",\n")),
+        ("deploy/helm/cuckood/Chart.yaml", format!("\nversion: {version}\n")),
+        ("deploy/helm/cuckood/Chart.yaml", format!("\nappVersion: {version}\n")),
+        ("deploy/debian/changelog", format!("cuckood ({version}-1) ")),
+        ("CHANGELOG.md", format!("\n## {version} ")),
+    ] {
+        assert!(fs::read_to_string(file).unwrap().contains(&line), "{file} does not contain {line:?}");
+    }
+}
+
+/// Each step can also run on a developer's machine.
+#[test]
+fn workflows_run_only_targets_of_the_makefile() {
+    let makefile = fs::read_to_string("Makefile").unwrap();
+    let mut count = 0;
+    for entry in fs::read_dir(".github/workflows").unwrap() {
+        let workflow = fs::read_to_string(entry.unwrap().path()).unwrap();
+        for command in
+            workflow.lines().filter_map(|line| line.trim().trim_start_matches("- ").strip_prefix("run: "))
+        {
+            let target = command.strip_prefix("make ").unwrap_or_else(|| panic!("{command}"));
+            let target = target.split(' ').next().unwrap();
+            assert!(makefile.contains(&format!("\n{target}: ")), "there is no target {target}");
+            count += 1;
+        }
+    }
+    assert!(count > 1, "only {count} were found");
+}
+
+#[test]
+fn image_and_chart_agree_on_user() {
     let image = fs::read_to_string("Dockerfile").unwrap();
     let pod = fs::read_to_string("deploy/helm/cuckood/templates/_helpers.tpl").unwrap();
-    let chart = fs::read_to_string("deploy/helm/cuckood/Chart.yaml").unwrap();
-    let package = fs::read_to_string("deploy/debian/changelog").unwrap();
     let (user, group) =
         image.lines().find_map(|line| line.strip_prefix("USER ")).unwrap().split_once(':').unwrap();
     assert!(pod.contains(&format!("runAsUser: {user}\n")));
     assert!(pod.contains(&format!("runAsGroup: {group}\n")) && pod.contains(&format!("fsGroup: {group}\n")));
-    let version = env!("CARGO_PKG_VERSION");
-    assert!(chart.contains(&format!("appVersion: {version}\n")), "{chart}");
-    assert!(package.starts_with(&format!("cuckood ({version}-1) ")), "{package}");
 }
 
 #[test]

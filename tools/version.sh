@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Sets the version of everything that a release contains: tools/version.sh 0.2.0. tests/it/deploy.rs compares the places.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+version=${1:?the new version, such as 0.2.0}
+[[ $version =~ ^[0-9]+\.[0-9]+\.[0-9]+$ ]] || { echo "version: expected three numbers, such as 0.2.0" >&2; exit 2; }
+old=$(sed -n '0,/^version = "\(.*\)"$/s//\1/p' Cargo.toml)
+
+# set FILE FROM TO: replaces the first line that matches.
+set_in() { sed -i "0,/$2/s//$3/" "$1" && grep --quiet "$3" "$1"; }
+set_in Cargo.toml '^version = ".*"$' "version = \"$version\""
+set_in crates/cuckood-filter/Cargo.toml '^version = ".*"$' "version = \"$version\""
+for package in cuckood cuckood-filter; do
+    sed -i "/^name = \"$package\"$/{n;s/^version = .*/version = \"$version\"/}" Cargo.lock
+done
+set_in clients/python/pyproject.toml '^version = ".*"$' "version = \"$version\""
+set_in clients/typescript/package.json '"version": ".*"' "\"version\": \"$version\""
+# The lock file has it twice: its own, and the package's.
+sed -i "1,10s/\"version\": \".*\"/\"version\": \"$version\"/" clients/typescript/package-lock.json
+set_in deploy/helm/cuckood/Chart.yaml '^version: .*$' "version: $version"
+set_in deploy/helm/cuckood/Chart.yaml '^appVersion: .*$' "appVersion: $version"
+set_in openapi/openapi.json "^    \"version\": \"$old\"" "    \"version\": \"$version\""
+if [ "$version" != "$old" ]; then
+    changelog=$(cat deploy/debian/changelog)
+    cat >deploy/debian/changelog <<TEXT
+cuckood ($version-1) unstable; urgency=medium
+
+  * CHANGELOG.md lists the changes.
+
+ -- The cuckood authors <authors@cuckood.example>  $(date --rfc-email)
+
+$changelog
+TEXT
+fi
+echo "version: $old -> $version; CHANGELOG.md is yours to write"

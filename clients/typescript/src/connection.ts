@@ -11,6 +11,8 @@ const TRANSFER_ATTEMPTS = 10;
 /** How often a request is sent if each connection hangs. A load balancer may choose another node. */
 const ATTEMPTS_PER_DEADLINE = 3;
 const WAIT_MS_MAX = 1_000;
+/** All attempts of an import together outlast a restart of the service. */
+const TRANSFER_WAIT_MS_MAX = 5_000;
 /** How long a position is passed on. A node that is behind for longer than `cluster.lag_max` (10 s) is not ready. */
 const POSITION_MS = 30_000;
 
@@ -144,7 +146,8 @@ export class Connection {
           throw last ?? error;
         }
         const retryAfter = error instanceof ProblemError ? error.retryAfter : undefined;
-        const backoff = Math.random() * Math.min(WAIT_MS_MAX, 50 * 2 ** attempt);
+        const waitMax = call.kind === "transfer" ? TRANSFER_WAIT_MS_MAX : WAIT_MS_MAX;
+        const backoff = (0.5 + Math.random() / 2) * Math.min(waitMax, 50 * 2 ** attempt);
         const wait = retryAfter === undefined ? backoff : retryAfter * 1_000;
         if (!isPassing(error) || attempt >= attempts || performance.now() + wait >= endsAt) {
           throw error;

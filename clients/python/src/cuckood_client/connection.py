@@ -35,6 +35,8 @@ TRANSFER_ATTEMPTS = 10
 ATTEMPTS_PER_DEADLINE = 3
 """How often a request is sent if each connection hangs. A load balancer may choose another node."""
 WAIT_SECONDS_MAX = 1.0
+TRANSFER_WAIT_SECONDS_MAX = 5.0
+"""All attempts of an import together outlast a restart of the service."""
 POSITION_SECONDS = 30.0
 """How long a position is passed on. A node that is behind for longer than `cluster.lag_max` (10 s) is not ready."""
 
@@ -141,6 +143,7 @@ class AsyncConnection:
         request = self._http.build_request(**call, timeout=timeout)
         if is_read and (position := self._position()) is not None:
             request.headers.setdefault("X-Cuckood-Min-Position", str(position))
+        wait_max = TRANSFER_WAIT_SECONDS_MAX if kind == "transfer" else WAIT_SECONDS_MAX
         ends_at = time.monotonic() + deadline
         last: Exception | None = None
         with anyio.move_on_after(deadline):
@@ -148,7 +151,7 @@ class AsyncConnection:
                 try:
                     return await self._attempt(request, attempt, stream=stream)
                 except (ProblemError, httpx.HTTPError) as error:
-                    backoff = random.uniform(0, min(WAIT_SECONDS_MAX, 0.05 * 2 ** min(attempt, 10)))
+                    backoff = random.uniform(0.5, 1) * min(wait_max, 0.05 * 2 ** min(attempt, 10))
                     wait, last = seconds_to_wait(error, backoff), error
                     if wait is None or attempt >= attempts or time.monotonic() + wait >= ends_at:
                         raise

@@ -3,14 +3,14 @@
 # Targets with a family of tasks take WHAT=, a list of them: `make bench WHAT="http resp"`.
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test test-long bench lint openapi console demo docker docker-test deb check-deploy version deny clean
+.PHONY: help run setup test test-long bench lint openapi console console-pictures demo docker docker-test deb check-deploy version deny clean
 
 CARGO ?= cargo
 # Node, NATS and Python packages of tools/setup.sh.
 export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
 help: ## List the targets.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## Build a release and serve on http://127.0.0.1:8080, data in ./data.
 	$(CARGO) run --release --locked
@@ -37,6 +37,9 @@ openapi: ## Write openapi/openapi.json from the code.
 console: setup ## Build the console into assets/console; WHAT=pictures takes pictures, WHAT=cluster shows three real nodes.
 	$(CARGO) test --locked --no-run --test process
 	console/run.sh target/debug/cuckood $(or $(WHAT),build)
+
+console-pictures: ## Take pictures of each page of the console in both languages, two widths and both themes into target/pictures.
+	$(MAKE) console WHAT=pictures
 
 demo: ## Send a million users and codes to a release build, kill and restart it; WHAT=cluster does so with three nodes.
 	$(CARGO) build --release --locked --bin cuckood

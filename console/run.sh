@@ -17,6 +17,10 @@ build)
     npm run --silent build
     ;;
 pictures | cluster)
+    # The page as its sources are, even if the program has an older one.
+    export CONSOLE=$PWD/build/built
+    npm run --silent build build/built
+    fc-list :lang=zh 2>/dev/null | grep -q . || echo "console: no Chinese font; to install: apt-get install fonts-wqy-microhei"
     npm run --silent "$2"
     ;;
 test)

@@ -30,6 +30,8 @@ await build({
   logLevel: "warning",
 });
 const built = (await readdir(out)).map((name) => join(out, name));
-const options = isScript ? [] : ["--test", "--test-concurrency=1", "--test-reporter=dot"];
-const { status } = spawnSync(process.execPath, ["--enable-source-maps", ...options, ...built, ...rest], { cwd: here, stdio: "inherit" });
+const reporter = rest.some((option) => option.startsWith("--test-reporter")) ? [] : ["--test-reporter=dot"];
+// What follows the folder is for Node's runner (`--test-name-pattern=…`), or for the script.
+const options = isScript ? [...built, ...rest] : ["--test", "--test-concurrency=1", ...reporter, ...rest, ...built];
+const { status } = spawnSync(process.execPath, ["--enable-source-maps", ...options], { cwd: here, stdio: "inherit" });
 process.exit(status ?? 1);

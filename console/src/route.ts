@@ -3,30 +3,34 @@
 import { signal } from "@preact/signals";
 import type { Kind } from "./api/types.ts";
 
+const PAGES = ["campaigns", "coupons", "line-ups", "uploads", "activity", "system", "requests"] as const;
+
 export type Route =
-  | { readonly page: "overview" | "filters" | "new" | "eligibility" | "imports" | "events" | "requests" | "nowhere" }
-  | { readonly page: "filter"; readonly kind: Kind; readonly name: string };
+  | { readonly page: (typeof PAGES)[number] | "new-line-up" | "nowhere" }
+  | { readonly page: "new"; readonly kind: Kind }
+  | { readonly page: "filter"; readonly kind: Kind; readonly name: string }
+  | { readonly page: "line-up"; readonly name: string };
 
 export function parse(hash: string): Route {
   const [first = "", second, ...rest] = hash.replace(/^#?\/?/, "").split("/");
-  if (rest.length === 0 && (first === "campaigns" || first === "coupons") && second) {
-    return { page: "filter", kind: first, name: second };
-  }
   if (second !== undefined) {
-    return { page: "nowhere" };
+    const isName = second !== "" && rest.length === 0;
+    if (isName && (first === "campaigns" || first === "coupons")) {
+      return { page: "filter", kind: first, name: second };
+    }
+    return isName && first === "line-ups" ? { page: "line-up", name: second } : { page: "nowhere" };
   }
   switch (first) {
     case "":
-      return { page: "overview" };
-    case "filters":
-    case "new":
-    case "eligibility":
-    case "imports":
-    case "events":
-    case "requests":
+      return { page: "campaigns" };
+    case "new-campaign":
+      return { page: "new", kind: "campaigns" };
+    case "new-coupon":
+      return { page: "new", kind: "coupons" };
+    case "new-line-up":
       return { page: first };
     default:
-      return { page: "nowhere" };
+      return { page: PAGES.find((page) => page === first) ?? "nowhere" };
   }
 }
 

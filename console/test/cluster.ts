@@ -11,7 +11,7 @@ import { startCluster, type Cluster } from "./support/cluster.ts";
 
 const SIZES = [[1280, 860], [390, 800]] as const;
 
-const machines = (page: Page) => page.getByRole("region", { name: "Machines", exact: true });
+const machines = (page: Page) => page.getByRole("region", { name: "Nodes", exact: true });
 
 async function take(page: Page, folder: string, name: string): Promise<void> {
   for (const [width, height] of SIZES) {
@@ -43,7 +43,7 @@ async function look(browser: Browser, cluster: Cluster, folder: string): Promise
   const [url] = cluster.urls as [string];
   await fill(url);
   const { page, end } = await visit(browser);
-  await page.goto(`${url}/console`);
+  await page.goto(`${url}/console#/system`);
   const row = (node: string) => machines(page).getByRole("row", { name: new RegExp(`^${node} `) });
   const fact = (term: string, value: string) =>
     machines(page).locator("dl > div").filter({ hasText: term }).filter({ hasText: value }).first().waitFor();
@@ -54,14 +54,14 @@ async function look(browser: Browser, cluster: Cluster, folder: string): Promise
 
   // The log goes on with two nodes of three, and with two servers.
   await cluster.kill("node-3");
-  await row("node-3").getByRole("cell", { name: /^(\d\d s|\d+ min.*) ago$/ }).waitFor();
+  await row("node-3").getByRole("cell", { name: /^(\d\d seconds|\d+ minutes?) ago$/ }).waitFor();
   await take(page, folder, "cluster-node-dead");
 
   // With one server nothing can be written.
   await cluster.kill("nats-2");
   await cluster.kill("nats-3");
   await fact("Log quorum", "no");
-  await page.getByText("too-far-behind").first().waitFor();
+  await page.getByText("too far behind").first().waitFor();
   await take(page, folder, "cluster-no-quorum");
   await end();
 }

@@ -1,6 +1,6 @@
 /**
- * Takes pictures of the page: `node test.mjs pictures [FOLDER]`. In both themes and two widths, over a service that has had an
- * hour of traffic in a few seconds: the page's clock is turned on by hand. The three of the README go to docs/pictures.
+ * Takes pictures of each page: `node test.mjs pictures [FOLDER] [PAGE…]`. In both languages, two widths and both themes. The hour of
+ * traffic on the page for operators takes a few seconds: the page's clock is turned on by hand. Three go to docs/pictures.
  */
 
 import { mkdir } from "node:fs/promises";
@@ -13,7 +13,28 @@ const README = "../docs/pictures";
 const EVERY_SECONDS = 30;
 const MOMENTS = 100;
 /** Which of them go there. */
-const CHOSEN: Readonly<Record<string, string>> = { "overview-1280-light": "overview", "filters-1280-dark": "filters", "coupon-1280-light": "coupon" };
+const CHOSEN: Readonly<Record<string, string>> = { "system-en-1280-light": "overview", "coupons-en-1280-dark": "filters", "coupon-en-1280-light": "coupon" };
+
+/** Every page, and a dialog. */
+const PAGES: Readonly<Record<string, string>> = {
+  campaigns: "#/campaigns",
+  coupons: "#/coupons",
+  campaign: "#/campaigns/spring-sale",
+  coupon: "#/coupons/welcome-10",
+  pool: "#/coupons/flash-sale",
+  "new-campaign": "#/new-campaign",
+  "new-coupon": "#/new-coupon",
+  "line-ups": "#/line-ups",
+  "line-up": "#/line-ups/home",
+  "new-line-up": "#/new-line-up",
+  uploads: "#/uploads",
+  activity: "#/activity",
+  requests: "#/requests",
+  nowhere: "#/nowhere",
+  question: "#/coupons/welcome-10",
+  menu: "#/coupons/welcome-10",
+  system: "#/system",
+};
 
 type Send = (method: string, path: string, body: unknown) => Promise<unknown>;
 
@@ -28,32 +49,47 @@ function sender(url: string): Send {
 const items = (prefix: string, from: number, count: number) =>
   Array.from({ length: count }, (_, index) => `${prefix}-${from + index}`);
 
+const day = (days: number) => new Date(Date.now() + days * 86_400_000).toISOString();
+
 async function fill(url: string): Promise<void> {
   const send = sender(url);
-  const campaigns: [string, Record<string, unknown>, number][] = [
-    ["spring-sale", { capacity: 40_000 }, 31_400],
-    ["summer-teaser", { capacity: 20_000, error_rate: 0.01, starts_at: "2099-06-01T00:00:00Z" }, 4_200],
-    ["opted-out", { capacity: 60_000, mode: "strict" }, 48_000],
-    ["app-install.de", { capacity: 10_000, growth: "fixed" }, 9_600],
-    ["app-install.fr", { capacity: 10_000, growth: "fixed" }, 6_100],
-    ["loyalty-gold", { capacity: 5_000, error_rate: 0.0001 }, 16_500],
-    ["newsletter", { capacity: 50_000 }, 22_000],
-    ["winback-90d", { capacity: 30_000, ends_at: "2099-01-01T00:00:00Z" }, 12_750],
+  // Services without titles are shown by names.
+  const { components } = (await (await fetch(`${url}/openapi.json`)).json()) as { components: { schemas: Record<string, { properties?: object }> } };
+  const hasTitles = "title" in (components.schemas["CampaignSpec"]?.properties ?? {});
+  const put = (path: string, title: string, spec: object, labels = {}) => send("PUT", path, { ...spec, ...(hasTitles ? { title, labels } : {}) });
+  const campaigns: [string, string, Record<string, unknown>, number][] = [
+    ["spring-sale", "春季大促 · Spring sale", { capacity: 40_000, starts_at: day(-9), ends_at: day(21) }, 31_400],
+    ["summer-teaser", "Summer teaser", { capacity: 20_000, error_rate: 0.01, starts_at: day(60), ends_at: day(120) }, 4_200],
+    ["opted-out", "Opted out", { capacity: 60_000, mode: "strict" }, 48_000],
+    ["app-install.de", "App install, Germany", { capacity: 10_000, growth: "fixed" }, 9_600],
+    ["app-install.fr", "App install, France", { capacity: 10_000, growth: "fixed", ends_at: day(-3) }, 6_100],
+    ["loyalty-gold", "Loyalty gold", { capacity: 5_000, error_rate: 0.0001 }, 16_500],
+    ["newsletter", "Newsletter", { capacity: 50_000 }, 22_000],
+    ["spring-sale.seen", "Seen: spring sale", { capacity: 30_000, forget_after: "7d" }, 12_750],
   ];
-  for (const [name, spec, count] of campaigns) {
-    await send("PUT", `campaigns/${name}`, spec);
+  for (const [name, title, spec, count] of campaigns) {
+    await put(`campaigns/${name}`, title, spec, name.startsWith("app") ? { team: "app", region: name.slice(-2) } : {});
     for (let from = 0; from < count; from += 10_000) {
       await send("POST", `campaigns/${name}/users`, { users: items(name, from, Math.min(10_000, count - from)) });
     }
   }
-  for (const [name, count] of [["welcome-10", 8_000], ["black-friday", 6_000], ["refer-a-friend", 3_500]] as const) {
-    await send("PUT", `coupons/${name}`, { capacity: 10_000 });
+  for (const [name, title, count] of [["welcome-10", "新客立减 10 元", 8_000], ["black-friday", "Black Friday", 6_000], ["refer-a-friend", "Refer a friend", 3_500]] as const) {
+    await put(`coupons/${name}`, title, { capacity: 10_000, ...(name === "black-friday" ? { starts_at: day(2) } : {}) });
     await send("POST", `coupons/${name}/codes`, { codes: items(name, 0, count) });
   }
+  await put("coupons/flash-sale", "Flash sale", { capacity: 20, stock: 20, ends_at: day(1) }, { team: "shop" });
   for (let order = 0; order < 40; order += 1) {
     const hold_seconds = order % 4 === 3 ? 900 : 0;
     await send("POST", "coupons/welcome-10/redemptions", { code: `welcome-10-${order}`, reference: `order-${7_100 + order}`, hold_seconds });
+    await send("POST", "coupons/flash-sale/redemptions", { code: `user-${order}`, reference: `order-${7_100 + order}`, hold_seconds });
   }
+  await put("line-ups/home", "Start page", {
+    campaigns: ["summer-teaser", "spring-sale", "app-install.fr", "nowhere", "newsletter"],
+    unless: [{ campaign: "opted-out" }, { campaign: "spring-sale.seen", at_least: 3, for: "spring-sale" }],
+  });
+  await put("line-ups/checkout", "Checkout", { campaigns: ["loyalty-gold", "newsletter"] });
+  const body = `id,name\n${items("user", 0, 500).map((user) => `${user},x`).join("\n")}\n`;
+  await fetch(`${url}/v1/campaigns/newsletter/imports?column=id`, { method: "POST", headers: { "Content-Type": "text/csv" }, body });
 }
 
 /** The work of one moment: more at some times than at others. */
@@ -72,13 +108,13 @@ async function work(send: Send, moment: number): Promise<void> {
   await Promise.all(sent);
 }
 
-/** Lets the page see so many moments, each when it asks for this path. */
-async function live(page: Page, url: string, path: string, from: number, moments: number, seconds: number): Promise<void> {
+/** Lets the page see an hour of traffic, a reading of the metrics at each moment. */
+async function live(page: Page, url: string): Promise<void> {
   const send = sender(url);
-  for (let moment = from; moment < from + moments; moment += 1) {
+  for (let moment = 0; moment < MOMENTS; moment += 1) {
     await work(send, moment);
-    const seen = page.waitForResponse(`${url}/${path}`);
-    await page.clock.runFor(seconds * 1_000);
+    const seen = page.waitForResponse(`${url}/metrics`);
+    await page.clock.runFor(EVERY_SECONDS * 1_000);
     await seen;
   }
 }
@@ -86,58 +122,68 @@ async function live(page: Page, url: string, path: string, from: number, moments
 async function take(page: Page, folder: string, name: string, isWhole: boolean): Promise<void> {
   await assertFits(page, name);
   await assertAccessible(page, name);
+  if (isWhole) {
+    await page.evaluate(() => scrollTo(0, 0));
+  }
   await page.screenshot({ path: join(folder, `${name}.png`), fullPage: isWhole });
 }
 
-async function all(browser: Browser, url: string, folder: string): Promise<void> {
-  for (const [width, height] of [[1280, 860], [390, 800]] as const) {
-    const { page, end } = await visit(browser, { viewport: { width, height }, colorScheme: "light", reducedMotion: "reduce" });
-    const from = width * 10;
-    await page.clock.install({ time: Date.now() - (MOMENTS * EVERY_SECONDS + 330) * 1_000 });
-    await page.goto(`${url}/console`);
-    await page.getByText("All is well.").waitFor();
-    // The first rates are of a shorter time.
-    const first = page.waitForResponse(`${url}/metrics`);
-    await page.clock.runFor(EVERY_SECONDS * 1_000);
-    await first;
-    await live(page, url, "metrics", from, MOMENTS, EVERY_SECONDS);
-    for (const [name, hash, text] of [
-      ["overview", "#/", "All is well."],
-      ["filters", "#/filters", "winback-90d"],
-      ["coupon", "#/coupons/welcome-10", "order-7103"],
-      ["campaign", "#/campaigns/loyalty-gold", "Empty or delete"],
-      ["new", "#/new", "What it would cost"],
-      ["eligibility", "#/eligibility", "Which campaigns"],
-      ["imports", "#/imports", "none on record"],
-      ["requests", "#/requests", "GET /v1/info"],
-    ] as const) {
-      // Not by a new address, which would forget the hour.
-      await page.evaluate((to) => (location.hash = to), hash);
-      await page.getByText(text).first().waitFor();
-      if (hash.includes("coupons")) {
-        await live(page, url, `v1${hash.slice(1)}`, from + MOMENTS, 40, 5);
-      }
-      for (const theme of ["light", "dark"] as const) {
-        await page.emulateMedia({ colorScheme: theme });
-        await page.clock.runFor(100);
-        await take(page, folder, `${name}-${width}-${theme}`, true);
-        const chosen = CHOSEN[`${name}-${width}-${theme}`];
-        if (chosen !== undefined) {
-          await take(page, README, chosen, false);
-        }
-      }
-    }
-    await end();
+/** Opens what a picture shows besides its page. */
+async function prepare(page: Page, name: string): Promise<void> {
+  if (name === "line-up") {
+    await page.locator("form.action").last().getByRole("textbox").fill("spring-sale-7");
+    await page.locator("form.action").last().getByRole("button").click();
+    await page.locator(".notice.good").waitFor();
+  }
+  if (name === "menu" || name === "question") {
+    await page.locator("tbody button[popovertarget]").first().click();
+  }
+  if (name === "question") {
+    await page.locator(".menu:popover-open button").click();
+    await page.locator("dialog[open]").waitFor();
   }
 }
 
-const folder = process.argv[2] ?? "../target/pictures";
+async function all(browser: Browser, url: string, folder: string, wanted: readonly string[]): Promise<void> {
+  for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]] as const) {
+    for (const [width, height] of [[1280, 860], [390, 800]] as const) {
+      const { page, end } = await visit(browser, { viewport: { width, height }, locale, timezoneId: "Asia/Shanghai", reducedMotion: "reduce" });
+      for (const [name, hash] of Object.entries(PAGES).filter(([name]) => wanted.length === 0 || wanted.includes(name))) {
+        if (name === "system") {
+          await page.clock.install({ time: Date.now() - (MOMENTS * EVERY_SECONDS + 330) * 1_000 });
+        }
+        await page.goto("about:blank");
+        await page.goto(`${url}/console${hash}`);
+        await page.locator("main :is(.panel, table, .empty, .verdict, p a)").first().waitFor();
+        if (name === "system") {
+          await page.locator(".verdict.good").waitFor();
+          await live(page, url);
+        } else {
+          await page.waitForTimeout(500);
+        }
+        await prepare(page, name);
+        for (const colorScheme of ["light", "dark"] as const) {
+          await page.emulateMedia({ colorScheme });
+          const place = `${name}-${language}-${width}-${colorScheme}`;
+          await take(page, folder, place, name !== "question" && name !== "menu");
+          const chosen = CHOSEN[place];
+          if (chosen !== undefined) {
+            await take(page, README, chosen, false);
+          }
+        }
+      }
+      await end();
+    }
+  }
+}
+
+const [folder = "../target/pictures", ...wanted] = process.argv.slice(2);
 await mkdir(folder, { recursive: true });
 await mkdir(README, { recursive: true });
 const [browser, service] = await Promise.all([launch(), serve()]);
 try {
   await fill(service.url);
-  await all(browser, service.url, folder);
+  await all(browser, service.url, folder, wanted);
 } finally {
   await browser.close();
   await service.stop();

@@ -24,10 +24,15 @@ export interface Stats {
   readonly available?: number;
   readonly held?: number;
   readonly redeemed?: number;
+  readonly copies_max: number;
 }
+
+export type Labels = Readonly<Record<string, string>>;
 
 export interface Filter {
   readonly name: string;
+  readonly title?: string;
+  readonly labels?: Labels;
   readonly capacity: number;
   readonly mode: "compact" | "strict";
   readonly error_rate?: number;
@@ -52,6 +57,34 @@ export interface Redemption {
   readonly expires_at?: string;
   readonly redeemed_at?: string;
   readonly cancelled_at?: string;
+}
+
+export interface Exclusion {
+  readonly campaign: string;
+  readonly at_least?: number;
+  readonly for?: string;
+}
+
+export interface LineUp {
+  readonly name: string;
+  readonly title?: string;
+  readonly labels?: Labels;
+  readonly campaigns: readonly string[];
+  readonly unless: readonly Exclusion[];
+  readonly limit: number;
+}
+
+export interface Eligibility {
+  readonly eligible: readonly string[];
+  readonly evaluated: number;
+  readonly unknown: readonly string[];
+  readonly explanations?: readonly {
+    readonly campaign: string;
+    readonly present: boolean;
+    readonly window: "before" | "inside" | "after";
+    readonly excluded_by?: string;
+    readonly eligible: boolean;
+  }[];
 }
 
 export interface Import {
@@ -105,10 +138,11 @@ export interface ProblemDocument {
   readonly code: string;
   readonly title: string;
   readonly detail: string;
+  readonly request_id?: string;
   readonly errors?: readonly { readonly pointer: string; readonly detail: string }[];
 }
 
-/** What the items of a kind are called in paths, requests and texts. */
+/** What the items of a kind are called in paths and requests. */
 export const NOUN = {
   campaigns: { one: "campaign", item: "user", items: "users" },
   coupons: { one: "coupon", item: "code", items: "codes" },

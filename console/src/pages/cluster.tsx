@@ -3,7 +3,7 @@
 import type { JSX } from "preact";
 import type { Row } from "../api/types.ts";
 import { away, heading } from "../format.ts";
-import { CurlButton } from "../parts/curl.tsx";
+import { texts } from "../i18n/texts.ts";
 import { Facts, Panel, Refusal } from "../parts/panel.tsx";
 import { useResource } from "../parts/resource.ts";
 import { shown, Table } from "../parts/table.tsx";
@@ -26,12 +26,14 @@ function seen(node: Row, position: unknown): Row {
 function Whole({ of }: { readonly of: Row }): JSX.Element {
   const { log, nodes, ...rest } = of;
   const { node, ...figures } = isRow(log) ? log : {};
-  const facts = [...Object.entries(rest), ...Object.entries(figures).map(([field, value]) => [`log ${field}`, value] as const)];
+  const t = texts.value.cluster;
+  const title = (field: string) => (texts.value.fields as Readonly<Record<string, string>>)[field] ?? heading(field);
+  const facts = [...Object.entries(rest), ...Object.entries(figures).map(([field, value]) => [`log_${field}`, value] as const)];
   const others = Array.isArray(nodes) ? nodes.filter(isRow).map((other) => seen(other, of["position"])) : [];
   return (
     <>
-      <Facts of={[["This node", node === undefined ? undefined : shown("node", node)], ...facts.map(([field, value]) => [heading(field), shown(field, value)] as const)]} />
-      {others.length > 0 && <Table label="Other nodes" rows={others} />}
+      <Facts of={[[t.thisNode, node === undefined ? undefined : shown("node", node)], ...facts.map(([field, value]) => [title(field), shown(field, value)] as const)]} />
+      {others.length > 0 && <Table label={t.others} rows={others} />}
     </>
   );
 }
@@ -43,7 +45,7 @@ export function Cluster(): JSX.Element | null {
     return null;
   }
   return (
-    <Panel title="Machines" wide aside={<CurlButton call={() => CALL} />}>
+    <Panel title={texts.value.cluster.title} wide>
       {error !== undefined && <Refusal error={error} />}
       {value !== undefined && <Whole of={value} />}
     </Panel>

@@ -1,215 +1,177 @@
-/** One campaign or coupon: its figures now and over time, and everything that can be done with it. */
+/** One campaign or coupon: how it does, and everything that can be done with it. */
 
 import type { JSX } from "preact";
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useEffect } from "preact/hooks";
 import { on } from "../api/document.ts";
-import { NOUN, type Filter, type Kind } from "../api/types.ts";
-import { bytes, count, moment, percent, plural, short } from "../format.ts";
-import { Action } from "../parts/action.tsx";
-import { Chart } from "../parts/chart.tsx";
-import { CurlButton } from "../parts/curl.tsx";
-import { Bar, Facts, Panel, Refusal, Tag, Text } from "../parts/panel.tsx";
+import type { Filter, Kind } from "../api/types.ts";
+import { bytes, count, percent } from "../format.ts";
+import { texts } from "../i18n/texts.ts";
+import { ask } from "../parts/dialog.tsx";
+import { LabelList, PhaseTag, Stock } from "../parts/filter.tsx";
+import { Facts, Panel, Refusal, Tag, Technical, Time } from "../parts/panel.tsx";
 import { useResource } from "../parts/resource.ts";
 import { Table } from "../parts/table.tsx";
+import { json } from "../api/client.ts";
 import { go } from "../route.ts";
-import { seen, type Seen } from "../state/seen.ts";
+import { stockOf, titles } from "../state/filters.ts";
 import { allowed } from "../state/session.ts";
+import { Change } from "./change.tsx";
+import { Generate } from "./generate.tsx";
 import { Items } from "./items.tsx";
 import { Redemptions } from "./redemptions.tsx";
+import { StatisticsPanel } from "./statistics.tsx";
 import { Upload } from "./upload.tsx";
-import { Change, windowTag } from "./window.tsx";
 
 const EVERY_SECONDS = 5;
 
-interface PartProps {
+export interface PartProps {
   readonly kind: Kind;
   readonly filter: Filter;
   readonly changed: () => void;
 }
 
-function Figures({ kind, filter }: Omit<PartProps, "changed">): JSX.Element {
-  const { stats } = filter;
-  const share = stats.items / Math.max(1, stats.capacity_now);
-  const promise = filter.error_rate;
-  const isOver = promise !== undefined && stats.error_rate_now > promise;
+function Summary({ kind, filter }: Omit<PartProps, "changed">): JSX.Element {
+  const t = texts.value.filter;
+  const { stats, starts_at, ends_at } = filter;
+  const isCoupon = kind === "coupons";
+  const uses = isCoupon && stats.redeemed !== undefined;
   return (
-    <Panel title="Figures" aside={<CurlButton call={() => ({ method: "GET", path: `v1/${kind}/${filter.name}` })} />}>
+    <Panel title={t.summary}>
       <Facts
         of={[
+          [t.users, isCoupon ? undefined : count(stats.items)],
           [
-            "Items",
-            <>
-              {count(stats.items)} of {count(stats.capacity_now)}{" "}
-              <Bar share={share} label={percent(share)} {...(filter.growth === "fixed" ? { warnFrom: 0.9 } : {})} />
-            </>,
+            t.available,
+            isCoupon ? (
+              <>
+                {t.availableOf(count(stats.available ?? stats.items), count(stockOf(filter)))} <Stock filter={filter} />
+              </>
+            ) : undefined,
           ],
-          ["Available", stats.available === undefined ? undefined : count(stats.available)],
-          ["Held", stats.held === undefined ? undefined : count(stats.held)],
-          ["Redeemed", stats.redeemed === undefined ? undefined : count(stats.redeemed)],
-          ["Stock", filter.stock === undefined ? undefined : count(filter.stock)],
-          [
-            "Error rate now",
-            <>
-              {isOver ? <Tag tone="bad">{percent(stats.error_rate_now)}</Tag> : percent(stats.error_rate_now)}
-              {promise !== undefined && ` of ${percent(promise)} promised`}
-            </>,
-          ],
-          ["Slots taken", percent(stats.load)],
-          ["Memory", bytes(stats.memory_bytes)],
-          ["Growth", filter.growth === "auto" ? "grows by itself" : "refuses more than its capacity"],
-          ["Capacity asked for", count(filter.capacity)],
-          ["Case", filter.ignore_case === undefined ? undefined : filter.ignore_case ? "ignored" : "matters"],
-          ["Forgets after", filter.forget_after],
-          ["Added since created", count(stats.adds)],
-          ["Removed since created", count(stats.removes)],
-          ["Created", <time dateTime={filter.created_at}>{moment(filter.created_at)}</time>],
+          [t.held, uses ? count(stats.held ?? 0) : undefined],
+          [t.redeemed, uses ? count(stats.redeemed ?? 0) : undefined],
+          [t.kind, isCoupon ? (filter.stock === undefined ? t.codes : t.pool) : undefined],
+          [t.starts, starts_at === undefined ? undefined : <Time at={starts_at} />],
+          [t.ends, ends_at === undefined ? t.noEnd : <Time at={ends_at} />],
+          [t.forgets, filter.forget_after],
+          [t.created, <Time at={filter.created_at} />],
         ]}
       />
     </Panel>
   );
 }
 
-function OverTime({ list, isCompact }: { readonly list: readonly Seen[]; readonly isCompact: boolean }): JSX.Element {
-  const series = useMemo(
-    () => ({
-      times: list.map(({ at }) => at),
-      items: list.map(({ items }) => items),
-      held: list.map(({ held }) => held),
-      redeemed: list.map(({ redeemed }) => redeemed),
-      rate: list.map(({ rate }) => rate),
-      memory: list.map(({ memory }) => memory),
-    }),
-    [list],
-  );
-  const isCoupon = list.some(({ redeemed }) => redeemed !== null);
+/** How it is stored: for operators. */
+function Storage({ filter }: { readonly filter: Filter }): JSX.Element {
+  const t = texts.value.storage;
+  const { stats, error_rate } = filter;
+  const isOver = error_rate !== undefined && stats.error_rate_now > error_rate;
   return (
-    <Panel title="Over time" aside={<span class="hint">since this page was opened</span>}>
-      <Chart
-        title="Items"
-        times={series.times}
-        format={short}
-        lines={[
-          { label: "all", values: series.items, tone: "accent" },
-          ...(isCoupon ? [{ label: "redeemed", values: series.redeemed, tone: "second" } as const] : []),
+    <Technical>
+      <Facts
+        of={[
+          [t.mode, filter.mode],
+          [t.capacity, `${count(stats.items)} / ${count(stats.capacity_now)}`],
+          [t.asked, count(filter.capacity)],
+          [t.growth, filter.growth === "auto" ? t.grows : t.fixed],
+          [t.errorRate, isOver ? <Tag tone="bad">{percent(stats.error_rate_now)}</Tag> : percent(stats.error_rate_now)],
+          [t.promised, error_rate === undefined ? undefined : percent(error_rate)],
+          [t.load, percent(stats.load)],
+          [t.memory, bytes(stats.memory_bytes)],
+          [t.ignoreCase, filter.ignore_case === undefined ? undefined : filter.ignore_case ? texts.value.yes : texts.value.no],
+          [t.added, count(stats.adds)],
+          [t.removed, count(stats.removes)],
         ]}
       />
-      {isCompact && (
-        <Chart
-          title="Error rate"
-          times={series.times}
-          format={percent}
-          lines={[{ label: "now", values: series.rate, tone: "accent" }]}
-        />
-      )}
-      <Chart
-        title="Memory"
-        times={series.times}
-        format={bytes}
-        isBinary
-        lines={[{ label: "now", values: series.memory, tone: "accent" }]}
-      />
-    </Panel>
-  );
-}
-
-function Tables({ filter }: { readonly filter: Filter }): JSX.Element {
-  const { segments, steps } = filter.stats;
-  const rows = segments.map((segment, index) => ({ segment: index + 1, ...segment }));
-  return (
-    <>
-      {segments.length > 0 && (
-        <Panel title={plural(segments.length, "segment")}>
-          <Table label="Segments, oldest first" rows={rows} />
-        </Panel>
-      )}
-      {Array.isArray(steps) && (
-        <Panel title={plural(steps.length, "step")}>
-          <Table label="Steps of forgetting" rows={steps} />
-        </Panel>
-      )}
-    </>
+      {stats.segments.length > 0 && <Table label={t.segments} rows={[...stats.segments] as never} />}
+      {stats.steps !== undefined && <Table label={t.steps} rows={stats.steps} />}
+    </Technical>
   );
 }
 
 function Danger({ kind, filter, changed }: PartProps): JSX.Element | null {
-  const [typed, setTyped] = useState("");
+  const t = texts.value.danger;
   const path = `v1/${kind}/${filter.name}`;
-  const isTyped = typed === filter.name;
-  const [mayClear, mayDelete] = [allowed(on(kind, "POST", "/clear")), allowed(on(kind, "DELETE"))];
+  const name = filter.title ?? filter.name;
+  const mayClear = filter.stock === undefined && allowed(on(kind, "POST", "/clear"));
+  const mayDelete = allowed(on(kind, "DELETE"));
   if (!mayClear && !mayDelete) {
     return null;
   }
-  const { items } = NOUN[kind];
+  const clear = () =>
+    ask({
+      title: t.clearTitle(name),
+      text: t.clearText[kind](count(filter.stats.available ?? filter.stats.items)),
+      verb: t.clear[kind],
+      typed: filter.name,
+      run: async () => {
+        await json({ method: "POST", path: `${path}/clear` });
+        changed();
+      },
+    });
+  const remove = () =>
+    ask({
+      title: t.deleteTitle(name),
+      text: t.deleteText[kind],
+      verb: t.delete[kind],
+      typed: filter.name,
+      run: async () => {
+        await json({ method: "DELETE", path });
+        go(`#/${kind}`);
+      },
+    });
   return (
-    <Panel title="Empty or delete">
-      <Text label={`Type the name, ${filter.name}, to go on`} value={typed} change={setTyped} />
-      {mayClear && (
-        <Action<{ removed: number }>
-          label={`Remove all ${items}`}
-          tone="danger"
-          call={() => (isTyped ? { method: "POST", path: `${path}/clear` } : undefined)}
-          done={() => {
-            setTyped("");
-            changed();
-          }}
-          answer={({ removed }) => <p class="notice good">{plural(removed, "item")} removed.</p>}
-        >
-          <p class="hint">
-            {kind === "campaigns" ? "It stays, empty." : "It stays, with its held and redeemed codes alone."}
-          </p>
-        </Action>
-      )}
-      {mayDelete && (
-        <Action
-          label={`Delete this ${NOUN[kind].one}`}
-          tone="danger"
-          call={() => (isTyped ? { method: "DELETE", path } : undefined)}
-          done={() => go("#/filters")}
-        >
-          <p class="hint">It and all that it holds are gone{kind === "coupons" ? ", redemptions, too" : ""}.</p>
-        </Action>
-      )}
+    <Panel title={t.title}>
+      <div class="buttons">
+        {mayClear && (
+          <button type="button" class="danger" onClick={clear}>
+            {t.clear[kind]}
+          </button>
+        )}
+        {mayDelete && (
+          <button type="button" class="danger" onClick={remove}>
+            {t.delete[kind]}
+          </button>
+        )}
+      </div>
     </Panel>
   );
 }
 
 export function FilterPage({ kind, name }: { readonly kind: Kind; readonly name: string }): JSX.Element {
   const { value, error, reload } = useResource<Filter>({ method: "GET", path: `v1/${kind}/${name}` }, EVERY_SECONDS);
-  const [list, setList] = useState<readonly Seen[]>([]);
   useEffect(() => {
-    if (value !== undefined) {
-      setList(seen(kind, value));
+    if (value?.title !== undefined) {
+      titles.value = { ...titles.value, [`${kind}/${name}`]: value.title };
     }
-  }, [value]);
+  }, [value?.title]);
   if (value === undefined) {
-    return error === undefined ? <p class="lead">Reading…</p> : <Refusal error={error} />;
+    return error === undefined ? <p class="lead">{texts.value.reading}</p> : <Refusal error={error} />;
   }
-  const changed = () => void reload();
-  const props = { kind, filter: value, changed };
+  const props = { kind, filter: value, changed: () => void reload() };
   return (
     <>
       {error !== undefined && <Refusal error={error} />}
-      <p class="lead">
-        {NOUN[kind].one}, {value.mode} {windowTag(value)}
+      <p class="about">
+        <PhaseTag filter={value} />
+        {value.title !== undefined && <code>{value.name}</code>}
+        <LabelList labels={value.labels} />
       </p>
       <div class="columns">
         <div class="stack">
-          <Figures kind={kind} filter={value} />
+          <Summary kind={kind} filter={value} />
           <Items {...props} />
+          <Change {...props} />
         </div>
         <div class="stack">
-          <OverTime list={list} isCompact={value.mode === "compact"} />
+          <StatisticsPanel kind={kind} name={name} />
+          {kind === "coupons" && value.stock === undefined && <Generate {...props} />}
           <Upload {...props} />
+          <Danger {...props} />
         </div>
       </div>
       {kind === "coupons" && value.mode === "strict" && <Redemptions {...props} />}
-      <div class="columns">
-        <div class="stack">
-          <Tables filter={value} />
-          <Change key={`${value.starts_at} ${value.ends_at} ${value.capacity} ${value.stock}`} {...props} />
-        </div>
-        <Danger {...props} />
-      </div>
+      <Storage filter={value} />
     </>
   );
 }

@@ -1,17 +1,22 @@
-/** Tries, counts, looks up, adds and removes items of one filter. */
+/** Tries, looks up, adds and removes single users or codes. */
 
 import type { ComponentChildren, JSX } from "preact";
 import { useState } from "preact/hooks";
 import type { Call } from "../api/call.ts";
 import { on } from "../api/document.ts";
 import { NOUN, type Filter, type Kind, type Redemption } from "../api/types.ts";
-import { count, moment } from "../format.ts";
+import { count } from "../format.ts";
+import { named, texts } from "../i18n/texts.ts";
 import { Action } from "../parts/action.tsx";
-import { Check, Choice, itemsOf, Lines, Panel } from "../parts/panel.tsx";
+import { Check, Choice, itemsOf, Lines, Panel, Time } from "../parts/panel.tsx";
 import { Outcomes, Table } from "../parts/table.tsx";
 import { allowed } from "../state/session.ts";
+import type { PartProps } from "./filter.tsx";
 
 type Act = "check" | "count" | "lookup" | "add" | "remove";
+
+/** The most that one request takes. */
+const ITEMS_MAX = 10_000;
 
 interface Answer {
   readonly present?: readonly boolean[];
@@ -27,27 +32,22 @@ interface Options {
   readonly revives: boolean;
 }
 
-interface ItemsProps {
-  readonly kind: Kind;
-  readonly filter: Filter;
-  readonly changed: () => void;
-}
-
 /** What can be done with items of this filter, with what the caller may do. */
-function acts(kind: Kind, filter: Filter): (readonly [Act, string])[] {
+function acts(kind: Kind, filter: Filter): Act[] {
   const path = `/${NOUN[kind].items}`;
   const isPool = filter.stock !== undefined;
-  const found: [Act, string, boolean][] = [
-    ["check", "Try", allowed(on(kind, "POST", `${path}/check`))],
-    ["count", "Count", allowed(on(kind, "POST", `${path}/count`))],
-    ["lookup", "Look up", kind === "coupons" && filter.mode === "strict" && allowed(on(kind, "POST", `${path}/lookup`))],
-    ["add", "Add", !isPool && allowed(on(kind, "POST", path))],
-    ["remove", "Remove", !isPool && allowed(on(kind, "POST", `${path}/remove`))],
+  const found: [Act, boolean][] = [
+    ["check", allowed(on(kind, "POST", `${path}/check`))],
+    // Copies are counted where there can be several: impressions, say.
+    ["count", kind === "campaigns" && filter.mode === "compact" && allowed(on(kind, "POST", `${path}/count`))],
+    ["lookup", kind === "coupons" && filter.mode === "strict" && allowed(on(kind, "POST", `${path}/lookup`))],
+    ["add", !isPool && allowed(on(kind, "POST", path))],
+    ["remove", !isPool && allowed(on(kind, "POST", `${path}/remove`))],
   ];
-  return found.filter(([, , isShown]) => isShown).map(([act, text]) => [act, text]);
+  return found.filter(([, isShown]) => isShown).map(([act]) => act);
 }
 
-function callOf(act: Act, { kind, filter }: ItemsProps, items: readonly string[], options: Options): Call {
+function callOf(act: Act, kind: Kind, filter: Filter, items: readonly string[], options: Options): Call {
   const noun = NOUN[kind].items;
   const path = `v1/${kind}/${filter.name}/${noun}`;
   const extra = {
@@ -58,80 +58,78 @@ function callOf(act: Act, { kind, filter }: ItemsProps, items: readonly string[]
   return { method: "POST", path: act === "add" ? path : `${path}/${act}`, body: { [noun]: items, ...extra } };
 }
 
-function Shown({ act, items, answer }: { act: Act; items: readonly string[]; answer: Answer }): JSX.Element {
+function Shown({ kind, act, items, answer }: { kind: Kind; act: Act; items: readonly string[]; answer: Answer }): JSX.Element {
+  const t = texts.value;
   if (answer.codes !== undefined) {
     const rows = answer.codes.map(({ status, redemption }, index) => ({
-      code: items[index],
+      item: items[index],
       status,
       reference: redemption?.reference,
       until: redemption?.status === "held" ? redemption.expires_at : undefined,
-      redeemed: redemption?.redeemed_at,
-      id: redemption?.id,
+      redeemed_at: redemption?.redeemed_at,
     }));
-    return <Table label="Codes" rows={rows} />;
+    return <Table label={t.items.titles[kind]} rows={rows} />;
   }
-  const no = answer.valid === undefined ? "no" : "not valid";
-  const yes = answer.valid === undefined ? "yes" : "valid";
-  const told = (answer.present ?? answer.valid)?.map((is) => (is ? yes : no));
-  const outcomes = told ?? answer.counts ?? answer.outcomes?.map((outcome) => outcome.replaceAll("_", " ")) ?? [];
+  const told =
+    answer.present?.map((is) => (is ? t.items.present : t.items.absent)) ?? answer.valid?.map((is) => (is ? t.items.valid : t.items.invalid));
+  const outcomes = told ?? answer.counts ?? answer.outcomes?.map((outcome) => named(t.outcomes, outcome)) ?? [];
   return (
     <>
       <p class="hint">
-        {act === "check" ? "Tried" : act === "count" ? "Counted" : act === "add" ? "Added" : "Removed"} at{" "}
-        {moment(new Date().toISOString())}
+        {t.items.done[act]} <Time at={new Date().toISOString()} />
       </p>
       <Outcomes items={items} outcomes={outcomes} />
     </>
   );
 }
 
-export function Items(props: ItemsProps): JSX.Element | null {
-  const { kind, filter, changed } = props;
+export function Items({ kind, filter, changed }: PartProps): JSX.Element | null {
+  const t = texts.value.items;
   const [asked, setAct] = useState<Act>("check");
   const [text, setText] = useState("");
   const [options, setOptions] = useState<Options>({ ifAbsent: false, isAll: false, revives: false });
   const [sent, setSent] = useState<{ act: Act; items: readonly string[] }>({ act: "check", items: [] });
   const possible = acts(kind, filter);
-  const act = possible.some(([name]) => name === asked) ? asked : possible[0]?.[0];
+  const act = possible.includes(asked) ? asked : possible[0];
   if (act === undefined) {
     return null;
   }
-  const { one, items: noun } = NOUN[kind];
   const items = itemsOf(text);
   const change = (part: Partial<Options>) => setOptions((before) => ({ ...before, ...part }));
   const isCompact = filter.mode === "compact";
   let option: ComponentChildren = null;
   if (act === "add" && kind === "campaigns" && isCompact) {
-    option = <Check label="Only if absent" checked={options.ifAbsent} change={(ifAbsent) => change({ ifAbsent })} />;
+    option = <Check label={t.ifAbsent} checked={options.ifAbsent} change={(ifAbsent) => change({ ifAbsent })} />;
   } else if (act === "add" && kind === "coupons" && !isCompact && allowed(on(kind, "DELETE"))) {
-    option = <Check label="Bring redeemed codes back" checked={options.revives} change={(revives) => change({ revives })} />;
+    option = <Check label={t.revive} checked={options.revives} change={(revives) => change({ revives })} />;
   } else if (act === "remove" && kind === "campaigns" && isCompact) {
-    option = <Check label="Every copy" checked={options.isAll} change={(isAll) => change({ isAll })} />;
+    option = <Check label={t.all} checked={options.isAll} change={(isAll) => change({ isAll })} />;
   }
-  const label = possible.find(([name]) => name === act)?.[1] ?? "";
+  const name = filter.title ?? filter.name;
+  const question = () => {
+    const one = items.length === 1 ? items[0] : undefined;
+    if (act === "remove") {
+      return { title: t.removeTitle[kind](one, items.length), text: t.removeText[kind](name) };
+    }
+    return act === "add" && kind === "coupons" && options.revives ? { title: t.reviveTitle(one, items.length), text: t.reviveText(name) } : undefined;
+  };
   return (
-    <Panel title={noun.charAt(0).toUpperCase() + noun.slice(1)}>
+    <Panel title={t.titles[kind]}>
       <Action<Answer>
-        label={label}
+        label={t.acts[act]}
         tone={act === "remove" ? "danger" : "primary"}
-        call={() => (items.length === 0 ? undefined : callOf(act, props, items, options))}
+        call={() => (items.length === 0 || items.length > ITEMS_MAX ? undefined : callOf(act, kind, filter, items, options))}
+        question={question}
         done={() => {
           setSent({ act, items });
           changed();
         }}
-        answer={(answer) => <Shown {...sent} answer={answer} />}
+        answer={(answer) => <Shown kind={kind} {...sent} answer={answer} />}
       >
-        <Choice label="What to do" value={act} options={possible} change={setAct} />
-        <Lines
-          label={`${noun.charAt(0).toUpperCase() + noun.slice(1)}, one a line`}
-          value={text}
-          change={setText}
-          {...(items.length > 10_000 ? { hint: `${count(items.length)} are too many at once: import them as a file` } : {})}
-        />
+        <Choice label={t.act} value={act} options={possible.map((name) => [name, t.acts[name]] as const)} change={setAct} />
+        <Lines label={t.lines[kind]} value={text} change={setText} hint={items.length > ITEMS_MAX ? t.tooMany(count(items.length)) : undefined} />
         {option}
-        {act === "remove" && isCompact && (
-          <p class="hint">Remove only what was added to this {one}: another item may look like one that never was.</p>
-        )}
+        {act === "remove" && isCompact && <p class="hint">{t.removeHint}</p>}
       </Action>
     </Panel>
   );

@@ -1,16 +1,18 @@
-/** Makes a campaign or a coupon, and tells beforehand what it would cost. */
+/** Makes a campaign or a coupon. How it is stored, and what that costs, is under "Technical". */
 
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import type { Call } from "../api/call.ts";
 import type { Filter, Kind } from "../api/types.ts";
-import { bytes, percent, span } from "../format.ts";
+import { bytes, percent, span, zone } from "../format.ts";
+import { texts } from "../i18n/texts.ts";
 import { Action } from "../parts/action.tsx";
-import { Check, Choice, Facts, Panel, Text } from "../parts/panel.tsx";
+import { toUtc } from "../parts/local_time.ts";
+import { LabelsField, named, NamingFields, UNNAMED, type Naming } from "../parts/naming.tsx";
+import { Check, Choice, Facts, Panel, Technical, Text } from "../parts/panel.tsx";
 import { useResource } from "../parts/resource.ts";
 import { go } from "../route.ts";
-import { accepts, allowed, info } from "../state/session.ts";
-import { utc } from "./window.tsx";
+import { accepts, allowed } from "../state/session.ts";
 
 interface Plan {
   readonly memory_bytes: number;
@@ -22,164 +24,160 @@ interface Plan {
 }
 
 interface Form {
-  readonly kind: Kind;
-  readonly name: string;
-  readonly capacity: string;
-  readonly mode: "compact" | "strict";
-  readonly errorRate: string;
-  readonly growth: "auto" | "fixed";
+  readonly naming: Naming;
+  readonly isTaken: boolean;
+  /** Whether uses are counted rather than codes added. */
+  readonly isPool: boolean;
+  readonly size: string;
   readonly startsAt: string;
   readonly endsAt: string;
   readonly ignoresCase: boolean;
-  readonly forgetAfter: string;
-  readonly stock: string;
+  readonly forgetDays: string;
+  readonly mode: "compact" | "strict";
+  readonly errorRate: string;
+  readonly growth: "auto" | "fixed";
 }
 
-const EMPTY: Form = {
-  kind: "campaigns",
-  name: "",
-  capacity: "100000",
-  mode: "compact",
-  errorRate: "0.001",
-  growth: "auto",
-  startsAt: "",
-  endsAt: "",
-  ignoresCase: false,
-  forgetAfter: "",
-  stock: "",
-};
-
-function bodyOf(form: Form): Record<string, unknown> {
-  const isCompact = form.mode === "compact";
-  const isCoupon = form.kind === "coupons";
-  return {
-    capacity: Number(form.capacity),
-    mode: form.mode,
-    error_rate: isCompact && form.errorRate !== "" ? Number(form.errorRate) : undefined,
-    growth: form.growth,
-    starts_at: utc(form.startsAt),
-    ends_at: utc(form.endsAt),
-    ignore_case: isCoupon && form.ignoresCase ? true : undefined,
-    stock: isCoupon && !isCompact && form.stock !== "" ? Number(form.stock) : undefined,
-    forget_after: isCompact && form.forgetAfter !== "" ? form.forgetAfter : undefined,
-  };
-}
-
-function Cost({ form }: { readonly form: Form }): JSX.Element {
-  const { capacity, mode, growth, errorRate } = form;
-  const isSized = Number(capacity) >= 1;
-  const query = { capacity, mode, growth, error_rate: mode === "compact" ? errorRate : undefined };
-  const plan = useResource<Plan>(
-    isSized && allowed("GET /v1/plan") ? { method: "GET", path: "v1/plan", query } : undefined,
-  ).value;
+function Cost({ form }: { readonly form: Form }): JSX.Element | null {
+  const t = texts.value.cost;
+  const { size, mode, growth, errorRate } = form;
+  const query = { capacity: size, mode, growth, error_rate: mode === "compact" ? errorRate : undefined };
+  const call: Call | undefined = Number(size) >= 1 && allowed("GET /v1/plan") ? { method: "GET", path: "v1/plan", query } : undefined;
+  const plan = useResource<Plan>(call).value;
+  if (plan === undefined) {
+    return null;
+  }
   return (
-    <Panel title="What it would cost">
-      {plan === undefined ? (
-        <p class="hint">Give a capacity that a filter can have.</p>
-      ) : (
-        <Facts
-          of={[
-            ["Memory", bytes(plan.memory_bytes)],
-            ["An item", `${plan.bits_per_item.toFixed(1)} bits`],
-            ["Error rate when full", percent(plan.error_rate_at_capacity)],
-            ["Memory while it is replaced", bytes(plan.replacement_peak_bytes)],
-            ["Disk", bytes(plan.disk_bytes)],
-            ["Adds to a start", plan.startup_seconds < 1 ? "less than 1 s" : span(plan.startup_seconds)],
-          ]}
-        />
-      )}
-    </Panel>
+    <Facts
+      of={[
+        [t.memory, bytes(plan.memory_bytes)],
+        [t.item, t.bits(plan.bits_per_item.toFixed(1))],
+        [t.errorRate, percent(plan.error_rate_at_capacity)],
+        [t.replacing, bytes(plan.replacement_peak_bytes)],
+        [t.disk, bytes(plan.disk_bytes)],
+        [t.startup, plan.startup_seconds < 1 ? `< ${span(1)}` : span(plan.startup_seconds)],
+      ]}
+    />
   );
 }
 
-export function NewFilter(): JSX.Element {
-  const [form, setForm] = useState<Form>({ ...EMPTY, name: info.value?.key?.prefix ?? "" });
+export function NewFilter({ kind }: { readonly kind: Kind }): JSX.Element {
+  const t = texts.value.form;
+  const isCoupon = kind === "coupons";
+  const [form, setForm] = useState<Form>({
+    naming: UNNAMED,
+    isTaken: false,
+    isPool: false,
+    size: isCoupon ? "10000" : "100000",
+    startsAt: "",
+    endsAt: "",
+    ignoresCase: true,
+    forgetDays: "",
+    mode: isCoupon ? "strict" : "compact",
+    errorRate: "0.001",
+    growth: "auto",
+  });
   const change = (part: Partial<Form>) => setForm((before) => ({ ...before, ...part }));
-  const schema = form.kind === "campaigns" ? "CampaignSpec" : "CouponSpec";
-  const prefix = info.value?.key?.prefix;
-  const call = (): Call | undefined =>
-    form.name === "" || form.capacity === ""
-      ? undefined
-      : { method: "PUT", path: `v1/${form.kind}/${encodeURIComponent(form.name)}`, body: bodyOf(form) };
+  const schema = isCoupon ? "CouponSpec" : "CampaignSpec";
+  const { naming, startsAt, endsAt } = form;
+  const isPool = isCoupon && form.isPool;
+  const mode = isPool ? "strict" : form.mode;
+  const isCompact = mode === "compact";
+  const isBackwards = startsAt !== "" && endsAt !== "" && endsAt <= startsAt;
+  const body = {
+    ...named(naming),
+    capacity: Number(form.size),
+    stock: isPool ? Number(form.size) : undefined,
+    mode,
+    error_rate: isCompact && form.errorRate !== "" ? Number(form.errorRate) : undefined,
+    growth: form.growth,
+    starts_at: toUtc(startsAt),
+    ends_at: toUtc(endsAt),
+    ignore_case: isCoupon && form.ignoresCase ? true : undefined,
+    forget_after: isCompact && form.forgetDays !== "" ? `${form.forgetDays}d` : undefined,
+  };
+  const isGood = named(naming) !== undefined && !form.isTaken && Number(form.size) >= 1 && !isBackwards;
   return (
-    <div class="columns">
-      <Panel title="What it is">
-        <Action<Filter> label="Create" call={call} done={(made) => go(`#/${form.kind}/${made.name}`)}>
+    <Panel title={t.heading[kind]}>
+      <Action<Filter>
+        label={t.create}
+        call={() => (isGood ? { method: "PUT", path: `v1/${kind}/${naming.name}`, body } : undefined)}
+        done={(made) => go(`#/${kind}/${made.name}`)}
+      >
+        <NamingFields
+          naming={naming}
+          place={kind}
+          fallback={isCoupon ? "coupon" : "campaign"}
+          hasTitles={accepts(schema, "title")}
+          change={(naming) => change({ naming })}
+          taken={(isTaken) => change({ isTaken })}
+        />
+        {isCoupon && accepts(schema, "stock") && (
           <Choice
-            label="Kind"
-            value={form.kind}
+            label={t.codeKind}
+            value={isPool ? "pool" : "codes"}
             options={[
-              ["campaigns", "Campaign: users"],
-              ["coupons", "Coupon: codes"],
+              ["codes", t.codes],
+              ["pool", t.pool],
             ]}
-            change={(kind) => change({ kind, mode: kind === "campaigns" ? "compact" : "strict" })}
+            change={(value) => change({ isPool: value === "pool" })}
           />
+        )}
+        <p class="hint">{isCoupon ? (isPool ? t.poolHint : t.codesHint) : t.campaignHint}</p>
+        <div class="fields">
           <Text
-            label="Name"
-            value={form.name}
-            change={(name) => change({ name })}
-            hint={`a–z, 0–9, “.”, “_” and “-”${prefix === undefined ? "" : `; this key's names begin with ${prefix}`}`}
+            label={isCoupon ? (isPool ? t.stock : t.codeCount) : t.userCount}
+            type="number"
+            min={1}
+            value={form.size}
+            change={(size) => change({ size })}
+            hint={isPool ? t.stockHint : t.sizeHint}
             required
           />
-          <Choice
-            label="Mode"
-            value={form.mode}
-            options={[
-              ["compact", "Compact: 1 to 4 bytes an item"],
-              ["strict", "Strict: 8.5 bytes, practically no errors"],
-            ]}
-            change={(mode) => change({ mode })}
+          <Text label={texts.value.change.starts(zone())} type="datetime-local" value={startsAt} change={(startsAt) => change({ startsAt })} hint={texts.value.change.startsHint} />
+          <Text
+            label={texts.value.change.ends(zone())}
+            type="datetime-local"
+            value={endsAt}
+            change={(endsAt) => change({ endsAt })}
+            hint={texts.value.change.endsHint}
+            fault={isBackwards ? t.backwards : undefined}
           />
-          <div class="fields">
-            <Text label="Capacity" type="number" min={1} value={form.capacity} change={(capacity) => change({ capacity })} required />
-            {form.mode === "compact" && (
-              <Text
-                label="Error rate"
-                type="number"
-                step="any"
-                value={form.errorRate}
-                change={(errorRate) => change({ errorRate })}
-                hint="The most wrong “yes” answers, at any size"
+          {!isCoupon && isCompact && accepts(schema, "forget_after") && (
+            <Text label={t.forget} type="number" min={1} max={400} value={form.forgetDays} change={(forgetDays) => change({ forgetDays })} hint={t.forgetHint} />
+          )}
+        </div>
+        {isCoupon && <Check label={t.ignoreCase} checked={form.ignoresCase} change={(ignoresCase) => change({ ignoresCase })} />}
+        {accepts(schema, "labels") && <LabelsField naming={naming} change={(naming) => change({ naming })} />}
+        <Technical>
+          <div class="stack">
+            {!isPool && (
+              <Choice
+                label={t.mode}
+                value={form.mode}
+                options={[
+                  ["compact", t.compact],
+                  ["strict", t.strict],
+                ]}
+                change={(mode) => change({ mode })}
               />
             )}
-          </div>
-          <Choice
-            label="When it is full"
-            value={form.growth}
-            options={[
-              ["auto", "It grows"],
-              ["fixed", "It refuses more"],
-            ]}
-            change={(growth) => change({ growth })}
-          />
-          <div class="fields">
-            <Text label="Active from (UTC)" type="datetime-local" value={form.startsAt} change={(startsAt) => change({ startsAt })} />
-            <Text label="Active until (UTC)" type="datetime-local" value={form.endsAt} change={(endsAt) => change({ endsAt })} />
-          </div>
-          {form.kind === "coupons" && (
-            <Check label="Ignore case and surrounding blanks" checked={form.ignoresCase} change={(ignoresCase) => change({ ignoresCase })} />
-          )}
-          {form.mode === "strict" && accepts(schema, "stock") && (
-            <Text
-              label="Stock of an open pool"
-              type="number"
-              min={1}
-              value={form.stock}
-              change={(stock) => change({ stock })}
-              hint="Any code can be redeemed once, and this many at most. Empty: codes are added first."
+            {isCompact && (
+              <Text label={t.errorRate} type="number" step="any" value={form.errorRate} change={(errorRate) => change({ errorRate })} hint={t.errorRateHint} />
+            )}
+            <Choice
+              label={t.growth}
+              value={form.growth}
+              options={[
+                ["auto", t.grows],
+                ["fixed", t.fixed],
+              ]}
+              change={(growth) => change({ growth })}
             />
-          )}
-          {form.mode === "compact" && accepts(schema, "forget_after") && (
-            <Text
-              label="Forget after"
-              value={form.forgetAfter}
-              change={(forgetAfter) => change({ forgetAfter })}
-              hint="How long a user stays, 7d say. Empty: until removed."
-            />
-          )}
-        </Action>
-      </Panel>
-      <Cost form={form} />
-    </div>
+            <Cost form={{ ...form, mode }} />
+          </div>
+        </Technical>
+      </Action>
+    </Panel>
   );
 }

@@ -1,18 +1,24 @@
-/** Redeems and holds codes of a coupon, lists its redemptions, confirms and cancels them. */
+/** Redeems and holds codes of a coupon, and lists its redemptions: each row stays in its place with its new status. */
 
 import type { JSX } from "preact";
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import type { Call } from "../api/call.ts";
 import { json } from "../api/client.ts";
 import type { Filter, Redemption } from "../api/types.ts";
-import { away, moment } from "../format.ts";
+import { away } from "../format.ts";
+import { texts } from "../i18n/texts.ts";
 import { Action } from "../parts/action.tsx";
-import { CurlButton } from "../parts/curl.tsx";
-import { Field, Panel, Refusal, Tag, Text, type Tone } from "../parts/panel.tsx";
+import { ask } from "../parts/dialog.tsx";
+import { Download, fetched } from "../parts/download.tsx";
+import { Menu } from "../parts/menu.tsx";
+import { Pager } from "../parts/pager.tsx";
+import { Empty, Panel, Refusal, Select, Tag, Text, Time, type Tone } from "../parts/panel.tsx";
 import { useResource } from "../parts/resource.ts";
+import { Grid } from "../parts/table.tsx";
 import { allowed } from "../state/session.ts";
 
 const TONES: Record<Redemption["status"], Tone> = { held: "warn", redeemed: "good", cancelled: "quiet", expired: "quiet" };
+const STATUSES = Object.keys(TONES) as Redemption["status"][];
 const ROWS = 20;
 
 interface RedemptionsProps {
@@ -26,189 +32,166 @@ interface Page {
 }
 
 function Redeem({ filter, changed }: RedemptionsProps): JSX.Element {
+  const t = texts.value.redemptions;
   const [code, setCode] = useState("");
   const [reference, setReference] = useState("");
-  const [seconds, setSeconds] = useState("0");
-  const isHold = Number(seconds) > 0;
+  const [minutes, setMinutes] = useState("");
+  const isHold = Number(minutes) > 0;
+  const body = { code, reference, hold_seconds: isHold ? Math.round(Number(minutes) * 60) : undefined };
   const call = (): Call | undefined =>
-    code === "" || reference === ""
-      ? undefined
-      : {
-          method: "POST",
-          path: `v1/coupons/${filter.name}/redemptions`,
-          body: { code, reference, hold_seconds: isHold ? Number(seconds) : undefined },
-        };
+    code === "" || reference === "" ? undefined : { method: "POST", path: `v1/coupons/${filter.name}/redemptions`, body };
   return (
     <Action<Redemption>
-      label={isHold ? "Hold" : "Redeem"}
+      label={isHold ? t.hold : t.redeem}
       call={call}
       done={changed}
-      answer={({ id, status, reference: of, expires_at }) => (
+      answer={({ status, reference, expires_at }) => (
         <p class="notice good">
-          {status === "held" ? `Held until ${moment(expires_at ?? "")}` : "Redeemed"} for {of}: <code>{id}</code>
+          {status === "held" ? t.heldFor(reference) : t.redeemedFor(reference)} {status === "held" && expires_at !== undefined && <Time at={expires_at} />}
         </p>
       )}
     >
       <div class="fields">
-        <Text label="Code" value={code} change={setCode} required />
-        <Text label="Reference" value={reference} change={setReference} hint="Your own id, order-42 say" required />
-        <Text label="Hold for seconds" type="number" min={0} max={604_800} value={seconds} change={setSeconds} hint="0 redeems at once" />
+        <Text label={t.code} value={code} change={setCode} required />
+        <Text label={t.reference} value={reference} change={setReference} hint={t.referenceHint} required />
+        <Text label={t.minutes} type="number" min={0} max={10_080} value={minutes} change={setMinutes} hint={t.minutesHint} />
       </div>
     </Action>
   );
 }
 
-interface StepProps {
+/** When it got its status, or when its hold ends. */
+function Since({ of }: { readonly of: Redemption }): JSX.Element | null {
+  const { status, expires_at, redeemed_at, cancelled_at } = of;
+  const at = status === "redeemed" ? redeemed_at : status === "cancelled" ? cancelled_at : expires_at;
+  return at === undefined ? null : <Time at={at}>{status === "held" ? texts.value.redemptions.holdEnds(away(at)) : undefined}</Time>;
+}
+
+interface ActsProps {
   readonly coupon: string;
-  readonly redemption: Redemption;
-  readonly step: "confirm" | "cancel";
-  readonly changed: () => void;
+  readonly of: Redemption;
+  readonly changed: (redemption: Redemption) => void;
   readonly failed: (error: unknown) => void;
 }
 
-function Step({ coupon, redemption, step, changed, failed }: StepProps): JSX.Element {
-  const [isRunning, setRunning] = useState(false);
-  const call: Call = { method: "POST", path: `v1/coupons/${coupon}/redemptions/${redemption.id}/${step}` };
-  const run = async () => {
-    setRunning(true);
-    try {
-      await json(call);
-      failed(undefined);
-    } catch (error) {
-      failed(error);
-    }
-    setRunning(false);
-    changed();
+/** A hold has its two ends in sight. What takes a customer's code away is in a menu. */
+function Acts({ coupon, of, changed, failed }: ActsProps): JSX.Element | null {
+  const t = texts.value.redemptions;
+  const step = async (name: "confirm" | "cancel") => {
+    changed(await json<Redemption>({ method: "POST", path: `v1/coupons/${coupon}/redemptions/${of.id}/${name}` }));
+    failed(undefined);
   };
-  const verb = step === "confirm" ? "Confirm" : "Cancel";
-  return (
-    <button type="button" class="small" disabled={isRunning} aria-label={`${verb} ${redemption.reference}`} onClick={run}>
-      {verb}
-    </button>
-  );
-}
-
-interface RowProps {
-  readonly coupon: string;
-  readonly redemption: Redemption;
-  readonly changed: () => void;
-  readonly failed: (error: unknown) => void;
-}
-
-function Line({ coupon, redemption, changed, failed }: RowProps): JSX.Element {
-  const { id, status, reference, created_at, expires_at, redeemed_at, cancelled_at, ordinal } = redemption;
-  const isHeld = status === "held";
-  const mayConfirm = isHeld && allowed("POST /v1/coupons/{coupon}/redemptions/{id}/confirm");
-  const mayCancel = (isHeld || status === "redeemed") && allowed("POST /v1/coupons/{coupon}/redemptions/{id}/cancel");
-  const since = status === "redeemed" ? redeemed_at : status === "cancelled" ? cancelled_at : expires_at;
-  return (
-    <tr>
-      <td data-label="Reference">
-        {reference}
-        {ordinal !== undefined && <span class="beside"> no. {ordinal}</span>}
-      </td>
-      <td data-label="Status">
-        <Tag tone={TONES[status]}>{status}</Tag>
-      </td>
-      <td data-label="Ends, or since">
-        {since !== undefined && (
-          <time dateTime={since} title={since}>
-            {isHeld ? `ends ${away(since)}` : moment(since)}
-          </time>
+  const { status, reference } = of;
+  const mayCancel = allowed("POST /v1/coupons/{coupon}/redemptions/{id}/cancel");
+  const release = () =>
+    ask(
+      status === "held"
+        ? { title: t.releaseTitle(reference), text: t.releaseText, verb: t.release, run: () => step("cancel") }
+        : { title: t.cancelTitle(reference), text: t.cancelText, verb: t.cancel, run: () => step("cancel") },
+    );
+  if (status === "held") {
+    return (
+      <>
+        {allowed("POST /v1/coupons/{coupon}/redemptions/{id}/confirm") && (
+          <button type="button" class="small" aria-label={t.confirmOf(reference)} onClick={() => void step("confirm").catch(failed)}>
+            {t.confirm}
+          </button>
         )}
-      </td>
-      <td data-label="Created">
-        <time dateTime={created_at} title={created_at}>
-          {moment(created_at)}
-        </time>
-      </td>
-      <td data-label="Id">
-        <code title={id}>{id.slice(0, 8)}…</code>
-      </td>
-      <td class="acts">
-        {mayConfirm && <Step step="confirm" {...{ coupon, redemption, changed, failed }} />}
-        {mayCancel && <Step step="cancel" {...{ coupon, redemption, changed, failed }} />}
-      </td>
-    </tr>
-  );
+        {mayCancel && (
+          <button type="button" class="small" aria-label={t.releaseOf(reference)} onClick={release}>
+            {t.release}
+          </button>
+        )}
+      </>
+    );
+  }
+  return status === "redeemed" && mayCancel ? (
+    <Menu label={t.menu(reference)} face="⋯">
+      <button type="button" class="plain danger" onClick={release}>
+        {t.cancel}…
+      </button>
+    </Menu>
+  ) : null;
 }
 
-export function Redemptions({ filter, changed }: RedemptionsProps): JSX.Element | null {
+function List({ filter, changed, version }: RedemptionsProps & { readonly version: number }): JSX.Element {
+  const t = texts.value.redemptions;
   const [reference, setReference] = useState("");
   const [status, setStatus] = useState("");
   const [cursors, setCursors] = useState<readonly string[]>([]);
+  /** Rows that have changed since the page of the list was read. */
+  const [news, setNews] = useState<ReadonlyMap<string, Redemption>>(new Map());
   const [failure, setFailure] = useState<unknown>(undefined);
-  const mayList = allowed("GET /v1/coupons/{coupon}/redemptions");
-  const call: Call = {
-    method: "GET",
-    path: `v1/coupons/${filter.name}/redemptions`,
-    query: { reference, status, limit: ROWS, cursor: cursors.at(-1) },
-  };
-  const { value, error, reload } = useResource<Page>(mayList ? call : undefined, 5);
-  const again = () => {
-    void reload();
-    changed();
-  };
+  const path = `v1/coupons/${filter.name}/redemptions`;
+  const call: Call = { method: "GET", path, query: { reference, status, limit: ROWS, cursor: cursors.at(-1) } };
+  const { value, error, reload } = useResource<Page>(call);
+  useEffect(() => void (version > 0 && reload()), [version]);
   const first = (set: (text: string) => void) => (text: string) => {
     set(text);
     setCursors([]);
   };
-  const rows = value?.redemptions ?? [];
-  const next = value?.next_cursor;
+  const take = (redemption: Redemption) => {
+    setNews((before) => new Map(before).set(redemption.id, redemption));
+    changed();
+  };
+  const rows = (value?.redemptions ?? []).map((row) => news.get(row.id) ?? row);
+  const isFiltered = reference !== "" || status !== "";
+  const csv: Call = { method: "GET", path, query: { reference, status }, headers: { Accept: "text/csv" } };
   return (
-    <Panel title="Redemptions" wide aside={<CurlButton call={() => call} />}>
-      {allowed("POST /v1/coupons/{coupon}/redemptions") && <Redeem filter={filter} changed={again} />}
-      <div class="fields">
-        <Text label="Search by reference" type="search" value={reference} change={first(setReference)} />
-        <Field label="Status">
-          {(id) => (
-            <select id={id} value={status} onChange={(event) => first(setStatus)(event.currentTarget.value)}>
-              <option value="">all</option>
-              {Object.keys(TONES).map((name) => (
-                <option key={name}>{name}</option>
-              ))}
-            </select>
-          )}
-        </Field>
+    <>
+      <p class="hint">{t.findHint}</p>
+      <div class="tools">
+        <Text label={t.find} type="search" value={reference} change={first(setReference)} />
+        <Select label={t.status} value={status} options={[["", t.all], ...STATUSES.map((name) => [name, texts.value.outcomes[name]] as const)]} change={first(setStatus)} />
+        <button type="button" onClick={() => (setNews(new Map()), void reload())}>
+          {texts.value.refresh}
+        </button>
+        <Download label={texts.value.csv} name={`${filter.name}-redemptions.csv`} content={() => fetched(csv)} />
       </div>
       {failure !== undefined && <Refusal error={failure} />}
       {error !== undefined && <Refusal error={error} />}
-      {rows.length === 0 ? (
-        <p class="hint">{value === undefined ? "Reading…" : "No redemptions."}</p>
-      ) : (
-        <div class="scroll" role="region" aria-label="Redemptions, the oldest change first" tabIndex={0}>
-          <table class="cards">
-            <thead>
-              <tr>
-                {["Reference", "Status", "Ends, or since", "Created", "Id"].map((text) => (
-                  <th key={text} scope="col">
-                    {text}
-                  </th>
-                ))}
-                <th scope="col">
-                  <span class="unseen">What to do</span>
-                </th>
-              </tr>
-            </thead>
-            <tbody>
-              {rows.map((redemption) => (
-                <Line key={redemption.id} coupon={filter.name} redemption={redemption} changed={again} failed={setFailure} />
-              ))}
-            </tbody>
-          </table>
-        </div>
+      {rows.length > 0 && (
+        <Grid
+          label={t.list}
+          columns={[{ title: t.reference }, { title: t.status }, { title: t.since }, { title: t.created }, { title: t.acts, isActs: true }]}
+          rows={rows.map((row) => ({
+            key: row.id,
+            cells: [
+              <>
+                {row.reference}
+                {row.ordinal !== undefined && <small>{t.ordinal(row.ordinal)}</small>}
+              </>,
+              <Tag tone={TONES[row.status]}>{texts.value.outcomes[row.status]}</Tag>,
+              <Since of={row} />,
+              <Time at={row.created_at} />,
+              <Acts coupon={filter.name} of={row} changed={take} failed={setFailure} />,
+            ],
+          }))}
+        />
       )}
-      {(cursors.length > 0 || next !== undefined) && (
-        <nav class="pages" aria-label="Pages of redemptions">
-          <button type="button" class="plain" disabled={cursors.length === 0} onClick={() => setCursors(cursors.slice(0, -1))}>
-            ← Previous
-          </button>
-          <span>Page {cursors.length + 1}</span>
-          <button type="button" class="plain" disabled={next === undefined} onClick={() => next && setCursors([...cursors, next])}>
-            Next →
-          </button>
-        </nav>
-      )}
-    </Panel>
+      {rows.length === 0 && error === undefined && <Empty text={value === undefined ? texts.value.reading : isFiltered ? texts.value.noMatch : t.none} />}
+      <Pager
+        page={cursors.length}
+        hasNext={value?.next_cursor !== undefined}
+        change={(page) => setCursors(page < cursors.length ? cursors.slice(0, page) : [...cursors, value?.next_cursor ?? ""])}
+      />
+    </>
   );
+}
+
+export function Redemptions({ filter, changed }: RedemptionsProps): JSX.Element | null {
+  const t = texts.value.redemptions;
+  const [version, setVersion] = useState(0);
+  const mayRedeem = allowed("POST /v1/coupons/{coupon}/redemptions");
+  const mayList = allowed("GET /v1/coupons/{coupon}/redemptions");
+  const redeemed = () => {
+    setVersion(version + 1);
+    changed();
+  };
+  return mayRedeem || mayList ? (
+    <Panel title={t.title} wide>
+      {mayRedeem && <Redeem filter={filter} changed={redeemed} />}
+      {mayList && <List filter={filter} changed={changed} version={version} />}
+    </Panel>
+  ) : null;
 }

@@ -1,12 +1,14 @@
-/** Asks for an API key. */
+/** Asks for an API key, and says where one comes from. */
 
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import type { Problem } from "../api/client.ts";
+import { texts } from "../i18n/texts.ts";
 import { Panel, Refusal, Text } from "../parts/panel.tsx";
 import { key, signIn } from "../state/session.ts";
 
 export function SignIn({ problem }: { readonly problem: Problem | undefined }): JSX.Element {
+  const t = texts.value.signIn;
   const [secret, setSecret] = useState("");
   const submit = (event: Event) => {
     event.preventDefault();
@@ -15,22 +17,25 @@ export function SignIn({ problem }: { readonly problem: Problem | undefined }): 
   };
   const isMissing = key.value === "" && problem?.status === 401;
   return (
-    <Panel title="API key">
-      {isMissing ? (
-        <p>This service requires a key. It is kept until this tab is closed.</p>
-      ) : problem?.status === 403 ? (
-        <p>This key lacks the scope `read`, without which there is nothing to show. Use another one.</p>
-      ) : (
-        <Refusal error={problem} />
-      )}
+    <Panel title={t.title}>
+      {isMissing ? <p>{t.needed}</p> : problem?.status === 401 ? <p class="notice bad">{t.wrong}</p> : problem?.status === 403 ? <p class="notice bad">{t.noRead}</p> : <Refusal error={problem} />}
       <form class="action" onSubmit={submit}>
-        <Text label="Key" type="password" value={secret} change={setSecret} required />
+        <Text label={t.key} type="password" value={secret} change={setSecret} required />
         <div class="buttons">
           <button class="primary" disabled={secret.trim() === ""}>
-            Use this key
+            {t.use}
           </button>
         </div>
       </form>
+      <p class="hint">{t.kept}</p>
+      <details open>
+        <summary>{t.where}</summary>
+        <p>{t.ask}</p>
+        <p class="hint">{t.operators}</p>
+        <pre class="command" tabIndex={0}>
+          cuckood key new --name marketing --scopes read,write,redeem
+        </pre>
+      </details>
     </Panel>
   );
 }

@@ -1,17 +1,19 @@
-/** Imports a file: first a dry run, then the import itself, with its progress. */
+/** Uploads a file of users or codes: first a check that changes nothing, then the upload itself, with its progress. */
 
 import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { Call } from "../api/call.ts";
 import { json, upload } from "../api/client.ts";
 import { on } from "../api/document.ts";
-import { formatOf } from "../api/upload_format.ts";
-import { NOUN, type Filter, type Import, type Kind } from "../api/types.ts";
-import { bytes, count, percent, plural } from "../format.ts";
-import { CurlButton } from "../parts/curl.tsx";
-import { Choice, Field, Panel, Refusal, Text } from "../parts/panel.tsx";
+import { columns, formatOf } from "../api/file.ts";
+import type { Import } from "../api/types.ts";
+import { bytes, count, percent } from "../format.ts";
+import { texts } from "../i18n/texts.ts";
+import { ask } from "../parts/dialog.tsx";
+import { Choice, Field, Panel, Refusal, Select, Text } from "../parts/panel.tsx";
 import { Table } from "../parts/table.tsx";
 import { allowed } from "../state/session.ts";
+import type { PartProps } from "./filter.tsx";
 
 type Mode = "append" | "replace";
 
@@ -26,24 +28,24 @@ function newId(): string {
   return `console-${Array.from(random, (byte) => byte.toString(16).padStart(2, "0")).join("")}`;
 }
 
-function stopped(isDry: boolean, mode: Mode): string {
-  if (isDry) {
-    return "Stopped.";
-  }
-  return mode === "append" ? "Stopped. Import goes on where it ended." : "Stopped. Nothing was replaced.";
-}
-
 function Result({ of }: { readonly of: Import }): JSX.Element {
+  const t = texts.value.upload;
   const isDry = of.state === "checked";
+  // Without headers and blank lines.
+  const entries = count(of.added + of.already_present + of.already_redeemed + of.rejected);
   return (
     <div class={of.rejected > 0 || of.warnings.length > 0 ? "notice warn" : "notice good"}>
-      <strong>{isDry ? "Dry run: nothing has changed." : "Imported."}</strong>{" "}
-      {plural(of.lines, "line")}: {count(of.added)} {isDry ? "to add" : "added"}, {count(of.already_present)} already present
-      {of.already_redeemed > 0 && `, ${count(of.already_redeemed)} already redeemed`}, {count(of.rejected)} rejected.
+      <strong>{isDry ? t.checked : t.imported}</strong>{" "}
+      {isDry ? t.wouldAdd(entries, count(of.added)) : t.added(entries, count(of.added))}
+      {of.already_present > 0 && ` ${t.alreadyPresent(count(of.already_present))}`}
+      {of.already_redeemed > 0 && ` ${t.alreadyRedeemed(count(of.already_redeemed))}`}
+      {of.rejected > 0 && ` ${t.rejected(count(of.rejected))}`}
       {of.warnings.map((warning) => (
-        <p key={warning}>Warning: {warning}</p>
+        <p key={warning} lang="en">
+          {warning}
+        </p>
       ))}
-      {of.errors.length > 0 && <Table label="Rejected lines" rows={of.errors} />}
+      {of.errors.length > 0 && <Table label={t.rejectedLines} rows={of.errors} />}
     </div>
   );
 }
@@ -57,31 +59,27 @@ interface Running {
 }
 
 function Progress({ of, stop }: { readonly of: Running; readonly stop: () => void }): JSX.Element {
+  const t = texts.value.upload;
   const share = of.total > 0 ? of.sent / of.total : 0;
   return (
     <div class="progress">
-      <progress max={1} value={share} aria-label="Upload" />
+      <progress max={1} value={share} aria-label={t.title} />
       <span>
-        {of.isDry ? "Dry run: " : ""}
-        {percent(share)} of {bytes(of.total)}
-        {of.lines !== undefined && `, ${plural(of.lines, "line")} read`}
+        {t.sent(percent(share), bytes(of.total))}
+        {of.lines !== undefined && ` ${t.linesRead(count(of.lines))}`}
       </span>
       <button type="button" class="plain" onClick={stop}>
-        Stop
+        {t.stop}
       </button>
     </div>
   );
 }
 
-interface UploadProps {
-  readonly kind: Kind;
-  readonly filter: Filter;
-  readonly changed: () => void;
-}
-
-export function Upload({ kind, filter, changed }: UploadProps): JSX.Element | null {
+export function Upload({ kind, filter, changed }: PartProps): JSX.Element | null {
+  const t = texts.value.upload;
   const [file, setFile] = useState<File | undefined>(undefined);
   const [mode, setMode] = useState<Mode>("append");
+  const [names, setNames] = useState<readonly string[]>([]);
   const [column, setColumn] = useState("");
   const [guards, setGuards] = useState<Guards>({ min_items: "", max_shrink: "", max_rejected: "" });
   const [id, setId] = useState(newId);
@@ -149,7 +147,7 @@ export function Upload({ kind, filter, changed }: UploadProps): JSX.Element | nu
         changed();
       }
     } catch (failure) {
-      setError(controller.signal.aborted ? stopped(isDry, mode) : failure);
+      setError(controller.signal.aborted ? t.stopped[isDry ? "check" : mode] : failure);
       changed();
     } finally {
       clearInterval(look);
@@ -159,9 +157,22 @@ export function Upload({ kind, filter, changed }: UploadProps): JSX.Element | nu
 
   const isChecked = result?.state === "checked";
   const isCsv = file !== undefined && formatOf(file.name).type === "text/csv";
+  const choose = async (chosen: File | undefined) => {
+    renew();
+    setFile(chosen);
+    const found = chosen === undefined ? [] : await columns(chosen).catch(() => []);
+    setNames(found);
+    // A likely one is chosen, so that the check can begin.
+    setColumn(found.length > 1 ? (found.find((name) => /code|user|id/i.test(name)) ?? found[0] ?? "") : "");
+  };
   const submit = (event: Event) => {
     event.preventDefault();
-    void begin(!isChecked);
+    if (!isChecked || mode === "append") {
+      return void begin(!isChecked);
+    }
+    const name = filter.title ?? filter.name;
+    const question = { title: t.replaceTitle(name), text: t.replaceText[kind](count(filter.stats.available ?? filter.stats.items), count(result?.added ?? 0)) };
+    ask({ ...question, verb: t.replace, run: async () => void begin(false) });
   };
   const guard = (name: keyof Guards, label: string, hint: string, step = "1") => (
     <Text
@@ -177,63 +188,52 @@ export function Upload({ kind, filter, changed }: UploadProps): JSX.Element | nu
       }}
     />
   );
+  const changeColumn = (value: string) => {
+    setColumn(value);
+    renew();
+  };
   return (
-    <Panel title="Import a file">
+    <Panel title={t.title}>
       <form class="action" onSubmit={submit}>
-        <Field label="File" hint={`A ${NOUN[kind].one.replace("campaign", "user").replace("coupon", "code")} a line; or .csv, .ndjson; also as .gz or .zst`}>
+        <Field label={t.file} hint={t.fileHint[kind]}>
           {(control, hint) => (
-            <input
-              id={control}
-              type="file"
-              aria-describedby={hint}
-              onChange={(event) => {
-                setFile(event.currentTarget.files?.[0]);
-                renew();
-              }}
-            />
+            <input id={control} type="file" aria-describedby={hint} onChange={(event) => void choose(event.currentTarget.files?.[0])} />
           )}
         </Field>
+        {names.length > 1 ? (
+          <Select label={t.column} value={column} options={names.map((name) => [name, name] as const)} hint={t.columnHint[kind]} change={changeColumn} />
+        ) : (
+          isCsv && names.length === 0 && <Text label={t.column} value={column} hint={t.columnHint[kind]} change={changeColumn} />
+        )}
         <Choice
-          label="What happens to what is there"
+          label={t.mode[kind]}
           value={mode}
           options={[
-            ["append", "It stays"],
-            ["replace", "It is replaced at the end"],
+            ["append", t.append],
+            ["replace", t.replace],
           ]}
           change={(value) => {
             setMode(value);
             renew();
           }}
         />
-        {isCsv && (
-          <Text
-            label="Column"
-            value={column}
-            hint="May be left out if there is only one"
-            change={(value) => {
-              setColumn(value);
-              renew();
-            }}
-          />
-        )}
         <details>
-          <summary>Guards against the wrong file</summary>
+          <summary>{t.guards}</summary>
           <div class="fields">
-            {guard("min_items", "At least", "items")}
-            {mode === "replace" && guard("max_shrink", "Shrinks at most by", "a share: 0.2", "any")}
-            {guard("max_rejected", "Rejected at most", "lines")}
+            {guard("min_items", t.minItems, t.minItemsHint)}
+            {mode === "replace" && guard("max_shrink", t.maxShrink, t.maxShrinkHint, "any")}
+            {guard("max_rejected", t.maxRejected, t.maxRejectedHint)}
           </div>
         </details>
         <div class="buttons">
           <button type="button" class={isChecked ? "" : "primary"} disabled={file === undefined || running !== undefined} onClick={() => void begin(true)}>
-            Dry run
+            {t.check}
           </button>
           <button type="submit" class={isChecked ? "primary" : ""} disabled={!isChecked || running !== undefined}>
-            Import
+            {t.run}
           </button>
-          {file !== undefined && <CurlButton call={() => call(!isChecked)} />}
         </div>
-        {!isChecked && result === undefined && <p class="hint">The dry run reads the file and changes nothing. After it the file can be imported.</p>}
+        {!isChecked && result === undefined && <p class="hint">{t.hint}</p>}
         {running !== undefined && <Progress of={running} stop={() => abort.current?.abort()} />}
         <div class="outcome" aria-live="polite">
           {error !== undefined && <Refusal error={error} />}

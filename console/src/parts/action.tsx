@@ -1,10 +1,10 @@
-/** A form that sends one call: its button, the same as a curl command, and below it what came back. */
+/** A form that sends one call: its button, and below it what came back. What can't be undone is asked first. */
 
 import type { ComponentChildren, JSX } from "preact";
 import { useState } from "preact/hooks";
 import type { Call } from "../api/call.ts";
 import { json } from "../api/client.ts";
-import { CurlButton } from "./curl.tsx";
+import { ask, type Question } from "./dialog.tsx";
 import { Refusal } from "./panel.tsx";
 
 interface ActionProps<T> {
@@ -16,17 +16,14 @@ interface ActionProps<T> {
   readonly answer?: (answer: T) => ComponentChildren;
   readonly done?: (answer: T) => void;
   readonly tone?: "primary" | "danger" | "quiet";
+  /** The question before it, if there is one. */
+  readonly question?: () => Omit<Question, "run" | "verb"> | undefined;
 }
 
-export function Action<T>({ label, call, children, answer, done, tone = "primary" }: ActionProps<T>): JSX.Element {
+export function Action<T>({ label, call, children, answer, done, tone = "primary", question }: ActionProps<T>): JSX.Element {
   const [state, setState] = useState<{ answer: T } | { error: unknown } | "running" | undefined>(undefined);
   const isComplete = call() !== undefined;
-  const submit = async (event: Event) => {
-    event.preventDefault();
-    const now = call();
-    if (now === undefined || state === "running") {
-      return;
-    }
+  const send = async (now: Call) => {
     setState("running");
     try {
       const received = await json<T>(now);
@@ -36,6 +33,15 @@ export function Action<T>({ label, call, children, answer, done, tone = "primary
       setState({ error });
     }
   };
+  const submit = (event: Event) => {
+    event.preventDefault();
+    const now = call();
+    if (now === undefined || state === "running") {
+      return;
+    }
+    const first = question?.();
+    first === undefined ? void send(now) : ask({ ...first, verb: label, run: () => send(now) });
+  };
   return (
     <form class="action" onSubmit={submit}>
       {children}
@@ -43,7 +49,6 @@ export function Action<T>({ label, call, children, answer, done, tone = "primary
         <button class={tone} disabled={!isComplete || state === "running"}>
           {label}
         </button>
-        {isComplete && <CurlButton call={call} />}
       </div>
       <div class="outcome" aria-live="polite">
         {typeof state === "object" && "error" in state && <Refusal error={state.error} />}

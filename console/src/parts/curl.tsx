@@ -4,23 +4,23 @@ import { signal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { curl, KEY_VARIABLE, type Call } from "../api/call.ts";
+import { texts } from "../i18n/texts.ts";
 import { key } from "../state/session.ts";
 
 const shown = signal<Call | undefined>(undefined);
 
 interface CurlButtonProps {
   /** Made when it is asked for, from what the form holds then. */
-  readonly call: () => Call | undefined;
-  readonly label?: string;
+  readonly call: () => Call;
 }
 
-export function CurlButton({ call, label = "curl" }: CurlButtonProps): JSX.Element {
+export function CurlButton({ call }: CurlButtonProps): JSX.Element {
   const show = () => {
     shown.value = call();
   };
   return (
-    <button type="button" class="plain small" title="Show this request as a curl command" onClick={show}>
-      {label}
+    <button type="button" class="plain small" title={texts.value.curl.hint} onClick={show}>
+      curl
     </button>
   );
 }
@@ -38,6 +38,7 @@ async function copied(text: HTMLElement): Promise<boolean> {
 
 /** The one dialog that all buttons share. */
 export function CurlDialog(): JSX.Element {
+  const t = texts.value.curl;
   const dialog = useRef<HTMLDialogElement>(null);
   const text = useRef<HTMLPreElement>(null);
   const [isCopied, setCopied] = useState(false);
@@ -52,9 +53,9 @@ export function CurlDialog(): JSX.Element {
   return (
     <dialog ref={dialog} aria-labelledby="curl-title" onClose={() => (shown.value = undefined)}>
       <header>
-        <h2 id="curl-title">As a command</h2>
+        <h2 id="curl-title">{t.title}</h2>
         <form method="dialog">
-          <button class="plain">Close</button>
+          <button class="plain">{t.close}</button>
         </form>
       </header>
       <pre ref={text} class="command" tabIndex={0}>
@@ -62,14 +63,14 @@ export function CurlDialog(): JSX.Element {
       </pre>
       {key.value !== "" && (
         <p class="hint">
-          The key is not in the command: set <code>{KEY_VARIABLE}</code> to it.
+          {t.key} <code>{KEY_VARIABLE}</code>
         </p>
       )}
       <div class="buttons">
         <button type="button" class="primary" onClick={copy}>
-          Copy
+          {t.copy}
         </button>
-        <span role="status">{isCopied ? "Copied" : ""}</span>
+        <span role="status">{isCopied ? t.copied : ""}</span>
       </div>
     </dialog>
   );

@@ -3,6 +3,8 @@
 import type { ComponentChildren, JSX } from "preact";
 import { useId } from "preact/hooks";
 import { Problem } from "../api/client.ts";
+import { fullMoment, moment } from "../format.ts";
+import { named, texts } from "../i18n/texts.ts";
 
 interface PanelProps {
   readonly title: string;
@@ -30,26 +32,73 @@ export function Tag({ tone, children }: { readonly tone: Tone; readonly children
   return <span class={`tag ${tone}`}>{children}</span>;
 }
 
-/** A refusal, with its pointers to what is wrong. */
+/** A time on the reader's clock; its zone is shown with the pointer, and at the end of every page. */
+export function Time({ at, children }: { readonly at: string; readonly children?: ComponentChildren }): JSX.Element {
+  return (
+    <time dateTime={at} title={fullMoment(at)}>
+      {children ?? moment(at)}
+    </time>
+  );
+}
+
+/** What a pointer of a problem names, in words of the form: `/codes/3` is the fourth line. */
+function place(pointer: string): string {
+  const t = texts.value;
+  const parts = pointer.split("/").slice(1);
+  const line = parts.find((part) => /^\d+$/.test(part));
+  const field = parts.findLast((part) => part !== line) ?? "";
+  return line === undefined ? named(t.fields, field) : t.line(Number(line) + 1);
+}
+
+/** Why something failed: first in words for the reader, then the service's own for its operators. */
 export function Refusal({ error }: { readonly error: unknown }): JSX.Element {
+  const t = texts.value;
   if (!(error instanceof Problem)) {
     return <p class="notice bad">{String(error)}</p>;
   }
-  const { title, detail, code, errors } = error.document;
+  const { title, detail, code, errors, request_id } = error.document;
+  const hasErrors = errors !== undefined && errors.length > 0;
   return (
-    <div class="notice bad">
-      <strong>{title}</strong> <code>{code}</code>
-      <p>{detail}</p>
-      {errors !== undefined && errors.length > 0 && (
+    <div class="notice bad" role="alert">
+      <strong>{(t.problems as Readonly<Record<string, string>>)[code] ?? title}</strong>
+      {hasErrors && (
         <ul>
-          {errors.map((fault) => (
-            <li key={fault.pointer + fault.detail}>
-              <code>{fault.pointer || "/"}</code> {fault.detail}
+          {errors.map(({ pointer, detail }) => (
+            <li key={pointer + detail}>
+              {place(pointer)}: <span lang="en">{detail}</span>
             </li>
           ))}
         </ul>
       )}
+      <details>
+        <summary>{t.technical}</summary>
+        <p lang="en">
+          <code>{code}</code>
+          {!hasErrors && ` ${detail}`}
+          {request_id !== undefined && ` (${request_id})`}
+        </p>
+      </details>
     </div>
+  );
+}
+
+/** A list without entries: why, and the first step. */
+export function Empty({ text, children }: { readonly text: string; readonly children?: ComponentChildren }): JSX.Element {
+  return (
+    <div class="empty">
+      <p>{text}</p>
+      {children}
+    </div>
+  );
+}
+
+/** What operators look at, and others need not. */
+export function Technical({ children }: { readonly children: ComponentChildren }): JSX.Element {
+  return (
+    <details class="technical">
+      <summary>{texts.value.technical}</summary>
+      {children}
+    </details>
   );
 }
 
@@ -87,21 +136,23 @@ export function Facts({ of }: { readonly of: readonly (readonly [string, Compone
 
 interface FieldProps {
   readonly label: string;
-  readonly hint?: string;
+  readonly hint?: string | undefined;
+  readonly fault?: string | undefined;
   readonly children: (id: string, hintId: string | undefined) => ComponentChildren;
 }
 
 /** A label over its control. */
-export function Field({ label, hint, children }: FieldProps): JSX.Element {
+export function Field({ label, hint, fault, children }: FieldProps): JSX.Element {
   const id = useId();
-  const hintId = hint === undefined ? undefined : `${id}-hint`;
+  const told = fault ?? hint;
+  const hintId = told === undefined ? undefined : `${id}-hint`;
   return (
     <div class="field">
       <label for={id}>{label}</label>
       {children(id, hintId)}
-      {hint !== undefined && (
-        <small id={hintId} class="hint">
-          {hint}
+      {told !== undefined && (
+        <small id={hintId} class={fault === undefined ? "hint" : "fault"} aria-live="polite">
+          {told}
         </small>
       )}
     </div>
@@ -112,19 +163,22 @@ interface TextProps {
   readonly label: string;
   readonly value: string;
   readonly change: (value: string) => void;
-  readonly hint?: string;
+  readonly hint?: string | undefined;
+  /** What is wrong with the value as it stands. */
+  readonly fault?: string | undefined;
   readonly type?: "text" | "number" | "password" | "search" | "datetime-local";
   readonly required?: boolean;
   readonly placeholder?: string;
   readonly min?: number;
   readonly max?: number;
   readonly step?: string;
-  readonly pattern?: string;
+  /** The id of a list of values to choose from. */
+  readonly list?: string;
 }
 
-export function Text({ label, value, change, hint, type = "text", ...rest }: TextProps): JSX.Element {
+export function Text({ label, value, change, hint, fault, type = "text", ...rest }: TextProps): JSX.Element {
   return (
-    <Field label={label} {...(hint === undefined ? {} : { hint })}>
+    <Field label={label} hint={hint} fault={fault}>
       {(id, hintId) => (
         <input
           id={id}
@@ -133,6 +187,7 @@ export function Text({ label, value, change, hint, type = "text", ...rest }: Tex
           autocomplete="off"
           spellcheck={false}
           aria-describedby={hintId}
+          aria-invalid={fault !== undefined || undefined}
           onInput={(event) => change(event.currentTarget.value)}
           {...rest}
         />
@@ -145,13 +200,13 @@ interface LinesProps {
   readonly label: string;
   readonly value: string;
   readonly change: (value: string) => void;
-  readonly hint?: string;
+  readonly hint?: string | undefined;
   readonly rows?: number;
 }
 
 export function Lines({ label, value, change, hint, rows = 3 }: LinesProps): JSX.Element {
   return (
-    <Field label={label} {...(hint === undefined ? {} : { hint })}>
+    <Field label={label} hint={hint}>
       {(id, hintId) => (
         <textarea
           id={id}
@@ -203,6 +258,30 @@ export function Choice<T extends string>({ label, value, options, change }: Choi
         ))}
       </div>
     </fieldset>
+  );
+}
+
+interface SelectProps {
+  readonly label: string;
+  readonly value: string;
+  readonly options: readonly (readonly [string, string])[];
+  readonly change: (value: string) => void;
+  readonly hint?: string | undefined;
+}
+
+export function Select({ label, value, options, change, hint }: SelectProps): JSX.Element {
+  return (
+    <Field label={label} hint={hint}>
+      {(id, hintId) => (
+        <select id={id} value={value} aria-describedby={hintId} onChange={(event) => change(event.currentTarget.value)}>
+          {options.map(([option, text]) => (
+            <option key={option} value={option}>
+              {text}
+            </option>
+          ))}
+        </select>
+      )}
+    </Field>
   );
 }
 

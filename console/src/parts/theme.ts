@@ -27,8 +27,3 @@ effect(() => {
   show();
 });
 system.addEventListener("change", show);
-
-export function next(): void {
-  const order: readonly Theme[] = ["system", "light", "dark"];
-  choice.value = order[(order.indexOf(choice.value) + 1) % order.length] ?? "system";
-}

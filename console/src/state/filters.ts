@@ -1,85 +1,104 @@
-/** All campaigns and coupons, and the order in which the table shows them. */
+/** All campaigns and all coupons, their states, and the order in which a table shows them. */
 
-import { signal } from "@preact/signals";
+import { signal, type Signal } from "@preact/signals";
 import { json, type Problem } from "../api/client.ts";
-import type { Filter, Kind } from "../api/types.ts";
+import type { Filter, Kind, Labels } from "../api/types.ts";
 
-/** A row of the table. */
-export interface Listed {
-  readonly kind: Kind;
-  readonly filter: Filter;
-}
+export type Phase = "active" | "scheduled" | "sold_out" | "ended";
 
-export type Column = "name" | "kind" | "mode" | "items" | "fill" | "error" | "memory" | "growth";
+export type SortKey = "title" | "state" | "ends" | "items" | "available" | "held" | "redeemed";
 
 export interface Order {
-  readonly column: Column;
+  readonly column: SortKey;
   readonly isDescending: boolean;
 }
 
-export const filters = signal<readonly Listed[]>([]);
-export const loading = signal<"idle" | "running" | Problem>("idle");
+export interface List {
+  readonly filters: readonly Filter[];
+  readonly state: "unread" | "reading" | "read" | Problem;
+}
+
+export const lists: Readonly<Record<Kind, Signal<List>>> = {
+  campaigns: signal<List>({ filters: [], state: "unread" }),
+  coupons: signal<List>({ filters: [], state: "unread" }),
+};
+
+/** Titles that pages have come to know, by address: `campaigns/spring`. */
+export const titles = signal<Readonly<Record<string, string>>>({});
 
 const PAGE = 1_000;
 
-async function all(kind: Kind): Promise<Listed[]> {
-  const found: Listed[] = [];
+/** Reads all pages of a list of the API. */
+export async function all<T>(path: string, field: string): Promise<T[]> {
+  const found: T[] = [];
   let cursor: string | undefined;
   do {
-    const page = await json<Record<string, unknown>>({ method: "GET", path: `v1/${kind}`, query: { limit: PAGE, cursor } });
-    found.push(...(page[kind] as Filter[]).map((filter) => ({ kind, filter })));
+    const page = await json<Record<string, unknown>>({ method: "GET", path, query: { limit: PAGE, cursor } });
+    found.push(...(page[field] as T[]));
     cursor = page["next_cursor"] as string | undefined;
   } while (cursor !== undefined);
   return found;
 }
 
-export async function load(): Promise<void> {
-  loading.value = "running";
+export async function load(kind: Kind): Promise<void> {
+  const list = lists[kind];
+  list.value = { ...list.value, state: "reading" };
   try {
-    filters.value = (await Promise.all([all("campaigns"), all("coupons")])).flat();
-    loading.value = "idle";
+    list.value = { filters: await all<Filter>(`v1/${kind}`, kind), state: "read" };
   } catch (error) {
-    loading.value = error as Problem;
+    list.value = { ...list.value, state: error as Problem };
   }
 }
 
-/** How full it is: of what it may hold before it grows or refuses more. */
-export function fill({ stats }: Filter): number {
-  return stats.items / Math.max(1, stats.capacity_now);
+/** How many uses of a coupon there are in all. */
+export function stockOf({ stock, stats }: Filter): number {
+  return stock ?? (stats.available ?? stats.items) + (stats.held ?? 0) + (stats.redeemed ?? 0);
 }
 
-function value(column: Column, { kind, filter }: Listed): string | number {
+export function phaseOf(filter: Filter, now = Date.now()): Phase {
+  const { starts_at, ends_at, stats } = filter;
+  if (ends_at !== undefined && new Date(ends_at).getTime() <= now) {
+    return "ended";
+  }
+  if (starts_at !== undefined && new Date(starts_at).getTime() > now) {
+    return "scheduled";
+  }
+  return stats.available === 0 && (filter.stock !== undefined || stockOf(filter) > 0) ? "sold_out" : "active";
+}
+
+const PHASES: readonly Phase[] = ["active", "scheduled", "sold_out", "ended"];
+
+function value(column: SortKey, filter: Filter): string | number {
   switch (column) {
-    case "name":
-      return filter.name;
-    case "kind":
-      return kind;
-    case "mode":
-      return filter.mode;
+    case "title":
+      return (filter.title ?? filter.name).toLowerCase();
+    case "state":
+      return PHASES.indexOf(phaseOf(filter));
+    case "ends":
+      return filter.ends_at ?? "~";
     case "items":
       return filter.stats.items;
-    case "fill":
-      return fill(filter);
-    case "error":
-      return filter.stats.error_rate_now;
-    case "memory":
-      return filter.stats.memory_bytes;
-    case "growth":
-      return filter.growth;
+    case "available":
+    case "held":
+    case "redeemed":
+      return filter.stats[column] ?? 0;
   }
 }
 
-/** The rows that match all words of a search, in order. Equal ones are in the order of their names. */
-export function arranged(rows: readonly Listed[], search: string, order: Order): readonly Listed[] {
+export const labelTexts = (labels: Labels | undefined): string[] => Object.entries(labels ?? {}).map(([key, value]) => `${key}=${value}`);
+
+/** The rows that match all words of a search, in order. `states` are the words for each phase. Equal ones are in the order of their names. */
+export function arranged(rows: readonly Filter[], search: string, order: Order, states: Readonly<Record<Phase, string>>): readonly Filter[] {
   const words = search.toLowerCase().split(/\s+/).filter((word) => word !== "");
-  const text = ({ kind, filter }: Listed) => `${filter.name} ${kind} ${filter.mode} ${filter.growth}`;
-  const found = words.length === 0 ? rows : rows.filter((row) => words.every((word) => text(row).includes(word)));
+  const text = (filter: Filter) =>
+    [filter.name, filter.title, states[phaseOf(filter)], ...labelTexts(filter.labels)].join(" ").toLowerCase();
+  const matches = (filter: Filter) => {
+    const whole = text(filter);
+    return words.every((word) => whole.includes(word));
+  };
+  const found = words.length === 0 ? rows : rows.filter(matches);
   const compare = (a: string | number, b: string | number) => (a < b ? -1 : a > b ? 1 : 0);
   const keyed = found.map((row) => ({ row, key: value(order.column, row) }));
-  keyed.sort(
-    (a, b) =>
-      (order.isDescending ? compare(b.key, a.key) : compare(a.key, b.key)) ||
-      compare(a.row.filter.name, b.row.filter.name),
-  );
+  keyed.sort((a, b) => (order.isDescending ? compare(b.key, a.key) : compare(a.key, b.key)) || compare(a.row.name, b.row.name));
   return keyed.map(({ row }) => row);
 }

@@ -1,4 +1,4 @@
-/** Several machines are shown where there are some. Such a service is acted here; `npm run cluster` looks at a real one. */
+/** Several nodes are shown where there are some. Such a service is acted here; `npm run cluster` looks at a real one. */
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
@@ -27,7 +27,7 @@ async function describe(page: Page, change: (document: any) => void): Promise<vo
   });
 }
 
-test("machines are shown with their lag", async () => {
+test("nodes_are_shown_with_their_lag", async () => {
   const { page, end } = await visit(browser);
   await describe(page, (document) => {
     document.paths["/v1/cluster"] = { get: { security: [{}, { bearer: ["read"] }] } };
@@ -39,20 +39,20 @@ test("machines are shown with their lag", async () => {
   ];
   const log = { node: "a", quorum: true, lag_seconds: 0 };
   await page.route(/\/v1\/cluster$/, (route) => route.fulfill({ json: { journal: "nats", position: 100, log, nodes } }));
-  await page.goto(`${service.url}/console`);
-  const machines = page.getByRole("region", { name: "Machines" });
-  await machines.getByRole("row", { name: "c 97 5f1e 3 1 min ago", exact: true }).waitFor();
-  assert.match((await machines.textContent()) ?? "", /This nodea.*Log quorumyes/);
-  await assertAccessible(page, "machines");
+  await page.goto(`${service.url}/console#/system`);
+  const region = page.getByRole("region", { name: "Nodes", exact: true });
+  await region.getByRole("row", { name: "c 97 5f1e 3 1 minute ago", exact: true }).waitFor();
+  assert.match((await region.textContent()) ?? "", /This nodea.*Log quorumyes/);
+  await assertAccessible(page, "nodes");
   await end();
 });
 
-test("a service on its own has no machines to show", async () => {
+test("single_service_has_no_nodes_to_show", async () => {
   const { page, end } = await visit(browser);
   const asked = page.waitForResponse(`${service.url}/v1/cluster`);
-  await page.goto(`${service.url}/console`);
+  await page.goto(`${service.url}/console#/system`);
   assert.equal((await (await asked).json()).journal, "local");
   await page.getByText("All is well.").waitFor();
-  assert.equal(await page.getByRole("region", { name: "Machines" }).count(), 0);
+  assert.equal(await page.getByRole("region", { name: "Nodes" }).count(), 0);
   await end();
 });

@@ -1,12 +1,16 @@
-/** What operators do with the page, from making a coupon to deleting it, in a real browser and over a real service. */
+/** What people do with the page, from making a coupon to deleting it, in a real browser and over a real service. */
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { after, before, test } from "node:test";
 import type { Browser } from "playwright-core";
+import { CATALOGS } from "../../src/i18n/texts.ts";
 import { assertAccessible, assertFits, launch, visit } from "../support/browser.ts";
+import { forEachReader } from "../support/readers.ts";
 import { serve, type Service } from "../support/service.ts";
-import { button, create, panel, rows, says, useCoupon } from "../support/steps.ts";
+import { button, create, open, panel, rows, says, useCoupon } from "../support/steps.ts";
+
+const t = CATALOGS.en;
 
 let browser: Browser;
 let service: Service;
@@ -20,67 +24,39 @@ after(async () => {
   await service.stop();
 });
 
-test("a coupon is made, filled, used, emptied and deleted", async () => {
-  const { page, end } = await visit(browser);
+forEachReader("coupon_is_made_filled_used_and_deleted", () => browser, async (page, { t }) => {
   await page.goto(service.url);
   assert.match(page.url(), /\/console$/);
-  await says(page, "All is well.");
-  await assertAccessible(page, "overview");
-  await useCoupon(page);
-  await end();
+  await page.getByRole("heading", { level: 1, name: t.nav.campaigns }).waitFor();
+  await useCoupon(page, t);
 });
 
-test("a campaign's users are tried for their eligibility", async () => {
-  const { page, end } = await visit(browser, { colorScheme: "dark" });
-  await page.goto(`${service.url}/console`);
-  await create(page, "Campaign: users", "spring");
-  const items = panel(page, "Users");
-  await items.getByRole("radio", { name: "Add" }).check();
-  await items.getByLabel("Users, one a line").fill("u1\nu2");
-  await items.getByRole("button", { name: "Add" }).click();
-  await says(page, "added");
-  await assertAccessible(page, "a campaign, dark");
-  await page.getByLabel("Until (UTC)").fill("2099-01-01T00:00");
-  await page.getByLabel("Capacity").fill("5000");
-  await button(page, "Change").click();
-  await says(page, /active, ends in/);
-  await panel(page, "Figures").getByText(/^2 of 5,\d{3}/).waitFor();
-
-  await page.getByRole("link", { name: "Eligibility" }).click();
-  await page.getByLabel("User", { exact: true }).fill("u1");
-  await page.getByLabel("Campaigns, one a line, the preferred first").fill("nowhere\nspring");
-  await button(page, "Try").click();
-  await says(page, "Eligible: spring");
-  await says(page, "There is no campaign nowhere.");
-  const explained = (await rows(page, "Explanations"))[0];
-  assert.deepEqual([explained?.slice(0, 3), explained?.at(-1)], [["spring", "yes", "inside"], "yes"]);
-  await page.getByLabel("Unless the user is in").fill("spring 1 spring");
-  await button(page, "Try").click();
-  await says(page, "None of them");
-  assert.equal((await rows(page, "Explanations"))[0]?.filter((cell) => cell === "spring").length, 2, "campaign, and what excludes");
-  await assertAccessible(page, "eligibility, dark");
-  await page.getByRole("link", { name: "Imports" }).click();
-  await says(page, "welcome");
-  await assertAccessible(page, "imports, dark");
-  await page.getByRole("link", { name: "Requests" }).click();
-  await says(page, "POST /v1/eligibility");
-  await assertAccessible(page, "requests, dark");
-  await end();
-});
-
-test("what the page does can be done by the command that it shows", async () => {
+test("request_is_shown_as_a_command", async () => {
   const { page, end } = await visit(browser);
-  await page.goto(`${service.url}/console#/campaigns/spring`);
-  await page.getByLabel("Users, one a line").fill("u1\nit's $HOME");
-  await panel(page, "Users").getByRole("button", { name: "curl" }).click();
-  const dialog = page.getByRole("dialog", { name: "As a command" });
+  await open(page, service.url, "#/campaigns");
+  await create(page, t, "campaigns", "spring");
+  const users = panel(page, t.items.titles.campaigns);
+  await users.getByRole("radio", { name: t.items.acts.add }).check();
+  await users.getByLabel(t.items.lines.campaigns).fill("u1\nu2");
+  await button(users, t.items.acts.add).click();
+  await says(page, t.outcomes.added);
+  await users.getByRole("radio", { name: t.items.acts.check }).check();
+  await users.getByLabel(t.items.lines.campaigns).fill("u1\nit's $HOME");
+  await button(users, t.items.acts.check).click();
+  await says(page, t.items.absent);
+  await page.getByRole("link", { name: t.nav.system }).click();
+  await says(page, t.system.good);
+  await assertAccessible(page, "system");
+  await page.getByRole("link", { name: t.nav.requests }).click();
+  await page.getByRole("row", { name: /users\/check/ }).getByRole("button", { name: "curl" }).click();
+  const command = page.getByRole("dialog", { name: t.curl.title });
   await assertAccessible(page, "the command");
-  const command = (await dialog.locator("pre").textContent()) ?? "";
-  assert.match(command, /^curl 'http:\/\/127\.0\.0\.1:\d+\/v1\/campaigns\/spring\/users\/check'/);
-  await dialog.getByRole("button", { name: "Copy" }).click();
-  await dialog.getByText("Copied").waitFor();
+  const text = (await command.locator("pre").textContent()) ?? "";
+  assert.match(text, /^curl 'http:\/\/127\.0\.0\.1:\d+\/v1\/campaigns\/spring\/users\/check'/);
+  await button(command, t.curl.copy).click();
+  await command.getByText(t.curl.copied, { exact: true }).waitFor();
   await page.keyboard.press("Escape");
-  await dialog.waitFor({ state: "hidden" });
+  await command.waitFor({ state: "hidden" });
   const hasCurl = (() => {
     try {
       return execFileSync("curl", ["--version"]).length > 0;
@@ -89,13 +65,13 @@ test("what the page does can be done by the command that it shows", async () => 
     }
   })();
   if (hasCurl) {
-    const answer = execFileSync("sh", ["-c", `${command} --silent`], { encoding: "utf8" });
+    const answer = execFileSync("sh", ["-c", `${text} --silent`], { encoding: "utf8" });
     assert.deepEqual(JSON.parse(answer), { present: [true, false] });
   }
   await end();
 });
 
-test("ten thousand filters sort and search", async () => {
+test("ten_thousand_campaigns_sort_and_search", async () => {
   const { page, end } = await visit(browser);
   const filter = (index: number) => ({
     name: `f-${String(index).padStart(5, "0")}`,
@@ -112,54 +88,47 @@ test("ten thousand filters sort and search", async () => {
     const next = from + 1_000 < 10_000 ? { next_cursor: String(from + 1_000) } : {};
     return route.fulfill({ json: { campaigns, ...next } });
   });
-  await page.goto(`${service.url}/console#/filters`);
-  await says(page, "10,000 filters");
-  await says(page, "Page 1 of 100");
-  const first = async () => (await rows(page, "Campaigns and coupons"))[0]?.[0];
+  await open(page, service.url, "#/campaigns");
+  await says(page, t.filters.total.campaigns(10_000));
+  await says(page, t.pager.pageOf(1, 100));
+  const first = async () => (await rows(page, t.nav.campaigns))[0]?.[0];
   assert.equal(await first(), "f-00000");
-  await page.getByRole("columnheader", { name: "Items" }).getByRole("button").click();
+  await page.getByRole("columnheader", { name: t.filters.columns.items }).getByRole("button").click();
   await page.getByRole("row", { name: "f-09999" }).waitFor();
   assert.equal(await first(), "f-09999");
-  await button(page, "Next →").click();
-  await says(page, "Page 2 of 100");
+  await page.getByRole("button", { name: t.pager.next }).click();
+  await says(page, t.pager.pageOf(2, 100));
   assert.equal(await first(), "f-09899");
-  await page.getByLabel("Search").fill("f-0123");
-  await says(page, "10 of 10,000");
-  assert.deepEqual([await first(), (await rows(page, "Campaigns and coupons")).length], ["f-01239", 10]);
+  await page.getByLabel(t.search).fill("f-0123");
+  await says(page, t.filters.found(10, 10_000));
+  assert.deepEqual([await first(), (await rows(page, t.nav.campaigns)).length], ["f-01239", 10]);
   await end();
 });
 
-test("a keyboard and a phone are enough", async () => {
-  const { page, end } = await visit(browser, { viewport: { width: 360, height: 740 }, hasTouch: true });
-  await page.goto(`${service.url}/console`);
-  await says(page, "All is well.");
+forEachReader("navigation_fits_and_works_by_keyboard", () => browser, async (page, { t, width }) => {
+  await open(page, service.url, "#/system");
+  await says(page, t.system.good);
   await page.keyboard.press("Tab");
-  assert.equal(await page.evaluate(() => document.activeElement?.textContent), "Skip to the content");
+  assert.equal(await page.evaluate(() => document.activeElement?.textContent), t.skip);
   await page.keyboard.press("Enter");
   assert.equal(await page.evaluate(() => document.activeElement?.tagName), "H1");
-  for (const [hash, text] of [
-    ["#/", "All is well."],
-    ["#/filters", "spring"],
-    ["#/campaigns/spring", "Empty or delete"],
-    ["#/new", "What it would cost"],
-    ["#/eligibility", "Which campaigns"],
-    ["#/imports", "welcome"],
-    ["#/requests", "GET /v1/info"],
-    ["#/nowhere", "There is nothing here."],
-  ] as const) {
-    await page.goto(`${service.url}/console${hash}`);
-    await says(page, text);
-    await assertFits(page, hash);
+  const links = page.getByRole("navigation", { name: t.nav.label }).getByRole("link");
+  for (const link of await links.all()) {
+    const box = await link.boundingBox();
+    assert.ok(box !== null && box.x >= 0 && box.x + box.width <= width, `${await link.textContent()} is cut off`);
   }
-  await page.goto(`${service.url}/console#/campaigns/spring`);
-  const choice = page.getByRole("radio", { name: "Try" });
-  await choice.focus();
-  await page.keyboard.press("ArrowRight");
-  assert.ok(await page.getByRole("radio", { name: "Count" }).isChecked());
-  await page.keyboard.press("Tab");
-  await page.keyboard.type("u1");
-  await page.keyboard.press("Tab");
-  await page.keyboard.press("Enter");
-  await page.getByText(/^Counted at/).waitFor();
-  await end();
+  await button(page, t.settings.title).click();
+  const menu = page.locator(".menu:popover-open");
+  const box = await menu.boundingBox();
+  assert.ok(box !== null && box.x >= 0 && box.x + box.width <= width, "the settings are cut off");
+  await assertAccessible(page, "settings");
+  await menu.getByRole("radio", { name: t.settings.themes.dark }).check();
+  await assertAccessible(page, "system, dark");
+  await page.keyboard.press("Escape");
+  for (const hash of ["#/requests", "#/nowhere", "#/system"]) {
+    await open(page, service.url, hash);
+    await page.getByRole("heading", { level: 1 }).waitFor();
+    await assertFits(page, hash);
+    await assertAccessible(page, hash);
+  }
 });

@@ -3,9 +3,13 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import type { Browser, Page } from "playwright-core";
-import { assertAccessible, launch, visit } from "../support/browser.ts";
+import { CATALOGS } from "../../src/i18n/texts.ts";
+import { assertAccessible, assertFits, launch, visit } from "../support/browser.ts";
+import { forEachReader } from "../support/readers.ts";
 import { serve, type Service } from "../support/service.ts";
-import { button, useCoupon } from "../support/steps.ts";
+import { button, open, says, useCoupon } from "../support/steps.ts";
+
+const t = CATALOGS.en;
 
 let browser: Browser;
 let service: Service;
@@ -26,84 +30,102 @@ after(async () => {
 });
 
 async function use(page: Page, key: string): Promise<void> {
-  await page.getByRole("textbox", { name: "Key" }).fill(key);
-  await page.getByRole("textbox", { name: "Key" }).press("Enter");
+  await page.getByRole("textbox", { name: t.signIn.key }).fill(key);
+  await page.getByRole("textbox", { name: t.signIn.key }).press("Enter");
 }
 
 async function forget(page: Page): Promise<void> {
-  await button(page, "Forget key").click();
-  await page.getByText("This service requires a key.").waitFor();
+  await button(page, t.settings.title).click();
+  await button(page, t.settings.forget).click();
+  await page.getByText(t.signIn.needed).waitFor();
 }
 
 async function isThere(page: Page, ...names: string[]): Promise<boolean[]> {
   return Promise.all(names.map(async (name) => (await button(page, name).count()) > 0));
 }
 
-test("the key says what there is to see", async () => {
+forEachReader("sign_in_says_where_keys_come_from", () => browser, async (page, { t }) => {
+  await open(page, service.url, "#/coupons");
+  await says(page, t.signIn.needed);
+  await says(page, t.signIn.ask);
+  await says(page, /cuckood key new --name marketing/);
+  await assertAccessible(page, "asked for a key");
+  await assertFits(page, "asked for a key");
+  await page.getByRole("textbox", { name: t.signIn.key }).fill("wrong");
+  await button(page, t.signIn.use).click();
+  await says(page, t.signIn.wrong);
+  await page.getByRole("textbox", { name: t.signIn.key }).fill("writer");
+  await button(page, t.signIn.use).click();
+  await says(page, t.signIn.noRead);
+});
+
+test("key_decides_what_is_shown", async () => {
   const { page, end } = await visit(browser);
   const coupon = `${service.url}/console#/coupons/welcome`;
   await page.goto(coupon);
-  await page.getByText("This service requires a key.").waitFor();
-  await assertAccessible(page, "asked for a key");
-  assert.equal(await page.getByRole("link", { name: "Filters", exact: true }).count(), 0);
-  await use(page, "wrong");
-  await page.getByText("unauthenticated").waitFor();
+  await says(page, t.signIn.needed);
+  assert.equal(await page.getByRole("link", { name: t.nav.coupons, exact: true }).count(), 0);
+  const acts = [t.items.acts.check, t.redemptions.redeem, t.upload.check, t.change.save, t.danger.delete.coupons] as const;
 
   await use(page, "reader");
-  await page.getByRole("heading", { name: "Redemptions" }).waitFor();
-  assert.deepEqual(await isThere(page, "Try", "Redeem", "Dry run", "Change", "Delete this coupon"), [true, false, false, false, false]);
-  assert.equal(await page.getByRole("radio", { name: "Add" }).count(), 0);
-  await page.getByRole("link", { name: "Filters", exact: true }).click();
+  await page.getByRole("heading", { name: t.redemptions.title }).waitFor();
+  assert.deepEqual(await isThere(page, ...acts), [true, false, false, false, false]);
+  assert.equal(await page.getByRole("radio", { name: t.items.acts.add }).count(), 0);
+  assert.equal(await page.getByRole("link", { name: t.nav.activity }).count(), 0);
+  await page.getByRole("link", { name: t.nav.coupons, exact: true }).click();
   await page.getByRole("link", { name: "welcome" }).waitFor();
-  assert.equal(await page.getByRole("link", { name: "New campaign or coupon" }).count(), 0);
+  assert.equal(await page.getByRole("link", { name: t.filters.create.coupons }).count(), 0);
 
   await forget(page);
   await use(page, "shop");
   await page.goto(coupon);
-  await page.getByRole("radio", { name: "Look up" }).waitFor();
-  assert.deepEqual(await isThere(page, "Redeem", "Dry run", "Delete this coupon"), [true, false, false]);
+  await page.getByRole("radio", { name: t.items.acts.lookup }).waitFor();
+  assert.deepEqual(await isThere(page, ...acts), [true, true, false, false, false]);
 
   await forget(page);
-  await use(page, "writer");
-  await page.getByText("This key lacks the scope").waitFor();
   await use(page, "root");
-  await page.getByRole("radio", { name: "Remove" }).waitFor();
-  assert.deepEqual(await isThere(page, "Redeem", "Dry run", "Change", "Delete this coupon"), [true, true, true, true]);
+  await page.getByRole("radio", { name: t.items.acts.remove }).waitFor();
+  assert.deepEqual(await isThere(page, ...acts), [true, true, true, true, true]);
 
   // The command takes the key from the environment.
-  await page.getByLabel("Codes, one a line").fill("A");
-  await page.getByRole("region", { name: "Codes", exact: true }).getByRole("button", { name: "curl" }).click();
+  await page.getByLabel(t.items.lines.coupons).fill("A");
+  await button(page, t.items.acts.check).click();
+  await says(page, t.items.valid);
+  await page.evaluate(() => (location.hash = "#/requests"));
+  await page.getByRole("row", { name: /codes\/check/ }).getByRole("button", { name: "curl" }).click();
   const command = await page.getByRole("dialog").locator("pre").textContent();
   assert.ok(command?.includes('-H "Authorization: Bearer $CUCKOOD_KEY"') && !command.includes("root"), command ?? "");
   await page.keyboard.press("Escape");
 
   // It survives a reload, and nothing outlives the tab.
+  await page.goto(coupon);
   await page.reload();
-  await page.getByRole("radio", { name: "Remove" }).waitFor();
+  await page.getByRole("radio", { name: t.items.acts.remove }).waitFor();
   assert.equal(await page.evaluate(() => JSON.stringify(localStorage)), "{}");
   const other = await page.context().newPage();
   await other.goto(coupon);
-  await other.getByText("This service requires a key.").waitFor();
+  await other.getByText(t.signIn.needed).waitFor();
   await end();
 });
 
-test("a coupon is made, filled, used, emptied and deleted with a key", async () => {
+test("coupon_is_used_with_a_key", async (context) => {
   const other = await serve({ root: ["admin"] });
+  context.after(() => other.stop());
   const { page, end } = await visit(browser);
   await page.goto(other.url);
   await use(page, "root");
+  await page.getByRole("heading", { level: 1, name: t.nav.campaigns }).waitFor();
   await useCoupon(page);
   await end();
-  await other.stop();
 });
 
-test("a service that is gone is told", async () => {
+test("service_that_is_gone_is_told", async () => {
   const other = await serve();
   const { page, end } = await visit(browser);
-  await page.goto(`${other.url}/console`);
-  await page.getByText("All is well.").waitFor();
+  await page.goto(`${other.url}/console#/system`);
+  await says(page, t.system.good);
   await other.stop();
-  await page.getByText("unreachable").first().waitFor();
-  await page.getByText("Not ready.").waitFor();
+  await says(page, t.problems.unreachable);
+  await says(page, t.system.bad);
   await end();
 });

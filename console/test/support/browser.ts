@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { existsSync } from "node:fs";
 import { createRequire } from "node:module";
 import { readFileSync } from "node:fs";
+import { join } from "node:path";
 import { chromium, type Browser, type BrowserContextOptions, type Page } from "playwright-core";
 
 const PLACES = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
@@ -22,6 +23,9 @@ export function launch(): Promise<Browser> {
   });
 }
 
+/** Files of the page as its sources build them. Without them it is the program's, which may be older. */
+const BUILT = process.env["CONSOLE"];
+
 export interface Visit {
   readonly page: Page;
   /** Ends the visit; fails if the page has complained meanwhile. */
@@ -29,8 +33,16 @@ export interface Visit {
 }
 
 export async function visit(browser: Browser, options: BrowserContextOptions = {}): Promise<Visit> {
-  const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, ...options });
+  const context = await browser.newContext({ locale: "en-US", viewport: { width: 1280, height: 900 }, ...options });
   context.setDefaultTimeout(PATIENCE);
+  if (BUILT !== undefined) {
+    await context.route(/\/console\/[a-z.]+$/, async (route) => {
+      const path = join(BUILT, new URL(route.request().url()).pathname.split("/").at(-1) ?? "");
+      // With the headers of the program, of which the security policy is one.
+      const { "content-encoding": _, etag: __, ...headers } = (await route.fetch()).headers();
+      await route.fulfill({ headers, body: readFileSync(path) });
+    });
+  }
   const page = await context.newPage();
   const complaints: string[] = [];
   // A refused request is the test's business. What breaks the content security policy is told as an error.

@@ -1,104 +1,107 @@
-/** What an operator does with a coupon, and the words in which tests say it. */
+/** What a reader does with the page, and the words in which tests say it. */
 
 import assert from "node:assert/strict";
-import type { Page } from "playwright-core";
+import { readFile } from "node:fs/promises";
+import type { Locator, Page } from "playwright-core";
+import { CATALOGS, type Catalog } from "../../src/i18n/texts.ts";
 import { assertAccessible } from "./browser.ts";
 
-export const button = (page: Page, name: string) => page.getByRole("button", { name, exact: true });
+export const button = (page: Page | Locator, name: string) => page.getByRole("button", { name, exact: true });
 export const panel = (page: Page, name: string) => page.getByRole("region", { name, exact: true });
 export const says = (page: Page, text: string | RegExp) => page.getByText(text).first().waitFor();
+export const dialog = (page: Page, name: string) => page.getByRole("dialog", { name, exact: true });
+
+/** Goes to a page of the console as if its address were typed. */
+export async function open(page: Page, url: string, hash: string): Promise<void> {
+  await page.goto("about:blank");
+  await page.goto(`${url}/console${hash}`);
+}
 
 /** The words of a table's rows. */
 export async function rows(page: Page, label: string): Promise<string[][]> {
   const lines = page.getByRole("region", { name: label }).locator("tbody tr");
   await lines.first().waitFor();
-  return lines.evaluateAll((all) => all.map((row) => [...row.children].map((cell) => cell.textContent ?? "")));
+  return lines.evaluateAll((all) => all.map((row) => [...row.children].map((cell) => cell.textContent?.trim() ?? "")));
 }
 
-export async function create(page: Page, kind: "Campaign: users" | "Coupon: codes", name: string): Promise<void> {
-  await page.getByRole("link", { name: "Filters", exact: true }).click();
-  await page.getByRole("link", { name: "New campaign or coupon" }).click();
-  await page.getByLabel(kind).check();
-  await page.getByLabel("Name").fill(name);
-  await page.getByLabel("Capacity").fill("1000");
-  await says(page, "Memory while it is replaced");
-  await page.getByLabel("Name").press("Enter");
+/** The text of the file that a button downloads, and its name. */
+export async function downloaded(page: Page, control: Locator): Promise<{ name: string; text: string }> {
+  const [file] = await Promise.all([page.waitForEvent("download"), control.click()]);
+  return { name: file.suggestedFilename(), text: await readFile(await file.path(), "utf8") };
+}
+
+/** Sends a request to the service besides the page. */
+export async function send(url: string, method: string, path: string, body?: unknown, key = ""): Promise<any> {
+  const headers = { "Content-Type": "application/json", ...(key === "" ? {} : { Authorization: `Bearer ${key}` }) };
+  const answer = await fetch(`${url}/v1/${path}`, { method, headers, body: body === undefined ? null : JSON.stringify(body) });
+  const text = await answer.text();
+  assert.ok(answer.ok, `${method} ${path}: ${answer.status} ${text}`);
+  return text === "" ? undefined : JSON.parse(text);
+}
+
+export async function create(page: Page, t: Catalog, kind: "campaigns" | "coupons", name: string): Promise<void> {
+  await page.getByRole("navigation", { name: t.nav.label }).getByRole("link", { name: t.nav[kind] }).click();
+  await page.getByRole("link", { name: t.filters.create[kind] }).first().click();
+  await page.getByLabel(t.form.name, { exact: true }).fill(name);
+  await button(page, t.form.create).click();
   await page.getByRole("heading", { level: 1, name }).waitFor();
 }
 
 /** From making a coupon to deleting it. */
-export async function useCoupon(page: Page): Promise<void> {
-  await create(page, "Coupon: codes", "welcome");
+export async function useCoupon(page: Page, t: Catalog = CATALOGS.en, name = "welcome"): Promise<void> {
+  await create(page, t, "coupons", name);
   await assertAccessible(page, "a new coupon");
 
-  // A dry run changes nothing, and only after it can the file be imported.
-  const upload = panel(page, "Import a file");
+  // A check changes nothing, and only after it can the file be uploaded.
+  const upload = panel(page, t.upload.title);
   const codes = Array.from({ length: 500 }, (_, index) => `CODE-${index}`);
   const buffer = Buffer.from(`${codes.join("\n")}\n\n${"x".repeat(600)}\n`);
-  assert.ok(await button(page, "Import").isDisabled());
-  await upload.getByLabel("File").setInputFiles({ name: "codes.txt", mimeType: "text/plain", buffer });
-  await button(page, "Dry run").click();
-  await says(page, "Dry run: nothing has changed.");
-  await says(page, /500 to add, 0 already present, 1 rejected/);
-  assert.deepEqual(await rows(page, "Rejected lines"), [["502", "item-too-long"]]);
-  assert.ok((await panel(page, "Figures").textContent())?.includes("0 of 1,000"));
-  await button(page, "Import").click();
-  await says(page, /500 added, 0 already present, 1 rejected/);
-  await says(page, /500 of /);
+  assert.ok(await button(upload, t.upload.run).isDisabled());
+  await upload.getByLabel(t.upload.file, { exact: true }).setInputFiles({ name: "codes.txt", mimeType: "text/plain", buffer });
+  await button(upload, t.upload.check).click();
+  await says(page, t.upload.checked);
+  await says(page, t.upload.wouldAdd("501", "500"));
+  assert.deepEqual(await rows(page, t.upload.rejectedLines), [["502", t.outcomes["item-too-long"]]]);
+  await button(upload, t.upload.run).click();
+  await says(page, t.upload.added("501", "500"));
+  await says(page, t.filter.availableOf("500", "500"));
 
   // The same panel tries, looks up, adds and removes.
-  const items = panel(page, "Codes");
-  const act = async (name: string, text: string) => {
-    await items.getByRole("radio", { name, exact: true }).check();
-    await items.getByLabel("Codes, one a line").fill(text);
-    await items.getByRole("button", { name, exact: true }).click();
+  const items = panel(page, t.items.titles.coupons);
+  const act = async (name: "check" | "lookup" | "add" | "remove", text: string) => {
+    await items.getByRole("radio", { name: t.items.acts[name], exact: true }).check();
+    await items.getByLabel(t.items.lines.coupons).fill(text);
+    await button(items, t.items.acts[name]).click();
   };
-  await act("Try", "CODE-1\nit's none");
-  await says(page, "not valid");
-  assert.deepEqual(await rows(page, "Outcomes"), [["CODE-1", "valid"], ["it's none", "not valid"]]);
-  await act("Add", "EXTRA\nCODE-1");
-  await says(page, "already present");
-  await act("Remove", "EXTRA");
-  await items.getByText("removed", { exact: true }).waitFor();
-
-  // One code is redeemed, another held and confirmed; the first is cancelled.
-  const redemptions = panel(page, "Redemptions");
-  const redeem = async (code: string, reference: string, seconds: string, name: string) => {
-    await redemptions.getByLabel("Code").fill(code);
-    await redemptions.getByLabel("Reference", { exact: true }).fill(reference);
-    await redemptions.getByLabel("Hold for seconds").fill(seconds);
-    await redemptions.getByRole("button", { name, exact: true }).click();
-  };
-  await redeem("CODE-1", "order-1", "0", "Redeem");
-  await says(page, /^Redeemed for order-1/);
-  await redeem("CODE-1", "order-2", "0", "Redeem");
-  await says(page, "code-redeemed");
-  await redeem("CODE-2", "order-2", "900", "Hold");
-  await says(page, /^ends in/);
-  await assertAccessible(page, "redemptions");
-  await button(page, "Confirm order-2").click();
-  await button(page, "Confirm order-2").waitFor({ state: "detached" });
-  await button(page, "Cancel order-1").click();
-  await redemptions.getByRole("cell", { name: "cancelled" }).waitFor();
-  await redemptions.getByLabel("Search by reference").fill("order-2");
-  await redemptions.getByRole("cell", { name: "cancelled" }).waitFor({ state: "detached" });
-  const found = await rows(page, "Redemptions, the oldest change first");
-  assert.deepEqual(found.map(([reference, status]) => [reference, status]), [["order-2", "redeemed"]]);
-  await act("Look up", "CODE-2\nCODE-1");
-  await says(page, "available");
-  assert.deepEqual((await rows(page, "Codes")).map((row) => row.slice(0, 3)), [
-    ["CODE-2", "redeemed", "order-2"],
-    ["CODE-1", "available", "–"],
+  await act("check", "code-1\nit's none");
+  await says(page, t.items.invalid);
+  assert.deepEqual(await rows(page, t.items.outcomes), [["code-1", t.items.valid], ["it's none", t.items.invalid]]);
+  await act("add", "EXTRA\nCODE-1");
+  await says(page, t.outcomes.already_present);
+  await act("remove", "EXTRA");
+  await button(dialog(page, t.items.removeTitle.coupons("EXTRA", 1)), t.items.acts.remove).click();
+  await items.getByText(t.outcomes.removed, { exact: true }).waitFor();
+  await send(new URL(page.url()).origin, "POST", `coupons/${name}/redemptions`, { code: "CODE-2", reference: "order-2" }, await page.evaluate(() => sessionStorage.getItem("cuckood-key") ?? ""));
+  await act("lookup", "CODE-2\nCODE-1");
+  await says(page, t.outcomes.redeemed);
+  assert.deepEqual((await rows(page, t.items.titles.coupons)).map((row) => row.slice(0, 3)), [
+    ["CODE-2", t.outcomes.redeemed, "order-2"],
+    ["CODE-1", t.outcomes.available, "–"],
   ]);
 
   // Nothing is emptied or deleted before its name is typed.
-  assert.ok((await button(page, "Remove all codes").isDisabled()) && (await button(page, "Delete this coupon").isDisabled()));
-  await page.getByLabel("Type the name, welcome, to go on").fill("welcome");
-  await button(page, "Remove all codes").click();
-  await says(page, "499 items removed.");
-  assert.ok(await button(page, "Delete this coupon").isDisabled(), "the name is typed for each");
-  await page.getByLabel("Type the name, welcome, to go on").fill("welcome");
-  await button(page, "Delete this coupon").click();
-  await says(page, "There are no campaigns or coupons yet.");
-  await assertAccessible(page, "no filters");
+  const danger = panel(page, t.danger.title);
+  await button(danger, t.danger.clear.coupons).click();
+  const clear = dialog(page, t.danger.clearTitle(name));
+  assert.ok(await button(clear, t.danger.clear.coupons).isDisabled());
+  await clear.getByRole("textbox").fill(name);
+  await assertAccessible(page, "the question");
+  await button(clear, t.danger.clear.coupons).click();
+  await says(page, t.filter.availableOf("0", "1"));
+  await button(danger, t.danger.delete.coupons).click();
+  const remove = dialog(page, t.danger.deleteTitle(name));
+  await remove.getByRole("textbox").fill(name);
+  await button(remove, t.danger.delete.coupons).click();
+  await says(page, t.filters.none.coupons);
+  await assertAccessible(page, "no coupons");
 }

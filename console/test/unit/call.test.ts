@@ -4,8 +4,6 @@ import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { test } from "node:test";
 import { curl, target, type Call } from "../../src/api/call.ts";
-import { exclusionOf } from "../../src/api/exclusion.ts";
-import { formatOf } from "../../src/api/upload_format.ts";
 
 const BASE = "http://127.0.0.1:8080/console";
 
@@ -53,18 +51,4 @@ test("a file is sent as it is read", () => {
 test("a prefix that a proxy adds is kept", () => {
   const call: Call = { method: "GET", path: "v1/info" };
   assert.equal(curl(call, "https://ads.example/cuckood/console", false), "curl 'https://ads.example/cuckood/v1/info'");
-});
-
-test("a file's name tells its format", () => {
-  assert.deepEqual(formatOf("users"), { type: "text/plain" });
-  assert.deepEqual(formatOf("users.TXT"), { type: "text/plain" });
-  assert.deepEqual(formatOf("users.csv.gz"), { type: "text/csv", coding: "gzip" });
-  assert.deepEqual(formatOf("users.jsonl.zst"), { type: "application/x-ndjson", coding: "zstd" });
-  assert.deepEqual(formatOf("users.gz"), { type: "text/plain", coding: "gzip" });
-});
-
-test("an exclusion is a line", () => {
-  assert.deepEqual(JSON.parse(JSON.stringify(exclusionOf("opted-out"))), { campaign: "opted-out" });
-  assert.deepEqual(JSON.parse(JSON.stringify(exclusionOf(" seen 3 summer "))), { campaign: "seen", at_least: 3, for: "summer" });
-  assert.deepEqual(JSON.parse(JSON.stringify(exclusionOf("seen summer"))), { campaign: "seen", for: "summer" });
 });

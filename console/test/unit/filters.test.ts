@@ -1,65 +1,80 @@
-/** The table of all filters: ten thousand of them sort and search at once. */
+/** States of campaigns and coupons, and their table: ten thousand sort and search immediately. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import type { Filter } from "../../src/api/types.ts";
-import { arranged, fill, type Column, type Listed } from "../../src/state/filters.ts";
+import type { Filter, Stats } from "../../src/api/types.ts";
+import { CATALOGS } from "../../src/i18n/texts.ts";
+import { arranged, phaseOf, stockOf, type SortKey } from "../../src/state/filters.ts";
 
-function listed(index: number): Listed {
-  const isCoupon = index % 3 === 0;
-  const filter: Filter = {
-    name: `name-${String((index * 7919) % 10_000).padStart(5, "0")}`,
+const { phases } = CATALOGS.en;
+
+function filter(name: string, part: Partial<Filter> = {}, stats: Partial<Stats> = {}): Filter {
+  return {
+    name,
     capacity: 1_000,
-    mode: isCoupon ? "strict" : "compact",
-    growth: index % 2 === 0 ? "auto" : "fixed",
+    mode: "strict",
+    growth: "auto",
     created_at: "2026-11-01T00:00:00Z",
-    stats: {
-      items: (index * 31) % 997,
-      capacity_now: 1_000,
-      load: 0.5,
-      error_rate_now: (index % 13) / 1e5,
-      memory_bytes: (index % 101) * 1_000,
-      segments: [],
-      adds: 0,
-      removes: 0,
-    },
+    ...part,
+    stats: { items: 0, capacity_now: 1_000, load: 0.5, error_rate_now: 0, memory_bytes: 0, segments: [], adds: 0, removes: 0, copies_max: 1, ...stats },
   };
-  return { kind: isCoupon ? "coupons" : "campaigns", filter };
 }
 
-const rows = Array.from({ length: 10_000 }, (_, index) => listed(index));
+const rows = Array.from({ length: 10_000 }, (_, index) =>
+  filter(
+    `name-${String((index * 7919) % 10_000).padStart(5, "0")}`,
+    { ...(index % 5 === 0 ? { title: `Title ${index % 7}` } : {}), ...(index % 4 === 0 ? { ends_at: "2020-01-01T00:00:00Z" } : {}), labels: { team: `t${index % 3}` } },
+    { items: (index * 31) % 997, available: index % 11, held: index % 3, redeemed: index % 17 },
+  ),
+);
 
-test("every column sorts both ways, and names decide between equals", () => {
-  const of: Record<Column, (row: Listed) => string | number> = {
-    name: ({ filter }) => filter.name,
-    kind: ({ kind }) => kind,
-    mode: ({ filter }) => filter.mode,
-    items: ({ filter }) => filter.stats.items,
-    fill: ({ filter }) => fill(filter),
-    error: ({ filter }) => filter.stats.error_rate_now,
-    memory: ({ filter }) => filter.stats.memory_bytes,
-    growth: ({ filter }) => filter.growth,
+test("state_follows_window_and_stock", () => {
+  const now = Date.parse("2026-11-22T12:00:00Z");
+  const [past, future] = ["2026-11-22T12:00:00Z", "2026-11-22T12:00:01Z"];
+  const phase = (part: Partial<Filter>, stats: Partial<Stats> = {}) => phaseOf(filter("a", part, stats), now);
+  assert.equal(phase({}), "active");
+  assert.equal(phase({ starts_at: future }), "scheduled");
+  assert.equal(phase({ ends_at: past }), "ended");
+  assert.equal(phase({ starts_at: past, ends_at: future }), "active");
+  assert.equal(phase({ stock: 5 }, { available: 0, redeemed: 5 }), "sold_out");
+  assert.equal(phase({}, { available: 0, redeemed: 5 }), "sold_out");
+  assert.equal(phase({}, { available: 0, redeemed: 0 }), "active", "no codes yet");
+  assert.equal(phase({ ends_at: past }, { available: 0, redeemed: 5 }), "ended");
+  assert.equal(stockOf(filter("a", {}, { available: 1, held: 2, redeemed: 3 })), 6);
+  assert.equal(stockOf(filter("a", { stock: 4 }, { available: 0, held: 2, redeemed: 3 })), 4, "lowered below what is in use");
+});
+
+test("columns_sort_both_ways", () => {
+  const order = Object.keys(phases);
+  const of: Record<SortKey, (row: Filter) => string | number> = {
+    title: ({ title, name }) => (title ?? name).toLowerCase(),
+    state: (row) => order.indexOf(phaseOf(row)),
+    ends: ({ ends_at }) => ends_at ?? "~",
+    items: ({ stats }) => stats.items,
+    available: ({ stats }) => stats.available ?? 0,
+    held: ({ stats }) => stats.held ?? 0,
+    redeemed: ({ stats }) => stats.redeemed ?? 0,
   };
-  for (const [column, value] of Object.entries(of) as [Column, (row: Listed) => string | number][]) {
+  for (const [column, value] of Object.entries(of) as [SortKey, (row: Filter) => string | number][]) {
     for (const isDescending of [false, true]) {
-      const sorted = arranged(rows, "", { column, isDescending });
+      const sorted = arranged(rows, "", { column, isDescending }, phases);
       assert.equal(sorted.length, rows.length);
       for (let index = 1; index < sorted.length; index += 1) {
-        const [a, b] = [sorted[index - 1] as Listed, sorted[index] as Listed];
+        const [a, b] = [sorted[index - 1] as Filter, sorted[index] as Filter];
         const isInOrder = isDescending ? value(a) >= value(b) : value(a) <= value(b);
-        assert.ok(isInOrder && (value(a) !== value(b) || a.filter.name < b.filter.name), `${column} at ${index}`);
+        assert.ok(isInOrder && (value(a) !== value(b) || a.name < b.name), `${column} at ${index}`);
       }
     }
   }
-  assert.equal(rows[1]?.filter.name, "name-07919", "the rows themselves are left alone");
+  assert.equal(rows[1]?.name, "name-07919", "the rows themselves are left alone");
 });
 
-test("a search has all its words somewhere in the row", () => {
-  const order = { column: "name", isDescending: false } as const;
-  const names = (search: string) => arranged(rows, search, order).map(({ filter }) => filter.name);
+test("search_finds_all_words", () => {
+  const names = (search: string) => arranged(rows, search, { column: "title", isDescending: false }, phases).map(({ name }) => name);
   assert.deepEqual(names("name-00042"), ["name-00042"]);
   assert.deepEqual(names(" NAME-00042  "), ["name-00042"]);
   assert.deepEqual(names("nowhere"), []);
-  const coupons = arranged(rows, "coupon fixed", order);
-  assert.ok(coupons.length > 1_000 && coupons.every(({ kind, filter }) => kind === "coupons" && filter.growth === "fixed"));
+  assert.equal(names("title").length, 2_000);
+  assert.ok(names("ended team=t1").length > 500 && names("ended team=t1").length < 1_000);
+  assert.deepEqual(arranged([filter("a"), filter("b", { ends_at: "2020-01-01T00:00:00Z" })], "已结束", { column: "title", isDescending: false }, CATALOGS["zh-CN"].phases).map(({ name }) => name), ["b"]);
 });

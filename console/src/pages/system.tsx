@@ -1,13 +1,14 @@
-/** Whether all is well, what limits the service, and its last hour. */
+/** For operators: whether all is well, what limits the service, and its last hour. */
 
 import type { ComponentChildren, JSX } from "preact";
 import { useMemo } from "preact/hooks";
 import type { Info } from "../api/types.ts";
-import { away, bytes, count, latency, moment, percent, perSecond, plural, short, span } from "../format.ts";
+import { away, bytes, count, latency, percent, perSecond, short, span } from "../format.ts";
+import { named, texts } from "../i18n/texts.ts";
 import { Action } from "../parts/action.tsx";
 import { Chart } from "../parts/chart.tsx";
 import { CurlButton } from "../parts/curl.tsx";
-import { Bar, Facts, Panel } from "../parts/panel.tsx";
+import { Bar, Facts, Panel, Time } from "../parts/panel.tsx";
 import { metrics, points, readiness } from "../state/history.ts";
 import { sum } from "../state/metrics.ts";
 import { allowed, info } from "../state/session.ts";
@@ -24,46 +25,47 @@ function figure(name: string, label?: string, value?: string): number {
 /** What limits the service now, or soon will; the worst first. */
 function limits(now: Info | undefined): string[] {
   const found: string[] = [];
+  const t = texts.value.system.limits;
   const state = readiness.value;
   if (state !== undefined && !state.isReady) {
-    found.push(state.problem?.detail ?? "no reason is known");
+    found.push(named(texts.value.problems, state.problem?.code ?? "internal"));
   }
   if (state?.writes !== undefined) {
-    found.push(`Writes are refused: ${state.writes}. Reads are answered.`);
+    found.push(t.noWrites(named(texts.value.problems, state.writes)));
   }
   if (metrics.value === undefined) {
     return found;
   }
   const [taken, limit] = [figure("cuckood_tables_bytes") + figure("cuckood_records_bytes"), figure("cuckood_memory_limit_bytes")];
   if (limit > 0 && taken / limit >= NEAR) {
-    found.push(`Memory is at ${percent(taken / limit)} of its limit.`);
+    found.push(t.memory(percent(taken / limit)));
   }
   const [free, least] = [figure("cuckood_storage_free_bytes"), figure("cuckood_storage_free_min_bytes")];
   if (free < least * 4) {
-    found.push(`${bytes(free)} of disk are free; below ${bytes(least)} writes are refused.`);
+    found.push(t.disk(bytes(free), bytes(least)));
   }
   const [room, used] = [figure("cuckood_idempotency_room_bytes"), figure("cuckood_idempotency_bytes")];
   if (room > 0 && used / room >= NEAR) {
-    found.push(`Stored answers take ${percent(used / room)} of their room: they are soon kept for less than a day.`);
+    found.push(t.records(percent(used / room)));
   }
   const expiry = now?.key?.expires_at;
   if (expiry !== undefined && new Date(expiry).getTime() < Date.now() + 14 * 86_400_000) {
-    found.push(`This key expires ${away(expiry)}.`);
+    found.push(t.key(away(expiry)));
   }
   return found;
 }
 
 function Verdict({ now }: { readonly now: Info | undefined }): JSX.Element {
+  const t = texts.value.system;
   const state = readiness.value;
   const found = limits(now);
   if (state === undefined) {
-    return <p class="verdict">Asking the service…</p>;
+    return <p class="verdict">{texts.value.asking}</p>;
   }
   const tone = !state.isReady ? "bad" : found.length > 0 ? "warn" : "good";
   return (
     <div class={`verdict ${tone}`} role="status">
-      <strong>{tone === "good" ? "All is well." : state.isReady ? "Ready, but limited." : "Not ready."}</strong>{" "}
-      {found.length === 0 ? "The service is ready, and takes reads and writes." : found.join(" ")}
+      <strong>{tone === "good" ? t.good : state.isReady ? t.limited : t.bad}</strong> {found.length === 0 ? t.goodText : found.join(" ")}
     </div>
   );
 }
@@ -89,6 +91,7 @@ function Tile({ label, value, note, children }: TileProps): JSX.Element {
 }
 
 function Tiles(): JSX.Element {
+  const t = texts.value.system;
   const now = points.value.at(-1);
   const rate = (value: number | null | undefined) => (value === null || value === undefined ? "–" : perSecond(value));
   const wait = (value: number | null | undefined) => (value === null || value === undefined ? "–" : latency(value));
@@ -97,25 +100,26 @@ function Tiles(): JSX.Element {
   const running = figure("cuckood_imports", "state", "running");
   return (
     <dl class="tiles">
-      <Tile label="Requests" value={`${rate(now?.requests)}/s`} note={`${rate(now?.failures)}/s failed`} />
-      <Tile label="Reads, p99" value={wait(now?.reads)} note={`writes ${wait(now?.writes)}`} />
-      <Tile label="Commits" value={`${rate(now?.commits)}/s`} note={`${rate(now?.entries)} entries/s`} />
+      <Tile label={t.requests} value={`${rate(now?.requests)}/s`} note={t.failedRate(rate(now?.failures))} />
+      <Tile label={t.readTime} value={wait(now?.reads)} note={t.writeTime(wait(now?.writes))} />
+      <Tile label={t.commits} value={`${rate(now?.commits)}/s`} note={t.entryRate(rate(now?.entries))} />
       <Tile
-        label="Imports under way"
+        label={t.uploads}
         value={count(running)}
-        note={allowed("GET /v1/imports") ? <a href="#/imports">All imports</a> : undefined}
+        note={allowed("GET /v1/imports") ? <a href="#/uploads">{texts.value.nav.uploads}</a> : undefined}
       />
-      <Tile label="Memory" value={bytes(memory)} note={`${percent(limit > 0 ? memory / limit : 0)} of ${bytes(limit)}`}>
-        <Bar share={limit > 0 ? memory / limit : 0} label="Memory against its limit" warnFrom={NEAR} />
+      <Tile label={t.memory} value={bytes(memory)} note={t.of(percent(limit > 0 ? memory / limit : 0), bytes(limit))}>
+        <Bar share={limit > 0 ? memory / limit : 0} label={t.memory} warnFrom={NEAR} />
       </Tile>
-      <Tile label="Disk" value={bytes(disk)} note={`${bytes(free)} free`}>
-        <Bar share={disk + free > 0 ? disk / (disk + free) : 0} label="Disk taken of what there is for it" warnFrom={0.9} />
+      <Tile label={t.disk} value={bytes(disk)} note={t.free(bytes(free))}>
+        <Bar share={disk + free > 0 ? disk / (disk + free) : 0} label={t.disk} warnFrom={0.9} />
       </Tile>
     </dl>
   );
 }
 
 function Charts(): JSX.Element {
+  const t = texts.value.system;
   const hour = points.value;
   const series = useMemo(
     () => ({
@@ -133,41 +137,41 @@ function Charts(): JSX.Element {
   const { times } = series;
   const perSecondText = (value: number) => `${perSecond(value)}/s`;
   return (
-    <Panel title="The last hour" wide aside={<span class="hint">as far as this page has seen it</span>}>
+    <Panel title={t.hour} wide aside={<span class="hint">{t.hourHint}</span>}>
       <div class="charts">
         <Chart
-          title="Requests"
+          title={t.requests}
           times={times}
           format={perSecondText}
           lines={[
-            { label: "all", values: series.requests, tone: "accent" },
-            { label: "failed", values: series.failures, tone: "bad" },
+            { label: t.all, values: series.requests, tone: "accent" },
+            { label: t.failed, values: series.failures, tone: "bad" },
           ]}
         />
         <Chart
-          title="Latency, p99"
+          title={t.latency}
           times={times}
           format={latency}
           lines={[
-            { label: "reads", values: series.reads, tone: "accent" },
-            { label: "writes", values: series.writes, tone: "second" },
+            { label: t.reads, values: series.reads, tone: "accent" },
+            { label: t.writes, values: series.writes, tone: "second" },
           ]}
         />
         <Chart
-          title="Commits"
+          title={t.commits}
           times={times}
           format={perSecondText}
           lines={[
-            { label: "commits", values: series.commits, tone: "accent" },
-            { label: "entries", values: series.entries, tone: "second" },
+            { label: t.commits, values: series.commits, tone: "accent" },
+            { label: t.entries, values: series.entries, tone: "second" },
           ]}
         />
         <Chart
-          title="Memory"
+          title={t.memory}
           times={times}
           format={bytes}
           isBinary
-          lines={[{ label: "filters and records", values: series.memory, tone: "accent" }]}
+          lines={[{ label: t.used, values: series.memory, tone: "accent" }]}
         />
       </div>
     </Panel>
@@ -175,22 +179,21 @@ function Charts(): JSX.Element {
 }
 
 function Content({ now }: { readonly now: Info }): JSX.Element {
+  const t = texts.value;
   const of = (kind: string) => figure("cuckood_filters", "kind", kind);
   const codes = (status: string) => count(figure("cuckood_codes", "status", status));
+  const { idempotency_records, idempotency_bytes, idempotency_room_bytes } = now;
   return (
-    <Panel title="What it holds" aside={<a href="#/filters">All filters</a>}>
+    <Panel title={t.system.content}>
       <Facts
         of={[
-          ["Campaigns", count(of("campaign"))],
-          ["Coupons", count(of("coupon"))],
-          ["Codes available", codes("available")],
-          ["Codes held", codes("held")],
-          ["Codes redeemed", codes("redeemed")],
-          ["Redemptions on record", count(now.redemptions)],
-          [
-            "Stored answers",
-            `${short(now.idempotency_records)}, ${bytes(now.idempotency_bytes)} of ${bytes(now.idempotency_room_bytes)}`,
-          ],
+          [t.nav.campaigns, count(of("campaign"))],
+          [t.nav.coupons, count(of("coupon"))],
+          [t.system.available, codes("available")],
+          [t.system.held, codes("held")],
+          [t.system.redeemed, codes("redeemed")],
+          [t.system.redemptions, count(now.redemptions)],
+          [t.system.records, `${short(idempotency_records)}, ${t.system.of(bytes(idempotency_bytes), bytes(idempotency_room_bytes))}`],
         ]}
       />
     </Panel>
@@ -198,55 +201,39 @@ function Content({ now }: { readonly now: Info }): JSX.Element {
 }
 
 function Service({ now }: { readonly now: Info }): JSX.Element {
-  const durability: Record<string, string> = {
-    fsync: "fsync: survives the machine's death",
-    flush: "flush: survives the process's death",
-    relaxed: "relaxed: the last 100 ms can be lost",
-  };
+  const t = texts.value.system;
   const { snapshot } = now;
   return (
-    <Panel title="Service">
+    <Panel title={t.service}>
       <Facts
         of={[
-          ["Version", now.version],
-          ["Up for", span(now.uptime_seconds)],
-          ["Durability", durability[now.durability] ?? now.durability],
-          ["Last log entry", count(now.last_seq)],
-          [
-            "Snapshot",
-            snapshot === undefined ? (
-              "none yet"
-            ) : (
-              <time dateTime={snapshot.taken_at} title={snapshot.taken_at}>
-                {moment(snapshot.taken_at)}, {plural(now.last_seq - snapshot.seq, "entry", "entries")} since
-              </time>
-            ),
-          ],
-          ["Log written", `${bytes(now.storage.wal_bytes_written)} since the start`],
+          [t.version, now.version],
+          [t.uptime, span(now.uptime_seconds)],
+          [t.durability, named(t.durabilities, now.durability)],
+          [t.lastEntry, count(now.last_seq)],
+          [t.snapshot, snapshot === undefined ? t.noSnapshot : <Time at={snapshot.taken_at} />],
+          [t.sinceSnapshot, snapshot === undefined ? undefined : count(now.last_seq - snapshot.seq)],
+          [t.logWritten, bytes(now.storage.wal_bytes_written)],
         ]}
       />
       {now.key?.prefix === undefined && allowed("POST /v1/snapshots") && (
         <Action<{ bytes_written: number; seconds: number }>
-          label="Take a snapshot"
+          label={t.takeSnapshot}
           tone="quiet"
           call={() => ({ method: "POST", path: "v1/snapshots" })}
-          answer={(taken) => (
-            <p class="notice good">
-              {bytes(taken.bytes_written)} written in {taken.seconds.toFixed(2)} s
-            </p>
-          )}
+          answer={(taken) => <p class="notice good">{t.snapshotTaken(bytes(taken.bytes_written), latency(taken.seconds))}</p>}
         />
       )}
       {now.key?.prefix === undefined && allowed("GET /v1/backup") && (
         <p class="hint">
-          A backup can be large: <CurlButton call={() => ({ method: "GET", path: "v1/backup", saveAs: "cuckood.backup" })} label="get it with curl" />
+          {t.backup} <CurlButton call={() => ({ method: "GET", path: "v1/backup", saveAs: "cuckood.backup" })} />
         </p>
       )}
     </Panel>
   );
 }
 
-export function Overview(): JSX.Element {
+export function System(): JSX.Element {
   const now = info.value;
   return (
     <>
@@ -260,6 +247,9 @@ export function Overview(): JSX.Element {
           {allowed("GET /v1/cluster") && <Cluster />}
         </div>
       )}
+      <p class="hint">
+        <a href="#/requests">{texts.value.nav.requests}</a>: {texts.value.requests.about}
+      </p>
     </>
   );
 }

@@ -1,0 +1,100 @@
+/** Changes a campaign or coupon: its title, labels and window, how many it is for, and an open pool's stock. */
+
+import type { JSX } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import { on } from "../api/document.ts";
+import type { Filter } from "../api/types.ts";
+import { count, zone } from "../format.ts";
+import { texts } from "../i18n/texts.ts";
+import { Action } from "../parts/action.tsx";
+import { toLocal, toUtc } from "../parts/local_time.ts";
+import { Panel, Text } from "../parts/panel.tsx";
+import { labelTexts } from "../state/filters.ts";
+import { isTitleTooLong, labelsOf } from "../state/naming.ts";
+import { accepts, allowed } from "../state/session.ts";
+import type { PartProps } from "./filter.tsx";
+
+interface Form {
+  readonly title: string;
+  readonly labels: string;
+  readonly starts: string;
+  readonly ends: string;
+  readonly capacity: string;
+  readonly stock: string;
+}
+
+/** What the form shows of a filter. */
+function formOf({ title, labels, starts_at, ends_at, capacity, stock }: Filter): Form {
+  return {
+    title: title ?? "",
+    labels: labelTexts(labels).join(", "),
+    starts: toLocal(starts_at),
+    ends: toLocal(ends_at),
+    capacity: String(capacity),
+    stock: String(stock ?? ""),
+  };
+}
+
+/** The fields that have been changed, as a merge-patch. A time that nobody has touched is not sent, or it would lose its seconds. */
+function patchOf(form: Form, base: Filter) {
+  const before = formOf(base);
+  const isChanged = (field: keyof Form) => form[field] !== before[field];
+  const gone = Object.fromEntries(Object.keys(base.labels ?? {}).map((key) => [key, null]));
+  return {
+    title: isChanged("title") ? form.title || null : undefined,
+    labels: isChanged("labels") ? { ...gone, ...labelsOf(form.labels) } : undefined,
+    starts_at: isChanged("starts") ? (toUtc(form.starts) ?? null) : undefined,
+    ends_at: isChanged("ends") ? (toUtc(form.ends) ?? null) : undefined,
+    capacity: isChanged("capacity") ? Number(form.capacity) : undefined,
+    stock: isChanged("stock") ? Number(form.stock) : undefined,
+  };
+}
+
+export function Change({ kind, filter, changed }: PartProps): JSX.Element | null {
+  const { change: t, form: f } = texts.value;
+  /** What the form started from: somebody else's changes don't overwrite what is typed. */
+  const [base, setBase] = useState(filter);
+  const [form, setForm] = useState(formOf(filter));
+  const start = (from: Filter) => {
+    setBase(from);
+    setForm(formOf(from));
+  };
+  const isChanged = JSON.stringify(form) !== JSON.stringify(formOf(base));
+  useEffect(() => void (isChanged || start(filter)), [JSON.stringify(formOf(filter))]);
+  if (!allowed(on(kind, "PATCH"))) {
+    return null;
+  }
+  const schema = kind === "campaigns" ? "FilterPatch" : "CouponPatch";
+  const hasTitles = accepts(schema, "title");
+  const mayRaise = filter.growth === "auto" && filter.stock === undefined && accepts(schema, "capacity");
+  const { title, labels, starts, ends, capacity, stock } = form;
+  const put = (field: keyof Form) => (value: string) => setForm((before) => ({ ...before, [field]: value }));
+  const inUse = (filter.stats.held ?? 0) + (filter.stats.redeemed ?? 0);
+  const titleFault = isTitleTooLong(title) ? f.titleTooLong : undefined;
+  const labelsFault = labelsOf(labels) === undefined ? f.labelsFault : undefined;
+  const endsFault = starts !== "" && ends !== "" && ends <= starts ? f.backwards : undefined;
+  const isGood = isChanged && [titleFault, labelsFault, endsFault].every((fault) => fault === undefined) && (filter.stock === undefined || stock !== "");
+  return (
+    <Panel title={t.title}>
+      <Action<Filter>
+        label={t.save}
+        call={() => (isGood ? { method: "PATCH", path: `v1/${kind}/${filter.name}`, body: patchOf(form, base) } : undefined)}
+        done={(saved) => {
+          start(saved);
+          changed();
+        }}
+        answer={() => !isChanged && <p class="notice good">{t.saved}</p>}
+      >
+        {hasTitles && <Text label={t.name} value={title} change={put("title")} fault={titleFault} />}
+        <div class="fields">
+          <Text label={t.starts(zone())} type="datetime-local" value={starts} change={put("starts")} hint={t.startsHint} />
+          <Text label={t.ends(zone())} type="datetime-local" value={ends} change={put("ends")} hint={t.endsHint} fault={endsFault} />
+          {mayRaise && <Text label={t.capacity[kind]} type="number" min={filter.capacity} value={capacity} change={put("capacity")} hint={t.capacityHint} />}
+          {filter.stock !== undefined && <Text label={t.stock} type="number" min={0} value={stock} change={put("stock")} hint={t.stockHint(count(inUse))} />}
+        </div>
+        {stock !== "" && Number(stock) < inUse && <p class="notice warn">{t.stockLow(count(inUse), count(Number(stock)))}</p>}
+        {hasTitles && <Text label={t.labels} value={labels} change={put("labels")} hint={f.labelsHint} fault={labelsFault} />}
+      </Action>
+    </Panel>
+  );
+}

@@ -1,0 +1,266 @@
+/** One line-up: its campaigns in order, who is left out, and a try with a user, also before it is saved. */
+
+import type { JSX } from "preact";
+import { useEffect, useId, useState } from "preact/hooks";
+import { json } from "../api/client.ts";
+import type { Call } from "../api/call.ts";
+import type { Eligibility, Exclusion, Filter, LineUp } from "../api/types.ts";
+import { texts } from "../i18n/texts.ts";
+import { Action } from "../parts/action.tsx";
+import { ask } from "../parts/dialog.tsx";
+import { PhaseTag } from "../parts/filter.tsx";
+import { LabelsField, named, NamingFields, UNNAMED, type Naming } from "../parts/naming.tsx";
+import { Panel, Refusal, Select, Tag, Text } from "../parts/panel.tsx";
+import { useResource } from "../parts/resource.ts";
+import { Sortable } from "../parts/sortable.tsx";
+import { Grid } from "../parts/table.tsx";
+import { go } from "../route.ts";
+import { labelTexts, lists, load, titles } from "../state/filters.ts";
+import { accepts, allowed } from "../state/session.ts";
+
+/** The most of each that a line-up takes. */
+const CAMPAIGNS_MAX = 256;
+const EXCLUSIONS_MAX = 32;
+
+interface Draft {
+  readonly campaigns: readonly string[];
+  readonly unless: readonly Exclusion[];
+  readonly limit: string;
+}
+
+interface PartProps {
+  readonly draft: Draft;
+  readonly change: (part: Partial<Draft>) => void;
+}
+
+const filterOf = (name: string): Filter | undefined => lists.campaigns.value.filters.find((filter) => filter.name === name);
+
+/** A campaign by the words that people know it by. */
+const titleOf = (name: string): string => filterOf(name)?.title ?? name;
+
+function Face({ name }: { readonly name: string }): JSX.Element {
+  const filter = filterOf(name);
+  const isKnown = lists.campaigns.value.state !== "unread" && lists.campaigns.value.state !== "reading";
+  return (
+    <>
+      <a href={`#/campaigns/${name}`}>{titleOf(name)}</a>{" "}
+      {filter === undefined ? isKnown && <Tag tone="warn">{texts.value.lineUp.missing}</Tag> : <PhaseTag filter={filter} />}
+    </>
+  );
+}
+
+/** Chooses a campaign by its name or title. */
+function Add({ label, taken, add }: { readonly label: string; readonly taken: readonly string[]; readonly add: (name: string) => void }): JSX.Element {
+  const t = texts.value.lineUp;
+  const id = useId();
+  const [text, setText] = useState("");
+  const free = lists.campaigns.value.filters.filter(({ name }) => !taken.includes(name));
+  const chosen = free.find(({ name, title }) => name === text.trim() || title === text.trim())?.name ?? text.trim();
+  const isGood = /^[a-z0-9][a-z0-9._-]*$/.test(chosen) && !taken.includes(chosen);
+  const submit = (event: Event) => {
+    event.preventDefault();
+    if (isGood) {
+      add(chosen);
+      setText("");
+    }
+  };
+  return (
+    <form class="tools" onSubmit={submit}>
+      <Text label={label} value={text} change={setText} list={id} placeholder={t.addHint} />
+      <datalist id={id}>
+        {free.slice(0, 200).map(({ name, title }) => (
+          <option key={name} value={name}>
+            {title}
+          </option>
+        ))}
+      </datalist>
+      <button disabled={!isGood}>{t.add}</button>
+    </form>
+  );
+}
+
+function Exclusions({ draft, change }: PartProps): JSX.Element {
+  const t = texts.value.lineUp;
+  const { unless, campaigns } = draft;
+  const put = (at: number, part: Partial<Record<keyof Exclusion, string | number | undefined>>) =>
+    change({ unless: unless.map((one, index) => (index === at ? (JSON.parse(JSON.stringify({ ...one, ...part })) as Exclusion) : one)) });
+  return (
+    <>
+      {unless.map((one, at) => (
+        <fieldset key={`${one.campaign} ${at}`} class="exclusion">
+          <legend>{t.usersIn(titleOf(one.campaign))}</legend>
+          <Text
+            label={t.atLeast}
+            type="number"
+            min={1}
+            value={String(one.at_least ?? 1)}
+            change={(value) => put(at, { at_least: Number(value) > 1 ? Number(value) : undefined })}
+          />
+          <Select
+            label={t.dontSee}
+            value={one.for ?? ""}
+            options={[["", t.anything], ...[...new Set([...campaigns, ...(one.for === undefined ? [] : [one.for])])].map((name) => [name, titleOf(name)] as const)]}
+            change={(value) => put(at, { for: value === "" ? undefined : value })}
+          />
+          <button type="button" class="plain small" aria-label={t.removeExclusion(titleOf(one.campaign))} onClick={() => change({ unless: unless.filter((_, index) => index !== at) })}>
+            ✕
+          </button>
+        </fieldset>
+      ))}
+      {unless.length < EXCLUSIONS_MAX && <Add label={t.addExclusion} taken={[]} add={(campaign) => change({ unless: [...unless, { campaign }] })} />}
+    </>
+  );
+}
+
+function why(name: string, answer: Eligibility, campaigns: readonly string[]): string {
+  const t = texts.value.lineUp.why;
+  const found = answer.explanations?.find(({ campaign }) => campaign === name);
+  if (answer.unknown.includes(name)) {
+    return t.unknown;
+  }
+  if (found === undefined) {
+    return campaigns.indexOf(name) < answer.evaluated ? "–" : t.enough;
+  }
+  if (found.eligible) {
+    return t.eligible;
+  }
+  return found.window === "before" ? t.before : found.window === "after" ? t.after : !found.present ? t.absent : t.excluded(titleOf(found.excluded_by ?? ""));
+}
+
+function Try({ draft }: { readonly draft: Draft }): JSX.Element {
+  const t = texts.value.lineUp;
+  const [user, setUser] = useState("");
+  const [sent, setSent] = useState(draft);
+  const { campaigns, unless, limit } = draft;
+  const body = { user, campaigns, unless, limit: Number(limit), explain: true };
+  const call = (): Call | undefined => (user === "" || campaigns.length === 0 ? undefined : { method: "POST", path: "v1/eligibility", body });
+  return (
+    <Panel title={t.try}>
+      <Action<Eligibility>
+        label={t.tryRun}
+        call={call}
+        done={() => setSent(draft)}
+        answer={(answer) => (
+          <>
+            <p class={answer.eligible.length > 0 ? "notice good" : "notice"}>{answer.eligible.length > 0 ? t.sees(answer.eligible.map(titleOf).join(", ")) : t.seesNone}</p>
+            <Grid
+              label={t.reasons}
+              columns={[{ title: t.campaign }, { title: t.result }, { title: t.reason }]}
+              rows={sent.campaigns.map((name) => ({
+                key: name,
+                cells: [
+                  titleOf(name),
+                  answer.eligible.includes(name) ? <Tag tone="good">{t.shown}</Tag> : <Tag tone="quiet">{t.notShown}</Tag>,
+                  why(name, answer, sent.campaigns),
+                ],
+              }))}
+            />
+          </>
+        )}
+      >
+        <p class="hint">{t.tryHint}</p>
+        <Text label={t.user} value={user} change={setUser} required />
+      </Action>
+    </Panel>
+  );
+}
+
+function Editor({ stored }: { readonly stored?: LineUp }): JSX.Element {
+  const t = texts.value.lineUp;
+  const [saved, setSaved] = useState<Draft>({ campaigns: stored?.campaigns ?? [], unless: stored?.unless ?? [], limit: String(stored?.limit ?? 1) });
+  const [draft, setDraft] = useState(saved);
+  const labels = labelTexts(stored?.labels).join(", ");
+  const [naming, setNaming] = useState<Naming>(stored === undefined ? UNNAMED : { name: stored.name, title: stored.title ?? "", labels, isEdited: true });
+  const [isTaken, setTaken] = useState(false);
+  const change = (part: Partial<Draft>) => setDraft((before) => ({ ...before, ...part }));
+  const hasTitles = accepts("LineUpSpec", "title");
+  const mayChange = allowed("PUT /v1/line-ups/{line_up}");
+  const { campaigns, unless, limit } = draft;
+  // Texts that are left out stay as they are: those that have been emptied are sent.
+  const { title, labels: sentLabels } = named(naming) ?? {};
+  const emptied = { ...(stored?.title !== undefined && title === undefined ? { title: "" } : {}), ...(labels !== "" && sentLabels === undefined ? { labels: {} } : {}) };
+  const body = { ...named(naming), ...emptied, campaigns, unless, limit: Number(limit) };
+  const isGood = named(naming) !== undefined && campaigns.length > 0 && Number(limit) >= 1 && (stored !== undefined || !isTaken);
+  const isChanged = stored !== undefined && JSON.stringify(draft) !== JSON.stringify(saved);
+  const remove = () =>
+    ask({
+      title: t.deleteTitle(stored?.title ?? naming.name),
+      text: t.deleteText,
+      verb: t.delete,
+      typed: naming.name,
+      run: async () => {
+        await json({ method: "DELETE", path: `v1/line-ups/${naming.name}` });
+        go("#/line-ups");
+      },
+    });
+  const field = { naming, place: "line-ups", fallback: "line-up", hasTitles, change: setNaming, taken: setTaken };
+  return (
+    <div class="columns">
+      <div class="stack">
+        <Panel title={t.campaigns}>
+          <p class="hint">{t.campaignsHint}</p>
+          {campaigns.length > 0 && (
+            <Sortable label={t.campaigns} names={campaigns} face={(name) => <Face name={name} />} change={(campaigns) => change({ campaigns })} />
+          )}
+          {campaigns.length < CAMPAIGNS_MAX && <Add label={t.addCampaign} taken={campaigns} add={(name) => change({ campaigns: [...campaigns, name] })} />}
+        </Panel>
+        <Panel title={t.exclusions}>
+          <p class="hint">{t.exclusionsHint}</p>
+          <Exclusions draft={draft} change={change} />
+        </Panel>
+      </div>
+      <div class="stack">
+        {mayChange && (
+          <Panel title={stored === undefined ? t.create : t.settings}>
+            <Action<LineUp>
+              label={t.save}
+              call={() => (isGood ? { method: "PUT", path: `v1/line-ups/${naming.name}`, body } : undefined)}
+              done={({ name, title }) => {
+                setSaved(draft);
+                stored === undefined ? go(`#/line-ups/${name}`) : (titles.value = { ...titles.value, [`line-ups/${name}`]: title ?? "" });
+              }}
+              answer={() => !isChanged && <p class="notice good">{t.saved}</p>}
+            >
+              {stored === undefined ? (
+                <NamingFields {...field} />
+              ) : (
+                hasTitles && <Text label={texts.value.form.title} value={naming.title} change={(title) => setNaming({ ...naming, title })} />
+              )}
+              <Text label={t.limit} type="number" min={1} max={256} value={limit} change={(limit) => change({ limit })} hint={t.limitHint} />
+              {hasTitles && <LabelsField naming={naming} change={setNaming} />}
+              {isChanged && <p class="notice warn">{t.unsaved}</p>}
+              {campaigns.length === 0 && <p class="hint">{t.needsCampaign}</p>}
+            </Action>
+          </Panel>
+        )}
+        {allowed("POST /v1/eligibility") && <Try draft={draft} />}
+        {stored !== undefined && allowed("DELETE /v1/line-ups/{line_up}") && (
+          <Panel title={t.delete}>
+            <div class="buttons">
+              <button type="button" class="danger" onClick={remove}>
+                {t.delete}
+              </button>
+            </div>
+          </Panel>
+        )}
+      </div>
+    </div>
+  );
+}
+
+export function LineUpPage({ name }: { readonly name?: string }): JSX.Element {
+  useEffect(() => void load("campaigns"), []);
+  const { value, error } = useResource<LineUp>(name === undefined ? undefined : { method: "GET", path: `v1/line-ups/${name}` });
+  useEffect(() => {
+    if (value?.title !== undefined) {
+      titles.value = { ...titles.value, [`line-ups/${value.name}`]: value.title };
+    }
+  }, [value?.title]);
+  if (name === undefined) {
+    return <Editor />;
+  }
+  if (value === undefined) {
+    return error === undefined ? <p class="lead">{texts.value.reading}</p> : <Refusal error={error} />;
+  }
+  return <Editor key={name} stored={value} />;
+}

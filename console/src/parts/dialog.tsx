@@ -1,0 +1,71 @@
+/** The question before an action that can't be undone. It names the object, and the action runs while the dialog is open. */
+
+import { signal } from "@preact/signals";
+import type { JSX } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { texts } from "../i18n/texts.ts";
+import { Refusal, Text } from "./panel.tsx";
+
+export interface Question {
+  readonly title: string;
+  readonly text: string;
+  /** What the button does. */
+  readonly verb: string;
+  /** A name that has to be typed first. */
+  readonly typed?: string;
+  readonly run: () => Promise<void>;
+}
+
+const asked = signal<Question | undefined>(undefined);
+
+export function ask(question: Question): void {
+  asked.value = question;
+}
+
+/** The one dialog that all questions share. */
+export function QuestionDialog(): JSX.Element {
+  const t = texts.value.dialog;
+  const dialog = useRef<HTMLDialogElement>(null);
+  const [typed, setTyped] = useState("");
+  const [state, setState] = useState<{ error: unknown } | "running" | undefined>(undefined);
+  const question = asked.value;
+  useEffect(() => {
+    setTyped("");
+    setState(undefined);
+    question === undefined ? dialog.current?.close() : dialog.current?.showModal();
+  }, [question]);
+  const close = () => {
+    asked.value = undefined;
+  };
+  const submit = async (event: Event) => {
+    event.preventDefault();
+    setState("running");
+    try {
+      await question?.run();
+      close();
+    } catch (error) {
+      setState({ error });
+    }
+  };
+  const isTyped = question?.typed === undefined || typed === question.typed;
+  return (
+    <dialog ref={dialog} class="question" aria-labelledby="question-title" aria-describedby="question-text" onClose={close}>
+      {question !== undefined && (
+        <form class="action" onSubmit={submit}>
+          <h2 id="question-title">{question.title}</h2>
+          <p id="question-text">{question.text}</p>
+          {question.typed !== undefined && <Text label={t.typeName(question.typed)} value={typed} change={setTyped} />}
+          <div class="buttons end">
+            <button type="button" autofocus onClick={close}>
+              {t.back}
+            </button>
+            <button class="primary danger" disabled={!isTyped || state === "running"}>
+              {question.verb}
+            </button>
+          </div>
+          <div aria-live="polite">{typeof state === "object" && <Refusal error={state.error} />}</div>
+        </form>
+      )}
+    </dialog>
+  );
+}

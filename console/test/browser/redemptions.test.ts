@@ -1,0 +1,110 @@
+/** Redemptions: nobody's code is taken away by accident, and a row stays where it is. */
+
+import assert from "node:assert/strict";
+import { after, before } from "node:test";
+import type { Browser } from "playwright-core";
+import { assertAccessible, assertFits, launch } from "../support/browser.ts";
+import { forEachReader } from "../support/readers.ts";
+import { serve, type Service } from "../support/service.ts";
+import { button, dialog, downloaded, open, panel, rows, says, send } from "../support/steps.ts";
+
+let browser: Browser;
+let service: Service;
+
+before(async () => {
+  [browser, service] = await Promise.all([launch(), serve()]);
+});
+
+after(async () => {
+  await browser.close();
+  await service.stop();
+});
+
+async function fill(name: string): Promise<void> {
+  await send(service.url, "PUT", `coupons/${name}`, { capacity: 100 });
+  await send(service.url, "POST", `coupons/${name}/codes`, { codes: Array.from({ length: 10 }, (_, at) => `CODE-${at}`) });
+  for (let order = 1; order <= 4; order += 1) {
+    const hold_seconds = order > 2 ? 900 : 0;
+    await send(service.url, "POST", `coupons/${name}/redemptions`, { code: `CODE-${order}`, reference: `order-${order}`, hold_seconds });
+  }
+}
+
+forEachReader("redemption_is_cancelled_after_question", () => browser, async (page, { t, id }) => {
+  await fill(id);
+  await open(page, service.url, `#/coupons/${id}`);
+  const list = async () => (await rows(page, t.redemptions.list)).map(([reference, status]) => [reference, status]);
+  const { redeemed, held, cancelled } = t.outcomes;
+  assert.deepEqual(await list(), [["order-1", redeemed], ["order-2", redeemed], ["order-3", held], ["order-4", held]]);
+
+  // The menu is apart from what is done to holds, and a double click on it cancels nothing.
+  const menu = button(page, t.redemptions.menu("order-1"));
+  await menu.dblclick();
+  await menu.click();
+  if (!(await button(page, `${t.redemptions.cancel}…`).first().isVisible())) {
+    await menu.click();
+  }
+  await assertAccessible(page, "the menu");
+  const box = await page.locator(".menu:popover-open").boundingBox();
+  assert.ok(box !== null && box.x >= 0 && box.x + box.width <= (page.viewportSize()?.width ?? 0), "the menu is cut off");
+  await page.locator(".menu:popover-open").getByRole("button").click();
+  const question = dialog(page, t.redemptions.cancelTitle("order-1"));
+  await question.getByText(t.redemptions.cancelText).waitFor();
+  await assertAccessible(page, "the question");
+  await page.keyboard.press("Escape");
+  await question.waitFor({ state: "hidden" });
+  assert.deepEqual((await list())[0], ["order-1", redeemed], "nothing was asked for");
+
+  await menu.focus();
+  await page.keyboard.press("Enter");
+  await page.keyboard.press("Tab");
+  await page.keyboard.press("Enter");
+  await button(question, t.redemptions.cancel).click();
+  await question.waitFor({ state: "hidden" });
+  await page.getByRole("cell", { name: cancelled }).first().waitFor();
+  assert.deepEqual(await list(), [["order-1", cancelled], ["order-2", redeemed], ["order-3", held], ["order-4", held]]);
+  assert.equal(await menu.count(), 0, "it can't be cancelled twice");
+
+  await button(page, t.redemptions.confirmOf("order-3")).click();
+  await button(page, t.redemptions.confirmOf("order-3")).waitFor({ state: "detached" });
+  await button(page, t.redemptions.releaseOf("order-4")).click();
+  await button(dialog(page, t.redemptions.releaseTitle("order-4")), t.redemptions.release).click();
+  await button(page, t.redemptions.releaseOf("order-4")).waitFor({ state: "detached" });
+  assert.deepEqual(await list(), [["order-1", cancelled], ["order-2", redeemed], ["order-3", redeemed], ["order-4", cancelled]]);
+  await assertFits(page, "redemptions");
+  await assertAccessible(page, "redemptions");
+});
+
+forEachReader("redemptions_are_found_and_downloaded", () => browser, async (page, { t, id }) => {
+  const name = `csv-${id}`;
+  await fill(name);
+  await open(page, service.url, `#/coupons/${name}`);
+  const all = panel(page, t.redemptions.title);
+  await says(page, t.redemptions.findHint);
+  const { name: file, text } = await downloaded(page, button(all, t.csv));
+  assert.equal(file, `${name}-redemptions.csv`);
+  const [head, ...lines] = text.trim().split("\n");
+  assert.match(head ?? "", /^id,.*reference/);
+  assert.equal(lines.length, 4);
+
+  await all.getByLabel(t.redemptions.find).fill("order-2");
+  await all.locator("td", { hasText: /^order-1$/ }).waitFor({ state: "detached" });
+  assert.equal((await rows(page, t.redemptions.list)).length, 1);
+  assert.equal((await downloaded(page, button(all, t.csv))).text.trim().split("\n").length, 2);
+  await all.getByLabel(t.redemptions.find).fill("nobody");
+  await says(page, t.noMatch);
+
+  // Redeemed by hand; what is refused is told once, in words.
+  const redeem = async (code: string, reference: string, minutes: string, verb: string) => {
+    await all.getByLabel(t.redemptions.code, { exact: true }).fill(code);
+    await all.getByLabel(t.redemptions.reference, { exact: true }).fill(reference);
+    await all.getByLabel(t.redemptions.minutes).fill(minutes);
+    await button(all, verb).click();
+  };
+  await redeem("CODE-7", "order-7", "", t.redemptions.redeem);
+  await says(page, t.redemptions.redeemedFor("order-7"));
+  await redeem("CODE-7", "order-8", "", t.redemptions.redeem);
+  await says(page, t.problems["code-redeemed"]);
+  assert.equal(await page.getByText(t.problems["code-redeemed"]).count(), 1);
+  await redeem("CODE-8", "order-8", "10", t.redemptions.hold);
+  await says(page, t.redemptions.heldFor("order-8"));
+});

@@ -262,6 +262,10 @@ impl Filter {
     pub fn apply(&mut self, operation: &Operation, now: i64) -> Expected {
         self.expire(now);
         self.known.extend(operation.items());
+        if !matches!(operation, Operation::Delete | Operation::PutImage) {
+            // It is out of date: events would contradict the filter that it brings back.
+            self.image = None;
+        }
         if !self.stands && !matches!(operation, Operation::Create | Operation::PutImage) {
             return Expected::Refused(404, self.not_found());
         }

@@ -492,6 +492,23 @@ fn backup_without_events_can_be_restored() {
     assert_eq!(numbers_and_bytes(&store, &recovered.events).len(), 1, "only that it was restored");
 }
 
+/// Events that are stored during a download extend the last pack that the download has read.
+#[test]
+fn backup_ends_while_new_events_are_stored() {
+    let mut life = Life::new();
+    life.redeem(10);
+    life.snapshot();
+    let (store, file) = (life.store(), life.directory.path().join("backup"));
+    let mut parts = archive(store.pin_newest().unwrap().unwrap());
+    let mut bytes = Vec::new();
+    while let Some(part) = parts(&store).unwrap() {
+        bytes.extend(part);
+        life.redeem(1);
+    }
+    std::fs::write(&file, bytes).unwrap();
+    verify(&file).unwrap();
+}
+
 /// A backup of the newest snapshot.
 fn write_backup(store: &Arc<Store>, file: &Path) {
     let mut parts = archive(store.pin_newest().unwrap().unwrap());

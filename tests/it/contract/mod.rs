@@ -26,6 +26,5 @@ mod queue;
 mod redemptions;
 mod service;
 mod several_nodes;
-mod shortcuts;
 mod sites;
 mod statistics;

@@ -126,8 +126,9 @@ impl Config {
         }
         let mut merged = Value::Table(merged);
         stringify_times(&mut merged);
-        let config: Config = serde_path_to_error::deserialize(merged)
-            .map_err(|fault| invalid(&origins, &told(&fault.path().to_string(), fault.inner().message())))?;
+        let config: Config = serde_path_to_error::deserialize(merged).map_err(|fault| {
+            invalid(&origins, &describe_invalid(&fault.path().to_string(), fault.inner().message()))
+        })?;
         config.check().map_err(|fault| invalid(&origins, &fault))?;
         let keys = Keys::new(&config.auth, &config.rate_limit, &Keys::default());
         keys.map_err(|fault| invalid(&origins, &fault))?;
@@ -244,7 +245,7 @@ fn environment_value(text: &str, is_secret: bool) -> Value {
 }
 
 /// Describes an invalid setting, without its value if that may be a secret.
-fn told(path: &str, message: &str) -> String {
+fn describe_invalid(path: &str, message: &str) -> String {
     let may_be_secret = ["nats", "auth"].contains(&path.split(['.', '[']).next().unwrap_or_default());
     let names_fields_alone =
         ["missing field", "unknown field"].iter().any(|start| message.starts_with(start));

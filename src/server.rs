@@ -3,9 +3,9 @@
 //! The ports are bound before recovery starts, so that `/livez` responds immediately.
 
 mod capacity;
+mod connections;
 pub mod heap;
 mod http;
-mod places;
 mod reload;
 mod workers;
 
@@ -20,8 +20,8 @@ use crate::http::Control;
 use crate::resp;
 use crate::tls::Tls;
 use anyhow::{Context, anyhow, bail};
+use connections::{Connections, Protocol, ProtocolContext, Timeouts};
 use http::Http;
-use places::{Places, Protocol, Speech, Timeouts};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use reload::Reload;
@@ -90,14 +90,14 @@ pub async fn run(
         tls: tls.clone(),
         files: (server.tls_cert.clone(), server.tls_key.clone()),
     };
-    let places = |protocol, max, idle| {
+    let connections = |protocol, max, idle| {
         let timeouts = Timeouts { header: server.header_timeout.0, idle, write: server.write_timeout.0 };
-        let speech = Speech { protocol, tls: tls.clone(), heads: heads.clone() };
-        Places::new(speech, workers.clone(), max, timeouts)
+        let speech = ProtocolContext { protocol, tls: tls.clone(), heads: heads.clone() };
+        Connections::new(speech, workers.clone(), max, timeouts)
     };
     let http = Protocol::Http(Http::new(service, server.header_bytes_max.0));
-    let mut http = places(http, http_max, server.idle_timeout.0);
-    let mut resp = places(Protocol::Resp(resp), resp_max, config.resp.idle_timeout());
+    let mut http = connections(http, http_max, server.idle_timeout.0);
+    let mut resp = connections(Protocol::Resp(resp), resp_max, config.resp.idle_timeout());
     let stop = async {
         shutdown.await;
         control.announce_stop();
@@ -112,7 +112,7 @@ pub async fn run(
         () = stop => Ok(()),
         () = reload.run() => Ok(()),
         error = failure(&engine, &config, address) => Err(error),
-        // A supervisor starts the service again, which then begins with a shared snapshot.
+        // A supervisor restarts the service, which then loads a shared snapshot.
         () = engine.outdated() => Ok(()),
     };
     drop(listeners);
@@ -143,7 +143,7 @@ fn reachable(config: &Config, listener: &TcpListener) -> anyhow::Result<SocketAd
 }
 
 /// Accepts connections. Never returns.
-async fn accept(http: &mut Places, resp: &mut Places, listeners: &Listeners) {
+async fn accept(http: &mut Connections, resp: &mut Connections, listeners: &Listeners) {
     let resp = async {
         match &listeners.resp {
             Some(listener) => resp.accept(listener).await,
@@ -183,7 +183,7 @@ fn announce(config: &Config, address: SocketAddr) {
 
 /// Lets running requests finish. Uploads can be of any length; one that exceeds its share of the time gets a response that asks to continue
 /// later.
-async fn drain([http, resp]: [&mut Places; 2], control: &Control, timeout: Duration) {
+async fn drain([http, resp]: [&mut Connections; 2], control: &Control, timeout: Duration) {
     let uploads_end = async {
         tokio::time::sleep(timeout / UPLOADS_FRACTION).await;
         control.end_uploads();

@@ -1,7 +1,7 @@
 //! The socket of one connection, below TLS and protocol. It records the connection's phase, bounds the memory of unfinished request heads,
 //! and closes so that the client can still receive the last response.
 //!
-//! Recording reads no clock and sets no timer: the observer (`server/places.rs`) measures time by comparing two looks.
+//! Recording reads no clock and sets no timer: the observer (`server/connections.rs`) measures time by comparing two looks.
 
 use crate::budget::{Budget, Share};
 use std::io::{self, IoSlice};
@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 const HEAD_BYTES_FREE: u64 = 8 << 10;
 
 /// Maximum number of bytes read after an early response. Usually the time limit is reached first.
-const UNHEARD_BYTES_MAX: usize = 1 << 30;
+const LINGER_BYTES_MAX: usize = 1 << 30;
 
 /// The event that a connection waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -218,7 +218,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Socket<S> {
             return Poll::Ready(Ok(()));
         }
         let mut space = [0; 16 << 10];
-        while this.unheard_bytes < UNHEARD_BYTES_MAX {
+        while this.unheard_bytes < LINGER_BYTES_MAX {
             let mut buffer = ReadBuf::new(&mut space);
             ready!(Pin::new(&mut this.stream).poll_read(context, &mut buffer))?;
             match buffer.filled().len() {

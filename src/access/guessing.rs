@@ -134,7 +134,7 @@ impl Guesses<'_> {
     }
 
     /// Returns all guesses: the request was rejected without a look at its codes.
-    pub fn give_back(self) {
+    pub fn return_unused(self) {
         self.settle(0);
     }
 
@@ -145,7 +145,7 @@ impl Guesses<'_> {
         }
         let rest = count.saturating_sub(u32::try_from(invalid).unwrap_or(u32::MAX));
         if let (Some(limit), Some(Client(hash)), 1..) = (&guessing.limit, client, rest) {
-            limit.give_back(hash, rest, taken_at, now);
+            limit.return_unused(hash, rest, taken_at, now);
         }
     }
 }
@@ -211,7 +211,8 @@ mod tests {
     #[test]
     fn client_use_is_never_evicted() {
         let (guessing, now) = (guessing(5), MINUTE);
-        let client = |n: u32| guessing.client(&Caller::anybody(), None, Some(IpAddr::from(n.to_be_bytes())));
+        let client =
+            |n: u32| guessing.client(&Caller::anonymous(), None, Some(IpAddr::from(n.to_be_bytes())));
         take(&guessing, client(0).unwrap(), 5, now).unwrap().settle_at(5, now);
         for other in 1..500_000 {
             let _ = take(&guessing, client(other).unwrap(), 1, now).map(|guesses| guesses.settle_at(1, now));
@@ -222,7 +223,8 @@ mod tests {
     #[test]
     fn most_clients_keep_guesses_under_load() {
         let (guessing, now) = (guessing(5), MINUTE);
-        let client = |n: u32| guessing.client(&Caller::anybody(), None, Some(IpAddr::from(n.to_be_bytes())));
+        let client =
+            |n: u32| guessing.client(&Caller::anonymous(), None, Some(IpAddr::from(n.to_be_bytes())));
         for heavy in 0..20_000 {
             let _ = take(&guessing, client(heavy).unwrap(), 5, now).map(|guesses| guesses.settle_at(5, now));
         }
@@ -233,13 +235,13 @@ mod tests {
     #[test]
     fn end_user_is_address_or_trusted_header() {
         let guessing = guessing(1);
-        let of = |address: &str| guessing.client(&Caller::anybody(), Some(b"alice"), address.parse().ok());
+        let of = |address: &str| guessing.client(&Caller::anonymous(), Some(b"alice"), address.parse().ok());
         assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::"));
         assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
         assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
         assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
         assert_eq!(
-            super::Guessing::new(&GuessingOptions::default()).client(&Caller::anybody(), None, None),
+            super::Guessing::new(&GuessingOptions::default()).client(&Caller::anonymous(), None, None),
             None
         );
     }

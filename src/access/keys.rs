@@ -29,7 +29,7 @@ pub struct Caller {
 
 impl Caller {
     /// The caller if no keys are configured.
-    pub fn anybody() -> Self {
+    pub fn anonymous() -> Self {
         Self { key: None, generation: 0 }
     }
 
@@ -146,7 +146,7 @@ impl Keys {
         Ok(Self { by_digest, anonymous_rate, generation: before.generation + 1 })
     }
 
-    fn holder(&self, digest: [u8; 32]) -> Result<Caller, Denied> {
+    fn find(&self, digest: [u8; 32]) -> Result<Caller, Denied> {
         let key = self.by_digest.get(&digest).cloned().ok_or(Denied::UnknownKey)?;
         Ok(Caller { key: Some(key), generation: self.generation })
     }
@@ -213,7 +213,7 @@ impl Access {
             return Ok(Caller { key: None, generation: keys.generation });
         }
         // The time that the lookup takes depends on the digest, from which nothing about another key follows.
-        keys.holder(Sha256::digest(presented.ok_or(Denied::NoKey)?).into())
+        keys.find(Sha256::digest(presented.ok_or(Denied::NoKey)?).into())
     }
 
     /// Looks a caller up again if the keys have changed: its scopes may be others by now. Rejects an expired key. `now` is called only if
@@ -226,7 +226,7 @@ impl Access {
         if caller.generation != keys.generation {
             *caller = match &caller.key {
                 None => self.caller(None)?,
-                Some(known) => keys.holder(parse_sha256(&known.options.sha256).unwrap_or_default())?,
+                Some(known) => keys.find(parse_sha256(&known.options.sha256).unwrap_or_default())?,
             };
         }
         caller.require_unexpired(now)
@@ -425,10 +425,10 @@ mod tests {
         assert!(shop.may(Scope::Redeem));
         let open =
             Access::new(&auth(&[]), &RateLimitOptions::default(), &GuessingOptions::default()).unwrap();
-        let anybody = &mut open.caller(None).unwrap();
-        assert_eq!(open.renew(anybody, early), Ok(()));
+        let anonymous = &mut open.caller(None).unwrap();
+        assert_eq!(open.renew(anonymous, early), Ok(()));
         open.replace_keys(&auth(&["first"])).unwrap();
-        assert_eq!(open.renew(anybody, early), Err(Denied::NoKey));
+        assert_eq!(open.renew(anonymous, early), Err(Denied::NoKey));
     }
 
     #[test]
@@ -448,7 +448,7 @@ mod tests {
     #[test]
     fn rate_is_off_unless_set() {
         let off = Access::new(&auth(&[]), &RateLimitOptions::default(), &GuessingOptions::default()).unwrap();
-        let admit = |entry: &Access| entry.admit(&mut Caller::anybody(), || Timestamp(0));
+        let admit = |entry: &Access| entry.admit(&mut Caller::anonymous(), || Timestamp(0));
         assert!((0..1_000).all(|_| admit(&off).is_ok()));
         let on = Access::new(
             &auth(&[]),

@@ -79,7 +79,7 @@ impl Default for LogLimiter {
 
 impl LogLimiter {
     /// Returns how many lines were suppressed since the last one logged, or `None` to suppress this one.
-    pub fn ask(&self) -> Option<u64> {
+    pub fn next_line(&self) -> Option<u64> {
         if self.lines.take().is_ok() {
             return Some(self.suppressed.swap(0, Relaxed));
         }
@@ -134,7 +134,7 @@ impl Sketch {
     }
 
     /// Returns uses, unless passing time has already returned them.
-    pub(super) fn give_back(&self, hash: u64, uses: u32, taken: u64, now: u64) {
+    pub(super) fn return_unused(&self, hash: u64, uses: u32, taken: u64, now: u64) {
         // A cell may have been empty for a while since then, so less of the use is left than its share of the time.
         let left = self.cost(uses).saturating_sub(now.saturating_sub(taken));
         let mut shard = self.shard(hash).lock();
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn suppressed_lines_are_counted() {
         let log = LogLimiter::default();
-        let logged = (0..1_000).filter(|_| log.ask().is_some()).count();
+        let logged = (0..1_000).filter(|_| log.next_line().is_some()).count();
         assert!((5..1_000).contains(&logged), "{logged}");
         assert_eq!(log.suppressed.load(Relaxed), 1_000 - logged as u64);
     }

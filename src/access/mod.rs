@@ -43,8 +43,8 @@ impl Access {
 
     /// Returns how many rejections were suppressed since the last one logged, or `None` to suppress this one. A key over its rate is valid,
     /// so that is never logged.
-    pub fn tells(&self, denied: &Denied) -> Option<u64> {
+    pub fn next_log_line(&self, denied: &Denied) -> Option<u64> {
         let is_valid = matches!(denied, Denied::TooManyRequests { .. });
-        if is_valid { None } else { self.log.ask() }
+        if is_valid { None } else { self.log.next_line() }
     }
 }

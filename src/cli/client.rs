@@ -55,7 +55,7 @@ impl ClientError {
     }
 
     /// Whether the same request may succeed later.
-    pub fn may_pass(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         self.status.is_none_or(|status| matches!(status, 408 | 429 | 502 | 503 | 504))
     }
 
@@ -106,7 +106,7 @@ impl Connection {
     pub fn client(&self) -> anyhow::Result<Client> {
         // Without TLS no certificates are needed.
         let is_tls = self.url.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://"));
-        let client = Client::over(&self.url, TlsConfig::default());
+        let client = Client::with_tls(&self.url, TlsConfig::default());
         let agent = match is_tls {
             false => client.agent,
             true => {
@@ -136,7 +136,7 @@ impl Connection {
 
 impl Client {
     /// A client without a key and with this TLS configuration.
-    pub fn over(url: &str, tls: TlsConfig) -> Self {
+    pub fn with_tls(url: &str, tls: TlsConfig) -> Self {
         let agent = Agent::config_builder()
             .http_status_as_error(false)
             .timeout_connect(Some(Duration::from_secs(5)))
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn connection_errors_name_the_url_and_ask_for_the_service() {
-        let client = Client::over("http://127.0.0.1:1/", TlsConfig::default());
+        let client = Client::with_tls("http://127.0.0.1:1/", TlsConfig::default());
         // As printed, with the chain of causes.
         let error = format!("{:#}", anyhow::Error::from(client.get("/readyz", None).unwrap_err()));
         assert!(error.starts_with("http://127.0.0.1:1/readyz: "), "{error}");

@@ -1,7 +1,7 @@
 //! `cuckood cluster init`: creates an empty log for several nodes, deliberately.
 
+use super::print_line;
 use super::serve::configuration;
-use super::tell;
 use crate::journal::{JournalOptions, init_log};
 use anyhow::bail;
 use std::path::PathBuf;
@@ -9,8 +9,8 @@ use std::path::PathBuf;
 /// Manage the log that nodes share.
 #[derive(clap::Subcommand, Debug)]
 pub enum Args {
-    /// Create the stream of an empty log, although snapshots of an earlier log may exist. Nothing of the earlier log is removed, and
-    /// nothing of it is served: to continue with its data, use `cuckood restore --into-cluster`.
+    /// Create the stream of an empty log, although snapshots of an earlier log may exist. The earlier log is neither removed nor served: to
+    /// continue with its data, use `cuckood restore --into-cluster`.
     Init {
         /// Configuration file; without one, only the environment applies.
         #[arg(long, value_name = "FILE", env = "CUCKOOD_CONFIG")]
@@ -30,6 +30,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let log = init_log(&options)?;
     let stream = options.stream;
-    tell(&format!("created the stream {stream}, log {log}: start its nodes with empty directories"));
+    print_line(&format!("created the stream {stream}, log {log}: start its nodes with empty directories"));
     Ok(())
 }

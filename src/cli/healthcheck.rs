@@ -32,9 +32,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         None => {
             let config = serve::configuration(args.config.as_deref())?;
             let scheme = if config.tls() { "https" } else { "http" };
-            let url = format!("{scheme}://{}", own(config.server.listen));
+            let url = format!("{scheme}://{}", reachable_address(config.server.listen));
             // The request stays on this machine and carries no secret, and any local program could fake readiness.
-            Client::over(&url, TlsConfig::builder().disable_verification(true).build())
+            Client::with_tls(&url, TlsConfig::builder().disable_verification(true).build())
         }
     };
     client.get("/readyz", Some(Duration::from_secs(3)))?;
@@ -42,7 +42,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Returns the address at which this machine can reach a service that listens on `listen`.
-fn own(listen: SocketAddr) -> SocketAddr {
+fn reachable_address(listen: SocketAddr) -> SocketAddr {
     let address = match listen.ip() {
         IpAddr::V4(address) if address.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(address) if address.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
@@ -63,7 +63,7 @@ mod tests {
             ("127.0.0.1:1", "127.0.0.1:1"),
             ("192.0.2.7:80", "192.0.2.7:80"),
         ] {
-            assert_eq!(own(listen.parse().unwrap()).to_string(), wanted);
+            assert_eq!(reachable_address(listen.parse().unwrap()).to_string(), wanted);
         }
     }
 }

@@ -144,7 +144,7 @@ struct Upload {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let (mut source, progress) = Source::open(args)?;
     let upload = Upload::new(args)?;
-    upload.ask()?;
+    upload.check_accepted()?;
     let sent = upload.send(&mut source, &progress);
     progress.finish_and_clear();
     let text = sent?;
@@ -197,7 +197,7 @@ impl Upload {
     }
 
     /// Asks with an empty dry run whether the upload would be accepted at all.
-    fn ask(&self) -> Result<(), ClientError> {
+    fn check_accepted(&self) -> Result<(), ClientError> {
         let asked =
             self.query.iter().filter(|(name, _)| ["mode", "column", "if_absent"].contains(name)).cloned();
         let query = asked.chain([("dry_run", "true".into()), ("min_items", "0".into())]);
@@ -206,7 +206,7 @@ impl Upload {
 
     /// Sends everything, and continues when the connection breaks. Returns the service's response.
     fn send(&self, source: &mut Source<'_>, progress: &ProgressBar) -> anyhow::Result<String> {
-        let mut patience = Patience::new(self.retries);
+        let mut schedule = RetrySchedule::new(self.retries);
         loop {
             let query = self.query.iter().cloned().chain([("id", self.id.clone())]);
             let mut body = source.read(progress)?;
@@ -214,14 +214,14 @@ impl Upload {
             drop(body);
             let broken = match sent {
                 Ok(text) => return Ok(text),
-                Err(error) if !error.may_pass() && !error.is_code(RUNNING) => return Err(error.into()),
+                Err(error) if !error.is_transient() && !error.is_code(RUNNING) => return Err(error.into()),
                 Err(error) => error,
             };
             if let (None, Some(failure)) = (broken.status, self.failure()) {
                 return Err(failure.into());
             }
             let is_repeatable = matches!(source, Source::File(_)) && self.retries > 0;
-            let Some(pause) = patience.pause(broken.is_code(RUNNING)).filter(|_| is_repeatable) else {
+            let Some(pause) = schedule.pause(broken.is_code(RUNNING)).filter(|_| is_repeatable) else {
                 let id = &self.id;
                 bail!("{broken}; added items stay; repeat the command with --id {id} to continue");
             };
@@ -251,14 +251,14 @@ impl Upload {
 }
 
 /// How often an upload is sent again, and when.
-struct Patience {
+struct RetrySchedule {
     retries: u32,
     pauses: Box<dyn Iterator<Item = Duration>>,
     /// Time spent on an upload that counts as running.
     waited: Duration,
 }
 
-impl Patience {
+impl RetrySchedule {
     fn new(retries: u32) -> Self {
         Self { retries, pauses: Box::new(pauses()), waited: Duration::ZERO }
     }
@@ -282,8 +282,8 @@ mod tests {
     use super::*;
 
     fn pauses(retries: u32, are_running: impl IntoIterator<Item = bool>) -> Vec<Duration> {
-        let mut patience = Patience::new(retries);
-        are_running.into_iter().map_while(|is_running| patience.pause(is_running)).collect()
+        let mut schedule = RetrySchedule::new(retries);
+        are_running.into_iter().map_while(|is_running| schedule.pause(is_running)).collect()
     }
 
     #[test]

@@ -29,13 +29,13 @@ fn note(what: &str) {
 }
 
 /// Prints the result of a command, whether or not it is read: a closed terminal is no reason to fail after the work.
-fn tell(text: &str) {
+fn print_line(text: &str) {
     let _ = writeln!(io::stdout(), "{text}");
 }
 
 /// Prints the result of a command that has done its work, in one of two forms.
 fn report(is_json: bool, json: &Value, text: &str) {
-    if is_json { tell(&json.to_string()) } else { tell(text) }
+    if is_json { print_line(&json.to_string()) } else { print_line(text) }
 }
 
 /// Registers SIGINT and SIGTERM, and returns a function that waits for the next of them.

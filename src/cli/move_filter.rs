@@ -85,7 +85,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             // The response to an earlier attempt was lost.
             Err(error) if retries < args.retries && error.is_code("already-exists") => break Ok(()),
             // An image truncated in transit is damaged, too.
-            Err(error) if retries > 0 && (error.may_pass() || error.is_code("image-damaged")) => error,
+            Err(error) if retries > 0 && (error.is_transient() || error.is_code("image-damaged")) => error,
             ended => break ended,
         };
         retries -= 1;

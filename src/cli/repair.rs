@@ -1,6 +1,6 @@
 //! `cuckood repair`: for a service that does not trust the clock, when the clock is right, or that can't apply an entry of its log.
 
-use super::tell;
+use super::print_line;
 use crate::clock::{Clock, ClockLimits};
 use crate::domain::Seq;
 use crate::engine::{ClockRepair, repair_clock, skip_entry};
@@ -39,22 +39,24 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let (clock, name) = (Clock::system(ClockLimits::default()).reading(), dir.display());
     if let Args::Skip { entry, .. } = args {
         let last = skip_entry(dir, clock.wall, Seq(*entry))?.0;
-        tell(&format!("entry {entry} is skipped; its write has had no effect"));
-        tell(&format!("{name}: a snapshot covers it, up to position {last}; the service can be started"));
+        print_line(&format!("entry {entry} is skipped; its write has had no effect"));
+        print_line(&format!(
+            "{name}: a snapshot covers it, up to position {last}; the service can be started"
+        ));
         return Ok(());
     }
-    tell(&format!("accepting the clock's time {} as right", clock.wall));
-    tell(&told(&repair_clock(dir, clock)?));
+    print_line(&format!("accepting the clock's time {} as right", clock.wall));
+    print_line(&describe(&repair_clock(dir, clock)?));
     let unreadable = || format!("{name} was repaired, but can't be read");
     let again = repair_clock(dir, clock).with_context(unreadable)?;
     if again.turned_back.is_some() {
         bail!("{}: its log ends at {:?}", unreadable(), again.logged);
     }
-    tell(&format!("{name}: the service can be started"));
+    print_line(&format!("{name}: the service can be started"));
     Ok(())
 }
 
-fn told(repair: &ClockRepair) -> String {
+fn describe(repair: &ClockRepair) -> String {
     let Some(logged) = repair.logged else { return "the log is empty: nothing to repair".to_owned() };
     let last = format!("the last entry of the log was written at {logged}");
     let Some(Seq(entry)) = repair.turned_back else {

@@ -2,7 +2,7 @@
 //! backup, or from the data directory that is furthest ahead.
 
 use super::serve::configuration;
-use super::{progress, tell};
+use super::{print_line, progress};
 use crate::clock::{Clock, ClockLimits};
 use crate::domain::ClockReading;
 use crate::engine::{archive_directory, positions, restore, restore_into_cluster};
@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
         _ => bail!("expected FILE DIR, or --into-cluster with a backup or data directories"),
     };
-    tell(&told);
+    print_line(&told);
     Ok(())
 }
 

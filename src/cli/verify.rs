@@ -68,18 +68,18 @@ fn of_backup(args: &Args) -> anyhow::Result<Findings> {
     let clock = Clock::system(ClockLimits::default()).reading();
     let last = restore(file, scratch.path(), &options(), clock, wrap)?;
     progress.finish_and_clear();
-    let told = |text: &str| text.replace(&*scratch.path().to_string_lossy(), &file.to_string_lossy());
-    let mut findings = findings(Store::open(scratch.path(), &options()), told)?;
+    let rename = |text: &str| text.replace(&*scratch.path().to_string_lossy(), &file.to_string_lossy());
+    let mut findings = findings(Store::open(scratch.path(), &options()), rename)?;
     findings.notes.insert(0, format!("archive: up to position {}, restored", last.0));
     Ok(findings)
 }
 
 /// Verifies a copy. `rename` names the original in a message about it.
-fn findings(copy: Result<Store, StoreError>, told: impl Fn(&str) -> String) -> anyhow::Result<Findings> {
-    let store = copy.map_err(|error| anyhow!(told(&error.to_string())))?;
-    let mut findings = verify(&Arc::new(store)).map_err(|error| anyhow!(told(&error.to_string())))?;
+fn findings(copy: Result<Store, StoreError>, rename: impl Fn(&str) -> String) -> anyhow::Result<Findings> {
+    let store = copy.map_err(|error| anyhow!(rename(&error.to_string())))?;
+    let mut findings = verify(&Arc::new(store)).map_err(|error| anyhow!(rename(&error.to_string())))?;
     for line in findings.notes.iter_mut().chain(&mut findings.faults) {
-        *line = told(line);
+        *line = rename(line);
     }
     Ok(findings)
 }
@@ -93,13 +93,13 @@ fn options() -> StoreOptions {
 fn scratch(file: &Path, scratch: Option<&Path>) -> anyhow::Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(".cuckood-verify-");
-    let beside = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let made = match scratch {
         Some(scratch) => builder.tempdir_in(scratch),
-        None => builder.tempdir_in(beside).or_else(|_| builder.tempdir()),
+        None => builder.tempdir_in(parent).or_else(|_| builder.tempdir()),
     };
     made.with_context(|| {
-        format!("{}: can't make a folder to restore into", scratch.unwrap_or(beside).display())
+        format!("{}: can't make a folder to restore into", scratch.unwrap_or(parent).display())
     })
 }
 

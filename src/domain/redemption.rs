@@ -122,7 +122,7 @@ impl Redemption {
 
     /// Whether its retention is over at `now`: that many seconds have passed since its last change, or since its hold expired. It
     /// does not matter when the log recorded the expiry.
-    pub fn is_over(&self, now: Timestamp, retention_seconds: u64) -> bool {
+    pub fn is_past_retention(&self, now: Timestamp, retention_seconds: u64) -> bool {
         let last = match (self.status, self.expires_at) {
             (Status::Held, Some(expires_at)) => expires_at,
             (Status::Held, None) => return false,

@@ -3,7 +3,7 @@
 
 use crate::domain::Command;
 use crate::filter::{MemoryNeed, OutOfMemory, Reservation};
-use crate::state::{State, Waiting};
+use crate::state::{State, WaitingDemand};
 
 /// Small needs are tried out together once they add up to this many bytes. It is far less than the spare memory.
 const SMALL_BYTES_MAX: u64 = 4 << 20;
@@ -30,7 +30,7 @@ pub(super) struct Admission {
     taken_bytes: Option<u64>,
     /// The most that the admitted commands can add.
     need: MemoryNeed,
-    waiting: Waiting,
+    waiting: WaitingDemand,
     reservation: Reservation,
     /// Small needs since the system was last asked for memory.
     small_bytes: u64,
@@ -45,14 +45,14 @@ impl Admission {
             spare_bytes,
             taken_bytes: None,
             need: MemoryNeed::default(),
-            waiting: Waiting::default(),
+            waiting: WaitingDemand::default(),
             reservation: Reservation::new(),
             small_bytes: 0,
         }
     }
 
     /// Judges a command, and reserves the memory that it may need.
-    pub(super) fn judge(&mut self, state: &State, command: &Command, is_keyed: bool) -> Verdict {
+    pub(super) fn admit(&mut self, state: &State, command: &Command, is_keyed: bool) -> Verdict {
         let Some(claim) = self.waiting.claim(state, command, is_keyed) else { return Verdict::Later };
         let (need, statistics) = (&claim.need, &claim.statistics);
         let taken = *self.taken_bytes.get_or_insert_with(|| state.sizes().memory_bytes());
@@ -92,7 +92,7 @@ impl Admission {
     pub(super) fn settle(&mut self) {
         self.taken_bytes = None;
         self.need = MemoryNeed::default();
-        self.waiting = Waiting::default();
+        self.waiting = WaitingDemand::default();
         self.reservation.release();
     }
 }
@@ -338,10 +338,10 @@ mod tests {
                 self.apply();
                 self.at = Timestamp(self.at.0.saturating_sub(90_000));
             }
-            let mut verdict = self.admission.judge(&self.state, &command, idempotency.is_some());
+            let mut verdict = self.admission.admit(&self.state, &command, idempotency.is_some());
             if verdict == Verdict::Later {
                 self.apply();
-                verdict = self.admission.judge(&self.state, &command, idempotency.is_some());
+                verdict = self.admission.admit(&self.state, &command, idempotency.is_some());
             }
             match verdict {
                 Verdict::Admitted => {

@@ -67,7 +67,7 @@ pub(super) fn apply(state: &mut State, entry: Entry) -> Result<Applied, Unapplia
     let (word, named, target) = (command.word(), named(command), command.target());
     catch(|| {
         #[cfg(debug_assertions)]
-        fault::panic_if_asked(seq);
+        fault::panic_if_requested(seq);
         state.apply(entry)
     })
     .map_err(|panic| {
@@ -95,7 +95,7 @@ pub mod fault {
         let _ = PANIC_AT.set(entries.into_iter().map(Seq).collect());
     }
 
-    pub(super) fn panic_if_asked(entry: Seq) {
+    pub(super) fn panic_if_requested(entry: Seq) {
         let is_asked = PANIC_AT.get().is_some_and(|entries| entries.contains(&entry));
         assert!(!is_asked, "a test asked for this panic");
     }

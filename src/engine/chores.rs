@@ -31,9 +31,9 @@ impl Writer {
     /// When there is work although no command arrives: now, or once something is due.
     pub(super) fn quiet_work_at(&self) -> Option<Instant> {
         let has_work = self.snapshotter.has_work()
-            || !self.snapshots_asked.is_empty()
+            || !self.snapshot_requests.is_empty()
             || self.has_old_events()
-            || self.state.has_discarded() && !self.is_freeing_held_up;
+            || self.state.has_discarded() && !self.is_freeing_blocked;
         if has_work { Some(Instant::now()) } else { self.advance_at() }
     }
 
@@ -65,9 +65,9 @@ impl Writer {
     /// Does a step of everything; `quiet` if no command has arrived. Returns when the next quiet step may follow.
     pub(super) fn step_between_commits(&mut self, quiet: bool) -> Instant {
         let began = Instant::now();
-        self.is_freeing_held_up &= quiet;
+        self.is_freeing_blocked &= quiet;
         // While the disk is short of space, commits pay for nothing, and rejected clients may leave no quiet moment.
-        self.go_on_with_snapshot(quiet || self.is_disk_short);
+        self.continue_snapshot(quiet || self.is_disk_short);
         self.remove_old_events();
         self.free_discarded(FREED_ENTRIES);
         if quiet && self.advance_at().is_some_and(|at| at <= Instant::now()) {
@@ -86,7 +86,7 @@ impl Writer {
             self.advance = Some(ticket);
             self.apply_committed();
         } else {
-            self.advance_after = Instant::now() + self.inner.options.commit_patience;
+            self.advance_after = Instant::now() + self.inner.options.commit_timeout;
         }
     }
 
@@ -122,7 +122,7 @@ impl Writer {
         let began = Instant::now();
         let freed = self.state.free_discarded(entries_max);
         self.admission.note_freed();
-        self.is_freeing_held_up = !freed;
+        self.is_freeing_blocked = !freed;
         self.inner.metrics.free_step_seconds.observe(began.elapsed().as_secs_f64());
         self.note_figures();
         freed
@@ -131,19 +131,20 @@ impl Writer {
     /// Answers the callers whom a snapshot serves; all of them if it failed.
     fn answer_snapshots(&mut self, result: &Result<SnapshotReport, SubmitError>) {
         let covered = result.as_ref().map_or(Seq(u64::MAX), |report| report.seq);
-        for (_, reply) in self.snapshots_asked.extract_if(.., |(asked, _)| *asked <= covered) {
+        for (_, reply) in self.snapshot_requests.extract_if(.., |(asked, _)| *asked <= covered) {
             let _ = reply.send(result.clone());
         }
     }
 
-    fn go_on_with_snapshot(&mut self, quiet: bool) {
+    fn continue_snapshot(&mut self, quiet: bool) {
         // Disconnected clients are removed, so the limit of connections also limits those that wait.
-        self.snapshots_asked.retain(|(_, asked)| !asked.is_closed());
+        self.snapshot_requests.retain(|(_, asked)| !asked.is_closed());
         // Leftovers of the last one go first: they would never go while callers ask for one after the other.
         let has_work = self.snapshotter.has_work();
-        let is_wanted = self.snapshotter.is_due(&self.state) || !has_work && !self.snapshots_asked.is_empty();
+        let is_wanted =
+            self.snapshotter.is_due(&self.state) || !has_work && !self.snapshot_requests.is_empty();
         if self.failed {
-            self.snapshots_asked.clear();
+            self.snapshot_requests.clear();
         } else if is_wanted || has_work {
             self.step_snapshot(is_wanted, quiet);
         }
@@ -213,7 +214,7 @@ impl Writer {
             return;
         }
         self.take_last_snapshot();
-        self.time.keep(self.state.now());
+        self.time.save(self.state.now());
         if let Err(error) = self.journal.settle() {
             self.storage_error(&error);
         }

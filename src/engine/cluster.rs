@@ -137,7 +137,7 @@ impl Engine {
 }
 
 /// It looks this many times while a snapshot becomes due.
-const LOOKS: u32 = 8;
+const CHECKS_PER_INTERVAL: u32 = 8;
 
 /// A node whose turn it is has this part of the interval until the next one shares.
 const TURNS: u32 = 4;
@@ -155,18 +155,19 @@ pub(super) fn start_sharing(inner: &Arc<Inner>, requests: &WeakSender<Request>) 
     let (inner, requests) = (inner.clone(), requests.clone());
     let share = move |runtime: Runtime| {
         let every = inner.options.cluster.share_every;
-        let pause = every.map_or(PAUSE_MAX, |every| (every / LOOKS).clamp(PAUSE_MIN, PAUSE_MAX));
-        let (mut port, mut is_asked) = (None, false);
+        let pause =
+            every.map_or(PAUSE_MAX, |every| (every / CHECKS_PER_INTERVAL).clamp(PAUSE_MIN, PAUSE_MAX));
+        let (mut port, mut is_requested) = (None, false);
         while let Some(requests) = requests.upgrade().filter(|requests| !requests.is_closed()) {
             let sharer = Sharer { engine: Engine { inner: inner.clone(), requests }, runtime: &runtime };
             // Otherwise the status says why. The right to share one is left to others.
             if sharer.check().is_ok()
-                && let Err(error) = sharer.look(&mut port, is_asked)
+                && let Err(error) = sharer.check_shared(&mut port, is_requested)
             {
                 tracing::warn!(%error, "can't share snapshots now");
             }
             drop(sharer);
-            is_asked = runtime.block_on(async { timeout(pause, inner.share.notified()).await.is_ok() });
+            is_requested = runtime.block_on(async { timeout(pause, inner.share.notified()).await.is_ok() });
         }
     };
     let runtime = Builder::new_current_thread().enable_time().build();
@@ -184,7 +185,7 @@ struct Sharer<'a> {
 
 impl Sharer<'_> {
     /// Checks the shared snapshots, and does due work. Connects first if necessary.
-    fn look(&self, port: &mut Option<NatsSnapshots>, is_asked: bool) -> Result<(), JournalError> {
+    fn check_shared(&self, port: &mut Option<NatsSnapshots>, is_requested: bool) -> Result<(), JournalError> {
         let Inner { options, figures, .. } = &*self.engine.inner;
         if port.is_none() {
             *port = options.journal.shared_snapshots()?;
@@ -199,7 +200,7 @@ impl Sharer<'_> {
             // could go on from there.
             self.wait(self.engine.snapshot())?;
         }
-        if !self.is_due(newest, is_asked) {
+        if !self.is_due(newest, is_requested) {
             return Ok(());
         }
         let shared = self.share(port);
@@ -215,7 +216,7 @@ impl Sharer<'_> {
 
     /// Whether a snapshot must be shared: there are new entries, and a snapshot was requested or the newest is old. Nodes take turns, so
     /// that usually one uploads it.
-    fn is_due(&self, newest: Option<LatestSnapshot>, is_asked: bool) -> bool {
+    fn is_due(&self, newest: Option<LatestSnapshot>, is_requested: bool) -> bool {
         let Inner { options, started, replication, .. } = &*self.engine.inner;
         let Some(every) = options.cluster.share_every else { return false };
         let (now, position) = (self.engine.now(), newest.map_or(Seq(0), |newest| newest.seq));
@@ -226,7 +227,7 @@ impl Sharer<'_> {
             |newest| Duration::from_millis(now.0.saturating_sub(newest.taken_at.0)),
         );
         let turn = replication.get().map_or(0, |known| turn(&known.lock(), position));
-        self.engine.position() > position && (is_asked || age >= every + turn * (every / TURNS))
+        self.engine.position() > position && (is_requested || age >= every + turn * (every / TURNS))
     }
 
     /// Takes a snapshot and shares it.

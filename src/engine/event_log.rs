@@ -36,7 +36,7 @@ pub struct EventLog {
     /// The disk is full, but events must be stored: the oldest are deleted for them.
     pub(super) is_disk_full: bool,
     /// It was logged that events go before their retention is over.
-    is_shortage_told: bool,
+    is_shortage_logged: bool,
     /// The tree that is being removed.
     removal: Option<Removal>,
     fresh: FreshEvents,
@@ -264,9 +264,9 @@ impl EventLog {
     ///
     /// # Errors
     /// [`StoreError::Damaged`] if it can't be read.
-    pub fn find(&self, store: &Store, number: u64, is_wanted: bool) -> Result<EventsFound, StoreError> {
+    pub fn find(&self, store: &Store, number: u64, must_exist: bool) -> Result<EventsFound, StoreError> {
         let first = self.trees.first().map_or(self.tail.first, |tree| tree.first);
-        if number < first && is_wanted {
+        if number < first && must_exist {
             return Ok(EventsFound::Gone);
         }
         let number = number.max(first);
@@ -284,7 +284,7 @@ impl EventLog {
 
     /// Whether [`Self::remove_old`] has something to do.
     pub fn has_old(&self, now: Timestamp) -> bool {
-        self.removal.is_some() || self.is_all_old(now) || self.is_first_old(now)
+        self.removal.is_some() || self.are_all_expired(now) || self.is_first_old(now)
     }
 
     /// Removes some expired events: reads or drops about `budget` bytes.
@@ -296,44 +296,44 @@ impl EventLog {
             if !removal.step(store, budget)? {
                 self.removal = None;
             }
-        } else if self.is_all_old(now) {
+        } else if self.are_all_expired(now) {
             self.begin_anew(store)?;
         } else if self.is_first_old(now)
             && let Some(oldest) = self.trees.first()
         {
-            if !self.is_any_over(now) && !self.is_shortage_told {
+            if !self.is_any_expired(now) && !self.is_shortage_logged {
                 tracing::warn!(
                     oldest = %oldest.since,
                     room_bytes = self.room_bytes,
                     is_disk_full = self.is_disk_full,
                     "events.room is used up, or the disk is full: the oldest events go before events.retention is over"
                 );
-                self.is_shortage_told = true;
+                self.is_shortage_logged = true;
             }
             self.removal = Some(Removal::new(self.trees.remove(0).name()));
         }
         Ok(())
     }
 
-    fn is_over(&self, at: Timestamp, now: Timestamp) -> bool {
+    fn is_expired(&self, at: Timestamp, now: Timestamp) -> bool {
         self.retention_seconds == 0 || at.plus_seconds(self.retention_seconds) <= now
     }
 
     /// Whether the first tree is over, by its own time or by that of a later one: a clock that was ahead may have made it look young.
-    fn is_any_over(&self, now: Timestamp) -> bool {
+    fn is_any_expired(&self, now: Timestamp) -> bool {
         let ends = self.trees.first().map(|tree| tree.until).into_iter();
-        ends.chain(self.trees.iter().skip(1).map(|tree| tree.since)).any(|at| self.is_over(at, now))
+        ends.chain(self.trees.iter().skip(1).map(|tree| tree.since)).any(|at| self.is_expired(at, now))
     }
 
     /// Whether all events are over, those of the last tree included.
-    fn is_all_old(&self, now: Timestamp) -> bool {
-        self.trees.last().is_some_and(|last| last.before != self.made() && self.is_over(last.until, now))
+    fn are_all_expired(&self, now: Timestamp) -> bool {
+        self.trees.last().is_some_and(|last| last.before != self.made() && self.is_expired(last.until, now))
     }
 
     /// Whether the oldest tree can go.
     fn is_first_old(&self, now: Timestamp) -> bool {
         let is_short = || self.is_disk_full || self.figures().bytes > self.room_bytes;
-        self.trees.len() > 1 && (self.is_any_over(now) || is_short())
+        self.trees.len() > 1 && (self.is_any_expired(now) || is_short())
     }
 
     /// Begins an empty tree: everything before it can go.

@@ -44,14 +44,14 @@ pub struct EventReader {
     /// The lowest number that was not read.
     next: u64,
     /// That event must not be skipped if it is missing.
-    is_wanted: bool,
+    must_exist: bool,
 }
 
 impl Engine {
     /// A reader of the events after the one with this number; without a number, of all stored ones.
     pub fn events_after(&self, after: Option<u64>) -> EventReader {
         let next = after.map_or(0, |after| after.saturating_add(1));
-        EventReader { engine: self.clone(), next, is_wanted: after.is_some() }
+        EventReader { engine: self.clone(), next, must_exist: after.is_some() }
     }
 }
 
@@ -62,9 +62,9 @@ impl EventReader {
     /// [`EventsError`].
     pub async fn read(&mut self) -> Result<Vec<NumberedEvent>, EventsError> {
         loop {
-            let (number, is_wanted) = (self.next, self.is_wanted);
+            let (number, must_exist) = (self.next, self.must_exist);
             let found = self.engine.ask(PACK_BYTES, move |Writer { events, store, state, .. }, reply| {
-                let found = events.find(store, number, is_wanted).map_err(SubmitError::unreadable);
+                let found = events.find(store, number, must_exist).map_err(SubmitError::unreadable);
                 let (retention, next) = (state.settings().events_retention_seconds, state.events().next());
                 drop(reply.send(found.map(|found| (found, retention, next))));
             });
@@ -75,7 +75,7 @@ impl EventReader {
             let pack = match found {
                 EventsFound::Gone => return Err(EventsError::Gone),
                 EventsFound::Nothing => {
-                    (self.next, self.is_wanted) = (self.next.max(next), true);
+                    (self.next, self.must_exist) = (self.next.max(next), true);
                     return Ok(Vec::new());
                 }
                 EventsFound::Pack(pack) => pack,
@@ -87,13 +87,13 @@ impl EventReader {
                 let event = Event::decode(bytes).ok_or_else(unreadable)?;
                 if event.at.plus_seconds(retention_seconds) > now {
                     events.push(NumberedEvent { number, event });
-                } else if self.is_wanted && events.is_empty() {
+                } else if self.must_exist && events.is_empty() {
                     return Err(EventsError::Gone);
                 }
             }
             self.next = pack.last() + 1;
             if !events.is_empty() {
-                self.is_wanted = true;
+                self.must_exist = true;
                 return Ok(events);
             }
         }

@@ -171,7 +171,7 @@ impl Engine {
     /// [`SubmitError`].
     pub async fn snapshot(&self) -> Result<SnapshotReport, SubmitError> {
         self.refuse_unless_ready()?;
-        self.ask(0, |writer, reply| writer.snapshots_asked.push((writer.state.applied(), reply))).await
+        self.ask(0, |writer, reply| writer.snapshot_requests.push((writer.state.applied(), reply))).await
     }
 
     /// Has a new snapshot shared with the other nodes soon, if this node shares any.

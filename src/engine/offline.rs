@@ -173,7 +173,7 @@ pub fn repair_clock(dir: &Path, clock: ClockReading) -> Result<ClockRepair> {
         recovered.take_snapshot(&store, now)?;
     }
     log.settle()?;
-    store.keep_clock(clock);
+    store.save_clock(clock);
     Ok(repair)
 }
 

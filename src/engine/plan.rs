@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 /// sled reuses a segment of its file once half of it is free.
 const SLED_FACTOR: u64 = 2;
 
-/// The most snapshots that are on the disk at once: the newest, the one before, and one that is being written.
+/// Maximum number of snapshots on the disk: the newest, the previous one, and one that is being written.
 const SNAPSHOTS: u64 = 3;
 
 /// Memory of the queue of changes while a replacement is built, in bytes.
@@ -67,7 +67,7 @@ pub fn plan(spec: &Spec) -> Result<Plan, LayoutError> {
     let load_at_capacity = spec.capacity as f64 / layout.slots() as f64;
     let memory_bytes = layout.memory_bytes();
     let snapshots = SnapshotOptions::default();
-    // Assumes that the service has no other filter. As much log is kept behind the older of two snapshots as between them.
+    // Assumes that the service has no other filter. The log after the older of two snapshots is twice as long as between them.
     let log_bytes = memory_bytes.clamp(snapshots.log_bytes_min, snapshots.log_bytes_max);
     Ok(Plan {
         fingerprint_bits: layout.fingerprint_bits,
@@ -90,15 +90,15 @@ fn reason(spec: &Spec) -> String {
         (Sizing::Exact, _) => "a strict slot holds 62 bits of digest and 2 of state".to_string(),
         (Sizing::Layout { .. }, _) => "the layout was given".to_string(),
         (Sizing::ErrorRate(rate), _) if spec.forget.is_some() => format!(
-            "buckets of eight slots, because users come again and again; besides a fingerprint that keeps {rate} for all steps together, \
-             a slot says in which step its user was added"
+            "buckets of eight slots, because users return; in addition to a fingerprint that keeps {rate} over all steps, a slot \
+             stores the step in which its user was added"
         ),
         (Sizing::ErrorRate(rate), Growth::Fixed) => {
             format!("the smallest table whose error stays within {rate} even when it is full")
         }
-        (Sizing::ErrorRate(rate), Growth::Auto) => format!(
-            "the smallest first segment that spends half of {rate}: each further one spends half of what is left"
-        ),
+        (Sizing::ErrorRate(rate), Growth::Auto) => {
+            format!("the smallest first segment with half of {rate}: each further one gets half of the rest")
+        }
     }
 }
 

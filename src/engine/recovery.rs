@@ -229,7 +229,7 @@ impl Recovered {
                     state.skip(&entry);
                 } else {
                     let Proposal { command, idempotency, .. } = &entry.proposal;
-                    if let Verdict::NoMemory(refused) = admission.judge(state, command, idempotency.is_some())
+                    if let Verdict::NoMemory(refused) = admission.admit(state, command, idempotency.is_some())
                     {
                         return Err(out_of_memory(store, refused));
                     }

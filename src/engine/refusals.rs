@@ -265,8 +265,8 @@ mod tests {
     #[tokio::test]
     async fn overdue_attempt_lasts_until_log_has_decided() {
         let hold = Hold::default();
-        let (journal, commit_patience) = (JournalOptions::Other(Arc::new(hold.clone())), Duration::ZERO);
-        let sold_out = SoldOut::over(|options| EngineOptions { journal, commit_patience, ..options }).await;
+        let (journal, commit_timeout) = (JournalOptions::Other(Arc::new(hold.clone())), Duration::ZERO);
+        let sold_out = SoldOut::over(|options| EngineOptions { journal, commit_timeout, ..options }).await;
         let refusals = sold_out.engine.inner.refusals.clone();
         hold.is_on.store(true, Ordering::SeqCst);
         let overdue = sold_out.engine.submit(sold_out.redeem(1), None).await;

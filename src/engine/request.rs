@@ -115,7 +115,7 @@ pub(super) struct Proposed {
     /// The next ticket. Tickets are never reused.
     next: u64,
     /// All callers before this ticket have waited too long.
-    given_up: u64,
+    failed_below: u64,
 }
 
 impl Proposed {
@@ -128,15 +128,15 @@ impl Proposed {
 
     /// Returns the caller that has waited longest of those still waiting.
     pub(super) fn oldest(&self) -> Option<&Caller> {
-        self.callers.range(Ticket(self.given_up)..).next().map(|(_, caller)| caller)
+        self.callers.range(Ticket(self.failed_below)..).next().map(|(_, caller)| caller)
     }
 
     /// Reports an unknown outcome to all callers that have waited since `before`.
-    pub(super) fn give_up(&mut self, before: Instant) {
-        let waiting = self.callers.range_mut(Ticket(self.given_up)..);
+    pub(super) fn fail_overdue(&mut self, before: Instant) {
+        let waiting = self.callers.range_mut(Ticket(self.failed_below)..);
         for (ticket, caller) in waiting.take_while(|(_, caller)| caller.since <= before) {
             caller.reply = None;
-            self.given_up = ticket.0 + 1;
+            self.failed_below = ticket.0 + 1;
         }
     }
 }

@@ -50,7 +50,7 @@ pub fn restore<R: Read>(
     log.append(vec![Proposal::new(Timestamp(0), Command::Restored { clock: clock.wall })])?;
     log.settle()?;
     // However old the archive is, this machine's clock counts from now on.
-    store.keep_clock(clock);
+    store.save_clock(clock);
     store.seal()?;
     Ok(log.last())
 }

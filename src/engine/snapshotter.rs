@@ -24,12 +24,12 @@ pub struct SnapshotOptions {
     /// Bytes of log after which a snapshot is due however large the state. It bounds the replay.
     pub log_bytes_max: u64,
     /// Maximum bytes pinned by copy-on-write. Beyond it the snapshot precedes commits.
-    pub kept_bytes_max: usize,
+    pub pinned_bytes_max: usize,
 }
 
 impl Default for SnapshotOptions {
     fn default() -> Self {
-        Self { log_bytes_min: 64 << 20, log_bytes_max: 240 << 20, kept_bytes_max: 64 << 20 }
+        Self { log_bytes_min: 64 << 20, log_bytes_max: 240 << 20, pinned_bytes_max: 64 << 20 }
     }
 }
 
@@ -174,7 +174,7 @@ impl Snapshotter {
         quiet: bool,
     ) -> Result<Option<SnapshotReport>, JournalError> {
         let Some(mut running) = self.running.take() else { return Ok(None) };
-        if !running.is_whole() {
+        if !running.is_complete() {
             self.write(&mut running, state, quiet)?;
             self.running = Some(running);
             return Ok(None);
@@ -192,14 +192,14 @@ impl Snapshotter {
 
     /// Writes the amount that commits have paid for, a little if no command has arrived, and more if copy-on-write pins too much memory.
     fn write(&mut self, running: &mut RunningSnapshot, state: &State, quiet: bool) -> Result<(), StoreError> {
-        let (kept, kept_max) = (|| state.sizes().snapshot_bytes as usize, self.options.kept_bytes_max);
+        let (pinned, pinned_max) = (|| state.sizes().snapshot_bytes as usize, self.options.pinned_bytes_max);
         // As the pinned bytes approach their limit each commit pays for more, so the limit is hardly ever reached.
-        let haste = 1 + kept().saturating_sub(kept_max / 2).saturating_mul(16) / kept_max.max(1);
+        let haste = 1 + pinned().saturating_sub(pinned_max / 2).saturating_mul(16) / pinned_max.max(1);
         let paid = u64::try_from(self.balance).unwrap_or(0).saturating_mul(haste as u64);
         let least = if quiet { QUIET_STEP_BYTES } else { 1 };
         let budget = paid.clamp(least, STEP_BYTES_MAX);
         self.balance = budget as i64 - running.write(&self.store, budget, STEP_TIME_MAX)? as i64;
-        while !running.is_whole() && kept() > kept_max {
+        while !running.is_complete() && pinned() > pinned_max {
             running.write(&self.store, STEP_BYTES_MAX, STEP_TIME_MAX)?;
         }
         Ok(())
@@ -239,7 +239,7 @@ impl Snapshotter {
 
 /// A section is written again after this many snapshots have shared it. sled frees space in segments of its file, and a segment
 /// is free only once all its pages are: one old chunk pins eight megabytes until sled moves it.
-const TAKEN_OVER_MAX: u64 = 16;
+const REUSED_MAX: u64 = 16;
 
 /// A running snapshot: the sections still to be written, and the progress. The snapshotter decides how much is written when.
 pub struct RunningSnapshot {
@@ -272,7 +272,7 @@ impl RunningSnapshot {
         writer.events_last = state.events().last();
         writer.place = place;
         let image = state.begin_snapshot();
-        let fresh = take_over(&mut writer, image.sections, latest);
+        let fresh = reuse(&mut writer, image.sections, latest);
         let began = Instant::now();
         Ok(Self { writer, head: image.head, taken_at: now, fresh, bytes_written: 0, began })
     }
@@ -294,7 +294,7 @@ impl RunningSnapshot {
     }
 
     /// Whether everything but the manifest is written.
-    pub fn is_whole(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         self.fresh.is_empty()
     }
 
@@ -332,12 +332,12 @@ impl RunningSnapshot {
 
 /// Shares the sections that have not changed since the latest snapshot and are not too old. Returns the others, which must be written.
 /// Sections that change often are first: parts written together are later replaced together, and leave no holes in sled's file.
-fn take_over(
+fn reuse(
     writer: &mut SnapshotWriter,
     mut sections: Vec<Section>,
     latest: Option<&Manifest>,
 ) -> VecDeque<Section> {
-    let young = writer.generation.saturating_sub(TAKEN_OVER_MAX);
+    let young = writer.generation.saturating_sub(REUSED_MAX);
     let stored = |section: &Section| latest.and_then(|latest| latest.find(section.id));
     sections.retain(|section| match stored(section) {
         Some(stored) if stored.changes == section.changes && stored.generation >= young => {
@@ -406,7 +406,7 @@ mod tests {
         state
     }
 
-    fn kept_bytes(state: &State) -> usize {
+    fn pinned_bytes(state: &State) -> usize {
         state.sizes().snapshot_bytes as usize
     }
 
@@ -443,7 +443,7 @@ mod tests {
         begin(&mut snapshotter, &mut state);
         let mut running = snapshotter.running.take().unwrap();
         let mut sizes = Vec::new();
-        while !running.is_whole() {
+        while !running.is_complete() {
             running.write(&snapshotter.store, STEP_BYTES_MAX, Duration::ZERO).unwrap();
             sizes.push(running.bytes_written);
         }
@@ -456,33 +456,33 @@ mod tests {
     fn memory_pinned_by_snapshot_is_bounded() {
         const BATCH: u64 = 2_000;
         const FIRST: u64 = 400_000;
-        const KEPT_BYTES_MAX: usize = 256 << 10;
+        const PINNED_BYTES_MAX: usize = 256 << 10;
         let mut state = state(Mode::Compact, Growth::Fixed);
         // Empty chunks are not written, and the snapshot would end immediately.
         for item in (0..FIRST).step_by(BATCH as usize) {
             insert(&mut state, item..item + BATCH);
         }
         let dir = tempfile::tempdir().unwrap();
-        let options = SnapshotOptions { kept_bytes_max: KEPT_BYTES_MAX, ..SnapshotOptions::default() };
+        let options = SnapshotOptions { pinned_bytes_max: PINNED_BYTES_MAX, ..SnapshotOptions::default() };
         let mut snapshotter = Snapshotter::new(store_in(&dir), options, None, 0);
         begin(&mut snapshotter, &mut state);
         let (mut item, mut most) = (FIRST, 0);
         while snapshotter.is_running() && item < 900_000 {
             insert(&mut state, item..item + BATCH);
             item += BATCH;
-            most = most.max(kept_bytes(&state));
+            most = most.max(pinned_bytes(&state));
             snapshotter.note_logged(BATCH * 8, &state);
             snapshotter.step(&state, false).unwrap();
-            assert!(kept_bytes(&state) < KEPT_BYTES_MAX + KEPT_BYTES_MAX / 8);
+            assert!(pinned_bytes(&state) < PINNED_BYTES_MAX + PINNED_BYTES_MAX / 8);
         }
         assert!(!snapshotter.is_running(), "the snapshot never ended");
-        assert!(most > KEPT_BYTES_MAX / 2, "the bound was never near: {most}");
+        assert!(most > PINNED_BYTES_MAX / 2, "the bound was never near: {most}");
     }
 
     /// The bound also holds when entries change more than they log: each item frees slots of cleared ones.
     #[test]
     fn memory_pinned_during_clear_is_bounded() {
-        const KEPT_BYTES_MAX: usize = 32 << 10;
+        const PINNED_BYTES_MAX: usize = 32 << 10;
         const ITEMS: u64 = 400_000;
         let mut state = state(Mode::Strict, Growth::Auto);
         for item in (0..ITEMS).step_by(10_000) {
@@ -498,19 +498,19 @@ mod tests {
         }
         let item = ITEMS + 4_000;
         let dir = tempfile::tempdir().unwrap();
-        let options = SnapshotOptions { kept_bytes_max: KEPT_BYTES_MAX, ..SnapshotOptions::default() };
+        let options = SnapshotOptions { pinned_bytes_max: PINNED_BYTES_MAX, ..SnapshotOptions::default() };
         let mut snapshotter = Snapshotter::new(store_in(&dir), options, None, 0);
         begin(&mut snapshotter, &mut state);
         let mut most = 0;
         for item in item..item + 1_000 {
             insert(&mut state, item..item + 1);
-            most = most.max(kept_bytes(&state));
+            most = most.max(pinned_bytes(&state));
             // So little that the log alone would not trigger another count.
             snapshotter.note_logged(1, &state);
             snapshotter.step(&state, false).unwrap();
         }
-        assert!(most < KEPT_BYTES_MAX + KEPT_BYTES_MAX / 2, "{most} bytes were pinned");
-        assert!(most > KEPT_BYTES_MAX / 2, "the bound was never near: {most}");
+        assert!(most < PINNED_BYTES_MAX + PINNED_BYTES_MAX / 2, "{most} bytes were pinned");
+        assert!(most > PINNED_BYTES_MAX / 2, "the bound was never near: {most}");
     }
 
     /// A section that never changes does not stay alone in a part of the file that could otherwise be freed.
@@ -530,7 +530,7 @@ mod tests {
                 written.push(generation);
             }
             let sections = &snapshotter.latest.as_ref().unwrap().sections;
-            assert!(sections.iter().all(|section| section.generation + TAKEN_OVER_MAX >= generation));
+            assert!(sections.iter().all(|section| section.generation + REUSED_MAX >= generation));
         }
         assert_eq!(written, [1, 18, 35]);
     }

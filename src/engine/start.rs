@@ -43,10 +43,10 @@ const SPARE_BYTES: u64 = 64 << 20;
 
 /// How long the journal may take to commit. A local commit takes milliseconds; a replicated log without a leader recovers within
 /// seconds or is in trouble.
-const COMMIT_PATIENCE: Duration = Duration::from_secs(30);
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The same for a log that several nodes share: longer than a new leader takes, shorter than a client waits.
-const SHARED_COMMIT_PATIENCE: Duration = Duration::from_secs(10);
+const SHARED_COMMIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// In a cluster, an import without progress for this long has lost its upload. An upload ends itself after the pause that
 /// `server.body_timeout` allows.
@@ -75,7 +75,7 @@ pub struct EngineOptions {
     /// The most bytes that stored events may take. Beyond it the oldest go before their retention is over.
     pub events_room_bytes: u64,
     /// Maximum time for the journal to commit a command. After that the caller gets an unknown outcome.
-    pub commit_patience: Duration,
+    pub commit_timeout: Duration,
     /// The most commands that may be queued.
     pub queue_commands_max: usize,
     /// The most bytes of commands that may be queued.
@@ -94,7 +94,7 @@ impl EngineOptions {
             snapshots: SnapshotOptions::default(),
             memory_max_bytes: 1 << 30,
             events_room_bytes: 8 << 30,
-            commit_patience: COMMIT_PATIENCE,
+            commit_timeout: COMMIT_TIMEOUT,
             queue_commands_max: 65_536,
             queue_bytes_max: 64 << 20,
         }
@@ -105,7 +105,7 @@ impl EngineOptions {
     pub fn on(mut self, journal: JournalOptions) -> Self {
         self.store.sync_snapshots = journal.durability() == Durability::Fsync;
         if journal.is_shared() {
-            self.commit_patience = SHARED_COMMIT_PATIENCE;
+            self.commit_timeout = SHARED_COMMIT_TIMEOUT;
         }
         Self { journal, ..self }
     }
@@ -269,9 +269,9 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
         barriers: VecDeque::new(),
         is_partly_applied: false,
         waker,
-        snapshots_asked: Vec::new(),
+        snapshot_requests: Vec::new(),
         turns: RandomState::new(),
-        is_freeing_held_up: false,
+        is_freeing_blocked: false,
         advance: None,
         advance_after: Instant::now(),
         is_disk_short: false,
@@ -428,7 +428,7 @@ fn load(
         })
     })?;
     // However old the snapshot is, this machine's clock counts.
-    store.keep_clock(inner.clock.reading());
+    store.save_clock(inner.clock.reading());
     store.seal()?;
     tracing::info!(name, bytes, node, seq = seq.0, "began with a shared snapshot");
     Ok(())

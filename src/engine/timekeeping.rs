@@ -5,13 +5,13 @@ use super::Inner;
 use crate::clock::{Clock, ClockUnsure, Evidence};
 use crate::domain::{ClockReading, Timestamp};
 use crate::journal::{LogTime, Replication};
-use crate::store::{KeptClock, Store};
+use crate::store::{SavedClock, Store};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Time between two saved readings. A stop seems longer than it was by up to this much.
-const KEEP_EVERY: Duration = Duration::from_secs(60);
+const SAVE_EVERY: Duration = Duration::from_secs(60);
 
 /// The time for the next entry, by a clock that is compared with that of a log that several nodes share, if there is one.
 ///
@@ -36,7 +36,7 @@ pub(super) struct Timekeeper {
     /// The kind of trouble that was last logged, while it lasts.
     reported: Option<Evidence>,
     /// When the clock must be checked again if no command arrives.
-    pub(super) keep_at: Instant,
+    pub(super) save_at: Instant,
 }
 
 impl Timekeeper {
@@ -53,13 +53,13 @@ impl Timekeeper {
             let snapshot_at = snapshot_at.filter(|at| *at <= inner.clock.reading().wall);
             let known = logged.max(snapshot_at.unwrap_or(logged));
             let reading = ClockReading { wall: known, uptime: Duration::ZERO };
-            let kept = store.kept_clock().filter(|kept| kept.same_boot || kept.reading.wall >= known);
-            let kept = kept.unwrap_or(KeptClock { reading, same_boot: false });
-            inner.clock.resume(kept.reading, kept.same_boot);
+            let saved = store.saved_clock().filter(|saved| saved.same_boot || saved.reading.wall >= known);
+            let saved = saved.unwrap_or(SavedClock { reading, same_boot: false });
+            inner.clock.resume(saved.reading, saved.same_boot);
         }
         let (inner, store) = (inner.clone(), store.clone());
-        let mut keeper = Self { inner, store, reported: None, keep_at: Instant::now() };
-        keeper.keep(logged);
+        let mut keeper = Self { inner, store, reported: None, save_at: Instant::now() };
+        keeper.save(logged);
         keeper
     }
 
@@ -95,17 +95,17 @@ impl Timekeeper {
     }
 
     /// Calls [`Self::save`] if it is due.
-    pub(super) fn keep_if_due(&mut self, last_logged: Timestamp) {
-        if self.keep_at <= Instant::now() {
-            self.keep(last_logged);
+    pub(super) fn save_if_due(&mut self, last_logged: Timestamp) {
+        if self.save_at <= Instant::now() {
+            self.save(last_logged);
         }
     }
 
     /// Saves the clocks' readings if they can be trusted.
-    pub(super) fn keep(&mut self, last_logged: Timestamp) {
+    pub(super) fn save(&mut self, last_logged: Timestamp) {
         if self.stamp(last_logged).is_ok() {
-            self.store.keep_clock(self.inner.clock.reading());
+            self.store.save_clock(self.inner.clock.reading());
         }
-        self.keep_at = Instant::now() + KEEP_EVERY;
+        self.save_at = Instant::now() + SAVE_EVERY;
     }
 }

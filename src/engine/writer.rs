@@ -60,11 +60,11 @@ pub(super) struct Writer {
     pub(super) waker: Waker,
     /// The callers that wait for a snapshot, with the last entry applied at their request. The running one serves them if it covers that,
     /// the next one otherwise. A running one continues, so that callers who disconnect and ask again can't keep any from completing.
-    pub(super) snapshots_asked: Vec<(Seq, Reply<SnapshotReport>)>,
+    pub(super) snapshot_requests: Vec<(Seq, Reply<SnapshotReport>)>,
     /// The node's own way to choose its turns among the nodes of a shared log.
     pub(super) turns: RandomState,
     /// Readers still see all that commands have dropped, so nothing of it can be freed yet.
-    pub(super) is_freeing_held_up: bool,
+    pub(super) is_freeing_blocked: bool,
     /// The entry of the writer's own that is proposed and not committed.
     pub(super) advance: Option<Ticket>,
     /// No entry of the writer's own is logged before: the last one could not be.
@@ -92,7 +92,7 @@ impl Writer {
             if self.make_progress() || is_busy {
                 go_on = Instant::now() + QUIET;
             }
-            self.time.keep_if_due(self.state.now());
+            self.time.save_if_due(self.state.now());
             go_on = go_on.max(self.step_between_commits(quiet));
             if !self.ending.is_empty() {
                 requests.close();
@@ -114,8 +114,8 @@ impl Writer {
         }
         let pending = self.pending.front().map(|(_, caller)| caller);
         let oldest = self.proposed.oldest().into_iter().chain(pending).map(|caller| caller.since).min();
-        let give_up_at = oldest.map(|since| since + self.inner.options.commit_patience);
-        let times = [self.journal.wake_at(), quiet_at, give_up_at, Some(self.time.keep_at)];
+        let overdue_at = oldest.map(|since| since + self.inner.options.commit_timeout);
+        let times = [self.journal.wake_at(), quiet_at, overdue_at, Some(self.time.save_at)];
         times.into_iter().flatten().min()
     }
 
@@ -149,7 +149,7 @@ impl Writer {
                 break;
             }
         }
-        self.give_up_overdue();
+        self.fail_overdue_callers();
         any
     }
 
@@ -168,7 +168,7 @@ impl Writer {
         let (first, mut proposals, mut bytes) = (self.proposed.reserve(0), Vec::new(), 0);
         let mut is_full = false;
         while !is_full && let Some((proposal, caller)) = self.pending.pop_front() {
-            match self.judge(&at, &proposal) {
+            match self.admit(&at, &proposal) {
                 Ok(Some(at)) => {
                     let ticket = self.proposed.reserve(1);
                     self.proposed.callers.insert(ticket, Caller { since: began, ..caller });
@@ -192,7 +192,7 @@ impl Writer {
     }
 
     /// Whether a command may be logged in this batch, and its time; `None` if that is unknown until all proposals are applied.
-    fn judge(
+    fn admit(
         &mut self,
         at: &Result<Timestamp, SubmitError>,
         proposal: &Proposal,
@@ -211,15 +211,15 @@ impl Writer {
         if self.is_partly_applied {
             return Ok(None);
         }
-        if crate::state::Waiting::has_to_move_first(&self.state, command) {
+        if crate::state::WaitingDemand::must_wait_for_clear(&self.state, command) {
             return Err(SubmitError::Overloaded);
         }
         let is_keyed = idempotency.is_some();
-        let mut verdict = self.admission.judge(&self.state, command, is_keyed);
+        let mut verdict = self.admission.admit(&self.state, command, is_keyed);
         while matches!(verdict, Verdict::BeyondLimit | Verdict::NoMemory(_))
             && self.free_discarded(FREED_IN_NEED)
         {
-            verdict = self.admission.judge(&self.state, command, is_keyed);
+            verdict = self.admission.admit(&self.state, command, is_keyed);
         }
         match verdict {
             Verdict::Admitted => Ok(Some(at)),
@@ -320,9 +320,9 @@ impl Writer {
 
     /// Reports an unknown outcome to overdue callers. If the journal commits their commands later, they are applied. Commands that waited
     /// for them are rejected.
-    fn give_up_overdue(&mut self) {
-        let Some(before) = Instant::now().checked_sub(self.inner.options.commit_patience) else { return };
-        self.proposed.give_up(before);
+    fn fail_overdue_callers(&mut self) {
+        let Some(before) = Instant::now().checked_sub(self.inner.options.commit_timeout) else { return };
+        self.proposed.fail_overdue(before);
         while !self.proposed.callers.is_empty()
             && let Some((_, overdue)) = self.pending.pop_front_if(|(_, caller)| caller.since <= before)
         {
@@ -362,7 +362,7 @@ impl Writer {
             replication.lock().end();
         }
         self.snapshotter.abort();
-        self.snapshots_asked.clear();
+        self.snapshot_requests.clear();
         let why = error.to_string();
         let is_diverged = matches!(error, JournalError::Diverged { .. });
         if is_diverged && let Err(error) = self.store.note_diverged(&why) {

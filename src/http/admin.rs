@@ -3,7 +3,7 @@
 use super::answer::{Answer, Code, Problem, refusals, reply};
 use super::api::Api;
 use super::call::{Call, Export, Maintain, Read};
-use super::filters::spec::{Asked, CampaignSpec};
+use super::filters::spec::{CampaignSpec, RequestedSpec};
 use super::metrics::{self, Format};
 use super::request::body::Streamed;
 use super::request::query;
@@ -158,7 +158,7 @@ pub(super) async fn plan(_: Call<Read>, request: Request) -> Answer {
         query::parse(&request)?;
     let none = CampaignSpec::default();
     let campaign = CampaignSpec { capacity, mode, error_rate, growth, forget_after, forget_steps, ..none };
-    let (spec, _) = Asked::from(campaign).resolve()?;
+    let (spec, _) = RequestedSpec::from(campaign).resolve()?;
     Ok(reply::ok(&engine::plan(&spec)?))
 }
 
@@ -374,7 +374,7 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Answer {
 pub(super) async fn metrics(State(api): State<Arc<Api>>, request: Request) -> Answer {
     // An idle writer does not check the clock, so it is checked here.
     let _ = api.engine.writes_refused();
-    let format = Format::asked_for(request.headers());
+    let format = Format::preferred(request.headers());
     let text = metrics::render(&api, format);
     let text = text.map_err(|_| Problem::new(Code::Internal, "the metrics can't be written"))?;
     Ok(([(header::CONTENT_TYPE, format.media_type())], text).into_response())

@@ -316,13 +316,13 @@ pub(super) async fn list(call: Call<Follow>, request: Request) -> Answer {
     let mut reader = call.api.engine.events_after(after);
     let mut events = reader.read().await?;
     if events.is_empty() && wait > 0 {
-        let patience = tokio::time::sleep(Duration::from_secs(wait));
+        let timeout = tokio::time::sleep(Duration::from_secs(wait));
         tokio::select! {
             come = reader.wait() => {
                 come?;
                 events = reader.read().await?;
             }
-            () = patience => {}
+            () = timeout => {}
             // This must not delay a shutdown.
             () = call.api.uploads_end.cancelled() => {}
         }

@@ -341,14 +341,14 @@ async fn submit(
         Ok(Outcome::Removed(Removed { outcomes, .. }) | Outcome::Replaced(outcomes)) => {
             guesses.settle(outcomes.len() - outcomes.iter().filter(is_valid).count());
         }
-        Err(problem) if problem.code != Code::StorageFailed => guesses.give_back(),
+        Err(problem) if problem.code != Code::StorageFailed => guesses.return_unused(),
         Ok(_) | Err(_) => {}
     }
     decided
 }
 
 /// Items of a request that reveals whether they are valid.
-struct Asked<'a> {
+struct ItemRequest<'a> {
     view: Arc<FilterView>,
     digests: Vec<Digest>,
     flag: bool,
@@ -362,15 +362,15 @@ async fn read<'a, R: Right>(
     name: &str,
     request: Request,
     read: impl for<'b> FnOnce(&'b [u8]) -> Listed<'b>,
-) -> Result<Asked<'a>, Problem> {
+) -> Result<ItemRequest<'a>, Problem> {
     let view = call.filter(kind, name)?;
     let guesser = call.guesser(&view, &request)?;
     let (digests, flag) = digests(call, &view, request, read).await?;
     let guesses = guesser.take(digests.len())?;
-    Ok(Asked { view, digests, flag, guesses })
+    Ok(ItemRequest { view, digests, flag, guesses })
 }
 
-impl Asked<'_> {
+impl ItemRequest<'_> {
     /// Returns which items are present.
     fn check(self, now: Timestamp) -> Vec<bool> {
         let mut present = Vec::with_capacity(self.digests.len());
@@ -426,8 +426,8 @@ async fn add(
 }
 
 /// Removes items.
-async fn remove(call: &Call<Write>, asked: Asked<'_>, about: Resource<'_>) -> Answer {
-    let Asked { view, digests, flag: all, guesses } = asked;
+async fn remove(call: &Call<Write>, request: ItemRequest<'_>, about: Resource<'_>) -> Answer {
+    let ItemRequest { view, digests, flag: all, guesses } = request;
     let command = Command::Remove { target: Target(view.id), digests: Digests(digests), all };
     let decided = submit(call, about, command, guesses).await?;
     let Outcome::Removed(removed) = &decided.outcome else { return Err(decided.unexpected()) };

@@ -2,7 +2,7 @@
 //! Everything that they load is compiled in, so that they work without internet access (`console/` and `assets/` have the sources). What
 //! never changes is compressed once: strangers may request it, and compressing it costs more than any other request.
 
-use super::answer::reply::wish_in;
+use super::answer::reply::quality_in;
 use super::api::Api;
 use axum::Router;
 use axum::extract::State;
@@ -127,7 +127,7 @@ impl File {
             (headers, [(header::CONTENT_TYPE, self.media_type)], self.content.clone()).into_response();
         if let Some(gzip) = &self.gzip {
             response.headers_mut().insert(header::VARY, HeaderValue::from_static("accept-encoding"));
-            if wish_in(asked, &header::ACCEPT_ENCODING, "gzip") > 0.0 {
+            if quality_in(asked, &header::ACCEPT_ENCODING, "gzip") > 0.0 {
                 response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
                 *response.body_mut() = gzip.get_or_init(|| compressed(&self.content)).clone().into();
             }
@@ -169,7 +169,7 @@ mod tests {
             ("", false),
         ] {
             let headers = HeaderMap::from_iter([(header::ACCEPT_ENCODING, accepted.parse().unwrap())]);
-            assert_eq!(wish_in(&headers, &header::ACCEPT_ENCODING, "gzip") > 0.0, wanted, "{accepted}");
+            assert_eq!(quality_in(&headers, &header::ACCEPT_ENCODING, "gzip") > 0.0, wanted, "{accepted}");
         }
     }
 }

@@ -134,7 +134,7 @@ struct ListQuery {
 const COLUMNS: &str = "id,status,reference,created_at,expires_at,redeemed_at,cancelled_at,ordinal";
 
 /// Parts of the ledger that one request reads before it returns its results so far.
-const LOOKS_MAX: usize = 100;
+const SCANS_MAX: usize = 100;
 
 /// Redeem a code, or hold it
 ///
@@ -243,7 +243,7 @@ pub(super) async fn list(call: Call<Read>, Path(coupon): Path<String>, request: 
         return Ok(export(call, view, query, next, lines));
     }
     let mut redemptions = Vec::new();
-    for _ in 0..LOOKS_MAX {
+    for _ in 0..SCANS_MAX {
         let page = view.redemptions(&query, next, limit - redemptions.len(), call.api.engine.now());
         redemptions.extend(page.redemptions.into_iter().map(RedemptionAnswer::from));
         next = page.next;
@@ -277,7 +277,7 @@ fn export(
 }
 
 fn change_of(cursor: &str) -> Result<Change, Problem> {
-    let bytes = query::read_cursor(cursor)?.try_into().map_err(|_| query::strange_cursor())?;
+    let bytes = query::read_cursor(cursor)?.try_into().map_err(|_| query::invalid_cursor())?;
     Ok(Change(u64::from_be_bytes(bytes)))
 }
 

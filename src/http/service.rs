@@ -119,9 +119,9 @@ impl Parts {
         if !status.is_success() {
             match code {
                 Some(code @ (Code::MemoryLimit | Code::TooManyFilters | Code::TooManyLineUps)) => {
-                    if let Some(untold) = self.room.ask() {
+                    if let Some(suppressed) = self.room.next_line() {
                         let code = code.as_str();
-                        tracing::warn!(route = path, code, request_id, untold, "a write was refused");
+                        tracing::warn!(route = path, code, request_id, suppressed, "a write was refused");
                     }
                 }
                 _ if status == StatusCode::INTERNAL_SERVER_ERROR => {
@@ -170,14 +170,14 @@ impl Parts {
             return Ok(());
         }
         let refused = |denied: Denied, caller: Option<&Caller>| {
-            if let Some(untold) = self.api.access.tells(&denied) {
+            if let Some(suppressed) = self.api.access.next_log_line(&denied) {
                 let (key, peer) =
                     (caller.map(Caller::name), request.extensions().get::<ConnectInfo<SocketAddr>>());
                 let peer = peer.map(|ConnectInfo(peer)| tracing::field::display(peer.ip()));
                 // The path of an unknown route may contain a code.
                 let (route, request_id) = (route.path.as_deref().unwrap_or("none"), id.to_str().ok());
                 let method = request.method();
-                tracing::info!(%denied, key, peer, %method, route, request_id, untold, "a key was refused");
+                tracing::info!(%denied, key, peer, %method, route, request_id, suppressed, "a key was refused");
             }
             Problem::from(denied)
         };

@@ -106,21 +106,21 @@ impl<P: Page> Paged<P> {
     fn pop_first(&mut self) {
         if let Some(page) = self.pages.pop_front() {
             self.first += 1;
-            self.let_go(&page);
+            self.release(&page);
         }
     }
 
     /// Drops the last page.
     fn pop_last(&mut self) {
         if let Some(page) = self.pages.pop_back() {
-            self.let_go(&page);
+            self.release(&page);
         }
         if self.pages.len() <= self.pages.capacity() / 4 {
             self.pages.shrink_to(2 * self.pages.len());
         }
     }
 
-    fn let_go(&mut self, page: &Arc<P>) {
+    fn release(&mut self, page: &Arc<P>) {
         self.bytes -= page.bytes();
         count_if_shared(page, &self.copied);
     }
@@ -180,31 +180,31 @@ pub struct Frozen<P: Page> {
     pages: VecDeque<Arc<P>>,
     /// Encoded pages, and the number of bytes already taken.
     encoded: Vec<u8>,
-    given: usize,
+    taken: usize,
     copied: Copied,
 }
 
 impl<P: Page> Frozen<P> {
     fn new(pages: VecDeque<Arc<P>>, copied: &Copied) -> Self {
-        Self { pages, encoded: Vec::new(), given: 0, copied: copied.clone() }
+        Self { pages, encoded: Vec::new(), taken: 0, copied: copied.clone() }
     }
 
     /// Replaces `out` with the next chunk; `false` after the last one. Pages that are small enough are not split.
     pub fn next_chunk(&mut self, out: &mut Vec<u8>) -> bool {
-        if self.given == self.encoded.len() {
+        if self.taken == self.encoded.len() {
             self.encoded.clear();
-            self.given = 0;
+            self.taken = 0;
             while self.encoded.len() < CHUNK_BYTES
                 && let Some(page) = self.pop()
             {
                 page.encode(&mut self.encoded);
             }
         }
-        let left = &self.encoded[self.given..];
+        let left = &self.encoded[self.taken..];
         let chunk = if left.len() > CHUNK_BYTES_MAX { &left[..CHUNK_BYTES] } else { left };
         out.clear();
         out.extend_from_slice(chunk);
-        self.given += chunk.len();
+        self.taken += chunk.len();
         !out.is_empty()
     }
 

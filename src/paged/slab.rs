@@ -300,7 +300,7 @@ impl Numbers {
     }
 
     /// Removes a number.
-    pub fn give_back(&mut self, number: u64) {
+    pub fn release(&mut self, number: u64) {
         slot(number).and_then(|slot| self.remove(slot));
     }
 }
@@ -503,7 +503,7 @@ mod tests {
                         model.insert(lowest);
                     }
                     (4..7, Some(number)) => {
-                        numbers.give_back(number);
+                        numbers.release(number);
                         model.remove(&number);
                     }
                     (_, Some(_)) => {
@@ -534,7 +534,7 @@ mod tests {
                     if !std::mem::replace(&mut begun, true) {
                         (0..count).for_each(|number| match is_inserting {
                             true => assert!(numbers.take_lowest() > 0),
-                            false => numbers.give_back(first + number + 1),
+                            false => numbers.release(first + number + 1),
                         });
                     }
                 });
@@ -554,7 +554,7 @@ mod tests {
     fn snapshot_has_a_bit_for_each_number() {
         let mut numbers = Numbers::default();
         (1..=100_000).for_each(|number| assert_eq!(numbers.take_lowest(), number));
-        (1..100_000).step_by(2).for_each(|number| numbers.give_back(number));
+        (1..100_000).step_by(2).for_each(|number| numbers.release(number));
         let bytes = snapshot(&mut numbers, |_| ()).concat();
         assert_eq!(bytes.len(), 25 * 8 * NUMBER_WORDS);
         assert!(restored_numbers(&[bytes[..24 * 8 * NUMBER_WORDS].to_vec()], 0).is_some());

@@ -16,7 +16,7 @@ use crate::engine::{Digest, FilterView};
 use std::sync::Arc;
 
 /// Maximum number of commands to the engine in flight per connection.
-const UNDER_WAY_MAX: usize = 64;
+const IN_FLIGHT_MAX: usize = 64;
 
 /// The unanswered commands.
 pub struct Batch<'a> {
@@ -28,9 +28,9 @@ pub struct Batch<'a> {
     /// Commands gathered until a different one follows.
     gathered: Option<Gathered<'a>>,
     /// Changes in the order of their answers.
-    under_way: Vec<(Gathered<'a>, Submitted<'a>)>,
+    in_flight: Vec<(Gathered<'a>, Submitted<'a>)>,
     /// Bytes of memory of the commands in flight.
-    under_way_bytes: usize,
+    in_flight_bytes: usize,
     /// Buffer that lookups reuse.
     digests: Vec<Digest>,
     present: Vec<bool>,
@@ -111,8 +111,8 @@ impl<'a> Batch<'a> {
             counts: Counts::default(),
             shared,
             gathered: None,
-            under_way: Vec::new(),
-            under_way_bytes: 0,
+            in_flight: Vec::new(),
+            in_flight_bytes: 0,
             digests: Vec::new(),
             present: Vec::new(),
         }
@@ -123,7 +123,7 @@ impl<'a> Batch<'a> {
         let gathered_bytes = self.gathered.as_ref().map_or(0, Gathered::memory_bytes);
         gathered_bytes
             + self.replies.memory_bytes()
-            + self.under_way_bytes
+            + self.in_flight_bytes
             + self.digests.capacity() * size_of::<Digest>()
             + self.present.capacity()
     }
@@ -138,7 +138,7 @@ impl<'a> Batch<'a> {
     /// Answers all changes so far. Callers that read a filter do this before finding it, so that they see these changes.
     pub async fn settle_changes(&mut self) {
         let has_changes = self.gathered.as_ref().is_some_and(|gathered| gathered.change.is_some());
-        if has_changes || !self.under_way.is_empty() {
+        if has_changes || !self.in_flight.is_empty() {
             self.settle().await;
         }
     }
@@ -185,7 +185,7 @@ impl<'a> Batch<'a> {
     /// Answers all commands so far.
     pub async fn settle(&mut self) {
         self.close().await;
-        self.answer_under_way().await;
+        self.answer_in_flight().await;
     }
 
     /// Completes the gathered commands: answers lookups, submits changes.
@@ -193,20 +193,20 @@ impl<'a> Batch<'a> {
         let Some(mut gathered) = self.gathered.take() else { return };
         let Some(change) = gathered.change else {
             // Replies follow the order of the commands.
-            self.answer_under_way().await;
+            self.answer_in_flight().await;
             return self.answer_checks(gathered);
         };
         // If changes of several commands don't fit together, they are tried one by one. Nothing that follows them in the same filter may
         // overtake them.
         let may_be_overtaken =
             |(earlier, _): &(Gathered<'_>, _)| earlier.view.id == gathered.view.id && earlier.parts.len() > 1;
-        if self.under_way.len() >= UNDER_WAY_MAX || self.under_way.iter().any(may_be_overtaken) {
-            self.answer_under_way().await;
+        if self.in_flight.len() >= IN_FLIGHT_MAX || self.in_flight.iter().any(may_be_overtaken) {
+            self.answer_in_flight().await;
         }
         // The engine has the digests, too.
-        self.under_way_bytes += gathered.memory_bytes() + gathered.digests.capacity() * size_of::<Digest>();
+        self.in_flight_bytes += gathered.memory_bytes() + gathered.digests.capacity() * size_of::<Digest>();
         let submitted = self.shared.submit(gathered.by.clone(), gathered.command(change));
-        self.under_way.push((gathered, submitted));
+        self.in_flight.push((gathered, submitted));
     }
 
     fn answer_checks(&mut self, checks: Gathered<'a>) {
@@ -236,9 +236,9 @@ impl<'a> Batch<'a> {
         self.digests = digests;
     }
 
-    async fn answer_under_way(&mut self) {
-        self.under_way_bytes = 0;
-        for (changes, submitted) in std::mem::take(&mut self.under_way) {
+    async fn answer_in_flight(&mut self) {
+        self.in_flight_bytes = 0;
+        for (changes, submitted) in std::mem::take(&mut self.in_flight) {
             let result = submitted.await;
             match changes.change {
                 Some(change) if changes.parts.len() > 1 && is_too_much(&result) => {
@@ -258,11 +258,11 @@ impl<'a> Batch<'a> {
                 let submitted = (!is_too_slow).then(|| self.shared.submit(changes.by.clone(), command));
                 (changes, submitted)
             };
-            let under_way: Vec<_> = each.by_ref().take(UNDER_WAY_MAX).map(submit).collect();
-            if under_way.is_empty() {
+            let in_flight: Vec<_> = each.by_ref().take(IN_FLIGHT_MAX).map(submit).collect();
+            if in_flight.is_empty() {
                 return;
             }
-            for (changes, submitted) in under_way {
+            for (changes, submitted) in in_flight {
                 let result = match submitted {
                     Some(submitted) => submitted.await,
                     None => Err(Failure::NOT_TRIED),
@@ -298,7 +298,7 @@ impl<'a> Batch<'a> {
             self.counts.add(part.row.spelling, Some(failure.code));
             // If the outcome of a change is unknown, its guesses stay used.
             if let Some(guesses) = part.guesses.filter(|_| failure.code != Code::MISCONF) {
-                guesses.give_back();
+                guesses.return_unused();
             }
         }
     }

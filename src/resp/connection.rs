@@ -41,11 +41,11 @@ const TURN_BYTES: usize = 16 << 10;
 const COMMAND_BYTES: usize = 32;
 
 /// Limits for a client that has presented its key.
-const KNOWN: RequestLimits =
+const AUTHENTICATED_LIMITS: RequestLimits =
     RequestLimits { arguments_max: 64 << 10, argument_bytes_max: 64 << 10, request_bytes_max: 8 << 20 };
 
 /// Limits for unauthenticated clients: enough for HELLO and AUTH.
-const STRANGER: RequestLimits =
+const UNAUTHENTICATED_LIMITS: RequestLimits =
     RequestLimits { arguments_max: 10, argument_bytes_max: 1 << 10, request_bytes_max: 4 << 10 };
 
 thread_local! {
@@ -123,7 +123,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
             });
             let bytes_max = match self.visit.session.is_known() {
                 true => READ_BYTES_MAX,
-                false => STRANGER.request_bytes_max,
+                false => UNAUTHENTICATED_LIMITS.request_bytes_max,
             };
             let read = tokio::select! {
                 biased;
@@ -134,7 +134,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
                 return Ok(false);
             }
             let began = Instant::now();
-            self.visit.session.look(self.visit.shared);
+            self.visit.session.refresh(self.visit.shared);
             // A client that never stops sending splits a request with each read: it gets this far, and no farther.
             let is_last = !is_between && *draining.borrow();
             let next = self.execute_all().await?;
@@ -167,7 +167,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     async fn execute_all(&mut self) -> io::Result<ControlFlow<()>> {
         let (mut turn_bytes, mut replied_bytes) = (0, 0);
         let next = loop {
-            let limits = if self.visit.session.is_known() { &KNOWN } else { &STRANGER };
+            let limits =
+                if self.visit.session.is_known() { &AUTHENTICATED_LIMITS } else { &UNAUTHENTICATED_LIMITS };
             let unread = &self.arrived[self.read..];
             let found = self.parser.parse(unread, limits);
             // No command is executed if its connection has no memory for it.

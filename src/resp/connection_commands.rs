@@ -225,13 +225,13 @@ pub(super) fn client(call: &mut Call<'_, '_>) -> Result<(), Failure> {
 
 /// `INFO [section …]`: the service's metrics, in Redis' form. Sizes and counts of filters require the scope `read`.
 pub(super) fn info(call: &mut Call<'_, '_>) {
-    let asked = call.arguments.from(1);
-    let is_asked = |section: &str| {
+    let requested = call.arguments.from(1);
+    let is_requested = |section: &str| {
         let names = ["all", "default", "everything", section];
         let is_named = |name: &[u8]| names.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()));
-        asked.is_empty() || asked.iter().any(is_named)
+        requested.is_empty() || requested.iter().any(is_named)
     };
-    let texts = sections(call).into_iter().filter(|(section, _)| is_asked(section));
+    let texts = sections(call).into_iter().filter(|(section, _)| is_requested(section));
     let texts: Vec<String> = texts.map(|(section, lines)| format!("# {section}\r\n{lines}")).collect();
     call.batch.replies.text(&texts.join("\r\n"));
 }

@@ -81,7 +81,7 @@ impl Session {
     }
 
     /// Looks whether the key is still in force: it may have expired or been removed.
-    pub fn look(&mut self, shared: &Shared) {
+    pub fn refresh(&mut self, shared: &Shared) {
         let now = || shared.engine.now();
         self.is_known = self.caller.as_mut().is_some_and(|caller| shared.access.renew(caller, now).is_ok());
     }
@@ -95,7 +95,7 @@ impl Session {
         let known = caller.as_ref().map_err(|denied| *denied);
         let admitted = known.and_then(|caller| caller.require_unexpired(|| shared.engine.now()));
         if let Err(denied) = admitted {
-            self.tell(shared, &denied, caller.as_ref().ok(), "auth");
+            self.log_denied(shared, &denied, caller.as_ref().ok(), "auth");
             return Err(match denied {
                 Denied::KeyExpired(_) => Failure::new(Code::WRONGPASS, denied.to_string()),
                 _ => Failure::WRONG_PASSWORD,
@@ -119,26 +119,26 @@ impl Session {
             false => access.admit(caller, now),
         };
         let admitted = match (&mut self.caller, needs) {
-            (None, Needs::Nothing) => Ok(Caller::anybody()),
+            (None, Needs::Nothing) => Ok(Caller::anonymous()),
             (None, Needs::Key | Needs::Scope(_)) => Err(Denied::NoKey),
-            (Some(caller), Needs::Nothing) => access.count(caller).map(|()| Caller::anybody()),
+            (Some(caller), Needs::Nothing) => access.count(caller).map(|()| Caller::anonymous()),
             (Some(caller), Needs::Key) => admit(caller).map(|()| caller.clone()),
             (Some(caller), Needs::Scope(scope)) => {
                 admit(caller).and_then(|()| caller.require(scope)).map(|()| caller.clone())
             }
         };
         admitted.map_err(|denied| {
-            self.tell(shared, &denied, self.caller.as_ref(), command);
+            self.log_denied(shared, &denied, self.caller.as_ref(), command);
             denied.into()
         })
     }
 
     /// Logs that a key was rejected.
-    fn tell(&self, shared: &Shared, denied: &Denied, caller: Option<&Caller>, command: &'static str) {
-        let Some(untold) = shared.access.tells(denied) else { return };
+    fn log_denied(&self, shared: &Shared, denied: &Denied, caller: Option<&Caller>, command: &'static str) {
+        let Some(suppressed) = shared.access.next_log_line(denied) else { return };
         let key = caller.map(Caller::name).filter(|key| !key.is_empty());
         let peer = self.peer.map(|peer| peer.ip()).map(tracing::field::display);
-        tracing::info!(%denied, key, peer, command, untold, "a key was refused");
+        tracing::info!(%denied, key, peer, command, suppressed, "a key was refused");
     }
 }
 
@@ -191,7 +191,7 @@ impl Call<'_, '_> {
     /// `NOPERM`.
     pub fn require_key(&self, key: &Key<'_>) -> Result<(), Failure> {
         self.caller.require_name(key.name()).map_err(|denied| {
-            self.session.tell(self.shared, &denied, Some(&self.caller), self.row.spelling);
+            self.session.log_denied(self.shared, &denied, Some(&self.caller), self.row.spelling);
             denied.into()
         })
     }

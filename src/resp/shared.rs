@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
 /// Time for which metrics are cached: reading them visits every filter and the data directory.
-const FIGURES_AGE_MAX: Duration = Duration::from_secs(1);
+const INFO_AGE_MAX: Duration = Duration::from_secs(1);
 
 /// The service for Redis clients; clones are the same one.
 #[derive(Clone)]
@@ -34,7 +34,7 @@ impl Service {
         let (metrics, last_connection) = (Metrics::default(), AtomicU64::new(0));
         let (taken, refused) = (metrics.buffer_bytes.clone(), metrics.buffers_refused.clone());
         let buffers = Budget::new(options.buffers_bytes_max, taken, refused);
-        let (dumps, figures) = (Dumps::default(), Figures::default());
+        let (dumps, figures) = (Dumps::default(), InfoCache::default());
         Self(Arc::new(Shared { engine, access, options, buffers, metrics, last_connection, dumps, figures }))
     }
 
@@ -61,7 +61,7 @@ pub struct Shared {
     /// Dumps that clients are going through.
     pub dumps: Dumps,
     /// The metrics that INFO reports.
-    pub figures: Figures,
+    pub figures: InfoCache,
 }
 
 /// The outcome of a submitted command, or why there is none.
@@ -78,14 +78,14 @@ impl Shared {
 
 /// The metrics of the last second.
 #[derive(Default)]
-pub struct Figures(Mutex<Option<(Instant, Arc<Info>)>>);
+pub struct InfoCache(Mutex<Option<(Instant, Arc<Info>)>>);
 
-impl Figures {
+impl InfoCache {
     /// Returns metrics that are at most a second old.
     pub fn read(&self, now: Instant, load: impl FnOnce() -> Info) -> Arc<Info> {
         let mut last = self.0.lock();
         match &*last {
-            Some((at, figures)) if now.saturating_duration_since(*at) < FIGURES_AGE_MAX => figures.clone(),
+            Some((at, figures)) if now.saturating_duration_since(*at) < INFO_AGE_MAX => figures.clone(),
             _ => {
                 let figures = Arc::new(load());
                 *last = Some((now, figures.clone()));

@@ -35,7 +35,7 @@ impl State {
         assert_eq!(entry.seq, self.applied.next(), "the log has a gap");
         self.applied = entry.seq;
         self.history.begin(entry);
-        self.shared.events.tell_unasked(self.shared.now, || Happened::Skipped { entry: entry.seq.0 });
+        self.shared.events.record_unrequested(self.shared.now, || Happened::Skipped { entry: entry.seq.0 });
         self.note_applied(&Applied { outcome: Outcome::Skipped, replayed: false });
     }
 
@@ -60,7 +60,7 @@ impl State {
         self.records.forget(&Bounds::of(&self.shared.settings, self.shared.now), SWEEP_MAX);
         self.forget_unmoved_imports();
         if let Some(idle_since) = self.shared.now.0.checked_sub(IMAGE_IDLE_SECONDS * 1_000) {
-            self.give_images_up(Timestamp(idle_since + 1));
+            self.abort_images(Timestamp(idle_since + 1));
         }
 
         let owner = Owner::of(by.as_ref());
@@ -121,7 +121,7 @@ impl State {
             Command::TurnBack => Ok(Outcome::TurnedBack { redemptions: 0, holds: 0 }),
             Command::Restored { clock } => {
                 self.shared.events.leap(*clock);
-                self.shared.events.tell_unasked(self.shared.now, || Happened::Restored);
+                self.shared.events.record_unrequested(self.shared.now, || Happened::Restored);
                 Ok(Outcome::Restored)
             }
             Command::Enable { version } => {
@@ -163,7 +163,7 @@ impl State {
             }
             Command::ImageRecord { upload, record } => self.image_record(*upload, record),
             Command::ImageAbandon { upload } => {
-                self.give_image_up(*upload);
+                self.abort_image(*upload);
                 Ok(Outcome::ImageAbandoned)
             }
             Command::ImportBegin { target, import, mode, if_absent, guards, owner, is_named } => {

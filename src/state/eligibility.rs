@@ -112,11 +112,11 @@ impl View {
             (names, rest) = rest.split_at(ahead.min(rest.len()));
             ahead = GROUP;
             group.extend(names.iter().map(|name| Candidate::new(&catalog, question, name.as_ref(), now)));
-            group.iter().filter(|candidate| candidate.is_wanted()).for_each(|candidate| {
+            group.iter().filter(|candidate| candidate.is_looked_up()).for_each(|candidate| {
                 conditions.prefetch(candidate.name);
             });
             for candidate in group.drain(..) {
-                candidate.judge(now, &mut conditions, &mut found);
+                candidate.decide(now, &mut conditions, &mut found);
                 if found.eligible.len() == question.limit {
                     break;
                 }
@@ -145,11 +145,11 @@ impl<'a, 'c> Candidate<'a, 'c> {
     }
 
     /// Whether the campaign is looked up.
-    fn is_wanted(&self) -> bool {
+    fn is_looked_up(&self) -> bool {
         self.digest.is_some()
     }
 
-    fn judge<N: AsRef<str>>(
+    fn decide<N: AsRef<str>>(
         self,
         now: Timestamp,
         conditions: &mut Conditions<'a, 'c, N>,

@@ -16,7 +16,7 @@ use std::borrow::Cow;
 use xxhash_rust::xxh3::xxh3_128;
 
 /// Maximum number of revived holds with separate events when time is turned back. The summary event has the total.
-pub(super) const HELD_AGAIN_TOLD_MAX: u64 = 10_000;
+pub(super) const REVIVED_EVENTS_MAX: u64 = 10_000;
 
 /// Memory for events that are not stored yet, in bytes: those of an ordinary entry, and a value that is being filled
 /// (`engine/event_log.rs`). An entry that withdraws ten thousand held codes makes 4 MB of events, which are taken before the next entry.
@@ -24,7 +24,7 @@ pub(super) const HELD_AGAIN_TOLD_MAX: u64 = 10_000;
 pub(super) const FIXED_BYTES: u64 = 128 << 10;
 
 /// A larger buffer is freed.
-const KEPT_BYTES_MAX: usize = 64 << 10;
+const RETAINED_BYTES_MAX: usize = 64 << 10;
 
 /// The state's part of the events.
 #[derive(Debug, Serialize, Deserialize)]
@@ -84,8 +84,8 @@ impl FreshEvents {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
-        self.bytes.shrink_to(KEPT_BYTES_MAX);
-        self.ends.shrink_to(KEPT_BYTES_MAX / size_of::<(u64, Timestamp, usize)>());
+        self.bytes.shrink_to(RETAINED_BYTES_MAX);
+        self.ends.shrink_to(RETAINED_BYTES_MAX / size_of::<(u64, Timestamp, usize)>());
     }
 }
 
@@ -116,7 +116,7 @@ impl Events {
 
     /// Records a change that the entry's API key has requested.
     #[inline]
-    pub(super) fn tell<'a>(&mut self, at: Timestamp, what: impl FnOnce() -> Happened<'a>) {
+    pub(super) fn record<'a>(&mut self, at: Timestamp, what: impl FnOnce() -> Happened<'a>) {
         if self.is_on {
             let by = self.by.take();
             self.push(&Event { at, by: by.as_ref().map(|by| Cow::Borrowed(by.as_str())), what: what() });
@@ -126,7 +126,7 @@ impl Events {
 
     /// Records a change without a request.
     #[inline]
-    pub(super) fn tell_unasked<'a>(&mut self, at: Timestamp, what: impl FnOnce() -> Happened<'a>) {
+    pub(super) fn record_unrequested<'a>(&mut self, at: Timestamp, what: impl FnOnce() -> Happened<'a>) {
         if self.is_on {
             self.push(&Event { at, by: None, what: what() });
         }
@@ -157,7 +157,7 @@ impl Events {
 }
 
 /// Memory that is retained for encoding the next entry.
-const BUFFER_KEPT_BYTES: usize = 64 << 10;
+const BUFFER_RETAINED_BYTES: usize = 64 << 10;
 
 /// The hashes up to the last entry.
 #[derive(Default, Serialize, Deserialize)]
@@ -182,7 +182,7 @@ impl History {
     pub(super) fn end(&mut self, at: Seq, applied: &Applied, figures: [u64; 8]) {
         encode(&(&applied.outcome, applied.replayed, figures), &mut self.buffer);
         self.hash = xxh3_128(&self.buffer);
-        self.buffer.shrink_to(BUFFER_KEPT_BYTES);
+        self.buffer.shrink_to(BUFFER_RETAINED_BYTES);
         if at.0.is_multiple_of(STATE_HASH_EVERY) {
             self.last = StateHash { at, hash: self.hash };
         }
@@ -212,14 +212,14 @@ mod tests {
     #[test]
     fn events_are_numbered_and_name_key() {
         let mut events = Events::default();
-        events.tell(Timestamp(1), || unreachable!("it is off"));
+        events.record(Timestamp(1), || unreachable!("it is off"));
         events.is_on = true;
         events.by = Some(KeyName::new("shop"));
         let turned_back = |holds| Happened::TurnedBack { redemptions: 0, holds };
-        events.tell(Timestamp(1), || turned_back(1));
-        events.tell_unasked(Timestamp(2), || turned_back(2));
+        events.record(Timestamp(1), || turned_back(1));
+        events.record_unrequested(Timestamp(2), || turned_back(2));
         events.leap(Timestamp(0));
-        events.tell(Timestamp(3), || Happened::Restored);
+        events.record(Timestamp(3), || Happened::Restored);
         let (shop, third) = (Some("shop".to_owned()), 3 + RESTORE_LEAP);
         let expected =
             [(1, shop.clone(), turned_back(1)), (2, None, turned_back(2)), (third, shop, Happened::Restored)];

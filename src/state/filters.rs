@@ -46,7 +46,7 @@ impl State {
             Arc::new(FilterView::new(id, profile, counters, tables.filter.reader(), ledger, retention));
         self.shared.show(view.clone());
         let description = view.describe(self.shared.now);
-        self.shared.tell_filter(&view, FilterChange::Created);
+        self.shared.record_filter(&view, FilterChange::Created);
         let mut filter = FilterState::new(view, tables, None, false);
         self.shared.note(&mut filter);
         self.filters.insert(id, filter);
@@ -56,14 +56,14 @@ impl State {
     /// Deletes a campaign or coupon with everything that belongs to it. It disappears immediately; its memory is freed later.
     pub(super) fn delete(&mut self, kind: Kind, name: &Name) -> Result<Outcome, Refusal> {
         let id = self.shared.catalog.get(kind, name).map(|view| view.id).ok_or(Refusal::FilterGone)?;
-        self.on(id, |filter| filter.give_staging_up(ImportState::Interrupted))?;
+        self.on(id, |filter| filter.abort_staging(ImportState::Interrupted))?;
         self.shared.interrupt_imports(id);
         let filter = self.filters.remove(&id).ok_or(Refusal::FilterGone)?;
         let view = filter.view.clone();
         self.shared.drop_filter(*filter);
         self.shared.catalog.remove(kind, name);
         self.shared.catalog_changed = true;
-        self.shared.tell_filter(&view, FilterChange::Deleted);
+        self.shared.record_filter(&view, FilterChange::Deleted);
         Ok(Outcome::Deleted)
     }
 }
@@ -94,7 +94,7 @@ impl Subject<'_> {
         self.change_view(|view| (view.profile.window, view.profile.spec.stock) = (window, stock));
         let capacity = self.view.spec.capacity;
         if (window, capacity, stock) != before {
-            self.shared.tell_filter(self.view, FilterChange::Updated { window, capacity, stock });
+            self.shared.record_filter(self.view, FilterChange::Updated { window, capacity, stock });
         }
         Ok(Outcome::Updated(Box::new(self.view.describe(self.shared.now))))
     }
@@ -145,8 +145,8 @@ impl Shared {
         self.catalog.line_ups.insert_mut(name.clone(), Arc::new(stored));
         self.catalog_changed = true;
         match &before {
-            None => self.tell_line_up(name, LineUpChange::Created),
-            Some(before) if before.line_up != *line_up => self.tell_line_up(name, LineUpChange::Replaced),
+            None => self.record_line_up(name, LineUpChange::Created),
+            Some(before) if before.line_up != *line_up => self.record_line_up(name, LineUpChange::Replaced),
             Some(_) => {}
         }
         Ok(Outcome::LineUpStored { created: before.is_none() })
@@ -158,11 +158,11 @@ impl Shared {
         self.catalog.line_ups.remove_mut(name);
         self.line_ups_bytes -= bytes;
         self.catalog_changed = true;
-        self.tell_line_up(name, LineUpChange::Deleted);
+        self.record_line_up(name, LineUpChange::Deleted);
         Ok(Outcome::LineUpDeleted)
     }
 
-    fn tell_line_up(&mut self, name: &Name, change: LineUpChange) {
-        self.events.tell(self.now, || Happened::LineUp { name: Cow::Borrowed(name.as_str()), change });
+    fn record_line_up(&mut self, name: &Name, change: LineUpChange) {
+        self.events.record(self.now, || Happened::LineUp { name: Cow::Borrowed(name.as_str()), change });
     }
 }

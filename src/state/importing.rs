@@ -101,7 +101,7 @@ impl Subject<'_> {
             let added = outcomes.iter().filter(|outcome| **outcome == ItemOutcome::Added).count() as u64;
             self.view.counters.adds.fetch_add(added, Ordering::Relaxed);
             self.count(Count::Imported, added);
-            self.keep_inserted(piece.digests, &outcomes, if_absent);
+            self.queue_inserted(piece.digests, &outcomes, if_absent);
         }
         self.shared.answer_import(id, |import| {
             import.count_lines(&outcomes, piece.lines, piece.rejected, piece.errors);
@@ -124,7 +124,7 @@ impl Subject<'_> {
             let state =
                 if *ending == Ending::Stopped { ImportState::Stopped } else { ImportState::Interrupted };
             if running.mode == ImportMode::Replace {
-                self.give_staging_up(state);
+                self.abort_staging(state);
             }
             return self.shared.answer_import(id, |import| import.state = state);
         };
@@ -150,7 +150,7 @@ impl Subject<'_> {
     /// Ends an import that can't continue, with the reason.
     fn import_fails(&mut self, id: &ImportId, state: ImportState, why: Refusal) -> Refusal {
         if Staging::is_of(self.staging, id) {
-            self.give_staging_up(state);
+            self.abort_staging(state);
         } else {
             self.shared.update_import(id, |import| import.state = state);
         }
@@ -208,7 +208,7 @@ impl Shared {
             updated?.clone()
         };
         if was_running {
-            self.tell_import(&import);
+            self.record_import(&import);
         }
         Some(import)
     }
@@ -253,11 +253,11 @@ impl Shared {
     }
 
     /// Reports the end of an import, if it is not running any more.
-    fn tell_import(&mut self, import: &Import) {
+    fn record_import(&mut self, import: &Import) {
         if import.state == ImportState::Running {
             return;
         }
-        self.events.tell(self.now, || Happened::ImportEnded {
+        self.events.record(self.now, || Happened::ImportEnded {
             kind: import.kind,
             name: Cow::Borrowed(import.name.as_str()),
             import: Cow::Borrowed(import.id.as_str()),
@@ -280,12 +280,12 @@ impl State {
         for import in forgotten {
             if import.state == ImportState::Running {
                 let state = ImportState::Interrupted;
-                self.shared.tell_import(&Import { state, ..Import::clone(&import) });
+                self.shared.record_import(&Import { state, ..Import::clone(&import) });
             }
             // Its filter may be deleted.
             let _ = self.on(import.filter, |filter| {
                 if Staging::is_of(filter.staging, &import.id) {
-                    filter.give_staging_up(ImportState::Interrupted);
+                    filter.abort_staging(ImportState::Interrupted);
                 }
             });
         }

@@ -31,7 +31,7 @@ impl State {
         head: &FilterHead,
         checksum: u128,
     ) -> Result<Outcome, Refusal> {
-        self.give_image_up(upload);
+        self.abort_image(upload);
         let shared = &mut self.shared;
         if shared.catalog.get(kind, name).is_some() {
             return Err(Refusal::NameTaken);
@@ -45,7 +45,7 @@ impl State {
         }
         check(head, kind).map_err(Refusal::ImageDamaged)?;
         let contradicts = |_| Refusal::ImageDamaged(ImageFault::Contradiction);
-        let filter = Filter::hollow(head.profile.spec.mode, &head.tables).map_err(contradicts)?;
+        let filter = Filter::unfilled(head.profile.spec.mode, &head.tables).map_err(contradicts)?;
         let tables = Tables { epoch: shared.next_epoch(), filter };
         let ledger = shared.empty_ledger(kind, &head.profile.spec, Change(head.last_change));
         let retention = &shared.view.redemptions_retention;
@@ -93,14 +93,14 @@ impl State {
         let shared = &mut self.shared;
         let view = filter.view.clone();
         if shared.catalog.get(view.kind, &view.name).is_some() {
-            self.give_image_up(upload);
+            self.abort_image(upload);
             return Err(Refusal::NameTaken);
         }
         filter.is_hidden = false;
         shared.images.0.remove(&upload);
         shared.note(filter);
         shared.show(view.clone());
-        shared.tell_filter(&view, FilterChange::Created);
+        shared.record_filter(&view, FilterChange::Created);
         // A campaign that forgets advances to the present step.
         self.on(id, |_| ())?;
         Ok(Outcome::Created(Box::new(view.describe(self.shared.now))))
@@ -117,13 +117,13 @@ impl State {
         let changed = change(filter, image);
         self.shared.note(filter);
         changed.map_err(|fault| {
-            self.give_image_up(upload);
+            self.abort_image(upload);
             Refusal::ImageDamaged(fault)
         })
     }
 
     /// Drops the filter of an image upload, if it exists.
-    pub(super) fn give_image_up(&mut self, upload: UploadId) {
+    pub(super) fn abort_image(&mut self, upload: UploadId) {
         let image = self.shared.images.0.remove(&upload);
         if let Some(filter) = image.and_then(|image| self.filters.remove(&image.filter)) {
             self.shared.drop_filter(*filter);
@@ -131,9 +131,9 @@ impl State {
     }
 
     /// Drops the images that have made no progress since then.
-    pub(super) fn give_images_up(&mut self, before: Timestamp) {
+    pub(super) fn abort_images(&mut self, before: Timestamp) {
         for upload in self.images_unmoved_since(before) {
-            self.give_image_up(upload);
+            self.abort_image(upload);
         }
     }
 }

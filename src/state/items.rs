@@ -36,8 +36,8 @@ impl Subject<'_> {
         let added = outcomes.iter().filter(is_added).count() as u64;
         self.view.counters.adds.fetch_add(added, Ordering::Relaxed);
         self.count(Count::Added, added);
-        self.keep_inserted(digests, &outcomes, if_absent);
-        self.tell_items(added, FilterChange::Added);
+        self.queue_inserted(digests, &outcomes, if_absent);
+        self.record_items(added, FilterChange::Added);
         Ok(Outcome::Inserted(Inserted { outcomes, added }))
     }
 
@@ -46,8 +46,8 @@ impl Subject<'_> {
         self.view.require_added_codes()?;
         let (removed, leaving) = self.take_out(digests, all);
         let kind = if all { ChangeKind::RemoveAll } else { ChangeKind::Remove };
-        self.keep(kind, leaving, REPEATED_FOR_EACH);
-        self.tell_items(removed.removed, FilterChange::Removed);
+        self.queue_changes(kind, leaving, REPEATED_FOR_EACH);
+        self.record_items(removed.removed, FilterChange::Removed);
         Ok(Outcome::Removed(removed))
     }
 
@@ -120,20 +120,20 @@ impl Subject<'_> {
             .flat_map(|(digest, count)| std::iter::repeat_n(digest, count as usize))
             .collect();
         self.take_out(&leaving, false);
-        self.keep(ChangeKind::Add, coming, REPEATED_FOR_EACH);
-        self.keep(ChangeKind::AddIfAbsent, staying, REPEATED_FOR_EACH);
-        self.keep(ChangeKind::Remove, leaving, REPEATED_FOR_EACH);
+        self.queue_changes(ChangeKind::Add, coming, REPEATED_FOR_EACH);
+        self.queue_changes(ChangeKind::AddIfAbsent, staying, REPEATED_FOR_EACH);
+        self.queue_changes(ChangeKind::Remove, leaving, REPEATED_FOR_EACH);
         self.view.counters.adds.fetch_add(added.len() as u64, Ordering::Relaxed);
         self.count(Count::Added, added.len() as u64);
         let replaced = outcomes.iter().filter(|outcome| **outcome == ItemOutcome::Replaced).count() as u64;
-        self.tell_items(replaced, FilterChange::Replaced);
+        self.record_items(replaced, FilterChange::Replaced);
         Ok(Outcome::Replaced(outcomes))
     }
 
     /// Reports how many items a request has changed, if it has changed any.
-    fn tell_items(&mut self, count: u64, change: fn(u64) -> FilterChange) {
+    fn record_items(&mut self, count: u64, change: fn(u64) -> FilterChange) {
         if count > 0 {
-            self.shared.tell_filter(self.view, change(count));
+            self.shared.record_filter(self.view, change(count));
         }
     }
 
@@ -143,7 +143,7 @@ impl Subject<'_> {
         self.view.counters.removes.fetch_add(removed, Ordering::Relaxed);
         self.count(Count::Removed, removed);
         self.clear_staging();
-        self.shared.tell_filter(self.view, FilterChange::Cleared(removed));
+        self.shared.record_filter(self.view, FilterChange::Cleared(removed));
         Outcome::Cleared(removed)
     }
 }
@@ -183,7 +183,7 @@ impl Subject<'_> {
             (Some(SlotState::Held), _) => return Err(Refusal::CodeHeld),
             _ if !self.view.window.contains(now) => return Err(Refusal::OutsideWindow),
             (Some(SlotState::Available), _) => {}
-            (None, Some(stock)) => self.let_in(digest, stock)?,
+            (None, Some(stock)) => self.admit(digest, stock)?,
         }
         let redemption = Redemption {
             id,
@@ -201,7 +201,7 @@ impl Subject<'_> {
     }
 
     /// Adds a code to an open pool, if fewer than `stock` are held or redeemed. Holds that have run out are ended first.
-    fn let_in(&mut self, digest: Digest, stock: u64) -> Result<(), Refusal> {
+    fn admit(&mut self, digest: Digest, stock: u64) -> Result<(), Refusal> {
         let now = self.shared.now;
         let is_full = |filter: &Self| filter.view.ledger.read().taken() >= stock;
         for _ in 0..ENDED_MAX {
@@ -301,7 +301,7 @@ impl Subject<'_> {
     /// long as it may be revived.
     fn unless_over(&mut self, redemption: Redemption) -> Option<Redemption> {
         let retention = self.shared.settings.redemptions_retention_seconds;
-        if !redemption.is_over(self.shared.now, retention) {
+        if !redemption.is_past_retention(self.shared.now, retention) {
             return Some(redemption);
         }
         if redemption.status != Status::Expired {
@@ -317,7 +317,7 @@ impl Subject<'_> {
     /// Stores a new redemption, and sets the state of its code.
     fn enter(&mut self, redemption: Redemption) {
         self.set_code(redemption.digest, slot_state(redemption.status), REPEATED_FOR_EACH);
-        self.tell_redemption(&redemption, RedemptionStep::Created);
+        self.record_redemption(&redemption, RedemptionStep::Created);
         self.count(redemption.status.into(), 1);
         self.view.ledger.write().insert(redemption);
     }
@@ -347,7 +347,7 @@ impl Subject<'_> {
         let step = step(&redemption, status, expires_at);
         let settled = Redemption { status, expires_at, changed_at: now, redeemed_at, ..redemption };
         if let Some(step) = step {
-            self.tell_redemption(&settled, step);
+            self.record_redemption(&settled, step);
         }
         self.view.ledger.write().settle(settled.clone());
         settled

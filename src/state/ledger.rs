@@ -74,7 +74,7 @@ pub struct RedemptionPage {
 
 /// A redemption, as a slab of the ledger stores it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Kept {
+pub struct LedgerEntry {
     redemption: Redemption,
     /// The position of its last change.
     change: Change,
@@ -94,7 +94,7 @@ struct Keys {
     ended: Option<(Timestamp, RedemptionId)>,
 }
 
-impl Kept {
+impl LedgerEntry {
     fn keys(&self) -> Keys {
         let Self { redemption, change } = self;
         let hold = redemption.held_until().map(|until| (until, redemption.id));
@@ -116,7 +116,7 @@ impl Kept {
 #[derive(Debug, Default)]
 pub struct Ledger {
     epoch: Epoch,
-    redemptions: Slab<Kept>,
+    redemptions: Slab<LedgerEntry>,
     by_id: BTreeMap<RedemptionId, u32>,
     current: BTreeMap<Digest, u32>,
     by_change: BTreeMap<Change, u32>,
@@ -168,14 +168,14 @@ impl Ledger {
     }
 
     /// Puts a redemption into a slot, or into a new one; without a redemption, frees the slot. All indexes follow.
-    fn put(&mut self, slot: Option<u32>, after: Option<Kept>) {
-        let before = slot.and_then(|slot| self.redemptions.get(slot)).map(Kept::keys);
-        let keys = after.as_ref().map(Kept::keys);
+    fn put(&mut self, slot: Option<u32>, after: Option<LedgerEntry>) {
+        let before = slot.and_then(|slot| self.redemptions.get(slot)).map(LedgerEntry::keys);
+        let keys = after.as_ref().map(LedgerEntry::keys);
         let slot = match (slot, after) {
             (None, None) => return,
-            (None, Some(kept)) => self.redemptions.insert(kept),
-            (Some(slot), Some(kept)) => {
-                self.redemptions.update(slot, |held| *held = kept);
+            (None, Some(entry)) => self.redemptions.insert(entry),
+            (Some(slot), Some(entry)) => {
+                self.redemptions.update(slot, |held| *held = entry);
                 slot
             }
             (Some(slot), None) => {
@@ -209,8 +209,8 @@ impl Ledger {
     pub(super) fn load(&mut self, chunk: &[u8], is_right: impl Fn(&Redemption) -> bool) -> bool {
         let Some(loaded) = self.redemptions.load(chunk) else { return false };
         let loaded: Vec<(u32, Keys, bool)> = loaded
-            .map(|(slot, kept)| {
-                (slot, kept.keys(), is_right(&kept.redemption) && kept.change <= self.last_change)
+            .map(|(slot, entry)| {
+                (slot, entry.keys(), is_right(&entry.redemption) && entry.change <= self.last_change)
             })
             .collect();
         loaded.iter().all(|(slot, keys, is_right)| {
@@ -220,7 +220,7 @@ impl Ledger {
 
     /// Whether a redemption has an ordinal that its pool can have assigned, and that no other current redemption has.
     fn load_ordinal_of(&mut self, slot: u32) -> bool {
-        let Some(redemption) = self.redemptions.get(slot).map(|kept| &kept.redemption) else {
+        let Some(redemption) = self.redemptions.get(slot).map(|entry| &entry.redemption) else {
             return false;
         };
         match (&self.ordinals, redemption.ordinal) {
@@ -257,9 +257,9 @@ impl Ledger {
 
     /// Memory that a chunk of redemptions needs in any ledger, in bytes; none if it is damaged.
     pub(super) fn loading_bytes(chunk: &[u8]) -> u64 {
-        let mut slab = Slab::<Kept>::default();
+        let mut slab = Slab::<LedgerEntry>::default();
         let Some(loaded) = slab.load(chunk) else { return 0 };
-        let references: u64 = loaded.map(|(_, kept)| REDEMPTION_BYTES + kept.keys().reference_bytes).sum();
+        let references: u64 = loaded.map(|(_, entry)| REDEMPTION_BYTES + entry.keys().reference_bytes).sum();
         slab.memory_bytes() + references
     }
 
@@ -290,12 +290,12 @@ impl Ledger {
     pub(super) fn growth_bytes(redemptions: u64) -> u64 {
         let indexes = redemptions.saturating_mul(REDEMPTION_BYTES);
         let ordinals = Numbers::growth_bytes(redemptions);
-        Slab::<Kept>::growth_bytes(redemptions).saturating_add(indexes).saturating_add(ordinals)
+        Slab::<LedgerEntry>::growth_bytes(redemptions).saturating_add(indexes).saturating_add(ordinals)
     }
 
     /// Every redemption.
     pub fn iter(&self) -> impl Iterator<Item = &Redemption> {
-        self.redemptions.iter().map(|(_, kept)| &kept.redemption)
+        self.redemptions.iter().map(|(_, entry)| &entry.redemption)
     }
 
     /// The redemption of this id.
@@ -309,7 +309,7 @@ impl Ledger {
     }
 
     fn in_slot(&self, slot: u32) -> Option<&Redemption> {
-        self.redemptions.get(slot).map(|kept| &kept.redemption)
+        self.redemptions.get(slot).map(|entry| &entry.redemption)
     }
 
     /// The hold that expires first, and when.
@@ -366,7 +366,7 @@ impl Ledger {
     /// Adds a redemption, which becomes current.
     pub fn insert(&mut self, redemption: Redemption) {
         let change = self.next_change(redemption.changed_at);
-        self.put(None, Some(Kept { redemption, change }));
+        self.put(None, Some(LedgerEntry { redemption, change }));
     }
 
     fn next_change(&mut self, now: Timestamp) -> Change {
@@ -382,10 +382,10 @@ impl Ledger {
             && stood
             && !redemption.stands()
         {
-            ordinals.give_back(ordinal);
+            ordinals.release(ordinal);
         }
         let change = self.next_change(redemption.changed_at);
-        self.put(Some(slot), Some(Kept { redemption, change }));
+        self.put(Some(slot), Some(LedgerEntry { redemption, change }));
     }
 
     /// Removes a redemption, if it is there.
@@ -427,11 +427,12 @@ impl Ledger {
     /// Changes the times of those redemptions for which `amended` returns others. The order of their changes stays as it is. Returns how
     /// many changed.
     pub fn amend(&mut self, amended: impl Fn(&Redemption) -> Option<Redemption>) -> u64 {
-        let amended = |(slot, kept): (u32, &Kept)| Some((slot, amended(&kept.redemption)?, kept.change));
+        let amended =
+            |(slot, entry): (u32, &LedgerEntry)| Some((slot, amended(&entry.redemption)?, entry.change));
         let changes: Vec<_> = self.redemptions.iter().filter_map(amended).collect();
         let count = changes.len() as u64;
         for (slot, redemption, change) in changes {
-            self.put(Some(slot), Some(Kept { redemption, change }));
+            self.put(Some(slot), Some(LedgerEntry { redemption, change }));
         }
         count
     }
@@ -440,17 +441,17 @@ impl Ledger {
     /// pool with this many redemptions. Returns whether it was revived.
     pub fn hold_again(&mut self, id: &RedemptionId) -> bool {
         let Some(&slot) = self.by_id.get(id) else { return false };
-        let Some(mut kept) = self.redemptions.get(slot).cloned() else { return false };
-        if self.current.contains_key(&kept.redemption.digest) {
+        let Some(mut entry) = self.redemptions.get(slot).cloned() else { return false };
+        if self.current.contains_key(&entry.redemption.digest) {
             return false;
         }
-        kept.redemption.status = Status::Held;
+        entry.redemption.status = Status::Held;
         if let Some(ordinals) = &mut self.ordinals {
             let highest = ordinals.len().saturating_add(self.redemptions.len());
-            let own = kept.redemption.ordinal.filter(|own| *own <= highest && ordinals.take(*own));
-            kept.redemption.ordinal = own.or_else(|| Some(ordinals.take_lowest()));
+            let own = entry.redemption.ordinal.filter(|own| *own <= highest && ordinals.take(*own));
+            entry.redemption.ordinal = own.or_else(|| Some(ordinals.take_lowest()));
         }
-        self.put(Some(slot), Some(kept));
+        self.put(Some(slot), Some(entry));
         true
     }
 

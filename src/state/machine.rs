@@ -1,9 +1,9 @@
-//! The state machine's data: every filter, what all filters share, and the answers kept for repeated requests. Filters share the images
-//! that arrive, the agenda of what they have to do as time passes, and what commands have dropped.
+//! The state machine's data: every filter, data that all filters share, and the stored outcomes of repeated requests. Filters share the
+//! image uploads, the agenda of due work, and the dropped data.
 //!
-//! To free the redemptions of a large coupon takes seconds, so what was dropped is freed a little at a time. It is no part of the state: no
-//! image has it, no command sees it, and it makes no difference when it is freed. The memory account counts it until then. What readers
-//! still look at, or a snapshot needs, waits.
+//! Freeing the redemptions of a large coupon takes seconds, so dropped data is freed incrementally. It is not part of the state: no image
+//! contains it, no command sees it, and the time of freeing has no effect. The memory account counts it until then. Data in use by readers
+//! or a snapshot is freed later.
 
 use super::catalog::{Catalog, View};
 use super::events::{Events, FreshEvents, History};
@@ -29,20 +29,20 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The most holds that one entry expires, and the most ended redemptions, stored answers and broken imports that it forgets: no
-/// single command pays for a crowd.
+/// Maximum number of holds that one entry expires, and of ended redemptions, stored outcomes and interrupted imports that it deletes: no
+/// single command pays for many.
 pub(super) const SWEEP_MAX: usize = 1_024;
 
 /// The version of entries that needs no enabling.
 const FORMAT_FIRST: u16 = 1;
 
-/// The state machine: every campaign and coupon, their redemptions, and the answers kept for repeated requests.
+/// The state machine: every campaign and coupon, their redemptions, and the stored outcomes.
 ///
 /// Invariants:
-/// - The catalog names exactly the filters in `filters` that are not hidden. Line-ups lie in the catalog alone.
-/// - A code is held or redeemed exactly while it has a redemption in that status, but for codes that were redeemed so long ago
-///   that the redemption is forgotten.
-/// - Totals and agenda have of each filter what it was counted with.
+/// - The catalog names exactly the filters in `filters` that are not hidden. Line-ups are only in the catalog.
+/// - A code is held or redeemed exactly while it has a redemption in that status, except for redeemed codes whose redemption was deleted
+///   after its retention.
+/// - Totals and agenda contain each filter's last noted values.
 ///
 /// Its encoding is for the head of a snapshot, which has filters, stored answers, imports and line-ups besides.
 #[derive(Serialize, Deserialize)]
@@ -63,7 +63,7 @@ pub struct State {
 pub(super) struct FilterState {
     pub(super) view: Arc<FilterView>,
     pub(super) tables: Tables,
-    /// What an import with `mode=replace` builds aside, if one does.
+    /// The staged tables of an import with `mode=replace`, if one is running.
     pub(super) staging: Option<Box<Staging>>,
     /// It is not to be seen yet: an image of it arrives.
     pub(super) is_hidden: bool,
@@ -105,7 +105,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Bytes of tables and records, including those that are dropped but not freed yet.
+    /// Bytes of tables and records, including dropped ones that are not freed yet.
     pub fn memory_bytes(&self) -> u64 {
         self.tables_bytes + self.records_bytes + self.discarded_tables_bytes + self.discarded_records_bytes
     }
@@ -118,7 +118,7 @@ pub(super) struct Totals {
     pub(super) tables_bytes: u64,
     /// Memory of statistics, of ledgers, and of the changes kept for imports that build aside.
     pub(super) records_bytes: u64,
-    /// Imports that build tables aside.
+    /// Imports with staged tables.
     pub(super) staged: u64,
     pub(super) redemptions: u64,
     /// Held redemptions of filters that can be seen.
@@ -127,17 +127,17 @@ pub(super) struct Totals {
     pub(super) codes: StateCounts,
 }
 
-/// What all filters share.
+/// The data shared by all filters.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct Shared {
-    /// The latest time that an entry has told.
+    /// The latest time of an entry.
     pub(super) now: Timestamp,
     pub(super) settings: Settings,
     /// How many epochs have been given.
     pub(super) epochs: u64,
     pub(super) images: Images,
     pub(super) events: Events,
-    /// What filters have to do. The image has only whose turn it was.
+    /// The filters' due work. The image only contains whose turn it is.
     pub(super) agenda: Agenda,
     #[serde(skip)]
     pub(super) totals: Totals,
@@ -160,7 +160,7 @@ pub(super) struct Shared {
     /// Bytes that only snapshots still need.
     #[serde(skip)]
     pub(super) copied: Copied,
-    /// What commands have dropped.
+    /// Dropped data that is not freed yet.
     #[serde(skip)]
     pub(super) discarded: Discarded,
     /// The ledger of all campaigns, which hold no redemptions.
@@ -194,12 +194,12 @@ impl State {
         self.applied
     }
 
-    /// The latest time that an entry has told.
+    /// Returns the latest time of an entry.
     pub fn now(&self) -> Timestamp {
         self.shared.now
     }
 
-    /// The highest version of entries that may follow: those that are enabled.
+    /// Returns the highest enabled version of entries.
     pub fn format(&self) -> u16 {
         self.format
     }
@@ -219,19 +219,19 @@ impl State {
         &self.shared.settings
     }
 
-    /// The read side. It shows changes of items at once, and filters that came, went or changed after [`Self::publish`].
+    /// Returns the read side. It shows changes of items immediately, and created, deleted or changed filters after [`Self::publish`].
     pub fn view(&self) -> View {
         self.shared.view.clone()
     }
 
-    /// Shows readers the filters that are there now. Cheap when none came, went or was changed.
+    /// Publishes the current filters to readers. Cheap when none was created, deleted or changed.
     pub fn publish(&mut self) {
         if std::mem::take(&mut self.shared.catalog_changed) {
             self.shared.view.publish(self.shared.catalog.clone());
         }
     }
 
-    /// The numbers of events, and those that were not taken yet.
+    /// The events' numbers, and the events that were not taken yet.
     pub fn events(&self) -> &Events {
         &self.shared.events
     }
@@ -241,8 +241,7 @@ impl State {
         self.shared.events.take(empty);
     }
 
-    /// Frees some of what commands have dropped: about this many entries of ledgers, or as much of tables as takes as long. Returns
-    /// whether it was anything.
+    /// Frees some dropped data: about this many entries of ledgers, or tables of the same cost. Returns whether anything was freed.
     ///
     /// No command depends on when this happens.
     pub fn free_discarded(&mut self, entries_max: u64) -> bool {
@@ -302,7 +301,7 @@ impl FilterState {
         ];
         if let Some(staging) = staging {
             totals.tables_bytes += staging.tables.memory_bytes();
-            totals.records_bytes += staging.kept_bytes();
+            totals.records_bytes += staging.queue_bytes();
             totals.staged = 1;
             tasks[4] = tasks[4].or(is_moving(&staging.tables).then_some(AT_ONCE));
         }
@@ -345,12 +344,12 @@ impl Shared {
         }
     }
 
-    /// Drops all tables of a filter, or those that an import was building aside.
+    /// Drops all tables of a filter, or staged ones.
     pub(super) fn drop_tables(&mut self, tables: Tables) {
         self.discarded.tables.append(&mut tables.filter.into_dropped());
     }
 
-    /// Drops a filter, of which nothing is to be seen any more. What it is made of is freed later.
+    /// Drops a filter, which is no longer visible. Its memory is freed later.
     pub(super) fn drop_filter(&mut self, filter: FilterState) {
         let FilterState { view, tables, totals, tasks, .. } = filter;
         self.totals -= totals;
@@ -359,7 +358,7 @@ impl Shared {
         self.drop_tables(tables);
     }
 
-    /// Goes by these settings, and tells readers what they need of them.
+    /// Applies these settings, and publishes those that readers need.
     pub(super) fn configure(&mut self, settings: Settings) {
         let retention = settings.redemptions_retention_seconds;
         self.view.redemptions_retention.store(retention, Ordering::Relaxed);
@@ -373,7 +372,7 @@ impl Shared {
         Epoch(self.epochs)
     }
 
-    /// Empty tables of the shape that a filter begins with.
+    /// Empty tables of a filter's initial shape.
     pub(super) fn empty_tables(&mut self, view: &FilterView) -> Tables {
         Tables::new(self.next_epoch(), &view.spec, view.layout)
     }
@@ -400,9 +399,9 @@ impl Shared {
     }
 
     /// Reports a change of a campaign or coupon.
-    pub(super) fn tell_filter(&mut self, view: &FilterView, change: FilterChange) {
+    pub(super) fn record_filter(&mut self, view: &FilterView, change: FilterChange) {
         let name = Cow::Borrowed(view.name.as_str());
-        self.events.tell(self.now, || Happened::Filter { kind: view.kind, name, change });
+        self.events.record(self.now, || Happened::Filter { kind: view.kind, name, change });
     }
 }
 
@@ -451,7 +450,7 @@ impl Subject<'_> {
     }
 
     /// Reports a change of a redemption. Nobody asks for the end of a hold, or for a hold to stand again.
-    pub(super) fn tell_redemption(&mut self, redemption: &Redemption, step: RedemptionStep) {
+    pub(super) fn record_redemption(&mut self, redemption: &Redemption, step: RedemptionStep) {
         let what = || Happened::Redemption {
             coupon: Cow::Borrowed(self.view.name.as_str()),
             id: redemption.id,
@@ -463,41 +462,43 @@ impl Subject<'_> {
         };
         let now = self.shared.now;
         match step {
-            RedemptionStep::Expired | RedemptionStep::HeldAgain => self.shared.events.tell_unasked(now, what),
-            _ => self.shared.events.tell(now, what),
+            RedemptionStep::Expired | RedemptionStep::HeldAgain => {
+                self.shared.events.record_unrequested(now, what)
+            }
+            _ => self.shared.events.record(now, what),
         }
     }
 
-    /// Gives a code another state. While an import catches up, `repeated` kept changes are repeated for it.
+    /// Changes a code's state. While an import catches up, `repeated` queued changes are repeated for it.
     pub(super) fn set_code(&mut self, digest: Digest, state: SlotState, repeated: u64) {
         self.tables.filter.set_state(digest, state);
-        // Before an import begins to catch up this need not be kept: its walk will find the code in this state.
+        // Before an import starts to catch up this need not be queued: its walk will find the code in this state.
         if self.staging.as_ref().is_some_and(|staging| staging.is_catching_up()) {
-            self.keep(ChangeKind::State, [digest], repeated);
+            self.queue_changes(ChangeKind::State, [digest], repeated);
         }
     }
 
-    /// Keeps changes of items for the import that builds tables aside, if there is one. `repeated` others are repeated for each.
-    pub(super) fn keep(
+    /// Queues changes of items for the staged import, if there is one. For each, `repeated` others are repeated.
+    pub(super) fn queue_changes(
         &mut self,
         kind: ChangeKind,
         digests: impl IntoIterator<Item = Digest>,
         repeated: u64,
     ) {
         let Some(staging) = self.staging else { return };
-        if let Err(why) = staging.keep(self.tables, kind, digests, repeated) {
-            self.give_staging_up(why);
+        if let Err(why) = staging.queue_changes(self.tables, kind, digests, repeated) {
+            self.abort_staging(why);
         }
     }
 
-    /// Keeps an insert for the import that builds tables aside. Redeemed codes among its items have not changed.
-    pub(super) fn keep_inserted(&mut self, digests: &[Digest], outcomes: &[ItemOutcome], if_absent: bool) {
+    /// Queues an insert for the staged import. Redeemed codes among its items have not changed.
+    pub(super) fn queue_inserted(&mut self, digests: &[Digest], outcomes: &[ItemOutcome], if_absent: bool) {
         let kind = if if_absent { ChangeKind::AddIfAbsent } else { ChangeKind::Add };
         let taken = outcomes.iter().zip(digests).filter(|(o, _)| **o != ItemOutcome::AlreadyRedeemed);
-        self.keep(kind, taken.map(|(_, &digest)| digest), REPEATED_FOR_EACH);
+        self.queue_changes(kind, taken.map(|(_, &digest)| digest), REPEATED_FOR_EACH);
     }
 
-    /// Clears what an import builds aside, because the filter was cleared. If the upload still goes on, that is done at its end.
+    /// Clears the staged tables, because the filter was cleared. If the upload is still running, that is done at its end.
     pub(super) fn clear_staging(&mut self) {
         let Some(staging) = self.staging else { return };
         staging.changes.clear();
@@ -507,7 +508,7 @@ impl Subject<'_> {
         }
     }
 
-    /// Lets the staged tables begin to catch up, or start over.
+    /// Lets the staged tables start to catch up, or start over.
     pub(super) fn begin_catching_up(&mut self) {
         let Some(staging) = self.staging else { return };
         staging.walk = Some(Walk::START);
@@ -518,27 +519,27 @@ impl Subject<'_> {
         }
     }
 
-    /// Sets empty tables up for an import to build aside. Another import that was doing so is overtaken.
+    /// Stages empty tables for an import. Another staged import is superseded.
     pub(super) fn stage(&mut self, import: ImportId) {
         let is_same = Staging::is_of(self.staging, &import);
-        self.give_staging_up(if is_same { ImportState::Interrupted } else { ImportState::Overtaken });
+        self.abort_staging(if is_same { ImportState::Interrupted } else { ImportState::Overtaken });
         let epoch = self.shared.next_epoch();
         let tables = self.shared.empty_tables(self.view);
         *self.staging = Some(Box::new(Staging::new(import, tables, epoch)));
     }
 
     /// Drops the staged tables, if there are any, and ends their import in this state.
-    pub(super) fn give_staging_up(&mut self, why: ImportState) {
+    pub(super) fn abort_staging(&mut self, why: ImportState) {
         let Some(staging) = self.staging.take() else { return };
         self.shared.update_import(&staging.import, |import| import.state = why);
         self.shared.drop_tables(staging.tables);
     }
 }
 
-/// Bytes of tables that take about as long to be given back as one entry of a ledger.
+/// Bytes of tables whose release costs about as much as one entry of a ledger.
 const TABLE_BYTES_AN_ENTRY: u64 = 1 << 10;
 
-/// What commands have dropped, and is not freed yet.
+/// Data that commands have dropped, and that is not freed yet.
 #[derive(Default)]
 pub(super) struct Discarded {
     pub(super) tables: Dropped,
@@ -561,8 +562,8 @@ impl Discarded {
         self.ledgers.iter().map(|ledger| ledger.read().memory_bytes()).sum()
     }
 
-    /// Frees about this many entries of ledgers, or as much of tables as takes as long. Returns how many entries those were; none only if all
-    /// that is left has to wait.
+    /// Frees about this many entries of ledgers, or tables of the same cost. Returns the equivalent number of entries; 0 only if all
+    /// remaining data is in use.
     pub(super) fn free(&mut self, entries_max: u64) -> u64 {
         let mut freed = 0;
         self.ledgers.retain_mut(|ledger| {
@@ -572,7 +573,7 @@ impl Discarded {
             ledger.read().memory_bytes() > 0
         });
         let bytes_max = entries_max.saturating_sub(freed).saturating_mul(TABLE_BYTES_AN_ENTRY);
-        freed + self.tables.give_back(bytes_max).div_ceil(TABLE_BYTES_AN_ENTRY)
+        freed + self.tables.release(bytes_max).div_ceil(TABLE_BYTES_AN_ENTRY)
     }
 }
 
@@ -581,11 +582,11 @@ impl Discarded {
 pub(super) struct Arriving {
     /// The filter that is made of it, which is hidden.
     pub(super) filter: FilterId,
-    /// The API key of the request that began it.
+    /// The API key of the request that started it.
     by: Option<KeyName>,
     /// How far the tables are filled.
     pub(super) filled: Filled,
-    /// Items that each table is to have.
+    /// Maximum number of items of each table.
     pub(super) items: Vec<u64>,
     /// The checksum of all that has arrived.
     pub(super) checksum: u128,
@@ -612,13 +613,13 @@ impl Arriving {
 pub(super) struct Images(pub(super) BTreeMap<UploadId, Arriving>);
 
 impl Images {
-    /// When the one that has made no progress for the longest time is given up.
-    pub(super) fn given_up_at(&self) -> Option<Timestamp> {
+    /// When the upload with the oldest progress is aborted.
+    pub(super) fn abort_at(&self) -> Option<Timestamp> {
         let oldest = self.0.values().map(|image| image.changed_at).min()?;
         Some(oldest.plus_seconds(IMAGE_IDLE_SECONDS))
     }
 
-    /// The number of images that this API key is sending. Requests without a key have no share of their own.
+    /// The number of this API key's image uploads. Requests without a key have no share.
     pub(super) fn of_key(&self, by: Option<&KeyName>) -> usize {
         self.0.values().filter(|image| by.is_some() && image.by.as_ref() == by).count()
     }
@@ -636,7 +637,7 @@ pub(super) enum Task {
     Expire,
     /// The first of its ended redemptions is forgotten, once its retention has passed.
     Forget,
-    /// Its oldest users are forgotten: it goes on to its next step.
+    /// Its oldest users are forgotten: it advances to its next step.
     ForgetUsers,
     /// The slots of forgotten users are freed.
     Retire,
@@ -730,9 +731,9 @@ mod tests {
         Filter::new(Mode::Strict, layout, Growth::Auto, None)
     }
 
-    /// However large it is, a step frees hardly more than it may. In the end all is gone, and so is its memory from the account.
+    /// For any size, a step frees hardly more than its limit. In the end everything is freed, also in the account.
     #[test]
-    fn a_step_frees_a_bounded_number_of_entries() {
+    fn step_frees_bounded_number_of_entries() {
         let mut discarded = Discarded::default();
         discarded.push_ledger(Arc::new(RwLock::new(ledger(5_000))));
         let filter = strict(500_000);
@@ -756,9 +757,9 @@ mod tests {
         assert_eq!(discarded.free(1_000), 0);
     }
 
-    /// What a reader still looks at is not freed under its eyes, and keeps nothing else waiting.
+    /// Data in use by a reader is freed later, and delays nothing else.
     #[test]
-    fn what_readers_look_at_waits() {
+    fn table_with_readers_is_freed_later() {
         let mut discarded = Discarded::default();
         let (looked_at, other) = (Arc::new(RwLock::new(ledger(10))), Arc::new(RwLock::new(ledger(10))));
         discarded.push_ledger(looked_at.clone());

@@ -5,7 +5,7 @@ use super::events;
 use super::imports::record_bytes;
 use super::ledger::Ledger;
 use super::machine::{FilterState, SWEEP_MAX, State, Task};
-use super::tables::{KEPT_CHANGE_BYTES, REPEATED_FOR_EACH, Staging, TAKEN_OVER_BESIDE};
+use super::tables::{COPIED_BESIDES_MAX, QUEUED_CHANGE_BYTES, REPEATED_FOR_EACH, Staging};
 use crate::domain::{
     Chunk, Command, Ending, FilterId, ImageBody, ImageRecord, ImageSection, ImportMode, Raise, Statistics,
     Target,
@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 
 /// Summary of admitted commands that are not applied yet, for the memory account.
 #[derive(Debug, Default)]
-pub struct Waiting {
-    filters: BTreeMap<FilterId, Here>,
+pub struct WaitingDemand {
+    filters: BTreeMap<FilterId, FilterDemand>,
     commands: u64,
     /// The outcome of some command will be stored.
     keyed: bool,
@@ -25,7 +25,7 @@ pub struct Waiting {
 
 /// Summary of the waiting commands of one filter.
 #[derive(Clone, Copy, Debug, Default)]
-struct Here {
+struct FilterDemand {
     demand: Demand,
     /// A command will replace the filter's tables: later ones can't be admitted yet.
     reshaped: bool,
@@ -39,7 +39,7 @@ pub struct Claim {
     /// The most that statistics can take besides: too little to reject a command that frees memory.
     pub statistics: MemoryNeed,
     /// The filter of the command, and its possible effects there.
-    filter: Option<(FilterId, Here)>,
+    filter: Option<(FilterId, FilterDemand)>,
     keyed: bool,
 }
 
@@ -58,7 +58,7 @@ struct Demand {
     uses: u64,
 }
 
-impl Waiting {
+impl WaitingDemand {
     /// Returns the memory that a command can take; `None` if that is unknown until the waiting ones are applied.
     pub fn claim(&self, state: &State, command: &Command, keyed: bool) -> Option<Claim> {
         let mut claim = Claim { keyed, ..Claim::default() };
@@ -74,7 +74,7 @@ impl Waiting {
         };
         claim.statistics = MemoryNeed::other(counted * Statistics::GROWTH_BYTES);
         if let Command::Create { id, .. } = command {
-            claim.filter = Some((*id, Here { demand: Demand::default(), reshaped: true }));
+            claim.filter = Some((*id, FilterDemand { demand: Demand::default(), reshaped: true }));
         }
         if let Some(need) = memory_of_something_new(state, command) {
             claim.need = need;
@@ -97,7 +97,7 @@ impl Waiting {
         }
         // Expiring holds are queued for an import that catches up. Whether it already does makes no difference here.
         if state.shared.totals.staged > 0 {
-            claim.need += MemoryNeed::other(swept(holds) * KEPT_CHANGE_BYTES);
+            claim.need += MemoryNeed::other(swept(holds) * QUEUED_CHANGE_BYTES);
         }
         Some(claim)
     }
@@ -108,7 +108,7 @@ impl Waiting {
     }
 
     /// Whether a clear must wait because the filter is still freeing most slots of the previous one.
-    pub fn has_to_move_first(state: &State, command: &Command) -> bool {
+    pub fn must_wait_for_clear(state: &State, command: &Command) -> bool {
         let Command::Clear { target: Target(id) } = command else { return false };
         state.filters.get(id).is_some_and(|filter| filter.tables.filter.has_much_to_sweep())
     }
@@ -172,7 +172,7 @@ fn memory_of_something_new(state: &State, command: &Command) -> Option<MemoryNee
 impl FilterState {
     /// An upper bound of the memory of a command after waiting ones with this demand, and its effects on the filter. Up to `holds` expire
     /// before.
-    fn claim(&self, command: &Command, before: &Demand, holds: u64) -> (MemoryNeed, Here) {
+    fn claim(&self, command: &Command, before: &Demand, holds: u64) -> (MemoryNeed, FilterDemand) {
         let (mut demand, mut need, mut reshaped) = (Demand::default(), MemoryNeed::default(), false);
         let table = || MemoryNeed::table(self.view.layout.memory_bytes());
         match command {
@@ -246,7 +246,7 @@ impl FilterState {
             reshaped = true;
             growth += self.tables.filter.clearing();
         }
-        (growth, Here { demand, reshaped })
+        (growth, FilterDemand { demand, reshaped })
     }
 
     /// The most memory that such demand can make the filter ask for.
@@ -256,7 +256,7 @@ impl FilterState {
             need += MemoryNeed::other(Ledger::growth_bytes(demand.uses));
         }
         if let Some(staging) = &self.staging {
-            need += MemoryNeed::other(demand.changes * KEPT_CHANGE_BYTES);
+            need += MemoryNeed::other(demand.changes * QUEUED_CHANGE_BYTES);
             need += staging.tables.filter.tables().growth(demand.staged);
         }
         need
@@ -279,7 +279,7 @@ impl FilterState {
         let Some(staging) = &self.staging else { return MemoryNeed::default() };
         let repeated = entries_max.min(staging.changes.len() + waiting.changes + holds);
         let (held, redeemed) = self.tables.used();
-        let taken_over = (entries_max + TAKEN_OVER_BESIDE).min(held + redeemed + waiting.uses);
+        let taken_over = (entries_max + COPIED_BESIDES_MAX).min(held + redeemed + waiting.uses);
         let staged = taken_over + repeated;
         let from_empty = staging.tables.filter.tables().growth_from_empty(staged);
         if staging.cleared {
@@ -290,7 +290,7 @@ impl FilterState {
         let mut need = self.growth(&all).beyond(&self.growth(waiting));
         // Repeated changes may empty the staged tables, which then start over.
         if repeated * staging.tables.filter.copies_max() >= staging.tables.filter.items() {
-            need += from_empty.beyond(&need).passing();
+            need += from_empty.beyond(&need).temporary();
         }
         need
     }

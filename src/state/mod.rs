@@ -29,7 +29,7 @@ pub use idempotency::FIXED_BYTES as IDEMPOTENCY_FIXED_BYTES;
 pub use image::{Export, RestoreStateError, SnapshotImage, enabled_in};
 pub use ledger::{Change, RedemptionPage, RedemptionQuery};
 pub use machine::{Sizes, State};
-pub use memory::Waiting;
+pub use memory::WaitingDemand;
 pub use section::{Epoch, Section, Sections};
 pub use tables::ImportTrial;
 pub use view::{CodeFound, FilterView};

@@ -12,7 +12,7 @@
 //! ended it, however far ahead the clock was. Users whom a campaign has forgotten stay forgotten; those added in the future count as added
 //! now.
 
-use super::events::HELD_AGAIN_TOLD_MAX;
+use super::events::REVIVED_EVENTS_MAX;
 use super::ledger::ENDED_MAX;
 use super::machine::{SWEEP_MAX, State, Subject, Task, work_on};
 use crate::domain::redemption::HOLD_SECONDS_MAX;
@@ -45,7 +45,7 @@ impl State {
             at(Task::Forget).map(|at| at.plus_seconds(redemptions_retention_seconds)),
             at(Task::ForgetUsers),
             unmoved_since.map(|at| at.plus_seconds(imports_retention_seconds)),
-            self.shared.images.given_up_at(),
+            self.shared.images.abort_at(),
         ];
         due.into_iter().flatten().min()
     }
@@ -122,16 +122,16 @@ impl State {
         let first_event = self.shared.events.next();
         self.shared.view.imports.write().turn_back(now);
         // The times in an image are not this log's.
-        self.give_images_up(Timestamp::MAX);
+        self.abort_images(Timestamp::MAX);
         let (mut redemptions, mut holds) = (0, 0);
         // They are as the last entries about them have left them.
         for filter in self.filters.values_mut() {
             let turn_back = |filter: &mut Subject<'_>| filter.turn_back(now, first_event);
-            let (brought_back, held_again) = work_on(filter, &mut self.shared, turn_back);
-            redemptions += brought_back;
+            let (moved_to_present, held_again) = work_on(filter, &mut self.shared, turn_back);
+            redemptions += moved_to_present;
             holds += held_again;
         }
-        self.shared.events.tell_unasked(now, || Happened::TurnedBack { redemptions, holds });
+        self.shared.events.record_unrequested(now, || Happened::TurnedBack { redemptions, holds });
         Outcome::TurnedBack { redemptions, holds }
     }
 }
@@ -142,8 +142,8 @@ impl Subject<'_> {
     fn turn_back(&mut self, now: Timestamp, first_event: u64) -> (u64, u64) {
         let shared = self.view.ledger.clone();
         let mut ledger = shared.write();
-        let ended_too_soon = held_by_rights(ledger.iter(), now);
-        let redemptions = ledger.amend(|redemption| brought_back(redemption, now));
+        let ended_too_soon = prematurely_expired(ledger.iter(), now);
+        let redemptions = ledger.amend(|redemption| moved_to_present(redemption, now));
         let mut again: Vec<RedemptionId> = Vec::new();
         for (id, digest) in ended_too_soon {
             let is_free = match (self.tables.filter.state(digest), self.view.spec.stock) {
@@ -171,8 +171,8 @@ impl Subject<'_> {
         }
         for redemption in &again {
             self.set_code(redemption.digest, SlotState::Held, 0);
-            if self.shared.events.next() - first_event < HELD_AGAIN_TOLD_MAX {
-                self.tell_redemption(redemption, RedemptionStep::HeldAgain);
+            if self.shared.events.next() - first_event < REVIVED_EVENTS_MAX {
+                self.record_redemption(redemption, RedemptionStep::HeldAgain);
             }
         }
         (redemptions, again.len() as u64)
@@ -185,7 +185,7 @@ fn latest_end(now: Timestamp) -> Timestamp {
 }
 
 /// Holds that the wrong clock has ended too early: they were created before now, to end after now. If a code has two, the older is first.
-fn held_by_rights<'a>(
+fn prematurely_expired<'a>(
     redemptions: impl Iterator<Item = &'a Redemption>,
     now: Timestamp,
 ) -> Vec<(RedemptionId, Digest)> {
@@ -203,7 +203,7 @@ fn held_by_rights<'a>(
 
 /// A redemption as it should be, if the wrong clock has changed it: no time in it is later than now, except for the end of a hold, which
 /// lasts from now for as long as it was asked for.
-fn brought_back(redemption: &Redemption, now: Timestamp) -> Option<Redemption> {
+fn moved_to_present(redemption: &Redemption, now: Timestamp) -> Option<Redemption> {
     if redemption.changed_at <= now && redemption.created_at <= now {
         return None;
     }

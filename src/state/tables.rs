@@ -103,7 +103,7 @@ pub(super) fn slot_state(status: Status) -> SlotState {
 
 /// Maximum number of changes in the queue of one import: 32 MiB. If there are more, the import fails. No other request waits for it, or is
 /// rejected because of it.
-const KEPT_CHANGES_MAX: u64 = 2 << 20;
+const QUEUED_CHANGES_MAX: u64 = 2 << 20;
 
 /// Number of queued changes that are repeated for each new one while an import catches up. With more than one, the queue shrinks under any
 /// load.
@@ -119,13 +119,13 @@ const BUCKETS_AT_ONCE: u64 = 16;
 const BUCKET_SLOTS: u64 = 4;
 
 /// The most codes that are copied beyond the number that was asked for: those of the last buckets.
-pub(super) const TAKEN_OVER_BESIDE: u64 = BUCKETS_AT_ONCE * BUCKET_SLOTS;
+pub(super) const COPIED_BESIDES_MAX: u64 = BUCKETS_AT_ONCE * BUCKET_SLOTS;
 
 /// Maximum size of an encoded change, in bytes: its kind and the item's digest.
 const CHANGE_BYTES: usize = 11;
 
 /// Memory of a queued change, in bytes.
-pub(super) const KEPT_CHANGE_BYTES: u64 = stored_bytes(CHANGE_BYTES) as u64;
+pub(super) const QUEUED_CHANGE_BYTES: u64 = stored_bytes(CHANGE_BYTES) as u64;
 
 /// A change of an item.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -144,7 +144,7 @@ pub(super) enum ChangeKind {
 
 /// A change of one item.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct KeptChange {
+pub(super) struct QueuedChange {
     pub(super) kind: ChangeKind,
     pub(super) digest: Digest,
 }
@@ -173,13 +173,13 @@ impl Staging {
     }
 
     /// Memory of the changes that wait, in bytes.
-    pub(super) fn kept_bytes(&self) -> u64 {
-        self.changes.len() * KEPT_CHANGE_BYTES
+    pub(super) fn queue_bytes(&self) -> u64 {
+        self.changes.len() * QUEUED_CHANGE_BYTES
     }
 
     /// Whether all changes of a snapshot can be read.
     pub(super) fn is_readable(&self) -> bool {
-        self.changes.iter().all(|(_, change)| decode::<KeptChange>(change).is_some())
+        self.changes.iter().all(|(_, change)| decode::<QueuedChange>(change).is_some())
     }
 
     /// Whether this import is the staged one.
@@ -196,7 +196,7 @@ impl Staging {
     ///
     /// # Errors
     /// The failure of the import: too many queued changes, or the staged tables are full.
-    pub(super) fn keep(
+    pub(super) fn queue_changes(
         &mut self,
         live: &Tables,
         kind: ChangeKind,
@@ -206,11 +206,11 @@ impl Staging {
         let before = self.changes.len();
         for digest in digests {
             let mut buffer = [0; CHANGE_BYTES];
-            let encoded = postcard::to_slice(&KeptChange { kind, digest }, &mut buffer);
+            let encoded = postcard::to_slice(&QueuedChange { kind, digest }, &mut buffer);
             self.changes.push(encoded.expect("a change has a maximum size"), &[]);
         }
         let come = self.changes.len() - before;
-        if self.changes.len() > KEPT_CHANGES_MAX {
+        if self.changes.len() > QUEUED_CHANGES_MAX {
             return Err(ImportState::Overtaken);
         }
         if self.is_catching_up() {
@@ -223,7 +223,7 @@ impl Staging {
     /// tables have caught up.
     pub(super) fn catch_up(&mut self, live: &Tables, entries_max: u64) -> Result<bool, Full> {
         let entries_max = entries_max.max(1);
-        let walked = self.take_over(live, entries_max)?;
+        let walked = self.copy_used(live, entries_max)?;
         self.repeat(live, entries_max)?;
         if !walked || !self.changes.is_empty() {
             return Ok(false);
@@ -237,7 +237,7 @@ impl Staging {
     }
 
     /// Copies more held and redeemed codes. Returns whether the walk is complete.
-    fn take_over(&mut self, live: &Tables, entries_max: u64) -> Result<bool, Full> {
+    fn copy_used(&mut self, live: &Tables, entries_max: u64) -> Result<bool, Full> {
         let Some(walk) = &mut self.walk else { return Ok(false) };
         let (mut buckets, mut found, mut at_end) = (0, Vec::new(), false);
         while !at_end && buckets + found.len() as u64 * BUCKETS_A_CODE < entries_max * BUCKETS_A_CODE {
@@ -258,9 +258,9 @@ impl Staging {
         let mut left = changes_max;
         while left > 0 && !self.changes.is_empty() {
             // Those of one kind in a row are repeated together.
-            let mut run: Vec<KeptChange> = Vec::new();
+            let mut run: Vec<QueuedChange> = Vec::new();
             while left > 0
-                && let Some(change) = self.changes.front().and_then(decode::<KeptChange>)
+                && let Some(change) = self.changes.front().and_then(decode::<QueuedChange>)
                 && run.first().is_none_or(|first| first.kind == change.kind)
             {
                 run.push(change);
@@ -274,15 +274,15 @@ impl Staging {
 }
 
 /// Repeats changes, all of one kind.
-fn repeat_all(tables: &mut Tables, live: &Tables, changes: &[KeptChange]) -> Result<(), Full> {
-    let Some(KeptChange { kind, .. }) = changes.first() else { return Ok(()) };
+fn repeat_all(tables: &mut Tables, live: &Tables, changes: &[QueuedChange]) -> Result<(), Full> {
+    let Some(QueuedChange { kind, .. }) = changes.first() else { return Ok(()) };
     match kind {
         ChangeKind::Add | ChangeKind::AddIfAbsent => {
             let digests: Vec<Digest> = changes.iter().map(|change| change.digest).collect();
             tables.insert_many(&digests, *kind == ChangeKind::AddIfAbsent)?;
         }
         ChangeKind::Remove | ChangeKind::RemoveAll => {
-            for &KeptChange { digest, .. } in changes {
+            for &QueuedChange { digest, .. } in changes {
                 // If the code has been added again since, and is held or redeemed by now, it stays as in the live tables.
                 if !is_used(live.filter.state(digest)) {
                     while tables.filter.remove(digest) && *kind == ChangeKind::RemoveAll {}
@@ -290,7 +290,7 @@ fn repeat_all(tables: &mut Tables, live: &Tables, changes: &[KeptChange]) -> Res
             }
         }
         ChangeKind::State => {
-            for &KeptChange { digest, .. } in changes {
+            for &QueuedChange { digest, .. } in changes {
                 match live.filter.state(digest) {
                     Some(state) if is_used(Some(state)) => tables.filter.put(digest, state)?,
                     // It was used while the staged tables caught up. Whether they had copied it by then makes no difference.

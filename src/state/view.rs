@@ -13,10 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Maximum number of redemptions that one query scans, so that the writer need not wait long for the ledger.
-const LOOKED_AT_MAX: usize = 1_000;
+const SCANNED_MAX: usize = 1_000;
 
 /// The most codes that are looked up while the writer waits for the ledger.
-const LOOKED_UP_MAX: usize = 1_000;
+const LOOKUPS_MAX: usize = 1_000;
 
 /// The current status of a code.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -98,7 +98,7 @@ impl FilterView {
     #[inline]
     pub fn contains(&self, digest: Digest, now: Timestamp) -> bool {
         if self.spec.stock.is_some() {
-            return self.lets_in(&[digest], now) == [true];
+            return self.admits(&[digest], now) == [true];
         }
         self.answers(now) && self.tables_at(now).accepts(digest, |state| self.is_valid(digest, state, now))
     }
@@ -106,7 +106,7 @@ impl FilterView {
     /// [`Self::contains`] for a list; `out` is cleared first.
     pub fn contains_many(&self, digests: &[Digest], now: Timestamp, out: &mut Vec<bool>) {
         if self.spec.stock.is_some() {
-            *out = self.lets_in(digests, now);
+            *out = self.admits(digests, now);
         } else if self.answers(now) {
             self.tables_at(now).accepts_many(digests, out, |digest, state| self.is_valid(digest, state, now));
         } else {
@@ -116,7 +116,7 @@ impl FilterView {
     }
 
     /// Which codes an open pool would take at `now`.
-    fn lets_in(&self, digests: &[Digest], now: Timestamp) -> Vec<bool> {
+    fn admits(&self, digests: &[Digest], now: Timestamp) -> Vec<bool> {
         let stock = self.spec.stock.unwrap_or(0);
         if !self.answers(now) || !self.ledger.read().has_room(stock, now) {
             return vec![false; digests.len()];
@@ -160,7 +160,7 @@ impl FilterView {
             return None;
         }
         let mut found = Vec::with_capacity(digests.len());
-        for digests in digests.chunks(LOOKED_UP_MAX) {
+        for digests in digests.chunks(LOOKUPS_MAX) {
             let ledger = self.ledger.read();
             let states = self.reader.view(0).states(digests);
             found.extend(states.into_iter().zip(digests).map(|(state, digest)| {
@@ -205,7 +205,7 @@ impl FilterView {
         limit: usize,
         now: Timestamp,
     ) -> RedemptionPage {
-        self.ledger.read().page(query, after, limit, LOOKED_AT_MAX, |redemption| {
+        self.ledger.read().page(query, after, limit, SCANNED_MAX, |redemption| {
             let seen = self.seen_at(redemption, now)?;
             query.status.is_none_or(|status| status == seen.status).then_some(seen)
         })
@@ -213,7 +213,7 @@ impl FilterView {
 
     fn seen_at(&self, redemption: &Redemption, now: Timestamp) -> Option<Redemption> {
         let retention = self.redemptions_retention.load(Ordering::Relaxed);
-        (!redemption.is_over(now, retention)).then(|| redemption.clone().seen_at(now))
+        (!redemption.is_past_retention(now, retention)).then(|| redemption.clone().seen_at(now))
     }
 
     /// Codes by status, by the states of items. In an open pool, the available ones are the rest of the stock.

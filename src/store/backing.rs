@@ -29,7 +29,7 @@ use std::time::Duration;
 #[error("{doing}: {detail}")]
 pub struct Fault {
     /// The failed operation.
-    pub doing: &'static str,
+    pub operation: &'static str,
     /// The details.
     pub detail: String,
 }
@@ -254,12 +254,12 @@ impl Backing for SledBacking {
     }
 
     fn sync(&self) -> Result<(), Fault> {
-        let doing = "syncing";
-        self.file.sync_data().map_err(|error| fault(doing, &error))?;
-        let mut blobs = fs::read_dir(&self.blobs).map_err(|error| fault(doing, &error))?;
+        let operation = "syncing";
+        self.file.sync_data().map_err(|error| fault(operation, &error))?;
+        let mut blobs = fs::read_dir(&self.blobs).map_err(|error| fault(operation, &error))?;
         if blobs.next().is_some() {
             let detail = format!("{} holds a file, and sled never syncs those", self.blobs.display());
-            return Err(Fault { doing, detail });
+            return Err(Fault { operation, detail });
         }
         Ok(())
     }
@@ -278,18 +278,18 @@ impl Backing for SledBacking {
 }
 
 /// Describes an error of the operating system.
-fn fault(doing: &'static str, error: &io::Error) -> Fault {
+fn fault(operation: &'static str, error: &io::Error) -> Fault {
     let remedy = if is_full(error) { ": make room, then restart" } else { "" };
-    Fault { doing, detail: format!("{error}{remedy}") }
+    Fault { operation, detail: format!("{error}{remedy}") }
 }
 
 /// Runs an operation of sled, and turns a panic into an error.
-fn guarded<T>(doing: &'static str, operation: impl FnOnce() -> sled::Result<T>) -> Result<T, Fault> {
+fn guarded<T>(operation: &'static str, operation: impl FnOnce() -> sled::Result<T>) -> Result<T, Fault> {
     match catch_unwind(AssertUnwindSafe(operation)) {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(sled::Error::Io(error))) => Err(fault(doing, &error)),
-        Ok(Err(error)) => Err(Fault { doing, detail: error.to_string() }),
-        Err(panic) => Err(Fault { doing, detail: format!("sled panicked: {}", panic_message(&*panic)) }),
+        Ok(Err(sled::Error::Io(error))) => Err(fault(operation, &error)),
+        Ok(Err(error)) => Err(Fault { operation, detail: error.to_string() }),
+        Err(panic) => Err(Fault { operation, detail: format!("sled panicked: {}", panic_message(&*panic)) }),
     }
 }
 
@@ -326,7 +326,7 @@ impl RecordFile {
         let (synced, outcome) = (file.clone(), failed.clone());
         std::thread::Builder::new()
             .name("record-sync".to_owned())
-            .spawn(move || sync_behind(&synced, &outcome, &is_written, pause))?;
+            .spawn(move || sync_in_background(&synced, &outcome, &is_written, pause))?;
         Ok(RecordFile { file, failed, written })
     }
 
@@ -360,7 +360,12 @@ impl RecordFile {
 
 /// Syncs written records, until the file is dropped or a sync fails. A new record during the pause must not cost a context switch, so it
 /// waits for the end of the pause.
-fn sync_behind(file: &File, failed: &OnceLock<io::ErrorKind>, written: &Receiver<()>, pause: Duration) {
+fn sync_in_background(
+    file: &File,
+    failed: &OnceLock<io::ErrorKind>,
+    written: &Receiver<()>,
+    pause: Duration,
+) {
     while written.recv().is_ok() {
         if let Err(error) = file.sync_data() {
             let _ = failed.set(error.kind());

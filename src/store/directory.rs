@@ -266,7 +266,7 @@ type ClockRecord = (Timestamp, u64, u128);
 
 /// A saved reading.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct KeptClock {
+pub struct SavedClock {
     /// The readings of both clocks.
     pub reading: ClockReading,
     /// Whether the machine has not been booted since, so that the monotonic clock is comparable.
@@ -274,29 +274,29 @@ pub struct KeptClock {
 }
 
 /// The file.
-pub(super) struct KeptClockFile {
+pub(super) struct SavedClockFile {
     path: PathBuf,
     boot: u128,
 }
 
-impl KeptClockFile {
+impl SavedClockFile {
     /// `boot` identifies the current boot of the machine; 0 if the system does not say.
     pub(super) fn new(path: PathBuf, boot: u128) -> Self {
         Self { path, boot }
     }
 
     /// The saved reading, if it can be read.
-    pub(super) fn load(&self) -> Option<KeptClock> {
+    pub(super) fn load(&self) -> Option<SavedClock> {
         // The rest of a longer record may follow.
         let bytes = fs::read(&self.path).ok()?;
         let (frame, _) = CLOCK.open(&bytes).ok()??;
         let (wall, uptime, boot): ClockRecord = decode(frame.payload)?;
         let reading = ClockReading { wall, uptime: Duration::from_millis(uptime) };
-        Some(KeptClock { reading, same_boot: boot == self.boot && boot != 0 })
+        Some(SavedClock { reading, same_boot: boot == self.boot && boot != 0 })
     }
 
     /// Saves a reading in place of the last one.
-    pub(super) fn keep(&self, reading: ClockReading) -> io::Result<()> {
+    pub(super) fn save(&self, reading: ClockReading) -> io::Result<()> {
         let uptime = u64::try_from(reading.uptime.as_millis()).unwrap_or(u64::MAX);
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(&self.path)?;
         file.write_all_at(&CLOCK.pack::<ClockRecord>(&(reading.wall, uptime, self.boot)), 0)
@@ -318,7 +318,7 @@ pub(crate) const FILLING_FILE: &str = "filling";
 pub(crate) const DIVERGED_FILE: &str = "diverged";
 pub(crate) const SLED_DIR: &str = "sled";
 /// A copy of a damaged `sled` folder, made before a repair is tried.
-pub(crate) const ASIDE_DIR: &str = "sled.aside";
+pub(crate) const DAMAGED_COPY_DIR: &str = "sled.aside";
 
 /// The files whose existence says that a directory is not complete.
 pub(crate) const MARKERS: &[&str] = &[INITIALISING_FILE, RESTORING_FILE, FILLING_FILE];
@@ -498,7 +498,7 @@ impl Space {
     }
 
     /// Deletes the ballast if the disk is too full to open sled: below the watermark or, where that is lower, below the ballast's size.
-    pub(crate) fn give_up_ballast_if_full(&self) -> Result<(), StoreError> {
+    pub(crate) fn delete_ballast_if_full(&self) -> Result<(), StoreError> {
         if self.free_bytes()? < self.free_bytes_min.max(self.ballast_bytes) && self.ballast.exists() {
             self.delete_ballast()?;
         }
@@ -560,26 +560,26 @@ mod tests {
     const READING: ClockReading =
         ClockReading { wall: Timestamp(1_800_000_000_000), uptime: Duration::from_millis(12_345) };
 
-    fn file(dir: &tempfile::TempDir, boot: u128) -> KeptClockFile {
-        KeptClockFile::new(dir.path().join("clock"), boot)
+    fn file(dir: &tempfile::TempDir, boot: u128) -> SavedClockFile {
+        SavedClockFile::new(dir.path().join("clock"), boot)
     }
 
     #[test]
     fn record_contains_its_boot() {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        file(&dir, 7).keep(READING).expect("written");
+        file(&dir, 7).save(READING).expect("written");
         for (boot, same_boot) in [(7, true), (8, false), (0, false)] {
-            assert_eq!(file(&dir, boot).load(), Some(KeptClock { reading: READING, same_boot }));
+            assert_eq!(file(&dir, boot).load(), Some(SavedClock { reading: READING, same_boot }));
         }
-        file(&dir, 0).keep(READING).expect("written");
-        assert_eq!(file(&dir, 0).load(), Some(KeptClock { reading: READING, same_boot: false }));
+        file(&dir, 0).save(READING).expect("written");
+        assert_eq!(file(&dir, 0).load(), Some(SavedClock { reading: READING, same_boot: false }));
     }
 
     #[test]
     fn damaged_record_is_ignored() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let file = file(&dir, 7);
-        file.keep(READING).expect("written");
+        file.save(READING).expect("written");
         let record = fs::read(&file.path).expect("read");
         for at in 0..record.len() {
             let mut damaged = record.clone();
@@ -599,7 +599,7 @@ mod tests {
         // The second one is shorter.
         for seconds in [1 << 40, 2] {
             let reading = ClockReading { wall: READING.wall.plus_seconds(seconds), ..READING };
-            open.keep(reading).expect("written");
+            open.save(reading).expect("written");
             assert_eq!(file(&dir, 7).load().map(|kept| kept.reading), Some(reading));
         }
     }
@@ -611,10 +611,10 @@ mod tests {
         let ballast = dir.path().join("ballast");
         fs::write(&ballast, "ballast").unwrap();
         let space = |ballast_bytes| Space::new(dir.path(), ballast.clone(), 0, ballast_bytes);
-        space(7).give_up_ballast_if_full().unwrap();
+        space(7).delete_ballast_if_full().unwrap();
         assert!(ballast.exists(), "there is space");
         // More than any disk has.
-        space(u64::MAX).give_up_ballast_if_full().unwrap();
+        space(u64::MAX).delete_ballast_if_full().unwrap();
         assert!(!ballast.exists());
     }
 

@@ -66,7 +66,7 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
         /// The failed operation.
-        doing: &'static str,
+        operation: &'static str,
         /// The operating system's error.
         source: io::Error,
     },
@@ -76,7 +76,7 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
         /// The failed operation.
-        doing: &'static str,
+        operation: &'static str,
         /// The operating system's error.
         source: io::Error,
     },
@@ -110,13 +110,13 @@ impl StoreError {
     }
 
     /// Wraps an error of the operating system; a full disk gets its own variant.
-    pub(crate) fn io(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> StoreError {
+    pub(crate) fn io(path: &Path, operation: &'static str) -> impl FnOnce(io::Error) -> StoreError {
         move |source| {
             let path = path.to_owned();
             if is_full(&source) {
-                StoreError::NoSpace { path, doing, source }
+                StoreError::NoSpace { path, operation, source }
             } else {
-                StoreError::Io { path, doing, source }
+                StoreError::Io { path, operation, source }
             }
         }
     }

@@ -14,7 +14,7 @@ mod snapshots;
 
 pub(crate) use backing::panic_message;
 pub use backing::{RECORD_BYTES_MAX, RECORD_SLOTS};
-pub use directory::KeptClock;
+pub use directory::SavedClock;
 pub(crate) use directory::{
     LOG_BASE_KEY, META_TREE, REPLICATED_LOG_KEY, VALUE_BYTES_MAX, boot_id, number_of_name, part_key,
     part_of_key,
@@ -29,7 +29,7 @@ pub(crate) use snapshots::{KEY_COST_BYTES, Removal};
 
 use crate::domain::{ClockReading, Seq, Timestamp};
 use backing::{Backing, Change, Fault};
-use directory::{Directory, KeptClockFile, Space};
+use directory::{Directory, SavedClockFile, Space};
 use parking_lot::Mutex;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -97,7 +97,7 @@ pub struct Store {
     /// Watches the free space on the disk.
     pub(crate) space: Space,
     identity: [u8; 16],
-    clock: KeptClockFile,
+    clock: SavedClockFile,
     poison: OnceLock<String>,
     /// Snapshots that are protected from removal for as long as a reader has them.
     pinned: Mutex<Vec<Weak<Manifest>>>,
@@ -160,13 +160,13 @@ impl Store {
     }
 
     /// The last trusted reading of the clocks, if it was saved.
-    pub fn kept_clock(&self) -> Option<KeptClock> {
+    pub fn saved_clock(&self) -> Option<SavedClock> {
         self.clock.load()
     }
 
     /// Saves the clocks' readings for the next start. Nothing depends on whether that succeeds.
-    pub fn keep_clock(&self, reading: ClockReading) {
-        if let Err(error) = self.clock.keep(reading) {
+    pub fn save_clock(&self, reading: ClockReading) {
+        if let Err(error) = self.clock.save(reading) {
             tracing::debug!(%error, "the clock's reading can't be saved");
         }
     }

@@ -3,7 +3,7 @@
 //! opened, because sled writes to it.
 
 use super::backing::{self, Backing, Change, OpenFault, RecordFile, SledBacking, open_sled};
-use super::directory::{self, Directory, Format, KeptClockFile, Space, refuse_foreign, refuse_locked};
+use super::directory::{self, Directory, Format, SavedClockFile, Space, refuse_foreign, refuse_locked};
 use super::{Store, StoreError, StoreOptions};
 use parking_lot::Mutex;
 use rustix::fs::{ioctl_ficlone, statvfs};
@@ -118,9 +118,9 @@ fn open_locked(
             begin(&directory, purpose)?
         }
     };
-    space.give_up_ballast_if_full()?;
+    space.delete_ballast_if_full()?;
     let backing = open_backing(&directory, &space, options, is_new)?;
-    let clock = KeptClockFile::new(directory.file(directory::CLOCK_FILE), directory::boot_id());
+    let clock = SavedClockFile::new(directory.file(directory::CLOCK_FILE), directory::boot_id());
     let store = Store {
         backing: over(Box::new(backing)),
         directory,
@@ -213,7 +213,7 @@ fn begin(directory: &Directory, purpose: Purpose) -> Result<Format, StoreError> 
             directory::INITIALISING_FILE,
             directory::RESTORING_FILE,
             directory::CLOCK_FILE,
-            directory::ASIDE_DIR,
+            directory::DAMAGED_COPY_DIR,
         ];
         old.iter().try_for_each(|name| directory.remove(name))?;
     }
@@ -279,7 +279,7 @@ fn open_guarded(
         Err(OpenFault::Corrupt(why)) => why,
         Err(fault) => return Err(refusal(directory, fault)),
     };
-    let aside = directory.file(directory::ASIDE_DIR);
+    let aside = directory.file(directory::DAMAGED_COPY_DIR);
     if aside.exists() {
         let what = format!(
             "{}: {why}; {} has a copy of the files as they were",
@@ -420,8 +420,8 @@ impl StoreCopy {
             .into_iter()
             .try_for_each(|name| copy(&self.original.join(name), &self.copy.path().join(name)))?;
         // Its contents don't matter, only that it exists.
-        if self.original.join(directory::ASIDE_DIR).exists() {
-            let aside = self.copy.path().join(directory::ASIDE_DIR);
+        if self.original.join(directory::DAMAGED_COPY_DIR).exists() {
+            let aside = self.copy.path().join(directory::DAMAGED_COPY_DIR);
             fs::create_dir(&aside).map_err(StoreError::io(&aside, "make"))?;
         }
         Ok(())

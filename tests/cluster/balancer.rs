@@ -1,11 +1,11 @@
-//! The shipped configuration of haproxy in front of three nodes: whatever fails behind it, no read does. It needs Debian's haproxy, so
+//! The shipped configuration of haproxy in front of three nodes: no failure of a node or server fails a read. It needs Debian's haproxy, so
 //! `make test-long WHAT=cluster` runs it.
 
 use crate::cluster::{Cluster, NODES, settled};
 use crate::nats::Servers;
-use crate::patience::wait_until;
 use crate::ports;
 use crate::service::Client;
+use crate::timeouts::wait_until;
 use parking_lot::Mutex;
 use serde_json::json;
 use std::path::Path;
@@ -55,7 +55,7 @@ impl Drop for Balancer {
     }
 }
 
-/// Reads through the balancer without a pause. A failed one is told with the fault that it followed.
+/// Reads through the balancer without a pause. A failed one is reported with the preceding fault.
 struct Reads {
     done: AtomicUsize,
     is_over: AtomicBool,
@@ -69,7 +69,7 @@ impl Reads {
             let check = json!({"users": ["u1", "u2"]});
             let check = || client.post("/v1/campaigns/spring/users/check", &check);
             let show = || client.get("/v1/campaigns/spring");
-            // A client has to expect that a connection is closed that it has used before: haproxy passes on the reset by a killed node.
+            // A client must expect a reused connection to be closed: haproxy forwards the reset by a killed node.
             let answers = [check().or_else(|_| check()), show().or_else(|_| show())];
             for answer in answers {
                 let failed = match &answer {
@@ -97,7 +97,7 @@ impl Reads {
 
 #[test]
 #[ignore = "needs haproxy: make test-long WHAT=cluster"]
-fn no_read_fails_behind_the_shipped_balancer() {
+fn reads_never_fail_through_shipped_balancer() {
     let (ports, folder) = (ports::free(NODES), tempfile::tempdir().unwrap());
     let mut cluster = Cluster::start_at(Servers::start(NODES), &ports);
     let client = cluster.client(0);

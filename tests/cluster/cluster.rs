@@ -1,8 +1,8 @@
 //! Three real nodes over real servers.
 
 use crate::nats::Servers;
-use crate::patience::PATIENCE;
 use crate::service::{Answer, Client, Service};
+use crate::timeouts::TIMEOUT;
 use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub const NODES: usize = 3;
 pub struct Cluster {
     pub servers: Servers,
     pub nodes: Vec<Option<Service>>,
-    /// A client of each node; threads that use them see it when a node comes back at another address.
+    /// A client of each node; threads that use them see it when a node restarts at another address.
     pub clients: Arc<Mutex<Vec<Client>>>,
     dirs: Vec<TempDir>,
     /// Where each node finds the servers.
@@ -31,7 +31,7 @@ impl Cluster {
         Cluster::start_over(Servers::start(NODES), |_| None)
     }
 
-    /// Starts nodes over these servers. Each gets the addresses of its own that `network` has for it, or those of the servers.
+    /// Starts nodes over these servers. Each gets the addresses that `network` has for it, or those of the servers.
     pub fn start_over(servers: Servers, network: impl Fn(usize) -> Option<String>) -> Cluster {
         Cluster::start_as(servers, network, &[])
     }
@@ -106,7 +106,7 @@ impl Cluster {
         self.dirs[node] = tempfile::tempdir().unwrap();
     }
 
-    /// Stops all nodes, and gives them empty directories. Returns those that they had.
+    /// Stops all nodes, and gives them empty directories. Returns the previous ones.
     pub fn stop_and_take_dirs(&mut self) -> Vec<TempDir> {
         for node in &mut self.nodes {
             // It has failed before, so its exit code says nothing.
@@ -129,7 +129,7 @@ pub fn settled(mut send: impl FnMut() -> Result<Answer, ureq::Error>) -> Answer 
     loop {
         match send() {
             Ok(answer) if answer.status < 500 => return answer,
-            _ => assert!(began.elapsed() < PATIENCE, "no answer comes"),
+            _ => assert!(began.elapsed() < TIMEOUT, "no answer comes"),
         }
         thread::sleep(Duration::from_millis(20));
     }

@@ -1,7 +1,7 @@
 //! Nodes in the test's own process, with settings that a real program can't have: an earlier build's version, or a wrong clock.
 
 use crate::nats::Servers;
-use crate::patience::PATIENCE;
+use crate::timeouts::TIMEOUT;
 use cuckood::clock::Clock;
 use cuckood::domain::{Applied, Command, Digests, Kind, Name, Outcome, Sizing, Spec, Target, Window};
 use cuckood::engine::{
@@ -22,7 +22,7 @@ pub async fn start_with(dir: &Path, nats: NatsOptions, cluster: ClusterOptions, 
     let journal = JournalOptions::Nats(Box::new(nats));
     let mut options = EngineOptions { cluster, ..EngineOptions::new(dir).on(journal) };
     (options.store.free_space_min_bytes, options.store.ballast_bytes) = (0, 0);
-    options.commit_patience = PATIENCE;
+    options.commit_timeout = TIMEOUT;
     let engine = Engine::start(options, clock);
     engine.recovered().await;
     engine
@@ -46,7 +46,7 @@ pub async fn insert(engine: &Engine, target: Target, item: u64) -> Result<Applie
 pub async fn until(mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "what is waited for does not come");
+        assert!(began.elapsed() < TIMEOUT, "what is waited for does not come");
         tokio::task::yield_now().await;
     }
 }

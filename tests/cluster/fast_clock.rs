@@ -1,8 +1,8 @@
-//! A node whose clock is ahead starts, and moves nobody's time.
+//! A node whose clock is ahead starts, and doesn't change the log's time.
 
 use crate::nats::Servers;
-use crate::patience::PATIENCE;
 use crate::store_support::{entries, options};
+use crate::timeouts::TIMEOUT;
 use cuckood::clock::{Clock, ClockLimits, Evidence, system_reading};
 use cuckood::domain::{ClockReading, Settings};
 use cuckood::engine::{Engine, EngineOptions, JournalOptions, Status, SubmitError};
@@ -11,14 +11,14 @@ use cuckood::store::Store;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Fifty minutes are no jump that a node by itself would notice.
+/// A node alone doesn't detect fifty minutes as a jump.
 #[test]
-fn what_a_start_logs_is_not_stamped_by_a_clock_that_is_ahead() {
+fn startup_entries_ignore_fast_clock() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let servers = Servers::start(1);
     let join = |node: &str| NatsOptions {
         servers: servers.urls(),
-        connect_timeout: PATIENCE,
+        connect_timeout: TIMEOUT,
         ..NatsOptions::new("", "ahead", node)
     };
     let (dir, other_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

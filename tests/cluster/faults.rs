@@ -5,8 +5,8 @@ use crate::cluster::{Cluster, NODES};
 use crate::journal::Node;
 use crate::load::{Load, under_load};
 use crate::nats::{Plan, Servers, may_have_own_disk};
-use crate::patience::wait_until;
 use crate::proxy::{Direction, Network};
+use crate::timeouts::wait_until;
 use cuckood::domain::{Command, Proposal, STATE_HASH_EVERY, Timestamp};
 use cuckood::journal::{Journal, Ticket};
 use serde_json::Value;
@@ -37,7 +37,7 @@ impl World {
     }
 }
 
-/// What a node says about the log.
+/// A node's report about the log.
 pub fn log_of(cluster: &Cluster, node: usize) -> Value {
     cluster.client(node).get("/v1/cluster").unwrap().body["log"].clone()
 }
@@ -67,7 +67,7 @@ fn repeat(servers: &Servers) {
     });
 }
 
-/// All servers at once: nothing is left but what they have synced.
+/// All servers together: only synced data survives.
 fn kill_all(cluster: &mut Cluster, load: &Load) {
     (0..NODES).for_each(|server| cluster.servers.kill(server));
     (0..NODES).for_each(|server| cluster.servers.restart(server));
@@ -131,7 +131,7 @@ fn short_faults(cluster: &mut Cluster, load: &Load, network: &Network) {
 
 #[test]
 #[ignore = "takes minutes on a busy machine: make test-long WHAT=cluster"]
-fn nothing_is_lost_or_doubled_by_deaths_repetitions_and_a_bad_network() {
+fn entries_survive_crashes_repeats_and_bad_network() {
     let World { mut cluster, network } = World::start();
     under_load(&mut cluster, |cluster, load| short_faults(cluster, load, &network));
     assert_equal_hashes(&cluster);
@@ -139,7 +139,7 @@ fn nothing_is_lost_or_doubled_by_deaths_repetitions_and_a_bad_network() {
 
 #[test]
 #[ignore = "takes minutes: make test-long WHAT=cluster"]
-fn nothing_is_lost_or_doubled_in_many_rounds() {
+fn entries_survive_many_rounds() {
     for round in 1..=rounds() {
         println!("round {round} of {}", rounds());
         let World { mut cluster, network } = World::start();
@@ -161,7 +161,7 @@ fn nothing_is_lost_or_doubled_in_many_rounds() {
 /// A server without room stops; the other two go on. With room it takes part again.
 #[test]
 #[ignore = "takes minutes on a busy machine: make test-long WHAT=cluster"]
-fn a_full_disk_of_one_server_stops_nobody() {
+fn full_disk_of_one_server_stops_no_node() {
     if !may_have_own_disk() {
         println!("NOT TESTED: a process may not mount a disk of its own here");
         return;
@@ -172,7 +172,7 @@ fn a_full_disk_of_one_server_stops_nobody() {
     under_load(&mut cluster, |cluster, load| {
         cluster.servers.fill_disk(NODES - 1);
         load.go_on(100);
-        // Its disk goes with it: it comes back empty.
+        // Its disk is lost: it restarts empty.
         cluster.servers.kill(NODES - 1);
         cluster.servers.restart(NODES - 1);
         cluster.servers.wait_until_current("cuckood", NODES - 1);

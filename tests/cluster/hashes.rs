@@ -1,11 +1,11 @@
-//! Nodes compare the hashes of their states: whoever has another than most stops, and says so.
+//! Nodes compare the hashes of their states: a node that differs from most stops, and reports it.
 
 use crate::engines::start_with;
 use crate::journal::Node;
 use crate::nats::Servers;
-use crate::patience::{PATIENCE, wait_until};
 use crate::service::Service;
 use crate::store_support::{append, proposal};
+use crate::timeouts::{TIMEOUT, wait_until};
 use cuckood::clock::{Clock, ClockLimits};
 use cuckood::domain::{Command, FORMAT_VERSION, Proposal, STATE_HASH_EVERY, Seq, StateHash, Timestamp};
 use cuckood::engine::{ClusterOptions, Status};
@@ -22,13 +22,13 @@ use tokio::runtime::Runtime;
 const AT: Seq = Seq(STATE_HASH_EVERY);
 
 impl Node {
-    fn tell(&mut self, hash: u128) {
+    fn report_hash(&mut self, hash: u128) {
         self.journal().replication().lock().hash = Some(StateHash { at: AT, hash });
         // The next poll reports it.
         let _ = self.poll_once();
     }
 
-    /// What comes next, if it is there.
+    /// Returns the next delivery, if there is one.
     fn poll_once(&mut self) -> Poll<Result<Delivery, JournalError>> {
         let last = self.journal().last();
         self.journal().poll(last, &mut Context::from_waker(Waker::noop()))
@@ -47,7 +47,7 @@ impl Node {
 /// Longer than any test takes.
 const EVER: Duration = Duration::from_secs(3_600);
 
-/// Makes the log so long that nodes compare their states.
+/// Makes the log long enough that nodes compare their states.
 fn fill(by: &mut Node) {
     let advance = Proposal::new(Timestamp(1), Command::Advance { buckets_max: 1 });
     for batch in 0..STATE_HASH_EVERY / 4_096 {
@@ -82,9 +82,9 @@ const SOON: Duration = Duration::from_secs(3);
 fn minority_stops_and_majority_continues() {
     let servers = Servers::start(1);
     let [mut first, mut second, mut odd] = nodes(&servers, "odd", SOON);
-    odd.tell(666);
-    first.tell(1);
-    second.tell(1);
+    odd.report_hash(666);
+    first.report_hash(1);
+    second.report_hash(1);
     wait_until("the end of the odd one", || {
         assert!(!first.is_diverged() && !second.is_diverged());
         odd.is_diverged()
@@ -103,11 +103,11 @@ fn minority_stops_and_majority_continues() {
 
 /// However busy a node is, it does not continue for long where no other node shows whose state is right.
 #[test]
-fn busy_node_stops_in_time() {
+fn busy_node_stops_without_other_reports() {
     let servers = Servers::start(1);
     let [mut busy, mut other, _silent] = nodes(&servers, "busy", Duration::from_secs(1));
-    busy.tell(1);
-    other.tell(2);
+    busy.report_hash(1);
+    other.report_hash(2);
     let began = Instant::now();
     for number in 0.. {
         let proposed = busy.journal().propose(Ticket(1_000_000 + number), vec![proposal(number, 1)]);
@@ -116,7 +116,7 @@ fn busy_node_stops_in_time() {
         }
         proposed.unwrap();
         let _ = other.poll_once();
-        assert!(began.elapsed() < PATIENCE, "it continues");
+        assert!(began.elapsed() < TIMEOUT, "it continues");
     }
 }
 
@@ -124,8 +124,8 @@ fn busy_node_stops_in_time() {
 fn both_nodes_stop_when_two_differ() {
     let servers = Servers::start(1);
     let [mut first, mut second] = nodes(&servers, "two", SOON);
-    first.tell(1);
-    second.tell(2);
+    first.report_hash(1);
+    second.report_hash(2);
     let mut ended = [false; 2];
     wait_until("the end of both", || {
         ended = [ended[0] || first.is_diverged(), ended[1] || second.is_diverged()];
@@ -137,13 +137,13 @@ fn clock() -> Clock {
     Clock::system(ClockLimits::default())
 }
 
-/// Whoever begins with a snapshot goes on with its state, so a node shares none while its own may be wrong.
+/// A node that starts from a snapshot continues with its state, so a node shares none while its own may be wrong.
 #[test]
-fn a_node_in_doubt_shares_nothing() {
+fn node_in_doubt_shares_nothing() {
     let servers = Servers::start(1);
     let dir = tempfile::tempdir().unwrap();
     let [mut liar, mut third] = nodes(&servers, "doubt", EVER);
-    // Longer than the liar takes to write what follows.
+    // Longer than the liar takes to write the rest.
     let open_time = Duration::from_secs(20);
     let nats = NatsOptions { servers: servers.urls(), open_time, ..NatsOptions::new("", "doubt", "engine") };
     let cluster =
@@ -153,8 +153,8 @@ fn a_node_in_doubt_shares_nothing() {
     wait_until("a shared snapshot", || engine.info().sharing.shared > 0);
     wait_until("its hash", || engine.replication().unwrap().hash.is_some());
     let right = engine.replication().unwrap().hash.unwrap();
-    third.tell(right.hash);
-    liar.tell(666);
+    third.report_hash(right.hash);
+    liar.report_hash(666);
     let differs = || engine.replication().unwrap().peers.iter().any(|peer| peer.differs == Some(true));
     wait_until("word of a difference", || {
         let _ = third.poll_once();
@@ -174,7 +174,7 @@ fn a_node_in_doubt_shares_nothing() {
 }
 
 #[test]
-fn nobody_gets_the_rest_of_a_backup_of_a_node_that_has_to_stop() {
+fn backup_of_stopping_node_is_aborted() {
     let servers = Servers::start(1);
     let dir = tempfile::tempdir().unwrap();
     let [mut first, mut second] = nodes(&servers, "backup", EVER);
@@ -185,8 +185,8 @@ fn nobody_gets_the_rest_of_a_backup_of_a_node_that_has_to_stop() {
     wait_until("its hash", || engine.replication().unwrap().hash.is_some());
     let mut backup = runtime.block_on(engine.backup()).unwrap();
     runtime.block_on(backup.next()).unwrap();
-    first.tell(666);
-    second.tell(666);
+    first.report_hash(666);
+    second.report_hash(666);
     wait_until("its end", || {
         let _ = (first.poll_once(), second.poll_once());
         matches!(engine.status(), Status::Diverged(_))
@@ -212,27 +212,27 @@ fn settings<'a>(servers: &'a str, name: &'a str) -> [(&'static str, &'a str); 8]
     ]
 }
 
-/// What the service answers to a Redis client's PING.
+/// The service's reply to a Redis client's PING.
 fn pong(service: &Service) -> String {
-    let told = service.output().wait_for(PATIENCE, |line| {
+    let address = service.output().wait_for(TIMEOUT, |line| {
         let fields = &serde_json::from_str::<Value>(line).ok()?["fields"];
         let is_it = fields["message"] == "listening for Redis clients";
         is_it.then(|| fields["address"].as_str()?.parse::<SocketAddr>().ok()).flatten()
     });
-    let mut stream = TcpStream::connect(told.unwrap()).unwrap();
+    let mut stream = TcpStream::connect(address.unwrap()).unwrap();
     stream.write_all(b"PING\r\n").unwrap();
     let mut answer = String::new();
     BufReader::new(stream).read_line(&mut answer).unwrap();
     answer
 }
 
-fn told(service: &Service) -> Value {
+fn cluster_report(service: &Service) -> Value {
     service.client().get("/v1/cluster").unwrap().body
 }
 
-/// Real nodes come to the same hash, also after a restart. If most of the others have another one, they answer nothing more.
+/// Real nodes compute the same hash, also after a restart. If most of the others have another one, they stop answering.
 #[test]
-fn nodes_that_have_most_against_them_stop_serving() {
+fn minority_nodes_stop_serving() {
     let servers = Servers::start(1);
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let first = service(&servers, &dirs[0], "first");
@@ -240,7 +240,7 @@ fn nodes_that_have_most_against_them_stop_serving() {
     let mut liars: [Node; 3] =
         std::array::from_fn(|at| Node::join(&servers, "cuckood", &format!("liar-{at}")));
     fill(&mut liars[0]);
-    let hash = |service: &Service| told(service)["log"]["hash"].clone();
+    let hash = |service: &Service| cluster_report(service)["log"]["hash"].clone();
     wait_until("a hash of each", || {
         let _ = liars[0].poll_once();
         !hash(&first).is_null() && !hash(&second).is_null()
@@ -248,7 +248,7 @@ fn nodes_that_have_most_against_them_stop_serving() {
     let right = hash(&first);
     assert_eq!((right["position"].as_u64(), &hash(&second)), (Some(AT.0), &right));
     let differs = |service: &Service, name: &str| {
-        let nodes = told(service)["nodes"].as_array().unwrap().clone();
+        let nodes = cluster_report(service)["nodes"].as_array().unwrap().clone();
         nodes.iter().find(|node| node["node"] == name).and_then(|node| node["differs"].as_bool())
     };
     wait_until("the comparison", || differs(&first, "second") == Some(false));
@@ -265,7 +265,7 @@ fn nodes_that_have_most_against_them_stop_serving() {
             liar.journal().last() > AT
         });
     }
-    liars[0].tell(666);
+    liars[0].report_hash(666);
     for service in [&first, &second] {
         wait_until("word of a difference", || {
             let _ = liars[0].poll_once();
@@ -275,8 +275,8 @@ fn nodes_that_have_most_against_them_stop_serving() {
         assert_eq!(pong(service), "+PONG\r\n");
         assert_eq!(service.metric("cuckood_cluster_divergence "), 1);
     }
-    liars[1].tell(666);
-    liars[2].tell(666);
+    liars[1].report_hash(666);
+    liars[2].report_hash(666);
     for service in [&first, &second] {
         let client = service.client();
         wait_until("its end", || {

@@ -1,9 +1,9 @@
 //! The journal over real servers: it conforms as the others do, and commits everything once whatever the servers do.
 
 use crate::nats::Servers;
-use crate::patience::wait_until;
 use crate::raw::{self, Raw};
 use crate::store_support::{append, entries, options, poll, proposal};
+use crate::timeouts::wait_until;
 use cuckood::domain::{Entry, Seq, Timestamp};
 use cuckood::journal::{
     Committed, Delivery, Durability, Journal, JournalError, JournalOptions, LocalJournal, LocalOptions,
@@ -29,7 +29,7 @@ pub struct Node {
     journal: Option<NatsJournal>,
     store: Option<Arc<Store>>,
     options: NatsOptions,
-    /// What must stay free of its disk.
+    /// Disk space that must stay free.
     free_bytes_min: u64,
     barriers: u64,
     dir: TempDir,
@@ -57,7 +57,7 @@ impl Node {
         Ok(())
     }
 
-    /// Waits for so many entries.
+    /// Waits for this many entries.
     fn polled(&mut self, count: usize) -> Result<Vec<Committed>, JournalError> {
         let last = self.journal().last();
         poll(self.journal(), last, count)
@@ -90,7 +90,7 @@ impl Node {
         }
     }
 
-    /// Stores an empty snapshot of what was delivered.
+    /// Stores an empty snapshot after the last delivery.
     fn take_snapshot(&mut self) {
         let (place, seq) = (self.journal().place(), self.journal().last());
         let store = self.store.clone().unwrap();
@@ -109,7 +109,7 @@ fn numbers(entries: &[Entry]) -> Vec<u64> {
 }
 
 #[test]
-fn entries_are_committed_in_order_and_read_by_later_node() {
+fn entries_are_committed_in_order() {
     let servers = Servers::start(1);
     let mut node = Node::join(&servers, "order", "node");
     assert_eq!(node.journal().last(), Seq(0));
@@ -132,7 +132,7 @@ fn entries_are_committed_in_order_and_read_by_later_node() {
 }
 
 #[test]
-fn nodes_see_each_others_entries_and_their_own_tickets() {
+fn nodes_see_own_tickets_and_all_entries() {
     let servers = Servers::start(1);
     let (mut ours, mut theirs) =
         (Node::join(&servers, "shared", "ours"), Node::join(&servers, "shared", "theirs"));
@@ -146,9 +146,9 @@ fn nodes_see_each_others_entries_and_their_own_tickets() {
     assert_eq!(known.peers.iter().map(|peer| peer.node.as_str()).collect::<Vec<_>>(), ["theirs"]);
 }
 
-/// A restart reads on behind its snapshot, also where the log before it is gone; without a snapshot it can't.
+/// A restart continues after its snapshot, even if the earlier log is gone; without a snapshot it can't.
 #[test]
-fn a_restart_goes_on_behind_its_snapshot() {
+fn restart_continues_after_snapshot() {
     let servers = Servers::start(1);
     let mut node = Node::join(&servers, "restarts", "node");
     let mut other = Node::join(&servers, "restarts", "other");
@@ -170,9 +170,9 @@ fn a_restart_goes_on_behind_its_snapshot() {
     assert!(matches!(&refused, JournalError::Trimmed(_)), "{refused}");
 }
 
-/// Whoever is stopped in the middle of commits finds each of them in the log once, in order, when the server is back.
+/// If the server stops in the middle of commits, each of them is in the log once, in order, after its restart.
 #[test]
-fn what_was_under_way_when_the_server_died_is_committed_once() {
+fn proposal_in_flight_at_crash_is_committed_once() {
     let mut servers = Servers::start(1);
     let mut node = Node::join(&servers, "deaths", "node");
     append(node.journal(), vec![proposal(0, 1)]).unwrap();
@@ -193,7 +193,7 @@ fn what_was_under_way_when_the_server_died_is_committed_once() {
             propose(&mut node, &mut next, &mut committed);
             servers.restart(0);
         } else {
-            // Longer than the time for an acknowledgement: what it got it may still commit.
+            // Longer than the acknowledgement timeout: it may still commit received messages.
             servers.freeze(0);
             propose(&mut node, &mut next, &mut committed);
             let status = node.journal().replication();
@@ -213,7 +213,7 @@ fn what_was_under_way_when_the_server_died_is_committed_once() {
     assert_eq!(numbers(&entries(other.journal(), 0).unwrap()), (0..=next).collect::<Vec<_>>());
 }
 
-/// What has arrived while a node's writer was busy shows that the log responds.
+/// Messages that arrived while a node's writer was busy show that the log responds.
 #[test]
 fn busy_writer_is_no_evidence_of_silence() {
     let servers = Servers::start(1);
@@ -245,7 +245,7 @@ fn busy_writer_is_no_evidence_of_silence() {
 }
 
 #[test]
-fn a_barrier_is_passed_behind_what_others_were_told_is_committed() {
+fn barrier_follows_entries_acknowledged_elsewhere() {
     let servers = Servers::start(1);
     let (mut ours, mut theirs) =
         (Node::join(&servers, "barriers", "ours"), Node::join(&servers, "barriers", "theirs"));
@@ -260,7 +260,7 @@ fn a_barrier_is_passed_behind_what_others_were_told_is_committed() {
 
 /// A copy of whatever the log has is void: of the messages that begin sessions, too.
 #[test]
-fn messages_that_come_twice_have_no_effect() {
+fn duplicate_messages_have_no_effect() {
     let servers = Servers::start(1);
     let mut node = Node::join(&servers, "copies", "node");
     let raw = Raw::of(&servers, "copies");
@@ -276,9 +276,9 @@ fn messages_that_come_twice_have_no_effect() {
     assert_eq!(numbers(&entries(other.journal(), 0).unwrap()), [0, 1, 2, 3]);
 }
 
-/// What a process sent before it was killed may come when its successor is at work.
+/// Messages of a killed process may arrive while its successor is running.
 #[test]
-fn what_a_dead_process_has_sent_does_not_stop_its_successor() {
+fn messages_of_crashed_process_are_harmless() {
     let servers = Servers::start(1);
     let mut node = Node::join(&servers, "ghosts", "node");
     append(node.journal(), vec![proposal(0, 1)]).unwrap();
@@ -299,7 +299,7 @@ fn what_a_dead_process_has_sent_does_not_stop_its_successor() {
 }
 
 #[test]
-fn a_node_that_the_log_has_forgotten_begins_again() {
+fn node_dropped_by_log_starts_new_session() {
     let servers = Servers::start(1);
     let mut node = Node::join(&servers, "crowds", "node");
     append(node.journal(), vec![proposal(0, 1)]).unwrap();
@@ -312,7 +312,7 @@ fn a_node_that_the_log_has_forgotten_begins_again() {
 }
 
 #[test]
-fn a_name_that_another_process_uses_is_noticed() {
+fn duplicate_node_name_is_detected() {
     let servers = Servers::start(1);
     let mut first = Node::join(&servers, "names", "node");
     append(first.journal(), vec![proposal(0, 1)]).unwrap();
@@ -392,7 +392,7 @@ fn full_stream_is_reported_and_left_when_there_is_space() {
 }
 
 #[test]
-fn a_node_whose_disk_is_full_proposes_nothing_and_follows_the_others() {
+fn node_with_full_disk_only_follows() {
     let servers = Servers::start(1);
     let mut node = Node::join(&servers, "space", "node");
     let mut full = Node::join(&servers, "space", "full");
@@ -407,7 +407,7 @@ fn a_node_whose_disk_is_full_proposes_nothing_and_follows_the_others() {
 }
 
 #[test]
-fn a_log_that_was_deleted_ends_its_nodes_and_is_not_made_anew_by_them() {
+fn deleted_log_stops_nodes_and_stays_deleted() {
     let servers = Servers::start(1);
     let mut node = Node::join(&servers, "deleted", "node");
     append(node.journal(), vec![proposal(0, 1)]).unwrap();
@@ -422,7 +422,7 @@ fn a_log_that_was_deleted_ends_its_nodes_and_is_not_made_anew_by_them() {
 }
 
 #[test]
-fn directories_and_logs_are_not_mixed_up() {
+fn directory_of_another_log_is_rejected() {
     let servers = Servers::start(1);
     let mut node = Node::join(&servers, "one", "node");
     append(node.journal(), vec![proposal(0, 1)]).unwrap();
@@ -447,9 +447,9 @@ fn directories_and_logs_are_not_mixed_up() {
     );
 }
 
-/// A server that comes back with less than it has acknowledged: a power cut without syncs, or an old copy of its disk.
+/// A server that restarts with less than it has acknowledged: a power loss without syncs, or an old copy of its disk.
 #[test]
-fn a_log_that_lost_acknowledged_entries_stops_the_node() {
+fn lost_acknowledged_entries_stop_node() {
     let mut servers = Servers::start(1);
     let mut node = Node::join(&servers, "lost", "node");
     append(node.journal(), vec![proposal(0, 1)]).unwrap();
@@ -457,7 +457,7 @@ fn a_log_that_lost_acknowledged_entries_stops_the_node() {
     let (folder, copy) = (servers.folder(0), tempfile::tempdir().unwrap());
     copy_folder(&folder, &copy.path().join("copy"));
     servers.restart(0);
-    // More than the node publishes while it waits for them to come back.
+    // More than the node publishes before it reads them back.
     for number in 1..30 {
         append(node.journal(), vec![proposal(number, 1)]).unwrap();
     }
@@ -474,7 +474,7 @@ fn a_log_that_lost_acknowledged_entries_stops_the_node() {
 
 /// The same, and the log has grown again since.
 #[test]
-fn a_log_with_other_entries_in_the_place_of_acknowledged_ones_stops_the_node() {
+fn replaced_acknowledged_entries_stop_node() {
     let mut servers = Servers::start(1);
     let mut node = Node::join(&servers, "replaced", "node");
     append(node.journal(), vec![proposal(0, 1)]).unwrap();

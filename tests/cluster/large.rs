@@ -3,8 +3,8 @@
 use crate::cluster::{Cluster, NODES, settled, strong};
 use crate::faults::assert_equal_hashes;
 use crate::nats::Servers;
-use crate::patience::wait_longer;
 use crate::service::Service;
+use crate::timeouts::wait_longer;
 use serde_json::{Value, json};
 use std::io::{Cursor, Read};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ const USERS: u64 = 10_000_000;
 const LINES: u64 = 10_000;
 
 /// How long ten million users may take to be in a shared snapshot.
-const PATIENCE: Duration = Duration::from_secs(900);
+const TIMEOUT: Duration = Duration::from_secs(900);
 
 /// A file with all users, which is made while it is read.
 struct Users {
@@ -44,7 +44,7 @@ fn stats(cluster: &Cluster, node: usize) -> Value {
 
 /// Waits until a snapshot of everything up to a position is shared.
 fn wait_until_shared(node: &Service, position: u64) {
-    wait_longer("a shared snapshot", PATIENCE, || {
+    wait_longer("a shared snapshot", TIMEOUT, || {
         let figures = node.client().text("/metrics").unwrap().1;
         let shared = figures.lines().find_map(|line| line.strip_prefix("cuckood_cluster_snapshot_position "));
         shared.is_some_and(|shared| shared.parse::<u64>().unwrap() >= position)

@@ -1,10 +1,9 @@
-//! Buyers who fight for the same codes through every node, and readers of every node, while something else goes on. In the end it is
-//! judged what they were told: no code was sold twice, nothing acknowledged is missing, all nodes have the same, and every read was
-//! answered.
+//! Buyers who compete for the same codes through every node, and readers of every node, during faults. In the end their responses are
+//! checked: no code was sold twice, nothing acknowledged is missing, all nodes are equal, and every read was answered.
 
 use crate::cluster::{Cluster, NODES, settled, strong};
-use crate::patience::wait_until;
 use crate::service::{Answer, Client};
+use crate::timeouts::wait_until;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -19,7 +18,7 @@ const BATCH: usize = 10_000;
 
 const REDEMPTIONS: &str = "/v1/coupons/sale/redemptions";
 
-/// A buyer and a reader do something so often, so that servers and nodes have some of the processors.
+/// Pause between two operations of a buyer or reader, so that servers and nodes get some of the processors.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// What buyers and readers have done.
@@ -39,13 +38,13 @@ fn code(number: usize) -> String {
 }
 
 impl Load {
-    /// Waits until every node has answered so many more buyers, and has been read from.
+    /// Waits until every node has answered this many more buyers, and a read.
     pub fn go_on(&self, more: usize) {
         self.go_on_at(&std::array::from_fn::<usize, NODES, _>(|node| node), more);
         self.be_read(1);
     }
 
-    /// Waits until these nodes have answered so many more buyers.
+    /// Waits until these nodes have answered this many more buyers.
     pub fn go_on_at(&self, nodes: &[usize], more: usize) {
         let before = nodes.iter().map(|&node| (node, self.bought(node)));
         let before: Vec<(usize, usize)> = before.collect();
@@ -54,7 +53,7 @@ impl Load {
         });
     }
 
-    /// Waits until every node has answered so many more reads.
+    /// Waits until every node has answered this many more reads.
     pub fn be_read(&self, more: usize) {
         let count = || self.read.each_ref().map(|read| read.load(Ordering::Relaxed));
         let before = count();
@@ -99,8 +98,8 @@ impl Load {
         }
     }
 
-    /// Judges what was told, and returns how many codes were sold.
-    fn judge(&self) -> usize {
+    /// Checks the responses, and returns how many codes were sold.
+    fn verify(&self) -> usize {
         let sold = self.sold.lock();
         let codes: Vec<&String> = sold.keys().map(|(code, _)| code).collect();
         assert!(codes.windows(2).all(|two| two[0] != two[1]), "a code was sold twice: {sold:?}");
@@ -124,7 +123,7 @@ impl Load {
     }
 }
 
-/// All redemptions, as nobody who reads later finds fewer.
+/// All redemptions; no later reader finds fewer.
 fn list(client: &Client) -> Vec<Value> {
     let (mut all, mut cursor) = (Vec::new(), String::new());
     loop {
@@ -171,7 +170,7 @@ pub fn under_load(cluster: &mut Cluster, faults: impl FnOnce(&mut Cluster, &Load
         load.go_on(5);
         drop(end);
     });
-    println!("{} codes were sold", load.judge());
+    println!("{} codes were sold", load.verify());
 }
 
 /// Ends the load, also when a fault has failed: else its threads would go on for ever.

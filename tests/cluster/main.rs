@@ -15,7 +15,6 @@ mod load;
 mod nats;
 mod nodes;
 mod partitions;
-mod patience;
 mod ports;
 mod proxy;
 mod raw;
@@ -29,4 +28,5 @@ mod snapshots;
 #[path = "../it/store_support.rs"]
 #[allow(dead_code)]
 mod store_support;
+mod timeouts;
 mod upgrades;

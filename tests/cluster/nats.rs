@@ -1,7 +1,7 @@
-//! Real NATS servers with JetStream, on ports of their own and over a folder of their own.
+//! Real NATS servers with JetStream, on free ports and over a temporary folder.
 
-use crate::patience::{wait_longer, wait_until};
 use crate::ports;
+use crate::timeouts::{wait_longer, wait_until};
 use async_nats::ServerAddr;
 use async_nats::jetstream::{self, Context};
 use serde_json::Value;
@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// An address at which nobody listens.
+/// An address without a listener.
 const NOWHERE: &str = "127.0.0.1:1";
 
 /// How long a server that was cut off may take to have everything again. One that led may have to wait for the next snapshot of the new
@@ -28,10 +28,10 @@ const MONITOR_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Plan {
     /// For clients, the monitor and other servers.
     ports: Vec<[u16; 3]>,
-    /// The last server has a disk of so many megabytes for itself.
+    /// The last server has a separate disk of this many megabytes.
     pub disk: Option<u32>,
-    /// For each server, where it finds the others; each finds each at its own address if there is nothing. Then that is the only way:
-    /// what servers tell each other about others leads nowhere.
+    /// For each server, the addresses of the others; if empty, each uses the others' own addresses. Then that is the only way: addresses
+    /// that servers exchange lead nowhere.
     pub routes: Vec<Vec<String>>,
 }
 
@@ -95,7 +95,7 @@ fn program() -> PathBuf {
     server
 }
 
-/// Whether a process may have a disk of its own here, in memory.
+/// Whether a process may have a separate disk here, in memory.
 pub fn may_have_own_disk() -> bool {
     let mut tried = Command::new("unshare");
     tried.args(["--user", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]);
@@ -118,8 +118,8 @@ const IN_MEMORY: &str = "/dev/shm";
 /// Room that servers find enough, in bytes.
 const ROOM: u64 = 2 << 30;
 
-/// A folder in memory, if there is room. A disk that stands still would fail writes of which the tests expect that they are done, and what
-/// a killed server has written stays there as well.
+/// A folder in memory, if there is space. A stalled disk would fail writes that the tests expect to succeed, and a killed server's writes
+/// stay there as well.
 fn folder() -> std::io::Result<TempDir> {
     let room = rustix::fs::statvfs(IN_MEMORY).map(|found| found.f_bavail * found.f_frsize);
     match room {
@@ -287,7 +287,7 @@ impl Servers {
         });
     }
 
-    /// What the running servers say about those that have a stream.
+    /// The running servers' reports about the replicas of a stream.
     fn clusters_of(&self, stream: &str) -> Vec<Value> {
         let told = |at| self.monitored(at, "/jsz?streams=true").map(|told| clusters(&told, stream));
         (0..self.servers.len()).filter_map(told).flatten().collect()
@@ -298,7 +298,7 @@ impl Servers {
         (0..self.servers.len()).find_map(told)
     }
 
-    /// What a server says under a path, if it runs.
+    /// A server's monitoring data at a path, if it runs.
     fn monitored(&self, at: usize, path: &str) -> Option<Value> {
         let server = self.servers.get(at).filter(|server| server.child.is_some())?;
         let url = format!("http://127.0.0.1:{}{path}", server.monitor);
@@ -308,7 +308,7 @@ impl Servers {
     }
 }
 
-/// What a server has said about those that have a stream.
+/// The replicas of a stream in a server's report.
 fn clusters(told: &Value, stream: &str) -> Vec<Value> {
     let accounts = told["account_details"].as_array().into_iter().flatten();
     let streams = accounts.flat_map(|account| account["stream_detail"].as_array()).flatten();

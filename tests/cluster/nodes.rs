@@ -1,7 +1,7 @@
 //! Three real nodes over three real servers, which are killed.
 
 use crate::cluster::{Cluster, NODES, settled, strong};
-use crate::patience::wait_until;
+use crate::timeouts::wait_until;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,12 +1,12 @@
-//! One server is cut off from the two others under a sale through every node ([`crate::load`]), and comes back. It needs no rights: servers
-//! reach each other over [`Routes`] alone. `make test-long WHAT=cluster` repeats it, `CLUSTER_ROUNDS` times.
+//! One server is cut off from the two others during a sale through every node ([`crate::load`]), and reconnected. It needs no rights:
+//! servers reach each other over [`Routes`] alone. `make test-long WHAT=cluster` repeats it, `CLUSTER_ROUNDS` times.
 
 use crate::cluster::{Cluster, NODES, strong};
 use crate::faults::{LATE_SECONDS, assert_equal_hashes, log_of, rounds};
 use crate::load::{Load, under_load};
 use crate::nats::{Plan, Servers};
-use crate::patience::wait_until;
 use crate::routes::{Partition, Routes};
+use crate::timeouts::wait_until;
 use std::collections::BTreeSet;
 
 const STREAM: &str = "cuckood";
@@ -64,7 +64,7 @@ fn part_leader(cluster: &Cluster, routes: &Routes, load: &Load, how: Partition) 
     wait_until("a loss of touch", || {
         log_of(cluster, leader)["no_quorum_seconds"].as_f64() >= Some(LATE_SECONDS)
     });
-    // A leader that is deaf holds the others up until it gives up, and again when it wants to lead.
+    // A leader that receives nothing blocks the others until it steps down, and again when it campaigns.
     if how != Partition::Deaf {
         wait_for_another_leader(&cluster.servers, leader);
     }
@@ -83,7 +83,7 @@ fn part_leader(cluster: &Cluster, routes: &Routes, load: &Load, how: Partition) 
 
 #[test]
 #[ignore = "takes minutes: make test-long WHAT=cluster"]
-fn nothing_is_lost_or_doubled_while_the_leader_is_cut_off_from_the_other_servers() {
+fn entries_survive_isolated_leader() {
     for round in 1..=rounds() {
         println!("round {round} of {}", rounds());
         let World { mut cluster, routes } = World::start(false);
@@ -96,10 +96,10 @@ fn nothing_is_lost_or_doubled_while_the_leader_is_cut_off_from_the_other_servers
     }
 }
 
-/// Nodes that know all servers leave the one that is cut off by themselves: all of them go on.
+/// Nodes that know all servers leave the isolated one automatically: all of them continue.
 #[test]
 #[ignore = "takes minutes: make test-long WHAT=cluster"]
-fn nodes_leave_a_server_that_is_cut_off_from_the_others() {
+fn nodes_leave_isolated_server() {
     for round in 1..=rounds() {
         println!("round {round} of {}", rounds());
         let World { mut cluster, routes } = World::start(true);

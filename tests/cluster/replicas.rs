@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Timeout of the cluster's operations.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 const STREAM: &str = "cuckood";
 
@@ -32,7 +32,7 @@ fn program() -> &'static Path {
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "{what} does not come");
+        assert!(began.elapsed() < TIMEOUT, "{what} does not come");
         thread::sleep(Duration::from_millis(20));
     }
 }
@@ -172,7 +172,7 @@ const FILLED: &str = "began with a shared snapshot";
 
 /// Waits until a node says something.
 fn says(service: &Service, what: &str) -> bool {
-    service.output().wait_for(PATIENCE, |line| line.contains(what).then_some(())).is_some()
+    service.output().wait_for(TIMEOUT, |line| line.contains(what).then_some(())).is_some()
 }
 
 #[test]

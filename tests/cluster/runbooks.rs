@@ -3,7 +3,7 @@
 use crate::cluster::{Cluster, NODES, settled, strong};
 use crate::engines::{create, insert, start, until};
 use crate::nats::Servers;
-use crate::patience::wait_until;
+use crate::timeouts::wait_until;
 use cuckood::clock::{Clock, ClockLimits};
 use cuckood::domain::FORMAT_VERSION;
 use cuckood::engine::Status;

@@ -68,7 +68,7 @@ impl Contest {
     }
 
     /// Checks and records the response to a bid.
-    pub fn judge(&mut self, bid: Bid, answer: &Answer) {
+    pub fn record(&mut self, bid: Bid, answer: &Answer) {
         let body = &answer.body;
         if body["code"] == "code-redeemed" {
             self.lost.insert(bid.code);

@@ -46,7 +46,7 @@ impl Events {
                 let event: Value = serde_json::from_str(line).expect("an event is JSON");
                 after = event["seq"].as_u64().expect("an event has a number");
                 match again.pop_front() {
-                    Some((_, told)) => assert_eq!(line, told, "this event was another one before"),
+                    Some((_, reported)) => assert_eq!(line, reported, "this event was another one before"),
                     None => self.take(after, line, &event),
                 }
             }
@@ -110,8 +110,8 @@ impl Events {
     }
 
     fn compare_redemption(&self, redemption: &Redemption) -> Result<(), String> {
-        let told = self.redemptions.get(redemption.id.as_ref().expect("it was found"));
-        let right = match (told.map(String::as_str), redemption.status) {
+        let reported = self.redemptions.get(redemption.id.as_ref().expect("it was found"));
+        let right = match (reported.map(String::as_str), redemption.status) {
             (Some("redeemed"), Status::Redeemed) | (Some("cancelled"), Status::Cancelled) => true,
             // The log says that a hold has run out when it next has an entry.
             (Some("held" | "expired"), Status::Held | Status::Expired) => true,

@@ -7,18 +7,18 @@
 #![allow(missing_docs, clippy::unwrap_used, unreachable_pub)] // A failed `unwrap` fails the test; nothing here is public outside.
 
 mod check;
-mod choice;
 mod contest;
 mod events;
+mod generator;
 mod line_ups;
 mod model;
 mod operation;
 mod random;
+mod recovery;
 mod resources;
 #[path = "../service/mod.rs"]
 #[allow(dead_code)] // Shared by several test programs: each uses a part of it.
 mod service;
-mod settle;
 mod soak;
 mod upload;
 mod worker;
@@ -29,14 +29,14 @@ use service::Service;
 use std::time::Duration;
 use world::{End, World, number};
 
-/// Kills before a new data directory is begun: what must be checked grows with each.
+/// Kills before a new data directory is started: the data to check grows with each.
 const KILLS_PER_DIRECTORY: u64 = 20;
 
 /// Acknowledgements before a kill, at most.
 const ACKNOWLEDGED_MAX: u64 = 600;
 
 #[test]
-fn whatever_was_acknowledged_survives_sigkill() {
+fn acknowledged_writes_survive_sigkill() {
     let kills = number("CRASH_KILLS").unwrap_or(100);
     let seed = number("CRASH_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     eprintln!("CRASH_KILLS={kills} CRASH_SEED={seed}");

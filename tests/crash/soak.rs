@@ -17,7 +17,7 @@ const LIFE_HALVINGS: u64 = 12;
 
 /// Between two samples of the service's resources, and between two lines about the progress.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-const TELL_EVERY: Duration = Duration::from_secs(60);
+const REPORT_EVERY: Duration = Duration::from_secs(60);
 
 /// One in this many lives ends with SIGTERM, is followed by `cuckood verify`, or has a backup taken during it or after it.
 const ENDED: u64 = 8;
@@ -36,7 +36,8 @@ fn invariants_hold_during_soak() {
     let mut random = Random::new(seed);
     let mut world = World::new(&mut random);
     let end = Instant::now() + Duration::from_secs(60 * minutes);
-    let mut soak = Soak { end, told: Instant::now(), done: Done::default(), resources: Resources::default() };
+    let mut soak =
+        Soak { end, reported: Instant::now(), done: Done::default(), resources: Resources::default() };
     while Instant::now() < end {
         soak.live(&mut world, &mut random);
         if random.below(VERIFIED) == 0 {
@@ -48,14 +49,14 @@ fn invariants_hold_during_soak() {
     world.check(&service.client());
     service.kill();
     world.verify();
-    soak.tell();
+    soak.report_progress();
     soak.resources.assert_bounded();
 }
 
 struct Soak {
     end: Instant,
     /// When the progress was last reported.
-    told: Instant,
+    reported: Instant,
     done: Done,
     resources: Resources,
 }
@@ -118,8 +119,8 @@ impl Soak {
                 next += LOOK_EVERY;
                 self.resources.look(service.process(), data);
             }
-            if self.told.elapsed() >= TELL_EVERY {
-                self.tell();
+            if self.reported.elapsed() >= REPORT_EVERY {
+                self.report_progress();
             }
             if Instant::now() >= end {
                 self.done.snapshots += service.metric("cuckood_snapshots_total");
@@ -128,8 +129,8 @@ impl Soak {
         }
     }
 
-    fn tell(&mut self) {
-        self.told += TELL_EVERY;
+    fn report_progress(&mut self) {
+        self.reported += REPORT_EVERY;
         eprintln!("{:?}; {}", self.done, self.resources);
     }
 }

@@ -2,8 +2,8 @@
 //! a crash.
 
 use crate::check::Difference;
-use crate::choice::{Action, choose};
 use crate::contest::{Bid, Contest};
+use crate::generator::{Action, choose};
 use crate::line_ups::{Change, LineUp};
 use crate::model::{Filter, Image, Item, Kind, now};
 use crate::operation::Operation;
@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 const NOTES_MAX: usize = 1_000;
 
 /// Maximum number of them in a failure's message.
-const NOTES_TOLD_MAX: usize = 60;
+const NOTES_SHOWN_MAX: usize = 60;
 
 /// Time for which a repeated request is expected to be answered from the stored outcome, in milliseconds: well below the service's
 /// retention.
@@ -100,10 +100,10 @@ impl Part {
             (Some(items), Some(item)) => items.contains(&item),
             _ => true,
         };
-        let told: Vec<&Note> = self.notes.iter().rev().filter(concerns).take(NOTES_TOLD_MAX).collect();
-        let told: Vec<&str> = told.iter().rev().map(|note| note.what.as_str()).collect();
+        let shown: Vec<&Note> = self.notes.iter().rev().filter(concerns).take(NOTES_SHOWN_MAX).collect();
+        let shown: Vec<&str> = shown.iter().rev().map(|note| note.what.as_str()).collect();
         let Difference { what, .. } = difference;
-        panic!("{worker}: {}: {what}\nbefore that:\n  {}", self.filter.path(), told.join("\n  "));
+        panic!("{worker}: {}: {what}\nbefore that:\n  {}", self.filter.path(), shown.join("\n  "));
     }
 }
 
@@ -235,7 +235,7 @@ impl Worker {
     pub fn bid(&mut self, client: &Client, bid: Bid, key: Option<String>) -> Result<(), Gone> {
         match bid.send(client, key.as_deref()) {
             Ok(answer) if answer.status != 503 => {
-                self.contest.lock().expect("no thread panics with it").judge(bid, &answer);
+                self.contest.lock().expect("no thread panics with it").record(bid, &answer);
                 Ok(())
             }
             // Broken off, or stopped by the kill in the middle: the outcome is unknown.

@@ -206,9 +206,9 @@ fn readers_use_earlier_time_if_log_ahead() {
 
 #[test]
 fn clock_errors_name_next_step() {
-    let told = unsure(START.plus_seconds(31 * DAY), START, Evidence::LastRun).unwrap_err();
+    let error = unsure(START.plus_seconds(31 * DAY), START, Evidence::LastRun).unwrap_err();
     assert_eq!(
-        told.to_string(),
+        error.to_string(),
         "the clock says 2027-02-15T08:00:00Z, but 2027-01-15T08:00:00Z is expected: set it right; if it is \
          right, stop the service and run `cuckood repair clock DIR`"
     );

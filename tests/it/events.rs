@@ -78,7 +78,7 @@ struct Life {
     events: EventLog,
     latest: Option<Manifest>,
     log: Vec<Entry>,
-    told: Vec<(u64, Timestamp, Vec<u8>)>,
+    reported: Vec<(u64, Timestamp, Vec<u8>)>,
     at: u64,
     redeemed: u64,
 }
@@ -89,9 +89,9 @@ impl Life {
         let store = open(directory.path());
         let state = State::new();
         let events = EventLog::open(&store, &state).unwrap();
-        let (log, told) = (Vec::new(), Vec::new());
+        let (log, reported) = (Vec::new(), Vec::new());
         let (store, latest, at, redeemed) = (Some(store), None, 1_000_000, 0);
-        let mut life = Self { directory, store, state, events, latest, log, told, at, redeemed };
+        let mut life = Self { directory, store, state, events, latest, log, reported, at, redeemed };
         life.submit(create());
         life.submit(add(0..9_000));
         life
@@ -108,7 +108,7 @@ impl Life {
         self.log.push(entry.clone());
         self.state.apply(entry);
         let fresh = self.state.events().fresh().iter();
-        self.told.extend(fresh.map(|event| (event.number, event.at, event.bytes.to_vec())));
+        self.reported.extend(fresh.map(|event| (event.number, event.at, event.bytes.to_vec())));
         self.events.take(&self.store(), &mut self.state).unwrap();
     }
 
@@ -124,7 +124,7 @@ impl Life {
         let mut running =
             RunningSnapshot::begin(&store, &mut self.state, &mut self.events, latest, Vec::new(), now)
                 .unwrap();
-        while !running.is_whole() {
+        while !running.is_complete() {
             running.write(&store, 1 << 30, Duration::MAX).unwrap();
         }
         self.latest = Some(running.finish(&store).unwrap());
@@ -146,7 +146,7 @@ impl Life {
             self.events.take(&store, &mut self.state).unwrap();
         }
         self.events.settle(&store, &self.state).unwrap();
-        self.told.retain(|(number, ..)| *number <= self.state.events().last());
+        self.reported.retain(|(number, ..)| *number <= self.state.events().last());
         self.store = Some(store);
     }
 
@@ -175,7 +175,7 @@ impl Life {
 
     /// The times of all reported events. A clock that was ahead does not make an event younger than later ones.
     fn times(&self) -> Vec<Timestamp> {
-        let mut times: Vec<Timestamp> = self.told.iter().map(|(_, at, _)| *at).collect();
+        let mut times: Vec<Timestamp> = self.reported.iter().map(|(_, at, _)| *at).collect();
         for later in (1..times.len()).rev() {
             times[later - 1] = times[later - 1].min(times[later]);
         }
@@ -197,9 +197,9 @@ impl Life {
     fn check(&self, is_clean: bool) {
         let stored = self.stored();
         assert_eq!(self.events.figures().kept, stored.len() as u64);
-        let gone = self.told.len() - stored.len();
-        let told = self.told[gone..].iter().map(|(number, _, bytes)| (*number, bytes.clone()));
-        assert!(told.eq(stored), "events are lost, or there twice");
+        let gone = self.reported.len() - stored.len();
+        let reported = self.reported[gone..].iter().map(|(number, _, bytes)| (*number, bytes.clone()));
+        assert!(reported.eq(stored), "events are lost, or there twice");
         let retention = self.state.settings().events_retention_seconds;
         let over = |at: &Timestamp, seconds| at.plus_seconds(seconds) <= Timestamp(self.at);
         let times = self.times();
@@ -263,7 +263,7 @@ fn events_stay_readable_after_failed_write() {
         life.log.push(entry.clone());
         life.state.apply(entry);
         let fresh = life.state.events().fresh().iter();
-        life.told.extend(fresh.map(|event| (event.number, event.at, event.bytes.to_vec())));
+        life.reported.extend(fresh.map(|event| (event.number, event.at, event.bytes.to_vec())));
         stored = stored.and(life.events.take(&life.store(), &mut life.state));
     }
     assert!(matches!(stored, Err(StoreError::Failed { .. })), "{stored:?}");
@@ -322,9 +322,9 @@ fn events_stay_within_space_limit() {
         let figures = life.events.figures();
         assert!(figures.bytes < 300_000, "{figures:?}");
     }
-    let (stored, told) = (life.stored(), life.told.len());
-    assert!(stored.len() > 500 && stored.len() < told, "{} of {reported}", stored.len());
-    assert_eq!(life.told[told - stored.len()].0, stored[0].0);
+    let (stored, reported) = (life.stored(), life.reported.len());
+    assert!(stored.len() > 500 && stored.len() < reported, "{} of {reported}", stored.len());
+    assert_eq!(life.reported[reported - stored.len()].0, stored[0].0);
     // After reopening, it knows its size.
     let before = life.events.figures();
     life.snapshot();
@@ -546,18 +546,18 @@ async fn nodes_produce_identical_events() {
     for number in 0..50 {
         nodes[number as usize % 2].submit(redeem(number), None).await.unwrap();
     }
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for node in &nodes {
         let mut reader = node.events_after(Some(51));
         reader.wait().await.unwrap();
         assert_eq!(reader.read().await.unwrap().len(), 1);
-        told.push(all(node).await);
+        reported.push(all(node).await);
     }
-    assert_eq!(told[0], told[1]);
-    let redeemed = told[0].iter().filter(|NumberedEvent { event, .. }| {
+    assert_eq!(reported[0], reported[1]);
+    let redeemed = reported[0].iter().filter(|NumberedEvent { event, .. }| {
         matches!(event.what, Happened::Redemption { status: Status::Redeemed, .. })
     });
     assert_eq!(redeemed.count(), 50);
-    assert_eq!(told[0][1].event.by.as_deref(), Some("shop"));
+    assert_eq!(reported[0][1].event.by.as_deref(), Some("shop"));
     assert_eq!(nodes[0].events_after(Some(52)).read().await, Ok::<_, EventsError>(Vec::new()));
 }

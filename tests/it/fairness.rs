@@ -8,7 +8,7 @@ use cuckood::domain::{
     UploadDigest, Window,
 };
 use cuckood::filter::{Growth, Layout, Mode, Secret};
-use cuckood::state::{CodeFound, FilterView, State, Waiting};
+use cuckood::state::{CodeFound, FilterView, State, WaitingDemand};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -110,11 +110,11 @@ impl Pools {
     }
 
     /// The same for all numbers, from the pool's own counts.
-    fn seen(&self) -> (u64, u64) {
-        let counts = self.large().describe(Timestamp(0)).stats.codes.unwrap();
-        let seen = self.seen_of(0..2 * CODES);
-        assert_eq!(seen, (counts.available, counts.redeemed));
-        seen
+    fn counts(&self) -> (u64, u64) {
+        let stats = self.large().describe(Timestamp(0)).stats.codes.unwrap();
+        let counts = self.seen_of(0..2 * CODES);
+        assert_eq!(counts, (stats.available, stats.redeemed));
+        counts
     }
 }
 
@@ -125,25 +125,25 @@ fn small_command() -> Command {
 #[test]
 fn large_pool_clears_immediately_and_frees_incrementally() {
     let mut pools = Pools::new();
-    assert_eq!(pools.seen(), (CODES - REDEEMED, REDEEMED));
+    assert_eq!(pools.counts(), (CODES - REDEEMED, REDEEMED));
     let changes = pools.measure(Command::Clear { target: LARGE });
     assert!(changes <= CHANGES_MAX, "clearing changed {changes}");
-    assert_eq!(pools.seen(), (0, REDEEMED));
+    assert_eq!(pools.counts(), (0, REDEEMED));
     let (mut commands, mut most) = (0, 0);
     while pools.0.can_advance() {
         most = most.max(pools.measure(small_command()));
         commands += 1;
         if commands % 500 == 0 {
-            assert_eq!(pools.seen(), (0, REDEEMED));
+            assert_eq!(pools.counts(), (0, REDEEMED));
         }
     }
     assert!(most <= CHANGES_MAX, "one command changed {most}");
     assert!(commands > 1_000, "{commands} commands did all");
-    assert_eq!(pools.seen(), (0, REDEEMED));
+    assert_eq!(pools.counts(), (0, REDEEMED));
     assert_eq!(pools.large().describe(Timestamp(0)).stats.segments.len(), 1);
     // The cleared codes can be added again, except used ones.
     pools.insert(LARGE, 0..CODES);
-    assert_eq!(pools.seen(), (CODES - REDEEMED, REDEEMED));
+    assert_eq!(pools.counts(), (CODES - REDEEMED, REDEEMED));
 }
 
 /// A clear waits until most slots of the previous one are free. By then, codes were added to the new table.
@@ -153,14 +153,14 @@ fn large_pools_clear_repeatedly() {
     for round in 1..5 {
         let changes = pools.measure(Command::Clear { target: LARGE });
         assert!(changes <= CHANGES_MAX, "clear {round} changed {changes}");
-        assert!(Waiting::has_to_move_first(&pools.0, &Command::Clear { target: LARGE }));
+        assert!(WaitingDemand::must_wait_for_clear(&pools.0, &Command::Clear { target: LARGE }));
         let first = round * 2 * CODES;
         pools.insert(LARGE, first..first + 20);
         assert_eq!(pools.seen_of(0..first + CODES), (20, REDEEMED));
         while pools.0.can_advance() {
             pools.apply(Command::Advance { buckets_max: 1_000 });
         }
-        assert!(!Waiting::has_to_move_first(&pools.0, &Command::Clear { target: LARGE }));
+        assert!(!WaitingDemand::must_wait_for_clear(&pools.0, &Command::Clear { target: LARGE }));
         pools.insert(LARGE, first + 20..first + CODES / 2);
         assert_eq!(pools.seen_of(0..first + CODES), (CODES / 2, REDEEMED));
         assert_eq!(pools.large().describe(Timestamp(0)).stats.segments.len(), 1);
@@ -322,6 +322,6 @@ fn large_pool_is_replaced_immediately() {
     // Each code that it copies moves the items of some buckets, for the new table has grown.
     assert!(most <= 100 * 40 + CHANGES_MAX, "{most} changes");
     assert!(ends > 30, "{ends} commands");
-    assert_eq!(pools.seen(), (CODES, REDEEMED));
+    assert_eq!(pools.counts(), (CODES, REDEEMED));
     assert_eq!(pools.seen_of(0..CODES), (0, REDEEMED));
 }

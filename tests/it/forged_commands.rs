@@ -4,7 +4,7 @@ use crate::images::{boundaries, forge, operation};
 use crate::random_log::RandomLog;
 use crate::state::{restore, snapshot};
 use cuckood::domain::{Entry, FilterId, Proposal, Target};
-use cuckood::state::{State, Waiting};
+use cuckood::state::{State, WaitingDemand};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::Value;
@@ -63,7 +63,7 @@ fn apply_forged(sample: &Sample, field: usize, value: &Value) -> bool {
     let Some(proposal) = forged else { return true };
     let mut state = restore(&sample.before);
     let is_keyed = proposal.idempotency.is_some();
-    let claim = Waiting::default().claim(&state, &proposal.command, is_keyed);
+    let claim = WaitingDemand::default().claim(&state, &proposal.command, is_keyed);
     if claim.unwrap().need.bytes > MEMORY_BYTES_MAX {
         return true;
     }

@@ -70,7 +70,7 @@ fn refused(fault: ImageFault) -> Outcome {
 }
 
 /// What readers see of a filter. How many forgotten users are still in its tables makes no difference.
-fn told(state: &mut State, id: FilterId) -> String {
+fn describe(state: &mut State, id: FilterId) -> String {
     state.publish();
     let (view, at) = (state.view(), state.now());
     let all = [Kind::Campaign, Kind::Coupon].map(|kind| view.list(kind, "", None, usize::MAX)).concat();
@@ -154,7 +154,7 @@ proptest! {
         target.apply(Command::Configure(source.state.settings().clone()));
         let made = target.load(&image, to.0, "moved");
         prop_assert!(matches!(made, Outcome::Created(_)), "{:?}", made);
-        prop_assert_eq!(told(&mut source.state, from), told(&mut target.state, to));
+        prop_assert_eq!(describe(&mut source.state, from), describe(&mut target.state, to));
         for numbers in after {
             let Entry { proposal: Proposal { at, command, .. }, .. } = log.next(numbers);
             (source.at, target.at) = (at, at);
@@ -175,7 +175,7 @@ proptest! {
                 }
             }
         }
-        prop_assert_eq!(told(&mut source.state, from), told(&mut target.state, to));
+        prop_assert_eq!(describe(&mut source.state, from), describe(&mut target.state, to));
     }
 
     /// A flipped bit, a missing, duplicate or early part: the image is rejected, or the bit made no difference.

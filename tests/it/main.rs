@@ -11,7 +11,6 @@ mod damage;
 mod deploy;
 mod directory;
 mod disk;
-mod due;
 mod eligibility;
 mod events;
 mod fairness;
@@ -30,6 +29,7 @@ mod memory_log;
 mod offline;
 mod open_pools;
 mod openapi;
+mod periodic_work;
 mod random_images;
 mod random_log;
 #[path = "../redis_client/mod.rs"]

@@ -40,7 +40,7 @@ impl Known {
         matches!(self.status, Status::Held | Status::Redeemed)
     }
 
-    fn is_over(&self, now: u64) -> bool {
+    fn is_past_retention(&self, now: u64) -> bool {
         let last = if self.status == Status::Expired { self.expires_at } else { self.changed_at };
         self.status != Status::Held && last + RETENTION_SECONDS * 1_000 <= now
     }
@@ -84,7 +84,7 @@ impl Model {
         let (now, expires_at) = (self.now, self.now + hold_seconds * 1_000);
         let status = if hold_seconds > 0 { Status::Held } else { Status::Redeemed };
         if let Some((known_id, mut known)) = self.of_code(code) {
-            let is_same = known.reference == reference && !known.is_over(now);
+            let is_same = known.reference == reference && !known.is_past_retention(now);
             return match (known.status, is_same) {
                 (Status::Held, false) => Answer::Refused("code held"),
                 (_, false) => Answer::Refused("code redeemed"),
@@ -109,7 +109,7 @@ impl Model {
 
     fn settle(&mut self, id: u64, status: Status) -> Answer {
         let now = self.now;
-        let Some(known) = self.redemptions.get_mut(&id).filter(|known| !known.is_over(now)) else {
+        let Some(known) = self.redemptions.get_mut(&id).filter(|known| !known.is_past_retention(now)) else {
             return Answer::Refused("redemption not found");
         };
         match (known.status, status) {
@@ -124,7 +124,7 @@ impl Model {
     }
 
     /// Whether a reader at this time sees a code as redeemable.
-    fn lets_in(&self, code: u64, now: u64) -> bool {
+    fn admits(&self, code: u64, now: u64) -> bool {
         let stands = |known: &Known| known.status == Status::Redeemed || known.expires_at > now;
         let is_taken = self.of_code(code).is_some_and(|(_, known)| stands(&known));
         let standing = self.standing().filter(|(_, known)| stands(known)).count() as u64;
@@ -263,7 +263,7 @@ fn compare(machine: &Machine, model: &Model, later: u64) {
         let codes: Vec<Digest> = (0..CODES).map(code).collect();
         view.contains_many(&codes, Timestamp(now), &mut found);
         for number in 0..CODES {
-            let expected = model.lets_in(number, now);
+            let expected = model.admits(number, now);
             assert_eq!(found[number as usize], expected, "code {number} at {now}");
             assert_eq!(view.contains(code(number), Timestamp(now)), expected, "code {number} at {now}");
         }
@@ -384,7 +384,7 @@ fn revived_entries_are_counted_after_turning_back() {
 #[test]
 fn turn_back_events_are_independent_of_timing() {
     let crowd = 5_100;
-    let told = [true, false].map(|at_once| {
+    let reported = [true, false].map(|at_once| {
         let mut machine = Machine::new(crowd);
         machine.apply(Command::Configure(Settings { events_retention_seconds: 60, ..Settings::default() }));
         let mut taken = FreshEvents::default();
@@ -409,5 +409,5 @@ fn turn_back_events_are_independent_of_timing() {
         );
         machine.state.events().last() - before
     });
-    assert_eq!(told, [crowd + 1; 2]);
+    assert_eq!(reported, [crowd + 1; 2]);
 }

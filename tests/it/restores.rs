@@ -86,7 +86,7 @@ struct Service<'a> {
     events: EventLog,
     log: Vec<(Entry, Applied)>,
     /// The events of each entry, all of which must be stored.
-    told: Vec<Vec<(u64, Vec<u8>)>>,
+    reported: Vec<Vec<(u64, Vec<u8>)>>,
     running: Option<RunningSnapshot>,
     latest: Option<Manifest>,
 }
@@ -97,13 +97,13 @@ impl<'a> Service<'a> {
         // Whatever an earlier one has left goes.
         let mut events = EventLog::open(store, &state).unwrap();
         events.settle(store, &state).unwrap();
-        Self { store, state, events, log: Vec::new(), told: Vec::new(), running: None, latest: None }
+        Self { store, state, events, log: Vec::new(), reported: Vec::new(), running: None, latest: None }
     }
 
     fn apply(&mut self, entry: Entry) -> Applied {
         let applied = self.state.apply(entry.clone());
         let fresh = self.state.events().fresh().iter();
-        self.told.push(fresh.map(|event| (event.number, event.bytes.to_vec())).collect());
+        self.reported.push(fresh.map(|event| (event.number, event.bytes.to_vec())).collect());
         self.events.take(self.store, &mut self.state).unwrap();
         // When it is done makes no difference.
         self.state.free_discarded(self.log.len() as u64 % 40);
@@ -127,7 +127,7 @@ impl<'a> Service<'a> {
     fn write(&mut self, budget: u64) {
         let Some(mut running) = self.running.take() else { return };
         running.write(self.store, budget, Duration::MAX).unwrap();
-        if !running.is_whole() {
+        if !running.is_complete() {
             self.running = Some(running);
             return;
         }
@@ -193,22 +193,22 @@ impl<'a> Service<'a> {
         let Seq(kept) = self.latest.as_ref().map_or(Seq(0), |latest| latest.seq);
         let left = self.log.len().saturating_sub(entries).max(kept as usize);
         self.log.truncate(left);
-        self.told.truncate(left);
+        self.reported.truncate(left);
         self.recover();
     }
 
     fn assert_each_event_once(&self) {
-        let told: Vec<&(u64, Vec<u8>)> = self.told.iter().flatten().collect();
-        assert_eq!(self.events.figures().kept, told.len() as u64);
-        let (mut next, mut told) = (0, told.into_iter());
+        let reported: Vec<&(u64, Vec<u8>)> = self.reported.iter().flatten().collect();
+        assert_eq!(self.events.figures().kept, reported.len() as u64);
+        let (mut next, mut reported) = (0, reported.into_iter());
         while let EventsFound::Pack(pack) = self.events.find(self.store, next, false).unwrap() {
             for (number, event) in pack.events().filter(|(number, _)| *number >= next) {
-                let (told_number, told_event) = told.next().expect("an unreported event");
-                assert_eq!((number, event), (*told_number, told_event.as_slice()));
+                let (reported_number, reported_event) = reported.next().expect("an unreported event");
+                assert_eq!((number, event), (*reported_number, reported_event.as_slice()));
             }
             next = pack.last() + 1;
         }
-        assert_eq!(told.next(), None, "an event is lost");
+        assert_eq!(reported.next(), None, "an event is lost");
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::manual_time::ManualTime;
 use crate::memory_log::MemoryLog;
-use crate::store_support::PATIENCE;
+use crate::store_support::TIMEOUT;
 use cuckood::clock::{Clock, ClockLimits};
 use cuckood::domain::{
     Applied, Command, Digests, Forget, Kind, Name, Outcome, Seq, Sizing, Spec, Target, Timestamp, Window,
@@ -142,7 +142,7 @@ async fn concurrent_writers_converge() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, equal).await.unwrap_or_else(|_| panic!("{:?}", accounts()));
+    tokio::time::timeout(TIMEOUT, equal).await.unwrap_or_else(|_| panic!("{:?}", accounts()));
 }
 
 /// The memory of a command may depend on one that is proposed and not committed: it waits for that, and later commands wait for it.
@@ -214,7 +214,7 @@ async fn partly_applied_proposal_blocks_next() {
 #[tokio::test]
 async fn overdue_proposal_has_unknown_outcome() {
     let log = MemoryLog::new();
-    let node = Node::with(&log, |options| options.commit_patience = Duration::ZERO).await;
+    let node = Node::with(&log, |options| options.commit_timeout = Duration::ZERO).await;
     let target = node.create("shop").await;
     log.hold();
     assert_eq!(node.submit(insert(target, 0..10)).await, Err(SubmitError::StorageFailed));
@@ -231,7 +231,7 @@ async fn overdue_proposal_has_unknown_outcome() {
 async fn overdue_commands_keep_queue_permits() {
     let log = MemoryLog::new();
     let node = Node::with(&log, |options| {
-        options.commit_patience = Duration::ZERO;
+        options.commit_timeout = Duration::ZERO;
         options.queue_bytes_max = 4 * 256;
     })
     .await;
@@ -274,7 +274,7 @@ async fn snapshot_completes_during_steady_barriers() {
     let snapshots = async {
         for item in 0..3 {
             node.submit(insert(target, item..item + 1)).await.unwrap();
-            let report = tokio::time::timeout(PATIENCE, node.engine.snapshot()).await;
+            let report = tokio::time::timeout(TIMEOUT, node.engine.snapshot()).await;
             assert_eq!(report.unwrap().unwrap().seq, node.engine.info().last_seq);
         }
         is_over.store(true, Ordering::Relaxed);
@@ -323,7 +323,7 @@ async fn full_disk_drops_oldest_events() {
             full.engine.barrier().await.unwrap();
         }
     };
-    tokio::time::timeout(PATIENCE, makes_room).await.unwrap();
+    tokio::time::timeout(TIMEOUT, makes_room).await.unwrap();
     let (mut reader, mut last) = (full.engine.events_after(None), 0);
     while last < 12 {
         last = reader.read().await.unwrap().last().unwrap().number;
@@ -361,9 +361,9 @@ async fn nodes_forget_identically() {
     for node in &nodes {
         node.caught_up(last).await;
     }
-    let told = nodes.each_ref().map(|node| description(node).stats);
-    assert_eq!((told[0].items, &told[0].steps), (told[1].items, &told[1].steps));
-    assert!((5_000..=7_000).contains(&told[0].items), "{}", told[0].items);
+    let reported = nodes.each_ref().map(|node| description(node).stats);
+    assert_eq!((reported[0].items, &reported[0].steps), (reported[1].items, &reported[1].steps));
+    assert!((5_000..=7_000).contains(&reported[0].items), "{}", reported[0].items);
     // No more writes, and readers have forgotten everything.
     times.iter().for_each(|time| time.pass(Duration::from_secs(76)));
     for node in &nodes {

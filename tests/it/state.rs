@@ -87,12 +87,12 @@ fn without_tables(mut outcome: Outcome) -> Outcome {
 
 /// Describes a state's filters, their items and redemptions. The position of an item in a table, and the number of freed slots, also depend
 /// on the number of entries, and have no effect.
-fn told(state: &mut State) -> Vec<String> {
+fn describe(state: &mut State) -> Vec<String> {
     state.publish();
     let (view, now) = (state.view(), state.now());
     let items: Vec<Digest> = (0..ITEMS).map(code).collect();
     let filters = [Kind::Campaign, Kind::Coupon].map(|kind| view.list(kind, "", None, usize::MAX));
-    let tell = filters.iter().flatten().map(|filter| {
+    let descriptions = filters.iter().flatten().map(|filter| {
         let stats = filter.describe(now).stats;
         let total = filter.spec.forget.is_none().then_some(stats.items);
         let counts: Vec<u32> = items.iter().map(|item| filter.count(*item, now)).collect();
@@ -104,7 +104,7 @@ fn told(state: &mut State) -> Vec<String> {
             filter.name, page.redemptions
         )
     });
-    tell.collect()
+    descriptions.collect()
 }
 
 proptest! {
@@ -179,7 +179,7 @@ proptest! {
                 }
             }
         }
-        prop_assert_eq!(told(&mut batch), told(&mut single), "the end differs");
+        prop_assert_eq!(describe(&mut batch), describe(&mut single), "the end differs");
     }
 
     /// After any commands, a code has one current redemption, and its slot has the matching state.
@@ -299,12 +299,12 @@ fn turned_back_time_revives_holds() {
     assert_eq!(now, Timestamp(101 * DAY));
     let view = machine.state.view().list(Kind::Coupon, "", None, 1).remove(0);
     let redemption = |id: u8| view.redemption(&RedemptionId([id; 16]), now).unwrap();
-    let told = |id| (redemption(id).status, redemption(id).expires_at);
-    assert_eq!(told(1), (Status::Held, Some(Timestamp(107 * DAY))));
+    let describe = |id| (redemption(id).status, redemption(id).expires_at);
+    assert_eq!(describe(1), (Status::Held, Some(Timestamp(107 * DAY))));
     assert_eq!((redemption(2).status, redemption(3).status), (Status::Expired, Status::Expired));
     assert_eq!(view.redemption(&RedemptionId([4; 16]), now), None);
-    assert_eq!(told(5), (Status::Redeemed, None));
-    assert_eq!(told(6), (Status::Held, Some(now.plus_seconds(900))));
+    assert_eq!(describe(5), (Status::Redeemed, None));
+    assert_eq!(describe(6), (Status::Held, Some(now.plus_seconds(900))));
     for id in [1, 2, 3, 5, 6] {
         assert!(redemption(id).created_at <= now && redemption(id).changed_at <= now, "{id}");
     }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 pub const CLOCK: ClockReading = ClockReading { wall: Timestamp(1_800_000_000_000), uptime: Duration::ZERO };
 
 /// Maximum time for a directory to open, and for a poll to return entries: longer than a busy machine's disk stalls.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Small segments, no reserve: a test's directory is small and short-lived.
 pub fn options(durability: Durability) -> StoreOptions {
@@ -25,7 +25,7 @@ pub fn options(durability: Durability) -> StoreOptions {
         sync_snapshots: durability == Durability::Fsync,
         free_space_min_bytes: 0,
         ballast_bytes: 1 << 20,
-        open_timeout: PATIENCE,
+        open_timeout: TIMEOUT,
         preallocate_bytes: 16 << 20,
         cache_bytes: 8 << 20,
         ..StoreOptions::default()
@@ -85,7 +85,7 @@ pub fn poll<J: Journal + ?Sized>(
     count: usize,
 ) -> Result<Vec<Committed>, JournalError> {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let (mut committed, until) = (Vec::new(), Instant::now() + PATIENCE);
+    let (mut committed, until) = (Vec::new(), Instant::now() + TIMEOUT);
     while committed.len() < count {
         match journal.poll(last, &mut Context::from_waker(&waker)) {
             Poll::Ready(delivery) => match delivery? {
@@ -128,7 +128,7 @@ pub fn entries<J: Journal + ?Sized>(journal: &mut J, after: u64) -> Result<Vec<E
     let barrier = Ticket(BARRIERS.fetch_add(1, Ordering::Relaxed));
     journal.barrier(barrier)?;
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let (mut entries, mut last, until) = (Vec::new(), Seq(after), Instant::now() + PATIENCE);
+    let (mut entries, mut last, until) = (Vec::new(), Seq(after), Instant::now() + TIMEOUT);
     loop {
         match journal.poll(last, &mut Context::from_waker(&waker)) {
             Poll::Ready(delivery) => match delivery? {

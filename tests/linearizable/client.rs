@@ -36,7 +36,7 @@ pub struct Shop {
     /// Operations that were answered.
     pub answered: AtomicU64,
     /// Several nodes have the codes: reads ask for everything acknowledged anywhere, and the outcome of a write may be unknown.
-    several: bool,
+    is_cluster: bool,
 }
 
 impl Shop {
@@ -49,9 +49,9 @@ impl Shop {
         Shop::of(true)
     }
 
-    fn of(several: bool) -> Shop {
+    fn of(is_cluster: bool) -> Shop {
         Shop {
-            several,
+            is_cluster,
             clock: AtomicU64::new(0),
             ids: (0..CODES).map(|_| Mutex::default()).collect(),
             closed: AtomicBool::new(false),
@@ -95,7 +95,7 @@ pub fn work(shop: &Shop, client: &Client, random: &mut Random) -> Vec<(usize, Op
         let called = shop.now();
         let answer = send(shop, client, code, request, random);
         let is_broken = answer.is_err();
-        let is_unknown = shop.several && answer.as_ref().is_ok_and(|answer| answer.status == 503);
+        let is_unknown = shop.is_cluster && answer.as_ref().is_ok_and(|answer| answer.status == 503);
         let answer = answer.ok().filter(|_| !is_unknown);
         let answer = answer.map(|answer| read(&answer).unwrap_or(Answer::Odd));
         if let Some(Answer::Created(seen) | Answer::Found(seen)) = answer {
@@ -139,7 +139,7 @@ fn send(
     const REDEMPTIONS: &str = "/v1/coupons/shop/redemptions";
     let nothing = json!({});
     let strong = [("X-Cuckood-Consistency", "strong"), ("Content-Type", "application/json")];
-    let strong = if shop.several { &strong[..] } else { &strong[1..] };
+    let strong = if shop.is_cluster { &strong[..] } else { &strong[1..] };
     match request {
         Request::Redeem { reference, hold } => {
             let hold_seconds = if hold { HOLD_SECONDS_MIN + random.below(86_400) } else { 0 };

@@ -15,8 +15,6 @@ mod model;
 #[path = "../cluster/nats.rs"]
 #[allow(dead_code)]
 mod nats;
-#[path = "../cluster/patience.rs"]
-mod patience;
 mod pool;
 #[path = "../cluster/ports.rs"]
 mod ports;
@@ -25,19 +23,21 @@ mod random;
 #[path = "../service/mod.rs"]
 #[allow(dead_code)] // Shared by several test programs: each uses a part of it.
 mod service;
-mod several;
+mod three_nodes;
+#[path = "../cluster/timeouts.rs"]
+mod timeouts;
 mod verdicts;
 
 use checker::{Operation, check};
 use client::{CODES, Shop, code_name, work};
 use model::{Answer, Request, Status};
-use patience::wait_until;
 use random::Random;
 use serde_json::json;
 use service::{Client, Service};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use timeouts::wait_until;
 
 const CLIENTS: usize = 64;
 
@@ -52,7 +52,7 @@ const SETTINGS: &[(&str, &str)] =
     &[("CUCKOOD__SNAPSHOTS__LOG_MIN", "256KiB"), ("CUCKOOD__SNAPSHOTS__LOG_MAX", "1MiB")];
 
 #[test]
-fn every_code_has_one_order_that_explains_all_answers() {
+fn single_node_history_is_linearizable() {
     let seconds = number("LINEARIZABLE_SECONDS").unwrap_or(6);
     let seed = number("LINEARIZABLE_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     eprintln!("LINEARIZABLE_SECONDS={seconds} LINEARIZABLE_SEED={seed}");
@@ -70,7 +70,7 @@ fn number(variable: &str) -> Option<u64> {
     Some(std::env::var(variable).ok()?.parse().unwrap())
 }
 
-/// What the clients have done to each code in so many lives of the service, all but the last ended by SIGKILL.
+/// The clients' operations on each code in this many lives of the service, all but the last ended by SIGKILL.
 fn histories(lives: u64, seed: u64) -> Vec<Vec<Operation>> {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
@@ -87,7 +87,7 @@ fn histories(lives: u64, seed: u64) -> Vec<Vec<Operation>> {
             stock(&service.client());
         }
         let mut operations = live(service, &shop, &mut randoms, life == lives);
-        // Nobody is left who could still do what was lost.
+        // No process is left that could still do the lost requests.
         let end = shop.now();
         for (code, operation) in operations.iter_mut() {
             if operation.answer.is_none() {
@@ -107,7 +107,7 @@ fn stock(client: &Client) {
     assert_eq!(added.body["added"], CODES, "{added:?}");
 }
 
-/// One life of the service, and what was done in it.
+/// One life of the service, and its operations.
 fn live(service: Service, shop: &Shop, randoms: &mut [Random], last: bool) -> Vec<(usize, Operation)> {
     shop.broken.store(0, Ordering::SeqCst);
     let (answered, broken) =
@@ -182,7 +182,7 @@ fn assert_everything_happened(histories: &[Vec<Operation>], lives: u64) {
     count("checked", &|operation| operation.request == Request::Check);
 }
 
-/// The checker finds a fault in this very history when there is one: somebody who lost is made a second winner.
+/// The checker finds an error in this very history: a loser is made a second winner.
 fn assert_one_changed_answer_is_noticed(history: &[Operation]) {
     let mut corrupted = history.to_vec();
     let loser = corrupted

@@ -1,14 +1,14 @@
-//! An open pool under 64 clients, holds of 1 to 3 s that nobody confirms, and kills. Its answers must have an explanation: at no
-//! moment were more codes in use than the stock allows, no code was used twice, and no two had the same number.
+//! An open pool under 64 clients, holds of 1 to 3 s that are never confirmed, and kills. Its responses must have an explanation: at no
+//! moment were more codes in use than the stock allows, no code was used twice, and no two had the same ordinal.
 //!
-//! Of each redemption it is known when it must have been in use, and when it may have been: from the requests about it, when they were
-//! sent and answered, and from the list after each start, which tells what became of requests whose answers were lost.
+//! For each redemption, the times of certain and possible use are known: from the requests about it, when they were sent and answered, and
+//! from the list after each start, which shows the outcome of lost requests.
 
 use crate::cluster::{Cluster, NODES, settled, strong};
-use crate::patience::wait_until;
 use crate::random::Random;
 use crate::service::{Answer, Client, Service};
-use crate::several::{Closing, kill_leader, rounds, settle as settle_nodes};
+use crate::three_nodes::{Closing, kill_leader, rounds, settle as settle_nodes};
+use crate::timeouts::wait_until;
 use crate::{CLIENTS, LIFE_SECONDS, SETTINGS, assert_refused_unlogged, number};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -25,10 +25,10 @@ const USERS: u64 = 90;
 /// Redemptions that are made in each life of the service, however slow the machine is.
 const MADE_MIN: usize = 200;
 
-/// One client of so many leaves a hold alone: the others give theirs back long before they run out.
+/// One in this many clients abandons a hold: the others cancel theirs long before they expire.
 const ABANDONING: usize = 8;
 
-/// How far two readings of the machine's clock may lie apart, in milliseconds.
+/// Maximum difference between two readings of the machine's clock, in milliseconds.
 const CLOCK_MARGIN: i64 = 100;
 
 /// Later than any test.
@@ -57,7 +57,7 @@ struct Known {
     made: Span,
     /// Of a hold that was not confirmed.
     expires_at: Option<i64>,
-    /// When it was to be cancelled, and when that was answered or seen to have been done.
+    /// When its cancellation was sent, and when it was answered or seen to be done.
     cancelled: Option<Span>,
 }
 
@@ -82,7 +82,7 @@ impl Known {
 struct History {
     /// By id.
     redemptions: HashMap<String, Known>,
-    /// When somebody was told that the pool was sold out.
+    /// When a client got `sold-out`.
     sold_out: Vec<Span>,
     /// Requests whose answers were lost, by reference, with the user and when they were sent.
     lost: HashMap<String, (u64, i64)>,
@@ -91,12 +91,12 @@ struct History {
     /// Redemptions that were not in the list because their holds had run out, or that were.
     expired: u64,
     confirmed: u64,
-    /// Several nodes have the pool: what becomes of a request may be unknown.
-    several: bool,
+    /// Several nodes have the pool: the outcome of a request may be unknown.
+    is_cluster: bool,
 }
 
 impl History {
-    /// Notes what became of lost requests; `list` has all redemptions.
+    /// Records the outcome of lost requests; `list` has all redemptions.
     fn resolve(&mut self, list: &[Value]) {
         let seen = now();
         let mut standing = BTreeSet::new();
@@ -161,7 +161,7 @@ impl History {
         ]
     }
 
-    /// What can't have been, if anything can't.
+    /// Returns the contradiction, if there is one.
     fn fault(&self) -> Option<String> {
         let most = self.course(Known::certainly).into_iter().map(|(_, count)| count).max();
         if most > Some(STOCK as i64) {
@@ -196,13 +196,13 @@ fn millisecond(time: &Value) -> Option<i64> {
     Some(time.as_str()?.parse::<jiff::Timestamp>().ok()?.as_millisecond())
 }
 
-/// What a client does next, and what it has made and not given back.
+/// A client's next operation, and its redemptions that are not cancelled.
 struct Shopper {
     random: Random,
     own: Vec<String>,
     /// Whether it leaves a hold alone at times.
     is_abandoning: bool,
-    /// A hold that it comes back to when it has run out.
+    /// A hold that it returns to after it has expired.
     abandoned: Option<String>,
 }
 
@@ -296,7 +296,7 @@ fn enter(
         }
         (409, Some("sold-out")) => history.sold_out.push(made),
         (409, Some("code-held" | "code-redeemed")) => {}
-        (503, _) if history.several => drop(history.lost.insert(reference.to_owned(), (user, from))),
+        (503, _) if history.is_cluster => drop(history.lost.insert(reference.to_owned(), (user, from))),
         _ => panic!("{status}: {body}"),
     }
     Ok(None)
@@ -317,7 +317,7 @@ fn settle(client: &Client, id: &str, how: &str, history: &Mutex<History>) -> Res
             return Err(lost);
         }
     };
-    if status == 503 && history.several {
+    if status == 503 && history.is_cluster {
         if how == "cancel" {
             history.lost_cancels.entry(id.to_owned()).or_insert(from);
         }
@@ -358,7 +358,7 @@ fn list_by(get: impl Fn(&str) -> Answer) -> Vec<Value> {
 }
 
 #[test]
-fn an_open_pool_never_has_more_than_its_stock() {
+fn open_pool_never_exceeds_stock() {
     let seconds = number("LINEARIZABLE_SECONDS").unwrap_or(6);
     let seed = number("LINEARIZABLE_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     eprintln!("LINEARIZABLE_SECONDS={seconds} LINEARIZABLE_SEED={seed}");
@@ -405,11 +405,11 @@ fn an_open_pool_never_has_more_than_its_stock() {
             }
         });
     }
-    judge(history.into_inner().unwrap(), lives - 1);
+    verify(history.into_inner().unwrap(), lives - 1);
 }
 
 /// Judges the whole history, in which everything must have happened.
-fn judge(mut history: History, kills: u64) {
+fn verify(mut history: History, kills: u64) {
     let most = history.course(Known::certainly).into_iter().map(|(_, count)| count).max();
     eprintln!("{:>8} kills, {:>8} redemptions, {most:?} at once", kills, history.redemptions.len());
     for (what, count) in history.counts() {
@@ -417,7 +417,7 @@ fn judge(mut history: History, kills: u64) {
         assert!(count > 0, "none {what}");
     }
     assert_eq!(history.fault(), None);
-    // Somebody else with one of the numbers in use would be noticed.
+    // Another redemption with an ordinal in use would be detected.
     let has_stood = |known: &Known| known.certainly().from < known.certainly().to;
     let (id, known) = history.redemptions.iter().find(|(_, known)| has_stood(known)).unwrap();
     let (id, known) = (format!("not {id}"), Known { user: USERS, ..known.clone() });
@@ -427,7 +427,7 @@ fn judge(mut history: History, kills: u64) {
 
 #[test]
 #[ignore = "takes a minute: make test-long WHAT=cluster"]
-fn an_open_pool_on_three_nodes_never_has_more_than_its_stock() {
+fn open_pool_on_three_nodes_never_exceeds_stock() {
     let seed = number("LINEARIZABLE_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     eprintln!("LINEARIZABLE_ROUNDS={} LINEARIZABLE_SEED={seed}", rounds());
     let mut cluster = Cluster::start();
@@ -435,7 +435,7 @@ fn an_open_pool_on_three_nodes_never_has_more_than_its_stock() {
     assert_eq!(made.unwrap().status, 201);
     settle_nodes(&cluster, u64::MAX);
     let mut shoppers = Shopper::all(seed);
-    let history = Mutex::new(History { several: true, ..History::default() });
+    let history = Mutex::new(History { is_cluster: true, ..History::default() });
     for round in 0..rounds() {
         let closed = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -459,12 +459,12 @@ fn an_open_pool_on_three_nodes_never_has_more_than_its_stock() {
             history.lock().unwrap().resolve(&list);
         }
     }
-    judge(history.into_inner().unwrap(), rounds());
+    verify(history.into_inner().unwrap(), rounds());
 }
 
-/// What the comparison must accept, and what it must not.
+/// Histories that the comparison must accept or reject.
 #[test]
-fn a_pool_with_a_fault_is_noticed() {
+fn faulty_pool_is_detected() {
     let known = |user, ordinal, from, to| Known {
         user,
         ordinal,

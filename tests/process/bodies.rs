@@ -1,7 +1,7 @@
 //! Concurrent bodies: any number with any expansion takes no more memory than allowed.
 
 use crate::service::Service;
-use crate::{PATIENCE, program};
+use crate::{TIMEOUT, program};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use std::io::{BufRead, BufReader, Write};
@@ -17,7 +17,7 @@ const BODIES: usize = 40;
 /// Sends a body but for its last byte.
 fn begin(service: &Service, body: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(service.client().address()).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let head = format!(
         "POST /v1/campaigns/spring/users HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
          Content-Encoding: gzip\r\nContent-Length: {}\r\n\r\n",

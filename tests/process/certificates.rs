@@ -1,7 +1,7 @@
 //! TLS: which certificate a new connection is shown, before and after SIGHUP.
 
 use crate::service::{Client, Service};
-use crate::{PATIENCE, program, until};
+use crate::{TIMEOUT, program, until};
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
@@ -42,9 +42,9 @@ impl Files {
 }
 
 /// Whether a message was logged this often at a level.
-pub(crate) fn told(service: &Service, level: &str, message: &str, times: usize) -> bool {
+pub(crate) fn was_logged(service: &Service, level: &str, message: &str, times: usize) -> bool {
     let count = std::cell::Cell::new(0);
-    let found = service.output().wait_for(PATIENCE, |line| {
+    let found = service.output().wait_for(TIMEOUT, |line| {
         let entry: Value = serde_json::from_str(line).ok()?;
         if entry["level"] == level && entry["fields"]["message"] == message {
             count.set(count.get() + 1);
@@ -77,7 +77,7 @@ fn sighup_loads_only_valid_certificate() {
     files.put(&second.certificate.pem(), &second.key);
     assert!(is_served(&trusts_first), "read again without SIGHUP");
     service.hang_up();
-    assert!(told(&service, "INFO", "reloaded certificate", 1));
+    assert!(was_logged(&service, "INFO", "reloaded certificate", 1));
     assert!(is_served(&trusts_second));
     assert!(!is_served(&trusts_first));
     assert_eq!(standing.get("/livez").unwrap().status, 200);
@@ -94,14 +94,14 @@ fn sighup_loads_only_valid_certificate() {
         files.put(certificate, key);
         service.hang_up();
         assert!(
-            told(&service, "ERROR", "failed to reload certificate; keeping current certificate", times),
+            was_logged(&service, "ERROR", "failed to reload certificate; keeping current certificate", times),
             "{certificate}"
         );
         assert!(is_served(&trusts_second));
     }
     fs::remove_file(files.path("cert.pem")).unwrap();
     service.hang_up();
-    assert!(told(
+    assert!(was_logged(
         &service,
         "ERROR",
         "failed to reload certificate; keeping current certificate",
@@ -111,7 +111,7 @@ fn sighup_loads_only_valid_certificate() {
 
     files.put(&first.certificate.pem(), &first.key);
     service.hang_up();
-    assert!(told(&service, "INFO", "reloaded certificate", 2));
+    assert!(was_logged(&service, "INFO", "reloaded certificate", 2));
     assert!(is_served(&trusts_first) && !is_served(&trusts_second));
     assert_eq!(service.terminate().code(), Some(0));
 }

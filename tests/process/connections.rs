@@ -1,7 +1,7 @@
 //! A connection stays of use after an answer that did not wait for the request's body.
 
 use crate::service::Service;
-use crate::{PATIENCE, program};
+use crate::{TIMEOUT, program};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 
@@ -11,7 +11,7 @@ struct Connection(BufReader<TcpStream>);
 impl Connection {
     fn to(service: &Service) -> Connection {
         let stream = TcpStream::connect(service.client().address()).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.set_nodelay(true).unwrap();
         Connection(BufReader::new(stream))
     }

@@ -2,7 +2,7 @@
 //! or backup fails for want of a descriptor.
 
 use crate::service::Service;
-use crate::{PATIENCE, program, until};
+use crate::{TIMEOUT, program, until};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -29,7 +29,7 @@ fn connections_max(service: &Service) -> Option<usize> {
         }
         Some(Some(fields["connections_max"].as_u64()? as usize))
     };
-    service.output().wait_for(PATIENCE, is_told).flatten()
+    service.output().wait_for(TIMEOUT, is_told).flatten()
 }
 
 fn idle(service: &Service, count: usize) -> Vec<TcpStream> {
@@ -92,7 +92,7 @@ fn file_limit_is_raised_to_maximum() {
     let mut connections = idle(&service, 200);
     // All at once, and each is answered.
     for connection in &mut connections {
-        connection.set_read_timeout(Some(PATIENCE)).unwrap();
+        connection.set_read_timeout(Some(TIMEOUT)).unwrap();
         connection.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     }
     for connection in &mut connections {

@@ -2,7 +2,7 @@
 //! continue. Mounting requires root; other users get a line for the summary of the test run.
 
 use crate::service::{Answer, Client, Service};
-use crate::{PATIENCE, program, until};
+use crate::{TIMEOUT, program, until};
 use serde_json::json;
 use std::path::Path;
 use std::process::Command;
@@ -59,7 +59,7 @@ fn codes(batch: usize) -> Vec<String> {
 
 /// Adds codes until it is refused; how many batches were acknowledged, and the refusal.
 fn fill(client: &Client, mut batch: usize) -> (usize, Answer) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         assert!(Instant::now() < deadline, "the disk is not full in time");
         let answer = client.post("/v1/coupons/codes/codes", &json!({ "codes": codes(batch) })).unwrap();

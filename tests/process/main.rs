@@ -2,14 +2,15 @@
 
 #![allow(missing_docs, clippy::unwrap_used, unreachable_pub)] // A failed `unwrap` fails the test; nothing here is public outside.
 
-mod acts;
 mod api_keys;
+mod audit_log;
 mod backup;
 mod bodies;
 mod certificates;
 mod client_tls;
 mod clock;
 mod command_line;
+mod connection_timeouts;
 mod connections;
 mod descriptors;
 mod events;
@@ -21,7 +22,6 @@ mod importing;
 mod manual_time;
 mod memory;
 mod panics;
-mod patience;
 mod permissions;
 mod recovery;
 mod redis;
@@ -29,6 +29,7 @@ mod redis;
 #[allow(dead_code)] // Shared by several test programs: each uses a part of it.
 mod redis_client;
 mod refusals;
+mod repeated_requests;
 mod rotation;
 mod secrecy;
 #[path = "../service/mod.rs"]
@@ -37,7 +38,6 @@ mod service;
 mod shadow;
 mod signals;
 mod snapshots;
-mod twice;
 mod verify;
 
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 /// How long anything may take before it counts as never.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The program under test: `CUCKOOD_PROGRAM` names another one than that of this build.
 fn program() -> &'static Path {
@@ -59,7 +59,7 @@ fn program() -> &'static Path {
 /// Waits until something is so.
 #[track_caller]
 fn until(what: &str, mut is: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !is() {
         assert!(Instant::now() < deadline, "not in time: {what}");
         std::thread::sleep(Duration::from_millis(2));

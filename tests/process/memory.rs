@@ -2,7 +2,7 @@
 //! it starts again. Where it gets less than its data needs, it says so instead of dying.
 
 use crate::service::{Client, Service};
-use crate::{PATIENCE, program};
+use crate::{TIMEOUT, program};
 use serde_json::json;
 use std::path::Path;
 use std::process::Command;
@@ -28,7 +28,7 @@ fn limited(data: &Path, limit_kib: u64) -> Command {
 fn until_ready(service: &Service) -> Client {
     let (client, began) = (service.client(), Instant::now());
     while client.get("/readyz").map(|answer| answer.status).ok() != Some(200) {
-        assert!(began.elapsed() < PATIENCE, "not ready in time");
+        assert!(began.elapsed() < TIMEOUT, "not ready in time");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     client

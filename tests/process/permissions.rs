@@ -89,7 +89,7 @@ fn public_directory_is_made_private() {
     let service = serve("022", &data);
     let told = service
         .output()
-        .wait_for(crate::PATIENCE, |line| line.contains("other users had access").then_some(()));
+        .wait_for(crate::TIMEOUT, |line| line.contains("other users had access").then_some(()));
     assert!(told.is_some(), "it was not told");
     // The directory alone keeps others from all that is in it.
     assert_eq!(fs::metadata(&data).unwrap().permissions().mode() & 0o777, 0o700);

@@ -1,10 +1,10 @@
-//! The door for Redis clients of the real program: what was answered survives a kill, a stop answers what has arrived, and keys,
-//! certificates, places and time-outs are as for HTTP.
+//! The listener for Redis clients of the real program: acknowledged writes survive a kill, a shutdown answers received commands, and keys,
+//! certificates, connections and timeouts are as for HTTP.
 
 use crate::api_keys::new_key;
 use crate::redis_client::{Connection, Reply, line};
 use crate::service::Service;
-use crate::{PATIENCE, program, until};
+use crate::{TIMEOUT, program, until};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -21,12 +21,12 @@ fn start(data: &Path, settings: &[(&str, &str)]) -> Service {
 
 /// Where it listens for Redis clients.
 fn address(service: &Service) -> SocketAddr {
-    let told = service.output().wait_for(PATIENCE, |line| {
+    let was_logged = service.output().wait_for(TIMEOUT, |line| {
         let fields = &serde_json::from_str::<Value>(line).ok()?["fields"];
         let is_it = fields["message"] == "listening for Redis clients";
         is_it.then(|| fields["address"].as_str()?.parse().ok()).flatten()
     });
-    told.expect("it listens for Redis clients")
+    was_logged.expect("it listens for Redis clients")
 }
 
 fn connect(service: &Service) -> Connection {
@@ -34,7 +34,7 @@ fn connect(service: &Service) -> Connection {
 }
 
 #[test]
-fn it_listens_for_redis_clients_only_if_told_to() {
+fn resp_listener_is_off_by_default() {
     let directory = tempfile::tempdir().unwrap();
     let service = Service::start_ready(program(), &directory.path().join("data"), &[]);
     assert!(!service.output().so_far().iter().any(|line| line.contains("Redis")));
@@ -42,7 +42,7 @@ fn it_listens_for_redis_clients_only_if_told_to() {
 }
 
 #[test]
-fn both_doors_lead_to_the_same_filters() {
+fn http_and_resp_share_filters() {
     let directory = tempfile::tempdir().unwrap();
     let service = start(&directory.path().join("data"), &[]);
     let (http, mut redis) = (service.client(), connect(&service));
@@ -58,15 +58,15 @@ fn both_doors_lead_to_the_same_filters() {
     assert_eq!(service.metric(r#"cuckood_resp_commands_total{command="cf.add",outcome="ok"}"#), 2);
     assert_eq!(redis.call("DEL spring"), Reply::Integer(1));
     assert_eq!(http.get("/v1/campaigns/spring").unwrap().status, 404);
-    let told = service.output().wait_for(PATIENCE, |line| {
+    let was_logged = service.output().wait_for(TIMEOUT, |line| {
         let fields = &serde_json::from_str::<Value>(line).ok()?["fields"];
         (fields["act"] == "del" && fields["target"] == "campaign:spring").then_some(())
     });
-    assert!(told.is_some(), "an administrative act was not told");
+    assert!(was_logged.is_some(), "an administrative act was not logged");
     assert_eq!(service.terminate().code(), Some(0));
 }
 
-/// Adds items one pipeline after the other, and counts those that were answered. Ends when the connection breaks.
+/// Adds items one pipeline after the other, and counts acknowledged ones. Ends when the connection breaks.
 fn add(address: SocketAddr, client: usize, answered: &AtomicUsize) {
     let mut connection = Connection::to(address);
     for round in 0.. {
@@ -86,7 +86,7 @@ fn add(address: SocketAddr, client: usize, answered: &AtomicUsize) {
 }
 
 #[test]
-fn pipelined_adds_that_were_answered_survive_a_kill() {
+fn acknowledged_pipelined_adds_survive_kill() {
     const CLIENTS: usize = 4;
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
@@ -115,7 +115,7 @@ fn pipelined_adds_that_were_answered_survive_a_kill() {
         let service = start(&data, &[]);
         let mut redis = connect(&service);
         for (client, before) in before.into_iter().enumerate() {
-            // Each round adds the same items anew, to a filter of its own.
+            // Each round adds the same items again, to a separate filter.
             let items: Vec<String> =
                 (0..count(client) - before).map(|number| format!("c{client}-{number}")).collect();
             for items in items.chunks(1_000) {
@@ -130,7 +130,7 @@ fn pipelined_adds_that_were_answered_survive_a_kill() {
 }
 
 #[test]
-fn sigterm_answers_what_has_arrived_and_loses_nothing_of_it() {
+fn sigterm_answers_received_commands() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let service = start(&data, &[]);
@@ -157,7 +157,7 @@ fn sigterm_answers_what_has_arrived_and_loses_nothing_of_it() {
 }
 
 #[test]
-fn while_it_starts_nothing_that_is_there_seems_to_be_missing() {
+fn existing_keys_never_appear_missing_during_startup() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let service = start(&data, &[]);
@@ -188,7 +188,7 @@ fn while_it_starts_nothing_that_is_there_seems_to_be_missing() {
 }
 
 #[test]
-fn beyond_loopback_it_wants_keys_as_http_does() {
+fn public_resp_address_requires_keys() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let mut command = Command::new(program());
@@ -200,7 +200,7 @@ fn beyond_loopback_it_wants_keys_as_http_does() {
 }
 
 #[test]
-fn keys_are_exchanged_under_open_connections() {
+fn reloaded_keys_apply_to_open_connections() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("cuckood.toml");
     let put = |entries: &[&str]| {
@@ -216,27 +216,28 @@ fn keys_are_exchanged_under_open_connections() {
     let (mut holder, mut stranger) = (connect(&service), connect(&service));
     // No path in the log has such a name by chance.
     let (look, add) =
-        ("CF.EXISTS spring an-item-that-is-never-told", "CF.ADD spring an-item-that-is-never-told");
+        ("CF.EXISTS spring an-item-that-is-never-logged", "CF.ADD spring an-item-that-is-never-logged");
     assert!(stranger.call(look).error().starts_with("NOAUTH"));
     assert!(stranger.call(&format!("AUTH {new}")).error().starts_with("WRONGPASS"));
     assert_eq!(holder.call(&format!("AUTH shop {old}")), Reply::ok());
     assert_eq!(holder.call(add), Reply::Integer(1));
     put(&[&new_entry]);
     service.hang_up();
-    let told = service.output().wait_for(PATIENCE, |line| line.contains("reloaded API keys").then_some(()));
-    assert!(told.is_some());
+    let was_logged =
+        service.output().wait_for(TIMEOUT, |line| line.contains("reloaded API keys").then_some(()));
+    assert!(was_logged.is_some());
     assert!(holder.call(look).error().starts_with("NOAUTH"));
     assert_eq!(stranger.call(&format!("AUTH {new}")), Reply::ok());
     assert_eq!(stranger.call(look), Reply::Integer(1));
     let refused = service.output().so_far().iter().filter(|line| line.contains("a key was refused")).count();
     assert!((2..=10).contains(&refused), "{refused}");
     let log = service.output().so_far().join("\n");
-    assert!(!log.contains(&old) && !log.contains(&new) && !log.contains("never-told"), "{log}");
+    assert!(!log.contains(&old) && !log.contains(&new) && !log.contains("never-logged"), "{log}");
     assert_eq!(service.terminate().code(), Some(0));
 }
 
 #[test]
-fn the_longest_idle_connection_makes_room_and_strangers_are_not_waited_for() {
+fn idle_or_unauthenticated_connection_is_closed() {
     let directory = tempfile::tempdir().unwrap();
     let (key, entry) = new_key("shop", "read");
     let settings = [
@@ -260,13 +261,13 @@ fn the_longest_idle_connection_makes_room_and_strangers_are_not_waited_for() {
         client.reply().is_none().then_some(())
     });
     assert_eq!(closed.count(), 1);
-    // HTTP has places of its own.
+    // HTTP has a separate limit.
     assert_eq!(service.client().get("/readyz").unwrap().status, 200);
     assert_eq!(service.terminate().code(), Some(0));
 }
 
 #[test]
-fn storage_that_fails_is_told_apart_from_writes_that_were_never_tried() {
+fn storage_failure_differs_from_untried_write() {
     let directory = tempfile::tempdir().unwrap();
     let mut command = Command::new("sh");
     command.args(["-c", r#"trap "" XFSZ; exec "$0" serve"#]).arg(program()).env(LISTEN.0, LISTEN.1);
@@ -285,7 +286,7 @@ fn storage_that_fails_is_told_apart_from_writes_that_were_never_tried() {
 }
 
 #[test]
-fn with_a_certificate_nobody_speaks_in_the_clear() {
+fn certificate_disables_plain_text() {
     let directory = tempfile::tempdir().unwrap();
     let pair = crate::certificates::pair();
     let [cert, key] = ["cert.pem", "key.pem"].map(|name| directory.path().join(name));
@@ -298,7 +299,7 @@ fn with_a_certificate_nobody_speaks_in_the_clear() {
     let address = address(&service);
     let mut clear = TcpStream::connect(address).unwrap();
     clear.write_all(&line("PING")).unwrap();
-    clear.set_read_timeout(Some(PATIENCE)).unwrap();
+    clear.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut answer = Vec::new();
     // It may be closed or reset.
     let _ = clear.read_to_end(&mut answer);
@@ -324,6 +325,6 @@ fn tls(address: SocketAddr, certificate: &[u8]) -> rustls::StreamOwned<rustls::C
     let name = rustls::pki_types::ServerName::from(address.ip());
     let connection = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
     let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     rustls::StreamOwned::new(connection, stream)
 }

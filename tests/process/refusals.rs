@@ -1,14 +1,14 @@
 //! Requests that hyper can't parse are rejected before any route, and the response is not lost.
 
 use crate::service::Service;
-use crate::{PATIENCE, program};
+use crate::{TIMEOUT, program};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
 /// Sends bytes, and reads the complete response until the connection is closed.
 fn exchange(service: &Service, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(service.client().address()).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream.write_all(request).unwrap();
     let mut response = String::new();
     stream.read_to_string(&mut response).unwrap();

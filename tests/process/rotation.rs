@@ -1,7 +1,7 @@
 //! Keys and certificates are exchanged under load without a failed request; and expiry is logged in advance.
 
 use crate::api_keys::new_key;
-use crate::certificates::{pair, told};
+use crate::certificates::{pair, was_logged};
 use crate::program;
 use crate::service::{Client, Service};
 use serde_json::json;
@@ -96,8 +96,8 @@ fn rotation_under_load_fails_no_request() {
         };
         let hang_up = |keys_read, certificates_read| {
             service.hang_up();
-            assert!(told(&service, "INFO", "reloaded API keys", keys_read));
-            assert!(told(&service, "INFO", "reloaded certificate", certificates_read));
+            assert!(was_logged(&service, "INFO", "reloaded API keys", keys_read));
+            assert!(was_logged(&service, "INFO", "reloaded certificate", certificates_read));
             go_on();
         };
         go_on();
@@ -116,12 +116,12 @@ fn rotation_under_load_fails_no_request() {
             fs::write(files.path("cuckood.toml"), wrong).unwrap();
             service.hang_up();
             assert!(
-                told(&service, "ERROR", "failed to reload API keys; keeping current keys", times),
+                was_logged(&service, "ERROR", "failed to reload API keys; keeping current keys", times),
                 "{wrong}"
             );
             assert_eq!((status(&client, &old), status(&client, &new)), (401, 200), "{wrong}");
         }
-        assert!(told(&service, "INFO", "reloaded certificate", 6));
+        assert!(was_logged(&service, "INFO", "reloaded certificate", 6));
         go_on();
         stop.store(true, Ordering::Relaxed);
         for load in loads {
@@ -170,9 +170,9 @@ fn expiry_is_warned_and_enforced() {
     let service = files.start();
     let client = service.client_trusting(certificate.der());
     crate::until("ready", || client.get("/readyz").unwrap().status == 200);
-    assert!(told(&service, "WARN", "certificate expires soon", 1));
-    assert!(told(&service, "WARN", "key expires soon", 1));
-    assert!(told(&service, "WARN", "key has expired", 1));
+    assert!(was_logged(&service, "WARN", "certificate expires soon", 1));
+    assert!(was_logged(&service, "WARN", "key expires soon", 1));
+    assert!(was_logged(&service, "WARN", "key has expired", 1));
     assert_eq!((status(&client, &later_key), status(&client, &gone_key)), (200, 401));
     let certificate = service.metric_of(&client, "cuckood_certificate_expiry_timestamp_seconds ");
     assert_eq!(certificate, soon_seconds as u64);

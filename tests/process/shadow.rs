@@ -4,7 +4,7 @@
 use crate::api_keys::new_key;
 use crate::certificates::pair;
 use crate::service::{Client, Service};
-use crate::{PATIENCE, program, until};
+use crate::{TIMEOUT, program, until};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -57,7 +57,7 @@ fn put(directory: &Path, name: &str, text: &str) -> String {
 
 /// Where a service listens for Redis clients.
 fn resp(service: &Service) -> SocketAddr {
-    let told = service.output().wait_for(PATIENCE, |line| {
+    let told = service.output().wait_for(TIMEOUT, |line| {
         let fields = &serde_json::from_str::<Value>(line).ok()?["fields"];
         let is_it = fields["message"] == "listening for Redis clients";
         is_it.then(|| fields["address"].as_str()?.parse().ok()).flatten()
@@ -247,7 +247,7 @@ impl Monitored {
     /// The next client that asks for it.
     fn client(&self) -> TcpStream {
         let (stream, _) = self.0.accept().unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let mut asked = BufReader::new(&stream).lines().map(Result::unwrap);
         assert_eq!([(); 3].map(|()| asked.next().unwrap()), ["*1", "$7", "MONITOR"]);
         (&stream).write_all(b"+OK\r\n").unwrap();

@@ -1,7 +1,7 @@
 //! How it ends: not by SIGHUP; by SIGTERM, announced and after running requests; and with an error after storage has failed.
 
 use crate::service::Service;
-use crate::{PATIENCE, program, until};
+use crate::{TIMEOUT, program, until};
 use serde_json::json;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ fn sighup_without_certificate_changes_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let service = Service::start_ready(program(), &directory.path().join("data"), &[]);
     service.hang_up();
-    let told = service.output().wait_for(PATIENCE, |line| line.contains("SIGHUP").then_some(()));
+    let told = service.output().wait_for(TIMEOUT, |line| line.contains("SIGHUP").then_some(()));
     assert!(told.is_some(), "the signal went unheard");
     assert_eq!(service.client().get("/readyz").unwrap().status, 200);
     assert_eq!(service.terminate().code(), Some(0));
@@ -27,7 +27,7 @@ fn sigterm_completes_requests_in_flight() {
     assert_eq!(client.put("/v1/campaigns/spring", &json!({ "capacity": 100 })).unwrap().status, 201);
 
     let mut upload = TcpStream::connect(client.address()).unwrap();
-    upload.set_read_timeout(Some(PATIENCE)).unwrap();
+    upload.set_read_timeout(Some(TIMEOUT)).unwrap();
     let head = "POST /v1/campaigns/spring/imports?id=slow HTTP/1.1\r\nHost: localhost\r\n\
                 Content-Type: text/plain\r\nContent-Length: 6\r\n\r\nu1\n";
     upload.write_all(head.as_bytes()).unwrap();
@@ -82,7 +82,7 @@ fn overlong_upload_continues_after_restart() {
     let client = service.client();
     assert_eq!(client.put("/v1/campaigns/spring", &json!({ "capacity": 100_000 })).unwrap().status, 201);
     let mut upload = TcpStream::connect(client.address()).unwrap();
-    upload.set_read_timeout(Some(PATIENCE)).unwrap();
+    upload.set_read_timeout(Some(TIMEOUT)).unwrap();
     let head = "POST /v1/campaigns/spring/imports?id=nightly HTTP/1.1\r\nHost: localhost\r\n\
                 Content-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n";
     upload.write_all(head.as_bytes()).unwrap();

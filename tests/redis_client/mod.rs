@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// How long an answer may take before it counts as none.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// An answer.
 #[derive(Clone, PartialEq, Debug)]
@@ -83,7 +83,7 @@ pub struct Connection(BufReader<TcpStream>);
 impl Connection {
     pub fn to(address: SocketAddr) -> Connection {
         let stream = TcpStream::connect(address).expect("somebody listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a duration above zero");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a duration above zero");
         stream.set_nodelay(true).expect("a TCP socket");
         Connection(BufReader::new(stream))
     }

@@ -33,10 +33,10 @@ impl Filter {
     /// # Panics
     /// If the layout has too few bits for the steps: [`Layout::with_steps`] adds them.
     pub fn new(mode: Mode, layout: Layout, growth: Growth, forget_steps: Option<u32>) -> Self {
-        let kept = forget_steps.filter(|_| mode == Mode::Compact);
-        let step_bits = kept.map_or(Ok(0), |steps| layout.with_steps(steps).map(|fit| fit.step_bits));
+        let retained = forget_steps.filter(|_| mode == Mode::Compact);
+        let step_bits = retained.map_or(Ok(0), |steps| layout.with_steps(steps).map(|fit| fit.step_bits));
         assert_eq!(step_bits, Ok(layout.step_bits), "the layout is made for these steps");
-        Self::over(Tables::new(mode, layout, growth, kept))
+        Self::over(Tables::new(mode, layout, growth, retained))
     }
 
     /// Restores a filter from its snapshot. It continues exactly as the one that the snapshot was taken of, which may have been filled so far
@@ -75,7 +75,7 @@ impl Filter {
     ///
     /// # Errors
     /// When the image contradicts itself.
-    pub fn hollow(mode: Mode, image: &FilterImage) -> Result<Self, RestoreError<std::convert::Infallible>> {
+    pub fn unfilled(mode: Mode, image: &FilterImage) -> Result<Self, RestoreError<std::convert::Infallible>> {
         // A filter continues to count from there.
         if image.next_table > TABLES_EVER_MAX / 2 {
             return Err(RestoreError::Image("the numbers of its tables are wrong"));
@@ -149,7 +149,7 @@ impl Filter {
 
     /// All items are counted: it is known which of them are forgotten or cleared.
     fn finish_counting(&mut self) {
-        self.tables_mut().steps.iter_mut().for_each(|steps| steps.judge());
+        self.tables_mut().steps.iter_mut().for_each(|steps| steps.update_forgotten());
         if let Kind::Set(filter) = &mut self.0 {
             filter.finish_counting();
         }
@@ -305,7 +305,7 @@ impl Filter {
 
     /// The memory that [`Self::clear`] needs before it releases any, and a remove that empties the filter as well.
     pub fn clearing(&self) -> MemoryNeed {
-        MemoryNeed::table(self.tables().first.memory_bytes()).passing()
+        MemoryNeed::table(self.tables().first.memory_bytes()).temporary()
     }
 
     /// Adds the capacity of a new filter of this layout. Later clears also start with this layout. If it is compact,

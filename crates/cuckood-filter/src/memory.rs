@@ -66,7 +66,7 @@ impl MemoryNeed {
     }
 
     /// The same need, for memory that is released before the operation ends: it does not count towards a limit.
-    pub fn passing(self) -> Self {
+    pub fn temporary(self) -> Self {
         Self { bytes: 0, ..self }
     }
 
@@ -409,6 +409,6 @@ mod tests {
         assert_eq!(both.clone().beyond(&rest), small);
         assert!(both.clone().beyond(&both).is_none());
         assert_eq!((both.bytes, both.mapped_bytes()), ((4 << 20) + 5, 4 << 20));
-        assert!(!both.passing().is_none());
+        assert!(!both.temporary().is_none());
     }
 }

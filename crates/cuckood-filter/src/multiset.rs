@@ -202,9 +202,9 @@ impl Multiset {
     pub(crate) fn advance(&mut self, step: u64) -> u64 {
         let Some(steps) = &mut self.tables.steps else { return 0 };
         let before = steps.forgotten_items();
-        let is_shown = steps.advance(step);
+        let is_published = steps.advance(step);
         let forgotten = steps.forgotten_items() - before;
-        if is_shown {
+        if is_published {
             self.tables.publish();
         }
         forgotten

@@ -14,7 +14,7 @@ const SPARE_BITS: u8 = 7;
 const APPENDED_SHARE: u64 = 16;
 
 /// Tables of fewer words may fill so unevenly that half of their limit is all that can be counted on.
-const SURE_WORDS_MIN: u64 = 8 << 10;
+const CERTAIN_WORDS_MIN: u64 = 8 << 10;
 
 /// The plan of a table. A snapshot stores it.
 ///
@@ -123,12 +123,12 @@ impl TablePlan {
     }
 
     /// Different items that the table takes for certain before it is replaced or another one is appended.
-    pub(crate) fn sure_items(&self) -> u64 {
+    pub(crate) fn certain_items(&self) -> u64 {
         // Half of the lowest limit measured in some thousand fillings of up to two million items.
         let sixteenths = match (self.bucket_size, self.bits - self.number) {
             (2, ..=4) => 1,
             (2, 5..=7) => 4,
-            _ if self.is_hard_to_fill() || self.words() < SURE_WORDS_MIN => 8,
+            _ if self.is_hard_to_fill() || self.words() < CERTAIN_WORDS_MIN => 8,
             _ => 15,
         };
         self.capacity() * sixteenths / 16

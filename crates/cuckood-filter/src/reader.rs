@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// The tables that the writer publishes with one store.
-pub(crate) struct Shown {
+pub(crate) struct Published {
     /// The largest table, which is read first.
     pub(crate) first: Arc<Table>,
     pub(crate) others: Box<[Arc<Table>]>,
@@ -25,7 +25,7 @@ pub(crate) struct Shown {
     pub(crate) steps: Option<Box<Known>>,
 }
 
-impl Shown {
+impl Published {
     pub(crate) fn new(
         mut tables: Vec<Arc<Table>>,
         copy: Option<TablePlan>,
@@ -44,16 +44,16 @@ impl Shown {
 
 /// The state that the readers of a filter share with its writer.
 pub(crate) struct Shared {
-    pub(crate) shown: ArcSwap<Shown>,
+    pub(crate) published: ArcSwap<Published>,
     /// Of a strict filter: items by tag.
     pub(crate) counts: Box<[AtomicU64]>,
 }
 
 impl Shared {
-    pub(crate) fn new(mode: Mode, shown: Shown) -> Arc<Self> {
+    pub(crate) fn new(mode: Mode, published: Published) -> Arc<Self> {
         let tags = if mode == Mode::Strict { STATE_MASK + 1 } else { 0 };
         let counts = (0..tags).map(|_| AtomicU64::new(0)).collect();
-        Arc::new(Self { shown: ArcSwap::from_pointee(shown), counts })
+        Arc::new(Self { published: ArcSwap::from_pointee(published), counts })
     }
 
     /// Items of a strict filter by state.
@@ -93,7 +93,7 @@ pub struct Reader(pub(crate) Arc<Shared>);
 /// A view of a filter in one step, for one request. It finds everything that was added before it was taken.
 pub struct View<'a> {
     shared: &'a Shared,
-    shown: Guard<Arc<Shown>>,
+    published: Guard<Arc<Published>>,
     step: u64,
     live: LiveTags,
 }
@@ -102,22 +102,22 @@ impl Reader {
     /// A view of the filter's current state. If it forgets, as of this step.
     #[inline]
     pub fn view(&self, step: u64) -> View<'_> {
-        let shown = self.0.shown.load();
-        let live = shown.steps.as_ref().map_or(LiveTags::NONE, |steps| steps.live(step));
-        View { shared: &self.0, shown, step, live }
+        let published = self.0.published.load();
+        let live = published.steps.as_ref().map_or(LiveTags::NONE, |steps| steps.live(step));
+        View { shared: &self.0, published, step, live }
     }
 
     /// Prefetches the cache lines in which an item may be stored, so that a lookup soon after finds them in the cache.
     #[inline]
     pub fn prefetch(&self, digest: Digest) {
-        self.0.shown.load().tables().for_each(|table| table.prefetch(digest));
+        self.0.published.load().tables().for_each(|table| table.prefetch(digest));
     }
 }
 
 impl View<'_> {
     #[inline]
     fn mode(&self) -> Mode {
-        self.shown.first.plan.mode
+        self.published.first.plan.mode
     }
 
     /// Returns whether the filter holds an item. A compact filter may take another item for it, but never misses one that it holds.
@@ -135,7 +135,7 @@ impl View<'_> {
     #[inline]
     pub fn accepts(&self, digest: Digest, accepts: impl FnOnce(SlotState) -> bool) -> bool {
         match self.mode() {
-            Mode::Compact => self.shown.first.contains(digest, self.live) || self.is_in_others(digest),
+            Mode::Compact => self.published.first.contains(digest, self.live) || self.is_in_others(digest),
             Mode::Strict => self.state(digest).is_some_and(accepts),
         }
     }
@@ -143,7 +143,7 @@ impl View<'_> {
     /// A separate function, so that a lookup in the first table needs no stack.
     #[inline(never)]
     fn is_in_others(&self, digest: Digest) -> bool {
-        self.shown.others.iter().any(|table| table.contains(digest, self.live))
+        self.published.others.iter().any(|table| table.contains(digest, self.live))
     }
 
     /// [`Self::accepts`] for many, faster; `found` is cleared first.
@@ -157,7 +157,7 @@ impl View<'_> {
         match self.mode() {
             Mode::Compact => {
                 found.resize(digests.len(), false);
-                self.shown.tables().for_each(|table| table.contains_many(digests, self.live, found));
+                self.published.tables().for_each(|table| table.contains_many(digests, self.live, found));
             }
             Mode::Strict => {
                 found.reserve(digests.len());
@@ -173,7 +173,7 @@ impl View<'_> {
     /// Copies of an item. Never too low; in a compact filter, colliding items count too.
     pub fn count(&self, digest: Digest) -> u32 {
         match self.mode() {
-            Mode::Compact => self.shown.tables().map(|table| table.count(digest, self.live)).sum(),
+            Mode::Compact => self.published.tables().map(|table| table.count(digest, self.live)).sum(),
             Mode::Strict => u32::from(self.state(digest).is_some()),
         }
     }
@@ -181,7 +181,7 @@ impl View<'_> {
     /// The state of an item; none if it is absent, and in a compact filter.
     #[inline]
     pub fn state(&self, digest: Digest) -> Option<SlotState> {
-        let table = &self.shown.first;
+        let table = &self.published.first;
         match self.mode() {
             Mode::Compact => None,
             Mode::Strict => state_in(table, table.get(digest)),
@@ -196,7 +196,7 @@ impl View<'_> {
     }
 
     fn report_states(&self, digests: &[Digest], mut report: impl FnMut(Option<SlotState>)) {
-        let table = &self.shown.first;
+        let table = &self.published.first;
         match self.mode() {
             Mode::Compact => digests.iter().for_each(|_| report(None)),
             Mode::Strict => table.get_many(digests, |held| report(state_in(table, held))),
@@ -205,35 +205,35 @@ impl View<'_> {
 
     /// The maximum result of [`Self::count`].
     pub fn copies_max(&self) -> u32 {
-        self.shown.first.plan.copies_max()
+        self.published.first.plan.copies_max()
     }
 
     /// Items, every copy counted.
     pub fn items(&self) -> u64 {
-        match (self.mode(), &self.shown.steps) {
+        match (self.mode(), &self.published.steps) {
             (Mode::Strict, _) => self.state_counts().unwrap_or_default().all(),
             (Mode::Compact, Some(steps)) => steps.stats(self.step).iter().map(|step| step.items).sum(),
-            (Mode::Compact, None) => self.shown.tables().map(|table| table.items()).sum(),
+            (Mode::Compact, None) => self.published.tables().map(|table| table.items()).sum(),
         }
     }
 
     fn state_counts(&self) -> Option<StateCounts> {
-        let of_strict = || self.shared.state_counts(self.shown.first.available_tag());
+        let of_strict = || self.shared.state_counts(self.published.first.available_tag());
         (self.mode() == Mode::Strict).then(of_strict)
     }
 
     /// Bytes of all tables.
     pub fn memory_bytes(&self) -> u64 {
-        let tables: u64 = self.shown.tables().map(|table| table.memory_bytes()).sum();
-        tables + self.shown.copy.map_or(0, |plan| plan.memory_bytes())
+        let tables: u64 = self.published.tables().map(|table| table.memory_bytes()).sum();
+        tables + self.published.copy.map_or(0, |plan| plan.memory_bytes())
     }
 
     /// The statistics of each table, oldest first. The slots of forgotten and cleared items that are not free yet are counted.
     pub fn segments(&self) -> Vec<SegmentStats> {
-        let mut tables: Vec<&Arc<Table>> = self.shown.tables().collect();
+        let mut tables: Vec<&Arc<Table>> = self.published.tables().collect();
         tables.sort_by_key(|table| table.plan.number);
         let mut segments: Vec<SegmentStats> = tables.iter().map(|table| table.stats()).collect();
-        if let Some((newest, copy)) = segments.last_mut().zip(self.shown.copy) {
+        if let Some((newest, copy)) = segments.last_mut().zip(self.published.copy) {
             newest.capacity = copy.capacity();
         }
         if let (Some(counts), [only]) = (self.state_counts(), &mut segments[..]) {
@@ -250,7 +250,7 @@ impl View<'_> {
             segments: self.segments(),
             states: self.state_counts(),
             copies_max: self.copies_max(),
-            steps: self.shown.steps.as_ref().map_or_else(Vec::new, |steps| steps.stats(self.step)),
+            steps: self.published.steps.as_ref().map_or_else(Vec::new, |steps| steps.stats(self.step)),
         }
     }
 }

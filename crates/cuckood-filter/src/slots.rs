@@ -107,7 +107,7 @@ impl Lanes {
 
     /// A part's bits, cut from the word that contains all of it.
     #[inline(always)]
-    pub(crate) const fn cut_whole(&self, word: u64, shift: u32) -> u64 {
+    pub(crate) const fn cut_aligned(&self, word: u64, shift: u32) -> u64 {
         (word >> shift) & self.mask
     }
 

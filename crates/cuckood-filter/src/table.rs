@@ -419,7 +419,7 @@ impl Table {
     fn contains_moving<K: Kind>(&self, digest: Digest, live: LiveTags) -> bool {
         let kind = K::of(self, live);
         let probe = kind.place().probe(digest);
-        self.look(|| kind.holds_either(&self.words, &probe).then_some(())).is_some()
+        self.read_consistently(|| kind.holds_either(&self.words, &probe).then_some(())).is_some()
     }
 
     /// Copies of the item, and of colliding ones. Never too low: the copies are counted again if items moved during the count.
@@ -462,7 +462,7 @@ impl Table {
             if !self.is_sure(before) {
                 for (found, probe) in found.iter_mut().zip(probes) {
                     let holds = || kind.holds_either(words, probe).then_some(());
-                    *found = *found || self.look(holds).is_some();
+                    *found = *found || self.read_consistently(holds).is_some();
                 }
             }
             ControlFlow::Continue(())
@@ -507,7 +507,7 @@ impl Table {
     /// move; a second one under the same version starts after it, so it finds the item at its new place. Only if the version has
     /// changed does the reader have to start over.
     #[inline(always)]
-    fn look<T>(&self, once: impl Fn() -> Option<T>) -> Option<T> {
+    fn read_consistently<T>(&self, once: impl Fn() -> Option<T>) -> Option<T> {
         loop {
             let before = self.version();
             let found = once().or_else(|| if self.is_sure(before) { None } else { once() });
@@ -615,13 +615,13 @@ impl Table {
     #[inline(never)]
     fn get_moving(&self, digest: Digest) -> Option<u64> {
         let probe = self.strict_kind().place.probe(digest);
-        self.look(|| self.get_once(&probe))
+        self.read_consistently(|| self.get_once(&probe))
     }
 
     /// [`Table::get`] for many; reports the slot values in order.
     pub(crate) fn get_many(&self, digests: &[Digest], mut report: impl FnMut(Option<u64>)) {
         self.for_each_group(self.strict_kind(), digests, |probes| {
-            probes.iter().for_each(|probe| report(self.look(|| self.get_once(probe))));
+            probes.iter().for_each(|probe| report(self.read_consistently(|| self.get_once(probe))));
             ControlFlow::Continue(())
         });
     }
@@ -677,7 +677,7 @@ fn part_of(words: &[AtomicU64], lanes: Lanes, bucket: u64, part: u32) -> u64 {
     if lanes.straddles() {
         lanes.cut(low, words[word + 1].load(Acquire), shift)
     } else {
-        lanes.cut_whole(low, shift)
+        lanes.cut_aligned(low, shift)
     }
 }
 
@@ -705,9 +705,9 @@ mod tests {
     fn misses_are_certain_only_without_moves() {
         let table = Table::new(first(Mode::Compact, 8, 2));
         let looks = Cell::new(0);
-        let look = |moves_at: Option<u32>, found_at: Option<u32>| {
+        let read_consistently = |moves_at: Option<u32>, found_at: Option<u32>| {
             looks.set(0);
-            let found = table.look(|| {
+            let found = table.read_consistently(|| {
                 looks.set(looks.get() + 1);
                 if moves_at == Some(looks.get()) {
                     table.step_version();
@@ -716,15 +716,15 @@ mod tests {
             });
             (found.is_some(), looks.get())
         };
-        assert_eq!(look(None, None), (false, 1));
-        assert_eq!(look(None, Some(1)), (true, 1));
+        assert_eq!(read_consistently(None, None), (false, 1));
+        assert_eq!(read_consistently(None, Some(1)), (true, 1));
         // The version becomes odd during the first look.
-        assert_eq!(look(Some(1), None), (false, 4));
-        assert_eq!(look(None, None), (false, 2));
-        assert_eq!(look(None, Some(2)), (true, 2));
+        assert_eq!(read_consistently(Some(1), None), (false, 4));
+        assert_eq!(read_consistently(None, None), (false, 2));
+        assert_eq!(read_consistently(None, Some(2)), (true, 2));
         // And even again.
-        assert_eq!(look(Some(1), Some(3)), (true, 3));
-        assert_eq!(look(None, None), (false, 1));
+        assert_eq!(read_consistently(Some(1), Some(3)), (true, 3));
+        assert_eq!(read_consistently(None, None), (false, 1));
     }
 
     const LAST: u64 = (1 << 62) - 1;

@@ -9,7 +9,7 @@ use crate::image::{FilterImage, Load, RestoreError, TableImage, restore_table};
 use crate::layout::{Growth, Layout, Mode};
 use crate::memory::{MemoryNeed, Remains};
 use crate::plan::TablePlan;
-use crate::reader::{Shared, Shown};
+use crate::reader::{Published, Shared};
 use crate::table::Table;
 use crate::tags::Steps;
 use crate::writer::TableWriter;
@@ -82,14 +82,14 @@ impl Tables {
         let table = Table::new(TablePlan::first(mode, &first));
         let tables = vec![TableWriter::new(TableId(0), table, first.max_search)];
         let steps = kept.map(|kept| Box::new(Steps::new(kept, first.step_bits)));
-        let shared = Shared::new(mode, shown(&tables, steps.as_deref()));
+        let shared = Shared::new(mode, published(&tables, steps.as_deref()));
         let sweep = steps.as_ref().map(|_| (0, 0));
         Self { mode, first, growth, next_table: 1, tables, dropped: None, steps, sweep, shared }
     }
 
     /// Shows readers the tables and steps as they are now.
     pub(crate) fn publish(&self) {
-        self.shared.shown.store(Arc::new(shown(&self.tables, self.steps.as_deref())));
+        self.shared.published.store(Arc::new(published(&self.tables, self.steps.as_deref())));
     }
 
     fn push(&mut self, table: impl Into<Arc<Table>>, items: u64) {
@@ -302,7 +302,7 @@ impl Tables {
         };
         let mut need = table.map_or_else(MemoryNeed::default, |plan| MemoryNeed::table(plan.memory_bytes()));
         if self.first.step_bits > 0 {
-            need += start_over.beyond(&need).passing();
+            need += start_over.beyond(&need).temporary();
         }
         Ok(need)
     }
@@ -322,12 +322,13 @@ impl Tables {
 
     fn forecast(&self, mut newest: TablePlan, mut held: u64, mut buckets: u64, mut items: u64) -> MemoryNeed {
         let mut need = MemoryNeed::default();
-        while self.growth == Growth::Auto && items > 0 && held.saturating_add(items) > newest.sure_items() {
+        while self.growth == Growth::Auto && items > 0 && held.saturating_add(items) > newest.certain_items()
+        {
             let Some(next) = successor(&newest, newest.capacity(), buckets, self.appended_items_min()) else {
                 break;
             };
             if next.number > newest.number {
-                items -= items.min(newest.sure_items().saturating_sub(held));
+                items -= items.min(newest.certain_items().saturating_sub(held));
                 (held, buckets) = (0, buckets + next.buckets());
             } else {
                 buckets += next.buckets() - newest.buckets();
@@ -399,16 +400,16 @@ impl Tables {
             steps.ok_or(RestoreError::Image("its steps contradict each other"))
         };
         let steps = image.steps.as_ref().map(restored).transpose()?;
-        let shared = Shared::new(mode, shown(&tables, steps.as_deref()));
+        let shared = Shared::new(mode, published(&tables, steps.as_deref()));
         let sweep = image.sweep.map(|(table, bucket)| (table as usize, bucket));
         Ok(Self { mode, first, growth, next_table, tables, dropped: None, steps, sweep, shared })
     }
 }
 
-fn shown(tables: &[TableWriter], steps: Option<&Steps>) -> Shown {
+fn published(tables: &[TableWriter], steps: Option<&Steps>) -> Published {
     let copy = tables.last().and_then(TableWriter::copy).map(|(plan, _)| plan);
     let all = tables.iter().map(|table| table.table.clone()).collect();
-    Shown::new(all, copy, steps.map(|steps| Box::new(steps.known())))
+    Published::new(all, copy, steps.map(|steps| Box::new(steps.known())))
 }
 
 /// Large tables that filters have dropped. To release one takes long, so it is done incrementally.
@@ -446,7 +447,7 @@ impl Dropped {
     }
 
     /// Releases about this many bytes, and returns their number. It is zero only if readers still look at all that is left.
-    pub fn give_back(&mut self, bytes_max: u64) -> u64 {
+    pub fn release(&mut self, bytes_max: u64) -> u64 {
         if bytes_max == 0 {
             return 0;
         }
@@ -457,13 +458,13 @@ impl Dropped {
                 None => break,
             }
         }
-        let mut given = 0;
-        while let Some(last) = self.remains.last_mut().filter(|_| given < bytes_max) {
-            given += last.release(bytes_max - given);
+        let mut released = 0;
+        while let Some(last) = self.remains.last_mut().filter(|_| released < bytes_max) {
+            released += last.release(bytes_max - released);
             if last.bytes() == 0 {
                 self.remains.pop();
             }
         }
-        given
+        released
     }
 }

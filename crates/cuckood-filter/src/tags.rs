@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// The steps in a snapshot, without the number of items in each, which follows from the tables.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct StepsImage {
-    kept: u32,
+    retained: u32,
     now: Option<u64>,
     first: u32,
     numbers: Vec<u64>,
@@ -32,8 +32,8 @@ pub struct StepStats {
 }
 
 impl StepsImage {
-    pub(crate) fn kept(&self) -> u32 {
-        self.kept
+    pub(crate) fn retained(&self) -> u32 {
+        self.retained
     }
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Steps {
 #[derive(Clone)]
 pub(crate) struct Known {
     /// Number of steps after its own for which an item is retained.
-    kept: u32,
+    retained: u32,
     /// Bits of a tag.
     bits: u8,
     /// The tag of the oldest step. The others follow around the ring.
@@ -88,7 +88,7 @@ impl Known {
     }
 
     fn is_forgotten(&self, index: usize, now: u64) -> bool {
-        self.numbers.get(index).is_some_and(|step| step.saturating_add(u64::from(self.kept)) < now)
+        self.numbers.get(index).is_some_and(|step| step.saturating_add(u64::from(self.retained)) < now)
     }
 
     /// The tags of the steps that are not forgotten in step `now`.
@@ -121,24 +121,24 @@ impl Known {
 
 impl Steps {
     /// No steps yet. Items are retained for `retained` steps after their own; a tag has `bits` bits.
-    pub(crate) fn new(kept: u32, bits: u8) -> Self {
-        let known = Known { kept, bits, first: 0, numbers: Vec::new(), items: no_items(bits) };
+    pub(crate) fn new(retained: u32, bits: u8) -> Self {
+        let known = Known { retained, bits, first: 0, numbers: Vec::new(), items: no_items(bits) };
         Self::over(None, known)
     }
 
     fn over(now: Option<u64>, known: Known) -> Self {
         let live = known.live(0);
         let mut steps = Self { now, known, live, forgotten: 0 };
-        steps.judge();
+        steps.update_forgotten();
         steps
     }
 
     /// Restores the steps. The items in the tables are yet to be counted, then call [`Self::update_forgotten`]. None if there can't be such steps.
     pub(crate) fn restore(image: &StepsImage, bits: u8) -> Option<Self> {
-        let StepsImage { kept, now, first, ref numbers } = *image;
+        let StepsImage { retained, now, first, ref numbers } = *image;
         let tags = 1 << bits;
-        let is_possible = kept <= STEPS_MAX
-            && kept + 3 <= tags
+        let is_possible = retained <= STEPS_MAX
+            && retained + 3 <= tags
             && first < tags
             && numbers.len() <= tags as usize
             && numbers.is_sorted()
@@ -146,7 +146,7 @@ impl Steps {
         if !is_possible {
             return None;
         }
-        let known = Known { kept, bits, first, numbers: numbers.clone(), items: no_items(bits) };
+        let known = Known { retained, bits, first, numbers: numbers.clone(), items: no_items(bits) };
         Some(Self::over(now, known))
     }
 
@@ -158,8 +158,8 @@ impl Steps {
 
     /// The steps in a snapshot.
     pub(crate) fn image(&self) -> StepsImage {
-        let Known { kept, first, numbers, .. } = &self.known;
-        StepsImage { kept: *kept, now: self.now, first: *first, numbers: numbers.clone() }
+        let Known { retained, first, numbers, .. } = &self.known;
+        StepsImage { retained: *retained, now: self.now, first: *first, numbers: numbers.clone() }
     }
 
     /// The steps as readers share them. They change only with the next call of [`Self::begin`], [`Self::advance`] or
@@ -201,7 +201,7 @@ impl Steps {
         if is_first {
             self.known.numbers.iter_mut().for_each(|number| *number = step);
         }
-        self.judge();
+        self.update_forgotten();
         is_first
     }
 
@@ -210,7 +210,7 @@ impl Steps {
         if self.now.is_some() {
             self.now = Some(step);
             self.known.numbers.iter_mut().for_each(|number| *number = step.min(*number));
-            self.judge();
+            self.update_forgotten();
         }
     }
 
@@ -235,7 +235,7 @@ impl Steps {
             self.known.numbers.pop();
         }
         self.known.numbers.push(self.now.unwrap_or_default());
-        self.judge();
+        self.update_forgotten();
         Ok(self.known.tag(self.known.numbers.len() - 1))
     }
 
@@ -258,11 +258,11 @@ impl Steps {
     /// Drops all steps, because the tables are empty.
     pub(crate) fn clear(&mut self) {
         self.known = Known { first: 0, numbers: Vec::new(), items: no_items(self.known.bits), ..self.known };
-        self.judge();
+        self.update_forgotten();
     }
 
     /// Determines which steps are forgotten now.
-    pub(crate) fn judge(&mut self) {
+    pub(crate) fn update_forgotten(&mut self) {
         let now = self.now.unwrap_or_default();
         self.live = self.known.live(now);
         self.forgotten = (0..self.known.forgotten(now)).map(|index| self.known.items_at(index)).sum();

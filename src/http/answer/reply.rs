@@ -120,8 +120,8 @@ pub(crate) enum Lines {
 impl Lines {
     /// Returns the format that the client prefers to JSON, if any.
     pub(crate) fn preferred(headers: &HeaderMap, columns: &'static str) -> Option<Self> {
-        let json = wish(headers, "application/json");
-        let (ndjson, csv) = (wish(headers, NDJSON), wish(headers, CSV));
+        let json = quality(headers, "application/json");
+        let (ndjson, csv) = (quality(headers, NDJSON), quality(headers, CSV));
         match csv > ndjson {
             true => (csv > json).then_some(Lines::Csv(columns)),
             false => (ndjson > json).then_some(Lines::Ndjson),
@@ -177,20 +177,20 @@ fn row<T: AsRef<str>>(cells: impl Iterator<Item = T>) -> String {
 }
 
 /// How much a client wants a media type that it names in `Accept`, from 0 to 1; 0 if it doesn't. Wildcards don't count.
-pub(crate) fn wish(headers: &HeaderMap, media_type: &str) -> f32 {
-    wish_in(headers, &header::ACCEPT, media_type)
+pub(crate) fn quality(headers: &HeaderMap, media_type: &str) -> f32 {
+    quality_in(headers, &header::ACCEPT, media_type)
 }
 
 /// Returns the client's quality value for this name in the header, from 0 to 1; 0 if it isn't named.
-pub(crate) fn wish_in(headers: &HeaderMap, header: &HeaderName, wanted: &str) -> f32 {
+pub(crate) fn quality_in(headers: &HeaderMap, header: &HeaderName, wanted: &str) -> f32 {
     let lists = headers.get_all(header).into_iter().filter_map(|list| list.to_str().ok());
-    let wishes = lists.flat_map(|list| list.split(',')).filter_map(|range| {
+    let qualities = lists.flat_map(|list| list.split(',')).filter_map(|range| {
         let mut parts = range.split(';').map(str::trim);
         parts.next().filter(|name| name.eq_ignore_ascii_case(wanted))?;
         let quality = parts.find_map(|parameter| parameter.strip_prefix("q="));
         Some(quality.map_or(1.0, |quality| quality.trim().parse().unwrap_or(0.0)))
     });
-    wishes.fold(0.0, f32::max)
+    qualities.fold(0.0, f32::max)
 }
 
 #[cfg(test)]
@@ -254,9 +254,9 @@ mod tests {
 
     #[test]
     fn accept_quality_requires_named_type() {
-        let wished = |lists: &[&'static str]| {
+        let wanted_quality = |lists: &[&'static str]| {
             let lists = lists.iter().map(|list| (header::ACCEPT, http::HeaderValue::from_static(list)));
-            wish(&lists.collect(), "text/csv")
+            quality(&lists.collect(), "text/csv")
         };
         for (lists, wanted) in [
             (&[][..], 0.0),
@@ -267,7 +267,7 @@ mod tests {
             (&["text/csv;q=0.25", "text/csv;q=0.75"], 0.75),
             (&["text/csv;q=much"], 0.0),
         ] {
-            assert_eq!(wished(lists), wanted, "{lists:?}");
+            assert_eq!(wanted_quality(lists), wanted, "{lists:?}");
         }
     }
 }

@@ -21,7 +21,7 @@ use http::{StatusCode, header};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_with::skip_serializing_none;
-use spec::{Asked, CampaignSpec, CouponPatch, CouponSpec, Filter, FilterPatch};
+use spec::{CampaignSpec, CouponPatch, CouponSpec, Filter, FilterPatch, RequestedSpec};
 use statistics::{DESCRIPTION, Statistics, StatisticsQuery};
 use utoipa::ToSchema;
 
@@ -191,15 +191,15 @@ filter_routes! {
 }
 
 /// `PUT`: creates a filter, or finds that it exists.
-async fn put<T: Into<Asked> + DeserializeOwned>(
+async fn put<T: Into<RequestedSpec> + DeserializeOwned>(
     call: &Call<Manage>,
     kind: Kind,
     name: &str,
     request: Request,
 ) -> Answer {
     let name = parse_name(kind, name)?;
-    let asked: Asked = json::parse::<T>(&call.body(request).await?)?.into();
-    let (spec, window) = asked.resolve()?;
+    let requested: RequestedSpec = json::parse::<T>(&call.body(request).await?)?.into();
+    let (spec, window) = requested.resolve()?;
     let command = crate::engine::creation(kind, name.clone(), spec, window)?;
     let decided = call.submit(Resource::Filter(kind, name.as_str()), command).await?;
     match decided.outcome {

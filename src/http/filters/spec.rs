@@ -117,20 +117,20 @@ pub(crate) struct CouponSpec {
 }
 
 /// A filter of either kind as it is asked for.
-pub(crate) struct Asked {
+pub(crate) struct RequestedSpec {
     /// The fields of both kinds, and those of campaigns.
     common: CampaignSpec,
     ignore_case: bool,
     stock: Option<u64>,
 }
 
-impl From<CampaignSpec> for Asked {
+impl From<CampaignSpec> for RequestedSpec {
     fn from(common: CampaignSpec) -> Self {
         Self { common, ignore_case: false, stock: None }
     }
 }
 
-impl From<CouponSpec> for Asked {
+impl From<CouponSpec> for RequestedSpec {
     fn from(coupon: CouponSpec) -> Self {
         let common = CampaignSpec {
             capacity: coupon.capacity,
@@ -146,7 +146,7 @@ impl From<CouponSpec> for Asked {
     }
 }
 
-impl Asked {
+impl RequestedSpec {
     /// Resolves it to a spec and a window.
     pub(crate) fn resolve(self) -> Result<(Spec, Window), Problem> {
         let Self { common, ignore_case, stock } = self;
@@ -432,7 +432,7 @@ mod tests {
     fn incompatible_spec_fields_are_rejected() {
         let body = |text: &str| {
             crate::http::request::json::parse::<CampaignSpec>(text.as_bytes())
-                .and_then(|campaign| Asked::from(campaign).resolve())
+                .and_then(|campaign| RequestedSpec::from(campaign).resolve())
         };
         assert!(body(r#"{"capacity":1}"#).is_ok());
         assert!(body(r#"{"capacity":1,"mode":"strict"}"#).is_ok());

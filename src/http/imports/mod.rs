@@ -1,7 +1,7 @@
 //! Imports: uploads of any size, read line by line and submitted as commands. The routes, and imports as they are shown.
 
 pub(crate) mod lines;
-mod noticed;
+mod observations;
 mod run;
 mod upload;
 
@@ -18,7 +18,7 @@ use axum::response::IntoResponse;
 use axum::response::Response;
 use http::StatusCode;
 use lines::Format;
-use run::Asked;
+use run::ImportRequest;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 use upload::{Source, Upload};
@@ -170,7 +170,7 @@ async fn import(call: Call<call::Import>, kind: Kind, name: &str, request: Reque
     let source = Source { api: api.clone(), caller, view: view.clone(), live, pieces };
     let upload = Upload::open(format, query.column, source).await?;
     let (if_absent, is_dry_run) = (query.if_absent, query.dry_run);
-    let asked = Asked { api, view, id, mode, if_absent, guards, by, is_named };
+    let asked = ImportRequest { api, view, id, mode, if_absent, guards, by, is_named };
     let failed = |_| Problem::new(Code::Internal, "the import failed");
     // In a separate task: a handler is dropped when its client disconnects, but the log must still record the end.
     if is_dry_run {

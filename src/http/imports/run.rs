@@ -19,7 +19,7 @@ use std::sync::Arc;
 const CATCH_UP_ENTRIES: u32 = 2_500;
 
 /// An import as it was asked for.
-pub(super) struct Asked {
+pub(super) struct ImportRequest {
     pub(super) api: Arc<Api>,
     pub(super) view: Arc<FilterView>,
     pub(super) id: ImportId,
@@ -30,7 +30,7 @@ pub(super) struct Asked {
     pub(super) is_named: bool,
 }
 
-impl Asked {
+impl ImportRequest {
     /// Reads the complete upload into the filter. The log always records the end. Returns whether an earlier upload had completed the
     /// import.
     pub(super) async fn run(self, mut upload: Upload) -> Result<(Import, bool), Problem> {

@@ -1,7 +1,7 @@
 //! An upload: pieces of the body become batches of lines, each when it is asked for.
 
 use super::lines::{Format, Line, Lines, UploadFault};
-use super::noticed::Noticed;
+use super::observations::Observations;
 use crate::access::{Caller, Scope};
 use crate::domain::import::LINE_ERRORS_MAX;
 use crate::domain::{Ending, ITEMS_MAX, Import, LineError, LineFault, UploadDigest};
@@ -37,7 +37,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// The next piece, unless the import is stopped, or its key has gone or expired, or no longer covers the upload.
+    /// The next piece, unless the import is stopped, or its key was removed, has expired, or no longer covers the upload.
     async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
         let Source { api, caller, view, live, pieces } = self;
         let piece = tokio::select! {
@@ -63,7 +63,7 @@ pub(super) struct Upload {
 }
 
 impl Upload {
-    /// Reads as much of an upload as shows whether it is readable at all.
+    /// Reads the upload until it is known to be readable.
     ///
     /// # Errors
     /// If it is not readable, incomplete or stopped.
@@ -84,7 +84,7 @@ impl Upload {
     pub(super) fn continue_after(&mut self, import: &Import) {
         self.intake.durable = (import.counts.lines, import.chain);
         self.intake.rejected = (import.counts.rejected, import.guards.max_rejected);
-        self.intake.noticed.watch_copies(&self.source.view, import);
+        self.intake.observations.watch_copies(&self.source.view, import);
     }
 
     /// Reads the next piece of the body, or its end.
@@ -108,7 +108,7 @@ impl Upload {
     /// The next batch; none at the end, or once more lines were rejected than allowed.
     ///
     /// # Errors
-    /// If the upload is incomplete, invalid or stopped, or differs from what the log has.
+    /// If the upload is incomplete, invalid or stopped, or differs from the logged lines.
     pub(super) async fn next(&mut self) -> Result<Option<Batch>, Problem> {
         while !self.intake.has_tripped {
             if let Some(line) = self.lines.next_line().map_err(unreadable)? {
@@ -126,10 +126,10 @@ impl Upload {
 
     /// How the upload ended, after its last batch.
     pub(super) fn ending(&self) -> Ending {
-        Ending::Whole { upload: self.fingerprint(), warnings: self.intake.noticed.warnings() }
+        Ending::Whole { upload: self.fingerprint(), warnings: self.intake.observations.warnings() }
     }
 
-    /// The fingerprint of what has been read.
+    /// Returns the fingerprint of the part read so far.
     pub(super) fn fingerprint(&self) -> UploadDigest {
         UploadDigest { bytes: self.bytes, hash: self.hash.digest128() }
     }
@@ -140,7 +140,7 @@ fn unreadable(fault: UploadFault) -> Problem {
     Problem::invalid_at(if is_column { "/column" } else { "" }, fault.to_string())
 }
 
-/// The hash of an upload that has not begun: the same bytes in another format are another upload.
+/// The initial hash of an upload: the same bytes in another format are another upload.
 fn seeded(format: Format, column: Option<&str>) -> Box<Xxh3> {
     let mut hash = Box::new(Xxh3::new());
     match format {
@@ -156,7 +156,7 @@ fn seeded(format: Format, column: Option<&str>) -> Box<Xxh3> {
     hash
 }
 
-/// Lines on their way into batches. Those that the log already has are skipped.
+/// Lines that are collected into batches. Those that the log already has are skipped.
 struct Intake {
     view: Arc<FilterView>,
     batch: Batch,
@@ -170,14 +170,23 @@ struct Intake {
     rejected: (u64, Option<u64>),
     /// More lines were rejected than allowed: no further line is taken.
     has_tripped: bool,
-    noticed: Noticed,
+    observations: Observations,
 }
 
 impl Intake {
     fn new(view: Arc<FilterView>, format: Format) -> Self {
-        let noticed = Noticed::new(format);
+        let observations = Observations::new(format);
         let (durable, rejected, has_tripped) = ((0, 0), (0, None), false);
-        Self { view, batch: Batch::default(), lines: 0, durable, chain: 0, rejected, has_tripped, noticed }
+        Self {
+            view,
+            batch: Batch::default(),
+            lines: 0,
+            durable,
+            chain: 0,
+            rejected,
+            has_tripped,
+            observations,
+        }
     }
 
     /// Takes the next line. Returns the batch that it completes, if it completes one.
@@ -187,14 +196,14 @@ impl Intake {
             Line::Item(item) if self.view.is_blank(&*item) => (None, Some(LineFault::Empty)),
             Line::Item(item) => {
                 let digest = self.view.digest(&item);
-                self.noticed.item(&self.view, &item, digest, is_new);
+                self.observations.item(&self.view, &item, digest, is_new);
                 (Some(digest), None)
             }
             Line::Blank => (None, None),
             Line::Rejected(fault) => (None, Some(fault)),
         };
         if fault.is_some() {
-            self.noticed.rejected();
+            self.observations.rejected();
         }
         self.lines += 1;
         self.chain = chained(self.chain, digest.map(|digest| digest.0), fault);
@@ -206,7 +215,7 @@ impl Intake {
             self.rejected.0 += 1;
             self.has_tripped = self.rejected.1.is_some_and(|max| self.rejected.0 > max);
         }
-        // The state refuses a batch that violates a guard, so the lines before this one go into another batch.
+        // The state rejects a batch that violates a guard, so the lines before this one are sent in another batch.
         let before = if self.has_tripped { self.rest()? } else { None };
         self.batch.lines += 1;
         self.batch.chain = self.chain;
@@ -220,7 +229,7 @@ impl Intake {
         if self.batch.lines == ITEMS_MAX as u64 { self.rest() } else { Ok(before) }
     }
 
-    /// The lines that make up no whole batch. No further ones come, unless the upload has fewer than the log.
+    /// The lines of an incomplete batch. No further ones follow, unless the upload has fewer than the log.
     fn rest(&mut self) -> Result<Option<Batch>, Problem> {
         if self.lines < self.durable.0 {
             return Err(Code::ImportDiffers.into());
@@ -248,7 +257,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_hash_of_lines_tells_their_content_and_their_order() {
+    fn line_hash_depends_on_content_and_order() {
         let a = |chain| chained(chain, Some(1), None);
         let b = |chain| chained(chain, Some(2), None);
         let blank = |chain| chained(chain, None, None);
@@ -278,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_bytes_read_in_another_way_are_another_upload() {
+    fn format_is_part_of_upload_hash() {
         let csv = |column| (Format::Csv, column);
         let formats =
             [(Format::Text, None), (Format::NdJson, None), csv(None), csv(Some("a")), csv(Some("b"))];
@@ -291,7 +300,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_do_not_matter(bytes: Vec<u8>, cut: usize, other: u8) {
+        fn upload_hash_is_independent_of_pieces(bytes: Vec<u8>, cut: usize, other: u8) {
             let (head, tail) = bytes.split_at(cut % (bytes.len() + 1));
             let whole = digest((Format::Text, None), [&bytes[..]]);
             prop_assert_eq!(digest((Format::Text, None), [head, tail]), whole);

@@ -5,7 +5,7 @@ mod state;
 
 pub(super) use state::render;
 
-use super::answer::reply::wish;
+use super::answer::reply::quality;
 use crate::domain::Timestamp;
 use http::HeaderMap;
 use prometheus_client::collector::Collector;
@@ -106,9 +106,9 @@ pub(crate) enum Format {
 
 impl Format {
     /// Chooses the format by the header `Accept`: OpenMetrics if it is named and not ranked below plain text.
-    pub(crate) fn asked_for(headers: &HeaderMap) -> Format {
-        let open = wish(headers, "application/openmetrics-text");
-        let is_first = open > 0.0 && open >= wish(headers, "text/plain");
+    pub(crate) fn preferred(headers: &HeaderMap) -> Format {
+        let open = quality(headers, "application/openmetrics-text");
+        let is_first = open > 0.0 && open >= quality(headers, "text/plain");
         if is_first { Format::OpenMetrics } else { Format::Prometheus }
     }
 
@@ -183,7 +183,7 @@ mod tests {
             (prometheus, Format::OpenMetrics),
         ] {
             let headers = HeaderMap::from_iter([(header::ACCEPT, HeaderValue::from_static(accept))]);
-            assert_eq!(Format::asked_for(&headers), wanted, "{accept}");
+            assert_eq!(Format::preferred(&headers), wanted, "{accept}");
         }
     }
 

@@ -179,11 +179,11 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Word<V> {
 }
 
 /// A list that keeps at most `RETAINED` elements: one more than allowed, which shows that there are too many.
-pub(crate) fn list<'de, const KEPT: usize, D: Deserializer<'de>, T: Deserialize<'de>>(
+pub(crate) fn list<'de, const RETAINED: usize, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
-    struct List<const KEPT: usize, T>(PhantomData<T>);
-    impl<'de, const KEPT: usize, T: Deserialize<'de>> Visitor<'de> for List<KEPT, T> {
+    struct List<const RETAINED: usize, T>(PhantomData<T>);
+    impl<'de, const RETAINED: usize, T: Deserialize<'de>> Visitor<'de> for List<RETAINED, T> {
         type Value = Vec<T>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -191,16 +191,16 @@ pub(crate) fn list<'de, const KEPT: usize, D: Deserializer<'de>, T: Deserialize<
         }
 
         fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Vec<T>, A::Error> {
-            let mut kept = Vec::new();
-            while kept.len() < KEPT {
-                let Some(element) = seq.next_element()? else { return Ok(kept) };
-                kept.push(element);
+            let mut retained = Vec::new();
+            while retained.len() < RETAINED {
+                let Some(element) = seq.next_element()? else { return Ok(retained) };
+                retained.push(element);
             }
             while seq.next_element::<IgnoredAny>()?.is_some() {}
-            Ok(kept)
+            Ok(retained)
         }
     }
-    deserializer.deserialize_seq(List::<KEPT, T>(PhantomData))
+    deserializer.deserialize_seq(List::<RETAINED, T>(PhantomData))
 }
 
 /// A text, borrowed unless it has escapes.

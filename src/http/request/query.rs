@@ -123,7 +123,7 @@ pub(crate) fn page<T>(
     Problem::unless_within("/limit", asked.limit, 1..=PAGE_MAX)?;
     let after = asked.cursor.as_deref().map(|cursor| {
         let name = read_cursor(cursor)?;
-        str::from_utf8(&name).ok().and_then(|name| Name::new(name).ok()).ok_or_else(strange_cursor)
+        str::from_utf8(&name).ok().and_then(|name| Name::new(name).ok()).ok_or_else(invalid_cursor)
     });
     let after = after.transpose()?;
     let Some(prefix) = caller.narrow(&asked.prefix) else { return Ok((Vec::new(), None)) };
@@ -141,11 +141,11 @@ pub(crate) fn write_cursor(bytes: impl AsRef<[u8]>) -> String {
 
 /// Decodes the bytes of a cursor.
 pub(crate) fn read_cursor(cursor: &str) -> Result<Vec<u8>, Problem> {
-    BASE64_URL_SAFE_NO_PAD.decode(cursor).map_err(|_| strange_cursor())
+    BASE64_URL_SAFE_NO_PAD.decode(cursor).map_err(|_| invalid_cursor())
 }
 
 /// The problem of a cursor that the service never issued.
-pub(crate) fn strange_cursor() -> Problem {
+pub(crate) fn invalid_cursor() -> Problem {
     Problem::invalid_at("/cursor", "not a next_cursor of this service")
 }
 

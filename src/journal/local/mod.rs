@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 /// Maximum time for which an immediately acknowledged commit may stay unflushed.
-const RELAXED_PATIENCE: Duration = Duration::from_millis(100);
+const RELAXED_FLUSH_DELAY: Duration = Duration::from_millis(100);
 
 /// Approximate size of an entry in the log, in bytes, before it is encoded.
 const ENTRY_BYTES: usize = 64;
@@ -147,7 +147,7 @@ impl Journal for LocalJournal {
             Durability::Fsync => self.acknowledge(true)?,
             Durability::Flush => self.acknowledge(false)?,
             Durability::Relaxed => {
-                self.flush_at.get_or_insert_with(|| Instant::now() + RELAXED_PATIENCE);
+                self.flush_at.get_or_insert_with(|| Instant::now() + RELAXED_FLUSH_DELAY);
             }
         }
         self.committed.extend(batch.into_iter().zip(0..).map(|(proposal, offset)| Committed {

@@ -51,7 +51,7 @@ pub(super) struct Link {
     pub(super) context: Context,
     pub(super) ack_timeout: Duration,
     /// How long the reader waits for a response.
-    pub(super) patience: Duration,
+    pub(super) reader_timeout: Duration,
     pub(super) subject: String,
     pub(super) log: LogId,
     /// Number of the stream's first message.
@@ -65,7 +65,7 @@ impl Link {
     /// # Errors
     /// [`JournalError::Failed`] with the reason.
     pub(super) async fn open(options: &NatsOptions, may_create: bool) -> Result<Link, JournalError> {
-        patiently(options, async || attempt(options, may_create).await).await
+        with_retries(options, async || attempt(options, may_create).await).await
     }
 
     pub(super) fn is_connected(&self) -> bool {
@@ -77,7 +77,7 @@ impl Link {
 ///
 /// # Errors
 /// [`JournalError::Failed`] or [`JournalError::Unusable`] with the reason.
-pub(super) async fn connect_beside(options: &NatsOptions) -> Result<Context, JournalError> {
+pub(super) async fn connect_separately(options: &NatsOptions) -> Result<Context, JournalError> {
     let client = connect(options, &Arc::default()).await?;
     Ok(ContextBuilder::new().timeout(ANSWER_TIMEOUT).build(client))
 }
@@ -164,14 +164,14 @@ fn is_not_found(error: &GetStreamError) -> bool {
 /// # Errors
 /// [`JournalError::Failed`] if there is a stream of this name already, or the servers can't be used.
 pub(super) async fn init(options: &NatsOptions) -> Result<LogId, JournalError> {
-    patiently(options, async || {
-        let context = connect_beside(options).await?;
+    with_retries(options, async || {
+        let context = connect_separately(options).await?;
         if find_stream(&context, options).await?.is_some() {
             return Err(JournalError::Unusable(
                 "it exists; remove it first, or set nats.stream to another name".to_owned(),
             ));
         }
-        create_stream(&context, options, wanted_stream(options)).await.map(|(_, log)| log)
+        create_stream(&context, options, stream_config(options)).await.map(|(_, log)| log)
     })
     .await
 }
@@ -180,12 +180,12 @@ pub(super) async fn init(options: &NatsOptions) -> Result<LogId, JournalError> {
 ///
 /// # Errors
 /// [`JournalError::Failed`].
-pub(super) async fn patiently<T>(
+pub(super) async fn with_retries<T>(
     options: &NatsOptions,
     attempt: impl AsyncFn() -> Result<T, JournalError>,
 ) -> Result<T, JournalError> {
     let until = Instant::now() + options.connect_timeout;
-    let mut told = String::new();
+    let mut logged = String::new();
     loop {
         let error = match attempt().await {
             Ok(made) => return Ok(made),
@@ -197,9 +197,9 @@ pub(super) async fn patiently<T>(
             let what = format!("the stream {stream} on {servers} can't be used: {why}");
             return Err(JournalError::Failed(what));
         }
-        if why != told {
+        if why != logged {
             tracing::warn!(servers = ?options.servers, why, "the replicated log can't be opened yet");
-            told = why;
+            logged = why;
         }
         sleep(Duration::from_millis(250)).await;
     }
@@ -252,11 +252,11 @@ async fn attempt(options: &NatsOptions, may_create: bool) -> Result<Link, Journa
     (known.server, known.server_version) = (server.server_name, server.version);
     drop(known);
     let limit = |least: Duration| least.max(round_trip * SLOWER);
-    let (ack_timeout, patience) = (limit(ACK_TIMEOUT), limit(READER_TIMEOUT));
+    let (ack_timeout, reader_timeout) = (limit(ACK_TIMEOUT), limit(READER_TIMEOUT));
     Ok(Link {
         context: context(ack_timeout),
         ack_timeout,
-        patience,
+        reader_timeout,
         subject: subject(options),
         log,
         first_message: info.state.first_sequence,
@@ -282,7 +282,7 @@ async fn open_stream(
         false => Some("this node's directory".to_owned()),
     };
     match trace {
-        None => create_stream(context, options, wanted_stream(options)).await,
+        None => create_stream(context, options, stream_config(options)).await,
         // Servers that were just started may not have found the stream yet, and another node may be creating it.
         Some(trace) => Err(JournalError::Failed(format!(
             "stream not found, but {trace} belongs to an earlier log; see docs/CLUSTER.md, The stream is gone, or begin an empty log with \
@@ -347,7 +347,7 @@ fn subject(options: &NatsOptions) -> String {
 }
 
 /// The stream as it is created.
-pub(super) fn wanted_stream(options: &NatsOptions) -> stream::Config {
+pub(super) fn stream_config(options: &NatsOptions) -> stream::Config {
     stream::Config {
         name: options.stream.clone(),
         subjects: vec![subject(options)],
@@ -392,7 +392,7 @@ fn check_stream(config: &stream::Config, options: &NatsOptions) -> Result<(), St
             ("max_msgs_per_subject", format!("{:?}", limit(config.max_messages_per_subject))),
         ]
     };
-    let settings = retains(config).into_iter().zip(retains(&wanted_stream(options)));
+    let settings = retains(config).into_iter().zip(retains(&stream_config(options)));
     if let Some(((setting, is), (_, wanted))) = settings.into_iter().find(|(is, wanted)| is != wanted) {
         return Err(format!("its {setting} is {is}, not {wanted}: it would lose what nodes need"));
     }
@@ -419,7 +419,7 @@ mod tests {
     #[test]
     fn stream_that_could_lose_entries_is_rejected() {
         let options = NatsOptions { replicas: 3, ..NatsOptions::new("nats://localhost", "shop", "a") };
-        let good = wanted_stream(&options);
+        let good = stream_config(&options);
         let check = |config: &stream::Config| check_stream(config, &options);
         assert!(check(&good).is_ok());
         let bad: [fn(&mut stream::Config); 9] = [

@@ -46,10 +46,10 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 
 /// A server that has acknowledged nothing for this long is replaced: it may be stopped, or cut off from the others.
-const SERVER_PATIENCE: Duration = Duration::from_secs(5);
+const SERVER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The log responds if a message was taken within this time, and all earlier messages are acknowledged.
-const RESPONSE_PATIENCE: Duration = Duration::from_secs(1);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Pause between two polls while something is in flight or waits for a pause to end, or the connection is broken: nothing wakes the writer when it is made again.
 const POLL_PAUSE: Duration = Duration::from_millis(20);
@@ -92,17 +92,17 @@ impl NatsJournal {
     /// [`JournalError::Trimmed`] if the stream was trimmed past every snapshot in it.
     pub fn open(store: Arc<Store>, options: &NatsOptions) -> Result<NatsJournal, JournalError> {
         let runtime = runtime(options)?;
-        let (path, kept) = (store.path().display(), order::log_of(&store)?);
+        let (path, stored) = (store.path().display(), order::log_of(&store)?);
         // A log that was lost must not be started again by a node that has a part of it.
-        let link = runtime.block_on(Link::open(options, kept.is_none()))?;
-        if kept.is_some_and(|kept| kept != link.log) {
+        let link = runtime.block_on(Link::open(options, stored.is_none()))?;
+        if stored.is_some_and(|stored| stored != link.log) {
             return Err(JournalError::Damaged(format!(
                 "{path} belongs to another log than the stream {}: it was created again, or nats.stream or nats.servers is wrong; \
                  a node joins another log with an empty directory",
                 options.stream
             )));
         }
-        if kept.is_none() {
+        if stored.is_none() {
             order::note_log(&store, link.log)?;
             store.flush()?;
         }
@@ -317,7 +317,7 @@ impl NatsJournal {
 
     /// Does what time makes due, after everything was taken that had arrived.
     fn check(&mut self, now: Instant) -> Result<(), JournalError> {
-        if self.silent_since.is_some_and(|since| since + SERVER_PATIENCE <= now) && self.link.is_connected() {
+        if self.silent_since.is_some_and(|since| since + SERVER_TIMEOUT <= now) && self.link.is_connected() {
             self.silent_since = Some(now);
             let client = self.link.client.clone();
             self.runtime.spawn(async move { client.force_reconnect().await });
@@ -333,11 +333,12 @@ impl NatsJournal {
             return Err(JournalError::Failed(what));
         }
         // More may have arrived than the reader reads ahead.
-        let is_fresh = |at: Instant| now < at + RESPONSE_PATIENCE;
+        let is_fresh = |at: Instant| now < at + RESPONSE_TIMEOUT;
         let is_responding = is_fresh(self.moved_at) && self.silent_since.is_none_or(is_fresh);
-        let unread_since = self.outbox.unread_since();
-        let unread = unread_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
-        shared.note_unread(unread, is_responding);
+        let unconfirmed_since = self.outbox.unconfirmed_since();
+        let unconfirmed =
+            unconfirmed_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        shared.note_unconfirmed(unconfirmed, is_responding);
         shared.in_flight = self.outbox.in_flight();
         Ok(())
     }

@@ -241,7 +241,7 @@ impl Outbox {
     }
 
     /// When the oldest message that was not read back was first sent.
-    pub(super) fn unread_since(&self) -> Option<Instant> {
+    pub(super) fn unconfirmed_since(&self) -> Option<Instant> {
         self.window.iter().filter_map(|sent| sent.sent_at).min()
     }
 

@@ -206,7 +206,7 @@ mod tests {
             self.wait(Duration::ZERO)
         }
 
-        fn told(&mut self, node: &str, number: u64, hash: u128) -> Result<(), JournalError> {
+        fn report_hash(&mut self, node: &str, number: u64, hash: u128) -> Result<(), JournalError> {
             let hash = Some(StateHash { at: Seq(number * EVERY), hash });
             self.peers.take(node, Report { hash, ..Report::default() }, Seq(u64::MAX));
             self.wait(Duration::ZERO)
@@ -231,22 +231,22 @@ mod tests {
     fn minority_stops_after_delay_and_majority_continues() {
         let (mut right, mut wrong) = (Node::new(), Node::new());
         right.own(1, 1).unwrap();
-        right.told("b", 1, 1).unwrap();
+        right.report_hash("b", 1, 1).unwrap();
         assert!(right.peers.decided_at().is_none());
-        right.told("c", 1, 2).unwrap();
+        right.report_hash("c", 1, 2).unwrap();
         assert!(right.peers.decided_at().is_some());
         right.wait(OPEN_TIME).unwrap();
         assert!(right.peers.decided_at().is_none());
         assert_eq!((right.differs("b"), right.differs("c")), (Some(false), Some(true)));
         wrong.own(1, 2).unwrap();
-        wrong.told("a", 1, 1).unwrap();
-        wrong.told("b", 1, 1).unwrap();
+        wrong.report_hash("a", 1, 1).unwrap();
+        wrong.report_hash("b", 1, 1).unwrap();
         wrong.wait(OPEN_TIME - Duration::from_millis(1)).unwrap();
         assert!(is_diverged(wrong.wait(Duration::from_millis(1))));
         // A replaced node reports another hash.
-        right.told("c", 1, 1).unwrap();
+        right.report_hash("c", 1, 1).unwrap();
         assert_eq!(right.differs("c"), Some(false));
-        right.told("c", 1, 3).unwrap();
+        right.report_hash("c", 1, 3).unwrap();
         assert!(right.peers.decided_at().is_some(), "again");
     }
 
@@ -254,12 +254,12 @@ mod tests {
     fn both_nodes_stop_when_two_differ() {
         let mut node = Node::new();
         node.own(1, 1).unwrap();
-        node.told("b", 1, 2).unwrap();
+        node.report_hash("b", 1, 2).unwrap();
         assert!(is_diverged(node.wait(OPEN_TIME)));
         let mut node = Node::new();
         node.own(1, 1).unwrap();
         for (other, hash) in [("b", 1), ("c", 2), ("d", 2)] {
-            node.told(other, 1, hash).unwrap();
+            node.report_hash(other, 1, hash).unwrap();
         }
         assert!(is_diverged(node.wait(OPEN_TIME)), "two against two");
     }
@@ -269,7 +269,7 @@ mod tests {
     fn all_reports_that_have_arrived_count_before_decision() {
         let mut node = Node::new();
         node.own(1, 1).unwrap();
-        node.told("c", 1, 2).unwrap();
+        node.report_hash("c", 1, 2).unwrap();
         node.now += OPEN_TIME;
         for (other, hash) in [("c", 2), ("b", 1)] {
             let hash = Some(StateHash { at: Seq(EVERY), hash });
@@ -285,7 +285,7 @@ mod tests {
     fn own_hash_counts_once_it_was_read_from_the_log() {
         let mut node = Node::new();
         node.peers.note_own(StateHash { at: Seq(EVERY), hash: 1 });
-        node.told("b", 1, 2).unwrap();
+        node.report_hash("b", 1, 2).unwrap();
         node.wait(OPEN_TIME * 2).unwrap();
         assert_eq!(node.differs("b"), None);
         let report = node.peers.report(Seq(1), node.now);
@@ -298,8 +298,8 @@ mod tests {
     fn last_comparison_stays_valid_where_positions_differ() {
         let mut node = Node::new();
         node.own(1, 1).unwrap();
-        node.told("b", 1, 2).unwrap();
-        node.told("b", 3, 7).unwrap();
+        node.report_hash("b", 1, 2).unwrap();
+        node.report_hash("b", 3, 7).unwrap();
         assert_eq!(node.differs("b"), Some(true));
         node.own(2, 5).unwrap();
         assert!(is_diverged(node.wait(OPEN_TIME)), "the delay counts from the first difference");
@@ -323,19 +323,19 @@ mod tests {
     #[test]
     fn impossible_content_of_report_is_ignored() {
         let mut node = Node::new();
-        let mut told = |at, build: &str, read| {
+        let mut report_hash = |at, build: &str, read| {
             let hash = Some(StateHash { at: Seq(at), hash: 5 });
             let report = Report { applied: Seq(1), build: build.to_owned(), understands: 3, hash };
             node.peers.take("b", report, Seq(read));
             let peer = node.peers.list().remove(0);
             (peer.hash.map(|hash| hash.at), peer.build)
         };
-        assert_eq!(told(EVERY, "1", EVERY), (Some(Seq(EVERY)), Some("1".to_owned())));
+        assert_eq!(report_hash(EVERY, "1", EVERY), (Some(Seq(EVERY)), Some("1".to_owned())));
         for at in [0, EVERY + 1, EVERY * 2] {
-            assert_eq!(told(at, "1", EVERY * 2 - 1).0, None, "{at}");
+            assert_eq!(report_hash(at, "1", EVERY * 2 - 1).0, None, "{at}");
         }
         for build in [String::new(), "x".repeat(BUILD_BYTES_MAX + 1)] {
-            assert_eq!(told(EVERY, &build, EVERY).1, None);
+            assert_eq!(report_hash(EVERY, &build, EVERY).1, None);
         }
     }
 

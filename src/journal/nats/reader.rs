@@ -34,7 +34,7 @@ const CONSUMER_IDLE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// A missing log, or one shorter than the messages read, may be a server that has just started, for this time.
-const LOST_PATIENCE: Duration = Duration::from_secs(20);
+const LOST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The next message of the stream.
 #[derive(Debug)]
@@ -97,7 +97,7 @@ impl Reader {
         &self,
         response: impl Future<Output = Result<T, JournalError>>,
     ) -> Result<T, JournalError> {
-        let in_time = timeout(self.link.patience, response).await;
+        let in_time = timeout(self.link.reader_timeout, response).await;
         in_time.unwrap_or_else(|_| Err(retry("the servers do not respond")))
     }
 
@@ -127,7 +127,7 @@ impl Reader {
                 if is_due {
                     return Err(retry(format!("message {} does not arrive", self.next)));
                 }
-                is_due = self.link.status.lock().shown >= self.next;
+                is_due = self.link.status.lock().known_end >= self.next;
                 continue;
             };
             let message = message.ok_or_else(|| retry("the messages have ended"))?.map_err(retry)?;
@@ -216,6 +216,6 @@ impl Reader {
     /// The log seems to have lost messages. That is final if it persists.
     fn lost(&mut self, why: String) -> JournalError {
         let since = *self.lost_since.get_or_insert_with(Instant::now);
-        if since.elapsed() < LOST_PATIENCE { JournalError::Failed(why) } else { JournalError::Damaged(why) }
+        if since.elapsed() < LOST_TIMEOUT { JournalError::Failed(why) } else { JournalError::Damaged(why) }
     }
 }

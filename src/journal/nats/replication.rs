@@ -17,7 +17,7 @@ const OBSERVATION_OLD: Duration = Duration::from_secs(600);
 const EVENT_PAUSE: Duration = Duration::from_secs(1);
 
 /// A message that was sent and not read back for this long indicates that the log has no quorum.
-const READ_BACK_PATIENCE: Duration = Duration::from_secs(1);
+const READ_BACK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The reading of the log's clock, at some moment between two of ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,7 +91,7 @@ pub struct Replication {
     /// Since when the servers reject messages because the stream is full.
     pub full_since: Option<Instant>,
     /// For how long the oldest message in flight was not read back, as of the last time that this was evidence against the log.
-    pub unread_for: Duration,
+    pub unconfirmed_for: Duration,
     /// The best observation of the log's clock.
     pub log_time: Option<LogTime>,
     /// This node's last hash.
@@ -103,7 +103,7 @@ pub struct Replication {
     /// Why the reader can't continue, if it can't.
     pub trouble: Option<String>,
     /// The last message that the log has shown to exist.
-    pub(super) shown: u64,
+    pub(super) known_end: u64,
     /// The last message that was read and whose entries are applied.
     reached: u64,
     /// A message that this node has to reach, and since when.
@@ -116,19 +116,19 @@ impl Replication {
     /// For how long the log has shown something that this node has not reached; zero if it has reached all.
     pub fn lag(&mut self, now: Instant) -> Duration {
         if self.target.is_none_or(|(target, _)| self.reached >= target) {
-            self.target = (self.shown > self.reached).then_some((self.shown, now));
+            self.target = (self.known_end > self.reached).then_some((self.known_end, now));
         }
         self.target.map_or(Duration::ZERO, |(_, since)| now.saturating_duration_since(since))
     }
 
     /// Messages that the log has shown and that this node has not reached.
     pub fn behind_messages(&self) -> u64 {
-        self.shown.saturating_sub(self.reached)
+        self.known_end.saturating_sub(self.reached)
     }
 
     /// The log has shown a message.
     pub(super) fn show(&mut self, message: u64, now: Instant) {
-        self.shown = self.shown.max(message);
+        self.known_end = self.known_end.max(message);
         self.lag(now);
     }
 
@@ -140,20 +140,21 @@ impl Replication {
 
     /// The oldest message in flight was not read back for this time. That is no evidence of silence while the log responds: a node that was
     /// busy may have much to read before it.
-    pub(super) fn note_unread(&mut self, unread: Duration, is_responding: bool) {
-        self.unread_for = if is_responding { unread.min(self.unread_for) } else { unread };
+    pub(super) fn note_unconfirmed(&mut self, unconfirmed: Duration, is_responding: bool) {
+        self.unconfirmed_for =
+            if is_responding { unconfirmed.min(self.unconfirmed_for) } else { unconfirmed };
     }
 
     /// This node no longer follows the log: its messages in flight don't matter.
     pub fn end(&mut self) {
-        (self.unread_for, self.full_since, self.in_flight) = (Duration::ZERO, None, 0);
+        (self.unconfirmed_for, self.full_since, self.in_flight) = (Duration::ZERO, None, 0);
     }
 
     /// For how long the log has not responded; zero while it does. Without a majority of its servers it does not.
     pub fn silence(&self, now: Instant) -> Duration {
         let disconnected = self.disconnected_since.map(|since| now.saturating_duration_since(since));
-        let unread = Some(self.unread_for).filter(|unread| *unread >= READ_BACK_PATIENCE);
-        disconnected.max(unread).unwrap_or_default()
+        let unconfirmed = Some(self.unconfirmed_for).filter(|unconfirmed| *unconfirmed >= READ_BACK_TIMEOUT);
+        disconnected.max(unconfirmed).unwrap_or_default()
     }
 
     /// Notes an observation of the log's clock, unless an earlier one was better and is not old.
@@ -220,12 +221,12 @@ mod tests {
     #[test]
     fn unread_message_is_ignored_while_log_responds() {
         let (now, seconds, mut known) = (Instant::now(), Duration::from_secs, Replication::default());
-        known.note_unread(seconds(12), true);
+        known.note_unconfirmed(seconds(12), true);
         assert_eq!(known.silence(now), Duration::ZERO);
-        known.note_unread(seconds(13), false);
-        known.note_unread(seconds(14), true);
+        known.note_unconfirmed(seconds(13), false);
+        known.note_unconfirmed(seconds(14), true);
         assert_eq!(known.silence(now), seconds(13), "nothing shows that it has ended");
-        known.note_unread(seconds(2), true);
+        known.note_unconfirmed(seconds(2), true);
         assert_eq!(known.silence(now), seconds(2));
         (known.full_since, known.in_flight) = (Some(now), 3);
         known.end();
@@ -236,9 +237,9 @@ mod tests {
     #[test]
     fn lag_counts_only_reported_messages() {
         let (start, seconds) = (Instant::now(), Duration::from_secs);
-        let mut known = Replication { unread_for: seconds(9), ..Replication::default() };
+        let mut known = Replication { unconfirmed_for: seconds(9), ..Replication::default() };
         assert_eq!((known.lag(start), known.silence(start)), (Duration::ZERO, seconds(9)));
-        known.unread_for = READ_BACK_PATIENCE / 2;
+        known.unconfirmed_for = READ_BACK_TIMEOUT / 2;
         assert_eq!(known.silence(start), Duration::ZERO);
         known.reach(5, start);
         known.show(7, start);

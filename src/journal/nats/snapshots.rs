@@ -5,7 +5,8 @@
 //! same time do no harm. The two newest snapshots of a log are kept, and the log after the older of them.
 
 use super::link::{
-    beginning, connect_beside, create_stream, ensure_bucket, find_stream, log_id, patiently, wanted_stream,
+    beginning, connect_separately, create_stream, ensure_bucket, find_stream, log_id, stream_config,
+    with_retries,
 };
 use super::options::NatsOptions;
 use super::order::{LogId, Place, decode, encode, note_log};
@@ -145,7 +146,7 @@ impl NatsSnapshots {
     pub fn open(options: &NatsOptions) -> Result<NatsSnapshots, JournalError> {
         // The connection needs a thread that serves it between two calls.
         let runtime = runtime(options)?;
-        let context = runtime.block_on(patiently(options, async || connect_beside(options).await))?;
+        let context = runtime.block_on(with_retries(options, async || connect_separately(options).await))?;
         let bucket = format!("{}-snapshots", options.stream);
         let stream = runtime.block_on(context.get_stream_no_info(format!("OBJ_{bucket}")));
         let (options, stream) = (options.clone(), stream.map_err(failed)?);
@@ -401,7 +402,7 @@ impl NatsSnapshots {
         self.check_absent()?;
         let NatsSnapshots { options, context, runtime, .. } = self;
         runtime.block_on(ensure_bucket(context, options))?;
-        let mut wanted = wanted_stream(options);
+        let mut wanted = stream_config(options);
         let log = log_id(&wanted)?;
         // After the message that this puts first.
         let place = encode(log, &Place::after_snapshot(1, taken.seq));

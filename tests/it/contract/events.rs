@@ -20,7 +20,7 @@ async fn read(service: &Service, query: &str) -> Vec<Value> {
 }
 
 /// An event without its number and its time.
-fn told(mut event: Value) -> Value {
+fn content(mut event: Value) -> Value {
     let fields = event.as_object_mut().unwrap();
     assert!(fields.remove("seq").unwrap().is_u64() && fields.remove("at").unwrap().is_string());
     event
@@ -33,7 +33,7 @@ async fn since(service: &Service, seq: &mut u64) -> Vec<Value> {
         assert_eq!(event["seq"], *seq + 1);
         *seq += 1;
     }
-    events.into_iter().map(told).collect()
+    events.into_iter().map(content).collect()
 }
 
 #[tokio::test]

@@ -167,24 +167,24 @@ async fn cap_ignores_forgotten_copies() {
     service.put("/v1/line-ups/home", line_up).await.json(201);
     let ask = async || {
         let request = json!({"user": "u1", "campaigns": ["summer"], "unless": unless, "explain": true});
-        let told = service.post("/v1/eligibility", request).await.json(200);
+        let response = service.post("/v1/eligibility", request).await.json(200);
         let by_line_up = json!({"user": "u1", "line_up": "home", "explain": true});
-        assert_eq!(service.post("/v1/eligibility", by_line_up).await.json(200), told);
-        told
+        assert_eq!(service.post("/v1/eligibility", by_line_up).await.json(200), response);
+        response
     };
     for day in 0..3 {
-        let told = ask().await;
+        let response = ask().await;
         assert_eq!(
-            (&told["eligible"], &told["explanations"][0]["eligible"]),
+            (&response["eligible"], &response["explanations"][0]["eligible"]),
             (&json!(["summer"]), &json!(true)),
             "{day}"
         );
         add(&service, &["u1"]).await;
         service.pass(DAY);
     }
-    let told = ask().await;
-    assert_eq!((&told["eligible"], &told["excluded"]), (&json!([]), &json!(["summer"])));
-    let explanation = &told["explanations"][0];
+    let response = ask().await;
+    assert_eq!((&response["eligible"], &response["excluded"]), (&json!([]), &json!(["summer"])));
+    let explanation = &response["explanations"][0];
     assert_eq!((&explanation["excluded_by"], &explanation["eligible"]), (&json!("seen"), &json!(false)));
     service.pass(5 * DAY + 12 * HOUR - 1);
     assert_eq!(ask().await["excluded"], json!(["summer"]));
@@ -204,11 +204,14 @@ async fn forgotten_user_is_no_member() {
         let request = json!({"user": "u1", "campaigns": ["seen"], "explain": true});
         service.post("/v1/eligibility", request).await.json(200)
     };
-    let told = ask().await;
-    assert_eq!((&told["eligible"], &told["explanations"][0]["present"]), (&json!(["seen"]), &json!(true)));
+    let response = ask().await;
+    assert_eq!(
+        (&response["eligible"], &response["explanations"][0]["present"]),
+        (&json!(["seen"]), &json!(true))
+    );
     service.pass(9 * DAY);
-    let told = ask().await;
-    assert_eq!((&told["eligible"], &told["explanations"][0]["present"]), (&json!([]), &json!(false)));
+    let response = ask().await;
+    assert_eq!((&response["eligible"], &response["explanations"][0]["present"]), (&json!([]), &json!(false)));
 }
 
 #[tokio::test]

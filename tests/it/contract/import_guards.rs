@@ -248,7 +248,7 @@ fn file() -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[tokio::test]
-async fn dry_run_counts_what_import_counts() {
+async fn dry_run_counts_equal_import_counts() {
     let service = Service::start().await;
     let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::with_cases(48) });
     let strategy = (file(), file(), file(), any::<[bool; 4]>(), 0usize..3);

@@ -1,4 +1,4 @@
-//! API keys: who may do what, how often, and how many codes a guesser gets to try.
+//! API keys: permissions, rates, and the number of codes a guesser may try.
 
 use super::service::{Answer, NOON, Service, json as json_request, request};
 use axum::body::Body;
@@ -50,7 +50,7 @@ async fn service(options: HttpOptions) -> Service {
 }
 
 #[tokio::test]
-async fn nobody_gets_in_without_a_key_but_to_the_open_routes() {
+async fn only_open_routes_allow_missing_key() {
     let service = service(options()).await;
     for authorization in ["", "Bearer", "Bearer ", "Bearer wrong", "Basic secret-root", "secret-root"] {
         let headers = [("authorization", authorization)];
@@ -74,7 +74,7 @@ async fn nobody_gets_in_without_a_key_but_to_the_open_routes() {
 }
 
 #[tokio::test]
-async fn info_describes_the_key_that_it_was_asked_with() {
+async fn info_describes_presented_key() {
     let service = service(options()).await;
     let info = async |name| send(&service, name, Method::GET, "/v1/info", &Value::Null).await.json(200);
     assert_eq!(info("root").await["key"], json!({"name": "root", "scopes": ["admin"]}));
@@ -85,7 +85,7 @@ async fn info_describes_the_key_that_it_was_asked_with() {
 }
 
 #[tokio::test]
-async fn a_key_is_refused_from_its_expiry_on() {
+async fn expired_key_is_rejected() {
     let guest = KeyOptions { expires_at: Some(NOON.plus_seconds(60)), ..key("guest", &[Scope::Read], "") };
     let auth = AuthOptions { keys: vec![guest, key("root", &[Scope::Admin], "")], allow_anonymous: false };
     let service = Service::with(HttpOptions { auth, ..HttpOptions::default() }).await;
@@ -103,7 +103,7 @@ async fn a_key_is_refused_from_its_expiry_on() {
 }
 
 #[tokio::test]
-async fn each_scope_opens_its_routes_and_admin_all() {
+async fn scope_opens_its_routes_and_admin_all() {
     let service = service(options()).await;
     let users = json!({"users": ["u1"]});
     let codes = json!({"codes": ["A"]});
@@ -173,7 +173,7 @@ async fn each_scope_opens_its_routes_and_admin_all() {
 }
 
 #[tokio::test]
-async fn imports_take_the_scope_write() {
+async fn imports_require_write_scope() {
     let service = service(options()).await;
     for (name, status) in [("reader", 403), ("shop", 403), ("writer", 200)] {
         let bearer = format!("Bearer secret-{name}");
@@ -184,7 +184,7 @@ async fn imports_take_the_scope_write() {
 }
 
 #[tokio::test]
-async fn a_prefix_limits_the_names() {
+async fn key_prefix_limits_names() {
     let service = service(options()).await;
     let spec = json!({"capacity": 10});
     send(&service, "eu", Method::PUT, "/v1/campaigns/eu-a", &spec).await.json(201);
@@ -194,7 +194,7 @@ async fn a_prefix_limits_the_names() {
     send(&service, "eu", Method::GET, "/v1/campaigns/c", &Value::Null).await.problem(403, "forbidden");
     let listed = send(&service, "eu", Method::GET, "/v1/campaigns", &Value::Null).await.json(200).to_string();
     assert!(listed.contains("eu-a") && !listed.contains("\"c\""), "{listed}");
-    // Eligibility tells nothing of others' campaigns either.
+    // Eligibility reveals nothing about foreign campaigns either.
     send(&service, "root", Method::POST, "/v1/campaigns/c/users", &users).await.json(200);
     let asked = json!({"user": "u1", "campaigns": ["c", "eu-a"]});
     send(&service, "eu", Method::POST, "/v1/eligibility", &asked).await.problem(403, "forbidden");
@@ -205,7 +205,7 @@ async fn a_prefix_limits_the_names() {
 }
 
 #[tokio::test]
-async fn a_prefix_limits_line_ups_and_what_they_name() {
+async fn key_prefix_limits_line_ups_and_members() {
     let service = service(options()).await;
     let put = async |key, name: &str, body: Value| {
         send(&service, key, Method::PUT, &format!("/v1/line-ups/{name}"), &body).await
@@ -218,7 +218,7 @@ async fn a_prefix_limits_line_ups_and_what_they_name() {
         json!({"campaigns": ["eu-a"], "unless": [{"campaign": "eu-a", "for": "c"}]}),
     ] {
         put("eu", "eu-theirs", theirs.clone()).await.problem(403, "forbidden");
-        // Somebody else may put it there; who may not use the names may not use the line-up.
+        // Another client may create it; a key that may not use the names may not use the line-up.
         put("root", "eu-theirs", theirs).await;
         let asked = json!({"user": "u1", "line_up": "eu-theirs"});
         send(&service, "eu", Method::POST, "/v1/eligibility", &asked).await.problem(403, "forbidden");
@@ -243,9 +243,9 @@ async fn a_prefix_limits_line_ups_and_what_they_name() {
     assert_eq!(names, ["eu-home"]);
 }
 
-/// What belongs to others is answered as what is not there, to the letter.
+/// Foreign resources are indistinguishable from missing ones.
 #[tokio::test]
-async fn others_things_look_like_nothing() {
+async fn foreign_names_return_not_found() {
     let service = service(options()).await;
     let headers = [("authorization", "Bearer secret-root"), ("content-type", "text/plain")];
     let import = request(Method::POST, "/v1/campaigns/c/imports?id=nightly", &headers, Body::from("u1\n"));
@@ -279,7 +279,7 @@ async fn others_things_look_like_nothing() {
 }
 
 #[tokio::test]
-async fn a_key_is_the_scope_of_idempotency_keys() {
+async fn idempotency_keys_are_scoped_by_api_key() {
     let service = service(options()).await;
     let post = |name: &'static str, user: &'static str| {
         let service = &service;
@@ -297,7 +297,7 @@ async fn a_key_is_the_scope_of_idempotency_keys() {
 }
 
 #[tokio::test]
-async fn a_key_that_calls_too_often_waits() {
+async fn key_over_rate_limit_waits() {
     let rate_limit = RateLimitOptions { requests_per_second: 5 };
     let service = Service::with(HttpOptions { rate_limit, ..options() }).await;
     let mut refused = 0;
@@ -310,13 +310,13 @@ async fn a_key_that_calls_too_often_waits() {
         }
     }
     assert!(refused > 0);
-    // Another key has a rate of its own.
+    // Another key has a separate rate.
     send(&service, "root", Method::GET, "/v1/info", &Value::Null).await.json(200);
     assert_eq!(service.get("/livez").await.status, 200);
 }
 
 #[tokio::test]
-async fn another_key_s_imports_make_no_room() {
+async fn foreign_imports_are_never_evicted() {
     let service = service(options()).await;
     let import = |name: &'static str, query: &'static str| {
         let bearer = format!("Bearer secret-{name}");
@@ -402,25 +402,25 @@ async fn foreign_import_reveals_only_that_its_id_is_taken() {
     };
     waiting_upload(&service, "done", Body::from("u1\n")).await.json(200);
     let broken = futures_util::stream::iter([Ok("u1\n"), Err(std::io::Error::other("it breaks"))]);
-    assert!(waiting_upload(&service, "broken", Body::from_stream(broken)).await.status >= 400);
+    waiting_upload(&service, "broken", Body::from_stream(broken)).await.problem(400, "malformed-request");
     let running = waiting_upload(&service, "running", super::imports::endless("u1\n"));
     let look = async {
         while send(&service, "root", Method::GET, "/v1/imports/running", &Value::Null).await.status == 404 {
             tokio::task::yield_now().await;
         }
-        let mut told = Vec::new();
+        let mut problems = Vec::new();
         for id in ["done", "broken", "running"] {
             for query in ["", "&mode=replace", "&dry_run=true"] {
                 let mut problem = import(id, query).await.problem(409, "import-differs");
                 problem.as_object_mut().unwrap().remove("request_id");
-                told.push(problem);
+                problems.push(problem);
             }
             let path = format!("/v1/imports/{id}");
             for method in [Method::GET, Method::DELETE] {
                 send(&service, "us", method, &path, &Value::Null).await.problem(404, "import-not-found");
             }
         }
-        assert!(told.iter().all(|problem| *problem == told[0]), "{told:?}");
+        assert!(problems.iter().all(|problem| *problem == problems[0]), "{problems:?}");
         send(&service, "root", Method::DELETE, "/v1/imports/running", &Value::Null).await;
     };
     let (stopped, ()) = tokio::join!(running, look);

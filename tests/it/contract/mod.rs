@@ -3,6 +3,7 @@
 
 mod campaigns;
 mod clock;
+mod cluster;
 mod compression;
 mod console;
 mod conventions;
@@ -25,6 +26,5 @@ mod problems;
 mod queue;
 mod redemptions;
 mod service;
-mod several_nodes;
 mod sites;
 mod statistics;

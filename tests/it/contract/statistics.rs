@@ -72,7 +72,7 @@ async fn statistics_count_items_per_day_and_hour() {
 }
 
 #[tokio::test]
-async fn statistics_of_coupon_count_what_became_of_codes() {
+async fn coupon_statistics_count_codes_by_outcome() {
     let service = Service::start().await;
     let path = "/v1/coupons/spring";
     service.put(path, json!({"capacity": 100})).await.json(201);

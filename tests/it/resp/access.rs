@@ -168,12 +168,12 @@ fn reloaded_keys_apply_to_open_connections() {
 
     // A connection opened without keys has none.
     let open = Service::start();
-    let anybody = &mut open.connect();
-    assert_eq!(anybody.call("CF.ADD spring u1"), Reply::Integer(1));
+    let anonymous = &mut open.connect();
+    assert_eq!(anonymous.call("CF.ADD spring u1"), Reply::Integer(1));
     open.access.replace_keys(&keys()).unwrap();
-    assert_eq!(anybody.call("CF.EXISTS spring u1").error(), NOAUTH);
-    assert_eq!(anybody.call("AUTH reader"), Reply::ok());
-    assert_eq!(anybody.call("CF.EXISTS spring u1"), Reply::Integer(1));
+    assert_eq!(anonymous.call("CF.EXISTS spring u1").error(), NOAUTH);
+    assert_eq!(anonymous.call("AUTH reader"), Reply::ok());
+    assert_eq!(anonymous.call("CF.EXISTS spring u1"), Reply::Integer(1));
 }
 
 #[test]

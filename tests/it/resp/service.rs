@@ -24,7 +24,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 
 /// How long anything may take before it counts as never.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// When every test begins.
 const BEGIN: Timestamp = Timestamp(1_795_262_400_000);
@@ -130,7 +130,7 @@ impl Drop for Service {
 /// Waits until something is so.
 #[track_caller]
 pub fn eventually(what: &str, mut is: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !is() {
         assert!(Instant::now() < deadline, "not in time: {what}");
         std::thread::yield_now();

@@ -83,7 +83,7 @@ pub fn run(dir: &Path, durability: Durability, log: Log) -> Result<(), Box<dyn E
         let now = load.state.now();
         let (state, events) = (&mut load.state, &mut load.events);
         let mut running = RunningSnapshot::begin(&store, state, events, latest.as_ref(), Vec::new(), now)?;
-        while !running.is_whole() {
+        while !running.is_complete() {
             load.commit()?;
             running.write(&store, STEP_BYTES, Duration::MAX)?;
         }

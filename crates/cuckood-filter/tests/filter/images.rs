@@ -227,7 +227,7 @@ fn strict_image() -> (FilterImage, Vec<u8>) {
 
 /// Fills in the only chunk of a strict filter.
 fn filled_with(image: &FilterImage, chunk: &[u8]) -> Result<Filter, FillError> {
-    let mut filter = Filter::hollow(Mode::Strict, image).unwrap();
+    let mut filter = Filter::unfilled(Mode::Strict, image).unwrap();
     let mut filled = Filled::default();
     filter.fill(&mut filled, chunk)?;
     let words = chunk[24..chunk.len() - 8].as_chunks::<8>().0;

@@ -76,7 +76,7 @@ fn restarted(mut filter: Filter) -> Filter {
 /// The filter sent as an image to another server, chunk by chunk.
 fn sent(mut filter: Filter) -> Filter {
     let (image, chunks) = snapshot(&mut filter);
-    let mut copy = Filter::hollow(filter.mode(), &image).unwrap();
+    let mut copy = Filter::unfilled(filter.mode(), &image).unwrap();
     let mut filled = Filled::default();
     for (table, _, count) in image.tables() {
         (0..count).for_each(|chunk| copy.fill(&mut filled, &chunks[&(table, chunk)]).unwrap());

@@ -21,7 +21,7 @@ const SAMPLE_MAX: usize = 1 << 12;
 
 /// Observations so far.
 #[derive(Default)]
-pub(super) struct Noticed {
+pub(super) struct Observations {
     /// The time of lookups, if copies of present items are worth a warning.
     copies_at: Option<Timestamp>,
     is_text: bool,
@@ -79,7 +79,7 @@ impl Sample {
     }
 }
 
-impl Noticed {
+impl Observations {
     /// Nothing noticed yet.
     pub(super) fn new(format: Format) -> Self {
         Self { is_text: format == Format::Text, ..Self::default() }

@@ -1,7 +1,7 @@
 //! No connection stays open forever: neither one whose client never reads, nor an idle one.
 
 use crate::service::Service;
-use crate::{PATIENCE, program, until};
+use crate::{TIMEOUT, program, until};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 
@@ -16,7 +16,7 @@ fn start(settings: &[(&str, &str)]) -> (tempfile::TempDir, Service) {
 
 fn connect(service: &Service) -> TcpStream {
     let stream = TcpStream::connect(service.client().address()).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 

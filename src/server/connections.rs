@@ -40,13 +40,13 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Minimum age at which a client without a finished request is closed for a new one: time for its first request.
-const STRANGER_AGE_MIN: Duration = Duration::from_millis(250);
+const UNPROVEN_AGE_MIN: Duration = Duration::from_millis(250);
 
 /// Minimum idle time before a connection is closed for a new client: its next request may be in flight.
 const REST_MIN: Duration = Duration::from_secs(1);
 
 /// Clients with a finished request are only closed while strangers hold less than this fraction of the connections.
-const STRANGERS_FRACTION: usize = 8;
+const UNPROVEN_FRACTION: usize = 8;
 
 /// Timeouts of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +85,7 @@ impl Open {
         Self { vitals, task, last, phase_since: now, rest_since: now, blocked_since: None }
     }
 
-    fn look(&mut self, now: Instant) {
+    fn observe(&mut self, now: Instant) {
         let moment = self.vitals.moment();
         let last = std::mem::replace(&mut self.last, moment);
         if moment.changes != last.changes {
@@ -131,40 +131,45 @@ type Accepted = (std::net::TcpStream, SocketAddr);
 
 /// The protocol of a listener's connections, and the memory of unfinished heads, which all listeners share.
 #[derive(Clone)]
-pub(super) struct Speech {
+pub(super) struct ProtocolContext {
     pub(super) protocol: Protocol,
     pub(super) tls: Option<Arc<Tls>>,
     pub(super) heads: Arc<Budget>,
 }
 
 /// The connections of one listener.
-pub(super) struct Places {
-    speech: Speech,
+pub(super) struct Connections {
+    protocol_context: ProtocolContext,
     workers: Arc<Workers>,
     timeouts: Timeouts,
     max: u32,
     free: Arc<Semaphore>,
     /// Clients without a finished request, in the order of their arrival.
-    strangers: VecDeque<Open>,
+    unproven: VecDeque<Open>,
     /// The other clients.
-    known: Vec<Open>,
+    proven: Vec<Open>,
     heads_refused: u64,
     /// Each connection has a receiver.
     draining: watch::Sender<bool>,
 }
 
-impl Places {
+impl Connections {
     /// Serves up to `max` connections, with TLS if there is a certificate.
-    pub(super) fn new(speech: Speech, workers: Arc<Workers>, max: usize, timeouts: Timeouts) -> Self {
+    pub(super) fn new(
+        protocol_context: ProtocolContext,
+        workers: Arc<Workers>,
+        max: usize,
+        timeouts: Timeouts,
+    ) -> Self {
         let max = u32::try_from(max.clamp(1, Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
         Self {
-            speech,
+            protocol_context,
             workers,
             timeouts,
             max,
             free: Arc::new(Semaphore::new(max as usize)),
-            strangers: VecDeque::new(),
-            known: Vec::new(),
+            unproven: VecDeque::new(),
+            proven: Vec::new(),
             heads_refused: 0,
             draining: watch::Sender::new(false),
         }
@@ -181,7 +186,7 @@ impl Places {
                     Ok(accepted) => match self.free.clone().try_acquire_owned() {
                         Ok(place) => self.serve(accepted, place),
                         Err(_) => {
-                            self.make_room(Instant::now());
+                            self.close_idle(Instant::now());
                             waiting = Some(accepted);
                         }
                     },
@@ -195,10 +200,10 @@ impl Places {
                         self.serve(accepted, place);
                     }
                 }
-                _ = ticks.tick(), if !(self.strangers.is_empty() && self.known.is_empty()) => {
+                _ = ticks.tick(), if !(self.unproven.is_empty() && self.proven.is_empty()) => {
                     self.sweep(Instant::now());
                     if waiting.is_some() {
-                        self.make_room(Instant::now());
+                        self.close_idle(Instant::now());
                     }
                 }
             }
@@ -229,30 +234,31 @@ impl Places {
         // Small responses must not be delayed. A socket that rejects the option still works.
         let _ = accepted.0.set_nodelay(true);
         let vitals = Arc::<Vitals>::default();
-        let connection = serve(self.speech.clone(), accepted, vitals.clone(), self.draining.subscribe());
+        let connection =
+            serve(self.protocol_context.clone(), accepted, vitals.clone(), self.draining.subscribe());
         let task = self.workers.spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "connection broke");
             }
             drop(place);
         });
-        self.strangers.push_back(Open::new(vitals, task, Instant::now()));
+        self.unproven.push_back(Open::new(vitals, task, Instant::now()));
     }
 
     /// Closes overdue connections and drops ended ones. If heads have used up their budget, closes the strangers that hold it.
     fn sweep(&mut self, now: Instant) {
-        let refused = self.speech.heads.refused();
+        let refused = self.protocol_context.heads.refused();
         let is_tight = std::mem::replace(&mut self.heads_refused, refused) != refused;
         let (timeouts, is_draining) = (&self.timeouts, *self.draining.borrow());
-        let stays = |open: &mut Open, is_stranger: bool| {
+        let stays = |open: &mut Open, is_unproven: bool| {
             if open.task.is_finished() {
                 return false;
             }
-            open.look(now);
+            open.observe(now);
             let hoards = is_tight
-                && is_stranger
+                && is_unproven
                 && open.vitals.holds_head.load(Relaxed)
-                && now.duration_since(open.phase_since) >= STRANGER_AGE_MIN;
+                && now.duration_since(open.phase_since) >= UNPROVEN_AGE_MIN;
             let is_overdue = hoards || open.is_overdue(timeouts, is_draining, now);
             if is_overdue {
                 tracing::debug!(last = ?open.last, "connection timed out");
@@ -260,31 +266,31 @@ impl Places {
             }
             !is_overdue
         };
-        self.known.retain_mut(|open| stays(open, false));
-        self.strangers.retain_mut(|open| stays(open, true));
+        self.proven.retain_mut(|open| stays(open, false));
+        self.unproven.retain_mut(|open| stays(open, true));
     }
 
     /// Closes one connection for a new one: the oldest without a finished request, otherwise the one that has rested longest.
-    fn make_room(&mut self, now: Instant) {
-        while let Some(oldest) = self.strangers.pop_front() {
+    fn close_idle(&mut self, now: Instant) {
+        while let Some(oldest) = self.unproven.pop_front() {
             // A request in progress is finished; afterwards its client is proven.
             if oldest.vitals.has_finished.load(Relaxed) || oldest.vitals.phase() == Phase::Busy {
-                self.known.push(oldest);
-            } else if now.duration_since(oldest.phase_since) >= STRANGER_AGE_MIN {
+                self.proven.push(oldest);
+            } else if now.duration_since(oldest.phase_since) >= UNPROVEN_AGE_MIN {
                 return oldest.task.abort();
             } else {
-                self.strangers.push_front(oldest);
+                self.unproven.push_front(oldest);
                 break;
             }
         }
-        if self.strangers.len() * STRANGERS_FRACTION < self.max as usize {
-            let resting = self.known.iter().enumerate();
+        if self.unproven.len() * UNPROVEN_FRACTION < self.max as usize {
+            let resting = self.proven.iter().enumerate();
             let longest = resting.filter_map(|(at, open)| Some((open.resting_since()?, at))).min();
             if let Some((since, at)) = longest
                 && now.duration_since(since) >= REST_MIN
             {
                 // The others keep their order: of those observed in the same sweep, the oldest is closed first.
-                self.known.remove(at).task.abort();
+                self.proven.remove(at).task.abort();
             }
         }
     }
@@ -297,12 +303,12 @@ fn unregister((stream, peer): (TcpStream, SocketAddr)) -> io::Result<Accepted> {
 
 /// Serves a connection until its end.
 async fn serve(
-    speech: Speech,
+    protocol_context: ProtocolContext,
     (stream, peer): Accepted,
     vitals: Arc<Vitals>,
     mut draining: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    let Speech { protocol, tls, heads } = speech;
+    let ProtocolContext { protocol, tls, heads } = protocol_context;
     let stream = TcpStream::from_std(stream)?;
     if tls.is_none() {
         vitals.enter(Phase::New);
@@ -316,15 +322,15 @@ async fn serve(
     let counts_heads = matches!(protocol, Protocol::Http(_));
     let socket = Socket::new(stream, vitals.clone(), heads, counts_heads);
     match tls {
-        None => speak(protocol, socket, peer, vitals, draining).await,
+        None => serve_protocol(protocol, socket, peer, vitals, draining).await,
         Some(tls) => match Box::pin(tls.accept(socket)).await {
-            Some(stream) => speak(protocol, stream, peer, vitals, draining).await,
+            Some(stream) => serve_protocol(protocol, stream, peer, vitals, draining).await,
             None => Ok(()),
         },
     }
 }
 
-async fn speak(
+async fn serve_protocol(
     protocol: Protocol,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     peer: SocketAddr,
@@ -364,7 +370,7 @@ mod tests {
         (1..=3_600).find(|&second| {
             step(second, &open.vitals);
             let now = start + Duration::from_secs(second);
-            open.look(now);
+            open.observe(now);
             open.is_overdue(&TIMEOUTS, is_draining, now)
         })
     }

@@ -2,14 +2,14 @@
 
 use crate::api_keys::new_key;
 use crate::service::{Client, Service};
-use crate::{PATIENCE, program, until};
+use crate::{TIMEOUT, program, until};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::net::TcpStream;
 use std::process::Command;
 
 /// The fields of the lines with a message so far.
-fn told(service: &Service, message: &str) -> Vec<Value> {
+fn logged(service: &Service, message: &str) -> Vec<Value> {
     let lines = service.output().so_far();
     let entries = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     entries.map(|entry| entry["fields"].clone()).filter(|fields| fields["message"] == message).collect()
@@ -67,8 +67,8 @@ fn only_admin_acts_and_rejected_keys_are_logged() {
         json!(["backup", "root", "/v1/backup", "done"]),
         json!(["delete_campaign", "root", spring, "done"]),
     ];
-    until("all acts are logged", || told(&service, "administrative act").len() >= wanted.len());
-    let acts = told(&service, "administrative act");
+    until("all acts are logged", || logged(&service, "administrative act").len() >= wanted.len());
+    let acts = logged(&service, "administrative act");
     let short: Vec<_> =
         acts.iter().map(|act| json!([act["act"], act["key"], act["target"], act["outcome"]])).collect();
     assert_eq!(short, wanted);
@@ -76,8 +76,8 @@ fn only_admin_acts_and_rejected_keys_are_logged() {
     assert_eq!(revived["codes"], 1);
 
     // Rejected keys are logged, by name where they have one, and at a limited rate.
-    until("a refusal is logged", || !told(&service, "a key was refused").is_empty());
-    let refused = told(&service, "a key was refused");
+    until("a refusal is logged", || !logged(&service, "a key was refused").is_empty());
+    let refused = logged(&service, "a key was refused");
     let short = json!([refused[0]["key"], refused[0]["method"], refused[0]["route"]]);
     let wanted = json!(["shop", "DELETE", "/v1/campaigns/{campaign}"]);
     assert_eq!((refused.len(), short), (1, wanted), "{refused:?}");
@@ -86,8 +86,8 @@ fn only_admin_acts_and_rejected_keys_are_logged() {
     for _ in 0..500 {
         assert_eq!(send(&client, "ck_wrong", "GET", "/v1/info", json_type, ""), 401);
     }
-    until("more refusals are logged", || told(&service, "a key was refused").len() > 1);
-    let refused = told(&service, "a key was refused");
+    until("more refusals are logged", || logged(&service, "a key was refused").len() > 1);
+    let refused = logged(&service, "a key was refused");
     assert!((2..100).contains(&refused.len()), "{}", refused.len());
     assert_eq!(
         (&refused[1]["denied"], &refused[1]["route"]),
@@ -110,7 +110,7 @@ fn aborted_import_is_logged() {
     upload.write_all(head.as_bytes()).unwrap();
     until("the import runs", || client.get("/v1/imports/lost").unwrap().body["state"] == "running");
     drop(upload);
-    let end = service.output().wait_for(PATIENCE, |line| {
+    let end = service.output().wait_for(TIMEOUT, |line| {
         let fields = serde_json::from_str::<Value>(line).ok()?["fields"].clone();
         (fields["act"] == "import_users").then_some(fields)
     });

@@ -6,8 +6,8 @@
 use crate::checker::{Operation, check};
 use crate::client::{CODES, Shop, code_name, work};
 use crate::cluster::{Cluster, NODES, settled};
-use crate::patience::wait_until;
 use crate::random::Random;
+use crate::timeouts::wait_until;
 use crate::{
     CLIENTS, LIFE_SECONDS, assert_everything_happened, assert_one_changed_answer_is_noticed, number, stock,
 };

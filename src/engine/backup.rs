@@ -36,7 +36,10 @@ pub fn archive(snapshot: Arc<Manifest>) -> ArchiveParts {
             let mut bytes = Vec::new();
             store.read_chunk(&section, index, &mut bytes)?;
             Piece::Chunk { key: section.key, bytes: bytes.into() }
-        } else if let Some(pack) = find(number)?.filter(|pack| pack.first <= last) {
+        } else if number <= last
+            && let Some(pack) = find(number)?.filter(|pack| pack.first <= last)
+        {
+            // The last pack may have grown since the snapshot, and may grow again.
             number = pack.last() + 1;
             Piece::Events(pack.up_to(pack.last().min(last)))
         } else if !std::mem::replace(&mut is_ended, true) {

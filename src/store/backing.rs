@@ -284,8 +284,8 @@ fn fault(operation: &'static str, error: &io::Error) -> Fault {
 }
 
 /// Runs an operation of sled, and turns a panic into an error.
-fn guarded<T>(operation: &'static str, operation: impl FnOnce() -> sled::Result<T>) -> Result<T, Fault> {
-    match catch_unwind(AssertUnwindSafe(operation)) {
+fn guarded<T>(operation: &'static str, call: impl FnOnce() -> sled::Result<T>) -> Result<T, Fault> {
+    match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(sled::Error::Io(error))) => Err(fault(operation, &error)),
         Ok(Err(error)) => Err(Fault { operation, detail: error.to_string() }),

@@ -25,7 +25,7 @@ impl Faulty {
         if self.takes_effect {
             operation()?;
         }
-        Err(Fault { doing: "testing", detail: "injected".to_owned() })
+        Err(Fault { operation: "testing", detail: "injected".to_owned() })
     }
 }
 

@@ -4,7 +4,6 @@ use super::service::{Service, request};
 use axum::body::Body;
 use http::Method;
 use serde_json::json;
-use std::collections::BTreeSet;
 use std::io::Read;
 
 #[tokio::test]

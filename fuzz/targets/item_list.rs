@@ -88,8 +88,11 @@ fn replacements(body: &[u8], view: &FilterView) -> Option<(Vec<Digest>, Vec<Dige
 }
 
 fn digests(items: Vec<String>, view: &FilterView) -> Option<Vec<Digest>> {
-    let fit =
-        (1..=ITEMS_MAX).contains(&items.len()) && items.iter().all(|item| (1..=512).contains(&item.len()));
+    // A coupon that ignores case also ignores white space, so an item needs something else.
+    let fits = |item: &String| {
+        (1..=512).contains(&item.len()) && !(view.spec.ignore_case && item.trim_ascii().is_empty())
+    };
+    let fit = (1..=ITEMS_MAX).contains(&items.len()) && items.iter().all(fits);
     fit.then(|| items.iter().map(|item| view.digest(item)).collect())
 }
 

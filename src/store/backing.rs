@@ -26,7 +26,7 @@ use std::time::Duration;
 
 /// A failed operation, described by whatever failed.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{doing}: {detail}")]
+#[error("{operation}: {detail}")]
 pub struct Fault {
     /// The failed operation.
     pub operation: &'static str,

@@ -61,7 +61,7 @@ pub enum StoreError {
         needed_bytes: u64,
     },
     /// The operating system found no space, on the disk or within a quota.
-    #[error("{path}: can't {doing}: {source}: make room, then try again")]
+    #[error("{path}: can't {operation}: {source}: make room, then try again")]
     NoSpace {
         /// The file.
         path: PathBuf,
@@ -71,7 +71,7 @@ pub enum StoreError {
         source: io::Error,
     },
     /// The operating system failed for another reason.
-    #[error("{path}: can't {doing}: {source}")]
+    #[error("{path}: can't {operation}: {source}")]
     Io {
         /// The file.
         path: PathBuf,

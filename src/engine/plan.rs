@@ -159,6 +159,6 @@ impl FilterId {
 impl ImportId {
     /// Draws an ID for an import to which the client gave none.
     pub fn random() -> ImportId {
-        ImportId::new(&hex::encode(random::<16>())).expect("hexadecimal digits may stand in an import's id")
+        ImportId::new(&hex::encode(random::<16>())).expect("an import's ID may contain hexadecimal digits")
     }
 }

@@ -557,7 +557,7 @@ mod tests {
             store.backing().tree_names().iter().filter(|tree| tree.starts_with("chunks/")).count()
         };
         assert_eq!(left_after(0, false), 3);
-        assert_eq!(left_after(0, true), 3, "it is found out what goes");
+        assert_eq!(left_after(0, true), 3, "the leftovers are listed");
         assert!((0..10).any(|_| left_after(0, true) == 2));
         assert_eq!(left_after(QUIET_STEP_BYTES - KEY_COST_BYTES - 1, false), 2);
         assert_eq!(left_after(REMOVAL_BYTES_MAX, false), 1);

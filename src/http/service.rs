@@ -289,7 +289,7 @@ impl RequestIds {
         let id = self.secret.hash_one(self.count.fetch_add(1, Ordering::Relaxed));
         let mut digits = [0; 16];
         hex::encode_to_slice(id.to_be_bytes(), &mut digits).expect("eight bytes have sixteen digits");
-        HeaderValue::from_bytes(&digits).expect("hexadecimal digits may stand in a header")
+        HeaderValue::from_bytes(&digits).expect("a header may contain hexadecimal digits")
     }
 }
 

@@ -151,7 +151,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
-        /// Whoever starts, ends or interrupts imports: an unfinished one is deleted by age only, a finished one only for others of its
+        /// For any starts, ends and interruptions of imports: an unfinished one is deleted by age only, a finished one only for others of its
         /// owner, and the number of each is limited per owner.
         #[test]
         fn only_ended_imports_are_evicted(

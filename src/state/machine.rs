@@ -116,7 +116,7 @@ impl Sizes {
 pub(super) struct Totals {
     /// Bytes of tables.
     pub(super) tables_bytes: u64,
-    /// Memory of statistics, of ledgers, and of the changes kept for imports that build aside.
+    /// Memory of statistics, of ledgers, and of the changes queued for staged imports.
     pub(super) records_bytes: u64,
     /// Imports with staged tables.
     pub(super) staged: u64,
@@ -449,7 +449,7 @@ impl Subject<'_> {
         self.view.counters.statistics.lock().count(self.shared.now, what, number);
     }
 
-    /// Reports a change of a redemption. Nobody asks for the end of a hold, or for a hold to stand again.
+    /// Records a change of a redemption. The expiry or revival of a hold has no requester.
     pub(super) fn record_redemption(&mut self, redemption: &Redemption, step: RedemptionStep) {
         let what = || Happened::Redemption {
             coupon: Cow::Borrowed(self.view.name.as_str()),

@@ -63,7 +63,7 @@ impl WaitingDemand {
     pub fn claim(&self, state: &State, command: &Command, keyed: bool) -> Option<Claim> {
         let mut claim = Claim { keyed, ..Claim::default() };
         let holds = state.shared.totals.holds;
-        // Each entry sweeps so many, and the waiting ones have been counted.
+        // Each entry sweeps a bounded number, and the waiting ones have been counted.
         let swept = |all: u64| {
             let swept_after = |commands| all.min(commands * SWEEP_MAX as u64);
             swept_after(self.commands + 1) - swept_after(self.commands)

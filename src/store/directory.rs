@@ -4,7 +4,7 @@
 //! ```text
 //! DIR/lock           held while a process has the directory open
 //! DIR/format         magic, format number, identity of the directory
-//! DIR/acknowledged   a small record beside sled: the last acknowledged position
+//! DIR/acknowledged   a small separate record: the last acknowledged position
 //! DIR/clock          the last trusted reading of the clocks
 //! DIR/ballast        reserved space; deleted when the disk is full
 //! DIR/diverged       the reason why a node with this directory has stopped

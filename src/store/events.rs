@@ -1,7 +1,7 @@
 //! Events on disk: packs of events, in trees that are dropped in one step.
 //!
 //! ```text
-//! tree events/TREE   what is known of the tree (postcard, hexadecimal): its first number, its times, and the size of all before it
+//! tree events/TREE   the tree's metadata (postcard, hexadecimal): its first number, its times, and the size of all before it
 //! key:     number of the pack's first event u64, big-endian
 //! value:   the pack in a frame "ckev"
 //! ```

@@ -1,6 +1,6 @@
 //! Cuckoo filters (Fan et al., CoNEXT 2014) with one writer and lock-free readers.
 //!
-//! # What it promises
+//! # Guarantees
 //!
 //! - A *compact* filter ([`Mode::Compact`]) is a multiset of fingerprints. A lookup never misses an item that was added and not removed, and
 //!   takes a stranger for a member at most `error_rate` of the time, at any size.

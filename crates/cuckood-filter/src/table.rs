@@ -737,7 +737,7 @@ mod tests {
     }
 
     proptest! {
-        /// One pass over both buckets agrees with comparing each slot, also for similar digests.
+        /// A pass over both buckets agrees with a comparison of each slot, also for similar digests.
         #[test]
         fn vectorized_lookup_agrees_with_each_slot(slots in slots(), stranger: u64) {
             let table = Table::new(first(Mode::Strict, 62, 2));

@@ -2,7 +2,7 @@
 //! their meaning.
 //!
 //! One thread owns a [`Store`], and it must not be one of tokio's workers, because sled blocks. After the first failed write or
-//! sync the store is *poisoned*: nothing is written any more, the outcome of running writes is unknown, and reads go on.
+//! sync the store is *poisoned*: nothing is written any more, the outcome of running writes is unknown, and reads continue.
 
 pub mod archive;
 pub mod backing;

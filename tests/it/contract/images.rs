@@ -233,9 +233,9 @@ async fn damaged_or_foreign_image_is_rejected() {
         refused([&image[..end], &image[begin..]].concat()).await;
         begin = end;
     }
-    assert!(refused(b"\x1f\x8b RedisBloom".to_vec()).await.contains("no image"));
-    assert!(refused(Vec::new()).await.contains("no image"));
-    assert!(refused([&image[..], b"\0"].concat()).await.contains("behind its end"));
+    assert!(refused(b"\x1f\x8b RedisBloom".to_vec()).await.contains("not an image"));
+    assert!(refused(Vec::new()).await.contains("not an image"));
+    assert!(refused([&image[..], b"\0"].concat()).await.contains("follow its end"));
     let mut newer = image.clone();
     newer[4] = 9;
     assert!(refused(newer).await.contains("newer"));

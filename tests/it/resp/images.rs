@@ -136,13 +136,13 @@ fn invalid_chunk_is_rejected() {
         pieces[..prefix].iter().for_each(|piece| assert_eq!(load(client, "copy", piece), Reply::ok()));
         assert_eq!(loading(), 1);
         let error = load(client, "copy", next);
-        assert!(error.error().contains("another image's"), "{error:?}");
+        assert!(error.error().contains("another image"), "{error:?}");
         assert_eq!(loading(), 0);
         let gone = load(client, "copy", &pieces[prefix]);
         assert!(gone.error().starts_with("ERR no dump is being loaded into this key"), "{gone:?}");
     }
     let redis = client.call("CF.LOADCHUNK copy 1 \u{1}\u{0}\u{0}\u{0}");
-    assert!(redis.error().contains("those of Redis can't be loaded"), "{redis:?}");
+    assert!(redis.error().contains("dumps of Redis can't be loaded"), "{redis:?}");
     let coupon = load(client, "coupon:copy", &pieces[0]);
     assert!(coupon.error().contains("an image of a campaign"), "{coupon:?}");
     for (line, wanted) in [
@@ -156,7 +156,7 @@ fn invalid_chunk_is_rejected() {
     }
     assert!(client.call("CF.LOADCHUNK Copy 1 x").error().starts_with("ERR a key is"));
     let longer = (pieces[0].0.clone(), [&pieces[0].1[..], b"x"].concat());
-    assert!(load(client, "copy", &longer).error().contains("behind its end"));
+    assert!(load(client, "copy", &longer).error().contains("follow its end"));
     // A new start discards earlier chunks.
     load_all(client, "copy", &pieces);
     assert_eq!(found(client, "copy"), found(client, "spring"));

@@ -266,6 +266,8 @@ impl Worker {
                 self.learn(at, operation, key, sent, answer);
                 Ok(())
             }
+            // Only so many images are loaded at once.
+            Ok(answer) if operation == Operation::PutImage && answer.body["code"] == "overloaded" => Ok(()),
             Ok(_) | Err(_) => {
                 part.note(format!("unanswered: {operation:?} {key:?}"), touched(&operation));
                 self.pending = Some(Pending::Operation { part: at, operation, key, sent });

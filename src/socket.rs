@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn first_byte_of_a_request_starts_its_head() {
+    async fn first_byte_of_request_starts_head() {
         for (before, after) in [
             (Phase::New, Phase::Head),
             (Phase::Idle, Phase::Head),
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn write_is_blocked_until_the_client_reads() {
+    async fn write_is_blocked_until_client_reads() {
         let (mut client, stream) = tokio::io::duplex(4);
         let vitals = Arc::<Vitals>::default();
         let heads = Arc::new(Budget::new(0, Gauge::default(), Counter::default()));

@@ -46,7 +46,7 @@ mod tests {
     use tracing::Level;
 
     #[test]
-    fn a_level_is_for_our_own_lines() {
+    fn level_applies_to_own_modules() {
         let tells = |level: &str, target: &str, at: Level| filter(level).unwrap().would_enable(target, &at);
         for (level, target, at, wanted) in [
             ("info", "cuckood::http", Level::INFO, true),

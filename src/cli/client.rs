@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_errors_name_the_url_and_ask_for_the_service() {
+    fn connection_error_names_url_and_next_step() {
         let client = Client::with_tls("http://127.0.0.1:1/", TlsConfig::default());
         // As printed, with the chain of causes.
         let error = format!("{:#}", anyhow::Error::from(client.get("/readyz", None).unwrap_err()));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_up_to_a_limit() {
+    fn pauses_double_up_to_limit() {
         let pauses: Vec<u128> = pauses().take(8).map(|pause| pause.as_millis()).collect();
         assert_eq!(pauses, [250, 500, 1_000, 2_000, 4_000, 8_000, 8_000, 8_000]);
     }

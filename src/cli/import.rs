@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn upload_of_a_crashed_node_is_awaited_whatever_the_retries() {
+    fn upload_of_crashed_node_uses_no_retry() {
         for retries in [1, 10] {
             // The connection breaks, and the import counts as running from then on.
             let all = pauses(retries, [false].into_iter().chain([true; 1_000]));

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_require_the_scopes_of_the_contract() {
+    fn operations_require_contract_scopes() {
         let admin = [
             "backup",
             "delete_campaign",

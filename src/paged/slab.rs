@@ -551,7 +551,7 @@ mod tests {
 
     /// Whatever numbers are taken, a snapshot has a bit for each.
     #[test]
-    fn snapshot_has_a_bit_for_each_number() {
+    fn snapshot_has_bit_for_each_number() {
         let mut numbers = Numbers::default();
         (1..=100_000).for_each(|number| assert_eq!(numbers.take_lowest(), number));
         (1..100_000).step_by(2).for_each(|number| numbers.release(number));

@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn every_bucket_size_keeps_the_error_rate() {
+    fn every_bucket_size_keeps_error_rate() {
         for (bucket_size, growth) in
             [2, 4, 8].into_iter().flat_map(|size| [(size, Growth::Auto), (size, Growth::Fixed)])
         {

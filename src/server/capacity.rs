@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_follow_from_the_memory_left() {
+    fn connections_fit_remaining_memory() {
         let mut small = Config::load(None, std::iter::empty::<(String, String)>()).unwrap();
         (small.limits.memory.0, small.limits.bodies.0) = (128 << 20, 32 << 20);
         let others = small.resp.buffers.0 + small.storage.cache.0 + (160 << 20);

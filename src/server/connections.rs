@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn each_request_restarts_the_timeout() {
+    fn each_request_restarts_timeout() {
         let request = |second, vitals: &Vitals| {
             if second % 70 == 0 && second <= 700 {
                 [Phase::Head, Phase::Busy, Phase::Idle].into_iter().for_each(|phase| vitals.enter(phase));
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn response_must_be_accepted_at_a_minimum_rate() {
+    fn response_must_be_accepted_at_minimum_rate() {
         let at_rate = |bytes_a_second: usize, is_draining| {
             overdue_after(Phase::Idle, is_draining, |_, vitals| vitals.note_progress(bytes_a_second, true))
         };

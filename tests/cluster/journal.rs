@@ -364,7 +364,7 @@ fn foreign_messages_are_skipped_and_counted() {
 
 /// A stream without space rejects messages: nothing is lost, and everything continues once there is space.
 #[test]
-fn full_stream_is_reported_and_left_when_there_is_space() {
+fn full_stream_is_reported_until_space_is_free() {
     let servers = Servers::start(1);
     let mut node = Node::join(&servers, "full", "node");
     append(node.journal(), vec![proposal(0, 1)]).unwrap();

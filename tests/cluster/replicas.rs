@@ -298,7 +298,7 @@ fn crashed_uploader_is_replaced() {
 
 /// A node that needs one retries, and finds the next one.
 #[test]
-fn lost_archive_is_shared_again_while_a_wiped_node_waits() {
+fn lost_archive_is_shared_again_for_waiting_node() {
     let nodes = Nodes::new();
     let first = nodes.sharing("first");
     create(&first.client());

@@ -238,7 +238,7 @@ fn simultaneous_uploads_leave_two_newest() {
 
 /// A dead upload has left chunks. Those of a running one stay, however many there are.
 #[test]
-fn abandoned_chunks_are_removed_and_those_of_running_upload_stay() {
+fn only_abandoned_chunks_are_removed() {
     const LATER: u64 = 30_000;
     let servers = Servers::start(1);
     let mut node = Node::join(&servers, "node");

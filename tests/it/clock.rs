@@ -30,7 +30,7 @@ fn passing_time_is_no_jump() {
 }
 
 #[test]
-fn step_up_to_an_hour_is_accepted() {
+fn step_up_to_hour_is_accepted() {
     let (time, clock) = clock();
     time.set_wall(START.plus_seconds(HOUR));
     assert_eq!(clock.stamp(START), Ok(START.plus_seconds(HOUR)));
@@ -93,7 +93,7 @@ fn clock_differing_from_shared_log_rejects_writes() {
 /// Servers that are far away must not stop writes. A message that was in flight for minutes says nothing about a clock that is
 /// minutes ahead.
 #[test]
-fn slow_round_trips_are_accepted_up_to_a_limit() {
+fn slow_round_trips_are_accepted_up_to_limit() {
     let (time, clock) = clock();
     time.pass(Duration::from_secs(600));
     let right = START.plus_seconds(600);

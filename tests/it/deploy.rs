@@ -159,7 +159,7 @@ fn shipped_files_use_existing_settings() {
 
 /// `make version` sets all of them.
 #[test]
-fn version_is_the_same_everywhere() {
+fn version_is_consistent() {
     let version = env!("CARGO_PKG_VERSION");
     for (file, line) in [
         ("Cargo.toml", format!("\nversion = \"{version}\"\n")),
@@ -178,7 +178,7 @@ fn version_is_the_same_everywhere() {
 
 /// Each step can also run on a developer's machine.
 #[test]
-fn workflows_run_only_targets_of_the_makefile() {
+fn workflows_run_only_makefile_targets() {
     let makefile = fs::read_to_string("Makefile").unwrap();
     let mut count = 0;
     for entry in fs::read_dir(".github/workflows").unwrap() {

@@ -494,7 +494,7 @@ fn backup_without_events_can_be_restored() {
 
 /// Later snapshots store further events in the pack that a download reads last.
 #[test]
-fn backup_is_the_same_while_events_are_stored() {
+fn backup_is_unaffected_by_stored_events() {
     let mut life = Life::new();
     life.redeem(10);
     life.snapshot();

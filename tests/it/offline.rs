@@ -29,7 +29,7 @@ fn prepare(dir: &Path) {
 
 /// A damaged snapshot would count as one of the two that are kept, in the place of the last good one.
 #[test]
-fn backup_of_directory_covers_log_and_removes_damaged_snapshot() {
+fn directory_backup_covers_log_without_damaged_snapshot() {
     let directory = tempfile::tempdir().unwrap();
     let (data, file) = (directory.path().join("data"), directory.path().join("backup"));
     prepare(&data);

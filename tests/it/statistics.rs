@@ -293,7 +293,7 @@ fn statistics_out_of_order_or_range_are_rejected() {
 
 /// A clock that was far ahead leaves nothing behind that lies in the future, and counts end where numbers do.
 #[test]
-fn statistics_of_the_future_count_as_of_now_after_the_clock_is_turned_back() {
+fn turned_back_clock_moves_statistics_to_now() {
     let mut statistics = Statistics::default();
     for (day, number) in [(1, 5), (2, u64::MAX), (3, 7), (u64::MAX / DAY, 9)] {
         statistics.count(Timestamp(day * DAY), Count::Added, number);
@@ -309,7 +309,7 @@ fn statistics_of_the_future_count_as_of_now_after_the_clock_is_turned_back() {
 
 /// The clock of the server that an image comes from may have been ahead.
 #[test]
-fn statistics_of_image_from_the_future_count_as_of_now() {
+fn image_from_future_moves_statistics_to_now() {
     let (mut source, mut log, mut target) = (State::new(), RandomLog::without_images(), Model::default());
     log.pass(10 * DAY);
     for entry in log.beginning() {

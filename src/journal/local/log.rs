@@ -403,7 +403,7 @@ mod tests {
 
     /// Otherwise nothing would mark the end of the log.
     #[test]
-    fn segment_stays_while_the_next_one_is_empty() {
+    fn segment_stays_while_next_is_empty() {
         let dir = tempfile::tempdir().unwrap();
         let store = store(&dir);
         let mut log = Log::open(store.clone(), first_link(&store)).unwrap();

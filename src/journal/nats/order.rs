@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn message_counts_only_in_latest_session_of_its_node() {
+    fn message_counts_only_in_latest_session() {
         let mut log = Place::default();
         assert_eq!(outcome(&mut log, &commit(1, 1)), Err(Void::Over));
         outcome(&mut log, &begin("a", 1, 0)).unwrap();
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn message_counts_once_and_only_after_the_one_before() {
+    fn message_counts_once_and_in_order() {
         let mut log = Place::default();
         outcome(&mut log, &begin("a", 1, 0)).unwrap();
         let read = [1, 1, 3, 2, 4, 3, 2, 1, 4].map(|number| outcome(&mut log, &commit(1, number)));
@@ -240,7 +240,7 @@ mod tests {
 
     /// Whatever servers do with the messages that start a session: nothing of it takes effect twice.
     #[test]
-    fn session_starts_once_and_only_by_process_that_knows_latest() {
+    fn session_start_requires_latest_session() {
         let mut log = Place::default();
         outcome(&mut log, &begin("a", 1, 0)).unwrap();
         outcome(&mut log, &commit(1, 1)).unwrap();
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_node_is_dropped_when_there_are_too_many() {
+    fn silent_node_is_dropped_beyond_limit() {
         let mut log = Place::default();
         for number in 1..=NODES_MAX as u64 {
             outcome(&mut log, &begin(&format!("n{number}"), number.into(), number - 1)).unwrap();

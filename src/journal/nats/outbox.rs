@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_commands_form_one_message_and_window_is_limited() {
+    fn waiting_commands_form_one_message() {
         let mut node = Node::new();
         node.outbox.push(Ticket(0), &vec![proposal(1, 10); 100]).unwrap();
         node.begin();
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn rejected_window_is_sent_again_unchanged_after_a_pause() {
+    fn rejected_window_is_resent_unchanged() {
         let mut node = Node::new();
         node.begin();
         for ticket in 0..5 {
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn acknowledged_message_that_log_does_not_have_is_sent_again() {
+    fn acknowledged_message_missing_in_log_is_resent() {
         let mut node = Node::new();
         node.begin();
         node.outbox.push(Ticket(0), &[proposal(0, 1)]).unwrap();
@@ -391,7 +391,7 @@ mod tests {
 
     /// No event wakes the writer when the pause ends, so its commands must count as work.
     #[test]
-    fn command_that_waits_for_end_of_pause_is_work() {
+    fn paused_command_counts_as_work() {
         let mut node = Node::new();
         node.begin();
         assert!(!node.outbox.has_work());
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn rejection_of_message_that_was_read_does_not_matter() {
+    fn rejection_of_read_message_is_ignored() {
         let mut node = Node::new();
         node.begin();
         node.outbox.push(Ticket(0), &[proposal(0, 1)]).unwrap();
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn superseded_session_starts_again_until_it_happens_too_often() {
+    fn superseded_session_restarts_up_to_limit() {
         let mut node = Node::new();
         node.begin();
         for _ in 0..9 {

@@ -282,7 +282,7 @@ mod tests {
 
     /// Otherwise nodes would compare hashes that others can't know.
     #[test]
-    fn own_hash_counts_once_it_was_read_from_the_log() {
+    fn own_hash_counts_once_read_from_log() {
         let mut node = Node::new();
         node.peers.note_own(StateHash { at: Seq(EVERY), hash: 1 });
         node.report_hash("b", 1, 2).unwrap();
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn report_is_due_with_news_at_intervals_and_for_new_nodes() {
+    fn report_is_due_with_news_or_new_nodes() {
         let mut node = Node::new();
         let now = node.now;
         assert_eq!(node.peers.report_at(now), now);

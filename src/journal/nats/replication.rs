@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn poor_observation_does_not_replace_good_one_that_is_fresh() {
+    fn poor_observation_never_replaces_fresh_good_one() {
         let mut known = Replication::default();
         let start = Instant::now();
         let mut observe = |log, sent, seen| {

@@ -50,7 +50,7 @@ async fn generated_codes_are_distinct_and_valid() {
 }
 
 #[tokio::test]
-async fn repeated_key_returns_the_same_codes() {
+async fn repeated_key_returns_same_codes() {
     for mode in ["strict", "compact"] {
         let service = pool(json!({"capacity": 25_000, "mode": mode, "growth": "fixed"})).await;
         let key = [("idempotency-key", "spring")];
@@ -77,7 +77,7 @@ async fn repeated_key_returns_the_same_codes() {
 }
 
 #[tokio::test]
-async fn guessable_pattern_is_rejected_with_the_required_length() {
+async fn guessable_pattern_is_rejected_with_required_length() {
     let service = pool(json!({"capacity": 100})).await;
     let problem = generate(&service, &[], 1_000, "A-#####").await.problem(422, "invalid-request");
     assert_eq!(problem["errors"][0]["pointer"], "/pattern");

@@ -189,7 +189,7 @@ async fn disconnected_client_loses_guesses() {
 }
 
 #[tokio::test]
-async fn adding_to_a_full_fixed_pool_uses_guesses() {
+async fn add_to_full_fixed_pool_uses_guesses() {
     let service = service().await;
     let pool = "/v1/coupons/full";
     let spec = json!({"capacity": 4, "growth": "fixed"});

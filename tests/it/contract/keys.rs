@@ -341,7 +341,7 @@ async fn waiting_upload(service: &Service, id: &str, body: Body) -> Answer {
 }
 
 #[tokio::test]
-async fn import_stops_at_next_piece_after_key_is_removed() {
+async fn import_stops_after_key_removal() {
     use bytes::Bytes;
     use std::io::Error;
     let service = service(options()).await;
@@ -387,7 +387,7 @@ async fn import_stops_at_next_piece_after_key_is_removed() {
 
 /// Ids are unique in the server: a taken one is rejected in the same words, whatever has become of its import.
 #[tokio::test]
-async fn foreign_import_reveals_only_that_its_id_is_taken() {
+async fn foreign_import_reveals_only_its_id() {
     let mut with_us = options();
     with_us.auth.keys.push(key("us", &[Scope::Read, Scope::Write], "us-"));
     let service = service(with_us).await;

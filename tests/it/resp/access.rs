@@ -263,7 +263,7 @@ fn resp_and_http_share_guess_limit() {
 }
 
 #[test]
-fn adding_to_a_full_fixed_pool_uses_guesses() {
+fn add_to_full_fixed_pool_uses_guesses() {
     let guessing = GuessingOptions {
         invalid_codes_per_minute: 3,
         unlimited_keys: vec!["root".into()],

@@ -245,7 +245,7 @@ fn transaction_runs_in_order_on_exec() {
 }
 
 #[test]
-fn transaction_with_a_wrong_command_executes_none() {
+fn transaction_with_wrong_command_executes_none() {
     let service = Service::start();
     let client = &mut service.connect();
     for wrong in ["NONSENSE", "CF.ADD spring", "AUTH default x"] {

@@ -45,7 +45,7 @@ fn growth_stays_within_its_bounds() {
 
 /// A user more than the capacity costs little.
 #[test]
-fn one_item_beyond_the_capacity_costs_little() {
+fn one_item_beyond_capacity_costs_little() {
     let mut filter = compact(Layout::compact(1_000, 0.001, Growth::Auto).unwrap());
     filter.insert_many(&digests(0, 1_000), false).unwrap();
     assert!(filter.reader().view(0).memory_bytes() <= 2_000);

@@ -197,7 +197,8 @@ async fn create(engine: &Engine, name: &str, capacity: u64) -> Arc<FilterView> {
     let (name, window) = (Name::new(name).unwrap(), Window { starts_at: None, ends_at: None });
     let (mode, growth, sizing) = (Mode::Strict, Growth::Auto, Sizing::Exact);
     let spec = Spec { capacity, mode, growth, sizing, ignore_case: false, stock: None, forget: None };
-    let command = cuckood::engine::creation(Kind::Coupon, name.clone(), spec, window).unwrap();
+    let command =
+        cuckood::engine::creation(Kind::Coupon, name.clone(), spec, window, Default::default()).unwrap();
     submit(engine, command).await;
     engine.view().find(Kind::Coupon, &name).unwrap()
 }

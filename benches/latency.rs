@@ -263,7 +263,8 @@ async fn bare(data: String) {
     };
     let window = Window { starts_at: None, ends_at: None };
     let name = Name::new("c0").unwrap();
-    let change = cuckood::engine::creation(Kind::Campaign, name.clone(), spec, window).unwrap();
+    let change =
+        cuckood::engine::creation(Kind::Campaign, name.clone(), spec, window, Default::default()).unwrap();
     engine.submit(change, None).await.unwrap();
     let filter = engine.view().find(Kind::Campaign, &name).unwrap();
     let digests = Digests(vec![filter.digest(USER)]);

@@ -109,8 +109,14 @@ async fn create(engine: &Engine, capacity: u64) -> Arc<FilterView> {
         forget: None,
     };
     let window = Window { starts_at: None, ends_at: None };
-    let command =
-        cuckood::engine::creation(Kind::Campaign, Name::new("bench").unwrap(), spec, window).unwrap();
+    let command = cuckood::engine::creation(
+        Kind::Campaign,
+        Name::new("bench").unwrap(),
+        spec,
+        window,
+        Default::default(),
+    )
+    .unwrap();
     engine.submit(command, None).await.unwrap();
     filter(engine)
 }

@@ -115,6 +115,7 @@ fn view(ignore_case: bool) -> Arc<FilterView> {
         },
         layout: Layout::strict(8).expect("a layout"),
         window: Window::default(),
+        annotations: Default::default(),
     };
     state.apply(Entry { seq: Seq(1), proposal: Proposal::new(Timestamp(0), create) });
     state.publish();

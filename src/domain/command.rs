@@ -1,8 +1,9 @@
 //! Commands: everything that can change the state, the log entries that carry them, and their positions in the log.
 
 use super::{
-    Digests, Ending, FilterHead, FilterId, Guards, ImageBody, ImageRecord, ImportId, ImportMode, KeyName,
-    Kind, LineError, LineUp, Name, RedemptionId, Reference, Spec, Timestamp, UploadId, Window,
+    AnnotationsChange, Digests, Ending, FilterHead, FilterId, Guards, ImageBody, ImageRecord, ImportId,
+    ImportMode, KeyName, Kind, LineError, LineUp, Name, RedemptionId, Reference, Spec, Timestamp, UploadId,
+    Window,
 };
 use crate::filter::{Digest, Layout, Secret};
 use serde::{Deserialize, Serialize, Serializer};
@@ -44,8 +45,10 @@ pub enum Command {
         layout: Layout,
         /// When it is active.
         window: Window,
+        /// Its title and labels. If it exists, they are changed.
+        annotations: AnnotationsChange,
     },
-    /// Change when a campaign or coupon is active, raise its capacity, or change its stock.
+    /// Change when a campaign or coupon is active, raise its capacity, or change its stock, title or labels.
     Update {
         /// The filter.
         target: Target,
@@ -57,6 +60,8 @@ pub enum Command {
         capacity: Option<Raise>,
         /// The new stock of an open pool; `None` keeps it.
         stock: Option<u64>,
+        /// The change of its title and labels.
+        annotations: AnnotationsChange,
     },
     /// Delete a campaign or coupon and everything that belongs to it. It is addressed by name, because a repeated request must find its
     /// outcome after the filter is deleted.
@@ -188,6 +193,8 @@ pub enum Command {
         name: Name,
         /// The new line-up.
         line_up: LineUp,
+        /// The change of its title and labels.
+        annotations: AnnotationsChange,
     },
     /// Delete a line-up.
     DeleteLineUp {
@@ -292,10 +299,21 @@ impl Command {
             Command::ImageRecord { record: ImageRecord { body: ImageBody::Part(part), .. }, .. } => {
                 part.bytes()
             }
-            Command::PutLineUp { name, line_up } => return line_up.memory_bytes(name),
+            Command::PutLineUp { name, line_up, .. } => line_up.memory_bytes(name) as usize,
             _ => 0,
         };
-        64 + beyond as u64
+        64 + beyond as u64 + self.annotations_bytes()
+    }
+
+    /// The most memory that its title and labels can add, in bytes, approximately.
+    pub fn annotations_bytes(&self) -> u64 {
+        match self {
+            Command::Create { annotations, .. }
+            | Command::Update { annotations, .. }
+            | Command::PutLineUp { annotations, .. } => annotations.memory_bytes(),
+            Command::ImageBegin { head, .. } => head.profile.annotations.memory_bytes(),
+            _ => 0,
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //! Pure data. Nothing here does I/O, reads a clock or depends on HTTP. From the filter it uses the digest, the secret and the layout,
 //! because commands contain them.
 
+pub mod annotations;
 pub mod command;
 pub mod event;
 pub mod image;
@@ -17,6 +18,7 @@ pub mod time;
 
 use thiserror::Error;
 
+pub use annotations::{Annotations, AnnotationsChange, Label, LabelValue, Labels, Title};
 pub use command::{
     Command, Entry, FORMAT_VERSION, IdempotencyKey, Proposal, Raise, STATE_HASH_EVERY, Seq, Settings,
     StateHash, Target,

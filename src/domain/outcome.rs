@@ -1,7 +1,9 @@
 //! Outcomes: the results of applying commands. A refusal is an outcome too. Unlike a storage failure, it follows from the log and
 //! is the same on every machine.
 
-use super::{Description, ImageFault, Import, Inserted, ItemOutcome, Redemption, Removed, Tripped};
+use super::{
+    Annotations, Description, ImageFault, Import, Inserted, ItemOutcome, Redemption, Removed, Tripped,
+};
 use serde::{Deserialize, Serialize};
 
 /// The reason to refuse a command. A refused command has changed nothing.
@@ -33,6 +35,8 @@ pub enum Refusal {
     OutsideWindow,
     /// The window would end before it starts.
     WindowEndsFirst,
+    /// It would have more labels than it may.
+    TooManyLabels,
     /// A capacity can only be raised.
     CapacityLowered {
         /// The capacity in force.
@@ -91,9 +95,9 @@ pub enum Outcome {
     Configured,
     /// A filter was created.
     Created(Box<Description>),
-    /// A filter with the same spec already exists.
+    /// A filter with the same spec already exists. Its title and labels may have changed.
     Exists(Box<Description>),
-    /// The window or the capacity was changed.
+    /// The window, the capacity, the stock, the title or labels were changed.
     Updated(Box<Description>),
     /// The filter was deleted.
     Deleted,
@@ -126,6 +130,8 @@ pub enum Outcome {
     LineUpStored {
         /// Whether there was none of this name before.
         created: bool,
+        /// Its title and labels.
+        annotations: Box<Annotations>,
     },
     /// The line-up was deleted.
     LineUpDeleted,

@@ -3,7 +3,7 @@
 //! Time since 1970 is divided into numbered steps. A user added in a step is retained for the number of steps in the time after it. So a
 //! user stays for at least that time, and at most one step longer.
 
-use super::{FilterId, Kind, Name, Timestamp};
+use super::{Annotations, FilterId, Kind, Name, Timestamp};
 use crate::filter::layout::{CAPACITY_MAX, ERROR_RATE_MAX, ERROR_RATE_MIN, STEPS_MAX, STEPS_MIN};
 use crate::filter::{Growth, Layout, Mode, Secret, SegmentStats, StateCounts};
 use serde::{Deserialize, Serialize};
@@ -219,6 +219,8 @@ pub struct Profile {
     pub window: Window,
     /// When it was created.
     pub created_at: Timestamp,
+    /// Its title and labels.
+    pub annotations: Annotations,
 }
 
 impl Profile {
@@ -250,6 +252,8 @@ pub struct Description {
     pub window: Window,
     /// When it was created.
     pub created_at: Timestamp,
+    /// Its title and labels.
+    pub annotations: Annotations,
     /// Its sizes and counters.
     pub stats: Stats,
 }

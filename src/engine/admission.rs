@@ -102,16 +102,17 @@ mod tests {
     use super::*;
     use crate::domain::image::ALGORITHM;
     use crate::domain::{
-        Chunk, Digests, Ending, Entry, FORMAT_VERSION, FilterHead, FilterId, Forget, IdempotencyKey,
-        ImageBody, ImagePart, ImageRecord, ImageSection, ImportId, ImportMode, ImportWarning, KeyName, Kind,
-        LineUp, Name, Profile, Proposal, Raise, Redemption, RedemptionId, Reference, Seq, Sizing, Spec,
-        Statistics, Status, Target, Timestamp, UploadDigest, UploadId, Window,
+        Annotations, AnnotationsChange, Chunk, Digests, Ending, Entry, FORMAT_VERSION, FilterHead, FilterId,
+        Forget, IdempotencyKey, ImageBody, ImagePart, ImageRecord, ImageSection, ImportId, ImportMode,
+        ImportWarning, KeyName, Kind, LineUp, Name, Profile, Proposal, Raise, Redemption, RedemptionId,
+        Reference, Seq, Sizing, Spec, Statistics, Status, Target, Timestamp, UploadDigest, UploadId, Window,
     };
     use crate::engine::plan::layout_of;
     use crate::filter::{
         Digest, FIXED_SEARCH_MIN, Filter, Growth, Layout, MAX_SEARCH_DEFAULT, Mode, Secret, unreserved_tables,
     };
     use proptest::prelude::*;
+    use serde_json::json;
     use std::collections::BTreeMap;
 
     const FILTERS: u64 = 5;
@@ -125,6 +126,18 @@ mod tests {
         let mixed = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         Digest(mixed ^ (mixed >> 31))
+    }
+
+    /// A title and labels, up to the longest.
+    fn annotations(what: u64) -> AnnotationsChange {
+        let labels = (0..what % 17).map(|number| {
+            let key = format!("{number}{}", "k".repeat((what / 17 % 127) as usize));
+            (key, "v".repeat((what % 65) as usize))
+        });
+        let labels: BTreeMap<_, _> = labels.collect();
+        let title = "t".repeat((what % 201) as usize);
+        let change = json!({"title": title, "replaces_labels": true, "labels": labels});
+        serde_json::from_value(change).unwrap()
     }
 
     fn create(id: u64, what: u64) -> Command {
@@ -162,13 +175,21 @@ mod tests {
             spec,
             layout,
             window: Window::default(),
+            annotations: annotations(what),
         }
     }
 
     /// With a layout that depends on the filter.
     fn raise(target: Target, capacity: u64) -> Command {
         let capacity = Some(Raise { capacity, layout: Layout::strict(capacity).unwrap() });
-        Command::Update { target, starts_at: None, ends_at: None, capacity, stock: None }
+        Command::Update {
+            target,
+            starts_at: None,
+            ends_at: None,
+            capacity,
+            stock: None,
+            annotations: annotations(capacity.map_or(0, |raise| raise.capacity)),
+        }
     }
 
     fn line_up(a: u64) -> Command {
@@ -178,7 +199,11 @@ mod tests {
         }
         let campaign = Name::new(&"c".repeat((a % 128 + 1) as usize)).unwrap();
         let campaigns = vec![campaign; (a / 128 % 256) as usize];
-        Command::PutLineUp { name, line_up: LineUp { campaigns, unless: Vec::new(), limit: 1 } }
+        Command::PutLineUp {
+            name,
+            line_up: LineUp { campaigns, unless: Vec::new(), limit: 1 },
+            annotations: annotations(a),
+        }
     }
 
     fn command(kind: u8, a: u64, serial: u64) -> Command {
@@ -264,7 +289,16 @@ mod tests {
         let created_at = Timestamp(0);
         let head = FilterHead {
             algorithm: ALGORITHM,
-            profile: Profile { kind, name: name.clone(), secret, spec, layout, window, created_at },
+            profile: Profile {
+                kind,
+                name: name.clone(),
+                secret,
+                spec,
+                layout,
+                window,
+                created_at,
+                annotations: Annotations::default().changed(&annotations(what)).unwrap(),
+            },
             adds: 0,
             removes: 0,
             tables: filter.freeze(&Default::default()).0,

@@ -3,7 +3,8 @@
 
 use super::snapshotter::SnapshotOptions;
 use crate::domain::{
-    Command, FilterId, ImportId, Kind, Name, Raise, Sizing, Spec, Target, Timestamp, Window,
+    AnnotationsChange, Command, FilterId, ImportId, Kind, Name, Raise, Sizing, Spec, Target, Timestamp,
+    Window,
 };
 use crate::filter::{Growth, Layout, LayoutError, Secret};
 use crate::journal::random;
@@ -122,12 +123,18 @@ pub(super) fn layout_of(spec: &Spec) -> Result<Layout, LayoutError> {
 ///
 /// # Errors
 /// A message that names the field, if no layout fits the spec.
-pub fn creation(kind: Kind, name: Name, spec: Spec, window: Window) -> Result<Command, LayoutError> {
+pub fn creation(
+    kind: Kind,
+    name: Name,
+    spec: Spec,
+    window: Window,
+    annotations: AnnotationsChange,
+) -> Result<Command, LayoutError> {
     let (layout, id, secret) = (layout_of(&spec)?, FilterId::random(), Secret::new(random()));
-    Ok(Command::Create { kind, name, id, secret, spec, layout, window })
+    Ok(Command::Create { kind, name, id, secret, spec, layout, window, annotations })
 }
 
-/// Builds the command that changes a filter's window, capacity or stock, and chooses the layout for the capacity.
+/// Builds the command that changes a filter's window, capacity, stock, title or labels, and chooses the layout for the capacity.
 ///
 /// # Errors
 /// A message that names the field, if no layout fits the capacity.
@@ -137,6 +144,7 @@ pub fn update(
     ends_at: Option<Option<Timestamp>>,
     capacity: Option<u64>,
     stock: Option<u64>,
+    annotations: AnnotationsChange,
 ) -> Result<Command, LayoutError> {
     let spec = &filter.spec;
     let layout = |capacity| match spec.growth {
@@ -146,7 +154,7 @@ pub fn update(
     };
     let raise = |capacity| Ok(Raise { capacity, layout: layout(capacity)? });
     let capacity = capacity.map(raise).transpose()?;
-    Ok(Command::Update { target: Target(filter.id), starts_at, ends_at, capacity, stock })
+    Ok(Command::Update { target: Target(filter.id), starts_at, ends_at, capacity, stock, annotations })
 }
 
 impl FilterId {

@@ -139,7 +139,8 @@ mod tests {
             let stock = Some(1);
             let spec = Spec { capacity: 10, mode, growth, sizing, ignore_case: false, stock, forget: None };
             let name = Name::new("sale").unwrap();
-            let create = creation(Kind::Coupon, name.clone(), spec, Window::default()).unwrap();
+            let create =
+                creation(Kind::Coupon, name.clone(), spec, Window::default(), Default::default()).unwrap();
             engine.submit(create, None).await.unwrap();
             let pool = engine.view().find(Kind::Coupon, &name).unwrap();
             let sold_out = SoldOut { engine, pool, time, _directory: directory };
@@ -285,7 +286,7 @@ mod tests {
         sold_out.engine.inner.refusals.end();
         assert_eq!(sold_out.refusal(1), Some(Refusal::SoldOut));
         // The request has found the pool before.
-        let raise = update(&sold_out.pool, None, None, None, Some(2)).unwrap();
+        let raise = update(&sold_out.pool, None, None, None, Some(2), Default::default()).unwrap();
         sold_out.engine.submit(raise, None).await.unwrap();
         assert_eq!(sold_out.refusal(1), None);
         sold_out.engine.submit(sold_out.redeem(2), None).await.unwrap();
@@ -301,7 +302,7 @@ mod tests {
         let sold_out = SoldOut::new().await;
         let set = async |starts_at: u64, ends_at: u64| {
             let window = [starts_at, ends_at].map(|at| Some(Some(Timestamp(at))));
-            let update = update(&sold_out.pool, window[0], window[1], None, None);
+            let update = update(&sold_out.pool, window[0], window[1], None, None, Default::default());
             sold_out.engine.submit(update.unwrap(), None).await.unwrap();
         };
         set(0, 1_000_100).await;

@@ -401,6 +401,7 @@ mod tests {
                 forget: None,
             },
             window: Window::default(),
+            annotations: Default::default(),
         };
         apply(&mut state, create);
         state

@@ -158,7 +158,7 @@ pub(super) async fn plan(_: Call<Read>, request: Request) -> Answer {
         query::parse(&request)?;
     let none = CampaignSpec::default();
     let campaign = CampaignSpec { capacity, mode, error_rate, growth, forget_after, forget_steps, ..none };
-    let (spec, _) = RequestedSpec::from(campaign).resolve()?;
+    let (spec, ..) = RequestedSpec::from(campaign).resolve()?;
     Ok(reply::ok(&engine::plan(&spec)?))
 }
 

@@ -4,12 +4,15 @@
 use super::answer::{Answer, Code, Fault, Problem, reply};
 use super::api::Api;
 use super::call::{Call, Delete, Manage, Read, Resource};
+use super::filters::spec::labels_schema;
 use super::request::json::{self, Faults, Item, Text};
 use super::request::query::{self, PageQuery};
 use crate::access::Caller;
 use crate::domain::name::{CAMPAIGNS_MAX, UNLESS_MAX};
-use crate::domain::{Command, Kind, LineUp, Name, Outcome, Unless};
-use crate::engine::{Eligibility, Question, Uncountable};
+use crate::domain::{
+    Annotations, AnnotationsChange, Command, Kind, Labels, LineUp, Name, Outcome, Title, Unless,
+};
+use crate::engine::{Eligibility, NamedLineUp, Question, Uncountable};
 use axum::extract::{Path, Request};
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -225,6 +228,11 @@ struct LineUpSpec<'a> {
     #[serde(default = "one_by_default")]
     #[schema(minimum = 1, maximum = 256, default = 1)]
     limit: u32,
+    /// A title in any language, without control characters: up to 200 bytes. Left out, it stays; an empty one clears it.
+    #[schema(value_type = Option<String>, max_length = 200, example = "Start page")]
+    title: Option<Title>,
+    #[schema(schema_with = labels_schema, required = false)]
+    labels: Option<Labels>,
 }
 
 /// A line-up.
@@ -240,6 +248,12 @@ struct LineUpAnswer<'a> {
     unless: Vec<Exclusion<'a>>,
     /// Maximum number of campaigns.
     limit: u32,
+    #[serde(skip_serializing_if = "Title::is_empty")]
+    #[schema(value_type = Option<String>, max_length = 200, example = "Start page")]
+    title: Title,
+    #[serde(skip_serializing_if = "Labels::is_empty")]
+    #[schema(schema_with = labels_schema, required = false)]
+    labels: Labels,
 }
 
 /// A page of line-ups, sorted by name.
@@ -254,7 +268,7 @@ struct LineUpList<'a> {
 
 /// Create or replace a line-up
 ///
-/// A named eligibility query.
+/// A named eligibility query. An omitted title, or omitted labels, remain as they are.
 #[utoipa::path(
     put, path = "/v1/line-ups/{line_up}", operation_id = "put_line_up", tag = "line-ups",
     request_body = LineUpSpec<'_>,
@@ -266,17 +280,20 @@ struct LineUpList<'a> {
 pub(super) async fn put_line_up(call: Call<Manage>, Path(name): Path<String>, request: Request) -> Answer {
     let name = parse_name(&name)?;
     let body = call.body(request).await?;
-    let LineUpSpec { campaigns, unless, limit } = json::parse(&body)?;
+    let LineUpSpec { campaigns, unless, limit, title, labels } = json::parse(&body)?;
     let mut faults = Faults::default();
     check_limit(limit, "", &mut faults);
     check(&campaigns, &unless, "", &call.caller, &mut faults)?;
     faults.check()?;
     let line_up = owned(&campaigns, &unless, limit)?;
     check_copies(&call.api, &line_up)?;
-    let command = Command::PutLineUp { name: name.clone(), line_up: line_up.clone() };
+    let annotations = AnnotationsChange::set(title, labels);
+    let command = Command::PutLineUp { name: name.clone(), line_up: line_up.clone(), annotations };
     let decided = call.submit(Resource::LineUp(name.as_str()), command).await?;
-    let Outcome::LineUpStored { created } = decided.outcome else { return Err(decided.unexpected()) };
-    let answer = answer(&name, &line_up);
+    let Outcome::LineUpStored { created, annotations } = decided.outcome else {
+        return Err(decided.unexpected());
+    };
+    let answer = answer(&name, &line_up, *annotations);
     Ok(match created {
         true => reply::created(&format!("/v1/line-ups/{name}"), decided.replayed, &answer),
         false => reply::json(StatusCode::OK, decided.replayed, &answer),
@@ -295,11 +312,12 @@ pub(super) async fn list_line_ups(call: Call<Read>, request: Request) -> Answer 
     let Call { api, caller, .. } = &call;
     let find =
         |prefix: &str, after: Option<&Name>, limit| api.engine.view().list_line_ups(prefix, after, limit);
-    let (found, next_cursor) = query::page(&request, caller, find, |line_up| line_up.name.as_str())?;
+    let (found, next_cursor) =
+        query::page(&request, caller, find, |found| (&found.name, &found.annotations.labels))?;
     let is_permitted =
         |line_up: &LineUp| line_up.names().all(|name| caller.require_name(name.as_str()).is_ok());
     let permitted = found.iter().filter(|found| is_permitted(&found.line_up));
-    let line_ups = permitted.map(|found| answer(&found.name, &found.line_up)).collect();
+    let line_ups = permitted.map(|found| stored(found)).collect();
     Ok(reply::ok(&LineUpList { line_ups, next_cursor }))
 }
 
@@ -315,7 +333,7 @@ pub(super) async fn get_line_up(call: Call<Read>, Path(name): Path<String>) -> A
     let found = api.engine.view().line_up(&parse_name(&name)?).ok_or(Code::LineUpNotFound)?;
     // It may have been stored under another key, which may use other names.
     found.line_up.names().try_for_each(|name| caller.require_name(name.as_str()))?;
-    Ok(reply::ok(&answer(&found.name, &found.line_up)))
+    Ok(reply::ok(&stored(&found)))
 }
 
 /// Delete a line-up
@@ -366,7 +384,12 @@ fn check_copies(api: &Api, line_up: &LineUp) -> Result<(), Problem> {
     Ok(())
 }
 
-fn answer<'a>(name: &'a Name, line_up: &'a LineUp) -> LineUpAnswer<'a> {
+fn stored(NamedLineUp { name, line_up, annotations, .. }: &NamedLineUp) -> LineUpAnswer<'_> {
+    answer(name, line_up, annotations.clone())
+}
+
+fn answer<'a>(name: &'a Name, line_up: &'a LineUp, annotations: Annotations) -> LineUpAnswer<'a> {
+    let Annotations { title, labels } = annotations;
     let text = |name: &'a Name| Text(Cow::Borrowed(name.as_str()));
     let exclusion = |unless: &'a Unless| Exclusion {
         campaign: text(&unless.campaign),
@@ -378,6 +401,8 @@ fn answer<'a>(name: &'a Name, line_up: &'a LineUp) -> LineUpAnswer<'a> {
         campaigns: line_up.campaigns.iter().map(Name::as_str).collect(),
         unless: line_up.unless.iter().map(exclusion).collect(),
         limit: line_up.limit,
+        title,
+        labels,
     }
 }
 

@@ -180,7 +180,8 @@ async fn created(call: &mut Call<'_, '_>, key: &Key<'_>, capacity: u64) -> Resul
 
 async fn create(call: &mut Call<'_, '_>, key: &Key<'_>, reserve: Reserve) -> Result<Outcome, Failure> {
     let spec = reserve.spec(key.kind)?;
-    let command = crate::engine::creation(key.kind, key.owned_name(), spec, Window::default())?;
+    let command =
+        crate::engine::creation(key.kind, key.owned_name(), spec, Window::default(), Default::default())?;
     let result = call.submit(command).await;
     call.log_act(key, &result);
     result

@@ -1,5 +1,6 @@
 //! `apply`: an entry of the log changes the state and gets its answer.
 
+use super::filters::changed;
 use super::idempotency::{Bounds, Lookup, Owner, Records, retention_min_seconds};
 use super::importing::Lines;
 use super::machine::{SWEEP_MAX, Shared, State};
@@ -128,16 +129,22 @@ impl State {
                 self.format = self.format.max(*version);
                 Ok(Outcome::Enabled)
             }
-            Command::Create { kind, name, id, secret, spec, layout, window } => {
+            Command::Create { kind, name, id, secret, spec, layout, window, annotations } => {
                 let (kind, layout, window, created_at) = (*kind, *layout, *window, self.shared.now);
+                let existing = self.shared.catalog.get(kind, name).map(|view| &view.annotations);
+                let annotations = changed(existing, annotations)?;
                 let (name, secret, spec) = (name.clone(), secret.clone(), spec.clone());
-                self.create(*id, Profile { kind, name, secret, spec, layout, window, created_at })
+                let profile = Profile { kind, name, secret, spec, layout, window, created_at, annotations };
+                self.create(*id, profile)
             }
             Command::Delete { kind, name } => self.delete(*kind, name),
-            Command::PutLineUp { name, line_up } => self.shared.put_line_up(self.applied, name, line_up),
+            Command::PutLineUp { name, line_up, annotations } => {
+                self.shared.put_line_up(self.applied, name, line_up, annotations)
+            }
             Command::DeleteLineUp { name } => self.shared.delete_line_up(name),
-            Command::Update { target, starts_at, ends_at, capacity, stock } => {
-                self.on(target.0, |filter| filter.update(*starts_at, *ends_at, capacity.as_ref(), *stock))?
+            Command::Update { target, starts_at, ends_at, capacity, stock, annotations } => {
+                let window = (*starts_at, *ends_at);
+                self.on(target.0, |filter| filter.update(window, capacity.as_ref(), *stock, annotations))?
             }
             Command::Insert { target, digests, if_absent, revive } => {
                 self.on(target.0, |filter| filter.insert(&digests.0, *if_absent, *revive))?
@@ -251,7 +258,16 @@ mod tests {
         let spec =
             Spec { capacity: 2_000, mode, growth, sizing, ignore_case: false, stock: None, forget: None };
         let (name, secret) = (name(&format!("c{id}")), Secret::new([7; 192]));
-        Command::Create { kind: Kind::Coupon, name, id: FilterId(id), secret, spec, layout, window }
+        Command::Create {
+            kind: Kind::Coupon,
+            name,
+            id: FilterId(id),
+            secret,
+            spec,
+            layout,
+            window,
+            annotations: Default::default(),
+        }
     }
 
     fn delete(id: u64) -> Command {
@@ -383,7 +399,16 @@ mod tests {
         else {
             unreachable!()
         };
-        let other = Command::Create { kind, name: name("other"), id, secret, spec, layout, window };
+        let other = Command::Create {
+            kind,
+            name: name("other"),
+            id,
+            secret,
+            spec,
+            layout,
+            window,
+            annotations: Default::default(),
+        };
         let outcome = machine.outcome(other);
         assert_eq!(outcome, Outcome::Refused(Refusal::AlreadyExists(vec!["id".into()])));
     }

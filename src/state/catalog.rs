@@ -2,7 +2,7 @@
 
 use super::imports::Imports;
 use super::view::FilterView;
-use crate::domain::{Import, ImportId, Kind, LineUp, Name, Seq};
+use crate::domain::{Annotations, Import, ImportId, Kind, LineUp, Name, Seq};
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::RwLock;
 use rpds::RedBlackTreeMapSync;
@@ -19,6 +19,8 @@ pub struct NamedLineUp {
     pub name: Name,
     /// The line-up.
     pub line_up: LineUp,
+    /// Its title and labels.
+    pub annotations: Annotations,
     /// The entry that created it. A line-up that was deleted and created again is another one, which has another entry.
     pub(super) created_by: Seq,
 }
@@ -26,7 +28,7 @@ pub struct NamedLineUp {
 impl NamedLineUp {
     /// Memory that it takes, in bytes, approximately.
     pub(super) fn memory_bytes(&self) -> u64 {
-        self.line_up.memory_bytes(&self.name)
+        self.line_up.memory_bytes(&self.name) + self.annotations.memory_bytes()
     }
 }
 
@@ -171,6 +173,7 @@ mod tests {
             layout: Layout::strict(1).unwrap(),
             window: Window::default(),
             created_at: Timestamp(0),
+            annotations: Annotations::default(),
             secret: Secret::new([0; crate::filter::hash::SECRET_BYTES]),
         };
         Arc::new(FilterView {

@@ -7,24 +7,39 @@ use super::tables::Tables;
 use super::view::{Counters, FilterView};
 use crate::domain::name::LINE_UPS_BYTES_MAX;
 use crate::domain::{
-    FilterChange, FilterId, Happened, ImportState, Kind, LineUp, LineUpChange, Name, Outcome, Profile, Raise,
-    Refusal, Seq, Spec, Timestamp,
+    Annotations, AnnotationsChange, FilterChange, FilterId, Happened, ImportState, Kind, LineUp,
+    LineUpChange, Name, Outcome, Profile, Raise, Refusal, Seq, Spec, Timestamp,
 };
 use crate::filter::{Full, Growth};
 use std::borrow::Cow;
 use std::sync::Arc;
 
+/// The title and the labels after a change, where these were before.
+pub(super) fn changed(
+    before: Option<&Annotations>,
+    change: &AnnotationsChange,
+) -> Result<Annotations, Refusal> {
+    let none = Annotations::default();
+    before.unwrap_or(&none).changed(change).map_err(|_| Refusal::TooManyLabels)
+}
+
 impl State {
-    /// Creates a campaign or coupon, unless an equal one exists.
+    /// Creates a campaign or coupon, unless an equal one exists. That gets the title and the labels.
     pub(super) fn create(&mut self, id: FilterId, profile: Profile) -> Result<Outcome, Refusal> {
         let Profile { kind, ref name, ref spec, layout, ref window, .. } = profile;
         if let Some(existing) = self.shared.catalog.get(kind, name) {
             let differences = existing.differences(&profile);
-            return if differences.is_empty() {
-                Ok(Outcome::Exists(Box::new(existing.describe(self.shared.now))))
-            } else {
-                Err(Refusal::AlreadyExists(differences.into_iter().map(String::from).collect()))
-            };
+            if !differences.is_empty() {
+                return Err(Refusal::AlreadyExists(differences.into_iter().map(String::from).collect()));
+            }
+            let id = existing.id;
+            return self.on(id, |filter| {
+                if filter.view.annotations != profile.annotations {
+                    filter.change_view(|view| view.profile.annotations = profile.annotations);
+                    filter.record_updated();
+                }
+                Outcome::Exists(Box::new(filter.view.describe(filter.shared.now)))
+            });
         }
         if !window.is_ordered() {
             return Err(Refusal::WindowEndsFirst);
@@ -69,14 +84,15 @@ impl State {
 }
 
 impl Subject<'_> {
-    /// Changes when the filter is active, raises its capacity, and changes its stock; all or nothing.
+    /// Changes when the filter is active, raises its capacity, and changes its stock, title and labels; all or nothing.
     pub(super) fn update(
         &mut self,
-        starts_at: Option<Option<Timestamp>>,
-        ends_at: Option<Option<Timestamp>>,
+        (starts_at, ends_at): (Option<Option<Timestamp>>, Option<Option<Timestamp>>),
         raise: Option<&Raise>,
         stock: Option<u64>,
+        change: &AnnotationsChange,
     ) -> Result<Outcome, Refusal> {
+        let annotations = changed(Some(&self.view.annotations), change)?;
         let mut window = self.view.window;
         window.starts_at = starts_at.unwrap_or(window.starts_at);
         window.ends_at = ends_at.unwrap_or(window.ends_at);
@@ -86,17 +102,25 @@ impl Subject<'_> {
         if let Some(stock) = stock {
             self.view.check_stock(stock)?;
         }
-        let before = (self.view.window, self.view.spec.capacity, self.view.spec.stock);
+        let before = self.view.clone();
         if let Some(raise) = raise.filter(|raise| raise.capacity != self.view.spec.capacity) {
             self.raise(raise)?;
         }
         let stock = stock.or(self.view.spec.stock);
-        self.change_view(|view| (view.profile.window, view.profile.spec.stock) = (window, stock));
-        let capacity = self.view.spec.capacity;
-        if (window, capacity, stock) != before {
-            self.shared.record_filter(self.view, FilterChange::Updated { window, capacity, stock });
+        self.change_view(|view| {
+            (view.profile.window, view.profile.spec.stock) = (window, stock);
+            view.profile.annotations = annotations;
+        });
+        if self.view.profile != before.profile {
+            self.record_updated();
         }
         Ok(Outcome::Updated(Box::new(self.view.describe(self.shared.now))))
+    }
+
+    /// Records that the filter was changed.
+    fn record_updated(&mut self) {
+        let Profile { window, spec: Spec { capacity, stock, .. }, .. } = self.view.profile;
+        self.shared.record_filter(self.view, FilterChange::Updated { window, capacity, stock });
     }
 
     /// Raises the capacity, also of staged tables.
@@ -130,11 +154,18 @@ impl Subject<'_> {
 
 impl Shared {
     /// Creates a line-up, or replaces it.
-    pub(super) fn put_line_up(&mut self, by: Seq, name: &Name, line_up: &LineUp) -> Result<Outcome, Refusal> {
+    pub(super) fn put_line_up(
+        &mut self,
+        by: Seq,
+        name: &Name,
+        line_up: &LineUp,
+        change: &AnnotationsChange,
+    ) -> Result<Outcome, Refusal> {
         let before = self.catalog.line_ups.get(name).cloned();
         let (created_by, bytes_before) =
             before.as_ref().map_or((by, 0), |before| (before.created_by, before.memory_bytes()));
-        let stored = NamedLineUp { name: name.clone(), line_up: line_up.clone(), created_by };
+        let annotations = changed(before.as_ref().map(|before| &before.annotations), change)?;
+        let stored = NamedLineUp { name: name.clone(), line_up: line_up.clone(), annotations, created_by };
         let bytes = self.line_ups_bytes - bytes_before + stored.memory_bytes();
         let is_one_too_many =
             before.is_none() && self.catalog.line_ups.size() as u64 >= self.settings.line_ups_max;
@@ -142,14 +173,16 @@ impl Shared {
             return Err(Refusal::TooManyLineUps);
         }
         self.line_ups_bytes = bytes;
-        self.catalog.line_ups.insert_mut(name.clone(), Arc::new(stored));
+        let stored = Arc::new(stored);
+        self.catalog.line_ups.insert_mut(name.clone(), stored.clone());
         self.catalog_changed = true;
         match &before {
             None => self.record_line_up(name, LineUpChange::Created),
-            Some(before) if before.line_up != *line_up => self.record_line_up(name, LineUpChange::Replaced),
+            Some(before) if *before != stored => self.record_line_up(name, LineUpChange::Replaced),
             Some(_) => {}
         }
-        Ok(Outcome::LineUpStored { created: before.is_none() })
+        let annotations = Box::new(stored.annotations.clone());
+        Ok(Outcome::LineUpStored { created: before.is_none(), annotations })
     }
 
     /// Deletes a line-up.

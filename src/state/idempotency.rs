@@ -7,6 +7,7 @@
 //! API keys share the space, and none can take it from the others: half is divided among them equally, and each may always use its part;
 //! the other half is used first come, first served.
 
+use crate::domain::annotations::ANNOTATIONS_BYTES_MAX;
 use crate::domain::command::IDEMPOTENCY_ROOM_MAX_BYTES;
 use crate::domain::{
     Command, Digests, FilterId, IdempotencyKey, Inserted, ItemOutcome, KeyName, Outcome, Redemption,
@@ -398,7 +399,7 @@ const REDEMPTION_ANSWER_BYTES: usize = 256;
 /// Maximum bytes of an outcome with a number or nothing.
 const SHORT_BYTES: usize = 32;
 
-/// Maximum bytes of an outcome with a description of a filter or of an import.
+/// Maximum bytes of an outcome with a description of a filter, except for its title and labels, or of an import.
 const DESCRIPTION_BYTES: usize = 4_096;
 
 /// Maximum bytes of the packed outcome of a command.
@@ -409,10 +410,12 @@ fn answer_bytes_max(command: &Command) -> usize {
         Command::Replace { from, .. } => items(from),
         Command::Redeem { .. } | Command::Confirm { .. } | Command::Cancel { .. } => REDEMPTION_ANSWER_BYTES,
         Command::Delete { .. } | Command::Clear { .. } | Command::Advance { .. } => SHORT_BYTES,
-        Command::PutLineUp { .. } | Command::DeleteLineUp { .. } => SHORT_BYTES,
+        Command::DeleteLineUp { .. } => SHORT_BYTES,
+        Command::PutLineUp { .. } => SHORT_BYTES + ANNOTATIONS_BYTES_MAX,
         Command::TurnBack | Command::Restored { .. } | Command::Enable { .. } => SHORT_BYTES,
-        Command::Create { .. } | Command::Update { .. } | Command::Configure(_) => DESCRIPTION_BYTES,
-        Command::ImageBegin { .. } | Command::ImageRecord { .. } => DESCRIPTION_BYTES,
+        Command::Create { .. } | Command::Update { .. } => DESCRIPTION_BYTES + ANNOTATIONS_BYTES_MAX,
+        Command::ImageBegin { .. } | Command::ImageRecord { .. } => DESCRIPTION_BYTES + ANNOTATIONS_BYTES_MAX,
+        Command::Configure(_) => DESCRIPTION_BYTES,
         Command::ImageAbandon { .. } | Command::ImportBegin { .. } => DESCRIPTION_BYTES,
         Command::ImportLines { .. } | Command::ImportEnd { .. } => DESCRIPTION_BYTES,
     }

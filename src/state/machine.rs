@@ -78,8 +78,8 @@ pub(super) struct FilterState {
 pub struct Sizes {
     /// Bytes of all tables.
     pub tables_bytes: u64,
-    /// Bytes of redemptions, statistics, stored answers, line-ups, records of imports and the changes kept for them, and events that are
-    /// not stored yet.
+    /// Bytes of redemptions, statistics, stored answers, titles, labels, line-ups, records of imports and the changes kept for them, and
+    /// events that are not stored yet.
     pub records_bytes: u64,
     /// Bytes of tables that commands have dropped, and that are not freed yet.
     pub discarded_tables_bytes: u64,
@@ -116,7 +116,7 @@ impl Sizes {
 pub(super) struct Totals {
     /// Bytes of tables.
     pub(super) tables_bytes: u64,
-    /// Memory of statistics, of ledgers, and of the changes queued for staged imports.
+    /// Memory of titles, labels, statistics, ledgers, and of the changes queued for staged imports.
     pub(super) records_bytes: u64,
     /// Imports with staged tables.
     pub(super) staged: u64,
@@ -290,7 +290,7 @@ impl FilterState {
     fn footprint(&self) -> (Totals, Tasks) {
         let Self { view, tables, staging, .. } = self;
         let is_moving = |tables: &Tables| tables.filter.is_moving();
-        let records_bytes = view.counters.statistics.lock().memory_bytes();
+        let records_bytes = view.counters.statistics.lock().memory_bytes() + view.annotations.memory_bytes();
         let mut totals = Totals { tables_bytes: tables.memory_bytes(), records_bytes, ..Totals::default() };
         let mut tasks = [
             None,

@@ -92,6 +92,7 @@ impl WaitingDemand {
                 (claim.need, claim.filter) = (need, Some((id, here)));
             }
         }
+        claim.need += MemoryNeed::other(command.annotations_bytes());
         if keyed {
             claim.need += MemoryNeed::other(state.records.growth_bytes(command, self.keyed));
         }
@@ -146,7 +147,7 @@ fn memory_of_something_new(state: &State, command: &Command) -> Option<MemoryNee
         }
         Command::Create { layout, .. } => Some(MemoryNeed::table(layout.memory_bytes())),
         Command::TurnBack => Some(turning_back(state)),
-        Command::PutLineUp { name, line_up } => Some(MemoryNeed::other(line_up.memory_bytes(name))),
+        Command::PutLineUp { name, line_up, .. } => Some(MemoryNeed::other(line_up.memory_bytes(name))),
         Command::Configure(settings) => {
             let is_on = settings.events_retention_seconds > 0;
             Some(MemoryNeed::other(if is_on { events::FIXED_BYTES } else { 0 }))

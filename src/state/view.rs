@@ -243,6 +243,7 @@ impl FilterView {
             spec: self.spec.clone(),
             window: self.window,
             created_at: self.created_at,
+            annotations: self.annotations.clone(),
             stats,
         }
     }

@@ -31,8 +31,14 @@ pub async fn start_with(dir: &Path, nats: NatsOptions, cluster: ClusterOptions, 
 pub async fn create(engine: &Engine, name: &str) -> Target {
     let (mode, growth, sizing) = (Mode::Strict, Growth::Auto, Sizing::Exact);
     let spec = Spec { capacity: 1_000, mode, growth, sizing, ignore_case: false, stock: None, forget: None };
-    let creation =
-        cuckood::engine::creation(Kind::Coupon, Name::new(name).unwrap(), spec, Window::default()).unwrap();
+    let creation = cuckood::engine::creation(
+        Kind::Coupon,
+        Name::new(name).unwrap(),
+        spec,
+        Window::default(),
+        Default::default(),
+    )
+    .unwrap();
     let Command::Create { id, .. } = creation else { unreachable!() };
     assert!(matches!(engine.submit(creation, None).await.unwrap().outcome, Outcome::Created(_)));
     Target(id)

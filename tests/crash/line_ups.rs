@@ -32,7 +32,15 @@ impl Change {
             .map(|campaign| json!({ "campaign": campaign, "at_least": 1 + random.below(3) }))
             .collect();
         let limit = 1 + random.below(5);
-        Change { line_up: Some(json!({ "campaigns": campaigns, "unless": unless, "limit": limit })), key }
+        let (title, labels) = (format!("Line-up {limit}"), json!({ "conditions": unless.len().to_string() }));
+        let line_up = json!({
+            "campaigns": campaigns,
+            "unless": unless,
+            "limit": limit,
+            "title": title,
+            "labels": labels,
+        });
+        Change { line_up: Some(line_up), key }
     }
 }
 

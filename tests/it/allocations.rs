@@ -78,6 +78,7 @@ fn state(stock: Option<u64>) -> State {
         layout: Layout::strict(REDEMPTIONS).unwrap(),
         spec,
         window: Window::default(),
+        annotations: Default::default(),
     };
     apply(&mut state, 1_000, created);
     if stock.is_none() {
@@ -130,7 +131,7 @@ fn redemption_memory_matches_account() {
     }
 }
 
-/// A campaign of capacity 100 takes at most 1.6 KB, its table and its secret included.
+/// A campaign of capacity 100 takes at most 1.8 KB, including its table, secret and statistics.
 #[test]
 fn tiny_campaigns_take_little_memory() {
     const CAMPAIGNS: u64 = 1_000;
@@ -156,9 +157,10 @@ fn tiny_campaigns_take_little_memory() {
                 forget: None,
             },
             window: Window::default(),
+            annotations: Default::default(),
         };
         apply(&mut state, 1_000, create);
     }
     let each = (allocated() - before) / CAMPAIGNS as i64;
-    assert!(each <= 1_600, "{each} bytes");
+    assert!(each <= 1_800, "{each} bytes");
 }

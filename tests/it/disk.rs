@@ -37,8 +37,14 @@ async fn create(engine: &Engine, name: &str) -> Target {
         stock: None,
         forget: None,
     };
-    let creation =
-        cuckood::engine::creation(Kind::Coupon, Name::new(name).unwrap(), spec, Window::default()).unwrap();
+    let creation = cuckood::engine::creation(
+        Kind::Coupon,
+        Name::new(name).unwrap(),
+        spec,
+        Window::default(),
+        Default::default(),
+    )
+    .unwrap();
     let Command::Create { id, .. } = creation else { unreachable!() };
     engine.submit(creation, None).await.unwrap();
     Target(id)

@@ -178,7 +178,16 @@ impl Machine {
         let secret = Secret::new([id as u8; 192]);
         let (name, window) = (Name::new(&name(id)).unwrap(), campaign.window);
         let filter = FilterId(id as u64 + 1);
-        self.apply(Command::Create { kind, name: name.clone(), id: filter, secret, spec, layout, window });
+        self.apply(Command::Create {
+            kind,
+            name: name.clone(),
+            id: filter,
+            secret,
+            spec,
+            layout,
+            window,
+            annotations: Default::default(),
+        });
         self.0.publish();
         let view = self.0.view().find(kind, &name).unwrap();
         for (user, copies) in &campaign.copies {

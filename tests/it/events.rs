@@ -47,6 +47,7 @@ fn create() -> Command {
         },
         layout: Layout::strict(capacity).unwrap(),
         window: Window::default(),
+        annotations: Default::default(),
     }
 }
 

@@ -83,7 +83,16 @@ impl Pools {
     fn create_as(&mut self, Target(id): Target, kind: Kind, layout: Layout, spec: Spec) {
         let name = Name::new(&format!("p{}", id.0)).unwrap();
         let (secret, window) = (Secret::new([7; 192]), Window::default());
-        let outcome = self.apply(Command::Create { kind, name, id, secret, layout, spec, window });
+        let outcome = self.apply(Command::Create {
+            kind,
+            name,
+            id,
+            secret,
+            layout,
+            spec,
+            window,
+            annotations: Default::default(),
+        });
         assert!(matches!(outcome, Outcome::Created(_)), "{outcome:?}");
     }
 

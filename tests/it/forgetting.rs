@@ -346,6 +346,7 @@ impl Machine {
                     ends_at: None,
                     capacity,
                     stock: None,
+                    annotations: Default::default(),
                 });
             }
             Act::Other => drop(self.apply(Command::DeleteLineUp { name: name() })),
@@ -428,7 +429,7 @@ proptest! {
         let spec =
             Spec { capacity, mode: Mode::Compact, growth, sizing, ignore_case: false, stock: None, forget: Some(forget) };
         let (kind, secret, window) = (Kind::Campaign, Secret::new([7; 192]), Window::default());
-        let create = Command::Create { kind, name: name(), id: TARGET.0, secret, spec, layout, window };
+        let create = Command::Create { kind, name: name(), id: TARGET.0, secret, spec, layout, window, annotations: Default::default() };
         prop_assert!(matches!(machine.apply(create), Outcome::Created(_)));
         for (act, halves) in acts.iter().zip((0..).map(|number| [0, 1, 2, 5, 2 * u64::from(steps) + 3][number % 5])) {
             machine.act(act);

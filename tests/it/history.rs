@@ -65,7 +65,16 @@ fn redemption(number: u8) -> RedemptionId {
 fn create(id: u64, kind: Kind, layout: Layout, spec: Spec) -> Command {
     let window = Window { starts_at: None, ends_at: Some(Timestamp(9_000_000)) };
     let (name, secret) = (name(&format!("f{id}")), Secret::new([7; 192]));
-    Command::Create { kind, name, id: FilterId(id), secret, spec, layout, window }
+    Command::Create {
+        kind,
+        name,
+        id: FilterId(id),
+        secret,
+        spec,
+        layout,
+        window,
+        annotations: Default::default(),
+    }
 }
 
 /// A campaign that forgets, a coupon and an open pool.
@@ -146,7 +155,7 @@ fn script() -> Vec<Command> {
     let line_up = LineUp { unless: vec![unless], campaigns: vec![name("f1")], limit: 1 };
     let capacity = None;
     script.extend([
-        Command::PutLineUp { name: name("home"), line_up },
+        Command::PutLineUp { name: name("home"), line_up, annotations: Default::default() },
         Command::DeleteLineUp { name: name("none") },
         Command::Clear { target: coupon },
         Command::Update {
@@ -155,6 +164,7 @@ fn script() -> Vec<Command> {
             ends_at: Some(None),
             capacity,
             stock: Some(9),
+            annotations: Default::default(),
         },
         Command::Restored { clock: Timestamp(1) },
         Command::TurnBack,
@@ -192,7 +202,7 @@ fn log_produces_golden_hash() {
     apply_all(&mut state, copy);
     assert_eq!(
         (state.applied(), state.hash().hash),
-        (Seq(54), 20_573_779_838_191_649_520_856_901_005_143_121_717)
+        (Seq(54), 226_405_945_981_660_224_574_175_070_573_327_794_220)
     );
 }
 
@@ -247,7 +257,7 @@ fn doubled_filters_are_identical_on_nodes() {
     );
     assert_eq!(
         (state.applied(), state.hash().hash),
-        (Seq(466), 241_560_652_399_120_145_056_641_677_632_621_688_821)
+        (Seq(466), 126_682_902_082_959_224_523_547_658_034_601_970_260)
     );
 }
 

@@ -50,6 +50,7 @@ impl Machine {
                 },
                 layout: layout.unwrap(),
                 window: Window::default(),
+                annotations: Default::default(),
             };
             assert!(matches!(machine.apply(command, None).outcome, Outcome::Created(_)));
         }

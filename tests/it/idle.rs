@@ -40,7 +40,8 @@ async fn hold(engine: &Engine) -> Redemption {
         forget: None,
     };
     let name = Name::new("shop").unwrap();
-    let creation = cuckood::engine::creation(Kind::Coupon, name, spec, Window::default()).unwrap();
+    let creation =
+        cuckood::engine::creation(Kind::Coupon, name, spec, Window::default(), Default::default()).unwrap();
     let Command::Create { id, .. } = creation else { unreachable!() };
     let (target, digest) = (Target(id), Digest(7));
     let insert = Command::Insert { target, digests: Digests(vec![digest]), if_absent: false, revive: false };
@@ -89,7 +90,8 @@ async fn create_large(engine: &Engine, capacity: u64) -> FilterId {
         forget: None,
     };
     let name = Name::new("large").unwrap();
-    let creation = cuckood::engine::creation(Kind::Coupon, name, spec, Window::default()).unwrap();
+    let creation =
+        cuckood::engine::creation(Kind::Coupon, name, spec, Window::default(), Default::default()).unwrap();
     let Command::Create { id, .. } = creation else { unreachable!() };
     engine.submit(creation, None).await.unwrap();
     id

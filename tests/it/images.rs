@@ -111,7 +111,7 @@ fn about(command: &Command, from: FilterId, to: FilterId) -> Option<Command> {
 
 /// An outcome without the identity of its filter, and without how far its items have moved: that depends on all entries.
 fn nameless(mut outcome: Outcome) -> Outcome {
-    if let Outcome::Created(of) | Outcome::Updated(of) = &mut outcome {
+    if let Outcome::Created(of) | Outcome::Exists(of) | Outcome::Updated(of) = &mut outcome {
         (of.id, of.name) = (FilterId(0), Name::new("x").unwrap());
         of.stats.segments.clear();
         of.stats.memory_bytes = 0;
@@ -163,6 +163,13 @@ proptest! {
                     prop_assert_eq!(nameless(source.apply(command)), nameless(target.apply(moved)));
                 }
                 (Command::Delete { kind, name }, None) if (*kind, name) == (original.kind, &original.name) => break,
+                (Command::Create { kind, name, .. }, None) if (*kind, name) == (original.kind, &original.name) => {
+                    let mut moved = command.clone();
+                    if let Command::Create { name, .. } = &mut moved {
+                        *name = Name::new("moved").unwrap();
+                    }
+                    prop_assert_eq!(nameless(source.apply(command)), nameless(target.apply(moved)));
+                }
                 (Command::TurnBack | Command::Configure(_), None) => {
                     target.apply(command.clone());
                     source.apply(command);
@@ -504,7 +511,16 @@ fn image_with_impossible_ordinal_is_rejected() {
     };
     let (name, layout) = (Name::new("pool").unwrap(), Layout::strict(100).unwrap());
     let (secret, window) = (Secret::new([7; 192]), Window::default());
-    let create = Command::Create { kind: Kind::Coupon, name, id: target.0, secret, spec, layout, window };
+    let create = Command::Create {
+        kind: Kind::Coupon,
+        name,
+        id: target.0,
+        secret,
+        spec,
+        layout,
+        window,
+        annotations: Default::default(),
+    };
     assert!(matches!(source.apply(create), Outcome::Created(_)));
     for serial in 1..=3 {
         assert!(matches!(source.apply(operation(4, 20 * serial, serial, target)), Outcome::Redeemed(_)));

@@ -30,7 +30,8 @@ async fn create(engine: &Engine, name: &str, capacity: u64) -> Target {
         forget: None,
     };
     let name = Name::new(name).unwrap();
-    let creation = cuckood::engine::creation(Kind::Coupon, name, spec, Window::default()).unwrap();
+    let creation =
+        cuckood::engine::creation(Kind::Coupon, name, spec, Window::default(), Default::default()).unwrap();
     let Command::Create { id, .. } = creation else { unreachable!() };
     assert!(matches!(engine.submit(creation, None).await.unwrap().outcome, Outcome::Created(_)));
     Target(id)
@@ -58,7 +59,7 @@ async fn capacity_beyond_limit_is_rejected() {
     let before = taken(&engine);
     let raise = |capacity| {
         let shop = engine.view().find(Kind::Coupon, &Name::new("shop").unwrap()).unwrap();
-        cuckood::engine::update(&shop, None, None, Some(capacity), None).unwrap()
+        cuckood::engine::update(&shop, None, None, Some(capacity), None, Default::default()).unwrap()
     };
     assert_eq!(engine.submit(raise(200_000), None).await.err(), Some(SubmitError::MemoryLimit));
     assert_eq!(taken(&engine), before);

@@ -154,7 +154,16 @@ impl Machine {
             Spec { capacity: 2, mode, growth, sizing, ignore_case: false, stock: Some(stock), forget: None };
         let (name, secret) = (Name::new(name).unwrap(), Secret::new([7; 192]));
         let (kind, window) = (Kind::Coupon, Window::default());
-        self.apply(Command::Create { kind, name, id, secret, spec, layout, window });
+        self.apply(Command::Create {
+            kind,
+            name,
+            id,
+            secret,
+            spec,
+            layout,
+            window,
+            annotations: Default::default(),
+        });
     }
 
     fn apply(&mut self, command: Command) -> Outcome {
@@ -224,7 +233,17 @@ fn run(stock: u64, steps: &[Step]) {
             _ => {
                 model.stock = b % 8 + 1;
                 let stock = Some(model.stock);
-                (Command::Update { target, starts_at: None, ends_at: None, capacity: None, stock }, None)
+                (
+                    Command::Update {
+                        target,
+                        starts_at: None,
+                        ends_at: None,
+                        capacity: None,
+                        stock,
+                        annotations: Default::default(),
+                    },
+                    None,
+                )
             }
         };
         let outcome = machine.apply(command);
@@ -328,7 +347,14 @@ fn check_predicts_redemption() {
         machine.apply(redeem_in(POOL, number, 10));
     }
     let (target, stock) = (Target(POOL), Some(1));
-    machine.apply(Command::Update { target, starts_at: None, ends_at: None, capacity: None, stock });
+    machine.apply(Command::Update {
+        target,
+        starts_at: None,
+        ends_at: None,
+        capacity: None,
+        stock,
+        annotations: Default::default(),
+    });
     machine.at += 11_000;
     let mut refused = 0;
     for number in crowd.. {
@@ -353,7 +379,14 @@ fn redemption_events_stay_within_forecast() {
         machine.apply(redeem_in(FilterId(2), number, 10));
     }
     let (target, stock) = (Target(FilterId(2)), Some(900));
-    machine.apply(Command::Update { target, starts_at: None, ends_at: None, capacity: None, stock });
+    machine.apply(Command::Update {
+        target,
+        starts_at: None,
+        ends_at: None,
+        capacity: None,
+        stock,
+        annotations: Default::default(),
+    });
     machine.state.take_events(&mut FreshEvents::default());
     machine.at += 11_000;
     let redemption = redeem_in(FilterId(2), crowd, 0);

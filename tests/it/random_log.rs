@@ -2,13 +2,16 @@
 
 use crate::random_images::images;
 use cuckood::domain::{
-    Command, Digests, Ending, Entry, FORMAT_VERSION, FilterId, Forget, Guards, IdempotencyKey, ImportId,
-    ImportMode, ImportWarning, KeyName, Kind, LineUp, Name, Proposal, Raise, RedemptionId, Reference, Seq,
-    Settings, Share, Sizing, Spec, Target, Timestamp, Unless, UploadDigest, UploadId, Window,
+    AnnotationsChange, Command, Digests, Ending, Entry, FORMAT_VERSION, FilterId, Forget, Guards,
+    IdempotencyKey, ImportId, ImportMode, ImportWarning, KeyName, Kind, LineUp, Name, Proposal, Raise,
+    RedemptionId, Reference, Seq, Settings, Share, Sizing, Spec, Target, Timestamp, Unless, UploadDigest,
+    UploadId, Window,
 };
 use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
 use cuckood::state::IDEMPOTENCY_FIXED_BYTES;
 use proptest::prelude::*;
+use serde_json::json;
+use std::collections::BTreeMap;
 
 /// Numbers that make a command: which, about what, and how much later than the one before.
 pub type Numbers = (u8, u64, u64, u16);
@@ -63,7 +66,19 @@ fn line_up(a: u64, b: u64) -> Command {
         Unless { campaign, at_least: (b / 6 % 4) as u32, only_for }
     });
     let line_up = LineUp { unless: unless.collect(), campaigns: names(b / 24 % 5 + 1).collect(), limit: 1 };
-    Command::PutLineUp { name, line_up }
+    Command::PutLineUp { name, line_up, annotations: annotations(b, a) }
+}
+
+/// A change of a title and labels. Now and then there are more labels than may be.
+fn annotations(a: u64, b: u64) -> AnnotationsChange {
+    let title = a.is_multiple_of(3).then(|| ["", "Sale", "春のセール"][(a / 3 % 3) as usize]);
+    let labels = (0..b % 12).map(|number| {
+        let value = (!(b / 12 + number).is_multiple_of(4)).then(|| format!("{}", a % 3));
+        (format!("k{}", (a + number) % 20), value)
+    });
+    let labels: BTreeMap<_, _> = labels.collect();
+    let change = json!({"title": title, "replaces_labels": a.is_multiple_of(7), "labels": labels});
+    serde_json::from_value(change).unwrap()
 }
 
 /// Makes commands, with the memory of a client.
@@ -205,7 +220,14 @@ impl RandomLog {
         let starts_at =
             b.is_multiple_of(4).then(|| a.is_multiple_of(4).then(|| Timestamp(self.at + a % 9_000)));
         let ends_at = Some(b.is_multiple_of(5).then(|| Timestamp(self.at + b % 20_000)));
-        Command::Update { target: self.target(filter), starts_at, ends_at, capacity, stock }
+        Command::Update {
+            target: self.target(filter),
+            starts_at,
+            ends_at,
+            capacity,
+            stock,
+            annotations: annotations(a, b),
+        }
     }
 
     fn stock(filter: usize) -> Option<u64> {
@@ -225,7 +247,16 @@ impl RandomLog {
         let (name, id) = (Self::name(filter), self.target(filter).0);
         let secret = Secret::new([7; 192]);
         let ends_at = (self.serial % 5 == 3).then(|| Timestamp(self.at + 20_000));
-        Command::Create { kind, name, id, secret, spec, layout, window: Window { starts_at: None, ends_at } }
+        Command::Create {
+            kind,
+            name,
+            id,
+            secret,
+            spec,
+            layout,
+            window: Window { starts_at: None, ends_at },
+            annotations: annotations(self.serial, self.serial / 3),
+        }
     }
 
     fn command(&mut self, kind: u8, a: u64, b: u64) -> Command {
@@ -378,7 +409,7 @@ impl RandomLog {
                 imports_retention_seconds: b % 60,
                 idempotency_retention_seconds: b % 50,
                 idempotency_retention_min_seconds: b / 2 % 30,
-                idempotency_room_bytes: IDEMPOTENCY_FIXED_BYTES + b % 4_000,
+                idempotency_room_bytes: IDEMPOTENCY_FIXED_BYTES + b % 12_000,
                 idempotency_keys: b % 4,
                 filters_max: 10,
                 line_ups_max: b % 4,

@@ -50,6 +50,12 @@ pub fn fault(value: &Value, schema: &Value, document: &Value) -> Option<String> 
                 inner = items.find_map(|item| fault(item, wanted, document));
                 inner.is_none()
             }
+            "maxProperties" => value.as_object().is_none_or(|object| object.len() <= count()),
+            "propertyNames" => {
+                let mut names = value.as_object().into_iter().flat_map(|object| object.keys());
+                inner = names.find_map(|name| fault(&Value::from(name.as_str()), wanted, document));
+                inner.is_none()
+            }
             "required" => {
                 let mut names = wanted.as_array().expect("names are a list").iter();
                 names.all(|name| !value.is_object() || value.get(name.as_str().expect("a name")).is_some())
@@ -60,10 +66,16 @@ pub fn fault(value: &Value, schema: &Value, document: &Value) -> Option<String> 
                 inner.is_none()
             }
             "additionalProperties" => {
-                assert_eq!(*wanted, Value::Bool(false), "a schema for other fields");
                 let known = fields.get("properties").and_then(Value::as_object);
                 let is_known = |name: &String| known.is_some_and(|known| known.contains_key(name));
-                value.as_object().is_none_or(|object| object.keys().all(is_known))
+                let mut others = value.as_object().into_iter().flatten().filter(|(name, _)| !is_known(name));
+                match wanted {
+                    Value::Bool(is_allowed) => *is_allowed || others.next().is_none(),
+                    wanted => {
+                        inner = others.find_map(|(_, value)| fault(value, wanted, document));
+                        inner.is_none()
+                    }
+                }
             }
             keyword => panic!("what {keyword} means is not known here: {schema}"),
         };
@@ -137,11 +149,17 @@ fn schema_violations_are_reported() {
             "list": {"type": "array", "items": {"enum": ["x"]}, "minItems": 1},
             "either": {"oneOf": [{"type": "string"}, {"type": "boolean"}]},
             "at": {"type": "string", "format": "date-time"},
+            "labels": {
+                "type": "object",
+                "maxProperties": 2,
+                "propertyNames": {"pattern": "^[a-z]+$"},
+                "additionalProperties": {"type": "string"},
+            },
         },
     });
     let is_fine = |value: Value| fault(&value, &schema, &document).is_none();
     assert!(is_fine(serde_json::json!({
-        "name": "abc", "count": 1, "list": ["x"], "either": true, "at": "2026-12-01T00:00:00.5Z"
+        "name": "abc", "count": 1, "list": ["x"], "either": true, "labels": {"team": "shop"}, "at": "2026-12-01T00:00:00.5Z"
     })));
     for (field, value) in [
         ("name", serde_json::json!("abcd")),
@@ -154,6 +172,9 @@ fn schema_violations_are_reported() {
         ("either", serde_json::json!(1)),
         ("at", serde_json::json!("yesterday")),
         ("other", serde_json::json!(1)),
+        ("labels", serde_json::json!({"Team": "shop"})),
+        ("labels", serde_json::json!({"team": 1})),
+        ("labels", serde_json::json!({"a": "", "b": "", "c": ""})),
     ] {
         let mut object = serde_json::json!({"name": "abc"});
         object[field] = value;

@@ -56,7 +56,9 @@ impl Node {
         let spec =
             Spec { capacity: 1_000, mode, growth, sizing, ignore_case: false, stock: None, forget: None };
         let name = Name::new(name).unwrap();
-        let creation = cuckood::engine::creation(Kind::Coupon, name, spec, Window::default()).unwrap();
+        let creation =
+            cuckood::engine::creation(Kind::Coupon, name, spec, Window::default(), Default::default())
+                .unwrap();
         let Command::Create { id, .. } = creation else { unreachable!() };
         (creation, Target(id))
     }
@@ -343,7 +345,9 @@ async fn nodes_forget_identically() {
     let forget = Some(Forget::new(60, 4).unwrap());
     let spec = Spec { capacity: 1_000, mode, growth, sizing, ignore_case: false, stock: None, forget };
     let name = Name::new("seen").unwrap();
-    let creation = cuckood::engine::creation(Kind::Campaign, name.clone(), spec, Window::default()).unwrap();
+    let creation =
+        cuckood::engine::creation(Kind::Campaign, name.clone(), spec, Window::default(), Default::default())
+            .unwrap();
     let Command::Create { id, .. } = creation else { unreachable!() };
     nodes[0].submit(creation).await.unwrap();
     let description = |node: &Node| {

@@ -28,7 +28,16 @@ fn create(mode: Mode, capacity: u64) -> Command {
     let spec = Spec { capacity, mode, growth, sizing, ignore_case: false, stock: None, forget: None };
     let secret = Secret::new([7; 192]);
     let (kind, name, window) = (Kind::Coupon, Name::new("welcome").unwrap(), Window::default());
-    Command::Create { kind, name, id: TARGET.0, secret, spec, layout, window }
+    Command::Create {
+        kind,
+        name,
+        id: TARGET.0,
+        secret,
+        spec,
+        layout,
+        window,
+        annotations: Default::default(),
+    }
 }
 
 fn digests(numbers: impl IntoIterator<Item = u64>) -> Digests {

@@ -47,7 +47,16 @@ fn create(id: u64, kind: Kind, mode: Mode) -> Command {
     };
     let name = Name::new(&format!("f{id}")).unwrap();
     let secret = Secret::new([7; 192]);
-    Command::Create { kind, name, id: FilterId(id), secret, spec, layout, window: Window::default() }
+    Command::Create {
+        kind,
+        name,
+        id: FilterId(id),
+        secret,
+        spec,
+        layout,
+        window: Window::default(),
+        annotations: Default::default(),
+    }
 }
 
 fn log(numbers: &[Numbers]) -> Vec<Entry> {

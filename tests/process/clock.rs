@@ -44,8 +44,14 @@ impl Past {
             forget: None,
         };
         let name = Name::new("shop").unwrap();
-        let creation =
-            cuckood::engine::creation(Kind::Coupon, name.clone(), spec, Window::default()).unwrap();
+        let creation = cuckood::engine::creation(
+            Kind::Coupon,
+            name.clone(),
+            spec,
+            Window::default(),
+            Default::default(),
+        )
+        .unwrap();
         let Change::Create { id, .. } = creation else { unreachable!() };
         let past = Past { engine, time, target: Target(id) };
         past.submit(creation).await;

@@ -3,6 +3,7 @@
 use super::problem::{Code, Fault, Problem, retry};
 use crate::access::Denied;
 use crate::budget::UsedUp;
+use crate::domain::annotations::LABELS_MAX;
 use crate::domain::{Kind, Refusal};
 use crate::engine::{EventsError, LayoutError, Status, SubmitError};
 use std::time::Duration;
@@ -34,6 +35,7 @@ pub(crate) fn refused(kind: Kind, refusal: Refusal) -> Problem {
         Refusal::SoldOut => Code::SoldOut.into(),
         Refusal::RequiresAddedCodes => Code::RequiresAddedCodes.into(),
         Refusal::WindowEndsFirst => invalid("/ends_at", "the window would end before it begins".into()),
+        Refusal::TooManyLabels => invalid("/labels", format!("expected at most {LABELS_MAX} labels")),
         Refusal::CapacityLowered { capacity } => {
             invalid("/capacity", format!("the capacity is {capacity} and can only be raised"))
         }

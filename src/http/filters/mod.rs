@@ -7,7 +7,7 @@ mod statistics;
 use super::answer::{Answer, Code, Problem, refusals, reply};
 use super::call::{Call, Commands, Delete, Export, Maintain, Manage, Read, Resource, parse_name};
 use super::request::body::{Pieces, Streamed, has_media_type};
-use super::request::json;
+use super::request::json::{self, OrNull};
 use super::request::query::{self, PageQuery};
 use crate::domain::spec::STOCK_MAX;
 use crate::domain::{
@@ -21,7 +21,7 @@ use http::{StatusCode, header};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_with::skip_serializing_none;
-use spec::{CampaignSpec, CouponPatch, CouponSpec, Filter, FilterPatch, RequestedSpec};
+use spec::{CampaignSpec, CouponPatch, CouponSpec, Filter, FilterPatch, RequestedSpec, patched};
 use statistics::{DESCRIPTION, Statistics, StatisticsQuery};
 use utoipa::ToSchema;
 
@@ -81,7 +81,8 @@ macro_rules! filter_routes {
             #[utoipa::path(
                 put, path = $one, operation_id = concat!("put_", $filter), tag = stringify!($filters),
                 summary = concat!("Create a ", $filter),
-                description = concat!("Returns 200 if a ", $filter, " with the same resolved spec already exists."),
+                description = concat!("Returns 200 if a ", $filter, " with the same resolved spec already exists. A title and labels are not \
+                    compared: they are set, or remain as they are if they are omitted."),
                 request_body = $spec,
                 responses(
                     (status = 200, description = "It already exists", body = Filter),
@@ -166,7 +167,7 @@ macro_rules! filter_routes {
 filter_routes! {
     campaigns: Campaign, "campaign" at "/v1/campaigns", "/v1/campaigns/{campaign}",
     CampaignList, CampaignSpec, FilterPatch;
-    patch: "Change when a campaign is active, or raise its capacity";
+    patch: "Change when a campaign is active, its capacity, title or labels";
     clear: "Remove all users from a campaign";
     get_image: "The whole campaign as of one position of the log: its spec, its secret and its tables, with checksums. Writes continue \
         during the download. A `PUT` creates a campaign from it, here or on another server, and rejects an incomplete image. Keep it secret: \
@@ -179,7 +180,7 @@ filter_routes! {
 filter_routes! {
     coupons: Coupon, "coupon" at "/v1/coupons", "/v1/coupons/{coupon}",
     CouponList, CouponSpec, CouponPatch;
-    patch: "Change when a coupon is active, its capacity or its stock";
+    patch: "Change when a coupon is active, its capacity, stock, title or labels";
     clear: "Remove all codes that are neither held nor redeemed";
     get_image: "The whole coupon as of one position of the log: its spec, its secret, its codes with their states, and its redemptions, with \
         checksums. Writes continue during the download. A `PUT` creates a coupon from it, here or on another server, and rejects an \
@@ -199,8 +200,8 @@ async fn put<T: Into<RequestedSpec> + DeserializeOwned>(
 ) -> Answer {
     let name = parse_name(kind, name)?;
     let requested: RequestedSpec = json::parse::<T>(&call.body(request).await?)?.into();
-    let (spec, window) = requested.resolve()?;
-    let command = crate::engine::creation(kind, name.clone(), spec, window)?;
+    let (spec, window, annotations) = requested.resolve()?;
+    let command = crate::engine::creation(kind, name.clone(), spec, window, annotations)?;
     let decided = call.submit(Resource::Filter(kind, name.as_str()), command).await?;
     match decided.outcome {
         Outcome::Created(description) => Ok(created(kind, &name, decided.replayed, *description)),
@@ -221,12 +222,13 @@ fn created(kind: Kind, name: &Name, replayed: bool, description: Description) ->
 fn list(call: &Call<Read>, kind: Kind, request: &Request) -> Result<(Vec<Filter>, Option<String>), Problem> {
     let engine = &call.api.engine;
     let find = |prefix: &str, after: Option<&Name>, limit| engine.view().list(kind, prefix, after, limit);
-    let (views, next) = query::page(request, &call.caller, find, |view| view.name.as_str())?;
+    let (views, next) =
+        query::page(request, &call.caller, find, |view| (&view.name, &view.annotations.labels))?;
     let now = engine.now();
     Ok((views.iter().map(|view| Filter::from(view.describe(now))).collect(), next))
 }
 
-/// `PATCH`: changes when a filter is active, its capacity or its stock.
+/// `PATCH`: changes when a filter is active, its capacity, stock, title or labels.
 async fn patch<T: Into<CouponPatch> + DeserializeOwned>(
     call: &Call<Manage>,
     kind: Kind,
@@ -234,10 +236,12 @@ async fn patch<T: Into<CouponPatch> + DeserializeOwned>(
     request: Request,
 ) -> Answer {
     let view = call.filter(kind, name)?;
-    let CouponPatch { capacity, stock, starts_at, ends_at } =
+    let CouponPatch { capacity, stock, starts_at, ends_at, title, labels } =
         json::parse::<T>(&call.body(request).await?)?.into();
     Problem::unless_within("/stock", stock.unwrap_or(1), 1..=STOCK_MAX)?;
-    let command = crate::engine::update(&view, starts_at, ends_at, capacity, stock)?;
+    let [starts_at, ends_at] = [starts_at, ends_at].map(|at| at.map(|OrNull(at)| at));
+    let annotations = patched(title, labels);
+    let command = crate::engine::update(&view, starts_at, ends_at, capacity, stock, annotations)?;
     let decided = call.submit(Resource::Filter(kind, name), command).await?;
     let Outcome::Updated(description) = decided.outcome else { return Err(decided.unexpected()) };
     Ok(reply::json(StatusCode::OK, decided.replayed, &Filter::from(*description)))

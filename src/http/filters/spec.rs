@@ -1,17 +1,19 @@
 //! Campaigns and coupons as requests ask for them: the spec of a new one, and the changes of one.
 
+use crate::domain::annotations::{LABEL_VALUE_BYTES_MAX, LABELS_MAX};
 use crate::domain::spec::{FORGET_STEPS_DEFAULT, STOCK_MAX, parse_time, write_time};
-use crate::domain::{Description, Forget, ForgetError, Kind, Sizing, Spec, StepStats, Timestamp, Window};
+use crate::domain::{
+    Annotations, AnnotationsChange, Description, Forget, ForgetError, Kind, LabelValue, Labels, Sizing, Spec,
+    StepStats, Timestamp, Title, Window,
+};
 use crate::engine::{Growth, Mode, SegmentStats};
 use crate::http::answer::Problem;
-use crate::http::request::json::Faults;
-use serde::de::value::StrDeserializer;
-use serde::de::{self, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use crate::http::request::json::{Clearable, Faults, OrNull};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
-use std::fmt;
 use utoipa::ToSchema;
-use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
+use utoipa::openapi::schema::{Object, ObjectBuilder, SchemaType, Type};
 
 /// The default false-positive rate of a compact filter.
 const ERROR_RATE_DEFAULT: f64 = 0.001;
@@ -84,6 +86,11 @@ pub(crate) struct CampaignSpec {
     /// `forget_after`.
     #[schema(minimum = 2, maximum = 32, example = 8)]
     pub(crate) forget_steps: Option<u32>,
+    /// A title in any language, without control characters: up to 200 bytes. Left out, it stays; an empty one clears it.
+    #[schema(value_type = Option<String>, max_length = 200, example = "Spring sale")]
+    pub(crate) title: Option<Title>,
+    #[schema(schema_with = labels_schema, required = false)]
+    pub(crate) labels: Option<Labels>,
 }
 
 /// A coupon to create.
@@ -114,6 +121,11 @@ pub(crate) struct CouponSpec {
     /// moment. Strict only, and at most `capacity` with `growth` fixed.
     #[schema(minimum = 1, maximum = 4_294_967_296_u64)]
     stock: Option<u64>,
+    /// A title in any language, without control characters: up to 200 bytes. Left out, it stays; an empty one clears it.
+    #[schema(value_type = Option<String>, max_length = 200, example = "Spring sale")]
+    title: Option<Title>,
+    #[schema(schema_with = labels_schema, required = false)]
+    labels: Option<Labels>,
 }
 
 /// A filter of either kind as it is asked for.
@@ -140,6 +152,8 @@ impl From<CouponSpec> for RequestedSpec {
             starts_at: coupon.starts_at,
             ends_at: coupon.ends_at,
             layout: coupon.layout,
+            title: coupon.title,
+            labels: coupon.labels,
             ..CampaignSpec::default()
         };
         Self { common, ignore_case: coupon.ignore_case, stock: coupon.stock }
@@ -147,10 +161,10 @@ impl From<CouponSpec> for RequestedSpec {
 }
 
 impl RequestedSpec {
-    /// Resolves it to a spec and a window.
-    pub(crate) fn resolve(self) -> Result<(Spec, Window), Problem> {
+    /// Resolves it to a spec and a window, with a title and labels.
+    pub(crate) fn resolve(self) -> Result<(Spec, Window, AnnotationsChange), Problem> {
         let Self { common, ignore_case, stock } = self;
-        let CampaignSpec { capacity, error_rate, layout, starts_at, ends_at, .. } = common;
+        let CampaignSpec { capacity, error_rate, layout, starts_at, ends_at, title, labels, .. } = common;
         let (mode, growth) = (common.mode.unwrap_or(Mode::Compact), common.growth.unwrap_or(Growth::Auto));
         let (after, steps) = (common.forget_after, common.forget_steps);
         let (is_strict, has_rate, has_layout) =
@@ -197,13 +211,14 @@ impl RequestedSpec {
         if !window.is_ordered() {
             return Err(Problem::invalid_at("/ends_at", "not after starts_at"));
         }
-        Ok((Spec { capacity, mode, growth, sizing, ignore_case, stock, forget }, window))
+        let spec = Spec { capacity, mode, growth, sizing, ignore_case, stock, forget };
+        Ok((spec, window, AnnotationsChange::set(title, labels)))
     }
 }
 
 impl From<FilterPatch> for CouponPatch {
-    fn from(FilterPatch { capacity, starts_at, ends_at }: FilterPatch) -> Self {
-        Self { capacity, stock: None, starts_at, ends_at }
+    fn from(FilterPatch { capacity, starts_at, ends_at, title, labels }: FilterPatch) -> Self {
+        Self { capacity, stock: None, starts_at, ends_at, title, labels }
     }
 }
 
@@ -219,14 +234,20 @@ pub(crate) struct CouponPatch {
     #[schema(value_type = u64, required = false, minimum = 1, maximum = 4_294_967_296_u64)]
     pub(crate) stock: Option<u64>,
     /// When it becomes active; null for no start.
-    #[serde(default, deserialize_with = "patched")]
     #[schema(value_type = Option<Timestamp>)]
-    pub(crate) starts_at: Option<Option<Timestamp>>,
+    pub(crate) starts_at: Option<OrNull<Timestamp>>,
     /// When it stops being active; null for never.
-    #[serde(default, deserialize_with = "patched")]
     #[schema(value_type = Option<Timestamp>)]
-    pub(crate) ends_at: Option<Option<Timestamp>>,
+    pub(crate) ends_at: Option<OrNull<Timestamp>>,
+    /// Another title; null for none.
+    #[schema(value_type = Option<String>, max_length = 200, example = "Spring sale")]
+    pub(crate) title: Option<OrNull<Title>>,
+    #[schema(schema_with = labels_schema, required = false)]
+    pub(crate) labels: Option<LabelsPatch>,
 }
+
+/// A change of labels: null clears all of them, or the one that has it.
+pub(crate) type LabelsPatch = OrNull<Labels<OrNull<LabelValue>>>;
 
 /// A change of a campaign, as a merge-patch (RFC 7396): absent fields remain, null clears.
 #[derive(Deserialize, ToSchema)]
@@ -240,34 +261,57 @@ pub(crate) struct FilterPatch {
     #[schema(value_type = u64, required = false, minimum = 1, maximum = 4_294_967_296_u64, example = 2_000_000)]
     capacity: Option<u64>,
     /// When it becomes active; null for no start.
-    #[serde(default, deserialize_with = "patched")]
     #[schema(value_type = Option<Timestamp>)]
-    starts_at: Option<Option<Timestamp>>,
+    starts_at: Option<OrNull<Timestamp>>,
     /// When it stops being active; null for never.
-    #[serde(default, deserialize_with = "patched")]
     #[schema(value_type = Option<Timestamp>)]
-    ends_at: Option<Option<Timestamp>>,
+    ends_at: Option<OrNull<Timestamp>>,
+    /// Another title; null for none.
+    #[schema(value_type = Option<String>, max_length = 200, example = "Spring sale")]
+    title: Option<OrNull<Title>>,
+    #[schema(schema_with = labels_schema, required = false)]
+    labels: Option<LabelsPatch>,
 }
 
-/// Distinguishes null from absent.
-fn patched<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<Timestamp>>, D::Error> {
-    struct TimeOrNull;
-    impl Visitor<'_> for TimeOrNull {
-        type Value = Option<Timestamp>;
+impl Clearable for Timestamp {
+    const WORDS: &str = "a time";
+}
 
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a time or null")
-        }
+impl Clearable for Title {
+    const WORDS: &str = "a title";
+}
 
-        fn visit_unit<E: de::Error>(self) -> Result<Self::Value, E> {
-            Ok(None)
-        }
+impl Clearable for LabelValue {
+    const WORDS: &str = "a label's value";
+}
 
-        fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
-            Timestamp::deserialize(StrDeserializer::new(text)).map(Some)
-        }
+impl<T: DeserializeOwned> Clearable for Labels<T> {
+    const WORDS: &str = "an object";
+}
+
+/// The change of title and labels that a merge-patch asks for.
+pub(crate) fn patched(title: Option<OrNull<Title>>, labels: Option<LabelsPatch>) -> AnnotationsChange {
+    AnnotationsChange {
+        title: title.map(|OrNull(title)| title.unwrap_or_default()),
+        replaces_labels: matches!(labels, Some(OrNull(None))),
+        labels: labels.and_then(|OrNull(labels)| labels).unwrap_or_default().map(|OrNull(value)| value),
     }
-    deserializer.deserialize_any(TimeOrNull).map(Some)
+}
+
+/// The schema of labels. In a merge-patch, null clears all of them or one.
+pub(crate) fn labels_schema() -> Object {
+    let text =
+        |types: &[Type]| ObjectBuilder::new().schema_type(SchemaType::from_iter(types.iter().cloned()));
+    let key = text(&[Type::String]).pattern(Some("^[a-z0-9][a-z0-9._-]{0,127}$"));
+    ObjectBuilder::new()
+        .schema_type(SchemaType::from_iter([Type::Object, Type::Null]))
+        .description(Some("Up to 16 labels, such as `team: shop`"))
+        .property_names(Some(key))
+        .additional_properties(Some(
+            text(&[Type::String, Type::Null]).max_length(Some(LABEL_VALUE_BYTES_MAX)),
+        ))
+        .max_properties(Some(LABELS_MAX))
+        .build()
 }
 
 /// A campaign or coupon: its resolved spec and statistics.
@@ -303,6 +347,12 @@ pub(crate) struct Filter {
     forget_steps: Option<u32>,
     starts_at: Option<Timestamp>,
     ends_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Title::is_empty")]
+    #[schema(value_type = Option<String>, max_length = 200, example = "Spring sale")]
+    title: Title,
+    #[serde(skip_serializing_if = "Labels::is_empty")]
+    #[schema(schema_with = labels_schema, required = false)]
+    labels: Labels,
     created_at: Timestamp,
     stats: FilterStats,
 }
@@ -350,7 +400,8 @@ struct Segment {
 
 impl From<Description> for Filter {
     fn from(description: Description) -> Self {
-        let Description { kind, name, spec, window, created_at, stats, .. } = description;
+        let Description { kind, name, spec, window, created_at, annotations, stats, .. } = description;
+        let Annotations { title, labels } = annotations;
         let (error_rate, layout) = match spec.sizing {
             Sizing::Exact => (None, None),
             Sizing::ErrorRate(rate) => (Some(rate), None),
@@ -375,6 +426,8 @@ impl From<Description> for Filter {
             forget_steps: spec.forget.map(|forget| forget.steps()),
             starts_at: window.starts_at,
             ends_at: window.ends_at,
+            title,
+            labels,
             created_at,
             stats: FilterStats {
                 items: stats.items,
@@ -405,26 +458,22 @@ impl From<&SegmentStats> for Segment {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::Cell;
 
     #[test]
-    fn patched_duration_is_rejected_unread() {
-        use serde::de::IntoDeserializer;
-        use serde::de::value::{Error, SeqDeserializer};
-        let read = Cell::new(0);
-        let elements = std::iter::repeat_with(|| {
-            read.set(read.get() + 1);
-            1_u8.into_deserializer()
-        });
-        let refused = patched(SeqDeserializer::<_, Error>::new(elements.take(1_000))).unwrap_err();
-        assert_eq!(refused.to_string(), "invalid type: sequence, expected a time or null");
-        assert_eq!(read.get(), 0);
-        for value in ["[[1],[2]]", r#"{"a":[]}"#, "1", "true"] {
-            let body = format!(r#"{{"starts_at":null,"ends_at":{value}}}"#);
-            let problem = crate::http::request::json::parse::<FilterPatch>(body.as_bytes()).err().unwrap();
-            assert_eq!(problem.code, crate::http::answer::Code::InvalidRequest, "{value}");
+    fn patched_value_is_a_string_an_object_or_null() {
+        for (body, pointer, detail) in [
+            (r#"{"starts_at":null,"ends_at":[[1],[2]]}"#, "/ends_at", "expected a time or null"),
+            (r#"{"ends_at":{"a":[]}}"#, "/ends_at", "expected a string"),
+            (r#"{"ends_at":1}"#, "/ends_at", "expected a time or null"),
+            (r#"{"title":true}"#, "/title", "expected a title or null"),
+            (r#"{"labels":["team"]}"#, "/labels", "expected an object or null"),
+            (r#"{"labels":"team"}"#, "/labels", "expected an object"),
+            (r#"{"labels":{"team":1}}"#, "/labels/team", "expected a label's value or null"),
+        ] {
+            let problem = crate::http::request::json::parse::<FilterPatch>(body).err().unwrap();
+            assert_eq!(problem.code, crate::http::answer::Code::InvalidRequest, "{body}");
             let fault = &problem.faults[0];
-            assert_eq!((&*fault.pointer, &*fault.detail), ("/ends_at", "expected a time or null"));
+            assert_eq!((&*fault.pointer, &*fault.detail), (pointer, detail), "{body}");
         }
     }
 

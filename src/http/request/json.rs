@@ -7,8 +7,10 @@ use crate::engine::{Digest, FilterView};
 use crate::http::answer::problem::FAULTS_MAX;
 use crate::http::answer::{Code, Fault, Problem};
 use serde::de::IntoDeserializer;
-use serde::de::value::StrDeserializer;
-use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::value::{MapAccessDeserializer, StrDeserializer};
+use serde::de::{
+    self, DeserializeOwned, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor,
+};
 use serde::{Deserialize, Serialize, forward_to_deserialize_any};
 use serde_path_to_error::{Path, Segment, Track};
 use std::borrow::Cow;
@@ -201,6 +203,41 @@ pub(crate) fn list<'de, const RETAINED: usize, D: Deserializer<'de>, T: Deserial
         }
     }
     deserializer.deserialize_seq(List::<RETAINED, T>(PhantomData))
+}
+
+/// A member of a merge-patch (RFC 7396): null clears it.
+pub(crate) struct OrNull<T>(pub(crate) Option<T>);
+
+/// A value that a merge-patch can clear: a string or an object.
+pub(crate) trait Clearable: DeserializeOwned {
+    /// The value in messages.
+    const WORDS: &str;
+}
+
+impl<'de, T: Clearable> Deserialize<'de> for OrNull<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ValueOrNull<T>(PhantomData<T>);
+        impl<'de, T: Clearable> Visitor<'de> for ValueOrNull<T> {
+            type Value = Option<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{} or null", T::WORDS)
+            }
+
+            fn visit_unit<E: de::Error>(self) -> Result<Option<T>, E> {
+                Ok(None)
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Option<T>, E> {
+                T::deserialize(StrDeserializer::new(text)).map(Some)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Option<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Some)
+            }
+        }
+        deserializer.deserialize_any(ValueOrNull(PhantomData)).map(Self)
+    }
 }
 
 /// A text, borrowed unless it has escapes.

@@ -3,7 +3,7 @@
 
 use super::json;
 use crate::access::Caller;
-use crate::domain::Name;
+use crate::domain::{Label, Labels, Name};
 use crate::http::answer::Problem;
 use axum::extract::Request;
 use base64::Engine as _;
@@ -86,6 +86,9 @@ impl<'de> Deserializer<'de> for Parameter<'_> {
 /// The most entries on a page.
 pub(crate) const PAGE_MAX: usize = 1_000;
 
+/// The most entries that a request for those with a label looks at. If they are not enough for a page, the next one goes on after them.
+const LOOKED_AT_MAX: usize = 4_096;
+
 /// The default number of entries on a page.
 const PAGE_DEFAULT: usize = 100;
 
@@ -105,6 +108,9 @@ pub(crate) struct PageQuery {
     #[serde(default)]
     #[param(value_type = Option<String>)]
     prefix: String,
+    /// Only entries with this label, as `key=value`. Pages may then be short although others follow.
+    #[param(value_type = Option<String>, pattern = "^[a-z0-9][a-z0-9._-]{0,127}=", example = "team=shop")]
+    label: Option<Label>,
 }
 
 /// [`PAGE_DEFAULT`], for serde.
@@ -112,12 +118,13 @@ pub(crate) fn limit_default() -> usize {
     PAGE_DEFAULT
 }
 
-/// The page of a collection that is asked for, and the cursor of the next one. `find` is asked for one entry more than are on the page.
+/// The page of a collection that is asked for, and the cursor of the next one. `find` is asked for one entry more than are on the page,
+/// and for more if only some of them have the label.
 pub(crate) fn page<T>(
     request: &Request,
     caller: &Caller,
     find: impl FnOnce(&str, Option<&Name>, usize) -> Vec<T>,
-    name: impl Fn(&T) -> &str,
+    annotated: impl Fn(&T) -> (&Name, &Labels),
 ) -> Result<(Vec<T>, Option<String>), Problem> {
     let asked: PageQuery = parse(request)?;
     Problem::unless_within("/limit", asked.limit, 1..=PAGE_MAX)?;
@@ -127,11 +134,16 @@ pub(crate) fn page<T>(
     });
     let after = after.transpose()?;
     let Some(prefix) = caller.narrow(&asked.prefix) else { return Ok((Vec::new(), None)) };
-    let mut found = find(prefix, after.as_ref(), asked.limit + 1);
-    let has_more = found.len() > asked.limit;
-    found.truncate(asked.limit);
-    let next = found.last().filter(|_| has_more).map(|last| write_cursor(name(last)));
-    Ok((found, next))
+    let limit = if asked.label.is_some() { LOOKED_AT_MAX } else { asked.limit + 1 };
+    let mut all = find(prefix, after.as_ref(), limit);
+    let is_wanted = |entry: &T| asked.label.as_ref().is_none_or(|label| annotated(entry).1.contains(label));
+    // The first entry that is not for this page.
+    let beyond = (0..all.len()).filter(|index| is_wanted(&all[*index])).nth(asked.limit);
+    let beyond = beyond.or((all.len() == limit).then_some(limit));
+    all.truncate(beyond.unwrap_or(limit));
+    let next = all.last().filter(|_| beyond.is_some()).map(|last| write_cursor(annotated(last).0.as_str()));
+    all.retain(is_wanted);
+    Ok((all, next))
 }
 
 /// Encodes bytes as a cursor.

@@ -1,6 +1,7 @@
 //! The HTTP contract, a test for each of its rows: requests in, answers out, through the whole router over a real
 //! engine. Knows nothing of how the service is made but how to start one.
 
+mod annotations;
 mod campaigns;
 mod clock;
 mod cluster;

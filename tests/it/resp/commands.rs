@@ -43,8 +43,13 @@ fn forgetting_campaign_forgets_over_resp() {
     let (mode, growth, sizing) = (Mode::Compact, Growth::Auto, Sizing::ErrorRate(0.000_001));
     let forget = Some(Forget::new(8 * 86_400, 8).unwrap());
     let spec = Spec { capacity: 1_000, mode, growth, sizing, ignore_case: false, stock: None, forget };
-    let creation =
-        cuckood::engine::creation(Kind::Campaign, Name::new("seen").unwrap(), spec, Window::default());
+    let creation = cuckood::engine::creation(
+        Kind::Campaign,
+        Name::new("seen").unwrap(),
+        spec,
+        Window::default(),
+        Default::default(),
+    );
     assert!(matches!(service.submit(creation.unwrap()).outcome, Outcome::Created(_)));
     let client = &mut service.connect();
     let pass = |days: u64| service.time.pass(Duration::from_secs(days * 86_400));

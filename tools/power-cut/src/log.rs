@@ -176,7 +176,16 @@ fn administer(position: u64) -> Command {
 fn create(number: u64) -> Command {
     let (kind, spec, layout) = describe(number, None);
     let (Target(id), secret, window) = (target(number), Secret::new([7; 192]), Window::default());
-    Command::Create { kind, name: name(number), id, secret, spec, layout, window }
+    Command::Create {
+        kind,
+        name: name(number),
+        id,
+        secret,
+        spec,
+        layout,
+        window,
+        annotations: Default::default(),
+    }
 }
 
 /// The spec of a filter, optionally with another capacity.
@@ -208,7 +217,14 @@ fn update(position: u64) -> Command {
     let starts_at = draw(position, 5).is_multiple_of(3).then_some(Some(Timestamp(now - 5_000)));
     let ends_at = [None, Some(None), Some(Some(Timestamp(now + 60_000)))][draw(position, 6) as usize % 3];
     let stock = POOLS.contains(&shape(number)).then_some(1 + draw(position, 7) % 20);
-    Command::Update { target: target(number), starts_at, ends_at, capacity, stock }
+    Command::Update {
+        target: target(number),
+        starts_at,
+        ends_at,
+        capacity,
+        stock,
+        annotations: Default::default(),
+    }
 }
 
 fn line_up(position: u64) -> Command {
@@ -219,7 +235,11 @@ fn line_up(position: u64) -> Command {
     let campaigns = [1, 3, 5, 7].map(name).to_vec();
     let at_least = (1 + draw(position, 5) % 3) as u32;
     let unless = vec![Unless { campaign: name(3), at_least, only_for: Some(name(5)) }];
-    Command::PutLineUp { name: line_up, line_up: LineUp { campaigns, unless, limit: at_least } }
+    Command::PutLineUp {
+        name: line_up,
+        line_up: LineUp { campaigns, unless, limit: at_least },
+        annotations: Default::default(),
+    }
 }
 
 fn configure(position: u64) -> Command {

@@ -1,0 +1,277 @@
+//! Titles and labels of campaigns, coupons and line-ups: how people name them and group them. They are no part of a spec.
+
+use super::name::NAME_BYTES_MAX;
+use super::{Invalid, Name};
+use derive_more::{AsRef, Display};
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+
+/// The longest title, in bytes.
+pub const TITLE_BYTES_MAX: usize = 200;
+
+/// The most labels of a campaign, coupon or line-up.
+pub const LABELS_MAX: usize = 16;
+
+/// The longest value of a label, in bytes.
+pub const LABEL_VALUE_BYTES_MAX: usize = 64;
+
+/// The most bytes of encoded [`Annotations`]. A length below 128 has one byte, a longer one two.
+pub const ANNOTATIONS_BYTES_MAX: usize =
+    2 + TITLE_BYTES_MAX + 1 + LABELS_MAX * (2 + NAME_BYTES_MAX + 1 + LABEL_VALUE_BYTES_MAX);
+
+const TOO_MANY: Invalid = Invalid("at most 16 labels, each key once");
+
+/// Memory of labels besides their strings, and of each label, in bytes. Rounded up.
+const LABELS_BYTES: u64 = 512;
+const LABEL_BYTES: u64 = 96;
+
+/// A text in any language, without control characters.
+fn is_text(text: &str, bytes_max: usize) -> bool {
+    text.len() <= bytes_max && !text.contains(char::is_control)
+}
+
+/// A title in any language; empty for none.
+#[derive(Clone, PartialEq, Eq, Debug, Default, AsRef, Serialize, Deserialize)]
+#[as_ref(str)]
+#[serde(try_from = "Box<str>")]
+pub struct Title(Box<str>);
+
+impl TryFrom<Box<str>> for Title {
+    type Error = Invalid;
+
+    fn try_from(text: Box<str>) -> Result<Self, Invalid> {
+        let invalid = Invalid("a title: at most 200 bytes, without control characters");
+        is_text(&text, TITLE_BYTES_MAX).then_some(Self(text)).ok_or(invalid)
+    }
+}
+
+impl Title {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// The value of a label, in any language.
+#[derive(Clone, PartialEq, Eq, Debug, AsRef, Display, Serialize, Deserialize)]
+#[as_ref(str)]
+#[serde(try_from = "Box<str>")]
+pub struct LabelValue(Box<str>);
+
+impl TryFrom<Box<str>> for LabelValue {
+    type Error = Invalid;
+
+    fn try_from(text: Box<str>) -> Result<Self, Invalid> {
+        let invalid = Invalid("a label's value: at most 64 bytes, without control characters");
+        is_text(&text, LABEL_VALUE_BYTES_MAX).then_some(Self(text)).ok_or(invalid)
+    }
+}
+
+/// A label that filters a list, written as `key=value`.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(try_from = "Box<str>")]
+pub struct Label {
+    key: Name,
+    value: LabelValue,
+}
+
+impl TryFrom<Box<str>> for Label {
+    type Error = Invalid;
+
+    fn try_from(text: Box<str>) -> Result<Self, Invalid> {
+        let (key, value) = text.split_once('=').ok_or(Invalid("a label such as team=shop"))?;
+        Ok(Self { key: Name::new(key)?, value: Box::<str>::from(value).try_into()? })
+    }
+}
+
+/// At most [`LABELS_MAX`] labels, or changes of labels.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(transparent)]
+pub struct Labels<V = LabelValue>(BTreeMap<Name, V>);
+
+impl<V> Default for Labels<V> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<V> Labels<V> {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The same keys with other values.
+    pub fn map<W>(self, change: impl Fn(V) -> W) -> Labels<W> {
+        Labels(self.0.into_iter().map(|(key, value)| (key, change(value))).collect())
+    }
+
+    fn memory_bytes(&self, length: impl Fn(&V) -> usize) -> u64 {
+        if self.is_empty() {
+            return 0;
+        }
+        let strings = self.0.iter().map(|(key, value)| key.as_str().len() + length(value));
+        LABELS_BYTES + self.0.len() as u64 * LABEL_BYTES + strings.sum::<usize>() as u64
+    }
+}
+
+impl Labels {
+    /// Whether this label is among them.
+    pub fn contains(&self, Label { key, value }: &Label) -> bool {
+        self.0.get(key) == Some(value)
+    }
+}
+
+impl<'de, V: Deserialize<'de>> Deserialize<'de> for Labels<V> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Bounded<V>(PhantomData<V>);
+        impl<'de, V: Deserialize<'de>> Visitor<'de> for Bounded<V> {
+            type Value = Labels<V>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Labels<V>, A::Error> {
+                let mut labels = BTreeMap::new();
+                while let Some((key, value)) = map.next_entry()? {
+                    if labels.len() == LABELS_MAX || labels.insert(key, value).is_some() {
+                        return Err(A::Error::custom(TOO_MANY));
+                    }
+                }
+                Ok(Labels(labels))
+            }
+        }
+        deserializer.deserialize_map(Bounded(PhantomData))
+    }
+}
+
+/// How people name and group a campaign, coupon or line-up.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Annotations {
+    /// Its title.
+    pub title: Title,
+    /// Its labels.
+    pub labels: Labels,
+}
+
+/// A change of [`Annotations`].
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct AnnotationsChange {
+    /// The new title; `None` keeps it.
+    pub title: Option<Title>,
+    /// Whether all labels are dropped first.
+    pub replaces_labels: bool,
+    /// Labels to set or, without a value, to drop.
+    pub labels: Labels<Option<LabelValue>>,
+}
+
+impl Annotations {
+    /// The annotations after a change.
+    ///
+    /// # Errors
+    /// [`Invalid`] if these would be too many labels.
+    pub fn changed(&self, change: &AnnotationsChange) -> Result<Self, Invalid> {
+        let title = change.title.as_ref().unwrap_or(&self.title).clone();
+        let mut labels = if change.replaces_labels { BTreeMap::new() } else { self.labels.0.clone() };
+        for (key, value) in &change.labels.0 {
+            match value {
+                Some(value) => labels.insert(key.clone(), value.clone()),
+                None => labels.remove(key),
+            };
+        }
+        if labels.len() > LABELS_MAX {
+            return Err(TOO_MANY);
+        }
+        Ok(Self { title, labels: Labels(labels) })
+    }
+
+    /// Memory that they take, in bytes, approximately.
+    pub fn memory_bytes(&self) -> u64 {
+        self.title.0.len() as u64 + self.labels.memory_bytes(|value| value.0.len())
+    }
+}
+
+impl AnnotationsChange {
+    /// The change by a request that sets what it contains, and keeps the rest.
+    pub fn set(title: Option<Title>, labels: Option<Labels>) -> Self {
+        let replaces_labels = labels.is_some();
+        Self { title, replaces_labels, labels: labels.unwrap_or_default().map(Some) }
+    }
+
+    /// The most memory that it can add, in bytes, approximately.
+    pub fn memory_bytes(&self) -> u64 {
+        let title = self.title.as_ref().map_or(0, |title| title.0.len());
+        title as u64 + self.labels.memory_bytes(|value| value.as_ref().map_or(0, |value| value.0.len()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn labels(count: usize) -> Labels {
+        let all: serde_json::Map<_, _> =
+            (0..count).map(|number| (format!("k{number}"), json!("v"))).collect();
+        serde_json::from_value(all.into()).unwrap()
+    }
+
+    #[test]
+    fn decoded_value_obeys_constructor() {
+        let title = |text: &str| postcard::from_bytes::<Title>(&postcard::to_stdvec(text).unwrap()).is_ok();
+        for (text, is_possible) in
+            [("", true), ("春のセール", true), ("a\nb", false), ("\u{85}", false), ("a\u{0}", false)]
+        {
+            assert_eq!(title(text), is_possible, "{text:?}");
+        }
+        assert!(title(&"é".repeat(100)) && !title(&"x".repeat(201)));
+        let many: BTreeMap<String, String> =
+            (0..17).map(|key| (format!("k{key:02}"), String::new())).collect();
+        let sixteen: BTreeMap<_, _> = many.iter().take(16).collect();
+        assert!(postcard::from_bytes::<Labels>(&postcard::to_stdvec(&sixteen).unwrap()).is_ok());
+        assert!(postcard::from_bytes::<Labels>(&postcard::to_stdvec(&many).unwrap()).is_err());
+        for bad in [
+            json!({"Team": "shop"}),
+            json!({"team": "x".repeat(65)}),
+            json!({"team": "\u{7}"}),
+            json!({"team": 1}),
+            json!(["team"]),
+        ] {
+            assert!(serde_json::from_value::<Labels>(bad.clone()).is_err(), "{bad}");
+        }
+        assert!(serde_json::from_str::<Labels>(r#"{"team":"a","team":"b"}"#).is_err());
+    }
+
+    #[test]
+    fn encoding_has_maximum_size() {
+        let longest = (0..LABELS_MAX).map(|number| {
+            let key = Name::new(&format!("{number:0>width$}", width = NAME_BYTES_MAX)).unwrap();
+            (key, LabelValue("v".repeat(LABEL_VALUE_BYTES_MAX).into()))
+        });
+        let (title, labels) = (Title("t".repeat(TITLE_BYTES_MAX).into()), Labels(longest.collect()));
+        let all = Annotations { title, labels };
+        assert_eq!(postcard::to_stdvec(&all).unwrap().len(), ANNOTATIONS_BYTES_MAX);
+    }
+
+    #[test]
+    fn change_sets_and_drops_and_never_exceeds_limit() {
+        let full = Annotations::default().changed(&AnnotationsChange::set(None, Some(labels(16)))).unwrap();
+        let one = |key: &str, value: Option<&str>| {
+            let labels = serde_json::from_value(json!({key: value})).unwrap();
+            AnnotationsChange { labels, ..AnnotationsChange::default() }
+        };
+        assert_eq!(full.changed(&one("k16", Some("v"))), Err(TOO_MANY));
+        let fewer = full.changed(&one("k3", None)).unwrap();
+        let label = |text: &str| Label::try_from(Box::<str>::from(text)).unwrap();
+        assert!(full.labels.contains(&label("k3=v")) && !fewer.labels.contains(&label("k3=v")));
+        let again = fewer.changed(&one("k4", Some("a=b"))).unwrap();
+        assert!(again.labels.contains(&label("k4=a=b")) && !again.labels.contains(&label("k4=v")));
+        let emptied = again.changed(&AnnotationsChange::set(None, Some(Labels::default()))).unwrap();
+        assert_eq!(emptied, Annotations::default());
+        assert_eq!(again.changed(&AnnotationsChange::default()), Ok(again));
+    }
+}

@@ -103,7 +103,7 @@ fn diverged_directory_can_only_be_verified() {
     let error = refusal(dir.path());
     assert!(matches!(error, StoreError::Diverged { .. }), "{error}");
     assert!(
-        error.to_string().contains("it differs from b at position 65536; begin with an empty"),
+        error.to_string().contains("it differs from b at position 65536; replace it with an empty"),
         "{error}"
     );
     StoreCopy::of(dir.path(), None).unwrap().open(&options(Durability::Fsync)).unwrap();

@@ -248,7 +248,7 @@ fn resp_and_http_share_guess_limit() {
     assert_eq!(tried[..2], [Reply::Integer(0), Reply::Integer(0)]);
     for refused in &tried[2..] {
         assert!(
-            refused.error().starts_with("GUESSLIMIT this end user has tried too many codes"),
+            refused.error().starts_with("GUESSLIMIT this end user has tried too many invalid codes"),
             "{refused:?}"
         );
     }

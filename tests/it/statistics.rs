@@ -183,7 +183,7 @@ proptest! {
     /// Hours and days pass, the clock is turned back, images are taken in, and the process dies: its state is that of a snapshot, and the
     /// end of the log is lost.
     #[test]
-    fn statistics_equal_what_events_and_outcomes_say(
+    fn statistics_match_events_and_outcomes(
         steps in proptest::collection::vec((any::<u8>(), any::<Numbers>()), 1..250),
     ) {
         let (mut model, mut log) = (Model::default(), RandomLog::without_images());

@@ -191,7 +191,7 @@ async fn rare_label_takes_several_short_pages() {
 }
 
 #[tokio::test]
-async fn events_tell_changes_only() {
+async fn events_report_only_changes() {
     let service = Service::start().await;
     for (path, _) in PATHS {
         let one = format!("{path}/x");

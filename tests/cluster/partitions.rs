@@ -4,7 +4,7 @@
 use crate::cluster::{Cluster, NODES, strong};
 use crate::faults::{LATE_SECONDS, assert_equal_hashes, log_of, rounds};
 use crate::load::{Load, under_load};
-use crate::nats::{Plan, Servers};
+use crate::nats::Servers;
 use crate::routes::{Partition, Routes};
 use crate::timeouts::wait_until;
 use std::collections::BTreeSet;
@@ -20,10 +20,7 @@ struct World {
 impl World {
     /// Starts nodes that know all servers, or one each: node and server have the same number then.
     fn start(know_all: bool) -> World {
-        let mut plan = Plan::of(NODES);
-        let routes = Routes::between(&plan.route_ports());
-        plan.routes = (0..NODES).map(|server| routes.urls_of(server)).collect();
-        let servers = Servers::start_as(plan);
+        let (routes, servers) = Routes::start_servers(NODES);
         let urls = servers.urls();
         let cluster = Cluster::start_over(servers, |node| (!know_all).then(|| urls[node].clone()));
         World { cluster, routes }

@@ -1,5 +1,6 @@
 //! The routes between servers, each over a separate network, so that one server can be cut off from the others.
 
+use crate::nats::{Plan, Servers};
 use crate::proxy::{Direction, Network};
 
 /// How a server is cut off from the others.
@@ -27,14 +28,22 @@ struct Route {
 
 impl Routes {
     /// Routes between the servers that listen for each other at these ports.
-    pub fn between(ports: &[u16]) -> Routes {
+    fn between(ports: &[u16]) -> Routes {
         let pairs = (0..ports.len()).flat_map(|from| (0..ports.len()).map(move |to| (from, to)));
         let pairs = pairs.filter(|(from, to)| from != to);
         Routes(pairs.map(|(from, to)| Route { from, to, network: Network::to(&[ports[to]]) }).collect())
     }
 
+    /// Starts servers that reach each other over these routes alone.
+    pub fn start_servers(count: usize) -> (Routes, Servers) {
+        let mut plan = Plan::of(count);
+        let routes = Routes::between(&plan.route_ports());
+        plan.routes = (0..count).map(|server| routes.urls_of(server)).collect();
+        (routes, Servers::start_as(plan))
+    }
+
     /// Where a server finds the others.
-    pub fn urls_of(&self, server: usize) -> Vec<String> {
+    fn urls_of(&self, server: usize) -> Vec<String> {
         self.0.iter().filter(|route| route.from == server).map(|route| route.network.urls()).collect()
     }
 

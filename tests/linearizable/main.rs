@@ -1,6 +1,6 @@
-//! 64 clients at once redeem, hold, extend, confirm and cancel the same 100 codes while the service is killed and
-//! started again: every answer of every code must be explained by one order of the operations on it. An open pool is judged by what
-//! no order of them could explain ([`pool`]).
+//! 64 clients concurrently add, remove, redeem, hold, extend, confirm and cancel the same 100 codes over HTTP and RESP while the service is
+//! killed and restarted, and holds expire: one order of the operations on a code must explain all its responses. An open pool is judged by
+//! what no order could explain ([`pool`]).
 //!
 //! `LINEARIZABLE_SECONDS` says how long (6 if it is unset), `LINEARIZABLE_SEED` repeats a run's choices.
 
@@ -18,8 +18,17 @@ mod nats;
 mod pool;
 #[path = "../cluster/ports.rs"]
 mod ports;
+#[path = "../cluster/proxy.rs"]
+#[allow(dead_code)]
+mod proxy;
 #[path = "../crash/random.rs"]
 mod random;
+#[path = "../redis_client/mod.rs"]
+#[allow(dead_code)]
+mod redis_client;
+#[path = "../cluster/routes.rs"]
+#[allow(dead_code)]
+mod routes;
 #[path = "../service/mod.rs"]
 #[allow(dead_code)] // Shared by several test programs: each uses a part of it.
 mod service;
@@ -29,7 +38,7 @@ mod timeouts;
 mod verdicts;
 
 use checker::{Operation, check};
-use client::{CODES, Shop, code_name, work};
+use client::{CODES, Door, Shop, code_name, now, work};
 use model::{Answer, Request, Status};
 use random::Random;
 use serde_json::json;
@@ -49,7 +58,10 @@ const ANSWERED_MIN: u64 = 2_000;
 
 /// Small enough that snapshots are taken, and log segments dropped, all the time.
 const SETTINGS: &[(&str, &str)] =
-    &[("CUCKOOD__SNAPSHOTS__LOG_MIN", "256KiB"), ("CUCKOOD__SNAPSHOTS__LOG_MAX", "1MiB")];
+    &[("CUCKOOD__SNAPSHOTS__LOG_MIN", "256KiB"), ("CUCKOOD__SNAPSHOTS__LOG_MAX", "1MiB"), REDIS];
+
+/// Redis clients are served as well.
+const REDIS: (&str, &str) = ("CUCKOOD__RESP__LISTEN", "127.0.0.1:0");
 
 #[test]
 fn single_node_history_is_linearizable() {
@@ -87,8 +99,8 @@ fn histories(lives: u64, seed: u64) -> Vec<Vec<Operation>> {
             stock(&service.client());
         }
         let mut operations = live(service, &shop, &mut randoms, life == lives);
-        // No process is left that could still do the lost requests.
-        let end = shop.now();
+        // Nobody is left who could still do what was lost.
+        let end = now();
         for (code, operation) in operations.iter_mut() {
             if operation.answer.is_none() {
                 operation.returned = end;
@@ -116,9 +128,10 @@ fn live(service: Service, shop: &Shop, randoms: &mut [Random], last: bool) -> Ve
     std::thread::scope(|scope| {
         let clients: Vec<_> = randoms
             .iter_mut()
-            .map(|random| {
-                let client = service.client().another();
-                scope.spawn(move || work(shop, &client, random))
+            .enumerate()
+            .map(|(number, random)| {
+                let door = Door::of(number, &service);
+                scope.spawn(move || work(shop, door, random))
             })
             .collect();
         // Not for anything to happen, but for the load to last.
@@ -165,7 +178,7 @@ fn assert_everything_happened(histories: &[Vec<Operation>], lives: u64) {
             && matches!(operation.answer, Some(Answer::Found(seen)) if seen.status == status)
     };
     let is_redeem = |request| matches!(request, Request::Redeem { .. });
-    let is_hold = |request| matches!(request, Request::Redeem { hold: true, .. });
+    let is_hold = |request| matches!(request, Request::Redeem { hold: Some(_), .. });
     count("won", &|operation| matches!(operation.answer, Some(Answer::Created(_))));
     count("repeated", &|operation| found(operation, is_redeem, Status::Redeemed));
     count("extended", &|operation| found(operation, is_hold, Status::Held));
@@ -175,7 +188,23 @@ fn assert_everything_happened(histories: &[Vec<Operation>], lives: u64) {
     count("cancelled", &|operation| {
         found(operation, |request| matches!(request, Request::Cancel(_)), Status::Cancelled)
     });
-    for refusal in [Answer::CodeHeld, Answer::CodeRedeemed, Answer::RedemptionCancelled] {
+    count("expired", &|operation| match operation.answer {
+        Some(Answer::Found(seen)) => seen.status == Status::Expired,
+        answer => answer == Some(Answer::HoldExpired),
+    });
+    for change in [Request::Add, Request::Remove] {
+        let is_it = |operation: &Operation| {
+            operation.request == change && operation.answer == Some(Answer::Changed(true))
+        };
+        count(&format!("over RESP: {change:?}"), &is_it);
+    }
+    for refusal in [
+        Answer::CodeHeld,
+        Answer::CodeRedeemed,
+        Answer::CodeUnknown,
+        Answer::RedemptionCancelled,
+        Answer::Changed(false),
+    ] {
         count(&format!("refused: {refusal:?}"), &|operation| operation.answer == Some(refusal));
     }
     count("looked up", &|operation| matches!(operation.request, Request::LookUp(_)));
@@ -194,7 +223,7 @@ fn assert_one_changed_answer_is_noticed(history: &[Operation]) {
         unreachable!("only redeeming is refused so")
     };
     let winner = model::Seen { id: 1, reference, status: Status::Redeemed, expires_at: None };
-    loser.request = Request::Redeem { reference, hold: false };
+    loser.request = Request::Redeem { reference, hold: None };
     loser.answer = Some(Answer::Created(winner));
     assert!(check(&corrupted).is_err(), "a second winner was not noticed");
 }

@@ -1,28 +1,37 @@
-//! The state of a code, operation by operation: available, held or redeemed by one redemption.
+//! A code as a sequential object: absent, available, held or redeemed by one redemption.
 //!
-//! Holds last for hours and no test does, so that no hold runs out: expiry is not modelled. A code is never withdrawn.
+//! A hold expires on its own within a margin of its time. If the response that has the time was lost, only its earliest time is known:
+//! the hold may expire at any time after that.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-/// A redemption's id.
+/// The ID of a redemption.
 pub type Id = u128;
 
-/// A client's request.
+/// How far two readings of the machine's clock may be apart, in milliseconds.
+const CLOCK_MARGIN: i64 = 100;
+
+/// What a client requested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Request {
     Redeem {
         reference: u32,
-        hold: bool,
+        /// Seconds; none redeems at once.
+        hold: Option<u32>,
     },
     Confirm(Id),
     Cancel(Id),
     /// `GET …/redemptions/{id}`.
     LookUp(Id),
-    /// `POST …/codes/check`.
+    /// `POST …/codes/check`, `CF.EXISTS`.
     Check,
+    /// `CF.ADD`.
+    Add,
+    /// `CF.DEL`.
+    Remove,
 }
 
-/// The response.
+/// The response to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// 201.
@@ -31,13 +40,17 @@ pub enum Answer {
     Found(Seen),
     CodeHeld,
     CodeRedeemed,
+    CodeUnknown,
     RedemptionCancelled,
+    HoldExpired,
     Valid(bool),
+    /// Whether the code was added or removed.
+    Changed(bool),
     /// Something that no state of a code allows.
     Odd,
 }
 
-/// A redemption as it was shown.
+/// A redemption as a response shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seen {
     pub id: Id,
@@ -52,152 +65,216 @@ pub enum Status {
     Held,
     Redeemed,
     Cancelled,
+    Expired,
 }
 
 /// A code.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Code {
-    current: Option<Current>,
-    /// Ids of ended redemptions whose creation was never answered.
+    place: Place,
+    /// IDs of ended redemptions whose creation was never answered.
     spent: BTreeSet<Id>,
 }
 
-/// The current redemption.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+enum Place {
+    Absent,
+    #[default]
+    Available,
+    Used(Current),
+}
+
+/// The redemption of a held or redeemed code.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Current {
-    /// None until a response contains it, if that of its creation was lost.
+    /// None until a response has it, if the response to its creation was lost.
     id: Option<Id>,
     reference: u32,
     /// None once it is redeemed.
     hold: Option<Hold>,
 }
 
-/// When a hold runs out: exactly then, or, if an answer was lost, at some time from then on.
+/// When a hold expires: exactly then, or, if a response was lost, at some time from then on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Hold {
     expires_at: i64,
     exact: bool,
 }
 
-/// The sequential specification of one code, given the IDs in the history's 201 responses.
+/// The sequential specification of one code, given the IDs that the responses of its history have.
 pub struct Model {
     created: HashSet<Id>,
+    /// How redemptions have ended.
+    ends: HashMap<Id, Status>,
 }
 
 impl Model {
-    /// The model for a history with these answers.
+    /// The model for a history with these responses.
     ///
     /// # Errors
-    /// When no order can explain them: an ID that was created twice, or that belongs to two references.
-    pub fn of(answers: impl Iterator<Item = Answer>) -> Result<Model, String> {
-        let (mut created, mut references) = (HashSet::new(), HashMap::new());
-        for answer in answers {
-            let (Answer::Created(seen) | Answer::Found(seen)) = answer else { continue };
-            if matches!(answer, Answer::Created(_)) && !created.insert(seen.id) {
-                return Err(format!("{:032x} was made twice", seen.id));
-            }
-            if *references.entry(seen.id).or_insert(seen.reference) != seen.reference {
+    /// No order of them is possible: an ID was created twice, has two references, or ended in two ways.
+    pub fn of(answers: impl Iterator<Item = (Request, Answer)>) -> Result<Model, String> {
+        let (mut created, mut ends, mut references) = (HashSet::new(), HashMap::new(), HashMap::new());
+        for (request, answer) in answers {
+            if let Answer::Created(seen) | Answer::Found(seen) = answer
+                && *references.entry(seen.id).or_insert(seen.reference) != seen.reference
+            {
                 return Err(format!("{:032x} has two references", seen.id));
             }
+            let end = match (request, answer) {
+                (_, Answer::Created(seen)) if !created.insert(seen.id) => {
+                    return Err(format!("{:032x} was made twice", seen.id));
+                }
+                (_, Answer::Found(Seen { id, status: end @ (Status::Cancelled | Status::Expired), .. })) => {
+                    Some((id, end))
+                }
+                (Request::Confirm(id), Answer::RedemptionCancelled) => Some((id, Status::Cancelled)),
+                (Request::Confirm(id), Answer::HoldExpired) => Some((id, Status::Expired)),
+                _ => None,
+            };
+            if let Some((id, end)) = end
+                && *ends.entry(id).or_insert(end) != end
+            {
+                return Err(format!("{id:032x} has ended in two ways"));
+            }
         }
-        Ok(Model { created })
+        Ok(Model { created, ends })
     }
 
-    /// The code after an operation that was answered so; none if it could not have been.
-    pub fn step(&self, code: &Code, request: Request, answer: Answer) -> Option<Code> {
+    /// The code after an operation with this response; none if the response is impossible.
+    pub fn step(&self, code: &Code, request: Request, answer: Answer, called: u64) -> Option<Code> {
+        let unless = |impossible: bool| (!impossible).then(|| code.clone());
         match (request, answer) {
-            (Request::Redeem { reference, hold }, _) => self.redeem(code, reference, hold, answer),
+            (Request::Redeem { reference, hold }, _) => {
+                self.redeem(code, reference, hold_after(hold, called), answer)
+            }
             (Request::Confirm(id), Answer::Found(seen)) if seen.id == id => {
-                let current = code.standing(id)?;
-                let confirmed = Current { hold: None, ..current };
+                let confirmed = Current { hold: None, ..code.standing(id)? };
                 confirmed.shows(&seen).then(|| code.with(confirmed))
             }
-            (Request::Confirm(id), Answer::RedemptionCancelled) => {
-                code.standing(id).is_none().then(|| code.clone())
+            (Request::Confirm(id), Answer::RedemptionCancelled | Answer::HoldExpired) => {
+                unless(code.standing(id).is_some())
             }
             (Request::Cancel(id), Answer::Found(seen)) if seen.id == id => {
-                let cancelled = seen.status == Status::Cancelled;
-                cancelled.then(|| if code.standing(id).is_some() { self.ended(code) } else { code.clone() })
+                match (code.standing(id), seen.status) {
+                    (Some(_), Status::Cancelled) => self.ended(code, Status::Cancelled),
+                    (None, Status::Cancelled | Status::Expired) => Some(code.clone()),
+                    _ => None,
+                }
             }
-            (Request::LookUp(id), Answer::Found(seen)) if seen.id == id => {
-                let right = match code.standing(id) {
-                    Some(current) => current.shows(&seen),
-                    None => seen.status == Status::Cancelled,
-                };
-                right.then(|| code.clone())
+            (Request::LookUp(id), Answer::Found(seen)) if seen.id == id => match code.standing(id) {
+                Some(current) => unless(!current.shows(&seen)),
+                None => unless(matches!(seen.status, Status::Held | Status::Redeemed)),
+            },
+            (Request::Check, Answer::Valid(valid)) => unless(valid != (code.place == Place::Available)),
+            (Request::Add | Request::Remove, Answer::Changed(true)) => {
+                self.step_unseen(code, request, called)
             }
-            (Request::Check, Answer::Valid(valid)) => (valid == code.current.is_none()).then(|| code.clone()),
+            (Request::Add, Answer::Changed(false)) => unless(code.place == Place::Absent),
+            (Request::Remove, Answer::Changed(false)) => {
+                let is_used_up = matches!(code.place, Place::Used(Current { hold: None, .. }));
+                unless(code.place != Place::Absent && !is_used_up)
+            }
             _ => None,
         }
     }
 
-    fn redeem(&self, code: &Code, reference: u32, hold: bool, answer: Answer) -> Option<Code> {
-        let (current, seen) = match (code.current, answer) {
-            (None, Answer::Created(seen)) => {
-                let made = Current { id: Some(seen.id), reference, hold: hold.then(Hold::unknown) };
-                return made.accept(&seen).map(|made| code.with(made));
+    fn redeem(&self, code: &Code, reference: u32, hold: Option<Hold>, answer: Answer) -> Option<Code> {
+        match (code.place, answer) {
+            (Place::Available, Answer::Created(seen)) => {
+                let made = Current { id: Some(seen.id), reference, hold };
+                made.accept(&seen).map(|made| code.with(made))
             }
-            (Some(current), Answer::Found(seen)) if current.reference == reference => (current, seen),
-            (Some(current), Answer::CodeHeld) => {
-                return (current.reference != reference && current.hold.is_some()).then(|| code.clone());
+            (Place::Absent, Answer::CodeUnknown) => Some(code.clone()),
+            (Place::Used(current), Answer::Found(seen)) if current.reference == reference => {
+                let is_fresh = !self.created.contains(&seen.id) && !code.spent.contains(&seen.id);
+                if current.id.is_none() && !is_fresh {
+                    return None;
+                }
+                let asked = Current { id: current.id.or(Some(seen.id)), ..current.asked_again(hold) };
+                asked.accept(&seen).map(|settled| code.with(settled))
             }
-            (Some(current), Answer::CodeRedeemed) => {
-                return (current.reference != reference && current.hold.is_none()).then(|| code.clone());
+            (Place::Used(current), Answer::CodeHeld | Answer::CodeRedeemed) => {
+                let is_held = answer == Answer::CodeHeld;
+                (current.reference != reference && current.hold.is_some() == is_held).then(|| code.clone())
             }
-            _ => return None,
-        };
-        let fresh = || !self.created.contains(&seen.id) && !code.spent.contains(&seen.id);
-        if current.id.is_none() && !fresh() {
-            return None;
+            _ => None,
         }
-        let asked = Current { id: current.id.or(Some(seen.id)), ..current.asked_again(hold) };
-        asked.accept(&seen).map(|settled| code.with(settled))
     }
 
-    /// The code after an operation whose answer was lost, if that changed anything.
-    pub fn step_unseen(&self, code: &Code, request: Request) -> Option<Code> {
-        let after = match (request, code.current) {
-            (Request::Redeem { reference, hold }, None) => {
-                code.with(Current { id: None, reference, hold: hold.then(Hold::unknown) })
+    /// The code after an operation whose response was lost, if that changed anything.
+    pub fn step_unseen(&self, code: &Code, request: Request, called: u64) -> Option<Code> {
+        let after = match (request, code.place) {
+            (Request::Redeem { reference, hold }, Place::Available) => {
+                code.with(Current { id: None, reference, hold: hold_after(hold, called) })
             }
-            (Request::Redeem { reference, hold }, Some(current)) if current.reference == reference => {
-                code.with(current.asked_again(hold))
+            (Request::Redeem { reference, hold }, Place::Used(current)) if current.reference == reference => {
+                code.with(current.asked_again(hold_after(hold, called)))
             }
             (Request::Confirm(id), _) => code.with(Current { hold: None, ..code.standing(id)? }),
             (Request::Cancel(id), _) => {
                 code.standing(id)?;
-                self.ended(code)
+                self.ended(code, Status::Cancelled)?
+            }
+            (Request::Add, Place::Absent) => Code { place: Place::Available, ..code.clone() },
+            (Request::Remove, Place::Available) => Code { place: Place::Absent, ..code.clone() },
+            (Request::Remove, Place::Used(Current { hold: Some(_), .. })) => {
+                Code { place: Place::Absent, ..self.ended(code, Status::Cancelled)? }
             }
             _ => return None,
         };
         (after != *code).then_some(after)
     }
 
-    fn ended(&self, code: &Code) -> Code {
-        let id = code.current.and_then(|current| current.id);
-        let unanswered = id.filter(|id| !self.created.contains(id));
-        Code { current: None, spent: code.spent.iter().copied().chain(unanswered).collect() }
+    /// The code after its hold has expired, if that is possible at this moment.
+    pub fn step_expired(&self, code: &Code, now: u64) -> Option<Code> {
+        let hold = code.hold()?;
+        (hold.expires_at - CLOCK_MARGIN <= milliseconds(now)).then(|| self.ended(code, Status::Expired))?
+    }
+
+    /// The code after its redemption has ended in this way, if that is possible.
+    fn ended(&self, code: &Code, end: Status) -> Option<Code> {
+        let Place::Used(current) = code.place else { return None };
+        if current.id.and_then(|id| self.ends.get(&id)).is_some_and(|known| *known != end) {
+            return None;
+        }
+        let unanswered = current.id.filter(|id| !self.created.contains(id));
+        Some(Code { place: Place::Available, spent: code.spent.iter().copied().chain(unanswered).collect() })
     }
 }
 
 impl Code {
     fn standing(&self, id: Id) -> Option<Current> {
-        self.current.filter(|current| current.id == Some(id))
+        let Place::Used(current) = self.place else { return None };
+        (current.id == Some(id)).then_some(current)
+    }
+
+    fn hold(&self) -> Option<Hold> {
+        let Place::Used(current) = self.place else { return None };
+        current.hold
     }
 
     fn with(&self, current: Current) -> Code {
-        Code { current: Some(current), spent: self.spent.clone() }
+        Code { place: Place::Used(current), spent: self.spent.clone() }
+    }
+
+    /// Whether its hold must have expired by this moment.
+    pub fn is_overdue(&self, now: u64) -> bool {
+        self.hold().is_some_and(|hold| hold.exact && deadline(hold.expires_at) <= now)
     }
 }
 
 impl Current {
-    /// The same reference asks again: a redemption confirms, a hold extends; a redeemed one stays redeemed.
-    fn asked_again(self, hold: bool) -> Current {
-        let extended = self.hold.filter(|_| hold);
-        Current { hold: extended.map(|hold| Hold { exact: false, ..hold }), ..self }
+    /// The same reference again: a redemption confirms, a hold extends, and a redeemed code remains so.
+    fn asked_again(self, hold: Option<Hold>) -> Current {
+        let extended = self
+            .hold
+            .zip(hold)
+            .map(|(old, new)| Hold { expires_at: old.expires_at.max(new.expires_at), exact: false });
+        Current { hold: extended, ..self }
     }
 
-    /// Whether it is shown as it is.
+    /// Whether a response shows it as it is.
     fn shows(&self, seen: &Seen) -> bool {
         let same = self.id == Some(seen.id) && self.reference == seen.reference;
         same && match (self.hold, seen.status, seen.expires_at) {
@@ -208,21 +285,30 @@ impl Current {
         }
     }
 
-    /// The knowledge of it after it was seen so.
+    /// What is known of it after a response has shown it.
     fn accept(self, seen: &Seen) -> Option<Current> {
         let hold = seen.expires_at.map(|expires_at| Hold { expires_at, exact: true });
         self.shows(seen).then_some(Current { hold, ..self })
     }
 }
 
-impl Hold {
-    fn unknown() -> Hold {
-        Hold { expires_at: i64::MIN, exact: false }
-    }
+/// What is known of a hold that was requested at this moment.
+fn hold_after(seconds: Option<u32>, called: u64) -> Option<Hold> {
+    let expires_at = |seconds| milliseconds(called) + i64::from(seconds) * 1_000 - CLOCK_MARGIN;
+    seconds.map(|seconds| Hold { expires_at: expires_at(seconds), exact: false })
 }
 
-/// Whether an operation that was answered so can't have changed anything, in whatever state it found the code.
+/// The moment from which on a hold with this time must have expired.
+pub fn deadline(expires_at: i64) -> u64 {
+    u64::try_from((expires_at + CLOCK_MARGIN) * 1_000).expect("after 1970")
+}
+
+fn milliseconds(moment: u64) -> i64 {
+    i64::try_from(moment / 1_000).expect("before the year 290,000")
+}
+
+/// Whether an operation with this response can't have changed anything in any state of the code.
 pub fn changes_nothing(request: Request, answer: Answer) -> bool {
     let reads = matches!(request, Request::LookUp(_) | Request::Check);
-    reads || !matches!(answer, Answer::Created(_) | Answer::Found(_))
+    reads || !matches!(answer, Answer::Created(_) | Answer::Found(_) | Answer::Changed(true))
 }

@@ -4,10 +4,10 @@
 //! For each redemption, the times of certain and possible use are known: from the requests about it, when they were sent and answered, and
 //! from the list after each start, which shows the outcome of lost requests.
 
-use crate::cluster::{Cluster, NODES, settled, strong};
+use crate::cluster::{NODES, settled, strong};
 use crate::random::Random;
 use crate::service::{Answer, Client, Service};
-use crate::three_nodes::{Closing, kill_leader, rounds, settle as settle_nodes};
+use crate::three_nodes::{Closing, World, rounds, settle as settle_nodes};
 use crate::timeouts::wait_until;
 use crate::{CLIENTS, LIFE_SECONDS, SETTINGS, assert_refused_unlogged, number};
 use serde_json::{Value, json};
@@ -430,31 +430,31 @@ fn verify(mut history: History, kills: u64) {
 fn open_pool_on_three_nodes_never_exceeds_stock() {
     let seed = number("LINEARIZABLE_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     eprintln!("LINEARIZABLE_ROUNDS={} LINEARIZABLE_SEED={seed}", rounds());
-    let mut cluster = Cluster::start();
-    let made = cluster.client(0).put("/v1/coupons/sale", &json!({ "capacity": 10, "stock": STOCK }));
+    let mut world = World::start();
+    let made = world.cluster.client(0).put("/v1/coupons/sale", &json!({ "capacity": 10, "stock": STOCK }));
     assert_eq!(made.unwrap().status, 201);
-    settle_nodes(&cluster, u64::MAX);
+    settle_nodes(&world.cluster, u64::MAX);
     let mut shoppers = Shopper::all(seed);
     let history = Mutex::new(History { is_cluster: true, ..History::default() });
     for round in 0..rounds() {
         let closed = AtomicBool::new(false);
         std::thread::scope(|scope| {
             for (at, shopper) in shoppers.iter_mut().enumerate() {
-                let client = cluster.client(at % NODES).another();
+                let client = world.cluster.client(at % NODES).another();
                 let (closed, history) = (&closed, &history);
                 scope.spawn(move || shopper.work(&client, closed, history));
             }
             let closing = Closing(&closed);
-            let mut killed_at = None;
-            kill_leader(&mut cluster, || {
+            let mut failed_at = None;
+            world.disturb(round, || {
                 let made = history.lock().unwrap().redemptions.len();
-                made >= *killed_at.get_or_insert(made) + STOCK as usize
+                made >= *failed_at.get_or_insert(made) + STOCK as usize
             });
             drop(closing);
         });
-        settle_nodes(&cluster, round);
+        settle_nodes(&world.cluster, round);
         for node in 0..NODES {
-            let client = cluster.client(node);
+            let client = world.cluster.client(node);
             let list = list_by(|path| settled(|| strong(&client, path)));
             history.lock().unwrap().resolve(&list);
         }

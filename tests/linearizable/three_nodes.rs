@@ -1,15 +1,17 @@
-//! The same over three nodes and three servers of their log, whose leader is killed again and again: one order explains what all
-//! nodes have answered, and an open pool with holds that run out never has more than its stock.
+//! The same over three nodes and three servers of their log. In each round, the log's leader is killed or partitioned from the other
+//! servers, and recovers: one order explains the responses of all nodes, and an open pool with holds that expire never exceeds its stock.
 //!
-//! `LINEARIZABLE_ROUNDS` says how many leaders are killed (4 if it is unset).
+//! `LINEARIZABLE_ROUNDS` is the number of rounds (4 if it is unset: each way once).
 
 use crate::checker::{Operation, check};
-use crate::client::{CODES, Shop, code_name, work};
+use crate::client::{CODES, Door, Shop, code_name, now, work};
 use crate::cluster::{Cluster, NODES, settled};
 use crate::random::Random;
+use crate::routes::{Partition, Routes};
 use crate::timeouts::wait_until;
 use crate::{
-    CLIENTS, LIFE_SECONDS, assert_everything_happened, assert_one_changed_answer_is_noticed, number, stock,
+    CLIENTS, LIFE_SECONDS, REDIS, assert_everything_happened, assert_one_changed_answer_is_noticed, number,
+    stock,
 };
 use serde_json::json;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,17 +33,43 @@ pub fn rounds() -> u64 {
     number("LINEARIZABLE_ROUNDS").unwrap_or(4)
 }
 
-/// Lets a load last a while, kills the stream's leader, waits until `goes_on` and starts the leader again.
-pub fn kill_leader(cluster: &mut Cluster, goes_on: impl FnMut() -> bool) {
-    std::thread::sleep(Duration::from_secs(LIFE_SECONDS));
-    let leader = cluster.servers.leader_of("cuckood");
-    cluster.servers.kill(leader);
-    wait_until("that the nodes go on", goes_on);
-    cluster.servers.restart(leader);
+/// A cluster, and the routes between its servers.
+pub struct World {
+    pub cluster: Cluster,
+    routes: Routes,
 }
 
-/// Writes through every node. The outcome of its earlier requests is decided then: a node's writes take effect in order.
+impl World {
+    pub fn start() -> World {
+        let (routes, servers) = Routes::start_servers(NODES);
+        let cluster = Cluster::start_as(servers, |_| None, &[REDIS]);
+        World { cluster, routes }
+    }
+
+    /// Lets a load last a while, makes the leader fail in this round's way, waits until `continues`, and lets the leader recover.
+    pub fn disturb(&mut self, round: u64, continues: impl FnMut() -> bool) {
+        std::thread::sleep(Duration::from_secs(LIFE_SECONDS));
+        let servers = &mut self.cluster.servers;
+        let leader = servers.leader_of("cuckood");
+        // A deaf leader would hold up the others until it hears them again.
+        let ways = [None, Some(Partition::Silent), Some(Partition::Broken), Some(Partition::Mute)];
+        match ways[round as usize % ways.len()] {
+            None => servers.kill(leader),
+            Some(how) => self.routes.part(leader, how),
+        }
+        eprintln!("round {round}: n{leader} fails");
+        wait_until("that the nodes continue", continues);
+        match servers.is_running(leader) {
+            true => self.routes.heal(),
+            false => servers.restart(leader),
+        }
+    }
+}
+
+/// Waits until all servers have the log, and writes through every node. A node's writes take effect in order, so all earlier ones are decided
+/// then.
 pub fn settle(cluster: &Cluster, round: u64) {
+    (0..NODES).for_each(|server| cluster.servers.wait_until_current("cuckood", server));
     for node in 0..NODES {
         let path = format!("/v1/campaigns/round-{round}-{node}");
         let made = settled(|| cluster.client(node).put(&path, &json!({ "capacity": 10 })));
@@ -54,8 +82,8 @@ pub fn settle(cluster: &Cluster, round: u64) {
 fn three_node_history_is_linearizable() {
     let seed = number("LINEARIZABLE_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     eprintln!("LINEARIZABLE_ROUNDS={} LINEARIZABLE_SEED={seed}", rounds());
-    let mut cluster = Cluster::start();
-    stock(&cluster.client(0));
+    let mut world = World::start();
+    stock(&world.cluster.client(0));
     let shop = Shop::of_several_nodes();
     let mut seeds = Random::new(seed);
     let mut randoms: Vec<Random> = (0..CLIENTS).map(|_| Random::new(seeds.next())).collect();
@@ -67,22 +95,23 @@ fn three_node_history_is_linearizable() {
                 .iter_mut()
                 .enumerate()
                 .map(|(at, random)| {
-                    let (client, shop) = (cluster.client(at % NODES).another(), &shop);
-                    scope.spawn(move || work(shop, &client, random))
+                    let (door, shop) =
+                        (Door::of(at, world.cluster.nodes[at % NODES].as_ref().unwrap()), &shop);
+                    scope.spawn(move || work(shop, door, random))
                 })
                 .collect();
             let closing = Closing(&shop.closed);
-            let mut killed_at = None;
-            kill_leader(&mut cluster, || {
+            let mut failed_at = None;
+            world.disturb(round, || {
                 let answered = shop.answered.load(Ordering::Relaxed);
-                answered >= *killed_at.get_or_insert(answered) + ANSWERED_AFTER
+                answered >= *failed_at.get_or_insert(answered) + ANSWERED_AFTER
             });
             drop(closing);
             clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
         });
         assert_eq!(shop.broken.load(Ordering::SeqCst), 0, "a node broke a connection");
-        settle(&cluster, round);
-        let end = shop.now();
+        settle(&world.cluster, round);
+        let end = now();
         for (code, mut operation) in operations {
             if operation.answer.is_none() {
                 operation.returned = end;
@@ -90,6 +119,7 @@ fn three_node_history_is_linearizable() {
             histories[code].push(operation);
         }
     }
+    eprintln!("{:>8} rejected", shop.rejected.load(Ordering::Relaxed));
     for (code, history) in histories.iter().enumerate() {
         check(history).unwrap_or_else(|why| panic!("{}: {why}", code_name(code)));
     }

@@ -3,6 +3,13 @@
 use crate::checker::{Operation, check};
 use crate::model::{Answer, Id, Request, Seen, Status};
 
+/// When holds expire, in milliseconds. All moments without a second are long before.
+const EXPIRY: i64 = 10_000;
+
+const LATER: i64 = 12_000;
+
+const SECOND: u64 = 1_000_000;
+
 /// An operation between two moments.
 fn op(called: u64, returned: u64, request: Request, answer: Answer) -> Operation {
     Operation { request, answer: Some(answer), called, returned }
@@ -13,11 +20,11 @@ fn lost(called: u64, returned: u64, request: Request) -> Operation {
 }
 
 fn redeem(reference: u32) -> Request {
-    Request::Redeem { reference, hold: false }
+    Request::Redeem { reference, hold: None }
 }
 
 fn hold(reference: u32) -> Request {
-    Request::Redeem { reference, hold: true }
+    Request::Redeem { reference, hold: Some(1) }
 }
 
 fn seen(id: Id, reference: u32, status: Status) -> Seen {
@@ -90,14 +97,14 @@ fn read_sees_completed_writes() {
 }
 
 #[test]
-fn hold_is_never_shortened_or_revived() {
-    let made = op(0, 1, hold(1), Answer::Created(held(11, 1, 100)));
+fn a_hold_is_never_shortened_and_a_cancelled_one_never_comes_back() {
+    let made = op(0, 1, hold(1), Answer::Created(held(11, 1, EXPIRY)));
     let again = |called, expires_at| op(called, called + 1, hold(1), Answer::Found(held(11, 1, expires_at)));
-    accepted(&[made.clone(), again(2, 100), again(4, 120), again(6, 120)]);
-    refused(&[made.clone(), again(2, 120), again(4, 110)]);
+    accepted(&[made.clone(), again(2, EXPIRY), again(4, LATER), again(6, LATER)]);
+    refused(&[made.clone(), again(2, LATER), again(4, EXPIRY + 1)]);
     let confirm = op(6, 7, Request::Confirm(11), Answer::Found(redeemed(11, 1)));
-    accepted(&[made.clone(), again(2, 120), confirm.clone()]);
-    refused(&[made.clone(), confirm.clone(), again(8, 120)]);
+    accepted(&[made.clone(), again(2, LATER), confirm.clone()]);
+    refused(&[made.clone(), confirm.clone(), again(8, LATER)]);
     let cancel = op(4, 5, Request::Cancel(11), cancelled(11, 1));
     refused(&[made.clone(), cancel.clone(), confirm]);
     accepted(&[made, cancel, op(6, 7, Request::Confirm(11), Answer::RedemptionCancelled)]);
@@ -142,7 +149,114 @@ fn acknowledged_redemption_survives_crash() {
 }
 
 #[test]
-fn impossible_history_is_rejected() {
+fn a_hold_ends_in_its_time() {
+    let made = op(0, 1, hold(1), Answer::Created(held(11, 1, EXPIRY)));
+    let then = |second: u64, request, answer| {
+        [made.clone(), op(second * SECOND, second * SECOND + 1, request, answer)]
+    };
+    let won = Answer::Created(redeemed(12, 2));
+    for (second, is_held) in [(9, true), (11, false)] {
+        let judged = [refused, accepted as fn(&[Operation])];
+        let [held, over] = [judged[usize::from(is_held)], judged[usize::from(!is_held)]];
+        held(&then(second, redeem(2), Answer::CodeHeld));
+        held(&then(second, Request::Check, Answer::Valid(false)));
+        held(&then(second, Request::Confirm(11), Answer::Found(redeemed(11, 1))));
+        held(&then(second, Request::Cancel(11), cancelled(11, 1)));
+        over(&then(second, redeem(2), won));
+        over(&then(second, Request::Check, Answer::Valid(true)));
+        over(&then(second, Request::Confirm(11), Answer::HoldExpired));
+        over(&then(second, Request::LookUp(11), Answer::Found(seen(11, 1, Status::Expired))));
+    }
+    // Both are possible within the margin, and while an operation is in progress.
+    for answer in [won, Answer::CodeHeld] {
+        accepted(&[made.clone(), op(10 * SECOND, 10 * SECOND + 1, redeem(2), answer)]);
+        accepted(&[made.clone(), op(9 * SECOND, 11 * SECOND, redeem(2), answer)]);
+        // Also while its creation is.
+        accepted(&[
+            Operation { returned: 13 * SECOND, ..made.clone() },
+            op(9 * SECOND, 12 * SECOND, redeem(2), answer),
+        ]);
+    }
+    // An extension moves the end, and a redemption ends in one way.
+    let extended = op(2, 3, hold(1), Answer::Found(held(11, 1, LATER)));
+    accepted(&[
+        made.clone(),
+        extended.clone(),
+        op(11 * SECOND, 12 * SECOND - 1, redeem(2), Answer::CodeHeld),
+    ]);
+    refused(&[made.clone(), extended, op(13 * SECOND, 14 * SECOND, redeem(2), Answer::CodeHeld)]);
+    let expired = op(11 * SECOND, 11 * SECOND + 1, Request::Confirm(11), Answer::HoldExpired);
+    refused(&[
+        made.clone(),
+        expired,
+        op(12 * SECOND, 12 * SECOND + 1, Request::LookUp(11), cancelled(11, 1)),
+    ]);
+}
+
+#[test]
+fn a_lost_hold_lasts_as_long_as_it_must() {
+    let gone = [lost(0, 4, hold(1)), op(2, 3, redeem(2), Answer::CodeHeld)];
+    let then =
+        |called| [&gone[..], &[op(called, called + 1, redeem(2), Answer::Created(redeemed(12, 2)))]].concat();
+    refused(&then(SECOND / 2));
+    accepted(&then(SECOND * 3 / 2));
+    // It may have been extended by another lost one.
+    let still = |called| op(called, called + 1, redeem(2), Answer::CodeHeld);
+    accepted(&[&gone[..], &[lost(5, 6, hold(1)), still(SECOND * 3 / 2)]].concat());
+}
+
+#[test]
+fn a_code_comes_and_goes() {
+    let add = |called, is_new| op(called, called + 1, Request::Add, Answer::Changed(is_new));
+    let remove = |called, was_there| op(called, called + 1, Request::Remove, Answer::Changed(was_there));
+    accepted(&[add(0, false), remove(2, true), remove(4, false), add(6, true), add(8, false)]);
+    refused(&[add(0, true)]);
+    refused(&[remove(0, false)]);
+    refused(&[remove(0, true), remove(2, true)]);
+    accepted(&[remove(0, true), op(2, 3, redeem(1), Answer::CodeUnknown)]);
+    refused(&[remove(0, true), op(2, 3, redeem(1), Answer::Created(redeemed(11, 1)))]);
+    refused(&[remove(0, true), add(2, true), op(4, 5, redeem(1), Answer::CodeUnknown)]);
+    // A redeemed code stays; a held one goes with its hold.
+    let won = op(0, 1, redeem(1), Answer::Created(redeemed(11, 1)));
+    accepted(&[won.clone(), remove(2, false)]);
+    refused(&[won, remove(2, true)]);
+    let made = op(0, 1, hold(1), Answer::Created(held(11, 1, EXPIRY)));
+    accepted(&[made.clone(), remove(2, true), op(4, 5, Request::Confirm(11), Answer::RedemptionCancelled)]);
+    refused(&[made, remove(2, true), op(4, 5, Request::Confirm(11), Answer::Found(redeemed(11, 1)))]);
+}
+
+/// Ten thousand operations are lost while the log has no leader, and none of them can be excluded until the end.
+#[test]
+fn many_lost_operations_are_decided() {
+    const END: u64 = 100_000;
+    let made = op(0, 1, redeem(1), Answer::Created(redeemed(11, 1)));
+    let mut history = vec![made, op(2, 3, Request::Cancel(11), cancelled(11, 1))];
+    for number in 0..10_000 {
+        let reference = number as u32 % 4;
+        let requests = [
+            redeem(reference),
+            hold(reference),
+            Request::Cancel(11),
+            Request::Confirm(11),
+            Request::Add,
+            Request::Remove,
+        ];
+        history.push(lost(10 + number, END, requests[number as usize % requests.len()]));
+    }
+    for number in 0..100 {
+        let called = 20_000 + number * 10;
+        history.push(op(called, called + 5, redeem(9), Answer::CodeRedeemed));
+        history.push(op(called + 2, called + 8, Request::Check, Answer::Valid(false)));
+    }
+    accepted(&history);
+    let late = |answer| [&history[..], &[op(END + 1, END + 2, redeem(2), answer)]].concat();
+    accepted(&late(Answer::CodeRedeemed));
+    accepted(&late(Answer::Found(redeemed(12, 2))));
+    refused(&late(Answer::Found(redeemed(11, 2))));
+}
+
+#[test]
+fn nonsense_is_refused() {
     refused(&[op(0, 1, redeem(1), Answer::Odd)]);
     // An id twice; an id of two references.
     let made = op(0, 1, redeem(1), Answer::Created(redeemed(11, 1)));

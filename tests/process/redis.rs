@@ -19,18 +19,8 @@ fn start(data: &Path, settings: &[(&str, &str)]) -> Service {
     Service::start_ready(program(), data, &[&[LISTEN], settings].concat())
 }
 
-/// Where it listens for Redis clients.
-fn address(service: &Service) -> SocketAddr {
-    let was_logged = service.output().wait_for(TIMEOUT, |line| {
-        let fields = &serde_json::from_str::<Value>(line).ok()?["fields"];
-        let is_it = fields["message"] == "listening for Redis clients";
-        is_it.then(|| fields["address"].as_str()?.parse().ok()).flatten()
-    });
-    was_logged.expect("it listens for Redis clients")
-}
-
 fn connect(service: &Service) -> Connection {
-    Connection::to(address(service))
+    Connection::to(service.redis_address())
 }
 
 #[test]
@@ -94,7 +84,7 @@ fn acknowledged_pipelined_adds_survive_kill() {
     let count = |client: usize| answered[client].load(Ordering::SeqCst);
     for round in 1..=3 {
         let service = start(&data, &[]);
-        let address = address(&service);
+        let address = service.redis_address();
         if round == 1 {
             assert_eq!(connect(&service).call("CF.RESERVE spring 1000000"), Reply::ok());
         }
@@ -134,7 +124,7 @@ fn sigterm_answers_received_commands() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let service = start(&data, &[]);
-    let address = address(&service);
+    let address = service.redis_address();
     assert_eq!(connect(&service).call("CF.RESERVE spring 1000000"), Reply::ok());
     let mut idle = connect(&service);
     assert_eq!(idle.call("PING"), Reply::Simple("PONG".into()));
@@ -296,7 +286,7 @@ fn certificate_disables_plain_text() {
     let settings =
         [LISTEN, ("CUCKOOD__SERVER__TLS_CERT", cert.as_str()), ("CUCKOOD__SERVER__TLS_KEY", key.as_str())];
     let service = Service::start(program(), &directory.path().join("data"), &settings);
-    let address = address(&service);
+    let address = service.redis_address();
     let mut clear = TcpStream::connect(address).unwrap();
     clear.write_all(&line("PING")).unwrap();
     clear.set_read_timeout(Some(TIMEOUT)).unwrap();

@@ -7,7 +7,7 @@ use crate::service::{Client, Service};
 use crate::{TIMEOUT, program, until};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
@@ -53,16 +53,6 @@ fn put(directory: &Path, name: &str, text: &str) -> String {
     let path = directory.join(name);
     std::fs::write(&path, text).unwrap();
     path.display().to_string()
-}
-
-/// Where a service listens for Redis clients.
-fn resp(service: &Service) -> SocketAddr {
-    let told = service.output().wait_for(TIMEOUT, |line| {
-        let fields = &serde_json::from_str::<Value>(line).ok()?["fields"];
-        let is_it = fields["message"] == "listening for Redis clients";
-        is_it.then(|| fields["address"].as_str()?.parse().ok()).flatten()
-    });
-    told.expect("it listens for Redis clients")
 }
 
 #[test]
@@ -116,7 +106,7 @@ fn impossible_mirror_is_rejected_immediately() {
     let service = Service::start_ready(program(), &directory.path().join("data"), &[RESP]);
     let client = service.client();
     make(&client, "campaigns/spring", "strict");
-    let (url, redis) = (url(&client), format!("redis://:a-secret@{}", resp(&service)));
+    let (url, redis) = (url(&client), format!("redis://:a-secret@{}", service.redis_address()));
     let file = put(directory.path(), "commands", "SADD k a\nSADD k \"b");
     let into = ["--key", "k", "--url", &url, "--into", "campaigns/spring"];
     let open = redis.replace(":a-secret@", "");
@@ -166,7 +156,7 @@ fn comparison_uses_tls_and_keys() {
     let client = service.client_trusting(made.certificate.der());
     until("ready", || client.get("/readyz").unwrap().status == 200);
     let url = format!("https://{}", client.address());
-    let redis = format!("rediss://anybody:{key}@{}", resp(&service));
+    let redis = format!("rediss://anybody:{key}@{}", service.redis_address());
     let authorization = format!("Bearer {key}");
     let ours = [("Authorization", authorization.as_str()), ("Content-Type", "application/json")];
     for name in ["old", "new"] {

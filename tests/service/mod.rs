@@ -4,6 +4,7 @@ mod output;
 
 pub use output::Output;
 use serde_json::Value;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -123,7 +124,17 @@ impl Service {
         Client::over(self.client.url.clone(), TlsConfig::builder().root_certs(roots).build())
     }
 
-    /// Its output.
+    /// Where it listens for Redis clients.
+    pub fn redis_address(&self) -> SocketAddr {
+        let told = self.output.wait_for(START_TIMEOUT, |line| {
+            let fields = &serde_json::from_str::<Value>(line).ok()?["fields"];
+            let is_it = fields["message"] == "listening for Redis clients";
+            is_it.then(|| fields["address"].as_str()?.parse().ok()).flatten()
+        });
+        told.expect("it listens for Redis clients")
+    }
+
+    /// What it has written.
     pub fn output(&self) -> &Output {
         &self.output
     }

@@ -12,24 +12,24 @@ use cuckood::engine::{ClusterOptions, Status};
 use cuckood::journal::{Delivery, Journal, JournalError, NatsOptions, Peer, Ticket};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-const AT: Seq = Seq(STATE_HASH_EVERY);
+pub const AT: Seq = Seq(STATE_HASH_EVERY);
 
 impl Node {
-    fn report_hash(&mut self, hash: u128) {
+    pub fn report_hash(&mut self, hash: u128) {
         self.journal().replication().lock().hash = Some(StateHash { at: AT, hash });
         // The next poll reports it.
         let _ = self.poll_once();
     }
 
     /// Returns the next delivery, if there is one.
-    fn poll_once(&mut self) -> Poll<Result<Delivery, JournalError>> {
+    pub fn poll_once(&mut self) -> Poll<Result<Delivery, JournalError>> {
         let last = self.journal().last();
         self.journal().poll(last, &mut Context::from_waker(Waker::noop()))
     }
@@ -45,10 +45,10 @@ impl Node {
 }
 
 /// Longer than any test takes.
-const EVER: Duration = Duration::from_secs(3_600);
+pub const EVER: Duration = Duration::from_secs(3_600);
 
 /// Makes the log long enough that nodes compare their states.
-fn fill(by: &mut Node) {
+pub fn fill(by: &mut Node) {
     let advance = Proposal::new(Timestamp(1), Command::Advance { buckets_max: 1 });
     for batch in 0..STATE_HASH_EVERY / 4_096 {
         by.journal().propose(Ticket(1_000 + batch * 4_096), vec![advance.clone(); 4_096]).unwrap();
@@ -116,6 +116,24 @@ fn busy_node_stops_without_other_reports() {
         }
         proposed.unwrap();
         let _ = other.poll_once();
+        assert!(began.elapsed() < TIMEOUT, "it continues");
+    }
+}
+
+/// A node that never reaches the log's end decides, too.
+#[test]
+fn saturated_node_stops_in_time() {
+    let servers = Servers::start(1);
+    let [mut saturated, mut other, mut writer] = nodes(&servers, "saturated", Duration::from_secs(1));
+    saturated.report_hash(1);
+    other.report_hash(2);
+    let began = Instant::now();
+    for number in 0.. {
+        append(writer.journal(), vec![proposal(number, 1)]).unwrap();
+        let known = saturated.journal().replication();
+        if known.lock().behind_messages() >= 2 && saturated.is_diverged() {
+            break;
+        }
         assert!(began.elapsed() < TIMEOUT, "it continues");
     }
 }
@@ -214,12 +232,7 @@ fn settings<'a>(servers: &'a str, name: &'a str) -> [(&'static str, &'a str); 8]
 
 /// The service's reply to a Redis client's PING.
 fn pong(service: &Service) -> String {
-    let address = service.output().wait_for(TIMEOUT, |line| {
-        let fields = &serde_json::from_str::<Value>(line).ok()?["fields"];
-        let is_it = fields["message"] == "listening for Redis clients";
-        is_it.then(|| fields["address"].as_str()?.parse::<SocketAddr>().ok()).flatten()
-    });
-    let mut stream = TcpStream::connect(address.unwrap()).unwrap();
+    let mut stream = TcpStream::connect(service.redis_address()).unwrap();
     stream.write_all(b"PING\r\n").unwrap();
     let mut answer = String::new();
     BufReader::new(stream).read_line(&mut answer).unwrap();

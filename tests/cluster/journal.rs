@@ -1,6 +1,7 @@
 //! The journal over real servers: it conforms as the others do, and commits everything once whatever the servers do.
 
 use crate::nats::Servers;
+use crate::proxy::Network;
 use crate::raw::{self, Raw};
 use crate::store_support::{append, entries, options, poll, proposal};
 use crate::timeouts::wait_until;
@@ -363,6 +364,28 @@ fn foreign_messages_are_skipped_and_counted() {
 }
 
 /// A stream without space rejects messages: nothing is lost, and everything continues once there is space.
+/// All other nodes read it as it is.
+#[test]
+fn message_that_arrives_damaged_is_read_again() {
+    let servers = Servers::start(1);
+    let network = Network::to(&servers.ports());
+    let mut writer = Node::join(&servers, "damage", "writer");
+    let options = NatsOptions::new("", "damage", "reader");
+    let mut reader = Node::join_with(NatsOptions { servers: vec![network.urls()], ..options });
+    reader.pass_barrier();
+    for number in 0..3 {
+        // Its magic bytes, or what follows.
+        network.damage([&b"cknl"[..], &b"knl\x03"[..], &b"nl\x03\0"[..]][number]);
+        append(writer.journal(), vec![proposal(number as u64, 1)]).unwrap();
+        assert_eq!(
+            numbers(&reader.polled(1).unwrap().into_iter().map(|read| read.entry).collect::<Vec<_>>()),
+            [number as u64]
+        );
+        assert!(network.had_accident());
+    }
+    assert_eq!(reader.journal().replication().lock().foreign, 0);
+}
+
 #[test]
 fn full_stream_is_reported_until_space_is_free() {
     let servers = Servers::start(1);

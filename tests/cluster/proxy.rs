@@ -1,4 +1,4 @@
-//! A network to servers, of a node or of another server, that can delay data in either direction, and be cut.
+//! A network to servers, of a node or of another server, that can hold back what is sent, in either direction, damage it, and be cut.
 
 use parking_lot::{Condvar, Mutex};
 use std::io::{Read, Write};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 
 /// One direction of the network.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     ToServers = 0,
     ToNode = 1,
@@ -18,6 +18,8 @@ struct Condition {
     is_cut: bool,
     /// Data in this direction waits.
     is_held: [bool; 2],
+    /// What happens the next time that these bytes are sent.
+    accident: Option<(&'static [u8], Direction)>,
     open: Vec<TcpStream>,
 }
 
@@ -59,6 +61,21 @@ impl Network {
         self.condition.1.notify_all();
     }
 
+    /// Damages these bytes, the next time that they are sent to the node.
+    pub fn damage(&self, bytes: &'static [u8]) {
+        self.condition.0.lock().accident = Some((bytes, Direction::ToNode));
+    }
+
+    /// Breaks a connection once these bytes are sent to the servers. They arrive, and the node learns nothing of it.
+    pub fn break_after(&self, bytes: &'static [u8]) {
+        self.condition.0.lock().accident = Some((bytes, Direction::ToServers));
+    }
+
+    /// Whether that has happened.
+    pub fn had_accident(&self) -> bool {
+        self.condition.0.lock().accident.is_none()
+    }
+
     /// Breaks all connections, and refuses others until it is released.
     pub fn cut(&self) {
         let mut condition = self.condition.0.lock();
@@ -95,6 +112,16 @@ fn pump(
         let mut locked = condition.0.lock();
         while locked.is_held[direction as usize] {
             condition.1.wait(&mut locked);
+        }
+        let is_here = |(_, at): &(&[u8], Direction)| *at == direction;
+        if let Some((sought, _)) = locked.accident.filter(is_here)
+            && let Some(at) = bytes[..count].windows(sought.len()).position(|found| found == sought)
+        {
+            locked.accident = None;
+            match direction {
+                Direction::ToNode => bytes[at] ^= 1,
+                Direction::ToServers => drop(from.shutdown(Shutdown::Both)),
+            }
         }
         drop(locked);
         if count == 0 || to.write_all(&bytes[..count]).is_err() {

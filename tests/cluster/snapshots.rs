@@ -1,6 +1,7 @@
 //! The snapshots that nodes share, over a real server: listed ones are complete, and the log is trimmed only up to them.
 
 use crate::nats::Servers;
+use crate::proxy::Network;
 use crate::store_support::{append, entries, options, proposal};
 use cuckood::domain::{Seq, Timestamp};
 use cuckood::engine;
@@ -478,4 +479,20 @@ fn directories_of_different_logs_are_not_compared() {
     assert_eq!(found, [(one.clone(), Seq(0)), (two.clone(), Seq(0))]);
     let rejected = engine::positions(&[one.clone(), two, other.clone()]).unwrap_err().to_string();
     assert!(rejected.contains(&format!("{} has another log", other.display())), "{rejected}");
+}
+
+/// The servers have the label, and the connection breaks before the node learns that.
+#[test]
+fn snapshot_counts_although_acknowledgement_of_label_is_lost() {
+    let servers = Servers::start(1);
+    let network = Network::to(&servers.ports());
+    let mut node = Node::join(&servers, "node");
+    let options = NatsOptions { servers: vec![network.urls()], ..of(&servers, "node") };
+    node.shared = NatsSnapshots::open(&options).unwrap();
+    let taken = node.take(10);
+    network.break_after(b"Nats-Expected-Last-Subject-Sequence");
+    assert_eq!(node.share(&taken).unwrap().seq, Seq(10));
+    assert!(network.had_accident());
+    assert_eq!(positions(&mut node.shared), [10]);
+    check(&node.shared, &node.shared.list().unwrap()[0]).unwrap();
 }

@@ -250,6 +250,7 @@ async fn attempt(options: &NatsOptions, may_create: bool) -> Result<Link, Journa
     let mut known = status.lock();
     (known.node, known.stream, known.replicas) = (options.node.clone(), options.stream.clone(), replicas);
     (known.server, known.server_version) = (server.server_name, server.version);
+    known.known_end = info.state.last_sequence;
     drop(known);
     let limit = |least: Duration| least.max(round_trip * SLOWER);
     let (ack_timeout, reader_timeout) = (limit(ACK_TIMEOUT), limit(READER_TIMEOUT));
@@ -285,7 +286,7 @@ async fn open_stream(
         None => create_stream(context, options, stream_config(options)).await,
         // Servers that were just started may not have found the stream yet, and another node may be creating it.
         Some(trace) => Err(JournalError::Failed(format!(
-            "stream not found, but {trace} belongs to an earlier log; see docs/CLUSTER.md, The stream is gone, or begin an empty log with \
+            "stream not found, but {trace} belongs to an earlier log; see docs/CLUSTER.md, Begin a new log, or begin an empty log with \
              `cuckood cluster init`"
         ))),
     }

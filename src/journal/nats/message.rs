@@ -9,7 +9,7 @@ use crate::journal::random;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-const FORMAT: Format = Format { magic: *b"cknl", version: 3, payload_max: 8 << 20 };
+pub(super) const FORMAT: Format = Format { magic: *b"cknl", version: 3, payload_max: 8 << 20 };
 
 /// Maximum size of a message without its payload, in bytes.
 pub(super) const OVERHEAD_BYTES: usize = 128;
@@ -62,16 +62,17 @@ pub(super) fn checksum(bytes: &[u8]) -> u128 {
 
 /// Decodes a message; `None` if it is foreign: not of this service, or damaged. Fields that a later build has appended are ignored.
 ///
+/// A message of an earlier format is foreign after one of this format: its node stops at that one, so it was never acknowledged.
+///
 /// # Errors
 /// Describes the mismatch if another version of the service has written the message.
-pub(super) fn decode(bytes: &[u8]) -> Result<Option<Message>, String> {
+pub(super) fn decode(bytes: &[u8], is_after_own: bool) -> Result<Option<Message>, String> {
     let frame = match FORMAT.open(bytes) {
         Ok(Some((frame, length))) if length == bytes.len() => frame,
         Err(FrameError::Newer(found)) if FORMAT.is_intact(bytes) => {
-            let reads = FORMAT.version;
-            return Err(format!(
-                "format {found}; this build reads format {reads}: run one version of cuckood on all nodes"
-            ));
+            let (reads, advice) = (FORMAT.version, "run one version of cuckood on all nodes");
+            let why = format!("format {found}; this build reads format {reads}: {advice}");
+            return if is_after_own && found < reads { Ok(None) } else { Err(why) };
         }
         Ok(_) | Err(_) => return Ok(None),
     };
@@ -102,10 +103,10 @@ mod tests {
             for bit in 0..bytes.len() * 8 {
                 let mut damaged = bytes.to_vec();
                 damaged[bit / 8] ^= 1 << (bit % 8);
-                assert_eq!(decode(&damaged), Ok(None), "bit {bit} of {body:?}");
+                assert_eq!(decode(&damaged, false), Ok(None), "bit {bit} of {body:?}");
             }
-            assert_eq!(decode(&bytes[..bytes.len() - 1]), Ok(None));
-            assert_eq!(decode(&bytes), Ok(Some(Message { session, number, body })));
+            assert_eq!(decode(&bytes[..bytes.len() - 1], false), Ok(None));
+            assert_eq!(decode(&bytes, false), Ok(Some(Message { session, number, body })));
         }
     }
 
@@ -113,27 +114,34 @@ mod tests {
     fn fields_of_later_build_are_ignored() {
         let body = Body::Beat(report());
         let bytes = FORMAT.pack(&(SessionId(7), 1u64, &body, "more"));
-        assert_eq!(decode(&bytes).unwrap().unwrap().body, body);
+        assert_eq!(decode(&bytes, false).unwrap().unwrap().body, body);
     }
 
     #[test]
     fn foreign_message_differs_from_another_version() {
         for foreign in [&b"hello"[..], b"", b"cknl and more"] {
-            assert_eq!(decode(foreign), Ok(None));
+            assert_eq!(decode(foreign, false), Ok(None));
         }
-        // A possibly damaged message of this service is read twice, other garbage is not.
         assert!(checksum(b"cknl and more than that") != 0 && checksum(b"hello and more than that") == 0);
         let begin = |node| Body::Begin { node, read: 0 };
         let empty = Body::Commit { entries: 0, payload: Vec::new() };
         for body in [begin(String::new()), begin("x".repeat(NODE_BYTES_MAX + 1)), empty] {
-            assert_eq!(decode(&encode(SessionId(1), 0, &body)), Ok(None));
+            assert_eq!(decode(&encode(SessionId(1), 0, &body), false), Ok(None));
         }
-        assert_eq!(decode(&encode(SessionId(1), 1, &begin("a".to_owned()))), Ok(None));
+        assert_eq!(decode(&encode(SessionId(1), 1, &begin("a".to_owned())), false), Ok(None));
         let (mut newer, version) = (Vec::new(), FORMAT.version + 1);
         Format { version, ..FORMAT }.seal(0, 0, b"whatever", &mut newer);
-        assert!(decode(&newer).unwrap_err().starts_with(&format!("format {version};")));
+        assert!(decode(&newer, true).unwrap_err().starts_with(&format!("format {version};")));
         // Nothing shows that a later build has written it.
         newer[20] ^= 1;
-        assert_eq!(decode(&newer), Ok(None));
+        assert_eq!(decode(&newer, true), Ok(None));
+    }
+
+    #[test]
+    fn earlier_format_is_foreign_after_present_one() {
+        let (mut earlier, version) = (Vec::new(), FORMAT.version - 1);
+        Format { version, ..FORMAT }.seal(0, 0, b"whatever", &mut earlier);
+        assert!(decode(&earlier, false).unwrap_err().starts_with(&format!("format {version};")));
+        assert_eq!(decode(&earlier, true), Ok(None));
     }
 }

@@ -208,7 +208,8 @@ impl NatsJournal {
 
     /// Publishes due messages, if there is a connection, and takes the servers' responses.
     fn publish(&mut self, now: Instant, context: &mut Context<'_>) {
-        if self.link.is_connected() {
+        // In a log of another format, a message of this one would stop the nodes: the first message of the log is read before.
+        if self.link.is_connected() && (self.place.stream > 0 || self.link.status.lock().known_end == 0) {
             if self.outbox.needs_beat(self.peers.report_at(now) <= now) {
                 let report = self.peers.report(self.place.seq, now);
                 self.outbox.beat(report);
@@ -289,7 +290,11 @@ impl NatsJournal {
             Body::Beat(report) if is_other => self.peers.take(&node, report, self.place.seq),
             Body::Beat(_) => {}
         }
-        self.compare(now);
+        self.peers.compare(now);
+        let mut shared = self.link.status.lock();
+        (shared.peers, shared.is_in_doubt) = (self.peers.list(), self.peers.decided_at().is_some());
+        // A node that always has more to read decides later.
+        now.checked_sub(self.link.options.open_time).map_or(Ok(()), |late| self.peers.decide(late))?;
         let is_first = is_own && !std::mem::replace(&mut self.is_current, true);
         Ok(is_first.then_some(Delivery::Current))
     }
@@ -306,13 +311,6 @@ impl NatsJournal {
             tracing::warn!(node, "another process has used this node's name; backing off");
         }
         Ok(())
-    }
-
-    /// Compares the states of the nodes.
-    fn compare(&mut self, now: Instant) {
-        self.peers.compare(now);
-        let mut shared = self.link.status.lock();
-        (shared.peers, shared.is_in_doubt) = (self.peers.list(), self.peers.decided_at().is_some());
     }
 
     /// Does what time makes due, after everything was taken that had arrived.

@@ -10,7 +10,7 @@
 //! A message that starts a session states how far its node had read the log. It is void if the node has started another session after
 //! that: then it is a copy, or a late message of a process that has ended.
 
-use super::message::{Body, Message, SessionId};
+use super::message::{self, Body, Message, SessionId};
 use crate::domain::{Entry, Seq};
 use crate::frame::Format;
 use crate::journal::{JournalError, check_understood, decode_entries};
@@ -23,7 +23,8 @@ use std::collections::BTreeMap;
 /// Maximum number of nodes whose sessions are stored. The one that was silent for longest is dropped first, on every node alike.
 pub(super) const NODES_MAX: usize = 256;
 
-const FORMAT: Format = Format { magic: *b"ckpl", version: 1, payload_max: VALUE_BYTES_MAX };
+/// The version is that of messages: a place implies that messages of that version were read.
+const FORMAT: Format = Format { magic: *b"ckpl", payload_max: VALUE_BYTES_MAX, ..message::FORMAT };
 
 /// The random identity of a log, drawn when its stream is created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

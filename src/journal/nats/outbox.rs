@@ -291,7 +291,7 @@ mod tests {
 
         /// The log has taken this message; the node reads it.
         fn read(&mut self, bytes: &[u8]) {
-            let Some(message) = message::decode(bytes).unwrap() else { return self.log.skip(0) };
+            let Some(message) = message::decode(bytes, false).unwrap() else { return self.log.skip(0) };
             match self.log.read(&message, 0, 1).unwrap() {
                 Ok((_, entries)) => {
                     let sent = self.outbox.read(message.session, message.number).unwrap();

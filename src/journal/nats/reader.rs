@@ -58,6 +58,8 @@ pub(super) struct Reader {
     next: u64,
     /// Checksum of the one before it.
     last: u128,
+    /// Whether a message before the next one has this build's format. A place implies it.
+    has_own: bool,
     /// Since when the log seems to be missing, or shorter than the messages read.
     lost_since: Option<Instant>,
     sender: mpsc::Sender<News>,
@@ -66,7 +68,8 @@ pub(super) struct Reader {
 impl Reader {
     /// A reader from a place on.
     pub(super) fn new(link: Arc<Link>, place: &Place, sender: mpsc::Sender<News>) -> Reader {
-        Reader { link, next: place.stream + 1, last: place.checksum, lost_since: None, sender }
+        let &Place { stream, checksum: last, .. } = place;
+        Reader { link, next: stream + 1, last, has_own: stream > 0, lost_since: None, sender }
     }
 
     pub(super) async fn run(mut self) {
@@ -144,13 +147,12 @@ impl Reader {
             let milliseconds = info.published.unix_timestamp_nanos() / 1_000_000;
             let (at, behind) = (Timestamp(u64::try_from(milliseconds).unwrap_or_default()), info.pending);
             let payload = message.message.payload;
-            let decoded = message::decode(&payload).map_err(|why| {
+            let decoded = message::decode(&payload, self.has_own).map_err(|why| {
                 JournalError::Damaged(format!("message {} of the stream: {why}", self.next))
             })?;
             let checksum = message::checksum(&payload);
-            if decoded.is_none() && checksum != 0 {
-                // All nodes skip foreign messages. A message damaged in transit to this node alone must not be skipped. Garbage without our
-                // magic bytes costs no round trip.
+            if decoded.is_none() {
+                // All nodes skip foreign messages. A message damaged in transit to this node alone must not be skipped.
                 let again_read = self.respond(stream.get_raw_message(self.next).map_err(retry)).await?;
                 if again_read.payload != payload {
                     return Err(retry(format!("message {} arrived damaged", self.next)));
@@ -162,6 +164,7 @@ impl Reader {
                 known.show(self.next + behind, read_at);
                 known.trouble = None;
             }
+            self.has_own |= decoded.is_some();
             if self.sender.send(Ok(StreamMessage { message: decoded, checksum, at, read_at })).await.is_err()
             {
                 return Ok(());
@@ -175,10 +178,7 @@ impl Reader {
     /// must have the next one.
     async fn check(&mut self) -> Result<Stream, JournalError> {
         let found = self.respond(find_stream(&self.link.context, &self.link.options)).await;
-        if found.is_err() {
-            self.lost_since = None;
-        }
-        let Some((stream, log)) = found? else {
+        let Some((stream, log)) = found.inspect_err(|_| self.lost_since = None)? else {
             return Err(self.lost("the log's stream was deleted".to_owned()));
         };
         if log != self.link.log {

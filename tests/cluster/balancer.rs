@@ -99,7 +99,7 @@ impl Reads {
 #[ignore = "needs haproxy: make test-long WHAT=cluster"]
 fn reads_never_fail_through_shipped_balancer() {
     let (ports, folder) = (ports::free(NODES), tempfile::tempdir().unwrap());
-    let mut cluster = Cluster::start_at(Servers::start(NODES), &ports);
+    let mut cluster = Cluster::start_at(Servers::start(NODES), &ports, &[]);
     let client = cluster.client(0);
     assert!(settled(|| client.put("/v1/campaigns/spring", &json!({"capacity": 1_000}))).status < 300);
     let added = settled(|| client.post("/v1/campaigns/spring/users", &json!({"users": ["u1"]})));

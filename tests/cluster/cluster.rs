@@ -4,13 +4,16 @@ use crate::nats::Servers;
 use crate::service::{Answer, Client, Service};
 use crate::timeouts::TIMEOUT;
 use parking_lot::Mutex;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 pub const NODES: usize = 3;
+
+/// An environment variable of a node.
+pub type Setting = (&'static str, &'static str);
 
 pub struct Cluster {
     pub servers: Servers,
@@ -23,7 +26,7 @@ pub struct Cluster {
     /// Where each node listens.
     listen: Vec<String>,
     /// Further settings of every node.
-    settings: Vec<(&'static str, &'static str)>,
+    settings: Vec<Setting>,
 }
 
 impl Cluster {
@@ -40,20 +43,20 @@ impl Cluster {
     pub fn start_as(
         servers: Servers,
         network: impl Fn(usize) -> Option<String>,
-        settings: &[(&'static str, &'static str)],
+        settings: &[Setting],
     ) -> Cluster {
         Cluster::new(servers, network, settings, &[0; NODES])
     }
 
     /// Starts nodes that listen at these ports, whenever they are restarted.
-    pub fn start_at(servers: Servers, ports: &[u16]) -> Cluster {
-        Cluster::new(servers, |_| None, &[], ports)
+    pub fn start_at(servers: Servers, ports: &[u16], settings: &[Setting]) -> Cluster {
+        Cluster::new(servers, |_| None, settings, ports)
     }
 
     fn new(
         servers: Servers,
         network: impl Fn(usize) -> Option<String>,
-        settings: &[(&'static str, &'static str)],
+        settings: &[Setting],
         ports: &[u16],
     ) -> Cluster {
         let addresses =
@@ -89,7 +92,12 @@ impl Cluster {
         ];
         settings.extend(&self.settings);
         let program = Path::new(env!("CARGO_BIN_EXE_cuckood"));
-        Service::start_ready(program, self.dirs[node].path(), &settings)
+        Service::start_ready(program, &self.dir(node), &settings)
+    }
+
+    /// The data directory of a node.
+    pub fn dir(&self, node: usize) -> PathBuf {
+        self.dirs[node].path().join("data")
     }
 
     pub fn client(&self, node: usize) -> Client {
@@ -106,14 +114,10 @@ impl Cluster {
         self.dirs[node] = tempfile::tempdir().unwrap();
     }
 
-    /// Stops all nodes, and gives them empty directories. Returns the previous ones.
-    pub fn stop_and_take_dirs(&mut self) -> Vec<TempDir> {
-        for node in &mut self.nodes {
-            // It has failed before, so its exit code says nothing.
-            node.take().unwrap().terminate();
-        }
-        let empty = (0..NODES).map(|_| tempfile::tempdir().unwrap()).collect();
-        std::mem::replace(&mut self.dirs, empty)
+    /// Corrects the clock of a node, which `tests/cluster/clock.c` advances.
+    pub fn correct_clock(&self, node: usize) {
+        let marks = self.settings.iter().find(|(name, _)| *name == "WRONG_CLOCK").unwrap().1;
+        std::fs::remove_file(Path::new(marks).join(format!("node-{node}"))).unwrap();
     }
 
     pub fn restart_node(&mut self, node: usize) {

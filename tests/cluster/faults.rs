@@ -4,7 +4,7 @@
 use crate::cluster::{Cluster, NODES};
 use crate::journal::Node;
 use crate::load::{Load, under_load};
-use crate::nats::{Plan, Servers, may_have_own_disk};
+use crate::nats::{Disk, Plan, Servers, may_delay_syncs, may_have_own_disk};
 use crate::proxy::{Direction, Network};
 use crate::timeouts::wait_until;
 use cuckood::domain::{Command, Proposal, STATE_HASH_EVERY, Timestamp};
@@ -167,7 +167,7 @@ fn full_disk_of_one_server_stops_no_node() {
         return;
     }
     let mut plan = Plan::of(NODES);
-    plan.disk = Some(32);
+    plan.disk = Some(Disk::Small(32));
     let mut cluster = Cluster::start_over(Servers::start_as(plan), |_| None);
     under_load(&mut cluster, |cluster, load| {
         cluster.servers.fill_disk(NODES - 1);
@@ -178,4 +178,26 @@ fn full_disk_of_one_server_stops_no_node() {
         cluster.servers.wait_until_current("cuckood", NODES - 1);
         load.go_on(20);
     });
+}
+
+/// A slow disk of a follower holds nobody up. If its server leads, writes take as long as its syncs.
+#[test]
+#[ignore = "takes minutes on a busy machine: make test-long WHAT=cluster"]
+fn a_slow_disk_of_one_server_stops_nobody() {
+    if !may_delay_syncs() {
+        println!("NOT TESTED: strace can't delay the calls of a process here");
+        return;
+    }
+    let mut plan = Plan::of(NODES);
+    plan.disk = Some(Disk::Slow);
+    let mut cluster = Cluster::start_over(Servers::start_as(plan), |_| None);
+    under_load(&mut cluster, |cluster, load| {
+        for leader in [0, NODES - 1, 1] {
+            println!("n{leader} leads");
+            cluster.servers.lead("cuckood", leader);
+            load.go_on(50);
+            assert!((0..NODES).all(|node| log_of(cluster, node)["quorum"] == true));
+        }
+    });
+    assert_equal_hashes(&cluster);
 }

@@ -14,6 +14,7 @@ mod large;
 mod load;
 mod nats;
 mod nodes;
+mod operator;
 mod partitions;
 mod ports;
 mod proxy;

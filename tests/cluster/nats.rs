@@ -24,12 +24,21 @@ const CATCHING_UP: Duration = Duration::from_secs(400);
 /// How long a server's monitor may take to answer.
 const MONITOR_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The disk of a server that does not share that of the tests.
+#[derive(Clone, Copy)]
+pub enum Disk {
+    /// In memory, of this many megabytes.
+    Small(u32),
+    /// Each sync takes a tenth of a second longer.
+    Slow,
+}
+
 /// Servers that are about to be started.
 pub struct Plan {
     /// For clients, the monitor and other servers.
     ports: Vec<[u16; 3]>,
-    /// The last server has a separate disk of this many megabytes.
-    pub disk: Option<u32>,
+    /// The last server has this disk.
+    pub disk: Option<Disk>,
     /// For each server, the addresses of the others; if empty, each uses the others' own addresses. Then that is the only way: addresses
     /// that servers exchange lead nowhere.
     pub routes: Vec<Vec<String>>,
@@ -82,8 +91,7 @@ struct Server {
     port: u16,
     monitor: u16,
     child: Option<Child>,
-    /// It has a disk of this many megabytes for itself.
-    disk: Option<u32>,
+    disk: Option<Disk>,
 }
 
 /// The server's program.
@@ -109,6 +117,20 @@ fn on_own_disk(program: &Path, folder: &Path, megabytes: u32) -> Command {
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script, "sh", &megabytes.to_string()]);
     command.arg(folder).arg(program);
+    command
+}
+
+/// Whether `strace` can delay a process' calls here.
+pub fn may_delay_syncs() -> bool {
+    let mut tried = with_slow_syncs(Path::new("true"));
+    tried.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
+/// The program, with each of its syncs delayed. It is the child, not `strace`.
+fn with_slow_syncs(program: &Path) -> Command {
+    let mut command = Command::new("strace");
+    command.args(["-D", "-f", "--seccomp-bpf", "-o", "/dev/null", "-e", "trace=fsync,fdatasync"]);
+    command.args(["-e", "inject=fsync,fdatasync:delay_exit=100000"]).arg(program);
     command
 }
 
@@ -161,6 +183,11 @@ impl Servers {
         self.servers.iter().map(|server| format!("nats://127.0.0.1:{}", server.port)).collect()
     }
 
+    /// Where a server's monitor is.
+    pub fn monitor(&self, at: usize) -> String {
+        format!("http://127.0.0.1:{}", self.servers[at].monitor)
+    }
+
     /// Speaks to the servers, as an operator would.
     pub fn speak<T>(&self, what: impl AsyncFnOnce(Context) -> T) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -193,7 +220,8 @@ impl Servers {
         let folder = self.dir.path().join(format!("n{at}"));
         let mut command = match server.disk {
             None => Command::new(program),
-            Some(megabytes) => on_own_disk(&program, &folder, megabytes),
+            Some(Disk::Small(megabytes)) => on_own_disk(&program, &folder, megabytes),
+            Some(Disk::Slow) => with_slow_syncs(&program),
         };
         command.arg("-c").arg(&server.config).arg("-l").arg(log).stdin(Stdio::null());
         command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -210,6 +238,10 @@ impl Servers {
         let mut file =
             fs::File::create(format!("/proc/{process}/root/{}/rest", folder.display())).expect("it is ours");
         while file.write_all(&[0; 4_096]).is_ok() {}
+    }
+
+    pub fn is_running(&self, at: usize) -> bool {
+        self.servers[at].child.is_some()
     }
 
     /// SIGKILL.
@@ -233,6 +265,16 @@ impl Servers {
         let child = self.servers[at].child.as_ref().expect("it runs");
         let process = rustix::process::Pid::from_child(child);
         rustix::process::kill_process(process, signal).expect("the child is ours");
+    }
+
+    /// Makes a server the leader of a stream.
+    pub fn lead(&self, stream: &str, at: usize) {
+        let request = serde_json::json!({"placement": {"preferred": format!("n{at}")}});
+        wait_until("another leader", || {
+            let subject = format!("STREAM.LEADER.STEPDOWN.{stream}");
+            let _: Result<Value, _> = self.speak(async |context| context.request(subject, &request).await);
+            self.leader_told_by(at, stream) == Some(at)
+        });
     }
 
     /// The server that leads a stream.
@@ -300,8 +342,8 @@ impl Servers {
 
     /// A server's monitoring data at a path, if it runs.
     fn monitored(&self, at: usize, path: &str) -> Option<Value> {
-        let server = self.servers.get(at).filter(|server| server.child.is_some())?;
-        let url = format!("http://127.0.0.1:{}{path}", server.monitor);
+        self.servers.get(at).filter(|server| server.child.is_some())?;
+        let url = format!("{}{path}", self.monitor(at));
         let request = ureq::get(url).config().timeout_global(Some(MONITOR_TIMEOUT)).build();
         let text = request.call().ok()?.body_mut().read_to_string().ok()?;
         serde_json::from_str(&text).ok()

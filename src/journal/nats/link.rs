@@ -286,7 +286,7 @@ async fn open_stream(
         None => create_stream(context, options, stream_config(options)).await,
         // Servers that were just started may not have found the stream yet, and another node may be creating it.
         Some(trace) => Err(JournalError::Failed(format!(
-            "stream not found, but {trace} belongs to an earlier log; see docs/CLUSTER.md, Begin a new log, or begin an empty log with \
+            "stream not found, but {trace} belongs to an earlier log; see docs/CLUSTER.md, Start a new log, or begin an empty log with \
              `cuckood cluster init`"
         ))),
     }

@@ -174,7 +174,7 @@ pub fn under_load(cluster: &mut Cluster, faults: impl FnOnce(&mut Cluster, &Load
 }
 
 /// Ends the load, also when a fault has failed: else its threads would go on for ever.
-struct Ending<'a>(&'a AtomicBool);
+pub struct Ending<'a>(pub &'a AtomicBool);
 
 impl Drop for Ending<'_> {
     fn drop(&mut self) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests that take minutes to hours; each argument is one of them:
-#   cluster        faults of servers, disks and networks (CLUSTER_ROUNDS=3), also behind haproxy; linearizability with killed leaders
-#                  (LINEARIZABLE_ROUNDS)
+#   cluster        faults of servers, disks and networks (CLUSTER_ROUNDS=3), also behind haproxy; linearizability over crashes
+#                  and partitions (LINEARIZABLE_ROUNDS); old and new nodes in one cluster: builds an earlier commit
 #   crash          kill -9 under load (CRASH_KILLS=2000)
 #   linearizable   64 clients at 100 codes for a minute, with kills
 #   soak           random logs next to a real process with kills and backups (SOAK_MINUTES=60)
@@ -25,10 +25,19 @@ sanitize() {
     RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=$1 cargo test "${filter[@]}" --target-dir "target/$1" -Zbuild-std --target "$host" "${@:3}"
 }
 
+# build_before: the last commit whose nodes write other messages than today's, once.
+build_before() {
+    export CUCKOOD_BEFORE=$PWD/target/before-build/debug/cuckood
+    [ ! -x "$CUCKOOD_BEFORE" ] || return 0
+    [ -d target/before ] || git worktree add --detach target/before 855eaac1ec06ae16996c187f8edb033a71ac0b1f
+    (cd target/before && cargo build --locked --bin cuckood --target-dir ../before-build)
+}
+
 for what in "$@"; do
     echo "== $what"
     case $what in
     cluster)
+        build_before
         cargo test --locked --test cluster -- --ignored --nocapture --test-threads 1
         cargo test --locked --test linearizable -- --ignored --nocapture --test-threads 1
         ;;

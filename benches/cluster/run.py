@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Three nodes over three NATS servers that sync always, beside one local node that syncs, in alternating rounds: durable adds, redemptions
-and strong reads at 50 connections; how long writes pause when the log's leader is killed; how long a wiped node takes to begin. Prints the
-median of each and the ratio with its range. Needs wrk. Arguments: the program, the server. The environment may set ROUNDS, SECONDS_EACH,
-KILLS, WIPES and ITEMS; a part with 0 of its rounds, kills or wipes is left out."""
+"""Three nodes over three NATS servers that sync always, next to one local node that syncs, in alternating rounds: durable adds, redemptions
+and strong reads at 50 connections, adds also at 384; how long writes pause when the log's leader is killed or stopped, and how much of that is
+NATS' election; how long a wiped node takes to start. Prints the median of each and its range. Needs wrk. Arguments: the program, the server.
+The environment may set ROUNDS, SECONDS_EACH, KILLS, STOPS, WIPES and ITEMS; a part with 0 of its rounds, kills, stops or wipes is left out."""
 
+import datetime
 import functools
 import itertools
 import os
@@ -23,9 +24,9 @@ sys.path.insert(0, str(HERE.parents[1] / "deploy" / "cluster"))
 sys.dont_write_bytecode = True
 from machines import free_ports, is_ready, request, running, wait
 
-ROUNDS, SECONDS_EACH, KILLS, WIPES, ITEMS = (
+ROUNDS, SECONDS_EACH, KILLS, STOPS, WIPES, ITEMS = (
     int(os.environ.get(name, default))
-    for name, default in {"ROUNDS": 5, "SECONDS_EACH": 5, "KILLS": 7, "WIPES": 5, "ITEMS": 10_000_000}.items()
+    for name, default in {"ROUNDS": 5, "SECONDS_EACH": 5, "KILLS": 10, "STOPS": 10, "WIPES": 5, "ITEMS": 10_000_000}.items()
 )
 # More redemptions than one node has taken.
 CODES = 60_000 * SECONDS_EACH
@@ -43,10 +44,10 @@ def put(port, path, body):
         sys.exit(f"{path}: {answer}")
 
 
-def load(ports, **what):
+def load(ports, connections=50, **what):
     """Requests per second, and the latency that half, and 99 of 100, are within, in milliseconds."""
     environment = os.environ | what | {"PORTS": " ".join(map(str, ports))}
-    connections = 50 + -50 % len(ports)
+    connections += -connections % len(ports)
     command = ["wrk", f"-t{len(ports)}", f"-c{connections}", f"-d{SECONDS_EACH}s", "--timeout", "20s", "--latency", "-s", "load.lua"]
     command.append(f"http://127.0.0.1:{ports[0]}")
     said = subprocess.run(command, cwd=HERE, env=environment, check=True, capture_output=True, text=True).stdout
@@ -99,6 +100,7 @@ def rates(cluster, local):
         return {name: functools.partial(contestant, ports) for name, ports in groups.items()}
 
     compare("durable adds of one user", 1, each(lambda ports, _: load(ports, KIND="add")))
+    compare("the same at 384 connections", 1, each(lambda ports, _: load(ports, 384, KIND="add")))
     compare("durable adds of 1 000 users, in users", 1_000, each(lambda ports, _: load(ports, KIND="add", ITEMS="1000")))
     compare("redemptions, each code once", 1, each(lambda ports, number: redeem(cluster.place, ports, number)))
     del groups["local node"]
@@ -146,8 +148,9 @@ class Clients:
 
 
 def longest_pause(answers, since):
+    """How long the longest pause between two answers was, and when it ended."""
     times = sorted(at for at in answers if at >= since)
-    return max(later - earlier for earlier, later in itertools.pairwise(times))
+    return max((later - earlier, later) for earlier, later in itertools.pairwise(times))
 
 
 def is_whole(cluster):
@@ -155,28 +158,45 @@ def is_whole(cluster):
     return len(replicas) == 2 and all(replica["current"] and not replica.get("offline") for replica in replicas)
 
 
-def outages(cluster):
+def elected(cluster, since):
+    """When a server first logged after a moment that it leads the stream; moments are of the monotonic clock."""
+    offset = time.time() - time.monotonic()
+    found = []
+    for log in cluster.place.glob("nats-*.log"):
+        for said in re.findall(r"(\d{4}/\d\d/\d\d [\d:.]+) \[INF\] JetStream cluster new stream leader for '\$G > cuckood'", log.read_text()):
+            at = datetime.datetime.strptime(said, "%Y/%m/%d %H:%M:%S.%f").timestamp() - offset
+            found += [at] if at > since else []
+    return min(found, default=None)
+
+
+def outages(cluster, count, what, fail, recover):
     put(cluster.node_ports[0], "/v1/campaigns/outage", {"capacity": 1_000_000})
     for port in cluster.node_ports:
         request(port, "GET", "/v1/campaigns/outage", headers=STRONG)
-    anywhere, slowest, reads = [], [], []
+    elections, anywhere, slowest, after, reads = [], [], [], [], []
     with Clients(cluster.node_ports) as clients:
-        for _ in range(KILLS):
+        for _ in range(count):
             wait("the third server", lambda: is_whole(cluster))
             time.sleep(2)
-            leader, killed = wait("a leader", cluster.leader), time.monotonic()
-            cluster.kill(leader)
-            # Requests in flight are still answered, and one node may recover last.
-            enough = lambda times: sum(at > killed for at in times[-100:]) >= 50
+            leader, failed = wait("a leader", cluster.leader), time.monotonic()
+            fail(leader)
+            election = wait("an election", lambda: elected(cluster, failed))
+            # Writes in flight are still answered, and a node may be the last to continue.
+            enough = lambda times: sum(at > election for at in times[-100:]) >= 50
             wait("the new leader", lambda: all(map(enough, clients.written)))
-            anywhere.append(longest_pause(itertools.chain(*clients.written), killed - 1))
-            slowest.append(max(longest_pause(times, killed - 1) for times in clients.written))
-            reads.append(max(longest_pause(times, killed - 1) for times in clients.read))
-            cluster.start_server(int(leader[-1]))
-    print(f"the log's leader is killed, {KILLS} times: seconds between two acknowledged writes, two reads")
-    print(f"  writes through any node   {rounded(anywhere)}")
-    print(f"  through the slowest node  {rounded(slowest)}")
-    print(f"  reads of the slowest node {rounded(reads)}; {clients.refused} reads failed")
+            pauses = [longest_pause(times, failed - 1) for times in clients.written]
+            elections.append(election - failed)
+            anywhere.append(longest_pause(itertools.chain(*clients.written), failed - 1)[0])
+            slowest.append(max(pause for pause, _ in pauses))
+            after.append(max(end for _, end in pauses) - election)
+            reads.append(max(longest_pause(times, failed - 1)[0] for times in clients.read))
+            recover(leader)
+    print(f"the log's leader is {what}, {count} times: seconds")
+    print(f"  until a server logs that it leads            {rounded(elections)}")
+    print(f"  between two writes, through any node         {rounded(anywhere)}")
+    print(f"  between two writes, through the slowest node {rounded(slowest)}")
+    print(f"  from the election to the slowest node's end  {rounded(after)}")
+    print(f"  between two reads of the slowest node        {rounded(reads)}; {clients.refused} reads failed", flush=True)
 
 
 def metric(port, name):
@@ -214,7 +234,7 @@ def main():
     version = subprocess.run([server, "--version"], check=True, capture_output=True, text=True).stdout.strip()
     print(f"{version}, three servers with sync_interval always, three nodes, a local node and the load share {os.cpu_count()} processors and a disk,")
     print(f"so the ratios to the local node overstate what the cluster costs. Medians of {ROUNDS} rounds of {SECONDS_EACH} s, and the ranges.")
-    if ROUNDS or KILLS:
+    if ROUNDS or KILLS or STOPS:
         with running(program, server) as cluster:
             if ROUNDS:
                 [local] = free_ports(1)
@@ -223,7 +243,10 @@ def main():
                 rates(cluster, local)
                 cluster.kill("local")
             if KILLS:
-                outages(cluster)
+                outages(cluster, KILLS, "killed", cluster.kill, lambda leader: cluster.start_server(int(leader[-1])))
+            if STOPS:
+                # Until the others have gone on, and a while longer.
+                outages(cluster, STOPS, "stopped", lambda leader: cluster.signal(leader, signal.SIGSTOP), lambda leader: cluster.signal(leader, signal.SIGCONT))
     if WIPES:
         with running(program, server, CUCKOOD__CLUSTER__SNAPSHOT_INTERVAL="10s") as cluster:
             wiped(cluster)

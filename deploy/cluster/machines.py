@@ -93,6 +93,9 @@ class Cluster:
         process.kill()
         process.wait()
 
+    def signal(self, name, signal):
+        self.processes[name].send_signal(signal)
+
     def stream(self):
         """What the server that leads the log says about its servers, if any does."""
         for at, (_, monitor, _) in enumerate(self.server_ports):

@@ -84,6 +84,7 @@ fn three_node_history_is_linearizable() {
     eprintln!("LINEARIZABLE_ROUNDS={} LINEARIZABLE_SEED={seed}", rounds());
     let mut world = World::start();
     stock(&world.cluster.client(0));
+    settle(&world.cluster, u64::MAX);
     let shop = Shop::of_several_nodes();
     let mut seeds = Random::new(seed);
     let mut randoms: Vec<Random> = (0..CLIENTS).map(|_| Random::new(seeds.next())).collect();

@@ -130,6 +130,11 @@ impl Operation {
         )
     }
 
+    /// Whether it is rejected while others of its kind are in progress.
+    pub fn may_have_to_wait(&self) -> bool {
+        matches!(self, Operation::PutImage | Operation::Clear)
+    }
+
     /// The item that an outcome is about.
     pub fn item(&self, outcome: usize) -> Option<Item> {
         match self {

@@ -166,9 +166,16 @@ impl Worker {
         }
     }
 
-    /// Whether nothing is in flight.
-    pub fn is_idle(&self) -> bool {
-        self.pending.is_none()
+    /// Every request of this life was answered.
+    pub fn assert_idle(&self) {
+        let what = "a request was not answered although the service was not killed";
+        match &self.pending {
+            None => {}
+            Some(Pending::Operation { part, .. }) => {
+                self.parts[*part].fail(&self.name, &what.to_owned().into())
+            }
+            Some(Pending::Bid { .. } | Pending::LineUp(_)) => panic!("{}: {what}", self.name),
+        }
     }
 
     fn step(&mut self, client: &Client) -> Result<(), Gone> {
@@ -266,10 +273,10 @@ impl Worker {
                 self.learn(at, operation, key, sent, answer);
                 Ok(())
             }
-            // Only so many images are loaded at once.
-            Ok(answer) if operation == Operation::PutImage && answer.body["code"] == "overloaded" => Ok(()),
+            // Too many images are loading, or the previous clear is still freeing slots: nothing was done.
+            Ok(answer) if operation.may_have_to_wait() && answer.body["code"] == "overloaded" => Ok(()),
             Ok(_) | Err(_) => {
-                part.note(format!("unanswered: {operation:?} {key:?}"), touched(&operation));
+                part.note(format!("unanswered: {operation:?} {key:?}: {answer:?}"), touched(&operation));
                 self.pending = Some(Pending::Operation { part: at, operation, key, sent });
                 Err(Gone)
             }

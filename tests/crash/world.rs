@@ -136,10 +136,7 @@ impl World {
             }
         });
         if let Some(service) = rest {
-            assert!(
-                self.workers.iter().all(Worker::is_idle),
-                "a request was not answered though nobody was killed"
-            );
+            self.workers.iter().for_each(Worker::assert_idle);
             assert!(service.terminate().success(), "SIGTERM ends it well");
         }
     }

@@ -31,6 +31,8 @@ const PAGES: Readonly<Record<string, string>> = {
   activity: "#/activity",
   requests: "#/requests",
   nowhere: "#/nowhere",
+  "sign-in": "#/coupons",
+  empty: "#/coupons",
   question: "#/coupons/welcome-10",
   menu: "#/coupons/welcome-10",
   system: "#/system",
@@ -144,7 +146,7 @@ async function prepare(page: Page, name: string): Promise<void> {
   }
 }
 
-async function all(browser: Browser, url: string, folder: string, wanted: readonly string[]): Promise<void> {
+async function all(browser: Browser, urlOf: (name: string) => string, folder: string, wanted: readonly string[]): Promise<void> {
   for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]] as const) {
     for (const [width, height] of [[1280, 860], [390, 800]] as const) {
       const { page, end } = await visit(browser, { viewport: { width, height }, locale, timezoneId: "Asia/Shanghai", reducedMotion: "reduce" });
@@ -153,11 +155,11 @@ async function all(browser: Browser, url: string, folder: string, wanted: readon
           await page.clock.install({ time: Date.now() - (MOMENTS * EVERY_SECONDS + 330) * 1_000 });
         }
         await page.goto("about:blank");
-        await page.goto(`${url}/console${hash}`);
+        await page.goto(`${urlOf(name)}/console${hash}`);
         await page.locator("main :is(.panel, table, .empty, .verdict, p a)").first().waitFor();
         if (name === "system") {
           await page.locator(".verdict.good").waitFor();
-          await live(page, url);
+          await live(page, urlOf(name));
         } else {
           await page.waitForTimeout(500);
         }
@@ -180,11 +182,12 @@ async function all(browser: Browser, url: string, folder: string, wanted: readon
 const [folder = "../target/pictures", ...wanted] = process.argv.slice(2);
 await mkdir(folder, { recursive: true });
 await mkdir(README, { recursive: true });
-const [browser, service] = await Promise.all([launch(), serve()]);
+const [browser, service, locked, empty] = await Promise.all([launch(), serve(), serve({ marketing: ["read"] }), serve()]);
 try {
   await fill(service.url);
-  await all(browser, service.url, folder, wanted);
+  const urlOf = (name: string) => (name === "sign-in" ? locked : name === "empty" ? empty : service).url;
+  await all(browser, urlOf, folder, wanted);
 } finally {
   await browser.close();
-  await service.stop();
+  await Promise.all([service.stop(), locked.stop(), empty.stop()]);
 }

@@ -360,6 +360,14 @@ export const en = {
     alreadyRedeemed: (count: string) => `${count} already redeemed.`,
     rejected: (count: string) => `${count} invalid.`,
     rejectedLines: "Invalid lines",
+    warnings: {
+      alike: "Nearly all entries are the same. Is it the right column?",
+      present: "Most of them are included already, and get a second entry. To avoid this, choose “Replace”.",
+      csv: "This looks like a CSV file. If it is one, name it .csv and choose the column.",
+      json: "This looks like JSON. If it is NDJSON, name it .ndjson.",
+      spaces: "Some entries start or end with a space, which counts as a part of them.",
+      rejected: "Nearly all lines are invalid. Is it the right format?",
+    },
   },
   uploads: {
     about: "The last 100 uploads. Files are uploaded on the page of a campaign or coupon.",
@@ -393,6 +401,8 @@ export const en = {
     findHint: "Find a customer by the reference, an order number for example, which your shop keeps. Codes and users are not stored.",
     find: "Search by reference",
     status: "Status",
+    changed: "Changed",
+    lastDays: (days: number) => (days === 1 ? "in the last 24 hours" : `in the last ${NUMBER.format(days)} days`),
     all: "all",
     list: "Redemptions, oldest change first",
     since: "Since",

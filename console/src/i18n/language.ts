@@ -15,11 +15,11 @@ export function preferred(wanted: readonly string[]): Language {
   return first.toLowerCase().startsWith("zh") ? "zh-CN" : "en";
 }
 
-/** Tests in Node have no storage. */
+/** Unit tests have neither a page nor a browser. */
 const storage = globalThis.document === undefined ? undefined : localStorage;
 const stored = storage?.getItem(PLACE);
 
-export const language = signal<Language>(preferred(stored ? [stored] : navigator.languages));
+export const language = signal<Language>(preferred(stored ? [stored] : (globalThis.navigator?.languages ?? [])));
 
 export function speak(chosen: Language): void {
   language.value = chosen;

@@ -356,6 +356,14 @@ export const zh: Catalog = {
     alreadyRedeemed: (count) => `${count} 条已核销过。`,
     rejected: (count) => `${count} 条无效。`,
     rejectedLines: "无效行",
+    warnings: {
+      alike: "几乎所有条目都相同，请确认选对了列。",
+      present: "大部分条目已存在，将被重复记录。如需避免，请选择“替换”。",
+      csv: "文件看起来是 CSV。如果是，请改用 .csv 扩展名并选择列。",
+      json: "文件看起来是 JSON。如果是 NDJSON，请改用 .ndjson 扩展名。",
+      spaces: "部分条目首尾有空格，空格会被视为条目的一部分。",
+      rejected: "几乎所有行都无效，请确认文件格式。",
+    },
   },
   uploads: {
     about: "最近 100 次上传。请在活动或优惠券页面上传文件。",
@@ -389,6 +397,8 @@ export const zh: Catalog = {
     findHint: "请用业务单号（例如订单号）查找客户，单号由您的商城保存；系统不保存券码和用户信息。",
     find: "按业务单号搜索",
     status: "状态",
+    changed: "变更时间",
+    lastDays: (days) => (days === 1 ? "最近 24 小时" : `最近 ${NUMBER.format(days)} 天`),
     all: "全部",
     list: "核销记录，按变更时间从早到晚",
     since: "变更时间",

@@ -1,7 +1,7 @@
 /** Redeems and holds codes of a coupon, and lists its redemptions: each row stays in its place with its new status. */
 
 import type { JSX } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import type { Call } from "../api/call.ts";
 import { json } from "../api/client.ts";
 import type { Filter, Redemption } from "../api/types.ts";
@@ -20,6 +20,9 @@ import { allowed } from "../state/session.ts";
 const TONES: Record<Redemption["status"], Tone> = { held: "warn", redeemed: "good", cancelled: "quiet", expired: "quiet" };
 const STATUSES = Object.keys(TONES) as Redemption["status"][];
 const ROWS = 20;
+const DAY_MILLISECONDS = 86_400_000;
+/** Periods in days. Redemptions are on record for 30 by default. */
+const PERIODS = [1, 7, 30] as const;
 
 interface RedemptionsProps {
   readonly filter: Filter;
@@ -118,12 +121,15 @@ function List({ filter, changed, version }: RedemptionsProps & { readonly versio
   const t = texts.value.redemptions;
   const [reference, setReference] = useState("");
   const [status, setStatus] = useState("");
+  const [days, setDays] = useState("");
   const [cursors, setCursors] = useState<readonly string[]>([]);
   /** Rows that have changed since the page of the list was read. */
   const [news, setNews] = useState<ReadonlyMap<string, Redemption>>(new Map());
   const [failure, setFailure] = useState<unknown>(undefined);
   const path = `v1/coupons/${filter.name}/redemptions`;
-  const call: Call = { method: "GET", path, query: { reference, status, limit: ROWS, cursor: cursors.at(-1) } };
+  const changed_after = useMemo(() => (days === "" ? undefined : new Date(Date.now() - Number(days) * DAY_MILLISECONDS).toISOString()), [days]);
+  const query = { reference, status, changed_after };
+  const call: Call = { method: "GET", path, query: { ...query, limit: ROWS, cursor: cursors.at(-1) } };
   const { value, error, reload } = useResource<Page>(call);
   useEffect(() => void (version > 0 && reload()), [version]);
   const first = (set: (text: string) => void) => (text: string) => {
@@ -135,14 +141,15 @@ function List({ filter, changed, version }: RedemptionsProps & { readonly versio
     changed();
   };
   const rows = (value?.redemptions ?? []).map((row) => news.get(row.id) ?? row);
-  const isFiltered = reference !== "" || status !== "";
-  const csv: Call = { method: "GET", path, query: { reference, status }, headers: { Accept: "text/csv" } };
+  const isFiltered = reference !== "" || status !== "" || days !== "";
+  const csv: Call = { method: "GET", path, query, headers: { Accept: "text/csv" } };
   return (
     <>
       <p class="hint">{t.findHint}</p>
       <div class="tools">
         <Text label={t.find} type="search" value={reference} change={first(setReference)} />
         <Select label={t.status} value={status} options={[["", t.all], ...STATUSES.map((name) => [name, texts.value.outcomes[name]] as const)]} change={first(setStatus)} />
+        <Select label={t.changed} value={days} options={[["", t.all], ...PERIODS.map((days) => [String(days), t.lastDays(days)] as const)]} change={first(setDays)} />
         <button type="button" onClick={() => (setNews(new Map()), void reload())}>
           {texts.value.refresh}
         </button>

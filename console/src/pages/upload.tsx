@@ -10,7 +10,7 @@ import type { Import } from "../api/types.ts";
 import { bytes, count, percent } from "../format.ts";
 import { texts } from "../i18n/texts.ts";
 import { ask } from "../parts/dialog.tsx";
-import { Choice, Field, Panel, Refusal, Select, Text } from "../parts/panel.tsx";
+import { Choice, Field, Panel, Refusal, Select, Text, Warnings } from "../parts/panel.tsx";
 import { Table } from "../parts/table.tsx";
 import { allowed } from "../state/session.ts";
 import type { PartProps } from "./filter.tsx";
@@ -40,11 +40,7 @@ function Result({ of }: { readonly of: Import }): JSX.Element {
       {of.already_present > 0 && ` ${t.alreadyPresent(count(of.already_present))}`}
       {of.already_redeemed > 0 && ` ${t.alreadyRedeemed(count(of.already_redeemed))}`}
       {of.rejected > 0 && ` ${t.rejected(count(of.rejected))}`}
-      {of.warnings.map((warning) => (
-        <p key={warning} lang="en">
-          {warning}
-        </p>
-      ))}
+      <Warnings of={of.warnings} />
       {of.errors.length > 0 && <Table label={t.rejectedLines} rows={of.errors} />}
     </div>
   );

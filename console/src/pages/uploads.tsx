@@ -6,7 +6,7 @@ import type { Import } from "../api/types.ts";
 import { count, span } from "../format.ts";
 import { texts } from "../i18n/texts.ts";
 import { ask } from "../parts/dialog.tsx";
-import { Empty, Refusal, Tag, Time, type Tone } from "../parts/panel.tsx";
+import { Empty, Refusal, Tag, Time, Warnings, type Tone } from "../parts/panel.tsx";
 import { useResource } from "../parts/resource.ts";
 import { Grid } from "../parts/table.tsx";
 import { allowed } from "../state/session.ts";
@@ -21,11 +21,7 @@ function State({ of }: { readonly of: Import }): JSX.Element {
     <>
       <Tag tone={TONES[of.state]}>{t.uploads.states[of.state]}</Tag>
       {of.failure !== undefined && <small>{(t.problems as Readonly<Record<string, string>>)[of.failure.code] ?? of.failure.detail}</small>}
-      {of.warnings.map((warning) => (
-        <small key={warning} lang="en">
-          {warning}
-        </small>
-      ))}
+      <Warnings of={of.warnings} />
     </>
   );
 }

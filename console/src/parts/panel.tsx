@@ -5,6 +5,7 @@ import { useId } from "preact/hooks";
 import { Problem } from "../api/client.ts";
 import { fullMoment, moment } from "../format.ts";
 import { named, texts } from "../i18n/texts.ts";
+import { warningOf } from "../state/warnings.ts";
 
 interface PanelProps {
   readonly title: string;
@@ -79,6 +80,23 @@ export function Refusal({ error }: { readonly error: unknown }): JSX.Element {
         </p>
       </details>
     </div>
+  );
+}
+
+/** What looks wrong about an upload. */
+export function Warnings({ of }: { readonly of: readonly string[] }): JSX.Element {
+  const t = texts.value.upload.warnings;
+  return (
+    <>
+      {of.map((text) => {
+        const kind = warningOf(text);
+        return (
+          <small key={text} title={text} lang={kind === undefined ? "en" : undefined}>
+            {kind === undefined ? text : t[kind]}
+          </small>
+        );
+      })}
+    </>
   );
 }
 

@@ -221,3 +221,55 @@ forEachReader("statistics_are_drawn_when_the_page_opens", () => browser, async (
   await assertAccessible(page, "statistics");
   await assertFits(page, "statistics");
 });
+forEachReader("title_and_labels_are_set_found_and_changed", () => browser, async (page, { t, id }) => {
+  await open(page, service.url, "#/new-campaign");
+  const title = `夏季大促 Summer ${id}`;
+  const name = `summer-${id}`;
+  await page.getByLabel(t.form.title, { exact: true }).fill(title);
+  assert.equal(await page.getByLabel(t.form.name, { exact: true }).inputValue(), name);
+  const labels = page.getByLabel(t.form.labels, { exact: true });
+  await labels.fill("team");
+  await says(page, t.form.labelsFault);
+  assert.ok(await button(page, t.form.create).isDisabled());
+  await labels.fill(`team=${id}, region=eu`);
+  await assertAccessible(page, "a new campaign");
+  await button(page, t.form.create).click();
+  await page.getByRole("heading", { level: 1, name: title }).waitFor();
+  const made = await send(service.url, "GET", `campaigns/${name}`);
+  assert.deepEqual([made.title, made.labels], [title, { team: id, region: "eu" }]);
+
+  const edit = panel(page, t.change.title);
+  await edit.getByLabel(t.change.name, { exact: true }).fill("");
+  await edit.getByLabel(t.change.labels, { exact: true }).fill("region=eu");
+  await button(edit, t.change.save).click();
+  await says(page, t.change.saved);
+  const emptied = await send(service.url, "GET", `campaigns/${name}`);
+  assert.deepEqual([emptied.title, emptied.labels], [undefined, { region: "eu" }]);
+  await edit.getByLabel(t.change.name, { exact: true }).fill(`${title}!`);
+  await edit.getByLabel(t.change.labels, { exact: true }).fill(`team=${id}`);
+  await button(edit, t.change.save).click();
+  await says(page, t.change.saved);
+
+  await open(page, service.url, "#/campaigns");
+  await page.getByRole("link", { name: `${title}!` }).waitFor();
+  await button(page, `team=${id}`).click();
+  await page.locator("tbody tr").nth(1).waitFor({ state: "detached" });
+  const [row, ...others] = await rows(page, t.nav.campaigns);
+  assert.ok(row?.[0]?.startsWith(`${title}!`) && others.length === 0);
+  await assertFits(page, "titles");
+  await assertAccessible(page, "titles");
+
+  // A line-up has them as well.
+  await open(page, service.url, "#/new-line-up");
+  await page.getByLabel(t.form.title, { exact: true }).fill(`Home ${id}`);
+  await page.getByLabel(t.lineUp.addCampaign).fill(`${title}!`);
+  await page.keyboard.press("Enter");
+  await page.locator(".sortable").getByRole("link", { name: `${title}!` }).waitFor();
+  await button(page, t.lineUp.save).click();
+  await page.getByRole("heading", { level: 1, name: `Home ${id}` }).waitFor();
+  await page.getByLabel(t.form.title, { exact: true }).fill("");
+  await button(page, t.lineUp.save).click();
+  await says(page, t.lineUp.saved);
+  const stored = await send(service.url, "GET", `line-ups/home-${id}`);
+  assert.deepEqual([stored.title, stored.campaigns], [undefined, [name]]);
+});

@@ -93,6 +93,13 @@ forEachReader("redemptions_are_found_and_downloaded", () => browser, async (page
   await all.getByLabel(t.redemptions.find).fill("nobody");
   await says(page, t.noMatch);
 
+  await all.getByLabel(t.redemptions.find).fill("");
+  const asked = page.waitForRequest(/changed_after=\d{4}-/);
+  await all.getByLabel(t.redemptions.changed).selectOption("1");
+  await asked;
+  await all.locator("td", { hasText: /^order-1$/ }).waitFor();
+  assert.equal((await rows(page, t.redemptions.list)).length, 4);
+
   // Redeemed by hand; what is refused is told once, in words.
   const redeem = async (code: string, reference: string, minutes: string, verb: string) => {
     await all.getByLabel(t.redemptions.code, { exact: true }).fill(code);

@@ -183,7 +183,7 @@ fn full_disk_of_one_server_stops_no_node() {
 /// A slow disk of a follower holds nobody up. If its server leads, writes take as long as its syncs.
 #[test]
 #[ignore = "takes minutes on a busy machine: make test-long WHAT=cluster"]
-fn a_slow_disk_of_one_server_stops_nobody() {
+fn slow_disk_of_one_server_stops_no_node() {
     if !may_delay_syncs() {
         println!("NOT TESTED: strace can't delay the calls of a process here");
         return;

@@ -76,7 +76,7 @@ fn redeem(client: &Client, first: u64, is_over: &AtomicBool) -> u64 {
 
 #[test]
 #[ignore = "takes minutes: make test-long WHAT=cluster"]
-fn a_node_without_a_disk_begins_with_ten_million_codes() {
+fn diskless_node_starts_with_ten_million_codes() {
     let settings =
         [("CUCKOOD__CLUSTER__SNAPSHOT_INTERVAL", "15s"), ("CUCKOOD__SERVER__REQUEST_TIMEOUT", "30m")];
     let mut cluster = Cluster::start_as(Servers::start(NODES), |_| None, &settings);

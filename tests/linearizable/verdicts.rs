@@ -97,7 +97,7 @@ fn read_sees_completed_writes() {
 }
 
 #[test]
-fn a_hold_is_never_shortened_and_a_cancelled_one_never_comes_back() {
+fn hold_is_never_shortened_or_revived() {
     let made = op(0, 1, hold(1), Answer::Created(held(11, 1, EXPIRY)));
     let again = |called, expires_at| op(called, called + 1, hold(1), Answer::Found(held(11, 1, expires_at)));
     accepted(&[made.clone(), again(2, EXPIRY), again(4, LATER), again(6, LATER)]);
@@ -149,7 +149,7 @@ fn acknowledged_redemption_survives_crash() {
 }
 
 #[test]
-fn a_hold_ends_in_its_time() {
+fn hold_ends_in_time() {
     let made = op(0, 1, hold(1), Answer::Created(held(11, 1, EXPIRY)));
     let then = |second: u64, request, answer| {
         [made.clone(), op(second * SECOND, second * SECOND + 1, request, answer)]
@@ -194,7 +194,7 @@ fn a_hold_ends_in_its_time() {
 }
 
 #[test]
-fn a_lost_hold_lasts_as_long_as_it_must() {
+fn lost_hold_lasts_its_minimum_time() {
     let gone = [lost(0, 4, hold(1)), op(2, 3, redeem(2), Answer::CodeHeld)];
     let then =
         |called| [&gone[..], &[op(called, called + 1, redeem(2), Answer::Created(redeemed(12, 2)))]].concat();
@@ -206,7 +206,7 @@ fn a_lost_hold_lasts_as_long_as_it_must() {
 }
 
 #[test]
-fn a_code_comes_and_goes() {
+fn code_is_added_and_removed() {
     let add = |called, is_new| op(called, called + 1, Request::Add, Answer::Changed(is_new));
     let remove = |called, was_there| op(called, called + 1, Request::Remove, Answer::Changed(was_there));
     accepted(&[add(0, false), remove(2, true), remove(4, false), add(6, true), add(8, false)]);

@@ -460,7 +460,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patched_value_is_a_string_an_object_or_null() {
+    fn patched_value_is_string_object_or_null() {
         for (body, pointer, detail) in [
             (r#"{"starts_at":null,"ends_at":[[1],[2]]}"#, "/ends_at", "expected a time or null"),
             (r#"{"ends_at":{"a":[]}}"#, "/ends_at", "expected a string"),

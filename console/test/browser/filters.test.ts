@@ -18,7 +18,7 @@ before(async () => {
   await send(service.url, "POST", "campaigns/spring/users", { users: ["u1", "u2"] });
   await send(service.url, "PUT", "campaigns/summer", { capacity: 100, starts_at: "2099-06-01T00:00:00Z" });
   await send(service.url, "PUT", "campaigns/winter", { capacity: 100, ends_at: "2020-01-01T00:00:00Z" });
-  await send(service.url, "PUT", "coupons/flash", { capacity: 2, stock: 2 });
+  await send(service.url, "PUT", "coupons/flash", { capacity: 2, stock: 2, ends_at: "2099-11-27T22:40:00Z" });
   for (const user of ["u1", "u2"]) {
     await send(service.url, "POST", "coupons/flash/redemptions", { code: user, reference: user });
   }
@@ -36,6 +36,12 @@ after(async () => {
 const seen = (page: Page) => page.evaluate(() => document.body.innerText);
 
 const FOREIGN = /\b(filters?|compact|strict|slots?|segments?|fingerprints?)\b|过滤器|布谷鸟|分段|槽位|指纹|e[−-]\d+\s*%/i;
+
+/** No cell is wider than its place, where it would cover the next. */
+async function assertCellsFit(page: Page): Promise<void> {
+  const wide = await page.locator("td, th").evaluateAll((cells) => cells.filter((cell) => cell.scrollWidth > cell.clientWidth + 1).map((cell) => cell.textContent));
+  assert.deepEqual(wide, []);
+}
 
 forEachReader("tables_speak_of_business", () => browser, async (page, { t }) => {
   await open(page, service.url, "#/campaigns");
@@ -57,6 +63,7 @@ forEachReader("tables_speak_of_business", () => browser, async (page, { t }) => 
   assert.doesNotMatch(await seen(page), FOREIGN);
   await assertAccessible(page, "coupons");
   await assertFits(page, "coupons");
+  await assertCellsFit(page);
 
   for (const hash of ["#/campaigns/spring", "#/coupons/welcome", "#/coupons/flash", "#/new-campaign", "#/new-coupon", "#/line-ups", "#/uploads", "#/activity"]) {
     await open(page, service.url, hash);

@@ -1,4 +1,4 @@
-//! Titles and labels of campaigns, coupons and line-ups: how people name them and group them. They are no part of a spec.
+//! Titles and labels of campaigns, coupons and line-ups. Both are for people, and not part of the spec.
 
 use super::name::NAME_BYTES_MAX;
 use super::{Invalid, Name};
@@ -9,16 +9,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
-/// The longest title, in bytes.
+/// Maximum size of a title, in bytes.
 pub const TITLE_BYTES_MAX: usize = 200;
 
-/// The most labels of a campaign, coupon or line-up.
+/// Maximum number of labels of a campaign, coupon or line-up.
 pub const LABELS_MAX: usize = 16;
 
-/// The longest value of a label, in bytes.
+/// Maximum size of a label's value, in bytes.
 pub const LABEL_VALUE_BYTES_MAX: usize = 64;
 
-/// The most bytes of encoded [`Annotations`]. A length below 128 has one byte, a longer one two.
+/// Maximum size of encoded [`Annotations`], in bytes. The prefix of a string has one byte below 128 bytes, otherwise two.
 pub const ANNOTATIONS_BYTES_MAX: usize =
     2 + TITLE_BYTES_MAX + 1 + LABELS_MAX * (2 + NAME_BYTES_MAX + 1 + LABEL_VALUE_BYTES_MAX);
 
@@ -28,7 +28,7 @@ const TOO_MANY: Invalid = Invalid("at most 16 labels, each key once");
 const LABELS_BYTES: u64 = 512;
 const LABEL_BYTES: u64 = 96;
 
-/// A text in any language, without control characters.
+/// Returns whether a string is short enough and has no control characters.
 fn is_text(text: &str, bytes_max: usize) -> bool {
     text.len() <= bytes_max && !text.contains(char::is_control)
 }
@@ -49,13 +49,13 @@ impl TryFrom<Box<str>> for Title {
 }
 
 impl Title {
-    /// Whether there is none.
+    /// Returns whether there is no title.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// The value of a label, in any language.
+/// The value of a label, in any language; it can be empty.
 #[derive(Clone, PartialEq, Eq, Debug, AsRef, Display, Serialize, Deserialize)]
 #[as_ref(str)]
 #[serde(try_from = "Box<str>")]
@@ -99,12 +99,12 @@ impl<V> Default for Labels<V> {
 }
 
 impl<V> Labels<V> {
-    /// Whether there are none.
+    /// Returns whether there are no labels.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The same keys with other values.
+    /// Replaces the values.
     pub fn map<W>(self, change: impl Fn(V) -> W) -> Labels<W> {
         Labels(self.0.into_iter().map(|(key, value)| (key, change(value))).collect())
     }
@@ -119,7 +119,7 @@ impl<V> Labels<V> {
 }
 
 impl Labels {
-    /// Whether this label is among them.
+    /// Returns whether it has this key with this value.
     pub fn contains(&self, Label { key, value }: &Label) -> bool {
         self.0.get(key) == Some(value)
     }
@@ -149,7 +149,7 @@ impl<'de, V: Deserialize<'de>> Deserialize<'de> for Labels<V> {
     }
 }
 
-/// How people name and group a campaign, coupon or line-up.
+/// The title and labels of a campaign, coupon or line-up.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Annotations {
     /// Its title.
@@ -163,17 +163,17 @@ pub struct Annotations {
 pub struct AnnotationsChange {
     /// The new title; `None` keeps it.
     pub title: Option<Title>,
-    /// Whether all labels are dropped first.
+    /// Whether all existing labels are removed first.
     pub replaces_labels: bool,
-    /// Labels to set or, without a value, to drop.
+    /// Labels to set or, without a value, to remove.
     pub labels: Labels<Option<LabelValue>>,
 }
 
 impl Annotations {
-    /// The annotations after a change.
+    /// Returns the annotations after a change.
     ///
     /// # Errors
-    /// [`Invalid`] if these would be too many labels.
+    /// [`Invalid`] if there would be too many labels.
     pub fn changed(&self, change: &AnnotationsChange) -> Result<Self, Invalid> {
         let title = change.title.as_ref().unwrap_or(&self.title).clone();
         let mut labels = if change.replaces_labels { BTreeMap::new() } else { self.labels.0.clone() };
@@ -189,20 +189,20 @@ impl Annotations {
         Ok(Self { title, labels: Labels(labels) })
     }
 
-    /// Memory that they take, in bytes, approximately.
+    /// Returns the approximate memory that they take, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.title.0.len() as u64 + self.labels.memory_bytes(|value| value.0.len())
     }
 }
 
 impl AnnotationsChange {
-    /// The change by a request that sets what it contains, and keeps the rest.
+    /// Sets what is given and keeps the rest.
     pub fn set(title: Option<Title>, labels: Option<Labels>) -> Self {
         let replaces_labels = labels.is_some();
         Self { title, replaces_labels, labels: labels.unwrap_or_default().map(Some) }
     }
 
-    /// The most memory that it can add, in bytes, approximately.
+    /// Returns an upper bound of the memory that it adds, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         let title = self.title.as_ref().map_or(0, |title| title.0.len());
         title as u64 + self.labels.memory_bytes(|value| value.as_ref().map_or(0, |value| value.0.len()))

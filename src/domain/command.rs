@@ -45,7 +45,7 @@ pub enum Command {
         layout: Layout,
         /// When it is active.
         window: Window,
-        /// Its title and labels. If it exists, they are changed.
+        /// Its title and labels. If the filter exists, the change applies to it.
         annotations: AnnotationsChange,
     },
     /// Change when a campaign or coupon is active, raise its capacity, or change its stock, title or labels.
@@ -305,7 +305,7 @@ impl Command {
         64 + beyond as u64 + self.annotations_bytes()
     }
 
-    /// The most memory that its title and labels can add, in bytes, approximately.
+    /// Returns an upper bound of the memory that its title and labels add, in bytes.
     pub fn annotations_bytes(&self) -> u64 {
         match self {
             Command::Create { annotations, .. }

@@ -35,7 +35,7 @@ pub enum Refusal {
     OutsideWindow,
     /// The window would end before it starts.
     WindowEndsFirst,
-    /// It would have more labels than it may.
+    /// There would be too many labels.
     TooManyLabels,
     /// A capacity can only be raised.
     CapacityLowered {

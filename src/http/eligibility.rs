@@ -228,7 +228,7 @@ struct LineUpSpec<'a> {
     #[serde(default = "one_by_default")]
     #[schema(minimum = 1, maximum = 256, default = 1)]
     limit: u32,
-    /// A title in any language, without control characters: up to 200 bytes. Left out, it stays; an empty one clears it.
+    /// Title in any language, up to 200 bytes without control characters. If omitted, it remains; an empty string clears it.
     #[schema(value_type = Option<String>, max_length = 200, example = "Start page")]
     title: Option<Title>,
     #[schema(schema_with = labels_schema, required = false)]

@@ -71,7 +71,7 @@ event_names! {
     /// A campaign was created.
     #[default]
     CampaignCreated: "campaign.created";
-    /// Its capacity, `starts_at` or `ends_at` was changed. All are as they are now.
+    /// Its capacity, window, title or labels were changed. The event has the current capacity and window.
     CampaignChanged: "campaign.changed";
     /// All users of a campaign were removed.
     CampaignCleared: "campaign.cleared";
@@ -79,7 +79,7 @@ event_names! {
     CampaignDeleted: "campaign.deleted";
     /// A coupon was created.
     CouponCreated: "coupon.created";
-    /// Its capacity, stock, `starts_at` or `ends_at` was changed. All are as they are now.
+    /// Its capacity, stock, window, title or labels were changed. The event has the current capacity, stock and window.
     CouponChanged: "coupon.changed";
     /// All codes that were neither held nor redeemed were removed.
     CouponCleared: "coupon.cleared";

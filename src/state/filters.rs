@@ -14,7 +14,7 @@ use crate::filter::{Full, Growth};
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// The title and the labels after a change, where these were before.
+/// Returns the title and labels after a change; without `before`, of something new.
 pub(super) fn changed(
     before: Option<&Annotations>,
     change: &AnnotationsChange,
@@ -24,7 +24,7 @@ pub(super) fn changed(
 }
 
 impl State {
-    /// Creates a campaign or coupon, unless an equal one exists. That gets the title and the labels.
+    /// Creates a campaign or coupon. If an equal one exists, only sets its title and labels.
     pub(super) fn create(&mut self, id: FilterId, profile: Profile) -> Result<Outcome, Refusal> {
         let Profile { kind, ref name, ref spec, layout, ref window, .. } = profile;
         if let Some(existing) = self.shared.catalog.get(kind, name) {

@@ -29,7 +29,7 @@ pub const GENERATIONS_KEPT: usize = 2;
 
 const CHECKSUM_BYTES: usize = 16;
 
-/// A manifest has about half a kilobyte for each filter.
+/// A manifest has about half a kilobyte for each filter, and more for statistics, titles and labels.
 const MANIFEST: Format = Format { magic: *b"ckmf", version: 1, payload_max: 1 << 30 };
 
 /// Bytes of chunks after which they are synced, so that a commit and the end of a snapshot wait briefly. Under load the limit is not

@@ -86,7 +86,7 @@ pub(crate) struct CampaignSpec {
     /// `forget_after`.
     #[schema(minimum = 2, maximum = 32, example = 8)]
     pub(crate) forget_steps: Option<u32>,
-    /// A title in any language, without control characters: up to 200 bytes. Left out, it stays; an empty one clears it.
+    /// Title in any language, up to 200 bytes without control characters. If omitted, it remains; an empty string clears it.
     #[schema(value_type = Option<String>, max_length = 200, example = "Spring sale")]
     pub(crate) title: Option<Title>,
     #[schema(schema_with = labels_schema, required = false)]
@@ -121,7 +121,7 @@ pub(crate) struct CouponSpec {
     /// moment. Strict only, and at most `capacity` with `growth` fixed.
     #[schema(minimum = 1, maximum = 4_294_967_296_u64)]
     stock: Option<u64>,
-    /// A title in any language, without control characters: up to 200 bytes. Left out, it stays; an empty one clears it.
+    /// Title in any language, up to 200 bytes without control characters. If omitted, it remains; an empty string clears it.
     #[schema(value_type = Option<String>, max_length = 200, example = "Spring sale")]
     title: Option<Title>,
     #[schema(schema_with = labels_schema, required = false)]
@@ -239,14 +239,14 @@ pub(crate) struct CouponPatch {
     /// When it stops being active; null for never.
     #[schema(value_type = Option<Timestamp>)]
     pub(crate) ends_at: Option<OrNull<Timestamp>>,
-    /// Another title; null for none.
+    /// Title; null clears it.
     #[schema(value_type = Option<String>, max_length = 200, example = "Spring sale")]
     pub(crate) title: Option<OrNull<Title>>,
     #[schema(schema_with = labels_schema, required = false)]
     pub(crate) labels: Option<LabelsPatch>,
 }
 
-/// A change of labels: null clears all of them, or the one that has it.
+/// A change of labels: null clears all labels, or the label whose value it is.
 pub(crate) type LabelsPatch = OrNull<Labels<OrNull<LabelValue>>>;
 
 /// A change of a campaign, as a merge-patch (RFC 7396): absent fields remain, null clears.
@@ -266,7 +266,7 @@ pub(crate) struct FilterPatch {
     /// When it stops being active; null for never.
     #[schema(value_type = Option<Timestamp>)]
     ends_at: Option<OrNull<Timestamp>>,
-    /// Another title; null for none.
+    /// Title; null clears it.
     #[schema(value_type = Option<String>, max_length = 200, example = "Spring sale")]
     title: Option<OrNull<Title>>,
     #[schema(schema_with = labels_schema, required = false)]
@@ -289,7 +289,7 @@ impl<T: DeserializeOwned> Clearable for Labels<T> {
     const WORDS: &str = "an object";
 }
 
-/// The change of title and labels that a merge-patch asks for.
+/// Returns the change of title and labels in a merge-patch.
 pub(crate) fn patched(title: Option<OrNull<Title>>, labels: Option<LabelsPatch>) -> AnnotationsChange {
     AnnotationsChange {
         title: title.map(|OrNull(title)| title.unwrap_or_default()),
@@ -298,7 +298,7 @@ pub(crate) fn patched(title: Option<OrNull<Title>>, labels: Option<LabelsPatch>)
     }
 }
 
-/// The schema of labels. In a merge-patch, null clears all of them or one.
+/// Returns the schema of labels. In a merge-patch, null clears all labels or one of them.
 pub(crate) fn labels_schema() -> Object {
     let text =
         |types: &[Type]| ObjectBuilder::new().schema_type(SchemaType::from_iter(types.iter().cloned()));

@@ -205,12 +205,12 @@ pub(crate) fn list<'de, const RETAINED: usize, D: Deserializer<'de>, T: Deserial
     deserializer.deserialize_seq(List::<RETAINED, T>(PhantomData))
 }
 
-/// A member of a merge-patch (RFC 7396): null clears it.
+/// A field of a merge-patch (RFC 7396); null clears it.
 pub(crate) struct OrNull<T>(pub(crate) Option<T>);
 
-/// A value that a merge-patch can clear: a string or an object.
+/// A string or an object that a merge-patch can clear.
 pub(crate) trait Clearable: DeserializeOwned {
-    /// The value in messages.
+    /// The expected value in error messages.
     const WORDS: &str;
 }
 

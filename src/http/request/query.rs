@@ -86,8 +86,8 @@ impl<'de> Deserializer<'de> for Parameter<'_> {
 /// The most entries on a page.
 pub(crate) const PAGE_MAX: usize = 1_000;
 
-/// The most entries that a request for those with a label looks at. If they are not enough for a page, the next one goes on after them.
-const LOOKED_AT_MAX: usize = 4_096;
+/// Maximum number of entries that a request with a label scans. If they don't fill a page, the next page continues after them.
+const SCANNED_MAX: usize = 4_096;
 
 /// The default number of entries on a page.
 const PAGE_DEFAULT: usize = 100;
@@ -108,7 +108,7 @@ pub(crate) struct PageQuery {
     #[serde(default)]
     #[param(value_type = Option<String>)]
     prefix: String,
-    /// Only entries with this label, as `key=value`. Pages may then be short although others follow.
+    /// Only entries with this label, as `key=value`. A page can then have fewer entries although more follow.
     #[param(value_type = Option<String>, pattern = "^[a-z0-9][a-z0-9._-]{0,127}=", example = "team=shop")]
     label: Option<Label>,
 }
@@ -118,8 +118,8 @@ pub(crate) fn limit_default() -> usize {
     PAGE_DEFAULT
 }
 
-/// The page of a collection that is asked for, and the cursor of the next one. `find` is asked for one entry more than are on the page,
-/// and for more if only some of them have the label.
+/// The page of a collection that is asked for, and the cursor of the next one. `find` returns one entry more than the page has, or
+/// with a label up to [`SCANNED_MAX`].
 pub(crate) fn page<T>(
     request: &Request,
     caller: &Caller,
@@ -134,10 +134,10 @@ pub(crate) fn page<T>(
     });
     let after = after.transpose()?;
     let Some(prefix) = caller.narrow(&asked.prefix) else { return Ok((Vec::new(), None)) };
-    let limit = if asked.label.is_some() { LOOKED_AT_MAX } else { asked.limit + 1 };
+    let limit = if asked.label.is_some() { SCANNED_MAX } else { asked.limit + 1 };
     let mut all = find(prefix, after.as_ref(), limit);
     let is_wanted = |entry: &T| asked.label.as_ref().is_none_or(|label| annotated(entry).1.contains(label));
-    // The first entry that is not for this page.
+    // The first entry after this page.
     let beyond = (0..all.len()).filter(|index| is_wanted(&all[*index])).nth(asked.limit);
     let beyond = beyond.or((all.len() == limit).then_some(limit));
     all.truncate(beyond.unwrap_or(limit));

@@ -180,7 +180,7 @@ fn full_disk_of_one_server_stops_no_node() {
     });
 }
 
-/// A slow disk of a follower holds nobody up. If its server leads, writes take as long as its syncs.
+/// The log continues at the pace of the two other servers, whichever of them leads.
 #[test]
 #[ignore = "takes minutes on a busy machine: make test-long WHAT=cluster"]
 fn slow_disk_of_one_server_stops_no_node() {
@@ -191,10 +191,11 @@ fn slow_disk_of_one_server_stops_no_node() {
     let mut plan = Plan::of(NODES);
     plan.disk = Some(Disk::Slow);
     let mut cluster = Cluster::start_over(Servers::start_as(plan), |_| None);
+    cluster.servers.lead("cuckood", 0);
     under_load(&mut cluster, |cluster, load| {
-        for leader in [0, NODES - 1, 1] {
-            println!("n{leader} leads");
+        for leader in [1, 0] {
             cluster.servers.lead("cuckood", leader);
+            println!("n{leader} leads");
             load.go_on(50);
             assert!((0..NODES).all(|node| log_of(cluster, node)["quorum"] == true));
         }

@@ -4,8 +4,8 @@
 
 use crate::random_log::code;
 use cuckood::domain::{
-    Command, Digests, Entry, FilterId, Kind, Name, Outcome, Proposal, RedemptionId, Reference, Settings,
-    Sizing, Spec, Target, Timestamp, Window,
+    Command, Count, Digests, Entry, FilterId, Kind, Name, Outcome, Proposal, RedemptionId, Reference,
+    Settings, Sizing, Spec, Statistics, Target, Timestamp, Window,
 };
 use cuckood::filter::{Growth, Layout, Mode, Secret};
 use cuckood::state::State;
@@ -163,4 +163,23 @@ fn tiny_campaigns_take_little_memory() {
     }
     let each = (allocated() - before) / CAMPAIGNS as i64;
     assert!(each <= 1_800, "{each} bytes");
+}
+
+/// Statistics allocate at most once per period, and hold what the account says.
+#[test]
+fn statistics_memory_matches_account() {
+    const HOUR: u64 = 3_600_000;
+    let (heap, mut statistics) = (allocated(), Statistics::default());
+    for hour in 0..900 * 24 {
+        statistics.count(Timestamp(hour * HOUR), Count::Added, hour + 1);
+        let before = allocated();
+        statistics.count(Timestamp(hour * HOUR + 1), Count::Removed, hour + 1);
+        assert_eq!(allocated(), before);
+    }
+    let (taken, counted) = (allocated() - heap, statistics.memory_bytes());
+    assert!(
+        taken.cast_unsigned() <= counted + 2 * Statistics::GROWTH_BYTES,
+        "{taken} bytes, {counted} counted"
+    );
+    assert!(counted < 448 * 16, "{counted} bytes");
 }

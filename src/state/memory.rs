@@ -63,14 +63,15 @@ impl WaitingDemand {
     pub fn claim(&self, state: &State, command: &Command, keyed: bool) -> Option<Claim> {
         let mut claim = Claim { keyed, ..Claim::default() };
         let holds = state.shared.totals.holds;
-        // Each entry sweeps a bounded number, and the waiting ones have been counted.
+        // The swept filters or holds that the waiting commands don't cover.
         let swept = |all: u64| {
             let swept_after = |commands| all.min(commands * SWEEP_MAX as u64);
             swept_after(self.commands + 1) - swept_after(self.commands)
         };
-        let counted = match command {
-            Command::TurnBack => state.filters.len() as u64,
-            _ => swept(state.shared.agenda.len(Task::Expire)) + u64::from(command.target().is_some()),
+        let counted = if matches!(command, Command::TurnBack) {
+            state.filters.len() as u64
+        } else {
+            swept(state.shared.agenda.len(Task::Expire)) + u64::from(command.target().is_some())
         };
         claim.statistics = MemoryNeed::other(counted * Statistics::GROWTH_BYTES);
         if let Command::Create { id, .. } = command {

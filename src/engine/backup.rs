@@ -1,8 +1,8 @@
 //! Downloads of archives, produced part by part between commits: a backup has the newest snapshot and the events up to it, an image has one
 //! filter of that snapshot. Each lasts until its client ends the download.
 
-use super::{Engine, Status, SubmitError};
-use crate::domain::{Chunk, FilterId, ImageBody, ImagePart};
+use super::{Engine, Inner, Status, SubmitError};
+use crate::domain::{Chunk, FilterId, ImageBody, ImagePart, Timestamp};
 use crate::state::Export;
 use crate::store::archive::{ArchiveWriter, IMAGE_PART_BYTES, ImageWriter, Piece};
 use crate::store::{Manifest, Store, StoreError};
@@ -118,6 +118,14 @@ pub(super) fn read_parts(rest: &mut ArchiveParts, store: &Store) -> Result<Vec<V
     Ok(parts)
 }
 
+/// Sets the time of the last backup, or of the first startup if there was none, and stores it for the next startup.
+pub(super) fn note_backup(inner: &Inner, store: &Store, at: Timestamp) {
+    inner.figures.lock().backup_at = Some(at);
+    if let Err(error) = store.keep_backup_at(at) {
+        tracing::warn!(%error, "failed to store the time of the backup");
+    }
+}
+
 /// A running download. Dropping it ends it.
 pub struct Download {
     engine: Engine,
@@ -136,18 +144,19 @@ impl Download {
     /// [`SubmitError`]. Nothing follows after an error.
     pub async fn next(&mut self) -> Result<Vec<Vec<u8>>, SubmitError> {
         let mut rest = self.rest.take().ok_or(SubmitError::StorageFailed)?;
+        let (is_backup, now) = (self.is_backup, self.engine.now());
         let read = self.engine.ask(PARTS_BYTES as u64, move |writer, reply| {
             // The rest of a state that may be wrong is given to no client.
             if !reply.is_closed() && !matches!(*writer.inner.status.borrow(), Status::Diverged(_)) {
                 let parts = read_parts(&mut rest, &writer.store).map_err(SubmitError::unreadable);
+                if is_backup && parts.as_ref().is_ok_and(Vec::is_empty) {
+                    note_backup(&writer.inner, &writer.store, now);
+                }
                 drop(reply.send(parts.map(|parts| (parts, rest))));
             }
         });
         let (parts, rest) = read.await?;
         self.rest = Some(rest);
-        if parts.is_empty() && self.is_backup {
-            self.engine.inner.figures.lock().backup_at = Some(self.engine.now());
-        }
         Ok(parts)
     }
 }

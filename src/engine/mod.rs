@@ -111,7 +111,7 @@ pub struct Info {
     pub records_bytes: u64,
     /// The store's metrics.
     pub storage: StoreFigures,
-    /// When the last backup was completed, if one was since the start.
+    /// When the last backup was completed; before the first one, when the directory was first served.
     pub backup_at: Option<Timestamp>,
     /// Commands in the queue.
     pub queue_commands: u64,

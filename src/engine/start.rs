@@ -3,7 +3,7 @@
 
 use super::admission::Admission;
 use super::applying::Unappliable;
-use super::backup::DOWNLOADS_MAX;
+use super::backup::{DOWNLOADS_MAX, note_backup};
 use super::cluster::{ClusterOptions, start_sharing};
 use super::event_reader::EVENT_WAITERS_MAX;
 use super::handle::QUEUE_UNIT_BYTES;
@@ -247,6 +247,10 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
             }
             logged => logged?,
         }
+    }
+    match store.backup_at() {
+        Some(at) => inner.figures.lock().backup_at = Some(at),
+        None => note_backup(inner, &store, inner.clock.reading().wall),
     }
     note_recovered(inner, &recovered, is_filled, began.elapsed());
     // The view is set here and nowhere else, so it can't be set already.

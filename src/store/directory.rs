@@ -7,6 +7,7 @@
 //! DIR/acknowledged   a small separate record: the last acknowledged position
 //! DIR/clock          the last trusted reading of the clocks
 //! DIR/ballast        reserved space; deleted when the disk is full
+//! DIR/backup         time of the last backup, or of the first startup
 //! DIR/diverged       the reason why a node with this directory has stopped
 //! DIR/sled/          sled's own files
 //!
@@ -307,6 +308,7 @@ pub(crate) const LOCK_FILE: &str = "lock";
 pub(crate) const FORMAT_FILE: &str = "format";
 pub(crate) const ACKNOWLEDGED_FILE: &str = "acknowledged";
 pub(crate) const CLOCK_FILE: &str = "clock";
+pub(crate) const BACKUP_FILE: &str = "backup";
 pub(crate) const BALLAST_FILE: &str = "ballast";
 /// Exists while a new directory is being created; its other files hold no data yet.
 pub(crate) const INITIALISING_FILE: &str = "initialising";

@@ -171,6 +171,20 @@ impl Store {
         }
     }
 
+    /// The stored time of the last backup, if it can be read.
+    pub fn backup_at(&self) -> Option<Timestamp> {
+        let text = self.directory.text(directory::BACKUP_FILE).ok()??;
+        text.trim().parse().ok().map(Timestamp)
+    }
+
+    /// Stores the time of a backup, in milliseconds since 1970.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn keep_backup_at(&self, at: Timestamp) -> Result<(), StoreError> {
+        self.directory.write_file(directory::BACKUP_FILE, format!("{}\n", at.0).as_bytes())
+    }
+
     /// The first failed write or sync, if there was one: nothing is written any more then.
     pub fn poisoned(&self) -> Option<&str> {
         self.poison.get().map(String::as_str)

@@ -1,7 +1,9 @@
 //! Whose directory it is, of which format, and in what state an earlier process left it.
 
 use crate::store_support::{append, entries, open, open_journal, options, proposal};
+use cuckood::clock::{Clock, ClockLimits};
 use cuckood::domain::{Seq, Timestamp};
+use cuckood::engine::{Engine, EngineOptions, Status};
 use cuckood::journal::Durability;
 use cuckood::store::{RestoreTarget, Store, StoreCopy, StoreError, is_unused};
 use std::fs;
@@ -229,4 +231,31 @@ pub fn copy_dir(from: &Path, to: &Path) {
             fs::copy(entry.path(), target).unwrap();
         }
     }
+}
+
+/// Otherwise the alert about old backups stays silent after a restart, and if there was never a backup.
+#[tokio::test]
+async fn backup_time_survives_restarts() {
+    let dir = tempfile::tempdir().unwrap();
+    let start = async || {
+        let options = EngineOptions { store: options(Durability::Flush), ..EngineOptions::new(dir.path()) };
+        let engine = Engine::start(options, Clock::system(ClockLimits::default()));
+        assert_eq!(engine.recovered().await, Status::Ready);
+        let at = engine.info().backup_at.unwrap();
+        (engine, at)
+    };
+    let (engine, served_at) = start().await;
+    engine.shutdown().await;
+
+    let (engine, at) = start().await;
+    assert_eq!(at, served_at);
+    let mut backup = engine.backup().await.unwrap();
+    while !backup.next().await.unwrap().is_empty() {}
+    let backup_at = engine.info().backup_at.unwrap();
+    assert!(backup_at > served_at);
+    engine.shutdown().await;
+
+    let (engine, at) = start().await;
+    assert_eq!(at, backup_at);
+    engine.shutdown().await;
 }

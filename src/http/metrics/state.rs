@@ -78,7 +78,7 @@ fn room(engine: &Engine, figures: &mut Figures<'_>) -> fmt::Result {
     });
     rows!(figures.time {
         "events_oldest_timestamp_seconds", "Time of the oldest event" => info.events.oldest_at;
-        "backup_timestamp_seconds", "Time of the last backup" => info.backup_at;
+        "backup_timestamp_seconds", "Time of the last backup, or of the first startup if there was none" => info.backup_at;
         "snapshot_timestamp_seconds", "Time of the newest snapshot" => info.snapshot.map(|taken| taken.taken_at);
     });
     let kinds =

@@ -173,7 +173,7 @@ impl Sections for StoredSections<'_> {
         reserved.map_err(|refused| out_of_memory(self.store, refused))
     }
 
-    /// Loads a table with one thread per processor, each a share of it: checksums take time, and so does touching fresh memory.
+    /// Loads a large table with one thread per processor, each a share of it: checksums take time, and so does touching fresh memory.
     fn table(&mut self, id: SectionId, table: &Restoring<'_>) -> Result<(), RestoreError<RecoveryError>> {
         // A missing section is not loaded, and the check that follows rejects it.
         let Some(section) = self.manifest.find(id).filter(|section| section.chunks == table.chunks()) else {
@@ -186,8 +186,7 @@ impl Sections for StoredSections<'_> {
                 store.read_chunk(section, chunk, out).map_err(RecoveryError::from)
             })
         };
-        let threads = thread::available_parallelism().map_or(1, NonZero::get) as u32;
-        let share = chunks.div_ceil(threads).max(SHARE_CHUNKS_MIN);
+        let share = share(chunks, || thread::available_parallelism().map_or(1, NonZero::get) as u32);
         thread::scope(|scope| {
             // The first share is this thread's.
             let starts = (share..chunks).step_by(share as usize);
@@ -197,6 +196,12 @@ impl Sections for StoredSections<'_> {
             others.into_iter().try_for_each(|other| other.join().unwrap_or_else(|panic| resume_unwind(panic)))
         })
     }
+}
+
+/// Returns how many of a table's chunks one thread loads. Most tables are small, and for them the number of processors is not asked:
+/// that reads several files of the control group.
+fn share(chunks: u32, processors: impl FnOnce() -> u32) -> u32 {
+    if chunks <= SHARE_CHUNKS_MIN { chunks } else { chunks.div_ceil(processors()).max(SHARE_CHUNKS_MIN) }
 }
 
 fn out_of_memory(store: &Store, refused: OutOfMemory) -> RecoveryError {
@@ -257,5 +262,17 @@ impl Recovered {
         let Recovered { state, events, manifest, .. } = self;
         *manifest = Some(RunningSnapshot::take(store, state, events, manifest.as_ref(), at)?);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_tables_ask_for_no_processors() {
+        assert_eq!(share(SHARE_CHUNKS_MIN, || unreachable!()), SHARE_CHUNKS_MIN);
+        assert_eq!(share(SHARE_CHUNKS_MIN + 1, || 2), SHARE_CHUNKS_MIN);
+        assert_eq!(share(8 * SHARE_CHUNKS_MIN + 1, || 4), 2 * SHARE_CHUNKS_MIN + 1);
     }
 }

@@ -162,14 +162,16 @@ impl Engine {
 }
 
 impl Inner {
-    /// Changes to another status, unless a failure or a shutdown happened first: these stay visible.
+    /// Changes to another status, unless a failure or a shutdown happened first: these stay visible. Progress of recovery, which is
+    /// reported for every table, wakes no waiting task.
     fn proceed(&self, next: Status) {
         self.status.send_if_modified(|status| {
             let may_proceed = matches!(status, Status::Recovering(_) | Status::Ready);
+            let is_progress = matches!(next, Status::Recovering(_));
             if may_proceed {
                 *status = next;
             }
-            may_proceed
+            may_proceed && !is_progress
         });
     }
 }
@@ -470,6 +472,21 @@ mod tests {
         drop(engine);
         let ended = async { while status.changed().await.is_ok() {} };
         assert!(tokio::time::timeout(Duration::from_secs(60), ended).await.is_ok(), "the writer goes on");
+    }
+
+    #[tokio::test]
+    async fn progress_of_recovery_wakes_no_task() {
+        let directory = tempfile::tempdir().unwrap();
+        let clock = Clock::system(ClockLimits::default());
+        let Engine { inner, .. } = &Engine::start(EngineOptions::new(directory.path()), clock);
+        inner.status.subscribe().wait_for(|status| *status == Status::Ready).await.unwrap();
+        let waiting = inner.status.subscribe();
+        let progress = Status::Recovering(Progress { phase: "snapshot", done: 7, total: None });
+        inner.proceed(progress.clone());
+        assert_eq!(*inner.status.borrow(), progress);
+        assert!(!waiting.has_changed().unwrap());
+        inner.proceed(Status::Ready);
+        assert!(waiting.has_changed().unwrap());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Rows of a table: the same work on cuckood and on Redis, in alternating rounds.
 
 use crate::Options;
-use crate::drive::{Plan, run};
+use crate::drive::{NEVER, Plan, run};
 use crate::request::{Numbers, Request};
 use crate::server::{Processors, Result, Server, redis_files};
 use std::io::Write;
@@ -53,8 +53,8 @@ impl Comparison {
     pub fn compare(&mut self, row: Row<'_>) -> Result<()> {
         let Row { title, port, mut ours, mut theirs, pipeline, requests_max } = row;
         let Options { connections, seconds, rate, .. } = self.options;
-        let plan =
-            Plan { connections, pipeline, duration: Duration::from_secs_f64(seconds), requests_max, rate };
+        let (duration, is_over) = (Duration::from_secs_f64(seconds), &NEVER);
+        let plan = Plan { connections, pipeline, duration, requests_max, rate, is_over };
         let (mut our_rounds, mut their_rounds) = (Vec::new(), Vec::new());
         for _ in 0..self.options.rounds {
             our_rounds.push(round(&self.cuckood, port, &mut ours, &mut self.numbers, &plan)?);
@@ -80,7 +80,7 @@ fn round(
     port: u16,
     request: &mut Request,
     numbers: &mut Numbers,
-    plan: &Plan,
+    plan: &Plan<'_>,
 ) -> Result<Figures> {
     let before = server.processor_time()?;
     let outcome = run(port, request, numbers, plan)?;
@@ -89,10 +89,9 @@ fn round(
     if count == 0 {
         return Err("a round sent no request: raise --seconds".into());
     }
-    let quantile = |part: usize| outcome.latencies[(count * part / 100).min(count - 1)].as_secs_f64() * 1e3;
     let requests = count as f64;
     let rate = requests / outcome.elapsed.as_secs_f64();
-    Ok([rate, quantile(50), quantile(99), used.as_secs_f64() * 1e6 / requests])
+    Ok([rate, outcome.quantile(0.5), outcome.quantile(0.99), used.as_secs_f64() * 1e6 / requests])
 }
 
 /// Returns the minimum, the median and the maximum.

@@ -8,6 +8,7 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// The longest wait for a response.
@@ -16,7 +17,7 @@ const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 const INPUT_BYTES: usize = 64 << 10;
 
 /// How much load, and for how long.
-pub struct Plan {
+pub struct Plan<'a> {
     pub connections: usize,
     /// Requests that a connection sends together; it waits for all of their responses.
     pub pipeline: usize,
@@ -24,7 +25,12 @@ pub struct Plan {
     pub requests_max: usize,
     /// Requests per second over all connections; `None` for the maximum.
     pub rate: Option<f64>,
+    /// Set to end it early.
+    pub is_over: &'a AtomicBool,
 }
+
+/// A flag that is never set.
+pub static NEVER: AtomicBool = AtomicBool::new(false);
 
 /// The duration of a run, and its response times in order.
 pub struct Outcome {
@@ -32,8 +38,17 @@ pub struct Outcome {
     pub latencies: Vec<Duration>,
 }
 
+impl Outcome {
+    /// Returns the response time that this part of the requests did not exceed, in milliseconds.
+    pub fn quantile(&self, part: f64) -> f64 {
+        let at = (self.latencies.len() as f64 * part) as usize;
+        let latency = self.latencies.get(at).or(self.latencies.last());
+        latency.map_or(f64::NAN, |latency| latency.as_secs_f64() * 1e3)
+    }
+}
+
 /// Sends requests to `port` until the plan is complete. The first failure ends it.
-pub fn run(port: u16, request: &mut Request, numbers: &mut Numbers, plan: &Plan) -> Result<Outcome> {
+pub fn run(port: u16, request: &mut Request, numbers: &mut Numbers, plan: &Plan<'_>) -> Result<Outcome> {
     let poll = epoll::create(CreateFlags::CLOEXEC)?;
     let mut connections = Vec::new();
     for index in 0..plan.connections {
@@ -48,7 +63,7 @@ pub fn run(port: u16, request: &mut Request, numbers: &mut Numbers, plan: &Plan)
     let start = Instant::now();
     loop {
         let now = Instant::now();
-        let is_over = now - start >= plan.duration || sent >= plan.requests_max;
+        let is_over = now - start >= plan.duration || sent >= plan.requests_max || plan.is_over.load(Relaxed);
         while !is_over && let Some(&next) = idle.front() {
             // Paced requests wait from the time when they are due, also while all connections are busy.
             let due = plan.rate.map_or(now, |rate| start + Duration::from_secs_f64(sent as f64 / rate));
@@ -171,7 +186,7 @@ mod tests {
     use std::net::TcpListener;
 
     /// Replies to each read with `reply`, `count` times over.
-    fn run_against(reply: &'static [u8], count: usize, plan: &Plan) -> Result<Outcome> {
+    fn run_against(reply: &'static [u8], count: usize, plan: &Plan<'_>) -> Result<Outcome> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let server = std::thread::spawn(move || {
@@ -187,8 +202,9 @@ mod tests {
         outcome
     }
 
-    fn plan(pipeline: usize, rate: Option<f64>) -> Plan {
-        Plan { connections: 1, pipeline, duration: Duration::from_secs(60), requests_max: 4, rate }
+    fn plan(pipeline: usize, rate: Option<f64>) -> Plan<'static> {
+        let duration = Duration::from_secs(60);
+        Plan { connections: 1, pipeline, duration, requests_max: 4, rate, is_over: &NEVER }
     }
 
     #[test]

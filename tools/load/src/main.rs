@@ -1,8 +1,9 @@
 //! `load http|resp|flash-sale PROGRAM`: compares cuckood with Redis and RedisBloom. Both servers are fresh processes on the first
-//! processor; this program loads both, in one thread on the other processors. A failed request ends it. `load attack PROGRAM` measures
-//! honest clients during an attack.
+//! processor; this program loads both, in one thread on the other processors. A failed request ends it. `load beside PROGRAM` measures
+//! checks during an import, and `load attack PROGRAM` honest clients during an attack.
 
 mod attack;
+mod beside;
 mod compare;
 mod drive;
 mod reply;
@@ -52,6 +53,7 @@ enum Benchmark {
     Http,
     Resp,
     FlashSale,
+    Beside,
     Attack,
 }
 
@@ -61,6 +63,7 @@ fn main() -> Result<()> {
         Benchmark::Http => http(options),
         Benchmark::Resp => resp(options),
         Benchmark::FlashSale => flash_sale(options),
+        Benchmark::Beside => beside::beside(&options),
         Benchmark::Attack => attack::attack(&options),
     }
 }

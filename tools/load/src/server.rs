@@ -176,6 +176,13 @@ impl Client {
         self.read(Some(200)).map(drop)
     }
 
+    /// Sends the head and the body of a request, and reads the response.
+    pub fn send(&mut self, head: &[u8], body: &[u8]) -> Result<String> {
+        self.0.write_all(head)?;
+        self.0.write_all(body)?;
+        self.read(Some(200))
+    }
+
     /// Adds the items with numbers below `count`, after the words of `command`.
     pub fn fill(&mut self, command: &[&str], count: u32) -> Result<()> {
         for from in (0..count).step_by(CHUNK as usize) {

@@ -2,6 +2,7 @@
 
 pub(crate) mod lines;
 mod observations;
+mod pace;
 mod run;
 mod upload;
 

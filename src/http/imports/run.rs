@@ -117,8 +117,6 @@ impl ImportRequest {
         while let Some(batch) = upload.next().await? {
             count(&mut import, &mut trial, batch, &guesser)?;
             share.hold(trial.memory_bytes())?;
-            // Other connections of this worker get their turn.
-            tokio::task::yield_now().await;
         }
         let Ending::Whole { warnings, .. } = upload.ending() else { return Ok(import) };
         let allowed = trial.check(&import);

@@ -2,6 +2,7 @@
 
 use super::lines::{Format, Line, Lines, UploadFault};
 use super::observations::Observations;
+use super::pace::Pace;
 use crate::access::{Caller, Scope};
 use crate::domain::import::LINE_ERRORS_MAX;
 use crate::domain::{Ending, ITEMS_MAX, Import, LineError, LineFault, UploadDigest};
@@ -57,6 +58,7 @@ pub(super) struct Upload {
     pub(super) source: Source,
     lines: Lines,
     intake: Intake,
+    pace: Pace,
     /// Bytes read, and their hash.
     bytes: u64,
     hash: Box<Xxh3>,
@@ -73,7 +75,8 @@ impl Upload {
         source: Source,
     ) -> Result<Self, Problem> {
         let (hash, intake) = (seeded(format, column.as_deref()), Intake::new(source.view.clone(), format));
-        let mut upload = Self { source, lines: Lines::new(format, column), intake, bytes: 0, hash };
+        let (lines, pace) = (Lines::new(format, column), Pace::default());
+        let mut upload = Self { source, lines, intake, pace, bytes: 0, hash };
         while !upload.lines.open().map_err(unreadable)? {
             upload.read().await?;
         }
@@ -98,6 +101,7 @@ impl Upload {
 
     /// Reads the next piece of the body into the fingerprint; `None` at the end.
     pub(super) async fn piece(&mut self) -> Result<Option<Bytes>, Problem> {
+        self.pace.turn().await;
         let piece = if self.lines.has_ended() { None } else { self.source.next().await? };
         let bytes = piece.as_deref().unwrap_or_default();
         self.bytes += bytes.len() as u64;

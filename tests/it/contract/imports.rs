@@ -256,6 +256,27 @@ async fn running_import_can_be_stopped() {
     service.delete("/v1/imports/NO%20NAME").await.problem(404, "import-not-found");
 }
 
+/// While an upload computes, requests of the same worker wait.
+#[tokio::test]
+async fn upload_yields_after_each_piece() {
+    const PIECES: usize = 50;
+    let (service, mut turns) = (service().await, 0);
+    let pieces = (0..PIECES).map(|_| Ok::<_, std::convert::Infallible>("u1\n"));
+    let upload = text(&service, "?dry_run=true", Body::from_stream(futures_util::stream::iter(pieces)));
+    let others = async {
+        loop {
+            turns += 1;
+            tokio::task::yield_now().await;
+        }
+    };
+    let answer = tokio::select! {
+        answer = upload => answer,
+        () = others => unreachable!(),
+    };
+    assert_eq!(answer.json(200)["lines"], PIECES);
+    assert!(turns >= PIECES, "{turns} turns");
+}
+
 #[tokio::test]
 async fn interrupted_append_is_continued() {
     let service = service().await;

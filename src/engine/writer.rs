@@ -19,6 +19,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
+use std::thread;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
@@ -129,6 +130,10 @@ impl Writer {
                 requests.try_recv().ok()
             }
         };
+        if next.is_some() {
+            // A worker that shares the processor queues what has arrived there, and the group commit is larger.
+            thread::yield_now();
+        }
         let (mut taken, mut bytes) = (0, 0);
         while let Some(serve) = next.take() {
             taken += 1;

@@ -101,7 +101,6 @@ impl Upload {
 
     /// Reads the next piece of the body into the fingerprint; `None` at the end.
     pub(super) async fn piece(&mut self) -> Result<Option<Bytes>, Problem> {
-        self.pace.turn().await;
         let piece = if self.lines.has_ended() { None } else { self.source.next().await? };
         let bytes = piece.as_deref().unwrap_or_default();
         self.bytes += bytes.len() as u64;
@@ -122,6 +121,7 @@ impl Upload {
             } else if self.lines.has_ended() {
                 break;
             } else {
+                self.pace.turn().await;
                 self.read().await?;
             }
         }

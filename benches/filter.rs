@@ -5,7 +5,7 @@
 //! cuckood asks for huge pages. `make bench WHAT=filter` makes glibc ask for them too, for the other crates and for the bare reads.
 
 // A benchmark prints its results and stops at the first error.
-#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, clippy::too_many_lines)]
 
 use cuckood::filter::{Digest, Filter, Growth, Layout, MAX_SEARCH_DEFAULT, Mode, Reader, Secret, View};
 use std::hint::black_box;

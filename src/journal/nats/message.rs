@@ -5,6 +5,7 @@
 use super::options::NODE_BYTES_MAX;
 use super::peers::Report;
 use crate::frame::{Format, FrameError};
+use crate::journal::JournalError;
 use crate::journal::random;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -70,9 +71,7 @@ pub(super) fn decode(bytes: &[u8], is_after_own: bool) -> Result<Option<Message>
     let frame = match FORMAT.open(bytes) {
         Ok(Some((frame, length))) if length == bytes.len() => frame,
         Err(FrameError::Newer(found)) if FORMAT.is_intact(bytes) => {
-            let (reads, advice) = (FORMAT.version, "run one version of cuckood on all nodes");
-            let why = format!("format {found}; this build reads format {reads}: {advice}");
-            return if is_after_own && found < reads { Ok(None) } else { Err(why) };
+            return if is_after_own && found < FORMAT.version { Ok(None) } else { Err(other_format(found)) };
         }
         Ok(_) | Err(_) => return Ok(None),
     };
@@ -82,6 +81,16 @@ pub(super) fn decode(bytes: &[u8], is_after_own: bool) -> Result<Option<Message>
         Body::Beat(_) => true,
     };
     Ok(postcard::from_bytes(frame.payload).ok().filter(is_valid))
+}
+
+fn other_format(found: u16) -> String {
+    let reads = FORMAT.version;
+    format!("format {found}; this build reads format {reads}: run one version of cuckood on all nodes")
+}
+
+/// The error for something that a build with another format of messages has written.
+pub(super) fn of_other_build(what: &str, found: u16) -> JournalError {
+    JournalError::Failed(format!("{what}: {}", other_format(found)))
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ pub use snapshots::{NatsSnapshots, Parts, SharedSnapshot};
 
 use super::{Committed, Delivery, Journal, JournalError, Ticket, check_space};
 use crate::domain::{Proposal, Seq};
+use crate::frame::FrameError;
 use crate::store::Store;
 use async_nats::jetstream::context::PublishError;
 use async_nats::jetstream::{self, ErrorCode, publish::PublishAck};
@@ -107,10 +108,19 @@ impl NatsJournal {
             store.flush()?;
         }
         store.begin_use()?;
-        let snapshots = store.manifests()?.into_iter().filter_map(|snapshot| order::decode(&snapshot.place));
-        let places = snapshots.filter(|(of, _)| *of == link.log).map(|(_, place)| place);
+        let mut places = Vec::new();
+        for snapshot in store.manifests()? {
+            match order::decode(&snapshot.place) {
+                Ok((of, place)) if of == link.log => places.push(place),
+                // To a trimmed log, the directory would seem too old, and it would be cleared.
+                Err(FrameError::Newer(found)) => {
+                    return Err(message::of_other_build(&path.to_string(), found));
+                }
+                Ok(_) | Err(_) => {}
+            }
+        }
         let is_readable = |place: &Place| place.stream + 1 >= link.first_message;
-        let starts: Vec<Place> = places.chain([Place::default()]).filter(is_readable).collect();
+        let starts: Vec<Place> = places.into_iter().chain([Place::default()]).filter(is_readable).collect();
         if starts.is_empty() {
             return Err(JournalError::Trimmed(format!(
                 "the log was trimmed up to message {}, and {path} has no snapshot that reaches so far",

@@ -12,7 +12,7 @@
 
 use super::message::{self, Body, Message, SessionId};
 use crate::domain::{Entry, Seq};
-use crate::frame::Format;
+use crate::frame::{Format, FrameError};
 use crate::journal::{JournalError, check_understood, decode_entries};
 use crate::store::backing::Change;
 use crate::store::{META_TREE, REPLICATED_LOG_KEY, Store, StoreError, VALUE_BYTES_MAX};
@@ -178,9 +178,9 @@ pub(super) fn encode(log: LogId, place: &Place) -> Vec<u8> {
     FORMAT.pack(&(log, place))
 }
 
-/// The inverse of [`encode`]; `None` if the bytes are damaged.
-pub(super) fn decode(value: &[u8]) -> Option<(LogId, Place)> {
-    FORMAT.unpack(value).ok()
+/// The inverse of [`encode`].
+pub(super) fn decode(value: &[u8]) -> Result<(LogId, Place), FrameError> {
+    FORMAT.unpack(value)
 }
 
 #[cfg(test)]
@@ -308,8 +308,8 @@ mod tests {
         assert_eq!((log_of(&store).unwrap(), is_of_replicated_log(&store)), (Some(LogId(9)), true));
         let place = Place::after_snapshot(600, Seq(300));
         let mut encoded = encode(LogId(9), &place);
-        assert_eq!(decode(&encoded), Some((LogId(9), place)));
+        assert_eq!(decode(&encoded), Ok((LogId(9), place)));
         encoded[40] ^= 1;
-        assert_eq!(decode(&encoded), None);
+        assert_eq!(decode(&encoded), Err(FrameError::Damaged));
     }
 }

@@ -8,6 +8,7 @@ use super::link::{
     beginning, connect_separately, create_stream, ensure_bucket, find_stream, log_id, stream_config,
     with_retries,
 };
+use super::message::of_other_build;
 use super::options::NatsOptions;
 use super::order::{LogId, Place, decode, encode, note_log};
 use super::runtime;
@@ -82,8 +83,11 @@ fn damaged(name: &str, why: impl std::fmt::Display) -> JournalError {
 }
 
 fn place_of(snapshot: &SharedSnapshot) -> Result<(LogId, Place), JournalError> {
-    let found = decode(&snapshot.place).filter(|(_, place)| place.seq == snapshot.seq);
-    found.ok_or_else(|| damaged(&snapshot.name, "has a damaged place in the log"))
+    match decode(&snapshot.place) {
+        Ok(found) if found.1.seq == snapshot.seq => Ok(found),
+        Err(FrameError::Newer(format)) => Err(of_other_build(&snapshot.name, format)),
+        Ok(_) | Err(_) => Err(damaged(&snapshot.name, "has a damaged place in the log")),
+    }
 }
 
 /// Where the names of a log's archives start.
@@ -190,10 +194,18 @@ impl NatsSnapshots {
         })
     }
 
+    /// Checks that this build can continue from a snapshot, before a directory is cleared for it.
+    ///
+    /// # Errors
+    /// Those of [`Self::adopt`].
+    pub fn check_place(snapshot: &SharedSnapshot) -> Result<(), JournalError> {
+        place_of(snapshot).map(drop)
+    }
+
     /// Notes in a directory into which a snapshot is loaded to which log it belongs.
     ///
     /// # Errors
-    /// [`JournalError::Damaged`] if the snapshot does not say where that continues.
+    /// [`JournalError::Damaged`] if the snapshot does not say where that continues, [`JournalError::Failed`] if another build wrote it.
     pub fn adopt(&self, snapshot: &SharedSnapshot, store: &Store) -> Result<(), JournalError> {
         Ok(note_log(store, place_of(snapshot)?.0)?)
     }
@@ -330,7 +342,7 @@ impl NatsSnapshots {
     /// [`JournalError::Failed`] if a shared snapshot is as new. Returns errors of `parts`, until the snapshot is shared.
     pub fn share(&self, taken: &Manifest, parts: &mut Parts<'_>) -> Result<SharedSnapshot, JournalError> {
         let (stream, log) = self.find_stream()?.ok_or_else(|| failed("there is no log"))?;
-        if decode(&taken.place).is_none_or(|(of, _)| of != log) {
+        if decode(&taken.place).map_or(true, |(of, _)| of != log) {
             return Err(failed("this node's snapshot belongs to another log: the stream was recreated"));
         }
         // Failed uploads must not leave too little space for this one.
@@ -353,7 +365,7 @@ impl NatsSnapshots {
 
     /// Uploads an archive, reads it back and adds its label. If it must not count then, it is removed.
     fn upload(&self, taken: &Manifest, parts: &mut Parts<'_>) -> Result<SharedSnapshot, JournalError> {
-        let (log, _) = decode(&taken.place).ok_or_else(|| failed("the snapshot has no place in a log"))?;
+        let (log, _) = decode(&taken.place).map_err(|_| failed("the snapshot has no place in a log"))?;
         let (seq, taken_at, place) = (taken.seq, taken.taken_at, taken.place.clone());
         let (runtime, node) = (&self.runtime, self.options.node.clone());
         let name = format!("{}{:020}-{}", name_prefix(log), seq.0, hex::encode(random::<8>()));

@@ -109,12 +109,11 @@ impl<V> Labels<V> {
         Labels(self.0.into_iter().map(|(key, value)| (key, change(value))).collect())
     }
 
-    fn memory_bytes(&self, length: impl Fn(&V) -> usize) -> u64 {
-        if self.is_empty() {
-            return 0;
-        }
-        let strings = self.0.iter().map(|(key, value)| key.as_str().len() + length(value));
-        LABELS_BYTES + self.0.len() as u64 * LABEL_BYTES + strings.sum::<usize>() as u64
+    /// The memory of the labels that have a value of some length, in bytes.
+    fn memory_bytes(&self, length: impl Fn(&V) -> Option<usize>) -> u64 {
+        let labels = self.0.iter().filter_map(|(key, value)| Some(key.as_str().len() + length(value)?));
+        let bytes = labels.map(|strings| LABEL_BYTES + strings as u64).sum::<u64>();
+        if bytes == 0 { 0 } else { LABELS_BYTES + bytes }
     }
 }
 
@@ -191,7 +190,7 @@ impl Annotations {
 
     /// Returns the approximate memory that they take, in bytes.
     pub fn memory_bytes(&self) -> u64 {
-        self.title.0.len() as u64 + self.labels.memory_bytes(|value| value.0.len())
+        self.title.0.len() as u64 + self.labels.memory_bytes(|value| Some(value.0.len()))
     }
 }
 
@@ -205,7 +204,7 @@ impl AnnotationsChange {
     /// Returns an upper bound of the memory that it adds, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         let title = self.title.as_ref().map_or(0, |title| title.0.len());
-        title as u64 + self.labels.memory_bytes(|value| value.as_ref().map_or(0, |value| value.0.len()))
+        title as u64 + self.labels.memory_bytes(|value| Some(value.as_ref()?.0.len()))
     }
 }
 
@@ -272,6 +271,9 @@ mod tests {
         assert!(again.labels.contains(&label("k4=a=b")) && !again.labels.contains(&label("k4=v")));
         let emptied = again.changed(&AnnotationsChange::set(None, Some(Labels::default()))).unwrap();
         assert_eq!(emptied, Annotations::default());
+        // What frees memory succeeds when memory is short.
+        assert_eq!(one("k3", None).memory_bytes(), 0);
+        assert!(one("k3", Some("")).memory_bytes() > 0);
         assert_eq!(again.changed(&AnnotationsChange::default()), Ok(again));
     }
 }

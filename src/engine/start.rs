@@ -250,9 +250,11 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
             logged => logged?,
         }
     }
+    let now = inner.clock.reading().wall;
     match store.backup_at() {
-        Some(at) => inner.figures.lock().backup_at = Some(at),
-        None => note_backup(inner, &store, inner.clock.reading().wall),
+        // A clock that was ahead would silence the alert about old backups.
+        Some(at) => inner.figures.lock().backup_at = Some(at.min(now)),
+        None => note_backup(inner, &store, now),
     }
     note_recovered(inner, &recovered, is_filled, began.elapsed());
     // The view is set here and nowhere else, so it can't be set already.
@@ -420,6 +422,7 @@ fn load(
     report(Progress { phase: "checking a shared snapshot", done, total });
     let mut manifest = verify_archive(|sink| shared.read(snapshot, sink))?;
     check_usable(snapshot, &manifest, shared.options.understands)?;
+    NatsSnapshots::check_place(snapshot)?;
     let store = Arc::new(Store::open_to_fill(&inner.options.path, &inner.options.store)?);
     // Durable with the snapshot.
     shared.adopt(snapshot, &store)?;

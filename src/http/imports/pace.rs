@@ -8,23 +8,32 @@ use tokio::time::sleep;
 /// A turn of others that takes longer shows that requests queue.
 const CROWDED: Duration = Duration::from_micros(200);
 
-/// The longest rest for one turn. So an upload progresses by at least a piece, of up to 16 KiB, in this time and a turn.
+/// Bytes of an upload between two turns of others, unless a piece has more. Small pieces would cost a turn each.
+const STRIDE_BYTES: u64 = 16 << 10;
+
+/// The longest rest for one turn. So an upload progresses by at least [`STRIDE_BYTES`] in this time and a turn.
 const REST_MAX: Duration = Duration::from_millis(4);
 
 /// Shorter rests are added up: the timer has this resolution.
 const REST_MIN: Duration = Duration::from_millis(1);
 
-/// When an upload gives the processor to others. They get a turn after each of its pieces. While they queue, which the length of their turn
+/// When an upload gives the processor to others. They get a turn after each [`STRIDE_BYTES`]. While they queue, which the length of their turn
 /// shows, the upload also rests for as long as that turn took, as TCP sends less when packets queue.
 #[derive(Default)]
 pub(super) struct Pace {
     /// How long the upload still has to rest.
     owed: Duration,
+    /// The bytes before which the next turn is not due.
+    next: u64,
 }
 
 impl Pace {
-    /// Gives others a turn, and rests if they need more.
-    pub(super) async fn turn(&mut self) {
+    /// Gives others a turn if one is due after this many bytes, and rests if they need more.
+    pub(super) async fn turn(&mut self, bytes: u64) {
+        if bytes < self.next {
+            return;
+        }
+        self.next = bytes + STRIDE_BYTES;
         let began = Instant::now();
         yield_now().await;
         if let Some(rest) = self.rest_after(began.elapsed()) {
@@ -61,6 +70,17 @@ mod tests {
         let mut pace = Pace::default();
         let rests: Vec<_> = (0..3).map(|_| pace.rest_after(REST_MIN.mul_f64(0.4))).collect();
         assert_eq!(rests, [None, None, Some(REST_MIN.mul_f64(1.2))]);
+    }
+
+    #[tokio::test]
+    async fn small_pieces_share_turn() {
+        let mut pace = Pace::default();
+        for bytes in 0..STRIDE_BYTES {
+            pace.turn(bytes).await;
+        }
+        assert_eq!(pace.next, STRIDE_BYTES);
+        pace.turn(STRIDE_BYTES).await;
+        assert_eq!(pace.next, 2 * STRIDE_BYTES);
     }
 
     #[test]

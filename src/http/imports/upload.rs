@@ -121,7 +121,7 @@ impl Upload {
             } else if self.lines.has_ended() {
                 break;
             } else {
-                self.pace.turn().await;
+                self.pace.turn(self.bytes).await;
                 self.read().await?;
             }
         }

@@ -260,8 +260,9 @@ async fn running_import_can_be_stopped() {
 #[tokio::test]
 async fn upload_yields_after_each_piece() {
     const PIECES: usize = 50;
+    const LINES: usize = 6_000;
     let (service, mut turns) = (service().await, 0);
-    let pieces = (0..PIECES).map(|_| Ok::<_, std::convert::Infallible>("u1\n"));
+    let pieces = (0..PIECES).map(|_| Ok::<_, std::convert::Infallible>("u1\n".repeat(LINES)));
     let upload = text(&service, "?dry_run=true", Body::from_stream(futures_util::stream::iter(pieces)));
     let others = async {
         loop {
@@ -273,7 +274,7 @@ async fn upload_yields_after_each_piece() {
         answer = upload => answer,
         () = others => unreachable!(),
     };
-    assert_eq!(answer.json(200)["lines"], PIECES);
+    assert_eq!(answer.json(200)["lines"], PIECES * LINES);
     assert!(turns >= PIECES, "{turns} turns");
 }
 

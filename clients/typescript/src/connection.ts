@@ -69,7 +69,11 @@ interface Call extends Sending {
   upload?: Blob;
   /** The response is read incrementally. */
   isStream: boolean;
+  /** Each attempt carries the highest position seen. */
+  setsPosition: boolean;
 }
+
+const MIN_POSITION = "X-Cuckood-Min-Position";
 
 /** Sends the requests of a generated client. */
 export class Connection {
@@ -93,12 +97,10 @@ export class Connection {
       if (sending.isKeyed && !request.headers.has("Idempotency-Key")) {
         request.headers.set("Idempotency-Key", crypto.randomUUID());
       }
-      if (sending.isRead && position.value !== undefined && !request.headers.has("X-Cuckood-Min-Position")) {
-        request.headers.set("X-Cuckood-Min-Position", String(position.value));
-      }
+      const setsPosition = sending.isRead && !request.headers.has(MIN_POSITION);
       const upload = body instanceof Blob ? body : undefined;
       const sent = upload ? withoutBody(request, sending) : request;
-      this.#calls.set(sent, { ...sending, upload, isStream: parseAs === "stream" });
+      this.#calls.set(sent, { ...sending, upload, isStream: parseAs === "stream", setsPosition });
       return sent;
     });
   }
@@ -132,7 +134,6 @@ export class Connection {
     const { deadlineMs, attempts, attemptMs } = this.#limitsOf(call);
     const endsAt = performance.now() + deadlineMs;
     const ends = after(deadlineMs);
-    let last: unknown;
     for (let attempt = 1; ; attempt += 1) {
       try {
         const signal = AbortSignal.any([request.signal, ...ends, ...after(attemptMs)]);
@@ -143,7 +144,8 @@ export class Connection {
         }
         request.signal.throwIfAborted();
         if (ends.some(({ aborted }) => aborted)) {
-          throw last ?? error;
+          // During an attempt, whose outcome is unknown whatever an earlier one was answered.
+          throw error;
         }
         const retryAfter = error instanceof ProblemError ? error.retryAfter : undefined;
         const waitMax = call.kind === "transfer" ? TRANSFER_WAIT_MS_MAX : WAIT_MS_MAX;
@@ -152,15 +154,20 @@ export class Connection {
         if (!isPassing(error) || attempt >= attempts || performance.now() + wait >= endsAt) {
           throw error;
         }
-        last = error;
         await new Promise((resume) => setTimeout(resume, wait));
       }
     }
   }
 
-  async #attempt(request: Request, { upload, isStream }: Call, attempt: number, signal: AbortSignal): Promise<Response> {
+  async #attempt(request: Request, call: Call, attempt: number, signal: AbortSignal): Promise<Response> {
+    const { upload, isStream, setsPosition } = call;
     const fetch = this.settings.fetch ?? globalThis.fetch;
-    const response = await fetch(new Request(request.clone(), { signal, ...(upload && streamed(upload)) }));
+    const sent = new Request(request.clone(), { signal, ...(upload && streamed(upload)) });
+    // A position expires: after a restore, no node may reach it.
+    if (setsPosition && this.position.value !== undefined) {
+      sent.headers.set(MIN_POSITION, String(this.position.value));
+    }
+    const response = await fetch(sent);
     this.position.observe(response);
     if (!response.ok) {
       throw await errorOf(response, attempt);

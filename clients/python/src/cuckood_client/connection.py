@@ -28,6 +28,7 @@ Kind = Literal["read", "write", "transfer"]
 
 READ_DEADLINE = 0.25
 WRITE_DEADLINE = 5.0
+MIN_POSITION = "X-Cuckood-Min-Position"
 IDLE_SECONDS = 60.0
 """How long a transfer may make no progress."""
 CONNECT_SECONDS = 5.0
@@ -141,13 +142,17 @@ class AsyncConnection:
         patience = min(IDLE_SECONDS, deadline / min(attempts, ATTEMPTS_PER_DEADLINE))
         timeout = httpx.Timeout(patience, connect=min(patience, CONNECT_SECONDS))
         request = self._http.build_request(**call, timeout=timeout)
-        if is_read and (position := self._position()) is not None:
-            request.headers.setdefault("X-Cuckood-Min-Position", str(position))
+        sets_position = is_read and MIN_POSITION not in request.headers
         wait_max = TRANSFER_WAIT_SECONDS_MAX if kind == "transfer" else WAIT_SECONDS_MAX
         ends_at = time.monotonic() + deadline
         last: Exception | None = None
         with anyio.move_on_after(deadline):
             for attempt in itertools.count(1):
+                if sets_position:
+                    # A position expires: after a restore, no node may reach it.
+                    position = self._position()
+                    request.headers.pop(MIN_POSITION, None)
+                    request.headers.update({} if position is None else {MIN_POSITION: str(position)})
                 try:
                     return await self._attempt(request, attempt, stream=stream)
                 except (ProblemError, httpx.HTTPError) as error:
@@ -156,7 +161,8 @@ class AsyncConnection:
                     if wait is None or attempt >= attempts or time.monotonic() + wait >= ends_at:
                         raise
                 await anyio.sleep(wait)
-        raise last or httpx.TimeoutException(f"no response within {deadline:g} s", request=request)
+        # The deadline ends during an attempt, whose outcome is unknown whatever an earlier one was answered.
+        raise httpx.TimeoutException(f"no response within {deadline:g} s", request=request) from last
 
     async def _attempt(self, request: httpx.Request, attempt: int, *, stream: bool) -> httpx.Response:
         response = await self._http.send(request, stream=stream)

@@ -254,8 +254,10 @@ forEachReader("title_and_labels_are_set_found_and_changed", () => browser, async
   assert.deepEqual([emptied.title, emptied.labels], [undefined, { region: "eu" }]);
   await edit.getByLabel(t.change.name, { exact: true }).fill(`${title}!`);
   await edit.getByLabel(t.change.labels, { exact: true }).fill(`team=${id}`);
+  // The page still says that the earlier change was saved.
+  const saved = page.waitForResponse((response) => response.request().method() === "PATCH" && response.ok());
   await button(edit, t.change.save).click();
-  await says(page, t.change.saved);
+  await saved;
 
   await open(page, service.url, "#/campaigns");
   await page.getByRole("link", { name: `${title}!` }).waitFor();

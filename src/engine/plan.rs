@@ -66,7 +66,7 @@ const FILTER_BYTES: u64 = 1_400;
 const REDEMPTION_BYTES: u64 = 472;
 const REDEMPTION_LOG_BYTES: u64 = 170;
 
-/// Bytes of log that an added item takes at most: one that comes in a request of its own.
+/// Upper bound of the bytes of log per added item: a request with a single item.
 const ADD_LOG_BYTES: u64 = 60;
 
 /// What a service holds and does.

@@ -1,7 +1,7 @@
 //! `POST …/codes/generate`: random codes, derived from the coupon's secret and the request, never stored.
 //!
-//! Candidates are added in batches. A batch is one command, and its stored outcome shows a repeated request which of them were new, so a
-//! repeat returns the same codes, also after a failure between two batches. A candidate that the pool already holds is skipped.
+//! Candidates are added in batches, each by one command. Its stored outcome shows a repeated request which of them were new. So a repeat
+//! returns the same codes, also after a failure between two batches. A candidate that the pool already holds is skipped.
 
 use super::answer::reply::Lines;
 use super::answer::{Answer, Code, Problem, mark_replayed};

@@ -122,12 +122,12 @@ impl RandomLog {
         self.seq = seq.0;
     }
 
-    /// Lets so many milliseconds pass.
+    /// Advances the time by this many milliseconds.
     pub fn pass(&mut self, milliseconds: u64) {
         self.at += milliseconds;
     }
 
-    /// An entry that turns the time back by so many milliseconds.
+    /// Returns an entry that turns the time back by this many milliseconds.
     pub fn turn_back(&mut self, milliseconds: u64) -> Entry {
         self.at = self.at.saturating_sub(milliseconds);
         self.entry(0, Command::TurnBack, None)

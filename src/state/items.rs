@@ -51,19 +51,19 @@ impl Subject<'_> {
         Ok(Outcome::Removed(removed))
     }
 
-    /// Removes items, equivalent to one by one: redeemed codes stay, and a hold is withdrawn before its code is removed. Also returns the
-    /// items that are absent now, whether they were present or not.
+    /// Removes items, equivalent to one by one: redeemed codes stay, and the hold of a code is withdrawn. Also returns the items that are
+    /// absent now, whether they were present or not.
     fn take_out(&mut self, digests: &[Digest], all: bool) -> (Removed, Vec<Digest>) {
         let states = self.tables.filter.states(digests);
         let is_redeemed = |state: &Option<SlotState>| *state == Some(SlotState::Redeemed);
-        let mut leaving = Vec::with_capacity(digests.len());
+        let (mut leaving, mut held) = (Vec::with_capacity(digests.len()), Vec::new());
         for (state, &digest) in states.iter().zip(digests).filter(|(state, _)| !is_redeemed(state)) {
-            if *state == Some(SlotState::Held) {
-                self.withdraw_hold(digest);
-            }
+            held.extend((*state == Some(SlotState::Held)).then_some(digest));
             leaving.push(digest);
         }
         let copies = self.tables.filter.remove_many(&leaving, all);
+        // Only now: a reader would find a code available whose hold is withdrawn and that is still there.
+        held.into_iter().for_each(|digest| self.withdraw_hold(digest));
         let mut left = copies.iter();
         let outcomes = states.iter().map(|state| match is_redeemed(state) {
             true => ItemOutcome::AlreadyRedeemed,
@@ -259,7 +259,7 @@ impl Subject<'_> {
         was_redeemed
     }
 
-    /// Cancels the hold of a code that is about to be removed.
+    /// Cancels the hold of a code that has been removed.
     pub(super) fn withdraw_hold(&mut self, digest: Digest) {
         if let Some(current) = self.current(digest).filter(|current| current.status == Status::Held) {
             let expires_at = current.expires_at;

@@ -17,6 +17,9 @@ pub const CODES: usize = 100;
 /// Every second request goes to one of this many codes, for contention.
 const CROWDED: u64 = 8;
 
+/// The last codes, whose holds no client ends: however fast the machine is, some expire.
+const UNENDED: usize = 10;
+
 /// One of this many clients is a Redis client.
 const REDIS_CLIENTS: usize = 8;
 
@@ -169,8 +172,13 @@ fn choose(shop: &Shop, code: usize, random: &mut Random) -> Request {
         let reference = random.below(REFERENCES) as u32;
         Request::Redeem { reference, hold }
     };
-    let chance = random.below(100);
+    let is_ended = code < CODES - UNENDED;
+    let chance = match random.below(100) {
+        10..87 if !is_ended => 87,
+        chance => chance,
+    };
     match (chance, shop.some_id(code, random)) {
+        (0..10, _) | (_, None) if !is_ended => redeem(random, Some(BRIEF_SECONDS as u32)),
         (0..35, _) | (_, None) => {
             let is_long = random.below(3) == 0;
             let seconds = if is_long { LONG_SECONDS + random.below(LONG_SECONDS) } else { BRIEF_SECONDS };

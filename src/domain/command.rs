@@ -300,7 +300,22 @@ impl Command {
                 part.bytes()
             }
             Command::PutLineUp { name, line_up, .. } => line_up.memory_bytes(name) as usize,
-            _ => 0,
+            Command::Redeem { .. }
+            | Command::Confirm { .. }
+            | Command::Cancel { .. }
+            | Command::Configure(_)
+            | Command::Update { .. }
+            | Command::Delete { .. }
+            | Command::Clear { .. }
+            | Command::ImportBegin { .. }
+            | Command::ImportEnd { .. }
+            | Command::Advance { .. }
+            | Command::TurnBack
+            | Command::DeleteLineUp { .. }
+            | Command::Restored { .. }
+            | Command::ImageRecord { .. }
+            | Command::ImageAbandon { .. }
+            | Command::Enable { .. } => 0,
         };
         64 + beyond as u64 + self.annotations_bytes()
     }

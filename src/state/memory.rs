@@ -167,7 +167,24 @@ fn memory_of_something_new(state: &State, command: &Command) -> Option<MemoryNee
             };
             Some(MemoryNeed::other(part.chunks.iter().map(bytes).sum()))
         }
-        _ => None,
+        Command::ImageRecord { .. }
+        | Command::ImageAbandon { .. }
+        | Command::DeleteLineUp { .. }
+        | Command::Delete { .. }
+        | Command::Advance { .. }
+        | Command::Restored { .. }
+        | Command::Enable { .. } => Some(MemoryNeed::default()),
+        Command::Update { .. }
+        | Command::Insert { .. }
+        | Command::Remove { .. }
+        | Command::Replace { .. }
+        | Command::Clear { .. }
+        | Command::Redeem { .. }
+        | Command::Confirm { .. }
+        | Command::Cancel { .. }
+        | Command::ImportBegin { .. }
+        | Command::ImportLines { .. }
+        | Command::ImportEnd { .. } => None,
     }
 }
 
@@ -233,7 +250,20 @@ impl FilterState {
                     need += self.catching_up(before, u64::from(*entries_max).max(1), holds);
                 }
             }
-            _ => {}
+            // It changes no item, or it is about no filter that is there.
+            Command::Update { capacity: None, .. }
+            | Command::Configure(_)
+            | Command::Create { .. }
+            | Command::Delete { .. }
+            | Command::Advance { .. }
+            | Command::TurnBack
+            | Command::PutLineUp { .. }
+            | Command::DeleteLineUp { .. }
+            | Command::Restored { .. }
+            | Command::ImageBegin { .. }
+            | Command::ImageRecord { .. }
+            | Command::ImageAbandon { .. }
+            | Command::Enable { .. } => {}
         }
         match &self.staging {
             None => demand.changes = 0,

@@ -51,7 +51,7 @@ function Page({ now }: { readonly now: Route }): JSX.Element {
     case "filter":
       return <FilterPage key={`${now.kind}/${now.name}`} kind={now.kind} name={now.name} />;
     case "new":
-      return <NewFilter key={now.kind} kind={now.kind} />;
+      return <NewFilter key={`${now.kind}/${now.from ?? ""}`} {...now} />;
     case "line-ups":
       return <LineUps />;
     case "line-up":
@@ -141,8 +141,8 @@ function Settings(): JSX.Element {
           {known.prefix !== undefined && <small> {t.prefix(known.prefix)}</small>}
         </p>
       )}
-      {key.value !== "" && (
-        <button type="button" onClick={() => void signOut()}>
+      {key !== "" && (
+        <button type="button" onClick={() => signOut()}>
           {t.forget}
         </button>
       )}

@@ -3,11 +3,14 @@
 import { signal } from "@preact/signals";
 import type { Kind } from "./api/types.ts";
 
+const NEW: Readonly<Record<string, Kind>> = { "new-campaign": "campaigns", "new-coupon": "coupons" };
+
 const PAGES = ["campaigns", "coupons", "line-ups", "uploads", "activity", "system", "requests"] as const;
 
 export type Route =
   | { readonly page: (typeof PAGES)[number] | "new-line-up" | "nowhere" }
-  | { readonly page: "new"; readonly kind: Kind }
+  /** `from` is one to copy. */
+  | { readonly page: "new"; readonly kind: Kind; readonly from?: string }
   | { readonly page: "filter"; readonly kind: Kind; readonly name: string }
   | { readonly page: "line-up"; readonly name: string };
 
@@ -18,15 +21,17 @@ export function parse(hash: string): Route {
     if (isName && (first === "campaigns" || first === "coupons")) {
       return { page: "filter", kind: first, name: second };
     }
+    if (isName && NEW[first] !== undefined) {
+      return { page: "new", kind: NEW[first], from: second };
+    }
     return isName && first === "line-ups" ? { page: "line-up", name: second } : { page: "nowhere" };
+  }
+  if (NEW[first] !== undefined) {
+    return { page: "new", kind: NEW[first] };
   }
   switch (first) {
     case "":
       return { page: "campaigns" };
-    case "new-campaign":
-      return { page: "new", kind: "campaigns" };
-    case "new-coupon":
-      return { page: "new", kind: "coupons" };
     case "new-line-up":
       return { page: first };
     default:

@@ -55,10 +55,7 @@ const day = (days: number) => new Date(Date.now() + days * 86_400_000).toISOStri
 
 async function fill(url: string): Promise<void> {
   const send = sender(url);
-  // Services without titles are shown by names.
-  const { components } = (await (await fetch(`${url}/openapi.json`)).json()) as { components: { schemas: Record<string, { properties?: object }> } };
-  const hasTitles = "title" in (components.schemas["CampaignSpec"]?.properties ?? {});
-  const put = (path: string, title: string, spec: object, labels = {}) => send("PUT", path, { ...spec, ...(hasTitles ? { title, labels } : {}) });
+  const put = (path: string, title: string, spec: object, labels = {}) => send("PUT", path, { ...spec, title, labels });
   const campaigns: [string, string, Record<string, unknown>, number][] = [
     ["spring-sale", "春季大促 · Spring sale", { capacity: 40_000, starts_at: day(-9), ends_at: day(21) }, 31_400],
     ["summer-teaser", "Summer teaser", { capacity: 20_000, error_rate: 0.01, starts_at: day(60), ends_at: day(120) }, 4_200],
@@ -75,8 +72,14 @@ async function fill(url: string): Promise<void> {
       await send("POST", `campaigns/${name}/users`, { users: items(name, from, Math.min(10_000, count - from)) });
     }
   }
-  for (const [name, title, count] of [["welcome-10", "新客立减 10 元", 8_000], ["black-friday", "Black Friday", 6_000], ["refer-a-friend", "Refer a friend", 3_500]] as const) {
-    await put(`coupons/${name}`, title, { capacity: 10_000, ...(name === "black-friday" ? { starts_at: day(2) } : {}) });
+  const coupons: [string, string, object, number, object][] = [
+    ["welcome-10", "Welcome: 10 off · 新客立减", {}, 8_000, { team: "shop", region: "cn" }],
+    ["black-friday", "Black Friday", { starts_at: day(2), ends_at: day(5) }, 6_000, { team: "shop" }],
+    ["refer-a-friend", "Refer a friend · 邀请有礼", { ends_at: day(90) }, 3_500, { team: "growth" }],
+    ["spring-vip", "Spring, gold members", { ends_at: day(-12) }, 1_200, { team: "loyalty" }],
+  ];
+  for (const [name, title, spec, count, labels] of coupons) {
+    await put(`coupons/${name}`, title, { capacity: 10_000, ...spec }, labels);
     await send("POST", `coupons/${name}/codes`, { codes: items(name, 0, count) });
   }
   await put("coupons/flash-sale", "Flash sale", { capacity: 20, stock: 20, ends_at: day(1) }, { team: "shop" });

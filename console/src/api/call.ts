@@ -10,6 +10,8 @@ export interface Call {
   /** Where a command puts the answer, if it is no text. */
   readonly saveAs?: string;
   readonly headers?: Readonly<Record<string, string>>;
+  /** The idempotency key. It is not in a command, which is there to be run again. */
+  readonly key?: string;
 }
 
 /** The environment variable that the program itself takes its key from. */
@@ -23,7 +25,7 @@ export function target(call: Call): string {
   return `${call.path}?${new URLSearchParams(query.map(([name, value]) => [name, String(value)]))}`;
 }
 
-/** All headers but the key. */
+/** All headers but those with keys. */
 export function headers(call: Call): Record<string, string> {
   const type = call.body === undefined ? {} : { "Content-Type": "application/json" };
   return { ...type, ...call.headers };

@@ -6,10 +6,13 @@ import type { ProblemDocument } from "./types.ts";
 /** A refusal by the service, or a failure to reach it (status 0). */
 export class Problem extends Error {
   readonly document: ProblemDocument;
+  /** How many seconds the service wants to be left alone, if it says so. */
+  readonly retryAfter: number | undefined;
 
-  constructor(document: ProblemDocument) {
+  constructor(document: ProblemDocument, retryAfter?: number) {
     super(document.detail);
     this.document = document;
+    this.retryAfter = retryAfter;
   }
 
   get status(): number {
@@ -25,20 +28,20 @@ export class Problem extends Error {
 export type Observer = (call: Call, status: number, milliseconds: number) => void;
 
 const observers = new Set<Observer>();
-let key: () => string = () => "";
+let key = "";
 
 export function observe(observer: Observer): void {
   observers.add(observer);
 }
 
-/** Says where to find the API key; empty for none. */
-export function useKey(source: () => string): void {
-  key = source;
+/** Sets the API key; empty for none. */
+export function useKey(secret: string): void {
+  key = secret;
 }
 
 function authorized(call: Call): Record<string, string> {
-  const secret = key();
-  return { ...headers(call), ...(secret === "" ? {} : { Authorization: `Bearer ${secret}` }) };
+  const own = call.key === undefined ? {} : { "Idempotency-Key": call.key };
+  return { ...headers(call), ...own, ...(key === "" ? {} : { Authorization: `Bearer ${key}` }) };
 }
 
 function told(call: Call, status: number, begun: number): void {
@@ -56,17 +59,18 @@ function unreachable(): Problem {
   });
 }
 
-/** The problem of a failed answer, also where something in between has answered. */
-export function problemOf(status: number, text: string): Problem {
+/** The problem of a failed answer, also where something in between has answered. `retryAfter` is the header of that name. */
+export function problemOf(status: number, text: string, retryAfter: string | null = null): Problem {
+  const seconds = retryAfter !== null && /^\d+$/.test(retryAfter) ? Number(retryAfter) : undefined;
   try {
     const document = JSON.parse(text) as ProblemDocument;
     if (typeof document.code === "string" && typeof document.detail === "string") {
-      return new Problem({ ...document, status });
+      return new Problem({ ...document, status }, seconds);
     }
   } catch {
     // Not from the service itself.
   }
-  return new Problem({ status, code: `http-${status}`, title: `Status ${status}`, detail: text.slice(0, 300) });
+  return new Problem({ status, code: `http-${status}`, title: `Status ${status}`, detail: text.slice(0, 300) }, seconds);
 }
 
 /** The answer as it came, whatever its status. */
@@ -87,20 +91,32 @@ export async function exchange(call: Call, signal?: AbortSignal): Promise<Respon
   }
 }
 
-/** The text of a good answer. */
-export async function text(call: Call, signal?: AbortSignal): Promise<string> {
+/** What a good answer has, once all of it is there. */
+async function content<T>(call: Call, read: (answer: Response) => Promise<T>, signal?: AbortSignal): Promise<T> {
   const answer = await exchange(call, signal);
-  const content = await answer.text();
-  if (!answer.ok) {
-    throw problemOf(answer.status, content);
+  try {
+    if (answer.ok) {
+      return await read(answer);
+    }
+    throw problemOf(answer.status, await answer.text(), answer.headers.get("Retry-After"));
+  } catch (error) {
+    // An answer that breaks off is none.
+    throw error instanceof Problem || signal?.aborted ? error : unreachable();
   }
-  return content;
+}
+
+export function text(call: Call, signal?: AbortSignal): Promise<string> {
+  return content(call, (answer) => answer.text(), signal);
+}
+
+export function blob(call: Call): Promise<Blob> {
+  return content(call, (answer) => answer.blob());
 }
 
 /** The JSON of a good answer. */
 export async function json<T>(call: Call, signal?: AbortSignal): Promise<T> {
-  const content = await text(call, signal);
-  return (content === "" ? null : JSON.parse(content)) as T;
+  const received = await text(call, signal);
+  return (received === "" ? null : JSON.parse(received)) as T;
 }
 
 /** Uploads the file of a call. Not by `fetch`, which does not tell how much has been sent. */
@@ -120,7 +136,7 @@ export function upload<T>(
     request.onload = () => {
       told(call, request.status, begun);
       const isGood = request.status >= 200 && request.status < 300;
-      isGood ? resolve(JSON.parse(request.responseText)) : reject(problemOf(request.status, request.responseText));
+      isGood ? resolve(JSON.parse(request.responseText)) : reject(problemOf(request.status, request.responseText, request.getResponseHeader("Retry-After")));
     };
     request.onerror = () => {
       told(call, 0, begun);

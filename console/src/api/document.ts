@@ -1,11 +1,17 @@
 /** What the service can do and what it takes, read from its own OpenAPI document. So the page fits older and newer services. */
 
+import type { Call } from "./call.ts";
 import { NOUN, type Kind } from "./types.ts";
 
 type Security = Readonly<Record<string, readonly string[]>>;
 
+interface Described {
+  readonly security?: readonly Security[];
+  readonly parameters?: readonly Readonly<Record<string, unknown>>[];
+}
+
 export interface OpenApi {
-  readonly paths: Readonly<Record<string, Readonly<Record<string, { readonly security?: readonly Security[] }>>>>;
+  readonly paths: Readonly<Record<string, Readonly<Record<string, Described>>>>;
   readonly components: {
     readonly schemas: Readonly<Record<string, { readonly properties?: Readonly<Record<string, unknown>> }>>;
   };
@@ -26,6 +32,14 @@ export function has(document: OpenApi, operation: Operation): boolean {
 /** Whether a schema has a field. */
 export function takes(document: OpenApi, schema: string, field: string): boolean {
   return document.components.schemas[schema]?.properties?.[field] !== undefined;
+}
+
+/** Whether a request takes an idempotency key: writes do, but for imports. */
+export function takesKey(document: OpenApi, { method, path }: Call): boolean {
+  const isOf = (template: string) => new RegExp(`^${template.replace(/\{\w+\}/g, "[^/]+")}$`).test(`/${path}`);
+  const [, operations] = Object.entries(document.paths).find(([template]) => isOf(template)) ?? [];
+  const parameters = operations?.[method.toLowerCase()]?.parameters ?? [];
+  return parameters.some(({ $ref, name }) => $ref === "#/components/parameters/Idempotency-Key" || name === "Idempotency-Key");
 }
 
 /** Whether a caller with these scopes may do it: undefined if it has no key. */

@@ -1,5 +1,7 @@
 /** What can be told of a file before it is uploaded: its format by its name, and the columns of a CSV. */
 
+import { rowsOf } from "./csv.ts";
+
 export interface Format {
   readonly type: "text/plain" | "text/csv" | "application/x-ndjson";
   readonly coding?: "gzip" | "zstd";
@@ -13,12 +15,6 @@ export function formatOf(name: string): Format {
   const end = coding === undefined ? last : (parts.at(-2) ?? "");
   const type = end === "csv" ? "text/csv" : end === "ndjson" || end === "jsonl" ? "application/x-ndjson" : "text/plain";
   return coding === undefined ? { type } : { type, coding };
-}
-
-/** The names in the first line of a CSV. */
-export function columnsOf(line: string): string[] {
-  const names = [...line.matchAll(/(?:^|,)(?:"((?:[^"]|"")*)"|([^,]*))/g)];
-  return names.map(([, quoted, plain]) => quoted?.replaceAll('""', '"') ?? plain ?? "");
 }
 
 /** How much of a file is read for its first line. */
@@ -38,5 +34,5 @@ export async function columns(file: File): Promise<string[]> {
     text += decoder.decode(part.value, { stream: true });
   }
   await reader.cancel();
-  return columnsOf(text.split(/\r?\n/)[0] ?? "");
+  return [...(rowsOf(text)[0] ?? [])];
 }

@@ -4,6 +4,7 @@ import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import type { Call } from "../api/call.ts";
 import { Problem, text } from "../api/client.ts";
+import { rowsOf, spreadsheet, type Cells } from "../api/csv.ts";
 import type { Row } from "../api/types.ts";
 import { count } from "../format.ts";
 import { named, texts } from "../i18n/texts.ts";
@@ -50,9 +51,13 @@ async function beginning(signal: AbortSignal): Promise<number | undefined> {
   return oldest === undefined ? undefined : oldest.seq - 1 + Math.max(0, kept - BACK);
 }
 
-/** Whether asking again may help: the service does not answer, or is not ready. */
-function mayPass(error: unknown): boolean {
-  return !(error instanceof Problem) || error.status === 0 || error.status >= 500;
+/** After how long asking again may help: the service does not answer, is not ready, or is asked too often. Never, if that is not given. */
+function pauseAfter(error: unknown): number | undefined {
+  if (!(error instanceof Problem)) {
+    return RETRY_MILLISECONDS;
+  }
+  const mayPass = error.status === 0 || error.status === 408 || error.status === 429 || error.status >= 500;
+  return mayPass ? (error.retryAfter ?? RETRY_MILLISECONDS / 1_000) * 1_000 : undefined;
 }
 
 /** Follows the feed until it is told to stop. `tell` gets what keeps it from going on, and `undefined` once it goes on. */
@@ -83,27 +88,28 @@ async function follow(
         hasBegun = false;
       } else if (!signal.aborted) {
         tell(error);
-        if (!mayPass(error)) {
+        const asked = pauseAfter(error);
+        if (asked === undefined) {
           return;
         }
-        pause = RETRY_MILLISECONDS;
+        pause = asked;
       }
     }
     await new Promise((resume) => setTimeout(resume, pause));
   }
 }
 
-/** Everything on record as CSV, which comes in several answers. */
+/** Everything on record as a file, which comes in several answers. */
 async function exported(): Promise<Blob> {
-  const lines: string[] = [];
+  const all: Cells[] = [];
   let after: number | undefined;
   for (;;) {
     const part = await text({ method: "GET", path: "v1/events", query: { after, limit: EXPORT_ROWS }, headers: { Accept: "text/csv" } });
-    const [head = "", ...rows] = part.split(/\r?\n/).filter((line) => line !== "");
-    lines.push(...(after === undefined ? [head] : []), ...rows);
-    after = Number(rows.at(-1)?.split(",")[head.split(",").indexOf("seq")]);
+    const [head = [], ...rows] = rowsOf(part);
+    all.push(...(after === undefined ? [head] : []), ...rows);
+    after = Number(rows.at(-1)?.[head.indexOf("seq")]);
     if (rows.length < EXPORT_ROWS) {
-      return new Blob([`${lines.join("\n")}\n`], { type: "text/csv" });
+      return spreadsheet(all);
     }
   }
 }
@@ -152,7 +158,7 @@ export function Activity(): JSX.Element {
         <Empty text={t.none} />
       ) : (
         <>
-          <p class="lead">{t.about}</p>
+          <p class="lead">{t.about} {texts.value.csvHint}</p>
           <div class="tools">
             <Text label={texts.value.search} type="search" value={search} change={setSearch} placeholder={t.searchHint} />
             <Download label={texts.value.csv} name="events.csv" content={exported} />

@@ -8,15 +8,15 @@ import { count, zone } from "../format.ts";
 import { texts } from "../i18n/texts.ts";
 import { Action } from "../parts/action.tsx";
 import { toLocal, toUtc } from "../parts/local_time.ts";
+import { LabelsField } from "../parts/naming.tsx";
 import { Panel, Text } from "../parts/panel.tsx";
-import { labelTexts } from "../state/filters.ts";
-import { isTitleTooLong, labelsOf } from "../state/naming.ts";
+import { isTitleTooLong, labelRows, labelsOf, labelsPatch, type Label } from "../state/naming.ts";
 import { accepts, allowed } from "../state/session.ts";
 import type { PartProps } from "./filter.tsx";
 
 interface Form {
   readonly title: string;
-  readonly labels: string;
+  readonly labels: readonly Label[];
   readonly starts: string;
   readonly ends: string;
   readonly capacity: string;
@@ -27,7 +27,7 @@ interface Form {
 function formOf({ title, labels, starts_at, ends_at, capacity, stock }: Filter): Form {
   return {
     title: title ?? "",
-    labels: labelTexts(labels).join(", "),
+    labels: labelRows(labels),
     starts: toLocal(starts_at),
     ends: toLocal(ends_at),
     capacity: String(capacity),
@@ -39,10 +39,9 @@ function formOf({ title, labels, starts_at, ends_at, capacity, stock }: Filter):
 function patchOf(form: Form, base: Filter) {
   const before = formOf(base);
   const isChanged = (field: keyof Form) => form[field] !== before[field];
-  const gone = Object.fromEntries(Object.keys(base.labels ?? {}).map((key) => [key, null]));
   return {
     title: isChanged("title") ? form.title || null : undefined,
-    labels: isChanged("labels") ? { ...gone, ...labelsOf(form.labels) } : undefined,
+    labels: labelsPatch(base.labels, labelsOf(form.labels)),
     starts_at: isChanged("starts") ? (toUtc(form.starts) ?? null) : undefined,
     ends_at: isChanged("ends") ? (toUtc(form.ends) ?? null) : undefined,
     capacity: isChanged("capacity") ? Number(form.capacity) : undefined,
@@ -68,17 +67,18 @@ export function Change({ kind, filter, changed }: PartProps): JSX.Element | null
   const hasTitles = accepts(schema, "title");
   const mayRaise = filter.growth === "auto" && filter.stock === undefined && accepts(schema, "capacity");
   const { title, labels, starts, ends, capacity, stock } = form;
-  const put = (field: keyof Form) => (value: string) => setForm((before) => ({ ...before, [field]: value }));
+  const put = (field: Exclude<keyof Form, "labels">) => (value: string) => setForm((before) => ({ ...before, [field]: value }));
   const inUse = (filter.stats.held ?? 0) + (filter.stats.redeemed ?? 0);
   const titleFault = isTitleTooLong(title) ? f.titleTooLong : undefined;
-  const labelsFault = labelsOf(labels) === undefined ? f.labelsFault : undefined;
   const endsFault = starts !== "" && ends !== "" && ends <= starts ? f.backwards : undefined;
-  const isGood = isChanged && [titleFault, labelsFault, endsFault].every((fault) => fault === undefined) && (filter.stock === undefined || stock !== "");
+  const patch = patchOf(form, base);
+  const hasChanges = Object.values(patch).some((value) => value !== undefined);
+  const isGood = hasChanges && titleFault === undefined && endsFault === undefined && labelsOf(labels) !== undefined && (filter.stock === undefined || stock !== "");
   return (
     <Panel title={t.title}>
       <Action<Filter>
         label={t.save}
-        call={() => (isGood ? { method: "PATCH", path: `v1/${kind}/${filter.name}`, body: patchOf(form, base) } : undefined)}
+        call={() => (isGood ? { method: "PATCH", path: `v1/${kind}/${filter.name}`, body: patch } : undefined)}
         done={(saved) => {
           start(saved);
           changed();
@@ -93,7 +93,7 @@ export function Change({ kind, filter, changed }: PartProps): JSX.Element | null
           {filter.stock !== undefined && <Text label={t.stock} type="number" min={0} value={stock} change={put("stock")} hint={t.stockHint(count(inUse))} />}
         </div>
         {stock !== "" && Number(stock) < inUse && <p class="notice warn">{t.stockLow(count(inUse), count(Number(stock)))}</p>}
-        {hasTitles && <Text label={t.labels} value={labels} change={put("labels")} hint={f.labelsHint} fault={labelsFault} />}
+        {hasTitles && <LabelsField labels={labels} change={(labels) => setForm((before) => ({ ...before, labels }))} />}
       </Action>
     </Panel>
   );

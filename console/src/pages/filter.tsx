@@ -11,10 +11,10 @@ import { LabelList, PhaseTag, Stock } from "../parts/filter.tsx";
 import { Facts, Panel, Refusal, Tag, Technical, Time } from "../parts/panel.tsx";
 import { useResource } from "../parts/resource.ts";
 import { Table } from "../parts/table.tsx";
-import { json } from "../api/client.ts";
 import { go } from "../route.ts";
-import { stockOf, titles } from "../state/filters.ts";
+import { fullName, stockOf, titles } from "../state/filters.ts";
 import { allowed } from "../state/session.ts";
+import { write } from "../state/writes.ts";
 import { Change } from "./change.tsx";
 import { Generate } from "./generate.tsx";
 import { Items } from "./items.tsx";
@@ -92,7 +92,7 @@ function Storage({ filter }: { readonly filter: Filter }): JSX.Element {
 function Danger({ kind, filter, changed }: PartProps): JSX.Element | null {
   const t = texts.value.danger;
   const path = `v1/${kind}/${filter.name}`;
-  const name = filter.title ?? filter.name;
+  const name = fullName(filter);
   const mayClear = filter.stock === undefined && allowed(on(kind, "POST", "/clear"));
   const mayDelete = allowed(on(kind, "DELETE"));
   if (!mayClear && !mayDelete) {
@@ -105,7 +105,7 @@ function Danger({ kind, filter, changed }: PartProps): JSX.Element | null {
       verb: t.clear[kind],
       typed: filter.name,
       run: async () => {
-        await json({ method: "POST", path: `${path}/clear` });
+        await write({ method: "POST", path: `${path}/clear` });
         changed();
       },
     });
@@ -116,7 +116,7 @@ function Danger({ kind, filter, changed }: PartProps): JSX.Element | null {
       verb: t.delete[kind],
       typed: filter.name,
       run: async () => {
-        await json({ method: "DELETE", path });
+        await write({ method: "DELETE", path });
         go(`#/${kind}`);
       },
     });
@@ -156,6 +156,11 @@ export function FilterPage({ kind, name }: { readonly kind: Kind; readonly name:
         <PhaseTag filter={value} />
         {value.title !== undefined && <code>{value.name}</code>}
         <LabelList labels={value.labels} />
+        {allowed(on(kind, "PUT")) && (
+          <a class="copy" href={`#/${kind === "campaigns" ? "new-campaign" : "new-coupon"}/${name}`}>
+            {texts.value.filter.copy[kind]}
+          </a>
+        )}
       </p>
       <div class="columns">
         <div class="stack">

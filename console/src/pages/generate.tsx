@@ -2,12 +2,15 @@
 
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
+import { blob } from "../api/client.ts";
+import { isFormula } from "../api/csv.ts";
 import { count } from "../format.ts";
 import { texts } from "../i18n/texts.ts";
-import { fetched, save } from "../parts/download.tsx";
+import { save } from "../parts/download.tsx";
 import { Panel, Refusal, Text } from "../parts/panel.tsx";
 import { COUNT_MAX, patternFor, placesNeeded } from "../state/pattern.ts";
 import { allowed } from "../state/session.ts";
+import { isUnknown, newKey } from "../state/writes.ts";
 import type { PartProps } from "./filter.tsx";
 
 /** The same request under the same key gets the same codes: a download that broke off is repeated. */
@@ -31,14 +34,16 @@ export function Generate({ filter, changed }: PartProps): JSX.Element | null {
   const places = pattern.split("#").length - 1;
   const needed = placesNeeded(codes + (filter.stats.available ?? filter.stats.items) + (filter.stats.held ?? 0));
   const isShort = isSized && places < needed;
+  const patternFault = isFormula(pattern) ? t.patternFormula : isShort ? t.patternFault(needed, places) : undefined;
   const run = async (wanted: Made) => {
     setState("running");
     setMade(wanted);
     try {
-      const content = await fetched({
+      const content = await blob({
         method: "POST",
         path: `v1/coupons/${filter.name}/codes/generate`,
-        headers: { "Idempotency-Key": wanted.key, Accept: "text/csv" },
+        headers: { Accept: "text/csv" },
+        key: wanted.key,
         body: { count: wanted.count, pattern: wanted.pattern },
       });
       save(content, `${filter.name}-codes.csv`);
@@ -50,7 +55,8 @@ export function Generate({ filter, changed }: PartProps): JSX.Element | null {
   };
   const submit = (event: Event) => {
     event.preventDefault();
-    void run({ key: `console-${crypto.getRandomValues(new Uint32Array(4)).join("-")}`, count: codes, pattern });
+    const isAgain = typeof state === "object" && isUnknown(state.error) && made?.count === codes && made.pattern === pattern;
+    void run(isAgain ? made : { key: newKey(), count: codes, pattern });
   };
   const isBusy = state === "running";
   return (
@@ -64,11 +70,11 @@ export function Generate({ filter, changed }: PartProps): JSX.Element | null {
             value={pattern}
             change={setPattern}
             hint={t.patternHint}
-            fault={isShort ? t.patternFault(needed, places) : undefined}
+            fault={patternFault}
           />
         </div>
         <div class="buttons">
-          <button class="primary" disabled={isBusy || !isSized || isShort}>
+          <button class="primary" disabled={isBusy || !isSized || patternFault !== undefined}>
             {t.run}
           </button>
           {made !== undefined && !isBusy && (

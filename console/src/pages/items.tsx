@@ -10,6 +10,7 @@ import { named, texts } from "../i18n/texts.ts";
 import { Action } from "../parts/action.tsx";
 import { Check, Choice, itemsOf, Lines, Panel, Time } from "../parts/panel.tsx";
 import { Outcomes, Table } from "../parts/table.tsx";
+import { fullName } from "../state/filters.ts";
 import { allowed } from "../state/session.ts";
 import type { PartProps } from "./filter.tsx";
 
@@ -105,7 +106,7 @@ export function Items({ kind, filter, changed }: PartProps): JSX.Element | null 
   } else if (act === "remove" && kind === "campaigns" && isCompact) {
     option = <Check label={t.all} checked={options.isAll} change={(isAll) => change({ isAll })} />;
   }
-  const name = filter.title ?? filter.name;
+  const name = fullName(filter);
   const question = () => {
     const one = items.length === 1 ? items[0] : undefined;
     if (act === "remove") {

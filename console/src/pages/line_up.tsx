@@ -2,7 +2,6 @@
 
 import type { JSX } from "preact";
 import { useEffect, useId, useState } from "preact/hooks";
-import { json } from "../api/client.ts";
 import type { Call } from "../api/call.ts";
 import type { Eligibility, Exclusion, Filter, LineUp } from "../api/types.ts";
 import { texts } from "../i18n/texts.ts";
@@ -15,8 +14,11 @@ import { useResource } from "../parts/resource.ts";
 import { Sortable } from "../parts/sortable.tsx";
 import { Grid } from "../parts/table.tsx";
 import { go } from "../route.ts";
-import { labelTexts, lists, load, titles } from "../state/filters.ts";
+import { fullName, lists, load, titles } from "../state/filters.ts";
+import { Conflict, contentOf, save, type LineUpSpec } from "../state/line_ups.ts";
+import { labelRows, labelsPatch } from "../state/naming.ts";
 import { accepts, allowed } from "../state/session.ts";
+import { write } from "../state/writes.ts";
 
 /** The most of each that a line-up takes. */
 const CAMPAIGNS_MAX = 256;
@@ -165,34 +167,88 @@ function Try({ draft }: { readonly draft: Draft }): JSX.Element {
   );
 }
 
+/** What the form shows of a line-up. */
+function draftOf(of: LineUp | undefined): Draft {
+  return { campaigns: of?.campaigns ?? [], unless: of?.unless ?? [], limit: String(of?.limit ?? 1) };
+}
+
+function namingOf(of: LineUp | undefined): Naming {
+  return of === undefined ? UNNAMED : { name: of.name, title: of.title ?? "", labels: labelRows(of.labels), isEdited: true };
+}
+
+interface ConflictNoticeProps {
+  readonly conflict: Conflict;
+  readonly keep: () => void;
+  readonly take: () => void;
+}
+
+/** Asks which version of the line-up stays: it was saved elsewhere as well. */
+function ConflictNotice({ conflict: { theirs }, keep, take }: ConflictNoticeProps): JSX.Element {
+  const t = texts.value.lineUp;
+  return (
+    <div class="notice warn" role="alert">
+      <strong>{theirs === undefined ? t.gone : t.conflict}</strong>
+      {theirs !== undefined && <p>{t.theirs(theirs.campaigns.map(titleOf).join(" → "), theirs.unless.length)}</p>}
+      <p>{theirs === undefined ? t.goneHint : t.conflictHint}</p>
+      <div class="buttons">
+        <button type="button" onClick={take}>
+          {theirs === undefined ? t.leave : t.take}
+        </button>
+        <button type="button" onClick={keep}>
+          {t.keep}
+        </button>
+      </div>
+    </div>
+  );
+}
+
 function Editor({ stored }: { readonly stored?: LineUp }): JSX.Element {
   const t = texts.value.lineUp;
-  const [saved, setSaved] = useState<Draft>({ campaigns: stored?.campaigns ?? [], unless: stored?.unless ?? [], limit: String(stored?.limit ?? 1) });
-  const [draft, setDraft] = useState(saved);
-  const labels = labelTexts(stored?.labels).join(", ");
-  const [naming, setNaming] = useState<Naming>(stored === undefined ? UNNAMED : { name: stored.name, title: stored.title ?? "", labels, isEdited: true });
+  const isNew = stored === undefined;
+  /** What is stored, as the reader has seen it. */
+  const [seen, setSeen] = useState(stored);
+  const [draft, setDraft] = useState(draftOf(stored));
+  const [naming, setNaming] = useState(namingOf(stored));
   const [isTaken, setTaken] = useState(false);
+  const [conflict, setConflict] = useState<Conflict | undefined>(undefined);
   const change = (part: Partial<Draft>) => setDraft((before) => ({ ...before, ...part }));
+  const show = (version: LineUp | undefined) => {
+    setSeen(version);
+    setDraft(draftOf(version));
+    setNaming(namingOf(version));
+  };
   const hasTitles = accepts("LineUpSpec", "title");
   const mayChange = allowed("PUT /v1/line-ups/{line_up}");
   const { campaigns, unless, limit } = draft;
-  // Texts that are left out stay as they are: those that have been emptied are sent.
-  const { title, labels: sentLabels } = named(naming) ?? {};
-  const emptied = { ...(stored?.title !== undefined && title === undefined ? { title: "" } : {}), ...(labels !== "" && sentLabels === undefined ? { labels: {} } : {}) };
-  const body = { ...named(naming), ...emptied, campaigns, unless, limit: Number(limit) };
-  const isGood = named(naming) !== undefined && campaigns.length > 0 && Number(limit) >= 1 && (stored !== undefined || !isTaken);
-  const isChanged = stored !== undefined && JSON.stringify(draft) !== JSON.stringify(saved);
+  const words = named(naming);
+  // Texts that are left out stay as they are.
+  const { title, labels } = words ?? { title: "", labels: {} };
+  const spec: LineUpSpec = {
+    ...(title === (seen?.title ?? "") ? {} : { title }),
+    ...(labelsPatch(seen?.labels, labels) === undefined ? {} : { labels }),
+    campaigns,
+    unless,
+    limit: Number(limit),
+  };
+  const isGood = words !== undefined && campaigns.length > 0 && Number(limit) >= 1 && !(isNew && isTaken);
+  const isChanged = seen !== undefined && contentOf({ ...seen, ...spec }) !== contentOf(seen);
   const remove = () =>
     ask({
-      title: t.deleteTitle(stored?.title ?? naming.name),
+      title: t.deleteTitle(fullName({ title: seen?.title, name: naming.name })),
       text: t.deleteText,
       verb: t.delete,
       typed: naming.name,
       run: async () => {
-        await json({ method: "DELETE", path: `v1/line-ups/${naming.name}` });
+        await write({ method: "DELETE", path: `v1/line-ups/${naming.name}` });
         go("#/line-ups");
       },
     });
+  const send = async () => {
+    const outcome = await save(naming.name, spec, seen);
+    const isConflict = outcome instanceof Conflict;
+    setConflict(isConflict ? outcome : undefined);
+    return isConflict ? undefined : outcome;
+  };
   const field = { naming, place: "line-ups", fallback: "line-up", hasTitles, change: setNaming, taken: setTaken };
   return (
     <div class="columns">
@@ -211,30 +267,40 @@ function Editor({ stored }: { readonly stored?: LineUp }): JSX.Element {
       </div>
       <div class="stack">
         {mayChange && (
-          <Panel title={stored === undefined ? t.create : t.settings}>
+          <Panel title={isNew ? t.create : t.settings}>
             <Action<LineUp>
               label={t.save}
-              call={() => (isGood ? { method: "PUT", path: `v1/line-ups/${naming.name}`, body } : undefined)}
-              done={({ name, title }) => {
-                setSaved(draft);
-                stored === undefined ? go(`#/line-ups/${name}`) : (titles.value = { ...titles.value, [`line-ups/${name}`]: title ?? "" });
+              call={() => (isGood ? { method: "PUT", path: `v1/line-ups/${naming.name}`, body: spec } : undefined)}
+              send={send}
+              done={(saved) => {
+                setSeen(saved);
+                isNew ? go(`#/line-ups/${saved.name}`) : (titles.value = { ...titles.value, [`line-ups/${saved.name}`]: saved.title ?? "" });
               }}
-              answer={() => !isChanged && <p class="notice good">{t.saved}</p>}
+              answer={() => !isChanged && conflict === undefined && <p class="notice good">{t.saved}</p>}
             >
-              {stored === undefined ? (
-                <NamingFields {...field} />
-              ) : (
-                hasTitles && <Text label={texts.value.form.title} value={naming.title} change={(title) => setNaming({ ...naming, title })} />
-              )}
+              {isNew ? <NamingFields {...field} /> : hasTitles && <Text label={texts.value.form.title} value={naming.title} change={(title) => setNaming({ ...naming, title })} />}
               <Text label={t.limit} type="number" min={1} max={256} value={limit} change={(limit) => change({ limit })} hint={t.limitHint} />
-              {hasTitles && <LabelsField naming={naming} change={setNaming} />}
-              {isChanged && <p class="notice warn">{t.unsaved}</p>}
+              {hasTitles && <LabelsField labels={naming.labels} change={(labels) => setNaming({ ...naming, labels })} />}
+              {conflict !== undefined && (
+                <ConflictNotice
+                  conflict={conflict}
+                  keep={() => {
+                    setSeen(conflict.theirs);
+                    setConflict(undefined);
+                  }}
+                  take={() => {
+                    setConflict(undefined);
+                    conflict.theirs === undefined ? go("#/line-ups") : show(conflict.theirs);
+                  }}
+                />
+              )}
+              {isChanged && conflict === undefined && <p class="notice warn">{t.unsaved}</p>}
               {campaigns.length === 0 && <p class="hint">{t.needsCampaign}</p>}
             </Action>
           </Panel>
         )}
         {allowed("POST /v1/eligibility") && <Try draft={draft} />}
-        {stored !== undefined && allowed("DELETE /v1/line-ups/{line_up}") && (
+        {!isNew && allowed("DELETE /v1/line-ups/{line_up}") && (
           <Panel title={t.delete}>
             <div class="buttons">
               <button type="button" class="danger" onClick={remove}>

@@ -8,10 +8,12 @@ import { bytes, percent, span, zone } from "../format.ts";
 import { texts } from "../i18n/texts.ts";
 import { Action } from "../parts/action.tsx";
 import { toUtc } from "../parts/local_time.ts";
-import { LabelsField, named, NamingFields, UNNAMED, type Naming } from "../parts/naming.tsx";
-import { Check, Choice, Facts, Panel, Technical, Text } from "../parts/panel.tsx";
+import { LabelsField, named, namedNew, NamingFields, UNNAMED, type Naming } from "../parts/naming.tsx";
+import { Check, Choice, Facts, Panel, Refusal, Technical, Text } from "../parts/panel.tsx";
 import { useResource } from "../parts/resource.ts";
 import { go } from "../route.ts";
+import { fullName } from "../state/filters.ts";
+import { labelRows } from "../state/naming.ts";
 import { accepts, allowed } from "../state/session.ts";
 
 interface Plan {
@@ -61,22 +63,52 @@ function Cost({ form }: { readonly form: Form }): JSX.Element | null {
   );
 }
 
-export function NewFilter({ kind }: { readonly kind: Kind }): JSX.Element {
-  const t = texts.value.form;
+const SECONDS = { s: 1, m: 60, h: 3_600, d: 86_400 } as const;
+
+/** A time of the API, `36h`, in days. */
+function daysOf(time: string | undefined): string {
+  const [, amount, unit] = /^(\d+)([smhd])$/.exec(time ?? "") ?? [];
+  return amount === undefined ? "" : String((Number(amount) * SECONDS[unit as keyof typeof SECONDS]) / SECONDS.d);
+}
+
+/** What the form starts with: the settings of another one, without its name and its window. */
+function formOf(kind: Kind, from: Filter | undefined): Form {
   const isCoupon = kind === "coupons";
-  const [form, setForm] = useState<Form>({
-    naming: UNNAMED,
+  const size = isCoupon ? "10000" : "100000";
+  return {
+    naming: { ...UNNAMED, labels: labelRows(from?.labels) },
     isTaken: false,
-    isPool: false,
-    size: isCoupon ? "10000" : "100000",
+    isPool: from?.stock !== undefined,
+    size: from === undefined ? size : String(from.stock ?? from.capacity),
     startsAt: "",
     endsAt: "",
-    ignoresCase: true,
-    forgetDays: "",
-    mode: isCoupon ? "strict" : "compact",
-    errorRate: "0.001",
-    growth: "auto",
-  });
+    ignoresCase: from === undefined || from.ignore_case === true,
+    forgetDays: daysOf(from?.forget_after),
+    mode: from?.mode ?? (isCoupon ? "strict" : "compact"),
+    // A layout stands in place of an error rate.
+    errorRate: from?.layout === undefined ? String(from?.error_rate ?? 0.001) : "",
+    growth: from?.growth ?? "auto",
+  };
+}
+
+/** A form for a new one, or for one like another. */
+export function NewFilter({ kind, from }: { readonly kind: Kind; readonly from?: string }): JSX.Element {
+  const { value, error } = useResource<Filter>(from === undefined ? undefined : { method: "GET", path: `v1/${kind}/${from}` });
+  if (from !== undefined && value === undefined) {
+    return error === undefined ? <p class="lead">{texts.value.reading}</p> : <Refusal error={error} />;
+  }
+  return (
+    <>
+      {value !== undefined && <p class="lead">{texts.value.form.copied(fullName(value))}</p>}
+      <NewForm kind={kind} {...(value === undefined ? {} : { from: value })} />
+    </>
+  );
+}
+
+function NewForm({ kind, from }: { readonly kind: Kind; readonly from?: Filter }): JSX.Element {
+  const t = texts.value.form;
+  const isCoupon = kind === "coupons";
+  const [form, setForm] = useState<Form>(formOf(kind, from));
   const change = (part: Partial<Form>) => setForm((before) => ({ ...before, ...part }));
   const schema = isCoupon ? "CouponSpec" : "CampaignSpec";
   const { naming, startsAt, endsAt } = form;
@@ -85,7 +117,7 @@ export function NewFilter({ kind }: { readonly kind: Kind }): JSX.Element {
   const isCompact = mode === "compact";
   const isBackwards = startsAt !== "" && endsAt !== "" && endsAt <= startsAt;
   const body = {
-    ...named(naming),
+    ...namedNew(naming),
     capacity: Number(form.size),
     stock: isPool ? Number(form.size) : undefined,
     mode,
@@ -94,7 +126,8 @@ export function NewFilter({ kind }: { readonly kind: Kind }): JSX.Element {
     starts_at: toUtc(startsAt),
     ends_at: toUtc(endsAt),
     ignore_case: isCoupon && form.ignoresCase ? true : undefined,
-    forget_after: isCompact && form.forgetDays !== "" ? `${form.forgetDays}d` : undefined,
+    layout: isCompact && form.errorRate === "" ? from?.layout : undefined,
+    ...(isCompact && form.forgetDays !== "" ? { forget_after: `${Math.round(Number(form.forgetDays) * SECONDS.d)}s`, forget_steps: from?.forget_steps } : {}),
   };
   const isGood = named(naming) !== undefined && !form.isTaken && Number(form.size) >= 1 && !isBackwards;
   return (
@@ -144,11 +177,11 @@ export function NewFilter({ kind }: { readonly kind: Kind }): JSX.Element {
             fault={isBackwards ? t.backwards : undefined}
           />
           {!isCoupon && isCompact && accepts(schema, "forget_after") && (
-            <Text label={t.forget} type="number" min={1} max={400} value={form.forgetDays} change={(forgetDays) => change({ forgetDays })} hint={t.forgetHint} />
+            <Text label={t.forget} type="number" min={0} max={400} step="any" value={form.forgetDays} change={(forgetDays) => change({ forgetDays })} hint={t.forgetHint} />
           )}
         </div>
         {isCoupon && <Check label={t.ignoreCase} checked={form.ignoresCase} change={(ignoresCase) => change({ ignoresCase })} />}
-        {accepts(schema, "labels") && <LabelsField naming={naming} change={(naming) => change({ naming })} />}
+        {accepts(schema, "labels") && <LabelsField labels={naming.labels} change={(labels) => change({ naming: { ...naming, labels } })} />}
         <Technical>
           <div class="stack">
             {!isPool && (

@@ -3,19 +3,22 @@
 import type { JSX } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import type { Call } from "../api/call.ts";
-import { json } from "../api/client.ts";
+import { text } from "../api/client.ts";
+import { rowsOf, spreadsheet } from "../api/csv.ts";
 import type { Filter, Redemption } from "../api/types.ts";
 import { away } from "../format.ts";
 import { texts } from "../i18n/texts.ts";
 import { Action } from "../parts/action.tsx";
 import { ask } from "../parts/dialog.tsx";
-import { Download, fetched } from "../parts/download.tsx";
+import { Download } from "../parts/download.tsx";
 import { Menu } from "../parts/menu.tsx";
 import { Pager } from "../parts/pager.tsx";
 import { Empty, Panel, Refusal, Select, Tag, Text, Time, type Tone } from "../parts/panel.tsx";
 import { useResource } from "../parts/resource.ts";
 import { Grid } from "../parts/table.tsx";
+import { fullName } from "../state/filters.ts";
 import { allowed } from "../state/session.ts";
+import { write } from "../state/writes.ts";
 
 const TONES: Record<Redemption["status"], Tone> = { held: "warn", redeemed: "good", cancelled: "quiet", expired: "quiet" };
 const STATUSES = Object.keys(TONES) as Redemption["status"][];
@@ -71,7 +74,7 @@ function Since({ of }: { readonly of: Redemption }): JSX.Element | null {
 }
 
 interface ActsProps {
-  readonly coupon: string;
+  readonly coupon: Filter;
   readonly of: Redemption;
   readonly changed: (redemption: Redemption) => void;
   readonly failed: (error: unknown) => void;
@@ -81,7 +84,7 @@ interface ActsProps {
 function Acts({ coupon, of, changed, failed }: ActsProps): JSX.Element | null {
   const t = texts.value.redemptions;
   const step = async (name: "confirm" | "cancel") => {
-    changed(await json<Redemption>({ method: "POST", path: `v1/coupons/${coupon}/redemptions/${of.id}/${name}` }));
+    changed(await write<Redemption>({ method: "POST", path: `v1/coupons/${coupon.name}/redemptions/${of.id}/${name}` }));
     failed(undefined);
   };
   const { status, reference } = of;
@@ -89,8 +92,8 @@ function Acts({ coupon, of, changed, failed }: ActsProps): JSX.Element | null {
   const release = () =>
     ask(
       status === "held"
-        ? { title: t.releaseTitle(reference), text: t.releaseText, verb: t.release, run: () => step("cancel") }
-        : { title: t.cancelTitle(reference), text: t.cancelText, verb: t.cancel, run: () => step("cancel") },
+        ? { title: t.releaseTitle(reference), text: t.releaseText(fullName(coupon)), verb: t.release, run: () => step("cancel") }
+        : { title: t.cancelTitle(reference), text: t.cancelText(fullName(coupon)), verb: t.cancel, run: () => step("cancel") },
     );
   if (status === "held") {
     return (
@@ -145,7 +148,7 @@ function List({ filter, changed, version }: RedemptionsProps & { readonly versio
   const csv: Call = { method: "GET", path, query, headers: { Accept: "text/csv" } };
   return (
     <>
-      <p class="hint">{t.findHint}</p>
+      <p class="hint">{t.findHint} {texts.value.csvHint}</p>
       <div class="tools">
         <Text label={t.find} type="search" value={reference} change={first(setReference)} />
         <Select label={t.status} value={status} options={[["", t.all], ...STATUSES.map((name) => [name, texts.value.outcomes[name]] as const)]} change={first(setStatus)} />
@@ -153,7 +156,7 @@ function List({ filter, changed, version }: RedemptionsProps & { readonly versio
         <button type="button" onClick={() => (setNews(new Map()), void reload())}>
           {texts.value.refresh}
         </button>
-        <Download label={texts.value.csv} name={`${filter.name}-redemptions.csv`} content={() => fetched(csv)} />
+        <Download label={texts.value.csv} name={`${filter.name}-redemptions.csv`} content={async () => spreadsheet(rowsOf(await text(csv)))} />
       </div>
       {failure !== undefined && <Refusal error={failure} />}
       {error !== undefined && <Refusal error={error} />}
@@ -171,7 +174,7 @@ function List({ filter, changed, version }: RedemptionsProps & { readonly versio
               <Tag tone={TONES[row.status]}>{texts.value.outcomes[row.status]}</Tag>,
               <Since of={row} />,
               <Time at={row.created_at} />,
-              <Acts coupon={filter.name} of={row} changed={take} failed={setFailure} />,
+              <Acts coupon={filter} of={row} changed={take} failed={setFailure} />,
             ],
           }))}
         />

@@ -12,10 +12,9 @@ export function SignIn({ problem }: { readonly problem: Problem | undefined }): 
   const [secret, setSecret] = useState("");
   const submit = (event: Event) => {
     event.preventDefault();
-    void signIn(secret.trim());
-    setSecret("");
+    signIn(secret.trim());
   };
-  const isMissing = key.value === "" && problem?.status === 401;
+  const isMissing = key === "" && problem?.status === 401;
   return (
     <Panel title={t.title}>
       {isMissing ? <p>{t.needed}</p> : problem?.status === 401 ? <p class="notice bad">{t.wrong}</p> : problem?.status === 403 ? <p class="notice bad">{t.noRead}</p> : <Refusal error={problem} />}

@@ -4,7 +4,7 @@ import type { JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { on } from "../api/document.ts";
 import type { Kind } from "../api/types.ts";
-import { clock, count, day, short } from "../format.ts";
+import { clock, count, day, short, zone } from "../format.ts";
 import { texts } from "../i18n/texts.ts";
 import { Chart } from "../parts/chart.tsx";
 import { Choice, Panel, Refusal } from "../parts/panel.tsx";
@@ -61,7 +61,7 @@ export function StatisticsPanel({ kind, name }: { readonly kind: Kind; readonly 
               lines={[{ label: isHours ? t.inHour : t.inDay, values, tone: field === "redeemed" || field === "added" || field === "imported" ? "accent" : "second" }]}
             />
           ))}
-      <p class="hint">{isHours ? t.hoursHint : t.daysHint}</p>
+      <p class="hint">{isHours ? t.hoursHint(zone()) : t.daysHint(clock(Math.floor(Date.now() / 1_000 / DAY) * DAY), zone())}</p>
     </Panel>
   );
 }

@@ -3,7 +3,7 @@
 import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { Call } from "../api/call.ts";
-import { json, upload } from "../api/client.ts";
+import { json, Problem, upload } from "../api/client.ts";
 import { on } from "../api/document.ts";
 import { columns, formatOf } from "../api/file.ts";
 import type { Import } from "../api/types.ts";
@@ -12,6 +12,7 @@ import { texts } from "../i18n/texts.ts";
 import { ask } from "../parts/dialog.tsx";
 import { Choice, Field, Panel, Refusal, Select, Text, Warnings } from "../parts/panel.tsx";
 import { Table } from "../parts/table.tsx";
+import { fullName } from "../state/filters.ts";
 import { allowed } from "../state/session.ts";
 import type { PartProps } from "./filter.tsx";
 
@@ -46,6 +47,19 @@ function Result({ of }: { readonly of: Import }): JSX.Element {
   );
 }
 
+interface Failure {
+  readonly error: unknown;
+  /** What it means for the content. */
+  readonly note?: string;
+}
+
+/** Asks before the tab is closed. Returns what ends that. */
+function holdTab(): () => void {
+  const hold = (event: BeforeUnloadEvent) => event.preventDefault();
+  addEventListener("beforeunload", hold);
+  return () => removeEventListener("beforeunload", hold);
+}
+
 interface Running {
   readonly isDry: boolean;
   readonly sent: number;
@@ -67,6 +81,7 @@ function Progress({ of, stop }: { readonly of: Running; readonly stop: () => voi
       <button type="button" class="plain" onClick={stop}>
         {t.stop}
       </button>
+      {!of.isDry && <small class="hint">{t.goesOn}</small>}
     </div>
   );
 }
@@ -81,16 +96,18 @@ export function Upload({ kind, filter, changed }: PartProps): JSX.Element | null
   const [id, setId] = useState(newId);
   const [running, setRunning] = useState<Running | undefined>(undefined);
   const [result, setResult] = useState<Import | undefined>(undefined);
-  const [error, setError] = useState<unknown>(undefined);
+  const [failure, setFailure] = useState<Failure | undefined>(undefined);
+  /** Ends the check or the upload that is running. */
   const abort = useRef<AbortController>(undefined);
-  // Another upload in every respect: the dry run of the one before says nothing of it, and is not waited for.
+  const check = useRef<AbortController>(undefined);
+  // Another upload in every respect: the check of the one before says nothing of it, and is not waited for.
   const renew = () => {
-    abort.current?.abort();
+    check.current?.abort();
     setId(newId());
     setResult(undefined);
-    setError(undefined);
+    setFailure(undefined);
   };
-  useEffect(() => () => abort.current?.abort(), []);
+  useEffect(() => () => check.current?.abort(), []);
   if (!allowed(on(kind, "POST", "/imports")) || filter.stock !== undefined) {
     return null;
   }
@@ -121,10 +138,13 @@ export function Upload({ kind, filter, changed }: PartProps): JSX.Element | null
     if (now === undefined || file === undefined || running !== undefined) {
       return;
     }
-    setError(undefined);
+    setFailure(undefined);
     setRunning({ isDry, sent: 0, total: file.size });
     const controller = new AbortController();
     abort.current = controller;
+    check.current = isDry ? controller : undefined;
+    // An upload goes on while the reader looks at other pages; only the tab has to stay.
+    const release = isDry ? () => undefined : holdTab();
     const look = setInterval(async () => {
       if (!isDry) {
         const known = await json<Import>({ method: "GET", path: `v1/imports/${id}` }).catch(() => undefined);
@@ -142,10 +162,14 @@ export function Upload({ kind, filter, changed }: PartProps): JSX.Element | null
         setId(newId());
         changed();
       }
-    } catch (failure) {
-      setError(controller.signal.aborted ? t.stopped[isDry ? "check" : mode] : failure);
+    } catch (error) {
+      const { stopped, guarded } = texts.value.upload;
+      const step = isDry ? "check" : mode;
+      const isGuarded = error instanceof Problem && error.code === "import-guarded";
+      setFailure(controller.signal.aborted ? { error: stopped[step] } : { error, ...(isGuarded ? { note: guarded[step] } : {}) });
       changed();
     } finally {
+      release();
       clearInterval(look);
       setRunning(undefined);
     }
@@ -166,8 +190,7 @@ export function Upload({ kind, filter, changed }: PartProps): JSX.Element | null
     if (!isChecked || mode === "append") {
       return void begin(!isChecked);
     }
-    const name = filter.title ?? filter.name;
-    const question = { title: t.replaceTitle(name), text: t.replaceText[kind](count(filter.stats.available ?? filter.stats.items), count(result?.added ?? 0)) };
+    const question = { title: t.replaceTitle(fullName(filter)), text: t.replaceText[kind](count(filter.stats.available ?? filter.stats.items), count(result?.added ?? 0)) };
     ask({ ...question, verb: t.replace, run: async () => void begin(false) });
   };
   const guard = (name: keyof Guards, label: string, hint: string, step = "1") => (
@@ -191,49 +214,52 @@ export function Upload({ kind, filter, changed }: PartProps): JSX.Element | null
   return (
     <Panel title={t.title}>
       <form class="action" onSubmit={submit}>
-        <Field label={t.file} hint={t.fileHint[kind]}>
-          {(control, hint) => (
-            <input id={control} type="file" aria-describedby={hint} onChange={(event) => void choose(event.currentTarget.files?.[0])} />
+        <fieldset class="action" disabled={running !== undefined && !running.isDry}>
+          <Field label={t.file} hint={t.fileHint[kind]}>
+            {(control, hint) => (
+              <input id={control} type="file" aria-describedby={hint} onChange={(event) => void choose(event.currentTarget.files?.[0])} />
+            )}
+          </Field>
+          {names.length > 1 ? (
+            <Select label={t.column} value={column} options={names.map((name) => [name, name] as const)} hint={t.columnHint[kind]} change={changeColumn} />
+          ) : (
+            isCsv && names.length === 0 && <Text label={t.column} value={column} hint={t.columnHint[kind]} change={changeColumn} />
           )}
-        </Field>
-        {names.length > 1 ? (
-          <Select label={t.column} value={column} options={names.map((name) => [name, name] as const)} hint={t.columnHint[kind]} change={changeColumn} />
-        ) : (
-          isCsv && names.length === 0 && <Text label={t.column} value={column} hint={t.columnHint[kind]} change={changeColumn} />
-        )}
-        <Choice
-          label={t.mode[kind]}
-          value={mode}
-          options={[
-            ["append", t.append],
-            ["replace", t.replace],
-          ]}
-          change={(value) => {
-            setMode(value);
-            renew();
-          }}
-        />
-        <details>
-          <summary>{t.guards}</summary>
-          <div class="fields">
-            {guard("min_items", t.minItems, t.minItemsHint)}
-            {mode === "replace" && guard("max_shrink", t.maxShrink, t.maxShrinkHint, "any")}
-            {guard("max_rejected", t.maxRejected, t.maxRejectedHint)}
+          <Choice
+            label={t.mode[kind]}
+            value={mode}
+            options={[
+              ["append", t.append],
+              ["replace", t.replace],
+            ]}
+            change={(value) => {
+              setMode(value);
+              renew();
+            }}
+          />
+          <details>
+            <summary>{t.guards}</summary>
+            <div class="fields">
+              {guard("min_items", t.minItems, t.minItemsHint)}
+              {mode === "replace" && guard("max_shrink", t.maxShrink, t.maxShrinkHint, "any")}
+              {guard("max_rejected", t.maxRejected, t.maxRejectedHint)}
+            </div>
+          </details>
+          <div class="buttons">
+            <button type="button" class={isChecked ? "" : "primary"} disabled={file === undefined || running !== undefined} onClick={() => void begin(true)}>
+              {t.check}
+            </button>
+            <button type="submit" class={isChecked ? "primary" : ""} disabled={!isChecked || running !== undefined}>
+              {t.run}
+            </button>
           </div>
-        </details>
-        <div class="buttons">
-          <button type="button" class={isChecked ? "" : "primary"} disabled={file === undefined || running !== undefined} onClick={() => void begin(true)}>
-            {t.check}
-          </button>
-          <button type="submit" class={isChecked ? "primary" : ""} disabled={!isChecked || running !== undefined}>
-            {t.run}
-          </button>
-        </div>
-        {!isChecked && result === undefined && <p class="hint">{t.hint}</p>}
+          {!isChecked && result === undefined && <p class="hint">{t.hint}</p>}
+        </fieldset>
         {running !== undefined && <Progress of={running} stop={() => abort.current?.abort()} />}
         <div class="outcome" aria-live="polite">
-          {error !== undefined && <Refusal error={error} />}
-          {result !== undefined && error === undefined && <Result of={result} />}
+          {failure !== undefined && <Refusal error={failure.error} />}
+          {failure?.note !== undefined && <p>{failure.note}</p>}
+          {result !== undefined && failure === undefined && <Result of={result} />}
         </div>
       </form>
     </Panel>

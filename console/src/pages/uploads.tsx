@@ -2,13 +2,14 @@
 
 import type { JSX } from "preact";
 import { json } from "../api/client.ts";
-import type { Import } from "../api/types.ts";
+import type { Import, Kind } from "../api/types.ts";
 import { count, span } from "../format.ts";
 import { texts } from "../i18n/texts.ts";
 import { ask } from "../parts/dialog.tsx";
 import { Empty, Refusal, Tag, Time, Warnings, type Tone } from "../parts/panel.tsx";
 import { useResource } from "../parts/resource.ts";
 import { Grid } from "../parts/table.tsx";
+import { fullName, lists } from "../state/filters.ts";
 import { allowed } from "../state/session.ts";
 
 const EVERY_SECONDS = 2;
@@ -21,6 +22,7 @@ function State({ of }: { readonly of: Import }): JSX.Element {
     <>
       <Tag tone={TONES[of.state]}>{t.uploads.states[of.state]}</Tag>
       {of.failure !== undefined && <small>{(t.problems as Readonly<Record<string, string>>)[of.failure.code] ?? of.failure.detail}</small>}
+      {of.failure?.code === "import-guarded" && <small>{t.upload.guarded[of.mode]}</small>}
       <Warnings of={of.warnings} />
     </>
   );
@@ -30,9 +32,10 @@ export function Uploads(): JSX.Element {
   const t = texts.value.uploads;
   const { value, error, reload } = useResource<{ imports: readonly Import[] }>({ method: "GET", path: "v1/imports" }, EVERY_SECONDS);
   const into = ({ campaign, coupon }: Import) => [campaign === undefined ? "coupons" : "campaigns", campaign ?? coupon ?? ""] as const;
+  const known = (kind: Kind, name: string) => fullName(lists[kind].value.filters.find((filter) => filter.name === name) ?? { name });
   const stop = (one: Import) =>
     ask({
-      title: t.stopTitle(into(one)[1]),
+      title: t.stopTitle(known(...into(one))),
       text: t.stopText[one.mode],
       verb: t.stop,
       run: async () => {

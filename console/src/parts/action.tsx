@@ -3,7 +3,7 @@
 import type { ComponentChildren, JSX } from "preact";
 import { useState } from "preact/hooks";
 import type { Call } from "../api/call.ts";
-import { json } from "../api/client.ts";
+import { write } from "../state/writes.ts";
 import { ask, type Question } from "./dialog.tsx";
 import { Refusal } from "./panel.tsx";
 
@@ -16,17 +16,22 @@ interface ActionProps<T> {
   readonly answer?: (answer: T) => ComponentChildren;
   readonly done?: (answer: T) => void;
   readonly tone?: "primary" | "danger" | "quiet";
+  /** Sends the call in another way; undefined if the form is to be looked at again first. */
+  readonly send?: (call: Call) => Promise<T | undefined>;
   /** The question before it, if there is one. */
   readonly question?: () => Omit<Question, "run" | "verb"> | undefined;
 }
 
-export function Action<T>({ label, call, children, answer, done, tone = "primary", question }: ActionProps<T>): JSX.Element {
+export function Action<T>({ label, call, children, answer, done, tone = "primary", send = write, question }: ActionProps<T>): JSX.Element {
   const [state, setState] = useState<{ answer: T } | { error: unknown } | "running" | undefined>(undefined);
   const isComplete = call() !== undefined;
-  const send = async (now: Call) => {
+  const run = async (now: Call) => {
     setState("running");
     try {
-      const received = await json<T>(now);
+      const received = await send(now);
+      if (received === undefined) {
+        return setState(undefined);
+      }
       setState({ answer: received });
       done?.(received);
     } catch (error) {
@@ -40,7 +45,7 @@ export function Action<T>({ label, call, children, answer, done, tone = "primary
       return;
     }
     const first = question?.();
-    first === undefined ? void send(now) : ask({ ...first, verb: label, run: () => send(now) });
+    first === undefined ? void run(now) : ask({ ...first, verb: label, run: () => run(now) });
   };
   return (
     <form class="action" onSubmit={submit}>

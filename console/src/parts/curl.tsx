@@ -59,9 +59,9 @@ export function CurlDialog(): JSX.Element {
         </form>
       </header>
       <pre ref={text} class="command" tabIndex={0}>
-        {call === undefined ? "" : curl(call, document.baseURI, key.value !== "")}
+        {call === undefined ? "" : curl(call, document.baseURI, key !== "")}
       </pre>
-      {key.value !== "" && (
+      {key !== "" && (
         <p class="hint">
           {t.key} <code>{KEY_VARIABLE}</code>
         </p>

@@ -2,18 +2,7 @@
 
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
-import { problemOf, exchange } from "../api/client.ts";
-import type { Call } from "../api/call.ts";
 import { Refusal } from "./panel.tsx";
-
-/** The file that answers a call. */
-export async function fetched(call: Call): Promise<Blob> {
-  const answer = await exchange(call);
-  if (!answer.ok) {
-    throw problemOf(answer.status, await answer.text());
-  }
-  return answer.blob();
-}
 
 export function save(content: Blob, name: string): void {
   const link = document.createElement("a");

@@ -1,10 +1,11 @@
-/** The fields that name something new: a title in any language, and the name that programs use, which follows the title until it is edited. */
+/** The fields that name something new: a title in any language, the name that programs use, which follows the title until it is edited, and labels. */
 
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import type { Call } from "../api/call.ts";
+import type { Labels } from "../api/types.ts";
 import { texts } from "../i18n/texts.ts";
-import { isTitleTooLong, labelsOf, nameFault, nameFor } from "../state/naming.ts";
+import { isTitleTooLong, labelFault, LABELS_MAX, labelsOf, nameFault, nameFor, type Label } from "../state/naming.ts";
 import { info } from "../state/session.ts";
 import { Text } from "./panel.tsx";
 import { useResource } from "./resource.ts";
@@ -12,19 +13,23 @@ import { useResource } from "./resource.ts";
 export interface Naming {
   readonly title: string;
   readonly name: string;
-  readonly labels: string;
+  readonly labels: readonly Label[];
   readonly isEdited: boolean;
 }
 
-export const UNNAMED: Naming = { title: "", name: "", labels: "", isEdited: false };
+export const UNNAMED: Naming = { title: "", name: "", labels: [], isEdited: false };
 
-/** The fields of a request; undefined if something is missing or wrong. */
-export function named(naming: Naming): { title?: string; labels?: Readonly<Record<string, string>> } | undefined {
+/** The title and the labels as the form has them; undefined if something is missing or wrong. */
+export function named(naming: Naming): { readonly title: string; readonly labels: Labels } | undefined {
   const labels = labelsOf(naming.labels);
-  if (nameFault(naming.name, info.value?.key?.prefix) !== undefined || isTitleTooLong(naming.title) || labels === undefined) {
-    return undefined;
-  }
-  return { ...(naming.title === "" ? {} : { title: naming.title }), ...(Object.keys(labels).length === 0 ? {} : { labels }) };
+  const isGood = nameFault(naming.name, info.value?.key?.prefix) === undefined && !isTitleTooLong(naming.title);
+  return isGood && labels !== undefined ? { title: naming.title, labels } : undefined;
+}
+
+/** The title and the labels of a request that creates something: those that there are. */
+export function namedNew(naming: Naming): { readonly title?: string; readonly labels?: Labels } | undefined {
+  const found = named(naming);
+  return found && { ...(found.title === "" ? {} : { title: found.title }), ...(Object.keys(found.labels).length === 0 ? {} : { labels: found.labels }) };
 }
 
 interface NamingFieldsProps {
@@ -75,8 +80,38 @@ export function NamingFields({ naming, place, fallback, hasTitles, change, taken
   );
 }
 
-export function LabelsField({ naming, change }: Pick<NamingFieldsProps, "naming" | "change">): JSX.Element {
-  const t = texts.value.form;
-  const fault = labelsOf(naming.labels) === undefined ? t.labelsFault : undefined;
-  return <Text label={t.labels} value={naming.labels} hint={t.labelsHint} fault={fault} change={(labels) => change({ ...naming, labels })} />;
+interface LabelsFieldProps {
+  readonly labels: readonly Label[];
+  readonly change: (labels: readonly Label[]) => void;
+}
+
+/** A row for each label. Labels that are not edited stay exactly as they are. */
+export function LabelsField({ labels, change }: LabelsFieldProps): JSX.Element {
+  const t = texts.value.labels;
+  const put = (at: number, part: Partial<Label>) => change(labels.map((label, index) => (index === at ? { ...label, ...part } : label)));
+  return (
+    <fieldset class="label-rows">
+      <legend>{t.title}</legend>
+      <p class="hint">{t.hint}</p>
+      {labels.map((label, at) => {
+        const fault = labelFault(labels, at);
+        return (
+          <div key={at} class="label-row">
+            <Text label={t.key(at + 1)} value={label.key} fault={fault === undefined || fault === "value" ? undefined : t.faults[fault]} change={(key) => put(at, { key })} />
+            <Text label={t.value(at + 1)} value={label.value} fault={fault === "value" ? t.faults.value : undefined} change={(value) => put(at, { value })} />
+            <button type="button" class="plain small" aria-label={t.remove(at + 1)} onClick={() => change(labels.filter((_, index) => index !== at))}>
+              ✕
+            </button>
+          </div>
+        );
+      })}
+      {labels.length < LABELS_MAX && (
+        <div class="buttons">
+          <button type="button" class="small" onClick={() => change([...labels, { key: "", value: "" }])}>
+            {t.add}
+          </button>
+        </div>
+      )}
+    </fieldset>
+  );
 }

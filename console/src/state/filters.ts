@@ -85,6 +85,9 @@ function value(column: SortKey, filter: Filter): string | number {
   }
 }
 
+/** How a dialog names an object: its title may be another one's too. */
+export const fullName = ({ title, name }: { readonly title?: string | undefined; readonly name: string }): string => (title === undefined || title === "" ? name : `${title} (${name})`);
+
 export const labelTexts = (labels: Labels | undefined): string[] => Object.entries(labels ?? {}).map(([key, value]) => `${key}=${value}`);
 
 /** The rows that match all words of a search, in order. `states` are the words for each phase. Equal ones are in the order of their names. */

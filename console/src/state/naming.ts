@@ -5,7 +5,7 @@ import type { Labels } from "../api/types.ts";
 const NAME = /^[a-z0-9][a-z0-9._-]{0,127}$/;
 const NAME_LENGTH = 60;
 const TITLE_BYTES = 200;
-const LABELS = 16;
+export const LABELS_MAX = 16;
 const VALUE_BYTES = 64;
 
 const bytesOf = (text: string) => new TextEncoder().encode(text).length;
@@ -26,14 +26,37 @@ export function nameFault(name: string, prefix = ""): NameFault | undefined {
 
 export const isTitleTooLong = (title: string): boolean => bytesOf(title) > TITLE_BYTES;
 
-/** The labels of `team=shop, region=eu`; none if that can't be read. */
-export function labelsOf(text: string): Labels | undefined {
-  const parts = text.split(/[,，]/).map((part) => part.trim()).filter((part) => part !== "");
-  const pairs = parts.map((part) => {
-    const at = part.indexOf("=");
-    return [part.slice(0, at).trim(), part.slice(at + 1).trim()] as const;
-  });
-  const isGood = pairs.every(([key, value]) => NAME.test(key) && value !== "" && bytesOf(value) <= VALUE_BYTES);
-  const labels = Object.fromEntries(pairs);
-  return isGood && parts.every((part) => part.includes("=")) && Object.keys(labels).length === pairs.length && pairs.length <= LABELS ? labels : undefined;
+/** A label as a form has it: a row of two fields. */
+export interface Label {
+  readonly key: string;
+  readonly value: string;
+}
+
+export const labelRows = (labels: Labels | undefined): readonly Label[] => Object.entries(labels ?? {}).map(([key, value]) => ({ key, value }));
+
+export type LabelFault = "key" | "twice" | "value";
+
+const isBlank = ({ key, value }: Label) => key === "" && value === "";
+
+/** The fault of the label in a row. A blank row is no label, and has none. */
+export function labelFault(labels: readonly Label[], at: number): LabelFault | undefined {
+  const { key, value } = labels[at] ?? { key: "", value: "" };
+  if (isBlank({ key, value })) {
+    return undefined;
+  }
+  const isFirst = labels.findIndex((label) => label.key === key) === at;
+  return !NAME.test(key) ? "key" : !isFirst ? "twice" : bytesOf(value) > VALUE_BYTES ? "value" : undefined;
+}
+
+/** The labels that the rows are; undefined if one is wrong. */
+export function labelsOf(rows: readonly Label[]): Labels | undefined {
+  const isGood = rows.every((_, at) => labelFault(rows, at) === undefined);
+  return isGood ? Object.fromEntries(rows.filter((row) => !isBlank(row)).map(({ key, value }) => [key, value])) : undefined;
+}
+
+/** The merge-patch from one set of labels to another, without those that are equal; undefined if all are. */
+export function labelsPatch(before: Labels = {}, after: Labels = {}): Readonly<Record<string, string | null>> | undefined {
+  const gone = Object.keys(before).filter((key) => !(key in after)).map((key) => [key, null] as const);
+  const set = Object.entries(after).filter(([key, value]) => before[key] !== value);
+  return gone.length + set.length === 0 ? undefined : Object.fromEntries([...gone, ...set]);
 }

@@ -7,7 +7,8 @@ import type { Info } from "../api/types.ts";
 
 const PLACE = "cuckood-key";
 
-export const key = signal(sessionStorage.getItem(PLACE) ?? "");
+/** Empty for none. */
+export const key = sessionStorage.getItem(PLACE) ?? "";
 export const document_ = signal<OpenApi | undefined>(undefined);
 export const info = signal<Info | undefined>(undefined);
 /** Why the key is not enough, or why one is needed. */
@@ -16,7 +17,7 @@ export const refusal = signal<Problem | undefined>(undefined);
 /** Whether the service has said who we are, or that it doesn't know. */
 export const isKnown = computed(() => info.value !== undefined || refusal.value !== undefined);
 
-useKey(() => key.value);
+useKey(key);
 
 /** Changes with whatever decides what the caller may do, and with nothing else. */
 const scopes = computed(() => info.value?.key?.scopes.join(" "));
@@ -35,37 +36,26 @@ export function accepts(schema: string, field: string): boolean {
 
 /** Asks who we are. */
 export async function refresh(): Promise<void> {
-  const asked = key.value;
   try {
     document_.value ??= await json<OpenApi>({ method: "GET", path: "openapi.json" });
-    const told = await json<Info>({ method: "GET", path: "v1/info" });
-    // What is said of an earlier key is not true of this one.
-    if (asked === key.value) {
-      info.value = told;
-      refusal.value = undefined;
-    }
+    info.value = await json<Info>({ method: "GET", path: "v1/info" });
+    refusal.value = undefined;
   } catch (error) {
     if (!(error instanceof Problem)) {
       throw error;
     }
-    if (asked === key.value && (error.status === 401 || error.status === 403)) {
+    if (error.status === 401 || error.status === 403) {
       info.value = undefined;
       refusal.value = error;
     }
   }
 }
 
-export async function signIn(secret: string): Promise<void> {
-  key.value = secret;
-  sessionStorage.setItem(PLACE, secret);
-  // What the document says of keys may have changed with them.
-  document_.value = undefined;
-  await refresh();
+/** Changes the key and loads the page again: nothing that was read with the earlier key stays in memory. */
+function become(secret: string): void {
+  secret === "" ? sessionStorage.removeItem(PLACE) : sessionStorage.setItem(PLACE, secret);
+  location.reload();
 }
 
-export async function signOut(): Promise<void> {
-  key.value = "";
-  sessionStorage.removeItem(PLACE);
-  info.value = undefined;
-  await refresh();
-}
+export const signIn = become;
+export const signOut = () => become("");

@@ -1,37 +1,29 @@
 /** A service that requires keys: what a key may not do is not shown, and the key stays in its tab. */
 
 import assert from "node:assert/strict";
-import { after, before, test } from "node:test";
-import type { Browser, Page } from "playwright-core";
+import { test } from "node:test";
+import type { Page } from "playwright-core";
 import { CATALOGS } from "../../src/i18n/texts.ts";
-import { assertAccessible, assertFits, launch, visit } from "../support/browser.ts";
+import { assertAccessible, assertFits, visit } from "../support/browser.ts";
 import { forEachReader } from "../support/readers.ts";
-import { serve, type Service } from "../support/service.ts";
-import { button, open, says, useCoupon } from "../support/steps.ts";
+import { serve } from "../support/service.ts";
+import { stage } from "../support/stage.ts";
+import { button, open, says, send, useCoupon } from "../support/steps.ts";
 
 const t = CATALOGS.en;
 
-let browser: Browser;
-let service: Service;
-
-before(async () => {
-  const keys = { reader: ["read"], shop: ["read", "redeem"], writer: ["write"], root: ["admin"] };
-  [browser, service] = await Promise.all([launch(), serve(keys)]);
-  const headers = { "Content-Type": "application/json", Authorization: "Bearer root" };
-  const send = (method: string, path: string, body: unknown) =>
-    fetch(`${service.url}/v1/${path}`, { method, headers, body: JSON.stringify(body) });
-  await send("PUT", "coupons/welcome", { capacity: 100 });
-  await send("POST", "coupons/welcome/codes", { codes: ["A", "B"] });
-});
-
-after(async () => {
-  await browser.close();
-  await service.stop();
+const scene = stage({
+  keys: [{ reader: ["read"], shop: ["read", "redeem"], writer: ["write"], root: ["admin"] }],
+  fill: async (url) => {
+    await send(url, "PUT", "coupons/welcome", { capacity: 100 }, "root");
+    await send(url, "POST", "coupons/welcome/codes", { codes: ["A", "B"] }, "root");
+  },
 });
 
 async function use(page: Page, key: string): Promise<void> {
   await page.getByRole("textbox", { name: t.signIn.key }).fill(key);
   await page.getByRole("textbox", { name: t.signIn.key }).press("Enter");
+  await page.getByRole("textbox", { name: t.signIn.key }).waitFor({ state: "detached" });
 }
 
 async function forget(page: Page): Promise<void> {
@@ -44,8 +36,8 @@ async function isThere(page: Page, ...names: string[]): Promise<boolean[]> {
   return Promise.all(names.map(async (name) => (await button(page, name).count()) > 0));
 }
 
-forEachReader("sign_in_says_where_keys_come_from", () => browser, async (page, { t }) => {
-  await open(page, service.url, "#/coupons");
+forEachReader("sign_in_says_where_keys_come_from", scene, async (page, { t }) => {
+  await open(page, scene.url, "#/coupons");
   await says(page, t.signIn.needed);
   await says(page, t.signIn.ask);
   await says(page, /cuckood key new --name marketing/);
@@ -60,8 +52,8 @@ forEachReader("sign_in_says_where_keys_come_from", () => browser, async (page, {
 });
 
 test("key_decides_what_is_shown", async () => {
-  const { page, end } = await visit(browser);
-  const coupon = `${service.url}/console#/coupons/welcome`;
+  const { page, end } = await visit(scene.browser());
+  const coupon = `${scene.url}/console#/coupons/welcome`;
   await page.goto(coupon);
   await says(page, t.signIn.needed);
   assert.equal(await page.getByRole("link", { name: t.nav.coupons, exact: true }).count(), 0);
@@ -108,10 +100,28 @@ test("key_decides_what_is_shown", async () => {
   await end();
 });
 
+test("sign_out_drops_what_was_read", async () => {
+  const { page, end } = await visit(scene.browser());
+  await page.goto(`${scene.url}/console#/coupons/welcome`);
+  await use(page, "root");
+  await page.getByRole("radio", { name: t.items.acts.lookup }).waitFor();
+  await page.evaluate(() => Object.assign(globalThis, { isEarlier: true }));
+  await forget(page);
+  assert.equal(await page.evaluate(() => "isEarlier" in globalThis), false, "the page was not loaded again");
+  await page.evaluate(() => (location.hash = "#/requests"));
+  await page.getByRole("row", { name: /v1\/info/ }).waitFor();
+  assert.equal(await page.getByText("welcome").count(), 0);
+  // A click on the browser's arrow brings nothing back.
+  await page.goBack();
+  await page.getByText(t.signIn.needed).waitFor();
+  assert.equal(await page.getByRole("radio").count(), 0);
+  await end();
+});
+
 test("coupon_is_used_with_a_key", async (context) => {
   const other = await serve({ root: ["admin"] });
   context.after(() => other.stop());
-  const { page, end } = await visit(browser);
+  const { page, end } = await visit(scene.browser());
   await page.goto(other.url);
   await use(page, "root");
   await page.getByRole("heading", { level: 1, name: t.nav.campaigns }).waitFor();
@@ -121,7 +131,7 @@ test("coupon_is_used_with_a_key", async (context) => {
 
 test("service_that_is_gone_is_told", async () => {
   const other = await serve();
-  const { page, end } = await visit(browser);
+  const { page, end } = await visit(scene.browser());
   await page.goto(`${other.url}/console#/system`);
   await says(page, t.system.good);
   await other.stop();

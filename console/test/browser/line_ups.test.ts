@@ -1,41 +1,33 @@
 /** Line-ups are made, put in order by drag and by keyboard, and tried with a user. */
 
 import assert from "node:assert/strict";
-import { after, before } from "node:test";
-import type { Browser, Page } from "playwright-core";
-import { assertAccessible, assertFits, launch } from "../support/browser.ts";
+import type { Page } from "playwright-core";
+import { assertAccessible, assertFits } from "../support/browser.ts";
 import { forEachReader } from "../support/readers.ts";
-import { serve, type Service } from "../support/service.ts";
+import { stage } from "../support/stage.ts";
 import { button, dialog, open, panel, rows, says, send } from "../support/steps.ts";
 
-let browser: Browser;
-let service: Service;
-
-before(async () => {
-  [browser, service] = await Promise.all([launch(), serve()]);
-  for (const [name, spec, users] of [
-    ["spring", {}, ["u1", "u2"]],
-    ["summer", { starts_at: "2099-01-01T00:00:00Z" }, ["u1"]],
-    ["autumn", {}, ["u1"]],
-    ["opted-out", { mode: "strict" }, ["u2"]],
-  ] as const) {
-    await send(service.url, "PUT", `campaigns/${name}`, { capacity: 100, ...spec });
-    await send(service.url, "POST", `campaigns/${name}/users`, { users });
-  }
-});
-
-after(async () => {
-  await browser.close();
-  await service.stop();
+const scene = stage({
+  fill: async (url) => {
+    for (const [name, spec, users] of [
+      ["spring", {}, ["u1", "u2"]],
+      ["summer", { starts_at: "2099-01-01T00:00:00Z" }, ["u1"]],
+      ["autumn", {}, ["u1"]],
+      ["opted-out", { mode: "strict" }, ["u2"]],
+    ] as const) {
+      await send(url, "PUT", `campaigns/${name}`, { capacity: 100, ...spec });
+      await send(url, "POST", `campaigns/${name}/users`, { users });
+    }
+  },
 });
 
 async function order(page: Page): Promise<string[]> {
   return page.locator(".sortable .face a").allTextContents();
 }
 
-forEachReader("line_up_is_made_ordered_and_tried", () => browser, async (page, { t, id }) => {
+forEachReader("line_up_is_made_ordered_and_tried", scene, async (page, { t, id }) => {
   const { lineUp } = t;
-  await open(page, service.url, "#/line-ups");
+  await open(page, scene.url, "#/line-ups");
   await page.getByRole("link", { name: t.lineUps.create }).first().click();
   await page.getByLabel(t.form.name, { exact: true }).fill(`home-${id}`);
   for (const name of ["spring", "summer", "autumn", "nowhere"]) {
@@ -91,15 +83,15 @@ forEachReader("line_up_is_made_ordered_and_tried", () => browser, async (page, {
 
   await button(page, lineUp.save).click();
   await page.getByRole("heading", { level: 1, name: `home-${id}` }).waitFor();
-  const stored = await send(service.url, "GET", `line-ups/home-${id}`);
+  const stored = await send(scene.url, "GET", `line-ups/home-${id}`);
   assert.deepEqual([stored.campaigns, stored.unless, stored.limit], [["autumn", "nowhere", "spring", "summer"], [{ campaign: "opted-out", at_least: 1 }], 3]);
   await button(page, t.sortable.remove("nowhere")).click();
   await button(page, t.sortable.down("autumn")).click();
   await button(page, lineUp.save).click();
   await says(page, lineUp.saved);
-  assert.deepEqual((await send(service.url, "GET", `line-ups/home-${id}`)).campaigns, ["spring", "autumn", "summer"]);
+  assert.deepEqual((await send(scene.url, "GET", `line-ups/home-${id}`)).campaigns, ["spring", "autumn", "summer"]);
 
-  await open(page, service.url, "#/line-ups");
+  await open(page, scene.url, "#/line-ups");
   const listed = await rows(page, t.nav["line-ups"]);
   assert.deepEqual(listed.find(([name]) => name === `home-${id}`)?.slice(0, 2), [`home-${id}`, "spring → autumn → summer"]);
   await assertAccessible(page, "line-ups");
@@ -109,4 +101,80 @@ forEachReader("line_up_is_made_ordered_and_tried", () => browser, async (page, {
   await question.getByRole("textbox").fill(`home-${id}`);
   await button(question, lineUp.delete).click();
   await page.getByRole("heading", { level: 1, name: t.nav["line-ups"] }).waitFor();
+});
+
+/** Sends nothing itself: only counts what is written. */
+function writes(page: Page): string[] {
+  const found: string[] = [];
+  page.on("request", (request) => request.method() === "PUT" && found.push(request.url()));
+  return found;
+}
+
+forEachReader("new_line_up_replaces_no_other", scene, async (page, { t, id }) => {
+  const { lineUp } = t;
+  const sent = writes(page);
+  const fill = async (name: string) => {
+    await open(page, scene.url, "#/new-line-up");
+    const looked = page.waitForResponse((response) => response.url().endsWith(`/v1/line-ups/${name}`));
+    await page.getByLabel(t.form.name, { exact: true }).fill(name);
+    await looked;
+    await page.getByLabel(lineUp.addCampaign).fill("spring");
+    await page.keyboard.press("Enter");
+  };
+  // The name was free while it was typed.
+  await fill(`late-${id}`);
+  const theirs = await send(scene.url, "PUT", `line-ups/late-${id}`, { campaigns: ["autumn"] });
+  await button(page, lineUp.save).click();
+  await says(page, t.problems["already-exists"]);
+  await assertAccessible(page, "a name that is taken");
+  assert.deepEqual(await send(scene.url, "GET", `line-ups/late-${id}`), theirs);
+
+  // Nor is it known to be free if it can't be read.
+  await page.route(`**/v1/line-ups/unread-${id}`, (route) =>
+    route.request().method() === "GET" ? route.fulfill({ status: 403, json: { code: "forbidden", title: "x", status: 403, detail: "the key lacks a scope" } }) : route.continue(),
+  );
+  await fill(`unread-${id}`);
+  await button(page, lineUp.save).click();
+  await says(page, t.problems.forbidden);
+  assert.deepEqual(sent, []);
+});
+
+forEachReader("concurrent_edits_are_a_choice", scene, async (page, { t, id }) => {
+  const { lineUp } = t;
+  const path = `line-ups/both-${id}`;
+  const stored = async () => (await send(scene.url, "GET", path)).campaigns;
+  const save = () => button(page, lineUp.save).click();
+  await send(scene.url, "PUT", path, { campaigns: ["spring", "summer", "autumn"], title: `Both ${id}` });
+  await open(page, scene.url, `#/${path}`);
+  await button(page, t.sortable.down("spring")).click();
+  await send(scene.url, "PUT", path, { campaigns: ["autumn"] });
+  await save();
+  await says(page, lineUp.conflict);
+  await says(page, lineUp.theirs("autumn", 0));
+  await assertAccessible(page, "a conflict");
+  await assertFits(page, "a conflict");
+  assert.deepEqual(await stored(), ["autumn"]);
+  await button(page, lineUp.take).click();
+  await page.locator(".sortable li").nth(1).waitFor({ state: "detached" });
+  assert.deepEqual(await order(page), ["autumn"]);
+
+  await page.getByLabel(lineUp.addCampaign).fill("spring");
+  await page.keyboard.press("Enter");
+  await send(scene.url, "PUT", path, { campaigns: ["summer"] });
+  await save();
+  await button(page, lineUp.keep).click();
+  await says(page, lineUp.unsaved);
+  assert.deepEqual(await stored(), ["summer"]);
+  await save();
+  await says(page, lineUp.saved);
+  assert.deepEqual(await stored(), ["autumn", "spring"]);
+
+  await send(scene.url, "DELETE", path);
+  await page.getByLabel(lineUp.limit).fill("2");
+  await save();
+  await says(page, lineUp.gone);
+  await button(page, lineUp.keep).click();
+  await save();
+  await says(page, lineUp.saved);
+  assert.deepEqual(await send(scene.url, "GET", path), { name: `both-${id}`, title: `Both ${id}`, campaigns: ["autumn", "spring"], unless: [], limit: 2 });
 });

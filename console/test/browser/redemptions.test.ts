@@ -1,37 +1,26 @@
 /** Redemptions: nobody's code is taken away by accident, and a row stays where it is. */
 
 import assert from "node:assert/strict";
-import { after, before } from "node:test";
-import type { Browser } from "playwright-core";
-import { assertAccessible, assertFits, launch } from "../support/browser.ts";
+import { rowsOf } from "../../src/api/csv.ts";
+import { assertAccessible, assertFits } from "../support/browser.ts";
 import { forEachReader } from "../support/readers.ts";
-import { serve, type Service } from "../support/service.ts";
+import { stage } from "../support/stage.ts";
 import { button, dialog, downloaded, open, panel, rows, says, send } from "../support/steps.ts";
 
-let browser: Browser;
-let service: Service;
-
-before(async () => {
-  [browser, service] = await Promise.all([launch(), serve()]);
-});
-
-after(async () => {
-  await browser.close();
-  await service.stop();
-});
+const scene = stage();
 
 async function fill(name: string): Promise<void> {
-  await send(service.url, "PUT", `coupons/${name}`, { capacity: 100 });
-  await send(service.url, "POST", `coupons/${name}/codes`, { codes: Array.from({ length: 10 }, (_, at) => `CODE-${at}`) });
+  await send(scene.url, "PUT", `coupons/${name}`, { capacity: 100 });
+  await send(scene.url, "POST", `coupons/${name}/codes`, { codes: Array.from({ length: 10 }, (_, at) => `CODE-${at}`) });
   for (let order = 1; order <= 4; order += 1) {
     const hold_seconds = order > 2 ? 900 : 0;
-    await send(service.url, "POST", `coupons/${name}/redemptions`, { code: `CODE-${order}`, reference: `order-${order}`, hold_seconds });
+    await send(scene.url, "POST", `coupons/${name}/redemptions`, { code: `CODE-${order}`, reference: `order-${order}`, hold_seconds });
   }
 }
 
-forEachReader("redemption_is_cancelled_after_question", () => browser, async (page, { t, id }) => {
+forEachReader("redemption_is_cancelled_after_question", scene, async (page, { t, id }) => {
   await fill(id);
-  await open(page, service.url, `#/coupons/${id}`);
+  await open(page, scene.url, `#/coupons/${id}`);
   const list = async () => (await rows(page, t.redemptions.list)).map(([reference, status]) => [reference, status]);
   const { redeemed, held, cancelled } = t.outcomes;
   assert.deepEqual(await list(), [["order-1", redeemed], ["order-2", redeemed], ["order-3", held], ["order-4", held]]);
@@ -48,7 +37,7 @@ forEachReader("redemption_is_cancelled_after_question", () => browser, async (pa
   assert.ok(box !== null && box.x >= 0 && box.x + box.width <= (page.viewportSize()?.width ?? 0), "the menu is cut off");
   await page.locator(".menu:popover-open").getByRole("button").click();
   const question = dialog(page, t.redemptions.cancelTitle("order-1"));
-  await question.getByText(t.redemptions.cancelText).waitFor();
+  await question.getByText(t.redemptions.cancelText(id)).waitFor();
   await assertAccessible(page, "the question");
   await page.keyboard.press("Escape");
   await question.waitFor({ state: "hidden" });
@@ -74,28 +63,28 @@ forEachReader("redemption_is_cancelled_after_question", () => browser, async (pa
   await assertAccessible(page, "redemptions");
 });
 
-forEachReader("redemptions_are_found_and_downloaded", () => browser, async (page, { t, id }) => {
+forEachReader("redemptions_are_found_and_downloaded", scene, async (page, { t, id }) => {
   const name = `csv-${id}`;
   await fill(name);
-  await open(page, service.url, `#/coupons/${name}`);
+  await open(page, scene.url, `#/coupons/${name}`);
   const all = panel(page, t.redemptions.title);
   await says(page, t.redemptions.findHint);
   const { name: file, text } = await downloaded(page, button(all, t.csv));
   assert.equal(file, `${name}-redemptions.csv`);
-  const [head, ...lines] = text.trim().split("\n");
-  assert.match(head ?? "", /^id,.*reference/);
+  const [head, ...lines] = rowsOf(text);
+  assert.ok(head?.[0] === "id" && head.includes("reference"), String(head));
   assert.equal(lines.length, 4);
 
   await all.getByLabel(t.redemptions.find).fill("order-2");
   await all.locator("td", { hasText: /^order-1$/ }).waitFor({ state: "detached" });
   assert.equal((await rows(page, t.redemptions.list)).length, 1);
-  assert.equal((await downloaded(page, button(all, t.csv))).text.trim().split("\n").length, 2);
+  assert.equal(rowsOf((await downloaded(page, button(all, t.csv))).text).length, 2);
   await all.getByLabel(t.redemptions.find).fill("nobody");
   await says(page, t.noMatch);
 
   await all.getByLabel(t.redemptions.find).fill("");
   const asked = page.waitForRequest(/changed_after=\d{4}-/);
-  await all.getByLabel(t.redemptions.changed).selectOption("1");
+  await all.getByLabel(t.redemptions.changed, { exact: true }).selectOption("1");
   await asked;
   await all.locator("td", { hasText: /^order-1$/ }).waitFor();
   assert.equal((await rows(page, t.redemptions.list)).length, 4);
@@ -114,4 +103,29 @@ forEachReader("redemptions_are_found_and_downloaded", () => browser, async (page
   assert.equal(await page.getByText(t.problems["code-redeemed"]).count(), 1);
   await redeem("CODE-8", "order-8", "10", t.redemptions.hold);
   await says(page, t.redemptions.heldFor("order-8"));
+});
+
+forEachReader("downloads_run_no_formula", scene, async (page, { t, id }) => {
+  const name = `formula-${id}`;
+  const references = ['=HYPERLINK("http://a","b")', "-1,5", "order\n41"];
+  await send(scene.url, "PUT", `coupons/${name}`, { capacity: 10, stock: 10 });
+  for (const reference of references) {
+    await send(scene.url, "POST", `coupons/${name}/redemptions`, { code: reference, reference });
+  }
+  const expected = ['\'=HYPERLINK("http://a","b")', "'-1,5", "order\n41"];
+  const column = (text: string) => {
+    const [head = [], ...lines] = rowsOf(text);
+    assert.ok(lines.every((line) => line.length === head.length), text);
+    return lines.filter((line) => head.indexOf("coupon") < 0 || line[head.indexOf("coupon")] === name).map((line) => line[head.indexOf("reference")] ?? "").filter((cell) => cell !== "");
+  };
+  await open(page, scene.url, `#/coupons/${name}`);
+  await says(page, t.csvHint);
+  assert.deepEqual(column((await downloaded(page, button(panel(page, t.redemptions.title), t.csv))).text), expected);
+  await open(page, scene.url, "#/activity");
+  await says(page, t.csvHint);
+  assert.deepEqual(column((await downloaded(page, button(page, t.csv))).text), expected);
+  // The API's own is exact.
+  const own = await (await fetch(`${scene.url}/v1/coupons/${name}/redemptions`, { headers: { Accept: "text/csv" } })).text();
+  assert.deepEqual(column(own), references);
+  await assertFits(page, "the hint");
 });

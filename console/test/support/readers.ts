@@ -1,9 +1,10 @@
 /** Readers of the page: each language at a desk and on a phone. A test that is for all of them uses the texts of the reader's catalog. */
 
 import { test } from "node:test";
-import type { Browser, Page } from "playwright-core";
+import type { Page } from "playwright-core";
 import { CATALOGS, type Catalog } from "../../src/i18n/texts.ts";
 import { visit } from "./browser.ts";
+import type { Stage } from "./stage.ts";
 
 export interface Reader {
   readonly language: "en" | "zh-CN";
@@ -17,7 +18,7 @@ const READERS: readonly Reader[] = (["en", "zh-CN"] as const).flatMap((language)
   [1280, 390].map((width) => ({ language, width, t: CATALOGS[language], id: `${language.toLowerCase()}-${width}` })),
 );
 
-export function forEachReader(name: string, browser: () => Browser, run: (page: Page, reader: Reader) => Promise<void>): void {
+export function forEachReader(name: string, { browser }: Stage, run: (page: Page, reader: Reader) => Promise<void>): void {
   for (const reader of READERS) {
     test(`${name}_${reader.id}`, async () => {
       const { language, width } = reader;

@@ -10,6 +10,9 @@ import { createInterface } from "node:readline";
 
 const PROGRAM = process.env["CUCKOOD"] ?? "../target/debug/cuckood";
 
+/** How long a service may take to end its requests before it is killed, which is a failure. */
+const STOP_MILLISECONDS = 60_000;
+
 export interface Service {
   readonly url: string;
   stop(): Promise<void>;
@@ -35,6 +38,9 @@ export async function serve(keys: Keys = {}): Promise<Service> {
   };
   const service = spawn(PROGRAM, ["serve"], { env, stdio: ["ignore", "ignore", "pipe"] });
   const ended = once(service, "exit");
+  const kill = () => service.kill("SIGKILL");
+  // Nothing outlives a run that is cut short.
+  process.on("exit", kill);
   const log: string[] = [];
   const url = await new Promise<string>((resolve, reject) => {
     createInterface(service.stderr).on("line", (line) => {
@@ -52,7 +58,10 @@ export async function serve(keys: Keys = {}): Promise<Service> {
   }
   const stop = async () => {
     service.kill();
+    const timer = setTimeout(kill, STOP_MILLISECONDS);
     const [code] = await ended;
+    clearTimeout(timer);
+    process.off("exit", kill);
     await rm(data, { recursive: true, force: true });
     if (code !== 0 || log.some((line) => line.includes("panicked"))) {
       throw new Error(log.join("\n"));

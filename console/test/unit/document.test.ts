@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { readdirSync, readFileSync } from "node:fs";
 import { test } from "node:test";
-import { has, may, takes, type OpenApi, type Operation } from "../../src/api/document.ts";
+import { has, may, takes, takesKey, type OpenApi, type Operation } from "../../src/api/document.ts";
 
 const document: OpenApi = JSON.parse(readFileSync("../openapi/openapi.json", "utf8"));
 
@@ -28,6 +28,29 @@ test("where no key is needed everything may be done", () => {
 test("fields are found", () => {
   assert.ok(takes(document, "CouponSpec", "ignore_case") && !takes(document, "CampaignSpec", "ignore_case"));
   assert.ok(!takes(document, "Nothing", "at_all"));
+});
+
+test("writes_take_an_idempotency_key", () => {
+  const takenBy = (method: "PUT" | "POST" | "DELETE" | "PATCH" | "GET", path: string) => takesKey(document, { method, path });
+  for (const [method, path] of [
+    ["PUT", "v1/line-ups/home"],
+    ["PATCH", "v1/campaigns/app-install.de"],
+    ["POST", "v1/coupons/welcome/redemptions"],
+    ["POST", "v1/coupons/welcome/redemptions/1f/cancel"],
+    ["POST", "v1/campaigns/spring/users/remove"],
+    ["DELETE", "v1/coupons/welcome"],
+  ] as const) {
+    assert.ok(takenBy(method, path), `${method} ${path}`);
+  }
+  for (const [method, path] of [
+    ["GET", "v1/campaigns/spring"],
+    ["POST", "v1/campaigns/spring/users/check"],
+    ["POST", "v1/campaigns/spring/imports"],
+    ["POST", "v1/eligibility"],
+    ["POST", "v1/nothing"],
+  ] as const) {
+    assert.ok(!takenBy(method, path), `${method} ${path}`);
+  }
 });
 
 test("the page asks only for operations that there are", () => {

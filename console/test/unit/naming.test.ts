@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { isTitleTooLong, labelsOf, nameFault, nameFor } from "../../src/state/naming.ts";
+import { isTitleTooLong, labelFault, labelRows, labelsOf, labelsPatch, nameFault, nameFor } from "../../src/state/naming.ts";
 import { patternFor, placesNeeded } from "../../src/state/pattern.ts";
 
 test("name_follows_title", () => {
@@ -21,12 +21,23 @@ test("title_is_limited_in_bytes", () => {
   assert.ok(isTitleTooLong("夏".repeat(67)) && !isTitleTooLong("夏".repeat(66)));
 });
 
-test("labels_are_read_as_typed", () => {
-  assert.deepEqual(labelsOf(" team = shop，region=eu west "), { team: "shop", region: "eu west" });
-  assert.deepEqual(labelsOf(""), {});
-  for (const wrong of ["team", "team=", "=shop", "Team=shop", "a=1,a=2", `a=${"x".repeat(65)}`, Array.from({ length: 17 }, (_, at) => `k${at}=v`).join()]) {
-    assert.equal(labelsOf(wrong), undefined, wrong);
+test("labels_survive_their_form", () => {
+  for (const labels of [{}, { team: "a, b=c，d", empty: "", region: " eu " }, Object.fromEntries(Array.from({ length: 16 }, (_, at) => [`k${at}`, "值"]))]) {
+    assert.deepEqual(labelsOf(labelRows(labels)), labels);
+    assert.equal(labelsPatch(labels, labelsOf(labelRows(labels))), undefined);
   }
+  assert.deepEqual(labelsOf([{ key: "", value: "" }, { key: "team", value: "shop" }]), { team: "shop" }, "a blank row is none");
+});
+
+test("wrong_label_has_a_fault", () => {
+  const rows = [{ key: "team", value: "" }, { key: "Team", value: "x" }, { key: "", value: "x" }, { key: "team", value: "x" }, { key: "a", value: "值".repeat(22) }, { key: "", value: "" }];
+  assert.deepEqual(rows.map((_, at) => labelFault(rows, at)), [undefined, "key", "key", "twice", "value", undefined]);
+  assert.equal(labelsOf(rows), undefined);
+});
+
+test("patch_has_only_changed_labels", () => {
+  assert.deepEqual(labelsPatch({ team: "a,b", region: "eu", old: "" }, { team: "a,b", region: "us", more: "" }), { old: null, region: "us", more: "" });
+  assert.deepEqual(labelsPatch(undefined, { team: "shop" }), { team: "shop" });
 });
 
 test("pattern_needs_enough_places", () => {

@@ -1,0 +1,33 @@
+/** CSV of the service becomes a file for a spreadsheet, which runs none of its cells. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { isFormula, rowsOf, spreadsheet } from "../../src/api/csv.ts";
+
+const text = async (rows: readonly (readonly string[])[]) => (await spreadsheet(rows)).text();
+
+test("cells_with_line_breaks_stay_whole", async () => {
+  const rows = rowsOf('seq,reference\n1,"order\n41, ""x"""\r\n2,plain\n');
+  assert.deepEqual(rows, [["seq", "reference"], ["1", 'order\n41, "x"'], ["2", "plain"]]);
+  assert.deepEqual(rowsOf(await text(rows)), rows);
+});
+
+test("random_cells_survive_the_file", async () => {
+  const alphabet = ['"', ",", "\n", "\r\n", "'", "a", "券", " ", ";"];
+  const cell = () => `x${Array.from({ length: 6 }, () => alphabet[Math.floor(Math.random() * alphabet.length)]).join("")}`;
+  const rows = Array.from({ length: 200 }, () => [cell(), cell(), cell()]);
+  assert.deepEqual(rowsOf(await text(rows)), rows);
+});
+
+test("formulas_get_an_apostrophe", async () => {
+  const formulas = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "＝1", '=HYPERLINK("http://a","b")'];
+  assert.ok(formulas.every(isFormula));
+  assert.deepEqual(rowsOf(await text([formulas]))[0], formulas.map((formula) => `'${formula}`));
+  const harmless = ["order-1", "2026-11-26T00:00:00Z", "", "a=1", "1"];
+  assert.deepEqual(rowsOf(await text([harmless]))[0], harmless);
+});
+
+test("file_starts_with_a_byte_order_mark", async () => {
+  const bytes = new Uint8Array(await (await spreadsheet([["名称"]])).arrayBuffer());
+  assert.deepEqual([...bytes.slice(0, 3)], [0xef, 0xbb, 0xbf]);
+});

@@ -204,7 +204,7 @@ export const en = {
   },
   labels: {
     title: "Labels",
-    hint: "To search by, for example team and shop",
+    hint: "For the search, for example the label “team” with the value “shop”",
     add: "Add a label",
     key: (place: number) => `Label ${place}`,
     value: (place: number) => `Value ${place}`,

@@ -200,7 +200,7 @@ export const zh: Catalog = {
   },
   labels: {
     title: "标签",
-    hint: "用于搜索和分类，例如标签 team，值 shop",
+    hint: "用于搜索和分类，例如标签填 team，值填 shop",
     add: "添加标签",
     key: (place) => `标签 ${place}`,
     value: (place) => `值 ${place}`,
@@ -609,7 +609,7 @@ export const zh: Catalog = {
   },
   cluster: { title: "节点", thisNode: "当前节点", others: "其他节点" },
   requests: {
-    about: "控制台的所有功能均通过公开的 API 实现。以下是最近的请求，均可复制为命令执行。",
+    about: "控制台的所有功能均通过公开的 API 实现。此页列出最近的请求，均可复制为命令执行。",
     request: "请求",
     time: "时间",
     status: "状态",

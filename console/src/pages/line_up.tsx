@@ -328,5 +328,14 @@ export function LineUpPage({ name }: { readonly name?: string }): JSX.Element {
   if (value === undefined) {
     return error === undefined ? <p class="lead">{texts.value.reading}</p> : <Refusal error={error} />;
   }
-  return <Editor key={name} stored={value} />;
+  return (
+    <>
+      {value.title !== undefined && (
+        <p class="about">
+          <code>{value.name}</code>
+        </p>
+      )}
+      <Editor key={name} stored={value} />
+    </>
+  );
 }

@@ -6,8 +6,9 @@ use super::timekeeping::stamp;
 use super::writer::{Request, Writer};
 use super::{Digest, FilterView, Info, Inner, Metrics, SnapshotReport, Status, SubmitError};
 use crate::domain::{
-    Applied, Command, IdempotencyKey, KeyName, Kind, Proposal, Reference, Refusal, Timestamp,
+    Applied, Command, FilterId, IdempotencyKey, KeyName, Kind, Proposal, Reference, Refusal, Timestamp,
 };
+use crate::filter::Source;
 use crate::state::View;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
@@ -66,11 +67,15 @@ impl Engine {
 
     /// Why writes are rejected although the engine is ready; `None` if they aren't. Updates the clock's metrics.
     pub fn writes_refused(&self) -> Option<SubmitError> {
-        let Inner { clock, metrics, replication, store, figures, options, .. } = &*self.inner;
+        let Inner { clock, metrics, replication, store, figures, options, is_memory_short, .. } =
+            &*self.inner;
         let unsure = stamp(clock, replication.get().map(|known| &**known), self.logged_at()).err();
         metrics.note_clock(unsure.is_some(), clock.offset_seconds());
         let is_disk_full = || store.load().as_ref().is_some_and(|store| store.space.check().is_err());
-        let is_memory_full = || figures.lock().sizes.memory_bytes() >= options.memory_max_bytes;
+        let is_memory_full = || {
+            is_memory_short.load(Ordering::Relaxed)
+                || figures.lock().sizes.memory_bytes() >= options.memory_max_bytes
+        };
         let refusal = self.inner.log_refusal().or(unsure.map(SubmitError::from));
         refusal
             .or_else(|| is_disk_full().then_some(SubmitError::DiskFull))
@@ -172,6 +177,19 @@ impl Engine {
     pub async fn snapshot(&self) -> Result<SnapshotReport, SubmitError> {
         self.refuse_unless_ready()?;
         self.ask(0, |writer, reply| writer.snapshot_requests.push((writer.state.applied(), reply))).await
+    }
+
+    /// What a copy of a filter's tables is made of; `None` if the filter does not exist.
+    ///
+    /// # Errors
+    /// [`SubmitError`].
+    pub async fn tables_of(&self, filter: FilterId) -> Result<Option<Source>, SubmitError> {
+        self.refuse_unless_ready()?;
+        let tables_of = move |writer: &mut Writer, reply: Reply<_>| {
+            // The caller may be gone.
+            let _ = reply.send(Ok(writer.state.tables_of(filter)));
+        };
+        self.ask(0, tables_of).await
     }
 
     /// Has a new snapshot shared with the other nodes soon, if this node shares any.

@@ -60,7 +60,7 @@ use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use refusals::Refusals;
 use serde::Serialize;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use tokio::sync::{Notify, Semaphore, watch};
@@ -147,6 +147,8 @@ struct Inner {
     outdated: Notify,
     /// Asks the thread that shares snapshots for one, or to look whether the engine has ended.
     share: Notify,
+    /// The last write that adds items was rejected for lack of memory, and nothing has been freed since.
+    is_memory_short: AtomicBool,
     /// The number of the last event.
     events_last: watch::Sender<u64>,
     event_waiters: Semaphore,

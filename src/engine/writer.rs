@@ -9,7 +9,7 @@ use super::request::{Bell, Caller, Proposed, Reply};
 use super::snapshotter::{SnapshotReport, Snapshotter};
 use super::timekeeping::Timekeeper;
 use super::{Inner, LatestSnapshot, Status, SubmitError};
-use crate::domain::{Proposal, Seq, Timestamp};
+use crate::domain::{Command, Proposal, Seq, Timestamp};
 use crate::journal::{Committed, Delivery, Journal, JournalError, Ticket};
 use crate::state::State;
 use crate::store::Store;
@@ -225,6 +225,11 @@ impl Writer {
             && self.free_discarded(FREED_IN_NEED)
         {
             verdict = self.admission.admit(&self.state, command, is_keyed);
+        }
+        let adds_items = matches!(command, Command::Insert { .. } | Command::ImportLines { .. });
+        if adds_items || command.frees_space() {
+            let is_short = matches!(verdict, Verdict::BeyondLimit | Verdict::NoMemory(_));
+            self.inner.is_memory_short.store(is_short, Ordering::Relaxed);
         }
         match verdict {
             Verdict::Admitted => Ok(Some(at)),

@@ -204,8 +204,6 @@ fn general_problems(
     let is_api = effect.is_some();
     let is_write = is_api && !is_read;
     let is_upload = takes_body && effect == Some(Effect::Writes);
-    // A deletion is fully described by its path, so two different ones can't have one key.
-    let may_reuse = is_once && declared.method != Method::DELETE;
     // An invalid import ID is treated as an unknown one: 404.
     let may_be_invalid =
         is_of("{campaign}") || is_of("{coupon}") || is_of("{line_up}") || takes_body || has_query;
@@ -245,7 +243,7 @@ fn general_problems(
         (takes_body, "415", "`unsupported-media-type`"),
         (may_be_invalid, "422", "`invalid-request`, with a pointer to each fault"),
         (is_once, "429", "`idempotency-full`"),
-        (may_reuse, "422", "`idempotency-key-reused`"),
+        (is_once, "422", "`idempotency-key-reused`"),
     ];
     let is_probe = matches!(path, "/livez" | "/readyz");
     problems

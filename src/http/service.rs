@@ -66,10 +66,19 @@ impl HttpService {
             return self.0.answer(request).await;
         }
         let parts = &*self.0;
-        let plain = service_fn(|request| async { Ok::<_, Infallible>(parts.answer(request).await) });
+        let plain = service_fn(|request| async {
+            let mut answer = parts.answer(request).await;
+            let status = answer.status();
+            answer.extensions_mut().insert(status);
+            Ok::<_, Infallible>(answer)
+        });
         let changes = |_, _, _: &HeaderMap, extensions: &Extensions| extensions.get::<Unchanging>().is_none();
         let long = DefaultPredicate::new().and(SizeAbove::new(COMPRESSED_BYTES_MIN)).and(changes);
-        let Ok(answer) = Compression::new(plain).compress_when(long).oneshot(request).await;
+        let Ok(mut answer) = Compression::new(plain).compress_when(long).oneshot(request).await;
+        // The layer makes it 406 if the client accepts no encoding that it knows, but the request has taken effect.
+        if let Some(status) = answer.extensions_mut().remove() {
+            *answer.status_mut() = status;
+        }
         answer.map(Body::new)
     }
 }

@@ -6,8 +6,8 @@ use super::importing::Lines;
 use super::machine::{SWEEP_MAX, Shared, State};
 use crate::domain::image::IMAGE_IDLE_SECONDS;
 use crate::domain::{
-    Applied, Command, Entry, FilterId, Happened, IdempotencyKey, Outcome, Profile, Proposal, Refusal, Target,
-    Timestamp,
+    Applied, Command, Entry, FilterId, Happened, IdempotencyKey, Name, Outcome, Profile, Proposal, Refusal,
+    Target, Timestamp,
 };
 use crate::filter::StateCounts;
 
@@ -89,6 +89,12 @@ impl State {
                 Lookup::Answered(outcome) => return Applied { outcome, replayed: true },
                 Lookup::Reused => return refused(Refusal::KeyReused),
             }
+        }
+        // The key may have been used for what is there now.
+        if let Some(filter) = self.shared.deletes(command)
+            && !matches!(self.records.look_up(filter, key, command, bounds.forgotten), Lookup::New)
+        {
+            return refused(Refusal::KeyReused);
         }
         let room = self.records.make_room(owner, Records::bytes_max(command), &bounds, SWEEP_MAX);
         if let Err(oldest) = room {
@@ -198,12 +204,22 @@ impl Shared {
     fn answers_of(&self, command: &Command) -> Option<FilterId> {
         match command {
             Command::Create { kind, name, .. } => self.catalog.get(*kind, name).map(|view| view.id),
-            Command::PutLineUp { name, .. } => {
-                self.catalog.line_ups.get(name).map(|line_up| FilterId(line_up.created_by.0))
-            }
+            Command::PutLineUp { name, .. } => self.line_up_of(name),
             Command::Delete { .. } | Command::DeleteLineUp { .. } => Some(NO_FILTER),
             _ => command.target().map(|Target(filter)| filter),
         }
+    }
+
+    /// The filter or line-up that a command deletes.
+    fn deletes(&self, command: &Command) -> Option<FilterId> {
+        if let Command::Delete { kind, name } = command {
+            return self.catalog.get(*kind, name).map(|view| view.id);
+        }
+        if let Command::DeleteLineUp { name } = command { self.line_up_of(name) } else { None }
+    }
+
+    fn line_up_of(&self, name: &Name) -> Option<FilterId> {
+        self.catalog.line_ups.get(name).map(|line_up| FilterId(line_up.created_by.0))
     }
 }
 
@@ -211,7 +227,7 @@ impl Shared {
 mod tests {
     use super::*;
     use crate::domain::{
-        Digests, Ending, ImportId, ImportMode, KeyName, Kind, Name, Redemption, RedemptionId, Reference, Seq,
+        Digests, Ending, ImportId, ImportMode, KeyName, Kind, Redemption, RedemptionId, Reference, Seq,
         Settings, Sizing, Spec, Status, UploadDigest, Window,
     };
     use crate::filter::{Digest, Growth, Layout, Mode, Secret};

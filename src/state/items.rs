@@ -83,6 +83,7 @@ impl Subject<'_> {
         self.view.require_added_codes()?;
         let mut outcomes = Vec::with_capacity(from.len());
         let (mut added, mut coming, mut staying) = (Vec::new(), Vec::new(), Vec::new());
+        let mut returning = Vec::new();
         let mut leaving: BTreeMap<Digest, u32> = BTreeMap::new();
         for (&from, &to) in from.iter().zip(to) {
             let is_redeemed = |digest| self.tables.filter.state(digest) == Some(SlotState::Redeemed);
@@ -109,8 +110,8 @@ impl Subject<'_> {
             if inserted == [ItemOutcome::Added] {
                 added.push(to);
             } else if self.tables.filter.mode() == Mode::Strict {
-                // A code that was marked for removal stays.
-                leaving.remove(&to);
+                // A code that was marked for removal stays. As if it had been removed, its hold ends.
+                returning.extend(leaving.remove(&to).map(|_| to));
             }
             *leaving.entry(from).or_default() += 1;
             coming.push(to);
@@ -120,6 +121,7 @@ impl Subject<'_> {
             .flat_map(|(digest, count)| std::iter::repeat_n(digest, count as usize))
             .collect();
         self.take_out(&leaving, false);
+        returning.into_iter().for_each(|digest| self.withdraw_hold(digest));
         self.queue_changes(ChangeKind::Add, coming, REPEATED_FOR_EACH);
         self.queue_changes(ChangeKind::AddIfAbsent, staying, REPEATED_FOR_EACH);
         self.queue_changes(ChangeKind::Remove, leaving, REPEATED_FOR_EACH);
@@ -259,7 +261,7 @@ impl Subject<'_> {
         was_redeemed
     }
 
-    /// Cancels the hold of a code that has been removed.
+    /// Cancels the hold of a code that has been removed, or that is available again.
     pub(super) fn withdraw_hold(&mut self, digest: Digest) {
         if let Some(current) = self.current(digest).filter(|current| current.status == Status::Held) {
             let expires_at = current.expires_at;

@@ -18,7 +18,7 @@ use crate::domain::{
     Redemption, RedemptionId, RedemptionStep, Refusal, Seq, Settings, Spec, StateHash, Status, Timestamp,
     UploadId,
 };
-use crate::filter::{Digest, Dropped, Filled, SlotState, StateCounts, Walk};
+use crate::filter::{Digest, Dropped, Filled, SlotState, Source, StateCounts, Walk};
 use crate::paged::Copied;
 use derive_more::{AddAssign, SubAssign};
 use parking_lot::RwLock;
@@ -246,6 +246,11 @@ impl State {
     /// No command depends on when this happens.
     pub fn free_discarded(&mut self, entries_max: u64) -> bool {
         self.has_discarded() && self.shared.discarded.free(entries_max) > 0
+    }
+
+    /// What a copy of a filter's tables is made of; `None` if the filter does not exist.
+    pub fn tables_of(&self, filter: FilterId) -> Option<Source> {
+        Some(self.filters.get(&filter)?.tables.filter.source())
     }
 
     /// Its sizes.

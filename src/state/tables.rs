@@ -18,7 +18,7 @@ use super::view::FilterView;
 use crate::domain::{
     Import, ImportId, ImportMode, ImportState, ItemOutcome, Refusal, Spec, Status, Timestamp, Tripped,
 };
-use crate::filter::{Digest, Filter, Full, Growth, Insert, Layout, Mode, SlotState, Walk};
+use crate::filter::{Digest, Filter, Full, Insert, Layout, SlotState, Walk};
 use crate::frame::decode;
 use crate::paged::{Queue, stored_bytes};
 use serde::{Deserialize, Serialize};
@@ -308,10 +308,7 @@ fn repeat_all(tables: &mut Tables, live: &Tables, changes: &[QueuedChange]) -> R
     Ok(())
 }
 
-/// Maximum number of buckets that the tables of a trial `append` start with; they grow with its items.
-const APPEND_BUCKETS: u64 = 1 << 12;
-
-/// The tables of a trial, empty at its beginning.
+/// The tables of a trial: a copy of the live ones, or empty ones that would take their place.
 pub struct ImportTrial {
     view: Arc<FilterView>,
     filter: Filter,
@@ -323,28 +320,30 @@ pub struct ImportTrial {
 }
 
 impl ImportTrial {
-    /// Begins a trial of an import into the filter of `view`.
-    pub fn new(view: Arc<FilterView>, mode: ImportMode, if_absent: bool, now: Timestamp) -> Self {
+    /// Begins a trial of adding items to a copy of the filter of `view`.
+    pub fn append(view: Arc<FilterView>, copy: Filter, if_absent: bool, now: Timestamp) -> Self {
+        Self::new(view, copy, ImportMode::Append, if_absent, now)
+    }
+
+    /// Begins a trial of replacing the items of the filter of `view`.
+    pub fn replace(view: Arc<FilterView>, if_absent: bool, now: Timestamp) -> Self {
         let spec = &view.spec;
         let steps = spec.forget.map(|forget| forget.steps());
-        let growth = match mode {
-            ImportMode::Append => Growth::Auto,
-            ImportMode::Replace => spec.growth,
-        };
-        let layout = Self::layout(&view, mode);
-        let mut filter = Filter::new(spec.mode, layout, growth, steps);
-        if let Some(forget) = spec.forget {
+        let empty = Filter::new(spec.mode, view.layout, spec.growth, steps);
+        Self::new(view, empty, ImportMode::Replace, if_absent, now)
+    }
+
+    fn new(
+        view: Arc<FilterView>,
+        mut filter: Filter,
+        mode: ImportMode,
+        if_absent: bool,
+        now: Timestamp,
+    ) -> Self {
+        if let Some(forget) = view.spec.forget {
             filter.advance(forget.step_at(now));
         }
         Self { view, filter, mode, if_absent, now, used: 0 }
-    }
-
-    /// The layout that its tables start with: that of the filter if they would take its place.
-    pub fn layout(view: &FilterView, mode: ImportMode) -> Layout {
-        match mode {
-            ImportMode::Append => Layout { buckets: view.layout.buckets.min(APPEND_BUCKETS), ..view.layout },
-            ImportMode::Replace => view.layout,
-        }
     }
 
     /// Bytes of its tables.
@@ -357,39 +356,13 @@ impl ImportTrial {
     /// # Errors
     /// [`Refusal::FilterFull`].
     pub fn insert(&mut self, digests: &[Digest]) -> Result<Vec<ItemOutcome>, Refusal> {
-        let outcomes = match self.mode {
-            ImportMode::Append => digests.iter().map(|&digest| self.append(digest)).collect(),
-            ImportMode::Replace => self.replace(digests),
-        };
-        outcomes.map_err(|Full| Refusal::FilterFull)
-    }
-
-    /// Adds an item to those in the live tables.
-    fn append(&mut self, digest: Digest) -> Result<ItemOutcome, Full> {
-        let view = &self.view;
-        let live = match view.spec.mode {
-            Mode::Strict => match view.reader.view(0).states(&[digest])[..] {
-                [Some(SlotState::Redeemed)] => return Ok(ItemOutcome::AlreadyRedeemed),
-                [Some(_)] => return Ok(ItemOutcome::AlreadyPresent),
-                _ => 0,
-            },
-            Mode::Compact => view.count(digest, self.now),
-        };
-        if live > 0 && self.if_absent {
-            return Ok(ItemOutcome::AlreadyPresent);
+        let inserted = self.filter.insert_many(digests, self.if_absent);
+        let inserted = inserted.map_err(|Full| Refusal::FilterFull)?.into_iter().map(outcome);
+        if self.mode == ImportMode::Append {
+            return Ok(inserted.collect());
         }
-        if live > 0 && live + self.filter.count(digest) >= view.copies_max() {
-            return Ok(ItemOutcome::Saturated);
-        }
-        let inserted = self.filter.insert_many(&[digest], self.if_absent)?;
-        Ok(inserted.into_iter().next().map_or(ItemOutcome::Saturated, outcome))
-    }
-
-    /// Adds items to those in place of the live ones.
-    fn replace(&mut self, digests: &[Digest]) -> Result<Vec<ItemOutcome>, Full> {
-        let inserted = self.filter.insert_many(digests, self.if_absent)?;
         let states = self.view.reader.view(0).states(digests);
-        let outcomes = inserted.into_iter().map(outcome).zip(states).map(|(outcome, live)| {
+        let outcomes = inserted.zip(states).map(|(outcome, live)| {
             let is_used = matches!(live, Some(SlotState::Held | SlotState::Redeemed));
             self.used += u64::from(is_used && outcome == ItemOutcome::Added);
             // A code that is redeemed in the live tables would be so in the new ones.

@@ -2,7 +2,7 @@
 
 use crate::chunk::{BadChunk, CHUNK_WORDS, ChunkWords, FrozenTable, chunks, decode_chunk};
 use crate::hash::Digest;
-use crate::image::{FillError, Filled, FilterImage, Load, RestoreError, TABLES_EVER_MAX};
+use crate::image::{FillError, Filled, FilterImage, Load, RestoreError, Source, TABLES_EVER_MAX};
 use crate::layout::{Growth, Layout, Mode};
 use crate::memory::MemoryNeed;
 use crate::multiset::Multiset;
@@ -199,6 +199,13 @@ impl Filter {
     /// bytes that only the snapshot needs.
     pub fn freeze(&mut self, copied: &Arc<AtomicU64>) -> (FilterImage, Vec<FrozenTable>) {
         self.tables_mut().freeze(copied)
+    }
+
+    /// What a copy of the filter is made of. The copy itself needs no writer.
+    pub fn source(&self) -> Source {
+        let tables = self.tables();
+        let (image, mode) = (tables.image(), tables.mode);
+        Source { mode, image, tables: tables.tables.iter().map(|table| table.table.clone()).collect() }
     }
 
     /// How many items it holds; in a compact filter, every copy counts.

@@ -1,6 +1,7 @@
 //! The snapshot of a filter: a small image, and its tables as chunks ([`super::chunk`]).
 
 use crate::AtomicU64;
+use crate::Filter;
 use crate::chunk::{BadChunk, CHUNK_WORDS, ChunkWords, TableId, chunks, decode_chunk};
 use crate::layout::{Growth, Layout, Mode};
 use crate::memory::{MemoryNeed, OutOfMemory};
@@ -9,6 +10,7 @@ use crate::table::Table;
 use crate::tags::StepsImage;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use thiserror::Error;
@@ -204,6 +206,40 @@ impl Restoring<'_> {
             self.loaded.fetch_add(1, Relaxed);
         }
         Ok(())
+    }
+}
+
+/// What a copy of a filter is made of: its state at one moment, and its tables, which its writer goes on to change.
+pub struct Source {
+    pub(crate) mode: Mode,
+    pub(crate) image: FilterImage,
+    pub(crate) tables: Vec<Arc<Table>>,
+}
+
+impl Source {
+    /// The memory of a copy.
+    pub fn memory_bytes(&self) -> u64 {
+        self.image.memory().map_or(u64::MAX, |need| need.bytes)
+    }
+
+    /// Copies the filter, for trials. It may contain an item that is added, moved or removed meanwhile, or not.
+    ///
+    /// # Errors
+    /// [`RestoreError::Memory`]. Any other one is a defect.
+    pub fn copy(&self) -> Result<Filter, RestoreError<std::convert::Infallible>> {
+        let mut tables = self.tables.iter();
+        Filter::restore(self.mode, &self.image, None, &mut |restoring| {
+            let table = tables.next().ok_or(RestoreError::Image("a table is missing"))?;
+            for (copy, word) in restoring.words.iter().zip(&*table.words) {
+                // Memory that stays zero is not even touched.
+                match word.load(Relaxed) {
+                    0 => {}
+                    word => copy.store(word, Relaxed),
+                }
+            }
+            restoring.loaded.store(restoring.chunks(), Relaxed);
+            Ok(())
+        })
     }
 }
 

@@ -348,6 +348,11 @@ impl Tables {
     /// counts the bytes that only the snapshot needs.
     pub(crate) fn freeze(&mut self, copied: &Arc<AtomicU64>) -> (FilterImage, Vec<FrozenTable>) {
         let frozen = self.tables.iter_mut().map(|table| table.freeze(copied)).collect();
+        (self.image(), frozen)
+    }
+
+    /// Describes everything except the contents of the tables.
+    pub(crate) fn image(&self) -> FilterImage {
         let tables = self.tables.iter().map(|table| TableImage {
             id: table.id,
             plan: *table.plan(),
@@ -355,7 +360,7 @@ impl Tables {
             changes: table.changes,
         });
         let newest = self.newest();
-        let image = FilterImage {
+        FilterImage {
             first: self.first,
             growth: self.growth,
             next_table: self.next_table,
@@ -364,8 +369,7 @@ impl Tables {
             steps: self.steps.as_ref().map(|steps| steps.image()),
             sweep: self.sweep.map(|(table, bucket)| (table as u64, bucket)),
             available_tag: newest.table.available_tag(),
-        };
-        (image, frozen)
+        }
     }
 
     /// Builds the tables of an image, with contents if they can be loaded. Items are yet to be counted.

@@ -8,8 +8,8 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use utoipa::ToSchema;
 
-/// The most faults in one problem.
-pub const FAULTS_MAX: usize = 100;
+/// The most faults in one problem: two for each of the most pairs of a replacement.
+pub const FAULTS_MAX: usize = 20_000;
 
 /// When to try again, in seconds.
 pub mod retry {
@@ -235,7 +235,7 @@ pub struct Document<'a> {
     request_id: &'a str,
     /// The parts of the request that are not valid.
     #[serde(skip_serializing_if = "<[Fault]>::is_empty")]
-    #[schema(required = false, max_items = 100)]
+    #[schema(required = false, max_items = 20_000)]
     errors: &'a [Fault],
 }
 

@@ -308,7 +308,10 @@ pub(super) struct FailureAnswer {
 /// The problem because of which an import into a filter of this kind ended in this state.
 pub(crate) fn failure(kind: Kind, state: ImportState) -> Option<Problem> {
     match state {
-        ImportState::Failed => Some(Code::FilterFull.into()),
+        ImportState::Failed => {
+            let detail = "an append keeps the lines before; create a larger filter, or one that grows";
+            Some(Problem::new(Code::FilterFull, detail))
+        }
         ImportState::Overtaken => Some(Code::ImportOvertaken.into()),
         ImportState::Guarded(tripped) => Some(refusals::refused(kind, Refusal::ImportGuarded(tripped))),
         ImportState::Stopped => Some(Code::ImportStopped.into()),

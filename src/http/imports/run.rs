@@ -13,6 +13,7 @@ use crate::http::answer::{Code, Problem, refusals};
 use crate::http::api::Api;
 use crate::http::call::Commands;
 use std::sync::Arc;
+use tokio::task::spawn_blocking;
 
 /// The most codes that one command copies, and the most changes that it repeats, while the tables of a replacement catch up. Each may move
 /// the items of a few buckets, and the writer must not be held for more than 20 ms.
@@ -112,8 +113,21 @@ impl ImportRequest {
         let mut import = Import::begun(id, KeyName::new(""), of, mode, if_absent, guards, now);
         upload.continue_after(&import);
         let mut share = api.reading.share();
-        share.hold(ImportTrial::layout(&view, mode).memory_bytes())?;
-        let mut trial = ImportTrial::new(view.clone(), mode, if_absent, now);
+        let mut trial = match mode {
+            ImportMode::Append => {
+                let live =
+                    api.engine.tables_of(view.id).await?.ok_or_else(|| refusals::not_found(view.kind))?;
+                share.hold(live.memory_bytes())?;
+                let copy = spawn_blocking(move || live.copy().map_err(|error| error.to_string())).await;
+                let copy = copy.map_err(|panic| panic.to_string()).flatten();
+                let copy = copy.map_err(|why| Problem::new(Code::MemoryLimit, why))?;
+                ImportTrial::append(view.clone(), copy, if_absent, now)
+            }
+            ImportMode::Replace => {
+                share.hold(view.layout.memory_bytes())?;
+                ImportTrial::replace(view.clone(), if_absent, now)
+            }
+        };
         while let Some(batch) = upload.next().await? {
             count(&mut import, &mut trial, batch, &guesser)?;
             share.hold(trial.memory_bytes())?;

@@ -94,6 +94,13 @@ async fn codes_are_replaced_pair_by_pair() {
     assert_eq!(codes(&service, "/replace", pairs).await, json!({"outcomes": ["replaced", "absent"]}));
     let valid = codes(&service, "/check", json!({"codes": ["A", "X", "Y", "B"]})).await;
     assert_eq!(valid, json!({"valid": [false, true, false, true]}));
+    // In order: a held code that one pair removes and the next one adds is available, and its hold has ended.
+    let held = json!({"code": "B", "reference": "r", "hold_seconds": 60});
+    service.post("/v1/coupons/welcome/redemptions", held).await.json(201);
+    let pairs = json!({"replacements": [{"from": "B", "to": "C"}, {"from": "X", "to": "B"}]});
+    assert_eq!(codes(&service, "/replace", pairs).await, json!({"outcomes": ["replaced", "replaced"]}));
+    let valid = codes(&service, "/check", json!({"codes": ["B", "C", "X"]})).await;
+    assert_eq!(valid, json!({"valid": [true, true, false]}));
 }
 
 #[tokio::test]

@@ -161,7 +161,10 @@ async fn repeated_put_has_one_effect() {
         let body = json!({"campaigns": [campaign]});
         service.send(json_request(Method::PUT, HOME, &headers, &body)).await
     };
-    let delete = async || service.send(request(Method::DELETE, HOME, &headers, Body::empty())).await;
+    let delete = async |key: &str| {
+        let headers = [("idempotency-key", key)];
+        service.send(request(Method::DELETE, HOME, &headers, Body::empty())).await
+    };
     let created = put("a").await.json(201);
     service.put(HOME, json!({"campaigns": ["b"]})).await.json(200);
     let again = put("a").await;
@@ -173,10 +176,11 @@ async fn repeated_put_has_one_effect() {
     let campaign = json_request(Method::PUT, "/v1/campaigns/home", &headers, &json!({"capacity": 10}));
     service.send(campaign).await.json(201);
 
-    assert_eq!(delete().await.status, 204);
+    delete("k").await.problem(422, "idempotency-key-reused");
+    assert_eq!(delete("d").await.status, 204);
     // The repeated deletion doesn't affect a new line-up of the name, which has separate keys.
     put("c").await.json(201);
-    let deleted = delete().await;
+    let deleted = delete("d").await;
     assert_eq!((deleted.status, deleted.header("idempotency-replayed")), (204, "true"));
     assert_eq!(service.get(HOME).await.json(200)["campaigns"], json!(["c"]));
 }

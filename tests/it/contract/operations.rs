@@ -2,6 +2,8 @@
 
 use super::service::{Service, request};
 use axum::body::Body;
+use cuckood::engine::EngineOptions;
+use cuckood::http::options::HttpOptions;
 use http::Method;
 use serde_json::json;
 use std::io::Read;
@@ -18,6 +20,25 @@ async fn probes_distinguish_liveness_from_readiness() {
     assert_eq!(service.get("/livez").await.status, 200);
     service.get("/readyz").await.problem(503, "draining");
     service.put("/v1/campaigns/spring", json!({"capacity": 10})).await.problem(503, "draining");
+}
+
+#[tokio::test]
+async fn readiness_names_memory_limit_while_adds_are_rejected() {
+    let small = |options: &mut EngineOptions| options.memory_max_bytes = 4 << 20;
+    let service = Service::on(None, HttpOptions::default(), small).await;
+    service.put("/v1/campaigns/spring", json!({"capacity": 10_000, "mode": "strict"})).await.json(201);
+    let mut number = 0..;
+    let rejected = loop {
+        let users: Vec<String> = number.by_ref().take(10_000).map(|user: u32| format!("u{user}")).collect();
+        let added = service.post("/v1/campaigns/spring/users", json!({"users": users})).await;
+        if added.status != 200 {
+            break added;
+        }
+    };
+    rejected.problem(507, "memory-limit");
+    assert_eq!(service.get("/readyz").await.json(200)["writes"], "memory-limit");
+    service.delete("/v1/campaigns/spring").await;
+    assert_eq!(service.get("/readyz").await.json(200).get("writes"), None);
 }
 
 #[tokio::test]

@@ -308,6 +308,8 @@ async fn used_keys(service: &Service) {
         let put = json_request(Method::PUT, "/v1/line-ups/keyed", &headers, &body);
         assert_eq!(service.send(put).await.status, status);
     }
+    let delete = request(Method::DELETE, "/v1/line-ups/keyed", &headers, Body::empty());
+    assert_eq!(service.send(delete).await.status, 422);
     for operation in OPERATIONS.iter().filter(|operation| operation.path.contains("{c")) {
         let key_is_promised = operation.problems().any(|(_, code)| code == "idempotency-key-reused");
         if !key_is_promised {

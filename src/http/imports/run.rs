@@ -2,6 +2,7 @@
 
 use super::upload::{Batch, Upload};
 use crate::access::{Client, Guesses};
+use crate::budget::UsedUp;
 use crate::domain::import::ImportTarget;
 use crate::domain::{
     Command, Digests, Ending, Guards, Import, ImportId, ImportMode, ImportState, ItemOutcome, KeyName,
@@ -113,24 +114,28 @@ impl ImportRequest {
         let mut import = Import::begun(id, KeyName::new(""), of, mode, if_absent, guards, now);
         upload.continue_after(&import);
         let mut share = api.reading.share();
+        let mut hold = |bytes| {
+            let detail = || format!("the tables of the dry run need {bytes} bytes of limits.bodies");
+            share.hold(bytes).map_err(|UsedUp| Problem::new(Code::MemoryLimit, detail()))
+        };
         let mut trial = match mode {
             ImportMode::Append => {
                 let live =
                     api.engine.tables_of(view.id).await?.ok_or_else(|| refusals::not_found(view.kind))?;
-                share.hold(live.memory_bytes())?;
+                hold(live.memory_bytes())?;
                 let copy = spawn_blocking(move || live.copy().map_err(|error| error.to_string())).await;
                 let copy = copy.map_err(|panic| panic.to_string()).flatten();
                 let copy = copy.map_err(|why| Problem::new(Code::MemoryLimit, why))?;
                 ImportTrial::append(view.clone(), copy, if_absent, now)
             }
             ImportMode::Replace => {
-                share.hold(view.layout.memory_bytes())?;
+                hold(view.layout.memory_bytes())?;
                 ImportTrial::replace(view.clone(), if_absent, now)
             }
         };
         while let Some(batch) = upload.next().await? {
             count(&mut import, &mut trial, batch, &guesser)?;
-            share.hold(trial.memory_bytes())?;
+            hold(trial.memory_bytes())?;
         }
         let Ending::Whole { warnings, .. } = upload.ending() else { return Ok(import) };
         let allowed = trial.check(&import);

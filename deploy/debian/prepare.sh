@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes what the package contains beside the program and files of the repository: manual pages, completions, notices. The program is
-# this script's argument; `make deb` calls it.
+# Makes what a package contains beside the program and files of the repository: manual pages, completions, notices. The program is
+# this script's argument.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 program=$(realpath "$1")

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Checks the chart: `helm lint`, and every manifest that it renders against the Kubernetes schemas. HELM names the program; without
-# it, helm.py uses Helm's library.
+# Checks the chart, or the packed one that is this script's argument: `helm lint`, and every manifest that it renders against the
+# Kubernetes schemas. HELM names the program; without it, helm.py uses Helm's library.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 HELM=${HELM:-helm}
 VERSION=${KUBERNETES:-1.31}
-chart=deploy/helm/cuckood
+chart=${1:-deploy/helm/cuckood}
 place=target/helm
 mkdir -p "$place"
 

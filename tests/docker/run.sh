@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Builds the container image from the Dockerfile and tests it: user, volume, keys, health check, SIGTERM.
+# Builds the container image from the Dockerfile, or loads the OCI archive that is this script's argument, and tests it: user, volume,
+# keys, health check, SIGTERM.
 #
 # Uses docker if its daemon responds, otherwise buildah as root. buildah gets base images that are made here, from debootstrap and the
 # local toolchain, so no registry of images is needed; they stay in target/docker.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+archive=${1:-}
 image=cuckood-test port=${PORT:-18481}
-place=$PWD/target/docker
 url=http://127.0.0.1:$port
-mkdir -p "$place"
 
 say() { echo "docker: $*"; }
 fail() {
@@ -25,31 +25,13 @@ else
 fi
 say "using $engine"
 
-build() { buildah --root "$place/storage" --runroot "$place/run" --storage-driver vfs "$@"; }
+source tests/docker/buildah.sh
 
-# Names a directory's content as an image.
-import_image() {
-    local container
-    container=$(build from scratch)
-    build add --quiet "$container" "$1" / >/dev/null
-    build config --env PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$container"
-    build commit --quiet "$container" "$2" >/dev/null
-    build rm "$container" >/dev/null
-}
-
-# Makes the two images that the Dockerfile begins with.
-make_bases() {
-    local builder runtime
-    builder=$(sed -n 's/^FROM \(.*\) AS builder$/\1/p' Dockerfile)
-    runtime=$(sed -n 's/^FROM \([^ ]*\)$/\1/p' Dockerfile)
-    build inspect --type image "docker.io/library/$builder" >/dev/null 2>&1 && return
-    if [ ! -d "$place/debian" ]; then
-        say "making a base image with debootstrap"
-        debootstrap --variant=minbase bookworm "$place/debian.new" "${MIRROR:-http://deb.debian.org/debian}" >"$place/debootstrap.log"
-        rm -rf "$place/debian.new/var/cache/apt/archives" "$place/debian.new/var/lib/apt/lists"
-        mv "$place/debian.new" "$place/debian"
-    fi
-    import_image "$place/debian" "docker.io/library/$runtime"
+# Makes the image that the Dockerfile builds in: Debian with gcc and the local Rust toolchain.
+make_builder() {
+    local builder
+    builder=docker.io/library/$(of_dockerfile builder)
+    ! build inspect --type image "$builder" >/dev/null 2>&1 || return 0
     say "adding gcc and the local Rust toolchain"
     rm -rf "$place/rust"
     cp --archive "$place/debian" "$place/rust"
@@ -58,22 +40,30 @@ make_bases() {
     chroot "$place/rust" sh -c 'apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev ca-certificates' \
         >"$place/apt.log" 2>&1
     cp --archive "$(rustc --print sysroot)"/{bin,lib} "$place/rust/usr/local/"
-    import_image "$place/rust" "docker.io/library/$builder"
+    import_image "$place/rust" "$builder"
     rm -rf "$place/rust"
 }
 
-say "building; $place/build.log has the output"
 started=$SECONDS
-case $engine in
-docker) docker build --tag $image . >"$place/build.log" 2>&1 ;;
-buildah)
-    make_bases
-    cargo fetch --locked --quiet
-    build bud --isolation chroot --network host --pull-never --format docker --tag $image \
-        --volume "${CARGO_HOME:-$HOME/.cargo}/registry:/root/.cargo/registry" . >"$place/build.log" 2>&1
-    ;;
-esac || { tail -30 "$place/build.log"; fail "the build failed"; }
-say "built in $((SECONDS - started)) s"
+if [ -n "$archive" ]; then
+    case $engine in
+    docker) docker tag "$(docker load --quiet --input "$archive" | sed -n 's/^Loaded image: //p')" $image ;;
+    buildah) build tag "$(build pull --quiet "oci-archive:$archive")" "localhost/$image" ;;
+    esac
+else
+    say "building; $place/build.log has the output"
+    case $engine in
+    docker) docker build --tag $image . >"$place/build.log" 2>&1 ;;
+    buildah)
+        make_base
+        make_builder
+        cargo fetch --locked --quiet
+        build bud --isolation chroot --network host --pull-never --format docker --tag $image \
+            --volume "${CARGO_HOME:-$HOME/.cargo}/registry:/root/.cargo/registry" . >"$place/build.log" 2>&1
+        ;;
+    esac || { tail -30 "$place/build.log"; fail "the build failed"; }
+    say "built in $((SECONDS - started)) s"
+fi
 
 # The volume: named for docker, a directory for buildah, with the owner and mode of the image's own.
 service=
@@ -142,6 +132,8 @@ print("\n".join(found) if isinstance(found, (list, dict)) else found)' "$1"
 }
 mapfile -t entrypoint < <(configured Entrypoint)
 mapfile -t healthcheck < <(configured Healthcheck.Test)
+# OCI images have none.
+[ -z "$archive" ] || healthcheck=(CMD cuckood healthcheck)
 user=$(configured User) user=${user%%:*} stop_signal=$(configured StopSignal)
 
 until_ready() {
@@ -201,10 +193,7 @@ terminate
 wait "$service" || fail "the second service failed"
 
 case $engine in
-docker) size=$(docker image inspect --format '{{.Size}}' $image) base=$(docker image inspect --format '{{.Size}}' debian:bookworm-slim) ;;
-buildah)
-    base=$(du --bytes --summarize "$place/debian" | cut -f1)
-    size=$(du --bytes --summarize "$root" | cut -f1)
-    ;;
+docker) size=$(docker image inspect --format '{{.Size}}' $image) ;;
+buildah) size=$(du --bytes --summarize "$root" | cut -f1) ;;
 esac
-say "ok: $(((size - base) / 1000000)) MB beyond its base"
+say "ok: $((size / 1000000)) MB"

@@ -3,7 +3,8 @@
 
 A block marked `sh` runs in bash, one marked `python` with the Python client, one marked `js` in Node with the TypeScript client, which
 clients/run.sh installs. A comment below a command that begins with `# {` is the answer that the reader is promised: the last JSON that the command prints must
-equal it, but for times, ids and durations. A block below the line `<!-- not run -->` is left out. CUCKOOD names the program.
+equal it, but for times, ids and durations. A block below the line `<!-- not run -->` is left out. CUCKOOD names the program,
+CUCKOOD_CLIENT the folder of the TypeScript client.
 """
 
 import json
@@ -19,6 +20,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(os.environ.get("CUCKOOD", ROOT / "target/debug/cuckood")).resolve()
+CLIENT = Path(os.environ.get("CUCKOOD_CLIENT", ROOT / "clients/typescript")).resolve()
 ADDRESS = "http://127.0.0.1:8080"
 
 # Values that differ from run to run.
@@ -135,7 +137,6 @@ class Shell:
 
 def run_program(language: str, text: str, place: Path) -> None:
     """Runs a program that uses a client."""
-    typescript = ROOT / "clients/typescript/dist"
     if language == "python":
         command = [sys.executable, "-"]
     else:
@@ -143,7 +144,7 @@ def run_program(language: str, text: str, place: Path) -> None:
         modules.mkdir(exist_ok=True)
         link = modules / "cuckood-client"
         if not link.is_symlink():
-            link.symlink_to(typescript.parent)
+            link.symlink_to(CLIENT)
         command = ["node", "--input-type=module", "-"]
     done = subprocess.run(command, input=text, cwd=place, text=True, capture_output=True)
     if done.returncode != 0:

@@ -171,6 +171,8 @@ fn version_is_consistent() {
         ("deploy/helm/cuckood/Chart.yaml", format!("\nappVersion: {version}\n")),
         ("deploy/debian/changelog", format!("cuckood ({version}-1) ")),
         ("CHANGELOG.md", format!("\n## {version} ")),
+        ("README.md", format!(" cuckood:{version}\n")),
+        ("README.zh-CN.md", format!(" cuckood:{version}\n")),
     ] {
         assert!(fs::read_to_string(file).unwrap().contains(&line), "{file} does not contain {line:?}");
     }

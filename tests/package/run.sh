@@ -6,39 +6,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 package=${1:?the .deb}
-suite=${SUITE:-bookworm}
-base=target/package/$suite
-root=$(mktemp -d)
-address=127.0.0.1:${PORT:-18480}
-service=
-
-say() { echo "package: $*"; }
-fail() {
-    say "$*" >&2
-    exit 1
-}
-cleanup() {
-    [ -z "$service" ] || kill "$service" 2>/dev/null || true
-    umount "$root/proc" 2>/dev/null || true
-    rm -rf "$root"
-}
-trap cleanup EXIT
+source tests/package/debian.sh
 
 say "lintian"
 lintian --fail-on error,warning "$package"
 
-if [ ! -d "$base" ]; then
-    say "an empty Debian, once"
-    debootstrap --variant=minbase "$suite" "$base.new" "${MIRROR:-http://deb.debian.org/debian}" >"$base.log"
-    chroot "$base.new" apt-get install --yes --no-install-recommends adduser init-system-helpers >>"$base.log"
-    mv "$base.new" "$base"
-fi
-cp --archive "$base/." "$root"
-mount -t proc proc "$root/proc"
-# Nothing is started while packages are installed: there is no init.
-printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
-chmod 755 "$root/usr/sbin/policy-rc.d"
-
+make_root
 inside() { chroot "$root" env --ignore-environment PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive "$@"; }
 install_package() {
     cp "$1" "$root/tmp/package.deb"
@@ -51,23 +24,17 @@ start() {
     chroot "$root" setpriv --reuid "$(of_unit User)" --regid "$(of_unit Group)" --clear-groups --no-new-privs --inh-caps=-all \
         env --ignore-environment $(of_unit Environment) CUCKOOD__SERVER__LISTEN="$address" $(of_unit ExecStart) 2>>"$root/tmp/service.log" &
     service=$!
-    for _ in $(seq 600); do
-        ! curl --silent --fail "http://$address/readyz" >/dev/null || return 0
-        kill -0 "$service" 2>/dev/null || fail "it has ended: $(cat "$root/tmp/service.log")"
-        sleep 0.1
-    done
-    fail "it is not ready: $(cat "$root/tmp/service.log")"
+    until_ready
 }
 stop() {
     kill "$service"
-    wait "$service" || fail "it ended with status $?: $(cat "$root/tmp/service.log")"
+    wait "$service" || fail "it ended with status $?: $(output)"
     service=
 }
-ask() { curl --silent --show-error "http://$address$1" -H 'Content-Type: application/json' "${@:2}"; }
-redeem() { ask /v1/coupons/welcome/redemptions -d '{"code":"K7Q2-9FXM","reference":"'"$1"'"}'; }
 data() { (cd "$root/var/lib/cuckood" && find . -type f -exec sha256sum {} + | sort && find . -printf '%m %u %g %p\n' | sort); }
 
 say "installed"
+started=${EPOCHREALTIME/./}
 install_package "$package"
 [ "$(inside getent passwd cuckood | cut -d: -f6-7)" = "/var/lib/cuckood:/usr/sbin/nologin" ] || fail "the user"
 [ "$(inside stat -c '%U %G %a' /var/lib/cuckood)" = "cuckood cuckood 700" ] || fail "the data directory: $(inside stat -c '%U %G %a' /var/lib/cuckood)"
@@ -84,9 +51,8 @@ say "started as its user"
 start
 [ "$(stat -c %u "/proc/$service")" = "$(inside id -u cuckood)" ] || fail "its user"
 inside env CUCKOOD__SERVER__LISTEN="$address" cuckood healthcheck --config /etc/cuckood/config.toml || fail "healthcheck"
-ask /v1/coupons/welcome -X PUT -d '{"capacity":1000}' >/dev/null
-ask /v1/coupons/welcome/codes -d '{"codes":["K7Q2-9FXM"]}' >/dev/null
-redeem order-42 | grep -q '"status":"redeemed"' || fail "no redemption"
+redeem_first
+say "first redemption $(((${EPOCHREALTIME/./} - started) / 1000)) ms after the installation began"
 
 say "upgraded while it runs"
 echo '# a line of the operator' >>"$root/etc/cuckood/config.toml"
@@ -118,7 +84,8 @@ stop
 
 say "purged, which says that the data stays"
 before=$(data)
-inside apt-get purge --yes cuckood 2>&1 | tee "$root/tmp/purge.log" | grep -q 'the data stays in /var/lib/cuckood' || fail "$(cat "$root/tmp/purge.log")"
+inside apt-get purge --yes cuckood >"$root/tmp/purge.log" 2>&1
+grep -q 'the data stays in /var/lib/cuckood' "$root/tmp/purge.log" || fail "$(cat "$root/tmp/purge.log")"
 [ "$(data)" = "$before" ] || fail "purging it has changed the data"
 [ ! -e "$root/etc/cuckood" ] || fail "purging it has left its settings"
 rm -r "$root/var/lib/cuckood"

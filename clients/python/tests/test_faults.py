@@ -5,6 +5,7 @@ import shutil
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from cuckood_client import AsyncClient, Client, ProblemError, connection
 from cuckood_client.models import (
     CampaignSpec,
     CodesToAdd,
+    CodesToGenerate,
     CouponSpec,
     RedemptionRequest,
     UserList,
@@ -80,11 +82,13 @@ def test_slow_service_fails_by_deadline(
         call(faulty(*[fault] * 20).url)
 
 
-def test_write_is_repeated_if_connection_hangs(client: Client, faulty: Callable[..., Proxy]) -> None:
-    client.put_campaign("f-hang", CampaignSpec(capacity=100))
-    proxy = faulty(Hang())
+@pytest.mark.parametrize("fault", [Hang(), Drip()])
+def test_write_is_repeated_if_attempt_hangs(client: Client, faulty: Callable[..., Proxy], fault: Fault) -> None:
+    name = f"f-{type(fault).__name__.lower()}"
+    client.put_campaign(name, CampaignSpec(capacity=100))
+    proxy = faulty(fault)
     with Client(proxy.url, KEY, write_deadline=3) as weak:
-        assert weak.add_users("f-hang", ONE).outcomes == ["added"]
+        assert weak.add_users(name, ONE).outcomes == ["added"]
     first, second = proxy.idempotency_keys()
     assert first == second
 
@@ -214,6 +218,17 @@ def test_events_survive_kills_and_lost_connections(service: Service) -> None:
     assert [event.campaign for event in events] == ["e"] * 7 and events[0].coupon is None
 
 
+def test_wait_for_events_that_drips_is_repeated(
+    client: Client, faulty: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cuckood_client.client.FOLLOW_SECONDS", 0.25)
+    client.put_campaign("e-drip", CampaignSpec(capacity=100))
+    proxy = faulty(Drip())
+    with Client(proxy.url, KEY) as weak:
+        assert next(weak.events.follow()).seq == 1
+    assert proxy.requests() > 1
+
+
 def test_events_survive_lost_connections_in_asyncio(client: Client, faulty: Callable[..., Proxy]) -> None:
     async def follow(url: str, after: int) -> list[str | None]:
         async with AsyncClient(url, KEY) as weak:
@@ -243,6 +258,26 @@ def test_export_survives_lost_connections(
     assert asyncio.run(export(faulty(NoAnswer(), NoAnswer(after=300)).url)) == orders
     with Client(faulty(NoAnswer(), NoAnswer(after=300)).url, KEY, write_deadline=60) as weak:
         assert [redemption.reference for redemption in weak.redemptions.export("f-export")] == orders
+
+
+def test_generated_codes_are_same_under_one_key(client: Client) -> None:
+    client.put_coupon("f-codes", CouponSpec(capacity=100))
+    codes = CodesToGenerate(count=5, pattern="##########")
+
+    def generate(key: str | None = None) -> bytes:
+        with client.generate_codes("f-codes", codes, idempotency_key=key) as response:
+            return response.read()
+
+    assert generate("summer") == generate("summer") != generate()
+
+
+def test_first_threads_share_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    both, create = threading.Barrier(2), asyncio.new_event_loop
+    monkeypatch.setattr(asyncio, "new_event_loop", lambda: both.wait() < 2 and create())
+    with ThreadPoolExecutor() as threads:
+        first, second = threads.map(connection._loop, [-1, -1])
+    assert first is second
+    first.call_soon_threadsafe(first.stop)
 
 
 def test_client_fails_after_fork(client: Client) -> None:

@@ -8,7 +8,7 @@ import { Upload } from "./upload.js";
 const READ_DEADLINE_MS = 250;
 const WRITE_DEADLINE_MS = 5_000;
 const TRANSFER_ATTEMPTS = 10;
-/** How often a request is sent if each connection hangs. A load balancer may choose another node. */
+/** How often a request is sent if each attempt hangs. A load balancer may choose another node. */
 const ATTEMPTS_PER_DEADLINE = 3;
 const WAIT_MS_MAX = 1_000;
 /** All attempts of an import together outlast a restart of the service. */
@@ -124,7 +124,9 @@ export class Connection {
     const isRepeatable = (isRepeated || isRead) && !(upload instanceof Upload && !upload.isRepeatable);
     const usual = !isRepeated ? 1 : kind === "transfer" ? TRANSFER_ATTEMPTS : Infinity;
     const attempts = isRepeatable ? (this.limits?.attempts ?? usual) : 1;
-    const attemptMs = this.limits?.attemptMs ?? deadlineMs / Math.min(attempts, ATTEMPTS_PER_DEADLINE);
+    // An import has no share of the deadline: an attempt may progress for all of it.
+    const usualMs = kind === "transfer" ? deadlineMs : deadlineMs / Math.min(attempts, ATTEMPTS_PER_DEADLINE);
+    const attemptMs = this.limits?.attemptMs ?? usualMs;
     return { deadlineMs, attempts, attemptMs };
   }
 
@@ -150,7 +152,7 @@ export class Connection {
         const retryAfter = error instanceof ProblemError ? error.retryAfter : undefined;
         const waitMax = call.kind === "transfer" ? TRANSFER_WAIT_MS_MAX : WAIT_MS_MAX;
         const backoff = (0.5 + Math.random() / 2) * Math.min(waitMax, 50 * 2 ** attempt);
-        const wait = retryAfter === undefined ? backoff : retryAfter * 1_000;
+        const wait = retryAfter ? retryAfter * 1_000 : backoff;
         if (!isPassing(error) || attempt >= attempts || performance.now() + wait >= endsAt) {
           throw error;
         }

@@ -42,14 +42,26 @@ for (const [name, call] of [["read", read], ["write", write]] as const) {
   }
 }
 
-test("a write is repeated if a connection hangs", async () => {
-  const path = { campaign: "hang" };
-  await cuckood.putCampaign({ path, body: { capacity: 100 } });
-  const { url: weak, sent } = await proxy(url, "hang");
-  const client = connect({ url: weak, key: KEY, writeDeadlineMs: 3_000 });
-  assert.deepEqual((await client.addUsers({ path, body: { users: ["u1"] } })).outcomes, ["added"]);
-  const [first, second] = sent().match(/idempotency-key: [^\r]*/gi) ?? [];
-  assert.ok(first && first === second);
+for (const fault of ["hang", "drip"] as const) {
+  test(`a write is repeated if an attempt does not end: ${fault}`, async () => {
+    const path = { campaign: fault };
+    await cuckood.putCampaign({ path, body: { capacity: 100 } });
+    const { url: weak, sent } = await proxy(url, fault);
+    const client = connect({ url: weak, key: KEY, writeDeadlineMs: 3_000 });
+    assert.deepEqual((await client.addUsers({ path, body: { users: ["u1"] } })).outcomes, ["added"]);
+    const [first, second] = sent().match(/idempotency-key: [^\r]*/gi) ?? [];
+    assert.ok(first && first === second);
+  });
+}
+
+test("generated codes are the same under one key", async () => {
+  const path = { coupon: "generated" };
+  await cuckood.putCoupon({ path, body: { capacity: 100 } });
+  const body = { count: 5, pattern: "##########" };
+  const headers = { "Idempotency-Key": "summer" };
+  const codes = await cuckood.generateCodes({ path, body, headers });
+  assert.equal(await cuckood.generateCodes({ path, body, headers }), codes);
+  assert.notEqual(await cuckood.generateCodes({ path, body }), codes);
 });
 
 for (const [name, fault] of [["lost", "no answer"], ["busy", { retryAfter: 0 }]] satisfies [string, Fault][]) {

@@ -88,6 +88,14 @@ test("a broken import goes on", async () => {
   assert.equal(await items(path), MANY);
 });
 
+test("each attempt of an import has the complete deadline", async (context) => {
+  const path = await campaign("deadline");
+  const { mock } = context.mock.method(AbortSignal, "timeout");
+  const query = { format: "ndjson" } as const;
+  await cuckood.within(60_000).importUsers({ path, query, body: new Upload(USERS) });
+  assert.deepEqual([...new Set(mock.calls.map(({ arguments: [ms] }) => ms))], [60_000]);
+});
+
 test("what is read once is sent once", async () => {
   const path = await campaign("once");
   const weak = connect({ url: (await proxy(url, { cutAfter: 300_000 })).url, key: KEY });

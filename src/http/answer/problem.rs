@@ -13,11 +13,8 @@ pub const FAULTS_MAX: usize = 20_000;
 
 /// When to try again, in seconds.
 pub mod retry {
-    /// The obstacle is short: a full queue, a startup, other bodies.
+    /// The obstacle is short: a full queue, a restart, other bodies. A client repeats a write several times within its deadline of 5 s.
     pub const MOMENT: u64 = 1;
-
-    /// Another server must take over.
-    pub const ELSEWHERE: u64 = 5;
 
     /// An operator must act, or a long operation must end.
     pub const MINUTE: u64 = 60;
@@ -110,7 +107,7 @@ codes! {
     Internal: 500, "internal", "The service failed": "see the service's log";
     Overloaded: 503, "overloaded", "The service is busy": "too many writes are waiting", retry MOMENT;
     Recovering: 503, "recovering", "The service is recovering": "the service is still recovering", retry MOMENT;
-    Draining: 503, "draining", "The service is draining": "the service is shutting down", retry ELSEWHERE;
+    Draining: 503, "draining", "The service is draining": "the service is shutting down", retry MOMENT;
     StorageFailed: 503, "storage-failed", "The storage has failed, or takes too long":
         "whether the write took effect is unknown: retry it, with the same idempotency key if it had one";
     ClockUnsure: 503, "clock-unsure", "The machine's clock can't be trusted", retry MINUTE;

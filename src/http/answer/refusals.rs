@@ -191,7 +191,7 @@ mod tests {
         for (error, seconds) in [
             (SubmitError::Overloaded, Some(retry::MOMENT)),
             (SubmitError::Recovering, Some(retry::MOMENT)),
-            (SubmitError::Draining, Some(retry::ELSEWHERE)),
+            (SubmitError::Draining, Some(retry::MOMENT)),
             (SubmitError::StorageFailed, None),
         ] {
             let problem = Problem::from(error);

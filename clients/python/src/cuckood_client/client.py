@@ -4,7 +4,6 @@ import datetime
 import json
 import math
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
 
 import httpx
 
@@ -13,6 +12,8 @@ from .generated.api.operations import list_events
 from .generated.models import EventLine, ListRedemptionsStatus, Redemption
 
 WAIT_SECONDS = 20
+FOLLOW_SECONDS = 60.0
+"""The time limit of a request that waits for events."""
 PAGE = 1_000
 
 
@@ -62,7 +63,9 @@ class Events:
             ProblemError: `events-gone`, if the event after this one is no longer stored; or a permanent error.
         """
         while True:
-            for event in _events(self._client._send(_following(after), "transfer", is_keyed=True)):
+            call = list_events.request(after=after, limit=PAGE, wait=WAIT_SECONDS)
+            response = self._client._send(call, "transfer", is_keyed=True, attempt_seconds=FOLLOW_SECONDS)
+            for event in _events(response):
                 yield event
                 after = event.seq
 
@@ -85,13 +88,11 @@ class AsyncEvents:
             ProblemError: `events-gone`, if the event after this one is no longer stored; or a permanent error.
         """
         while True:
-            for event in _events(await self._client._send(_following(after), "transfer", is_keyed=True)):
+            call = list_events.request(after=after, limit=PAGE, wait=WAIT_SECONDS)
+            response = await self._client._send(call, "transfer", is_keyed=True, attempt_seconds=FOLLOW_SECONDS)
+            for event in _events(response):
                 yield event
                 after = event.seq
-
-
-def _following(after: int | None) -> dict[str, Any]:
-    return list_events.request(after=after, limit=PAGE, wait=WAIT_SECONDS)
 
 
 def _events(response: httpx.Response) -> list[EventLine]:

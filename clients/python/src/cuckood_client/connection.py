@@ -2,7 +2,6 @@
 
 import asyncio
 import copy
-import functools
 import itertools
 import math
 import os
@@ -34,7 +33,7 @@ IDLE_SECONDS = 60.0
 CONNECT_SECONDS = 5.0
 TRANSFER_ATTEMPTS = 10
 ATTEMPTS_PER_DEADLINE = 3
-"""How often a request is sent if each connection hangs. A load balancer may choose another node."""
+"""How often a request is sent if each attempt hangs. A load balancer may choose another node."""
 WAIT_SECONDS_MAX = 1.0
 TRANSFER_WAIT_SECONDS_MAX = 5.0
 """All attempts of an import together outlast a restart of the service."""
@@ -125,9 +124,18 @@ class AsyncConnection:
         return self.within(self._deadlines["write"], attempts=self._attempts or math.inf)
 
     async def _send(
-        self, call: dict[str, Any], kind: Kind, *, is_keyed: bool = False, stream: bool = False
+        self,
+        call: dict[str, Any],
+        kind: Kind,
+        *,
+        is_keyed: bool = False,
+        stream: bool = False,
+        attempt_seconds: float = math.inf,
     ) -> httpx.Response:
         """Send a request, and repeat it while that is safe, useful and within the deadline.
+
+        Args:
+            attempt_seconds: Seconds for one attempt; for a read or a write, at most a share of the deadline.
 
         Raises:
             ProblemError: The service rejects it.
@@ -139,9 +147,12 @@ class AsyncConnection:
         default = 1 if is_read and not is_keyed else TRANSFER_ATTEMPTS if kind == "transfer" else math.inf
         attempts = (self._attempts or default) if is_repeatable else 1
         deadline = self._deadlines[kind]
-        patience = min(IDLE_SECONDS, deadline / min(attempts, ATTEMPTS_PER_DEADLINE))
+        share = deadline / min(attempts, ATTEMPTS_PER_DEADLINE)
+        patience = min(IDLE_SECONDS, share)
         timeout = httpx.Timeout(patience, connect=min(patience, CONNECT_SECONDS))
         request = self._http.build_request(**call, timeout=timeout)
+        if kind != "transfer":
+            attempt_seconds = min(attempt_seconds, share)
         sets_position = is_read and MIN_POSITION not in request.headers
         wait_max = TRANSFER_WAIT_SECONDS_MAX if kind == "transfer" else WAIT_SECONDS_MAX
         ends_at = time.monotonic() + deadline
@@ -154,7 +165,9 @@ class AsyncConnection:
                     request.headers.pop(MIN_POSITION, None)
                     request.headers.update({} if position is None else {MIN_POSITION: str(position)})
                 try:
-                    return await self._attempt(request, attempt, stream=stream)
+                    with anyio.move_on_after(attempt_seconds):
+                        return await self._attempt(request, attempt, stream=stream)
+                    raise httpx.ReadTimeout(f"no response within {attempt_seconds:g} s", request=request)
                 except (ProblemError, httpx.HTTPError) as error:
                     backoff = random.uniform(0.5, 1) * min(wait_max, 0.05 * 2 ** min(attempt, 10))
                     wait, last = seconds_to_wait(error, backoff), error
@@ -255,8 +268,10 @@ class Connection:
             # An interrupt also cancels the request.
             future.cancel()
 
-    def _send(self, call: dict[str, Any], kind: Kind, *, is_keyed: bool = False) -> httpx.Response:
-        return self._run(self._connection._send(call, kind, is_keyed=is_keyed))
+    def _send(
+        self, call: dict[str, Any], kind: Kind, *, is_keyed: bool = False, attempt_seconds: float = math.inf
+    ) -> httpx.Response:
+        return self._run(self._connection._send(call, kind, is_keyed=is_keyed, attempt_seconds=attempt_seconds))
 
     @contextmanager
     def _stream(self, call: dict[str, Any], *, is_keyed: bool) -> Iterator[httpx.Response]:
@@ -292,9 +307,18 @@ class _Synchronous(httpx.SyncByteStream):
             yield block
 
 
-@functools.cache
+_loops: dict[int, asyncio.AbstractEventLoop] = {}
+
+
 def _loop(pid: int) -> asyncio.AbstractEventLoop:
-    """Return the event loop of a process, which runs in a thread."""
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name=f"cuckood-client-{pid}", daemon=True).start()
-    return loop
+    """Return the event loop of a process, which runs in a thread.
+
+    The first of several threads creates it. A lock could be held during a fork, and forever in the child.
+    """
+    if pid not in _loops:
+        loop = asyncio.new_event_loop()
+        if _loops.setdefault(pid, loop) is loop:
+            threading.Thread(target=loop.run_forever, name=f"cuckood-client-{pid}", daemon=True).start()
+        else:
+            loop.close()
+    return _loops[pid]

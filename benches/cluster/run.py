@@ -1,8 +1,14 @@
 #!/usr/bin/env python3
-"""Three nodes over three NATS servers that sync always, next to one local node that syncs, in alternating rounds: durable adds, redemptions
-and strong reads at 50 connections, adds also at 384; how long writes pause when the log's leader is killed or stopped, and how much of that is
-NATS' election; how long a wiped node takes to start. Prints the median of each and its range. Needs wrk. Arguments: the program, the server.
-The environment may set ROUNDS, SECONDS_EACH, KILLS, STOPS, WIPES and ITEMS; a part with 0 of its rounds, kills, stops or wipes is left out."""
+"""Measures three nodes over three NATS servers that sync always, next to one local node that syncs, in alternating rounds. Needs wrk.
+
+Arguments: the program, the server, and the parts to run (all by default):
+  adds         durable adds of 1 and 1,000 users at 50 connections, of 1 user at 384
+  redemptions  each code once, at 50 connections and at one
+  reads        strong reads next to plain ones, at 50 connections and at one
+  killed       pause of writes when the log's leader is killed, and how much of it is NATS' election
+  stopped      the same for SIGSTOP
+  wiped        startup of an empty node
+Prints the median of each and its range. The environment may set ROUNDS, SECONDS_EACH, FAULTS, WIPES and USERS."""
 
 import datetime
 import functools
@@ -24,9 +30,8 @@ sys.path.insert(0, str(HERE.parents[1] / "deploy" / "cluster"))
 sys.dont_write_bytecode = True
 from machines import free_ports, is_ready, request, running, wait
 
-ROUNDS, SECONDS_EACH, KILLS, STOPS, WIPES, ITEMS = (
-    int(os.environ.get(name, default))
-    for name, default in {"ROUNDS": 5, "SECONDS_EACH": 5, "KILLS": 10, "STOPS": 10, "WIPES": 5, "ITEMS": 10_000_000}.items()
+ROUNDS, SECONDS_EACH, FAULTS, WIPES, USERS = (
+    int(os.environ.get(name, default)) for name, default in {"ROUNDS": 5, "SECONDS_EACH": 5, "FAULTS": 10, "WIPES": 5, "USERS": 10_000_000}.items()
 )
 # More redemptions than one node has taken.
 CODES = 60_000 * SECONDS_EACH
@@ -52,7 +57,7 @@ def load(ports, connections=50, **what):
     command.append(f"http://127.0.0.1:{ports[0]}")
     said = subprocess.run(command, cwd=HERE, env=environment, check=True, capture_output=True, text=True).stdout
     if "Non-2xx" in said or "Socket errors" in said:
-        sys.exit(f"{what}: {said}")
+        sys.exit(f"{what}: {[request(port, 'GET', '/readyz') for port in ports]} {said}")
     latencies = (re.search(rf"{percent}%\s+([\d.]+)([a-z]+)", said).groups() for percent in (50, 99))
     return float(re.search(r"Requests/sec:\s+([\d.]+)", said)[1]), *(float(number) * UNITS[unit] for number, unit in latencies)
 
@@ -77,37 +82,54 @@ def import_lines(place, port, path, lines):
     return time.monotonic() - began
 
 
-def redeem(place, ports, number):
+def redeem(place, ports, number, connections=50):
     """Redeems codes of a coupon that is made for it, once every node has it."""
-    coupon, each = f"sale-{ports[0]}-{len(ports)}-{number}", CODES // len(ports)
+    coupon, each = f"sale-{ports[0]}-{len(ports)}-{connections}-{number}", CODES // len(ports)
     put(ports[0], f"/v1/coupons/{coupon}", {"capacity": CODES})
     import_lines(place, ports[0], f"/v1/coupons/{coupon}", (f"c{code:09}\n" for code in range(CODES + 1)))
     for port in ports:
         request(port, "GET", f"/v1/coupons/{coupon}", headers=STRONG)
-    return load(ports, KIND="redeem", COUPON=coupon, CODES=str(each))
+    return load(ports, connections, KIND="redeem", COUPON=coupon, CODES=str(each))
 
 
-def rates(cluster, local):
-    groups = {"local node": [local], "one node of three": cluster.node_ports[:1], "spread over three nodes": cluster.node_ports}
-    for name, ports in list(groups.items())[:2]:
+def groups(cluster, local):
+    return {"local node": [local], "one node of three": cluster.node_ports[:1], "spread over three nodes": cluster.node_ports}
+
+
+def fill(cluster, local):
+    for name, ports in list(groups(cluster, local).items())[:2]:
         put(ports[0], "/v1/campaigns/bench", {"capacity": 2_000_000})
         took = import_lines(cluster.place, ports[0], "/v1/campaigns/bench", (f"u{user:015}\n" for user in range(1_000_000)))
         print(f"import of a million lines, {name}: {took:.2f} s")
     for port in cluster.node_ports:
         request(port, "GET", "/v1/campaigns/bench", headers=STRONG)
 
-    def each(contestant):
-        return {name: functools.partial(contestant, ports) for name, ports in groups.items()}
 
-    compare("durable adds of one user", 1, each(lambda ports, _: load(ports, KIND="add")))
-    compare("the same at 384 connections", 1, each(lambda ports, _: load(ports, 384, KIND="add")))
-    compare("durable adds of 1 000 users, in users", 1_000, each(lambda ports, _: load(ports, KIND="add", ITEMS="1000")))
-    compare("redemptions, each code once", 1, each(lambda ports, number: redeem(cluster.place, ports, number)))
-    del groups["local node"]
-    for name, ports in groups.items():
+def adds(cluster, local):
+    def each(*connections, **what):
+        return {name: lambda _, ports=ports: load(ports, *connections, KIND="add", **what) for name, ports in groups(cluster, local).items()}
+
+    fill(cluster, local)
+    compare("durable adds of one user", 1, each())
+    compare("the same at 384 connections", 1, each(384))
+    compare("durable adds of 1 000 users, in users", 1_000, each(ITEMS="1000"))
+
+
+def redemptions(cluster, local):
+    def each(connections):
+        return {name: functools.partial(redeem, cluster.place, ports, connections=connections) for name, ports in groups(cluster, local).items()}
+
+    compare("redemptions, each code once", 1, each(50))
+    compare("the same at one connection to each node", 1, each(1))
+
+
+def reads(cluster, local):
+    fill(cluster, local)
+    for name, ports in list(groups(cluster, local).items())[1:]:
         plain = lambda _: load(ports, KIND="check")
         strong = lambda _: load(ports, KIND="check", CONSISTENCY="strong")
-        compare(f"checks of one user, {name}", 1, {"plain": plain, "strong": strong})
+        alone = lambda _: load(ports, 1, KIND="check", CONSISTENCY="strong")
+        compare(f"checks of one user, {name}", 1, {"plain": plain, "strong": strong, "strong, one connection": alone})
 
 
 class Clients:
@@ -169,13 +191,13 @@ def elected(cluster, since):
     return min(found, default=None)
 
 
-def outages(cluster, count, what, fail, recover):
+def outages(cluster, what, fail, recover):
     put(cluster.node_ports[0], "/v1/campaigns/outage", {"capacity": 1_000_000})
     for port in cluster.node_ports:
         request(port, "GET", "/v1/campaigns/outage", headers=STRONG)
     elections, anywhere, slowest, after, reads = [], [], [], [], []
     with Clients(cluster.node_ports) as clients:
-        for _ in range(count):
+        for _ in range(FAULTS):
             wait("the third server", lambda: is_whole(cluster))
             time.sleep(2)
             leader, failed = wait("a leader", cluster.leader), time.monotonic()
@@ -191,7 +213,7 @@ def outages(cluster, count, what, fail, recover):
             after.append(max(end for _, end in pauses) - election)
             reads.append(max(longest_pause(times, failed - 1)[0] for times in clients.read))
             recover(leader)
-    print(f"the log's leader is {what}, {count} times: seconds")
+    print(f"the log's leader is {what}, {FAULTS} times: seconds")
     print(f"  until a server logs that it leads            {rounded(elections)}")
     print(f"  between two writes, through any node         {rounded(anywhere)}")
     print(f"  between two writes, through the slowest node {rounded(slowest)}")
@@ -205,11 +227,11 @@ def metric(port, name):
     return float(found[1]) if found else 0.0
 
 
-def wiped(cluster):
+def wiped(cluster, _):
     ports = cluster.node_ports
-    put(ports[0], "/v1/campaigns/large", {"capacity": ITEMS})
-    took = import_lines(cluster.place, ports[0], "/v1/campaigns/large", (f"u{user:015}\n" for user in range(ITEMS)))
-    print(f"import of {ITEMS:,} lines through one node: {took:.1f} s")
+    put(ports[0], "/v1/campaigns/large", {"capacity": USERS})
+    took = import_lines(cluster.place, ports[0], "/v1/campaigns/large", (f"u{user:015}\n" for user in range(USERS)))
+    print(f"import of {USERS:,} lines through one node: {took:.1f} s")
     position = request(ports[0], "GET", "/v1/cluster")[1]["position"]
     wait("a shared snapshot", lambda: metric(ports[0], "cluster_snapshot_position") >= position)
     clock, own = [], []
@@ -222,34 +244,37 @@ def wiped(cluster):
         clock.append(time.monotonic() - began)
         own.append(metric(ports[2], "cluster_bootstrap_seconds"))
         items = request(ports[2], "GET", "/v1/campaigns/large", headers=STRONG)[1]["stats"]["items"]
-        if items < ITEMS * 0.999 or not own[-1]:
+        if items < USERS * 0.999 or not own[-1]:
             sys.exit(f"the wiped node has {items} items, and says that it took {own[-1]} s")
     print(f"a wiped node begins with them, {WIPES} times: {rounded(clock)} s until it is ready; cuckood_cluster_bootstrap_seconds {rounded(own)}")
 
 
+def killed(cluster, _):
+    outages(cluster, "killed", cluster.kill, lambda leader: cluster.start_server(int(leader[-1])))
+
+
+def stopped(cluster, _):
+    # Until the others have gone on, and a while longer.
+    outages(cluster, "stopped", lambda leader: cluster.signal(leader, signal.SIGSTOP), lambda leader: cluster.signal(leader, signal.SIGCONT))
+
+
 def main():
-    program, server = sys.argv[1:]
+    program, server, *chosen = sys.argv[1:]
+    parts = {part.__name__: part for part in (adds, redemptions, reads, killed, stopped, wiped)}
+    if unknown := set(chosen) - set(parts):
+        sys.exit(f"unknown parts: {' '.join(unknown)}; there are {' '.join(parts)}")
     # So that everything is ended and removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     version = subprocess.run([server, "--version"], check=True, capture_output=True, text=True).stdout.strip()
     print(f"{version}, three servers with sync_interval always, three nodes, a local node and the load share {os.cpu_count()} processors and a disk,")
     print(f"so the ratios to the local node overstate what the cluster costs. Medians of {ROUNDS} rounds of {SECONDS_EACH} s, and the ranges.")
-    if ROUNDS or KILLS or STOPS:
-        with running(program, server) as cluster:
-            if ROUNDS:
-                [local] = free_ports(1)
-                cluster.start_program("local", local)
-                wait("the local node", lambda: is_ready(local))
-                rates(cluster, local)
-                cluster.kill("local")
-            if KILLS:
-                outages(cluster, KILLS, "killed", cluster.kill, lambda leader: cluster.start_server(int(leader[-1])))
-            if STOPS:
-                # Until the others have gone on, and a while longer.
-                outages(cluster, STOPS, "stopped", lambda leader: cluster.signal(leader, signal.SIGSTOP), lambda leader: cluster.signal(leader, signal.SIGCONT))
-    if WIPES:
-        with running(program, server, CUCKOOD__CLUSTER__SNAPSHOT_INTERVAL="10s") as cluster:
-            wiped(cluster)
+    for part in chosen or parts:
+        # A wiped node starts with a shared snapshot of all that was imported.
+        with running(program, server, CUCKOOD__CLUSTER__SNAPSHOT_INTERVAL="10s" if part == "wiped" else "30m") as cluster:
+            [local] = free_ports(1)
+            cluster.start_program("local", local)
+            wait("the local node", lambda: is_ready(local))
+            parts[part](cluster, local)
 
 
 main()

@@ -3,7 +3,7 @@
 use super::client::{Client, ClientError, Connection, pauses, random_id};
 use super::progress;
 use super::shadow::redis::{self, Redis};
-use crate::engine::imports::ELSEWHERE_IDLE_SECONDS;
+use crate::http::ELSEWHERE_IDLE_SECONDS;
 use anyhow::{Context, anyhow, bail};
 use indicatif::ProgressBar;
 use serde_json::Value;

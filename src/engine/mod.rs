@@ -11,7 +11,6 @@ mod cluster;
 pub mod event_log;
 mod event_reader;
 mod handle;
-pub mod imports;
 mod metrics;
 mod offline;
 mod plan;

@@ -1,11 +1,11 @@
 //! The service that all handlers share, and what controls it while it runs.
 
+use super::imports::live::LiveImports;
 use super::options::{AuthOptions, HttpOptions};
 use super::request::body::Reading;
 use crate::access::{Access, InvalidKey};
 use crate::domain::Timestamp;
 use crate::engine::Engine;
-use crate::engine::imports::LiveImports;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;

@@ -27,13 +27,14 @@ mod service;
 
 pub use answer::problem;
 pub use api::Control;
+pub(crate) use imports::live::ELSEWHERE_IDLE_SECONDS;
 pub use options::HttpOptions;
 pub use service::HttpService;
 
 use crate::access::{Access, InvalidKey};
 use crate::engine::Engine;
-use crate::engine::imports::LiveImports;
 use api::Api;
+use imports::live::LiveImports;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use request::body::Reading;

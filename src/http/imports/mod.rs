@@ -1,6 +1,7 @@
 //! Imports: uploads of any size, read line by line and submitted as commands. The routes, and imports as they are shown.
 
 pub(crate) mod lines;
+pub(super) mod live;
 mod observations;
 mod pace;
 mod run;

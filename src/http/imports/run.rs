@@ -1,5 +1,6 @@
 //! Processes an upload: as an import, whose batches become commands, or as a dry run, which counts the same and changes nothing.
 
+use super::live::LiveImport;
 use super::upload::{Batch, Upload};
 use crate::access::{Client, Guesses};
 use crate::budget::UsedUp;
@@ -8,7 +9,6 @@ use crate::domain::{
     Command, Digests, Ending, Guards, Import, ImportId, ImportMode, ImportState, ItemOutcome, KeyName,
     Outcome, Refusal, Target,
 };
-use crate::engine::imports::LiveImport;
 use crate::engine::{FilterView, ImportTrial};
 use crate::http::answer::{Code, Problem, refusals};
 use crate::http::api::Api;

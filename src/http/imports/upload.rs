@@ -1,12 +1,12 @@
 //! An upload: pieces of the body become batches of lines, each when it is asked for.
 
 use super::lines::{Format, Line, Lines, UploadFault};
+use super::live::LiveImport;
 use super::observations::Observations;
 use super::pace::Pace;
 use crate::access::{Caller, Scope};
 use crate::domain::import::LINE_ERRORS_MAX;
 use crate::domain::{Ending, ITEMS_MAX, Import, LineError, LineFault, UploadDigest};
-use crate::engine::imports::LiveImport;
 use crate::engine::{Digest, FilterView};
 use crate::http::answer::{Code, Problem};
 use crate::http::api::Api;

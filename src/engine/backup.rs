@@ -1,6 +1,7 @@
 //! Downloads of archives, produced part by part between commits: a backup has the newest snapshot and the events up to it, an image has one
 //! filter of that snapshot. Each lasts until its client ends the download.
 
+use super::handle::WeakEngine;
 use super::{Engine, Inner, Status, SubmitError};
 use crate::domain::{Chunk, FilterId, ImageBody, ImagePart, Timestamp};
 use crate::state::Export;
@@ -126,9 +127,9 @@ pub(super) fn note_backup(inner: &Inner, store: &Store, at: Timestamp) {
     }
 }
 
-/// A running download. Dropping it ends it.
+/// A running download. Dropping it ends it. It does not keep the engine running.
 pub struct Download {
-    engine: Engine,
+    engine: WeakEngine,
     /// The snapshot that it is taken from.
     pub(super) snapshot: Arc<Manifest>,
     /// The remaining parts; `None` after an error.
@@ -144,8 +145,9 @@ impl Download {
     /// [`SubmitError`]. Nothing follows after an error.
     pub async fn next(&mut self) -> Result<Vec<Vec<u8>>, SubmitError> {
         let mut rest = self.rest.take().ok_or(SubmitError::StorageFailed)?;
-        let (is_backup, now) = (self.is_backup, self.engine.now());
-        let read = self.engine.ask(PARTS_BYTES as u64, move |writer, reply| {
+        let engine = self.engine.upgrade()?;
+        let (is_backup, now) = (self.is_backup, engine.now());
+        let read = engine.ask(PARTS_BYTES as u64, move |writer, reply| {
             // The rest of a state that may be wrong is given to no client.
             if !reply.is_closed() && !matches!(*writer.inner.status.borrow(), Status::Diverged(_)) {
                 let parts = read_parts(&mut rest, &writer.store).map_err(SubmitError::unreadable);
@@ -192,7 +194,7 @@ impl Engine {
             }
         });
         let Some((snapshot, rest)) = begun.await? else { return Ok(None) };
-        let (engine, rest) = (self.clone(), Some(rest));
+        let (engine, rest) = (self.downgrade(), Some(rest));
         Ok(Some(Download { engine, snapshot, rest, is_backup: false, _place: place }))
     }
 }

@@ -1,16 +1,14 @@
 //! A node of a cluster: positions that readers wait for, barriers, the lag of this node, and the snapshots that it shares.
 
-use super::writer::Request;
+use super::handle::WeakEngine;
 use super::{Engine, Inner, LatestSnapshot, Status, SubmitError};
 use crate::domain::Seq;
 use crate::journal::{JournalError, NatsSnapshots, Replication, SharedSnapshot};
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::mpsc::WeakSender;
 use tokio::time::timeout;
 
 /// Beyond this number of callers that wait for a barrier, disconnected ones are dropped.
@@ -148,26 +146,26 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// Starts the thread of a node that shares snapshots with the others: it checks periodically whether a new one is due, and uploads this
 /// node's if no other node does. It ends with the engine, once no server is being waited for.
-pub(super) fn start_sharing(inner: &Arc<Inner>, requests: &WeakSender<Request>) {
-    if !inner.options.journal.is_shared() {
+pub(super) fn start_sharing(engine: &WeakEngine) {
+    if !engine.inner.options.journal.is_shared() {
         return;
     }
-    let (inner, requests) = (inner.clone(), requests.clone());
+    let engine = engine.clone();
     let share = move |runtime: Runtime| {
-        let every = inner.options.cluster.share_every;
+        let Inner { options, share, .. } = &*engine.inner;
+        let every = options.cluster.share_every;
         let pause =
             every.map_or(PAUSE_MAX, |every| (every / CHECKS_PER_INTERVAL).clamp(PAUSE_MIN, PAUSE_MAX));
         let (mut port, mut is_requested) = (None, false);
-        while let Some(requests) = requests.upgrade().filter(|requests| !requests.is_closed()) {
-            let sharer = Sharer { engine: Engine { inner: inner.clone(), requests }, runtime: &runtime };
+        let sharer = Sharer { engine: &engine, runtime: &runtime };
+        while engine.upgrade().is_ok() {
             // Otherwise the status says why. The right to share one is left to others.
             if sharer.check().is_ok()
                 && let Err(error) = sharer.check_shared(&mut port, is_requested)
             {
                 tracing::warn!(%error, "can't share snapshots now");
             }
-            drop(sharer);
-            is_requested = runtime.block_on(async { timeout(pause, inner.share.notified()).await.is_ok() });
+            is_requested = runtime.block_on(async { timeout(pause, share.notified()).await.is_ok() });
         }
     };
     let runtime = Builder::new_current_thread().enable_time().build();
@@ -177,9 +175,9 @@ pub(super) fn start_sharing(inner: &Arc<Inner>, requests: &WeakSender<Request>) 
     }
 }
 
-/// A node that shares snapshots. It asks its engine as clients do, and blocks.
+/// A node that shares snapshots. It asks its engine as clients do, and blocks; between two requests the engine may end.
 struct Sharer<'a> {
-    engine: Engine,
+    engine: &'a WeakEngine,
     runtime: &'a Runtime,
 }
 
@@ -195,12 +193,12 @@ impl Sharer<'_> {
         figures.lock().sharing.newest = newest;
         let position = newest.map_or(Seq(0), |newest| newest.seq);
         let own = figures.lock().snapshot.map_or(Seq(0), |own| own.seq);
-        if own < position && position <= self.engine.position() {
+        if own < position && position <= self.engine()?.position() {
             // Once there are two newer shared ones the log is trimmed past this node's own, and neither a backup nor the next start
             // could go on from there.
-            self.wait(self.engine.snapshot())?;
+            self.wait(self.engine()?.snapshot())?;
         }
-        if !self.is_due(newest, is_requested) {
+        if !self.is_due(newest, is_requested)? {
             return Ok(());
         }
         let shared = self.share(port);
@@ -216,10 +214,10 @@ impl Sharer<'_> {
 
     /// Whether a snapshot must be shared: there are new entries, and a snapshot was requested or the newest is old. Nodes take turns, so
     /// that usually one uploads it.
-    fn is_due(&self, newest: Option<LatestSnapshot>, is_requested: bool) -> bool {
-        let Inner { options, started, replication, .. } = &*self.engine.inner;
-        let Some(every) = options.cluster.share_every else { return false };
-        let (now, position) = (self.engine.now(), newest.map_or(Seq(0), |newest| newest.seq));
+    fn is_due(&self, newest: Option<LatestSnapshot>, is_requested: bool) -> Result<bool, JournalError> {
+        let (engine, Inner { options, started, replication, .. }) = (self.engine()?, &*self.engine.inner);
+        let Some(every) = options.cluster.share_every else { return Ok(false) };
+        let (now, position) = (engine.now(), newest.map_or(Seq(0), |newest| newest.seq));
         // One from far in the future was taken by a clock that was wrong.
         let latest = now.0.saturating_add(every.as_millis() as u64);
         let age = newest.filter(|newest| newest.taken_at.0 <= latest).map_or_else(
@@ -227,14 +225,15 @@ impl Sharer<'_> {
             |newest| Duration::from_millis(now.0.saturating_sub(newest.taken_at.0)),
         );
         let turn = replication.get().map_or(0, |known| turn(&known.lock(), position));
-        self.engine.position() > position && (is_requested || age >= every + turn * (every / TURNS))
+        let is_wanted = is_requested || age >= every + turn * (every / TURNS);
+        Ok(is_wanted && engine.position() > position)
     }
 
     /// Takes a snapshot and shares it.
     fn share(&self, port: &NatsSnapshots) -> Result<LatestSnapshot, JournalError> {
         let began = Instant::now();
         let none = || JournalError::Failed("there is no snapshot that could be shared".to_owned());
-        let mut download = self.wait(self.engine.download(None))?.ok_or_else(none)?;
+        let mut download = self.wait(self.engine()?.download(None))?.ok_or_else(none)?;
         let snapshot = download.snapshot.clone();
         let part = &mut || {
             self.check()?;
@@ -247,15 +246,18 @@ impl Sharer<'_> {
         Ok(latest(&shared))
     }
 
+    fn engine(&self) -> Result<Engine, JournalError> {
+        self.engine.upgrade().map_err(refused)
+    }
+
     /// Waits for a response of the engine.
     fn wait<T>(&self, answer: impl Future<Output = Result<T, SubmitError>>) -> Result<T, JournalError> {
-        let answer = self.runtime.block_on(answer);
-        answer.map_err(|error| JournalError::Failed(format!("this node: {error}")))
+        self.runtime.block_on(answer).map_err(refused)
     }
 
     /// Checks that others may have this node's state: it has not stopped, and there is no doubt that its state is right.
     fn check(&self) -> Result<(), JournalError> {
-        if let Status::Failed(why) | Status::Diverged(why) = self.engine.status() {
+        if let Status::Failed(why) | Status::Diverged(why) = self.engine()?.status() {
             return Err(JournalError::Failed(why));
         }
         if self.engine.inner.replication.get().is_some_and(|known| known.lock().is_in_doubt) {
@@ -264,6 +266,10 @@ impl Sharer<'_> {
         }
         Ok(())
     }
+}
+
+fn refused(error: SubmitError) -> JournalError {
+    JournalError::Failed(format!("this node: {error}"))
 }
 
 /// How many present nodes share the snapshot after this position before this node does. All nodes that know each other have different turns,

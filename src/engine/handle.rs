@@ -27,7 +27,31 @@ pub struct Engine {
     pub(super) requests: mpsc::Sender<Request>,
 }
 
+/// A reference to an engine that does not keep it running.
+#[derive(Clone)]
+pub(super) struct WeakEngine {
+    pub(super) inner: Arc<Inner>,
+    pub(super) requests: mpsc::WeakSender<Request>,
+}
+
+impl WeakEngine {
+    /// Returns the engine, for one request.
+    ///
+    /// # Errors
+    /// [`SubmitError::Draining`] if it has ended, or its last handle is gone.
+    pub(super) fn upgrade(&self) -> Result<Engine, SubmitError> {
+        let requests = self.requests.upgrade().filter(|requests| !requests.is_closed());
+        let requests = requests.ok_or(SubmitError::Draining)?;
+        Ok(Engine { inner: self.inner.clone(), requests })
+    }
+}
+
 impl Engine {
+    /// Returns a reference that does not keep the engine running.
+    pub(super) fn downgrade(&self) -> WeakEngine {
+        WeakEngine { inner: self.inner.clone(), requests: self.requests.downgrade() }
+    }
+
     /// Returns the engine's status.
     pub fn status(&self) -> Status {
         self.inner.status.borrow().clone()

@@ -6,7 +6,7 @@ use crate::domain::{
     AnnotationsChange, Command, FilterId, ImportId, Kind, Name, Raise, Sizing, Spec, Target, Timestamp,
     Window,
 };
-use crate::filter::{Growth, Layout, LayoutError, Mode, Secret};
+use crate::filter::{Growth, Layout, LayoutError, Secret};
 use crate::journal::random;
 use crate::state::FilterView;
 use serde::{Deserialize, Serialize};
@@ -135,13 +135,11 @@ pub struct WorkloadPlan {
 pub fn plan_workload(workload: &Workload) -> Result<WorkloadPlan, LayoutError> {
     let (mut all, mut largest) = (WorkloadPlan::default(), 0);
     for &FilterGroup { count, capacity, error_rate } in &workload.filters {
-        let (mode, sizing) = match error_rate {
-            Some(rate) => (Mode::Compact, Sizing::ErrorRate(rate)),
-            None => (Mode::Strict, Sizing::Exact),
+        let layout = match error_rate {
+            Some(rate) => Layout::compact(capacity, rate, Growth::Auto)?,
+            None => Layout::strict(capacity)?,
         };
-        let growth = Growth::Auto;
-        let spec = Spec { capacity, mode, growth, sizing, ignore_case: false, stock: None, forget: None };
-        let table_bytes = layout_of(&spec)?.memory_bytes();
+        let table_bytes = layout.memory_bytes();
         all.filters = all.filters.saturating_add(count);
         all.tables_bytes = all.tables_bytes.saturating_add(count.saturating_mul(table_bytes));
         largest = largest.max(table_bytes);

@@ -6,7 +6,7 @@ use super::applying::Unappliable;
 use super::backup::{DOWNLOADS_MAX, note_backup};
 use super::cluster::{ClusterOptions, start_sharing};
 use super::event_reader::EVENT_WAITERS_MAX;
-use super::handle::QUEUE_UNIT_BYTES;
+use super::handle::{QUEUE_UNIT_BYTES, WeakEngine};
 use super::recovery::{Recovered, RecoveryError, Report, Result, recover};
 use super::request::{Bell, Proposed};
 use super::restore::{verify_archive, write_archive};
@@ -140,12 +140,14 @@ impl Engine {
             images: Arc::new(Semaphore::new(DOWNLOADS_MAX)),
             options,
         });
-        let (parts, weak) = (inner.clone(), requests.downgrade());
-        let spawned = thread::Builder::new().name("writer".into()).spawn(move || serve(&parts, &weak, inbox));
+        let engine = Engine { inner, requests };
+        let weak = engine.downgrade();
+        let spawned = thread::Builder::new().name("writer".into()).spawn(move || serve(&weak, inbox));
         if let Err(error) = spawned {
-            inner.proceed(Status::Failed(format!("the writer's thread can't be started: {error}")));
+            let why = format!("the writer's thread can't be started: {error}");
+            engine.inner.proceed(Status::Failed(why));
         }
-        Engine { inner, requests }
+        engine
     }
 
     /// Its options.
@@ -178,13 +180,13 @@ impl Inner {
 }
 
 /// The writer's thread, from start to end: until a shutdown, or until no [`Engine`] is left to send requests.
-fn serve(inner: &Arc<Inner>, requests: &mpsc::WeakSender<Request>, inbox: mpsc::Receiver<Request>) {
-    let bell = Arc::<Bell>::default();
+fn serve(engine: &WeakEngine, inbox: mpsc::Receiver<Request>) {
+    let (inner, bell) = (&engine.inner, Arc::<Bell>::default());
     // A panic means that an invariant is broken: nothing may be written any more, and the status must say so.
     let ended = catch_unwind(AssertUnwindSafe(|| {
         let writer = prepare(inner, bell.clone().into())?;
         inner.proceed(Status::Ready);
-        start_sharing(inner, requests);
+        start_sharing(engine);
         Ok::<_, RecoveryError>(writer.run(inbox, &bell))
     }));
     inner.share.notify_one();
@@ -460,6 +462,7 @@ fn check_usable(shared: &SharedSnapshot, found: &Manifest, understands: u16) -> 
 
 #[cfg(test)]
 mod tests {
+    use super::super::SubmitError;
     use super::*;
     use crate::clock::ClockLimits;
     use crate::domain::{ClockReading, Entry};
@@ -476,6 +479,17 @@ mod tests {
         drop(engine);
         let ended = async { while status.changed().await.is_ok() {} };
         assert!(tokio::time::timeout(Duration::from_secs(60), ended).await.is_ok(), "the writer goes on");
+    }
+
+    #[tokio::test]
+    async fn download_does_not_keep_engine_running() {
+        let directory = tempfile::tempdir().unwrap();
+        let engine =
+            Engine::start(EngineOptions::new(directory.path()), Clock::system(ClockLimits::default()));
+        assert_eq!(engine.recovered().await, Status::Ready);
+        let mut backup = engine.backup().await.unwrap();
+        drop(engine);
+        assert_eq!(backup.next().await, Err(SubmitError::Draining));
     }
 
     #[tokio::test]

@@ -372,7 +372,6 @@ impl Writer {
             replication.lock().end();
         }
         self.snapshotter.abort();
-        self.snapshot_requests.clear();
         let why = error.to_string();
         let is_diverged = matches!(error, JournalError::Diverged { .. });
         if is_diverged && let Err(error) = self.store.note_diverged(&why) {

@@ -2,10 +2,13 @@
 //! written, reads go on, and the next start finds everything that was acknowledged.
 
 use crate::store_support::{append, entries, open, open_journal, options, proposal};
+use cuckood::clock::{Clock, ClockLimits};
 use cuckood::domain::{Command, Entry, Kind, Name, Proposal, SectionId, Seq, Timestamp};
+use cuckood::engine::{Engine, EngineOptions, Status, SubmitError};
 use cuckood::journal::{Durability, Journal, JournalError, LocalJournal};
 use cuckood::store::backing::{Backing, Change, Fault, Visit};
 use cuckood::store::{Store, StoreError};
+use futures_util::future::join_all;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
@@ -185,6 +188,20 @@ fn failed_write_without_effect_is_recovered() {
 #[test]
 fn failed_write_with_effect_is_recovered() {
     fail_each(true);
+}
+
+#[tokio::test]
+async fn snapshot_callers_learn_of_storage_failure() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Engine::start(EngineOptions::new(dir.path()), Clock::system(ClockLimits::default()));
+    assert_eq!(engine.recovered().await, Status::Ready);
+    // No sync succeeds next to it.
+    std::fs::write(dir.path().join("sled/blobs/1"), "").unwrap();
+    for outcome in join_all((0..3).map(|_| engine.snapshot())).await {
+        assert_eq!(outcome, Err(SubmitError::StorageFailed));
+    }
+    assert!(matches!(engine.status(), Status::Failed(_)));
+    assert_eq!(engine.snapshot().await, Err(SubmitError::StorageFailed));
 }
 
 /// So a directory on a full disk can be served to readers.

@@ -6,6 +6,7 @@ use crate::raw::{self, Raw};
 use crate::store_support::{append, entries, options, poll, proposal};
 use crate::timeouts::wait_until;
 use cuckood::domain::{Entry, Seq, Timestamp};
+use cuckood::frame::Format;
 use cuckood::journal::{
     Committed, Delivery, Durability, Journal, JournalError, JournalOptions, LocalJournal, LocalOptions,
     NatsJournal, NatsOptions, Ticket,
@@ -93,7 +94,13 @@ impl Node {
 
     /// Stores an empty snapshot after the last delivery.
     fn take_snapshot(&mut self) {
-        let (place, seq) = (self.journal().place(), self.journal().last());
+        let place = self.journal().place();
+        self.take_snapshot_at(place);
+    }
+
+    /// The same, with this place in the log.
+    fn take_snapshot_at(&mut self, place: Vec<u8>) {
+        let seq = self.journal().last();
         let store = self.store.clone().unwrap();
         let mut writer = store.begin_snapshot(seq).unwrap();
         writer.place = place;
@@ -169,6 +176,39 @@ fn restart_continues_after_snapshot() {
     assert_eq!(committed[0].entry.seq, Seq(51));
     let refused = other.open().unwrap_err();
     assert!(matches!(&refused, JournalError::Trimmed(_)), "{refused}");
+}
+
+/// Such a directory seems to end before the trimmed log, and would be cleared for a shared snapshot.
+#[test]
+fn place_of_other_format_stops_node_after_trimming() {
+    let servers = Servers::start(1);
+    let mut node = Node::join(&servers, "formats", "node");
+    for number in 0..30 {
+        append(node.journal(), vec![proposal(number, 10)]).unwrap();
+    }
+    let earlier = Format { magic: *b"ckpl", version: 1, payload_max: 1 << 20 };
+    node.take_snapshot_at(earlier.pack(&"whatever"));
+    servers.speak(async |context| {
+        context.get_stream("formats").await.unwrap().purge().sequence(20).await.unwrap();
+    });
+    let rejected = node.open().unwrap_err();
+    assert!(matches!(&rejected, JournalError::Failed(why) if why.contains("run one version")), "{rejected}");
+}
+
+/// A message of this build would stop the nodes of the other one.
+#[test]
+fn log_of_other_format_gets_no_message() {
+    let servers = Servers::start(1);
+    // It creates the stream, and publishes nothing until it is polled.
+    let _creator = Node::join(&servers, "earlier", "creator");
+    let raw = Raw::of(&servers, "earlier");
+    for message in ["hello".into(), "hello again".into(), raw::earlier()] {
+        raw.publish(message);
+    }
+    let mut node = Node::join(&servers, "earlier", "node");
+    let rejected = entries(node.journal(), 0).unwrap_err().to_string();
+    assert!(rejected.contains("message 3") && rejected.contains("run one version"), "{rejected}");
+    assert_eq!(raw.last(), 3);
 }
 
 /// If the server stops in the middle of commits, each of them is in the log once, in order, after its restart.
@@ -359,11 +399,16 @@ fn foreign_messages_are_skipped_and_counted() {
     }
     append(node.journal(), vec![proposal(1, 1)]).unwrap();
     assert_eq!(node.journal().replication().lock().foreign, 4);
+    // More than are verified at the same time.
+    for number in 0..100 {
+        raw.publish(format!("rubbish {number}").into());
+    }
+    append(node.journal(), vec![proposal(2, 1)]).unwrap();
+    assert_eq!(node.journal().replication().lock().foreign, 104);
     let mut other = Node::join(&servers, "rubbish", "other");
-    assert_eq!(numbers(&entries(other.journal(), 0).unwrap()), [0, 1]);
+    assert_eq!(numbers(&entries(other.journal(), 0).unwrap()), [0, 1, 2]);
 }
 
-/// A stream without space rejects messages: nothing is lost, and everything continues once there is space.
 /// All other nodes read it as it is.
 #[test]
 fn message_that_arrives_damaged_is_read_again() {
@@ -386,6 +431,7 @@ fn message_that_arrives_damaged_is_read_again() {
     assert_eq!(reader.journal().replication().lock().foreign, 0);
 }
 
+/// A stream without space rejects messages: nothing is lost, and everything continues once there is space.
 #[test]
 fn full_stream_is_reported_until_space_is_free() {
     let servers = Servers::start(1);

@@ -8,6 +8,8 @@ use cuckood::frame::Format;
 use std::future::Future;
 use tokio::runtime::Runtime;
 
+const FORMAT: Format = Format { magic: *b"cknl", version: 3, payload_max: 1 << 20 };
+
 pub struct Raw {
     runtime: Runtime,
     context: Context,
@@ -54,9 +56,15 @@ impl Raw {
     }
 }
 
+/// A message of a build with an earlier format.
+pub fn earlier() -> Bytes {
+    let mut bytes = Vec::new();
+    Format { version: FORMAT.version - 1, ..FORMAT }.seal(0, 0, b"whatever", &mut bytes);
+    bytes.into()
+}
+
 /// The message by which a node that has read the log up to message `read` begins a session.
 pub fn begin(node: &str, session: u128, read: u64) -> Bytes {
-    let format = Format { magic: *b"cknl", version: 3, payload_max: 1 << 20 };
     // The session's first message, and the first kind of body.
-    format.pack(&(session, 0u64, 0u32, node, read)).into()
+    FORMAT.pack(&(session, 0u64, 0u32, node, read)).into()
 }

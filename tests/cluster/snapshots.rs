@@ -1,10 +1,15 @@
 //! The snapshots that nodes share, over a real server: listed ones are complete, and the log is trimmed only up to them.
 
+use crate::engines::{self, start_with};
 use crate::nats::Servers;
 use crate::proxy::Network;
+use crate::raw::Raw;
 use crate::store_support::{append, entries, options, proposal};
+use crate::timeouts::wait_until;
+use cuckood::clock::{Clock, ClockLimits};
 use cuckood::domain::{Seq, Timestamp};
-use cuckood::engine;
+use cuckood::engine::{self, ClusterOptions, Status};
+use cuckood::frame::Format;
 use cuckood::journal::{
     Durability, Journal, JournalError, NatsJournal, NatsOptions, NatsSnapshots, SharedSnapshot, init_log,
 };
@@ -15,6 +20,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
+use tokio::runtime::Runtime;
 
 const LOG: &str = "shop";
 
@@ -94,8 +100,8 @@ fn positions(shared: &mut NatsSnapshots) -> Vec<u64> {
     shared.list().unwrap().iter().map(|snapshot| snapshot.seq.0).collect()
 }
 
-/// A name as subjects have it.
-fn encoded(name: &str) -> String {
+/// A name as subjects have it, or a label as descriptions do.
+fn encoded(name: impl AsRef<[u8]>) -> String {
     use base64::Engine;
     base64::prelude::BASE64_URL_SAFE.encode(name)
 }
@@ -113,6 +119,17 @@ fn stored(servers: &Servers) -> Vec<String> {
         assert!(infos.iter().all(|info| chunks.iter().any(|(subject, _)| subject.ends_with(&info.nuid))));
         infos.into_iter().map(|info| info.name).collect()
     })
+}
+
+/// Alters the description of an archive.
+fn alter(servers: &Servers, name: &str, alter: impl Fn(&str) -> String) {
+    let subject = format!("$O.{LOG}-snapshots.M.{}", encoded(name));
+    servers.speak(async |context| {
+        let stream = context.get_stream(format!("OBJ_{LOG}-snapshots")).await.unwrap();
+        let found = stream.get_last_raw_message_by_subject(&subject).await.unwrap();
+        let altered = alter(std::str::from_utf8(&found.payload).unwrap());
+        context.publish(subject.clone(), altered.into()).await.unwrap().await.unwrap();
+    });
 }
 
 #[test]
@@ -446,21 +463,57 @@ fn damaged_label_or_description_is_ignored() {
     let mut node = Node::join(&servers, "node");
     let taken = [node.take(3), node.take(3), node.take(3)];
     let [first, second] = [0, 1].map(|number| node.share(&taken[number]).unwrap());
-    let spoil = |alter: &dyn Fn(&str) -> String| {
-        let subject = format!("$O.{LOG}-snapshots.M.{}", encoded(&second.name));
-        servers.speak(async |context| {
-            let stream = context.get_stream(format!("OBJ_{LOG}-snapshots")).await.unwrap();
-            let found = stream.get_last_raw_message_by_subject(&subject).await.unwrap();
-            let altered = alter(std::str::from_utf8(&found.payload).unwrap());
-            context.publish(subject.clone(), altered.into()).await.unwrap().await.unwrap();
-        });
-    };
-    spoil(&|info| info.replace("\"cuckood-snapshot\":\"", "\"cuckood-snapshot\":\"AAAA"));
+    alter(&servers, &second.name, |info| {
+        info.replace("\"cuckood-snapshot\":\"", "\"cuckood-snapshot\":\"AAAA")
+    });
     assert_eq!(node.shared.list().unwrap(), std::slice::from_ref(&first));
-    spoil(&|_| "{".to_owned());
+    alter(&servers, &second.name, |_| "{".to_owned());
     assert_eq!(node.shared.list().unwrap(), std::slice::from_ref(&first));
     let third = node.share(&taken[2]).unwrap();
     assert_eq!(node.shared.list().unwrap(), [third, first]);
+}
+
+/// The trimmed log can't be read from the directory's place on, and this build can't continue from the shared snapshots either.
+#[test]
+fn directory_stays_if_shared_snapshots_have_other_format() {
+    let (servers, dirs) = (Servers::start(1), [(); 2].map(|()| tempfile::tempdir().unwrap()));
+    let runtime = Runtime::new().unwrap();
+    let start = |dir: &TempDir, name: &str, share_every| {
+        let cluster = ClusterOptions { share_every, ..ClusterOptions::default() };
+        let nats = NatsOptions { connect_timeout: Duration::from_secs(2), ..of(&servers, name) };
+        let clock = Clock::system(ClockLimits::default());
+        runtime.block_on(start_with(dir.path(), nats, cluster, clock))
+    };
+    let stopped = start(&dirs[0], "stopped", None);
+    let target = runtime.block_on(engines::create(&stopped, "sale"));
+    runtime.block_on(stopped.shutdown());
+    let position = stopped.position();
+    let last = Raw::of(&servers, LOG).last();
+
+    let sharing = start(&dirs[1], "sharing", Some(Duration::from_millis(200)));
+    let mut items = 0..;
+    wait_until("a trimmed log", || {
+        runtime.block_on(engines::insert(&sharing, target, items.next().unwrap())).unwrap();
+        servers.first_message(LOG) > last + 1
+    });
+    runtime.block_on(sharing.shutdown());
+    let label = Format { magic: *b"cksh", version: 1, payload_max: 1 << 20 };
+    let place = Format { magic: *b"ckpl", version: 1, payload_max: 1 << 20 }.pack(&"whatever");
+    for snapshot in NatsSnapshots::open(&of(&servers, "operator")).unwrap().list().unwrap() {
+        let (name, place) = (snapshot.name.clone(), place.clone());
+        let relabelled = encoded(label.pack(&SharedSnapshot { place, ..snapshot }));
+        alter(&servers, &name, |info| {
+            let mut info: serde_json::Value = serde_json::from_str(info).unwrap();
+            info["metadata"]["cuckood-snapshot"] = relabelled.clone().into();
+            info.to_string()
+        });
+    }
+    let restarted = start(&dirs[0], "stopped", None);
+    let Status::Failed(why) = restarted.status() else { panic!("{:?}", restarted.status()) };
+    assert!(why.contains("run one version of cuckood"), "{why}");
+    drop(restarted);
+    let found = engine::positions(&[dirs[0].path().to_owned()]).unwrap();
+    assert_eq!(found, [(dirs[0].path().to_owned(), position)]);
 }
 
 /// Positions of different logs say nothing about each other.

@@ -13,7 +13,7 @@ use async_nats::{Client, ConnectOptions, ServerAddr};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 /// How long a server may take to acknowledge a message, unless the servers are far away.
 const ACK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -70,6 +70,15 @@ impl Link {
 
     pub(super) fn is_connected(&self) -> bool {
         self.client.connection_state() == State::Connected
+    }
+
+    /// Waits for the servers' response to the reader, up to a limit: without a leader there is none.
+    pub(super) async fn respond<T>(
+        &self,
+        response: impl Future<Output = Result<T, JournalError>>,
+    ) -> Result<T, JournalError> {
+        let in_time = timeout(self.reader_timeout, response).await;
+        in_time.unwrap_or_else(|_| Err(retry("the servers do not respond")))
     }
 }
 

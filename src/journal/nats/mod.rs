@@ -218,8 +218,10 @@ impl NatsJournal {
 
     /// Publishes due messages, if there is a connection, and takes the servers' responses.
     fn publish(&mut self, now: Instant, context: &mut Context<'_>) {
-        // In a log of another format, a message of this one would stop the nodes: the first message of the log is read before.
-        if self.link.is_connected() && (self.place.stream > 0 || self.link.status.lock().known_end == 0) {
+        // In a log of another format, a message of this one would stop the nodes: the log's format is read before.
+        let may_publish =
+            || self.place.has_session() || self.place.stream >= self.link.status.lock().known_end;
+        if self.link.is_connected() && may_publish() {
             if self.outbox.needs_beat(self.peers.report_at(now) <= now) {
                 let report = self.peers.report(self.place.seq, now);
                 self.outbox.beat(report);
@@ -264,14 +266,18 @@ impl NatsJournal {
     /// Takes the next message of the stream.
     fn take(&mut self, read: StreamMessage, now: Instant) -> Result<Option<Delivery>, JournalError> {
         (self.moved_at, self.peers.read_at) = (now, read.at);
+        let checksum = message::checksum(&read.payload);
         let Some(message) = read.message else {
-            self.place.skip(read.checksum);
-            self.link.status.lock().foreign += 1;
-            tracing::warn!(message = self.place.stream, "unrecognized message in log stream; skipping");
+            self.place.skip(checksum);
+            let mut shared = self.link.status.lock();
+            shared.foreign += 1;
+            if shared.may_report(now) {
+                tracing::warn!(message = self.place.stream, "unrecognized message in log stream; skipping");
+            }
             return Ok(None);
         };
         let options = &self.link.options;
-        let (node, entries) = match self.place.read(&message, read.checksum, options.understands)? {
+        let (node, entries) = match self.place.read(&message, checksum, options.understands)? {
             Ok(counted) => counted,
             Err(void) => {
                 tracing::debug!(?void, "a message has no effect: it arrived twice or late");

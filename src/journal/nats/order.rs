@@ -77,6 +77,11 @@ impl Place {
         Place { stream, seq, ..Place::default() }
     }
 
+    /// Whether the log before it has messages of this format that count.
+    pub(super) fn has_session(&self) -> bool {
+        !self.nodes.is_empty()
+    }
+
     /// Passes over the next message of the stream, which is foreign.
     pub(super) fn skip(&mut self, checksum: u128) {
         (self.stream, self.checksum) = (self.stream + 1, checksum);

@@ -6,10 +6,12 @@ use super::message::{self, Message};
 use super::order::Place;
 use crate::domain::Timestamp;
 use crate::journal::JournalError;
+use async_nats::jetstream;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::jetstream::stream::Stream;
+use bytes::Bytes;
 use futures_util::{StreamExt, TryFutureExt};
-use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -27,6 +29,9 @@ const PULL_MESSAGES: usize = 64;
 /// Messages that were read and not taken.
 pub(super) const READ_AHEAD: usize = 32;
 
+/// Messages that are verified at the same time. A foreign one takes a round trip.
+const VERIFIED_MAX: usize = 32;
+
 /// Idle time after which a server removes a consumer.
 const CONSUMER_IDLE: Duration = Duration::from_secs(30);
 
@@ -39,9 +44,12 @@ const LOST_TIMEOUT: Duration = Duration::from_secs(20);
 /// The next message of the stream.
 #[derive(Debug)]
 pub(super) struct StreamMessage {
+    number: u64,
+    /// Number of later messages.
+    later: u64,
+    pub(super) payload: Bytes,
     /// `None` if it is foreign.
     pub(super) message: Option<Message>,
-    pub(super) checksum: u128,
     /// When the stream's leader got it, by its clock.
     pub(super) at: Timestamp,
     /// When it was read.
@@ -95,18 +103,9 @@ impl Reader {
         }
     }
 
-    /// Waits for the servers' response, up to a limit: without a leader there is none.
-    async fn respond<T>(
-        &self,
-        response: impl Future<Output = Result<T, JournalError>>,
-    ) -> Result<T, JournalError> {
-        let in_time = timeout(self.link.reader_timeout, response).await;
-        in_time.unwrap_or_else(|_| Err(retry("the servers do not respond")))
-    }
-
     /// Delivers messages until something is wrong, or the receiver is gone.
     async fn read(&mut self) -> Result<(), JournalError> {
-        let stream = self.check().await?;
+        let (link, stream) = (self.link.clone(), self.check().await?);
         let config = pull::Config {
             deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: self.next },
             ack_policy: AckPolicy::None,
@@ -115,58 +114,46 @@ impl Reader {
             memory_storage: true,
             ..pull::Config::default()
         };
-        let consumer = self.respond(stream.create_consumer(config).map_err(retry)).await?;
+        let consumer = link.respond(stream.create_consumer(config).map_err(retry)).await?;
         let pulling = consumer
             .stream()
             .max_messages_per_batch(PULL_MESSAGES)
             .expires(PULL_EXPIRES)
             .heartbeat(HEARTBEAT)
             .messages();
-        let mut messages = self.respond(pulling.map_err(retry)).await?;
+        let pulled = link.respond(pulling.map_err(retry)).await?;
+        let mut has_own = self.has_own;
+        let decoded = pulled.map(|received| {
+            let decoded = received.map_err(retry).and_then(|received| decode(received, has_own));
+            has_own |= decoded.as_ref().is_ok_and(|decoded| decoded.message.is_some());
+            verify(&link, &stream, decoded)
+        });
+        let mut messages = pin!(decoded.buffered(VERIFIED_MAX));
         let mut is_due = false;
         loop {
-            let Ok(message) = timeout(self.link.ack_timeout / 2, messages.next()).await else {
+            let Ok(message) = timeout(link.ack_timeout / 2, messages.next()).await else {
                 // A message that the log had shown before the wait should have arrived.
                 if is_due {
                     return Err(retry(format!("message {} does not arrive", self.next)));
                 }
-                is_due = self.link.status.lock().known_end >= self.next;
+                is_due = link.status.lock().known_end >= self.next;
                 continue;
             };
-            let message = message.ok_or_else(|| retry("the messages have ended"))?.map_err(retry)?;
-            let info = message.info().map_err(retry)?;
-            if info.stream_sequence < self.next {
+            let message = message.ok_or_else(|| retry("the messages have ended"))??;
+            if message.number < self.next {
                 continue;
             }
-            if info.stream_sequence > self.next {
-                return Err(retry(format!(
-                    "received message {} instead of {}",
-                    info.stream_sequence, self.next
-                )));
+            if message.number > self.next {
+                return Err(retry(format!("received message {} instead of {}", message.number, self.next)));
             }
-            let milliseconds = info.published.unix_timestamp_nanos() / 1_000_000;
-            let (at, behind) = (Timestamp(u64::try_from(milliseconds).unwrap_or_default()), info.pending);
-            let payload = message.message.payload;
-            let decoded = message::decode(&payload, self.has_own).map_err(|why| {
-                JournalError::Damaged(format!("message {} of the stream: {why}", self.next))
-            })?;
-            let checksum = message::checksum(&payload);
-            if decoded.is_none() {
-                // All nodes skip foreign messages. A message damaged in transit to this node alone must not be skipped.
-                let again_read = self.respond(stream.get_raw_message(self.next).map_err(retry)).await?;
-                if again_read.payload != payload {
-                    return Err(retry(format!("message {} arrived damaged", self.next)));
-                }
-            }
-            let read_at = Instant::now();
             {
-                let mut known = self.link.status.lock();
-                known.show(self.next + behind, read_at);
+                let mut known = link.status.lock();
+                known.show(message.number + message.later, message.read_at);
                 known.trouble = None;
             }
-            self.has_own |= decoded.is_some();
-            if self.sender.send(Ok(StreamMessage { message: decoded, checksum, at, read_at })).await.is_err()
-            {
+            self.has_own |= message.message.is_some();
+            let checksum = message::checksum(&message.payload);
+            if self.sender.send(Ok(message)).await.is_err() {
                 return Ok(());
             }
             (self.next, self.last, is_due) = (self.next + 1, checksum, false);
@@ -177,7 +164,7 @@ impl Reader {
     /// Checks that the stream is still the opened one, and that it has not lost messages that were read. If it has any later message, it
     /// must have the next one.
     async fn check(&mut self) -> Result<Stream, JournalError> {
-        let found = self.respond(find_stream(&self.link.context, &self.link.options)).await;
+        let found = self.link.respond(find_stream(&self.link.context, &self.link.options)).await;
         let Some((stream, log)) = found.inspect_err(|_| self.lost_since = None)? else {
             return Err(self.lost("the log's stream was deleted".to_owned()));
         };
@@ -203,7 +190,7 @@ impl Reader {
         self.lost_since = None;
         // A log that has lost its end may have grown again since.
         if number >= first.max(1) {
-            let found = self.respond(stream.get_raw_message(number).map_err(retry)).await?;
+            let found = self.link.respond(stream.get_raw_message(number).map_err(retry)).await?;
             if message::checksum(&found.payload) != self.last {
                 return Err(JournalError::Damaged(format!(
                     "message {number} of the log is not the one that this node has applied: the servers have replaced acknowledged entries"
@@ -218,4 +205,32 @@ impl Reader {
         let since = *self.lost_since.get_or_insert_with(Instant::now);
         if since.elapsed() < LOST_TIMEOUT { JournalError::Failed(why) } else { JournalError::Damaged(why) }
     }
+}
+
+fn decode(received: jetstream::Message, has_own: bool) -> News {
+    let (info, payload) = (received.info().map_err(retry)?, received.payload.clone());
+    let (number, later, published) = (info.stream_sequence, info.pending, info.published);
+    let milliseconds = u64::try_from(published.unix_timestamp_nanos() / 1_000_000).unwrap_or_default();
+    let message = message::decode(&payload, has_own)
+        .map_err(|why| JournalError::Damaged(format!("message {number} of the stream: {why}")))?;
+    Ok(StreamMessage {
+        number,
+        later,
+        payload,
+        message,
+        at: Timestamp(milliseconds),
+        read_at: Instant::now(),
+    })
+}
+
+/// Reads a foreign message again, which all nodes skip: it may have been damaged in transit to this node alone.
+async fn verify(link: &Link, stream: &Stream, received: News) -> News {
+    let received = received?;
+    if received.message.is_none() {
+        let again_read = link.respond(stream.get_raw_message(received.number).map_err(retry)).await?;
+        if again_read.payload != received.payload {
+            return Err(retry(format!("message {} arrived damaged", received.number)));
+        }
+    }
+    Ok(received)
 }

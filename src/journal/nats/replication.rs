@@ -13,7 +13,7 @@ const BRACKET_GOOD: Duration = Duration::from_millis(500);
 /// When a better observation is old.
 const OBSERVATION_OLD: Duration = Duration::from_secs(600);
 
-/// At most one event of the connection is logged in this time: a wrong password makes one with each attempt.
+/// At most one event is reported in this time: a wrong password makes one with each attempt.
 const EVENT_PAUSE: Duration = Duration::from_secs(1);
 
 /// A message that was sent and not read back for this long indicates that the log has no quorum.
@@ -108,8 +108,8 @@ pub struct Replication {
     reached: u64,
     /// A message that this node has to reach, and since when.
     target: Option<(u64, Instant)>,
-    /// When an event of the connection was last logged.
-    logged_at: Option<Instant>,
+    /// When an event was last reported.
+    reported_at: Option<Instant>,
 }
 
 impl Replication {
@@ -177,11 +177,16 @@ impl Replication {
             }
             _ => {}
         }
-        let is_logged = self.logged_at.is_none_or(|at| at + EVENT_PAUSE <= now);
-        if is_logged {
-            self.logged_at = Some(now);
+        self.may_report(now)
+    }
+
+    /// Whether an event may be reported now. Then it counts as reported.
+    pub(super) fn may_report(&mut self, now: Instant) -> bool {
+        let may_report = self.reported_at.is_none_or(|at| at + EVENT_PAUSE <= now);
+        if may_report {
+            self.reported_at = Some(now);
         }
-        is_logged
+        may_report
     }
 }
 

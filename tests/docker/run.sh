@@ -45,6 +45,7 @@ make_builder() {
 }
 
 started=$SECONDS
+begun=${EPOCHREALTIME/./}
 if [ -n "$archive" ]; then
     case $engine in
     docker) docker tag "$(docker load --quiet --input "$archive" | sed -n 's/^Loaded image: //p')" $image ;;
@@ -173,6 +174,7 @@ until_ready
 status 401 "$url/v1/campaigns"
 status 201 "${authorized[@]}" --request PUT "$url/v1/campaigns/spring" --data '{"capacity":1000}'
 status 200 "${authorized[@]}" "$url/v1/campaigns/spring/users" --data '{"users":["u1"]}'
+[ -z "$archive" ] || say "${archive##*/}: first write $(((${EPOCHREALTIME/./} - begun) / 1000)) ms after loading began"
 [ "$(inside id -u)" = 10001 ] || fail "commands run as $(inside id -u)"
 [ "$(inside stat -c '%u %a' /data/cuckood)" = "10001 700" ] || fail "the data have $(inside stat -c '%u %a' /data/cuckood)"
 inside "${healthcheck[@]:1}" || fail "the health check failed"

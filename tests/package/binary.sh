@@ -21,10 +21,9 @@ start() {
     service=$!
     until_ready
 }
-say "${archive##*/} in $suite"
 start
 redeem_first
-say "first redemption $(((${EPOCHREALTIME/./} - started) / 1000)) ms after unpacking began"
+say "${archive##*/} in $suite: first redemption $(((${EPOCHREALTIME/./} - started) / 1000)) ms after unpacking began"
 
 say "killed with SIGKILL"
 kill -KILL "$service"

@@ -52,7 +52,7 @@ start
 [ "$(stat -c %u "/proc/$service")" = "$(inside id -u cuckood)" ] || fail "its user"
 inside env CUCKOOD__SERVER__LISTEN="$address" cuckood healthcheck --config /etc/cuckood/config.toml || fail "healthcheck"
 redeem_first
-say "first redemption $(((${EPOCHREALTIME/./} - started) / 1000)) ms after the installation began"
+say "${package##*/} in $suite: first redemption $(((${EPOCHREALTIME/./} - started) / 1000)) ms after the installation began"
 
 say "upgraded while it runs"
 echo '# a line of the operator' >>"$root/etc/cuckood/config.toml"

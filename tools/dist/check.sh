@@ -12,8 +12,8 @@ fi
 # Which older ones a mirror still has changes with time.
 oldest=${OLDEST:-bullseye}
 
-# report COMMAND…: runs a check; its summary has the times.
-report() { "$@" 2>&1 | tee /dev/stderr | sed -n 's/^[a-z]*: \(.* ms after .*\|.* bytes\)$/dist: \1/p'; }
+# report COMMAND…: runs a check; the summary shows its times.
+report() { "$@" 2>&1 | sed 'p; s/^[a-z]*: \(.* ms after .*\)$/dist: \1/; t; d'; }
 
 shopt -s nullglob
 for archive in "$DIST"/cuckood-*-linux.tar.gz; do SUITE=$oldest report tests/package/binary.sh "$archive"; done

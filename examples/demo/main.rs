@@ -3,11 +3,11 @@
 
 #![allow(clippy::print_stdout, missing_docs)]
 
-#[path = "../../tests/crash/random.rs"]
+#[path = "../../tests/support/random.rs"]
 #[allow(unreachable_pub)] // Shared with a test.
 mod random;
 mod replay;
-#[path = "../../tests/service/mod.rs"]
+#[path = "../../tests/support/service/mod.rs"]
 #[allow(dead_code, unreachable_pub)] // Shared with the tests: the demo uses a part of it.
 mod service;
 

@@ -4,7 +4,6 @@
 
 mod balancer;
 mod clocks;
-mod cluster;
 mod engines;
 mod fast_clock;
 mod faults;
@@ -12,22 +11,15 @@ mod hashes;
 mod journal;
 mod large;
 mod load;
-mod nats;
 mod nodes;
 mod operator;
 mod partitions;
-mod ports;
-mod proxy;
 mod raw;
 mod replicas;
-mod routes;
 mod runbooks;
-#[path = "../service/mod.rs"]
-#[allow(dead_code)]
-mod service;
 mod snapshots;
-#[path = "../it/store_support.rs"]
-#[allow(dead_code)]
-mod store_support;
-mod timeouts;
+#[path = "../support/mod.rs"]
+mod support;
 mod upgrades;
+
+use support::{cluster, nats, ports, proxy, routes, service, store_support, timeouts};

@@ -13,13 +13,11 @@ mod generator;
 mod line_ups;
 mod model;
 mod operation;
-mod random;
 mod recovery;
 mod resources;
-#[path = "../service/mod.rs"]
-#[allow(dead_code)] // Shared by several test programs: each uses a part of it.
-mod service;
 mod soak;
+#[path = "../support/mod.rs"]
+mod support;
 mod upload;
 mod worker;
 mod world;
@@ -27,6 +25,7 @@ mod world;
 use random::Random;
 use service::Service;
 use std::time::Duration;
+use support::{random, service};
 use world::{End, World, number};
 
 /// Kills before a new data directory is started: the data to check grows with each.

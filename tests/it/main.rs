@@ -4,7 +4,6 @@
 
 mod allocations;
 mod clock;
-#[path = "../conformance/mod.rs"]
 mod conformance;
 mod contract;
 mod damage;
@@ -23,7 +22,6 @@ mod idempotency;
 mod idle;
 mod images;
 mod journal;
-mod manual_time;
 mod memory;
 mod memory_log;
 mod offline;
@@ -32,9 +30,6 @@ mod openapi;
 mod periodic_work;
 mod random_images;
 mod random_log;
-#[path = "../redis_client/mod.rs"]
-#[allow(dead_code)] // Shared by several test programs: each uses a part of it.
-mod redis_client;
 mod refusals;
 mod resp;
 mod restores;
@@ -45,5 +40,8 @@ mod staged_imports;
 mod state;
 mod statistics;
 mod storage_faults;
-mod store_support;
+#[path = "../support/mod.rs"]
+mod support;
 mod tidy;
+
+use support::{manual_time, redis_client, store_support};

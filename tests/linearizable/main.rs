@@ -8,33 +8,11 @@
 
 mod checker;
 mod client;
-#[path = "../cluster/cluster.rs"]
-#[allow(dead_code)]
-mod cluster;
 mod model;
-#[path = "../cluster/nats.rs"]
-#[allow(dead_code)]
-mod nats;
 mod pool;
-#[path = "../cluster/ports.rs"]
-mod ports;
-#[path = "../cluster/proxy.rs"]
-#[allow(dead_code)]
-mod proxy;
-#[path = "../crash/random.rs"]
-mod random;
-#[path = "../redis_client/mod.rs"]
-#[allow(dead_code)]
-mod redis_client;
-#[path = "../cluster/routes.rs"]
-#[allow(dead_code)]
-mod routes;
-#[path = "../service/mod.rs"]
-#[allow(dead_code)] // Shared by several test programs: each uses a part of it.
-mod service;
+#[path = "../support/mod.rs"]
+mod support;
 mod three_nodes;
-#[path = "../cluster/timeouts.rs"]
-mod timeouts;
 mod verdicts;
 
 use checker::{Operation, check};
@@ -46,6 +24,7 @@ use service::{Client, Service};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use support::{cluster, random, redis_client, routes, service, timeouts};
 use timeouts::wait_until;
 
 const CLIENTS: usize = 64;

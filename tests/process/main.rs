@@ -17,32 +17,26 @@ mod events;
 mod full_disk;
 mod images;
 mod importing;
-#[path = "../it/manual_time.rs"]
-#[allow(dead_code)] // Shared by several test programs: each uses a part of it.
-mod manual_time;
 mod memory;
 mod panics;
 mod permissions;
 mod recovery;
 mod redis;
-#[path = "../redis_client/mod.rs"]
-#[allow(dead_code)] // Shared by several test programs: each uses a part of it.
-mod redis_client;
 mod refusals;
 mod repeated_requests;
 mod rotation;
 mod secrecy;
-#[path = "../service/mod.rs"]
-#[allow(dead_code)] // Shared by several test programs: each uses a part of it.
-mod service;
 mod shadow;
 mod signals;
 mod snapshots;
+#[path = "../support/mod.rs"]
+mod support;
 mod verify;
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
+use support::{manual_time, redis_client, service};
 
 /// How long anything may take before it counts as never.
 const TIMEOUT: Duration = Duration::from_secs(120);

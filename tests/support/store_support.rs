@@ -26,7 +26,7 @@ pub fn options(durability: Durability) -> StoreOptions {
         free_space_min_bytes: 0,
         ballast_bytes: 1 << 20,
         open_timeout: TIMEOUT,
-        preallocate_bytes: 16 << 20,
+        preallocate_bytes: 0,
         cache_bytes: 8 << 20,
         ..StoreOptions::default()
     }

@@ -1,7 +1,7 @@
 //! Real NATS servers with JetStream, on free ports and over a temporary folder.
 
-use crate::ports;
-use crate::timeouts::{wait_longer, wait_until};
+use super::ports;
+use super::timeouts::{wait_longer, wait_until};
 use async_nats::ServerAddr;
 use async_nats::jetstream::{self, Context};
 use serde_json::Value;

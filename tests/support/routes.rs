@@ -1,7 +1,7 @@
 //! The routes between servers, each over a separate network, so that one server can be cut off from the others.
 
-use crate::nats::{Plan, Servers};
-use crate::proxy::{Direction, Network};
+use super::nats::{Plan, Servers};
+use super::proxy::{Direction, Network};
 
 /// How a server is cut off from the others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

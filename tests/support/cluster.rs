@@ -1,8 +1,8 @@
 //! Three real nodes over real servers.
 
-use crate::nats::Servers;
-use crate::service::{Answer, Client, Service};
-use crate::timeouts::TIMEOUT;
+use super::nats::Servers;
+use super::service::{Answer, Client, Service};
+use super::timeouts::TIMEOUT;
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -4,18 +4,20 @@
 #![no_main]
 #![allow(dead_code, unused_imports, unreachable_pub)]
 
+#[path = "../../tests/it/commands.rs"]
+mod commands;
 #[path = "../../tests/it/filter_image.rs"]
 mod filter_image;
 #[path = "../../tests/it/forged_commands.rs"]
 mod forged_commands;
 #[path = "../../tests/it/images.rs"]
 mod images;
+#[path = "../../tests/it/machine.rs"]
+mod machine;
 #[path = "../../tests/it/random_images.rs"]
 mod random_images;
 #[path = "../../tests/it/random_log.rs"]
 mod random_log;
-#[path = "../../tests/it/state.rs"]
-mod state;
 
 use images::{Forgery, boundaries, send_forged};
 use libfuzzer_sys::fuzz_target;

@@ -2,13 +2,9 @@
 
 #![allow(unsafe_code)] // An allocator is unsafe by its nature; this one only counts.
 
-use crate::random_log::code;
-use cuckood::domain::{
-    Command, Count, Digests, Entry, FilterId, Kind, Name, Outcome, Proposal, RedemptionId, Reference,
-    Settings, Sizing, Spec, Statistics, Target, Timestamp, Window,
-};
-use cuckood::filter::{Growth, Layout, Mode, Secret};
-use cuckood::state::State;
+use crate::commands::{NewFilter, insert, target};
+use crate::machine::Machine;
+use cuckood::domain::{Command, Count, Outcome, Settings, Statistics, Target, Timestamp};
 use std::alloc::{GlobalAlloc, System};
 use std::cell::Cell;
 
@@ -58,74 +54,48 @@ fn allocated() -> i64 {
     ALLOCATED.get()
 }
 
-const TARGET: Target = Target(FilterId(1));
+const COUPON: Target = target(1);
 
 const REDEMPTIONS: u64 = 20_000;
 
 /// A state with a coupon for this many redemptions.
-fn state(stock: Option<u64>) -> State {
-    let mut state = State::new();
-    let (mode, growth, sizing) = (Mode::Strict, Growth::Auto, Sizing::Exact);
-    let spec = Spec { capacity: REDEMPTIONS, mode, growth, sizing, ignore_case: false, stock, forget: None };
+fn machine(stock: Option<u64>) -> Machine {
+    let mut machine = Machine::new();
     let settings =
         Settings { redemptions_retention_seconds: 60, events_retention_seconds: 0, ..Settings::default() };
-    apply(&mut state, 1_000, Command::Configure(settings));
-    let created = Command::Create {
-        kind: Kind::Coupon,
-        name: Name::new("c").unwrap(),
-        id: TARGET.0,
-        secret: Secret::new([7; 192]),
-        layout: Layout::strict(REDEMPTIONS).unwrap(),
-        spec,
-        window: Window::default(),
-        annotations: Default::default(),
-    };
-    apply(&mut state, 1_000, created);
+    machine.apply(Command::Configure(settings));
+    machine.create(COUPON, &NewFilter { stock, ..NewFilter::coupon(REDEMPTIONS) });
     if stock.is_none() {
         for first in (0..REDEMPTIONS).step_by(10_000) {
-            let digests = Digests((first..first + 10_000).map(code).collect());
-            let insert = Command::Insert { target: TARGET, digests, if_absent: false, revive: false };
-            apply(&mut state, 1_000, insert);
+            machine.apply(insert(COUPON, first..first + 10_000));
         }
     }
-    state
-}
-
-fn apply(state: &mut State, at: u64, command: Command) {
-    let proposal = Proposal::new(Timestamp(at), command);
-    let outcome = state.apply(Entry { seq: state.applied().next(), proposal }).outcome;
-    assert!(!matches!(outcome, Outcome::Refused(_)), "{outcome:?}");
-    while state.free_discarded(1_000) {}
-}
-
-fn redeem(state: &mut State, number: u64) {
-    let mixed = u128::from(code(number).0) << 64 | u128::from(number);
-    let command = Command::Redeem {
-        target: TARGET,
-        digest: code(number),
-        redemption: RedemptionId(mixed.to_be_bytes()),
-        reference: Reference::new(&format!("order-{number}")).unwrap(),
-        hold_seconds: if number.is_multiple_of(2) { 30 } else { 0 },
-    };
-    apply(state, 1_000 + number, command);
+    machine
 }
 
 /// What redemptions take is in the account, and once they are forgotten nothing is left of it.
 #[test]
 fn redemption_memory_matches_account() {
     for stock in [None, Some(REDEMPTIONS)] {
-        let mut state = state(stock);
-        let (heap, account) = (allocated(), state.sizes().records_bytes as i64);
-        (0..REDEMPTIONS).for_each(|number| redeem(&mut state, number));
-        let (taken, counted) = (allocated() - heap, state.sizes().records_bytes as i64 - account);
+        let mut machine = machine(stock);
+        let (heap, account) = (allocated(), machine.state.sizes().records_bytes as i64);
+        for number in 0..REDEMPTIONS {
+            machine.now.0 += 1;
+            let hold_seconds = if number.is_multiple_of(2) { 30 } else { 0 };
+            let outcome = machine.redeem(COUPON, number, &format!("order-{number}"), hold_seconds);
+            assert!(matches!(outcome, Outcome::Redeemed(_)), "{outcome:?}");
+        }
+        while machine.state.free_discarded(1_000) {}
+        let (taken, counted) = (allocated() - heap, machine.state.sizes().records_bytes as i64 - account);
         assert!(taken <= counted, "{taken} bytes, of which {counted} are counted");
         assert!(counted <= 2 * taken, "{taken} bytes, but {counted} are counted");
-        let mut at = 10_000_000;
-        while state.sizes().redemptions > 0 {
-            at += 1_000;
-            apply(&mut state, at, Command::Advance { buckets_max: 0 });
+        machine.pass_seconds(9_000);
+        while machine.state.sizes().redemptions > 0 {
+            machine.pass_seconds(1);
+            machine.apply(Command::Advance { buckets_max: 0 });
         }
-        let (left, counted) = (allocated() - heap, state.sizes().records_bytes as i64 - account);
+        while machine.state.free_discarded(1_000) {}
+        let (left, counted) = (allocated() - heap, machine.state.sizes().records_bytes as i64 - account);
         // The ordinals of redeemed codes stay taken.
         assert!(left <= 50_000 && counted <= 50_000, "{left} bytes are left, of which {counted} are counted");
     }
@@ -135,31 +105,11 @@ fn redemption_memory_matches_account() {
 #[test]
 fn tiny_campaigns_take_little_memory() {
     const CAMPAIGNS: u64 = 1_000;
-    let mut state = State::new();
-    apply(&mut state, 1_000, Command::Configure(Settings::default()));
-    let error_rate = 0.001;
-    let layout = Layout::compact(100, error_rate, Growth::Auto).unwrap();
+    let mut machine = Machine::new();
+    machine.apply(Command::Configure(Settings::default()));
     let before = allocated();
-    for number in 0..CAMPAIGNS {
-        let create = Command::Create {
-            kind: Kind::Campaign,
-            name: Name::new(&format!("campaign-{number}")).unwrap(),
-            id: FilterId(xxhash_rust::xxh3::xxh3_64(&number.to_le_bytes())),
-            secret: Secret::new([7; 192]),
-            layout,
-            spec: Spec {
-                capacity: 100,
-                mode: Mode::Compact,
-                growth: Growth::Auto,
-                sizing: Sizing::ErrorRate(error_rate),
-                ignore_case: false,
-                stock: None,
-                forget: None,
-            },
-            window: Window::default(),
-            annotations: Default::default(),
-        };
-        apply(&mut state, 1_000, create);
+    for number in 1..=CAMPAIGNS {
+        machine.create(target(number), &NewFilter::campaign(100, 0.001));
     }
     let each = (allocated() - before) / CAMPAIGNS as i64;
     assert!(each <= 1_800, "{each} bytes");

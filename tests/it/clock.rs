@@ -1,9 +1,9 @@
 //! The clock: steps, restarts, boots, and the clock of a shared log.
 
+use crate::engines;
 use crate::manual_time::ManualTime;
 use cuckood::clock::{Clock, ClockLimits, ClockUnsure, Evidence, system_reading};
 use cuckood::domain::{ClockReading, Command, Kind, Name, Timestamp};
-use cuckood::engine::{Engine, EngineOptions, Status};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::Duration;
@@ -152,12 +152,9 @@ fn restarts_within_boot_allow_one_step() {
 async fn snapshot_time_bounds_stop_without_saved_clock() {
     let directory = tempfile::tempdir().unwrap();
     let (time, _) = clock();
-    let mut options = EngineOptions::new(directory.path());
-    options.store.free_space_min_bytes = 0;
-    options.store.ballast_bytes = 0;
+    let options = engines::options(directory.path());
     let delete = || Command::Delete { kind: Kind::Coupon, name: Name::new("none").unwrap() };
-    let engine = Engine::start(options.clone(), time.clock(ClockLimits::default()));
-    assert_eq!(engine.recovered().await, Status::Ready);
+    let engine = engines::start_by(time.clock(ClockLimits::default()), options.clone()).await;
     engine.submit(delete(), None).await.unwrap();
     time.pass(Duration::from_secs(20 * DAY));
     engine.snapshot().await.unwrap();
@@ -165,8 +162,7 @@ async fn snapshot_time_bounds_stop_without_saved_clock() {
     drop(engine);
     std::fs::remove_file(directory.path().join("clock")).unwrap();
     time.pass(Duration::from_secs(25 * DAY));
-    let engine = Engine::start(options, time.clock(ClockLimits::default()));
-    assert_eq!(engine.recovered().await, Status::Ready);
+    let engine = engines::start_by(time.clock(ClockLimits::default()), options).await;
     engine.submit(delete(), None).await.unwrap();
 }
 

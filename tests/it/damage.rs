@@ -5,7 +5,7 @@
 //! `CUCKOOD_DAMAGE_CASES` sets a larger number than CI has time for.
 
 use crate::directory::copy_dir;
-use crate::store_support::{append, entries, open, open_journal, options, proposal};
+use crate::store_support::{append, entries, open_journal, options, proposal};
 use cuckood::domain::{SectionId, Seq, Timestamp};
 use cuckood::journal::{Durability, Journal, JournalError};
 use cuckood::store::{Manifest, Store, StoreError, StoreOptions};
@@ -38,7 +38,8 @@ fn chunk(filter: u64, changes: u64, index: u32) -> Vec<u8> {
 
 /// A directory with a log pruned after two snapshots that share sections.
 fn prepare(dir: &Path) {
-    let store = open(dir);
+    let options = StoreOptions { preallocate_bytes: 16 << 20, ..options(Durability::Fsync) };
+    let store = Arc::new(Store::open(dir, &options).unwrap());
     let mut journal = open_journal(&store).unwrap();
     let mut sections = Vec::new();
     for number in 1..=ENTRIES {

@@ -77,36 +77,6 @@ fn alerts_and_dashboard_use_existing_metrics() {
 }
 
 #[test]
-fn unregistered_name_is_no_metric() {
-    let code = r#"
-        to.register("commits", help, self.commits.clone());
-        figures.counter(
-            "holds_expired",
-            help,
-        )?;
-        figures.gauges("codes", help, "status", codes)?;
-        let name = "certificate_expiry_seconds";
-        let word = "a_word";
-        each("filter_items", help)?;
-        encoder.encode_descriptor("http_requests", help)
-    "#;
-    let found = registered(code);
-    for name in [
-        "commits_total",
-        "holds_expired_total",
-        "codes",
-        "certificate_expiry_seconds",
-        "filter_items",
-        "http_requests_total",
-    ] {
-        assert!(found.contains(name), "{name} is not found");
-    }
-    for name in ["holds_expired", "codes_total", "status", "a_word", "help"] {
-        assert!(!found.contains(name), "{name} is no metric");
-    }
-}
-
-#[test]
 fn every_alert_has_runbook_entry() {
     let rules = fs::read_to_string(ALERTS).unwrap();
     let manual = fs::read_to_string("docs/OPERATIONS.md").unwrap();

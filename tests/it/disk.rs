@@ -1,9 +1,10 @@
 //! Disk space: its use is bounded whatever clients do, and operations that free space succeed while space is short.
 
-use cuckood::clock::{Clock, ClockLimits};
-use cuckood::domain::{Command, Digests, Kind, Name, Outcome, Sizing, Spec, Target, Window};
+use crate::commands::{NewFilter, insert, name_of, remove, target};
+use crate::engines::{self, start};
+use cuckood::domain::{Command, Kind, Outcome, Target};
 use cuckood::engine::{Durability, Engine, EngineOptions, JournalOptions, SubmitError};
-use cuckood::filter::{Digest, Growth, Mode};
+use cuckood::filter::Growth;
 use cuckood::journal::LocalOptions;
 use futures_util::FutureExt;
 use std::path::Path;
@@ -21,38 +22,9 @@ fn options(dir: &Path) -> EngineOptions {
 /// Bytes of log after which a snapshot is due.
 const LOG_BYTES: u64 = 4 << 20;
 
-async fn start(options: EngineOptions) -> Engine {
-    let engine = Engine::start(options, Clock::system(ClockLimits::default()));
-    engine.recovered().await;
-    engine
-}
-
-async fn create(engine: &Engine, name: &str) -> Target {
-    let spec = Spec {
-        capacity: CODES,
-        mode: Mode::Strict,
-        growth: Growth::Fixed,
-        sizing: Sizing::Exact,
-        ignore_case: false,
-        stock: None,
-        forget: None,
-    };
-    let creation = cuckood::engine::creation(
-        Kind::Coupon,
-        Name::new(name).unwrap(),
-        spec,
-        Window::default(),
-        Default::default(),
-    )
-    .unwrap();
-    let Command::Create { id, .. } = creation else { unreachable!() };
-    engine.submit(creation, None).await.unwrap();
-    Target(id)
-}
-
-fn insert(target: Target, codes: std::ops::Range<u64>) -> Command {
-    let digests = Digests(codes.map(|code| Digest(code.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect());
-    Command::Insert { target, digests, if_absent: false, revive: false }
+async fn create(engine: &Engine, target: Target) {
+    let coupon = NewFilter { growth: Growth::Fixed, ..NewFilter::coupon(CODES) };
+    engines::create(engine, target, &coupon).await;
 }
 
 /// docs/OPERATIONS.md: three snapshots, and the log of two intervals between them. Clients that abort requests for snapshots and images
@@ -62,17 +34,15 @@ async fn disk_use_is_bounded_despite_aborted_requests() {
     const BATCH: u64 = 5_000;
     let directory = tempfile::tempdir().unwrap();
     let engine = start(options(directory.path())).await;
-    let target = create(&engine, "codes").await;
+    let target = target(1);
+    create(&engine, target).await;
     let (mut most, mut logged, mut snapshots) = (0, 0, 0);
     let mut latest = None;
     for batch in 0.. {
         let from = batch % 100 * BATCH;
         let command = match batch / 100 % 2 {
             0 => insert(target, from..from + BATCH),
-            _ => match insert(target, from..from + BATCH) {
-                Command::Insert { digests, .. } => Command::Remove { target, digests, all: false },
-                _ => unreachable!(),
-            },
+            _ => remove(target, from..from + BATCH),
         };
         logged += command.weight_bytes();
         engine.submit(command, None).await.unwrap();
@@ -102,8 +72,9 @@ async fn disk_use_is_bounded_despite_aborted_requests() {
 async fn operations_that_free_space_succeed_below_watermark() {
     let directory = tempfile::tempdir().unwrap();
     let engine = start(options(directory.path())).await;
-    let (old, codes) = (create(&engine, "old").await, create(&engine, "codes").await);
+    let (old, codes) = (target(1), target(2));
     for target in [old, codes] {
+        create(&engine, target).await;
         engine.submit(insert(target, 0..1_000), None).await.unwrap();
     }
     engine.shutdown().await;
@@ -116,7 +87,7 @@ async fn operations_that_free_space_succeed_below_watermark() {
     let full = engine.submit(insert(codes, 0..1), None).await;
     assert_eq!(full, Err(SubmitError::DiskFull));
     // A write that is rejected does not take deletions of the same batch along.
-    let name = Name::new("old").unwrap();
+    let name = name_of(old);
     let (rejected, deleted, cleared) = tokio::join!(
         engine.submit(insert(codes, 0..1), None),
         engine.submit(Command::Delete { kind: Kind::Coupon, name }, None),

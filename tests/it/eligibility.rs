@@ -1,11 +1,10 @@
 //! Eligibility: campaigns of random windows and users, asked with random conditions, against a plain program over maps.
 
-use cuckood::domain::{
-    Command, Digests, Entry, FilterId, Kind, LineUp, Name, Proposal, Sizing, Spec, Target, Timestamp, Unless,
-    Window, WindowPosition,
-};
-use cuckood::filter::{Growth, Layout, Mode, Secret};
-use cuckood::state::{Question, State, Uncountable, View};
+use crate::commands::{NewFilter, target};
+use crate::machine::Machine;
+use cuckood::domain::{Command, Digests, Kind, LineUp, Sizing, Timestamp, Unless, Window, WindowPosition};
+use cuckood::filter::Growth;
+use cuckood::state::{Question, Uncountable, View};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -18,7 +17,7 @@ const USERS: usize = 6;
 const NOW: u64 = 1_000;
 
 fn name(campaign: usize) -> String {
-    format!("c{campaign}")
+    format!("f{}", campaign + 1)
 }
 
 /// A campaign, as a program with maps would have it.
@@ -148,53 +147,18 @@ fn found(
     })
 }
 
-/// The same campaigns as the service has them.
-struct Machine(State);
-
-impl Machine {
-    fn apply(&mut self, command: Command) {
-        let proposal = Proposal::new(Timestamp(NOW), command);
-        self.0.apply(Entry { seq: self.0.applied().next(), proposal });
-    }
-
-    fn create(&mut self, id: usize, campaign: &Campaign) {
-        let kind = Kind::Campaign;
-        let (mode, sizing, layout) = if campaign.is_strict {
-            (Mode::Strict, Sizing::Exact, Layout::strict(100).unwrap())
-        } else {
-            // No two users look alike.
-            let sizing = Sizing::Layout { fingerprint_bits: 32, bucket_size: 4, max_search: 512 };
-            (Mode::Compact, sizing, Layout::compact_with(100, 32, 4, 512, Growth::Fixed).unwrap())
-        };
-        let spec = Spec {
-            capacity: 100,
-            mode,
-            growth: Growth::Fixed,
-            sizing,
-            ignore_case: false,
-            stock: None,
-            forget: None,
-        };
-        let secret = Secret::new([id as u8; 192]);
-        let (name, window) = (Name::new(&name(id)).unwrap(), campaign.window);
-        let filter = FilterId(id as u64 + 1);
-        self.apply(Command::Create {
-            kind,
-            name: name.clone(),
-            id: filter,
-            secret,
-            spec,
-            layout,
-            window,
-            annotations: Default::default(),
-        });
-        self.0.publish();
-        let view = self.0.view().find(kind, &name).unwrap();
-        for (user, copies) in &campaign.copies {
-            let digest = view.digest(&format!("user-{user}"));
-            let digests = Digests(vec![digest; *copies as usize]);
-            self.apply(Command::Insert { target: Target(filter), digests, if_absent: false, revive: false });
-        }
+/// Creates a campaign in the service.
+fn create(machine: &mut Machine, id: usize, campaign: &Campaign) {
+    // No two users look alike.
+    let compact = Sizing::Layout { fingerprint_bits: 32, bucket_size: 4, max_search: 512 };
+    let sizing = if campaign.is_strict { Sizing::Exact } else { compact };
+    let (target, growth, window) = (target(id as u64 + 1), Growth::Fixed, campaign.window);
+    let filter = NewFilter { kind: Kind::Campaign, sizing, growth, window, ..NewFilter::coupon(100) };
+    machine.create(target, &filter);
+    let view = machine.filter(target);
+    for (user, copies) in &campaign.copies {
+        let digests = Digests(vec![view.digest(&format!("user-{user}")); *copies as usize]);
+        machine.apply(Command::Insert { target, digests, if_absent: false, revive: false });
     }
 }
 
@@ -241,14 +205,14 @@ proptest! {
         there in campaigns(),
         line_ups in proptest::collection::vec((line_up(), 0..USERS, 1..20usize, NOW - 4..NOW + 5), 1..12),
     ) {
-        let (mut machine, mut model) = (Machine(State::new()), Campaigns::new());
+        let (mut machine, mut model) = (Machine { now: Timestamp(NOW), ..Machine::new() }, Campaigns::new());
         for (id, campaign) in there.into_iter().enumerate() {
             if let Some(campaign) = campaign {
-                machine.create(id, &campaign);
+                create(&mut machine, id, &campaign);
                 model.insert(name(id), campaign);
             }
         }
-        let view = machine.0.view();
+        let view = machine.state.view();
         for (line_up, user, limit, now) in line_ups {
             let mut expected = expected(&model, &line_up, user, now, limit);
             let explained = found(&view, &line_up, user, now, limit, true);

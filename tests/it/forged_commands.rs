@@ -1,8 +1,8 @@
 //! Whatever decodes can be applied: commands of random logs with one field set to a value at which something may break.
 
 use crate::images::{boundaries, forge, operation};
+use crate::machine::Snapshot;
 use crate::random_log::RandomLog;
-use crate::state::{restore, snapshot};
 use cuckood::domain::{Entry, FilterId, Proposal, Target};
 use cuckood::state::{State, WaitingDemand};
 use proptest::prelude::*;
@@ -20,12 +20,10 @@ const MEMORY_BYTES_MAX: u64 = 64 << 20;
 
 /// A command, and the state that it was made for.
 struct Sample {
-    before: LazyState,
+    /// States can't be cloned.
+    before: Snapshot,
     proposal: Proposal,
 }
-
-/// A state as its snapshot: states can't be cloned.
-type LazyState = (Vec<u8>, crate::state::Chunks);
 
 /// Samples of every command that random logs have.
 fn samples() -> &'static BTreeMap<&'static str, Vec<Sample>> {
@@ -46,7 +44,7 @@ fn samples() -> &'static BTreeMap<&'static str, Vec<Sample>> {
             let known = samples.entry(entry.proposal.command.word()).or_default();
             // Later ones meet a state with more in it.
             if known.len() < SAMPLES && (known.len() < 2 || entry.seq.0 > 300 * known.len() as u64) {
-                let before = snapshot(&mut state, |_| ());
+                let before = Snapshot::of(&mut state);
                 known.push(Sample { before, proposal: entry.proposal.clone() });
             }
             state.apply(entry);
@@ -61,7 +59,7 @@ fn apply_forged(sample: &Sample, field: usize, value: &Value) -> bool {
     let Some(forged) = forge(&sample.proposal, field, value) else { return false };
     // A constructor has rejected it.
     let Some(proposal) = forged else { return true };
-    let mut state = restore(&sample.before);
+    let mut state = sample.before.restore();
     let is_keyed = proposal.idempotency.is_some();
     let claim = WaitingDemand::default().claim(&state, &proposal.command, is_keyed);
     if claim.unwrap().need.bytes > MEMORY_BYTES_MAX {
@@ -79,13 +77,13 @@ fn apply_forged(sample: &Sample, field: usize, value: &Value) -> bool {
         });
     };
     go_on(&mut state, 0, 20);
-    let stored = snapshot(&mut state, |_| ());
-    let mut restored = restore(&stored);
-    assert!(snapshot(&mut restored, |_| ()) == stored, "the bytes differ after a restart: {what}");
+    let stored = Snapshot::of(&mut state);
+    let mut restored = stored.restore();
+    assert!(Snapshot::of(&mut restored) == stored, "the bytes differ after a restart: {what}");
     go_on(&mut state, 20, 25);
     go_on(&mut restored, 20, 25);
     assert_eq!(state.hash(), restored.hash(), "{what}");
-    assert!(snapshot(&mut restored, |_| ()) == snapshot(&mut state, |_| ()), "{what}");
+    assert!(Snapshot::of(&mut restored) == Snapshot::of(&mut state), "{what}");
     true
 }
 

@@ -1,18 +1,18 @@
 //! States with a campaign that forgets, against a model with the time of each copy: no user expires early, none stays longer than promised,
 //! whatever clocks and operations do; and a restored state continues the same.
 
-use crate::state::{restore, snapshot};
+use crate::commands::{NewFilter, codes, import_begin, import_end, import_lines, name, replace, target};
+use crate::machine::Machine;
 use cuckood::domain::{
-    Command, Digests, Ending, Entry, FilterId, Forget, Guards, ImportId, ImportMode, ImportState,
-    ItemOutcome, KeyName, Kind, Name, Outcome, Proposal, Raise, Refusal, Sizing, Spec, Target, Timestamp,
-    UploadDigest, Window,
+    Command, Forget, Guards, ImportMode, ImportState, ItemOutcome, Outcome, Refusal, Sizing, Target,
+    Timestamp,
 };
-use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
-use cuckood::state::State;
+use cuckood::engine::update;
+use cuckood::filter::Growth;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-const TARGET: Target = Target(FilterId(1));
+const TARGET: Target = target(1);
 
 /// Users are added from these on, up to the same number more.
 const USERS: u64 = 100;
@@ -73,14 +73,6 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     proptest::collection::vec(act, 1..100)
 }
 
-fn digest(user: u64) -> Digest {
-    Digest(xxhash_rust::xxh3::xxh3_64(&user.to_le_bytes()))
-}
-
-fn digests(users: impl Iterator<Item = u64>) -> Digests {
-    Digests(users.map(digest).collect())
-}
-
 /// A change that the staged import repeats at its end.
 #[derive(Clone, Debug)]
 enum Change {
@@ -98,22 +90,24 @@ struct Model {
     staged: Option<(BTreeMap<u64, u32>, Vec<Change>)>,
 }
 
-struct Machine {
-    state: State,
+/// A campaign next to its model.
+struct Campaign {
+    machine: Machine,
     model: Model,
     forget: Forget,
     copies_max: u32,
-    layout: Layout,
-    at: u64,
     imports: u64,
     /// How often the time was turned back.
     turned_back: u32,
 }
 
-impl Machine {
+impl Campaign {
     fn apply(&mut self, command: Command) -> Outcome {
-        let proposal = Proposal::new(Timestamp(self.at), command);
-        self.state.apply(Entry { seq: self.state.applied().next(), proposal }).outcome
+        self.machine.apply(command)
+    }
+
+    fn now(&self) -> u64 {
+        self.machine.now.0
     }
 
     /// The step of a time by the spec: the number of steps since 1970.
@@ -136,8 +130,8 @@ impl Machine {
     }
 
     fn note_added(&mut self, user: u64, if_absent: bool) {
-        let at = self.at;
-        self.model.copies.entry(user).or_default().push(at);
+        let now = self.now();
+        self.model.copies.entry(user).or_default().push(now);
         self.note(if if_absent { Change::AddIfAbsent(user) } else { Change::Add(user) });
     }
 
@@ -149,15 +143,15 @@ impl Machine {
 
     fn add(&mut self, from: u64, count: u64, if_absent: bool) {
         let users = from..from + count;
-        let insert =
-            Command::Insert { target: TARGET, digests: digests(users.clone()), if_absent, revive: false };
+        let digests = codes(users.clone());
+        let insert = Command::Insert { target: TARGET, digests, if_absent, revive: false };
         let inserted = match self.apply(insert) {
             Outcome::Inserted(inserted) => inserted,
             Outcome::Refused(Refusal::FilterFull) => return,
             other => panic!("{other:?}"),
         };
         for (user, outcome) in users.zip(inserted.outcomes) {
-            let expected = match self.count(user, self.at) {
+            let expected = match self.count(user, self.now()) {
                 1.. if if_absent => ItemOutcome::AlreadyPresent,
                 copies if copies >= self.copies_max => ItemOutcome::Saturated,
                 _ => ItemOutcome::Added,
@@ -172,11 +166,11 @@ impl Machine {
 
     fn remove(&mut self, from: u64, count: u64, all: bool) {
         let users = from..from + count;
-        let remove = Command::Remove { target: TARGET, digests: digests(users.clone()), all };
+        let remove = Command::Remove { target: TARGET, digests: codes(users.clone()), all };
         let Outcome::Removed(removed) = self.apply(remove) else { panic!() };
         let mut gone = 0;
         for (user, outcome) in users.zip(removed.outcomes) {
-            let there = self.count(user, self.at);
+            let there = self.count(user, self.now());
             let expected = if there > 0 { ItemOutcome::Removed } else { ItemOutcome::Absent };
             assert_eq!(outcome, expected, "{user}");
             gone += if all { there } else { there.min(1) };
@@ -194,10 +188,8 @@ impl Machine {
     }
 
     fn replace(&mut self, from: u64, to: u64) {
-        let (there, other) = (self.count(from, self.at), self.count(to, self.at));
-        let pair = |user| Digests(vec![digest(user)]);
-        let outcome = self.apply(Command::Replace { target: TARGET, from: pair(from), to: pair(to) });
-        match outcome {
+        let (there, other) = (self.count(from, self.now()), self.count(to, self.now()));
+        match self.apply(replace(TARGET, [from], [to])) {
             Outcome::Refused(Refusal::FilterFull) => {}
             Outcome::Replaced(outcomes) if there == 0 => assert_eq!(outcomes, [ItemOutcome::Absent]),
             Outcome::Replaced(outcomes) => {
@@ -218,34 +210,18 @@ impl Machine {
         }
     }
 
-    fn import(&self) -> ImportId {
-        ImportId::new(&format!("i{}", self.imports)).unwrap()
+    fn import(&self) -> String {
+        format!("i{}", self.imports)
     }
 
     fn upload(&mut self, from: u64, count: u64) {
         if self.model.staged.is_none() {
             self.imports += 1;
-            let begin = Command::ImportBegin {
-                target: TARGET,
-                import: self.import(),
-                mode: ImportMode::Replace,
-                if_absent: false,
-                guards: Guards::default(),
-                owner: KeyName::new(""),
-                is_named: false,
-            };
-            assert!(matches!(self.apply(begin), Outcome::Import(_)));
+            let begin = import_begin(TARGET, &self.import(), ImportMode::Replace, Guards::default());
+            self.machine.import(begin);
             self.model.staged = Some(Default::default());
         }
-        let lines = Command::ImportLines {
-            target: TARGET,
-            import: self.import(),
-            digests: digests(from..from + count),
-            lines: count,
-            rejected: 0,
-            errors: Vec::new(),
-            chain: 0,
-        };
+        let lines = import_lines(TARGET, &self.import(), from..from + count);
         match self.apply(lines) {
             Outcome::Import(_) => {}
             Outcome::Refused(Refusal::FilterFull | Refusal::ImportNotFound) => {
@@ -265,13 +241,7 @@ impl Machine {
     fn swap(&mut self) {
         let Some((mut staged, changes)) = self.model.staged.take() else { return };
         let state = loop {
-            let end = Command::ImportEnd {
-                target: TARGET,
-                import: self.import(),
-                ending: Ending::Whole { upload: UploadDigest { bytes: 0, hash: 0 }, warnings: Vec::new() },
-                entries_max: 1_000,
-            };
-            match self.apply(end) {
+            match self.apply(import_end(TARGET, &self.import(), 1_000)) {
                 Outcome::Import(import) if import.state == ImportState::Running => {}
                 Outcome::Import(import) => break import.state,
                 // It was aborted after its idle time.
@@ -293,7 +263,7 @@ impl Machine {
                 Change::RemoveAll(_) => 0,
             };
         }
-        let at = self.at;
+        let at = self.now();
         let copies = staged.into_iter().map(|(user, copies)| (user, vec![at; copies as usize]));
         self.model.copies = copies.collect();
     }
@@ -304,20 +274,19 @@ impl Machine {
         if self.turned_back == 2 {
             return;
         }
-        let right = self.at;
-        self.at += by;
-        self.apply(Command::DeleteLineUp { name: name() });
+        let right = self.machine.now;
+        self.machine.now.0 += by;
+        self.apply(other());
         self.add(0, 5, false);
         // Items forgotten by the wrong clock stay forgotten, and items added by it count as added now.
-        let now = self.at;
-        let forgotten = |machine: &Self, added: u64| {
-            machine.step(added) + u64::from(machine.forget.steps()) < machine.step(now)
-        };
+        let wrong = self.step(self.now());
         let mut copies = std::mem::take(&mut self.model.copies);
-        copies.values_mut().for_each(|copies| copies.retain(|added| !forgotten(self, *added)));
-        copies.values_mut().flatten().for_each(|added| *added = right.min(*added));
+        for copies in copies.values_mut() {
+            copies.retain(|added| self.step(*added) + u64::from(self.forget.steps()) >= wrong);
+            copies.iter_mut().for_each(|added| *added = right.0.min(*added));
+        }
         self.model.copies = copies;
-        self.at = right;
+        self.machine.now = right;
         self.turned_back += u32::from(by > 0);
         assert!(matches!(self.apply(Command::TurnBack), Outcome::TurnedBack { .. }));
     }
@@ -330,47 +299,32 @@ impl Machine {
             Act::Clear => {
                 // During a staged import, that would be emptied too: others test it.
                 if self.model.staged.is_none() {
-                    let there: u32 = (0..2 * USERS).map(|user| self.count(user, self.at)).sum();
+                    let there: u32 = (0..2 * USERS).map(|user| self.count(user, self.now())).sum();
                     let cleared = self.apply(Command::Clear { target: TARGET });
                     assert_eq!(cleared, Outcome::Cleared(u64::from(there)));
                     self.model.copies.clear();
                 }
             }
             Act::Raise(capacity) => {
-                let Layout { fingerprint_bits, bucket_size, .. } = self.layout;
-                let layout = layout(capacity, fingerprint_bits, bucket_size, Growth::Auto, self.forget);
-                let capacity = Some(Raise { capacity, layout });
-                self.apply(Command::Update {
-                    target: TARGET,
-                    starts_at: None,
-                    ends_at: None,
-                    capacity,
-                    stock: None,
-                    annotations: Default::default(),
-                });
+                let view = self.machine.filter(TARGET);
+                let raise = update(&view, None, None, Some(capacity), None, Default::default()).unwrap();
+                self.apply(raise);
             }
-            Act::Other => drop(self.apply(Command::DeleteLineUp { name: name() })),
-            Act::Pass(time) => self.at += time,
+            Act::Other => drop(self.apply(other())),
+            Act::Pass(time) => self.machine.now.0 += time,
             Act::Ahead(by) => self.ahead(by),
             Act::Upload { from, count } => self.upload(from, count),
             Act::Swap => self.swap(),
-            Act::Restart => self.restart(),
+            Act::Restart => self.machine.restart(),
         }
-    }
-
-    fn restart(&mut self) {
-        let before = snapshot(&mut self.state, |_| ());
-        self.state = restore(&before);
-        assert!(snapshot(&mut self.state, |_| ()) == before, "a restored state is another one");
     }
 
     /// Readers agree with the model, by clocks that are right and `halves` half steps ahead.
     fn compare(&mut self, halves: u64) {
-        self.state.publish();
-        let view = self.state.view().find(Kind::Campaign, &name()).unwrap();
+        let view = self.machine.filter(TARGET);
         let step = self.forget.after_seconds() * 1_000 / u64::from(self.forget.steps());
-        let items: Vec<Digest> = digests(0..2 * USERS).0;
-        let last = self.state.now().0.max(self.at);
+        let items = codes(0..2 * USERS).0;
+        let last = self.machine.state.now().max(self.machine.now).0;
         for now in [last, last + halves * step / 2] {
             let (mut found, mut sum) = (Vec::new(), 0);
             view.contains_many(&items, Timestamp(now), &mut found);
@@ -389,13 +343,9 @@ impl Machine {
     }
 }
 
-fn name() -> Name {
-    Name::new("seen").unwrap()
-}
-
-fn layout(capacity: u64, bits: u8, bucket_size: u8, growth: Growth, forget: Forget) -> Layout {
-    let layout = Layout::compact_with(capacity, bits, bucket_size, 500, growth).unwrap();
-    layout.with_steps(forget.steps()).unwrap()
+/// A command about something else.
+fn other() -> Command {
+    Command::DeleteLineUp { name: name("other") }
 }
 
 proptest! {
@@ -414,41 +364,24 @@ proptest! {
     ) {
         let growth = if is_fixed == 0 { Growth::Fixed } else { Growth::Auto };
         let forget = Forget::new(after_seconds, steps).unwrap();
-        let layout = layout(capacity, 28, bucket_size, growth, forget);
-        let mut machine = Machine {
-            state: State::new(),
-            model: Model::default(),
-            forget,
-            copies_max: 2 * u32::from(bucket_size),
-            layout,
-            at: begin,
-            imports: 0,
-            turned_back: 0,
-        };
         let sizing = Sizing::Layout { fingerprint_bits: 28, bucket_size, max_search: 500 };
-        let spec =
-            Spec { capacity, mode: Mode::Compact, growth, sizing, ignore_case: false, stock: None, forget: Some(forget) };
-        let (kind, secret, window) = (Kind::Campaign, Secret::new([7; 192]), Window::default());
-        let create = Command::Create { kind, name: name(), id: TARGET.0, secret, spec, layout, window, annotations: Default::default() };
-        prop_assert!(matches!(machine.apply(create), Outcome::Created(_)));
+        let filter = NewFilter { growth, sizing, forget: Some(forget), ..NewFilter::campaign(capacity, 0.01) };
+        let mut machine = Machine { now: Timestamp(begin), ..Machine::new() };
+        machine.create(TARGET, &filter);
+        let copies_max = 2 * u32::from(bucket_size);
+        let mut campaign = Campaign { machine, model: Model::default(), forget, copies_max, imports: 0, turned_back: 0 };
         for (act, halves) in acts.iter().zip((0..).map(|number| [0, 1, 2, 5, 2 * u64::from(steps) + 3][number % 5])) {
-            machine.act(act);
-            machine.compare(halves);
+            campaign.act(act);
+            campaign.compare(halves);
         }
         // In the end no user is left, in the tables either.
-        machine.at += YEAR;
-        for _ in 0..100 {
-            machine.act(&Act::Other);
+        for _ in 0..2 {
+            campaign.machine.now.0 += YEAR;
+            (0..100).for_each(|_| campaign.act(&Act::Other));
+            campaign.swap();
         }
-        machine.swap();
-        machine.at += YEAR;
-        for _ in 0..100 {
-            machine.act(&Act::Other);
-        }
-        machine.compare(0);
-        machine.state.publish();
-        let view = machine.state.view().find(Kind::Campaign, &name()).unwrap();
-        let segments = view.describe(machine.state.now()).stats.segments;
+        campaign.compare(0);
+        let segments = campaign.machine.filter(TARGET).describe(campaign.machine.state.now()).stats.segments;
         prop_assert!(segments.iter().all(|segment| segment.items == 0), "{:?}", segments);
     }
 }

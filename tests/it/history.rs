@@ -1,113 +1,42 @@
-//! The running hash, by which nodes compare their states: it is the same for every origin of a node, and every build.
+//! The running hash, by which nodes compare their states, is the same in every build.
 
+use crate::commands::{NewFilter, code, codes, insert, name, remove, replace, set_stock, target};
 use crate::filter_image::Image;
-use crate::random_log::{RandomLog, code, numbers};
-use crate::state::{restore, snapshot};
+use crate::machine::Snapshot;
 use cuckood::domain::{
     Command, Digests, Ending, Entry, FilterId, Forget, Guards, IdempotencyKey, ImportId, ImportMode, KeyName,
-    Kind, LineUp, Name, Proposal, RedemptionId, Reference, Seq, Settings, Sizing, Spec, Target, Timestamp,
-    Unless, UploadDigest, UploadId, Window,
+    Kind, LineUp, Proposal, RedemptionId, Reference, Seq, Settings, Target, Timestamp, Unless, UploadDigest,
+    UploadId, Window,
 };
-use cuckood::filter::{Growth, Layout, Mode, Secret};
 use cuckood::state::State;
-use proptest::prelude::*;
-use proptest::sample::Index;
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
-
-    /// One node runs on. Another one starts from its snapshot at some position, and frees dropped tables at other times.
-    #[test]
-    fn restored_state_continues_with_same_hashes(
-        numbers in numbers(300),
-        at in any::<Index>(),
-        freed in proptest::collection::vec(0..3_000_u64, 1..20),
-    ) {
-        let mut log = RandomLog::new();
-        let mut entries = log.beginning();
-        entries.extend(numbers.iter().map(|&numbers| log.next(numbers)));
-        let at = at.index(entries.len());
-        let (mut runs_on, mut restored) = (State::new(), State::new());
-        for (number, entry) in entries.into_iter().enumerate() {
-            if number == at {
-                restored = restore(&snapshot(&mut restored, |_| ()));
-            }
-            let (ours, theirs) = (runs_on.apply(entry.clone()), restored.apply(entry));
-            prop_assert_eq!(ours, theirs);
-            prop_assert_eq!(runs_on.hash(), restored.hash());
-            prop_assert_eq!(runs_on.last_hash(), restored.last_hash());
-            restored.free_discarded(freed[number % freed.len()]);
-            if number % 7 == 0 {
-                runs_on.free_discarded(u64::MAX);
-            }
-        }
-    }
-}
-
-const POOL: u64 = 3;
-
-fn target(filter: u64) -> Target {
-    Target(FilterId(filter))
-}
-
-fn name(name: &str) -> Name {
-    Name::new(name).unwrap()
-}
-
-fn codes(numbers: std::ops::Range<u64>) -> Digests {
-    Digests(numbers.map(code).collect())
-}
+const CAMPAIGN: Target = target(1);
+const COUPON: Target = target(2);
+const POOL: Target = target(3);
 
 fn redemption(number: u8) -> RedemptionId {
     RedemptionId([number; 16])
 }
 
-fn create(id: u64, kind: Kind, layout: Layout, spec: Spec) -> Command {
-    let window = Window { starts_at: None, ends_at: Some(Timestamp(9_000_000)) };
-    let (name, secret) = (name(&format!("f{id}")), Secret::new([7; 192]));
-    Command::Create {
-        kind,
-        name,
-        id: FilterId(id),
-        secret,
-        spec,
-        layout,
-        window,
-        annotations: Default::default(),
-    }
-}
-
 /// A campaign that forgets, a coupon and an open pool.
 fn filters() -> [Command; 3] {
-    let strict = Spec {
-        capacity: 64,
-        mode: Mode::Strict,
-        growth: Growth::Auto,
-        sizing: Sizing::Exact,
-        ignore_case: false,
-        stock: None,
-        forget: None,
-    };
-    let forget = Forget::new(60, 4).unwrap();
-    let (mode, sizing) = (Mode::Compact, Sizing::ErrorRate(0.01));
-    let compact = Spec { capacity: 100, mode, sizing, forget: Some(forget), ..strict.clone() };
-    let forgetting = Layout::forgetting(100, 0.01, Growth::Auto, forget.steps()).unwrap();
-    let pool = Spec { capacity: 5, stock: Some(5), ..strict.clone() };
+    let window = Window { starts_at: None, ends_at: Some(Timestamp(9_000_000)) };
+    let forget = Some(Forget::new(60, 4).unwrap());
     [
-        create(1, Kind::Campaign, forgetting, compact),
-        create(2, Kind::Coupon, Layout::strict(64).unwrap(), strict),
-        create(POOL, Kind::Coupon, Layout::strict(5).unwrap(), pool),
+        NewFilter { forget, window, ..NewFilter::campaign(100, 0.01) }.create(CAMPAIGN),
+        NewFilter { window, ..NewFilter::coupon(64) }.create(COUPON),
+        NewFilter { window, ..NewFilter::pool(5, 5) }.create(POOL),
     ]
 }
 
-fn redeem(filter: u64, number: u8, hold_seconds: u64) -> Command {
+fn redeem(target: Target, number: u8, hold_seconds: u64) -> Command {
     let reference = Reference::new(&format!("order-{number}")).unwrap();
     let (digest, redemption) = (code(number.into()), redemption(number));
-    Command::Redeem { target: target(filter), digest, redemption, reference, hold_seconds }
+    Command::Redeem { target, digest, redemption, reference, hold_seconds }
 }
 
 fn import(mode: ImportMode, id: &str, digests: Digests) -> [Command; 3] {
-    let (target, import, lines) = (target(2), ImportId::new(id).unwrap(), digests.0.len() as u64);
+    let (target, import, lines) = (COUPON, ImportId::new(id).unwrap(), digests.0.len() as u64);
     let (guards, owner) = (Guards::default(), KeyName::new("shop"));
     let upload = UploadDigest { bytes: 700, hash: 9 };
     let ending = Ending::Whole { upload, warnings: Vec::new() };
@@ -132,40 +61,38 @@ fn script() -> Vec<Command> {
     let settings = Settings { redemptions_retention_seconds: 90, ..Settings::default() };
     let mut script = vec![Command::Configure(settings), Command::Enable { version: 1 }];
     script.extend(filters());
-    for (filter, digests) in [(1, codes(0..150)), (2, codes(0..120)), (POOL, codes(0..1)), (9, codes(0..1))] {
-        script.push(Command::Insert { target: target(filter), digests, if_absent: false, revive: false });
-    }
-    script.extend((0..6).map(|number| redeem(2, number, 0)));
-    script.extend((6..12).map(|number| redeem(2, number, 30)));
-    script.extend((1..8).map(|number| redeem(POOL, number, 0)));
-    let (coupon, all) = (target(2), true);
     script.extend([
-        redeem(2, 0, 0),
-        Command::Confirm { target: coupon, redemption: redemption(6) },
-        Command::Cancel { target: coupon, redemption: redemption(7) },
-        Command::Cancel { target: coupon, redemption: redemption(1) },
-        Command::Remove { target: target(1), digests: codes(0..20), all },
-        Command::Remove { target: coupon, digests: codes(100..130), all: false },
-        Command::Replace { target: coupon, from: codes(40..44), to: codes(200..204) },
+        insert(CAMPAIGN, 0..150),
+        insert(COUPON, 0..120),
+        insert(POOL, [0]),
+        insert(target(9), [0]),
+    ]);
+    script.extend((0..6).map(|number| redeem(COUPON, number, 0)));
+    script.extend((6..12).map(|number| redeem(COUPON, number, 30)));
+    script.extend((1..8).map(|number| redeem(POOL, number, 0)));
+    script.extend([
+        redeem(COUPON, 0, 0),
+        Command::Confirm { target: COUPON, redemption: redemption(6) },
+        Command::Cancel { target: COUPON, redemption: redemption(7) },
+        Command::Cancel { target: COUPON, redemption: redemption(1) },
+        Command::Remove { target: CAMPAIGN, digests: codes(0..20), all: true },
+        remove(COUPON, 100..130),
+        replace(COUPON, 40..44, 200..204),
         Command::Advance { buckets_max: 50 },
     ]);
     script.extend(import(ImportMode::Append, "more", codes(300..340)));
     script.extend(import(ImportMode::Replace, "others", codes(400..480)));
     let unless = Unless { campaign: name("f1"), at_least: 1, only_for: None };
     let line_up = LineUp { unless: vec![unless], campaigns: vec![name("f1")], limit: 1 };
-    let capacity = None;
+    let mut update = set_stock(POOL, 9);
+    if let Command::Update { ends_at, .. } = &mut update {
+        *ends_at = Some(None);
+    }
     script.extend([
         Command::PutLineUp { name: name("home"), line_up, annotations: Default::default() },
         Command::DeleteLineUp { name: name("none") },
-        Command::Clear { target: coupon },
-        Command::Update {
-            target: target(POOL),
-            starts_at: None,
-            ends_at: Some(None),
-            capacity,
-            stock: Some(9),
-            annotations: Default::default(),
-        },
+        Command::Clear { target: COUPON },
+        update,
         Command::Restored { clock: Timestamp(1) },
         Command::TurnBack,
         Command::Delete { kind: Kind::Coupon, name: name("f3") },
@@ -208,27 +135,13 @@ fn log_produces_golden_hash() {
 
 /// A compact filter that grows a thousandfold, so that tables are copied, loses much, and is left alone.
 fn script_of_version_2() -> Vec<Command> {
-    let spec = Spec {
-        capacity: 200,
-        mode: Mode::Compact,
-        growth: Growth::Auto,
-        sizing: Sizing::ErrorRate(0.01),
-        ignore_case: false,
-        stock: None,
-        forget: None,
-    };
-    let layout = Layout::compact(200, 0.01, Growth::Auto).unwrap();
-    let mut script = vec![Command::Enable { version: 2 }, create(1, Kind::Campaign, layout, spec)];
-    let insert = |from, count| {
-        let digests = codes(from..from + count);
-        Command::Insert { target: target(1), digests, if_absent: false, revive: false }
-    };
+    let window = Window { starts_at: None, ends_at: Some(Timestamp(9_000_000)) };
+    let campaign = NewFilter { window, ..NewFilter::campaign(200, 0.01) };
+    let mut script = vec![Command::Enable { version: 2 }, campaign.create(CAMPAIGN)];
+    let insert = |from: u64, count: u64| insert(CAMPAIGN, from..from + count);
     script.extend((0..200).map(|number| insert(number * 1_000, 1_000)));
     script.extend([insert(200_000, 500), Command::Advance { buckets_max: 700 }, insert(300_000, 300)]);
-    let remove = |from, count| {
-        let digests = codes(from..from + count);
-        Command::Remove { target: target(1), digests, all: false }
-    };
+    let remove = |from: u64, count: u64| remove(CAMPAIGN, from..from + count);
     script.extend((0..199).map(|number| remove(number * 1_000, 1_000)));
     script.extend([remove(199_000, 400), remove(199_400, 500)]);
     script.extend((0..60).map(|_| Command::Advance { buckets_max: 4_096 }));
@@ -248,7 +161,7 @@ fn doubled_filters_are_identical_on_nodes() {
         moving += u32::from(state.can_advance());
         quiet = if state.can_advance() { 0 } else { quiet + 1 };
         if state.can_advance() && moving % 8 == 0 {
-            restored = restore(&snapshot(&mut restored, |_| ()));
+            restored = Snapshot::of(&mut restored).restore();
         }
     }
     assert!(
@@ -298,7 +211,7 @@ fn skipped_entry_is_deterministic() {
         let mut journal = LocalJournal::open(store.clone(), LocalOptions::default()).unwrap();
         let mut state = recover(&store, &mut journal, &mut |_| ()).unwrap().state;
         assert_eq!(state.hash(), expected.hash(), "start {start}");
-        assert_eq!(snapshot(&mut state, |_| ()), snapshot(&mut expected, |_| ()), "start {start}");
+        assert_eq!(Snapshot::of(&mut state), Snapshot::of(&mut expected), "start {start}");
     }
     // The mark is a part of the history: a state that has applied the entry differs.
     let mut applied = State::new();

@@ -1,56 +1,33 @@
 //! Due work happens without commands, and is reported.
 
+use crate::commands::{NewFilter, insert, redeem, target};
+use crate::engines;
 use crate::memory_log::MemoryLog;
-use cuckood::clock::{Clock, ClockLimits};
-use cuckood::domain::{
-    Command, Digests, FilterId, Happened, Kind, Name, Outcome, Redemption, RedemptionStep, Reference, Sizing,
-    Spec, Target, Window,
-};
-use cuckood::engine::{Engine, EngineOptions, Status};
-use cuckood::filter::{Digest, Growth, Mode};
+use cuckood::domain::{Happened, Outcome, Redemption, RedemptionStep, Target};
+use cuckood::engine::Engine;
+use cuckood::filter::Growth;
 use futures_util::FutureExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 
+const COUPON: Target = target(1);
+
 async fn start(log: Option<&MemoryLog>) -> (Engine, TempDir) {
     let directory = tempfile::tempdir().unwrap();
-    let mut options = EngineOptions::new(directory.path());
-    options.store.free_space_min_bytes = 0;
-    options.store.ballast_bytes = 0;
-    options.store.cache_bytes = 8 << 20;
+    let mut options = engines::options(directory.path());
     if let Some(log) = log {
         options.journal = log.options();
     }
-    let engine = Engine::start(options, Clock::system(ClockLimits::default()));
-    assert_eq!(engine.recovered().await, Status::Ready);
-    (engine, directory)
+    (engines::start(options).await, directory)
 }
 
 /// Makes a coupon, and holds its only code for a second.
 async fn hold(engine: &Engine) -> Redemption {
-    let spec = Spec {
-        capacity: 10,
-        mode: Mode::Strict,
-        growth: Growth::Auto,
-        sizing: Sizing::Exact,
-        ignore_case: false,
-        stock: None,
-        forget: None,
-    };
-    let name = Name::new("shop").unwrap();
-    let creation =
-        cuckood::engine::creation(Kind::Coupon, name, spec, Window::default(), Default::default()).unwrap();
-    let Command::Create { id, .. } = creation else { unreachable!() };
-    let (target, digest) = (Target(id), Digest(7));
-    let insert = Command::Insert { target, digests: Digests(vec![digest]), if_absent: false, revive: false };
-    let (redemption, reference) =
-        (cuckood::domain::RedemptionId(cuckood::engine::random()), Reference::new("order").unwrap());
-    engine.submit(creation, None).await.unwrap();
-    engine.submit(insert, None).await.unwrap();
-    let hold = Command::Redeem { target, digest, redemption, reference, hold_seconds: 1 };
-    match engine.submit(hold, None).await.unwrap().outcome {
+    engines::create(engine, COUPON, &NewFilter::coupon(10)).await;
+    engine.submit(insert(COUPON, [7]), None).await.unwrap();
+    match engine.submit(redeem(COUPON, 7, 1, "order", 1), None).await.unwrap().outcome {
         Outcome::Redeemed(held) => held,
         other => panic!("{other:?}"),
     }
@@ -79,22 +56,9 @@ async fn hold_expiry_is_reported_without_commands() {
 }
 
 /// Creates a coupon with a table that a snapshot writes in many steps.
-async fn create_large(engine: &Engine, capacity: u64) -> FilterId {
-    let spec = Spec {
-        capacity,
-        mode: Mode::Strict,
-        growth: Growth::Fixed,
-        sizing: Sizing::Exact,
-        ignore_case: false,
-        stock: None,
-        forget: None,
-    };
-    let name = Name::new("large").unwrap();
-    let creation =
-        cuckood::engine::creation(Kind::Coupon, name, spec, Window::default(), Default::default()).unwrap();
-    let Command::Create { id, .. } = creation else { unreachable!() };
-    engine.submit(creation, None).await.unwrap();
-    id
+async fn create_large(engine: &Engine, capacity: u64) {
+    let large = NewFilter { growth: Growth::Fixed, ..NewFilter::coupon(capacity) };
+    engines::create(engine, COUPON, &large).await;
 }
 
 /// Clients that abort and repeat their request after every write, for a snapshot or an image, never keep it from completing: a running one
@@ -104,15 +68,13 @@ async fn snapshot_completes_despite_aborted_requests() {
     /// A snapshot of the filter takes some hundred steps, and a commit pays for one at least.
     const COMMITS_MAX: u64 = 10_000;
     let (engine, _directory) = start(None).await;
-    let id = create_large(&engine, 1_000_000).await;
+    create_large(&engine, 1_000_000).await;
     let before = engine.info().snapshot.map(|snapshot| snapshot.seq);
     for number in 0..COMMITS_MAX {
-        let digests = Digests(vec![Digest(number << 40)]);
-        let insert = Command::Insert { target: Target(id), digests, if_absent: false, revive: false };
-        engine.submit(insert, None).await.unwrap();
+        engine.submit(insert(COUPON, [number]), None).await.unwrap();
         // Both are dropped once they have been sent.
         assert!(engine.snapshot().now_or_never().is_none());
-        assert!(engine.image(id).now_or_never().is_none());
+        assert!(engine.image(COUPON.0).now_or_never().is_none());
         if engine.info().snapshot.map(|snapshot| snapshot.seq) > before {
             // One that waits for its end is served.
             let report = engine.snapshot().await.unwrap();
@@ -124,19 +86,13 @@ async fn snapshot_completes_despite_aborted_requests() {
     panic!("no snapshot was completed within {COMMITS_MAX} commits");
 }
 
-fn spread(number: u64) -> Digest {
-    Digest((number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
-}
-
 /// Clients that ask for the next parts as soon as they have some keep no command waiting.
 #[tokio::test(flavor = "multi_thread")]
 async fn commits_continue_during_concurrent_backups() {
     let (engine, _directory) = start(None).await;
-    let id = create_large(&engine, 2_000_000).await;
-    let digests = |numbers: std::ops::Range<u64>| Digests(numbers.map(spread).collect());
-    let insert = |digests| Command::Insert { target: Target(id), digests, if_absent: false, revive: false };
+    create_large(&engine, 2_000_000).await;
     // In every part of the table.
-    engine.submit(insert(digests(1..10_001)), None).await.unwrap();
+    engine.submit(insert(COUPON, 1..10_001), None).await.unwrap();
     let read = Arc::new(AtomicU64::new(0));
     let mut backups = Vec::new();
     for _ in 0..4 {
@@ -154,7 +110,7 @@ async fn commits_continue_during_concurrent_backups() {
     while read.load(Ordering::Relaxed) < 4 {
         tokio::task::yield_now().await;
     }
-    engine.submit(insert(digests(0..1)), None).await.unwrap();
+    engine.submit(insert(COUPON, 0..1), None).await.unwrap();
     let before = read.load(Ordering::Relaxed);
     clients.join_all().await;
     let all = read.load(Ordering::Relaxed);

@@ -1,18 +1,18 @@
 //! Images of single filters: a filter loaded from one equals the original, byte for byte and in all later behavior; and a damaged one
 //! leaves nothing.
 
+use crate::commands::{NewFilter, codes, insert, name, redeem, redemption, replace, target};
 use crate::filter_image::Image;
+use crate::machine::{Machine, Snapshot};
 use crate::random_images::{Placed, change_redemptions, images};
-use crate::random_log::{ITEMS, Numbers, RandomLog, code};
-use crate::state::{restore, snapshot};
+use crate::random_log::{ITEMS, Numbers, RandomLog};
 use cuckood::domain::image::{IMAGE_IDLE_SECONDS, IMAGES_MAX, IMAGES_OF_KEY_MAX};
 use cuckood::domain::spec::STOCK_MAX;
 use cuckood::domain::{
-    Command, Digests, Entry, FilterId, ImageBody, ImageFault, ImageRecord, ImageSection, KeyName, Kind, Name,
-    Outcome, Proposal, Redemption, RedemptionId, Reference, Refusal, Seq, Sizing, Spec, Target, Timestamp,
-    UploadId, Window,
+    Command, Entry, FilterId, ImageBody, ImageFault, ImageRecord, ImageSection, KeyName, Kind, Name, Outcome,
+    Proposal, Redemption, RedemptionId, Refusal, Seq, Target, Timestamp, UploadId,
 };
-use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
+use cuckood::filter::Mode;
 use cuckood::state::{RedemptionQuery, State};
 use proptest::prelude::*;
 use serde::Serialize;
@@ -24,45 +24,24 @@ use xxhash_rust::xxh3::xxh3_64;
 
 const UPLOAD: UploadId = UploadId(7);
 
-struct Machine {
-    state: State,
-    at: Timestamp,
+/// Loads an image under a name, and returns the last outcome.
+fn load(machine: &mut Machine, image: &Image, id: u64, as_name: &str) -> Outcome {
+    let mut last = None;
+    for command in image.all(UPLOAD, FilterId(id), &name(as_name)) {
+        if let Some(before) = last.replace(machine.apply(command)) {
+            assert_eq!(before, Outcome::ImageReceived);
+        }
+    }
+    last.unwrap()
 }
 
-impl Machine {
-    fn new() -> Self {
-        Self { state: State::new(), at: Timestamp(1_000) }
-    }
-
-    fn apply(&mut self, command: Command) -> Outcome {
-        let seq = self.state.applied().next();
-        self.state.apply(Entry { seq, proposal: Proposal::new(self.at, command) }).outcome
-    }
-
-    /// Loads an image under a name, and returns the last outcome.
-    fn load(&mut self, image: &Image, id: u64, name: &str) -> Outcome {
-        let name = Name::new(name).unwrap();
-        let mut last = None;
-        for command in image.all(UPLOAD, FilterId(id), &name) {
-            if let Some(before) = last.replace(self.apply(command)) {
-                assert_eq!(before, Outcome::ImageReceived);
-            }
-        }
-        last.unwrap()
-    }
-
-    /// Nothing is left of any image, and all memory is back.
-    fn assert_nothing_came(&mut self) {
-        self.state.publish();
-        while self.state.free_discarded(10_000) {}
-        assert_eq!(self.state.sizes().images_loading, 0);
-        assert_eq!([Kind::Campaign, Kind::Coupon].map(|kind| self.state.view().count(kind)), [0, 0]);
-        assert_eq!((self.state.sizes().tables_bytes, self.state.sizes().discarded_tables_bytes), (0, 0));
-        assert_eq!(
-            (self.state.sizes().redemptions, self.state.sizes().records_bytes),
-            (0, State::new().sizes().records_bytes)
-        );
-    }
+/// Nothing is left of any image, and all memory is back.
+fn assert_nothing_came(machine: &mut Machine) {
+    while machine.state.free_discarded(10_000) {}
+    let sizes = machine.state.sizes();
+    assert_eq!((sizes.images_loading, machine.filters().len()), (0, 0));
+    assert_eq!((sizes.tables_bytes, sizes.discarded_tables_bytes), (0, 0));
+    assert_eq!((sizes.redemptions, sizes.records_bytes), (0, State::new().sizes().records_bytes));
 }
 
 fn refused(fault: ImageFault) -> Outcome {
@@ -70,12 +49,9 @@ fn refused(fault: ImageFault) -> Outcome {
 }
 
 /// What readers see of a filter. How many forgotten users are still in its tables makes no difference.
-fn describe(state: &mut State, id: FilterId) -> String {
-    state.publish();
-    let (view, at) = (state.view(), state.now());
-    let all = [Kind::Campaign, Kind::Coupon].map(|kind| view.list(kind, "", None, usize::MAX)).concat();
-    let filter = all.iter().find(|filter| filter.id == id).unwrap();
-    let items: Vec<Digest> = (0..ITEMS).map(code).collect();
+fn describe(machine: &Machine, id: FilterId) -> String {
+    let (filter, at) = (machine.filter(Target(id)), machine.state.now());
+    let items = codes(0..ITEMS).0;
     let Outcome::Updated(mut of) = nameless(Outcome::Updated(Box::new(filter.describe(at)))) else {
         panic!()
     };
@@ -112,7 +88,7 @@ fn about(command: &Command, from: FilterId, to: FilterId) -> Option<Command> {
 /// An outcome without the identity of its filter, and without how far its items have moved: that depends on all entries.
 fn nameless(mut outcome: Outcome) -> Outcome {
     if let Outcome::Created(of) | Outcome::Exists(of) | Outcome::Updated(of) = &mut outcome {
-        (of.id, of.name) = (FilterId(0), Name::new("x").unwrap());
+        (of.id, of.name) = (FilterId(0), name("x"));
         of.stats.segments.clear();
         of.stats.memory_bytes = 0;
     }
@@ -139,25 +115,23 @@ proptest! {
         for entry in beginning.into_iter().chain(before.into_iter().map(|numbers| log.next(numbers))) {
             let Proposal { at, command, .. } = entry.proposal;
             if !is_of_import(&command) {
-                source.at = at;
+                source.now = at;
                 source.apply(command);
             }
         }
-        source.state.publish();
-        let view = source.state.view();
-        let all = [Kind::Campaign, Kind::Coupon].map(|kind| view.list(kind, "", None, usize::MAX)).concat();
+        let all = source.filters();
         let Some(original) = all.get(which % all.len().max(1)) else { return Ok(()) };
         let (from, to) = (original.id, FilterId(900_000));
         let image = Image::of(&mut source.state, from);
         let mut target = Machine::new();
-        target.at = source.state.now();
+        target.now = source.state.now();
         target.apply(Command::Configure(source.state.settings().clone()));
-        let made = target.load(&image, to.0, "moved");
+        let made = load(&mut target, &image, to.0, "moved");
         prop_assert!(matches!(made, Outcome::Created(_)), "{:?}", made);
-        prop_assert_eq!(describe(&mut source.state, from), describe(&mut target.state, to));
+        prop_assert_eq!(describe(&source, from), describe(&target, to));
         for numbers in after {
             let Entry { proposal: Proposal { at, command, .. }, .. } = log.next(numbers);
-            (source.at, target.at) = (at, at);
+            (source.now, target.now) = (at, at);
             match (&command, about(&command, from, to)) {
                 (_, Some(moved)) => {
                     prop_assert_eq!(nameless(source.apply(command)), nameless(target.apply(moved)));
@@ -182,7 +156,7 @@ proptest! {
                 }
             }
         }
-        prop_assert_eq!(describe(&mut source.state, from), describe(&mut target.state, to));
+        prop_assert_eq!(describe(&source, from), describe(&target, to));
     }
 
     /// A flipped bit, a missing, duplicate or early part: the image is rejected, or the bit made no difference.
@@ -194,7 +168,7 @@ proptest! {
         damage in 0..5_u8,
     ) {
         let image = which.get(images());
-        let mut commands = image.all(UPLOAD, FilterId(1), &Name::new("moved").unwrap());
+        let mut commands = image.all(UPLOAD, FilterId(1), &name("moved"));
         let at = part.index(commands.len());
         match damage {
             0 => drop(commands.remove(at)),
@@ -234,7 +208,7 @@ proptest! {
         prop_assert!(!is_made || damage == 1 || damage == 3, "{:?}", outcomes);
         if !is_made {
             machine.apply(Command::ImageAbandon { upload: UPLOAD });
-            machine.assert_nothing_came();
+            assert_nothing_came(&mut machine);
         }
     }
 }
@@ -247,22 +221,20 @@ fn image_with_redemptions() -> &'static Image {
 fn filter_is_hidden_until_image_complete() {
     let mut machine = Machine::new();
     let image = image_with_redemptions();
-    let name = Name::new("moved").unwrap();
+    let name = name("moved");
     let mut commands = image.all(UPLOAD, FilterId(1), &name);
     let end = commands.pop().unwrap();
     for command in commands {
         assert_eq!(machine.apply(command), Outcome::ImageReceived);
-        machine.state.publish();
-        assert_eq!([Kind::Campaign, Kind::Coupon].map(|kind| machine.state.view().count(kind)), [0, 0]);
+        assert_eq!(machine.filters().len(), 0);
         assert_eq!(machine.state.sizes().images_loading, 1);
         // Not even by its ID.
-        let clear = Command::Clear { target: Target(FilterId(1)) };
+        let clear = Command::Clear { target: target(1) };
         assert_eq!(machine.apply(clear), Outcome::Refused(Refusal::FilterGone));
     }
     assert!(machine.state.sizes().tables_bytes > 0 && machine.state.sizes().redemptions > 0);
     let Outcome::Created(made) = machine.apply(end) else { panic!("it is whole") };
     assert_eq!((made.id, made.name, made.kind), (FilterId(1), name.clone(), image.head.profile.kind));
-    machine.state.publish();
     assert!(machine.state.view().find(image.head.profile.kind, &name).is_some());
     assert_eq!(machine.state.sizes().images_loading, 0);
 }
@@ -271,12 +243,11 @@ fn filter_is_hidden_until_image_complete() {
 fn image_never_replaces_existing_name() {
     let mut machine = Machine::new();
     let image = &images()[0];
-    let name = Name::new("moved").unwrap();
-    assert!(matches!(machine.load(image, 1, "moved"), Outcome::Created(_)));
+    let (name, other) = (name("moved"), name("other"));
+    assert!(matches!(load(&mut machine, image, 1, "moved"), Outcome::Created(_)));
     let begin = image.command(0, UPLOAD, FilterId(2), image.head.profile.kind, &name);
     assert_eq!(machine.apply(begin), Outcome::Refused(Refusal::NameTaken));
     // Loaded during the upload.
-    let other = Name::new("other").unwrap();
     let mut first = image.all(UploadId(1), FilterId(3), &other);
     let mut second = image.all(UploadId(2), FilterId(4), &other);
     let (last, end) = (first.pop().unwrap(), second.pop().unwrap());
@@ -292,14 +263,14 @@ fn image_never_replaces_existing_name() {
 fn image_of_wrong_kind_or_algorithm_is_rejected() {
     let mut machine = Machine::new();
     let image = image_with_redemptions();
-    let name = Name::new("moved").unwrap();
+    let name = name("moved");
     let begin = image.command(0, UPLOAD, FilterId(1), Kind::Campaign, &name);
     assert_eq!(machine.apply(begin), refused(ImageFault::Kind(Kind::Coupon)));
     let mut begin = image.command(0, UPLOAD, FilterId(1), Kind::Coupon, &name);
     let Command::ImageBegin { head, .. } = &mut begin else { panic!("it begins it") };
     head.algorithm = 9;
     assert_eq!(machine.apply(begin), refused(ImageFault::Algorithm(9)));
-    machine.assert_nothing_came();
+    assert_nothing_came(&mut machine);
 }
 
 /// One key can't keep the others from sending images.
@@ -308,11 +279,12 @@ fn images_per_key_are_limited() {
     let mut machine = Machine::new();
     let image = &images()[0];
     let mut begin = |number: u64, by: &str| {
-        let name = Name::new(&format!("moved-{number}")).unwrap();
+        let name = name(&format!("moved-{number}"));
         let command =
             image.command(0, UploadId(number.into()), FilterId(number), image.head.profile.kind, &name);
-        let proposal = Proposal { by: Some(KeyName::new(by)), ..Proposal::new(machine.at, command) };
-        machine.state.apply(Entry { seq: machine.state.applied().next(), proposal }).outcome
+        machine
+            .propose(Proposal { by: Some(KeyName::new(by)), ..Proposal::new(machine.now, command) })
+            .outcome
     };
     for number in 1..=IMAGES_OF_KEY_MAX as u64 {
         assert_eq!(begin(number, "greedy"), Outcome::ImageReceived);
@@ -328,7 +300,7 @@ fn unfinished_images_are_limited_and_expire() {
     let mut machine = Machine::new();
     let image = &images()[0];
     let begin = |number: u64| {
-        let name = Name::new(&format!("moved-{number}")).unwrap();
+        let name = name(&format!("moved-{number}"));
         image.command(0, UploadId(number.into()), FilterId(number), image.head.profile.kind, &name)
     };
     for number in 1..=IMAGES_MAX as u64 {
@@ -337,18 +309,18 @@ fn unfinished_images_are_limited_and_expire() {
     assert_eq!(machine.apply(begin(100)), Outcome::Refused(Refusal::TooManyImages));
     // After a restart of the upload it has a separate place.
     assert_eq!(machine.apply(begin(1)), Outcome::ImageReceived);
-    machine.at = machine.at.plus_seconds(IMAGE_IDLE_SECONDS - 1);
+    machine.pass_seconds(IMAGE_IDLE_SECONDS - 1);
     assert_eq!(machine.apply(begin(2)), Outcome::ImageReceived);
-    assert_eq!(machine.state.images_unmoved_since(machine.at).len(), IMAGES_MAX - 1);
-    machine.at = machine.at.plus_seconds(1);
+    assert_eq!(machine.state.images_unmoved_since(machine.now).len(), IMAGES_MAX - 1);
+    machine.pass_seconds(1);
     machine.apply(Command::Advance { buckets_max: 1 });
     assert_eq!(machine.state.sizes().images_loading, 1);
     let record = ImageRecord { before: 1, checksum: 2, body: ImageBody::End { redemptions: 0 } };
     let part = Command::ImageRecord { upload: UploadId(1), record };
     assert_eq!(machine.apply(part), Outcome::Refused(Refusal::ImageNotFound));
-    machine.at = Timestamp(0);
+    machine.now = Timestamp(0);
     machine.apply(Command::TurnBack);
-    machine.assert_nothing_came();
+    assert_nothing_came(&mut machine);
     assert!(machine.state.applied() > Seq(0));
 }
 
@@ -382,19 +354,13 @@ pub fn forge<T: Serialize + DeserializeOwned>(whole: &T, field: usize, value: &V
 
 /// A command that may follow an image.
 pub fn operation(kind: u8, item: u64, serial: u64, target: Target) -> Command {
-    let digests = Digests((item..item + 3).map(code).collect());
+    let items = item..item + 3;
     match kind % 9 {
         0 => Command::Clear { target },
-        1 => Command::Insert { target, digests, if_absent: false, revive: false },
-        2 => Command::Remove { target, digests, all: item.is_multiple_of(2) },
-        3 => Command::Replace { target, from: digests.clone(), to: digests },
-        4..=6 => Command::Redeem {
-            target,
-            digest: code(item),
-            redemption: RedemptionId(u128::from(serial).to_be_bytes()),
-            reference: Reference::new("order").unwrap(),
-            hold_seconds: item % 60,
-        },
+        1 => insert(target, items),
+        2 => Command::Remove { target, digests: codes(items), all: item.is_multiple_of(2) },
+        3 => replace(target, items.clone(), items),
+        4..=6 => redeem(target, item, serial, "order", item % 60),
         7 => Command::TurnBack,
         _ => Command::Advance { buckets_max: 50 },
     }
@@ -422,9 +388,9 @@ pub enum Forgery {
 
 /// Sends an image with one field set to a value, and something after it. Returns whether there is such a field.
 pub fn send_forged(image: &Image, forgery: Forgery, field: usize, value: &Value) -> bool {
-    let (mut machine, target) = (Machine::new(), Target(FilterId(7)));
+    let (mut machine, target) = (Machine::new(), target(7));
     let (mut is_forged, mut is_possible) = (false, true);
-    for mut command in image.all(UPLOAD, target.0, &Name::new("forged").unwrap()) {
+    for mut command in image.all(UPLOAD, target.0, &name("forged")) {
         match (&mut command, forgery) {
             (Command::ImageBegin { head, .. }, Forgery::Head) => {
                 let Some(forged) = forge(&**head, field, value) else { return false };
@@ -455,17 +421,13 @@ pub fn send_forged(image: &Image, forgery: Forgery, field: usize, value: &Value)
         return is_forged;
     }
     for serial in 0..20_u64 {
-        machine.at = machine.at.plus_seconds(20);
+        machine.pass_seconds(20);
         let random = xxh3_64(&[field as u64, serial].map(u64::to_le_bytes).concat());
         machine.apply(operation(random as u8, random >> 8 & 63, 1_000 + serial, target));
     }
-    machine.state.publish();
-    let stored = snapshot(&mut machine.state, |_| ());
-    let mut restored = restore(&stored);
-    assert!(
-        snapshot(&mut restored, |_| ()).0 == stored.0,
-        "{forgery:?}, field {field} = {value}: the heads differ"
-    );
+    let stored = Snapshot::of(&mut machine.state);
+    let is_same = Snapshot::of(&mut stored.restore()).head == stored.head;
+    assert!(is_same, "{forgery:?}, field {field} = {value}: the heads differ");
     true
 }
 
@@ -499,40 +461,19 @@ fn forged_image_is_rejected_or_works() {
 /// Two current redemptions of an open pool can't have one ordinal; 0 and numbers above the largest stock are invalid.
 #[test]
 fn image_with_impossible_ordinal_is_rejected() {
-    let (mut source, target) = (Machine::new(), Target(FilterId(1)));
-    let spec = Spec {
-        capacity: 100,
-        mode: Mode::Strict,
-        growth: Growth::Auto,
-        sizing: Sizing::Exact,
-        ignore_case: false,
-        stock: Some(50),
-        forget: None,
-    };
-    let (name, layout) = (Name::new("pool").unwrap(), Layout::strict(100).unwrap());
-    let (secret, window) = (Secret::new([7; 192]), Window::default());
-    let create = Command::Create {
-        kind: Kind::Coupon,
-        name,
-        id: target.0,
-        secret,
-        spec,
-        layout,
-        window,
-        annotations: Default::default(),
-    };
-    assert!(matches!(source.apply(create), Outcome::Created(_)));
-    for serial in 1..=3 {
-        assert!(matches!(source.apply(operation(4, 20 * serial, serial, target)), Outcome::Redeemed(_)));
+    let (mut source, target) = (Machine::new(), target(1));
+    source.create(target, &NewFilter::pool(100, 50));
+    for number in 1..=3 {
+        assert!(matches!(source.redeem(target, 20 * number, "order", 0), Outcome::Redeemed(_)));
     }
-    let cancel = Command::Cancel { target, redemption: RedemptionId(3_u128.to_be_bytes()) };
+    let cancel = Command::Cancel { target, redemption: redemption(3) };
     assert!(matches!(source.apply(cancel), Outcome::Settled(_)));
     let image = Image::of(&mut source.state, target.0);
     // The place of a redemption in the image, and the ordinal that it is given.
     for (at, ordinal) in [(0, 1), (1, 1), (0, 2), (0, 0), (1, 51), (2, 0), (2, STOCK_MAX + 1), (2, u64::MAX)]
     {
         let (mut machine, mut last, mut is_same) = (Machine::new(), None, false);
-        for mut command in image.all(UPLOAD, FilterId(7), &Name::new("forged").unwrap()) {
+        for mut command in image.all(UPLOAD, FilterId(7), &name("forged")) {
             if let Command::ImageRecord { record: ImageRecord { body: ImageBody::Part(part), .. }, .. } =
                 &mut command
             {

@@ -4,6 +4,7 @@
 
 mod allocations;
 mod clock;
+mod commands;
 mod conformance;
 mod contract;
 mod damage;
@@ -11,6 +12,7 @@ mod deploy;
 mod directory;
 mod disk;
 mod eligibility;
+mod engines;
 mod events;
 mod fairness;
 mod filter_image;
@@ -22,6 +24,8 @@ mod idempotency;
 mod idle;
 mod images;
 mod journal;
+mod life;
+mod machine;
 mod memory;
 mod memory_log;
 mod offline;

@@ -1,45 +1,35 @@
 //! The memory limit with concurrent requests.
 
-use cuckood::clock::{Clock, ClockLimits};
-use cuckood::domain::{
-    Command, Digests, Kind, Name, Outcome, RedemptionId, Reference, Sizing, Spec, Target, Window,
-};
-use cuckood::engine::{Engine, EngineOptions, RedemptionQuery, Status, SubmitError};
-use cuckood::filter::{Digest, Growth, Layout, Mode};
+use crate::commands::{NewFilter, insert, name_of, redeem, target};
+use crate::engines;
+use cuckood::domain::{Command, Kind, Outcome, Target};
+use cuckood::engine::{Engine, EngineOptions, FilterView, RedemptionQuery, SubmitError};
+use cuckood::filter::Layout;
 use futures_util::future::join_all;
+use std::sync::Arc;
+
+const SHOP: Target = target(1);
 
 async fn engine(limit: u64) -> (Engine, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
-    let mut options = EngineOptions::new(directory.path());
-    options.store.free_space_min_bytes = 0;
-    options.store.ballast_bytes = 0;
-    options.memory_max_bytes = limit;
-    let engine = Engine::start(options, Clock::system(ClockLimits::default()));
-    assert_eq!(engine.recovered().await, Status::Ready);
-    (engine, directory)
+    let options = EngineOptions { memory_max_bytes: limit, ..engines::options(directory.path()) };
+    (engines::start(options).await, directory)
 }
 
-async fn create(engine: &Engine, name: &str, capacity: u64) -> Target {
-    let spec = Spec {
-        capacity,
-        mode: Mode::Strict,
-        growth: Growth::Auto,
-        sizing: Sizing::Exact,
-        ignore_case: false,
-        stock: None,
-        forget: None,
-    };
-    let name = Name::new(name).unwrap();
-    let creation =
-        cuckood::engine::creation(Kind::Coupon, name, spec, Window::default(), Default::default()).unwrap();
-    let Command::Create { id, .. } = creation else { unreachable!() };
-    assert!(matches!(engine.submit(creation, None).await.unwrap().outcome, Outcome::Created(_)));
-    Target(id)
+async fn create(engine: &Engine, target: Target, capacity: u64) {
+    engines::create(engine, target, &NewFilter::coupon(capacity)).await;
 }
 
-fn insert(target: Target, batch: u64, items: u64) -> Command {
-    let digests = (0..items).map(|item| Digest((batch * items + item).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
-    Command::Insert { target, digests: Digests(digests.collect()), if_absent: false, revive: false }
+async fn submit(engine: &Engine, command: Command) -> Outcome {
+    engine.submit(command, None).await.unwrap().outcome
+}
+
+fn find(engine: &Engine, target: Target) -> Arc<FilterView> {
+    engine.view().find(Kind::Coupon, &name_of(target)).unwrap()
+}
+
+fn delete(target: Target) -> Command {
+    Command::Delete { kind: Kind::Coupon, name: name_of(target) }
 }
 
 fn taken(engine: &Engine) -> u64 {
@@ -51,19 +41,16 @@ fn taken(engine: &Engine) -> u64 {
 #[tokio::test]
 async fn capacity_beyond_limit_is_rejected() {
     let (engine, _directory) = engine(1_000_000).await;
-    let target = create(&engine, "shop", 20_000).await;
-    assert!(matches!(
-        engine.submit(insert(target, 0, 10), None).await.unwrap().outcome,
-        Outcome::Inserted(_)
-    ));
+    create(&engine, SHOP, 20_000).await;
+    submit(&engine, insert(SHOP, 0..10)).await;
     let before = taken(&engine);
     let raise = |capacity| {
-        let shop = engine.view().find(Kind::Coupon, &Name::new("shop").unwrap()).unwrap();
-        cuckood::engine::update(&shop, None, None, Some(capacity), None, Default::default()).unwrap()
+        cuckood::engine::update(&find(&engine, SHOP), None, None, Some(capacity), None, Default::default())
+            .unwrap()
     };
     assert_eq!(engine.submit(raise(200_000), None).await.err(), Some(SubmitError::MemoryLimit));
     assert_eq!(taken(&engine), before);
-    let raised = engine.submit(raise(40_000), None).await.unwrap().outcome;
+    let raised = submit(&engine, raise(40_000)).await;
     assert!(matches!(raised, Outcome::Updated(raised) if raised.spec.capacity == 40_000));
     // The smaller table may be empty and gone by now.
     assert!(taken(&engine) >= Layout::strict(40_000).unwrap().memory_bytes());
@@ -74,8 +61,9 @@ async fn capacity_beyond_limit_is_rejected() {
 async fn concurrent_inserts_stay_within_limit() {
     const LIMIT: u64 = 300_000;
     let (engine, _directory) = engine(LIMIT).await;
-    let target = create(&engine, "shop", 20_000).await;
-    let inserts = (0..16).map(|batch| engine.submit(insert(target, batch, 3_000), None));
+    create(&engine, SHOP, 20_000).await;
+    let batches = (0..48_000).step_by(3_000).map(|from| insert(SHOP, from..from + 3_000));
+    let inserts = batches.map(|insert| engine.submit(insert, None));
     let answers = join_all(inserts).await;
     assert!(taken(&engine) <= LIMIT, "{} bytes", taken(&engine));
     let admitted = answers.iter().filter(|answer| answer.is_ok()).count();
@@ -88,13 +76,13 @@ async fn concurrent_inserts_stay_within_limit() {
 #[tokio::test]
 async fn clear_during_snapshot_accumulates_no_tables() {
     let (engine, _directory) = engine(100 << 20).await;
-    let target = create(&engine, "shop", 400_000).await;
-    engine.submit(insert(target, 0, 10_000), None).await.unwrap();
+    create(&engine, SHOP, 400_000).await;
+    submit(&engine, insert(SHOP, 0..10_000)).await;
     let before = taken(&engine);
     let snapshot = engine.snapshot();
     let clears = async {
         for _ in 0..50 {
-            engine.submit(Command::Clear { target }, None).await.unwrap();
+            submit(&engine, Command::Clear { target: SHOP }).await;
             assert!(taken(&engine) <= 2 * before, "{} bytes, {before} before", taken(&engine));
         }
     };
@@ -111,29 +99,15 @@ async fn until_taken(engine: &Engine, bytes: u64) {
     }
 }
 
-fn redeem(target: Target, number: u64) -> Command {
-    Command::Redeem {
-        target,
-        digest: Digest(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
-        redemption: RedemptionId(u128::from(number).to_be_bytes()),
-        reference: Reference::new("order").unwrap(),
-        hold_seconds: 0,
-    }
-}
-
-fn delete(name: &str) -> Command {
-    Command::Delete { kind: Kind::Coupon, name: Name::new(name).unwrap() }
-}
-
 /// A deleted filter is freed incrementally; but no request is rejected because of memory that only has to be freed.
 #[tokio::test]
 async fn delete_frees_memory_immediately() {
     let (engine, _directory) = engine(100 << 20).await;
     let empty = taken(&engine);
     for _ in 0..3 {
-        create(&engine, "large", 5_000_000).await;
+        create(&engine, SHOP, 5_000_000).await;
         assert!(taken(&engine) > 40 << 20);
-        engine.submit(delete("large"), None).await.unwrap();
+        submit(&engine, delete(SHOP)).await;
     }
     until_taken(&engine, empty).await;
     engine.shutdown().await;
@@ -144,12 +118,12 @@ async fn delete_frees_memory_immediately() {
 async fn deleted_filter_stays_until_readers_finish() {
     let (engine, _directory) = engine(100 << 20).await;
     let empty = taken(&engine);
-    let target = create(&engine, "shop", 400_000).await;
-    engine.submit(insert(target, 0, 3_000), None).await.unwrap();
-    let redeemed = (0..2_000).map(|number| engine.submit(redeem(target, number), None));
+    create(&engine, SHOP, 400_000).await;
+    submit(&engine, insert(SHOP, 0..3_000)).await;
+    let redeemed = (0..2_000).map(|number| engine.submit(redeem(SHOP, number, number, "order", 0), None));
     assert!(join_all(redeemed).await.iter().all(|answer| answer.is_ok()));
-    let shop = engine.view().find(Kind::Coupon, &Name::new("shop").unwrap()).unwrap();
-    engine.submit(delete("shop"), None).await.unwrap();
+    let shop = find(&engine, SHOP);
+    submit(&engine, delete(SHOP)).await;
     assert!(engine.view().find(Kind::Coupon, &shop.name).is_none());
     let stats = shop.describe(engine.now()).stats;
     assert_eq!((stats.items, stats.codes.unwrap().redeemed), (3_000, 2_000));
@@ -158,8 +132,8 @@ async fn deleted_filter_stays_until_readers_finish() {
     assert!(taken(&engine) > empty + stats.memory_bytes);
     drop(shop);
     // Any next command frees it, at the latest a minute later.
-    create(&engine, "other", 1).await;
-    engine.submit(delete("other"), None).await.unwrap();
+    create(&engine, target(2), 1).await;
+    submit(&engine, delete(target(2))).await;
     until_taken(&engine, empty).await;
     engine.shutdown().await;
 }
@@ -168,12 +142,12 @@ async fn deleted_filter_stays_until_readers_finish() {
 #[tokio::test]
 async fn cleared_pool_keeps_its_tables() {
     let (engine, _directory) = engine(100 << 20).await;
-    let target = create(&engine, "shop", 100_000).await;
-    engine.submit(insert(target, 0, 5_000), None).await.unwrap();
-    engine.submit(redeem(target, 7), None).await.unwrap();
-    let shop = engine.view().find(Kind::Coupon, &Name::new("shop").unwrap()).unwrap();
+    create(&engine, SHOP, 100_000).await;
+    submit(&engine, insert(SHOP, 0..5_000)).await;
+    submit(&engine, redeem(SHOP, 7, 7, "order", 0)).await;
+    let shop = find(&engine, SHOP);
     let before = shop.describe(engine.now()).stats;
-    let cleared = engine.submit(Command::Clear { target }, None).await.unwrap().outcome;
+    let cleared = submit(&engine, Command::Clear { target: SHOP }).await;
     assert_eq!(cleared, Outcome::Cleared(4_999));
     let stats = shop.describe(engine.now()).stats;
     assert_eq!((stats.items, stats.codes.unwrap().redeemed, stats.segments.len()), (1, 1, 1));
@@ -185,20 +159,20 @@ async fn cleared_pool_keeps_its_tables() {
 #[tokio::test]
 async fn pools_clear_repeatedly_within_limit() {
     let (engine, _directory) = engine(1 << 30).await;
-    let target = create(&engine, "shop", 1_000_000).await;
-    engine.submit(insert(target, 0, 10), None).await.unwrap();
-    engine.submit(redeem(target, 7), None).await.unwrap();
-    let shop = engine.view().find(Kind::Coupon, &Name::new("shop").unwrap()).unwrap();
+    create(&engine, SHOP, 1_000_000).await;
+    submit(&engine, insert(SHOP, 0..10)).await;
+    submit(&engine, redeem(SHOP, 7, 7, "order", 0)).await;
+    let shop = find(&engine, SHOP);
     for batch in 1..40 {
-        engine.submit(insert(target, batch, 10), None).await.unwrap();
-        match engine.submit(Command::Clear { target }, None).await {
+        submit(&engine, insert(SHOP, batch * 10..batch * 10 + 10)).await;
+        match engine.submit(Command::Clear { target: SHOP }, None).await {
             Ok(_) | Err(SubmitError::Overloaded) => {}
             Err(other) => panic!("{other}"),
         }
         let tables = shop.describe(engine.now()).stats.segments.len();
         assert_eq!(tables, 1);
     }
-    while engine.submit(Command::Clear { target }, None).await.is_err() {
+    while engine.submit(Command::Clear { target: SHOP }, None).await.is_err() {
         tokio::task::yield_now().await;
     }
     engine.shutdown().await;

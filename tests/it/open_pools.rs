@@ -1,28 +1,19 @@
 //! Open pools against a plain program: holds that expire, a stock that changes, redemptions that are forgotten.
 
-use cuckood::domain::{
-    Command, Entry, FilterId, Kind, Name, Outcome, Proposal, Redemption, RedemptionId, Reference, Refusal,
-    Settings, Sizing, Spec, Status, Target, Timestamp, Window,
-};
-use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
-use cuckood::state::{FilterView, FreshEvents, State};
+use crate::commands::{NewFilter, code, codes, redeem, redemption, set_stock, target};
+use crate::machine::Machine;
+use cuckood::domain::{Command, Outcome, Redemption, Refusal, Settings, Status, Target, Timestamp};
+use cuckood::state::FreshEvents;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-const POOL: FilterId = FilterId(1);
+const POOL: Target = target(1);
+const OTHER: Target = target(2);
 
 const CODES: u64 = 9;
 
 /// How long an ended redemption is kept.
 const RETENTION_SECONDS: u64 = 30;
-
-fn code(number: u64) -> Digest {
-    Digest(xxhash_rust::xxh3::xxh3_64(&number.to_le_bytes()))
-}
-
-fn redemption_id(serial: u64) -> RedemptionId {
-    RedemptionId(u128::from(serial).to_be_bytes())
-}
 
 /// One redemption, as the program knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -132,46 +123,24 @@ impl Model {
     }
 }
 
-struct Machine {
-    state: State,
-    at: u64,
+/// A pool that has to grow.
+fn machine(stock: u64) -> Machine {
+    let mut machine = Machine::new();
+    let settings = Settings { redemptions_retention_seconds: RETENTION_SECONDS, ..Settings::default() };
+    machine.apply(Command::Configure(settings));
+    machine.create(POOL, &NewFilter::pool(2, stock));
+    machine
 }
 
-impl Machine {
-    fn new(stock: u64) -> Self {
-        let mut machine = Self { state: State::new(), at: 1_000_000 };
-        let settings = Settings { redemptions_retention_seconds: RETENTION_SECONDS, ..Settings::default() };
-        machine.apply(Command::Configure(settings));
-        machine.create(POOL, "sale", stock);
-        machine
+/// A machine with another pool, whose complete stock is held for ten seconds.
+fn machine_with_crowd(crowd: u64) -> Machine {
+    let mut machine = machine(1);
+    machine.create(OTHER, &NewFilter::pool(2, crowd));
+    machine.apply(Command::Configure(Settings { events_retention_seconds: 60, ..Settings::default() }));
+    for number in 0..crowd {
+        assert!(matches!(machine.redeem(OTHER, number, "order", 10), Outcome::Redeemed(_)), "{number}");
     }
-
-    fn create(&mut self, id: FilterId, name: &str, stock: u64) {
-        let (mode, growth, sizing) = (Mode::Strict, Growth::Auto, Sizing::Exact);
-        // It has to grow.
-        let layout = Layout::strict(2).unwrap();
-        let spec =
-            Spec { capacity: 2, mode, growth, sizing, ignore_case: false, stock: Some(stock), forget: None };
-        let (name, secret) = (Name::new(name).unwrap(), Secret::new([7; 192]));
-        let (kind, window) = (Kind::Coupon, Window::default());
-        self.apply(Command::Create {
-            kind,
-            name,
-            id,
-            secret,
-            spec,
-            layout,
-            window,
-            annotations: Default::default(),
-        });
-    }
-
-    fn apply(&mut self, command: Command) -> Outcome {
-        let proposal = Proposal::new(Timestamp(self.at), command);
-        let outcome = self.state.apply(Entry { seq: self.state.applied().next(), proposal }).outcome;
-        self.state.publish();
-        outcome
-    }
+    machine
 }
 
 fn refusal(refusal: &Refusal) -> &'static str {
@@ -201,49 +170,31 @@ type Step = (u8, u64, u64, u16);
 
 fn run(stock: u64, steps: &[Step]) {
     let (mut machine, mut model) =
-        (Machine::new(stock), Model { stock, now: 1_000_000, redemptions: BTreeMap::new() });
+        (machine(stock), Model { stock, now: 1_000_000, redemptions: BTreeMap::new() });
     for (serial, &(kind, a, b, pause)) in (1..).zip(steps) {
         let pause = if pause.is_multiple_of(3) { 0 } else { u64::from(pause) % 4_000 };
-        machine.at += pause;
+        machine.now.0 += pause;
         model.pass(pause);
-        let target = Target(POOL);
         let recent = u64::saturating_sub(serial, 1 + a % 12);
         let (number, reference) = (a % CODES, b % 3);
         let hold_seconds = [0, 2, 5, 40][(b / 3 % 4) as usize];
         let (command, expected) = match kind % 16 {
             0..9 => {
-                let command = Command::Redeem {
-                    target,
-                    digest: code(number),
-                    redemption: redemption_id(serial),
-                    reference: Reference::new(&format!("order-{reference}")).unwrap(),
-                    hold_seconds,
-                };
+                let command = redeem(POOL, number, serial, &format!("order-{reference}"), hold_seconds);
                 (command, Some(model.redeem(serial, number, reference, hold_seconds)))
             }
             9..11 => {
-                let command = Command::Confirm { target, redemption: redemption_id(recent) };
+                let command = Command::Confirm { target: POOL, redemption: redemption(recent) };
                 (command, Some(model.settle(recent, Status::Redeemed)))
             }
             11..14 => {
-                let command = Command::Cancel { target, redemption: redemption_id(recent) };
+                let command = Command::Cancel { target: POOL, redemption: redemption(recent) };
                 (command, Some(model.settle(recent, Status::Cancelled)))
             }
-            14 => (Command::Clear { target }, None),
+            14 => (Command::Clear { target: POOL }, None),
             _ => {
                 model.stock = b % 8 + 1;
-                let stock = Some(model.stock);
-                (
-                    Command::Update {
-                        target,
-                        starts_at: None,
-                        ends_at: None,
-                        capacity: None,
-                        stock,
-                        annotations: Default::default(),
-                    },
-                    None,
-                )
+                (set_stock(POOL, model.stock), None)
             }
         };
         let outcome = machine.apply(command);
@@ -269,18 +220,17 @@ fn run(stock: u64, steps: &[Step]) {
 
 /// What readers see, now and somewhat later.
 fn compare(machine: &Machine, model: &Model, later: u64) {
-    let view = machine.state.view().find(Kind::Coupon, &Name::new("sale").unwrap()).unwrap();
+    let view = machine.filter(POOL);
     let standing: Vec<Known> = model.standing().map(|(_, known)| known).collect();
     let ordinals: BTreeSet<u64> = standing.iter().map(|known| known.ordinal).collect();
     assert_eq!(ordinals.len(), standing.len(), "an ordinal twice");
     let stats = view.describe(Timestamp(model.now)).stats;
-    let codes = stats.codes.unwrap();
-    assert_eq!((stats.items, codes.held + codes.redeemed), (standing.len() as u64, standing.len() as u64));
-    assert_eq!(codes.available, model.stock.saturating_sub(standing.len() as u64));
+    let counts = stats.codes.unwrap();
+    assert_eq!((stats.items, counts.held + counts.redeemed), (standing.len() as u64, standing.len() as u64));
+    assert_eq!(counts.available, model.stock.saturating_sub(standing.len() as u64));
     let mut found = Vec::new();
     for now in [model.now, model.now + later] {
-        let codes: Vec<Digest> = (0..CODES).map(code).collect();
-        view.contains_many(&codes, Timestamp(now), &mut found);
+        view.contains_many(&codes(0..CODES).0, Timestamp(now), &mut found);
         for number in 0..CODES {
             let expected = model.admits(number, now);
             assert_eq!(found[number as usize], expected, "code {number} at {now}");
@@ -305,61 +255,28 @@ proptest! {
 #[test]
 fn expired_holds_never_block_redemptions() {
     let crowd = 3_000;
-    let mut machine = Machine::new(1);
-    machine.create(FilterId(2), "other", crowd);
-    let redeem = |machine: &mut Machine, pool: FilterId, number: u64, hold_seconds| {
-        let reference = Reference::new("order").unwrap();
-        let (target, digest) = (Target(pool), code(number));
-        let redemption = RedemptionId((u128::from(pool.0) << 64 | u128::from(number)).to_be_bytes());
-        machine.apply(Command::Redeem { target, digest, redemption, reference, hold_seconds })
+    let mut machine = machine_with_crowd(crowd);
+    assert!(matches!(machine.redeem(POOL, 1, "order", 11), Outcome::Redeemed(_)));
+    assert_eq!(machine.redeem(POOL, 2, "order", 0), Outcome::Refused(Refusal::SoldOut));
+    machine.pass_seconds(11);
+    let Outcome::Redeemed(second) = machine.redeem(POOL, 2, "order", 0) else {
+        panic!("the hold has expired")
     };
-    for number in 0..crowd {
-        assert!(matches!(redeem(&mut machine, FilterId(2), number, 10), Outcome::Redeemed(_)), "{number}");
-    }
-    assert!(matches!(redeem(&mut machine, POOL, 1, 11), Outcome::Redeemed(_)));
-    assert_eq!(redeem(&mut machine, POOL, 2, 0), Outcome::Refused(Refusal::SoldOut));
-    machine.at += 11_000;
-    let Outcome::Redeemed(second) = redeem(&mut machine, POOL, 2, 0) else { panic!("the hold has run out") };
     assert_eq!(second.ordinal, Some(1));
     assert!(machine.state.sizes().holds_expired < crowd);
-}
-
-fn redeem_in(pool: FilterId, number: u64, hold_seconds: u64) -> Command {
-    Command::Redeem {
-        target: Target(pool),
-        digest: code(number),
-        redemption: RedemptionId((u128::from(pool.0) << 64 | u128::from(number)).to_be_bytes()),
-        reference: Reference::new("order").unwrap(),
-        hold_seconds,
-    }
-}
-
-fn sale(machine: &Machine) -> std::sync::Arc<FilterView> {
-    machine.state.view().find(Kind::Coupon, &Name::new("sale").unwrap()).unwrap()
 }
 
 /// The stock is lowered below the number that one redemption can free. If a check says that a code can be redeemed, it can.
 #[test]
 fn check_predicts_redemption() {
     let crowd = 5_000;
-    let mut machine = Machine::new(crowd);
-    for number in 0..crowd {
-        machine.apply(redeem_in(POOL, number, 10));
-    }
-    let (target, stock) = (Target(POOL), Some(1));
-    machine.apply(Command::Update {
-        target,
-        starts_at: None,
-        ends_at: None,
-        capacity: None,
-        stock,
-        annotations: Default::default(),
-    });
-    machine.at += 11_000;
+    let mut machine = machine_with_crowd(crowd);
+    machine.apply(set_stock(OTHER, 1));
+    machine.pass_seconds(11);
     let mut refused = 0;
     for number in crowd.. {
-        let is_valid = sale(&machine).contains(code(number), Timestamp(machine.at));
-        match machine.apply(redeem_in(POOL, number, 0)) {
+        let is_valid = machine.filter(OTHER).contains(code(number), machine.now);
+        match machine.redeem(OTHER, number, "order", 0) {
             Outcome::Redeemed(_) => break,
             other => assert_eq!((other, is_valid), (Outcome::Refused(Refusal::SoldOut), false)),
         }
@@ -371,27 +288,12 @@ fn check_predicts_redemption() {
 /// One redemption may end holds to free stock, in addition to those that every entry ends. The forecast includes both.
 #[test]
 fn redemption_events_stay_within_forecast() {
-    let crowd = 3_000;
-    let mut machine = Machine::new(1);
-    machine.create(FilterId(2), "other", crowd);
-    machine.apply(Command::Configure(Settings { events_retention_seconds: 60, ..Settings::default() }));
-    for number in 0..crowd {
-        machine.apply(redeem_in(FilterId(2), number, 10));
-    }
-    let (target, stock) = (Target(FilterId(2)), Some(900));
-    machine.apply(Command::Update {
-        target,
-        starts_at: None,
-        ends_at: None,
-        capacity: None,
-        stock,
-        annotations: Default::default(),
-    });
+    let mut machine = machine_with_crowd(3_000);
+    machine.apply(set_stock(OTHER, 900));
     machine.state.take_events(&mut FreshEvents::default());
-    machine.at += 11_000;
-    let redemption = redeem_in(FilterId(2), crowd, 0);
-    let room = machine.state.sweep_events_bytes(1, Timestamp(machine.at));
-    machine.apply(redemption);
+    machine.pass_seconds(11);
+    let room = machine.state.sweep_events_bytes(1, machine.now);
+    machine.redeem(OTHER, 3_000, "order", 0);
     let events = machine.state.events().fresh().iter().count() as u64;
     assert!(events > 2_000, "{events} events");
     assert!(events * 250 < room, "{events} events, room for {room} bytes");
@@ -400,16 +302,16 @@ fn redemption_events_stay_within_forecast() {
 /// Holds that only a wrong clock has expired are held again, and count as added.
 #[test]
 fn revived_entries_are_counted_after_turning_back() {
-    let mut machine = Machine::new(10);
+    let mut machine = machine(10);
     for number in 0..6 {
-        machine.apply(redeem_in(POOL, number, 40));
+        machine.redeem(POOL, number, "order", 40);
     }
-    let right = machine.at;
-    machine.at += 50_000;
-    machine.apply(redeem_in(POOL, 100, 0));
-    machine.at = right + 1_000;
+    let right = machine.now;
+    machine.pass_seconds(50);
+    machine.redeem(POOL, 100, "order", 0);
+    machine.now = right.plus_seconds(1);
     assert!(matches!(machine.apply(Command::TurnBack), Outcome::TurnedBack { holds: 6, .. }));
-    let stats = sale(&machine).describe(Timestamp(machine.at)).stats;
+    let stats = machine.filter(POOL).describe(machine.now).stats;
     assert_eq!((stats.items, stats.adds - stats.removes), (7, 7));
 }
 
@@ -418,24 +320,25 @@ fn revived_entries_are_counted_after_turning_back() {
 fn turn_back_events_are_independent_of_timing() {
     let crowd = 5_100;
     let reported = [true, false].map(|at_once| {
-        let mut machine = Machine::new(crowd);
+        let mut machine = machine(crowd);
         machine.apply(Command::Configure(Settings { events_retention_seconds: 60, ..Settings::default() }));
         let mut taken = FreshEvents::default();
-        let mut apply = |machine: &mut Machine, command: Command| {
-            machine.apply(command);
+        let mut take = |machine: &mut Machine| {
             if at_once {
                 machine.state.take_events(&mut taken);
             }
         };
         for number in 0..crowd {
-            apply(&mut machine, redeem_in(POOL, number, 3_600));
+            machine.redeem(POOL, number, "order", 3_600);
+            take(&mut machine);
         }
-        let right = machine.at;
-        machine.at += 7_200_000;
+        let right = machine.now;
+        machine.pass_seconds(7_200);
         for _ in 0..5 {
-            apply(&mut machine, Command::Advance { buckets_max: 0 });
+            machine.apply(Command::Advance { buckets_max: 0 });
+            take(&mut machine);
         }
-        machine.at = right + 1_000;
+        machine.now = right.plus_seconds(1);
         let before = machine.state.events().last();
         assert!(
             matches!(machine.apply(Command::TurnBack), Outcome::TurnedBack { holds, .. } if holds == crowd)

@@ -1,9 +1,9 @@
 //! Periodic work needs only entries without effect, each at its predicted time: after any history, holds expire, and imports and images are
 //! aborted, without further commands.
 
+use crate::machine::Machine;
 use crate::random_log::{RandomLog, numbers};
-use cuckood::domain::{Command, Entry, Proposal, Timestamp};
-use cuckood::state::State;
+use cuckood::domain::{Command, Timestamp};
 use proptest::prelude::*;
 
 /// Longer than anything is kept that is due some time, in milliseconds.
@@ -12,32 +12,26 @@ const LONG: u64 = 90 * 86_400_000;
 /// Far more entries than a log of this length leaves work for.
 const ENTRIES_MAX: usize = 10_000;
 
-fn advance(state: &mut State, at: Timestamp) {
-    let proposal = Proposal::new(at, Command::Advance { buckets_max: 0 });
-    state.apply(Entry { seq: state.applied().next(), proposal });
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn idle_state_finishes_all_work(numbers in numbers(300)) {
-        let (mut state, mut log) = (State::new(), RandomLog::new());
-        for entry in log.beginning() {
-            state.apply(entry);
+        let (mut machine, mut log) = (Machine::new(), RandomLog::new());
+        let beginning = log.beginning();
+        for entry in beginning.into_iter().chain(numbers.iter().map(|&numbers| log.next(numbers))) {
+            machine.propose(entry.proposal);
         }
-        for &numbers in &numbers {
-            state.apply(log.next(numbers));
-        }
-        let end = Timestamp(state.now().0 + LONG);
+        let end = Timestamp(machine.state.now().0 + LONG);
         let mut entries = 0;
-        while let Some(at) = state.due_at().filter(|at| *at <= end) {
-            let now = state.now();
-            advance(&mut state, at.max(now));
+        while let Some(at) = machine.state.due_at().filter(|at| *at <= end) {
+            machine.now = at.max(machine.state.now());
+            machine.apply(Command::Advance { buckets_max: 0 });
             entries += 1;
             prop_assert!(entries < ENTRIES_MAX, "due at {at:?}, and no end of it");
         }
+        let (state, sizes) = (&machine.state, machine.state.sizes());
         let unfinished = state.view().imports().iter().any(|import| import.is_unfinished());
-        prop_assert!(!unfinished && state.sizes().images_loading == 0 && state.sizes().codes.held == 0);
+        prop_assert!(!unfinished && sizes.images_loading == 0 && sizes.codes.held == 0);
     }
 }

@@ -1,5 +1,6 @@
 //! Logs made of random numbers: every command there is, about few filters, codes, references and imports, so that they meet.
 
+use crate::commands::{code, codes, insert};
 use crate::random_images::images;
 use cuckood::domain::{
     AnnotationsChange, Command, Digests, Ending, Entry, FORMAT_VERSION, FilterId, Forget, Guards,
@@ -7,7 +8,7 @@ use cuckood::domain::{
     RedemptionId, Reference, Seq, Settings, Share, Sizing, Spec, Target, Timestamp, Unless, UploadDigest,
     UploadId, Window,
 };
-use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
+use cuckood::filter::{Growth, Layout, Mode, Secret};
 use cuckood::state::IDEMPOTENCY_FIXED_BYTES;
 use proptest::prelude::*;
 use serde_json::json;
@@ -45,10 +46,6 @@ const FORGETFUL: usize = 5;
 
 /// Items that the large filter holds from the beginning: it is about to grow.
 const MANY: u64 = 3_880;
-
-pub fn code(number: u64) -> Digest {
-    Digest(xxhash_rust::xxh3::xxh3_64(&number.to_le_bytes()))
-}
 
 pub fn numbers(commands: usize) -> impl Strategy<Value = Vec<Numbers>> {
     proptest::collection::vec(any::<Numbers>(), 1..commands)
@@ -151,11 +148,8 @@ impl RandomLog {
         let mut commands = vec![enable, Command::Configure(settings)];
         commands.extend((0..FILTERS.len()).map(|filter| self.create(filter)));
         let target = self.target(3);
-        let many = Digests((1_000..1_000 + MANY).map(code).collect());
-        commands.push(Command::Insert { target, digests: many, if_absent: false, revive: false });
         // Some are redeemed, and so survive when it is cleared.
-        let few = Digests((0..CODES).map(code).collect());
-        commands.push(Command::Insert { target, digests: few, if_absent: false, revive: false });
+        commands.extend([insert(target, 1_000..1_000 + MANY), insert(target, 0..CODES)]);
         commands.into_iter().map(|command| self.entry(0, command, None)).collect()
     }
 
@@ -264,7 +258,7 @@ impl RandomLog {
         let target = self.target(filter);
         // Sometimes enough that tables grow, or are emptied and fold.
         let count = if b.is_multiple_of(6) { b / 6 % 150 + 1 } else { b / 6 % 15 + 1 };
-        let some = |count: u64| Digests((a..a + count).map(|number| code(number % ITEMS)).collect());
+        let some = |count: u64| codes((a..a + count).map(|number| number % ITEMS));
         let redemption = |number: u64| {
             let mut id = [0; 16];
             id[..8].copy_from_slice(&number.to_le_bytes());
@@ -282,7 +276,7 @@ impl RandomLog {
             4 => Command::Replace {
                 target,
                 from: some(b % 5 + 1),
-                to: Digests((b..=b + b % 5).map(|number| code(number % ITEMS)).collect()),
+                to: codes((b..=b + b % 5).map(|number| number % ITEMS)),
             },
             5..=7 => Command::Redeem {
                 target,
@@ -420,7 +414,7 @@ impl RandomLog {
             12 => Command::Restored { clock: Timestamp(b << 24) },
             _ => Command::Insert {
                 target,
-                digests: Digests((0..CODES).map(code).collect()),
+                digests: codes(0..CODES),
                 if_absent: true,
                 revive: b.is_multiple_of(3),
             },

@@ -1,9 +1,10 @@
 //! Certain refusals of readers are correct: random logs of all commands, in which redemptions are looked up before they are applied, at
 //! other times than the entries have. A second log has [`Command::Advance`] in place of every such refusal: nothing else may differ.
 
-use crate::random_log::{CODES, ITEMS, Numbers, RandomLog, code};
+use crate::commands::{code, name};
+use crate::random_log::{CODES, ITEMS, Numbers, RandomLog};
 use cuckood::domain::{
-    Command, Entry, Kind, Name, Outcome, Proposal, RedemptionId, Reference, Refusal, Target, Timestamp,
+    Command, Entry, Kind, Outcome, Proposal, RedemptionId, Reference, Refusal, Target, Timestamp,
 };
 use cuckood::filter::Digest;
 use cuckood::state::{FilterView, FreshEvents, State};
@@ -99,7 +100,7 @@ impl Twins {
 
     /// Some redemption, by numbers.
     fn wish(&self, filter: u64, a: u64, b: u64) -> Option<Wish> {
-        let name = Name::new(&format!("f{}", [0, 2, 3, 4, 6][(filter % 5) as usize])).unwrap();
+        let name = name(&format!("f{}", [0, 2, 3, 4, 6][(filter % 5) as usize]));
         let coupon = self.all.view().find(Kind::Coupon, &name)?;
         let among = if a.is_multiple_of(4) { ITEMS } else { CODES };
         let reference = Reference::new(&format!("order-{}", b % 5)).unwrap();

@@ -5,39 +5,20 @@
 //! The snapshots are those of the engine, including the sections it reuses from the previous one, in a store on disk. `SOAK_SECONDS` sets
 //! the duration; the default is a few hundred random logs.
 
-use crate::random_log::{Numbers, RandomLog, code};
+use crate::commands::{import_begin, import_end, insert, target};
+use crate::life::Life;
+use crate::machine::{Snapshot, filters};
+use crate::random_log::{Numbers, RandomLog};
 use crate::store_support::options;
-use cuckood::domain::{
-    Applied, Command, Digests, Ending, Entry, FilterId, Guards, ImportId, ImportMode, ImportState, KeyName,
-    Kind, Proposal, SectionId, Seq, Target, Timestamp, UploadDigest,
-};
-use cuckood::engine::RunningSnapshot;
-use cuckood::engine::event_log::{EventLog, EventsFound};
-use cuckood::engine::recovery;
+use cuckood::domain::{Entry, Guards, ImportMode, ImportState, Timestamp};
 use cuckood::filter::StateCounts;
 use cuckood::journal::Durability;
 use cuckood::state::State;
-use cuckood::store::{Manifest, Store};
+use cuckood::store::Store;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestError, TestRunner};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// All that a state is, as a snapshot would hold it.
-type Image = (Vec<u8>, Vec<((SectionId, u64), Vec<Vec<u8>>)>);
-
-fn image(state: &mut State) -> Image {
-    let begun = state.begin_snapshot();
-    let sections = begun.sections.into_iter().map(|mut section| {
-        let chunks = std::iter::from_fn(|| {
-            let mut chunk = Vec::new();
-            section.next_chunk(&mut chunk).then_some(chunk)
-        });
-        let chunks = chunks.collect();
-        ((section.id, section.changes), chunks)
-    });
-    let sections = sections.collect();
-    (begun.head, sections)
-}
 
 fn assert_equal(restored: &mut State, live: &mut State) {
     assert_eq!(restored.sizes().tables_bytes, live.sizes().tables_bytes);
@@ -46,13 +27,7 @@ fn assert_equal(restored: &mut State, live: &mut State) {
     assert_eq!((restored.sizes().codes, codes(restored)), (live.sizes().codes, codes(live)));
     assert_imports_have_filters(restored);
     assert_eq!(restored.sizes().idempotency_records, live.sizes().idempotency_records);
-    let ((head, sections), (live_head, live_sections)) = (image(restored), image(live));
-    assert!(head == live_head, "the heads differ");
-    for ((section, chunks), (live_section, live_chunks)) in sections.iter().zip(&live_sections) {
-        assert_eq!(section, live_section);
-        assert!(chunks == live_chunks, "{section:?} differs");
-    }
-    assert_eq!(sections.len(), live_sections.len());
+    assert!(Snapshot::of(restored) == Snapshot::of(live), "the snapshots differ");
 }
 
 /// No import runs into a filter that is gone. The state must have been published.
@@ -68,181 +43,79 @@ fn assert_imports_have_filters(state: &State) {
 fn codes(state: &mut State) -> StateCounts {
     state.publish();
     let mut sum = StateCounts::default();
-    for counts in state
-        .view()
-        .list(Kind::Coupon, "", None, usize::MAX)
+    filters(state)
         .iter()
         .filter_map(|it| it.describe(Timestamp(0)).stats.codes)
-    {
-        sum += counts;
-    }
+        .for_each(|codes| sum += codes);
     sum
 }
 
-/// A service without its threads: a state, its log, and snapshots in a store.
-struct Service<'a> {
-    store: &'a Store,
-    state: State,
-    events: EventLog,
-    log: Vec<(Entry, Applied)>,
-    /// The events of each entry, all of which must be stored.
-    reported: Vec<Vec<(u64, Vec<u8>)>>,
-    running: Option<RunningSnapshot>,
-    latest: Option<Manifest>,
+/// Frees some of what the state has discarded. The moment makes no difference.
+fn apply(life: &mut Life, entry: Entry) {
+    life.apply(entry);
+    life.state.free_discarded(life.log.len() as u64 % 40);
 }
 
-impl<'a> Service<'a> {
-    fn new(store: &'a Store) -> Self {
-        let state = State::new();
-        // Whatever an earlier one has left goes.
-        let mut events = EventLog::open(store, &state).unwrap();
-        events.settle(store, &state).unwrap();
-        Self { store, state, events, log: Vec::new(), reported: Vec::new(), running: None, latest: None }
-    }
-
-    fn apply(&mut self, entry: Entry) -> Applied {
-        let applied = self.state.apply(entry.clone());
-        let fresh = self.state.events().fresh().iter();
-        self.reported.push(fresh.map(|event| (event.number, event.bytes.to_vec())).collect());
-        self.events.take(self.store, &mut self.state).unwrap();
-        // When it is done makes no difference.
-        self.state.free_discarded(self.log.len() as u64 % 40);
-        self.log.push((entry, applied.clone()));
-        applied
-    }
-
-    fn submit(&mut self, command: Command) -> Applied {
-        let seq = self.state.applied().next();
-        self.apply(Entry { seq, proposal: Proposal::new(Timestamp(1_000), command) })
-    }
-
-    fn begin(&mut self) {
-        let (latest, now) = (self.latest.as_ref(), Timestamp(0));
-        let (state, events) = (&mut self.state, &mut self.events);
-        let begun = RunningSnapshot::begin(self.store, state, events, latest, Vec::new(), now);
-        self.running = Some(begun.unwrap());
-    }
-
-    /// Continues the running snapshot; once it is complete, it is restored and compared.
-    fn write(&mut self, budget: u64) {
-        let Some(mut running) = self.running.take() else { return };
-        running.write(self.store, budget, Duration::MAX).unwrap();
-        if !running.is_complete() {
-            self.running = Some(running);
-            return;
-        }
-        let manifest = running.finish(self.store).unwrap();
-        self.latest = Some(manifest);
-        let mut restored = self.restored();
-        assert_equal(&mut restored, &mut self.state);
-    }
-
-    fn snapshot(&mut self) {
-        self.begin();
-        while self.running.is_some() {
-            self.write(u64::MAX / 2);
-        }
-    }
-
-    fn abort(&mut self) {
-        self.running = None;
-    }
-
-    /// The state after a restart: the latest snapshot and the log after it.
-    fn restored(&self) -> State {
-        let mut state = match &self.latest {
-            Some(latest) => recovery::load(self.store, latest, &mut |_| ()).unwrap(),
-            None => State::new(),
-        };
-        let Seq(from) = state.applied();
-        for (entry, applied) in &self.log[from as usize..] {
-            assert_eq!(&state.apply(entry.clone()), applied, "{entry:?}");
-        }
-        state.publish();
-        state
-    }
-
-    fn restart(&mut self) {
-        self.abort();
-        let mut restored = self.restored();
-        assert_equal(&mut restored, &mut self.state);
-        self.recover();
-        assert_equal(&mut restored, &mut self.state);
-    }
-
-    /// Rebuilds state and log of events, as startup does.
-    fn recover(&mut self) {
-        self.abort();
-        self.state = match &self.latest {
-            Some(latest) => recovery::load(self.store, latest, &mut |_| ()).unwrap(),
-            None => State::new(),
-        };
-        self.events = EventLog::open(self.store, &self.state).unwrap();
-        let Seq(from) = self.state.applied();
-        for (entry, _) in &self.log[from as usize..] {
-            self.state.apply(entry.clone());
-            self.events.take(self.store, &mut self.state).unwrap();
-        }
-        self.events.settle(self.store, &self.state).unwrap();
-        self.state.publish();
-        self.assert_each_event_once();
-    }
-
-    /// The same after the last entries are lost, as they may be if they were not synced.
-    fn lose(&mut self, entries: usize) {
-        let Seq(kept) = self.latest.as_ref().map_or(Seq(0), |latest| latest.seq);
-        let left = self.log.len().saturating_sub(entries).max(kept as usize);
-        self.log.truncate(left);
-        self.reported.truncate(left);
-        self.recover();
-    }
-
-    fn assert_each_event_once(&self) {
-        let reported: Vec<&(u64, Vec<u8>)> = self.reported.iter().flatten().collect();
-        assert_eq!(self.events.figures().kept, reported.len() as u64);
-        let (mut next, mut reported) = (0, reported.into_iter());
-        while let EventsFound::Pack(pack) = self.events.find(self.store, next, false).unwrap() {
-            for (number, event) in pack.events().filter(|(number, _)| *number >= next) {
-                let (reported_number, reported_event) = reported.next().expect("an unreported event");
-                assert_eq!((number, event), (*reported_number, reported_event.as_slice()));
-            }
-            next = pack.last() + 1;
-        }
-        assert_eq!(reported.next(), None, "an event is lost");
+/// Continues the running snapshot; once it is complete, it is restored and compared.
+fn write_snapshot(life: &mut Life, budget: u64) {
+    if life.write_snapshot(budget) {
+        assert_equal(&mut life.restored(), &mut life.state);
     }
 }
 
-fn store_in(dir: &tempfile::TempDir) -> Store {
+fn snapshot(life: &mut Life) {
+    life.begin_snapshot();
+    while life.running.is_some() {
+        write_snapshot(life, u64::MAX / 2);
+    }
+}
+
+/// Restarts, and compares the state with the one before.
+fn restart(life: &mut Life) {
+    let mut restored = life.restored();
+    assert_equal(&mut restored, &mut life.state);
+    lose(life, 0);
+    assert_equal(&mut restored, &mut life.state);
+}
+
+/// Restarts after the last entries are lost, as they may be if they were not synced.
+fn lose(life: &mut Life, entries: usize) {
+    life.restart(entries);
+    let stored = life.stored();
+    assert_eq!(life.events.figures().kept, stored.len() as u64);
+    let reported = life.reported.iter().map(|(number, _, bytes)| (*number, bytes.clone()));
+    assert!(reported.eq(stored), "events are lost, or there twice");
+}
+
+fn store_in(dir: &tempfile::TempDir) -> Arc<Store> {
     // Other tests cover the disk.
-    Store::open(dir.path(), &options(Durability::Flush)).unwrap()
+    Arc::new(Store::open(dir.path(), &options(Durability::Flush)).unwrap())
 }
 
-fn run(store: &Store, steps: &[(u8, Numbers)]) {
-    let mut service = Service::new(store);
-    let mut log = RandomLog::new();
+fn run(store: &Arc<Store>, steps: &[(u8, Numbers)]) {
+    let (mut life, mut log) = (Life::new(store.clone()), RandomLog::new());
     for entry in log.beginning() {
-        service.apply(entry);
+        apply(&mut life, entry);
     }
     for &(step, numbers) in steps {
         match step {
-            0..16 if service.running.is_none() => service.begin(),
-            0..80 => service.write(u64::from(step) * 400),
-            80..83 => service.abort(),
-            83..86 => service.restart(),
+            0..16 if life.running.is_none() => life.begin_snapshot(),
+            0..80 => write_snapshot(&mut life, u64::from(step) * 400),
+            80..83 => life.running = None,
+            83..86 => restart(&mut life),
             86 => {
-                service.lose(usize::from(numbers.3 % 40));
-                log.go_back_to(service.state.applied());
+                lose(&mut life, usize::from(numbers.3 % 40));
+                log.go_back_to(life.state.applied());
             }
             _ => {}
         }
-        service.apply(log.next(numbers));
+        apply(&mut life, log.next(numbers));
     }
-    service.abort();
-    service.snapshot();
-    service.recover();
-    service.latest = None;
-    assert_equal(&mut service.restored(), &mut service.state);
-    service.recover();
+    snapshot(&mut life);
+    lose(&mut life, 0);
+    life.latest = None;
+    assert_equal(&mut life.restored(), &mut life.state);
+    lose(&mut life, 0);
     let mut sweep = store.sweep().unwrap();
     while sweep.step(store, 4 << 20).unwrap() {}
 }
@@ -276,27 +149,16 @@ fn restored_state_equals_live_state() {
 fn import_section_is_never_reused() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir);
-    let mut service = Service::new(&store);
+    let (mut life, now) = (Life::new(store), Timestamp(1_000));
     for entry in RandomLog::new().beginning() {
-        service.apply(entry);
+        life.apply(entry);
     }
-    let target = Target(FilterId(1));
+    let target = target(1);
     for (import, item) in [("first", 1), ("second", 2)] {
-        let import = ImportId::new(import).unwrap();
-        service.submit(Command::ImportBegin {
-            target,
-            import: import.clone(),
-            mode: ImportMode::Replace,
-            if_absent: false,
-            guards: Guards::default(),
-            owner: KeyName::new(""),
-            is_named: true,
-        });
-        let digests = Digests(vec![code(item)]);
-        service.submit(Command::Insert { target, digests, if_absent: false, revive: false });
-        service.snapshot();
-        let ending = Ending::Whole { upload: UploadDigest { bytes: 0, hash: 0 }, warnings: Vec::new() };
-        service.submit(Command::ImportEnd { target, import, ending, entries_max: 9 });
-        service.restart();
+        life.submit(now, import_begin(target, import, ImportMode::Replace, Guards::default()));
+        life.submit(now, insert(target, [item]));
+        snapshot(&mut life);
+        life.submit(now, import_end(target, import, 9));
+        restart(&mut life);
     }
 }

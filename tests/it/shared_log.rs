@@ -1,20 +1,21 @@
 //! Engines over one log, as the nodes of a cluster: each applies the log's entries, whichever node proposed them; a proposal may be
 //! committed late, or never be answered.
 
+use crate::commands::{NewFilter, code, insert, name_of, target};
+use crate::engines;
 use crate::manual_time::ManualTime;
 use crate::memory_log::MemoryLog;
 use crate::store_support::TIMEOUT;
 use cuckood::clock::{Clock, ClockLimits};
-use cuckood::domain::{
-    Applied, Command, Digests, Forget, Kind, Name, Outcome, Seq, Sizing, Spec, Target, Timestamp, Window,
-};
+use cuckood::domain::{Applied, Command, Forget, Kind, Outcome, Seq, Target, Timestamp};
 use cuckood::engine::{Engine, EngineOptions, EventsError, Status, SubmitError};
-use cuckood::filter::{Digest, Growth, Mode};
 use futures_util::future::join_all;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
+
+const SHOP: Target = target(1);
 
 struct Node {
     engine: Engine,
@@ -40,33 +41,14 @@ impl Node {
         log: &MemoryLog,
         adjust: impl FnOnce(&mut EngineOptions),
     ) -> Node {
-        let mut options = EngineOptions::new(directory.path());
+        let mut options = engines::options(directory.path());
         options.journal = log.options();
-        options.store.free_space_min_bytes = 0;
-        options.store.ballast_bytes = 0;
-        options.store.cache_bytes = 8 << 20;
         adjust(&mut options);
-        let engine = Engine::start(options, clock);
-        assert_eq!(engine.recovered().await, Status::Ready);
-        Node { engine, directory }
+        Node { engine: engines::start_by(clock, options).await, directory }
     }
 
-    fn creation(&self, name: &str) -> (Command, Target) {
-        let (mode, growth, sizing) = (Mode::Strict, Growth::Auto, Sizing::Exact);
-        let spec =
-            Spec { capacity: 1_000, mode, growth, sizing, ignore_case: false, stock: None, forget: None };
-        let name = Name::new(name).unwrap();
-        let creation =
-            cuckood::engine::creation(Kind::Coupon, name, spec, Window::default(), Default::default())
-                .unwrap();
-        let Command::Create { id, .. } = creation else { unreachable!() };
-        (creation, Target(id))
-    }
-
-    async fn create(&self, name: &str) -> Target {
-        let (creation, target) = self.creation(name);
-        assert!(matches!(self.submit(creation).await.unwrap().outcome, Outcome::Created(_)));
-        target
+    async fn create(&self, target: Target) {
+        engines::create(&self.engine, target, &NewFilter::coupon(1_000)).await;
     }
 
     async fn submit(&self, command: Command) -> Result<Applied, SubmitError> {
@@ -81,20 +63,11 @@ impl Node {
     }
 
     /// How many items of a filter are there, and which of these.
-    fn holds(&self, name: &str, items: std::ops::Range<u64>) -> Vec<u64> {
-        let view = self.engine.view().find(Kind::Coupon, &Name::new(name).unwrap()).unwrap();
+    fn holds(&self, target: Target, items: std::ops::Range<u64>) -> Vec<u64> {
+        let view = self.engine.view().find(Kind::Coupon, &name_of(target)).unwrap();
         let now = self.engine.now();
-        items.filter(|&item| view.contains(digest(item), now)).collect()
+        items.filter(|&item| view.contains(code(item), now)).collect()
     }
-}
-
-fn digest(item: u64) -> Digest {
-    Digest((item + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
-}
-
-fn insert(target: Target, items: std::ops::Range<u64>) -> Command {
-    let digests = Digests(items.map(digest).collect());
-    Command::Insert { target, digests, if_absent: false, revive: false }
 }
 
 #[tokio::test]
@@ -106,12 +79,12 @@ async fn passive_node_applies_and_snapshots() {
         })
         .await
     });
-    let target = writing.create("shop").await;
+    writing.create(SHOP).await;
     for batch in 0..40 {
-        writing.submit(insert(target, batch * 100..batch * 100 + 100)).await.unwrap();
+        writing.submit(insert(SHOP, batch * 100..batch * 100 + 100)).await.unwrap();
     }
     reading.caught_up(writing.engine.info().last_seq).await;
-    assert_eq!(reading.holds("shop", 0..4_100), (0..4_000).collect::<Vec<_>>());
+    assert_eq!(reading.holds(SHOP, 0..4_100), (0..4_000).collect::<Vec<_>>());
     while reading.engine.info().snapshot.is_none() {
         tokio::task::yield_now().await;
     }
@@ -121,11 +94,11 @@ async fn passive_node_applies_and_snapshots() {
 async fn concurrent_writers_converge() {
     let log = MemoryLog::new();
     let nodes = [Node::start(&log).await, Node::start(&log).await];
-    let target = nodes[0].create("shop").await;
+    nodes[0].create(SHOP).await;
     nodes[1].caught_up(nodes[0].engine.info().last_seq).await;
     let writes = (0..200u64).map(|number| {
         let at = number * 10;
-        nodes[number as usize % 2].submit(insert(target, at..at + 10))
+        nodes[number as usize % 2].submit(insert(SHOP, at..at + 10))
     });
     for applied in join_all(writes).await {
         applied.unwrap();
@@ -133,7 +106,7 @@ async fn concurrent_writers_converge() {
     let last = nodes[0].engine.info().last_seq.max(nodes[1].engine.info().last_seq);
     for node in &nodes {
         node.caught_up(last).await;
-        assert_eq!(node.holds("shop", 0..2_100), (0..2_000).collect::<Vec<_>>());
+        assert_eq!(node.holds(SHOP, 0..2_100), (0..2_000).collect::<Vec<_>>());
     }
     // Discarded tables of a node count until they are freed.
     let accounts = || {
@@ -152,18 +125,18 @@ async fn concurrent_writers_converge() {
 async fn dependent_command_waits_for_late_one() {
     let log = MemoryLog::new();
     let (node, other) = (Node::start(&log).await, Node::start(&log).await);
-    let last = node.create("before").await;
+    let before = target(2);
+    node.create(before).await;
     other.caught_up(node.engine.info().last_seq).await;
     log.hold();
-    let (creation, target) = node.creation("shop");
     let writes = async {
         tokio::join!(
-            node.submit(creation),
-            node.submit(insert(target, 0..100)),
-            node.submit(insert(last, 0..100)),
-            node.submit(insert(target, 100..3_000)),
+            node.submit(NewFilter::coupon(1_000).create(SHOP)),
+            node.submit(insert(SHOP, 0..100)),
+            node.submit(insert(before, 0..100)),
+            node.submit(insert(SHOP, 100..3_000)),
             // Committed in between.
-            other.submit(insert(last, 100..200)),
+            other.submit(insert(before, 100..200)),
         )
     };
     let release = async {
@@ -177,8 +150,8 @@ async fn dependent_command_waits_for_late_one() {
     for applied in [first, second, third, others] {
         assert!(matches!(applied.unwrap().outcome, Outcome::Inserted(_)));
     }
-    assert_eq!(node.holds("shop", 0..3_100).len(), 3_000);
-    assert_eq!(node.holds("before", 0..300).len(), 200);
+    assert_eq!(node.holds(SHOP, 0..3_100).len(), 3_000);
+    assert_eq!(node.holds(before, 0..300).len(), 200);
 }
 
 /// The memory of a command depends on the state and on the entries to be applied. While a part of them is applied, neither is known.
@@ -186,22 +159,22 @@ async fn dependent_command_waits_for_late_one() {
 async fn partly_applied_proposal_blocks_next() {
     let log = MemoryLog::new();
     let node = Node::start(&log).await;
-    let target = node.create("shop").await;
+    node.create(SHOP).await;
     log.hold();
-    let (first, second) = (node.submit(insert(target, 0..10)), node.submit(insert(target, 10..20)));
+    let (first, second) = (node.submit(insert(SHOP, 0..10)), node.submit(insert(SHOP, 10..20)));
     let others = async {
         while log.held() < 2 {
             tokio::task::yield_now().await;
         }
         log.commit_first(1);
-        while node.holds("shop", 0..20).is_empty() {
+        while node.holds(SHOP, 0..20).is_empty() {
             tokio::task::yield_now().await;
         }
-        let third = node.submit(insert(target, 20..30));
+        let third = node.submit(insert(SHOP, 20..30));
         let snapshot = async {
             // The writer takes it up after the third, and has checked that before it ends.
             node.engine.snapshot().await.unwrap();
-            assert_eq!((log.held(), node.holds("shop", 0..40).len()), (1, 10));
+            assert_eq!((log.held(), node.holds(SHOP, 0..40).len()), (1, 10));
             log.go_on();
         };
         tokio::join!(third, snapshot).0
@@ -210,22 +183,22 @@ async fn partly_applied_proposal_blocks_next() {
     for applied in [first, second, third] {
         applied.unwrap();
     }
-    assert_eq!(node.holds("shop", 0..40).len(), 30);
+    assert_eq!(node.holds(SHOP, 0..40).len(), 30);
 }
 
 #[tokio::test]
 async fn overdue_proposal_has_unknown_outcome() {
     let log = MemoryLog::new();
     let node = Node::with(&log, |options| options.commit_timeout = Duration::ZERO).await;
-    let target = node.create("shop").await;
+    node.create(SHOP).await;
     log.hold();
-    assert_eq!(node.submit(insert(target, 0..10)).await, Err(SubmitError::StorageFailed));
+    assert_eq!(node.submit(insert(SHOP, 0..10)).await, Err(SubmitError::StorageFailed));
     assert_eq!(node.engine.status(), Status::Ready);
-    assert!(node.holds("shop", 0..20).is_empty());
+    assert!(node.holds(SHOP, 0..20).is_empty());
     // Committed late it is applied all the same, and nothing else is disturbed.
     log.go_on();
-    node.submit(insert(target, 10..20)).await.unwrap();
-    assert_eq!(node.holds("shop", 0..30), (0..20).collect::<Vec<_>>());
+    node.submit(insert(SHOP, 10..20)).await.unwrap();
+    assert_eq!(node.holds(SHOP, 0..30), (0..20).collect::<Vec<_>>());
 }
 
 /// Otherwise a log that never answers would take any number of commands.
@@ -237,25 +210,25 @@ async fn overdue_commands_keep_queue_permits() {
         options.queue_bytes_max = 4 * 256;
     })
     .await;
-    let target = node.create("shop").await;
+    node.create(SHOP).await;
     log.hold();
     for item in 0..4 {
-        assert_eq!(node.submit(insert(target, item..item + 1)).await, Err(SubmitError::StorageFailed));
+        assert_eq!(node.submit(insert(SHOP, item..item + 1)).await, Err(SubmitError::StorageFailed));
     }
-    assert_eq!(node.submit(insert(target, 4..5)).await, Err(SubmitError::Overloaded));
+    assert_eq!(node.submit(insert(SHOP, 4..5)).await, Err(SubmitError::Overloaded));
     log.go_on();
-    while node.holds("shop", 0..5).len() < 4 {
+    while node.holds(SHOP, 0..5).len() < 4 {
         tokio::task::yield_now().await;
     }
     // Readers see them before their shares are free.
     let applied = loop {
-        match node.submit(insert(target, 5..6)).await {
+        match node.submit(insert(SHOP, 5..6)).await {
             Err(SubmitError::Overloaded) => tokio::task::yield_now().await,
             applied => break applied,
         }
     };
     applied.unwrap();
-    assert_eq!(node.holds("shop", 0..10), [0, 1, 2, 3, 5]);
+    assert_eq!(node.holds(SHOP, 0..10), [0, 1, 2, 3, 5]);
 }
 
 /// A snapshot is idle work, and so are the removals before it.
@@ -263,7 +236,7 @@ async fn overdue_commands_keep_queue_permits() {
 async fn snapshot_completes_during_steady_barriers() {
     let log = MemoryLog::new();
     let node = Node::start(&log).await;
-    let target = node.create("shop").await;
+    node.create(SHOP).await;
     let (engine, is_over) = (node.engine.clone(), Arc::new(AtomicBool::new(false)));
     let barriers = {
         let is_over = is_over.clone();
@@ -275,7 +248,7 @@ async fn snapshot_completes_during_steady_barriers() {
     };
     let snapshots = async {
         for item in 0..3 {
-            node.submit(insert(target, item..item + 1)).await.unwrap();
+            node.submit(insert(SHOP, item..item + 1)).await.unwrap();
             let report = tokio::time::timeout(TIMEOUT, node.engine.snapshot()).await;
             assert_eq!(report.unwrap().unwrap().seq, node.engine.info().last_seq);
         }
@@ -288,9 +261,9 @@ async fn snapshot_completes_during_steady_barriers() {
 async fn shutdown_waits_for_proposals() {
     let log = MemoryLog::new();
     let node = Node::start(&log).await;
-    let target = node.create("shop").await;
+    node.create(SHOP).await;
     log.hold();
-    let write = node.submit(insert(target, 0..10));
+    let write = node.submit(insert(SHOP, 0..10));
     let end = async {
         while log.held() == 0 {
             tokio::task::yield_now().await;
@@ -300,7 +273,7 @@ async fn shutdown_waits_for_proposals() {
     };
     let (applied, ()) = tokio::join!(write, end);
     applied.unwrap();
-    assert_eq!(node.holds("shop", 0..20).len(), 10);
+    assert_eq!(node.holds(SHOP, 0..20).len(), 10);
 }
 
 /// A node with a full disk takes no writes, but other nodes' writes make events there as well.
@@ -314,8 +287,8 @@ async fn full_disk_drops_oldest_events() {
     engine.shutdown().await;
     let is_full = |options: &mut EngineOptions| options.store.free_space_min_bytes = u64::MAX >> 1;
     let full = Node::over(directory, clock(), &log, is_full).await;
-    for day in 0..12 {
-        node.create(&format!("day-{day}")).await;
+    for day in 1..=12 {
+        node.create(target(day)).await;
         time.pass(Duration::from_secs(86_400));
     }
     full.caught_up(node.engine.info().last_seq).await;
@@ -341,15 +314,10 @@ async fn nodes_forget_identically() {
     let clock = |time: &Arc<ManualTime>| time.clock(ClockLimits::default());
     let nodes =
         [Node::by(clock(&times[0]), &log, |_| ()).await, Node::by(clock(&times[1]), &log, |_| ()).await];
-    let (mode, growth, sizing) = (Mode::Compact, Growth::Auto, Sizing::ErrorRate(0.000_001));
-    let forget = Some(Forget::new(60, 4).unwrap());
-    let spec = Spec { capacity: 1_000, mode, growth, sizing, ignore_case: false, stock: None, forget };
-    let name = Name::new("seen").unwrap();
-    let creation =
-        cuckood::engine::creation(Kind::Campaign, name.clone(), spec, Window::default(), Default::default())
-            .unwrap();
-    let Command::Create { id, .. } = creation else { unreachable!() };
-    nodes[0].submit(creation).await.unwrap();
+    let campaign =
+        NewFilter { forget: Some(Forget::new(60, 4).unwrap()), ..NewFilter::campaign(1_000, 0.000_001) };
+    engines::create(&nodes[0].engine, SHOP, &campaign).await;
+    let name = name_of(SHOP);
     let description = |node: &Node| {
         let view = node.engine.view().find(Kind::Campaign, &name).unwrap();
         view.describe(Timestamp(1_000_122_000))
@@ -357,7 +325,7 @@ async fn nodes_forget_identically() {
     for round in 0..12 {
         for (node, at) in nodes.iter().zip([round * 1_000, round * 1_000 + 500]) {
             node.caught_up(nodes[0].engine.info().last_seq.max(nodes[1].engine.info().last_seq)).await;
-            node.submit(insert(Target(id), at..at + 500)).await.unwrap();
+            node.submit(insert(SHOP, at..at + 500)).await.unwrap();
         }
         times.iter().for_each(|time| time.pass(Duration::from_secs(10)));
     }
@@ -373,7 +341,7 @@ async fn nodes_forget_identically() {
     for node in &nodes {
         let view = node.engine.view().find(Kind::Campaign, &name).unwrap();
         let now = node.engine.now();
-        assert!((0..12_000).all(|item| !view.contains(digest(item), now)));
+        assert!((0..12_000).all(|item| !view.contains(code(item), now)));
         assert_eq!(view.describe(now).stats.items, 0);
     }
 }

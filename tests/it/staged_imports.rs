@@ -1,117 +1,73 @@
 //! Imports with `mode=replace` and concurrent writes: accepted writes survive the swap, rejected ones have no effect, used codes stay used,
 //! and no command pays for everything.
 
-use crate::manual_time::ManualTime;
-use crate::random_log::code;
-use cuckood::clock::ClockLimits;
-use cuckood::domain::{
-    Command, Digests, Ending, Entry, FilterId, Guards, ImportId, ImportMode, ImportState, ItemOutcome,
-    KeyName, Kind, Name, Outcome, Proposal, RedemptionId, Reference, Refusal, Share, Sizing, Spec, Status,
-    Target, Timestamp, Tripped, UploadDigest, Window,
+use crate::commands::{
+    NewFilter, code, import_begin, import_end, import_lines, insert, remove, replace, target,
 };
-use cuckood::engine::{Durability, Engine, EngineOptions, JournalOptions};
-use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
-use cuckood::journal::LocalOptions;
-use cuckood::state::State;
+use crate::engines;
+use crate::machine::Machine;
+use cuckood::domain::{
+    Command, Digests, Ending, Guards, ImportId, ImportMode, ImportState, ItemOutcome, Kind, Outcome,
+    RedemptionId, Refusal, Share, Status, Target, Tripped,
+};
+use cuckood::filter::Digest;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
-const TARGET: Target = Target(FilterId(1));
-
-fn create(mode: Mode, capacity: u64) -> Command {
-    let growth = Growth::Auto;
-    let (layout, sizing) = match mode {
-        Mode::Compact => (Layout::compact(capacity, 0.001, growth).unwrap(), Sizing::ErrorRate(0.001)),
-        Mode::Strict => (Layout::strict(capacity).unwrap(), Sizing::Exact),
-    };
-    let spec = Spec { capacity, mode, growth, sizing, ignore_case: false, stock: None, forget: None };
-    let secret = Secret::new([7; 192]);
-    let (kind, name, window) = (Kind::Coupon, Name::new("welcome").unwrap(), Window::default());
-    Command::Create {
-        kind,
-        name,
-        id: TARGET.0,
-        secret,
-        spec,
-        layout,
-        window,
-        annotations: Default::default(),
-    }
-}
-
-fn digests(numbers: impl IntoIterator<Item = u64>) -> Digests {
-    Digests(numbers.into_iter().map(code).collect())
-}
-
-fn insert(numbers: impl IntoIterator<Item = u64>) -> Command {
-    Command::Insert { target: TARGET, digests: digests(numbers), if_absent: false, revive: false }
-}
-
-fn remove(numbers: impl IntoIterator<Item = u64>) -> Command {
-    Command::Remove { target: TARGET, digests: digests(numbers), all: false }
-}
+const TARGET: Target = target(1);
 
 fn begin(import: &str, mode: ImportMode) -> Command {
     guarded(import, mode, Guards::default())
 }
 
 fn guarded(import: &str, mode: ImportMode, guards: Guards) -> Command {
-    Command::ImportBegin {
-        target: TARGET,
-        import: ImportId::new(import).unwrap(),
-        mode,
-        if_absent: false,
-        guards,
-        owner: KeyName::new(""),
-        is_named: true,
-    }
+    import_begin(TARGET, import, mode, guards)
 }
 
 fn lines(import: &str, numbers: impl IntoIterator<Item = u64>) -> Command {
-    let (import, digests) = (ImportId::new(import).unwrap(), digests(numbers));
-    let lines = digests.0.len() as u64;
-    Command::ImportLines { target: TARGET, import, digests, lines, rejected: 0, errors: Vec::new(), chain: 0 }
+    import_lines(TARGET, import, numbers)
 }
 
 fn end(import: &str, entries_max: u32) -> Command {
-    let import = ImportId::new(import).unwrap();
-    let ending = Ending::Whole { upload: UploadDigest { bytes: 0, hash: 0 }, warnings: Vec::new() };
-    Command::ImportEnd { target: TARGET, import, ending, entries_max }
+    import_end(TARGET, import, entries_max)
+}
+
+fn compact(capacity: u64) -> NewFilter {
+    NewFilter { kind: Kind::Coupon, ..NewFilter::campaign(capacity, 0.001) }
 }
 
 /// One coupon and its commands.
-struct Coupon {
-    state: State,
-    serial: u64,
-}
+struct Coupon(Machine);
 
 impl Coupon {
-    fn new(mode: Mode, capacity: u64) -> Self {
-        let mut coupon = Self { state: State::new(), serial: 0 };
-        coupon.apply(create(mode, capacity));
-        coupon
+    fn new(filter: &NewFilter) -> Self {
+        let mut machine = Machine::new();
+        machine.create(TARGET, filter);
+        Self(machine)
+    }
+
+    fn strict(capacity: u64) -> Self {
+        Self::new(&NewFilter::coupon(capacity))
     }
 
     fn apply(&mut self, command: Command) -> Outcome {
-        let seq = self.state.applied().next();
-        let outcome = self.state.apply(Entry { seq, proposal: Proposal::new(Timestamp(0), command) });
-        self.state.publish();
-        outcome.outcome
+        self.0.apply(command)
     }
 
-    /// Uses a code, or holds it.
+    fn insert(&mut self, numbers: impl IntoIterator<Item = u64>) -> Outcome {
+        self.apply(insert(TARGET, numbers))
+    }
+
+    fn remove(&mut self, numbers: impl IntoIterator<Item = u64>) -> Outcome {
+        self.apply(remove(TARGET, numbers))
+    }
+
+    /// Redeems a code, or holds it.
     fn redeem(&mut self, number: u64, hold_seconds: u64) -> Option<RedemptionId> {
-        self.serial += 1;
-        let redemption = RedemptionId(u128::from(self.serial).to_be_bytes());
-        let redeem = Command::Redeem {
-            target: TARGET,
-            digest: code(number),
-            redemption,
-            reference: Reference::new(&self.serial.to_string()).unwrap(),
-            hold_seconds,
-        };
-        matches!(self.apply(redeem), Outcome::Redeemed(_)).then_some(redemption)
+        match self.0.redeem(TARGET, number, &format!("order-{}", self.0.redemptions), hold_seconds) {
+            Outcome::Redeemed(redemption) => Some(redemption.id),
+            _ => None,
+        }
     }
 
     fn cancel(&mut self, redemption: RedemptionId) {
@@ -122,119 +78,62 @@ impl Coupon {
     /// Ends an import in as few steps as possible; returns their number.
     fn end(&mut self, import: &str, entries_max: u32) -> u32 {
         let mut steps = 1;
-        while self.import_state(end(import, entries_max)) == ImportState::Running {
+        while self.0.import(end(import, entries_max)) == ImportState::Running {
             steps += 1;
             assert!(steps < 10_000, "it never ends");
         }
         steps
     }
 
-    fn import_state(&mut self, command: Command) -> ImportState {
-        match self.apply(command) {
-            Outcome::Import(import) => import.state,
-            other => panic!("{other:?}"),
-        }
+    fn records_bytes(&self) -> u64 {
+        self.0.state.sizes().records_bytes
+    }
+
+    fn tables_bytes(&self) -> u64 {
+        self.0.state.sizes().tables_bytes
     }
 
     fn count(&self, number: u64) -> u32 {
-        let view = self.state.view().find(Kind::Coupon, &Name::new("welcome").unwrap()).unwrap();
-        view.count(code(number), self.state.now())
+        self.0.filter(TARGET).count(code(number), self.0.now)
     }
 
     fn present(&self, numbers: std::ops::Range<u64>) -> Vec<u64> {
-        numbers.filter(|&number| self.count(number) > 0).collect()
+        let (coupon, now) = (self.0.filter(TARGET), self.0.now);
+        numbers.filter(|&number| coupon.count(code(number), now) > 0).collect()
     }
 
     fn valid(&self, number: u64) -> bool {
-        let view = self.state.view().find(Kind::Coupon, &Name::new("welcome").unwrap()).unwrap();
-        view.contains(code(number), Timestamp(0))
+        self.0.filter(TARGET).contains(code(number), self.0.now)
     }
-}
-
-#[test]
-fn writes_during_import_are_repeated() {
-    let mut coupon = Coupon::new(Mode::Strict, 50);
-    coupon.apply(insert(0..12));
-    coupon.redeem(1, 0).unwrap();
-    coupon.apply(begin("nightly", ImportMode::Replace));
-    coupon.apply(lines("nightly", 0..3));
-    coupon.redeem(2, 0).unwrap();
-    coupon.apply(insert([100]));
-    coupon.apply(remove([0, 20]));
-    // Items that are removed before their lines arrive are absent, too.
-    coupon.apply(lines("nightly", 20..22));
-    coupon.end("nightly", 100);
-    assert_eq!(coupon.present(0..200), [1, 2, 21, 100]);
-    assert_eq!((1..=2).map(|number| coupon.valid(number)).collect::<Vec<_>>(), [false, false]);
-    assert!(coupon.redeem(1, 0).is_none() && coupon.redeem(2, 0).is_none());
 }
 
 /// A further import into the same filter is a write like others.
 #[test]
 fn concurrent_append_survives_swap() {
-    for mode in [Mode::Strict, Mode::Compact] {
-        let mut coupon = Coupon::new(mode, 200);
-        coupon.apply(insert([1, 2, 3]));
+    for filter in [NewFilter::coupon(200), compact(200)] {
+        let mut coupon = Coupon::new(&filter);
+        coupon.insert([1, 2, 3]);
         coupon.apply(begin("nightly", ImportMode::Replace));
         coupon.apply(begin("more", ImportMode::Append));
         coupon.apply(lines("more", [2, 40, 41]));
         coupon.apply(lines("nightly", [1, 50]));
-        assert_eq!(coupon.import_state(end("more", 0)), ImportState::Done);
+        assert_eq!(coupon.0.import(end("more", 0)), ImportState::Done);
         coupon.end("nightly", 100);
         assert_eq!(coupon.present(0..60), [1, 2, 40, 41, 50]);
     }
 }
 
-#[test]
-fn refused_write_is_not_repeated() {
-    let mut coupon = Coupon::new(Mode::Strict, 50);
-    coupon.apply(insert([1, 2, 3, 4]));
-    let (two, three) = (coupon.redeem(2, 0).unwrap(), coupon.redeem(3, 0).unwrap());
-    coupon.apply(begin("nightly", ImportMode::Replace));
-    coupon.apply(lines("nightly", [1, 2, 3, 4]));
-    let replace = Command::Replace { target: TARGET, from: digests([1]), to: digests([2]) };
-    assert_eq!(coupon.apply(replace), Outcome::Replaced(vec![ItemOutcome::AlreadyRedeemed]));
-    assert!(matches!(coupon.apply(remove([3])), Outcome::Removed(removed) if removed.removed == 0));
-    coupon.cancel(two);
-    coupon.cancel(three);
-    coupon.end("nightly", 100);
-    assert_eq!(coupon.present(0..10), [1, 2, 3, 4]);
-}
-
 /// A response `replaced` stays true, though the upload doesn't contain the replaced item.
 #[test]
 fn replaced_item_survives_swap() {
-    for mode in [Mode::Strict, Mode::Compact] {
-        let mut coupon = Coupon::new(mode, 200);
-        coupon.apply(insert([1, 2]));
+    for filter in [NewFilter::coupon(200), compact(200)] {
+        let mut coupon = Coupon::new(&filter);
+        coupon.insert([1, 2]);
         coupon.apply(begin("nightly", ImportMode::Replace));
-        let replace = Command::Replace { target: TARGET, from: digests([1, 2, 7]), to: digests([11, 2, 17]) };
-        coupon.apply(replace);
+        coupon.apply(replace(TARGET, [1, 2, 7], [11, 2, 17]));
         coupon.apply(lines("nightly", [1, 5]));
         coupon.end("nightly", 100);
-        assert_eq!(coupon.present(0..20), [2, 5, 11], "{mode:?}");
-    }
-}
-
-#[test]
-fn clear_during_import_empties_staged_table() {
-    for when in 0..2 {
-        let mut coupon = Coupon::new(Mode::Strict, 50);
-        coupon.apply(insert(0..30));
-        coupon.redeem(1, 0).unwrap();
-        coupon.apply(begin("nightly", ImportMode::Replace));
-        coupon.apply(lines("nightly", 10..40));
-        coupon.apply(insert([70]));
-        if when == 1 {
-            coupon.apply(end("nightly", 1));
-        }
-        coupon.apply(Command::Clear { target: TARGET });
-        coupon.apply(insert([80]));
-        if when == 0 {
-            coupon.apply(lines("nightly", 40..45));
-        }
-        coupon.end("nightly", 3);
-        assert_eq!(coupon.present(0..100), [1, 80]);
+        assert_eq!(coupon.present(0..20), [2, 5, 11], "{filter:?}");
     }
 }
 
@@ -244,30 +143,30 @@ fn clear_during_import_empties_staged_table() {
 fn swap_is_spread_over_commands() {
     const STEP: u32 = 500;
     const STEP_BYTES: u64 = STEP as u64 * 16;
-    let mut coupon = Coupon::new(Mode::Strict, 20_000);
-    coupon.apply(insert(0..9_000));
+    let mut coupon = Coupon::strict(20_000);
+    coupon.insert(0..9_000);
     coupon.apply(begin("nightly", ImportMode::Replace));
-    let records_bytes = coupon.state.sizes().records_bytes;
+    let records_bytes = coupon.records_bytes();
     coupon.apply(lines("nightly", 5_000..10_000));
     for from in (10_000..18_000).step_by(1_000) {
-        coupon.apply(insert(from..from + 1_000));
+        coupon.insert(from..from + 1_000);
     }
-    assert_eq!(coupon.state.sizes().records_bytes, records_bytes + 8_000 * 16);
-    let (mut steps, mut kept) = (0, coupon.state.sizes().records_bytes);
-    while coupon.import_state(end("nightly", STEP)) == ImportState::Running {
-        assert!(kept - coupon.state.sizes().records_bytes <= STEP_BYTES);
-        coupon.apply(insert(20_000 + 10 * steps..20_010 + 10 * steps));
-        kept = coupon.state.sizes().records_bytes;
+    assert_eq!(coupon.records_bytes(), records_bytes + 8_000 * 16);
+    let (mut steps, mut kept) = (0, coupon.records_bytes());
+    while coupon.0.import(end("nightly", STEP)) == ImportState::Running {
+        assert!(kept - coupon.records_bytes() <= STEP_BYTES);
+        coupon.insert(20_000 + 10 * steps..20_010 + 10 * steps);
+        kept = coupon.records_bytes();
         steps += 1;
     }
     assert!(steps >= 8_000 / u64::from(STEP) - 1, "{steps} steps");
-    assert_eq!(coupon.state.sizes().records_bytes, records_bytes);
+    assert_eq!(coupon.records_bytes(), records_bytes);
     assert_eq!(coupon.present(0..20_000), (5_000..18_000).collect::<Vec<_>>());
     assert_eq!(coupon.present(20_000..30_000).len() as u64, 10 * steps);
 
     // Used codes, this many at a time.
-    let mut coupon = Coupon::new(Mode::Strict, 20_000);
-    coupon.apply(insert(0..1_000));
+    let mut coupon = Coupon::strict(20_000);
+    coupon.insert(0..1_000);
     (0..1_000).for_each(|number| assert!(coupon.redeem(number, number % 2 * 60).is_some()));
     coupon.apply(begin("nightly", ImportMode::Replace));
     let steps = coupon.end("nightly", 50);
@@ -279,15 +178,15 @@ fn swap_is_spread_over_commands() {
 /// In a nearly full table, inserts move items all the time: a code that moves to a part the import has already read is not lost.
 #[test]
 fn moved_used_codes_survive_swap() {
-    let mut coupon = Coupon::new(Mode::Strict, 4_000);
-    coupon.apply(insert(0..3_900));
+    let mut coupon = Coupon::strict(4_000);
+    coupon.insert(0..3_900);
     (0..700).for_each(|number| assert!(coupon.redeem(number, number % 2 * 60).is_some()));
     coupon.apply(begin("nightly", ImportMode::Replace));
     coupon.apply(lines("nightly", [9_000]));
     let mut from = 10_000;
-    while coupon.import_state(end("nightly", 2)) == ImportState::Running {
-        coupon.apply(remove(from - 10..from));
-        coupon.apply(insert(from..from + 10));
+    while coupon.0.import(end("nightly", 2)) == ImportState::Running {
+        coupon.remove(from - 10..from);
+        coupon.insert(from..from + 10);
         from += 10;
         assert!(from < 100_000, "it never ends");
     }
@@ -298,12 +197,12 @@ fn moved_used_codes_survive_swap() {
 /// Writes are not rejected because of an import; the import fails, and says why.
 #[test]
 fn import_fails_if_repeat_queue_overflows() {
-    let mut coupon = Coupon::new(Mode::Compact, 100);
-    coupon.apply(insert(0..10));
-    let tables_bytes = coupon.state.sizes().tables_bytes;
+    let mut coupon = Coupon::new(&compact(100));
+    coupon.insert(0..10);
+    let tables_bytes = coupon.tables_bytes();
     coupon.apply(begin("nightly", ImportMode::Replace));
     // With the record of the import, which stays.
-    let records_bytes = coupon.state.sizes().records_bytes;
+    let records_bytes = coupon.records_bytes();
     coupon.apply(lines("nightly", 20..30));
     let mut most = 0;
     // Strangers, who are not there.
@@ -313,13 +212,13 @@ fn import_fails_if_repeat_queue_overflows() {
             digests: Digests((0..10_000).map(|number| Digest(number << 40)).collect()),
             all: false,
         });
-        most = most.max(coupon.state.sizes().records_bytes);
+        most = most.max(coupon.records_bytes());
     }
     assert!(most > records_bytes + (30 << 20) && most <= records_bytes + (32 << 20));
     let overtaken = Outcome::Refused(Refusal::ImportOvertaken);
     assert_eq!(coupon.apply(lines("nightly", 30..40)), overtaken);
     assert_eq!(coupon.apply(end("nightly", 100)), overtaken);
-    let sizes = (coupon.state.sizes().tables_bytes, coupon.state.sizes().records_bytes);
+    let sizes = (coupon.tables_bytes(), coupon.records_bytes());
     assert_eq!(sizes, (tables_bytes, records_bytes), "nothing is left of it");
     assert_eq!(coupon.present(0..40), (0..10).collect::<Vec<_>>());
     // The same upload again.
@@ -331,7 +230,7 @@ fn import_fails_if_repeat_queue_overflows() {
 
 #[test]
 fn newer_replacement_supersedes_older() {
-    let mut coupon = Coupon::new(Mode::Strict, 100);
+    let mut coupon = Coupon::strict(100);
     coupon.apply(begin("first", ImportMode::Replace));
     coupon.apply(lines("first", 0..10));
     coupon.apply(begin("second", ImportMode::Replace));
@@ -354,14 +253,14 @@ fn newer_replacement_supersedes_older() {
 fn guards_compare_with_table_at_swap() {
     let guards = |max_shrink| Guards { max_shrink: Share::new(max_shrink).ok(), ..Guards::default() };
     for (removed, is_done) in [(0, false), (5, true)] {
-        let mut coupon = Coupon::new(Mode::Strict, 200);
-        coupon.apply(insert(0..10));
-        let tables_bytes = coupon.state.sizes().tables_bytes;
+        let mut coupon = Coupon::strict(200);
+        coupon.insert(0..10);
+        let tables_bytes = coupon.tables_bytes();
         coupon.apply(guarded("nightly", ImportMode::Replace, guards(0.2)));
         coupon.apply(lines("nightly", 100..105));
         // Concurrent adds are in both.
-        coupon.apply(insert(50..55));
-        coupon.apply(remove(0..removed));
+        coupon.insert(50..55);
+        coupon.remove(0..removed);
         coupon.redeem(50, 0).unwrap();
         let ended = loop {
             match coupon.apply(end("nightly", 1)) {
@@ -380,35 +279,22 @@ fn guards_compare_with_table_at_swap() {
         assert_eq!(ended, refused);
         assert_eq!(coupon.apply(end("nightly", 1)), refused);
         assert_eq!(coupon.apply(lines("nightly", 110..115)), refused);
-        assert_eq!(coupon.state.sizes().tables_bytes, tables_bytes, "nothing is left of it");
+        assert_eq!(coupon.tables_bytes(), tables_bytes, "nothing is left of it");
         assert_eq!(coupon.present(0..200).len(), 15);
         // A broken upload keeps to no guard.
         coupon.apply(guarded("nightly", ImportMode::Replace, guards(0.0)));
-        let broken = Command::ImportEnd {
-            target: TARGET,
-            import: ImportId::new("nightly").unwrap(),
-            ending: Ending::BrokenOff,
-            entries_max: 0,
-        };
-        assert_eq!(coupon.import_state(broken), ImportState::Interrupted);
+        let (import, ending) = (ImportId::new("nightly").unwrap(), Ending::BrokenOff);
+        let broken = Command::ImportEnd { target: TARGET, import, ending, entries_max: 0 };
+        assert_eq!(coupon.0.import(broken), ImportState::Interrupted);
     }
 }
 
 #[tokio::test]
 async fn staged_table_of_crashed_upload_is_dropped() {
     let dir = tempfile::tempdir().unwrap();
-    let start = || async {
-        let local = LocalOptions::at(Durability::Relaxed);
-        let mut options = EngineOptions::new(dir.path()).on(JournalOptions::Local(local));
-        options.store.free_space_min_bytes = 0;
-        options.store.ballast_bytes = 0;
-        let engine =
-            Engine::start(options, Arc::new(ManualTime::at(Timestamp(1_000))).clock(ClockLimits::default()));
-        engine.recovered().await;
-        engine
-    };
+    let start = || engines::start(engines::options(dir.path()));
     let engine = start().await;
-    engine.submit(create(Mode::Strict, 1_000), None).await.unwrap();
+    engines::create(&engine, TARGET, &NewFilter::coupon(1_000)).await;
     let tables_bytes = engine.info().tables_bytes;
     for command in [
         begin("nightly", ImportMode::Replace),
@@ -501,8 +387,8 @@ proptest! {
     /// the upload.
     #[test]
     fn accepted_writes_survive_swap(steps in steps(), entries_max in 1..12u32) {
-        let mut coupon = Coupon::new(Mode::Strict, 40);
-        coupon.apply(insert((0..60).filter(|number| number % 3 > 0)));
+        let mut coupon = Coupon::strict(40);
+        coupon.insert((0..60).filter(|number| number % 3 > 0));
         let mut standing: BTreeMap<u64, RedemptionId> =
             (0..60).step_by(7).filter_map(|number| Some((number, coupon.redeem(number, number % 2 * 60)?))).collect();
         coupon.apply(begin("nightly", ImportMode::Replace));
@@ -516,7 +402,7 @@ proptest! {
                     expected.uploaded.extend(numbers);
                 }
                 Step::Insert => {
-                    if let Outcome::Inserted(inserted) = coupon.apply(insert(numbers.clone())) {
+                    if let Outcome::Inserted(inserted) = coupon.insert(numbers.clone()) {
                         expected.note(&numbers, &inserted.outcomes, true);
                     }
                 }
@@ -528,16 +414,14 @@ proptest! {
                     expected.changed.extend(numbers.into_iter().map(|number| (number, true)));
                 }
                 Step::Remove => {
-                    if let Outcome::Removed(removed) = coupon.apply(remove(numbers.clone())) {
+                    if let Outcome::Removed(removed) = coupon.remove(numbers.clone()) {
                         expected.note(&numbers, &removed.outcomes, false);
                         let gone = |number: &u64| numbers.contains(number) && coupon.count(*number) == 0;
                         standing.retain(|number, _| !gone(number));
                     }
                 }
                 Step::Replace => {
-                    let replace =
-                        Command::Replace { target: TARGET, from: digests([a]), to: digests([b]) };
-                    if coupon.apply(replace) == Outcome::Replaced(vec![ItemOutcome::Replaced]) {
+                    if coupon.apply(replace(TARGET, [a], [b])) == Outcome::Replaced(vec![ItemOutcome::Replaced]) {
                         if a != b {
                             expected.changed.insert(a, false);
                             standing.remove(&a);
@@ -562,7 +446,7 @@ proptest! {
                 }
                 Step::End => {
                     ended = true;
-                    done = coupon.import_state(end("nightly", entries_max)) != ImportState::Running;
+                    done = coupon.0.import(end("nightly", entries_max)) != ImportState::Running;
                     if done {
                         break;
                     }
@@ -592,18 +476,18 @@ fn used_code_stays_when_cancelled_while_catching_up() {
     const CODES: u64 = 400;
     // Of the held codes, one is in the upload, two are not; another one is used and cancelled while it catches up.
     let outcome = |steps: u32, hold_seconds: u64| {
-        let mut coupon = Coupon::new(Mode::Strict, CODES);
-        coupon.apply(insert(0..CODES));
+        let mut coupon = Coupon::strict(CODES);
+        coupon.insert(0..CODES);
         let early = coupon.redeem(3, hold_seconds).unwrap();
         let used: Vec<_> = [0, 200, 399].map(|code| coupon.redeem(code, hold_seconds).unwrap()).to_vec();
         coupon.apply(begin("nightly", ImportMode::Replace));
         coupon.apply(lines("nightly", 100..201));
         // Cancelled before the upload is whole, it goes like any other code that the upload lacks.
         coupon.cancel(early);
-        let mut state = coupon.import_state(end("nightly", 1));
+        let mut state = coupon.0.import(end("nightly", 1));
         for _ in 0..steps {
             if state == ImportState::Running {
-                state = coupon.import_state(end("nightly", 1));
+                state = coupon.0.import(end("nightly", 1));
             }
         }
         let is_late = state != ImportState::Running;

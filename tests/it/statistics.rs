@@ -1,8 +1,8 @@
 //! Statistics: what the state counts per day and hour is what its events and outcomes say, whatever has happened in between.
 
 use crate::filter_image::Image;
+use crate::machine::{Snapshot, filters};
 use crate::random_log::{Numbers, RandomLog};
-use crate::state::{restore, snapshot};
 use cuckood::domain::statistics::{Days, Hours};
 use cuckood::domain::{
     Command, Count, Counts, Entry, Event, FilterChange, FilterId, Happened, Import, ImportMode, ImportState,
@@ -64,7 +64,7 @@ struct Model {
 impl Model {
     fn filters(&mut self) -> Vec<Arc<FilterView>> {
         self.state.publish();
-        [Kind::Campaign, Kind::Coupon].map(|kind| self.state.view().list(kind, "", None, usize::MAX)).concat()
+        filters(&self.state)
     }
 
     /// Adds and removes of each filter so far.
@@ -188,7 +188,7 @@ proptest! {
     ) {
         let (mut model, mut log) = (Model::default(), RandomLog::without_images());
         log.beginning().into_iter().for_each(|entry| model.apply(entry));
-        let mut saved = (snapshot(&mut model.state, |_| ()), model.expected.clone(), model.imports.clone());
+        let mut saved = (Snapshot::of(&mut model.state), model.expected.clone(), model.imports.clone());
         let mut since = Vec::new();
         for (step, numbers) in steps {
             match step {
@@ -204,13 +204,13 @@ proptest! {
                         model.copy_image(numbers.1 as usize, numbers.2 % 1_000);
                         log.go_back_to(model.state.applied());
                     }
-                    saved = (snapshot(&mut model.state, |_| ()), model.expected.clone(), model.imports.clone());
+                    saved = (Snapshot::of(&mut model.state), model.expected.clone(), model.imports.clone());
                     since.clear();
                 }
                 40..48 => {
                     let (stored, expected, imports) = saved.clone();
                     since.truncate(since.len() - usize::from(step % 3).min(since.len()));
-                    model = Model { state: restore(&stored), expected, imports };
+                    model = Model { state: stored.restore(), expected, imports };
                     since.iter().cloned().for_each(|entry| model.apply(entry));
                     log.go_back_to(model.state.applied());
                 }
@@ -221,8 +221,8 @@ proptest! {
             model.apply(entry);
             model.check();
         }
-        let mut restored = restore(&snapshot(&mut model.state, |_| ()));
-        assert!(snapshot(&mut restored, |_| ()) == snapshot(&mut model.state, |_| ()), "a restore differs");
+        let mut restored = Snapshot::of(&mut model.state).restore();
+        assert!(Snapshot::of(&mut restored) == Snapshot::of(&mut model.state), "a restore differs");
         model.state = restored;
         model.check();
     }

@@ -1,9 +1,9 @@
 //! CF.*: every command with Redis' answers, in both versions of the protocol.
 
 use super::service::Service;
+use crate::commands::{NewFilter, target};
 use crate::redis_client::{Connection, Reply};
-use cuckood::domain::{Command, Forget, Kind, Name, Outcome, Reference, Sizing, Spec, Target, Window};
-use cuckood::filter::{Growth, Mode};
+use cuckood::domain::{Command, Forget, Kind, Outcome, Reference, Target};
 use std::time::Duration;
 
 fn ok(connection: &mut Connection, line: &str) {
@@ -40,34 +40,26 @@ fn filter_counts_added_copies() {
 #[test]
 fn forgetting_campaign_forgets_over_resp() {
     let service = Service::start();
-    let (mode, growth, sizing) = (Mode::Compact, Growth::Auto, Sizing::ErrorRate(0.000_001));
     let forget = Some(Forget::new(8 * 86_400, 8).unwrap());
-    let spec = Spec { capacity: 1_000, mode, growth, sizing, ignore_case: false, stock: None, forget };
-    let creation = cuckood::engine::creation(
-        Kind::Campaign,
-        Name::new("seen").unwrap(),
-        spec,
-        Window::default(),
-        Default::default(),
-    );
-    assert!(matches!(service.submit(creation.unwrap()).outcome, Outcome::Created(_)));
+    let campaign = NewFilter { forget, ..NewFilter::campaign(1_000, 0.000_001) };
+    assert!(matches!(service.submit(campaign.create(target(1))).outcome, Outcome::Created(_)));
     let client = &mut service.connect();
     let pass = |days: u64| service.time.pass(Duration::from_secs(days * 86_400));
     for copies in 1..=3 {
-        integer(client, "CF.ADD seen u1", 1);
-        integer(client, "CF.COUNT seen u1", copies);
+        integer(client, "CF.ADD f1 u1", 1);
+        integer(client, "CF.COUNT f1 u1", copies);
         pass(1);
     }
     // The newest goes; the others go in their time.
-    integer(client, "CF.DEL seen u1", 1);
+    integer(client, "CF.DEL f1 u1", 1);
     pass(6);
-    integer(client, "CF.COUNT seen u1", 1);
-    integer(client, "CF.EXISTS seen u1", 1);
-    integer(client, "CF.ADDNX seen u1", 0);
+    integer(client, "CF.COUNT f1 u1", 1);
+    integer(client, "CF.EXISTS f1 u1", 1);
+    integer(client, "CF.ADDNX f1 u1", 0);
     pass(1);
-    assert_eq!(client.call("CF.MEXISTS seen u1 u2"), Reply::integers(&[0, 0]));
-    integer(client, "CF.DEL seen u1", 0);
-    integer(client, "CF.ADDNX seen u1", 1);
+    assert_eq!(client.call("CF.MEXISTS f1 u1 u2"), Reply::integers(&[0, 0]));
+    integer(client, "CF.DEL f1 u1", 0);
+    integer(client, "CF.ADDNX f1 u1", 1);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! A service for Redis clients on a free port, in a separate runtime.
 
+use crate::engines;
 use crate::manual_time::ManualTime;
 use crate::memory_log::MemoryLog;
 use crate::redis_client::Connection;
@@ -7,7 +8,7 @@ use cuckood::access::{Access, AuthOptions, GuessingOptions, KeyOptions, RateLimi
 use cuckood::budget::Budget;
 use cuckood::clock::ClockLimits;
 use cuckood::domain::{Applied, Command, Kind, Name, Timestamp};
-use cuckood::engine::{Durability, Engine, EngineOptions, FilterView, JournalOptions, Status};
+use cuckood::engine::{Durability, Engine, FilterView, JournalOptions, Status};
 use cuckood::journal::LocalOptions;
 use cuckood::resp::{self, RespOptions};
 use cuckood::socket::{Phase, Socket, Vitals};
@@ -67,10 +68,7 @@ impl Service {
     pub fn with(setup: Setup) -> Service {
         let directory = tempfile::tempdir().unwrap();
         let local = LocalOptions::at(Durability::Relaxed);
-        let mut options = EngineOptions::new(directory.path()).on(JournalOptions::Local(local));
-        options.store.free_space_min_bytes = 0;
-        options.store.ballast_bytes = 0;
-        options.store.cache_bytes = 8 << 20;
+        let mut options = engines::options(directory.path()).on(JournalOptions::Local(local));
         options.journal = setup.log.map_or(options.journal, |log| log.options());
         let time = Arc::new(ManualTime::at(BEGIN));
         let engine = Engine::start(options, time.clock(ClockLimits::default()));

@@ -1,0 +1,31 @@
+//! Engines in temporary directories.
+
+use crate::commands::NewFilter;
+use cuckood::clock::{Clock, ClockLimits};
+use cuckood::domain::{Outcome, Target};
+use cuckood::engine::{Engine, EngineOptions, Status};
+use std::path::Path;
+
+/// Options of a small engine that reserves no space on the disk.
+pub fn options(directory: &Path) -> EngineOptions {
+    let mut options = EngineOptions::new(directory);
+    (options.store.free_space_min_bytes, options.store.ballast_bytes) = (0, 0);
+    (options.store.preallocate_bytes, options.store.cache_bytes) = (0, 8 << 20);
+    options
+}
+
+/// A recovered engine by the system's clock.
+pub async fn start(options: EngineOptions) -> Engine {
+    start_by(Clock::system(ClockLimits::default()), options).await
+}
+
+pub async fn start_by(clock: Clock, options: EngineOptions) -> Engine {
+    let engine = Engine::start(options, clock);
+    assert_eq!(engine.recovered().await, Status::Ready);
+    engine
+}
+
+pub async fn create(engine: &Engine, target: Target, filter: &NewFilter) {
+    let outcome = engine.submit(filter.create(target), None).await.unwrap().outcome;
+    assert!(matches!(outcome, Outcome::Created(_)), "{outcome:?}");
+}

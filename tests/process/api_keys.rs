@@ -75,10 +75,12 @@ fn public_address_requires_keys_or_opt_out() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let everywhere = ("CUCKOOD__SERVER__LISTEN", "0.0.0.0:0");
-    let (status, message) = refused(&data, &[everywhere]);
-    assert_eq!(status, Some(1), "{message}");
-    assert!(message.contains("auth.keys") && message.contains("auth.allow_anonymous"), "{message}");
-    assert!(!data.exists(), "it was begun all the same");
+    for listen in [everywhere, ("CUCKOOD__RESP__LISTEN", "0.0.0.0:0")] {
+        let (status, message) = refused(&data, &[listen]);
+        assert_eq!(status, Some(1), "{message}");
+        assert!(message.contains("auth.keys") && message.contains("auth.allow_anonymous"), "{message}");
+        assert!(!data.exists(), "it was begun all the same");
+    }
 
     // The key itself instead of its digest: rejected, and not printed.
     let (key, entry) = new_key("shop", "read");

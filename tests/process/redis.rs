@@ -178,18 +178,6 @@ fn existing_keys_never_appear_missing_during_startup() {
 }
 
 #[test]
-fn public_resp_address_requires_keys() {
-    let directory = tempfile::tempdir().unwrap();
-    let data = directory.path().join("data");
-    let mut command = Command::new(program());
-    command.arg("serve").env("CUCKOOD__STORAGE__PATH", &data).env(LISTEN.0, "0.0.0.0:0");
-    let Err((status, message)) = Service::try_spawn(&mut command) else { panic!("it serves") };
-    assert_eq!(status.code(), Some(1), "{message}");
-    assert!(message.contains("auth.keys") && message.contains("auth.allow_anonymous"), "{message}");
-    assert!(!data.exists(), "it was begun all the same");
-}
-
-#[test]
 fn reloaded_keys_apply_to_open_connections() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("cuckood.toml");

@@ -1,11 +1,10 @@
 //! `GET /v1/events`: everything that has happened has its event, with the key that asked for it; and how events are read.
 
-use super::service::{Answer, NOON, Service, json as json_request, request};
+use super::service::{Answer, NOON, Service, key, request, with_keys};
 use axum::body::Body;
-use cuckood::http::options::{AuthOptions, HttpOptions, KeyOptions, Scope};
+use cuckood::http::options::{HttpOptions, Scope};
 use http::Method;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 /// The events of an answer.
 #[track_caller]
@@ -207,31 +206,12 @@ async fn import_end_produces_event() {
 }
 
 fn keys() -> HttpOptions {
-    let key = |name: &str, scope, prefix: &str| KeyOptions {
-        name: name.into(),
-        sha256: Sha256::digest(format!("secret-{name}")).iter().map(|byte| format!("{byte:02x}")).collect(),
-        scopes: vec![scope],
-        prefix: prefix.into(),
-        ..KeyOptions::default()
-    };
-    let keys = vec![
-        key("office", Scope::Write, ""),
-        key("shop", Scope::Redeem, ""),
-        key("root", Scope::Admin, ""),
-        key("tenant", Scope::Admin, "eu-"),
-    ];
-    HttpOptions { auth: AuthOptions { keys, allow_anonymous: false }, ..HttpOptions::default() }
-}
-
-async fn send(service: &Service, key: &str, method: Method, path: &str, body: &Value) -> Answer {
-    let bearer = format!("Bearer secret-{key}");
-    let headers = [("authorization", bearer.as_str())];
-    service
-        .send(match body {
-            Value::Null => request(method, path, &headers, Body::empty()),
-            body => json_request(method, path, &headers, body),
-        })
-        .await
+    with_keys([
+        key("office", &[Scope::Write], ""),
+        key("shop", &[Scope::Redeem], ""),
+        key("root", &[Scope::Admin], ""),
+        key("tenant", &[Scope::Admin], "eu-"),
+    ])
 }
 
 /// Each event names the key of its request, also when a restart makes it again. What time does has none.
@@ -239,17 +219,14 @@ async fn send(service: &Service, key: &str, method: Method, path: &str, body: &V
 async fn event_names_api_key() {
     let mut service = Service::with(keys()).await;
     let spec = json!({"capacity": 10});
-    send(&service, "office", Method::PUT, "/v1/coupons/p", &spec).await.json(201);
-    send(&service, "office", Method::POST, "/v1/coupons/p/codes", &json!({"codes": ["A", "B"]}))
-        .await
-        .json(200);
+    service.by("office").put("/v1/coupons/p", &spec).await.json(201);
+    service.by("office").post("/v1/coupons/p/codes", json!({"codes": ["A", "B"]})).await.json(200);
     let hold = json!({"code": "A", "reference": "r", "hold_seconds": 60});
-    send(&service, "shop", Method::POST, "/v1/coupons/p/redemptions", &hold).await.json(201);
+    service.by("shop").post("/v1/coupons/p/redemptions", &hold).await.json(201);
     service.pass(61);
-    send(&service, "root", Method::DELETE, "/v1/coupons/p", &Value::Null).await;
-    let bearer = [("authorization", "Bearer secret-office"), ("content-type", "text/plain")];
-    send(&service, "office", Method::PUT, "/v1/coupons/q", &spec).await.json(201);
-    service.send(request(Method::POST, "/v1/coupons/q/imports", &bearer, Body::from("C\n"))).await.json(200);
+    service.by("root").delete("/v1/coupons/p").await;
+    service.by("office").put("/v1/coupons/q", &spec).await.json(201);
+    service.by("office").import("/v1/coupons/q/imports", "C\n").await.json(200);
     let expected = json!([
         ["coupon.created", "office"],
         ["codes.added", "office"],
@@ -259,13 +236,13 @@ async fn event_names_api_key() {
         ["coupon.created", "office"],
         ["import.ended", "office"],
     ]);
-    let answer = send(&service, "root", Method::GET, "/v1/events", &Value::Null).await;
+    let answer = service.by("root").get("/v1/events").await;
     let names = |answer: &Answer| -> Vec<Value> {
         events(answer).into_iter().map(|event| json!([event["event"], event["key"]])).collect()
     };
     assert_eq!(json!(names(&answer)), expected);
     for key in ["office", "shop", "tenant"] {
-        send(&service, key, Method::GET, "/v1/events", &Value::Null).await.problem(403, "forbidden");
+        service.by(key).get("/v1/events").await.problem(403, "forbidden");
     }
     // Keys are gone after this restart.
     service = service.restart().await;

@@ -1,30 +1,24 @@
 //! Guessing: an end user who has tried too many invalid codes learns nothing more, from any operation.
 
-use super::service::{Answer, Service, json as json_request, request};
+use super::service::{Answer, Service, json as json_request, key, request, with_keys};
 use axum::body::Body;
-use cuckood::http::options::{AuthOptions, GuessingOptions, HttpOptions, KeyOptions, Scope};
+use cuckood::http::options::{GuessingOptions, HttpOptions, Scope};
 use futures_util::FutureExt;
 use http::Method;
 use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
 
 const COUPON: &str = "/v1/coupons/p";
-
-fn key(name: &str) -> KeyOptions {
-    let sha256 = Sha256::digest(format!("secret-{name}")).iter().map(|byte| format!("{byte:02x}")).collect();
-    KeyOptions { name: name.into(), sha256, scopes: vec![Scope::Admin], ..KeyOptions::default() }
-}
 
 /// A service with the codes A to E, where three invalid codes may be tried in a minute. The key `shop` names its end
 /// users, `office` may try any number.
 async fn service() -> Service {
-    let auth = AuthOptions { keys: vec![key("shop"), key("office")], allow_anonymous: false };
+    let keys = [key("shop", &[Scope::Admin], ""), key("office", &[Scope::Admin], "")];
     let guessing = GuessingOptions {
         invalid_codes_per_minute: 3,
         trusted_keys: vec!["shop".into()],
         unlimited_keys: vec!["office".into()],
     };
-    let service = Service::with(HttpOptions { auth, guessing, ..HttpOptions::default() }).await;
+    let service = Service::with(HttpOptions { guessing, ..with_keys(keys) }).await;
     ask(&service, "office", "", Method::PUT, COUPON, &json!({"capacity": 1000})).await.json(201);
     let codes = json!({"codes": ["A", "B", "C", "D", "E"]});
     ask(&service, "office", "", Method::POST, &format!("{COUPON}/codes"), &codes).await.json(200);
@@ -212,4 +206,21 @@ async fn add_to_full_fixed_pool_uses_guesses() {
         add("shop", "mallory", code.into()).await.problem(429, "too-many-invalid-codes");
     }
     add("shop", "alice", "F0".into()).await.json(200);
+}
+
+#[tokio::test]
+async fn open_pool_uses_no_guesses() {
+    let guessing = GuessingOptions { invalid_codes_per_minute: 1, ..GuessingOptions::default() };
+    let service = Service::with(HttpOptions { guessing, ..HttpOptions::default() }).await;
+    service.put(COUPON, json!({"capacity": 10, "stock": 1})).await.json(201);
+    let redeem = async |code: u32| {
+        let body = json!({"code": format!("u{code}"), "reference": "r"});
+        service.post(&format!("{COUPON}/redemptions"), body).await
+    };
+    redeem(0).await.json(201);
+    for code in 1..5 {
+        redeem(code).await.problem(409, "sold-out");
+        let check = service.post(&format!("{COUPON}/codes/check"), json!({"codes": ["a", "b", "c"]})).await;
+        assert_eq!(check.json(200), json!({"valid": [false, false, false]}));
+    }
 }

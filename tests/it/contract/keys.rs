@@ -1,51 +1,27 @@
 //! API keys: permissions, rates, and the number of codes a guesser may try.
 
-use super::service::{Answer, NOON, Service, json as json_request, request};
+use super::service::{Answer, NOON, Service, json as json_request, key, request, with_keys};
 use axum::body::Body;
-use cuckood::http::options::{AuthOptions, HttpOptions, KeyOptions, RateLimitOptions, Scope};
+use cuckood::http::options::{HttpOptions, KeyOptions, RateLimitOptions, Scope};
 use http::Method;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
-
-fn key(name: &str, scopes: &[Scope], prefix: &str) -> KeyOptions {
-    let sha256 = Sha256::digest(format!("secret-{name}")).iter().map(|byte| format!("{byte:02x}")).collect();
-    KeyOptions {
-        name: name.into(),
-        sha256,
-        scopes: scopes.to_vec(),
-        prefix: prefix.into(),
-        ..KeyOptions::default()
-    }
-}
 
 fn options() -> HttpOptions {
-    let keys = vec![
+    with_keys([
         key("reader", &[Scope::Read], ""),
         key("writer", &[Scope::Write], ""),
         key("shop", &[Scope::Redeem], ""),
         key("root", &[Scope::Admin], ""),
         key("eu", &[Scope::Read, Scope::Write], "eu-"),
-    ];
-    HttpOptions { auth: AuthOptions { keys, allow_anonymous: false }, ..HttpOptions::default() }
-}
-
-async fn send(service: &Service, name: &str, method: Method, path: &str, body: &Value) -> Answer {
-    let bearer = format!("Bearer secret-{name}");
-    let headers = [("authorization", bearer.as_str())];
-    service
-        .send(match body {
-            Value::Null => request(method, path, &headers, Body::empty()),
-            body => json_request(method, path, &headers, body),
-        })
-        .await
+    ])
 }
 
 async fn service(options: HttpOptions) -> Service {
     let service = Service::with(options).await;
     for (path, body) in [("campaigns/c", json!({"capacity": 10})), ("coupons/p", json!({"capacity": 10}))] {
-        send(&service, "root", Method::PUT, &format!("/v1/{path}"), &body).await.json(201);
+        service.by("root").put(&format!("/v1/{path}"), body).await.json(201);
     }
-    send(&service, "root", Method::POST, "/v1/coupons/p/codes", &json!({"codes": ["A"]})).await.json(200);
+    service.by("root").post("/v1/coupons/p/codes", json!({"codes": ["A"]})).await.json(200);
     service
 }
 
@@ -76,7 +52,7 @@ async fn only_open_routes_allow_missing_key() {
 #[tokio::test]
 async fn info_describes_presented_key() {
     let service = service(options()).await;
-    let info = async |name| send(&service, name, Method::GET, "/v1/info", &Value::Null).await.json(200);
+    let info = async |name| service.by(name).get("/v1/info").await.json(200);
     assert_eq!(info("root").await["key"], json!({"name": "root", "scopes": ["admin"]}));
     let eu = json!({"name": "eu", "scopes": ["read", "write"], "prefix": "eu-"});
     assert_eq!(info("eu").await["key"], eu);
@@ -87,12 +63,11 @@ async fn info_describes_presented_key() {
 #[tokio::test]
 async fn expired_key_is_rejected() {
     let guest = KeyOptions { expires_at: Some(NOON.plus_seconds(60)), ..key("guest", &[Scope::Read], "") };
-    let auth = AuthOptions { keys: vec![guest, key("root", &[Scope::Admin], "")], allow_anonymous: false };
-    let service = Service::with(HttpOptions { auth, ..HttpOptions::default() }).await;
+    let service = Service::with(with_keys([guest, key("root", &[Scope::Admin], "")])).await;
     let metrics = service.get("/metrics").await.text();
     let figure = format!("cuckood_key_expiry_timestamp_seconds{{key=\"guest\"}} {}", NOON.0 / 1_000 + 60);
     assert!(metrics.contains(&figure) && !metrics.contains("{key=\"root\"}"), "{metrics}");
-    let info = async |name| send(&service, name, Method::GET, "/v1/info", &Value::Null).await;
+    let info = async |name| service.by(name).get("/v1/info").await;
     service.pass(59);
     info("guest").await.json(200);
     service.pass(1);
@@ -157,16 +132,16 @@ async fn scope_opens_its_routes_and_admin_all() {
     ];
     for (holder, method, path, body) in &routes {
         for other in ["reader", "writer", "shop"].into_iter().filter(|other| other != holder) {
-            let refused = send(&service, other, method.clone(), path, body).await;
+            let refused = service.by(other).send(method.clone(), path, body).await;
             assert_eq!(refused.status, 403, "{other}: {method} {path}: {}", refused.text());
             refused.problem(403, "forbidden");
         }
     }
     for (holder, method, path, body) in &routes {
-        let granted = send(&service, holder, method.clone(), path, body).await;
+        let granted = service.by(holder).send(method.clone(), path, body).await;
         assert!(![401, 403].contains(&granted.status), "{holder}: {method} {path}: {}", granted.text());
         if method != Method::DELETE {
-            let granted = send(&service, "root", method.clone(), path, body).await;
+            let granted = service.by("root").send(method.clone(), path, body).await;
             assert!(![401, 403].contains(&granted.status), "root: {method} {path}: {}", granted.text());
         }
     }
@@ -176,10 +151,8 @@ async fn scope_opens_its_routes_and_admin_all() {
 async fn imports_require_write_scope() {
     let service = service(options()).await;
     for (name, status) in [("reader", 403), ("shop", 403), ("writer", 200)] {
-        let bearer = format!("Bearer secret-{name}");
-        let headers = [("authorization", bearer.as_str()), ("content-type", "text/plain")];
-        let import = request(Method::POST, "/v1/campaigns/c/imports", &headers, Body::from("u1\n"));
-        assert_eq!(service.send(import).await.status, status, "{name}");
+        let import = service.by(name).import("/v1/campaigns/c/imports", "u1\n").await;
+        assert_eq!(import.status, status, "{name}");
     }
 }
 
@@ -187,20 +160,20 @@ async fn imports_require_write_scope() {
 async fn key_prefix_limits_names() {
     let service = service(options()).await;
     let spec = json!({"capacity": 10});
-    send(&service, "eu", Method::PUT, "/v1/campaigns/eu-a", &spec).await.json(201);
-    send(&service, "eu", Method::PUT, "/v1/campaigns/us-a", &spec).await.problem(403, "forbidden");
+    service.by("eu").put("/v1/campaigns/eu-a", &spec).await.json(201);
+    service.by("eu").put("/v1/campaigns/us-a", &spec).await.problem(403, "forbidden");
     let users = json!({"users": ["u1"]});
-    send(&service, "eu", Method::POST, "/v1/campaigns/c/users", &users).await.problem(403, "forbidden");
-    send(&service, "eu", Method::GET, "/v1/campaigns/c", &Value::Null).await.problem(403, "forbidden");
-    let listed = send(&service, "eu", Method::GET, "/v1/campaigns", &Value::Null).await.json(200).to_string();
+    service.by("eu").post("/v1/campaigns/c/users", &users).await.problem(403, "forbidden");
+    service.by("eu").get("/v1/campaigns/c").await.problem(403, "forbidden");
+    let listed = service.by("eu").get("/v1/campaigns").await.json(200).to_string();
     assert!(listed.contains("eu-a") && !listed.contains("\"c\""), "{listed}");
     // Eligibility reveals nothing about foreign campaigns either.
-    send(&service, "root", Method::POST, "/v1/campaigns/c/users", &users).await.json(200);
+    service.by("root").post("/v1/campaigns/c/users", &users).await.json(200);
     let asked = json!({"user": "u1", "campaigns": ["c", "eu-a"]});
-    send(&service, "eu", Method::POST, "/v1/eligibility", &asked).await.problem(403, "forbidden");
+    service.by("eu").post("/v1/eligibility", &asked).await.problem(403, "forbidden");
     for unless in [json!({"campaign": "c"}), json!({"campaign": "eu-a", "for": "c"})] {
         let asked = json!({"user": "u1", "campaigns": ["eu-a"], "unless": [unless]});
-        send(&service, "eu", Method::POST, "/v1/eligibility", &asked).await.problem(403, "forbidden");
+        service.by("eu").post("/v1/eligibility", &asked).await.problem(403, "forbidden");
     }
 }
 
@@ -208,7 +181,7 @@ async fn key_prefix_limits_names() {
 async fn key_prefix_limits_line_ups_and_members() {
     let service = service(options()).await;
     let put = async |key, name: &str, body: Value| {
-        send(&service, key, Method::PUT, &format!("/v1/line-ups/{name}"), &body).await
+        service.by(key).put(&format!("/v1/line-ups/{name}"), &body).await
     };
     put("eu", "eu-home", json!({"campaigns": ["eu-a"], "unless": [{"campaign": "eu-b"}]})).await.json(201);
     put("eu", "home", json!({"campaigns": ["eu-a"]})).await.problem(403, "forbidden");
@@ -221,23 +194,23 @@ async fn key_prefix_limits_line_ups_and_members() {
         // Another client may create it; a key that may not use the names may not use the line-up.
         put("root", "eu-theirs", theirs).await;
         let asked = json!({"user": "u1", "line_up": "eu-theirs"});
-        send(&service, "eu", Method::POST, "/v1/eligibility", &asked).await.problem(403, "forbidden");
+        service.by("eu").post("/v1/eligibility", &asked).await.problem(403, "forbidden");
         let asked = json!({"requests": [asked]});
-        send(&service, "eu", Method::POST, "/v1/eligibility/batch", &asked).await.problem(403, "forbidden");
-        send(&service, "root", Method::POST, "/v1/eligibility/batch", &asked).await.json(200);
+        service.by("eu").post("/v1/eligibility/batch", &asked).await.problem(403, "forbidden");
+        service.by("root").post("/v1/eligibility/batch", &asked).await.json(200);
         let path = "/v1/line-ups/eu-theirs";
-        send(&service, "eu", Method::GET, path, &Value::Null).await.problem(403, "forbidden");
+        service.by("eu").get(path).await.problem(403, "forbidden");
     }
     put("root", "home", json!({"campaigns": ["c"]})).await.json(201);
     for line_up in ["home", "nowhere"] {
         let asked = json!({"user": "u1", "line_up": line_up});
-        send(&service, "eu", Method::POST, "/v1/eligibility", &asked).await.problem(403, "forbidden");
+        service.by("eu").post("/v1/eligibility", &asked).await.problem(403, "forbidden");
         let path = format!("/v1/line-ups/{line_up}");
-        send(&service, "eu", Method::GET, &path, &Value::Null).await.problem(403, "forbidden");
+        service.by("eu").get(&path).await.problem(403, "forbidden");
     }
     let asked = json!({"user": "u1", "line_up": "eu-home"});
-    send(&service, "eu", Method::POST, "/v1/eligibility", &asked).await.json(200);
-    let listed = send(&service, "eu", Method::GET, "/v1/line-ups", &Value::Null).await.json(200);
+    service.by("eu").post("/v1/eligibility", &asked).await.json(200);
+    let listed = service.by("eu").get("/v1/line-ups").await.json(200);
     let names: Vec<_> =
         listed["line_ups"].as_array().unwrap().iter().map(|line_up| &line_up["name"]).collect();
     assert_eq!(names, ["eu-home"]);
@@ -247,11 +220,9 @@ async fn key_prefix_limits_line_ups_and_members() {
 #[tokio::test]
 async fn foreign_names_return_not_found() {
     let service = service(options()).await;
-    let headers = [("authorization", "Bearer secret-root"), ("content-type", "text/plain")];
-    let import = request(Method::POST, "/v1/campaigns/c/imports?id=nightly", &headers, Body::from("u1\n"));
-    service.send(import).await.json(200);
+    service.by("root").import("/v1/campaigns/c/imports?id=nightly", "u1\n").await.json(200);
     let line_up = json!({"campaigns": ["c"]});
-    send(&service, "root", Method::PUT, "/v1/line-ups/l", &line_up).await.json(201);
+    service.by("root").put("/v1/line-ups/l", &line_up).await.json(201);
     let users = json!({"users": ["u1"]});
     for (method, theirs, nobodys, body) in [
         (Method::GET, "/v1/imports/nightly", "/v1/imports/none", Value::Null),
@@ -266,29 +237,26 @@ async fn foreign_names_return_not_found() {
         (Method::PUT, "/v1/line-ups/l", "/v1/line-ups/none", json!({"campaigns": ["eu-a"]})),
     ] {
         let answer = async |path| {
-            let answer = send(&service, "eu", method.clone(), path, &body).await;
+            let answer = service.by("eu").send(method.clone(), path, &body).await;
             let mut text: Value = serde_json::from_slice(&answer.body).unwrap();
             text["request_id"] = Value::Null;
             (answer.status, text)
         };
         assert_eq!(answer(theirs).await, answer(nobodys).await, "{method} {theirs}");
     }
-    let listed = send(&service, "eu", Method::GET, "/v1/imports", &Value::Null).await.json(200);
+    let listed = service.by("eu").get("/v1/imports").await.json(200);
     assert_eq!(listed, json!({"imports": []}));
-    send(&service, "root", Method::GET, "/v1/imports/nightly", &Value::Null).await.json(200);
+    service.by("root").get("/v1/imports/nightly").await.json(200);
 }
 
 #[tokio::test]
 async fn idempotency_keys_are_scoped_by_api_key() {
     let service = service(options()).await;
-    let post = |name: &'static str, user: &'static str| {
-        let service = &service;
-        async move {
-            let bearer = format!("Bearer secret-{name}");
-            let headers = [("authorization", bearer.as_str()), ("idempotency-key", "k")];
-            let body = json!({"users": [user]});
-            service.send(json_request(Method::POST, "/v1/campaigns/c/users", &headers, &body)).await
-        }
+    let post = async |name, user| {
+        let (headers, body) = ([("idempotency-key", "k")], json!({"users": [user]}));
+        let mut sent = json_request(Method::POST, "/v1/campaigns/c/users", &headers, &body);
+        service.by(name).sign(&mut sent);
+        service.send(sent).await
     };
     post("writer", "u1").await.json(200);
     let other = post("root", "u2").await;
@@ -302,7 +270,7 @@ async fn key_over_rate_limit_waits() {
     let service = Service::with(HttpOptions { rate_limit, ..options() }).await;
     let mut refused = 0;
     for _ in 0..50 {
-        let answer = send(&service, "reader", Method::GET, "/v1/info", &Value::Null).await;
+        let answer = service.by("reader").get("/v1/info").await;
         if answer.status == 429 {
             answer.problem(429, "rate-limited");
             assert!(answer.header("retry-after").parse::<u64>().unwrap() > 0);
@@ -311,33 +279,27 @@ async fn key_over_rate_limit_waits() {
     }
     assert!(refused > 0);
     // Another key has a separate rate.
-    send(&service, "root", Method::GET, "/v1/info", &Value::Null).await.json(200);
+    service.by("root").get("/v1/info").await.json(200);
     assert_eq!(service.get("/livez").await.status, 200);
 }
 
 #[tokio::test]
 async fn foreign_imports_are_never_evicted() {
     let service = service(options()).await;
-    let import = |name: &'static str, query: &'static str| {
-        let bearer = format!("Bearer secret-{name}");
-        let headers = [("authorization", bearer.as_str()), ("content-type", "text/plain")];
-        let path = format!("/v1/campaigns/c/imports{query}");
-        service.send(request(Method::POST, &path, &headers, Body::from("u1\n")))
-    };
+    let import =
+        async |name, query| service.by(name).import(&format!("/v1/campaigns/c/imports{query}"), "u1\n").await;
     let done = import("writer", "?id=a").await.json(200);
     for _ in 0..150 {
         import("root", "").await.json(200);
     }
     assert_eq!(import("writer", "?id=a").await.json(200)["started_at"], done["started_at"]);
-    let list = send(&service, "root", Method::GET, "/v1/imports", &Value::Null).await.json(200);
+    let list = service.by("root").get("/v1/imports").await.json(200);
     assert_eq!(list["imports"].as_array().unwrap().len(), 100);
 }
 
 /// A campaign of the tenant `eu`, and an upload into it that waits for more after its first lines.
 async fn waiting_upload(service: &Service, id: &str, body: Body) -> Answer {
-    let headers = [("authorization", "Bearer secret-eu"), ("content-type", "text/plain")];
-    let path = format!("/v1/campaigns/eu-spring/imports?id={id}");
-    service.send(request(Method::POST, &path, &headers, body)).await
+    service.by("eu").import(&format!("/v1/campaigns/eu-spring/imports?id={id}"), body).await
 }
 
 #[tokio::test]
@@ -346,7 +308,7 @@ async fn import_stops_after_key_removal() {
     use std::io::Error;
     let service = service(options()).await;
     let spec = json!({"capacity": 10});
-    send(&service, "root", Method::PUT, "/v1/campaigns/eu-spring", &spec).await.json(201);
+    service.by("root").put("/v1/campaigns/eu-spring", &spec).await.json(201);
     for (number, change) in ["gone", "read-only", "other-prefix", "same"].into_iter().enumerate() {
         let (more, pieces) = tokio::sync::mpsc::unbounded_channel::<Result<Bytes, Error>>();
         let pieces =
@@ -356,7 +318,7 @@ async fn import_stops_after_key_removal() {
         let replace = async {
             more.send(Ok(Bytes::from_static(b"u1\nu2\n"))).unwrap();
             let path = format!("/v1/imports/{id}");
-            while send(&service, "root", Method::GET, &path, &Value::Null).await.status == 404 {
+            while service.by("root").get(&path).await.status == 404 {
                 tokio::task::yield_now().await;
             }
             let mut auth = options().auth;
@@ -379,7 +341,7 @@ async fn import_stops_after_key_removal() {
             _ => drop(answer.problem(403, "forbidden")),
         }
         let path = format!("/v1/imports/{id}");
-        let import = send(&service, "root", Method::GET, &path, &Value::Null).await.json(200);
+        let import = service.by("root").get(&path).await.json(200);
         let state = if change == "same" { "done" } else { "interrupted" };
         assert_eq!(import["state"], state, "{change}");
     }
@@ -393,19 +355,18 @@ async fn foreign_import_reveals_only_its_id() {
     let service = service(with_us).await;
     for name in ["eu-spring", "us-spring"] {
         let path = format!("/v1/campaigns/{name}");
-        send(&service, "root", Method::PUT, &path, &json!({"capacity": 10})).await.json(201);
+        service.by("root").put(&path, json!({"capacity": 10})).await.json(201);
     }
     let import = async |id: &str, query: &str| {
-        let headers = [("authorization", "Bearer secret-us"), ("content-type", "text/plain")];
         let path = format!("/v1/campaigns/us-spring/imports?id={id}{query}");
-        service.send(request(Method::POST, &path, &headers, Body::from("u1\n"))).await
+        service.by("us").import(&path, "u1\n").await
     };
     waiting_upload(&service, "done", Body::from("u1\n")).await.json(200);
     let broken = futures_util::stream::iter([Ok("u1\n"), Err(std::io::Error::other("it breaks"))]);
     waiting_upload(&service, "broken", Body::from_stream(broken)).await.problem(400, "malformed-request");
     let running = waiting_upload(&service, "running", super::imports::endless("u1\n"));
     let look = async {
-        while send(&service, "root", Method::GET, "/v1/imports/running", &Value::Null).await.status == 404 {
+        while service.by("root").get("/v1/imports/running").await.status == 404 {
             tokio::task::yield_now().await;
         }
         let mut problems = Vec::new();
@@ -417,11 +378,11 @@ async fn foreign_import_reveals_only_its_id() {
             }
             let path = format!("/v1/imports/{id}");
             for method in [Method::GET, Method::DELETE] {
-                send(&service, "us", method, &path, &Value::Null).await.problem(404, "import-not-found");
+                service.by("us").send(method, &path, &Value::Null).await.problem(404, "import-not-found");
             }
         }
         assert!(problems.iter().all(|problem| *problem == problems[0]), "{problems:?}");
-        send(&service, "root", Method::DELETE, "/v1/imports/running", &Value::Null).await;
+        service.by("root").delete("/v1/imports/running").await;
     };
     let (stopped, ()) = tokio::join!(running, look);
     stopped.problem(409, "import-stopped");

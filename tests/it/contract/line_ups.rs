@@ -9,36 +9,6 @@ use serde_json::{Value, json};
 const HOME: &str = "/v1/line-ups/home";
 
 #[tokio::test]
-async fn put_creates_and_replaces() {
-    let service = Service::start().await;
-    service.get(HOME).await.problem(404, "line-up-not-found");
-    let created = service.put(HOME, json!({"campaigns": ["spring", "summer"]})).await;
-    assert_eq!(created.header("location"), HOME);
-    let short = json!({"name": "home", "campaigns": ["spring", "summer"], "unless": [], "limit": 1});
-    assert_eq!(created.json(201), short);
-    assert_eq!(service.get(HOME).await.json(200), short);
-    let unless =
-        json!([{"campaign": "opted-out"}, {"campaign": "spring.seen", "at_least": 3, "for": "spring"}]);
-    let body = json!({"campaigns": ["spring"], "unless": unless, "limit": 2});
-    let replaced = service.put(HOME, body).await.json(200);
-    let unless = json!([
-        {"campaign": "opted-out", "at_least": 1},
-        {"campaign": "spring.seen", "at_least": 3, "for": "spring"},
-    ]);
-    assert_eq!(replaced, json!({"name": "home", "campaigns": ["spring"], "unless": unless, "limit": 2}));
-    assert_eq!(service.get(HOME).await.json(200), replaced);
-    // A response can be sent back.
-    let mut again = replaced.clone();
-    again.as_object_mut().unwrap().remove("name");
-    assert_eq!(service.put(HOME, again).await.json(200), replaced);
-
-    let deleted = service.delete(HOME).await;
-    assert_eq!((deleted.status, deleted.body.len()), (204, 0));
-    service.delete(HOME).await.problem(404, "line-up-not-found");
-    service.get(HOME).await.problem(404, "line-up-not-found");
-}
-
-#[tokio::test]
 async fn invalid_line_up_is_rejected() {
     let service = Service::start().await;
     let many = |count: usize| vec!["a"; count];

@@ -1,20 +1,23 @@
 //! A service for requests: the HTTP service over an engine in a temporary directory, with a manual clock.
 
 use super::document::Operation;
+use crate::engines;
 use crate::manual_time::ManualTime;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use cuckood::access::Access;
 use cuckood::clock::ClockLimits;
 use cuckood::domain::Timestamp;
-use cuckood::engine::{Durability, Engine, EngineOptions, JournalOptions, Status};
-use cuckood::http::options::{AuthOptions, HttpOptions};
+use cuckood::engine::{Durability, Engine, EngineOptions, JournalOptions};
+use cuckood::http::options::{AuthOptions, HttpOptions, KeyOptions, Scope};
 use cuckood::http::{Control, HttpService};
 use cuckood::journal::LocalOptions;
 use http::{HeaderMap, Method, Request, Response, header};
 use http_body_util::BodyExt;
 use parking_lot::Mutex;
 use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::borrow::Borrow;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -57,10 +60,7 @@ impl Service {
     ) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let local = LocalOptions::at(Durability::Relaxed);
-        let mut setup = EngineOptions::new(directory.path()).on(JournalOptions::Local(local));
-        setup.store.free_space_min_bytes = 0;
-        setup.store.ballast_bytes = 0;
-        setup.store.cache_bytes = 8 << 20;
+        let mut setup = engines::options(directory.path()).on(JournalOptions::Local(local));
         setup.journal = journal.unwrap_or(setup.journal);
         adjust(&mut setup);
         let time = Arc::new(ManualTime::at(NOON));
@@ -73,8 +73,7 @@ impl Service {
         options: HttpOptions,
         time: Arc<ManualTime>,
     ) -> Self {
-        let engine = Engine::start(setup.clone(), time.clock(ClockLimits::default()));
-        assert_eq!(engine.recovered().await, Status::Ready);
+        let engine = engines::start_by(time.clock(ClockLimits::default()), setup.clone()).await;
         let access = Access::new(&options.auth, &options.rate_limit, &options.guessing).unwrap();
         let (http, control) = cuckood::http::service(engine.clone(), Arc::new(access), options, |_| ());
         Self { http, control, engine, setup, time, directory, problems: Mutex::default() }
@@ -178,10 +177,75 @@ impl Service {
         self.send(request(Method::POST, path, &[], Body::empty())).await
     }
 
+    /// The client with the API key of this name.
+    pub fn by<'a>(&'a self, key: &'a str) -> Holder<'a> {
+        Holder { service: self, key }
+    }
+
     /// Uploads an import.
     pub async fn import(&self, path: &str, media_type: &str, body: impl Into<Body>) -> Answer {
         self.send(request(Method::POST, path, &[("content-type", media_type)], body.into())).await
     }
+}
+
+/// A client with an API key.
+#[derive(Clone, Copy)]
+pub struct Holder<'a> {
+    service: &'a Service,
+    key: &'a str,
+}
+
+impl Holder<'_> {
+    /// Sends a JSON body, or none if it is null.
+    pub async fn send(&self, method: Method, path: &str, body: &Value) -> Answer {
+        let mut sent = match body {
+            Value::Null => request(method, path, &[], Body::empty()),
+            body => json(method, path, &[], body),
+        };
+        self.sign(&mut sent);
+        self.service.send(sent).await
+    }
+
+    /// Adds the key to a request.
+    pub fn sign(&self, request: &mut Request<Body>) {
+        let bearer = format!("Bearer secret-{}", self.key);
+        request.headers_mut().insert(header::AUTHORIZATION, bearer.parse().unwrap());
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.send(Method::GET, path, &Value::Null).await
+    }
+
+    pub async fn delete(&self, path: &str) -> Answer {
+        self.send(Method::DELETE, path, &Value::Null).await
+    }
+
+    pub async fn put(&self, path: &str, body: impl Borrow<Value>) -> Answer {
+        self.send(Method::PUT, path, body.borrow()).await
+    }
+
+    pub async fn post(&self, path: &str, body: impl Borrow<Value>) -> Answer {
+        self.send(Method::POST, path, body.borrow()).await
+    }
+
+    /// Uploads an import of lines.
+    pub async fn import(&self, path: &str, body: impl Into<Body>) -> Answer {
+        let mut sent = request(Method::POST, path, &[("content-type", "text/plain")], body.into());
+        self.sign(&mut sent);
+        self.service.send(sent).await
+    }
+}
+
+/// An API key whose secret is `secret-` and its name.
+pub fn key(name: &str, scopes: &[Scope], prefix: &str) -> KeyOptions {
+    let sha256 = Sha256::digest(format!("secret-{name}")).iter().map(|byte| format!("{byte:02x}")).collect();
+    let (name, scopes, prefix) = (name.into(), scopes.to_vec(), prefix.into());
+    KeyOptions { name, sha256, scopes, prefix, ..KeyOptions::default() }
+}
+
+/// Options of a service with these keys.
+pub fn with_keys(keys: impl Into<Vec<KeyOptions>>) -> HttpOptions {
+    HttpOptions { auth: AuthOptions { keys: keys.into(), allow_anonymous: false }, ..HttpOptions::default() }
 }
 
 /// A request with these headers.

@@ -1,11 +1,10 @@
 //! Web pages: without keys a service on a loopback address is out of their reach.
 
-use super::service::{Answer, Service, request};
+use super::service::{Answer, Service, key, request, with_keys};
 use axum::body::Body;
-use cuckood::http::options::{AuthOptions, HttpOptions, KeyOptions, Scope};
+use cuckood::http::options::Scope;
 use http::Method;
 use serde_json::json;
-use sha2::{Digest as _, Sha256};
 
 const CAMPAIGN: &str = "/v1/campaigns/spring";
 
@@ -60,13 +59,10 @@ async fn foreign_site_cannot_write() {
 
 #[tokio::test]
 async fn api_keys_lift_host_and_origin_checks() {
-    let sha256 = Sha256::digest("secret").iter().map(|byte| format!("{byte:02x}")).collect();
-    let key = KeyOptions { name: "root".into(), sha256, scopes: vec![Scope::Admin], ..KeyOptions::default() };
-    let auth = AuthOptions { keys: vec![key], allow_anonymous: false };
-    let service = Service::with(HttpOptions { auth, ..HttpOptions::default() }).await;
+    let service = Service::with(with_keys([key("root", &[Scope::Admin], "")])).await;
     // A page has no key, unless it was given one.
     let headers = [("host", "cuckood.example"), ("origin", "https://shop.example")];
     send(&service, Method::POST, "/v1/snapshots", &headers).await.problem(401, "unauthenticated");
-    let with_key = [&headers[..], &[("authorization", "Bearer secret")]].concat();
+    let with_key = [&headers[..], &[("authorization", "Bearer secret-root")]].concat();
     send(&service, Method::POST, "/v1/snapshots", &with_key).await.json(200);
 }

@@ -46,7 +46,7 @@ demo: ## Send a million users and codes to a release build, kill and restart it;
 	$(if $(filter cluster,$(WHAT)),deploy/cluster/demo.py target/release/cuckood "$$(tests/cluster/server.sh)",\
 	    $(CARGO) run --release --locked --example demo -- target/release/cuckood)
 
-dist: ## Build everything that a release contains into target/dist, or WHAT of: binary deb clients chart image sbom check.
+dist: ## Build everything that a release contains into target/artifacts, or WHAT of: binary deb clients chart image sbom check.
 	tools/dist.sh $(WHAT)
 
 docker: ## Build the container image from source.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds everything that a release contains into target/dist, or the named parts:
+# Builds everything that a release contains into target/artifacts, or the named parts:
 #   binary    the program for Linux with glibc 2.17 (2012) or later, x86_64 and aarch64, in an archive with its manual pages
 #   deb       Debian packages of these programs
 #   clients   Python wheel and source distribution, npm package
@@ -15,7 +15,8 @@ cd "$(dirname "$0")/.."
 VERSION=$(sed -n '0,/^version = "\(.*\)"$/s//\1/p' Cargo.toml)
 # Archives are the same for the same commit.
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || echo 0)
-DIST=$PWD/target/dist
+# Cargo has target/dist: the profile of that name.
+DIST=$PWD/target/artifacts
 PATH=$PWD/target/dist-tools/bin:$PWD/target/tools/bin:$PATH
 export VERSION SOURCE_DATE_EPOCH DIST PATH
 

@@ -11,7 +11,7 @@
 #   http resp flash-sale   next to RedisBloom or a Lua script in Redis, with one load generator for both
 #   beside       checks at 20,000/s during an import of 10 million and a replacement of 5 million, on one processor
 #   attack       honest clients during an attack
-#   cluster      three nodes over three NATS servers (wrk)
+#   cluster      three nodes over three NATS servers (wrk; PARTS= names some of adds redemptions reads killed stopped wiped)
 #   peers        filter http resp flash-sale
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -37,7 +37,7 @@ for what in "$@"; do
     cluster)
         tools/setup.sh
         program
-        benches/cluster/run.py target/dist/cuckood "$(tests/cluster/server.sh)"
+        benches/cluster/run.py target/dist/cuckood "$(tests/cluster/server.sh)" ${PARTS:-}
         ;;
     *)
         echo "bench: unknown benchmark $what; tools/bench.sh lists them" >&2

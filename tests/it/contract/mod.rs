@@ -27,4 +27,3 @@ mod redemptions;
 mod scripts;
 mod service;
 mod sites;
-mod statistics;

@@ -178,3 +178,8 @@ fn open_pools_follow_script() {
 fn redemptions_follow_script() {
     Script::follow("redemptions");
 }
+
+#[test]
+fn statistics_follow_script() {
+    Script::follow("statistics");
+}

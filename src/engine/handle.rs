@@ -13,6 +13,7 @@ use crate::state::View;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
@@ -177,7 +178,8 @@ impl Engine {
             let room = (share, Attempt::of(&self.inner.refusals, &command));
             let (reply, answer) = oneshot::channel();
             let proposal = Proposal { at: Timestamp(0), by, command, idempotency: key };
-            let caller = Caller { reply: Some(reply), since: Instant::now(), room };
+            let (since, runtime) = (Instant::now(), Handle::current());
+            let caller = Caller { reply: Some(reply), since, room, runtime };
             let request = Box::new(move |writer: &mut Writer| {
                 writer.inner.metrics.queue_seconds.observe(caller.since.elapsed().as_secs_f64());
                 writer.pending.push_back((proposal, caller));

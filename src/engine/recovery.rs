@@ -3,7 +3,7 @@
 use super::admission::{Admission, Verdict};
 use super::applying;
 use super::event_log::EventLog;
-use super::request::Bell;
+use super::request::{bell, wait};
 use super::snapshotter::RunningSnapshot;
 use crate::domain::{FORMAT_VERSION, Proposal, SectionId, Seq, Timestamp};
 use crate::filter::{MemoryNeed, OutOfMemory, Reservation, RestoreError, Restoring};
@@ -12,7 +12,6 @@ use crate::state::{RestoreStateError, Sections, State};
 use crate::store::{Manifest, Store, StoreError};
 use std::num::NonZero;
 use std::panic::resume_unwind;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -213,15 +212,14 @@ impl Recovered {
     fn replay(&mut self, store: &Store, journal: &mut dyn Journal, report: &mut Report<'_>) -> Result<()> {
         let Recovered { state, events, replayed, .. } = self;
         let (skipped, mut admission) = (store.skipped_entries()?, Admission::new(u64::MAX, SPARE_BYTES));
-        let bell = Arc::<Bell>::default();
-        let waker = bell.clone().into();
+        let waker = bell();
         loop {
             let committed = match journal.poll(state.applied(), &mut Context::from_waker(&waker))? {
                 Poll::Ready(Delivery::Entries(committed)) => committed,
                 Poll::Ready(Delivery::Current) => break,
                 Poll::Ready(Delivery::Passed(_)) => continue,
                 Poll::Pending => {
-                    bell.wait(journal.wake_at());
+                    wait(journal.wake_at());
                     continue;
                 }
             };

@@ -1,16 +1,17 @@
-//! The callers that wait for the outcome of a command, the reasons why a command has none, and the bell that wakes the writer.
+//! The callers that wait for the outcome of a command, the reasons why a command has none, and the bell that wakes the writer's thread.
 
 use super::refusals::Attempt;
 use crate::clock::ClockUnsure;
 use crate::domain::Applied;
 use crate::journal::Ticket;
-use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::Arc;
-use std::task::Wake;
-use std::time::{Duration, Instant};
+use std::task::{Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Instant;
 use thiserror::Error;
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 /// Why a command has no outcome. The command was not applied, except perhaps after [`SubmitError::StorageFailed`].
@@ -70,6 +71,8 @@ pub(super) struct Caller {
     pub(super) since: Instant,
     /// The resources of the command until it is applied or rejected.
     pub(super) room: (OwnedSemaphorePermit, Option<Attempt>),
+    /// The runtime in which it was submitted.
+    pub(super) runtime: Handle,
 }
 
 impl Caller {
@@ -83,27 +86,40 @@ impl Caller {
     }
 }
 
-/// Ends the wait of a thread.
-#[derive(Default)]
-pub(super) struct Bell {
-    is_rung: Mutex<bool>,
-    rung: Condvar,
-}
-
-impl Bell {
-    /// Waits until it rings, or until `until`; without that, for long.
-    pub(super) fn wait(&self, until: Option<Instant>) {
-        let until = until.unwrap_or_else(|| Instant::now() + Duration::from_secs(3_600));
-        let mut is_rung = self.is_rung.lock();
-        self.rung.wait_while_until(&mut is_rung, |is_rung| !*is_rung, until);
-        *is_rung = false;
+/// Answers callers after a group commit. All callers of a runtime are woken by one task in it: from this thread, each would take a system
+/// call.
+pub(super) fn answer_all(answers: Vec<(Caller, Applied)>) {
+    let mut groups: Vec<(Handle, Vec<_>)> = Vec::new();
+    for (caller, applied) in answers {
+        match groups.iter_mut().find(|(known, _)| known.id() == caller.runtime.id()) {
+            Some((_, group)) => group.push((caller, applied)),
+            None => groups.push((caller.runtime.clone(), vec![(caller, applied)])),
+        }
+    }
+    for (runtime, group) in groups {
+        runtime.spawn(async { group.into_iter().for_each(|(caller, applied)| caller.answer(Ok(applied))) });
     }
 }
 
+/// Ends the wait of a thread.
+struct Bell(Thread);
+
 impl Wake for Bell {
     fn wake(self: Arc<Self>) {
-        *self.is_rung.lock() = true;
-        self.rung.notify_one();
+        self.0.unpark();
+    }
+}
+
+/// Returns a waker that ends [`wait`] in this thread.
+pub(super) fn bell() -> Waker {
+    Arc::new(Bell(thread::current())).into()
+}
+
+/// Waits for the thread's bell, or until `until`. May end sooner, so callers look for news again.
+pub(super) fn wait(until: Option<Instant>) {
+    match until {
+        Some(until) => thread::park_timeout(until.saturating_duration_since(Instant::now())),
+        None => thread::park(),
     }
 }
 
@@ -138,5 +154,36 @@ impl Proposed {
             caller.reply = None;
             self.failed_below = ticket.0 + 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::Outcome;
+    use tokio::runtime::Builder;
+    use tokio::sync::Semaphore;
+    use tokio::sync::oneshot::error::TryRecvError;
+
+    #[test]
+    fn callers_are_answered_in_their_runtimes() {
+        let runtimes = [0; 2].map(|_| Builder::new_current_thread().build().unwrap());
+        let room = Arc::new(Semaphore::new(5));
+        let (mut answers, mut pending) = (Vec::new(), Vec::new());
+        for (number, runtime) in (0..).zip([0, 1, 0]) {
+            let (reply, answer) = oneshot::channel();
+            let room = (room.clone().try_acquire_owned().unwrap(), None);
+            let runtime = runtimes[runtime].handle().clone();
+            let caller = Caller { reply: Some(reply), since: Instant::now(), room, runtime };
+            answers.push((caller, Applied { outcome: Outcome::Cleared(number), replayed: false }));
+            pending.push(answer);
+        }
+        answer_all(answers);
+        assert!(pending.iter_mut().all(|answer| answer.try_recv() == Err(TryRecvError::Empty)));
+        for (runtime, wanted) in [(0, 0), (1, 1), (0, 2)] {
+            let answer = runtimes[runtime].block_on(&mut pending[wanted]).unwrap().unwrap();
+            assert_eq!(answer.outcome, Outcome::Cleared(wanted as u64));
+        }
+        assert_eq!(room.available_permits(), 5);
     }
 }

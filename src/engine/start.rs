@@ -8,7 +8,7 @@ use super::cluster::{ClusterOptions, start_sharing};
 use super::event_reader::EVENT_WAITERS_MAX;
 use super::handle::{QUEUE_UNIT_BYTES, WeakEngine};
 use super::recovery::{Recovered, RecoveryError, Report, Result, recover};
-use super::request::{Bell, Proposed};
+use super::request::{Proposed, bell};
 use super::restore::{verify_archive, write_archive};
 use super::snapshotter::{SnapshotOptions, Snapshotter};
 use super::timekeeping::Timekeeper;
@@ -181,13 +181,13 @@ impl Inner {
 
 /// The writer's thread, from start to end: until a shutdown, or until no [`Engine`] is left to send requests.
 fn serve(engine: &WeakEngine, inbox: mpsc::Receiver<Request>) {
-    let (inner, bell) = (&engine.inner, Arc::<Bell>::default());
+    let inner = &engine.inner;
     // A panic means that an invariant is broken: nothing may be written any more, and the status must say so.
     let ended = catch_unwind(AssertUnwindSafe(|| {
-        let writer = prepare(inner, bell.clone().into())?;
+        let writer = prepare(inner, bell())?;
         inner.proceed(Status::Ready);
         start_sharing(engine);
-        Ok::<_, RecoveryError>(writer.run(inbox, &bell))
+        Ok::<_, RecoveryError>(writer.run(inbox))
     }));
     inner.share.notify_one();
     inner.store.store(None);

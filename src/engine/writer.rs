@@ -5,7 +5,7 @@
 use super::admission::{Admission, Verdict};
 use super::applying;
 use super::event_log::EventLog;
-use super::request::{Bell, Caller, Proposed, Reply};
+use super::request::{Caller, Proposed, Reply, answer_all, wait};
 use super::snapshotter::{SnapshotReport, Snapshotter};
 use super::timekeeping::Timekeeper;
 use super::{Inner, LatestSnapshot, Status, SubmitError};
@@ -81,13 +81,13 @@ pub(super) struct Writer {
 impl Writer {
     /// Serves requests until a shutdown, or until no sender is left, and finishes the accepted commands. Returns the callers to answer
     /// after the writer and its resources are dropped.
-    pub(super) fn run(mut self, mut requests: mpsc::Receiver<Request>, bell: &Bell) -> Vec<Reply<()>> {
+    pub(super) fn run(mut self, mut requests: mpsc::Receiver<Request>) -> Vec<Reply<()>> {
         let mut go_on = Instant::now();
         while !requests.is_closed() || !requests.is_empty() || self.has_commands() {
             // A client with a new response may send again immediately, so other work waits.
             let quiet_at = self.quiet_work_at().map(|at| at.max(go_on));
             let held_back = self.pending.len();
-            self.gather(&mut requests, bell, self.wake_at(quiet_at));
+            self.gather(&mut requests, self.wake_at(quiet_at));
             let is_busy = self.pending.len() > held_back;
             let quiet = !is_busy && quiet_at.is_some_and(|at| at <= Instant::now());
             if self.make_progress() || is_busy {
@@ -122,11 +122,11 @@ impl Writer {
 
     /// Receives the commands that arrived during the last flush: they form the next group commit. If there are none, waits for a request,
     /// for news of the journal, or until `until`. Serves other requests immediately.
-    fn gather(&mut self, requests: &mut mpsc::Receiver<Request>, bell: &Bell, until: Option<Instant>) {
+    fn gather(&mut self, requests: &mut mpsc::Receiver<Request>, until: Option<Instant>) {
         let mut next = match requests.poll_recv(&mut Context::from_waker(&self.waker)) {
             Poll::Ready(Some(request)) => Some(request),
             Poll::Ready(None) | Poll::Pending => {
-                bell.wait(until);
+                wait(until);
                 requests.try_recv().ok()
             }
         };
@@ -319,9 +319,7 @@ impl Writer {
         self.inner.metrics.apply_seconds.observe(began.elapsed().as_secs_f64());
         self.note_figures();
         self.inner.refusals.end();
-        for (caller, applied) in answers {
-            caller.answer(Ok(applied));
-        }
+        answer_all(answers);
         // The commands are in the log, and the next start makes their events again.
         if let Err(error) = stored {
             self.storage_error(&error.into());

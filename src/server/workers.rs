@@ -8,9 +8,13 @@ use std::mem::ManuallyDrop;
 use std::num::NonZero;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
+
+/// Period of a worker's timer, shorter than most timeouts of requests.
+const TICK: Duration = Duration::from_secs(1);
 
 /// All workers. When this is dropped they stop, and their tasks are cancelled.
 pub(super) struct Workers(Vec<Worker>);
@@ -54,6 +58,12 @@ impl Worker {
         let (handle, (stop, stopped)) = (runtime.handle().clone(), oneshot::channel());
         let serve = move || {
             let runtime = ManuallyDrop::into_inner(runtime);
+            // Without an earlier timer, each timeout that a request sets makes tokio wake its own thread, by a system call.
+            runtime.spawn(async {
+                loop {
+                    tokio::time::sleep(TICK).await;
+                }
+            });
             // Nothing is ever sent: this waits until the sender is dropped.
             let _ = runtime.block_on(stopped);
             runtime.shutdown_background();

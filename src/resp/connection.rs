@@ -13,7 +13,7 @@ use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::watch;
@@ -85,7 +85,7 @@ impl Service {
         stream: S,
         peer: Option<SocketAddr>,
         vitals: &Vitals,
-        mut draining: watch::Receiver<bool>,
+        draining: watch::Receiver<bool>,
     ) -> io::Result<()> {
         let shared = &*self.0;
         shared.metrics.connections_opened.inc();
@@ -101,7 +101,7 @@ impl Service {
             read: 0,
             share: Share::empty(&shared.buffers),
         };
-        match connection.run(&mut draining).await? {
+        match connection.run(&draining).await? {
             true => connection.close().await,
             false => Ok(()),
         }
@@ -110,7 +110,10 @@ impl Service {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     /// Serves until the end. Returns whether the client has not closed its side.
-    async fn run(&mut self, draining: &mut watch::Receiver<bool>) -> io::Result<bool> {
+    async fn run(&mut self, draining: &watch::Receiver<bool>) -> io::Result<bool> {
+        // Once for all requests: it has to be registered.
+        let mut announced = draining.clone();
+        let mut announced = pin!(announced.wait_for(|is_draining| *is_draining));
         loop {
             let is_between = self.arrived.is_empty();
             if is_between && *draining.borrow() {
@@ -128,7 +131,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
             let read = tokio::select! {
                 biased;
                 read = self.read(bytes_max) => read?,
-                _ = draining.wait_for(|is_draining| *is_draining), if is_between => return Ok(true),
+                _ = announced.as_mut(), if is_between => return Ok(true),
             };
             if read == 0 {
                 return Ok(false);

@@ -174,26 +174,31 @@ impl Metrics {
     }
 }
 
-/// Commands of one connection that are not in the metrics yet.
+/// Counters that an idle connection keeps.
+const KEPT_COUNTERS: usize = 4;
+
+/// The commands that a connection has counted since the last flush, and their counters: finding one takes longer than counting.
 #[derive(Default)]
-pub struct Counts(Vec<(Labels, u64)>);
+pub struct Counts(Vec<(Labels, u64, Option<Counter>)>);
 
 impl Counts {
     /// Counts a command, and its error if it failed.
     pub fn add(&mut self, command: &'static str, failed: Option<Code>) {
         let labels = [("command", command), ("outcome", failed.map_or("ok", Code::as_str))];
-        match self.0.iter_mut().find(|(known, _)| *known == labels) {
-            Some((_, count)) => *count += 1,
-            None => self.0.push((labels, 1)),
+        match self.0.iter_mut().find(|(known, ..)| *known == labels) {
+            Some((_, count, _)) => *count += 1,
+            None => self.0.push((labels, 1, None)),
         }
     }
 
-    /// Adds all to the metrics, and releases their memory.
+    /// Adds all to the metrics.
     pub fn flush(&mut self, metrics: &Metrics) {
-        for (labels, count) in std::mem::take(&mut self.0) {
-            metrics.commands.get_or_create(&labels).inc_by(count);
+        for (labels, count, counter) in &mut self.0 {
+            let count = std::mem::take(count);
+            counter.get_or_insert_with(|| metrics.commands.get_or_create_owned(labels)).inc_by(count);
             metrics.commands_total.inc_by(count);
         }
+        self.0.truncate(KEPT_COUNTERS);
     }
 }
 

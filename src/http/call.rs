@@ -126,7 +126,8 @@ handlers! { () (A) (A, B) }
 impl<R> Call<R> {
     /// The filter of this name.
     pub(super) fn filter(&self, kind: Kind, name: &str) -> Result<Arc<FilterView>, Problem> {
-        self.api.engine.view().find(kind, &parse_name(kind, name)?).ok_or_else(|| refusals::not_found(kind))
+        let found = self.api.engine.view().find(kind, name);
+        found.ok_or_else(|| parse_name(kind, name).err().unwrap_or_else(|| refusals::not_found(kind)))
     }
 
     /// The end user of a request, if the number of invalid codes is limited.

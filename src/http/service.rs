@@ -91,8 +91,8 @@ impl Parts {
         let id = self.ids.of(request.headers());
         let method = request.method().clone();
         let (path, request_id) = (route.path.as_deref(), id.to_str().ok());
-        let (trace, parent) = trace_id(request.headers()).unzip();
-        let span = tracing::debug_span!("request", %method, route = path, request_id, trace, parent);
+        let span = tracing::debug_span!("request", %method, route = path, request_id,
+            trace = trace_id(request.headers()).map(|ids| ids.0), parent = trace_id(request.headers()).map(|ids| ids.1));
         let operation = route.operation(&method);
         let is_read = operation.is_some_and(Operation::is_read);
         let has_position = path.unwrap_or(request.uri().path()).starts_with("/v1");
@@ -211,7 +211,8 @@ fn permit(caller: &Caller, route: &str, operation: Option<&Operation>, path: &st
     }
     // No valid name contains a character that must be escaped in a path, so an escaped prefix never matches.
     let is_named = ["/v1/campaigns/", "/v1/coupons/", "/v1/line-ups/"];
-    if is_named.iter().any(|collection| route.starts_with(collection))
+    if !caller.prefix().is_empty()
+        && is_named.iter().any(|collection| route.starts_with(collection))
         && let Some(name) = path.split('/').nth(3)
     {
         caller.require_name(name)?;

@@ -6,7 +6,7 @@ use crate::budget::{Budget, UsedUp};
 use crate::http::answer::reply::{HeldBody, Share};
 use crate::http::answer::{Code, Problem};
 use crate::http::options::HttpOptions;
-use axum::body::BodyDataStream;
+use axum::body::{BodyDataStream, HttpBody};
 use axum::extract::Request;
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt};
@@ -212,6 +212,9 @@ impl Arriving {
 
     /// The next bytes as they arrive.
     async fn frame(&mut self) -> Result<Option<Bytes>, Problem> {
+        if self.received > 0 && self.body.is_end_stream() {
+            return Ok(None);
+        }
         let arrived = match self.silence {
             None => self.body.next().await,
             Some(silence) => tokio::time::timeout(silence, self.body.next())

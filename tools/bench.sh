@@ -9,6 +9,9 @@
 #   caps         what 20 caps and 2 exclusion lists add to eligibility at 10,000/s
 #   batches      single checks next to batches of 10,000 (PROGRAM= names another build)
 #   http resp flash-sale   next to RedisBloom or a Lua script in Redis, with one load generator for both
+#   curve        latency over load, at 10 to 90% of the maximum
+#   start        startup with 117,000 tiny campaigns
+#   scale        a filter of a billion users: import, snapshot, restart, replacement (23 GB of memory, 45 GB of disk)
 #   beside       checks at 20,000/s during an import of 10 million and a replacement of 5 million, on one processor
 #   attack       honest clients during an attack
 #   cluster      three nodes over three NATS servers (wrk; PARTS= names some of adds redemptions reads killed stopped wiped)
@@ -30,9 +33,10 @@ for what in "$@"; do
     engine | storage | latency) bench "$what" ;;
     holds) bench holds -- "${REDEMPTIONS:-5000000}" ;;
     caps | batches) bench latency -- "$what" ;;
-    http | resp | flash-sale | beside | attack)
+    http | resp | flash-sale | beside | curve | start | scale | attack)
         program
-        cargo run --release --locked --package load -- "$what" target/dist/cuckood
+        cargo build --release --locked --package load
+        target/release/load "$what" target/dist/cuckood
         ;;
     cluster)
         tools/setup.sh

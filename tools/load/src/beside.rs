@@ -3,7 +3,7 @@
 
 use crate::compare::print;
 use crate::drive::{Plan, run};
-use crate::request::{ITEM, Items, Numbers, Request, http_head, item};
+use crate::request::{ITEM, Items, Numbers, Request, append_line, http_head};
 use crate::server::{Client, Processors, Result, Server, redis_files};
 use crate::{CHECKED, FILLED, IMPORTED, Options};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -31,7 +31,7 @@ pub fn beside(options: &Options) -> Result<()> {
         let (port, mut client) = (cuckood.http, Client::connect(cuckood.http)?);
         client.put("/v1/campaigns/bench", &format!(r#"{{"capacity":{CHECKED}}}"#))?;
         client.put("/v1/campaigns/large", &format!(r#"{{"capacity":{IMPORTED}}}"#))?;
-        client.import("bench", FILLED)?;
+        client.import("bench", "append", FILLED)?;
         let pause = || {
             thread::sleep(Duration::from_secs_f64(options.seconds));
             Ok(())
@@ -56,9 +56,10 @@ pub fn beside(options: &Options) -> Result<()> {
 /// Returns an upload of `count` lines, which are prepared: the load shares a processor with the checks' generator.
 fn upload(port: u16, mode: &str, count: u32) -> impl Fn() -> Result<()> + Sync + use<> {
     let path = format!("/v1/campaigns/large/imports?mode={mode}");
-    let lines: String = (0..count).map(|number| item(number) + "\n").collect();
+    let mut lines = Vec::new();
+    (0..count).for_each(|number| append_line(number, &mut lines));
     let head = http_head("POST", &path, "text/plain", lines.len());
-    move || Client::connect(port)?.send(head.as_bytes(), lines.as_bytes()).map(drop)
+    move || Client::connect(port)?.send(head.as_bytes(), &lines).map(drop)
 }
 
 /// Checks at a constant rate until the work is done, and prints the response times from when each check was due.

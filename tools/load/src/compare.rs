@@ -13,7 +13,8 @@ pub struct Comparison {
     pub options: Options,
     pub processors: Processors,
     pub redis_files: PathBuf,
-    pub cuckood: Server,
+    /// cuckood, unless a row compares another server.
+    pub ours: Server,
     pub redis: Server,
     numbers: Numbers,
 }
@@ -36,9 +37,9 @@ impl Comparison {
     /// Starts both servers.
     pub fn start(options: Options) -> Result<Self> {
         let (processors, redis_files) = (Processors::split()?, redis_files()?);
-        let cuckood = Server::cuckood(&options.program, &processors)?;
+        let ours = Server::cuckood(&options.program, &processors)?;
         let redis = Server::redis(&redis_files, &processors)?;
-        Ok(Self { options, processors, redis_files, cuckood, redis, numbers: Numbers::new() })
+        Ok(Self { options, processors, redis_files, ours, redis, numbers: Numbers::new() })
     }
 
     pub fn print_head(&self) -> Result<()> {
@@ -52,12 +53,15 @@ impl Comparison {
 
     pub fn compare(&mut self, row: Row<'_>) -> Result<()> {
         let Row { title, port, mut ours, mut theirs, pipeline, requests_max } = row;
+        if !title.contains(&self.options.row) {
+            return Ok(());
+        }
         let Options { connections, seconds, rate, .. } = self.options;
         let (duration, is_over) = (Duration::from_secs_f64(seconds), &NEVER);
         let plan = Plan { connections, pipeline, duration, requests_max, rate, is_over };
         let (mut our_rounds, mut their_rounds) = (Vec::new(), Vec::new());
         for _ in 0..self.options.rounds {
-            our_rounds.push(round(&self.cuckood, port, &mut ours, &mut self.numbers, &plan)?);
+            our_rounds.push(round(&self.ours, port, &mut ours, &mut self.numbers, &plan)?);
             their_rounds.push(round(&self.redis, self.redis.resp, &mut theirs, &mut self.numbers, &plan)?);
         }
         let (least, ratio, most) =

@@ -1,14 +1,18 @@
 //! `load http|resp|flash-sale PROGRAM`: compares cuckood with Redis and RedisBloom. Both servers are fresh processes on the first
 //! processor; this program loads both, in one thread on the other processors. A failed request ends it. `load beside PROGRAM` measures
-//! checks during an import, and `load attack PROGRAM` honest clients during an attack.
+//! checks during an import, `load curve` latency over load, `load start` the startup with many campaigns, `load scale` a large filter, and
+//! `load attack` honest clients during an attack.
 
 mod attack;
 mod beside;
 mod compare;
+mod curve;
 mod drive;
 mod reply;
 mod request;
+mod scale;
 mod server;
+mod start;
 
 use clap::{Parser, ValueEnum};
 use compare::{Comparison, Row, print};
@@ -46,6 +50,12 @@ struct Options {
     /// Requests per second; response times then count from the time when a request was due
     #[arg(long)]
     rate: Option<f64>,
+    /// Only the rows whose title contains this
+    #[arg(long, default_value = "")]
+    row: String,
+    /// Users of `scale`
+    #[arg(long, default_value_t = 1_000_000_000, value_parser = clap::value_parser!(u32).range(2_000_000..=4_000_000_000))]
+    items: u32,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -54,6 +64,9 @@ enum Benchmark {
     Resp,
     FlashSale,
     Beside,
+    Curve,
+    Start,
+    Scale,
     Attack,
 }
 
@@ -64,6 +77,9 @@ fn main() -> Result<()> {
         Benchmark::Resp => resp(options),
         Benchmark::FlashSale => flash_sale(options),
         Benchmark::Beside => beside::beside(&options),
+        Benchmark::Curve => curve::curve(&options),
+        Benchmark::Start => start::start(&options),
+        Benchmark::Scale => scale::scale(&options),
         Benchmark::Attack => attack::attack(&options),
     }
 }
@@ -71,11 +87,11 @@ fn main() -> Result<()> {
 /// Checks, durable adds and an import over HTTP.
 fn http(options: Options) -> Result<()> {
     let mut comparison = Comparison::start(options)?;
-    let (port, added) = (comparison.cuckood.http, added(&comparison));
+    let (port, added) = (comparison.ours.http, added(&comparison));
     let mut ours = Client::connect(port)?;
     ours.put("/v1/campaigns/bench", &format!(r#"{{"capacity":{CHECKED}}}"#))?;
     ours.put("/v1/campaigns/added", &format!(r#"{{"capacity":{added}}}"#))?;
-    ours.import("bench", FILLED)?;
+    ours.import("bench", "append", FILLED)?;
     let mut theirs = Client::connect(comparison.redis.resp)?;
     prepare(&mut theirs, added)?;
     theirs.fill(&["SADD", "set"], FILLED)?;
@@ -101,13 +117,24 @@ fn http(options: Options) -> Result<()> {
         ours.items = theirs.items;
         comparison.compare(Row { title, port, ours, theirs, pipeline: 1, requests_max })?;
     }
-    import(&comparison)
+    floor(&mut comparison)?;
+    if "import".contains(&comparison.options.row) { import(&comparison) } else { Ok(()) }
+}
+
+/// The check of one user, served by hyper without a service.
+fn floor(comparison: &mut Comparison) -> Result<()> {
+    comparison.ours = Server::bare(&comparison.processors)?;
+    let (theirs, requests_max) = with_items(&["CF.EXISTS", "bench"], 1);
+    let mut ours = Request::http("POST", "/", &format!(r#"{{"users":["{ITEM}"]}}"#), 200);
+    ours.items = theirs.items;
+    let (title, port) = ("bare hyper, CF.EXISTS", comparison.ours.http);
+    comparison.compare(Row { title, port, ours, theirs, pipeline: 1, requests_max })
 }
 
 /// CF.* commands on both sides.
 fn resp(options: Options) -> Result<()> {
     let mut comparison = Comparison::start(options)?;
-    let (port, added) = (comparison.cuckood.resp, added(&comparison));
+    let (port, added) = (comparison.ours.resp, added(&comparison));
     prepare(&mut Client::connect(port)?, added)?;
     prepare(&mut Client::connect(comparison.redis.resp)?, added)?;
     comparison.print_head()?;
@@ -130,7 +157,7 @@ fn resp(options: Options) -> Result<()> {
 /// Redemptions in an open pool over HTTP, and a Lua script in Redis, each by a new user.
 fn flash_sale(options: Options) -> Result<()> {
     let mut comparison = Comparison::start(options)?;
-    let port = comparison.cuckood.http;
+    let port = comparison.ours.http;
     let (mut ours, mut theirs) = (Client::connect(port)?, Client::connect(comparison.redis.resp)?);
     let loaded =
         theirs.command(&["SCRIPT", "LOAD", include_str!("../../../benches/flash-sale/stock.lua")])?;
@@ -185,7 +212,7 @@ fn import(comparison: &Comparison) -> Result<()> {
     let before = cuckood.resident()?;
     client.put("/v1/campaigns/large", &format!(r#"{{"capacity":{IMPORTED}}}"#))?;
     let start = Instant::now();
-    client.import("large", IMPORTED)?;
+    client.import("large", "append", IMPORTED)?;
     let rate = f64::from(IMPORTED) / start.elapsed().as_secs_f64() / 1e6;
     let more = cuckood.resident()?.saturating_sub(before) / 1_000_000;
     let campaign = client.call(&Request::http("GET", "/v1/campaigns/large", "", 200))?;

@@ -64,6 +64,14 @@ pub fn item(number: u32) -> String {
     format!("u0000000{number:08x}")
 }
 
+/// Appends the item with this number, and the end of its line.
+pub fn append_line(number: u32, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.extend_from_slice(ITEM.as_bytes());
+    write_number(number, &mut out[start + ITEM.len() - SLOT.len()..]);
+    out.push(b'\n');
+}
+
 fn write_number(number: u32, slot: &mut [u8]) {
     for (nibble, byte) in slot.iter_mut().rev().enumerate() {
         *byte = b"0123456789abcdef"[(number >> (4 * nibble)) as usize & 15];

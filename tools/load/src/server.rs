@@ -1,7 +1,7 @@
 //! Servers: fresh processes on the first processor, their use of resources, and calls that prepare them.
 
 use crate::reply::frame;
-use crate::request::{Request, http_head, item};
+use crate::request::{Request, append_line, http_head, item};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fs;
 use std::io::{Read, Write};
@@ -45,6 +45,7 @@ impl Processors {
 
 /// A running server with an empty directory. It is killed when it is dropped.
 pub struct Server {
+    command: Command,
     child: Child,
     pub http: u16,
     pub resp: u16,
@@ -67,10 +68,33 @@ impl Server {
             .env("CUCKOOD__STORAGE__PATH", folder.path().join("data"))
             .env("CUCKOOD__LOG__LEVEL", "warn")
             .envs(settings.iter().copied());
-        let mut server = Self { child: processors.spawn(&mut command)?, http, resp, _folder: folder };
-        server.wait_until(|| {
-            Client::connect(http)?.call(&Request::http("GET", "/readyz", "", 200)).map(drop)
-        })?;
+        let mut server =
+            Self { child: processors.spawn(&mut command)?, command, http, resp, _folder: folder };
+        server.wait_until_ready()?;
+        Ok(server)
+    }
+
+    fn wait_until_ready(&mut self) -> Result<()> {
+        let http = self.http;
+        self.wait_until(|| Client::connect(http)?.call(&Request::http("GET", "/readyz", "", 200)).map(drop))
+    }
+
+    /// Kills the process and starts it again, with the same directory.
+    pub fn restart(&mut self, processors: &Processors) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        self.child = processors.spawn(&mut self.command)?;
+        self.wait_until_ready()
+    }
+
+    /// Starts `bare`, which was built next to this program.
+    pub fn bare(processors: &Processors) -> Result<Self> {
+        let (http, folder) = (free_port()?, tempfile::tempdir()?);
+        let mut command = Command::new(std::env::current_exe()?.with_file_name("bare"));
+        command.arg(http.to_string());
+        let mut server =
+            Self { child: processors.spawn(&mut command)?, command, http, resp: 0, _folder: folder };
+        server.wait_until(|| Client::connect(http).map(drop))?;
         Ok(server)
     }
 
@@ -81,7 +105,8 @@ impl Server {
         command.args(["--bind", "127.0.0.1", "--port", &resp.to_string(), "--dir"]).arg(folder.path());
         command.args(["--save", "", "--appendonly", "yes", "--appendfsync", "always", "--loadmodule"]);
         command.arg(files.join("redisbloom.so")).stdout(Stdio::null());
-        let mut server = Self { child: processors.spawn(&mut command)?, http: 0, resp, _folder: folder };
+        let mut server =
+            Self { child: processors.spawn(&mut command)?, command, http: 0, resp, _folder: folder };
         server.wait_until(|| Client::connect(resp)?.command(&["CF.EXISTS", "bench", "u"]).map(drop))?;
         Ok(server)
     }
@@ -95,7 +120,7 @@ impl Server {
             if start.elapsed() > Duration::from_secs(30) {
                 return Err(format!("the server is not ready after 30 s: {error}").into());
             }
-            std::thread::sleep(Duration::from_millis(50));
+            std::thread::sleep(Duration::from_millis(10));
         }
         Ok(())
     }
@@ -109,9 +134,17 @@ impl Server {
 
     /// Returns the bytes of memory that the process uses.
     pub fn resident(&self) -> Result<u64> {
+        Ok(self.memory()?[0])
+    }
+
+    /// Returns the bytes of memory that the process uses, and their maximum.
+    pub fn memory(&self) -> Result<[u64; 2]> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
-        Ok(line.trim_end_matches("kB").trim().parse::<u64>()? << 10)
+        let read = |name| -> Result<u64> {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).ok_or(name)?;
+            Ok(line.trim_end_matches("kB").trim().parse::<u64>()? << 10)
+        };
+        Ok([read("VmRSS:")?, read("VmHWM:")?])
     }
 }
 
@@ -164,14 +197,16 @@ impl Client {
         self.call(&Request::http("PUT", path, json, 201)).map(drop)
     }
 
-    /// Imports the items with numbers below `count`.
-    pub fn import(&mut self, campaign: &str, count: u32) -> Result<()> {
-        let path = format!("/v1/campaigns/{campaign}/imports");
+    /// Imports the items with numbers below `count`, in a mode.
+    pub fn import(&mut self, campaign: &str, mode: &str, count: u32) -> Result<()> {
+        let path = format!("/v1/campaigns/{campaign}/imports?mode={mode}");
         let length = count as usize * (item(0).len() + 1);
         self.0.write_all(http_head("POST", &path, "text/plain", length).as_bytes())?;
+        let mut lines = Vec::new();
         for from in (0..count).step_by(CHUNK as usize) {
-            let lines: String = (from..count.min(from + CHUNK)).map(|number| item(number) + "\n").collect();
-            self.0.write_all(lines.as_bytes())?;
+            lines.clear();
+            (from..count.min(from + CHUNK)).for_each(|number| append_line(number, &mut lines));
+            self.0.write_all(&lines)?;
         }
         self.read(Some(200)).map(drop)
     }

@@ -3,8 +3,10 @@
 #![allow(unsafe_code)] // An allocator is unsafe by its nature; this one only counts.
 
 use crate::commands::{NewFilter, insert, target};
+use crate::contract::service::{Service, json};
 use crate::machine::Machine;
 use cuckood::domain::{Command, Count, Outcome, Settings, Statistics, Target, Timestamp};
+use http::Method;
 use std::alloc::{GlobalAlloc, System};
 use std::cell::Cell;
 
@@ -16,11 +18,16 @@ struct Counting;
 thread_local! {
     /// Bytes that this thread has allocated and not freed.
     static ALLOCATED: Cell<i64> = const { Cell::new(0) };
+    /// Number of allocations of this thread.
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
 fn count(bytes: i64) {
     // While a thread ends there is nothing left to count.
     let _ = ALLOCATED.try_with(|allocated| allocated.set(allocated.get() + bytes));
+    if bytes > 0 {
+        let _ = ALLOCATIONS.try_with(|allocations| allocations.set(allocations.get() + 1));
+    }
 }
 
 // SAFETY: every call is forwarded unchanged.
@@ -132,4 +139,24 @@ fn statistics_memory_matches_account() {
         "{taken} bytes, {counted} counted"
     );
     assert!(counted < 448 * 16, "{counted} bytes");
+}
+
+/// Allocations of a check of one user, between the parsed head and the response's head.
+const CHECK_ALLOCATIONS_MAX: u64 = 24;
+
+#[tokio::test]
+async fn check_makes_few_allocations() {
+    let service = Service::start().await;
+    service.put("/v1/campaigns/spring", serde_json::json!({"capacity": 1_000})).await.json(201);
+    let body = serde_json::json!({"users": ["u1"]});
+    let mut made = 0;
+    // The first check fills what later ones reuse.
+    for _ in 0..3 {
+        let check = json(Method::POST, "/v1/campaigns/spring/users/check", &[], &body);
+        let before = ALLOCATIONS.get();
+        let response = service.begin(check).await;
+        made = ALLOCATIONS.get() - before;
+        assert_eq!(response.status(), 200);
+    }
+    assert!(made <= CHECK_ALLOCATIONS_MAX, "{made} allocations");
 }

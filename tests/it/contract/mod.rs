@@ -25,5 +25,5 @@ mod problems;
 mod queue;
 mod redemptions;
 mod scripts;
-mod service;
+pub mod service;
 mod sites;

@@ -18,29 +18,17 @@ use crate::domain::{Command, Entry, Proposal, Seq};
 use crate::store::{Store, StoreError};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use std::cell::RefCell;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 use utoipa::ToSchema;
 
-thread_local! {
-    /// Random bytes that this thread has drawn and not used: the system call takes longer than the rest of an ID.
-    static DRAWN: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
 /// Draws random bytes from the operating system.
 pub fn random<const N: usize>() -> [u8; N] {
-    DRAWN.with_borrow_mut(|drawn| {
-        if drawn.len() < N {
-            drawn.resize(N.max(512), 0);
-            getrandom::fill(drawn).expect("the operating system gives random bytes once it has booted");
-        }
-        let bytes = *drawn.last_chunk().expect("there are at least N bytes");
-        drawn.truncate(drawn.len() - N);
-        bytes
-    })
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).expect("the operating system gives random bytes once it has booted");
+    bytes
 }
 
 /// The crashes that an acknowledged write survives.

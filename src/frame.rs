@@ -57,8 +57,11 @@ pub enum FrameError {
 
 impl Format {
     /// Appends a frame to `out`. Returns its checksum.
+    ///
+    /// # Panics
+    /// If the payload is longer than a reader accepts: such a frame is never written.
     pub fn seal(&self, kind: u8, before: u128, payload: &[u8], out: &mut Vec<u8>) -> u128 {
-        debug_assert!(payload.len() <= self.payload_max, "a payload of {} bytes", payload.len());
+        assert!(payload.len() <= self.payload_max, "a payload of {} bytes", payload.len());
         let start = out.len();
         out.reserve(FRAME_BYTES + payload.len());
         out.extend_from_slice(&self.magic);
@@ -166,6 +169,13 @@ mod tests {
             changed[end] ^= 1 << bit;
             prop_assert!(!matches!(FORMAT.open(&changed), Ok(Some(_))));
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "a payload of 301 bytes")]
+    fn payload_beyond_limit_is_never_written() {
+        FORMAT.seal(0, 0, &[7; 300], &mut Vec::new());
+        FORMAT.seal(0, 0, &[7; 301], &mut Vec::new());
     }
 
     #[test]

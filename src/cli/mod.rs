@@ -49,9 +49,11 @@ fn stop_signals() -> io::Result<impl AsyncFnMut() + Send> {
     })
 }
 
-/// Takes the faults that a test of the real program asks for from its environment.
+/// Takes the faults, and the version of entries, that a test of the real program asks for from its environment.
 #[cfg(debug_assertions)]
 pub fn take_faults() {
     let entries = std::env::var("CUCKOOD_TEST_PANIC_AT").unwrap_or_default();
     crate::engine::applying::fault::panic_at(entries.split(',').filter_map(|entry| entry.parse().ok()));
+    let later = std::env::var("CUCKOOD_TEST_VERSION").ok().and_then(|version| version.parse().ok());
+    let _ = later.map(|version| crate::domain::command::LATER_VERSION.set(version));
 }

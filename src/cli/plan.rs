@@ -70,6 +70,7 @@ fn print<P: Serialize>(plan: &P, json: bool, text: fn(&P) -> String) -> anyhow::
 }
 
 fn workload_text(plan: &WorkloadPlan) -> String {
+    let every = |seconds: f64| format!("{seconds:.0} seconds");
     rows([
         ("campaigns and coupons", plan.filters.to_string()),
         ("tables", bytes(plan.tables_bytes)),
@@ -78,7 +79,7 @@ fn workload_text(plan: &WorkloadPlan) -> String {
         ("disk, at most", bytes(plan.disk_bytes)),
         ("startup, at most about", format!("{:.1} seconds", plan.startup_seconds)),
         ("log and events", format!("{}/s", ByteSize(plan.log_bytes_per_second))),
-        ("a snapshot every", format!("{:.0} seconds", plan.snapshot_every_seconds)),
+        ("a snapshot every", plan.snapshot_every_seconds.map_or("never: no writes".into(), every)),
         ("snapshots, at most", format!("{}/s", ByteSize(plan.snapshot_bytes_per_second))),
     ])
 }
@@ -161,7 +162,13 @@ mod tests {
         assert_eq!((one.redemptions_bytes, many.redemptions_bytes), (0, 6_000 * 472));
         assert!(many.peak_bytes > many.tables_bytes + many.redemptions_bytes + one.tables_bytes);
         assert_eq!((one.log_bytes_per_second, one.snapshot_bytes_per_second), (0, 0));
-        assert!(many.log_bytes_per_second > 0 && many.snapshot_every_seconds.is_finite());
+        assert!(many.log_bytes_per_second > 0 && many.snapshot_every_seconds > Some(0.0));
         assert!(many.startup_seconds > one.startup_seconds && many.disk_bytes > one.disk_bytes);
+        // Without writes no snapshot is due.
+        let text = workload_text(&one);
+        assert!(text.contains("a snapshot every        never: no writes"), "{text}");
+        assert!(!text.contains("inf") && !text.contains("NaN"), "{text}");
+        let error = toml::from_str::<Workload>("log_max_bytes = 0\nfilters = []").unwrap_err();
+        assert!(error.to_string().contains("expected a nonzero u64"), "{error}");
     }
 }

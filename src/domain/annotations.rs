@@ -22,8 +22,6 @@ pub const LABEL_VALUE_BYTES_MAX: usize = 64;
 pub const ANNOTATIONS_BYTES_MAX: usize =
     2 + TITLE_BYTES_MAX + 1 + LABELS_MAX * (2 + NAME_BYTES_MAX + 1 + LABEL_VALUE_BYTES_MAX);
 
-const TOO_MANY: Invalid = Invalid("at most 16 labels, each key once");
-
 /// Memory of labels besides their strings, and of each label, in bytes. Rounded up.
 const LABELS_BYTES: u64 = 512;
 const LABEL_BYTES: u64 = 96;
@@ -87,25 +85,31 @@ impl TryFrom<Box<str>> for Label {
     }
 }
 
-/// At most [`LABELS_MAX`] labels, or changes of labels.
+/// At most `MAX` labels, or changes of labels.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(transparent)]
-pub struct Labels<V = LabelValue>(BTreeMap<Name, V>);
+pub struct Labels<V = LabelValue, const MAX: usize = LABELS_MAX>(BTreeMap<Name, V>);
 
-impl<V> Default for Labels<V> {
+/// Maximum number of changed labels: a change can replace all of them by others.
+const LABEL_CHANGES_MAX: usize = 2 * LABELS_MAX;
+
+/// Labels to set or, without a value, to remove.
+pub type LabelChanges<V = Option<LabelValue>> = Labels<V, LABEL_CHANGES_MAX>;
+
+impl<V, const MAX: usize> Default for Labels<V, MAX> {
     fn default() -> Self {
         Self(BTreeMap::new())
     }
 }
 
-impl<V> Labels<V> {
+impl<V, const MAX: usize> Labels<V, MAX> {
     /// Returns whether there are no labels.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Replaces the values.
-    pub fn map<W>(self, change: impl Fn(V) -> W) -> Labels<W> {
+    pub fn map<W>(self, change: impl Fn(V) -> W) -> Labels<W, MAX> {
         Labels(self.0.into_iter().map(|(key, value)| (key, change(value))).collect())
     }
 
@@ -124,27 +128,29 @@ impl Labels {
     }
 }
 
-impl<'de, V: Deserialize<'de>> Deserialize<'de> for Labels<V> {
+impl<'de, V: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Labels<V, MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Bounded<V>(PhantomData<V>);
-        impl<'de, V: Deserialize<'de>> Visitor<'de> for Bounded<V> {
-            type Value = Labels<V>;
+        struct Bounded<V, const MAX: usize>(PhantomData<V>);
+        impl<'de, V: Deserialize<'de>, const MAX: usize> Visitor<'de> for Bounded<V, MAX> {
+            type Value = Labels<V, MAX>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Labels<V>, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Labels<V, MAX>, A::Error> {
                 let mut labels = BTreeMap::new();
                 while let Some((key, value)) = map.next_entry()? {
-                    if labels.len() == LABELS_MAX || labels.insert(key, value).is_some() {
-                        return Err(A::Error::custom(TOO_MANY));
+                    if labels.len() == MAX || labels.insert(key, value).is_some() {
+                        return Err(A::Error::custom(format_args!(
+                            "expected at most {MAX} labels, each key once"
+                        )));
                     }
                 }
                 Ok(Labels(labels))
             }
         }
-        deserializer.deserialize_map(Bounded(PhantomData))
+        deserializer.deserialize_map(Bounded::<V, MAX>(PhantomData))
     }
 }
 
@@ -164,16 +170,13 @@ pub struct AnnotationsChange {
     pub title: Option<Title>,
     /// Whether all existing labels are removed first.
     pub replaces_labels: bool,
-    /// Labels to set or, without a value, to remove.
-    pub labels: Labels<Option<LabelValue>>,
+    /// The changed labels.
+    pub labels: LabelChanges,
 }
 
 impl Annotations {
-    /// Returns the annotations after a change.
-    ///
-    /// # Errors
-    /// [`Invalid`] if there would be too many labels.
-    pub fn changed(&self, change: &AnnotationsChange) -> Result<Self, Invalid> {
+    /// Returns the annotations after a change; `None` if there would be too many labels.
+    pub fn changed(&self, change: &AnnotationsChange) -> Option<Self> {
         let title = change.title.as_ref().unwrap_or(&self.title).clone();
         let mut labels = if change.replaces_labels { BTreeMap::new() } else { self.labels.0.clone() };
         for (key, value) in &change.labels.0 {
@@ -182,10 +185,7 @@ impl Annotations {
                 None => labels.remove(key),
             };
         }
-        if labels.len() > LABELS_MAX {
-            return Err(TOO_MANY);
-        }
-        Ok(Self { title, labels: Labels(labels) })
+        (labels.len() <= LABELS_MAX).then_some(Self { title, labels: Labels(labels) })
     }
 
     /// Returns the approximate memory that they take, in bytes.
@@ -198,7 +198,7 @@ impl AnnotationsChange {
     /// Sets what is given and keeps the rest.
     pub fn set(title: Option<Title>, labels: Option<Labels>) -> Self {
         let replaces_labels = labels.is_some();
-        Self { title, replaces_labels, labels: labels.unwrap_or_default().map(Some) }
+        Self { title, replaces_labels, labels: Labels(labels.unwrap_or_default().map(Some).0) }
     }
 
     /// Returns an upper bound of the memory that it adds, in bytes.
@@ -263,7 +263,7 @@ mod tests {
             let labels = serde_json::from_value(json!({key: value})).unwrap();
             AnnotationsChange { labels, ..AnnotationsChange::default() }
         };
-        assert_eq!(full.changed(&one("k16", Some("v"))), Err(TOO_MANY));
+        assert_eq!(full.changed(&one("k16", Some("v"))), None);
         let fewer = full.changed(&one("k3", None)).unwrap();
         let label = |text: &str| Label::try_from(Box::<str>::from(text)).unwrap();
         assert!(full.labels.contains(&label("k3=v")) && !fewer.labels.contains(&label("k3=v")));
@@ -274,6 +274,6 @@ mod tests {
         // What frees memory succeeds when memory is short.
         assert_eq!(one("k3", None).memory_bytes(), 0);
         assert!(one("k3", Some("")).memory_bytes() > 0);
-        assert_eq!(again.changed(&AnnotationsChange::default()), Ok(again));
+        assert_eq!(again.changed(&AnnotationsChange::default()), Some(again));
     }
 }

@@ -1,6 +1,7 @@
 //! The image of one filter, which transfers it to another name or another server: its head, and the parts that follow.
 
-use super::{Kind, Profile, Statistics};
+use super::statistics::Latest;
+use super::{Kind, Profile};
 use crate::filter::FilterImage;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -26,7 +27,7 @@ pub const IMAGE_IDLE_SECONDS: u64 = 600;
 #[serde(transparent)]
 pub struct UploadId(pub u128);
 
-/// A filter without its tables' slots and its ledger: the head of an image, and a snapshot's entry for each filter.
+/// A filter without its tables' slots, its ledger and its earlier statistics: the head of an image, and a snapshot's entry for each filter.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct FilterHead {
     /// See [`ALGORITHM`].
@@ -41,8 +42,8 @@ pub struct FilterHead {
     pub tables: FilterImage,
     /// The position of the last change of a redemption.
     pub last_change: u64,
-    /// Its counts per day and hour.
-    pub statistics: Statistics,
+    /// Its latest counts per day and hour.
+    pub latest: Latest,
 }
 
 /// The permanent name of a snapshot's section: after a delete, a recreated part has another one.
@@ -67,6 +68,8 @@ pub enum ImageSection {
     Ordinals,
     /// The redemptions.
     Redemptions,
+    /// The counts of earlier days and hours.
+    Statistics,
 }
 
 /// A part of an image: the next chunks of a section, as a snapshot has them.

@@ -188,28 +188,17 @@ pub struct ImportCounts {
     pub rejected: u64,
 }
 
-/// The filter of an import.
-pub struct ImportTarget {
-    /// The filter.
-    pub filter: FilterId,
-    /// The filter's kind.
-    pub kind: Kind,
-    /// The filter's name.
-    pub name: Name,
-}
-
 impl Import {
     /// A new import, without any lines.
     pub fn begun(
         id: ImportId,
         owner: KeyName,
-        target: ImportTarget,
+        (filter, kind, name): (FilterId, Kind, Name),
         mode: ImportMode,
         if_absent: bool,
         guards: Guards,
         now: Timestamp,
     ) -> Self {
-        let ImportTarget { filter, kind, name } = target;
         Self {
             id,
             owner,

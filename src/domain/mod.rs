@@ -18,10 +18,10 @@ pub mod time;
 
 use thiserror::Error;
 
-pub use annotations::{Annotations, AnnotationsChange, Label, LabelValue, Labels, Title};
+pub use annotations::{Annotations, AnnotationsChange, Label, LabelChanges, LabelValue, Labels, Title};
 pub use command::{
     Command, Entry, FORMAT_VERSION, IdempotencyKey, Proposal, Raise, STATE_HASH_EVERY, Seq, Settings,
-    StateHash, Target,
+    StateHash, Target, understood_version,
 };
 pub use event::{Event, FilterChange, Happened, LineUpChange, RedemptionStep};
 pub use image::{
@@ -38,7 +38,7 @@ pub use redemption::{Redemption, RedemptionId, Reference, Status};
 pub use spec::{
     Description, Forget, ForgetError, Profile, Sizing, Spec, Stats, StepStats, Window, WindowPosition,
 };
-pub use statistics::{Count, Counts, Statistics};
+pub use statistics::{Count, Counts};
 pub use time::{ClockReading, Timestamp};
 
 /// The error for a value that breaks the rule of its type.

@@ -101,16 +101,18 @@ impl Admission {
 mod tests {
     use super::*;
     use crate::domain::image::ALGORITHM;
+    use crate::domain::statistics::Period;
     use crate::domain::{
         Annotations, AnnotationsChange, Chunk, Digests, Ending, Entry, FORMAT_VERSION, FilterHead, FilterId,
         Forget, IdempotencyKey, ImageBody, ImagePart, ImageRecord, ImageSection, ImportId, ImportMode,
         ImportWarning, KeyName, Kind, LineUp, Name, Profile, Proposal, Raise, Redemption, RedemptionId,
-        Reference, Seq, Sizing, Spec, Statistics, Status, Target, Timestamp, UploadDigest, UploadId, Window,
+        Reference, Seq, Sizing, Spec, Status, Target, Timestamp, UploadDigest, UploadId, Window,
     };
     use crate::engine::plan::layout_of;
     use crate::filter::{
         Digest, FIXED_SEARCH_MIN, Filter, Growth, Layout, MAX_SEARCH_DEFAULT, Mode, Secret, unreserved_tables,
     };
+    use crate::state::Statistics;
     use proptest::prelude::*;
     use serde_json::json;
     use std::collections::BTreeMap;
@@ -303,7 +305,7 @@ mod tests {
             removes: 0,
             tables: filter.freeze(&Default::default()).0,
             last_change: u64::MAX,
-            statistics: Statistics::default(),
+            latest: [Period { number: u64::MAX, counts: [1; 7] }; 2],
         };
         let (upload, id, head) = (UploadId(u128::from(id)), FilterId(serial << 8), Box::new(head));
         Command::ImageBegin { upload, id, kind, name, head, checksum: u128::from(serial) }
@@ -325,6 +327,11 @@ mod tests {
         let part = if a.is_multiple_of(5) {
             let bits = Chunk(vec![(a % 255) as u8; 512 * (a % 15 + 1) as usize]);
             ImagePart { section: ImageSection::Ordinals, chunks: vec![bits] }
+        } else if a % 5 == 1 {
+            let periods = (1..=a % 48).rev().map(|before| (u64::MAX - before, [a; 7]));
+            let page: Vec<u8> = periods.flat_map(|period| postcard::to_stdvec(&period).unwrap()).collect();
+            let page = Chunk(postcard::to_stdvec(serde_bytes::Bytes::new(&page)).unwrap());
+            ImagePart { section: ImageSection::Statistics, chunks: vec![page] }
         } else {
             // Pages that are hardly used take the most memory.
             let in_page = [1, 17, 64][(a % 3) as usize];

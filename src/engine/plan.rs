@@ -10,6 +10,7 @@ use crate::filter::{Growth, Layout, LayoutError, Secret};
 use crate::journal::random;
 use crate::state::FilterView;
 use serde::{Deserialize, Serialize};
+use std::num::NonZero;
 use utoipa::ToSchema;
 
 /// sled reuses a segment of its file once half of it is free.
@@ -83,7 +84,7 @@ pub struct Workload {
     #[serde(default)]
     pub adds_per_second: u64,
     /// `snapshots.log_max`, in bytes; `None` for its default.
-    pub log_max_bytes: Option<u64>,
+    pub log_max_bytes: Option<NonZero<u64>>,
     /// Campaigns and coupons.
     pub filters: Vec<FilterGroup>,
 }
@@ -122,8 +123,8 @@ pub struct WorkloadPlan {
     pub startup_seconds: f64,
     /// Log and events written per second.
     pub log_bytes_per_second: u64,
-    /// Time between two snapshots; infinite without writes.
-    pub snapshot_every_seconds: f64,
+    /// Time between two snapshots; `None` without writes.
+    pub snapshot_every_seconds: Option<f64>,
     /// Snapshots written per second, at most: if every table has changed.
     pub snapshot_bytes_per_second: u64,
 }
@@ -151,14 +152,15 @@ pub fn plan_workload(workload: &Workload) -> Result<WorkloadPlan, LayoutError> {
     let state_bytes = parts.into_iter().fold(0, u64::saturating_add);
     all.peak_bytes = state_bytes.saturating_add(largest + REPLACEMENT_QUEUE_BYTES);
     let snapshots = SnapshotOptions::default();
-    let log_max_bytes = workload.log_max_bytes.unwrap_or(snapshots.log_bytes_max);
+    let log_max_bytes = workload.log_max_bytes.map_or(snapshots.log_bytes_max, NonZero::get);
     let log_bytes = state_bytes.max(snapshots.log_bytes_min).min(log_max_bytes);
     all.disk_bytes = disk_bytes(state_bytes, log_bytes);
     all.startup_seconds = startup_seconds(state_bytes, log_bytes);
     let redemptions = redemptions_per_second.saturating_mul(REDEMPTION_LOG_BYTES);
     all.log_bytes_per_second = redemptions.saturating_add(adds_per_second.saturating_mul(ADD_LOG_BYTES));
-    all.snapshot_every_seconds = log_bytes as f64 / all.log_bytes_per_second as f64;
-    all.snapshot_bytes_per_second = (state_bytes as f64 / all.snapshot_every_seconds) as u64;
+    let every_seconds = log_bytes as f64 / all.log_bytes_per_second as f64;
+    all.snapshot_every_seconds = every_seconds.is_finite().then_some(every_seconds);
+    all.snapshot_bytes_per_second = (state_bytes as f64 / every_seconds) as u64;
     Ok(all)
 }
 

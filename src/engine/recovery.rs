@@ -5,7 +5,7 @@ use super::applying;
 use super::event_log::EventLog;
 use super::request::{bell, wait};
 use super::snapshotter::RunningSnapshot;
-use crate::domain::{FORMAT_VERSION, Proposal, SectionId, Seq, Timestamp};
+use crate::domain::{Proposal, SectionId, Seq, Timestamp, understood_version};
 use crate::filter::{MemoryNeed, OutOfMemory, Reservation, RestoreError, Restoring};
 use crate::journal::{Delivery, Journal, JournalError, is_of_replicated_log};
 use crate::state::{RestoreStateError, Sections, State};
@@ -109,7 +109,7 @@ pub fn recover(store: &Store, journal: &mut dyn Journal, report: &mut Report<'_>
             }
         }
     }
-    JournalError::check_version(state.applied(), state.format(), FORMAT_VERSION)?;
+    JournalError::check_version(state.applied(), state.format(), understood_version())?;
     let (began, events) = (Instant::now(), EventLog::open(store, &state)?);
     let mut recovered =
         Recovered { state, events, manifest, damaged, replayed: 0, replay_time: Duration::ZERO };
@@ -133,7 +133,9 @@ pub fn load(store: &Store, manifest: &Manifest, report: &mut Report<'_>) -> Resu
     restored.map_err(|error| match error {
         RestoreStateError::Load(error) | RestoreStateError::Tables(RestoreError::Load(error)) => error,
         RestoreStateError::Tables(RestoreError::Memory(refused)) => out_of_memory(store, refused),
-        RestoreStateError::Newer(found) => JournalError::newer(manifest.seq, found, FORMAT_VERSION).into(),
+        RestoreStateError::Newer(found) => {
+            JournalError::newer(manifest.seq, found, understood_version()).into()
+        }
         damage => store.damaged(damage.to_string()).into(),
     })
 }

@@ -181,7 +181,12 @@ impl Snapshotter {
         }
         // With ten thousand filters, this takes a separate step.
         let (bytes_written, duration) = (running.bytes_written, running.began.elapsed());
-        let manifest = running.finish(&self.store)?;
+        let finished = running.finish(&self.store);
+        if matches!(finished, Err(StoreError::TooLong(_))) {
+            // The next attempt is due after as much log.
+            self.log_bytes -= std::mem::take(&mut self.covered_bytes);
+        }
+        let manifest = finished?;
         let report = SnapshotReport { seq: manifest.seq, bytes_written, seconds: duration.as_secs_f64() };
         self.latest = Some(manifest);
         self.log_bytes -= std::mem::take(&mut self.covered_bytes);
@@ -450,6 +455,31 @@ mod tests {
         }
         assert!(sizes.len() as u64 >= size(&state) / 16_384, "{} steps", sizes.len());
         assert!(sizes.windows(2).all(|pair| pair[1] - pair[0] <= 16_384));
+    }
+
+    /// It is not repeated immediately, and the log stays.
+    #[test]
+    fn snapshot_too_long_is_postponed() {
+        let (mut state, dir) = (state(Mode::Compact, Growth::Fixed), tempfile::tempdir().unwrap());
+        let options =
+            SnapshotOptions { log_bytes_min: 1_000, log_bytes_max: 1_000, ..SnapshotOptions::default() };
+        let mut snapshotter = Snapshotter::new(store_in(&dir), options, None, 0);
+        snapshotter.leftovers = Leftovers::Gone;
+        snapshotter.note_logged(1_000, &state);
+        assert!(snapshotter.is_due(&state));
+        begin(&mut snapshotter, &mut state);
+        snapshotter.running.as_mut().unwrap().head = vec![7; 2 << 20];
+        let failed = loop {
+            if let Err(error) = snapshotter.step(&state, true) {
+                break error;
+            }
+        };
+        assert!(matches!(failed, JournalError::TooLong(_)), "{failed}");
+        snapshotter.abort();
+        snapshotter.leftovers = Leftovers::Gone;
+        assert!(!snapshotter.is_due(&state) && snapshotter.latest.is_none());
+        snapshotter.note_logged(1_000, &state);
+        assert!(snapshotter.is_due(&state));
     }
 
     /// Under any load, copy-on-write pins a bounded number of bytes: the snapshot precedes commits.

@@ -15,7 +15,9 @@ use super::timekeeping::Timekeeper;
 use super::writer::{Request, Writer};
 use super::{Engine, Info, Inner, Metrics, Progress, Status};
 use crate::clock::Clock;
-use crate::domain::{Command, Ending, Import, ImportState, Proposal, Seq, Settings, Target, Timestamp};
+use crate::domain::{
+    Command, Ending, Import, ImportState, Proposal, Seq, Settings, Target, Timestamp, understood_version,
+};
 use crate::journal::{self, Durability, JournalError, JournalOptions, NatsSnapshots, SharedSnapshot};
 use crate::state::{RestoreStateError, State, enabled_in};
 use crate::store::archive::Piece;
@@ -333,6 +335,8 @@ fn commands_at_start(options: &EngineOptions, state: &State, at: Timestamp) -> V
     } else if ours != logs {
         commands.push(Command::Configure(ours.clone()));
     }
+    let version = understood_version();
+    commands.extend((state.format() < version && !is_joining).then_some(Command::Enable { version }));
     // A single node knows that all uploads have ended. In a cluster another node may have one, but would have ended it after such an idle
     // time.
     let idle_since = Timestamp(at.0.saturating_sub(UPLOAD_IDLE_MAX.as_millis() as u64));

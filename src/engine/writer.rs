@@ -364,6 +364,10 @@ impl Writer {
             tracing::debug!(reason, "a write is refused");
             return SubmitError::DiskFull;
         }
+        if let JournalError::TooLong(reason) = error {
+            tracing::error!(reason, "failed to store a snapshot; keeping the log and earlier snapshots");
+            return SubmitError::StorageFailed;
+        }
         tracing::error!(%error, "storage failed; rejecting writes");
         self.failed = true;
         if let Some(replication) = self.inner.replication.get() {

@@ -7,7 +7,7 @@ use super::filters::spec::{CampaignSpec, RequestedSpec};
 use super::metrics::{self, Format};
 use super::request::body::Streamed;
 use super::request::query;
-use crate::domain::{FORMAT_VERSION, Kind, StateHash, Timestamp};
+use crate::domain::{Kind, StateHash, Timestamp, understood_version};
 use crate::engine::{
     self, Durability, Growth, LatestSnapshot, Mode, Peer, Plan, SnapshotReport, StoreFigures,
 };
@@ -296,7 +296,7 @@ pub(super) async fn cluster(call: Call<Read>) -> Response {
         foreign_messages: figures.foreign,
         hash: figures.hash,
     });
-    let (build, understands) = (env!("CARGO_PKG_VERSION"), FORMAT_VERSION);
+    let (build, understands) = (env!("CARGO_PKG_VERSION"), understood_version());
     let (position, enabled) = (engine.position().0, engine.info().format);
     let body = Cluster { journal, position, build, understands, enabled, log, nodes };
     reply::ok(&body)

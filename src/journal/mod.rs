@@ -188,6 +188,9 @@ pub enum JournalError {
     /// Too little space is free. Nothing was written and nothing is damaged: the caller may try again later.
     #[error("{0}")]
     DiskFull(String),
+    /// A snapshot is too long to be read again. Nothing was written and nothing is damaged.
+    #[error("{0}")]
+    TooLong(String),
     /// A write or sync failed. The outcome of the batch is unknown, and nothing is written any more.
     #[error("{0}")]
     Failed(String),
@@ -222,6 +225,7 @@ impl From<StoreError> for JournalError {
             StoreError::DiskFull { .. } | StoreError::NoSpace { .. } => {
                 JournalError::DiskFull(error.to_string())
             }
+            StoreError::TooLong(_) => JournalError::TooLong(error.to_string()),
             StoreError::Damaged { .. } => JournalError::Damaged(error.to_string()),
             StoreError::Newer { .. } => JournalError::Newer(error.to_string()),
             _ => JournalError::Failed(error.to_string()),

@@ -39,9 +39,9 @@ pub struct Paged<P> {
     first: u64,
     pages: VecDeque<Arc<P>>,
     /// Memory of all pages.
-    bytes: u64,
+    pub bytes: u64,
     /// Number of changes so far. While it stays the same, so do the contents.
-    changes: u64,
+    pub changes: u64,
     /// The count of the latest snapshot, if there has been one.
     copied: Option<Copied>,
 }
@@ -53,13 +53,8 @@ impl<P> Default for Paged<P> {
 }
 
 impl<P: Page> Paged<P> {
-    /// A container without pages. The first one gets this number.
-    fn starting_at(first: u64) -> Self {
-        Self { first, ..Self::default() }
-    }
-
     /// The number of the page that is pushed next.
-    fn end(&self) -> u64 {
+    pub fn end(&self) -> u64 {
         self.first + self.pages.len() as u64
     }
 
@@ -67,7 +62,8 @@ impl<P: Page> Paged<P> {
         usize::try_from(number.checked_sub(self.first)?).ok()
     }
 
-    fn get(&self, number: u64) -> Option<&P> {
+    /// The page of a number.
+    pub fn get(&self, number: u64) -> Option<&P> {
         self.pages.get(self.index(number)?).map(Arc::as_ref)
     }
 
@@ -80,12 +76,12 @@ impl<P: Page> Paged<P> {
     }
 
     /// The pages with their numbers, in order.
-    fn iter(&self) -> impl Iterator<Item = (u64, &P)> {
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &P)> {
         (self.first..).zip(self.pages.iter().map(Arc::as_ref))
     }
 
     /// Changes a page, if there is one of this number. A page that a snapshot refers to is copied first.
-    fn change<R>(&mut self, number: u64, change: impl FnOnce(&mut P) -> R) -> Option<R> {
+    pub fn change<R>(&mut self, number: u64, change: impl FnOnce(&mut P) -> R) -> Option<R> {
         let index = self.index(number)?;
         let page = self.pages.get_mut(index)?;
         let before = page.bytes();
@@ -97,7 +93,8 @@ impl<P: Page> Paged<P> {
         Some(changed)
     }
 
-    fn push(&mut self, page: P) {
+    /// Appends a page.
+    pub fn push(&mut self, page: P) {
         self.bytes += page.bytes();
         self.pages.push_back(Arc::new(page));
     }
@@ -111,7 +108,7 @@ impl<P: Page> Paged<P> {
     }
 
     /// Drops the last page.
-    fn pop_last(&mut self) {
+    pub fn pop_last(&mut self) {
         if let Some(page) = self.pages.pop_back() {
             self.release(&page);
         }
@@ -141,7 +138,7 @@ impl<P: Page> Paged<P> {
     }
 
     /// Appends the pages of a chunk, and returns the number of the first one. `None` if the chunk is damaged: then none is appended.
-    fn load(&mut self, mut chunk: &[u8]) -> Option<u64> {
+    pub fn load(&mut self, mut chunk: &[u8]) -> Option<u64> {
         let (first, mut pages) = (self.end(), Vec::new());
         while !chunk.is_empty() {
             pages.push(P::decode(&mut chunk)?);
@@ -152,7 +149,7 @@ impl<P: Page> Paged<P> {
     }
 
     /// The contents as they are now, for a snapshot. `copied` counts the bytes that only the snapshot needs from then on.
-    fn freeze(&mut self, copied: &Copied) -> Frozen<P> {
+    pub fn freeze(&mut self, copied: &Copied) -> Frozen<P> {
         self.copied = Some(copied.clone());
         Frozen::new(self.pages.clone(), copied)
     }

@@ -203,7 +203,7 @@ impl Queue {
 
     /// Restores a queue from its pages. `None` if they don't hold complete strings, or none of them starts where the oldest one should.
     pub fn restore(extent: Extent, pages: Vec<Vec<u8>>) -> Option<Self> {
-        let mut queue = Self { pages: Paged::starting_at(extent.first), head: 0, len: 0 };
+        let mut queue = Self { pages: Paged { first: extent.first, ..Paged::default() }, head: 0, len: 0 };
         for page in pages {
             let mut rest = page.as_slice();
             queue.pages.push(Strings::decode(&mut rest)?);

@@ -1,7 +1,7 @@
 //! A slab: numbered slots. A value gets the lowest free slot, so replays of the same operations fill the same slots. A set of numbers from
 //! 1 on is a slab without values: a number that was taken and released leaves no trace, so a restore gives the same.
 
-use super::{Copied, Frozen, Page, Paged};
+use super::{Page, Paged};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
@@ -101,7 +101,7 @@ impl<T: Clone + Serialize + DeserializeOwned, const WORDS: usize> Page for Slots
 #[derive(Debug)]
 pub struct Slab<T, const WORDS: usize = 1> {
     /// The last one has a value.
-    pub(super) pages: Paged<Slots<T, WORDS>>,
+    pub pages: Paged<Slots<T, WORDS>>,
     /// Pages that have a free slot.
     pub(super) vacant: BTreeSet<u64>,
     pub(super) len: u64,
@@ -133,11 +133,6 @@ impl<T: Clone + Serialize + DeserializeOwned, const WORDS: usize> Slab<T, WORDS>
     /// Whether all slots are free.
     pub fn is_empty(&self) -> bool {
         self.len == 0
-    }
-
-    /// The number of changes so far. While it stays the same, so do the contents.
-    pub fn changes(&self) -> u64 {
-        self.pages.changes
     }
 
     /// Memory of the pages, in bytes.
@@ -199,11 +194,6 @@ impl<T: Clone + Serialize + DeserializeOwned, const WORDS: usize> Slab<T, WORDS>
         self.pages.iter().flat_map(|(page, slots)| values(page, slots))
     }
 
-    /// Freezes the contents for a snapshot.
-    pub fn freeze(&mut self, copied: &Copied) -> Frozen<Slots<T, WORDS>> {
-        self.pages.freeze(copied)
-    }
-
     /// Adds the values of a chunk after those already loaded. Returns them with their slots; `None` if the chunk is damaged.
     pub fn load(&mut self, chunk: &[u8]) -> Option<impl Iterator<Item = (u32, &T)>> {
         let loaded: Range<u64> = self.pages.load(chunk)?..self.pages.end();
@@ -217,11 +207,6 @@ impl<T: Clone + Serialize + DeserializeOwned, const WORDS: usize> Slab<T, WORDS>
         u32::try_from(loaded.end.saturating_mul(Slots::<T, WORDS>::COUNT.into()).saturating_sub(1)).ok()?;
         let pages = loaded.filter_map(|page| Some((page, self.pages.get(page)?)));
         Some(pages.flat_map(|(page, slots)| values(page, slots)))
-    }
-
-    /// Continues from a snapshot, with its number of changes.
-    pub fn resume(&mut self, changes: u64) {
-        self.pages.changes = changes;
     }
 
     /// Whether the last page has a value: only a damaged or incomplete one has none.
@@ -351,7 +336,7 @@ mod tests {
         for chunk in chunks {
             let _loaded = slab.load(chunk)?;
         }
-        slab.resume(changes);
+        slab.pages.changes = changes;
         slab.is_trimmed().then_some(slab)
     }
 
@@ -366,9 +351,9 @@ mod tests {
             let (mut slab, copied) = (Slab::default(), Copied::default());
             before.iter().for_each(|&operation| change(&mut slab, operation));
             (0..emptied).for_each(|slot| drop(slab.remove(slot)));
-            let (expected, vacant, changes) = (contents(&slab), slab.vacant.clone(), slab.changes());
+            let (expected, vacant, changes) = (contents(&slab), slab.vacant.clone(), slab.pages.changes);
             let memory_bytes = slab.memory_bytes();
-            let mut frozen = slab.freeze(&copied);
+            let mut frozen = slab.pages.freeze(&copied);
             let (mut chunks, mut chunk) = (Vec::new(), Vec::new());
             let mut during = during.chunks(300);
             while chunks.len() < taken {
@@ -384,7 +369,7 @@ mod tests {
             if is_complete {
                 let whole = restored(&chunks, changes).unwrap();
                 prop_assert_eq!(&whole.vacant, &vacant);
-                prop_assert_eq!((whole.len(), whole.changes()), (expected.len() as u64, changes));
+                prop_assert_eq!((whole.len(), whole.pages.changes), (expected.len() as u64, changes));
                 prop_assert_eq!(contents(&whole), expected);
                 prop_assert_eq!(whole.memory_bytes(), memory_bytes);
                 prop_assert!(census(&whole) as u64 <= memory_bytes);
@@ -447,7 +432,7 @@ mod tests {
     fn changed_page_is_copied_once() {
         let (mut slab, copied) = (Slab::<String>::default(), Copied::default());
         (0..3 * PAGE_SLOTS).for_each(|number| assert_eq!(slab.insert(number.to_string()), number));
-        let mut frozen = slab.freeze(&copied);
+        let mut frozen = slab.pages.freeze(&copied);
         slab.update(0, |value| value.push('!'));
         let page_bytes = copied.load(Relaxed);
         assert!(page_bytes > 0);
@@ -470,7 +455,7 @@ mod tests {
 
     /// Takes a snapshot, with changes between its chunks.
     fn snapshot(numbers: &mut Numbers, mut change: impl FnMut(&mut Numbers)) -> Vec<Vec<u8>> {
-        let mut frozen = numbers.freeze(&Copied::default());
+        let mut frozen = numbers.pages.freeze(&Copied::default());
         let (mut chunks, mut chunk) = (Vec::new(), Vec::new());
         change(numbers);
         while frozen.next_chunk(&mut chunk) {
@@ -483,7 +468,7 @@ mod tests {
     fn restored_numbers(chunks: &[Vec<u8>], changes: u64) -> Option<Numbers> {
         let mut numbers = Numbers::default();
         let is_loaded = chunks.iter().all(|chunk| numbers.load(chunk).is_some()) && numbers.is_trimmed();
-        numbers.resume(changes);
+        numbers.pages.changes = changes;
         is_loaded.then_some(numbers)
     }
 
@@ -513,10 +498,10 @@ mod tests {
                 }
                 prop_assert_eq!(numbers.len(), model.len() as u64);
                 let chunks = snapshot(&mut numbers, |_| ());
-                let restored = restored_numbers(&chunks, numbers.changes()).unwrap();
+                let restored = restored_numbers(&chunks, numbers.pages.changes).unwrap();
                 prop_assert_eq!(all(&restored), model.iter().copied().collect::<Vec<_>>());
                 prop_assert_eq!((&restored.vacant, restored.len), (&numbers.vacant, numbers.len));
-                prop_assert_eq!(restored.changes(), numbers.changes());
+                prop_assert_eq!(restored.pages.changes, numbers.pages.changes);
             }
         }
 
@@ -528,7 +513,7 @@ mod tests {
             let mut numbers = Numbers::default();
             for (is_inserting, first, count) in steps {
                 let most = numbers.memory_bytes() + Numbers::growth_bytes(count);
-                let (before, changes) = (all(&numbers), numbers.changes());
+                let (before, changes) = (all(&numbers), numbers.pages.changes);
                 let mut begun = false;
                 let mut chunks = snapshot(&mut numbers, |numbers| {
                     if !std::mem::replace(&mut begun, true) {

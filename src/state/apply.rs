@@ -1,13 +1,12 @@
 //! `apply`: an entry of the log changes the state and gets its answer.
 
-use super::filters::changed;
 use super::idempotency::{Bounds, Lookup, Owner, Records, retention_min_seconds};
 use super::importing::Lines;
 use super::machine::{SWEEP_MAX, Shared, State};
 use crate::domain::image::IMAGE_IDLE_SECONDS;
 use crate::domain::{
-    Applied, Command, Entry, FilterId, Happened, IdempotencyKey, Name, Outcome, Profile, Proposal, Refusal,
-    Target, Timestamp,
+    Annotations, Applied, Command, Entry, FilterId, Happened, IdempotencyKey, Name, Outcome, Profile,
+    Proposal, Refusal, Target, Timestamp,
 };
 use crate::filter::StateCounts;
 
@@ -138,7 +137,8 @@ impl State {
             Command::Create { kind, name, id, secret, spec, layout, window, annotations } => {
                 let (kind, layout, window, created_at) = (*kind, *layout, *window, self.shared.now);
                 let existing = self.shared.catalog.get(kind, name).map(|view| &view.annotations);
-                let annotations = changed(existing, annotations)?;
+                let annotations = existing.unwrap_or(&Annotations::default()).changed(annotations);
+                let annotations = annotations.ok_or(Refusal::TooManyLabels)?;
                 let (name, secret, spec) = (name.clone(), secret.clone(), spec.clone());
                 let profile = Profile { kind, name, secret, spec, layout, window, created_at, annotations };
                 self.create(*id, profile)

@@ -4,7 +4,7 @@ use super::catalog::NamedLineUp;
 use super::ledger::Change;
 use super::machine::{FilterState, Shared, State, Subject};
 use super::tables::Tables;
-use super::view::{Counters, FilterView};
+use super::view::FilterView;
 use crate::domain::name::LINE_UPS_BYTES_MAX;
 use crate::domain::{
     Annotations, AnnotationsChange, FilterChange, FilterId, Happened, ImportState, Kind, LineUp,
@@ -13,15 +13,6 @@ use crate::domain::{
 use crate::filter::{Full, Growth};
 use std::borrow::Cow;
 use std::sync::Arc;
-
-/// Returns the title and labels after a change; without `before`, of something new.
-pub(super) fn changed(
-    before: Option<&Annotations>,
-    change: &AnnotationsChange,
-) -> Result<Annotations, Refusal> {
-    let none = Annotations::default();
-    before.unwrap_or(&none).changed(change).map_err(|_| Refusal::TooManyLabels)
-}
 
 impl State {
     /// Creates a campaign or coupon. If an equal one exists, only sets its title and labels.
@@ -56,9 +47,9 @@ impl State {
         }
         let tables = Tables::new(self.shared.next_epoch(), spec, layout);
         let ledger = self.shared.empty_ledger(kind, spec, Change::default());
-        let (counters, retention) = (Counters::default(), &self.shared.view.redemptions_retention);
-        let view =
-            Arc::new(FilterView::new(id, profile, counters, tables.filter.reader(), ledger, retention));
+        let (counters, reader) = (Arc::default(), tables.filter.reader());
+        let redemptions_retention = self.shared.view.redemptions_retention.clone();
+        let view = Arc::new(FilterView { id, profile, counters, reader, ledger, redemptions_retention });
         self.shared.show(view.clone());
         let description = view.describe(self.shared.now);
         self.shared.record_filter(&view, FilterChange::Created);
@@ -92,7 +83,7 @@ impl Subject<'_> {
         stock: Option<u64>,
         change: &AnnotationsChange,
     ) -> Result<Outcome, Refusal> {
-        let annotations = changed(Some(&self.view.annotations), change)?;
+        let annotations = self.view.annotations.changed(change).ok_or(Refusal::TooManyLabels)?;
         let mut window = self.view.window;
         window.starts_at = starts_at.unwrap_or(window.starts_at);
         window.ends_at = ends_at.unwrap_or(window.ends_at);
@@ -164,7 +155,9 @@ impl Shared {
         let before = self.catalog.line_ups.get(name).cloned();
         let (created_by, bytes_before) =
             before.as_ref().map_or((by, 0), |before| (before.created_by, before.memory_bytes()));
-        let annotations = changed(before.as_ref().map(|before| &before.annotations), change)?;
+        let none = Annotations::default();
+        let annotations = before.as_ref().map_or(&none, |before| &before.annotations).changed(change);
+        let annotations = annotations.ok_or(Refusal::TooManyLabels)?;
         let stored = NamedLineUp { name: name.clone(), line_up: line_up.clone(), annotations, created_by };
         let bytes = self.line_ups_bytes - bytes_before + stored.memory_bytes();
         let is_one_too_many =

@@ -82,7 +82,7 @@ impl Owner {
 /// The outcomes stored for repeated requests.
 #[derive(Debug, Default)]
 pub struct Records {
-    queue: Queue,
+    pub(super) queue: Queue,
     index: Index,
     /// Bytes of each owner's records.
     bytes_of: BTreeMap<Owner, u64>,
@@ -292,11 +292,6 @@ impl Records {
             }
         }
         self.queue.pop();
-    }
-
-    /// The queue, for a snapshot.
-    pub(super) fn queue_mut(&mut self) -> &mut Queue {
-        &mut self.queue
     }
 }
 

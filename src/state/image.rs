@@ -1,19 +1,21 @@
 //! The image of the state that a snapshot stores, and the state restored from one. It has a small head, and sections, which own their data
 //! as of the snapshot's start. So commands continue while their chunks are taken.
 //!
-//! Sections are the tables of every filter, the ledgers of coupons, the changes queued for imports, and the pages of stored outcomes.
+//! Sections are the tables and earlier statistics of every filter, the ledgers of coupons, the changes queued for imports, and the pages of
+//! stored outcomes. Titles and labels are in the head: they are short, and readers need them with the rest of it.
 
 use super::catalog::NamedLineUp;
 use super::idempotency::Records;
 use super::imports::Imports;
 use super::ledger::{Change, Ledger, LedgerImage};
 use super::machine::{FilterState, State};
-use super::section::{Epoch, ORDINALS, RECORDS, REDEMPTIONS, Section, Sections};
+use super::section::{Epoch, ORDINALS, RECORDS, REDEMPTIONS, STATISTICS, Section, Sections};
+use super::statistics::Statistics;
 use super::tables::{Staging, Tables};
 use super::view::{Counters, FilterView};
 use crate::domain::{
-    FORMAT_VERSION, FilterHead, FilterId, ImageSection, Import, ImportId, Kind, Redemption, SectionId, Seq,
-    Spec,
+    FilterHead, FilterId, ImageSection, Import, ImportId, Kind, Redemption, SectionId, Seq, Spec,
+    understood_version,
 };
 use crate::filter::{Filled, Filter, FilterImage, RestoreError, Restoring, Walk};
 use crate::frame::encode;
@@ -51,6 +53,8 @@ struct FilterStateImage {
     tables: Epoch,
     /// A coupon's.
     ledger: Option<LedgerImage>,
+    /// The number of changes of its earlier statistics.
+    statistics: u64,
     staging: Option<StagingImage>,
     is_hidden: bool,
 }
@@ -71,7 +75,7 @@ pub enum RestoreStateError<E> {
     #[error("the snapshot's head can't be read: {0}")]
     Head(postcard::Error),
     /// A newer program wrote the head.
-    #[error("the snapshot's head has version {0}, this program reads 1 to {FORMAT_VERSION}")]
+    #[error("the snapshot's head has version {0}, this program reads 1 to {known}", known = understood_version())]
     Newer(u16),
     /// A filter's tables can't be read.
     #[error(transparent)]
@@ -96,7 +100,7 @@ pub fn enabled_in(head: &[u8]) -> Result<u16, RestoreStateError<Infallible>> {
 /// reports a newer version, not damage.
 fn read_head<E>(head: &[u8]) -> Result<Head<State>, RestoreStateError<E>> {
     let (version, rest) = postcard::take_from_bytes::<u16>(head).map_err(RestoreStateError::Head)?;
-    if !(1..=FORMAT_VERSION).contains(&version) {
+    if !(1..=understood_version()).contains(&version) {
         return Err(RestoreStateError::Newer(version));
     }
     postcard::from_bytes(rest).map_err(RestoreStateError::Head)
@@ -106,13 +110,14 @@ impl State {
     /// Begins a snapshot of the state as it is now. A dropped section is left out.
     pub fn begin_snapshot(&mut self) -> SnapshotImage {
         let (mut sections, copied) = (Vec::new(), self.shared.copied.clone());
-        let records = freeze_queue(self.records.queue_mut(), RECORDS, &copied, &mut sections);
+        let records = freeze_queue(&mut self.records.queue, RECORDS, &copied, &mut sections);
         let filters = self.filters.values_mut().map(|filter| filter.freeze(&copied, &mut sections)).collect();
         let imports = self.shared.view.imports.read().iter().map(|import| Import::clone(import)).collect();
         let line_ups =
             self.shared.catalog.line_ups.values().map(|line_up| NamedLineUp::clone(line_up)).collect();
         let head = Head { state: &*self, records, filters, imports, line_ups };
-        SnapshotImage { seq: self.applied, head: encode(&(self.format.min(FORMAT_VERSION), head)), sections }
+        let head = encode(&(self.format.min(understood_version()), head));
+        SnapshotImage { seq: self.applied, head, sections }
     }
 }
 
@@ -153,8 +158,9 @@ impl FilterState {
                 walk: staging.walk,
             }
         });
+        let statistics = self.view.counters.statistics.lock().freeze(tables, copied, sections);
         let (id, head, is_hidden) = (self.view.id, self.view.head(image), self.is_hidden);
-        FilterStateImage { id, head, tables, ledger, staging, is_hidden }
+        FilterStateImage { id, head, tables, ledger, statistics, staging, is_hidden }
     }
 }
 
@@ -175,7 +181,7 @@ impl Export {
     /// [`RestoreStateError::Head`] or [`RestoreStateError::Newer`] if the head can't be read.
     pub fn find(head: &[u8], filter: FilterId) -> Result<Option<Self>, RestoreStateError<Infallible>> {
         let found = read_head(head)?.filters.into_iter().find(|image| image.id == filter && !image.is_hidden);
-        let Some(FilterStateImage { head, tables, ledger, .. }) = found else { return Ok(None) };
+        let Some(FilterStateImage { head, tables, ledger, statistics, .. }) = found else { return Ok(None) };
         let ids = head.tables.tables().map(|(table, ..)| SectionId::new(tables, table.0));
         let sections = ids.map(|id| (ImageSection::Tables, id));
         let ledgers = ledger.iter().flat_map(|ledger| {
@@ -184,7 +190,9 @@ impl Export {
             let ordinals = ordinals.map(|id| (ImageSection::Ordinals, id));
             ordinals.into_iter().chain([(ImageSection::Redemptions, redemptions)])
         });
-        let sections = sections.chain(ledgers).collect();
+        let statistics =
+            (statistics > 0).then_some((ImageSection::Statistics, SectionId::new(tables, STATISTICS)));
+        let sections = sections.chain(ledgers).chain(statistics).collect();
         Ok(Some(Self { sections, head, redemptions: ledger.map_or(0, |ledger| ledger.redemptions) }))
     }
 }
@@ -220,7 +228,7 @@ fn restore_filter<S: Sections>(
     image: FilterStateImage,
     sections: &mut S,
 ) -> Result<(), RestoreStateError<S::Error>> {
-    let FilterStateImage { id, head, tables, ledger, staging, is_hidden } = image;
+    let FilterStateImage { id, head, tables: epoch, ledger, statistics: changes, staging, is_hidden } = image;
     let ledger = match (head.profile.kind, ledger) {
         (Kind::Campaign, None) => state.shared.no_redemptions.clone(),
         (Kind::Coupon, Some(ledger)) => {
@@ -232,13 +240,21 @@ fn restore_filter<S: Sections>(
         }
     };
     let filled = state.shared.images.filled(id).filter(|_| is_hidden);
-    let tables = restore_tables(tables, &head.tables, &head.profile.spec, filled, sections)?;
+    let tables = restore_tables(epoch, &head.tables, &head.profile.spec, filled, sections)?;
     let staging =
         staging.map(|staging| restore_staging(staging, &head.profile.spec, sections)).transpose()?;
-    let counters = Counters::new(head.adds, head.removes, head.statistics);
-    let reader = tables.filter.reader();
-    let retention = &state.shared.view.redemptions_retention;
-    let view = Arc::new(FilterView::new(id, head.profile, counters, reader, ledger, retention));
+    let mut statistics = Statistics { latest: head.latest, ..Statistics::default() };
+    let unreadable = "statistics can't be read";
+    load_chunks(sections, SectionId::new(epoch, STATISTICS), unreadable, |chunk| statistics.load(chunk))?;
+    statistics.earlier.changes = changes;
+    if !is_hidden && !statistics.is_complete() {
+        return Err(RestoreStateError::Damaged(unreadable));
+    }
+    let FilterHead { adds, removes, profile, .. } = head;
+    let counters = Counters { adds: adds.into(), removes: removes.into(), statistics: statistics.into() };
+    let (counters, reader) = (counters.into(), tables.filter.reader());
+    let redemptions_retention = state.shared.view.redemptions_retention.clone();
+    let view = Arc::new(FilterView { id, profile, counters, reader, ledger, redemptions_retention });
     if !is_hidden {
         state.shared.show(view.clone());
     }
@@ -257,17 +273,15 @@ fn restore_ledger<S: Sections>(
     sections.reserve(image.memory_bytes).map_err(RestoreStateError::Load)?;
     let &LedgerImage { epoch, changes, ordinals_changes, .. } = image;
     let mut ledger = Ledger::new(epoch, ordinals_changes.is_some(), last_change);
-    let damaged = || RestoreStateError::Damaged("a ledger can't be read");
+    let (unreadable, ordinals) = ("a ledger can't be read", SectionId::new(epoch, ORDINALS));
     if ordinals_changes.is_some() {
-        for_each_chunk(sections, SectionId::new(epoch, ORDINALS), |chunk| {
-            ledger.load_ordinals(chunk).then_some(()).ok_or_else(damaged)
-        })?;
+        load_chunks(sections, ordinals, unreadable, |chunk| ledger.load_ordinals(chunk))?;
     }
-    for_each_chunk(sections, SectionId::new(epoch, REDEMPTIONS), |chunk| {
-        ledger.load(chunk, |_: &Redemption| true).then_some(()).ok_or_else(damaged)
-    })?;
+    let redemptions = SectionId::new(epoch, REDEMPTIONS);
+    load_chunks(sections, redemptions, unreadable, |chunk| ledger.load(chunk, |_: &Redemption| true))?;
     ledger.resume(changes, ordinals_changes);
-    if is_loading || ledger.finish_loading() { Ok(ledger) } else { Err(damaged()) }
+    let is_complete = is_loading || ledger.finish_loading();
+    is_complete.then_some(ledger).ok_or(RestoreStateError::Damaged(unreadable))
 }
 
 fn restore_staging<S: Sections>(
@@ -310,12 +324,13 @@ fn restore_queue<S: Sections>(
     for number in extent.first..extent.first.saturating_add(extent.pages) {
         sections.reserve(2 * PAGE_BYTES as u64).map_err(RestoreStateError::Load)?;
         let mut page = Vec::new();
-        for_each_chunk(sections, SectionId::new(epoch, number), |chunk| {
+        let missing = "a page of stored answers or kept changes is missing";
+        load_chunks(sections, SectionId::new(epoch, number), missing, |chunk| {
             page.extend_from_slice(chunk);
-            Ok(())
+            true
         })?;
         if page.is_empty() {
-            return Err(RestoreStateError::Damaged("a page of stored answers or kept changes is missing"));
+            return Err(RestoreStateError::Damaged(missing));
         }
         pages.push(page);
     }
@@ -323,11 +338,12 @@ fn restore_queue<S: Sections>(
         .ok_or(RestoreStateError::Damaged("a page of stored answers or kept changes can't be read"))
 }
 
-/// Passes all chunks of a section on, in order.
-fn for_each_chunk<S: Sections>(
+/// Loads all chunks of a section in order. `load` returns whether one is sound, and `unreadable` says that it is not.
+fn load_chunks<S: Sections>(
     sections: &mut S,
     section: SectionId,
-    mut each: impl FnMut(&[u8]) -> Result<(), RestoreStateError<S::Error>>,
+    unreadable: &'static str,
+    mut load: impl FnMut(&[u8]) -> bool,
 ) -> Result<(), RestoreStateError<S::Error>> {
     let mut chunk = Vec::new();
     for number in 0.. {
@@ -335,7 +351,9 @@ fn for_each_chunk<S: Sections>(
         if !sections.chunk(section, number, &mut chunk).map_err(RestoreStateError::Load)? {
             break;
         }
-        each(&chunk)?;
+        if !load(&chunk) {
+            return Err(RestoreStateError::Damaged(unreadable));
+        }
     }
     Ok(())
 }

@@ -2,7 +2,6 @@
 
 use super::machine::{SWEEP_MAX, Shared, State, Subject};
 use super::tables::Staging;
-use crate::domain::import::ImportTarget;
 use crate::domain::{
     Count, Ending, FilterId, Guards, Happened, Import, ImportId, ImportMode, ImportState, ItemOutcome,
     KeyName, LineError, Outcome, Refusal, Timestamp, Tripped,
@@ -54,7 +53,7 @@ impl Subject<'_> {
             known => {
                 let owner = known.map_or_else(|| owner.clone(), |known| known.owner.clone());
                 let view = &self.view;
-                let target = ImportTarget { filter: view.id, kind: view.kind, name: view.name.clone() };
+                let target = (view.id, view.kind, view.name.clone());
                 let begun = Import::begun(id.clone(), owner, target, mode, if_absent, guards, now);
                 Import { is_named, ..begun }
             }

@@ -132,13 +132,11 @@ impl Imports {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::import::ImportTarget;
     use crate::domain::{FilterId, ImportMode, ImportState, Kind};
     use proptest::prelude::*;
 
     fn import(number: u64, owner: u64, mode: ImportMode, is_named: bool, now: Timestamp) -> Import {
-        let target =
-            ImportTarget { filter: FilterId(1), kind: Kind::Campaign, name: Name::new("spring").unwrap() };
+        let target = (FilterId(1), Kind::Campaign, Name::new("spring").unwrap());
         let (id, owner) =
             (ImportId::new(&format!("i{number}")).unwrap(), KeyName::new(&format!("key-{owner}")));
         Import { is_named, ..Import::begun(id, owner, target, mode, false, mode.guards(), now) }

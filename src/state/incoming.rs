@@ -5,6 +5,7 @@
 
 use super::ledger::Change;
 use super::machine::{Arriving, FilterState, State};
+use super::statistics::Statistics;
 use super::tables::{Tables, slot_state};
 use super::view::{Counters, FilterView};
 use crate::domain::image::{ALGORITHM, IMAGES_MAX, IMAGES_OF_KEY_MAX, LAST_CHANGE_MAX};
@@ -48,14 +49,16 @@ impl State {
         let filter = Filter::unfilled(head.profile.spec.mode, &head.tables).map_err(contradicts)?;
         let tables = Tables { epoch: shared.next_epoch(), filter };
         let ledger = shared.empty_ledger(kind, &head.profile.spec, Change(head.last_change));
-        let retention = &shared.view.redemptions_retention;
+        let redemptions_retention = shared.view.redemptions_retention.clone();
         let created_at = head.profile.created_at.min(shared.now);
         let profile = Profile { name: name.clone(), created_at, ..head.profile.clone() };
-        let mut statistics = head.statistics.clone();
-        statistics.turn_back(shared.now);
-        let counters = Counters::new(head.adds, head.removes, statistics);
-        let view = FilterView::new(id, profile, counters, tables.filter.reader(), ledger, retention);
-        shared.images.0.insert(upload, Arriving::begun(id, by, head, checksum, shared.now));
+        let statistics = Statistics { latest: head.latest, ..Statistics::default() };
+        let FilterHead { adds, removes, .. } = *head;
+        let counters = Counters { adds: adds.into(), removes: removes.into(), statistics: statistics.into() };
+        let (counters, reader) = (counters.into(), tables.filter.reader());
+        let view = FilterView { id, profile, counters, reader, ledger, redemptions_retention };
+        let (filled, items, changed_at) = (Default::default(), head.tables.items(), shared.now);
+        shared.images.0.insert(upload, Arriving { filter: id, by, filled, items, checksum, changed_at });
         let mut filter = FilterState::new(Arc::new(view), tables, None, true);
         shared.note(&mut filter);
         self.filters.insert(id, filter);
@@ -83,7 +86,7 @@ impl State {
                     (chunks.iter().all(|Chunk(chunk)| filter.load(image, *section, chunk)), None)
                 }
                 ImageBody::End { redemptions } => {
-                    (filter.finish_loading(image, *redemptions), Some(image.filter))
+                    (filter.finish_loading(image, *redemptions, now), Some(image.filter))
                 }
             };
             is_right.then_some(complete).ok_or(ImageFault::Contradiction)
@@ -153,18 +156,22 @@ impl FilterState {
                 };
                 is_strict && view.ledger.write().load(chunk, is_right)
             }
+            ImageSection::Statistics => view.counters.statistics.lock().load(chunk),
         }
     }
 
-    /// Ends the image. Returns whether it is complete.
-    fn finish_loading(&mut self, image: &Arriving, redemptions: u64) -> bool {
+    /// Ends the image. Returns whether it is complete. The clock of its server may have been ahead.
+    fn finish_loading(&mut self, image: &Arriving, redemptions: u64, now: Timestamp) -> bool {
         let finished = self.tables.filter.finish_filling(image.filled, &image.items);
         let (held, _) = self.tables.used();
         let mut ledger = self.view.ledger.write();
+        let mut statistics = self.view.counters.statistics.lock();
+        statistics.turn_back(now);
         finished.is_ok()
             && ledger.len() as u64 == redemptions
             && ledger.holds_len() as u64 == held
             && ledger.finish_loading()
+            && statistics.is_complete()
     }
 }
 

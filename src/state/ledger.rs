@@ -6,12 +6,11 @@
 //! The ledger of an open pool also has the ordinals that are taken. The ordinal of a redemption that is forgotten stays taken, because its
 //! code stays redeemed.
 
-use super::section::{Epoch, ORDINALS, REDEMPTIONS, Section};
+use super::section::{Epoch, ORDINALS, REDEMPTIONS, Section, freeze};
 use crate::domain::spec::STOCK_MAX;
 use crate::domain::{Redemption, RedemptionId, Reference, SectionId, Status, Timestamp};
 use crate::filter::Digest;
 use crate::paged::{Copied, Numbers, Slab};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -236,9 +235,9 @@ impl Ledger {
 
     /// Goes on from a snapshot, with its counts of changes.
     pub(super) fn resume(&mut self, changes: u64, ordinals_changes: Option<u64>) {
-        self.redemptions.resume(changes);
+        self.redemptions.pages.changes = changes;
         if let (Some(ordinals), Some(changes)) = (&mut self.ordinals, ordinals_changes) {
-            ordinals.resume(changes);
+            ordinals.pages.changes = changes;
         }
     }
 
@@ -484,24 +483,13 @@ impl Ledger {
     /// Adds sections for the redemptions and the ordinals.
     pub(super) fn freeze(&mut self, copied: &Copied, sections: &mut Vec<Section>) -> LedgerImage {
         let (epoch, redemptions, memory_bytes) = (self.epoch, self.redemptions.len(), self.memory_bytes());
-        let changes = freeze(SectionId::new(epoch, REDEMPTIONS), &mut self.redemptions, copied, sections);
+        let changes =
+            freeze(SectionId::new(epoch, REDEMPTIONS), &mut self.redemptions.pages, copied, sections);
         let ordinals = self.ordinals.as_deref_mut();
-        let ordinals_changes =
-            ordinals.map(|ordinals| freeze(SectionId::new(epoch, ORDINALS), ordinals, copied, sections));
+        let ordinals_changes = ordinals
+            .map(|ordinals| freeze(SectionId::new(epoch, ORDINALS), &mut ordinals.pages, copied, sections));
         LedgerImage { epoch, redemptions, changes, memory_bytes, ordinals_changes }
     }
-}
-
-/// Adds a section. Returns its number of changes.
-fn freeze<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static, const WORDS: usize>(
-    id: SectionId,
-    slab: &mut Slab<T, WORDS>,
-    copied: &Copied,
-    sections: &mut Vec<Section>,
-) -> u64 {
-    let (changes, mut frozen) = (slab.changes(), slab.freeze(copied));
-    sections.push(Section::new(id, changes, move |out| frozen.next_chunk(out)));
-    changes
 }
 
 impl RedemptionQuery {

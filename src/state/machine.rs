@@ -14,12 +14,12 @@ use super::tables::{ChangeKind, REPEATED_FOR_EACH, Staging, Tables};
 use super::view::FilterView;
 use crate::domain::image::IMAGE_IDLE_SECONDS;
 use crate::domain::{
-    Count, FilterChange, FilterHead, FilterId, Happened, ImportId, ImportState, ItemOutcome, KeyName, Kind,
+    Count, Counts, FilterChange, FilterId, Happened, ImportId, ImportState, ItemOutcome, KeyName, Kind,
     Redemption, RedemptionId, RedemptionStep, Refusal, Seq, Settings, Spec, StateHash, Status, Timestamp,
     UploadId,
 };
 use crate::filter::{Digest, Dropped, Filled, SlotState, Source, StateCounts, Walk};
-use crate::paged::Copied;
+use crate::paged::{Copied, Queue};
 use derive_more::{AddAssign, SubAssign};
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
@@ -141,6 +141,9 @@ pub(super) struct Shared {
     pub(super) agenda: Agenda,
     #[serde(skip)]
     pub(super) totals: Totals,
+    /// Changes of the filter that is worked on, which are not in its statistics yet.
+    #[serde(skip)]
+    counts: Counts,
     /// Memory of all line-ups.
     #[serde(skip)]
     pub(super) line_ups_bytes: u64,
@@ -291,11 +294,12 @@ impl FilterState {
         Box::new(Self { view, tables, staging, is_hidden, totals: Totals::default(), tasks: None })
     }
 
-    /// Its part of the totals and of the agenda, as it is now.
-    fn footprint(&self) -> (Totals, Tasks) {
+    /// Its part of the totals and of the agenda, as it is now. Adds changes to the statistics.
+    fn footprint(&self, now: Timestamp, counts: &Counts) -> (Totals, Tasks) {
         let Self { view, tables, staging, .. } = self;
         let is_moving = |tables: &Tables| tables.filter.is_moving();
-        let records_bytes = view.counters.statistics.lock().memory_bytes() + view.annotations.memory_bytes();
+        let statistics_bytes = view.counters.statistics.lock().add(now, counts);
+        let records_bytes = statistics_bytes + view.annotations.memory_bytes();
         let mut totals = Totals { tables_bytes: tables.memory_bytes(), records_bytes, ..Totals::default() };
         let mut tasks = [
             None,
@@ -336,7 +340,7 @@ impl Shared {
         for tables in [Some(&mut filter.tables), staged].into_iter().flatten() {
             self.discarded.tables.append(&mut tables.filter.tables_mut().take_dropped());
         }
-        let (totals, tasks) = filter.footprint();
+        let (totals, tasks) = filter.footprint(self.now, &std::mem::take(&mut self.counts));
         let before = filter.tasks.as_deref().unwrap_or(&NO_TASKS);
         self.totals -= filter.totals;
         self.totals += totals;
@@ -359,6 +363,7 @@ impl Shared {
         let FilterState { view, tables, totals, tasks, .. } = filter;
         self.totals -= totals;
         self.agenda.change(view.id, tasks.as_deref().unwrap_or(&NO_TASKS), &NO_TASKS);
+        view.counters.statistics.lock().discard();
         self.discarded.push_ledger(view.ledger.clone());
         self.drop_tables(tables);
     }
@@ -451,7 +456,7 @@ impl State {
 impl Subject<'_> {
     /// Adds to the statistics.
     pub(super) fn count(&mut self, what: Count, number: u64) {
-        self.view.counters.statistics.lock().count(self.shared.now, what, number);
+        self.shared.counts[what as usize] += number;
     }
 
     /// Records a change of a redemption. The expiry or revival of a hold has no requester.
@@ -530,7 +535,8 @@ impl Subject<'_> {
         self.abort_staging(if is_same { ImportState::Interrupted } else { ImportState::Overtaken });
         let epoch = self.shared.next_epoch();
         let tables = self.shared.empty_tables(self.view);
-        *self.staging = Some(Box::new(Staging::new(import, tables, epoch)));
+        let (changes, cleared, walk) = (Queue::default(), false, None);
+        *self.staging = Some(Box::new(Staging { import, tables, changes, epoch, cleared, walk }));
     }
 
     /// Drops the staged tables, if there are any, and ends their import in this state.
@@ -588,7 +594,7 @@ pub(super) struct Arriving {
     /// The filter that is made of it, which is hidden.
     pub(super) filter: FilterId,
     /// The API key of the request that started it.
-    by: Option<KeyName>,
+    pub(super) by: Option<KeyName>,
     /// How far the tables are filled.
     pub(super) filled: Filled,
     /// Maximum number of items of each table.
@@ -597,20 +603,6 @@ pub(super) struct Arriving {
     pub(super) checksum: u128,
     /// When the last part arrived.
     pub(super) changed_at: Timestamp,
-}
-
-impl Arriving {
-    /// An image whose head has arrived.
-    pub(super) fn begun(
-        filter: FilterId,
-        by: Option<KeyName>,
-        head: &FilterHead,
-        checksum: u128,
-        now: Timestamp,
-    ) -> Self {
-        let (filled, items) = (Filled::default(), head.tables.items());
-        Self { filter, by, filled, items, checksum, changed_at: now }
-    }
 }
 
 /// All images that arrive.

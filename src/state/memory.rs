@@ -5,10 +5,10 @@ use super::events;
 use super::imports::record_bytes;
 use super::ledger::Ledger;
 use super::machine::{FilterState, SWEEP_MAX, State, Task};
+use super::statistics::Statistics;
 use super::tables::{COPIED_BESIDES_MAX, QUEUED_CHANGE_BYTES, REPEATED_FOR_EACH, Staging};
 use crate::domain::{
-    Chunk, Command, Ending, FilterId, ImageBody, ImageRecord, ImageSection, ImportMode, Raise, Statistics,
-    Target,
+    Chunk, Command, Ending, FilterId, ImageBody, ImageRecord, ImageSection, ImportMode, Raise, Target,
 };
 use crate::filter::{Layout, MemoryNeed};
 use derive_more::AddAssign;
@@ -153,17 +153,14 @@ fn memory_of_something_new(state: &State, command: &Command) -> Option<MemoryNee
             let is_on = settings.events_retention_seconds > 0;
             Some(MemoryNeed::other(if is_on { events::FIXED_BYTES } else { 0 }))
         }
-        Command::ImageBegin { head, .. } => {
-            let mut need = head.tables.memory().unwrap_or_default();
-            need += MemoryNeed::other(head.statistics.memory_bytes());
-            Some(need)
-        }
+        Command::ImageBegin { head, .. } => Some(head.tables.memory().unwrap_or_default()),
         Command::ImageRecord { record: ImageRecord { body: ImageBody::Part(part), .. }, .. } => {
             let bytes = |Chunk(chunk): &Chunk| match part.section {
                 ImageSection::Tables => 0,
                 // Ordinals of current redemptions are counted twice until the image is complete.
                 ImageSection::Ordinals => 2 * Ledger::loading_ordinals_bytes(chunk),
                 ImageSection::Redemptions => Ledger::loading_bytes(chunk),
+                ImageSection::Statistics => Statistics::GROWTH_BYTES + chunk.len() as u64,
             };
             Some(MemoryNeed::other(part.chunks.iter().map(bytes).sum()))
         }

@@ -2,6 +2,7 @@
 
 use crate::domain::SectionId;
 use crate::filter::{RestoreError, Restoring};
+use crate::paged::{Copied, Page, Paged};
 use serde::{Deserialize, Serialize};
 
 /// The identity of a part of the state that a snapshot stores separately: the tables of a filter, a ledger, an import's queue of changes. A
@@ -13,12 +14,15 @@ pub struct Epoch(pub u64);
 /// The epoch of the stored answers, which are there from the beginning. All other epochs are given later.
 pub(super) const RECORDS: Epoch = Epoch(0);
 
-/// Sections belong to an epoch. The part is the number of a table or a page, [`REDEMPTIONS`] or [`ORDINALS`].
+/// Sections belong to an epoch. The part is the number of a table or a page, or one of those below.
 impl SectionId {
     pub(super) fn new(epoch: Epoch, part: u64) -> Self {
         Self { owner: epoch.0, part }
     }
 }
+
+/// The part of a filter's tables with its statistics. Tables have lower numbers.
+pub(super) const STATISTICS: u64 = u32::MAX as u64;
 
 /// The part of a ledger with its redemptions.
 pub(super) const REDEMPTIONS: u64 = 0;
@@ -53,6 +57,18 @@ impl Section {
     pub fn next_chunk(&mut self, out: &mut Vec<u8>) -> bool {
         (self.chunks)(out)
     }
+}
+
+/// Adds a section of pages. Returns its number of changes.
+pub(super) fn freeze<P: Page + Send + Sync + 'static>(
+    id: SectionId,
+    pages: &mut Paged<P>,
+    copied: &Copied,
+    sections: &mut Vec<Section>,
+) -> u64 {
+    let mut frozen = pages.freeze(copied);
+    sections.push(Section::new(id, pages.changes, move |out| frozen.next_chunk(out)));
+    pages.changes
 }
 
 /// Where a state that is being restored gets its sections from.

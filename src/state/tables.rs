@@ -168,10 +168,6 @@ fn is_used(state: Option<SlotState>) -> bool {
 }
 
 impl Staging {
-    pub(super) fn new(import: ImportId, tables: Tables, epoch: Epoch) -> Self {
-        Self { import, tables, changes: Queue::default(), epoch, cleared: false, walk: None }
-    }
-
     /// Memory of the changes that wait, in bytes.
     pub(super) fn queue_bytes(&self) -> u64 {
         self.changes.len() * QUEUED_CHANGE_BYTES

@@ -1,10 +1,12 @@
 //! A campaign or coupon as requests see it while the writer changes it. Look-ups in its tables take no lock.
 
 use super::ledger::{Change, Ledger, RedemptionPage, RedemptionQuery};
+use super::statistics::Statistics;
 use crate::domain::image::ALGORITHM;
+use crate::domain::statistics::Unit;
 use crate::domain::{
-    Description, FilterHead, FilterId, Kind, Profile, Redemption, RedemptionId, Reference, Refusal, Spec,
-    Statistics, Stats, Status, StepStats, Timestamp, WindowPosition,
+    Counts, Description, FilterHead, FilterId, Kind, Profile, Redemption, RedemptionId, Reference, Refusal,
+    Spec, Stats, Status, StepStats, Timestamp, WindowPosition,
 };
 use crate::filter::{self, Digest, FilterImage, FilterStats, Growth, Mode, Reader, SlotState, StateCounts};
 use parking_lot::{Mutex, RwLock};
@@ -38,14 +40,8 @@ pub struct Counters {
     pub adds: AtomicU64,
     /// Items removed.
     pub removes: AtomicU64,
-    /// The changes per day and hour. Readers copy them.
+    /// The changes per day and hour.
     pub statistics: Mutex<Statistics>,
-}
-
-impl Counters {
-    pub(super) fn new(adds: u64, removes: u64, statistics: Statistics) -> Self {
-        Self { adds: adds.into(), removes: removes.into(), statistics: statistics.into() }
-    }
 }
 
 /// One campaign or coupon, as readers see it. A new one replaces it when its window, its capacity or its tables are replaced.
@@ -248,9 +244,9 @@ impl FilterView {
         }
     }
 
-    /// Its counts per day and hour.
-    pub fn statistics(&self) -> Statistics {
-        self.counters.statistics.lock().clone()
+    /// Its days or hours with counts among the last `number` up to `now`, each with its beginning, in order.
+    pub fn statistics(&self, unit: Unit, number: u64, now: Timestamp) -> Vec<(Timestamp, Counts)> {
+        self.counters.statistics.lock().last(unit, number, now)
     }
 
     /// A view of its tables. A campaign that forgets is seen in its step at `now`.
@@ -291,19 +287,6 @@ impl FilterView {
         self.reader.view(0).memory_bytes()
     }
 
-    /// A filter with these tables and this ledger.
-    pub(super) fn new(
-        id: FilterId,
-        profile: Profile,
-        counters: Counters,
-        reader: Reader,
-        ledger: Arc<RwLock<Ledger>>,
-        redemptions_retention: &Arc<AtomicU64>,
-    ) -> Self {
-        let (counters, redemptions_retention) = (Arc::new(counters), redemptions_retention.clone());
-        Self { id, profile, reader, counters, ledger, redemptions_retention }
-    }
-
     /// Its head, with the image of its tables.
     pub(super) fn head(&self, tables: FilterImage) -> FilterHead {
         FilterHead {
@@ -313,7 +296,7 @@ impl FilterView {
             removes: self.counters.removes.load(Ordering::Relaxed),
             tables,
             last_change: self.ledger.read().last_change().0,
-            statistics: self.statistics(),
+            latest: self.counters.statistics.lock().latest,
         }
     }
 

@@ -7,7 +7,7 @@
 
 use super::StoreError;
 use super::events::EventPack;
-use super::snapshots::{CHUNK_BYTES_MAX, Manifest};
+use super::snapshots::{CHUNK_BYTES_MAX, MANIFEST_BYTES_MAX, Manifest};
 use crate::domain::{ImageBody, ImageFault, ImageRecord, SectionId};
 use crate::frame::{FRAME_BYTES, Format, Frame, FrameError, decode, encode};
 use serde::{Deserialize, Serialize};
@@ -18,8 +18,8 @@ use std::io::{self, Read};
 use std::iter::repeat_n;
 use std::path::Path;
 
-/// A manifest is the largest payload: about half a kilobyte for each filter.
-const BACKUP: Format = Format { magic: *b"ckar", version: 1, payload_max: 1 << 30 };
+/// A manifest is the largest payload, and the kind of the piece is before it.
+const BACKUP: Format = Format { magic: *b"ckar", version: 1, payload_max: MANIFEST_BYTES_MAX + 1 };
 
 /// Each frame becomes a command, which must not be longer than 64 KiB.
 const IMAGE: Format = Format { magic: *b"ckim", version: 1, payload_max: 60 << 10 };

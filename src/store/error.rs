@@ -89,6 +89,9 @@ pub enum StoreError {
         /// The first failure.
         reason: String,
     },
+    /// A manifest is longer than a reader accepts. It was not written.
+    #[error("the snapshot's manifest has {0} bytes, more than can be read again")]
+    TooLong(usize),
     /// The caller broke the contract of an operation. Nothing was written.
     #[error("storage was used wrongly: {0}")]
     Misuse(String),

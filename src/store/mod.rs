@@ -126,7 +126,7 @@ impl Store {
         options: &StoreOptions,
         over: impl FnOnce(Box<dyn Backing>) -> Box<dyn Backing>,
     ) -> Result<Store, StoreError> {
-        open::open(dir, options, open::Purpose::Serve, over)
+        open::open(Directory::lock(dir)?, options, open::Purpose::Serve, over)
     }
 
     /// Opens a directory to be filled from a shared snapshot, and deletes its content. It can't be served before [`Store::seal`]; until
@@ -135,7 +135,7 @@ impl Store {
     /// # Errors
     /// Those of [`Store::open`]; [`StoreError::NotOurs`] if it contains anything other than data of this service.
     pub fn open_to_fill(dir: &Path, options: &StoreOptions) -> Result<Store, StoreError> {
-        open::open(dir, options, open::Purpose::Fill, |backing| backing)
+        open::open(Directory::lock(dir)?, options, open::Purpose::Fill, |backing| backing)
     }
 
     /// Marks a restored directory as complete.
@@ -171,10 +171,14 @@ impl Store {
         }
     }
 
-    /// The stored time of the last backup, if it can be read.
+    /// The stored time of the last backup, if it can be read. Otherwise, logs what is stored instead.
     pub fn backup_at(&self) -> Option<Timestamp> {
-        let text = self.directory.text(directory::BACKUP_FILE).ok()??;
-        text.trim().parse().ok().map(Timestamp)
+        let text = self.directory.text(directory::BACKUP_FILE).unwrap_or_else(|why| Some(why.to_string()))?;
+        let at = text.trim().parse().ok().map(Timestamp);
+        if at.is_none() {
+            tracing::warn!(text, "can't read the time of the last backup; counting from this startup");
+        }
+        at
     }
 
     /// Stores the time of a backup, in milliseconds since 1970.

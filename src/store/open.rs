@@ -31,15 +31,6 @@ pub(super) enum Purpose {
     Fill,
 }
 
-pub(super) fn open(
-    dir: &Path,
-    options: &StoreOptions,
-    purpose: Purpose,
-    over: impl FnOnce(Box<dyn Backing>) -> Box<dyn Backing>,
-) -> Result<Store, StoreError> {
-    open_locked(Directory::lock(dir)?, options, purpose, over)
-}
-
 /// A directory with a restore in progress. Nothing else opens it until the restore is complete, even if this process is killed.
 pub struct RestoreTarget {
     directory: Directory,
@@ -67,7 +58,7 @@ impl RestoreTarget {
     /// # Errors
     /// Those of [`Store::open`].
     pub fn open(self, options: &StoreOptions) -> Result<Store, StoreError> {
-        open_locked(self.directory, options, Purpose::Restore, |backing| backing)
+        open(self.directory, options, Purpose::Restore, |backing| backing)
     }
 
     /// Removes the mark: the directory is as empty, or absent, as before.
@@ -94,7 +85,8 @@ pub fn is_unused(dir: &Path) -> bool {
     has(directory::FILLING_FILE) || is_begun()
 }
 
-fn open_locked(
+/// Opens a locked directory, with an adapter over sled.
+pub(super) fn open(
     directory: Directory,
     options: &StoreOptions,
     purpose: Purpose,

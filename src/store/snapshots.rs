@@ -29,8 +29,10 @@ pub const GENERATIONS_KEPT: usize = 2;
 
 const CHECKSUM_BYTES: usize = 16;
 
-/// A manifest has about half a kilobyte for each filter, and more for statistics, titles and labels.
-const MANIFEST: Format = Format { magic: *b"ckmf", version: 1, payload_max: 1 << 30 };
+/// Maximum size of a manifest, in bytes. It has about half a kilobyte for each filter, and up to three more for its title and labels.
+pub(super) const MANIFEST_BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 1 << 30 };
+
+const MANIFEST: Format = Format { magic: *b"ckmf", version: 1, payload_max: MANIFEST_BYTES_MAX };
 
 /// Bytes of chunks after which they are synced, so that a commit and the end of a snapshot wait briefly. Under load the limit is not
 /// reached: each commit also makes earlier chunks durable.
@@ -166,14 +168,18 @@ impl SnapshotWriter {
     /// Makes the chunks and the events durable. Then writes the manifest and makes it durable. From then on this is the newest snapshot, and [`Store::sweep`] removes what no snapshot names any more.
     ///
     /// # Errors
-    /// [`StoreError::DiskFull`] and [`StoreError::Failed`].
+    /// [`StoreError::DiskFull`], [`StoreError::Failed`], and [`StoreError::TooLong`] if the manifest could not be read again.
     pub fn finish(self, store: &Store, taken_at: Timestamp, meta: Vec<u8>) -> Result<Manifest, StoreError> {
         let Self { generation, seq, events_last, place, sections, .. } = self;
         let sections = sections.into_values().collect();
         let manifest = Manifest { generation, seq, taken_at, events_last, place, sections, meta };
         store.space.check_reserve(0)?;
         store.make_durable()?;
-        let bytes = MANIFEST.pack(&manifest);
+        let (payload, mut bytes) = (encode(&manifest), Vec::new());
+        if payload.len() > MANIFEST_BYTES_MAX {
+            return Err(StoreError::TooLong(payload.len()));
+        }
+        MANIFEST.seal(0, 0, &payload, &mut bytes);
         store.snapshot_bytes_written.fetch_add(bytes.len() as u64, Relaxed);
         let parts = (0..).zip(bytes.chunks(directory::VALUE_BYTES_MAX));
         let changes =
@@ -532,6 +538,21 @@ mod tests {
         let trees = store.backing().tree_names();
         let manifests: Vec<_> = trees.iter().filter_map(|tree| directory::manifest_of_tree(tree)).collect();
         assert_eq!(manifests, [2, 3]);
+    }
+
+    #[test]
+    fn manifest_beyond_limit_replaces_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
+        let store = Store::open(dir.path(), &options).unwrap();
+        let take =
+            |seq, bytes| store.begin_snapshot(Seq(seq)).unwrap().finish(&store, Timestamp(7), vec![7; bytes]);
+        take(1, MANIFEST_BYTES_MAX - 1_000).unwrap();
+        take(2, 0).unwrap();
+        assert!(matches!(take(3, MANIFEST_BYTES_MAX), Err(StoreError::TooLong(_))));
+        let kept: Vec<u64> = store.manifests().unwrap().iter().map(|manifest| manifest.seq.0).collect();
+        assert_eq!(kept, [2, 1]);
+        take(4, 0).unwrap();
     }
 
     /// A commit waits for one step at most: each step stays within its budget, and the tree is complete until the last one.

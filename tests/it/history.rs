@@ -129,7 +129,7 @@ fn log_produces_golden_hash() {
     apply_all(&mut state, copy);
     assert_eq!(
         (state.applied(), state.hash().hash),
-        (Seq(54), 226_405_945_981_660_224_574_175_070_573_327_794_220)
+        (Seq(54), 136_105_631_717_646_780_009_384_535_968_199_068_601)
     );
 }
 

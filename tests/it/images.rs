@@ -8,6 +8,7 @@ use crate::random_images::{Placed, change_redemptions, images};
 use crate::random_log::{ITEMS, Numbers, RandomLog};
 use cuckood::domain::image::{IMAGE_IDLE_SECONDS, IMAGES_MAX, IMAGES_OF_KEY_MAX};
 use cuckood::domain::spec::STOCK_MAX;
+use cuckood::domain::statistics::Unit;
 use cuckood::domain::{
     Command, Entry, FilterId, ImageBody, ImageFault, ImageRecord, ImageSection, KeyName, Kind, Name, Outcome,
     Proposal, Redemption, RedemptionId, Refusal, Seq, Target, Timestamp, UploadId,
@@ -60,7 +61,8 @@ fn describe(machine: &Machine, id: FilterId) -> String {
     }
     let counts: Vec<u32> = items.iter().map(|item| filter.count(*item, at)).collect();
     let page = filter.redemptions(&RedemptionQuery::default(), None, 1_000, at);
-    let (found, statistics) = (filter.look_up(&items, at), filter.statistics());
+    let found = filter.look_up(&items, at);
+    let statistics = Unit::ALL.map(|unit| filter.statistics(unit, unit.periods_max(), at));
     format!("{of:?} {counts:?} {found:?} {:?} {:?} {statistics:?}", page.redemptions, page.next)
 }
 
@@ -190,7 +192,7 @@ proptest! {
                             let at = place.index(chunk.len());
                             chunk[at] ^= 1;
                         }
-                        ImageSection::Ordinals => drop(chunk.pop()),
+                        ImageSection::Ordinals | ImageSection::Statistics => drop(chunk.pop()),
                         ImageSection::Redemptions => {
                             change_redemptions(part, |redemptions| redemptions.push(redemptions[0].clone()));
                         }

@@ -4,6 +4,7 @@
 use crate::commands::{NewFilter, code, codes, insert, redemption, remove, target};
 use crate::machine::{Machine, Snapshot, filters};
 use crate::random_log::{CODES, ITEMS, Numbers, RandomLog, numbers};
+use cuckood::domain::statistics::Unit;
 use cuckood::domain::{
     Command, Digests, Entry, FilterId, Kind, Outcome, Proposal, RedemptionId, Refusal, Status, Target,
 };
@@ -39,7 +40,7 @@ fn describe(state: &mut State) -> Vec<String> {
         let counts: Vec<u32> = items.iter().map(|item| filter.count(*item, now)).collect();
         let (codes, found) = (stats.codes, filter.look_up(&items, now));
         let page = filter.redemptions(&RedemptionQuery::default(), None, 1_000, now);
-        let statistics = filter.statistics();
+        let statistics = Unit::ALL.map(|unit| filter.statistics(unit, unit.periods_max(), now));
         format!(
             "{}: {total:?}, {codes:?}, {counts:?}, {found:?}, {:?}, {statistics:?}",
             filter.name, page.redemptions

@@ -1,20 +1,33 @@
 //! Statistics: what the state counts per day and hour is what its events and outcomes say, whatever has happened in between.
 
+use crate::commands::{NewFilter, insert, remove, target};
 use crate::filter_image::Image;
-use crate::machine::{Snapshot, filters};
+use crate::machine::{Machine, Snapshot, filters};
 use crate::random_log::{Numbers, RandomLog};
-use cuckood::domain::statistics::{Days, Hours};
+use cuckood::domain::statistics::Unit;
 use cuckood::domain::{
     Command, Count, Counts, Entry, Event, FilterChange, FilterId, Happened, Import, ImportMode, ImportState,
-    Kind, Name, Outcome, Proposal, RedemptionStep, Settings, Statistics, Status, Timestamp, UploadId,
+    Kind, Name, Outcome, Proposal, RedemptionStep, Settings, Status, Timestamp, UploadId,
 };
-use cuckood::state::{FilterView, FreshEvents, State};
+use cuckood::engine::RunningSnapshot;
+use cuckood::engine::event_log::EventLog;
+use cuckood::state::{FilterView, FreshEvents, State, Statistics};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const DAY: u64 = 86_400_000;
 const HOUR: u64 = 3_600_000;
+const DAYS_MAX: u64 = Unit::Day.periods_max();
+const HOURS_MAX: u64 = Unit::Hour.periods_max();
+
+/// Changes of one kind.
+fn only(what: Count, number: u64) -> Counts {
+    let mut counts = Counts::default();
+    counts[what as usize] = number;
+    counts
+}
 
 /// The counts of one filter: of each period, by its number.
 #[derive(Clone, Default)]
@@ -25,7 +38,7 @@ struct Expected {
 
 impl Expected {
     fn periods(&mut self) -> [(&mut BTreeMap<u64, Counts>, u64, u64); 2] {
-        [(&mut self.days, DAY, Days::MAX), (&mut self.hours, HOUR, Hours::MAX)]
+        [(&mut self.days, DAY, DAYS_MAX), (&mut self.hours, HOUR, HOURS_MAX)]
     }
 
     fn count(&mut self, now: Timestamp, what: Count, number: u64) {
@@ -166,12 +179,12 @@ impl Model {
     fn check(&mut self) {
         let now = self.state.now();
         for filter in self.filters() {
-            let (found, expected) = (filter.statistics(), self.expected.entry(filter.id).or_default());
-            for number in [1, 3, Hours::MAX, Days::MAX] {
+            let expected = self.expected.entry(filter.id).or_default();
+            for number in [1, 3, HOURS_MAX, DAYS_MAX] {
                 let days = last(&expected.days, DAY, number, now);
-                assert_eq!(found.days.last(number, now).collect::<Vec<_>>(), days, "{}", filter.name);
+                assert_eq!(filter.statistics(Unit::Day, number, now), days, "{}", filter.name);
                 let hours = last(&expected.hours, HOUR, number, now);
-                assert_eq!(found.hours.last(number, now).collect::<Vec<_>>(), hours, "{}", filter.name);
+                assert_eq!(filter.statistics(Unit::Hour, number, now), hours, "{}", filter.name);
             }
         }
     }
@@ -229,7 +242,7 @@ proptest! {
 
     /// Times may also come in any order.
     #[test]
-    fn statistics_that_decode_are_as_they_were_counted(
+    fn statistics_are_as_they_were_counted(
         counted in proptest::collection::vec((0..900 * 24_u64, 0..7_usize, any::<u64>()), 0..700),
     ) {
         let (mut statistics, mut expected, mut now) = (Statistics::default(), Expected::default(), Timestamp(0));
@@ -242,52 +255,11 @@ proptest! {
             }
             now = Timestamp(now.0 + hours % 30 * HOUR + number as u64);
             let count = count >> (hours % 64).max(16);
-            statistics.count(now, what, count);
+            statistics.add(now, &only(what, count));
             expected.count(now, what, count);
         }
-        prop_assert_eq!(statistics.days.last(Days::MAX, now).collect::<Vec<_>>(), last(&expected.days, DAY, Days::MAX, now));
-        prop_assert_eq!(statistics.hours.last(Hours::MAX, now).collect::<Vec<_>>(), last(&expected.hours, HOUR, Hours::MAX, now));
-        let bytes = postcard::to_stdvec(&statistics).unwrap();
-        prop_assert_eq!(postcard::from_bytes::<Statistics>(&bytes), Ok(statistics));
-    }
-}
-
-/// What one period of days is stored as.
-type Wire = (Vec<u8>, u64, Counts);
-
-fn read((earlier, latest, counts): Wire) -> Option<Statistics> {
-    let hours = (Vec::<u8>::new(), 0_u64, Counts::default());
-    let bytes = postcard::to_stdvec(&((earlier, latest, counts), hours)).unwrap();
-    postcard::from_bytes(&bytes).ok()
-}
-
-#[test]
-fn statistics_out_of_order_or_range_are_rejected() {
-    let one: Counts = [1, 0, 0, 0, 0, 0, 0];
-    let earlier = |periods: &[(u64, Counts)]| {
-        periods.iter().fold(Vec::new(), |bytes, period| postcard::to_extend(period, bytes).unwrap())
-    };
-    let whole = earlier(&[(601, one), (999, one)]);
-    assert!(read((whole.clone(), 1_000, one)).is_some());
-    assert!(read((Vec::new(), 0, Counts::default())).is_some());
-    assert!(read((Vec::new(), u64::MAX, [u64::MAX; 7])).is_some());
-    for (what, wire) in [
-        ("out of order", (earlier(&[(999, one), (601, one)]), 1_000, one)),
-        ("twice", (earlier(&[(999, one), (999, one)]), 1_000, one)),
-        ("twice the latest", (earlier(&[(1_000, one)]), 1_000, one)),
-        ("later than the latest", (earlier(&[(1_001, one)]), 1_000, one)),
-        ("too old", (earlier(&[(600, one)]), 1_000, one)),
-        ("empty", (earlier(&[(999, Counts::default())]), 1_000, one)),
-        ("the latest is empty", (whole.clone(), 1_000, Counts::default())),
-        ("empty at a time", (Vec::new(), 1_000, Counts::default())),
-        ("cut short", (whole[..whole.len() - 1].to_vec(), 1_000, one)),
-        (
-            "longer than need be",
-            ([vec![0xe7, 0x87, 0x00], earlier(&[(0, one)])[1..].to_vec()].concat(), 1_000, one),
-        ),
-        ("too much", ([whole, vec![1]].concat(), 1_000, one)),
-    ] {
-        assert_eq!(read(wire), None, "{what}");
+        prop_assert_eq!(statistics.last(Unit::Day, DAYS_MAX, now), last(&expected.days, DAY, DAYS_MAX, now));
+        prop_assert_eq!(statistics.last(Unit::Hour, HOURS_MAX, now), last(&expected.hours, HOUR, HOURS_MAX, now));
     }
 }
 
@@ -296,14 +268,14 @@ fn statistics_out_of_order_or_range_are_rejected() {
 fn turned_back_clock_moves_statistics_to_now() {
     let mut statistics = Statistics::default();
     for (day, number) in [(1, 5), (2, u64::MAX), (3, 7), (u64::MAX / DAY, 9)] {
-        statistics.count(Timestamp(day * DAY), Count::Added, number);
+        statistics.add(Timestamp(day * DAY), &only(Count::Added, number));
     }
     statistics.turn_back(Timestamp(2 * DAY + 1));
-    let days: Vec<_> = statistics.days.last(Days::MAX, Timestamp(2 * DAY)).collect();
+    let days = statistics.last(Unit::Day, DAYS_MAX, Timestamp(2 * DAY));
     // The jump has made the others too old.
     assert_eq!(days, [(Timestamp(2 * DAY), [9, 0, 0, 0, 0, 0, 0])]);
-    statistics.count(Timestamp(2 * DAY + 1), Count::Added, u64::MAX);
-    let hours: Vec<_> = statistics.hours.last(1, Timestamp(2 * DAY + 1)).collect();
+    statistics.add(Timestamp(2 * DAY + 1), &only(Count::Added, u64::MAX));
+    let hours = statistics.last(Unit::Hour, 1, Timestamp(2 * DAY + 1));
     assert_eq!(hours, [(Timestamp(2 * DAY), [u64::MAX, 0, 0, 0, 0, 0, 0])]);
 }
 
@@ -321,8 +293,69 @@ fn image_from_future_moves_statistics_to_now() {
         let seq = target.state.applied().next();
         target.state.apply(Entry { seq, proposal: Proposal::new(now, command) });
     }
-    let statistics = target.filters()[0].statistics();
-    let days: Vec<_> = statistics.days.last(Days::MAX, now).collect();
+    let days = target.filters()[0].statistics(Unit::Day, DAYS_MAX, now);
     let added = image.head.adds;
     assert_eq!(days, [(now, [added, 0, 0, 0, 0, 0, 0])]);
+}
+
+#[test]
+fn statistics_section_changes_with_completed_periods() {
+    let mut machine = Machine { now: Timestamp(0), ..Machine::new() };
+    machine.create(target(1), &NewFilter::campaign(100, 0.001));
+    let mut changes = |hour| {
+        machine.now = Timestamp(hour * HOUR);
+        machine.apply(insert(target(1), [hour]));
+        let sections = machine.state.begin_snapshot().sections;
+        let statistics = sections.iter().filter(|section| section.id.part == u64::from(u32::MAX));
+        statistics.map(|section| section.changes).collect::<Vec<_>>()
+    };
+    let found = [0, 0, 1, 1, 23, 24, 24, 25].map(&mut changes);
+    assert_eq!(found.each_ref().map(Vec::as_slice), [&[][..], &[], &[1], &[1], &[2], &[4], &[4], &[5]]);
+}
+
+/// Prints how long the writer is held by each kind of step of a snapshot of many filters that have been busy for a year.
+#[test]
+#[ignore = "measures: run it with --nocapture"]
+fn snapshot_of_many_statistics_takes_small_steps() {
+    const FILTERS: u64 = 10_000;
+    let dir = tempfile::tempdir().unwrap();
+    let (store, mut machine) = (crate::store_support::open(dir.path()), Machine::new());
+    let settings = Settings { filters_max: FILTERS, events_retention_seconds: 0, ..Settings::default() };
+    machine.apply(Command::Configure(settings));
+    for number in 1..=FILTERS {
+        machine.create(target(number), &NewFilter::campaign(100, 0.001));
+    }
+    let change_all = |machine: &mut Machine, is_added: bool| {
+        for number in 1..=FILTERS {
+            let change =
+                if is_added { insert(target(number), [number]) } else { remove(target(number), [number]) };
+            machine.apply(change);
+        }
+    };
+    let days = (1..365).map(|day| day * DAY);
+    for (count, at) in days.chain((365 * 24..365 * 24 + 48).map(|hour| hour * HOUR)).enumerate() {
+        machine.now = Timestamp(at);
+        change_all(&mut machine, count % 2 == 0);
+    }
+    let (mut events, mut latest) = (EventLog::open(&store, &machine.state).unwrap(), None);
+    for what in ["first", "second"] {
+        let (began, state, no_place) = (Instant::now(), &mut machine.state, Vec::new());
+        let begun =
+            RunningSnapshot::begin(&store, state, &mut events, latest.as_ref(), no_place, Timestamp(0));
+        let (mut running, begin) = (begun.unwrap(), began.elapsed());
+        let (mut longest, mut bytes) = (Duration::ZERO, 0);
+        while !running.is_complete() {
+            let began = Instant::now();
+            bytes += running.write(&store, 64 << 10, Duration::MAX).unwrap();
+            longest = longest.max(began.elapsed());
+        }
+        let began = Instant::now();
+        let manifest = running.finish(&store).unwrap();
+        let (finish, head) = (began.elapsed(), manifest.meta.len());
+        println!(
+            "{what}: begin {begin:?}, step {longest:?}, finish {finish:?}; head {head}, sections {bytes} bytes"
+        );
+        latest = Some(manifest);
+        change_all(&mut machine, true);
+    }
 }

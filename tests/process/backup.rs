@@ -229,3 +229,18 @@ fn directory_backup_contains_acknowledged_writes() {
         assert_eq!(service.terminate().code(), Some(0));
     }
 }
+
+/// The time since the last backup is unknown then, and the log says so.
+#[test]
+fn unreadable_backup_time_is_logged() {
+    let directory = tempfile::tempdir().unwrap();
+    let (data, warning) = (directory.path().join("data"), "can't read the time of the last backup");
+    let stored = || std::fs::read_to_string(data.join("backup")).unwrap().trim().parse::<u64>();
+    let service = Service::start_ready(program(), &data, &[]);
+    assert!(stored().is_ok() && !service.output().so_far().iter().any(|line| line.contains(warning)));
+    service.terminate();
+    std::fs::write(data.join("backup"), "yesterday\n").unwrap();
+    let service = Service::start_ready(program(), &data, &[]);
+    assert!(service.output().so_far().iter().any(|line| line.contains(warning)));
+    assert!(stored().is_ok());
+}

@@ -1,10 +1,10 @@
 //! Campaigns and coupons as requests ask for them: the spec of a new one, and the changes of one.
 
-use crate::domain::annotations::{LABEL_VALUE_BYTES_MAX, LABELS_MAX};
+use crate::domain::annotations::LABEL_VALUE_BYTES_MAX;
 use crate::domain::spec::{FORGET_STEPS_DEFAULT, STOCK_MAX, parse_time, write_time};
 use crate::domain::{
-    Annotations, AnnotationsChange, Description, Forget, ForgetError, Kind, LabelValue, Labels, Sizing, Spec,
-    StepStats, Timestamp, Title, Window,
+    Annotations, AnnotationsChange, Description, Forget, ForgetError, Kind, LabelChanges, LabelValue, Labels,
+    Sizing, Spec, StepStats, Timestamp, Title, Window,
 };
 use crate::engine::{Growth, Mode, SegmentStats};
 use crate::http::answer::Problem;
@@ -247,7 +247,7 @@ pub(crate) struct CouponPatch {
 }
 
 /// A change of labels: null clears all labels, or the label whose value it is.
-pub(crate) type LabelsPatch = OrNull<Labels<OrNull<LabelValue>>>;
+pub(crate) type LabelsPatch = OrNull<LabelChanges<OrNull<LabelValue>>>;
 
 /// A change of a campaign, as a merge-patch (RFC 7396): absent fields remain, null clears.
 #[derive(Deserialize, ToSchema)]
@@ -285,7 +285,7 @@ impl Clearable for LabelValue {
     const WORDS: &str = "a label's value";
 }
 
-impl<T: DeserializeOwned> Clearable for Labels<T> {
+impl<T: DeserializeOwned> Clearable for LabelChanges<T> {
     const WORDS: &str = "an object";
 }
 
@@ -298,7 +298,7 @@ pub(crate) fn patched(title: Option<OrNull<Title>>, labels: Option<LabelsPatch>)
     }
 }
 
-/// Returns the schema of labels. In a merge-patch, null clears all labels or one of them.
+/// Returns the schema of labels. In a merge-patch, null clears all labels or one of them, so it may have more members than 16.
 pub(crate) fn labels_schema() -> Object {
     let text =
         |types: &[Type]| ObjectBuilder::new().schema_type(SchemaType::from_iter(types.iter().cloned()));
@@ -310,7 +310,6 @@ pub(crate) fn labels_schema() -> Object {
         .additional_properties(Some(
             text(&[Type::String, Type::Null]).max_length(Some(LABEL_VALUE_BYTES_MAX)),
         ))
-        .max_properties(Some(LABELS_MAX))
         .build()
 }
 

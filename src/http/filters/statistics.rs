@@ -1,6 +1,6 @@
 //! `GET …/statistics`: the changes of a campaign's or coupon's items, per day and per hour.
 
-use crate::domain::statistics::{Days, Hours};
+use crate::domain::statistics::Unit;
 use crate::domain::{Counts, Kind, Timestamp};
 use crate::http::answer::{Answer, Problem, reply};
 use crate::http::call::{Call, Read};
@@ -99,8 +99,8 @@ impl PeriodCounts {
 pub(super) fn get(call: &Call<Read>, kind: Kind, name: &str, request: &Request) -> Answer {
     let view = call.filter(kind, name)?;
     let StatisticsQuery { days } = query::parse(request)?;
-    Problem::unless_within("/days", days, 1..=Days::MAX)?;
-    let (statistics, now) = (view.statistics(), call.api.engine.logged_at());
+    Problem::unless_within("/days", days, 1..=Unit::Day.periods_max())?;
+    let now = call.api.engine.logged_at();
     let day = |(begin, counts): (Timestamp, Counts)| {
         let mut date = begin.to_string();
         date.truncate("2026-11-23".len());
@@ -108,7 +108,7 @@ pub(super) fn get(call: &Call<Read>, kind: Kind, name: &str, request: &Request) 
     };
     let hour = |(hour, counts)| HourCounts { hour, counts: PeriodCounts::new(counts, kind) };
     Ok(reply::ok(&Statistics {
-        days: statistics.days.last(days, now).map(day).collect(),
-        hours: statistics.hours.last(Hours::MAX, now).map(hour).collect(),
+        days: view.statistics(Unit::Day, days, now).into_iter().map(day).collect(),
+        hours: view.statistics(Unit::Hour, Unit::Hour.periods_max(), now).into_iter().map(hour).collect(),
     }))
 }

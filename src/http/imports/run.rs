@@ -4,7 +4,6 @@ use super::live::LiveImport;
 use super::upload::{Batch, Upload};
 use crate::access::{Client, Guesses};
 use crate::budget::UsedUp;
-use crate::domain::import::ImportTarget;
 use crate::domain::{
     Command, Digests, Ending, Guards, Import, ImportId, ImportMode, ImportState, ItemOutcome, KeyName,
     Outcome, Refusal, Target,
@@ -110,7 +109,7 @@ impl ImportRequest {
         let Self { api, view, id, mode, if_absent, guards, .. } = self;
         let guesser = api.access.guessing.start(view.has_secret_codes(), client)?;
         let now = api.engine.now();
-        let of = ImportTarget { filter: view.id, kind: view.kind, name: view.name.clone() };
+        let of = (view.id, view.kind, view.name.clone());
         let mut import = Import::begun(id, KeyName::new(""), of, mode, if_absent, guards, now);
         upload.continue_after(&import);
         let mut share = api.reading.share();

@@ -4,7 +4,7 @@ mod acknowledged;
 mod log;
 
 use super::{Committed, Delivery, Durability, Journal, JournalError, Ticket, check_space, check_understood};
-use crate::domain::{Entry, FORMAT_VERSION, Proposal, Seq};
+use crate::domain::{Entry, Proposal, Seq, understood_version};
 use crate::frame::encode;
 use crate::store::{Store, StoreError};
 use acknowledged::AcknowledgedRecord;
@@ -169,7 +169,7 @@ impl Journal for LocalJournal {
         if after != self.last() {
             self.is_current = false;
             let entries = self.log.read(after)?;
-            check_understood(&entries, FORMAT_VERSION)?;
+            check_understood(&entries, understood_version())?;
             let committed = entries.into_iter().map(|entry| Committed { entry, ticket: None });
             return Poll::Ready(Ok(Delivery::Entries(committed.collect())));
         }

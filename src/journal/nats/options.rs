@@ -1,6 +1,6 @@
 //! How a node reaches the replicated log.
 
-use crate::domain::FORMAT_VERSION;
+use crate::domain::understood_version;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -81,7 +81,7 @@ impl NatsOptions {
             tls: NatsTls::default(),
             connect_timeout: Duration::from_secs(30),
             log_margin: 64 << 20,
-            understands: FORMAT_VERSION,
+            understands: understood_version(),
             open_time: OPEN_TIME,
         }
     }

@@ -74,7 +74,17 @@ async fn patch_merges_labels_and_null_clears() {
         let one_more = json!({"labels": {"more": "v"}, "title": "T"});
         assert_eq!(service.patch(&one, one_more).await.pointers(), ["/labels"]);
         let exchanged = json!({"labels": {"more": "v", "k0": null}, "ends_at": null});
-        assert_eq!(patch(exchanged).await[1].as_object().unwrap().len(), 16);
+        let present = patch(exchanged).await[1].as_object().unwrap().clone();
+        assert_eq!(present.len(), 16);
+        // All labels can be exchanged by one request.
+        let others = |count: usize| {
+            let removed = present.keys().map(|key| (key.clone(), json!(null)));
+            let set = (0..count).map(|key| (format!("other{key}"), json!("v")));
+            json!({"labels": removed.chain(set).collect::<serde_json::Map<_, _>>()})
+        };
+        assert_eq!(service.patch(&one, others(17)).await.pointers(), ["/labels"]);
+        let labels = patch(others(16)).await[1].as_object().unwrap().clone();
+        assert!(labels.len() == 16 && labels.keys().all(|key| key.starts_with("other")), "{labels:?}");
     }
 }
 

@@ -1,0 +1,234 @@
+//! The statistics of one campaign or coupon: counts of changes per day and per hour.
+//!
+//! The latest day and hour change with every write, and are in the head of a snapshot. The earlier ones are a section, which is only written
+//! again once a day or an hour with counts is over.
+
+use super::section::{self, Epoch, STATISTICS, Section};
+use crate::domain::statistics::{Latest, Period, Unit};
+use crate::domain::{Counts, SectionId, Timestamp};
+use crate::paged::{Copied, Page, Paged};
+
+/// The bytes of one encoded period: varints of up to 10 bytes.
+const PERIOD_BYTES_MAX: u64 = 10 * (1 + size_of::<Counts>() as u64 / 8);
+
+/// Memory of a page besides its periods, in bytes. Rounded up.
+const PAGE_BYTES: u64 = 64;
+
+/// The statistics of one filter. A new filter has none.
+#[derive(Debug, Default)]
+pub struct Statistics {
+    pub(super) latest: Latest,
+    /// The earlier periods of each [`Unit`], in that order; no pages before there are any.
+    pub(super) earlier: Paged<Earlier>,
+}
+
+/// Periods with counts, in order, encoded (postcard). This takes a fifth of the memory: they are only read and dropped.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Earlier(Box<[u8]>);
+
+/// Splits encoded periods after the first ones that `is_wanted` accepts.
+fn split(periods: &[u8], mut is_wanted: impl FnMut(&Period) -> bool) -> (&[u8], &[u8]) {
+    let mut rest = periods;
+    while let Ok((period, after)) = postcard::take_from_bytes(rest)
+        && is_wanted(&period)
+    {
+        rest = after;
+    }
+    periods.split_at(periods.len() - rest.len())
+}
+
+impl Page for Earlier {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let periods = serde_bytes::Bytes::new(&self.0);
+        *out = postcard::to_extend(periods, std::mem::take(out)).expect("plain data always encodes");
+    }
+
+    fn decode(bytes: &mut &[u8]) -> Option<Self> {
+        let (periods, rest) = postcard::take_from_bytes::<&[u8]>(bytes).ok()?;
+        *bytes = rest;
+        Some(Self(periods.into()))
+    }
+
+    fn bytes(&self) -> u64 {
+        PAGE_BYTES + self.0.len() as u64
+    }
+}
+
+impl Earlier {
+    /// Appends a period, and drops those before the number `first`.
+    fn append(&mut self, period: &Period, first: u64) {
+        let (_, recent) = split(&self.0, |period| period.number < first);
+        let mut periods = Vec::with_capacity(recent.len() + PERIOD_BYTES_MAX as usize);
+        periods.extend_from_slice(recent);
+        if period.number >= first {
+            periods = postcard::to_extend(period, periods).expect("plain data always encodes");
+        }
+        self.0 = periods.into_boxed_slice();
+    }
+
+    /// Moves the counts of a period and of later ones to it.
+    fn move_to(&mut self, present: &mut Period) {
+        let (before, later) = split(&self.0, |period| period.number < present.number);
+        split(later, |period| {
+            present.add(&period.counts);
+            true
+        });
+        self.0 = before.into();
+    }
+
+    /// Whether it is nothing but periods with counts, in order, and none that is too old or too late next to the latest one.
+    fn is_sound(&self, unit: Unit, latest: &Period) -> bool {
+        let (first, mut next) = (latest.number.saturating_sub(unit.periods_max() - 1), 0);
+        let (_, rest) = split(&self.0, |&Period { number, counts }| {
+            let is_sound = number >= next && (first..latest.number).contains(&number);
+            next = number.saturating_add(1);
+            is_sound && counts != Counts::default()
+        });
+        rest.is_empty()
+    }
+}
+
+impl Statistics {
+    /// The most memory that a command can add, in bytes: it completes a day and an hour.
+    pub const GROWTH_BYTES: u64 = 2 * (PAGE_BYTES + PERIOD_BYTES_MAX);
+
+    /// Adds changes. Returns its memory besides its own size, in bytes.
+    #[inline]
+    pub fn add(&mut self, now: Timestamp, counts: &Counts) -> u64 {
+        if *counts != Counts::default() {
+            for unit in Unit::ALL {
+                let present = unit.number_at(now);
+                if present > self.latest[unit as usize].number {
+                    self.begin(unit, present);
+                }
+                self.latest[unit as usize].add(counts);
+            }
+        }
+        self.earlier.bytes
+    }
+
+    #[cold]
+    fn begin(&mut self, unit: Unit, number: u64) {
+        let present = Period { number, ..Period::default() };
+        let complete = std::mem::replace(&mut self.latest[unit as usize], present);
+        if complete.counts != Counts::default() {
+            while self.earlier.end() < Unit::ALL.len() as u64 {
+                self.earlier.push(Earlier::default());
+            }
+            let first = number.saturating_sub(unit.periods_max() - 1);
+            self.earlier.change(unit as u64, |earlier| earlier.append(&complete, first));
+        }
+    }
+
+    /// Turns the time back: later counts move to the present day and hour.
+    pub fn turn_back(&mut self, now: Timestamp) {
+        for unit in Unit::ALL {
+            let (number, latest) = (unit.number_at(now), &mut self.latest[unit as usize]);
+            if latest.number > number {
+                latest.number = number;
+                self.earlier.change(unit as u64, |earlier| earlier.move_to(latest));
+            }
+        }
+    }
+
+    /// The periods with counts among the last `number` up to `now`, each with its beginning, in order.
+    pub fn last(&self, unit: Unit, number: u64, now: Timestamp) -> Vec<(Timestamp, Counts)> {
+        let (mut all, (length, _)) = (Vec::new(), unit.extent());
+        let earlier = self.earlier.get(unit as u64).map_or(&[][..], |earlier| &earlier.0);
+        split(earlier, |period| {
+            all.push(*period);
+            true
+        });
+        all.push(self.latest[unit as usize]);
+        let first = (unit.number_at(now) + 1).saturating_sub(number);
+        all.retain(|period| period.number >= first && period.counts != Counts::default());
+        all.into_iter()
+            .map(|period| (Timestamp(period.number.saturating_mul(length)), period.counts))
+            .collect()
+    }
+
+    /// Adds a section for the earlier periods, if there are any. Returns the number of their changes.
+    pub(super) fn freeze(&mut self, tables: Epoch, copied: &Copied, sections: &mut Vec<Section>) -> u64 {
+        match self.earlier.changes {
+            0 => 0,
+            _ => section::freeze(SectionId::new(tables, STATISTICS), &mut self.earlier, copied, sections),
+        }
+    }
+
+    /// Takes the next chunk of the earlier periods of an image or a snapshot. Returns whether it contradicts nothing.
+    pub(super) fn load(&mut self, chunk: &[u8]) -> bool {
+        let is_sound =
+            |(unit, (_, page)): (Unit, (_, &Earlier))| page.is_sound(unit, &self.latest[unit as usize]);
+        self.earlier.load(chunk).is_some()
+            && self.earlier.end() <= Unit::ALL.len() as u64
+            && Unit::ALL.into_iter().zip(self.earlier.iter()).all(is_sound)
+    }
+
+    /// Whether all earlier periods are loaded, if there are any.
+    pub(super) fn is_complete(&self) -> bool {
+        let pages = if self.earlier.changes > 0 { Unit::ALL.len() } else { 0 };
+        self.earlier.end() == pages as u64
+    }
+
+    /// Drops the earlier periods. A snapshot may still need them.
+    pub(super) fn discard(&mut self) {
+        while self.earlier.end() > 0 {
+            self.earlier.pop_last();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::encode;
+
+    const ONE: Counts = [1, 0, 0, 0, 0, 0, 0];
+
+    fn page(periods: &[u8]) -> Vec<u8> {
+        encode(&serde_bytes::Bytes::new(periods))
+    }
+
+    fn periods(periods: &[(u64, Counts)]) -> Vec<u8> {
+        periods.iter().flat_map(encode).collect()
+    }
+
+    fn loads(latest: (u64, Counts), earlier: &[u8]) -> bool {
+        let (number, counts) = latest;
+        let latest = [Period { number, counts }, Period::default()];
+        let mut statistics = Statistics { latest, ..Statistics::default() };
+        let chunk = [page(earlier), page(&[])].concat();
+        statistics.load(&chunk) && statistics.is_complete()
+    }
+
+    #[test]
+    fn statistics_out_of_order_or_range_are_rejected() {
+        let all = periods(&[(601, ONE), (999, ONE)]);
+        assert!(loads((1_000, ONE), &all));
+        assert!(loads((0, Counts::default()), &[]));
+        assert!(loads((u64::MAX, [u64::MAX; 7]), &[]));
+        for (what, earlier) in [
+            ("out of order", periods(&[(999, ONE), (601, ONE)])),
+            ("twice", periods(&[(999, ONE), (999, ONE)])),
+            ("twice the latest", periods(&[(1_000, ONE)])),
+            ("later than the latest", periods(&[(1_001, ONE)])),
+            ("too old", periods(&[(600, ONE)])),
+            ("empty", periods(&[(999, Counts::default())])),
+            ("cut short", all[..all.len() - 1].to_vec()),
+            ("too much", [&all[..], &[1]].concat()),
+        ] {
+            assert!(!loads((1_000, ONE), &earlier), "{what}");
+        }
+        assert!(!loads((0, Counts::default()), &all), "earlier than none");
+    }
+
+    #[test]
+    fn incomplete_statistics_are_rejected() {
+        let page = page(&[]);
+        for (pages, is_complete) in [(0, true), (1, false), (2, true), (3, false)] {
+            let mut statistics = Statistics::default();
+            let are_loaded = (0..pages).all(|_| statistics.load(&page));
+            assert_eq!(are_loaded && statistics.is_complete(), is_complete, "{pages} pages");
+        }
+    }
+}

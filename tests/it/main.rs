@@ -34,6 +34,7 @@ mod openapi;
 mod periodic_work;
 mod random_images;
 mod random_log;
+mod readers;
 mod refusals;
 mod resp;
 mod restores;
@@ -48,4 +49,4 @@ mod storage_faults;
 mod support;
 mod tidy;
 
-use support::{manual_time, redis_client, store_support};
+use support::{manual_time, random, redis_client, store_support};

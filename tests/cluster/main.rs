@@ -21,5 +21,6 @@ mod snapshots;
 #[path = "../support/mod.rs"]
 mod support;
 mod upgrades;
+mod versions;
 
 use support::{cluster, nats, ports, proxy, routes, service, store_support, timeouts};

@@ -1,36 +1,39 @@
-//! A data directory and an archive of each released format, kept in `tests/fixtures`, must open for good.
+//! Format 1 is final. `tests/fixtures/format-1` has a data directory with a log, a snapshot and events, a backup, and the image of one
+//! coupon, as the release build wrote them; `expected.json` lists their contents. Every later build must read the same.
 //!
-//! Format 1 is not frozen yet. Until it is, the fixture is regenerated when the format changes: `cargo test --test it format::make_fixtures
-//! -- --ignored`.
+//! `cargo test --release --test it format::make_fixtures -- --ignored` has written them.
 
 use crate::directory::copy_dir;
-use crate::store_support::{CLOCK, append, entries, open_journal, options, proposal};
-use cuckood::domain::{Command, Event, Happened, Proposal, SectionId, Seq, Timestamp};
-use cuckood::engine::{RecoveryError, archive, restore};
+use crate::filter_image::Image;
+use crate::store_support::{CLOCK, append, entries, open_journal, options};
+use cuckood::domain::statistics::Unit;
+use cuckood::domain::{
+    Command, Digests, Ending, Entry, FilterId, Forget, Guards, IdempotencyKey, ImageBody, ImportId,
+    ImportMode, ImportState, KeyName, Kind, LineUp, Name, Outcome, Proposal, Raise, RedemptionId, Reference,
+    Seq, Settings, Sizing, Spec, Target, Timestamp, Unless, UploadDigest, UploadId, Window,
+};
+use cuckood::engine::event_log::{EventLog, EventsFound};
+use cuckood::engine::recovery::{load, recover};
+use cuckood::engine::{RecoveryError, RunningSnapshot, archive, restore};
+use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
 use cuckood::journal::{Durability, Journal};
-use cuckood::store::{EventPack, EventSize, EventTree, Store, StoreError, StoreOptions};
+use cuckood::state::{FilterView, RedemptionQuery, State};
+use cuckood::store::archive::{ImageReader, ImageWriter};
+use cuckood::store::{Store, StoreError, StoreOptions};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const KEY: SectionId = SectionId { owner: 5, part: 6 };
+const HOUR: u64 = 3_600_000;
 
-const EVENTS: EventTree = EventTree {
-    first: 1,
-    since: Timestamp(9),
-    until: Timestamp(11),
-    before: EventSize { events: 0, bytes: 0 },
-};
+/// The time of the first entry.
+const BEGIN: u64 = 1_790_000_000_000;
 
-fn pack() -> EventPack {
-    let mut pack = EventPack::empty(1, 0);
-    for (at, what) in [(9, Happened::TurnedBack { redemptions: 1, holds: 2 }), (10, Happened::Restored)] {
-        let mut bytes = Vec::new();
-        Event { at: Timestamp(at), by: Some("shop".into()), what }.encode(&mut bytes);
-        pack.push(Timestamp(at), &bytes);
-    }
-    pack
-}
+/// The API key of every second entry.
+const KEY: &str = "shop";
 
 fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/format-1")
@@ -40,79 +43,374 @@ fn small() -> StoreOptions {
     StoreOptions { ballast_bytes: 0, preallocate_bytes: 0, ..options(Durability::Fsync) }
 }
 
-/// `after`: the entries after the snapshot.
-fn check(store: Store, after: &[Proposal]) {
-    let store = Arc::new(store);
-    let manifest = &store.manifests().unwrap()[0];
-    assert_eq!(
-        (manifest.seq, manifest.taken_at, manifest.meta.as_slice()),
-        (Seq(4), Timestamp(44), &b"image"[..])
+/// The value, unless this build reads a fixture differently.
+fn read<T>(what: &str, result: Result<T, impl Display>) -> T {
+    result.unwrap_or_else(|error| panic!("{what}: {error}\n{FINAL}"))
+}
+
+fn assert_same(what: &str, found: &Value, expected: &Value) {
+    let pretty = |value| serde_json::to_string_pretty(value).unwrap();
+    assert!(
+        found == expected,
+        "{what} has other contents: {}\nexpected: {}\n{FINAL}",
+        pretty(found),
+        pretty(expected)
     );
-    assert_eq!((manifest.sections.len(), manifest.sections[0].key), (1, KEY));
-    assert_eq!(manifest.events_last, 2);
-    assert_eq!(store.events().find_from(&store.events().trees(), 1).unwrap(), Some(pack()));
-    let mut chunk = Vec::new();
-    for (index, expected) in [(0, &b"first"[..]), (1, b"second")] {
-        store.read_chunk(&manifest.sections[0], index, &mut chunk).unwrap();
-        assert_eq!(chunk, expected);
+}
+
+const FINAL: &str =
+    "format 1 is final: undo the change, or write a migration (migrations/README.md) and raise the version";
+
+fn name(name: &str) -> Name {
+    Name::new(name).unwrap()
+}
+
+fn digests(items: std::ops::Range<u64>) -> Digests {
+    Digests(items.map(digest).collect())
+}
+
+fn digest(item: u64) -> Digest {
+    Digest(item.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+fn redemption(number: u64) -> RedemptionId {
+    RedemptionId(u128::from(number).to_be_bytes())
+}
+
+fn create(id: u64, of: &str) -> Command {
+    let error_rate = 0.01;
+    let forget = (of == "cap").then(|| Forget::new(7 * 86_400, 8).unwrap());
+    let (kind, mode, growth, capacity, stock) = match of {
+        "sale" => (Kind::Coupon, Mode::Strict, Growth::Auto, 50, None),
+        "pool" => (Kind::Coupon, Mode::Strict, Growth::Fixed, 20, Some(5)),
+        _ => (Kind::Campaign, Mode::Compact, Growth::Auto, 100, None),
+    };
+    let layout = match (mode, forget) {
+        (Mode::Strict, _) => Layout::strict(capacity).unwrap(),
+        (Mode::Compact, None) => Layout::compact(capacity, error_rate, growth).unwrap(),
+        (Mode::Compact, Some(forget)) => {
+            Layout::forgetting(capacity, error_rate, growth, forget.steps()).unwrap()
+        }
+    };
+    let sizing = if mode == Mode::Strict { Sizing::Exact } else { Sizing::ErrorRate(error_rate) };
+    let labels =
+        json!({"title": "春のセール", "replaces_labels": true, "labels": {"team": "shop", "empty": ""}});
+    Command::Create {
+        kind,
+        name: name(of),
+        id: FilterId(id),
+        secret: Secret::new([id as u8; 192]),
+        spec: Spec { capacity, mode, growth, sizing, ignore_case: of == "sale", stock, forget },
+        layout,
+        window: Window { starts_at: Some(Timestamp(BEGIN)), ends_at: Some(Timestamp(BEGIN + 1_000 * HOUR)) },
+        annotations: serde_json::from_value(labels).unwrap(),
     }
-    let mut journal = open_journal(&store).unwrap();
-    let found = entries(&mut journal, 4).unwrap();
-    let found: Vec<_> = found.iter().map(|entry| (entry.seq.0, &entry.proposal)).collect();
-    assert_eq!(found, (5..).zip(after).collect::<Vec<_>>());
-    let next = Seq(5 + after.len() as u64);
-    assert_eq!(append(&mut journal, vec![proposal(8, 8)]).unwrap()[0].entry.seq, next);
+}
+
+fn redeem(id: u64, code: u64, number: u64, hold_seconds: u64) -> Command {
+    let (target, reference) = (Target(FilterId(id)), Reference::new(&format!("order-{number}")).unwrap());
+    Command::Redeem { target, digest: digest(code), redemption: redemption(number), reference, hold_seconds }
+}
+
+fn import(id: u64, of: &str, mode: ImportMode, items: std::ops::Range<u64>) -> [Command; 3] {
+    let (target, import, guards, owner) =
+        (Target(FilterId(id)), ImportId::new(of).unwrap(), Guards::default(), KeyName::new(KEY));
+    let lines = items.end - items.start;
+    let ending = Ending::Whole { upload: UploadDigest { bytes: 10 * lines, hash: 7 }, warnings: Vec::new() };
+    [
+        Command::ImportBegin {
+            target,
+            import: import.clone(),
+            mode,
+            if_absent: true,
+            guards,
+            owner,
+            is_named: true,
+        },
+        Command::ImportLines {
+            target,
+            import: import.clone(),
+            digests: digests(items),
+            lines,
+            rejected: 0,
+            errors: Vec::new(),
+            chain: 9,
+        },
+        Command::ImportEnd { target, import, ending, entries_max: 2 },
+    ]
+}
+
+/// Writes the log of the fixture.
+struct Author {
+    state: State,
+    /// The hour of the next entry.
+    hour: u64,
+    proposals: Vec<Proposal>,
+}
+
+impl Author {
+    fn log(&mut self, commands: impl IntoIterator<Item = Command>) {
+        for command in commands {
+            let number = self.proposals.len() as u64 + 1;
+            let at = match command {
+                Command::TurnBack => Timestamp(BEGIN + HOUR),
+                _ => Timestamp(BEGIN + HOUR * self.hour + number),
+            };
+            let by = number.is_multiple_of(2).then(|| KeyName::new(KEY));
+            let idempotency = by.is_some().then_some(IdempotencyKey { scope: number.into(), request: 3 });
+            let proposal = Proposal { by, idempotency, ..Proposal::new(at, command) };
+            let word = proposal.command.word();
+            let outcome = self.state.apply(Entry { seq: Seq(number), proposal: proposal.clone() }).outcome;
+            assert!(!matches!(outcome, Outcome::Refused(_)), "{word}: {outcome:?}");
+            self.state.publish();
+            self.proposals.push(proposal);
+        }
+    }
+}
+
+/// Every command, and the number of entries before the snapshot. At that moment an import and the upload of an image are running.
+fn log() -> (Vec<Proposal>, usize) {
+    let mut author = Author { state: State::new(), hour: 0, proposals: Vec::new() };
+    let [spring, sale, pool, cap, gone, moved] = [1, 2, 3, 4, 5, 6];
+    let of = |id| Target(FilterId(id));
+    let insert = |id, items| Command::Insert {
+        target: of(id),
+        digests: digests(items),
+        if_absent: false,
+        revive: false,
+    };
+    let line_up = |of: &str| Command::PutLineUp {
+        name: name(of),
+        line_up: LineUp {
+            campaigns: vec![name("spring"), name("cap")],
+            unless: vec![Unless { campaign: name("cap"), at_least: 2, only_for: Some(name("spring")) }],
+            limit: 1,
+        },
+        annotations: Default::default(),
+    };
+    author.log([Command::Enable { version: 1 }, Command::Configure(Settings::default())]);
+    author.log([
+        create(spring, "spring"),
+        create(sale, "sale"),
+        create(pool, "pool"),
+        create(cap, "cap"),
+        create(gone, "gone"),
+    ]);
+    author.log([insert(spring, 0..20), insert(sale, 0..20), insert(cap, 0..9), insert(gone, 0..3)]);
+    author.log([
+        Command::Remove { target: of(spring), digests: digests(1..2), all: true },
+        Command::Replace { target: of(spring), from: digests(2..3), to: digests(30..31) },
+        redeem(sale, 3, 1, 0),
+        redeem(sale, 4, 2, 600),
+        redeem(sale, 5, 3, 600),
+        redeem(sale, 6, 4, 600),
+        Command::Confirm { target: of(sale), redemption: redemption(2) },
+        Command::Cancel { target: of(sale), redemption: redemption(3) },
+        redeem(pool, 7, 5, 0),
+        redeem(pool, 8, 6, 600),
+        Command::Clear { target: of(gone) },
+        Command::Delete { kind: Kind::Campaign, name: name("gone") },
+        line_up("home"),
+        line_up("old"),
+        Command::DeleteLineUp { name: name("old") },
+    ]);
+    author.log(import(spring, "append", ImportMode::Append, 40..50));
+    author.hour = 25;
+    let raise = Raise { capacity: 200, layout: Layout::strict(200).unwrap() };
+    let annotations = serde_json::from_value(
+        json!({"title": null, "replaces_labels": false, "labels": {"team": null, "new": "x"}}),
+    );
+    author.log([
+        Command::Advance { buckets_max: 10 },
+        insert(spring, 60..65),
+        redeem(pool, 9, 7, 600),
+        Command::Update {
+            target: of(sale),
+            starts_at: Some(None),
+            ends_at: None,
+            capacity: Some(raise),
+            stock: None,
+            annotations: annotations.unwrap(),
+        },
+        Command::Restored { clock: Timestamp(BEGIN) },
+    ]);
+    let replacement = import(sale, "replace", ImportMode::Replace, 10..19);
+    author.log(replacement[..2].iter().cloned());
+    author.log([insert(sale, 70..75)]);
+    let image =
+        Image::of(&mut author.state, FilterId(pool)).all(UploadId(1), FilterId(moved), &name("moved"));
+    author.log(image[..2].iter().cloned());
+    let before_snapshot = author.proposals.len();
+    author.log(image[2..].iter().cloned());
+    author.hour = 26;
+    let is_running = |state: &State| state.view().imports().iter().any(|it| it.state == ImportState::Running);
+    while is_running(&author.state) {
+        author.log([replacement[2].clone()]);
+    }
+    let campaign = Image::of(&mut author.state, FilterId(spring));
+    let again = campaign.command(0, UploadId(2), FilterId(7), Kind::Campaign, &name("again"));
+    author.log([redeem(sale, 11, 8, 0), redeem(moved, 12, 9, 900), again]);
+    author.log([Command::ImageAbandon { upload: UploadId(2) }, Command::TurnBack, insert(cap, 9..12)]);
+    (author.proposals, before_snapshot)
+}
+
+/// All that a client could see of a filter.
+fn describe(filter: &FilterView, now: Timestamp) -> Value {
+    let stats = filter.describe(now).stats;
+    let redemptions = filter.redemptions(&RedemptionQuery::default(), None, 100, now).redemptions;
+    let redemption = |of: &cuckood::domain::Redemption| {
+        json!([of.reference.as_str(), of.status, of.changed_at.0, of.expires_at.map(|at| at.0), of.ordinal])
+    };
+    let contained: Vec<u64> = (0..80).filter(|item| filter.count(digest(*item), now) > 0).collect();
+    let counts = |unit: Unit| {
+        let periods = filter.statistics(unit, unit.periods_max(), now);
+        periods.into_iter().map(|(begin, counts)| json!([begin.0, counts])).collect::<Vec<_>>()
+    };
+    json!({
+        "name": filter.name.as_str(),
+        "capacity": filter.spec.capacity,
+        "window": [filter.window.starts_at.map(|at| at.0), filter.window.ends_at.map(|at| at.0)],
+        "created_at": filter.created_at.0,
+        "annotations": filter.annotations,
+        "items": stats.items,
+        "adds": stats.adds,
+        "removes": stats.removes,
+        "codes": stats.codes.map(|codes| [codes.available, codes.held, codes.redeemed]),
+        "contains": contained,
+        "redemptions": redemptions.iter().map(redemption).collect::<Vec<_>>(),
+        "days": counts(Unit::Day),
+        "hours": counts(Unit::Hour),
+    })
+}
+
+/// All that a client could see of a state.
+fn contents(state: &mut State) -> Value {
+    state.publish();
+    let (view, now, sizes) = (state.view(), state.now(), state.sizes());
+    let filters = [Kind::Campaign, Kind::Coupon].map(|kind| view.list(kind, "", None, 100)).concat();
+    let imports = view.imports();
+    let import = |of: &Arc<cuckood::domain::Import>| {
+        json!([of.id.as_str(), of.state, of.counts.lines, of.counts.added])
+    };
+    json!({
+        "position": state.applied().0,
+        "hash": format!("{:032x}", state.hash().hash),
+        "version": state.format(),
+        "now": now.0,
+        "filters": filters.iter().map(|filter| describe(filter, now)).collect::<Vec<_>>(),
+        "line_ups": view.list_line_ups("", None, 9).iter().map(|of| json!([of.name.as_str(), of.line_up])).collect::<Vec<_>>(),
+        "imports": imports.iter().map(import).collect::<Vec<_>>(),
+        "images_loading": sizes.images_loading,
+        "stored_answers": sizes.idempotency_records,
+        "last_event": state.events().last(),
+    })
+}
+
+fn expected() -> Value {
+    serde_json::from_slice(&fs::read(fixture().join("expected.json")).unwrap()).unwrap()
 }
 
 #[test]
-#[ignore = "writes into the source tree"]
+#[ignore = "writes into the source tree; format 1 is final"]
 fn make_fixtures() {
     let target = fixture();
     let _ = fs::remove_dir_all(&target);
     fs::create_dir_all(&target).unwrap();
     let data = target.join("data");
     let store = Arc::new(Store::open(&data, &small()).unwrap());
-    let mut journal = open_journal(&store).unwrap();
-    for number in 0..8 {
-        if number == 4 {
-            let mut writer = store.begin_snapshot(journal.last()).unwrap();
-            writer.put_chunk(&store, KEY, b"first").unwrap();
-            writer.put_chunk(&store, KEY, b"second").unwrap();
-            writer.end_section(KEY, 3);
-            store.events().put(EVENTS, &pack()).unwrap();
-            writer.events_last = 2;
-            writer.finish(&store, Timestamp(44), b"image".to_vec()).unwrap();
+    store.save_clock(CLOCK);
+    let (mut journal, mut state) = (open_journal(&store).unwrap(), State::new());
+    let mut events = EventLog::open(&store, &state).unwrap();
+    let (proposals, before_snapshot) = log();
+    let (mut at_snapshot, mut image) = (Value::Null, Vec::new());
+    for (number, proposal) in proposals.into_iter().enumerate() {
+        if number == before_snapshot {
+            at_snapshot = contents(&mut state);
+            let Image { head, parts, redemptions } = Image::of(&mut state, FilterId(3));
+            let mut writer = ImageWriter::default();
+            let bodies =
+                [ImageBody::Head(Box::new(head))].into_iter().chain(parts.into_iter().map(ImageBody::Part));
+            let bodies = bodies.chain([ImageBody::End { redemptions }]);
+            image = bodies.flat_map(|body| writer.record(&body)).collect();
+            RunningSnapshot::take(&store, &mut state, &mut events, None, Timestamp(44)).unwrap();
         }
-        append(&mut journal, vec![proposal(number, number)]).unwrap();
+        for committed in append(&mut journal, vec![proposal]).unwrap() {
+            state.apply(committed.entry);
+            events.take(&store, &mut state).unwrap();
+        }
     }
     journal.settle().unwrap();
     let mut parts = archive(store.pin_newest().unwrap().unwrap());
     let parts = std::iter::from_fn(|| parts(&store).unwrap());
     fs::write(target.join("archive"), parts.collect::<Vec<_>>().concat()).unwrap();
+    fs::write(target.join("image"), image).unwrap();
+    let expected = json!({"snapshot": at_snapshot, "end": contents(&mut state)});
+    fs::write(target.join("expected.json"), serde_json::to_vec_pretty(&expected).unwrap()).unwrap();
     drop((journal, store));
     // As a checkout has it.
     fs::remove_file(data.join("lock")).unwrap();
     fs::remove_dir(data.join("sled/blobs")).unwrap();
 }
 
-#[test]
-fn directory_of_format_1_opens() {
-    let dir = tempfile::tempdir().unwrap();
-    copy_dir(&fixture().join("data"), &dir.path().join("data"));
-    let after: Vec<_> = (4..8).map(|number| proposal(number, number)).collect();
-    check(Store::open(&dir.path().join("data"), &small()).unwrap(), &after);
+/// A copy of the fixture's directory.
+fn data(dir: &Path) -> Arc<Store> {
+    let data = dir.join("data");
+    copy_dir(&fixture().join("data"), &data);
+    Arc::new(read("the directory", Store::open(&data, &small())))
 }
 
 #[test]
-fn archive_of_version_1_is_restored() {
+fn directory_of_format_1_has_expected_contents() {
+    let (dir, expected) = (tempfile::tempdir().unwrap(), expected());
+    let store = data(dir.path());
+    let mut journal = read("the log", open_journal(&store));
+    let found = &store.manifests().unwrap()[..];
+    assert_eq!(found.iter().map(|found| found.taken_at).collect::<Vec<_>>(), [Timestamp(44)], "{FINAL}");
+    let mut state = read("the snapshot", load(&store, &found[0], &mut |_| ()));
+    assert_same("the snapshot", &contents(&mut state), &expected["snapshot"]);
+    let recovered = read("the directory", recover(&store, &mut journal, &mut |_| ()));
+    let mut state = recovered.state;
+    assert_same("the directory", &contents(&mut state), &expected["end"]);
+    assert_eq!(store.saved_clock().map(|clock| clock.reading), Some(CLOCK), "{FINAL}");
+    let mut next = 0;
+    while let EventsFound::Pack(pack) = recovered.events.find(&store, next, false).unwrap() {
+        next = pack.last() + 1;
+    }
+    assert_eq!(Some(next - 1), expected["end"]["last_event"].as_u64(), "{FINAL}");
+    let more = Proposal::new(state.now(), Command::Advance { buckets_max: 1 });
+    assert_eq!(append(&mut journal, vec![more]).unwrap()[0].entry.seq, state.applied().next());
+}
+
+/// The log has every command. Applied without the snapshot it gives the same state, outcomes and events.
+#[test]
+fn log_of_format_1_has_expected_outcomes() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = data(dir.path());
+    let mut journal = read("the log", open_journal(&store));
+    let (mut state, mut words) = (State::new(), BTreeSet::new());
+    for entry in read("the log", entries(&mut journal, 0)) {
+        words.insert(entry.proposal.command.word());
+        state.apply(entry);
+        state.take_events(&mut Default::default());
+    }
+    assert_same("the log", &contents(&mut state), &expected()["end"]);
+    assert_eq!(words.len(), 23, "{words:?}");
+}
+
+#[test]
+fn archive_of_format_1_is_restored() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
-    assert_eq!(
-        restore(&fixture().join("archive"), &data, &small(), CLOCK, |archive| archive).unwrap(),
-        Seq(5)
-    );
-    let restored = Proposal::new(Timestamp(0), Command::Restored { clock: CLOCK.wall });
-    check(Store::open(&data, &small()).unwrap(), &[restored]);
+    let restored = restore(&fixture().join("archive"), &data, &small(), CLOCK, |archive| archive);
+    let end = read("the archive", restored);
+    let store = Arc::new(Store::open(&data, &small()).unwrap());
+    let manifest = &store.manifests().unwrap()[0];
+    assert_eq!(manifest.seq.next(), end);
+    let mut state = read("the archive", load(&store, manifest, &mut |_| ()));
+    assert_same("the archive", &contents(&mut state), &expected()["snapshot"]);
+    let mut journal = open_journal(&store).unwrap();
+    let restored = entries(&mut journal, manifest.seq.0).unwrap().remove(0).proposal;
+    assert_eq!(restored, Proposal::new(Timestamp(0), Command::Restored { clock: CLOCK.wall }));
 }
 
 #[test]
@@ -124,4 +422,29 @@ fn archive_of_newer_version_is_rejected() {
     fs::write(&file, archive).unwrap();
     let error = restore(&file, &dir.path().join("data"), &small(), CLOCK, |archive| archive).unwrap_err();
     let RecoveryError::Store(StoreError::Newer { found: 2, known: 1, .. }) = error else { panic!("{error}") };
+}
+
+#[test]
+fn image_of_format_1_is_uploaded() {
+    let (mut reader, mut state, expected) = (ImageReader::default(), State::new(), expected());
+    reader.push(&fs::read(fixture().join("image")).unwrap());
+    let (upload, now) = (UploadId(1), Timestamp(expected["snapshot"]["now"].as_u64().unwrap()));
+    let mut last = None;
+    while let Some(record) = read("the image", reader.next_record()) {
+        let command = match record.body {
+            ImageBody::Head(head) => {
+                let (id, kind, name) = (FilterId(3), head.profile.kind, name("pool"));
+                Command::ImageBegin { upload, id, kind, name, head, checksum: record.checksum }
+            }
+            ImageBody::Part(_) | ImageBody::End { .. } => Command::ImageRecord { upload, record },
+        };
+        let proposal = Proposal::new(now, command);
+        last = Some(state.apply(Entry { seq: state.applied().next(), proposal }).outcome);
+    }
+    read("the image", reader.finish());
+    assert!(matches!(last, Some(Outcome::Created(_))), "{last:?}\n{FINAL}");
+    let found = contents(&mut state)["filters"][0].clone();
+    let filters = expected["snapshot"]["filters"].as_array().unwrap();
+    let original = filters.iter().find(|filter| filter["name"] == "pool").unwrap();
+    assert_same("the image", &found, original);
 }

@@ -119,6 +119,21 @@ mod tests {
         }
     }
 
+    /// A stream has messages of earlier builds. If this fails, raise the version of the format.
+    #[test]
+    fn payloads_are_encoded_as_in_release() {
+        let commit = Body::Commit { entries: 2, payload: vec![8, 9] };
+        for (number, body, expected) in [
+            (0, Body::Begin { node: "a".to_owned(), read: 300 }, "0700000161ac02"),
+            (1, commit, "07010102020809"),
+            (2, Body::Beat(report()), "0702028080808080200131030180800405"),
+        ] {
+            let bytes = encode(SessionId(7), number, &body);
+            let payload = &bytes[28..bytes.len() - 16];
+            assert_eq!(hex::encode(payload), expected, "{body:?}");
+        }
+    }
+
     #[test]
     fn fields_of_later_build_are_ignored() {
         let body = Body::Beat(report());

@@ -24,7 +24,7 @@ use tempfile::TempDir;
 const ACKNOWLEDGED_LATE: Duration = Duration::from_secs(4);
 
 /// Longer than a server may acknowledge nothing.
-const SERVER_REPLACED_LATE: Duration = Duration::from_secs(6);
+const SERVER_REPLACED_LATE: Duration = Duration::from_secs(9);
 
 /// A node without anything above its journal.
 pub struct Node {

@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 const ACK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Time for a server to answer the reader, unless the servers are far away. Without a leader there is no response.
-const READER_TIMEOUT: Duration = Duration::from_millis(500);
+const READER_TIMEOUT: Duration = Duration::from_millis(400);
 
 /// A response may take this many times as long as the first one took.
 const SLOWER: u32 = 4;
@@ -28,7 +28,10 @@ const SLOWER: u32 = 4;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection whose server is silent for three of these is replaced.
-const PING_EVERY: Duration = Duration::from_secs(2);
+const PING_EVERY: Duration = Duration::from_secs(1);
+
+/// How long a server may take to accept a connection, unless none is that fast. One that hangs never does.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The oldest supported server: earlier ones can't sync, or have lost complete streams.
 const SERVER_MIN: (i64, i64, i64) = (2, 10, 23);
@@ -306,7 +309,6 @@ async fn connect(options: &NatsOptions, status: &Arc<Mutex<Replication>>) -> Res
     let (watched, login, tls) = (status.clone(), &options.login, &options.tls);
     let mut connecting = ConnectOptions::new()
         .name(format!("cuckood {}", options.node))
-        .connection_timeout(ANSWER_TIMEOUT)
         .ping_interval(PING_EVERY)
         .reconnect_delay_callback(|attempt| Duration::from_millis(50 * (attempt as u64).min(20)))
         .event_callback(move |event| {
@@ -335,7 +337,11 @@ async fn connect(options: &NatsOptions, status: &Arc<Mutex<Replication>>) -> Res
     let servers: Result<Vec<ServerAddr>, _> = options.servers.iter().map(|server| server.parse()).collect();
     let servers =
         servers.map_err(|error| JournalError::Unusable(format!("{error}: {:?}", options.servers)))?;
-    let client = connecting.connect(servers).await.map_err(retry)?;
+    let connect = async |timeout| connecting.clone().connection_timeout(timeout).connect(&servers[..]).await;
+    let client = match connect(CONNECT_TIMEOUT).await {
+        Ok(client) => client,
+        Err(_) => connect(ANSWER_TIMEOUT).await.map_err(retry)?,
+    };
     let (server, (major, minor, patch)) = (client.server_info(), SERVER_MIN);
     if !client.is_server_compatible(major, minor, patch) {
         return Err(JournalError::Unusable(format!(

@@ -46,8 +46,9 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 
-/// A server that has acknowledged nothing for this long is replaced: it may be stopped, or cut off from the others.
-const SERVER_TIMEOUT: Duration = Duration::from_secs(5);
+/// A server that has acknowledged nothing for this long is replaced: it may be cut off from the others. Most elections of a leader take less,
+/// and the next server may be one that hangs.
+const SERVER_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// The log responds if a message was taken within this time, and all earlier messages are acknowledged.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -78,8 +79,8 @@ pub struct NatsJournal {
     /// Since when no server has acknowledged anything that was sent.
     silent_since: Option<Instant>,
     is_refused: bool,
-    /// Number of reconnections at the last check.
-    reconnects: u64,
+    /// Number of reconnections and elections at the last check.
+    changes: u64,
     failed: Option<String>,
     // Dropped last: everything above needs it.
     runtime: Runtime,
@@ -143,7 +144,7 @@ impl NatsJournal {
             moved_at: Instant::now(),
             silent_since: None,
             is_refused: false,
-            reconnects: 0,
+            changes: 0,
             failed: None,
             runtime,
         })
@@ -172,6 +173,7 @@ impl NatsJournal {
             return Err(JournalError::Damaged(what));
         };
         self.runtime.spawn(Reader::new(self.link.clone(), &place, sender).run());
+        self.runtime.spawn(count_elections(self.link.clone()));
         self.outbox.begin(place.stream);
         (self.place, self.moved_at) = (place, Instant::now());
         Ok(())
@@ -208,10 +210,11 @@ impl NatsJournal {
         if let Some(hash) = shared.hash {
             self.peers.note_own(hash);
         }
-        if std::mem::replace(&mut self.reconnects, shared.reconnects) != shared.reconnects {
+        let changes = shared.reconnects + shared.elections;
+        if std::mem::replace(&mut self.changes, changes) != changes {
             let server = self.link.client.server_info();
             (shared.server, shared.server_version) = (server.server_name, server.version);
-            // Messages in flight on the broken connection are lost, or will be void.
+            // Messages in flight on the broken connection, or to the last leader, are lost or will be void.
             shared.resent += u64::from(self.outbox.go_back(now));
         }
     }
@@ -355,6 +358,15 @@ impl NatsJournal {
         shared.note_unconfirmed(unconfirmed, is_responding);
         shared.in_flight = self.outbox.in_flight();
         Ok(())
+    }
+}
+
+/// Counts elections of the stream's leader.
+async fn count_elections(link: Arc<Link>) {
+    let subject = format!("$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED.{}", link.options.stream);
+    let Ok(mut elected) = link.client.subscribe(subject).await else { return };
+    while elected.next().await.is_some() {
+        link.status.lock().elections += 1;
     }
 }
 

@@ -36,7 +36,7 @@ const VERIFIED_MAX: usize = 32;
 const CONSUMER_IDLE: Duration = Duration::from_secs(30);
 
 /// Pause before everything is opened again.
-const PAUSE: Duration = Duration::from_millis(250);
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A missing log, or one shorter than the messages read, may be a server that has just started, for this time.
 const LOST_TIMEOUT: Duration = Duration::from_secs(20);

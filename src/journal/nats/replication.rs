@@ -102,6 +102,8 @@ pub struct Replication {
     pub peers: Vec<Peer>,
     /// Why the reader can't continue, if it can't.
     pub trouble: Option<String>,
+    /// Elections of the stream's leader since the start.
+    pub(super) elections: u64,
     /// The last message that the log has shown to exist.
     pub(super) known_end: u64,
     /// The last message that was read and whose entries are applied.

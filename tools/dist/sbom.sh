@@ -8,6 +8,7 @@ if ! command -v cargo-cyclonedx >/dev/null || ! command -v npm >/dev/null; then
     exit
 fi
 cargo cyclonedx --format json --spec-version 1.5 --describe binaries --no-build-deps --target x86_64-unknown-linux-gnu
-mv cuckood_bin.cdx.json "$DIST/cuckood-$VERSION.cdx.json"
+# Without this machine's paths.
+sed "s#file://$PWD#file:///cuckood#g" cuckood_bin.cdx.json >"$DIST/cuckood-$VERSION.cdx.json"
 find . -path ./target -prune -o -name '*.cdx.json' ! -path './target/*' -exec rm {} +
 npm sbom --prefix console --package-lock-only --omit dev --sbom-format cyclonedx >"$DIST/cuckood-console-$VERSION.cdx.json"

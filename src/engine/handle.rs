@@ -92,15 +92,12 @@ impl Engine {
 
     /// Why writes are rejected although the engine is ready; `None` if they aren't. Updates the clock's metrics.
     pub fn writes_refused(&self) -> Option<SubmitError> {
-        let Inner { clock, metrics, replication, store, figures, options, is_memory_short, .. } =
-            &*self.inner;
+        let Inner { clock, metrics, replication, store, figures, memory_short_bytes, .. } = &*self.inner;
         let unsure = stamp(clock, replication.get().map(|known| &**known), self.logged_at()).err();
         metrics.note_clock(unsure.is_some(), clock.offset_seconds());
         let is_disk_full = || store.load().as_ref().is_some_and(|store| store.space.check().is_err());
-        let is_memory_full = || {
-            is_memory_short.load(Ordering::Relaxed)
-                || figures.lock().sizes.memory_bytes() >= options.memory_max_bytes
-        };
+        let is_memory_full =
+            || figures.lock().sizes.memory_bytes() >= memory_short_bytes.load(Ordering::Relaxed);
         let refusal = self.inner.log_refusal().or(unsure.map(SubmitError::from));
         refusal
             .or_else(|| is_disk_full().then_some(SubmitError::DiskFull))

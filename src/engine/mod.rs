@@ -59,7 +59,7 @@ use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use refusals::Refusals;
 use serde::Serialize;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use tokio::sync::{Notify, Semaphore, watch};
@@ -146,8 +146,8 @@ struct Inner {
     outdated: Notify,
     /// Asks the thread that shares snapshots for one, or to look whether the engine has ended.
     share: Notify,
-    /// The last write that adds items was rejected for lack of memory, and nothing has been freed since.
-    is_memory_short: AtomicBool,
+    /// The memory at which writes that add items are rejected: the limit or, while a table can't grow, what was used at the last rejection.
+    memory_short_bytes: AtomicU64,
     /// The number of the last event.
     events_last: watch::Sender<u64>,
     event_waiters: Semaphore,

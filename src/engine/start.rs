@@ -29,7 +29,7 @@ use std::collections::VecDeque;
 use std::hash::RandomState;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::thread;
@@ -134,7 +134,7 @@ impl Engine {
             replication: OnceLock::new(),
             outdated: Notify::new(),
             share: Notify::new(),
-            is_memory_short: AtomicBool::new(false),
+            memory_short_bytes: AtomicU64::new(options.memory_max_bytes),
             events_last: watch::Sender::new(0),
             event_waiters: Semaphore::new(EVENT_WAITERS_MAX),
             room: Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS))),

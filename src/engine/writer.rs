@@ -226,10 +226,11 @@ impl Writer {
         {
             verdict = self.admission.admit(&self.state, command, is_keyed);
         }
-        let adds_items = matches!(command, Command::Insert { .. } | Command::ImportLines { .. });
-        if adds_items || command.frees_space() {
+        if matches!(command, Command::Insert { .. } | Command::ImportLines { .. }) {
             let is_short = matches!(verdict, Verdict::BeyondLimit | Verdict::NoMemory(_));
-            self.inner.is_memory_short.store(is_short, Ordering::Relaxed);
+            let limit = self.inner.options.memory_max_bytes;
+            let short = if is_short { self.state.sizes().memory_bytes().min(limit) } else { limit };
+            self.inner.memory_short_bytes.store(short, Ordering::Relaxed);
         }
         match verdict {
             Verdict::Admitted => Ok(Some(at)),

@@ -139,7 +139,7 @@ impl Parts {
                 // The store logs the start and the end of a full disk.
                 _ => {}
             }
-            response = problem::render(response, id.to_str().unwrap_or_default());
+            response = problem::render(response, id.to_str().unwrap_or_default(), self.api.reading.share());
         }
         if has_position {
             // A write's own entry was applied before its response.
@@ -362,6 +362,9 @@ fn asked(headers: &HeaderMap) -> Result<(Option<Seq>, bool), Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::{Budget, Share};
+    use prometheus_client::metrics::counter::Counter;
+    use prometheus_client::metrics::gauge::Gauge;
 
     #[test]
     fn harmless_request_id_is_echoed() {
@@ -381,7 +384,8 @@ mod tests {
     #[tokio::test]
     async fn panic_fails_one_request() {
         let panics = async { panic!("on purpose") };
-        let answer = problem::render(whole(panics).await, "checkout-9");
+        let budget = Budget::new(0, Gauge::default(), Counter::default());
+        let answer = problem::render(whole(panics).await, "checkout-9", Share::empty(Arc::new(budget)));
         assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
         assert_eq!(answer.headers()["content-type"], "application/problem+json");
     }

@@ -76,7 +76,8 @@ impl Earlier {
         self.0 = before.into();
     }
 
-    /// Whether it is nothing but periods with counts, in order, and none that is too old or too late next to the latest one.
+    /// Whether it is nothing but periods with counts, in order, and none that is too old or too late next to the latest one, which has
+    /// counts too: each further period drops outdated ones only with counts that it completes.
     fn is_sound(&self, unit: Unit, latest: &Period) -> bool {
         let (first, mut next) = (latest.number.saturating_sub(unit.periods_max() - 1), 0);
         let (_, rest) = split(&self.0, |&Period { number, counts }| {
@@ -84,7 +85,7 @@ impl Earlier {
             next = number.saturating_add(1);
             is_sound && counts != Counts::default()
         });
-        rest.is_empty()
+        rest.is_empty() && (self.0.is_empty() || latest.counts != Counts::default())
     }
 }
 
@@ -220,6 +221,7 @@ mod tests {
             assert!(!loads((1_000, ONE), &earlier), "{what}");
         }
         assert!(!loads((0, Counts::default()), &all), "earlier than none");
+        assert!(!loads((1_000, Counts::default()), &all), "before an empty one");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Problem documents (RFC 9457), the form of every failure.
 
+use super::reply::{Share, held};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
@@ -10,6 +11,12 @@ use utoipa::ToSchema;
 
 /// The most faults in one problem: two for each of the most pairs of a replacement.
 pub const FAULTS_MAX: usize = 20_000;
+
+/// The most faults that are reported whatever memory other bodies hold.
+const FAULTS_FREE: usize = 100;
+
+/// Memory of a fault and its place in the document, in bytes. Rounded up: an item is named by its index.
+const FAULT_BYTES: usize = 256;
 
 /// When to try again, in seconds.
 pub mod retry {
@@ -237,11 +244,17 @@ pub struct Document<'a> {
 }
 
 /// Writes a problem into the answer's body. A failure without a problem gets the one that fits its status.
-pub fn render(mut response: Response, request_id: &str) -> Response {
+///
+/// Many faults are held in the memory of bodies. If that is used up, the first ones are reported.
+pub fn render(mut response: Response, request_id: &str, mut share: Share) -> Response {
     let status = response.status();
-    let Some(problem) = response.extensions_mut().remove::<Problem>().or_else(|| bare(&response)) else {
+    let Some(mut problem) = response.extensions_mut().remove::<Problem>().or_else(|| bare(&response)) else {
         return response;
     };
+    if problem.faults.len() > FAULTS_FREE && share.hold((problem.faults.len() * FAULT_BYTES) as u64).is_err()
+    {
+        problem.faults.truncate(FAULTS_FREE);
+    }
     let (_, spelling, title) = problem.code.row();
     let document = Document {
         r#type: format!("urn:cuckood:problem:{spelling}"),
@@ -254,7 +267,6 @@ pub fn render(mut response: Response, request_id: &str) -> Response {
     };
     let body = serde_json::to_vec(&document).expect("a problem has no maps with odd keys");
     let (mut parts, _) = response.into_parts();
-    parts.headers.remove(header::CONTENT_LENGTH);
     parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
     if problem.code == Code::Unauthenticated {
         parts.headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -265,7 +277,9 @@ pub fn render(mut response: Response, request_id: &str) -> Response {
     if let Some(seconds) = problem.retry_after_seconds {
         parts.headers.insert(header::RETRY_AFTER, seconds.into());
     }
-    super::mark_replayed(Response::from_parts(parts, body.into()), problem.replayed)
+    parts.headers.insert(header::CONTENT_LENGTH, body.len().into());
+    let body = if problem.faults.len() > FAULTS_FREE { held(body, share) } else { body.into() };
+    super::mark_replayed(Response::from_parts(parts, body), problem.replayed)
 }
 
 /// Returns the problem for a failure without a document.
@@ -283,8 +297,32 @@ fn bare(response: &Response) -> Option<Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::Budget;
     use futures_util::FutureExt;
     use http_body_util::BodyExt;
+    use prometheus_client::metrics::counter::Counter;
+    use prometheus_client::metrics::gauge::Gauge;
+    use std::sync::Arc;
+
+    /// A share of this much memory.
+    fn share(bytes: u64) -> Share {
+        Share::empty(Arc::new(Budget::new(bytes, Gauge::default(), Counter::default())))
+    }
+
+    fn render(response: Response, request_id: &str) -> Response {
+        super::render(response, request_id, share(0))
+    }
+
+    #[test]
+    fn many_faults_are_held_or_cut() {
+        for (memory, reported) in [(1 << 20, 1_000), (0, FAULTS_FREE)] {
+            let faults =
+                (0..1_000).map(|at| Fault { pointer: format!("/users/{at}"), detail: "empty".into() });
+            let problem = Problem::invalid(faults.collect());
+            let (_, document) = document(super::render(problem.into_response(), "1", share(memory)));
+            assert_eq!(document["errors"].as_array().unwrap().len(), reported);
+        }
+    }
 
     fn document(response: Response) -> (StatusCode, serde_json::Value) {
         let status = response.status();

@@ -87,12 +87,17 @@ impl AsRef<[u8]> for HeldBody {
 /// Builds a response from long JSON text. The share is returned once no piece of the text is in memory.
 pub(crate) fn json_held(text: Vec<u8>, share: Share) -> Response {
     let length = text.len();
-    let text = Bytes::from_owner(HeldBody { bytes: text.into(), _share: share });
-    let piece = move |from| Ok::<_, Infallible>(text.slice(from..length.min(from + PIECE_BYTES_MAX)));
-    let pieces = stream::iter((0..length).step_by(PIECE_BYTES_MAX).map(piece));
-    let mut response = as_json(Body::from_stream(pieces));
+    let mut response = as_json(held(text, share));
     response.headers_mut().insert(header::CONTENT_LENGTH, length.into());
     response
+}
+
+/// Builds a body whose memory is held until it is sent.
+pub(super) fn held(text: Vec<u8>, share: Share) -> Body {
+    let length = text.len();
+    let text = Bytes::from_owner(HeldBody { bytes: text.into(), _share: share });
+    let piece = move |from| Ok::<_, Infallible>(text.slice(from..length.min(from + PIECE_BYTES_MAX)));
+    Body::from_stream(stream::iter((0..length).step_by(PIECE_BYTES_MAX).map(piece)))
 }
 
 fn as_json(body: impl IntoResponse) -> Response {

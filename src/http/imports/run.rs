@@ -8,7 +8,8 @@ use crate::domain::{
     Command, Digests, Ending, Guards, Import, ImportId, ImportMode, ImportState, ItemOutcome, KeyName,
     Outcome, Refusal, Target,
 };
-use crate::engine::{FilterView, ImportTrial};
+use crate::engine::{Engine, FilterView, ImportTrial};
+use crate::filter::{Filter, RestoreError};
 use crate::http::answer::{Code, Problem, refusals};
 use crate::http::api::Api;
 use crate::http::call::Commands;
@@ -18,6 +19,9 @@ use tokio::task::spawn_blocking;
 /// The most codes that one command copies, and the most changes that it repeats, while the tables of a replacement catch up. Each may move
 /// the items of a few buckets, and the writer must not be held for more than 20 ms.
 const CATCH_UP_ENTRIES: u32 = 2_500;
+
+/// How often a dry run tries to copy tables that change.
+const COPIES_MAX: u32 = 5;
 
 /// An import as it was asked for.
 pub(super) struct ImportRequest {
@@ -119,12 +123,7 @@ impl ImportRequest {
         };
         let mut trial = match mode {
             ImportMode::Append => {
-                let live =
-                    api.engine.tables_of(view.id).await?.ok_or_else(|| refusals::not_found(view.kind))?;
-                hold(live.memory_bytes())?;
-                let copy = spawn_blocking(move || live.copy().map_err(|error| error.to_string())).await;
-                let copy = copy.map_err(|panic| panic.to_string()).flatten();
-                let copy = copy.map_err(|why| Problem::new(Code::MemoryLimit, why))?;
+                let copy = copy_tables(&api.engine, &view, &mut hold).await?;
                 ImportTrial::append(view.clone(), copy, if_absent, now)
             }
             ImportMode::Replace => {
@@ -141,6 +140,27 @@ impl ImportRequest {
         allowed.map_err(|tripped| refusals::refused(view.kind, Refusal::ImportGuarded(tripped)))?;
         Ok(Import { warnings, changed_at: api.engine.now().max(now), ..import })
     }
+}
+
+/// Copies the tables of a filter, for which it holds memory. A filter that forgets may begin another step meanwhile: then it tries again.
+async fn copy_tables(
+    engine: &Engine,
+    view: &FilterView,
+    mut hold: impl FnMut(u64) -> Result<(), Problem>,
+) -> Result<Filter, Problem> {
+    for _ in 0..COPIES_MAX {
+        let live = engine.tables_of(view.id).await?.ok_or_else(|| refusals::not_found(view.kind))?;
+        hold(live.memory_bytes())?;
+        match spawn_blocking(move || live.copy()).await {
+            Ok(Ok(copy)) => return Ok(copy),
+            Ok(Err(RestoreError::Memory(refused))) => {
+                return Err(Problem::new(Code::MemoryLimit, refused.to_string()));
+            }
+            Ok(Err(changed)) => tracing::debug!(%changed, "the tables changed while they were copied"),
+            Err(panic) => return Err(Problem::new(Code::Internal, panic.to_string())),
+        }
+    }
+    Err(Code::Overloaded.into())
 }
 
 /// Counts a batch as the import would, and checks the guards that it would trip.

@@ -9,7 +9,7 @@ use async_nats::connection::State;
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::context::{Context, ContextBuilder, GetStreamError, GetStreamErrorKind};
 use async_nats::jetstream::stream::{self, DiscardPolicy, RetentionPolicy, StorageType, Stream};
-use async_nats::{Client, ConnectOptions, ServerAddr};
+use async_nats::{Client, ConnectErrorKind, ConnectOptions, ServerAddr};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -340,7 +340,10 @@ async fn connect(options: &NatsOptions, status: &Arc<Mutex<Replication>>) -> Res
     let connect = async |timeout| connecting.clone().connection_timeout(timeout).connect(&servers[..]).await;
     let client = match connect(CONNECT_TIMEOUT).await {
         Ok(client) => client,
-        Err(_) => connect(ANSWER_TIMEOUT).await.map_err(retry)?,
+        Err(error) if error.kind() == ConnectErrorKind::TimedOut => {
+            connect(ANSWER_TIMEOUT).await.map_err(retry)?
+        }
+        Err(error) => return Err(retry(error)),
     };
     let (server, (major, minor, patch)) = (client.server_info(), SERVER_MIN);
     if !client.is_server_compatible(major, minor, patch) {

@@ -82,6 +82,8 @@ pub struct NatsJournal {
     /// Number of reconnections and elections at the last check.
     changes: u64,
     failed: Option<String>,
+    /// The last message that the log had when this node started to follow it.
+    end_at_start: u64,
     // Dropped last: everything above needs it.
     runtime: Runtime,
 }
@@ -146,6 +148,7 @@ impl NatsJournal {
             is_refused: false,
             changes: 0,
             failed: None,
+            end_at_start: 0,
             runtime,
         })
     }
@@ -176,6 +179,7 @@ impl NatsJournal {
         self.runtime.spawn(count_elections(self.link.clone()));
         self.outbox.begin(place.stream);
         (self.place, self.moved_at) = (place, Instant::now());
+        self.end_at_start = self.link.status.lock().known_end;
         Ok(())
     }
 
@@ -222,9 +226,8 @@ impl NatsJournal {
     /// Publishes due messages, if there is a connection, and takes the servers' responses.
     fn publish(&mut self, now: Instant, context: &mut Context<'_>) {
         // In a log of another format, a message of this one would stop the nodes: the log's format is read before.
-        let may_publish =
-            || self.place.has_session() || self.place.stream >= self.link.status.lock().known_end;
-        if self.link.is_connected() && may_publish() {
+        let is_format_known = self.place.has_session() || self.place.stream >= self.end_at_start;
+        if self.link.is_connected() && is_format_known {
             if self.outbox.needs_beat(self.peers.report_at(now) <= now) {
                 let report = self.peers.report(self.place.seq, now);
                 self.outbox.beat(report);

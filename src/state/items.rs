@@ -54,7 +54,7 @@ impl Subject<'_> {
     /// Removes items, equivalent to one by one: redeemed codes stay, and the hold of a code is withdrawn. Also returns the items that are
     /// absent now, whether they were present or not.
     fn take_out(&mut self, digests: &[Digest], all: bool) -> (Removed, Vec<Digest>) {
-        let states = self.tables.filter.states(digests);
+        let states = self.tables.filter.reader().view(0).states(digests);
         let is_redeemed = |state: &Option<SlotState>| *state == Some(SlotState::Redeemed);
         let (mut leaving, mut held) = (Vec::with_capacity(digests.len()), Vec::new());
         for (state, &digest) in states.iter().zip(digests).filter(|(state, _)| !is_redeemed(state)) {

@@ -253,7 +253,7 @@ impl State {
 
     /// What a copy of a filter's tables is made of; `None` if the filter does not exist.
     pub fn tables_of(&self, filter: FilterId) -> Option<Source> {
-        Some(self.filters.get(&filter)?.tables.filter.source())
+        Some(self.filters.get(&filter)?.tables.filter.tables().source())
     }
 
     /// Its sizes.

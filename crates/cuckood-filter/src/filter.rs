@@ -2,7 +2,7 @@
 
 use crate::chunk::{BadChunk, CHUNK_WORDS, ChunkWords, FrozenTable, chunks, decode_chunk};
 use crate::hash::Digest;
-use crate::image::{FillError, Filled, FilterImage, Load, RestoreError, Source, TABLES_EVER_MAX};
+use crate::image::{FillError, Filled, FilterImage, Load, RestoreError, TABLES_EVER_MAX};
 use crate::layout::{Growth, Layout, Mode};
 use crate::memory::MemoryNeed;
 use crate::multiset::Multiset;
@@ -201,13 +201,6 @@ impl Filter {
         self.tables_mut().freeze(copied)
     }
 
-    /// What a copy of the filter is made of. The copy itself needs no writer.
-    pub fn source(&self) -> Source {
-        let tables = self.tables();
-        let (image, mode) = (tables.image(), tables.mode);
-        Source { mode, image, tables: tables.tables.iter().map(|table| table.table.clone()).collect() }
-    }
-
     /// How many items it holds; in a compact filter, every copy counts.
     pub fn items(&self) -> u64 {
         match &self.0 {
@@ -327,11 +320,6 @@ impl Filter {
     /// The state of an item; none if it is absent, and in a compact filter, which has no states.
     pub fn state(&self, digest: Digest) -> Option<SlotState> {
         self.set()?.get(digest)
-    }
-
-    /// [`Self::state`] of many, faster.
-    pub fn states(&self, digests: &[Digest]) -> Vec<Option<SlotState>> {
-        self.reader().view(0).states(digests)
     }
 
     /// Changes the state of an item that is in a strict filter, and returns the state from before.

@@ -1,7 +1,7 @@
 //! The hash function: XXH3 with a secret for each filter, so that outsiders can't craft collisions.
 
 use serde::{Deserialize, Serialize};
-use std::fmt;
+use serde_bytes::ByteArray;
 
 /// Bytes of a [`Secret`]. XXH3 needs at least 136; 192 is the length that it was analysed with.
 pub const SECRET_BYTES: usize = 192;
@@ -14,13 +14,14 @@ pub const SECRET_BYTES: usize = 192;
 pub struct Digest(pub u64);
 
 /// The random key of a filter's hash function, drawn once when the filter is created.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(Box<[u8; SECRET_BYTES]>);
+#[derive(Clone, PartialEq, Eq, derive_more::Debug, Serialize, Deserialize)]
+#[debug("Secret(..)")]
+pub struct Secret(Box<ByteArray<SECRET_BYTES>>);
 
 impl Secret {
     /// A secret of these bytes. The caller has drawn them at random.
     pub fn new(bytes: [u8; SECRET_BYTES]) -> Self {
-        Self(Box::new(bytes))
+        Self(Box::new(ByteArray::new(bytes)))
     }
 
     /// Returns its bytes, from which other secrets of the filter can be derived.
@@ -32,45 +33,5 @@ impl Secret {
     #[inline]
     pub fn digest(&self, item: &[u8]) -> Digest {
         Digest(xxhash_rust::xxh3::xxh3_64_with_secret(item, &self.0[..]))
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(..)")
-    }
-}
-
-impl Serialize for Secret {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(&self.0[..])
-    }
-}
-
-impl<'de> Deserialize<'de> for Secret {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Bytes;
-        impl<'de> serde::de::Visitor<'de> for Bytes {
-            type Value = Secret;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{SECRET_BYTES} bytes")
-            }
-
-            fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> Result<Secret, E> {
-                let bytes = bytes.try_into().map_err(|_| E::invalid_length(bytes.len(), &self))?;
-                Ok(Secret::new(bytes))
-            }
-
-            // Formats without byte strings, such as JSON.
-            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut values: A) -> Result<Secret, A::Error> {
-                let mut bytes = Vec::with_capacity(SECRET_BYTES);
-                while let Some(byte) = values.next_element()?.filter(|_| bytes.len() <= SECRET_BYTES) {
-                    bytes.push(byte);
-                }
-                self.visit_bytes(&bytes)
-            }
-        }
-        deserializer.deserialize_bytes(Bytes)
     }
 }

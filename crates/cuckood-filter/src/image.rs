@@ -77,7 +77,7 @@ impl FilterImage {
 
     /// After how many steps its filter forgets, if it does.
     pub fn forgets_after(&self) -> Option<u32> {
-        self.steps.as_ref().map(StepsImage::retained)
+        self.steps.as_ref().map(|steps| steps.retained)
     }
 
     /// The plan of the table that the newest one is being copied to.

@@ -15,7 +15,7 @@ use crate::hash::Digest;
 use crate::layout::Growth;
 use crate::slots::LiveTags;
 use crate::tables::{BUCKETS_COPIED, Full, Tables};
-use crate::tags::{Insert, NoTag, SlotState};
+use crate::tags::{Insert, SlotState};
 use crate::writer::{NoPath, Stored, TableWriter};
 use std::ops::Range;
 
@@ -136,10 +136,10 @@ impl Multiset {
         if let Some(tag) = steps.tag() {
             return tag;
         }
-        let tag = steps.begin().or_else(|NoTag| {
+        let tag = steps.begin().or_else(|| {
             // Few commands arrived, so a step whose tag is needed still has items.
             self.retire(u64::MAX);
-            self.tables.steps.as_mut().map_or(Ok(0), |steps| steps.begin())
+            self.tables.steps.as_mut().map_or(Some(0), |steps| steps.begin())
         });
         self.tables.publish();
         tag.expect("no item of a forgotten step is left")

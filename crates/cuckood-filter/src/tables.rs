@@ -5,7 +5,7 @@
 
 use crate::chunk::{FrozenTable, TableId};
 use crate::hash::Digest;
-use crate::image::{FilterImage, Load, RestoreError, TableImage, restore_table};
+use crate::image::{FilterImage, Load, RestoreError, Source, TableImage, restore_table};
 use crate::layout::{Growth, Layout, Mode};
 use crate::memory::{MemoryNeed, Remains};
 use crate::plan::TablePlan;
@@ -342,6 +342,12 @@ impl Tables {
     /// Minimum number of items of an appended table: where the older ones empty, the requested capacity.
     pub(crate) fn appended_items_min(&self) -> u64 {
         if self.first.step_bits > 0 { self.first.capacity() } else { 1 }
+    }
+
+    /// What a copy of the filter is made of. The copy itself needs no writer.
+    pub fn source(&self) -> Source {
+        let tables = self.tables.iter().map(|table| table.table.clone()).collect();
+        Source { mode: self.mode, image: self.image(), tables }
     }
 
     /// Freezes the tables as they are now, for a snapshot. The image describes everything except the contents of the chunks. `copied`

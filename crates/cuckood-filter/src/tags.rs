@@ -7,8 +7,8 @@
 
 use crate::layout::STEPS_MAX;
 use crate::slots::LiveTags;
+use derive_more::{AddAssign, SubAssign};
 use serde::{Deserialize, Serialize};
-use std::ops::{AddAssign, SubAssign};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// The steps in a snapshot, without the number of items in each, which follows from the tables.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct StepsImage {
-    retained: u32,
+    pub(crate) retained: u32,
     now: Option<u64>,
     first: u32,
     numbers: Vec<u64>,
@@ -29,12 +29,6 @@ pub struct StepStats {
     pub step: u64,
     /// Items that were added in it and are still there.
     pub items: u64,
-}
-
-impl StepsImage {
-    pub(crate) fn retained(&self) -> u32 {
-        self.retained
-    }
 }
 
 type Items = Arc<[AtomicU64]>;
@@ -64,10 +58,6 @@ pub(crate) struct Known {
     /// Items in the tables by their tags.
     items: Items,
 }
-
-/// No tag is free.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct NoTag;
 
 fn no_items(bits: u8) -> Items {
     (0..1 << bits).map(|_| AtomicU64::new(0)).collect()
@@ -221,22 +211,22 @@ impl Steps {
             .then(|| self.known.tag(self.known.numbers.len() - 1))
     }
 
-    /// Assigns a tag to the current step. It must be published to readers before an item gets it.
-    pub(crate) fn begin(&mut self) -> Result<u64, NoTag> {
+    /// Assigns a tag to the current step; `None` if none is free. It must be published to readers before an item gets it.
+    pub(crate) fn begin(&mut self) -> Option<u64> {
         while !self.known.numbers.is_empty() && self.known.items_at(0) == 0 {
             self.known.numbers.remove(0);
             self.known.first = self.known.tag(1) as u32;
         }
         if self.known.numbers.len() == 1 << self.known.bits {
             if self.forgotten > 0 {
-                return Err(NoTag);
+                return None;
             }
             // Only turning the time back again and again leads here. Then the items that were added last are retained for longer.
             self.known.numbers.pop();
         }
         self.known.numbers.push(self.now.unwrap_or_default());
         self.update_forgotten();
-        Ok(self.known.tag(self.known.numbers.len() - 1))
+        Some(self.known.tag(self.known.numbers.len() - 1))
     }
 
     /// Counts an item that was added.
@@ -317,7 +307,7 @@ pub enum Insert {
 }
 
 /// How many items of a strict filter are in each state.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, AddAssign, SubAssign, Serialize, Deserialize)]
 pub struct StateCounts {
     /// Items that no client has claimed.
     pub available: u64,
@@ -331,21 +321,5 @@ impl StateCounts {
     /// Items in any state.
     pub fn all(&self) -> u64 {
         self.available + self.held + self.redeemed
-    }
-}
-
-impl AddAssign for StateCounts {
-    fn add_assign(&mut self, other: Self) {
-        self.available += other.available;
-        self.held += other.held;
-        self.redeemed += other.redeemed;
-    }
-}
-
-impl SubAssign for StateCounts {
-    fn sub_assign(&mut self, other: Self) {
-        self.available -= other.available;
-        self.held -= other.held;
-        self.redeemed -= other.redeemed;
     }
 }

@@ -5,7 +5,8 @@ use super::filters::usable_key;
 use super::key::Key;
 use super::parser::integer;
 use super::session::Call;
-use crate::domain::{Command, FilterId, ImageBody, ImageFault, ImageRecord, Outcome, Refusal, UploadId};
+use crate::domain::{ImageBody, ImageFault, ImageRecord, Outcome, Refusal, UploadId};
+use crate::engine::image_part;
 use sha2::{Digest, Sha256};
 
 const TOO_MANY: &str = "16 dumps are being loaded, or 4 by this key: finish one, or retry in ten minutes, when unfinished ones end";
@@ -39,16 +40,9 @@ pub(super) async fn load(call: &mut Call<'_, '_>) -> Result<(), Failure> {
         .filter(|iterator| *iterator > 0)
         .ok_or_else(|| Failure::err("Invalid position"))?;
     let key = usable_key(call)?;
-    let ImageRecord { before, checksum, body } = ImageRecord::read(call.arguments.at(3)).map_err(bad)?;
-    let (upload, is_end) = (upload(&key, call.caller.name()), matches!(body, ImageBody::End { .. }));
-    let id = FilterId::random();
-    let command = match body {
-        ImageBody::Head(head) => {
-            Command::ImageBegin { upload, id, kind: key.kind, name: key.owned_name(), head, checksum }
-        }
-        body => Command::ImageRecord { upload, record: ImageRecord { before, checksum, body } },
-    };
-    let result = call.submit(command).await;
+    let record = ImageRecord::read(call.arguments.at(3)).map_err(bad)?;
+    let (upload, is_end) = (upload(&key, call.caller.name()), matches!(record.body, ImageBody::End { .. }));
+    let result = call.submit(image_part(upload, key.kind, &key.owned_name(), record)).await;
     if is_end {
         call.log_act(&key, &result);
     }

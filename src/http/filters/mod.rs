@@ -11,10 +11,9 @@ use super::request::json::{self, OrNull};
 use super::request::query::{self, PageQuery};
 use crate::domain::spec::STOCK_MAX;
 use crate::domain::{
-    Command, Description, FilterId, ImageBody, ImageFault, ImageRecord, Kind, Name, Outcome, Refusal, Target,
-    UploadId,
+    Command, Description, ImageBody, ImageFault, Kind, Name, Outcome, Refusal, Target, UploadId,
 };
-use crate::engine::{ImageReader, random};
+use crate::engine::{ImageReader, image_part, random};
 use axum::extract::{Path, Request};
 use axum::response::Response;
 use http::{StatusCode, header};
@@ -313,25 +312,16 @@ async fn upload_image(
     name: &Name,
 ) -> Result<Box<Description>, Problem> {
     let damaged = |fault| refusals::refused(kind, Refusal::ImageDamaged(fault));
-    let (id, mut reader, mut end) = (FilterId::random(), ImageReader::default(), None);
+    let (mut reader, mut end) = (ImageReader::default(), None);
     while let Some(piece) = pieces.next().await? {
         reader.push(&piece);
         while let Some(record) = reader.next_record().map_err(damaged)? {
-            let ImageRecord { before, checksum, body } = record;
-            let command = match body {
-                ImageBody::Head(head) => {
-                    Command::ImageBegin { upload, id, kind, name: name.clone(), head, checksum }
-                }
-                ImageBody::Part(_) => {
-                    Command::ImageRecord { upload, record: ImageRecord { before, checksum, body } }
-                }
-                ImageBody::End { .. } => {
-                    let record = ImageRecord { before, checksum, body };
-                    end = Some(Command::ImageRecord { upload, record });
-                    continue;
-                }
-            };
-            commands.send(command).await?;
+            let is_end = matches!(record.body, ImageBody::End { .. });
+            let command = image_part(upload, kind, name, record);
+            match is_end {
+                true => end = Some(command),
+                false => commands.send(command).await?,
+            }
         }
     }
     reader.finish().map_err(damaged)?;

@@ -23,8 +23,9 @@ const RESERVE_BYTES_MAX: u64 = 4 << 20;
 pub struct Budget {
     limit_bytes: u64,
     /// Bytes in use. This is the metric itself, so the two can't differ.
-    taken_bytes: Gauge<u64, AtomicU64>,
-    refused: Counter,
+    pub taken_bytes: Gauge<u64, AtomicU64>,
+    /// Shares rejected so far.
+    pub refused: Counter,
 }
 
 /// The error if the budget has too little space for a larger share.
@@ -33,9 +34,9 @@ pub struct Budget {
 pub struct UsedUp;
 
 impl Budget {
-    /// A budget of this size. Bytes in use and rejections are counted in these metrics.
-    pub fn new(limit_bytes: u64, taken_bytes: Gauge<u64, AtomicU64>, refused: Counter) -> Self {
-        Self { limit_bytes, taken_bytes, refused }
+    /// A budget of this size.
+    pub fn new(limit_bytes: u64) -> Self {
+        Self { limit_bytes, taken_bytes: Gauge::default(), refused: Counter::default() }
     }
 
     /// Registers the two metrics by these names and help texts.
@@ -47,11 +48,6 @@ impl Budget {
     /// The largest share that there can be, in bytes.
     pub fn share_bytes_max(&self) -> u64 {
         self.limit_bytes_of(u64::MAX)
-    }
-
-    /// Number of shares rejected so far.
-    pub fn refused(&self) -> u64 {
-        self.refused.get()
     }
 
     fn limit_bytes_of(&self, share_bytes: u64) -> u64 {
@@ -135,8 +131,9 @@ mod tests {
 
     /// Returns a budget of this size, and the gauge of its use.
     fn budget(limit_bytes: u64) -> (Budget, Gauge<u64, AtomicU64>) {
-        let taken = Gauge::default();
-        (Budget::new(limit_bytes, taken.clone(), Counter::default()), taken)
+        let budget = Budget::new(limit_bytes);
+        let taken = budget.taken_bytes.clone();
+        (budget, taken)
     }
 
     #[test]

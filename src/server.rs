@@ -21,9 +21,8 @@ use crate::resp;
 use crate::tls::Tls;
 use anyhow::{Context, anyhow, bail};
 use connections::{Connections, Protocol, ProtocolContext, Timeouts};
+use futures_util::future::OptionFuture;
 use http::Http;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::gauge::Gauge;
 use reload::Reload;
 use std::future::{Future, pending};
 use std::net::SocketAddr;
@@ -68,7 +67,7 @@ pub async fn run(
     let engine = Engine::start(config.engine_options(), Clock::system(config.clock.limits()));
     let access = Arc::new(Access::new(&config.auth, &config.rate_limit, &config.guessing)?);
     let resp = resp::Service::new(engine.clone(), access.clone(), config.resp_options());
-    let heads = Arc::new(Budget::new(HEADS_BYTES_MAX, Gauge::default(), Counter::default()));
+    let heads = Arc::new(Budget::new(HEADS_BYTES_MAX));
     let (service, control) =
         crate::http::service(engine.clone(), access, config.http_options(), |registry| {
             resp_address.iter().for_each(|_| resp.register(registry));
@@ -144,12 +143,7 @@ fn reachable(config: &Config, listener: &TcpListener) -> anyhow::Result<SocketAd
 
 /// Accepts connections. Never returns.
 async fn accept(http: &mut Connections, resp: &mut Connections, listeners: &Listeners) {
-    let resp = async {
-        match &listeners.resp {
-            Some(listener) => resp.accept(listener).await,
-            None => pending().await,
-        }
-    };
+    let resp = OptionFuture::from(listeners.resp.as_ref().map(|listener| resp.accept(listener)));
     tokio::join!(http.accept(&listeners.http), resp);
 }
 

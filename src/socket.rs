@@ -243,15 +243,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Socket<S> {
 mod tests {
     use super::*;
     use futures_util::FutureExt;
-    use prometheus_client::metrics::counter::Counter;
     use prometheus_client::metrics::gauge::Gauge;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
     /// A connection with a budget of this size for heads.
     fn connection(heads: u64) -> (DuplexStream, Socket<DuplexStream>, Arc<Vitals>, Gauge<u64, AtomicU64>) {
         let (client, stream) = tokio::io::duplex(1 << 20);
-        let (vitals, taken) = (Arc::<Vitals>::default(), Gauge::default());
-        let budget = Arc::new(Budget::new(heads, taken.clone(), Counter::default()));
+        let (vitals, budget) = (Arc::<Vitals>::default(), Arc::new(Budget::new(heads)));
+        let taken = budget.taken_bytes.clone();
         let socket = Socket::new(stream, vitals.clone(), budget, true);
         (client, socket, vitals, taken)
     }
@@ -316,7 +315,7 @@ mod tests {
     async fn write_is_blocked_until_client_reads() {
         let (mut client, stream) = tokio::io::duplex(4);
         let vitals = Arc::<Vitals>::default();
-        let heads = Arc::new(Budget::new(0, Gauge::default(), Counter::default()));
+        let heads = Arc::new(Budget::new(0));
         let mut socket = Socket::new(stream, vitals.clone(), heads, true);
         assert_eq!(socket.write(b"abcdef").await.unwrap(), 4);
         assert!(!vitals.moment().is_blocked);
@@ -368,7 +367,7 @@ mod tests {
 
     #[tokio::test]
     async fn short_slices_are_written_together() {
-        let heads = Arc::new(Budget::new(0, Gauge::default(), Counter::default()));
+        let heads = Arc::new(Budget::new(0));
         let stream = tokio::io::join(tokio::io::empty(), Calls::default());
         let mut socket = Socket::new(stream, Arc::default(), heads, true);
         let head = [b'h'; GATHERED_BYTES_MAX - 4];

@@ -32,8 +32,7 @@ impl Service {
     /// A service over an engine, for the callers that `access` admits.
     pub fn new(engine: Engine, access: Arc<Access>, options: RespOptions) -> Self {
         let (metrics, last_connection) = (Metrics::default(), AtomicU64::new(0));
-        let (taken, refused) = (metrics.buffer_bytes.clone(), metrics.buffers_refused.clone());
-        let buffers = Budget::new(options.buffers_bytes_max, taken, refused);
+        let buffers = Budget::new(options.buffers_bytes_max);
         let (dumps, figures) = (Dumps::default(), InfoCache::default());
         Self(Arc::new(Shared { engine, access, options, buffers, metrics, last_connection, dumps, figures }))
     }
@@ -41,6 +40,9 @@ impl Service {
     /// Registers its metrics. Their names start with the registry's prefix.
     pub fn register(&self, registry: &mut Registry) {
         self.0.metrics.register(registry);
+        let taken = ("resp_buffer_bytes", "Bytes that long RESP requests and answers take");
+        let refused = ("resp_buffers_refused", "RESP connections closed because resp.buffers was reached");
+        self.0.buffers.register(registry, taken, refused);
     }
 }
 
@@ -137,10 +139,6 @@ pub struct Metrics {
     pub connections: Gauge,
     /// Connections that were opened.
     pub connections_opened: Counter,
-    /// Bytes of long requests and replies.
-    pub buffer_bytes: Gauge<u64, AtomicU64>,
-    /// How often the buffers had no space for them.
-    pub buffers_refused: Counter,
 }
 
 impl Default for Metrics {
@@ -151,8 +149,6 @@ impl Default for Metrics {
             batch_seconds: Histogram::new(exponential_buckets(BOUNDS.0, 2.0, BOUNDS.1)),
             connections: Gauge::default(),
             connections_opened: Counter::default(),
-            buffer_bytes: Gauge::default(),
-            buffers_refused: Counter::default(),
         }
     }
 }
@@ -167,10 +163,6 @@ impl Metrics {
         to.register("resp_connections", "RESP connections that are open", self.connections.clone());
         let opened = self.connections_opened.clone();
         to.register("resp_connections_opened", "RESP connections that were opened", opened);
-        let bytes = self.buffer_bytes.clone();
-        to.register("resp_buffer_bytes", "Bytes that long RESP requests and answers take", bytes);
-        let help = "RESP connections closed because resp.buffers was reached";
-        to.register("resp_buffers_refused", help, self.buffers_refused.clone());
     }
 }
 

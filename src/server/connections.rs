@@ -247,7 +247,7 @@ impl Connections {
 
     /// Closes overdue connections and drops ended ones. If heads have used up their budget, closes the strangers that hold it.
     fn sweep(&mut self, now: Instant) {
-        let refused = self.protocol_context.heads.refused();
+        let refused = self.protocol_context.heads.refused.get();
         let is_tight = std::mem::replace(&mut self.heads_refused, refused) != refused;
         let (timeouts, is_draining) = (&self.timeouts, *self.draining.borrow());
         let stays = |open: &mut Open, is_unproven: bool| {

@@ -8,6 +8,7 @@ use axum::BoxError;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
+use derive_more::AsRef;
 use futures_util::{Stream, StreamExt, stream};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde::Serialize;
@@ -72,16 +73,12 @@ pub(crate) fn empty(replayed: bool) -> Response {
 pub(crate) type Share = budget::Share<Arc<Budget>>;
 
 /// A complete body, decompressed if it was read, and its share of the memory.
+#[derive(AsRef)]
 pub(crate) struct HeldBody {
     /// Dropped before the share.
+    #[as_ref([u8])]
     pub(crate) bytes: Bytes,
     pub(crate) _share: Share,
-}
-
-impl AsRef<[u8]> for HeldBody {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
 }
 
 /// Builds a response from long JSON text. The share is returned once no piece of the text is in memory.
@@ -203,14 +200,12 @@ mod tests {
     use super::*;
     use futures_util::FutureExt;
     use http_body_util::BodyExt;
-    use prometheus_client::metrics::counter::Counter;
-    use prometheus_client::metrics::gauge::Gauge;
     use serde_json::json;
 
     #[tokio::test]
     async fn share_is_returned_with_last_piece() {
-        let taken = Gauge::default();
-        let budget = Arc::new(Budget::new(1 << 20, taken.clone(), Counter::default()));
+        let budget = Arc::new(Budget::new(1 << 20));
+        let taken = budget.taken_bytes.clone();
         let text: Vec<u8> = (0..2 * PIECE_BYTES_MAX + 1).map(|index| index as u8).collect();
         let share = Share::of(budget, text.len() as u64).unwrap();
         let response = json_held(text.clone(), share);

@@ -11,8 +11,6 @@ use axum::extract::Request;
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt};
 use http::{HeaderMap, Method, header};
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use std::pin::pin;
 use std::sync::Arc;
@@ -55,7 +53,7 @@ impl Reading {
         uploads_end: CancellationToken,
     ) -> Self {
         let limits = &options.limits;
-        let budget = Budget::new(limits.bodies_bytes_max, Gauge::default(), Counter::default());
+        let budget = Budget::new(limits.bodies_bytes_max);
         let taken = ("body_bytes", "Bytes that bodies take while they are read");
         let refused = ("bodies_refused", "Bodies refused because limits.bodies was reached");
         budget.register(registry, taken, refused);
@@ -334,7 +332,6 @@ mod tests {
     use flate2::write::GzEncoder;
     use futures_util::{future, stream, task};
     use http::Request;
-    use prometheus_client::metrics::counter::Counter;
     use prometheus_client::metrics::gauge::Gauge;
     use proptest::prelude::*;
     use std::future::Future;
@@ -456,8 +453,7 @@ mod tests {
             is_scarce: bool,
         ) {
             let limit: u64 = if is_scarce { 12 << 20 } else { 256 << 20 };
-            let taken: Gauge<u64, std::sync::atomic::AtomicU64> = Gauge::default();
-            let budget = Arc::new(Budget::new(limit, taken.clone(), Counter::default()));
+            let (budget, taken) = budget(limit);
             let timeout = Duration::from_secs(3_600);
             let reading = Reading { budget, bytes_max: BYTES_MAX, timeout, uploads_end: CancellationToken::new() };
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
@@ -494,7 +490,7 @@ mod tests {
 
     #[tokio::test]
     async fn decompression_bomb_yields_to_other_tasks() {
-        let budget = Arc::new(Budget::new(256 << 20, Gauge::default(), Counter::default()));
+        let budget = Arc::new(Budget::new(256 << 20));
         let timeout = Duration::from_secs(3_600);
         let reading = Reading { budget, bytes_max: 32 << 20, timeout, uploads_end: CancellationToken::new() };
         for coding in ["gzip", "zstd"] {
@@ -534,21 +530,22 @@ mod tests {
             stream::unfold(receiver, |mut receiver| async { Some((receiver.recv().await?, receiver)) });
         let mut read = pin!(reading.json(sent.request().map(|_| Body::from_stream(frames))));
         assert!(read.as_mut().now_or_never().is_none());
-        assert_eq!((taken.get(), reading.budget.refused()), (0, 0));
+        assert_eq!((taken.get(), reading.budget.refused.get()), (0, 0));
         // The rest of a rejected body is read, so that the client reads the response.
         for _ in 0..10 {
             sender.send(Ok(Bytes::from_static(b"frame"))).unwrap();
             assert!(read.as_mut().now_or_never().is_none());
         }
-        assert_eq!((taken.get(), reading.budget.refused()), (0, 1));
+        assert_eq!((taken.get(), reading.budget.refused.get()), (0, 1));
         drop(sender);
         assert_eq!(read.await.map(drop).unwrap_err().code, Code::Overloaded);
     }
 
     /// A budget of this size, and the gauge of its use.
     fn budget(limit_bytes: u64) -> (Arc<Budget>, Gauge<u64, AtomicU64>) {
-        let taken = Gauge::default();
-        (Arc::new(Budget::new(limit_bytes, taken.clone(), Counter::default())), taken)
+        let budget = Arc::new(Budget::new(limit_bytes));
+        let taken = budget.taken_bytes.clone();
+        (budget, taken)
     }
 
     #[test]

@@ -12,8 +12,6 @@ use cuckood::engine::{Durability, Engine, FilterView, JournalOptions, Status};
 use cuckood::journal::LocalOptions;
 use cuckood::resp::{self, RespOptions};
 use cuckood::socket::{Phase, Socket, Vitals};
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use sha2::{Digest as _, Sha256};
 use std::net::SocketAddr;
@@ -149,6 +147,6 @@ async fn accept(listener: TcpListener, resp: resp::Service, draining: watch::Sen
 
 /// Wraps a stream as the server does, so that the last reply is not lost.
 pub fn socket<S>(stream: S, vitals: Arc<Vitals>) -> Socket<S> {
-    let heads = Arc::new(Budget::new(0, Gauge::default(), Counter::default()));
+    let heads = Arc::new(Budget::new(0));
     Socket::new(stream, vitals, heads, false)
 }

@@ -5,18 +5,13 @@ use super::api::Api;
 use super::call::{AccessRule, Effect, Right, Takes};
 use super::filters::{campaigns, coupons};
 use super::items::{self, codes, users};
-use super::metrics::{self, Figures};
 use super::{admin, eligibility, events, generate, imports, pages, redemptions};
 use http::{Method, StatusCode};
-use prometheus_client::encoding::EncodeMetric;
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use utoipa::openapi::SecurityRequirement;
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
@@ -186,6 +181,9 @@ impl Operation {
     }
 }
 
+/// Answers, by route, method and status.
+type Requests = Family<[(&'static str, String); 3], Counter>;
+
 /// All operations, by path and method, with their metrics.
 pub(super) struct Operations {
     paths: matchit::Router<usize>,
@@ -198,7 +196,9 @@ pub(super) struct Route {
     /// With its parameters in braces, if it has operations.
     pub(super) path: Option<String>,
     operations: Vec<Operation>,
-    answers: [[AtomicU64; STATUSES.len()]; METHODS.len()],
+    requests: Requests,
+    /// The counters of `requests` that have ever been used, by method and status.
+    answers: [[OnceLock<Counter>; STATUSES.len()]; METHODS.len()],
     /// By method.
     seconds: [Histogram; METHODS.len()],
 }
@@ -211,6 +211,8 @@ impl Operations {
         });
         let help = "Time from a request's head to the head of its answer";
         registry.register("http_request_duration_seconds", help, seconds.clone());
+        let requests = Requests::default();
+        registry.register("http_requests", "Requests answered", requests.clone());
         let route = |path: Option<String>, operations: Vec<Operation>| Route {
             seconds: METHODS.map(|method| {
                 let operation = operations.iter().find(|operation| operation.answers(method));
@@ -219,6 +221,7 @@ impl Operations {
             }),
             path,
             operations,
+            requests: requests.clone(),
             answers: Default::default(),
         };
         let (mut paths, mut routes) = (matchit::Router::new(), Vec::new());
@@ -229,10 +232,7 @@ impl Operations {
             paths.insert(path, routes.len()).expect("the router has accepted the same paths");
             routes.push(route(Some(path.clone()), operations.to_vec()));
         }
-        let table = Arc::new(Self { paths, routes, other: route(None, Vec::new()) });
-        let counters = table.clone();
-        metrics::register(registry, move |figures| counters.write(figures));
-        table
+        Arc::new(Self { paths, routes, other: route(None, Vec::new()) })
     }
 
     /// The route of a path; a common one for all paths without operations.
@@ -253,30 +253,17 @@ impl Route {
         let method = METHODS.iter().position(|known| *known == method.as_str()).unwrap_or(other);
         let known = &STATUSES[..STATUSES.len() - 1];
         let status = known.binary_search(&status.as_u16()).unwrap_or(known.len());
-        self.answers[method][status].fetch_add(1, Ordering::Relaxed);
+        let answers = self.answers[method][status].get_or_init(|| {
+            let route = self.path.as_deref().unwrap_or(NO_ROUTE).to_owned();
+            let status = match STATUSES[status] {
+                0 => "other".to_owned(),
+                status => status.to_string(),
+            };
+            let labels = [("route", route), ("method", METHODS[method].to_owned()), ("status", status)];
+            self.requests.get_or_create(&labels).clone()
+        });
+        answers.inc();
         self.seconds[method].observe(took.as_secs_f64());
-    }
-}
-
-impl Operations {
-    /// Adds the counters of answers.
-    fn write(&self, figures: &mut Figures<'_>) -> fmt::Result {
-        let mut family = figures.family("http_requests", "Requests answered", MetricType::Counter)?;
-        for route in self.routes.iter().chain([&self.other]) {
-            for (method, answers) in METHODS.iter().zip(&route.answers) {
-                for (status, count) in STATUSES.iter().zip(answers) {
-                    let count = count.load(Ordering::Relaxed);
-                    if count == 0 {
-                        continue;
-                    }
-                    let status = if *status == 0 { "other".to_owned() } else { status.to_string() };
-                    let route = route.path.as_deref().unwrap_or(NO_ROUTE);
-                    let labels = [("route", route), ("method", *method), ("status", &status)];
-                    ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
-                }
-            }
-        }
-        Ok(())
     }
 }
 

@@ -8,7 +8,6 @@ pub(super) use state::render;
 use super::answer::reply::quality;
 use crate::domain::Timestamp;
 use http::HeaderMap;
-use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::encoding::{
     DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeMetric, MetricEncoder,
@@ -18,29 +17,6 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use std::fmt::{self, Write};
-
-/// Registers metrics that are read on demand: `write` adds them to each collection.
-pub(super) fn register<F>(registry: &mut Registry, write: F)
-where
-    F: Fn(&mut Figures<'_>) -> fmt::Result + Send + Sync + 'static,
-{
-    registry.register_collector(Box::new(OnDemand(write)));
-}
-
-/// The function that adds metrics to a collection.
-struct OnDemand<F>(F);
-
-impl<F> fmt::Debug for OnDemand<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("OnDemand")
-    }
-}
-
-impl<F: Fn(&mut Figures<'_>) -> fmt::Result + Send + Sync + 'static> Collector for OnDemand<F> {
-    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        (self.0)(&mut Figures(encoder))
-    }
-}
 
 /// A collection, to which metrics are added.
 pub(super) struct Figures<'a>(DescriptorEncoder<'a>);
@@ -85,7 +61,7 @@ impl Figures<'_> {
     }
 
     /// Begins a metric. The help text gets a full stop, as in the registry.
-    pub(super) fn family<'s>(
+    fn family<'s>(
         &'s mut self,
         name: &'s str,
         help: &str,

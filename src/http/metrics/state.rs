@@ -1,9 +1,11 @@
 //! Metrics that are read when they are collected: the service's state and sizes, what expires, and the process.
 
-use super::{Figures, Format, register, rows, write_text};
+use super::{Figures, Format, rows, write_text};
 use crate::domain::{ImportState, Kind, Stats, Timestamp};
 use crate::engine::{Engine, Peer, StateCounts, Status};
 use crate::http::api::Api;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
 use rustix::process::{Resource, getrlimit};
 use std::sync::Arc;
@@ -13,21 +15,28 @@ use std::{fmt, fs};
 
 /// Renders all metrics of a service that have ever changed.
 pub(in crate::http) fn render(api: &Arc<Api>, format: Format) -> Result<String, fmt::Error> {
-    let (mut state, source) = (Registry::with_prefix("cuckood"), api.clone());
-    register(&mut state, move |figures| write(&source, figures).and_then(|()| write_process(figures)));
+    let mut state = Registry::with_prefix("cuckood");
+    state.register_collector(Box::new(ServiceState(api.clone())));
     write_text([&api.registry, &state], format)
 }
 
-/// Adds the metrics of a service's present state.
-fn write(api: &Api, figures: &mut Figures<'_>) -> fmt::Result {
-    readiness(api, figures)?;
-    room(&api.engine, figures)?;
-    cluster(&api.engine, figures)?;
-    imports(api, figures)?;
-    expiries(api, figures)?;
-    match api.options.metrics.per_filter {
-        true => filters(&api.engine, figures),
-        false => Ok(()),
+/// The present state of a service and of its process.
+#[derive(derive_more::Debug)]
+#[debug("ServiceState")]
+struct ServiceState(Arc<Api>);
+
+impl Collector for ServiceState {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let (api, figures) = (&*self.0, &mut Figures(encoder));
+        readiness(api, figures)?;
+        room(&api.engine, figures)?;
+        cluster(&api.engine, figures)?;
+        imports(api, figures)?;
+        expiries(api, figures)?;
+        if api.options.metrics.per_filter {
+            filters(&api.engine, figures)?;
+        }
+        write_process(figures)
     }
 }
 

@@ -5,7 +5,6 @@ use anyhow::bail;
 use rustls::pki_types::CertificateDer;
 use rustls_native_certs::{load_certs_from_paths, load_native_certs};
 use serde_json::Value;
-use std::io;
 use std::iter::repeat;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -43,7 +42,8 @@ pub struct ClientError {
     /// The HTTP status of a rejection.
     pub status: Option<u16>,
     /// The problem's code, or the status in words.
-    code: String,
+    /// The code of the problem, if the service rejected the request.
+    pub code: String,
     message: String,
 }
 
@@ -57,11 +57,6 @@ impl ClientError {
     /// Whether the same request may succeed later.
     pub fn is_transient(&self) -> bool {
         self.status.is_none_or(|status| matches!(status, 408 | 429 | 502 | 503 | 504))
-    }
-
-    /// Whether the service rejected the request with this code.
-    pub fn is_code(&self, wanted: &str) -> bool {
-        self.code == wanted
     }
 }
 
@@ -221,13 +216,6 @@ impl Client {
         let response = self.send(Method::GET, path, &[], SendBody::none(), None)?;
         Ok(response.into_body().into_reader())
     }
-}
-
-/// Generates an id that no other has.
-pub fn random_id() -> io::Result<String> {
-    let mut random = [0; 16];
-    getrandom::fill(&mut random).map_err(io::Error::other)?;
-    Ok(hex::encode(random))
 }
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
 //! `cuckood import`: imports a file, standard input or a key of Redis into a campaign or coupon.
 
-use super::client::{Client, ClientError, Connection, pauses, random_id};
-use super::progress;
+use super::client::{Client, ClientError, Connection, pauses};
 use super::shadow::redis::{self, Redis};
+use super::{open, progress};
+use crate::engine::random;
 use crate::http::ELSEWHERE_IDLE_SECONDS;
 use anyhow::{Context, anyhow, bail};
 use indicatif::ProgressBar;
 use serde_json::Value;
-use std::fs::{File, Metadata};
+use std::fs::Metadata;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -115,12 +116,7 @@ impl Source<'_> {
     fn read<'s>(&'s mut self, progress: &ProgressBar) -> anyhow::Result<Box<dyn Read + 's>> {
         progress.set_position(0);
         Ok(match self {
-            Source::Stream(path) if *path == Path::new("-") => Box::new(progress.wrap_read(io::stdin())),
-            Source::File(path) | Source::Stream(path) => {
-                let path: &Path = path;
-                let file = File::open(path).with_context(|| path.display().to_string())?;
-                Box::new(progress.wrap_read(file))
-            }
+            Source::File(path) | Source::Stream(path) => Box::new(progress.wrap_read(open(path)?)),
             Source::Redis(redis, key) => Box::new(redis.members(key, progress.clone())?),
         })
     }
@@ -171,7 +167,7 @@ impl Upload {
             "csv" => "text/csv",
             _ => "text/plain",
         };
-        let id = args.id.clone().map_or_else(random_id, Ok)?;
+        let id = args.id.clone().unwrap_or_else(|| hex::encode(random::<16>()));
         let if_absent = args.if_absent || args.redis.is_some();
         let optional = [
             ("column", args.column.clone()),
@@ -214,14 +210,14 @@ impl Upload {
             drop(body);
             let broken = match sent {
                 Ok(text) => return Ok(text),
-                Err(error) if !error.is_transient() && !error.is_code(RUNNING) => return Err(error.into()),
+                Err(error) if !error.is_transient() && error.code != RUNNING => return Err(error.into()),
                 Err(error) => error,
             };
             if let (None, Some(failure)) = (broken.status, self.failure()) {
                 return Err(failure.into());
             }
             let is_repeatable = matches!(source, Source::File(_)) && self.retries > 0;
-            let Some(pause) = schedule.pause(broken.is_code(RUNNING)).filter(|_| is_repeatable) else {
+            let Some(pause) = schedule.pause(broken.code == RUNNING).filter(|_| is_repeatable) else {
                 let id = &self.id;
                 bail!("{broken}; added items stay; repeat the command with --id {id} to continue");
             };

@@ -1,6 +1,7 @@
 //! `cuckood key new`: creates a key, and its entry for the configuration.
 
 use crate::access::{self, InvalidKey, KeyOptions};
+use crate::engine::random;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest, Sha256};
@@ -42,9 +43,7 @@ fn valid_name(name: &str) -> Result<String, InvalidKey> {
 /// If standard output can't be written to.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let Args::New { name, scopes, prefix, expires_at } = args;
-    let mut random = [0; KEY_BYTES];
-    getrandom::fill(&mut random).map_err(io::Error::other)?;
-    let key = format!("ck_{}", URL_SAFE_NO_PAD.encode(random));
+    let key = format!("ck_{}", URL_SAFE_NO_PAD.encode(random::<KEY_BYTES>()));
     let digest = hex::encode(Sha256::digest(&key));
     let entry: [(&str, Option<toml::Value>); 5] = [
         ("name", Some(name.clone().into())),

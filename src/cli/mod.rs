@@ -18,9 +18,21 @@ pub mod shadow;
 mod tls;
 pub mod verify;
 
+use anyhow::Context;
 use serde_json::Value;
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::Path;
 use tokio::signal::unix::{SignalKind, signal};
+
+/// Opens a file, or standard input for `-`.
+fn open(path: &Path) -> anyhow::Result<Box<dyn BufRead + Send>> {
+    if path == Path::new("-") {
+        return Ok(Box::new(BufReader::new(io::stdin())));
+    }
+    let file = File::open(path).with_context(|| path.display().to_string())?;
+    Ok(Box::new(BufReader::new(file)))
+}
 
 /// Prints a remark on standard error.
 fn note(what: &str) {

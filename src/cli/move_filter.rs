@@ -74,7 +74,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let created = to.client.url(&to.path);
     match to.client.get(&to.path, None) {
         Ok(_) => bail!("already-exists: {created} exists; choose another name with --rename"),
-        Err(error) if error.is_code("campaign-not-found") || error.is_code("coupon-not-found") => {}
+        Err(error) if error.code == "campaign-not-found" || error.code == "coupon-not-found" => {}
         Err(error) => return Err(error.into()),
     }
     let described = from.client.get(&from.path, None)?;
@@ -83,9 +83,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let moved = loop {
         let broken = match attempt(&from, &to, &progress) {
             // The response to an earlier attempt was lost.
-            Err(error) if retries < args.retries && error.is_code("already-exists") => break Ok(()),
+            Err(error) if retries < args.retries && error.code == "already-exists" => break Ok(()),
             // An image truncated in transit is damaged, too.
-            Err(error) if retries > 0 && (error.is_transient() || error.is_code("image-damaged")) => error,
+            Err(error) if retries > 0 && (error.is_transient() || error.code == "image-damaged") => error,
             ended => break ended,
         };
         retries -= 1;

@@ -27,7 +27,7 @@ pub struct Manual {
 /// # Errors
 /// If standard output can't be written to.
 pub fn openapi() -> anyhow::Result<()> {
-    Ok(write!(io::stdout(), "{}", crate::http::openapi::pretty())?)
+    Ok(write!(io::stdout(), "{}", crate::http::openapi::served(true))?)
 }
 
 /// Prints the script for `program`, the command line with all subcommands.

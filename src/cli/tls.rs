@@ -9,7 +9,6 @@ use rustls::{
     CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, Error, RootCertStore,
     SignatureScheme, StreamOwned,
 };
-use std::fmt;
 use std::sync::Arc;
 use ureq::unversioned::transport::{
     Buffers, ConnectionDetails, Connector, Either, LazyBuffers, NextTimeout, Transport, TransportAdapter,
@@ -115,15 +114,11 @@ impl<In: Transport> Connector<In> for TlsConnector {
 }
 
 /// A connection over TLS.
+#[derive(derive_more::Debug)]
+#[debug("TlsTransport {{ .. }}")]
 pub struct TlsTransport {
     buffers: LazyBuffers,
     stream: StreamOwned<ClientConnection, TransportAdapter>,
-}
-
-impl fmt::Debug for TlsTransport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TlsTransport").finish_non_exhaustive()
-    }
 }
 
 impl Transport for TlsTransport {

@@ -49,7 +49,7 @@ const FENCED: &[(&str, &[&str])] = &[
     ("std::env", &["cli", "config"]),
     ("std::thread", &["store", "journal", "engine", "server", "cli"]),
     ("std::time::SystemTime", &["clock"]),
-    ("getrandom::", &["store", "journal", "engine", "http", "cli"]),
+    ("getrandom::", &["store", "journal"]),
 ];
 
 const LINES_MAX: usize = 900;

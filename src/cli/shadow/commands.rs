@@ -2,11 +2,8 @@
 
 use super::changes::Command;
 use crate::resp::{Parser, RequestLimits};
-use anyhow::Context;
 use regex::bytes::{Captures, Regex};
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
-use std::path::Path;
+use std::io::{self, BufRead, Read};
 use std::sync::LazyLock;
 
 /// Maximum size of a line or an argument, in bytes: ten thousand items of 512 bytes, each byte escaped.
@@ -18,15 +15,6 @@ const APPENDED: RequestLimits = RequestLimits {
     argument_bytes_max: BYTES_MAX as usize,
     request_bytes_max: BYTES_MAX as usize,
 };
-
-/// Opens a file, or standard input for `-`.
-pub fn open(path: &Path) -> anyhow::Result<Box<dyn BufRead + Send>> {
-    if path == Path::new("-") {
-        return Ok(Box::new(BufReader::new(io::stdin())));
-    }
-    let file = File::open(path).with_context(|| path.display().to_string())?;
-    Ok(Box::new(BufReader::new(file)))
-}
 
 /// The commands of a file.
 pub struct Commands<R> {

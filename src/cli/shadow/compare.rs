@@ -1,8 +1,8 @@
 //! Asks Redis and the service about the same items, and counts where they disagree.
 
-use super::commands::open;
 use super::mirror::{ITEMS_MAX, Target, item};
 use super::redis::Redis;
+use crate::cli::open;
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 use std::io::{BufRead, Read};

@@ -1,10 +1,10 @@
 //! The source of commands: MONITOR, over one connection after the other, or a file; and signals, over the same bounded queue.
 
 use super::changes::{Event, Interest};
-use super::commands::{Commands, open, parse};
+use super::commands::{Commands, parse};
 use super::redis::Redis;
 use crate::cli::client::pauses;
-use crate::cli::{note, stop_signals};
+use crate::cli::{note, open, stop_signals};
 use redis::Client;
 use std::io;
 use std::path::Path;

@@ -1,13 +1,14 @@
 //! Applies events of Redis to the campaign or coupon, over HTTP: in order, in batches, each once however often it is sent.
 
 use super::changes::{Act, Event};
-use crate::cli::client::{Client, ClientError, Connection, pauses, random_id};
+use crate::cli::client::{Client, ClientError, Connection, pauses};
 use crate::cli::note;
+use crate::engine::random;
 use anyhow::bail;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::io::{self, Cursor};
+use std::io::Cursor;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use ureq::SendBody;
@@ -57,18 +58,17 @@ impl Target {
     /// # Errors
     /// [`ClientError`].
     pub fn apply(&self, act: Act, items: &[String], key: &str) -> Result<u64, ClientError> {
-        let (operation, counted) = match act {
-            Act::Add { .. } => (self.items.to_owned(), "added"),
-            Act::Remove => (format!("{}/remove", self.items), "removed"),
-            Act::Clear => ("clear".to_owned(), "removed"),
-        };
-        let body = match act {
-            Act::Clear => None,
-            // A code is added once in any case.
-            Act::Add { if_absent: true } if self.items == "users" => {
-                Some(json!({ "users": items, "if_absent": true }))
+        let mut body = json!({ self.items: items });
+        let (operation, body, counted) = match act {
+            Act::Add { if_absent } => {
+                // A code is added once in any case.
+                if if_absent && self.items == "users" {
+                    body["if_absent"] = true.into();
+                }
+                (self.items.to_owned(), Some(body), "added")
             }
-            Act::Add { .. } | Act::Remove => Some(json!({ self.items: items })),
+            Act::Remove => (format!("{}/remove", self.items), Some(body), "removed"),
+            Act::Clear => ("clear".to_owned(), None, "removed"),
         };
         Ok(self.post(&operation, body, Some(key))?[counted].as_u64().unwrap_or(0))
     }
@@ -112,14 +112,11 @@ pub struct Mirror<'a> {
 
 impl<'a> Mirror<'a> {
     /// A mirror into a campaign or coupon.
-    ///
-    /// # Errors
-    /// If the system has no random bytes.
-    pub fn new(target: &'a Target, stop: Receiver<()>) -> io::Result<Self> {
-        let run = format!("shadow-{}", random_id()?);
+    pub fn new(target: &'a Target, stop: Receiver<()>) -> Self {
+        let run = format!("shadow-{}", hex::encode(random::<16>()));
         let (act, items) = (Act::Remove, Vec::new());
         let (summary, start) = (Summary::default(), Instant::now());
-        Ok(Self { target, stop, run, requests: 0, act, items, summary, start })
+        Self { target, stop, run, requests: 0, act, items, summary, start }
     }
 
     /// Returns the summary.

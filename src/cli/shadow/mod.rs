@@ -94,7 +94,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 /// Mirrors the events of a feed, until it ends.
 fn mirror(target: &Target, feed: impl FnOnce(Sender) -> anyhow::Result<()>) -> anyhow::Result<()> {
     let (to, events) = mpsc::sync_channel(feed::QUEUE_MAX);
-    let mut mirror = Mirror::new(target, feed::on_signals(to.clone())?)?;
+    let mut mirror = Mirror::new(target, feed::on_signals(to.clone())?);
     feed(to)?;
     let ended = mirror.follow(&events);
     let summary = mirror.summary();

@@ -4,7 +4,6 @@ use super::values::{Bytes, Period, list};
 use crate::engine::ClusterOptions;
 use crate::journal::{NatsLogin, NatsOptions, NatsTls};
 use serde::Deserialize;
-use std::fmt;
 use std::path::PathBuf;
 
 /// The section `journal`.
@@ -26,15 +25,10 @@ pub enum JournalKind {
 }
 
 /// A text that must not appear in a log.
-#[derive(Clone, Default, Deserialize)]
+#[derive(Clone, Default, derive_more::Debug, Deserialize)]
+#[debug("{}", if _0.is_empty() { "none" } else { "secret" })]
 #[serde(transparent)]
 pub struct SecretText(String);
-
-impl fmt::Debug for SecretText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_empty() { "none" } else { "secret" })
-    }
-}
 
 /// The section `nats`.
 #[derive(Clone, Debug, Deserialize)]

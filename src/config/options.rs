@@ -82,7 +82,6 @@ impl Config {
             limits: LimitOptions {
                 body_bytes_max: usize::try_from(self.limits.body.0).unwrap_or(usize::MAX),
                 bodies_bytes_max: self.limits.bodies.0,
-                ..LimitOptions::default()
             },
             guessing: self.guessing.clone(),
             rate_limit: self.rate_limit.clone(),

@@ -131,18 +131,18 @@ impl<R> Call<R> {
     }
 
     /// The end user of a request, if the number of invalid codes is limited.
-    pub(super) fn client(&self, request: &Request) -> Result<Option<Client>, Problem> {
+    pub(super) fn client(&self, request: &Request) -> Option<Client> {
         let named = request.headers().get("x-client-id").map(HeaderValue::as_bytes);
         let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
         let address = peer.map(|ConnectInfo(peer)| peer.ip());
-        Ok(self.api.access.guessing.client(&self.caller, named, address))
+        self.api.access.guessing.client(&self.caller, named, address)
     }
 
     /// A request that reveals whether items of a filter are valid. It is rejected before its body is read if its end user has no guess
     /// left.
     pub(super) fn guesser(&self, view: &FilterView, request: &Request) -> Result<Guesses<'_>, Problem> {
         let has_secrets = view.has_secret_codes();
-        let client = if has_secrets { self.client(request)? } else { None };
+        let client = if has_secrets { self.client(request) } else { None };
         Ok(self.api.access.guessing.start(has_secrets, client)?)
     }
 
@@ -249,14 +249,19 @@ fn idempotency_key(caller: &str, resource: Resource<'_>, header: &[u8], command:
         Resource::Filter(kind, name) => (kind.as_str(), name),
         Resource::LineUp(name) => ("line-up", name),
     };
-    let mut scope = Sha256::new();
-    for part in [caller.as_bytes(), kind.as_bytes(), name.as_bytes(), header] {
-        scope.update((part.len() as u64).to_le_bytes());
-        scope.update(part);
-    }
-    let scope: [u8; 32] = scope.finalize().into();
+    let scope = hash_of([caller.as_bytes(), kind.as_bytes(), name.as_bytes(), header]);
     let (scope, _) = scope.split_first_chunk().expect("a hash of 32 bytes has 16");
     IdempotencyKey { scope: u128::from_le_bytes(*scope), request: xxh3_64(&canonical(command)) }
+}
+
+/// Returns the SHA-256 hash of these parts. Each counts with its length, so that no others have the same hash.
+pub(super) fn hash_of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    hash.finalize().into()
 }
 
 /// Encodes a command's request, without values that are random or depend on the filter's previous state. It identifies the route, and

@@ -34,9 +34,8 @@ const WAIT_MAX: u64 = 30;
 /// The highest number of an event: clients have them as 64 bits with a sign.
 const NUMBER_MAX: u64 = i64::MAX as u64;
 
-fn limit_default() -> usize {
-    1_000
-}
+/// The default number of events in a response.
+const LIMIT_DEFAULT: usize = 1_000;
 
 /// Which events to read.
 #[derive(Deserialize, IntoParams)]
@@ -47,9 +46,8 @@ struct EventQuery {
     #[param(minimum = 0)]
     after: Option<u64>,
     /// Maximum number of events in the response.
-    #[serde(default = "limit_default")]
     #[param(minimum = 1, maximum = 10_000, default = 1_000)]
-    limit: usize,
+    limit: Option<usize>,
     /// Seconds to wait for the next event if there is none yet.
     #[serde(default)]
     #[param(minimum = 0, maximum = 30, default = 0)]
@@ -308,6 +306,7 @@ pub(super) async fn list(call: Call<Follow>, request: Request) -> Answer {
     call.caller.require_all_names()?;
     let lines = Lines::preferred(request.headers(), COLUMNS).unwrap_or(Lines::Ndjson);
     let EventQuery { after, limit, wait } = query::parse(&request)?;
+    let limit = limit.unwrap_or(LIMIT_DEFAULT);
     Problem::unless_within("/limit", limit, 1..=LIMIT_MAX)?;
     if wait > WAIT_MAX {
         return Err(Problem::invalid_at("/wait", format!("expected 0 to {WAIT_MAX} seconds")));

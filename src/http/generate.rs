@@ -5,7 +5,7 @@
 
 use super::answer::reply::Lines;
 use super::answer::{Answer, Code, Problem, mark_replayed};
-use super::call::{Call, Decided, Resource, Write};
+use super::call::{Call, Decided, Resource, Write, hash_of};
 use super::request::body::Streamed;
 use super::request::json;
 use crate::domain::{Command, Digests, Inserted, ItemOutcome, Kind, Outcome, Target, Timestamp};
@@ -105,13 +105,10 @@ impl Candidates {
     /// Derives the sequence from the coupon's secret and the request. `request` identifies the request among all requests of the coupon.
     fn new(view: &FilterView, request: &[&[u8]], wanted: &CodesToGenerate) -> Self {
         let CodesToGenerate { count, pattern } = wanted;
-        let mut seed = Sha256::new();
-        let parts = [&view.secret.as_bytes()[..], pattern.as_bytes(), &count.to_le_bytes()];
-        for part in parts.iter().chain(request) {
-            seed.update((part.len() as u64).to_le_bytes());
-            seed.update(part);
-        }
-        Self { seed: seed.finalize().into(), pattern: pattern.as_str().into() }
+        let count = count.to_le_bytes();
+        let parts = [&view.secret.as_bytes()[..], pattern.as_bytes(), &count];
+        let seed = hash_of(parts.into_iter().chain(request.iter().copied()));
+        Self { seed, pattern: pattern.as_str().into() }
     }
 
     fn code(&self, index: u64) -> String {

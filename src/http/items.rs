@@ -324,7 +324,7 @@ async fn digests<R: Right>(
         Kind::Campaign => "users",
         Kind::Coupon => "codes",
     };
-    Ok((json::digests(view, field, &items, call.api.options.limits.items_max)?, flag))
+    Ok((json::digests(view, field, &items, ITEMS_MAX)?, flag))
 }
 
 /// Submits a command whose outcomes reveal which items are valid. A problem says nothing about items, so it returns the guesses, unless the
@@ -439,7 +439,7 @@ async fn replace(call: &Call<Write>, kind: Kind, name: &str, request: Request) -
     let view = call.filter(kind, name)?;
     let guesser = call.guesser(&view, &request)?;
     let body = call.body(request).await?;
-    let (from, to) = pairs(body.as_ref(), &view, call.api.options.limits.items_max)?;
+    let (from, to) = pairs(body.as_ref(), &view, ITEMS_MAX)?;
     let guesses = guesser.take(from.len())?;
     let command = Command::Replace { target: Target(view.id), from: Digests(from), to: Digests(to) };
     let decided = submit(call, Resource::Filter(kind, name), command, guesses).await?;

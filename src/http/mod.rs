@@ -31,7 +31,7 @@ pub(crate) use imports::live::ELSEWHERE_IDLE_SECONDS;
 pub use options::HttpOptions;
 pub use service::HttpService;
 
-use crate::access::{Access, InvalidKey};
+use crate::access::Access;
 use crate::engine::Engine;
 use api::Api;
 use imports::live::LiveImports;
@@ -42,18 +42,9 @@ use router::{Operations, Routes};
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
-/// Builds the HTTP service over an engine. Client addresses, which the limit on guessing needs, are in [`axum::extract::ConnectInfo`] if
-/// the server provides it.
-///
-/// # Errors
-/// [`InvalidKey`] if the configuration has an invalid key.
-pub fn standalone(engine: Engine, options: HttpOptions) -> Result<HttpService, InvalidKey> {
-    let access = Access::new(&options.auth, &options.rate_limit, &options.guessing)?;
-    Ok(service(engine, Arc::new(access), options, |_| ()).0)
-}
-
 /// Builds the service over an engine, and the handle that controls it. With other protocols on the same engine, the caller passes in the
-/// shared access control, and a function that registers their metrics.
+/// shared access control, and a function that registers their metrics. Client addresses, which the limit on guessing needs, are in
+/// [`axum::extract::ConnectInfo`] if the server provides it.
 pub fn service(
     engine: Engine,
     access: Arc<Access>,

@@ -37,14 +37,9 @@ use utoipa::OpenApi;
 )]
 struct General;
 
-/// The document as text: indented, with a final newline.
-pub fn pretty() -> String {
-    served(true)
-}
-
-/// The document as text, for a service that requires keys or for one that doesn't. Without keys, every operation is marked as
-/// usable without one.
-pub(super) fn served(asks_for_keys: bool) -> String {
+/// The document as text, indented and with a final newline, for a service that requires keys or for one that doesn't. Without keys, every
+/// operation is marked as usable without one.
+pub fn served(asks_for_keys: bool) -> String {
     let mut document = document();
     let paths = document["paths"].as_object_mut().into_iter().flatten();
     for (_, operation) in paths.flat_map(|(_, item)| item.as_object_mut().into_iter().flatten()) {
@@ -146,7 +141,7 @@ fn forbid_null(schema: &mut Value) {
 fn complete(declared: &Operation, operation: &mut Value) {
     let path = declared.path.as_str();
     let effect = declared.access.map(|access| access.effect);
-    let (is_read, is_once) = (effect == Some(Effect::Reads), effect == Some(Effect::WritesOnce));
+    let is_once = effect == Some(Effect::WritesOnce);
     let mut parameters = match operation.get_mut("parameters").map(Value::take) {
         Some(Value::Array(known)) => known,
         _ => Vec::new(),
@@ -155,7 +150,7 @@ fn complete(declared: &Operation, operation: &mut Value) {
     let has_query = parameters.iter().any(|parameter| parameter["in"] == "query");
     let in_path = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
     parameters.extend(in_path.map(|name| path_parameter(path, name)));
-    if is_read {
+    if declared.is_read() {
         let position = json!({ "type": "integer", "format": "int64", "minimum": 0 });
         let text = "Wait until this node has applied this position of the log, as returned in another response's X-Cuckood-Position.";
         parameters.push(header_parameter("X-Cuckood-Min-Position", text, position));
@@ -199,7 +194,7 @@ fn general_problems(
     let path = declared.path.as_str();
     let is_of = |name: &str| path.contains(name);
     let effect = declared.access.map(|access| access.effect);
-    let (is_read, is_once) = (effect == Some(Effect::Reads), effect == Some(Effect::WritesOnce));
+    let (is_read, is_once) = (declared.is_read(), effect == Some(Effect::WritesOnce));
     let is_put = declared.method == Method::PUT;
     let is_api = effect.is_some();
     let is_write = is_api && !is_read;

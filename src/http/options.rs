@@ -5,7 +5,6 @@ pub use crate::access::{AuthOptions, GuessingOptions, KeyOptions, RateLimitOptio
 use http::uri::Authority;
 use serde::Deserialize;
 use std::time::Duration;
-use thiserror::Error;
 
 /// Options of [`super::router`].
 #[derive(Clone, Debug, Default)]
@@ -48,18 +47,15 @@ pub struct HostOptions {
 #[serde(try_from = "String")]
 pub struct HostName(Authority);
 
-/// The error for a text that is not a [`HostName`].
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("'{0}' is not a host name such as \"cuckood.internal\" or \"cuckood.internal:8080\"")]
-pub struct InvalidHostName(String);
-
 impl TryFrom<String> for HostName {
-    type Error = InvalidHostName;
+    type Error = String;
 
-    fn try_from(text: String) -> Result<Self, InvalidHostName> {
+    fn try_from(text: String) -> Result<Self, String> {
         match text.parse::<Authority>() {
             Ok(authority) if !text.contains('@') => Ok(Self(authority)),
-            _ => Err(InvalidHostName(text)),
+            _ => Err(format!(
+                "'{text}' is not a host name such as \"cuckood.internal\" or \"cuckood.internal:8080\""
+            )),
         }
     }
 }
@@ -94,12 +90,10 @@ pub struct LimitOptions {
     pub body_bytes_max: usize,
     /// The most bytes of all bodies that are being read.
     pub bodies_bytes_max: u64,
-    /// The most items in one request; at most [`crate::domain::ITEMS_MAX`].
-    pub items_max: usize,
 }
 
 impl Default for LimitOptions {
     fn default() -> Self {
-        Self { body_bytes_max: 32 << 20, bodies_bytes_max: 256 << 20, items_max: crate::domain::ITEMS_MAX }
+        Self { body_bytes_max: 32 << 20, bodies_bytes_max: 256 << 20 }
     }
 }

@@ -123,9 +123,8 @@ struct ListQuery {
     #[param(value_type = Option<String>, format = DateTime)]
     changed_after: Option<Timestamp>,
     /// Maximum number of redemptions per page. Ignored for NDJSON and CSV.
-    #[serde(default = "query::limit_default")]
     #[param(minimum = 1, maximum = 1000, default = 100)]
-    limit: usize,
+    limit: Option<usize>,
     /// The `next_cursor` of the previous page.
     cursor: Option<String>,
 }
@@ -234,6 +233,7 @@ fn settled(decided: Decided) -> Answer {
 pub(super) async fn list(call: Call<Read>, Path(coupon): Path<String>, request: Request) -> Answer {
     let view = call.filter(Kind::Coupon, &coupon)?;
     let ListQuery { reference, status, changed_after, limit, cursor } = query::parse(&request)?;
+    let limit = limit.unwrap_or(query::PAGE_DEFAULT);
     Problem::unless_within("/limit", limit, 1..=query::PAGE_MAX)?;
     let reference = reference.as_deref().map(Reference::new).transpose();
     let reference = reference.map_err(Problem::at("/reference"))?;

@@ -122,8 +122,8 @@ impl Parts {
         route.count(&method, status, took);
         tracing::debug!(parent: &span, status = status.as_u16(), ?took, "answered");
         let code = response.extensions().get::<Problem>().map(|problem| problem.code);
-        if let Some(act) = act {
-            act.end(status, code.map(Code::as_str));
+        if let Some(mut act) = act {
+            act.end = Some((status, code.map(Code::as_str)));
         }
         if !status.is_success() {
             match code {
@@ -260,11 +260,6 @@ impl Act {
             request_id: id.clone(),
             end: None,
         })
-    }
-
-    /// Ends it, with this status and problem.
-    fn end(mut self, status: StatusCode, problem: Option<&'static str>) {
-        self.end = Some((status, problem));
     }
 }
 

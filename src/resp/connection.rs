@@ -124,13 +124,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
                 (true, false) => Phase::New,
                 (false, _) => Phase::Head,
             });
-            let bytes_max = match self.visit.session.is_known() {
-                true => READ_BYTES_MAX,
-                false => UNAUTHENTICATED_LIMITS.request_bytes_max,
-            };
             let read = tokio::select! {
                 biased;
-                read = self.read(bytes_max) => read?,
+                read = self.read() => read?,
                 _ = announced.as_mut(), if is_between => return Ok(true),
             };
             if read == 0 {
@@ -154,10 +150,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     }
 
     /// Reads at most `bytes_max` bytes. Returns their number; 0 at the end.
-    async fn read(&mut self, bytes_max: usize) -> io::Result<usize> {
+    async fn read(&mut self) -> io::Result<usize> {
+        let bytes_max = self.limits().request_bytes_max.min(READ_BYTES_MAX);
         poll_fn(|context| {
             ARRIVED.with_borrow_mut(|space| {
-                let mut buffer = ReadBuf::new(&mut space[..bytes_max.min(READ_BYTES_MAX)]);
+                let mut buffer = ReadBuf::new(&mut space[..bytes_max]);
                 ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer))?;
                 self.arrived.extend_from_slice(buffer.filled());
                 Poll::Ready(Ok(buffer.filled().len()))
@@ -166,12 +163,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
         .await
     }
 
+    /// The limits of the next request.
+    fn limits(&self) -> &'static RequestLimits {
+        if self.visit.session.is_known() { &AUTHENTICATED_LIMITS } else { &UNAUTHENTICATED_LIMITS }
+    }
+
     /// Executes all commands that have arrived.
     async fn execute_all(&mut self) -> io::Result<ControlFlow<()>> {
         let (mut turn_bytes, mut replied_bytes) = (0, 0);
         let next = loop {
-            let limits =
-                if self.visit.session.is_known() { &AUTHENTICATED_LIMITS } else { &UNAUTHENTICATED_LIMITS };
+            let limits = self.limits();
             let unread = &self.arrived[self.read..];
             let found = self.parser.parse(unread, limits);
             // No command is executed if its connection has no memory for it.

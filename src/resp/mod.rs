@@ -13,8 +13,6 @@ mod dumps;
 mod execute;
 mod failure;
 mod filters;
-#[cfg(any(feature = "fuzzing", test))]
-pub mod fuzzing;
 mod images;
 mod key;
 mod keyspace;

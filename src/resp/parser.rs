@@ -33,9 +33,10 @@ struct Span {
 }
 
 /// The next expected element.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 enum State {
     /// A request.
+    #[default]
     Request,
     /// The length of the next argument; `left` arguments are missing.
     Length { left: usize },
@@ -44,7 +45,7 @@ enum State {
 }
 
 /// A parser of one connection's requests.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Parser {
     state: State,
     /// Bytes of the request that have been parsed.
@@ -52,12 +53,6 @@ pub struct Parser {
     spans: Vec<Span>,
     /// Whether the request is a plain line of words, as people type it.
     pub is_inline: bool,
-}
-
-impl Default for Parser {
-    fn default() -> Self {
-        Self { state: State::Request, at: 0, spans: Vec::new(), is_inline: false }
-    }
 }
 
 impl Parser {

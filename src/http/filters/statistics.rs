@@ -24,14 +24,12 @@ pub(super) const DESCRIPTION: &str = "The counts are part of the log's state, so
 #[into_params(parameter_in = Query)]
 pub(super) struct StatisticsQuery {
     /// The last days to return, today (UTC) included.
-    #[serde(default = "days_default")]
     #[param(minimum = 1, maximum = 400, default = 30)]
-    days: u64,
+    days: Option<u64>,
 }
 
-fn days_default() -> u64 {
-    30
-}
+/// The default number of days.
+const DAYS_DEFAULT: u64 = 30;
 
 /// Counts per day and per hour. Days and hours without changes are omitted.
 #[derive(Serialize, ToSchema)]
@@ -98,7 +96,7 @@ impl PeriodCounts {
 /// Shows the statistics of a filter.
 pub(super) fn get(call: &Call<Read>, kind: Kind, name: &str, request: &Request) -> Answer {
     let view = call.filter(kind, name)?;
-    let StatisticsQuery { days } = query::parse(request)?;
+    let days = query::parse::<StatisticsQuery>(request)?.days.unwrap_or(DAYS_DEFAULT);
     Problem::unless_within("/days", days, 1..=Unit::Day.periods_max())?;
     let now = call.api.engine.logged_at();
     let day = |(begin, counts): (Timestamp, Counts)| {

@@ -157,7 +157,7 @@ async fn import(call: Call<call::Import>, kind: Kind, name: &str, request: Reque
         // Ids are unique in the server, so it says no more than that.
         return Err(Problem::new(Code::ImportDiffers, "this id is in use: choose another"));
     }
-    let client = call.client(&request)?;
+    let client = call.client(&request);
     let (api, by) = (call.api, call.caller.key_name());
     if let Some(known) = api.engine.view().import(&id)
         && api.live_imports.may_run_elsewhere(&known, api.engine.now())

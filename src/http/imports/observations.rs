@@ -26,7 +26,7 @@ pub(super) struct Observations {
     copies_at: Option<Timestamp>,
     is_text: bool,
     items: u64,
-    rejected: u64,
+    pub(super) rejected: u64,
     with_white_space: u64,
     sample: Sample,
     shapes: u64,
@@ -104,11 +104,6 @@ impl Observations {
         if self.is_text && self.shapes < SHAPES_MAX {
             self.shape(item);
         }
-    }
-
-    /// Notes a rejected line.
-    pub(super) fn rejected(&mut self) {
-        self.rejected += 1;
     }
 
     fn shape(&mut self, line: &[u8]) {

@@ -207,7 +207,7 @@ impl Intake {
             Line::Rejected(fault) => (None, Some(fault)),
         };
         if fault.is_some() {
-            self.observations.rejected();
+            self.observations.rejected += 1;
         }
         self.lines += 1;
         self.chain = chained(self.chain, digest.map(|digest| digest.0), fault);

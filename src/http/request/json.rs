@@ -6,6 +6,7 @@ use crate::domain::ITEM_BYTES_MAX;
 use crate::engine::{Digest, FilterView};
 use crate::http::answer::problem::FAULTS_MAX;
 use crate::http::answer::{Code, Fault, Problem};
+use derive_more::AsRef;
 use serde::de::IntoDeserializer;
 use serde::de::value::{MapAccessDeserializer, StrDeserializer};
 use serde::de::{
@@ -241,14 +242,9 @@ impl<'de, T: Clearable> Deserialize<'de> for OrNull<T> {
 }
 
 /// A text, borrowed unless it has escapes.
-#[derive(Serialize, Deserialize)]
+#[derive(AsRef, Serialize, Deserialize)]
+#[as_ref(str)]
 pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
-
-impl AsRef<str> for Text<'_> {
-    fn as_ref(&self) -> &str {
-        &self.0
-    }
-}
 
 /// A user id or a code, used exactly as given: 1 to 512 bytes of UTF-8.
 ///

@@ -90,7 +90,7 @@ pub(crate) const PAGE_MAX: usize = 1_000;
 const SCANNED_MAX: usize = 4_096;
 
 /// The default number of entries on a page.
-const PAGE_DEFAULT: usize = 100;
+pub(crate) const PAGE_DEFAULT: usize = 100;
 
 /// Which part of a list to return.
 #[derive(Deserialize, IntoParams)]
@@ -98,9 +98,8 @@ const PAGE_DEFAULT: usize = 100;
 #[into_params(parameter_in = Query)]
 pub(crate) struct PageQuery {
     /// Maximum number of entries.
-    #[serde(default = "limit_default")]
     #[param(minimum = 1, maximum = 1000, default = 100)]
-    limit: usize,
+    limit: Option<usize>,
     /// The `next_cursor` of the previous page.
     #[param(value_type = Option<String>)]
     cursor: Option<String>,
@@ -113,11 +112,6 @@ pub(crate) struct PageQuery {
     label: Option<Label>,
 }
 
-/// [`PAGE_DEFAULT`], for serde.
-pub(crate) fn limit_default() -> usize {
-    PAGE_DEFAULT
-}
-
 /// The page of a collection that is asked for, and the cursor of the next one. `find` returns one entry more than the page has, or
 /// with a label up to [`SCANNED_MAX`].
 pub(crate) fn page<T>(
@@ -127,18 +121,19 @@ pub(crate) fn page<T>(
     annotated: impl Fn(&T) -> (&Name, &Labels),
 ) -> Result<(Vec<T>, Option<String>), Problem> {
     let asked: PageQuery = parse(request)?;
-    Problem::unless_within("/limit", asked.limit, 1..=PAGE_MAX)?;
+    let page = asked.limit.unwrap_or(PAGE_DEFAULT);
+    Problem::unless_within("/limit", page, 1..=PAGE_MAX)?;
     let after = asked.cursor.as_deref().map(|cursor| {
         let name = read_cursor(cursor)?;
         str::from_utf8(&name).ok().and_then(|name| Name::new(name).ok()).ok_or_else(invalid_cursor)
     });
     let after = after.transpose()?;
     let Some(prefix) = caller.narrow(&asked.prefix) else { return Ok((Vec::new(), None)) };
-    let limit = if asked.label.is_some() { SCANNED_MAX } else { asked.limit + 1 };
+    let limit = if asked.label.is_some() { SCANNED_MAX } else { page + 1 };
     let mut all = find(prefix, after.as_ref(), limit);
     let is_wanted = |entry: &T| asked.label.as_ref().is_none_or(|label| annotated(entry).1.contains(label));
     // The first entry after this page.
-    let beyond = (0..all.len()).filter(|index| is_wanted(&all[*index])).nth(asked.limit);
+    let beyond = (0..all.len()).filter(|index| is_wanted(&all[*index])).nth(page);
     let beyond = beyond.or((all.len() == limit).then_some(limit));
     all.truncate(beyond.unwrap_or(limit));
     let next = all.last().filter(|_| beyond.is_some()).map(|last| write_cursor(annotated(last).0.as_str()));

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 /// The committed document.
 pub static DOCUMENT: LazyLock<Value> =
-    LazyLock::new(|| schema::resolved(&serde_json::from_str(&cuckood::http::openapi::pretty()).unwrap()));
+    LazyLock::new(|| schema::resolved(&serde_json::from_str(&cuckood::http::openapi::served(true)).unwrap()));
 
 /// All operations.
 pub static OPERATIONS: LazyLock<Vec<Operation>> = LazyLock::new(|| {

@@ -358,8 +358,6 @@ fn asked(headers: &HeaderMap) -> Result<(Option<Seq>, bool), Problem> {
 mod tests {
     use super::*;
     use crate::budget::{Budget, Share};
-    use prometheus_client::metrics::counter::Counter;
-    use prometheus_client::metrics::gauge::Gauge;
 
     #[test]
     fn harmless_request_id_is_echoed() {
@@ -379,7 +377,7 @@ mod tests {
     #[tokio::test]
     async fn panic_fails_one_request() {
         let panics = async { panic!("on purpose") };
-        let budget = Budget::new(0, Gauge::default(), Counter::default());
+        let budget = Budget::new(0);
         let answer = problem::render(whole(panics).await, "checkout-9", Share::empty(Arc::new(budget)));
         assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
         assert_eq!(answer.headers()["content-type"], "application/problem+json");

@@ -316,26 +316,12 @@ pub struct ImportTrial {
 }
 
 impl ImportTrial {
-    /// Begins a trial of adding items to a copy of the filter of `view`.
-    pub fn append(view: Arc<FilterView>, copy: Filter, if_absent: bool, now: Timestamp) -> Self {
-        Self::new(view, copy, ImportMode::Append, if_absent, now)
-    }
-
-    /// Begins a trial of replacing the items of the filter of `view`.
-    pub fn replace(view: Arc<FilterView>, if_absent: bool, now: Timestamp) -> Self {
-        let spec = &view.spec;
+    /// Begins a trial of adding items to a copy of the live tables of `view`; without one, of replacing all items.
+    pub fn new(view: Arc<FilterView>, live: Option<Filter>, if_absent: bool, now: Timestamp) -> Self {
+        let (spec, mode) =
+            (&view.spec, if live.is_some() { ImportMode::Append } else { ImportMode::Replace });
         let steps = spec.forget.map(|forget| forget.steps());
-        let empty = Filter::new(spec.mode, view.layout, spec.growth, steps);
-        Self::new(view, empty, ImportMode::Replace, if_absent, now)
-    }
-
-    fn new(
-        view: Arc<FilterView>,
-        mut filter: Filter,
-        mode: ImportMode,
-        if_absent: bool,
-        now: Timestamp,
-    ) -> Self {
+        let mut filter = live.unwrap_or_else(|| Filter::new(spec.mode, view.layout, spec.growth, steps));
         if let Some(forget) = view.spec.forget {
             filter.advance(forget.step_at(now));
         }

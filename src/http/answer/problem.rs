@@ -300,13 +300,11 @@ mod tests {
     use crate::budget::Budget;
     use futures_util::FutureExt;
     use http_body_util::BodyExt;
-    use prometheus_client::metrics::counter::Counter;
-    use prometheus_client::metrics::gauge::Gauge;
     use std::sync::Arc;
 
     /// A share of this much memory.
     fn share(bytes: u64) -> Share {
-        Share::empty(Arc::new(Budget::new(bytes, Gauge::default(), Counter::default())))
+        Share::empty(Arc::new(Budget::new(bytes)))
     }
 
     fn render(response: Response, request_id: &str) -> Response {

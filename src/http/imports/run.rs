@@ -121,16 +121,11 @@ impl ImportRequest {
             let detail = || format!("the tables of the dry run need {bytes} bytes of limits.bodies");
             share.hold(bytes).map_err(|UsedUp| Problem::new(Code::MemoryLimit, detail()))
         };
-        let mut trial = match mode {
-            ImportMode::Append => {
-                let copy = copy_tables(&api.engine, &view, &mut hold).await?;
-                ImportTrial::append(view.clone(), copy, if_absent, now)
-            }
-            ImportMode::Replace => {
-                hold(view.layout.memory_bytes())?;
-                ImportTrial::replace(view.clone(), if_absent, now)
-            }
+        let live = match mode {
+            ImportMode::Append => Some(copy_tables(&api.engine, &view, &mut hold).await?),
+            ImportMode::Replace => hold(view.layout.memory_bytes()).map(|()| None)?,
         };
+        let mut trial = ImportTrial::new(view.clone(), live, if_absent, now);
         while let Some(batch) = upload.next().await? {
             count(&mut import, &mut trial, batch, &guesser)?;
             hold(trial.memory_bytes())?;

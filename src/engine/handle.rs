@@ -8,14 +8,19 @@ use super::{Digest, FilterView, Info, Inner, Metrics, SnapshotReport, Status, Su
 use crate::domain::{
     Applied, Command, FilterId, IdempotencyKey, KeyName, Kind, Proposal, Reference, Refusal, Timestamp,
 };
-use crate::filter::Source;
+use crate::filter::{Filter, RestoreError};
 use crate::state::View;
+use std::panic::resume_unwind;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::spawn_blocking;
+
+/// How often tables are copied that change meanwhile.
+const COPIES_MAX: u32 = 5;
 
 /// Bytes of queued commands per semaphore permit.
 pub(super) const QUEUE_UNIT_BYTES: u64 = 256;
@@ -202,17 +207,33 @@ impl Engine {
         self.ask(0, |writer, reply| writer.snapshot_requests.push((writer.state.applied(), reply))).await
     }
 
-    /// What a copy of a filter's tables is made of; `None` if the filter does not exist.
+    /// Copies the tables of a filter for a trial; `None` if the filter does not exist. `hold` accounts for their bytes.
     ///
     /// # Errors
-    /// [`SubmitError`].
-    pub async fn tables_of(&self, filter: FilterId) -> Result<Option<Source>, SubmitError> {
-        self.refuse_unless_ready()?;
-        let tables_of = move |writer: &mut Writer, reply: Reply<_>| {
-            // The caller may be gone.
-            let _ = reply.send(Ok(writer.state.tables_of(filter)));
-        };
-        self.ask(0, tables_of).await
+    /// That of `hold`; [`SubmitError::NoMemory`], and [`SubmitError::Overloaded`] if a filter that forgets began a step during each copy.
+    pub async fn copy_tables<E: From<SubmitError>>(
+        &self,
+        filter: FilterId,
+        mut hold: impl FnMut(u64) -> Result<(), E>,
+    ) -> Result<Option<Filter>, E> {
+        for _ in 0..COPIES_MAX {
+            self.refuse_unless_ready()?;
+            let tables_of = move |writer: &mut Writer, reply: Reply<_>| {
+                // The caller may be gone.
+                let _ = reply.send(Ok(writer.state.tables_of(filter)));
+            };
+            let Some(live) = self.ask(0, tables_of).await? else { return Ok(None) };
+            hold(live.memory_bytes())?;
+            match spawn_blocking(move || live.copy())
+                .await
+                .unwrap_or_else(|panic| resume_unwind(panic.into_panic()))
+            {
+                Ok(copy) => return Ok(Some(copy)),
+                Err(RestoreError::Memory(_)) => return Err(SubmitError::NoMemory.into()),
+                Err(changed) => tracing::debug!(%changed, "the tables changed while they were copied"),
+            }
+        }
+        Err(SubmitError::Overloaded.into())
     }
 
     /// Has a new snapshot shared with the other nodes soon, if this node shares any.

@@ -8,20 +8,15 @@ use crate::domain::{
     Command, Digests, Ending, Guards, Import, ImportId, ImportMode, ImportState, ItemOutcome, KeyName,
     Outcome, Refusal, Target,
 };
-use crate::engine::{Engine, FilterView, ImportTrial};
-use crate::filter::{Filter, RestoreError};
+use crate::engine::{FilterView, ImportTrial};
 use crate::http::answer::{Code, Problem, refusals};
 use crate::http::api::Api;
 use crate::http::call::Commands;
 use std::sync::Arc;
-use tokio::task::spawn_blocking;
 
 /// The most codes that one command copies, and the most changes that it repeats, while the tables of a replacement catch up. Each may move
 /// the items of a few buckets, and the writer must not be held for more than 20 ms.
 const CATCH_UP_ENTRIES: u32 = 2_500;
-
-/// How often a dry run tries to copy tables that change.
-const COPIES_MAX: u32 = 5;
 
 /// An import as it was asked for.
 pub(super) struct ImportRequest {
@@ -122,7 +117,10 @@ impl ImportRequest {
             share.hold(bytes).map_err(|UsedUp| Problem::new(Code::MemoryLimit, detail()))
         };
         let live = match mode {
-            ImportMode::Append => Some(copy_tables(&api.engine, &view, &mut hold).await?),
+            ImportMode::Append => {
+                let copy = api.engine.copy_tables(view.id, &mut hold).await?;
+                Some(copy.ok_or_else(|| refusals::not_found(view.kind))?)
+            }
             ImportMode::Replace => hold(view.layout.memory_bytes()).map(|()| None)?,
         };
         let mut trial = ImportTrial::new(view.clone(), live, if_absent, now);
@@ -135,27 +133,6 @@ impl ImportRequest {
         allowed.map_err(|tripped| refusals::refused(view.kind, Refusal::ImportGuarded(tripped)))?;
         Ok(Import { warnings, changed_at: api.engine.now().max(now), ..import })
     }
-}
-
-/// Copies the tables of a filter, for which it holds memory. A filter that forgets may begin another step meanwhile: then it tries again.
-async fn copy_tables(
-    engine: &Engine,
-    view: &FilterView,
-    mut hold: impl FnMut(u64) -> Result<(), Problem>,
-) -> Result<Filter, Problem> {
-    for _ in 0..COPIES_MAX {
-        let live = engine.tables_of(view.id).await?.ok_or_else(|| refusals::not_found(view.kind))?;
-        hold(live.memory_bytes())?;
-        match spawn_blocking(move || live.copy()).await {
-            Ok(Ok(copy)) => return Ok(copy),
-            Ok(Err(RestoreError::Memory(refused))) => {
-                return Err(Problem::new(Code::MemoryLimit, refused.to_string()));
-            }
-            Ok(Err(changed)) => tracing::debug!(%changed, "the tables changed while they were copied"),
-            Err(panic) => return Err(Problem::new(Code::Internal, panic.to_string())),
-        }
-    }
-    Err(Code::Overloaded.into())
 }
 
 /// Counts a batch as the import would, and checks the guards that it would trip.

@@ -15,7 +15,7 @@ pub fn curve(options: &Options) -> Result<()> {
     let cuckood = Server::cuckood(&options.program, &processors)?;
     let redis = Server::redis(&redis_files()?, &processors)?;
     for port in [cuckood.resp, redis.resp] {
-        prepare(&mut Client::connect(port)?, 1)?;
+        prepare(&mut Client::connect(port)?, CHECKED)?;
     }
     let path = "/v1/campaigns/bench/users/check";
     let http = Request::http("POST", path, &format!(r#"{{"users":["{ITEM}"]}}"#), 200);

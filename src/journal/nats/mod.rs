@@ -272,9 +272,8 @@ impl NatsJournal {
     /// Takes the next message of the stream.
     fn take(&mut self, read: StreamMessage, now: Instant) -> Result<Option<Delivery>, JournalError> {
         (self.moved_at, self.peers.read_at) = (now, read.at);
-        let checksum = message::checksum(&read.payload);
         let Some(message) = read.message else {
-            self.place.skip(checksum);
+            self.place.skip(read.checksum);
             let mut shared = self.link.status.lock();
             shared.foreign += 1;
             if shared.may_report(now) {
@@ -283,7 +282,7 @@ impl NatsJournal {
             return Ok(None);
         };
         let options = &self.link.options;
-        let (node, entries) = match self.place.read(&message, checksum, options.understands)? {
+        let (node, entries) = match self.place.read(&message, read.checksum, options.understands)? {
             Ok(counted) => counted,
             Err(void) => {
                 tracing::debug!(?void, "a message has no effect: it arrived twice or late");

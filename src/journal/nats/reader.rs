@@ -47,7 +47,8 @@ pub(super) struct StreamMessage {
     number: u64,
     /// Number of later messages.
     later: u64,
-    pub(super) payload: Bytes,
+    payload: Bytes,
+    pub(super) checksum: u128,
     /// `None` if it is foreign.
     pub(super) message: Option<Message>,
     /// When the stream's leader got it, by its clock.
@@ -152,7 +153,7 @@ impl Reader {
                 known.trouble = None;
             }
             self.has_own |= message.message.is_some();
-            let checksum = message::checksum(&message.payload);
+            let checksum = message.checksum;
             if self.sender.send(Ok(message)).await.is_err() {
                 return Ok(());
             }
@@ -211,12 +212,14 @@ fn decode(received: jetstream::Message, has_own: bool) -> News {
     let (info, payload) = (received.info().map_err(retry)?, received.payload.clone());
     let (number, later, published) = (info.stream_sequence, info.pending, info.published);
     let milliseconds = u64::try_from(published.unix_timestamp_nanos() / 1_000_000).unwrap_or_default();
+    let checksum = message::checksum(&payload);
     let message = message::decode(&payload, has_own)
         .map_err(|why| JournalError::Damaged(format!("message {number} of the stream: {why}")))?;
     Ok(StreamMessage {
         number,
         later,
         payload,
+        checksum,
         message,
         at: Timestamp(milliseconds),
         read_at: Instant::now(),

@@ -319,7 +319,7 @@ async fn staged_table_of_crashed_upload_is_dropped() {
     engine.shutdown().await;
 }
 
-/// What one of few codes is done to.
+/// An operation on a few codes or on an import, or a restart.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Line,
@@ -330,6 +330,7 @@ enum Step {
     Redeem,
     Cancel,
     Clear,
+    Restart,
     End,
 }
 
@@ -343,6 +344,7 @@ fn steps() -> impl Strategy<Value = Vec<(Step, u64, u64)>> {
         4 => Just(Step::Redeem),
         3 => Just(Step::Cancel),
         1 => Just(Step::Clear),
+        1 => Just(Step::Restart),
     ];
     let before = proptest::collection::vec((step.clone(), 0..60u64, 0..60u64), 0..60);
     let after = prop_oneof![3 => step, 1 => Just(Step::End)];
@@ -444,6 +446,7 @@ proptest! {
                     expected.cleared = true;
                     expected.changed.clear();
                 }
+                Step::Restart => coupon.0.restart(),
                 Step::End => {
                     ended = true;
                     done = coupon.0.import(end("nightly", entries_max)) != ImportState::Running;

@@ -1,7 +1,7 @@
 //! The main use on real input: two million lines are imported over HTTP, fifty clients compete for one code, and the service is
 //! killed in the middle of another import and started again. Then an hour of an ad server is replayed. `make demo` runs it.
 
-#![allow(clippy::print_stdout, missing_docs)]
+#![allow(clippy::print_stdout, missing_docs)] // A program that prints its results; nothing here is public outside.
 
 #[path = "../../tests/support/random.rs"]
 #[allow(unreachable_pub)] // Shared with a test.

@@ -19,7 +19,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
 
-/// How often tables are copied that change meanwhile.
+/// Maximum number of attempts to copy the tables of a filter that forgets: a step that begins during a copy makes it unusable.
 const COPIES_MAX: u32 = 5;
 
 /// Bytes of queued commands per semaphore permit.

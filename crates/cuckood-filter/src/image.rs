@@ -222,7 +222,7 @@ impl Source {
         self.image.memory().map_or(u64::MAX, |need| need.bytes)
     }
 
-    /// Copies the filter, for trials. It may contain an item that is added, moved or removed meanwhile, or not.
+    /// Copies the filter for a trial. Items that the writer changes during the copy may be missing or present twice.
     ///
     /// # Errors
     /// [`RestoreError::Memory`]. Any other one is a defect.

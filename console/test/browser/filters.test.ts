@@ -35,7 +35,7 @@ async function assertCellsFit(page: Page): Promise<void> {
   assert.deepEqual(wide, []);
 }
 
-forEachReader("tables_speak_of_business", scene, async (page, { t }) => {
+forEachReader("tables_use_business_words", scene, async (page, { t }) => {
   await open(page, scene.url, "#/campaigns");
   const { phases, filters } = t;
   const campaigns = await rows(page, t.nav.campaigns);
@@ -130,7 +130,7 @@ forEachReader("csv_column_is_chosen_from_file", scene, async (page, { t, id }) =
   assert.ok((await rows(page, t.nav.uploads)).some(([into, state]) => into?.startsWith(name) && state === t.uploads.states.done));
 });
 
-forEachReader("refusal_is_told_once_and_in_words", scene, async (page, { t }) => {
+forEachReader("refusal_is_shown_once_in_words", scene, async (page, { t }) => {
   await open(page, scene.url, "#/campaigns/spring");
   const users = panel(page, t.items.titles.campaigns);
   await users.getByLabel(t.items.lines.campaigns).fill(`u1\n${"x".repeat(600)}`);

@@ -197,7 +197,7 @@ forEachReader("questions_name_title_and_name", scene, async (page, { t, id }) =>
   await assertAccessible(page, "a question");
 });
 
-forEachReader("stock_below_use_is_warned_of", scene, async (page, { t }) => {
+forEachReader("stock_below_use_shows_warning", scene, async (page, { t }) => {
   await open(page, scene.url, "#/coupons/flash");
   await page.locator(".about").getByText(t.phases.sold_out).waitFor();
   const edit = panel(page, t.change.title);

@@ -129,7 +129,7 @@ test("coupon_is_used_with_a_key", async (context) => {
   await end();
 });
 
-test("service_that_is_gone_is_told", async () => {
+test("unreachable_service_is_reported", async () => {
   const other = await serve();
   const { page, end } = await visit(scene.browser());
   await page.goto(`${other.url}/console#/system`);

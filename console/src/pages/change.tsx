@@ -49,17 +49,16 @@ function patchOf(form: Form, base: Filter) {
   };
 }
 
+const isSame = (one: Form, other: Form): boolean => JSON.stringify(one) === JSON.stringify(other);
+
 export function Change({ kind, filter, changed }: PartProps): JSX.Element | null {
   const { change: t, form: f } = texts.value;
-  /** What the form started from: somebody else's changes don't overwrite what is typed. */
-  const [base, setBase] = useState(filter);
-  const [form, setForm] = useState(formOf(filter));
-  const start = (from: Filter) => {
-    setBase(from);
-    setForm(formOf(from));
-  };
-  const isChanged = JSON.stringify(form) !== JSON.stringify(formOf(base));
-  useEffect(() => void (isChanged || start(filter)), [JSON.stringify(formOf(filter))]);
+  /** The form, and what it started from: somebody else's changes don't overwrite what is typed. */
+  const [{ base, form }, setEdit] = useState({ base: filter, form: formOf(filter) });
+  const setForm = (part: Partial<Form>) => setEdit((edit) => ({ ...edit, form: { ...edit.form, ...part } }));
+  const isChanged = !isSame(form, formOf(base));
+  // Judged when it takes effect: something may have been typed since this was rendered.
+  useEffect(() => setEdit((edit) => (isSame(edit.form, formOf(edit.base)) ? { base: filter, form: formOf(filter) } : edit)), [JSON.stringify(formOf(filter))]);
   if (!allowed(on(kind, "PATCH"))) {
     return null;
   }
@@ -67,7 +66,7 @@ export function Change({ kind, filter, changed }: PartProps): JSX.Element | null
   const hasTitles = accepts(schema, "title");
   const mayRaise = filter.growth === "auto" && filter.stock === undefined && accepts(schema, "capacity");
   const { title, labels, starts, ends, capacity, stock } = form;
-  const put = (field: Exclude<keyof Form, "labels">) => (value: string) => setForm((before) => ({ ...before, [field]: value }));
+  const put = (field: Exclude<keyof Form, "labels">) => (value: string) => setForm({ [field]: value });
   const inUse = (filter.stats.held ?? 0) + (filter.stats.redeemed ?? 0);
   const titleFault = isTitleTooLong(title) ? f.titleTooLong : undefined;
   const endsFault = starts !== "" && ends !== "" && ends <= starts ? f.backwards : undefined;
@@ -80,7 +79,7 @@ export function Change({ kind, filter, changed }: PartProps): JSX.Element | null
         label={t.save}
         call={() => (isGood ? { method: "PATCH", path: `v1/${kind}/${filter.name}`, body: patch } : undefined)}
         done={(saved) => {
-          start(saved);
+          setEdit((edit) => ({ base: saved, form: isSame(edit.form, form) ? formOf(saved) : edit.form }));
           changed();
         }}
         answer={() => !isChanged && <p class="notice good">{t.saved}</p>}
@@ -93,7 +92,7 @@ export function Change({ kind, filter, changed }: PartProps): JSX.Element | null
           {filter.stock !== undefined && <Text label={t.stock} type="number" min={0} value={stock} change={put("stock")} hint={t.stockHint(count(inUse))} />}
         </div>
         {stock !== "" && Number(stock) < inUse && <p class="notice warn">{t.stockLow(count(inUse), count(Number(stock)))}</p>}
-        {hasTitles && <LabelsField labels={labels} change={(labels) => setForm((before) => ({ ...before, labels }))} />}
+        {hasTitles && <LabelsField labels={labels} change={(labels) => setForm({ labels })} />}
       </Action>
     </Panel>
   );

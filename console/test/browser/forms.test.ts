@@ -1,7 +1,9 @@
 /** Forms of campaigns, coupons and line-ups: names, titles, labels, times, copies, and the questions before what can't be undone. */
 
 import assert from "node:assert/strict";
-import { assertAccessible, assertFits } from "../support/browser.ts";
+import { test } from "node:test";
+import { CATALOGS } from "../../src/i18n/texts.ts";
+import { assertAccessible, assertFits, visit } from "../support/browser.ts";
 import { forEachReader } from "../support/readers.ts";
 import { stage } from "../support/stage.ts";
 import { button, dialog, open, panel, rows, says, send } from "../support/steps.ts";
@@ -145,6 +147,30 @@ forEachReader("untouched_labels_stay", scene, async (page, { t, id }) => {
   assert.deepEqual([stored, limit], [labels, 2]);
   await assertAccessible(page, "labels");
   await assertFits(page, "labels");
+});
+
+test("what_is_typed_during_an_update_stays", async () => {
+  const { page, end } = await visit(scene.browser());
+  await send(scene.url, "PUT", "campaigns/busy", { capacity: 10, title: "Before" });
+  await open(page, scene.url, "#/campaigns/busy");
+  const edit = panel(page, CATALOGS.en.change.title);
+  const title = edit.getByLabel(CATALOGS.en.change.name, { exact: true });
+  // Typed as soon as the page shows the other program's change, and before its effects run.
+  await title.evaluate((field: HTMLInputElement) => {
+    const type = () => {
+      field.value = "Typed";
+      field.dispatchEvent(new Event("input", { bubbles: true }));
+    };
+    const about = document.querySelector(".about") as HTMLElement;
+    new MutationObserver((_, observer) => (observer.disconnect(), type())).observe(about, { characterData: true, childList: true, subtree: true });
+  });
+  await send(scene.url, "PATCH", "campaigns/busy", { title: "After", labels: { other: "x" } });
+  await page.getByRole("heading", { level: 1, name: "After" }).waitFor();
+  await button(edit, CATALOGS.en.change.save).click();
+  await says(page, CATALOGS.en.change.saved);
+  const { title: stored, labels } = await send(scene.url, "GET", "campaigns/busy");
+  assert.deepEqual([stored, labels], ["Typed", { other: "x" }]);
+  await end();
 });
 
 forEachReader("campaign_and_coupon_are_copied", scene, async (page, { t, id }) => {

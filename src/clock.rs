@@ -8,6 +8,9 @@
 //! restart without a reboot continues the interval: both clocks' readings are saved in the data directory ([`Clock::resume`]). After a
 //! boot, or on another machine, the length of the stop is unknown. Then any time is believed from the saved one to
 //! [`ClockLimits::stop_max`] later.
+//!
+//! Readers judge holds by the same clock. While an entry is being logged, their time stops: a hold that a reader has seen expired can't be
+//! confirmed or cancelled by an entry with an earlier time.
 
 use crate::domain::{ClockReading, Timestamp};
 use derive_more::Display;
@@ -102,15 +105,21 @@ struct Anchor {
 pub struct Clock {
     source: Arc<dyn Fn() -> ClockReading + Send + Sync>,
     limits: ClockLimits,
-    anchor: Arc<Mutex<Anchor>>,
+    shared: Arc<Mutex<Shared>>,
+}
+
+struct Shared {
+    anchor: Anchor,
+    /// The time of readers, if it is stopped.
+    stopped_at: Option<Timestamp>,
 }
 
 impl Clock {
     /// Trusts the wall clock's current reading; later readings are checked against it. `source` reads both clocks: that of the day, which
     /// may be stepped, and the time since the machine's boot, which never is, and goes on while the machine sleeps.
     pub fn new(source: impl Fn() -> ClockReading + Send + Sync + 'static, limits: ClockLimits) -> Clock {
-        let anchor = Arc::new(Mutex::new(Anchor::around(source(), &limits)));
-        Clock { source: Arc::new(source), limits, anchor }
+        let shared = Shared { anchor: Anchor::around(source(), &limits), stopped_at: None };
+        Clock { source: Arc::new(source), limits, shared: Arc::new(Mutex::new(shared)) }
     }
 
     /// The operating system's clock.
@@ -128,7 +137,7 @@ impl Clock {
     pub fn resume(&self, last: ClockReading, same_boot: bool) {
         let ClockReading { uptime, .. } = self.reading();
         let anchor = Anchor { evidence: Evidence::LastRun, ..Anchor::around(last, &self.limits) };
-        *self.anchor.lock() = if same_boot && last.uptime <= uptime {
+        self.shared.lock().anchor = if same_boot && last.uptime <= uptime {
             anchor
         } else {
             let later = self.limits.stop_max.max(self.limits.jump_max);
@@ -143,24 +152,40 @@ impl Clock {
         let evidence = if round_trip > ROUND_TRIP_MAX { Evidence::UnknownLog } else { Evidence::Log };
         let reading = ClockReading { wall: log.plus(shortest_ago), ..self.reading() };
         let (earlier, later) = (DIFFERENCE_MAX, DIFFERENCE_MAX + round_trip);
-        *self.anchor.lock() = Anchor { reading, earlier, later, evidence };
+        self.shared.lock().anchor = Anchor { reading, earlier, later, evidence };
     }
 
     /// The log's clock is not known yet.
     pub fn compare_with_unknown(&self) {
-        self.anchor.lock().evidence = Evidence::UnknownLog;
+        self.shared.lock().anchor.evidence = Evidence::UnknownLog;
     }
 
     /// The time for readers, who can't reject: the wall clock, unless it is outside the expected interval; then the expected time. If
     /// either of two times may be wrong, the earlier one, so that no hold appears to expire early.
     pub fn read(&self) -> Timestamp {
-        let (ClockReading { wall, uptime }, anchor) = (self.reading(), *self.anchor.lock());
+        self.read_as(&self.shared.lock())
+    }
+
+    /// Stops the time of readers: entries that are stamped from here on have no earlier time than any reader until [`Self::release_readers`].
+    pub fn stop_readers(&self) {
+        let mut shared = self.shared.lock();
+        shared.stopped_at = Some(self.read_as(&shared));
+    }
+
+    /// These entries are applied, or will never be.
+    pub fn release_readers(&self) {
+        self.shared.lock().stopped_at = None;
+    }
+
+    fn read_as(&self, &Shared { anchor, stopped_at }: &Shared) -> Timestamp {
+        let ClockReading { wall, uptime } = self.reading();
         let expected = anchor.expected(uptime);
-        match anchor.evidence {
+        let now = match anchor.evidence {
             _ if anchor.has(wall, uptime) => wall,
             Evidence::Start | Evidence::Log | Evidence::UnknownLog => expected,
             Evidence::LastRun | Evidence::LastEntry => expected.min(wall),
-        }
+        };
+        stopped_at.map_or(now, |stopped_at| stopped_at.min(now))
     }
 
     /// The time for the next entry: never before `last_logged`.
@@ -168,8 +193,8 @@ impl Clock {
     /// # Errors
     /// [`ClockUnsure`] if the wall clock is outside the expected interval, or earlier than `last_logged` by more than [`LAG_MAX`].
     pub fn stamp(&self, last_logged: Timestamp) -> Result<Timestamp, ClockUnsure> {
-        let (reading, mut anchor) = (self.reading(), self.anchor.lock());
-        let clock = reading.wall;
+        let (reading, mut shared) = (self.reading(), self.shared.lock());
+        let (anchor, clock) = (&mut shared.anchor, reading.wall);
         if clock.plus(LAG_MAX) < last_logged {
             return Err(ClockUnsure { clock, expected: last_logged, evidence: Evidence::LastEntry });
         }
@@ -187,7 +212,7 @@ impl Clock {
     /// Seconds by which the wall clock is ahead of the expected time; negative if it lags.
     pub fn offset_seconds(&self) -> i64 {
         let ClockReading { wall, uptime } = self.reading();
-        (wall.0 as i64 - self.anchor.lock().expected(uptime).0 as i64) / 1_000
+        (wall.0 as i64 - self.shared.lock().anchor.expected(uptime).0 as i64) / 1_000
     }
 }
 

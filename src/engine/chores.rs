@@ -80,14 +80,14 @@ impl Writer {
     fn advance(&mut self) {
         let buckets_max = if self.snapshotter.has_work() { 0 } else { BUCKETS_AN_ADVANCE };
         let command = Command::Advance { buckets_max };
-        let (ticket, at) = (self.proposed.reserve(1), self.time.stamp(self.state.now()));
+        let (ticket, at) = (self.proposed.reserve(1), self.time.stamp_entries(self.state.now()));
         if at.is_ok_and(|at| self.log(ticket, vec![Proposal::new(at, command)])) {
             // A journal that commits later wakes the writer up when it does. Until then no other one follows.
             self.advance = Some(ticket);
-            self.apply_committed();
         } else {
             self.advance_after = Instant::now() + self.inner.options.commit_timeout;
         }
+        self.apply_committed();
     }
 
     /// Events go only while the clock can be trusted, and while no backup reads them.

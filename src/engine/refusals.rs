@@ -149,10 +149,14 @@ mod tests {
         }
 
         fn redeem(&self, code: u64) -> Command {
+            self.hold(code, 0).1
+        }
+
+        fn hold(&self, code: u64, hold_seconds: u64) -> (RedemptionId, Command) {
             let target = Target(self.pool.id);
             let (digest, reference) = (digest(code), reference(code));
             let redemption = RedemptionId(crate::journal::random());
-            Command::Redeem { target, digest, redemption, reference, hold_seconds: 0 }
+            (redemption, Command::Redeem { target, digest, redemption, reference, hold_seconds })
         }
 
         fn refusal(&self, code: u64) -> Option<Refusal> {
@@ -276,6 +280,36 @@ mod tests {
         hold.is_on.store(false, Ordering::SeqCst);
         sold_out.engine.submit(sold_out.redeem(2), None).await.unwrap();
         assert!(!refusals.is_attempted(digest(1)));
+    }
+
+    /// Readers judge holds by the clock, and the log has the time at which the cancellation was written.
+    #[tokio::test]
+    async fn hold_seen_expired_is_never_cancelled() {
+        let journal = Hold::default();
+        let options = JournalOptions::Other(Arc::new(journal.clone()));
+        let pool = SoldOut::over(|all| EngineOptions { journal: options, ..all }).await;
+        let raise = update(&pool.pool, None, None, None, Some(2), Default::default()).unwrap();
+        pool.engine.submit(raise, None).await.unwrap();
+        let (id, hold) = pool.hold(1, 1);
+        pool.engine.submit(hold, None).await.unwrap();
+        let seen = || pool.pool.redemption(&id, pool.engine.now()).unwrap().status;
+        pool.time.fetch_add(999, Ordering::Relaxed);
+        let before = journal.proposed.load(Ordering::SeqCst);
+        journal.is_on.store(true, Ordering::SeqCst);
+        let cancel = Command::Cancel { target: Target(pool.pool.id), redemption: id };
+        let engine = pool.engine.clone();
+        let caller = tokio::spawn(async move { engine.submit(cancel, None).await });
+        while journal.proposed.load(Ordering::SeqCst) == before {
+            tokio::task::yield_now().await;
+        }
+        pool.time.fetch_add(10, Ordering::Relaxed);
+        assert_eq!(seen(), crate::domain::Status::Held);
+        journal.is_on.store(false, Ordering::SeqCst);
+        // It wakes the writer.
+        pool.engine.submit(pool.redeem(2), None).await.unwrap();
+        caller.await.unwrap().unwrap();
+        assert_eq!(seen(), crate::domain::Status::Cancelled);
+        assert_eq!(pool.engine.now(), Timestamp(1_001_009));
     }
 
     #[tokio::test]

@@ -63,7 +63,19 @@ impl Timekeeper {
         keeper
     }
 
-    /// The time for the next entries.
+    /// The time for the next entries, which are applied at the next [`Clock::release_readers`].
+    ///
+    /// # Errors
+    /// See [`Self::stamp`].
+    pub(super) fn stamp_entries(&mut self, last_logged: Timestamp) -> Result<Timestamp, ClockUnsure> {
+        // Entries of several nodes are stamped and applied in different places.
+        if self.inner.replication.get().is_none() {
+            self.inner.clock.stop_readers();
+        }
+        self.stamp(last_logged)
+    }
+
+    /// The time for an entry now.
     ///
     /// # Errors
     /// [`ClockUnsure`]; logged when it starts and when it ends.

@@ -168,7 +168,7 @@ impl Writer {
         if !self.is_disk_short {
             self.store.space.restore_ballast();
         }
-        let (began, stamp) = (Instant::now(), self.time.stamp(self.state.now()));
+        let (began, stamp) = (Instant::now(), self.time.stamp_entries(self.state.now()));
         let at = self.inner.log_refusal().map_or(stamp.map_err(SubmitError::from), Err);
         let (first, mut proposals, mut bytes) = (self.proposed.reserve(0), Vec::new(), 0);
         let mut is_full = false;
@@ -292,6 +292,7 @@ impl Writer {
         if self.proposed.callers.is_empty() {
             self.admission.settle();
             self.is_partly_applied = false;
+            self.inner.clock.release_readers();
         }
         any
     }

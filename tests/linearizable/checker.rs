@@ -9,7 +9,7 @@
 //! effect first; and a configuration is dropped if another one differs from it only in that fewer of them have taken effect. So their number
 //! hardly matters.
 
-use crate::model::{Answer, Code, Model, Request, Status, changes_nothing, deadline};
+use crate::model::{Answer, Code, Model, Request, Status, changes_nothing};
 use std::collections::HashMap;
 
 /// More configurations than this at once are a history too wild to be checked.
@@ -93,13 +93,13 @@ enum Event {
     Deadline,
 }
 
-/// Checks the history of one code, which is available at first.
+/// Checks the history of one code, which is available at first. Its holds may be seen for `late` microseconds after their time.
 ///
 /// # Errors
 /// No order explains it; the operation at which that shows, and what surrounds it.
-pub fn check(history: &[Operation]) -> Result<(), String> {
+pub fn check(history: &[Operation], late: u64) -> Result<(), String> {
     let answers = history.iter().filter_map(|operation| Some((operation.request, operation.answer?)));
-    let model = Model::of(answers.clone())?;
+    let model = Model::of(answers.clone(), late)?;
     let mut events: Vec<(u64, Event)> = Vec::new();
     for (at, operation) in history.iter().enumerate() {
         let end = operation.answer.map_or(Event::Over, |_| Event::Returned(at));
@@ -107,7 +107,7 @@ pub fn check(history: &[Operation]) -> Result<(), String> {
     }
     events.extend(answers.filter_map(|(_, answer)| {
         let (Answer::Created(seen) | Answer::Found(seen)) = answer else { return None };
-        (seen.status == Status::Held).then(|| Some((deadline(seen.expires_at?), Event::Deadline)))?
+        (seen.status == Status::Held).then(|| Some((model.deadline(seen.expires_at?), Event::Deadline)))?
     }));
     events.sort_unstable();
     events.dedup();
@@ -142,7 +142,7 @@ pub fn check(history: &[Operation]) -> Result<(), String> {
                 let is_over = |at: &usize| history[*at].returned <= now;
                 walk.lost.iter_mut().for_each(|(_, equal)| equal.retain(|at| !is_over(at)));
                 all.all()
-                    .filter(|found| !found.code.is_overdue(now))
+                    .filter(|found| !walk.model.is_overdue(&found.code, now))
                     .map(|mut found| {
                         found.lost.retain(|at| !is_over(at));
                         found
@@ -183,7 +183,7 @@ impl Walk<'_> {
         let mut open: Vec<Configuration> = seen.all().collect();
         let mut reached = Front::default();
         while let Some(configuration) = open.pop() {
-            if is_enough(&configuration) && !configuration.code.is_overdue(self.now) {
+            if is_enough(&configuration) && !self.model.is_overdue(&configuration.code, self.now) {
                 reached.insert(configuration);
                 continue;
             }

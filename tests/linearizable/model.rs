@@ -106,14 +106,16 @@ pub struct Model {
     created: HashSet<Id>,
     /// How redemptions have ended.
     ends: HashMap<Id, Status>,
+    /// How long after its time a hold may still be seen, in microseconds: a reader's time stops while an entry is being logged.
+    late: u64,
 }
 
 impl Model {
-    /// The model for a history with these responses.
+    /// The model for a history with these responses. Holds may be seen for `late` microseconds after their time.
     ///
     /// # Errors
     /// No order of them is possible: an ID was created twice, has two references, or ended in two ways.
-    pub fn of(answers: impl Iterator<Item = (Request, Answer)>) -> Result<Model, String> {
+    pub fn of(answers: impl Iterator<Item = (Request, Answer)>, late: u64) -> Result<Model, String> {
         let (mut created, mut ends, mut references) = (HashSet::new(), HashMap::new(), HashMap::new());
         for (request, answer) in answers {
             if let Answer::Created(seen) | Answer::Found(seen) = answer
@@ -138,7 +140,7 @@ impl Model {
                 return Err(format!("{id:032x} has ended in two ways"));
             }
         }
-        Ok(Model { created, ends })
+        Ok(Model { created, ends, late })
     }
 
     /// The code after an operation with this response; none if the response is impossible.
@@ -232,6 +234,16 @@ impl Model {
         (hold.expires_at - CLOCK_MARGIN <= milliseconds(now)).then(|| self.ended(code, Status::Expired))?
     }
 
+    /// Whether the code's hold must have expired by this moment.
+    pub fn is_overdue(&self, code: &Code, now: u64) -> bool {
+        code.hold().is_some_and(|hold| hold.exact && self.deadline(hold.expires_at) <= now)
+    }
+
+    /// The moment from which on a hold with this time must have expired.
+    pub fn deadline(&self, expires_at: i64) -> u64 {
+        u64::try_from((expires_at + CLOCK_MARGIN) * 1_000).expect("after 1970") + self.late
+    }
+
     /// The code after its redemption has ended in this way, if that is possible.
     fn ended(&self, code: &Code, end: Status) -> Option<Code> {
         let Place::Used(current) = code.place else { return None };
@@ -256,11 +268,6 @@ impl Code {
 
     fn with(&self, current: Current) -> Code {
         Code { place: Place::Used(current), spent: self.spent.clone() }
-    }
-
-    /// Whether its hold must have expired by this moment.
-    pub fn is_overdue(&self, now: u64) -> bool {
-        self.hold().is_some_and(|hold| hold.exact && deadline(hold.expires_at) <= now)
     }
 }
 
@@ -296,11 +303,6 @@ impl Current {
 fn hold_after(seconds: Option<u32>, called: u64) -> Option<Hold> {
     let expires_at = |seconds| milliseconds(called) + i64::from(seconds) * 1_000 - CLOCK_MARGIN;
     seconds.map(|seconds| Hold { expires_at: expires_at(seconds), exact: false })
-}
-
-/// The moment from which on a hold with this time must have expired.
-pub fn deadline(expires_at: i64) -> u64 {
-    u64::try_from((expires_at + CLOCK_MARGIN) * 1_000).expect("after 1970")
 }
 
 fn milliseconds(moment: u64) -> i64 {

@@ -122,8 +122,8 @@ fn three_node_history_is_linearizable() {
     }
     eprintln!("{:>8} rejected", shop.rejected.load(Ordering::Relaxed));
     for (code, history) in histories.iter().enumerate() {
-        check(history).unwrap_or_else(|why| panic!("{}: {why}", code_name(code)));
+        check(history, 0).unwrap_or_else(|why| panic!("{}: {why}", code_name(code)));
     }
     assert_everything_happened(&histories, rounds() + 1);
-    assert_one_changed_answer_is_noticed(&histories[0]);
+    assert_one_changed_answer_is_noticed(&histories[0], 0);
 }

@@ -45,12 +45,12 @@ fn cancelled(id: Id, reference: u32) -> Answer {
 
 #[track_caller]
 fn accepted(history: &[Operation]) {
-    assert_eq!(check(history), Ok(()));
+    assert_eq!(check(history, 0), Ok(()));
 }
 
 #[track_caller]
 fn refused(history: &[Operation]) {
-    assert!(check(history).is_err(), "accepted: {history:#?}");
+    assert!(check(history, 0).is_err(), "accepted: {history:#?}");
 }
 
 #[test]
@@ -167,6 +167,9 @@ fn hold_ends_in_time() {
         over(&then(second, Request::Confirm(11), Answer::HoldExpired));
         over(&then(second, Request::LookUp(11), Answer::Found(seen(11, 1, Status::Expired))));
     }
+    // A reader may be late by as much as is said.
+    let late = then(11, Request::Check, Answer::Valid(false));
+    assert_eq!((check(&late, SECOND).is_ok(), check(&late, SECOND / 2).is_ok()), (true, false));
     // Both are possible within the margin, and while an operation is in progress.
     for answer in [won, Answer::CodeHeld] {
         accepted(&[made.clone(), op(10 * SECOND, 10 * SECOND + 1, redeem(2), answer)]);

@@ -1,7 +1,7 @@
 //! Format 1 is final. `tests/fixtures/format-1` has a data directory with a log, a snapshot and events, a backup, and the image of one
-//! coupon; `expected.json` lists their contents. Every later build must read the same.
+//! coupon, as the release build wrote them; `expected.json` lists their contents. Every later build must read the same.
 //!
-//! `cargo test --test it format::make_fixtures -- --ignored` has written them.
+//! `cargo test --release --test it format::make_fixtures -- --ignored` has written them.
 
 use crate::directory::copy_dir;
 use crate::filter_image::Image;

@@ -7,6 +7,7 @@ mod fill;
 mod forgetting;
 mod growth;
 mod images;
+mod model;
 mod multiset;
 mod set;
 

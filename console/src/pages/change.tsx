@@ -49,6 +49,12 @@ function patchOf(form: Form, base: Filter) {
   };
 }
 
+/** What was saved, with the fields that were typed in since it was sent. */
+function rebased(typed: Form, sent: Form, saved: Form): Form {
+  const fields = (Object.keys(typed) as (keyof Form)[]).filter((field) => typed[field] !== sent[field]);
+  return { ...saved, ...Object.fromEntries(fields.map((field) => [field, typed[field]])) };
+}
+
 const isSame = (one: Form, other: Form): boolean => JSON.stringify(one) === JSON.stringify(other);
 
 export function Change({ kind, filter, changed }: PartProps): JSX.Element | null {
@@ -79,7 +85,7 @@ export function Change({ kind, filter, changed }: PartProps): JSX.Element | null
         label={t.save}
         call={() => (isGood ? { method: "PATCH", path: `v1/${kind}/${filter.name}`, body: patch } : undefined)}
         done={(saved) => {
-          setEdit((edit) => ({ base: saved, form: isSame(edit.form, form) ? formOf(saved) : edit.form }));
+          setEdit((edit) => ({ base: saved, form: rebased(edit.form, form, formOf(saved)) }));
           changed();
         }}
         answer={() => !isChanged && <p class="notice good">{t.saved}</p>}

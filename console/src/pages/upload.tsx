@@ -97,6 +97,7 @@ export function Upload({ kind, filter, changed }: PartProps): JSX.Element | null
   const [running, setRunning] = useState<Running | undefined>(undefined);
   const [result, setResult] = useState<Import | undefined>(undefined);
   const [failure, setFailure] = useState<Failure | undefined>(undefined);
+  const newest = useRef<File>(undefined);
   /** Ends the check or the upload that is running. */
   const abort = useRef<AbortController>(undefined);
   const check = useRef<AbortController>(undefined);
@@ -180,7 +181,12 @@ export function Upload({ kind, filter, changed }: PartProps): JSX.Element | null
   const choose = async (chosen: File | undefined) => {
     renew();
     setFile(chosen);
+    newest.current = chosen;
     const found = chosen === undefined ? [] : await columns(chosen).catch(() => []);
+    // Another file may be chosen by now.
+    if (newest.current !== chosen) {
+      return;
+    }
     setNames(found);
     // A likely one is chosen, so that the check can begin.
     setColumn(found.length > 1 ? (found.find((name) => /code|user|id/i.test(name)) ?? found[0] ?? "") : "");

@@ -321,6 +321,10 @@ impl Writer {
         self.inner.metrics.apply_seconds.observe(began.elapsed().as_secs_f64());
         self.note_figures();
         self.inner.refusals.end();
+        // Before a caller knows: it may judge holds by the clock from here on.
+        if self.proposed.callers.is_empty() {
+            self.inner.clock.release_readers();
+        }
         answer_all(answers);
         // The commands are in the log, and the next start makes their events again.
         if let Err(error) = stored {

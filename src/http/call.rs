@@ -1,16 +1,17 @@
 //! A request as its handler sees it: the service, the caller, and the right that the operation requires.
 
 use super::answer::reply::HeldBody;
-use super::answer::{Code, Problem, refusals};
+use super::answer::{Answer, Code, Problem, refusals};
 use super::api::Api;
 use crate::access::{Caller, Client, Guesses, Scope};
 use crate::domain::{
     Applied, Command, FilterId, IdempotencyKey, KeyName, Kind, Name, Outcome, Raise, RedemptionId,
 };
 use crate::engine::{Engine, FilterView, Layout, Secret, SubmitError};
-use axum::extract::{ConnectInfo, FromRequestParts, Request};
+use axum::extract::{ConnectInfo, FromRequestParts, Path, Request};
+use futures_util::future::BoxFuture;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use sha2::{Digest as _, Sha256};
 use std::borrow::Cow;
 use std::marker::PhantomData;
@@ -105,23 +106,40 @@ impl<R: Right> FromRequestParts<Arc<Api>> for Call<R> {
     }
 }
 
+/// The handler of a named resource, called without axum's router.
+pub(super) type Direct = Arc<dyn Fn(&Arc<Api>, Request) -> BoxFuture<'static, Answer> + Send + Sync>;
+
+/// Lets a handler be called without axum's router, which matches the path again and boxes the handler twice. The path must be of its route,
+/// and without escapes.
+pub(super) fn direct<R: Right, Out: Future<Output = Answer> + Send + 'static>(
+    handler: impl Fn(Call<R>, Path<String>, Request) -> Out + Copy + Send + Sync + 'static,
+) -> Direct {
+    Arc::new(move |api, request| {
+        let (api, (mut parts, body)) = (api.clone(), request.into_parts());
+        Box::pin(async move {
+            let name = parts.uri.path().split(['/']).nth(3).unwrap_or_default().to_owned();
+            let call = Call::from_request_parts(&mut parts, &api).await?;
+            handler(call, Path(name), Request::from_parts(parts, body)).await
+        })
+    })
+}
+
 /// A handler, by its arguments. Its first one says which right it takes.
 pub(super) trait Takes<Arguments> {
     type Right: Right;
 }
 
-macro_rules! handlers {
-    ($(($($argument:ident),*))*) => {
-        $(impl<F, R: Right, Out, $($argument),*> Takes<(R, $($argument),*)> for F
-        where
-            F: Fn(Call<R>, $($argument),*) -> Out,
-        {
-            type Right = R;
-        })*
-    };
+impl<F: Fn(Call<R>) -> Out, R: Right, Out> Takes<(R,)> for F {
+    type Right = R;
 }
 
-handlers! { () (A) (A, B) }
+impl<F: Fn(Call<R>, A) -> Out, R: Right, A, Out> Takes<(R, A)> for F {
+    type Right = R;
+}
+
+impl<F: Fn(Call<R>, A, B) -> Out, R: Right, A, B, Out> Takes<(R, A, B)> for F {
+    type Right = R;
+}
 
 impl<R> Call<R> {
     /// The filter of this name.
@@ -215,6 +233,9 @@ impl Decided {
     }
 }
 
+/// The header with the idempotency key. A constant name is not parsed for each request.
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
 /// The longest value of the header, in bytes.
 const KEY_BYTES_MAX: usize = 255;
 
@@ -223,7 +244,7 @@ const KEY_BYTES_MAX: usize = 255;
 /// # Errors
 /// If it is empty, too long, not visible ASCII, or was sent twice.
 fn idempotency_header(headers: &HeaderMap) -> Result<Option<&HeaderValue>, Problem> {
-    let mut values = headers.get_all("idempotency-key").iter();
+    let mut values = headers.get_all(&IDEMPOTENCY_KEY).iter();
     let Some(value) = values.next() else { return Ok(None) };
     let key = value.as_bytes();
     let is_visible = key.iter().all(u8::is_ascii_graphic);

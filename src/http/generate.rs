@@ -198,12 +198,8 @@ async fn add(
         }
         let start = batch * BATCH;
         let digests = candidates.digests(view, start..start + missing.min(BATCH));
-        let command = Command::Insert {
-            target: Target(view.id),
-            digests: Digests(digests),
-            if_absent: true,
-            revive: false,
-        };
+        let (target, digests) = (Target(view.id), Digests(digests));
+        let command = Command::Insert { target, digests, if_absent: true, revive: false };
         let decided = call.submit_part(Resource::Filter(KIND, coupon), batch, command).await?;
         replayed &= decided.replayed;
         let Decided { outcome: Outcome::Inserted(Inserted { outcomes, added }), .. } = &decided else {

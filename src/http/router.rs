@@ -2,7 +2,7 @@
 //! declares the required permission. The checks before handlers, audit log, metrics and document read this one table.
 
 use super::api::Api;
-use super::call::{AccessRule, Effect, Right, Takes};
+use super::call::{AccessRule, Direct, Effect, Right, Takes, direct};
 use super::filters::{campaigns, coupons};
 use super::items::{self, codes, users};
 use super::{admin, eligibility, events, generate, imports, pages, redemptions};
@@ -20,12 +20,18 @@ use utoipa_axum::routes;
 /// The name of the security scheme in the OpenAPI document.
 pub(super) const SECURITY_SCHEME: &str = "bearer";
 
-/// The route of a handler, and its requirements.
+/// The route of a handler, and its requirements; `direct` for frequent requests, which are routed once.
 macro_rules! route {
+    (direct $($handler:tt)*) => {
+        (Some(rule($($handler)*)), Some(direct($($handler)*)), routes!($($handler)*))
+    };
     ($($handler:tt)*) => {
-        (Some(rule($($handler)*)), routes!($($handler)*))
+        (Some(rule($($handler)*)), None, routes!($($handler)*))
     };
 }
+
+/// What [`route!`] declares.
+type DeclaredRoute = (Option<AccessRule>, Option<Direct>, UtoipaMethodRouter<Arc<Api>>);
 
 /// Returns the requirements of a handler.
 fn rule<A, H: Takes<A>>(_: H) -> AccessRule {
@@ -45,8 +51,8 @@ pub(super) fn routes() -> Routes {
         route!(campaigns::statistics),
         route!(campaigns::get_image),
         route!(campaigns::put_image),
-        route!(users::add),
-        route!(users::check),
+        route!(direct users::add),
+        route!(direct users::check),
         route!(users::count),
         route!(users::remove),
         route!(users::replace),
@@ -70,14 +76,14 @@ pub(super) fn routes() -> Routes {
         route!(coupons::put_image),
         route!(codes::add),
         route!(generate::generate),
-        route!(codes::check),
+        route!(direct codes::check),
         route!(codes::count),
         route!(items::look_up),
         route!(codes::remove),
         route!(codes::replace),
         route!(imports::coupons::import),
         // Using codes
-        route!(redemptions::redeem),
+        route!(direct redemptions::redeem),
         route!(redemptions::list),
         route!(redemptions::get),
         route!(redemptions::confirm),
@@ -93,12 +99,12 @@ pub(super) fn routes() -> Routes {
         route!(admin::snapshot),
         route!(admin::backup),
         // For everybody
-        (None, routes!(admin::livez)),
-        (None, routes!(admin::readyz)),
-        (None, routes!(admin::metrics)),
-        (None, routes!(pages::openapi)),
+        (None, None, routes!(admin::livez)),
+        (None, None, routes!(admin::readyz)),
+        (None, None, routes!(admin::metrics)),
+        (None, None, routes!(pages::openapi)),
     ];
-    all.into_iter().fold(Routes::default(), |all, (access, routes)| all.add(access, routes))
+    all.into_iter().fold(Routes::default(), Routes::add)
 }
 
 /// Routes, and their declarations.
@@ -110,7 +116,7 @@ pub(super) struct Routes {
 
 impl Routes {
     /// Adds a route.
-    fn add(mut self, access: Option<AccessRule>, mut routes: UtoipaMethodRouter<Arc<Api>>) -> Self {
+    fn add(mut self, (access, direct, mut routes): DeclaredRoute) -> Self {
         for (path, item) in &mut routes.1.paths {
             let operations = [
                 (Method::GET, &mut item.get),
@@ -130,6 +136,7 @@ impl Routes {
                     id: operation.operation_id.clone().unwrap_or_default(),
                     tag: operation.tags.iter().flatten().next().cloned().unwrap_or_default(),
                     access,
+                    direct: direct.clone(),
                 });
             }
         }
@@ -150,7 +157,7 @@ const STATUSES: [u16; 23] = [
 ];
 
 /// One operation.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone)]
 pub(super) struct Operation {
     pub(super) path: String,
     pub(super) method: Method,
@@ -159,6 +166,7 @@ pub(super) struct Operation {
     pub(super) tag: String,
     /// `None` for an operation that requires no key.
     pub(super) access: Option<AccessRule>,
+    pub(super) direct: Option<Direct>,
 }
 
 impl Operation {

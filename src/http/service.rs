@@ -74,7 +74,8 @@ impl HttpService {
         });
         let changes = |_, _, _: &HeaderMap, extensions: &Extensions| extensions.get::<Unchanging>().is_none();
         let long = DefaultPredicate::new().and(SizeAbove::new(COMPRESSED_BYTES_MIN)).and(changes);
-        let Ok(mut answer) = Compression::new(plain).compress_when(long).oneshot(request).await;
+        // Boxed: otherwise every request would reserve its memory.
+        let Ok(mut answer) = Compression::new(plain).compress_when(long).oneshot(request).boxed().await;
         // The layer makes it 406 if the client accepts no encoding that it knows, but the request has taken effect.
         if let Some(status) = answer.extensions_mut().remove() {
             *answer.status_mut() = status;
@@ -110,8 +111,11 @@ impl Parts {
                 match reached {
                     Ok(()) => {
                         act = operation.and_then(|operation| Act::begun(operation, &request, &id));
-                        let Ok(answer) = self.router.clone().call(request).await;
-                        answer
+                        let direct = operation.and_then(|operation| operation.direct.as_ref());
+                        match direct.filter(|_| !request.uri().path().contains('%')) {
+                            Some(direct) => direct(&self.api, request).await.into_response(),
+                            None => self.router.clone().call(request).await.into_response(),
+                        }
                     }
                     Err(problem) => problem.into_response(),
                 }
@@ -125,20 +129,16 @@ impl Parts {
         if let Some(mut act) = act {
             act.end = Some((status, code.map(Code::as_str)));
         }
+        // The store logs the start and the end of a full disk.
+        if let Some(code @ (Code::MemoryLimit | Code::TooManyFilters | Code::TooManyLineUps)) = code
+            && let Some(suppressed) = self.room.next_line()
+        {
+            tracing::warn!(route = path, code = code.as_str(), request_id, suppressed, "a write was refused");
+        }
+        if status == StatusCode::INTERNAL_SERVER_ERROR {
+            tracing::error!(parent: &span, request_id, route = path, "a request failed");
+        }
         if !status.is_success() {
-            match code {
-                Some(code @ (Code::MemoryLimit | Code::TooManyFilters | Code::TooManyLineUps)) => {
-                    if let Some(suppressed) = self.room.next_line() {
-                        let code = code.as_str();
-                        tracing::warn!(route = path, code, request_id, suppressed, "a write was refused");
-                    }
-                }
-                _ if status == StatusCode::INTERNAL_SERVER_ERROR => {
-                    tracing::error!(parent: &span, request_id, route = path, "a request failed");
-                }
-                // The store logs the start and the end of a full disk.
-                _ => {}
-            }
             response = problem::render(response, id.to_str().unwrap_or_default(), self.api.reading.share());
         }
         if has_position {
@@ -167,12 +167,9 @@ impl Parts {
         if path == "/livez" {
             return Ok(());
         }
-        if let status @ Status::Recovering(_) = self.api.engine.status() {
-            return refusals::unready(status).map_or(Ok(()), Err);
-        }
-        if let Some(status) = self.api.engine.has_stopped()
-            && !matches!(path, "/readyz" | "/metrics")
-        {
+        let (engine, describes_node) = (&self.api.engine, matches!(path, "/readyz" | "/metrics"));
+        let status = engine.status();
+        if matches!(status, Status::Recovering(_)) || !describes_node && engine.has_stopped().is_some() {
             return refusals::unready(status).map_or(Ok(()), Err);
         }
         if !route.path.as_deref().unwrap_or(path).starts_with("/v1") {

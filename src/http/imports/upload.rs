@@ -179,18 +179,9 @@ struct Intake {
 
 impl Intake {
     fn new(view: Arc<FilterView>, format: Format) -> Self {
-        let observations = Observations::new(format);
+        let (batch, observations) = (Batch::default(), Observations::new(format));
         let (durable, rejected, has_tripped) = ((0, 0), (0, None), false);
-        Self {
-            view,
-            batch: Batch::default(),
-            lines: 0,
-            durable,
-            chain: 0,
-            rejected,
-            has_tripped,
-            observations,
-        }
+        Self { view, batch, lines: 0, durable, chain: 0, rejected, has_tripped, observations }
     }
 
     /// Takes the next line. Returns the batch that it completes, if it completes one.

@@ -21,6 +21,22 @@ async fn full_filter_adds_all_or_nothing() {
     }
 }
 
+/// Frequent requests are routed directly if their path has no escapes.
+#[tokio::test]
+async fn escaped_name_addresses_same_filter() {
+    let service = Service::start().await;
+    service.put("/v1/campaigns/spring", json!({"capacity": 100})).await.json(201);
+    for (name, user) in [("spring", "u1"), ("spr%69ng", "u2")] {
+        let added = service.post(&format!("/v1/campaigns/{name}/users"), json!({"users": [user]})).await;
+        assert_eq!(added.json(200)["added"], 1, "{name}");
+        let users = json!({"users": ["u1", user]});
+        let present = service.post(&format!("/v1/campaigns/{name}/users/check"), users).await.json(200);
+        assert_eq!(present["present"], json!([true, true]), "{name}");
+    }
+    let unknown = service.post("/v1/campaigns/none/users/check", json!({"users": ["u1"]})).await;
+    unknown.problem(404, "campaign-not-found");
+}
+
 /// PATCH raises a capacity immediately and permanently; a rejected one changes nothing, the window included.
 #[tokio::test]
 async fn capacity_can_be_raised() {

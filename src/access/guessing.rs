@@ -111,7 +111,7 @@ impl Guesses<'_> {
     /// # Errors
     /// [`Denied::TooManyInvalidCodes`] if fewer are left; [`Denied::TooManyCodes`] if there can never be as many.
     pub fn take(&self, items: usize) -> Result<Self, Denied> {
-        self.take_at(items, now())
+        self.take_at(items, self.client.map_or(0, |_| now()))
     }
 
     fn take_at(&self, items: usize, now: u64) -> Result<Self, Denied> {
@@ -130,7 +130,8 @@ impl Guesses<'_> {
 
     /// Uses up one guess for each invalid code and returns the others.
     pub fn settle(self, invalid: usize) {
-        self.settle_at(invalid, now());
+        let now = self.client.map_or(0, |_| now());
+        self.settle_at(invalid, now);
     }
 
     /// Returns all guesses: the request was rejected without a look at its codes.

@@ -13,6 +13,7 @@ use crate::domain::{
     Command, Digests, ITEMS_MAX, Inserted, ItemOutcome, KeyName, Outcome, Refusal, Removed, Target,
 };
 use crate::engine::{Digest, FilterView};
+use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
 /// Maximum number of commands to the engine in flight per connection.
@@ -45,7 +46,7 @@ pub struct Gathered<'a> {
     /// The caller of the changes.
     by: Option<KeyName>,
     digests: Vec<Digest>,
-    parts: Vec<Part<'a>>,
+    parts: SmallVec<[Part<'a>; 1]>,
 }
 
 /// A command's part of the gathered ones.
@@ -94,7 +95,7 @@ impl<'a> Gathered<'a> {
         let mut digests = digests.into_iter();
         parts.into_iter().map(move |part| {
             let digests = digests.by_ref().take(part.items).collect();
-            Gathered { view: view.clone(), change, by: by.clone(), digests, parts: vec![part] }
+            Gathered { view: view.clone(), change, by: by.clone(), digests, parts: smallvec![part] }
         })
     }
 
@@ -172,11 +173,11 @@ impl<'a> Batch<'a> {
         let gathered = self.gathered.get_or_insert_with(|| match change {
             Some(_) => {
                 let (digests, by) = (Vec::with_capacity(part.items), caller.key_name());
-                Gathered { view, change, by, digests, parts: Vec::new() }
+                Gathered { view, change, by, digests, parts: SmallVec::new() }
             }
             None => {
                 let digests = std::mem::take(digests);
-                Gathered { view, change, by: None, digests, parts: Vec::new() }
+                Gathered { view, change, by: None, digests, parts: SmallVec::new() }
             }
         });
         gathered.add(part, items);
@@ -237,6 +238,9 @@ impl<'a> Batch<'a> {
     }
 
     async fn answer_in_flight(&mut self) {
+        if self.in_flight.is_empty() {
+            return;
+        }
         self.in_flight_bytes = 0;
         for (changes, submitted) in std::mem::take(&mut self.in_flight) {
             let result = submitted.await;

@@ -231,7 +231,12 @@ fn wrong(what: &str) -> Failure {
 
 /// Parses an integer.
 pub fn integer(argument: &[u8]) -> Option<i64> {
-    str::from_utf8(argument).ok()?.parse().ok()
+    match argument {
+        // Most numbers are short lengths.
+        [digit @ b'0'..=b'9'] => Some((digit - b'0').into()),
+        [ten @ b'0'..=b'9', digit @ b'0'..=b'9'] => Some((10 * (ten - b'0') + digit - b'0').into()),
+        _ => str::from_utf8(argument).ok()?.parse().ok(),
+    }
 }
 
 fn of<'a>(bytes: &'a [u8], span: &Span) -> &'a [u8] {

@@ -16,7 +16,7 @@ pub const REFERENCE_BYTES_MAX: usize = 128;
 /// A redemption's identity: 128 random bits, which can't be guessed. Written as 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Display, Serialize, Deserialize)]
 #[debug("{}", hex::encode(_0))]
-#[display("{}", hex::encode(_0))]
+#[display("{:032x}", u128::from_be_bytes(*_0))]
 pub struct RedemptionId(pub [u8; 16]);
 
 impl FromStr for RedemptionId {

@@ -8,7 +8,7 @@ use super::request::json::{self, Faults, Item, Text};
 use super::request::query;
 use crate::domain::redemption::{HOLD_SECONDS_MAX, REFERENCE_BYTES_MAX};
 use crate::domain::{Command, Kind, Outcome, Redemption, RedemptionId, Reference, Status, Target, Timestamp};
-use crate::engine::{Change, Digest, FilterView, Mode, RedemptionPage, RedemptionQuery, random};
+use crate::engine::{Change, Digest, FilterView, Mode, RedemptionPage, RedemptionQuery};
 use axum::extract::{Path, Request};
 use axum::response::Response;
 use futures_util::stream;
@@ -159,14 +159,11 @@ pub(super) async fn redeem(call: Call<Redeem>, Path(coupon): Path<String>, reque
     let guesses = guesser.take(1)?;
     let engine = &call.api.engine;
     // The outcome of a request with an idempotency key has to be stored.
-    let refused = match call.may_repeat() {
-        true => None,
-        false => engine.certain_refusal(&view, digest, &reference),
-    };
+    let refused = (!call.may_repeat()).then(|| engine.certain_refusal(&view, digest, &reference)).flatten();
     let decided = match refused {
         Some(refusal) => Err(refusals::refused(Kind::Coupon, refusal)),
         None => {
-            let (target, redemption) = (Target(view.id), RedemptionId(random()));
+            let (target, redemption) = (Target(view.id), RedemptionId(rand::random()));
             let hold_seconds = request.hold_seconds;
             let command = Command::Redeem { target, digest, redemption, reference, hold_seconds };
             call.submit(Resource::Filter(Kind::Coupon, &coupon), command).await

@@ -140,7 +140,7 @@ fn statistics_memory_matches_account() {
 }
 
 /// Allocations of a check of one user, between the parsed head and the response's head.
-const CHECK_ALLOCATIONS_MAX: u64 = 24;
+const CHECK_ALLOCATIONS_MAX: u64 = 16;
 
 #[tokio::test]
 async fn check_makes_few_allocations() {

@@ -7,13 +7,13 @@ pub(crate) mod reply;
 pub(crate) use problem::{Code, Fault, Problem};
 
 use axum::response::Response;
-use http::HeaderValue;
+use http::{HeaderName, HeaderValue};
 
 /// The result of a handler.
 pub(crate) type Answer = Result<Response, Problem>;
 
 /// The header with the request's ID; every response has it.
-pub(crate) const REQUEST_ID: &str = "x-request-id";
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Marks a response that repeats the stored outcome of an earlier request.
 pub(crate) fn mark_replayed(mut response: Response, replayed: bool) -> Response {

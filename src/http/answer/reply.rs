@@ -31,7 +31,7 @@ pub(crate) fn ok(body: &impl Serialize) -> Response {
 /// Builds a JSON answer.
 pub(crate) fn json(status: StatusCode, replayed: bool, body: &impl Serialize) -> Response {
     match serde_json::to_vec(body) {
-        Ok(body) => mark_replayed(as_json((status, body)), replayed),
+        Ok(body) => mark_replayed(as_json((status, Body::from(body))), replayed),
         Err(error) => unwritable(error).into_response(),
     }
 }

@@ -282,7 +282,7 @@ fn require_json(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
 /// Whether the body has this media type, whatever its parameters.
 pub(crate) fn has_media_type(headers: &HeaderMap, media_type: &str) -> bool {
     let sent = headers.get(header::CONTENT_TYPE).and_then(|sent| sent.to_str().ok()?.split(';').next());
-    sent.is_some_and(|sent| sent.trim().eq_ignore_ascii_case(media_type))
+    sent.is_some_and(|sent| sent.trim_ascii().eq_ignore_ascii_case(media_type))
 }
 
 /// The longest body that fits alone, in bytes: a [`Buffer`] needs half as much again while it is moved.

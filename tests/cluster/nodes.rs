@@ -78,7 +78,8 @@ fn nodes_stay_ready_for_reads_without_quorum() {
     let mut cluster = Cluster::start();
     let client = cluster.client(0);
     assert!(settled(|| client.put("/v1/campaigns/spring", &json!({"capacity": 1_000}))).status < 300);
-    let added = settled(|| client.post_once("/v1/campaigns/spring/users", &json!({"users": ["u1"]}), "first"));
+    let added =
+        settled(|| client.post_once("/v1/campaigns/spring/users", &json!({"users": ["u1"]}), "first"));
     assert_eq!(added.status, 200);
     wait_until("word of the other nodes and of the log", || {
         let cluster = client.get("/v1/cluster").unwrap().body;

@@ -73,7 +73,7 @@ async fn snapshot_completes_despite_aborted_requests() {
     for number in 0..COMMITS_MAX {
         engine.submit(insert(COUPON, [number]), None).await.unwrap();
         // Both are dropped once they have been sent.
-        drop(engine.snapshot().now_or_never());
+        let _ = engine.snapshot().now_or_never();
         drop(engine.image(COUPON.0).now_or_never());
         if engine.info().snapshot.map(|snapshot| snapshot.seq) > before {
             // One that waits for its end is served.

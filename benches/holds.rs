@@ -11,8 +11,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 use cuckood::clock::{Clock, ClockLimits};
 use cuckood::domain::{
-    Command, Digests, Ending, Guards, ImportId, ImportMode, ImportState, KeyName, Kind, Name, Outcome,
-    RedemptionId, Reference, Sizing, Spec, Target, UploadDigest, Window,
+    Command, Digests, Ending, Guards, ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode, ImportState,
+    KeyName, Kind, Name, Outcome, Redeem, RedemptionId, Reference, Sizing, Spec, Target, UploadDigest,
+    Window,
 };
 use cuckood::engine::{Digest, Engine, EngineOptions, FilterView, Growth, Mode, Status};
 use futures_util::future::join_all;
@@ -91,8 +92,8 @@ impl Bench {
     /// Sends other codes to replace those that are not redeemed. Returns the command that ends the upload.
     async fn upload(&self, large: &FilterView) -> Command {
         let (target, import) = (Target(large.id), ImportId::new("nightly").unwrap());
-        let (mode, guards, owner) = (ImportMode::Replace, Guards::default(), KeyName::new(""));
-        let begin = Command::ImportBegin {
+        let (mode, guards, owner) = (ImportMode::Replace, Guards::default(), KeyName::default());
+        let begin = Command::ImportBegin(ImportBegin {
             target,
             import: import.clone(),
             mode,
@@ -100,11 +101,11 @@ impl Bench {
             guards,
             owner,
             is_named: true,
-        };
+        });
         submit(&self.engine, begin).await;
         for from in (0..self.redemptions).step_by(BATCH as usize) {
             let numbers = from + 2 * self.redemptions..from + 2 * self.redemptions + BATCH;
-            let lines = Command::ImportLines {
+            let lines = Command::ImportLines(ImportLines {
                 target,
                 import: import.clone(),
                 digests: digests(numbers),
@@ -112,11 +113,11 @@ impl Bench {
                 rejected: 0,
                 errors: Vec::new(),
                 chain: from,
-            };
+            });
             submit(&self.engine, lines).await;
         }
         let ending = Ending::Whole { upload: UploadDigest { bytes: 1, hash: 1 }, warnings: Vec::new() };
-        Command::ImportEnd { target, import, ending, entries_max: CATCH_UP_ENTRIES }
+        Command::ImportEnd(ImportEnd { target, import, ending, entries_max: CATCH_UP_ENTRIES })
     }
 
     /// Sends a command until it is done, and waits until all of its work is.
@@ -217,11 +218,11 @@ fn insertion(filter: &FilterView, numbers: Range<u64>) -> Command {
 }
 
 fn redemption(filter: &FilterView, number: u64) -> Command {
-    Command::Redeem {
+    Command::Redeem(Redeem {
         target: Target(filter.id),
         digest: digest(number),
         redemption: RedemptionId(u128::from(number).to_be_bytes()),
         reference: Reference::new(&format!("order-{number}")).unwrap(),
         hold_seconds: 0,
-    }
+    })
 }

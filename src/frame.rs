@@ -6,8 +6,8 @@
 //!
 //! The checksum is the XXH3-128 of everything before it in the frame. So in a chain of frames the last one is a checksum of all.
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -131,13 +131,27 @@ impl Format {
 
 /// The encoding of a value.
 pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
-    postcard::to_stdvec(value).expect("plain data always encodes")
+    let mut bytes = Vec::new();
+    append(value, &mut bytes);
+    bytes
+}
+
+/// Appends the encoding of a value.
+pub fn append<T: Serialize>(value: &T, out: &mut Vec<u8>) {
+    *out = postcard::to_extend(value, std::mem::take(out)).expect("plain data always encodes");
 }
 
 /// The value that some bytes are the encoding of; `None` if they are not exactly that.
-pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+pub fn decode<T: DeserializeOwned>(mut bytes: &[u8]) -> Option<T> {
+    let value = take(&mut bytes)?;
+    bytes.is_empty().then_some(value)
+}
+
+/// Decodes the value at the beginning of `bytes`, and removes it from them.
+pub fn take<'a, T: Deserialize<'a>>(bytes: &mut &'a [u8]) -> Option<T> {
     let (value, rest) = postcard::take_from_bytes(bytes).ok()?;
-    rest.is_empty().then_some(value)
+    *bytes = rest;
+    Some(value)
 }
 
 #[cfg(test)]

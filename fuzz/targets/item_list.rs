@@ -98,7 +98,7 @@ fn digests(items: Vec<String>, view: &FilterView) -> Option<Vec<Digest>> {
 
 fn view(ignore_case: bool) -> Arc<FilterView> {
     let (kind, name) = (Kind::Coupon, Name::new("spring").expect("a name"));
-    let mut state = State::new();
+    let mut state = State::default();
     let create = Command::Create {
         kind,
         name: name.clone(),

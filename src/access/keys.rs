@@ -45,7 +45,7 @@ impl Caller {
 
     /// The key's name for the log; `None` for anonymous callers.
     pub fn key_name(&self) -> Option<KeyName> {
-        self.key().map(|key| KeyName::new(&key.name))
+        self.key().map(|key| KeyName::new(&key.name).expect("a key with a longer name is not loaded"))
     }
 
     /// The prefix of all names that the caller may use.

@@ -1,13 +1,11 @@
 //! Titles and labels of campaigns, coupons and line-ups. Both are for people, and not part of the spec.
 
-use super::name::NAME_BYTES_MAX;
-use super::{Invalid, Name};
-use derive_more::{AsRef, Display};
+use super::text::text_type;
+use super::{Invalid, NAME_BYTES_MAX, Name};
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::marker::PhantomData;
 
 /// Maximum size of a title, in bytes.
 pub const TITLE_BYTES_MAX: usize = 200;
@@ -31,19 +29,10 @@ fn is_text(text: &str, bytes_max: usize) -> bool {
     text.len() <= bytes_max && !text.contains(char::is_control)
 }
 
-/// A title in any language; empty for none.
-#[derive(Clone, PartialEq, Eq, Debug, Default, AsRef, Serialize, Deserialize)]
-#[as_ref(str)]
-#[serde(try_from = "Box<str>")]
-pub struct Title(Box<str>);
-
-impl TryFrom<Box<str>> for Title {
-    type Error = Invalid;
-
-    fn try_from(text: Box<str>) -> Result<Self, Invalid> {
-        let invalid = Invalid("a title: at most 200 bytes, without control characters");
-        is_text(&text, TITLE_BYTES_MAX).then_some(Self(text)).ok_or(invalid)
-    }
+text_type! {
+    /// A title in any language; empty for none.
+    #[derive(Default)]
+    Title, "a title: at most 200 bytes, without control characters", |text| is_text(text, TITLE_BYTES_MAX)
 }
 
 impl Title {
@@ -53,19 +42,11 @@ impl Title {
     }
 }
 
-/// The value of a label, in any language; it can be empty.
-#[derive(Clone, PartialEq, Eq, Debug, AsRef, Display, Serialize, Deserialize)]
-#[as_ref(str)]
-#[serde(try_from = "Box<str>")]
-pub struct LabelValue(Box<str>);
-
-impl TryFrom<Box<str>> for LabelValue {
-    type Error = Invalid;
-
-    fn try_from(text: Box<str>) -> Result<Self, Invalid> {
-        let invalid = Invalid("a label's value: at most 64 bytes, without control characters");
-        is_text(&text, LABEL_VALUE_BYTES_MAX).then_some(Self(text)).ok_or(invalid)
-    }
+text_type! {
+    /// The value of a label, in any language; it can be empty.
+    #[derive(Default)]
+    LabelValue, "a label's value: at most 64 bytes, without control characters",
+    |text| is_text(text, LABEL_VALUE_BYTES_MAX)
 }
 
 /// A label that filters a list, written as `key=value`.
@@ -81,12 +62,12 @@ impl TryFrom<Box<str>> for Label {
 
     fn try_from(text: Box<str>) -> Result<Self, Invalid> {
         let (key, value) = text.split_once('=').ok_or(Invalid("a label such as team=shop"))?;
-        Ok(Self { key: Name::new(key)?, value: Box::<str>::from(value).try_into()? })
+        Ok(Self { key: Name::new(key)?, value: LabelValue::new(value)? })
     }
 }
 
 /// At most `MAX` labels, or changes of labels.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(transparent)]
 pub struct Labels<V = LabelValue, const MAX: usize = LABELS_MAX>(BTreeMap<Name, V>);
 
@@ -95,12 +76,6 @@ const LABEL_CHANGES_MAX: usize = 2 * LABELS_MAX;
 
 /// Labels to set or, without a value, to remove.
 pub type LabelChanges<V = Option<LabelValue>> = Labels<V, LABEL_CHANGES_MAX>;
-
-impl<V, const MAX: usize> Default for Labels<V, MAX> {
-    fn default() -> Self {
-        Self(BTreeMap::new())
-    }
-}
 
 impl<V, const MAX: usize> Labels<V, MAX> {
     /// Returns whether there are no labels.
@@ -130,27 +105,25 @@ impl Labels {
 
 impl<'de, V: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Labels<V, MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Bounded<V, const MAX: usize>(PhantomData<V>);
-        impl<'de, V: Deserialize<'de>, const MAX: usize> Visitor<'de> for Bounded<V, MAX> {
-            type Value = Labels<V, MAX>;
+        deserializer.deserialize_map(Self(BTreeMap::new()))
+    }
+}
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
+/// Adds the entries of a map to the labels.
+impl<'de, V: Deserialize<'de>, const MAX: usize> Visitor<'de> for Labels<V, MAX> {
+    type Value = Self;
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Labels<V, MAX>, A::Error> {
-                let mut labels = BTreeMap::new();
-                while let Some((key, value)) = map.next_entry()? {
-                    if labels.len() == MAX || labels.insert(key, value).is_some() {
-                        return Err(A::Error::custom(format_args!(
-                            "expected at most {MAX} labels, each key once"
-                        )));
-                    }
-                }
-                Ok(Labels(labels))
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Self, A::Error> {
+        while let Some((key, value)) = map.next_entry()? {
+            if self.0.len() == MAX || self.0.insert(key, value).is_some() {
+                return Err(A::Error::custom(format_args!("expected at most {MAX} labels, each key once")));
             }
         }
-        deserializer.deserialize_map(Bounded::<V, MAX>(PhantomData))
+        Ok(self)
     }
 }
 

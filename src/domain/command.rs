@@ -1,9 +1,8 @@
 //! Commands: everything that can change the state, the log entries that carry them, and their positions in the log.
 
 use super::{
-    AnnotationsChange, Digests, Ending, FilterHead, FilterId, Guards, ImageBody, ImageRecord, ImportId,
-    ImportMode, KeyName, Kind, LineError, LineUp, Name, RedemptionId, Reference, Spec, Timestamp, UploadId,
-    Window,
+    AnnotationsChange, Digests, Ending, FilterHead, FilterId, Guards, ImageRecord, ImportId, ImportMode,
+    KeyName, Kind, LineError, LineUp, Name, RedemptionId, Reference, Spec, Timestamp, UploadId, Window,
 };
 use crate::filter::{Digest, Layout, Secret};
 use serde::{Deserialize, Serialize, Serializer};
@@ -50,20 +49,7 @@ pub enum Command {
         annotations: AnnotationsChange,
     },
     /// Change when a campaign or coupon is active, raise its capacity, or change its stock, title or labels.
-    Update {
-        /// The filter.
-        target: Target,
-        /// The new start: `Some(None)` clears it, `None` keeps it.
-        starts_at: Option<Option<Timestamp>>,
-        /// The new end, in the same way.
-        ends_at: Option<Option<Timestamp>>,
-        /// The new capacity; `None` keeps it.
-        capacity: Option<Raise>,
-        /// The new stock of an open pool; `None` keeps it.
-        stock: Option<u64>,
-        /// The change of its title and labels.
-        annotations: AnnotationsChange,
-    },
+    Update(Update),
     /// Delete a campaign or coupon and everything that belongs to it. It is addressed by name, because a repeated request must find its
     /// outcome after the filter is deleted.
     Delete {
@@ -107,18 +93,7 @@ pub enum Command {
         target: Target,
     },
     /// Redeem a code, or hold it.
-    Redeem {
-        /// The coupon.
-        target: Target,
-        /// The code.
-        digest: Digest,
-        /// The id for a new redemption.
-        redemption: RedemptionId,
-        /// The caller's id of the redemption.
-        reference: Reference,
-        /// 0 to redeem immediately, otherwise how long to hold the code.
-        hold_seconds: u64,
-    },
+    Redeem(Redeem),
     /// Redeem a held code.
     Confirm {
         /// The coupon.
@@ -134,51 +109,12 @@ pub enum Command {
         redemption: RedemptionId,
     },
     /// Begin or continue an import.
-    ImportBegin {
-        /// The import's filter.
-        target: Target,
-        /// The import's id.
-        import: ImportId,
-        /// Append or replace.
-        mode: ImportMode,
-        /// Whether items that are present get no further copy.
-        if_absent: bool,
-        /// The conditions that it must satisfy.
-        guards: Guards,
-        /// The API key that started it.
-        owner: KeyName,
-        /// Whether the client chose the id; otherwise it was generated.
-        is_named: bool,
-    },
+    ImportBegin(ImportBegin),
     /// The next piece of an import.
-    ImportLines {
-        /// The import's filter.
-        target: Target,
-        /// The import's id.
-        import: ImportId,
-        /// The items.
-        digests: Digests,
-        /// Lines in the piece, including blank and rejected ones.
-        lines: u64,
-        /// How many of them were rejected.
-        rejected: u64,
-        /// The first of those, at most [`super::import::LINE_ERRORS_MAX`].
-        errors: Vec<LineError>,
-        /// The chained hash of all lines up to here.
-        chain: u64,
-    },
+    ImportLines(ImportLines),
     /// The end of an upload. If a replacement is complete, the command is repeated until its outcome is that the import is done;
     /// each one does a part of the work that is left.
-    ImportEnd {
-        /// The import's filter.
-        target: Target,
-        /// The import's id.
-        import: ImportId,
-        /// How it ended.
-        ending: Ending,
-        /// The most codes to copy, and queued changes to repeat, in this command.
-        entries_max: u32,
-    },
+    ImportEnd(ImportEnd),
     /// Continues work that commands have started and every entry does a little of: items move to another table, slots of forgotten users
     /// are freed. The service logs it while no other command arrives, also for due work: every entry does that first.
     Advance {
@@ -189,14 +125,7 @@ pub enum Command {
     /// writes it.
     TurnBack,
     /// Create a line-up, or replace it.
-    PutLineUp {
-        /// Its name.
-        name: Name,
-        /// The new line-up.
-        line_up: LineUp,
-        /// The change of its title and labels.
-        annotations: AnnotationsChange,
-    },
+    PutLineUp(PutLineUp),
     /// Delete a line-up.
     DeleteLineUp {
         /// Its name.
@@ -208,20 +137,7 @@ pub enum Command {
         clock: Timestamp,
     },
     /// Starts a campaign or coupon from an image, hidden until the image is complete. Aborts an upload of the same ID.
-    ImageBegin {
-        /// The upload's ID.
-        upload: UploadId,
-        /// The identity of the filter, drawn at random.
-        id: FilterId,
-        /// Campaign or coupon.
-        kind: Kind,
-        /// Its name.
-        name: Name,
-        /// The image's head.
-        head: Box<FilterHead>,
-        /// The checksum of the image up to here.
-        checksum: u128,
-    },
+    ImageBegin(ImageBegin),
     /// The next record of an image after its head. If it is there already, nothing changes. The last one shows the filter.
     ImageRecord {
         /// The image.
@@ -241,35 +157,152 @@ pub enum Command {
     },
 }
 
+/// A start or continuation of an import.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ImportBegin {
+    /// The import's filter.
+    pub target: Target,
+    /// The import's id.
+    pub import: ImportId,
+    /// Append or replace.
+    pub mode: ImportMode,
+    /// Whether items that are present get no further copy.
+    pub if_absent: bool,
+    /// The conditions that it must satisfy.
+    pub guards: Guards,
+    /// The API key that started it.
+    pub owner: KeyName,
+    /// Whether the client chose the id; otherwise it was generated.
+    pub is_named: bool,
+}
+
+/// A piece of an import.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ImportLines {
+    /// The import's filter.
+    pub target: Target,
+    /// The import's id.
+    pub import: ImportId,
+    /// The items.
+    pub digests: Digests,
+    /// Lines in the piece, including blank and rejected ones.
+    pub lines: u64,
+    /// How many of them were rejected.
+    pub rejected: u64,
+    /// The first of those, at most [`super::import::LINE_ERRORS_MAX`].
+    pub errors: Vec<LineError>,
+    /// The chained hash of all lines up to here.
+    pub chain: u64,
+}
+
+/// The end of an upload.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ImportEnd {
+    /// The import's filter.
+    pub target: Target,
+    /// The import's id.
+    pub import: ImportId,
+    /// How it ended.
+    pub ending: Ending,
+    /// The most codes to copy, and queued changes to repeat, in this command.
+    pub entries_max: u32,
+}
+
+/// A change of a campaign or coupon itself.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Update {
+    /// The filter.
+    pub target: Target,
+    /// The new start: `Some(None)` clears it, `None` keeps it.
+    pub starts_at: Option<Option<Timestamp>>,
+    /// The new end, in the same way.
+    pub ends_at: Option<Option<Timestamp>>,
+    /// The new capacity; `None` keeps it.
+    pub capacity: Option<Raise>,
+    /// The new stock of an open pool; `None` keeps it.
+    pub stock: Option<u64>,
+    /// The change of its title and labels.
+    pub annotations: AnnotationsChange,
+}
+
+/// A request for the use of a code.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Redeem {
+    /// The coupon.
+    pub target: Target,
+    /// The code.
+    pub digest: Digest,
+    /// The id for a new redemption.
+    pub redemption: RedemptionId,
+    /// The caller's id of the redemption.
+    pub reference: Reference,
+    /// 0 to redeem immediately, otherwise how long to hold the code.
+    pub hold_seconds: u64,
+}
+
+/// A new line-up.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct PutLineUp {
+    /// Its name.
+    pub name: Name,
+    /// The new line-up.
+    pub line_up: LineUp,
+    /// The change of its title and labels.
+    pub annotations: AnnotationsChange,
+}
+
+/// The start of an image upload.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ImageBegin {
+    /// The upload's ID.
+    pub upload: UploadId,
+    /// The identity of the filter, drawn at random.
+    pub id: FilterId,
+    /// Campaign or coupon.
+    pub kind: Kind,
+    /// Its name.
+    pub name: Name,
+    /// The image's head.
+    pub head: Box<FilterHead>,
+    /// The checksum of the image up to here.
+    pub checksum: u128,
+}
+
 impl Command {
-    /// Its name in messages, the filter that it addresses, and whether it frees disk space.
-    fn facts(&self) -> (&'static str, Option<Target>, bool) {
+    /// Its name in messages, the filter that it addresses, whether it frees disk space, and the bytes of its content.
+    fn facts(&self) -> (&'static str, Option<Target>, bool, usize) {
         match self {
-            Command::Configure(_) => ("settings", None, false),
-            Command::Create { .. } => ("create", None, false),
-            Command::Update { target, .. } => ("update", Some(*target), false),
-            Command::Delete { .. } => ("delete", None, true),
-            Command::Insert { target, .. } => ("insert", Some(*target), false),
-            Command::Remove { target, .. } => ("remove", Some(*target), false),
-            Command::Replace { target, .. } => ("replace", Some(*target), false),
-            Command::Clear { target } => ("clear", Some(*target), true),
-            Command::Redeem { target, .. } => ("redeem", Some(*target), false),
-            Command::Confirm { target, .. } => ("confirm", Some(*target), false),
-            Command::Cancel { target, .. } => ("cancel", Some(*target), false),
-            Command::ImportBegin { target, .. } => ("import start", Some(*target), false),
-            Command::ImportLines { target, .. } => ("import lines", Some(*target), false),
-            Command::ImportEnd { target, ending, .. } => {
-                ("import end", Some(*target), !matches!(ending, Ending::Whole { .. }))
+            Command::Configure(_) => ("settings", None, false, 0),
+            Command::Create { .. } => ("create", None, false, 512),
+            Command::Update(Update { target, .. }) => ("update", Some(*target), false, 0),
+            Command::Delete { .. } => ("delete", None, true, 0),
+            Command::Insert { target, digests, .. } => ("insert", Some(*target), false, 8 * digests.0.len()),
+            Command::Remove { target, digests, .. } => ("remove", Some(*target), false, 8 * digests.0.len()),
+            Command::Replace { target, from, to } => {
+                ("replace", Some(*target), false, 8 * (from.0.len() + to.0.len()))
             }
-            Command::Advance { .. } => ("advance", None, false),
-            Command::TurnBack => ("turn back", None, false),
-            Command::PutLineUp { .. } => ("put line-up", None, false),
-            Command::DeleteLineUp { .. } => ("delete line-up", None, true),
-            Command::Restored { .. } => ("restored", None, false),
-            Command::ImageBegin { .. } => ("image start", None, false),
-            Command::ImageRecord { .. } => ("image record", None, false),
-            Command::ImageAbandon { .. } => ("image abandon", None, true),
-            Command::Enable { .. } => ("enable", None, false),
+            Command::Clear { target } => ("clear", Some(*target), true, 0),
+            Command::Redeem(Redeem { target, .. }) => ("redeem", Some(*target), false, 0),
+            Command::Confirm { target, .. } => ("confirm", Some(*target), false, 0),
+            Command::Cancel { target, .. } => ("cancel", Some(*target), false, 0),
+            Command::ImportBegin(ImportBegin { target, .. }) => ("import start", Some(*target), false, 0),
+            Command::ImportLines(ImportLines { target, digests, .. }) => {
+                ("import lines", Some(*target), false, 8 * digests.0.len())
+            }
+            Command::ImportEnd(ImportEnd { target, ending, .. }) => {
+                ("import end", Some(*target), !matches!(ending, Ending::Whole { .. }), 0)
+            }
+            Command::Advance { .. } => ("advance", None, false, 0),
+            Command::TurnBack => ("turn back", None, false, 0),
+            Command::PutLineUp(PutLineUp { name, line_up, .. }) => {
+                ("put line-up", None, false, line_up.memory_bytes(name) as usize)
+            }
+            Command::DeleteLineUp { .. } => ("delete line-up", None, true, 0),
+            Command::Restored { .. } => ("restored", None, false, 0),
+            Command::ImageBegin(_) => ("image start", None, false, 2_048),
+            Command::ImageRecord { record, .. } => ("image record", None, false, record.body.bytes()),
+            Command::ImageAbandon { .. } => ("image abandon", None, true, 0),
+            Command::Enable { .. } => ("enable", None, false, 0),
         }
     }
 
@@ -290,44 +323,16 @@ impl Command {
 
     /// Its approximate size in memory and in the log, in bytes. The limits of queue and batch count it.
     pub fn weight_bytes(&self) -> u64 {
-        let beyond = match self {
-            Command::Insert { digests, .. }
-            | Command::Remove { digests, .. }
-            | Command::ImportLines { digests, .. } => digests.0.len() * 8,
-            Command::Replace { from, to, .. } => (from.0.len() + to.0.len()) * 8,
-            Command::Create { .. } => 512,
-            Command::ImageBegin { .. } => 2_048,
-            Command::ImageRecord { record: ImageRecord { body: ImageBody::Part(part), .. }, .. } => {
-                part.bytes()
-            }
-            Command::PutLineUp { name, line_up, .. } => line_up.memory_bytes(name) as usize,
-            Command::Redeem { .. }
-            | Command::Confirm { .. }
-            | Command::Cancel { .. }
-            | Command::Configure(_)
-            | Command::Update { .. }
-            | Command::Delete { .. }
-            | Command::Clear { .. }
-            | Command::ImportBegin { .. }
-            | Command::ImportEnd { .. }
-            | Command::Advance { .. }
-            | Command::TurnBack
-            | Command::DeleteLineUp { .. }
-            | Command::Restored { .. }
-            | Command::ImageRecord { .. }
-            | Command::ImageAbandon { .. }
-            | Command::Enable { .. } => 0,
-        };
-        64 + beyond as u64 + self.annotations_bytes()
+        64 + self.facts().3 as u64 + self.annotations_bytes()
     }
 
     /// Returns an upper bound of the memory that its title and labels add, in bytes.
     pub fn annotations_bytes(&self) -> u64 {
         match self {
             Command::Create { annotations, .. }
-            | Command::Update { annotations, .. }
-            | Command::PutLineUp { annotations, .. } => annotations.memory_bytes(),
-            Command::ImageBegin { head, .. } => head.profile.annotations.memory_bytes(),
+            | Command::Update(Update { annotations, .. })
+            | Command::PutLineUp(PutLineUp { annotations, .. }) => annotations.memory_bytes(),
+            Command::ImageBegin(ImageBegin { head, .. }) => head.profile.annotations.memory_bytes(),
             _ => 0,
         }
     }

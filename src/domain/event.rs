@@ -147,23 +147,6 @@ pub enum RedemptionStep {
     HeldAgain,
 }
 
-impl Event<'_> {
-    /// Appends the encoded event.
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        let begin = out.len();
-        *out = postcard::to_extend(self, std::mem::take(out)).expect("plain data always encodes");
-        debug_assert!(out.len() - begin <= EVENT_BYTES_MAX);
-    }
-}
-
-impl Event<'static> {
-    /// Decodes an event; `None` if the bytes are not exactly one.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let (event, rest) = postcard::take_from_bytes(bytes).ok()?;
-        rest.is_empty().then_some(event)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -210,13 +193,10 @@ mod tests {
         ];
         for what in all {
             let event = Event { at: most, by: Some(long()), what };
-            let mut bytes = Vec::new();
-            event.encode(&mut bytes);
+            let bytes = postcard::to_stdvec(&event).unwrap();
             assert!(bytes.len() <= EVENT_BYTES_MAX, "{} bytes", bytes.len());
-            assert_eq!(Event::decode(&bytes), Some(event));
-            assert_eq!(Event::decode(&bytes[..bytes.len() - 1]), None);
-            bytes.push(0);
-            assert_eq!(Event::decode(&bytes), None);
+            assert_eq!(postcard::from_bytes(&bytes), Ok(event));
+            assert!(postcard::from_bytes::<Event<'_>>(&bytes[..bytes.len() - 1]).is_err());
         }
     }
 }

@@ -1,7 +1,6 @@
 //! The image of one filter, which transfers it to another name or another server: its head, and the parts that follow.
 
-use super::statistics::Latest;
-use super::{Kind, Profile};
+use super::{Kind, Latest, Profile};
 use crate::filter::FilterImage;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -100,6 +99,16 @@ pub enum ImageBody {
         /// The number.
         redemptions: u64,
     },
+}
+
+impl ImageBody {
+    /// The approximate size of its part, in bytes.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Part(part) => part.bytes(),
+            Self::Head(_) | Self::End { .. } => 0,
+        }
+    }
 }
 
 /// A record of an image.

@@ -1,6 +1,7 @@
 //! Imports: long uploads, logged in batches, so that an interrupted one can be continued, and warnings about suspicious ones.
 
-use super::{FilterId, Invalid, ItemOutcome, Kind, Name, Timestamp};
+use super::text::text_type;
+use super::{FilterId, ImportBegin, Invalid, ItemOutcome, Kind, Name, Timestamp};
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -18,58 +19,20 @@ pub const IMPORTS_UNFINISHED_MAX: usize = 1_000;
 /// The longest name of an API key, in bytes.
 pub const KEY_NAME_BYTES_MAX: usize = 128;
 
-/// The name of an API key. The owner of an import has an empty one if there are no keys.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-#[serde(try_from = "Box<str>")]
-pub struct KeyName(Box<str>);
-
-impl TryFrom<Box<str>> for KeyName {
-    type Error = Invalid;
-
-    fn try_from(name: Box<str>) -> Result<Self, Invalid> {
-        let is_short = name.len() <= KEY_NAME_BYTES_MAX;
-        is_short.then_some(Self(name)).ok_or(Invalid("the name of an API key: at most 128 bytes"))
-    }
+text_type! {
+    /// The name of an API key. The owner of an import has an empty one if there are no keys.
+    #[derive(Default)]
+    KeyName, "the name of an API key: at most 128 bytes", |text| text.len() <= KEY_NAME_BYTES_MAX
 }
 
-impl KeyName {
-    /// The key of this name, which is at most [`KEY_NAME_BYTES_MAX`] long.
-    pub fn new(name: &str) -> Self {
-        Self(name.into())
-    }
-
-    /// The name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
+text_type! {
+    /// An import's id, unique in the server: 1 to 128 of `[A-Za-z0-9._-]`.
+    ImportId, "the ID of an import: 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-'", is_import_id
 }
 
-/// An import's id, unique in the server: 1 to 128 of `[A-Za-z0-9._-]`.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Display, Serialize, Deserialize)]
-#[serde(try_from = "Box<str>")]
-pub struct ImportId(Box<str>);
-
-impl TryFrom<Box<str>> for ImportId {
-    type Error = Invalid;
-
-    fn try_from(text: Box<str>) -> Result<Self, Invalid> {
-        Self::new(&text)
-    }
-}
-
-impl ImportId {
-    /// Parses an import's id.
-    pub fn new(text: &str) -> Result<Self, Invalid> {
-        let well = text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
-        let is_valid = well && (1..=128).contains(&text.len());
-        let invalid = Invalid("the ID of an import: 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-'");
-        is_valid.then(|| Self(text.into())).ok_or(invalid)
-    }
-
-    /// The id as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
+fn is_import_id(text: &str) -> bool {
+    let well = text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
+    well && (1..=128).contains(&text.len())
 }
 
 /// How an import changes the filter.
@@ -190,25 +153,17 @@ pub struct ImportCounts {
 
 impl Import {
     /// A new import, without any lines.
-    pub fn begun(
-        id: ImportId,
-        owner: KeyName,
-        (filter, kind, name): (FilterId, Kind, Name),
-        mode: ImportMode,
-        if_absent: bool,
-        guards: Guards,
-        now: Timestamp,
-    ) -> Self {
+    pub fn begun(begin: &ImportBegin, kind: Kind, name: Name, now: Timestamp) -> Self {
         Self {
-            id,
-            owner,
-            is_named: false,
-            filter,
+            id: begin.import.clone(),
+            owner: begin.owner.clone(),
+            is_named: begin.is_named,
+            filter: begin.target.0,
             kind,
             name,
-            mode,
-            if_absent,
-            guards,
+            mode: begin.mode,
+            if_absent: begin.if_absent,
+            guards: begin.guards,
             state: ImportState::Running,
             started_at: now,
             changed_at: now,

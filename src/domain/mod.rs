@@ -14,32 +14,23 @@ pub mod outcome;
 pub mod redemption;
 pub mod spec;
 pub mod statistics;
+mod text;
 pub mod time;
 
 use thiserror::Error;
 
-pub use annotations::{Annotations, AnnotationsChange, Label, LabelChanges, LabelValue, Labels, Title};
-pub use command::{
-    Command, Entry, FORMAT_VERSION, IdempotencyKey, Proposal, Raise, STATE_HASH_EVERY, Seq, Settings,
-    StateHash, Target, understood_version,
-};
-pub use event::{Event, FilterChange, Happened, LineUpChange, RedemptionStep};
-pub use image::{
-    Chunk, FilterHead, ImageBody, ImageFault, ImagePart, ImageRecord, ImageSection, SectionId, UploadId,
-};
-pub use import::{
-    Ending, Guards, Import, ImportCounts, ImportId, ImportMode, ImportState, ImportWarning, KeyName,
-    LineError, LineFault, Share, Tripped, UploadDigest,
-};
-pub use items::{Digests, Inserted, ItemOutcome, Removed};
-pub use name::{FilterId, Kind, LineUp, Name, Unless};
-pub use outcome::{Applied, Outcome, Refusal};
-pub use redemption::{Redemption, RedemptionId, Reference, Status};
-pub use spec::{
-    Description, Forget, ForgetError, Profile, Sizing, Spec, Stats, StepStats, Window, WindowPosition,
-};
-pub use statistics::{Count, Counts};
-pub use time::{ClockReading, Timestamp};
+pub use annotations::*;
+pub use command::*;
+pub use event::*;
+pub use image::*;
+pub use import::*;
+pub use items::*;
+pub use name::*;
+pub use outcome::*;
+pub use redemption::*;
+pub use spec::*;
+pub use statistics::*;
+pub use time::*;
 
 /// The error for a value that breaks the rule of its type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]

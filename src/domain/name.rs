@@ -1,7 +1,7 @@
 //! Names of campaigns and coupons, the ids that distinguish filters that have had the same name, and line-ups of campaigns.
 
-use super::Invalid;
-use derive_more::{AsRef, Debug, Display};
+use super::text::text_type;
+use derive_more::{Debug, Display};
 use serde::{Deserialize, Serialize};
 use std::borrow::Borrow;
 
@@ -27,11 +27,10 @@ impl Kind {
     }
 }
 
-/// A name of the form `[a-z0-9][a-z0-9._-]{0,127}`.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, AsRef, Display, Serialize, Deserialize)]
-#[as_ref(str)]
-#[serde(try_from = "Box<str>")]
-pub struct Name(Box<str>);
+text_type! {
+    /// A name of the form `[a-z0-9][a-z0-9._-]{0,127}`.
+    Name, "a name: 1 to 128 of a-z, 0-9, '.', '_' and '-', beginning with a letter or a digit", Name::is_valid
+}
 
 impl Name {
     /// Whether a text is a name.
@@ -42,29 +41,6 @@ impl Name {
             .iter()
             .all(|&b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-'));
         starts_well && goes_on_well && bytes.len() <= NAME_BYTES_MAX
-    }
-
-    /// Parses a name.
-    ///
-    /// # Errors
-    /// [`Invalid`].
-    pub fn new(text: &str) -> Result<Self, Invalid> {
-        let invalid =
-            Invalid("a name: 1 to 128 of a-z, 0-9, '.', '_' and '-', beginning with a letter or a digit");
-        Self::is_valid(text).then(|| Self(text.into())).ok_or(invalid)
-    }
-
-    /// The name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl TryFrom<Box<str>> for Name {
-    type Error = Invalid;
-
-    fn try_from(text: Box<str>) -> Result<Self, Invalid> {
-        Self::new(&text)
     }
 }
 

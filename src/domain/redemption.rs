@@ -1,5 +1,6 @@
 //! A redemption: one use of one code, under one reference.
 
+use super::text::text_type;
 use super::{Invalid, Timestamp};
 use crate::filter::Digest;
 use derive_more::{Debug, Display};
@@ -33,32 +34,9 @@ impl FromStr for RedemptionId {
     }
 }
 
-/// The caller's own id of a redemption, such as an order number: 1 to 128 bytes, stored as given.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-#[serde(try_from = "Box<str>")]
-pub struct Reference(Box<str>);
-
-impl TryFrom<Box<str>> for Reference {
-    type Error = Invalid;
-
-    fn try_from(text: Box<str>) -> Result<Self, Invalid> {
-        match text.len() {
-            1..=REFERENCE_BYTES_MAX => Ok(Self(text)),
-            _ => Err(Invalid("a reference of 1 to 128 bytes")),
-        }
-    }
-}
-
-impl Reference {
-    /// Parses a reference.
-    pub fn new(text: &str) -> Result<Self, Invalid> {
-        Box::<str>::from(text).try_into()
-    }
-
-    /// The reference as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
+text_type! {
+    /// The caller's own id of a redemption, such as an order number: 1 to 128 bytes, stored as given.
+    Reference, "a reference of 1 to 128 bytes", |text| (1..=REFERENCE_BYTES_MAX).contains(&text.len())
 }
 
 /// The status of a redemption.

@@ -55,50 +55,24 @@ impl Spec {
     /// Whether a filter of this kind and spec can start with this layout. Both may be untrusted, such as in an image.
     pub fn fits(&self, kind: Kind, layout: &Layout) -> bool {
         let Spec { capacity, mode, growth: _, sizing, ignore_case, stock, forget } = self;
-        let sizing_fits = match (sizing, mode) {
-            (Sizing::Exact, Mode::Strict) => true,
-            (Sizing::ErrorRate(rate), Mode::Compact) => (ERROR_RATE_MIN..=ERROR_RATE_MAX).contains(rate),
-            (&Sizing::Layout { fingerprint_bits, bucket_size, max_search }, Mode::Compact) => {
-                Layout { fingerprint_bits, bucket_size, max_search, ..*layout }.check(*mode).is_ok()
-            }
-            (Sizing::Exact, Mode::Compact) | (Sizing::ErrorRate(_) | Sizing::Layout { .. }, Mode::Strict) => {
-                false
+        let is_compact = *mode == Mode::Compact;
+        let sizing_fits = match *sizing {
+            Sizing::Exact => !is_compact,
+            Sizing::ErrorRate(rate) => is_compact && (ERROR_RATE_MIN..=ERROR_RATE_MAX).contains(&rate),
+            Sizing::Layout { fingerprint_bits, bucket_size, max_search } => {
+                let chosen = Layout { fingerprint_bits, bucket_size, max_search, ..*layout };
+                is_compact && chosen.check(*mode).is_ok()
             }
         };
-        let steps_fit = match forget {
-            Some(forget) => {
-                *mode == Mode::Compact
-                    && kind == Kind::Campaign
-                    && layout.with_steps(forget.steps()) == Ok(*layout)
-            }
-            None => layout.step_bits == 0,
-        };
+        let steps_fit = forget.map_or(layout.step_bits == 0, |forget| {
+            is_compact && kind == Kind::Campaign && layout.with_steps(forget.steps()) == Ok(*layout)
+        });
         (1..=CAPACITY_MAX).contains(capacity)
             && sizing_fits
             && (kind == Kind::Coupon || (stock.is_none() && !ignore_case))
-            && stock.is_none_or(|stock| *mode == Mode::Strict && (1..=STOCK_MAX).contains(&stock))
+            && stock.is_none_or(|stock| !is_compact && (1..=STOCK_MAX).contains(&stock))
             && layout.check(*mode).is_ok()
             && steps_fit
-    }
-
-    /// The names of the fields in which two specs differ, as the API spells them.
-    pub fn differences(&self, other: &Spec) -> Vec<&'static str> {
-        let after = |spec: &Spec| spec.forget.map(|forget| forget.after_seconds());
-        let steps = self.forget.zip(other.forget).is_some_and(|(own, others)| own.steps() != others.steps());
-        let is_rate = |sizing| matches!(sizing, Sizing::ErrorRate(_));
-        let is_sized = self.sizing != other.sizing && ![self.sizing, other.sizing].contains(&Sizing::Exact);
-        let are_rates = is_rate(self.sizing) && is_rate(other.sizing);
-        let fields = [
-            (self.capacity != other.capacity, "capacity"),
-            (self.mode != other.mode, "mode"),
-            (self.growth != other.growth, "growth"),
-            (self.ignore_case != other.ignore_case, "ignore_case"),
-            (self.stock != other.stock, "stock"),
-            (after(self) != after(other), "forget_after"),
-            (steps, "forget_steps"),
-            (is_sized, if are_rates { "error_rate" } else { "layout" }),
-        ];
-        fields.into_iter().filter_map(|(differs, field)| differs.then_some(field)).collect()
     }
 }
 
@@ -226,14 +200,25 @@ pub struct Profile {
 impl Profile {
     /// The names of the fields in which a filter that is asked for differs from this one, as the API spells them.
     pub fn differences(&self, other: &Profile) -> Vec<&'static str> {
-        let mut differences = self.spec.differences(&other.spec);
-        if self.window.starts_at != other.window.starts_at {
-            differences.push("starts_at");
-        }
-        if self.window.ends_at != other.window.ends_at {
-            differences.push("ends_at");
-        }
-        differences
+        let (own, others) = (&self.spec, &other.spec);
+        let after = |spec: &Spec| spec.forget.map(|forget| forget.after_seconds());
+        let steps = own.forget.zip(others.forget).is_some_and(|(own, others)| own.steps() != others.steps());
+        let is_rate = |sizing| matches!(sizing, Sizing::ErrorRate(_));
+        let is_sized = own.sizing != others.sizing && ![own.sizing, others.sizing].contains(&Sizing::Exact);
+        let are_rates = is_rate(own.sizing) && is_rate(others.sizing);
+        let fields = [
+            (own.capacity != others.capacity, "capacity"),
+            (own.mode != others.mode, "mode"),
+            (own.growth != others.growth, "growth"),
+            (own.ignore_case != others.ignore_case, "ignore_case"),
+            (own.stock != others.stock, "stock"),
+            (after(own) != after(others), "forget_after"),
+            (steps, "forget_steps"),
+            (is_sized, if are_rates { "error_rate" } else { "layout" }),
+            (self.window.starts_at != other.window.starts_at, "starts_at"),
+            (self.window.ends_at != other.window.ends_at, "ends_at"),
+        ];
+        fields.into_iter().filter_map(|(differs, field)| differs.then_some(field)).collect()
     }
 }
 

@@ -104,9 +104,10 @@ mod tests {
     use crate::domain::statistics::Period;
     use crate::domain::{
         Annotations, AnnotationsChange, Chunk, Digests, Ending, Entry, FORMAT_VERSION, FilterHead, FilterId,
-        Forget, IdempotencyKey, ImageBody, ImagePart, ImageRecord, ImageSection, ImportId, ImportMode,
-        ImportWarning, KeyName, Kind, LineUp, Name, Profile, Proposal, Raise, Redemption, RedemptionId,
-        Reference, Seq, Sizing, Spec, Status, Target, Timestamp, UploadDigest, UploadId, Window,
+        Forget, IdempotencyKey, ImageBegin, ImageBody, ImagePart, ImageRecord, ImageSection, ImportBegin,
+        ImportEnd, ImportId, ImportLines, ImportMode, ImportWarning, KeyName, Kind, LineUp, Name, Profile,
+        Proposal, PutLineUp, Raise, Redeem, Redemption, RedemptionId, Reference, Seq, Sizing, Spec, Status,
+        Target, Timestamp, Update, UploadDigest, UploadId, Window,
     };
     use crate::engine::plan::layout_of;
     use crate::filter::{
@@ -184,14 +185,14 @@ mod tests {
     /// With a layout that depends on the filter.
     fn raise(target: Target, capacity: u64) -> Command {
         let capacity = Some(Raise { capacity, layout: Layout::strict(capacity).unwrap() });
-        Command::Update {
+        Command::Update(Update {
             target,
             starts_at: None,
             ends_at: None,
             capacity,
             stock: None,
             annotations: annotations(capacity.map_or(0, |raise| raise.capacity)),
-        }
+        })
     }
 
     fn line_up(a: u64) -> Command {
@@ -201,11 +202,11 @@ mod tests {
         }
         let campaign = Name::new(&"c".repeat((a % 128 + 1) as usize)).unwrap();
         let campaigns = vec![campaign; (a / 128 % 256) as usize];
-        Command::PutLineUp {
+        Command::PutLineUp(PutLineUp {
             name,
             line_up: LineUp { campaigns, unless: Vec::new(), limit: 1 },
             annotations: annotations(a),
-        }
+        })
     }
 
     fn command(kind: u8, a: u64, serial: u64) -> Command {
@@ -229,16 +230,16 @@ mod tests {
             11 => {
                 Command::Delete { kind: Kind::Coupon, name: Name::new(&format!("f{}", a % FILTERS)).unwrap() }
             }
-            12 => Command::ImportBegin {
+            12 => Command::ImportBegin(ImportBegin {
                 target,
                 import,
                 mode: ImportMode::Replace,
                 if_absent: false,
                 guards: ImportMode::Replace.guards(),
-                owner: KeyName::new(""),
+                owner: KeyName::default(),
                 is_named: true,
-            },
-            13..=15 => Command::ImportLines {
+            }),
+            13..=15 => Command::ImportLines(ImportLines {
                 target,
                 import,
                 digests: digests(a % 9_000 + 1),
@@ -246,8 +247,8 @@ mod tests {
                 rejected: 0,
                 errors: Vec::new(),
                 chain: a,
-            },
-            16 => Command::ImportEnd {
+            }),
+            16 => Command::ImportEnd(ImportEnd {
                 target,
                 import,
                 ending: Ending::Whole {
@@ -255,18 +256,18 @@ mod tests {
                     warnings: vec![ImportWarning::LooksLikeJson; (a % 5) as usize],
                 },
                 entries_max: 5_000,
-            },
+            }),
             17 => raise(target, [3_000, 9_000, 30_000, 60_000, 200_000][(a / 7 % 5) as usize]),
             18 => line_up(a),
             19 if a.is_multiple_of(4) => Command::TurnBack,
             22..=26 => of_image(kind - 1, a, serial),
-            _ => Command::Redeem {
+            _ => Command::Redeem(Redeem {
                 target,
                 digest: digest((before << 20) + a / 8 % 2_000),
                 redemption: RedemptionId(u128::from(serial).to_be_bytes()),
                 reference: Reference::new(&"r".repeat((a % 128 + 1) as usize)).unwrap(),
                 hold_seconds: 60,
-            },
+            }),
         }
     }
 
@@ -308,7 +309,7 @@ mod tests {
             latest: [Period { number: u64::MAX, counts: [1; 7] }; 2],
         };
         let (upload, id, head) = (UploadId(u128::from(id)), FilterId(serial << 8), Box::new(head));
-        Command::ImageBegin { upload, id, kind, name, head, checksum: u128::from(serial) }
+        Command::ImageBegin(ImageBegin { upload, id, kind, name, head, checksum: u128::from(serial) })
     }
 
     /// Ended redemptions, which can be in any coupon; or ordinals that stay in use.
@@ -362,12 +363,14 @@ mod tests {
 
     impl Model {
         fn submit(&mut self, mut command: Command, idempotency: Option<IdempotencyKey>) {
-            if let Command::Update { target, capacity: Some(raise), .. } = &mut command {
+            if let Command::Update(Update { target, capacity: Some(raise), .. }) = &mut command {
                 let Some(layout) = self.layout(*target, raise.capacity) else { return };
                 raise.layout = layout;
             }
             match &mut command {
-                Command::ImageBegin { upload, checksum, .. } => drop(self.images.insert(*upload, *checksum)),
+                Command::ImageBegin(ImageBegin { upload, checksum, .. }) => {
+                    self.images.insert(*upload, *checksum);
+                }
                 Command::ImageRecord { upload, record } => {
                     record.before = self.images.insert(*upload, record.checksum).unwrap_or_default();
                 }
@@ -443,7 +446,7 @@ mod tests {
             ),
             version in 1..=FORMAT_VERSION,
         ) {
-            let mut state = State::new();
+            let mut state = State::default();
             let enable = Proposal::new(Timestamp(1_000), Command::Enable { version });
             state.apply(Entry { seq: Seq(1), proposal: enable });
             let mut model = Model {

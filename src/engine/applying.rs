@@ -1,7 +1,7 @@
 //! Applies entries. A panic in `apply` becomes an error that names the entry: the state can't be used after it, and the same entry
 //! would panic at every later start.
 
-use crate::domain::{Applied, Command, Entry, Kind, Seq, Target};
+use crate::domain::{Applied, Command, Entry, ImageBegin, Kind, Seq, Target};
 use crate::state::State;
 use crate::store::panic_message;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -39,7 +39,7 @@ impl Unappliable {
 fn named(command: &Command) -> Option<String> {
     if let Command::Create { kind, name, .. }
     | Command::Delete { kind, name }
-    | Command::ImageBegin { kind, name, .. } = command
+    | Command::ImageBegin(ImageBegin { kind, name, .. }) = command
     {
         return Some(format!(" of {} `{name}`", kind.as_str()));
     }

@@ -5,7 +5,7 @@ use super::handle::WeakEngine;
 use super::{Engine, Inner, Status, SubmitError};
 use crate::domain::{Chunk, FilterId, ImageBody, ImagePart, Timestamp};
 use crate::state::Export;
-use crate::store::archive::{ArchiveWriter, IMAGE_PART_BYTES, ImageWriter, Piece};
+use crate::store::archive::{ArchiveWriter, IMAGE_PART_BYTES, Piece};
 use crate::store::{Manifest, Store, StoreError};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ fn image(
         chunks.extend((0..section.chunks).map(|index| (kind, section, index)));
     }
     let (mut first, mut end) = (Some(Box::new(head)), Some(redemptions));
-    let mut writer = ImageWriter::default();
+    let mut writer = ArchiveWriter::default();
     Ok(Some(Box::new(move |store: &Store| {
         let _kept = &snapshot;
         let body = if let Some(head) = first.take() {

@@ -5,6 +5,7 @@
 //! and events stored beyond the end of the log are removed. So no event is lost or duplicated.
 
 use crate::domain::{Event, Timestamp};
+use crate::frame::decode;
 use crate::state::{FreshEvents, NewEvent, State};
 use crate::store::Removal;
 use crate::store::{EventPack, EventSize, EventTree, Store, StoreError};
@@ -94,7 +95,7 @@ impl EventLog {
         let Some(tree) = self.trees.last() else { return Ok(()) };
         let (mut sealed, mut tail) =
             (tree.before, EventPack::empty(tree.first, tree.first.saturating_sub(1)));
-        store.events().scan(*tree, |pack| {
+        store.events().scan(*tree, &[], |pack| {
             sealed += std::mem::replace(&mut tail, pack).size();
             ControlFlow::Continue(())
         })?;
@@ -145,7 +146,7 @@ impl EventLog {
     /// # Errors
     /// Those of [`Self::take`].
     pub(super) fn add(&mut self, store: &Store, pack: EventPack) -> Result<(), StoreError> {
-        let last = pack.events().last().and_then(|(_, last)| Event::decode(last));
+        let last = pack.events().last().and_then(|(_, last)| decode::<Event<'_>>(last));
         let (since, last) = (pack.since, last.map_or(pack.since, |last| last.at));
         self.tail = pack;
         self.choose_tree(store, since, last)?;

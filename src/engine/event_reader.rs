@@ -4,6 +4,7 @@ use super::event_log::EventsFound;
 use super::writer::Writer;
 use super::{Engine, SubmitError};
 use crate::domain::Event;
+use crate::frame::decode;
 use thiserror::Error;
 
 /// Approximate size of a pack of events.
@@ -84,7 +85,7 @@ impl EventReader {
             for (number, bytes) in pack.events().filter(|(number, _)| *number >= self.next) {
                 let unreadable =
                     || SubmitError::unreadable(format_args!("events/: event {number} can't be decoded"));
-                let event = Event::decode(bytes).ok_or_else(unreadable)?;
+                let event: Event<'_> = decode(bytes).ok_or_else(unreadable)?;
                 if event.at.plus_seconds(retention_seconds) > now {
                     events.push(NumberedEvent { number, event });
                 } else if self.must_exist && events.is_empty() {

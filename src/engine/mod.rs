@@ -49,7 +49,7 @@ pub use verify::verify;
 
 pub use crate::clock::ClockUnsure;
 pub use crate::store::StoreFigures;
-pub use crate::store::archive::{IMAGE_RECORD_BYTES_MAX, ImageReader};
+pub use crate::store::archive::ImageReader;
 
 use crate::clock::Clock;
 use crate::domain::{Seq, Timestamp};

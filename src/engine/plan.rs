@@ -3,8 +3,8 @@
 
 use super::snapshotter::SnapshotOptions;
 use crate::domain::{
-    AnnotationsChange, Command, FilterId, ImageBody, ImageRecord, ImportId, Kind, Name, Raise, Sizing, Spec,
-    Target, Timestamp, UploadId, Window,
+    AnnotationsChange, Command, FilterId, ImageBegin, ImageBody, ImageRecord, ImportId, Kind, Name, Raise,
+    Sizing, Spec, Target, Timestamp, Update, UploadId, Window,
 };
 use crate::filter::{Growth, Layout, LayoutError, Secret};
 use crate::journal::random;
@@ -267,16 +267,28 @@ pub fn update(
     };
     let raise = |capacity| Ok(Raise { capacity, layout: layout(capacity)? });
     let capacity = capacity.map(raise).transpose()?;
-    Ok(Command::Update { target: Target(filter.id), starts_at, ends_at, capacity, stock, annotations })
+    Ok(Command::Update(Update {
+        target: Target(filter.id),
+        starts_at,
+        ends_at,
+        capacity,
+        stock,
+        annotations,
+    }))
 }
 
 /// Builds the command that carries a record of an uploaded image. The first record creates a filter of this kind and name.
 pub fn image_part(upload: UploadId, kind: Kind, name: &Name, record: ImageRecord) -> Command {
     let ImageRecord { before, checksum, body } = record;
     match body {
-        ImageBody::Head(head) => {
-            Command::ImageBegin { upload, id: FilterId::random(), kind, name: name.clone(), head, checksum }
-        }
+        ImageBody::Head(head) => Command::ImageBegin(ImageBegin {
+            upload,
+            id: FilterId::random(),
+            kind,
+            name: name.clone(),
+            head,
+            checksum,
+        }),
         ImageBody::Part(_) | ImageBody::End { .. } => {
             Command::ImageRecord { upload, record: ImageRecord { before, checksum, body } }
         }

@@ -92,7 +92,7 @@ pub type Report<'a> = dyn FnMut(Progress) + 'a;
 /// # Errors
 /// If anything acknowledged can't be restored.
 pub fn recover(store: &Store, journal: &mut dyn Journal, report: &mut Report<'_>) -> Result<Recovered> {
-    let (mut state, mut manifest, mut damaged, mut why) = (State::new(), None, Vec::new(), None);
+    let (mut state, mut manifest, mut damaged, mut why) = (State::default(), None, Vec::new(), None);
     for found in store.manifests()? {
         match load(store, &found, report) {
             Ok(loaded) => {

@@ -6,7 +6,7 @@
 //! - the entry would change nothing it depends on, and have the same outcome at every time from that of the last entry to the clock's;
 //! - no earlier attempt at the code is in progress, which a repeated request must find.
 
-use crate::domain::Command;
+use crate::domain::{Command, Redeem};
 use crate::filter::Digest;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -69,7 +69,7 @@ impl Refusals {
 impl Attempt {
     /// Notes the attempt that a command is, if it is one.
     pub(super) fn of(refusals: &Arc<Refusals>, command: &Command) -> Option<Attempt> {
-        let Command::Redeem { digest, .. } = *command else { return None };
+        let Command::Redeem(Redeem { digest, .. }) = *command else { return None };
         refusals.attempts(digest).fetch_add(1, Ordering::Relaxed);
         Some(Attempt { refusals: refusals.clone(), digest })
     }
@@ -156,7 +156,7 @@ mod tests {
             let target = Target(self.pool.id);
             let (digest, reference) = (digest(code), reference(code));
             let redemption = RedemptionId(crate::journal::random());
-            (redemption, Command::Redeem { target, digest, redemption, reference, hold_seconds })
+            (redemption, Command::Redeem(Redeem { target, digest, redemption, reference, hold_seconds }))
         }
 
         fn refusal(&self, code: u64) -> Option<Refusal> {

@@ -80,7 +80,7 @@ pub(super) fn write_archive(
     read: impl FnOnce(&mut Sink<'_>) -> Result<()>,
 ) -> Result<()> {
     let mut writer = store.begin_snapshot(manifest.seq)?;
-    let (mut events, mut unsynced_bytes) = (EventLog::open(store, &State::new())?, 0);
+    let (mut events, mut unsynced_bytes) = (EventLog::open(store, &State::default())?, 0);
     read(&mut |piece| {
         store.space.check()?;
         match piece {

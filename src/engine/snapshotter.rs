@@ -358,11 +358,11 @@ fn reuse(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::SectionId;
     use crate::domain::{
         Command, Digests, Entry, FilterId, Kind, Name, Proposal, RedemptionId, Reference, Sizing, Spec,
         Target, Window,
     };
+    use crate::domain::{Redeem, SectionId};
     use crate::filter::{Digest, Growth, Layout, Mode, Secret};
     use crate::journal::{LocalJournal, LocalOptions};
     use crate::store::StoreOptions;
@@ -374,7 +374,7 @@ mod tests {
 
     /// Begins a snapshot of a state whose events were not taken so far.
     fn begin(snapshotter: &mut Snapshotter, state: &mut State) {
-        let mut events = EventLog::open(&snapshotter.store, &State::new()).unwrap();
+        let mut events = EventLog::open(&snapshotter.store, &State::default()).unwrap();
         snapshotter.begin(state, &mut events, Vec::new(), Timestamp(1_000)).unwrap();
     }
 
@@ -385,7 +385,7 @@ mod tests {
 
     /// A state with an empty filter for a million items.
     fn state(mode: Mode, growth: Growth) -> State {
-        let mut state = State::new();
+        let mut state = State::default();
         let (layout, sizing) = match mode {
             Mode::Compact => (Layout::compact(1_000_000, 0.001, growth), Sizing::ErrorRate(0.001)),
             Mode::Strict => (Layout::strict(1_000_000), Sizing::Exact),
@@ -521,7 +521,7 @@ mod tests {
         }
         let (target, digest) = (Target(FilterId(1)), Digest(0x9e37_79b9_7f4a_7c15));
         let (redemption, reference) = (RedemptionId([1; 16]), Reference::new("order").unwrap());
-        apply(&mut state, Command::Redeem { target, digest, redemption, reference, hold_seconds: 0 });
+        apply(&mut state, Command::Redeem(Redeem { target, digest, redemption, reference, hold_seconds: 0 }));
         apply(&mut state, Command::Clear { target });
         // The sweep gets ahead of the snapshot, which would otherwise have written each bucket before it is swept.
         for item in ITEMS..ITEMS + 4_000 {
@@ -583,7 +583,7 @@ mod tests {
         let mut snapshotter = Snapshotter::new(store.clone(), SnapshotOptions::default(), None, 0);
         let mut journal = LocalJournal::open(store.clone(), LocalOptions::default()).unwrap();
         let mut left_after = |logged, quiet| {
-            snapshotter.note_logged(logged, &State::new());
+            snapshotter.note_logged(logged, &State::default());
             snapshotter.remove_leftovers(&mut journal, quiet).unwrap();
             store.backing().tree_names().iter().filter(|tree| tree.starts_with("chunks/")).count()
         };

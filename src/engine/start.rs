@@ -16,7 +16,8 @@ use super::writer::{Request, Writer};
 use super::{Engine, Info, Inner, Metrics, Progress, Status};
 use crate::clock::Clock;
 use crate::domain::{
-    Command, Ending, Import, ImportState, Proposal, Seq, Settings, Target, Timestamp, understood_version,
+    Command, Ending, Import, ImportEnd, ImportState, Proposal, Seq, Settings, Target, Timestamp,
+    understood_version,
 };
 use crate::journal::{self, Durability, JournalError, JournalOptions, NatsSnapshots, SharedSnapshot};
 use crate::state::{RestoreStateError, State, enabled_in};
@@ -348,7 +349,7 @@ fn commands_at_start(options: &EngineOptions, state: &State, at: Timestamp) -> V
     let imports = state.view().imports().into_iter().filter(|import| is_dead(import));
     commands.extend(imports.map(|import| {
         let (target, import) = (Target(import.filter), import.id.clone());
-        Command::ImportEnd { target, import, ending: Ending::BrokenOff, entries_max: 0 }
+        Command::ImportEnd(ImportEnd { target, import, ending: Ending::BrokenOff, entries_max: 0 })
     }));
     commands
 }
@@ -513,7 +514,7 @@ mod tests {
 
     #[test]
     fn snapshot_of_later_build_names_its_version() {
-        let mut state = State::new();
+        let mut state = State::default();
         let enable = Proposal::new(Timestamp(1), Command::Enable { version: 2 });
         state.apply(Entry { seq: Seq(1), proposal: enable });
         let meta = state.begin_snapshot().head;

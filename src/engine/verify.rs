@@ -4,6 +4,7 @@ use super::applying::catch;
 use super::offline::local_log;
 use super::recovery::{RecoveryError, Result, load, recover};
 use crate::domain::{Event, Kind, Seq};
+use crate::frame::decode;
 use crate::journal::{Delivery, Journal, JournalError};
 use crate::state::State;
 use crate::store::{Findings, Store, StoreError, check_snapshots};
@@ -63,14 +64,14 @@ fn check_events(store: &Store, findings: &mut Findings) -> Result<(), StoreError
     let (mut first, mut last, mut count) = (None, None, 0);
     let Findings { notes, faults } = findings;
     for tree in store.events().trees() {
-        store.events().scan(tree, |pack| {
+        store.events().scan(tree, &[], |pack| {
             if last.is_some_and(|last| pack.previous != last) {
                 faults.push(format!("events before event {} are missing", pack.first));
             }
             if pack.first < tree.first {
                 faults.push(format!("event {} is in a tree of later ones", pack.first));
             }
-            if let Some((bad, _)) = pack.events().find(|(_, event)| Event::decode(event).is_none()) {
+            if let Some((bad, _)) = pack.events().find(|(_, event)| decode::<Event<'_>>(event).is_none()) {
                 faults.push(format!("event {bad} can't be decoded"));
             }
             first = first.or(Some(pack.first));
@@ -96,7 +97,7 @@ fn rebuild(store: &Arc<Store>, faults: &mut Vec<String>) -> Result<String> {
             (recovered.state, recovered.replayed)
         }
         (None, Some(newest)) => (load(store, newest, &mut |_| ())?, 0),
-        (None, None) => (State::new(), 0),
+        (None, None) => (State::default(), 0),
     };
     Ok(format!(
         "state at position {}, written {}: {} filters, {} redemptions, {} stored answers; {replayed} entries replayed",

@@ -226,7 +226,7 @@ impl Writer {
         {
             verdict = self.admission.admit(&self.state, command, is_keyed);
         }
-        if matches!(command, Command::Insert { .. } | Command::ImportLines { .. }) {
+        if matches!(command, Command::Insert { .. } | Command::ImportLines(_)) {
             let is_short = matches!(verdict, Verdict::BeyondLimit | Verdict::NoMemory(_));
             let limit = self.inner.options.memory_max_bytes;
             let short = if is_short { self.state.sizes().memory_bytes().min(limit) } else { limit };

@@ -5,7 +5,7 @@ use super::answer::{Answer, Code, Problem, refusals};
 use super::api::Api;
 use crate::access::{Caller, Client, Guesses, Scope};
 use crate::domain::{
-    Applied, Command, FilterId, IdempotencyKey, KeyName, Kind, Name, Outcome, Raise, RedemptionId,
+    Applied, Command, FilterId, IdempotencyKey, KeyName, Kind, Name, Outcome, Raise, RedemptionId, Update,
 };
 use crate::engine::{Engine, FilterView, Layout, Secret, SubmitError};
 use axum::extract::{ConnectInfo, FromRequestParts, Path, Request};
@@ -291,13 +291,13 @@ fn canonical(command: &Command) -> Vec<u8> {
     let serialize =
         |command: &Command| postcard::to_stdvec(command).expect("commands go into the log like this");
     let mut same = match command {
-        Command::Create { .. } | Command::Redeem { .. } | Command::Update { .. } => command.clone(),
+        Command::Create { .. } | Command::Redeem(_) | Command::Update(_) => command.clone(),
         _ => return serialize(command),
     };
     match &mut same {
         Command::Create { id, secret, .. } => (*id, *secret) = (FilterId(0), Secret::new([0; _])),
-        Command::Redeem { redemption, .. } => *redemption = RedemptionId([0; 16]),
-        Command::Update { capacity: Some(Raise { layout, .. }), .. } => {
+        Command::Redeem(crate::domain::Redeem { redemption, .. }) => *redemption = RedemptionId([0; 16]),
+        Command::Update(Update { capacity: Some(Raise { layout, .. }), .. }) => {
             *layout = Layout { fingerprint_bits: 0, step_bits: 0, bucket_size: 0, buckets: 0, max_search: 0 };
         }
         _ => {}
@@ -368,13 +368,13 @@ mod tests {
     fn redeem(redemption: u8, reference: &str) -> Command {
         let reference = Reference::new(reference).unwrap();
         let redemption = RedemptionId([redemption; 16]);
-        Command::Redeem {
+        Command::Redeem(crate::domain::Redeem {
             target: Target(FilterId(7)),
             digest: Digest(1),
             redemption,
             reference,
             hold_seconds: 0,
-        }
+        })
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::request::query::{self, PageQuery};
 use crate::access::Caller;
 use crate::domain::name::{CAMPAIGNS_MAX, UNLESS_MAX};
 use crate::domain::{
-    Annotations, AnnotationsChange, Command, Kind, Labels, LineUp, Name, Outcome, Title, Unless,
+    Annotations, AnnotationsChange, Command, Kind, Labels, LineUp, Name, Outcome, PutLineUp, Title, Unless,
 };
 use crate::engine::{Eligibility, NamedLineUp, Question, Uncountable};
 use axum::extract::{Path, Request};
@@ -288,7 +288,7 @@ pub(super) async fn put_line_up(call: Call<Manage>, Path(name): Path<String>, re
     let line_up = owned(&campaigns, &unless, limit)?;
     check_copies(&call.api, &line_up)?;
     let annotations = AnnotationsChange::set(title, labels);
-    let command = Command::PutLineUp { name: name.clone(), line_up: line_up.clone(), annotations };
+    let command = Command::PutLineUp(PutLineUp { name: name.clone(), line_up: line_up.clone(), annotations });
     let decided = call.submit(Resource::LineUp(name.as_str()), command).await?;
     let Outcome::LineUpStored { created, annotations } = decided.outcome else {
         return Err(decided.unexpected());

@@ -165,7 +165,13 @@ pub(super) async fn redeem(call: Call<Redeem>, Path(coupon): Path<String>, reque
         None => {
             let (target, redemption) = (Target(view.id), RedemptionId(rand::random()));
             let hold_seconds = request.hold_seconds;
-            let command = Command::Redeem { target, digest, redemption, reference, hold_seconds };
+            let command = Command::Redeem(crate::domain::Redeem {
+                target,
+                digest,
+                redemption,
+                reference,
+                hold_seconds,
+            });
             call.submit(Resource::Filter(Kind::Coupon, &coupon), command).await
         }
     };

@@ -222,9 +222,7 @@ pub enum JournalError {
 impl From<StoreError> for JournalError {
     fn from(error: StoreError) -> JournalError {
         match error {
-            StoreError::DiskFull { .. } | StoreError::NoSpace { .. } => {
-                JournalError::DiskFull(error.to_string())
-            }
+            _ if error.is_disk_full() => JournalError::DiskFull(error.to_string()),
             StoreError::TooLong(_) => JournalError::TooLong(error.to_string()),
             StoreError::Damaged { .. } => JournalError::Damaged(error.to_string()),
             StoreError::Newer { .. } => JournalError::Newer(error.to_string()),

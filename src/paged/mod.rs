@@ -154,11 +154,13 @@ impl<P: Page> Paged<P> {
         Frozen::new(self.pages.clone(), copied)
     }
 
-    /// [`Self::freeze`] for each page, with its number.
-    fn freeze_each(&mut self, copied: &Copied) -> impl Iterator<Item = (u64, Frozen<P>)> + use<P> {
+    /// [`Self::freeze`] for each page, with its number and its memory.
+    fn freeze_each(&mut self, copied: &Copied) -> impl Iterator<Item = (u64, u64, Frozen<P>)> + use<P> {
         self.copied = Some(copied.clone());
         let (pages, copied) = (self.pages.clone(), copied.clone());
-        (self.first..).zip(pages).map(move |(number, page)| (number, Frozen::new([page].into(), &copied)))
+        let freeze =
+            move |(number, page): (u64, Arc<P>)| (number, page.bytes(), Frozen::new([page].into(), &copied));
+        (self.first..).zip(pages).map(freeze)
     }
 }
 

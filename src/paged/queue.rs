@@ -197,8 +197,7 @@ impl Queue {
 
     /// Freezes the pages for a snapshot. Returns each with its number and length.
     pub fn freeze(&mut self, copied: &Copied) -> impl Iterator<Item = (u64, u64, Frozen<Strings>)> + use<> {
-        let lengths: Vec<u64> = self.pages.iter().map(|(_, page)| page.bytes()).collect();
-        self.pages.freeze_each(copied).zip(lengths).map(|((number, page), length)| (number, length, page))
+        self.pages.freeze_each(copied)
     }
 
     /// Restores a queue from its pages. `None` if they don't hold complete strings, or none of them starts where the oldest one should.

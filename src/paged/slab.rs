@@ -2,6 +2,7 @@
 //! 1 on is a slab without values: a number that was taken and released leaves no trace, so a restore gives the same.
 
 use super::{Page, Paged};
+use crate::frame::{append, take};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
@@ -72,9 +73,7 @@ impl<T, const WORDS: usize> Slots<T, WORDS> {
 impl<T: Clone + Serialize + DeserializeOwned, const WORDS: usize> Page for Slots<T, WORDS> {
     fn encode(&self, out: &mut Vec<u8>) {
         self.taken.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
-        for value in &self.values {
-            *out = postcard::to_extend(value, std::mem::take(out)).expect("plain data always encodes");
-        }
+        self.values.iter().for_each(|value| append(value, out));
     }
 
     fn decode(bytes: &mut &[u8]) -> Option<Self> {
@@ -85,9 +84,7 @@ impl<T: Clone + Serialize + DeserializeOwned, const WORDS: usize> Page for Slots
         let count = taken.iter().map(|word| word.count_ones() as usize).sum::<usize>();
         let mut values = Vec::with_capacity(count.next_multiple_of(CAPACITY_STEP));
         for _ in 0..count {
-            let (value, rest) = postcard::take_from_bytes(bytes).ok()?;
-            *bytes = rest;
-            values.push(value);
+            values.push(take(bytes)?);
         }
         Some(Self { taken, values })
     }

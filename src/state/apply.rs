@@ -1,12 +1,10 @@
 //! `apply`: an entry of the log changes the state and gets its answer.
 
 use super::idempotency::{Bounds, Lookup, Owner, Records, retention_min_seconds};
-use super::importing::Lines;
 use super::machine::{SWEEP_MAX, Shared, State};
-use crate::domain::image::IMAGE_IDLE_SECONDS;
 use crate::domain::{
-    Annotations, Applied, Command, Entry, FilterId, Happened, IdempotencyKey, Name, Outcome, Profile,
-    Proposal, Refusal, Target, Timestamp,
+    Annotations, Applied, Command, Entry, FilterId, Happened, IMAGE_IDLE_SECONDS, IdempotencyKey, Outcome,
+    Profile, Proposal, PutLineUp, Refusal, Target, Timestamp,
 };
 use crate::filter::StateCounts;
 
@@ -81,7 +79,9 @@ impl State {
     fn execute_once(&mut self, command: &Command, key: &IdempotencyKey, owner: Owner) -> Applied {
         let bounds = Bounds::of(&self.shared.settings, self.shared.now);
         let refused = |why| Applied { outcome: Outcome::Refused(why), replayed: false };
-        let filter = self.shared.answers_of(command);
+        let is_deletion = matches!(command, Command::Delete { .. } | Command::DeleteLineUp { .. });
+        let named = self.shared.named(command);
+        let filter = if is_deletion { Some(NO_FILTER) } else { named };
         if let Some(filter) = filter {
             match self.records.look_up(filter, key, command, bounds.forgotten) {
                 Lookup::New => {}
@@ -90,7 +90,8 @@ impl State {
             }
         }
         // The key may have been used for what is there now.
-        if let Some(filter) = self.shared.deletes(command)
+        if is_deletion
+            && let Some(filter) = named
             && !matches!(self.records.look_up(filter, key, command, bounds.forgotten), Lookup::New)
         {
             return refused(Refusal::KeyReused);
@@ -105,7 +106,7 @@ impl State {
         let outcome = self.execute(command).unwrap_or_else(Outcome::Refused);
         // A new filter has its ID only now.
         if !matches!(outcome, Outcome::Refused(_))
-            && let Some(filter) = filter.or_else(|| self.shared.answers_of(command))
+            && let Some(filter) = filter.or_else(|| self.shared.named(command))
         {
             self.records.store(owner, filter, key, command, &outcome, self.shared.now);
         }
@@ -144,14 +145,9 @@ impl State {
                 self.create(*id, profile)
             }
             Command::Delete { kind, name } => self.delete(*kind, name),
-            Command::PutLineUp { name, line_up, annotations } => {
-                self.shared.put_line_up(self.applied, name, line_up, annotations)
-            }
+            Command::PutLineUp(put) => self.shared.put_line_up(self.applied, put),
             Command::DeleteLineUp { name } => self.shared.delete_line_up(name),
-            Command::Update { target, starts_at, ends_at, capacity, stock, annotations } => {
-                let window = (*starts_at, *ends_at);
-                self.on(target.0, |filter| filter.update(window, capacity.as_ref(), *stock, annotations))?
-            }
+            Command::Update(update) => self.on(update.target.0, |filter| filter.update(update))?,
             Command::Insert { target, digests, if_absent, revive } => {
                 self.on(target.0, |filter| filter.insert(&digests.0, *if_absent, *revive))?
             }
@@ -162,64 +158,45 @@ impl State {
                 self.on(target.0, |filter| filter.replace(&from.0, &to.0))?
             }
             Command::Clear { target } => self.on(target.0, |filter| filter.clear()),
-            Command::Redeem { target, digest, redemption, reference, hold_seconds } => {
-                self.on(target.0, |filter| filter.redeem(*digest, *redemption, reference, *hold_seconds))?
-            }
+            Command::Redeem(redeem) => self.on(redeem.target.0, |filter| filter.redeem(redeem))?,
             Command::Confirm { target, redemption } => {
                 self.on(target.0, |filter| filter.confirm(redemption))?
             }
             Command::Cancel { target, redemption } => {
                 self.on(target.0, |filter| filter.cancel(redemption))?
             }
-            Command::ImageBegin { upload, id, kind, name, head, checksum } => {
-                self.image_begin(*upload, *id, (*kind, name), head, *checksum)
-            }
+            Command::ImageBegin(begin) => self.image_begin(begin),
             Command::ImageRecord { upload, record } => self.image_record(*upload, record),
             Command::ImageAbandon { upload } => {
                 self.abort_image(*upload);
                 Ok(Outcome::ImageAbandoned)
             }
-            Command::ImportBegin { target, import, mode, if_absent, guards, owner, is_named } => {
-                let begin = (*mode, *if_absent);
-                self.on(target.0, |filter| filter.import_begin(import, begin, *guards, owner, *is_named))?
+            Command::ImportBegin(begin) => self.on(begin.target.0, |filter| filter.import_begin(begin))?,
+            Command::ImportLines(lines) => {
+                let running = self.shared.running_import(lines.target.0, &lines.import)?;
+                self.on(lines.target.0, |filter| filter.import_lines(lines, &running))?
             }
-            Command::ImportLines { target, import, digests, lines, rejected, errors, chain } => {
-                let piece =
-                    Lines { digests: &digests.0, lines: *lines, rejected: *rejected, errors, chain: *chain };
-                let running = self.shared.running_import(target.0, import)?;
-                self.on(target.0, |filter| filter.import_lines(import, &running, &piece))?
-            }
-            Command::ImportEnd { target, import, ending, entries_max } => {
-                let entries_max = u64::from(*entries_max);
-                let running = self.shared.running_import(target.0, import)?;
-                self.on(target.0, |filter| filter.import_end(import, &running, ending, entries_max))?
+            Command::ImportEnd(end) => {
+                let running = self.shared.running_import(end.target.0, &end.import)?;
+                self.on(end.target.0, |filter| filter.import_end(end, &running))?
             }
         }
     }
 }
 
 impl Shared {
-    /// The filter under which the outcome of a command is stored, if it exists yet. A line-up counts as a filter whose ID is that of the
-    /// entry which created it: no key of a line-up is also one of a filter.
-    fn answers_of(&self, command: &Command) -> Option<FilterId> {
+    /// The filter or line-up that a command is about, if it exists. A line-up counts as a filter whose ID is that of the entry which
+    /// created it: no key of a line-up is also one of a filter.
+    fn named(&self, command: &Command) -> Option<FilterId> {
         match command {
-            Command::Create { kind, name, .. } => self.catalog.get(*kind, name).map(|view| view.id),
-            Command::PutLineUp { name, .. } => self.line_up_of(name),
-            Command::Delete { .. } | Command::DeleteLineUp { .. } => Some(NO_FILTER),
+            Command::Create { kind, name, .. } | Command::Delete { kind, name } => {
+                self.catalog.get(*kind, name).map(|view| view.id)
+            }
+            Command::PutLineUp(PutLineUp { name, .. }) | Command::DeleteLineUp { name } => {
+                self.catalog.line_ups.get(name).map(|line_up| FilterId(line_up.created_by.0))
+            }
             _ => command.target().map(|Target(filter)| filter),
         }
-    }
-
-    /// The filter or line-up that a command deletes.
-    fn deletes(&self, command: &Command) -> Option<FilterId> {
-        if let Command::Delete { kind, name } = command {
-            return self.catalog.get(*kind, name).map(|view| view.id);
-        }
-        if let Command::DeleteLineUp { name } = command { self.line_up_of(name) } else { None }
-    }
-
-    fn line_up_of(&self, name: &Name) -> Option<FilterId> {
-        self.catalog.line_ups.get(name).map(|line_up| FilterId(line_up.created_by.0))
     }
 }
 
@@ -227,8 +204,8 @@ impl Shared {
 mod tests {
     use super::*;
     use crate::domain::{
-        Digests, Ending, ImportId, ImportMode, KeyName, Kind, Redemption, RedemptionId, Reference, Seq,
-        Settings, Sizing, Spec, Status, UploadDigest, Window,
+        Digests, Ending, ImportBegin, ImportEnd, ImportId, ImportMode, KeyName, Kind, Name, Redeem,
+        Redemption, RedemptionId, Reference, Seq, Settings, Sizing, Spec, Status, UploadDigest, Window,
     };
     use crate::filter::{Digest, Growth, Layout, Mode, Secret};
     use crate::state::FreshEvents;
@@ -245,7 +222,7 @@ mod tests {
 
     impl Machine {
         fn new() -> Self {
-            Self { state: State::new(), at: 1_000_000 }
+            Self { state: State::default(), at: 1_000_000 }
         }
 
         fn apply(&mut self, command: Command, key: Option<u64>) -> Applied {
@@ -300,13 +277,13 @@ mod tests {
     }
 
     fn hold(filter: u64, code: u64, seconds: u64) -> Command {
-        Command::Redeem {
+        Command::Redeem(Redeem {
             target: Target(FilterId(filter)),
             digest: Digest(code << 40),
             redemption: redemption_id(code),
             reference: Reference::new("order").unwrap(),
             hold_seconds: seconds,
-        }
+        })
     }
 
     #[test]
@@ -315,8 +292,14 @@ mod tests {
         machine.outcome(create(1, Window::default()));
         machine.outcome(insert(1, 0..10));
         let again = |code: u64| match hold(1, code, 60) {
-            Command::Redeem { target, digest, reference, hold_seconds, .. } => {
-                Command::Redeem { target, digest, redemption: redemption_id(5), reference, hold_seconds }
+            Command::Redeem(Redeem { target, digest, reference, hold_seconds, .. }) => {
+                Command::Redeem(Redeem {
+                    target,
+                    digest,
+                    redemption: redemption_id(5),
+                    reference,
+                    hold_seconds,
+                })
             }
             other => other,
         };
@@ -456,8 +439,8 @@ mod tests {
         let mut machine = Machine::new();
         machine.outcome(create(1, Window::default()));
         let (target, import) = (Target(FilterId(1)), ImportId::new("nightly").unwrap());
-        let (mode, owner) = (ImportMode::Replace, KeyName::new("key"));
-        let begun = machine.outcome(Command::ImportBegin {
+        let (mode, owner) = (ImportMode::Replace, KeyName::new("key").unwrap());
+        let begun = machine.outcome(Command::ImportBegin(ImportBegin {
             target,
             import: import.clone(),
             mode,
@@ -465,15 +448,15 @@ mod tests {
             guards: mode.guards(),
             owner,
             is_named: true,
-        });
+        }));
         assert!(matches!(begun, Outcome::Import(_)));
         machine.outcome(delete(1));
-        let ended = machine.outcome(Command::ImportEnd {
+        let ended = machine.outcome(Command::ImportEnd(ImportEnd {
             target,
             import,
             ending: Ending::Whole { upload: UploadDigest { bytes: 0, hash: 0 }, warnings: Vec::new() },
             entries_max: 10,
-        });
+        }));
         assert_eq!(ended, Outcome::Refused(Refusal::ImportNotFound));
         assert_eq!((machine.state.sizes().tables_bytes, machine.state.shared.totals.records_bytes), (0, 0));
     }

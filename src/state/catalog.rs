@@ -7,7 +7,6 @@ use arc_swap::{ArcSwap, Guard};
 use parking_lot::RwLock;
 use rpds::RedBlackTreeMapSync;
 use serde::{Deserialize, Serialize};
-use std::borrow::Borrow;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -50,28 +49,18 @@ fn page<'a, T>(
     prefix: &'a str,
     after: Option<&'a Name>,
 ) -> impl Iterator<Item = &'a Arc<T>> {
-    // Every prefix of a name is a name itself, except for the empty one.
-    let first = Name::new(prefix).ok();
-    let is_possible = prefix.is_empty() || first.is_some();
-    let start = match (after, first) {
-        (Some(after), Some(first)) if *after < first => Bound::Included(first),
-        (Some(after), _) => Bound::Excluded(after.clone()),
-        (None, Some(first)) => Bound::Included(first),
-        (None, None) => Bound::Unbounded,
+    let start = match after.map(Name::as_str) {
+        Some(after) if after >= prefix => Bound::Excluded(after),
+        _ => Bound::Included(prefix),
     };
-    let found = all.range((start, Bound::Unbounded));
-    found
-        .take_while(move |(name, _)| is_possible && name.as_str().starts_with(prefix))
-        .map(|(_, found)| found)
+    let found = all.range::<str, _>((start, Bound::Unbounded));
+    found.take_while(move |(name, _)| name.as_str().starts_with(prefix)).map(|(_, found)| found)
 }
 
 impl Catalog {
     /// The filter of this name.
-    pub fn get<N: Ord + ?Sized>(&self, kind: Kind, name: &N) -> Option<&Arc<FilterView>>
-    where
-        Name: Borrow<N>,
-    {
-        self.filters[kind as usize].get(name)
+    pub fn get(&self, kind: Kind, name: &(impl AsRef<str> + ?Sized)) -> Option<&Arc<FilterView>> {
+        self.filters[kind as usize].get(name.as_ref())
     }
 
     pub(super) fn insert(&mut self, view: Arc<FilterView>) {
@@ -94,10 +83,7 @@ pub struct View {
 
 impl View {
     /// The filter of this name.
-    pub fn find<N: Ord + ?Sized>(&self, kind: Kind, name: &N) -> Option<Arc<FilterView>>
-    where
-        Name: Borrow<N>,
-    {
+    pub fn find(&self, kind: Kind, name: &(impl AsRef<str> + ?Sized)) -> Option<Arc<FilterView>> {
         self.catalog.load().get(kind, name).cloned()
     }
 
@@ -152,8 +138,8 @@ mod tests {
     use super::*;
     use crate::domain::{FilterId, Profile, Spec, Timestamp, Window};
     use crate::filter::{Filter, Growth, Layout, Mode, Reader, Secret};
+    use crate::state::image::Epoch;
     use crate::state::ledger::Ledger;
-    use crate::state::section::Epoch;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 

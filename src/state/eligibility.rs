@@ -112,7 +112,7 @@ impl View {
             (names, rest) = rest.split_at(ahead.min(rest.len()));
             ahead = GROUP;
             group.extend(names.iter().map(|name| Candidate::new(&catalog, question, name.as_ref(), now)));
-            group.iter().filter(|candidate| candidate.is_looked_up()).for_each(|candidate| {
+            group.iter().filter(|candidate| candidate.digest.is_some()).for_each(|candidate| {
                 conditions.prefetch(candidate.name);
             });
             for candidate in group.drain(..) {
@@ -142,11 +142,6 @@ impl<'a, 'c> Candidate<'a, 'c> {
         let window = view.map_or(WindowPosition::Inside, |view| view.window.position(now));
         let looked_at = view.filter(|_| window == WindowPosition::Inside || question.explain);
         Self { name, view, window, digest: looked_at.map(|view| prefetched(view, question.user)) }
-    }
-
-    /// Whether the campaign is looked up.
-    fn is_looked_up(&self) -> bool {
-        self.digest.is_some()
     }
 
     fn decide<N: AsRef<str>>(

@@ -9,8 +9,11 @@
 //! damaged memory as soon as an outcome depends on it. It is no checksum of the tables: a flipped bit in one is not detected before a
 //! command depends on it.
 
-use crate::domain::event::{RESTORE_LEAP, RESTORE_NUMBERS_A_SECOND};
-use crate::domain::{Applied, Entry, Event, Happened, KeyName, STATE_HASH_EVERY, Seq, StateHash, Timestamp};
+use crate::domain::{
+    Applied, EVENT_BYTES_MAX, Entry, Event, Happened, KeyName, RESTORE_LEAP, RESTORE_NUMBERS_A_SECOND,
+    STATE_HASH_EVERY, Seq, StateHash, Timestamp,
+};
+use crate::frame::append;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use xxhash_rust::xxh3::xxh3_128;
@@ -144,7 +147,9 @@ impl Events {
     }
 
     fn push(&mut self, event: &Event<'_>) {
-        event.encode(&mut self.fresh.bytes);
+        let begin = self.fresh.bytes.len();
+        append(event, &mut self.fresh.bytes);
+        debug_assert!(self.fresh.bytes.len() - begin <= EVENT_BYTES_MAX);
         self.fresh.ends.push((self.next, event.at, self.fresh.bytes.len()));
         self.last = self.next;
         self.next += 1;
@@ -175,12 +180,12 @@ impl History {
     pub(super) fn begin(&mut self, entry: &Entry) {
         self.buffer.clear();
         self.buffer.extend_from_slice(&self.hash.to_le_bytes());
-        encode(entry, &mut self.buffer);
+        append(entry, &mut self.buffer);
     }
 
     /// Completes the entry's part of the hash, with its outcome and the state's totals.
     pub(super) fn end(&mut self, at: Seq, applied: &Applied, figures: [u64; 8]) {
-        encode(&(&applied.outcome, applied.replayed, figures), &mut self.buffer);
+        append(&(&applied.outcome, applied.replayed, figures), &mut self.buffer);
         self.hash = xxh3_128(&self.buffer);
         self.buffer.shrink_to(BUFFER_RETAINED_BYTES);
         if at.0.is_multiple_of(STATE_HASH_EVERY) {
@@ -189,20 +194,16 @@ impl History {
     }
 }
 
-fn encode(value: &impl Serialize, buffer: &mut Vec<u8>) {
-    let bytes = std::mem::take(buffer);
-    *buffer = postcard::to_extend(value, bytes).expect("plain data always encodes");
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::domain::{Command, Outcome, Proposal, Refusal};
+    use crate::frame::decode;
     use crate::state::State;
 
     fn taken(fresh: &FreshEvents) -> Vec<(u64, Option<String>, Happened<'static>)> {
         let decode = |event: NewEvent<'_>| {
-            let Event { at, by, what } = Event::decode(event.bytes).unwrap();
+            let Event { at, by, what } = decode::<Event<'_>>(event.bytes).unwrap();
             assert_eq!(at, event.at);
             (event.number, by.map(Cow::into_owned), what)
         };
@@ -214,7 +215,7 @@ mod tests {
         let mut events = Events::default();
         events.record(Timestamp(1), || unreachable!("it is off"));
         events.is_on = true;
-        events.by = Some(KeyName::new("shop"));
+        events.by = Some(KeyName::new("shop").unwrap());
         let turned_back = |holds| Happened::TurnedBack { redemptions: 0, holds };
         events.record(Timestamp(1), || turned_back(1));
         events.record_unrequested(Timestamp(2), || turned_back(2));
@@ -234,7 +235,7 @@ mod tests {
     }
 
     fn state_after(times: impl IntoIterator<Item = u64>) -> State {
-        let mut state = State::new();
+        let mut state = State::default();
         for (seq, at) in (1..).zip(times) {
             state.apply(entry(seq, at));
         }

@@ -5,10 +5,9 @@ use super::ledger::Change;
 use super::machine::{FilterState, Shared, State, Subject};
 use super::tables::Tables;
 use super::view::FilterView;
-use crate::domain::name::LINE_UPS_BYTES_MAX;
 use crate::domain::{
-    Annotations, AnnotationsChange, FilterChange, FilterId, Happened, ImportState, Kind, LineUp,
-    LineUpChange, Name, Outcome, Profile, Raise, Refusal, Seq, Spec, Timestamp,
+    Annotations, FilterChange, FilterId, Happened, ImportState, Kind, LINE_UPS_BYTES_MAX, LineUpChange, Name,
+    Outcome, Profile, PutLineUp, Raise, Refusal, Seq, Spec, Update,
 };
 use crate::filter::{Full, Growth};
 use std::borrow::Cow;
@@ -46,14 +45,14 @@ impl State {
             return Err(Refusal::TooManyFilters);
         }
         let tables = Tables::new(self.shared.next_epoch(), spec, layout);
-        let ledger = self.shared.empty_ledger(kind, spec, Change::default());
+        let ledger = self.shared.empty_ledger(&profile, Change::default());
         let (counters, reader) = (Arc::default(), tables.filter.reader());
         let redemptions_retention = self.shared.view.redemptions_retention.clone();
         let view = Arc::new(FilterView { id, profile, counters, reader, ledger, redemptions_retention });
         self.shared.show(view.clone());
         let description = view.describe(self.shared.now);
         self.shared.record_filter(&view, FilterChange::Created);
-        let mut filter = FilterState::new(view, tables, None, false);
+        let mut filter = FilterState::new(view, tables, false);
         self.shared.note(&mut filter);
         self.filters.insert(id, filter);
         Ok(Outcome::Created(Box::new(description)))
@@ -76,13 +75,8 @@ impl State {
 
 impl Subject<'_> {
     /// Changes when the filter is active, raises its capacity, and changes its stock, title and labels; all or nothing.
-    pub(super) fn update(
-        &mut self,
-        (starts_at, ends_at): (Option<Option<Timestamp>>, Option<Option<Timestamp>>),
-        raise: Option<&Raise>,
-        stock: Option<u64>,
-        change: &AnnotationsChange,
-    ) -> Result<Outcome, Refusal> {
+    pub(super) fn update(&mut self, update: &Update) -> Result<Outcome, Refusal> {
+        let &Update { starts_at, ends_at, capacity: ref raise, stock, annotations: ref change, .. } = update;
         let annotations = self.view.annotations.changed(change).ok_or(Refusal::TooManyLabels)?;
         let mut window = self.view.window;
         window.starts_at = starts_at.unwrap_or(window.starts_at);
@@ -94,7 +88,7 @@ impl Subject<'_> {
             self.view.check_stock(stock)?;
         }
         let before = self.view.clone();
-        if let Some(raise) = raise.filter(|raise| raise.capacity != self.view.spec.capacity) {
+        if let Some(raise) = raise.as_ref().filter(|raise| raise.capacity != self.view.spec.capacity) {
             self.raise(raise)?;
         }
         let stock = stock.or(self.view.spec.stock);
@@ -145,13 +139,8 @@ impl Subject<'_> {
 
 impl Shared {
     /// Creates a line-up, or replaces it.
-    pub(super) fn put_line_up(
-        &mut self,
-        by: Seq,
-        name: &Name,
-        line_up: &LineUp,
-        change: &AnnotationsChange,
-    ) -> Result<Outcome, Refusal> {
+    pub(super) fn put_line_up(&mut self, by: Seq, put: &PutLineUp) -> Result<Outcome, Refusal> {
+        let PutLineUp { name, line_up, annotations: change } = put;
         let before = self.catalog.line_ups.get(name).cloned();
         let (created_by, bytes_before) =
             before.as_ref().map_or((by, 0), |before| (before.created_by, before.memory_bytes()));

@@ -7,11 +7,10 @@
 //! API keys share the space, and none can take it from the others: half is divided among them equally, and each may always use its part;
 //! the other half is used first come, first served.
 
-use crate::domain::annotations::ANNOTATIONS_BYTES_MAX;
-use crate::domain::command::IDEMPOTENCY_ROOM_MAX_BYTES;
 use crate::domain::{
-    Command, Digests, FilterId, IdempotencyKey, Inserted, ItemOutcome, KeyName, Outcome, Redemption,
-    RedemptionId, Reference, Removed, Settings, Status, Timestamp,
+    ANNOTATIONS_BYTES_MAX, Command, Digests, FilterId, IDEMPOTENCY_ROOM_MAX_BYTES, IdempotencyKey, Inserted,
+    ItemOutcome, KeyName, Outcome, Redeem, Redemption, RedemptionId, Reference, Removed, Settings, Status,
+    Timestamp,
 };
 use crate::filter::Digest;
 use crate::frame::{decode, encode};
@@ -224,9 +223,10 @@ impl Records {
     /// `records_max`.
     pub fn forget(&mut self, bounds: &Bounds, records_max: usize) {
         for _ in 0..records_max {
-            let Some(oldest) = self.oldest() else { break };
-            let is_beyond = self.memory_bytes() > bounds.room();
-            if !(is_by(oldest, bounds.forgotten) || is_beyond && is_by(oldest, bounds.expendable)) {
+            let oldest = self.oldest();
+            let is_beyond = self.memory_bytes() > bounds.room_bytes;
+            let is_due = oldest <= bounds.forgotten || is_beyond && oldest <= bounds.expendable;
+            if oldest.is_none() || !is_due {
                 break;
             }
             self.forget_oldest();
@@ -248,12 +248,12 @@ impl Records {
     ) -> Result<(), Option<Timestamp>> {
         for _ in 0..records_max {
             let needed = self.queue.growth_bytes(bytes as usize) + FIXED_BYTES;
-            let is_room = self.queue.span_bytes() + self.len() * PLACE_BYTES + needed <= bounds.room();
+            let is_room = self.queue.span_bytes() + self.len() * PLACE_BYTES + needed <= bounds.room_bytes;
             if is_room && self.is_within_share(owner, bytes, bounds) {
                 return Ok(());
             }
             let oldest = self.oldest();
-            if !oldest.is_some_and(|oldest| is_by(oldest, bounds.expendable)) {
+            if oldest.is_none() || oldest > bounds.expendable {
                 return Err(oldest);
             }
             self.forget_oldest();
@@ -267,7 +267,7 @@ impl Records {
         if bounds.keys <= 1 {
             return true;
         }
-        let half = bounds.room().saturating_sub(FIXED_BYTES) / 32 * SHARED_SIXTEENTHS;
+        let half = bounds.room_bytes.saturating_sub(FIXED_BYTES) / 32 * SHARED_SIXTEENTHS;
         let part = half / bounds.keys;
         let beyond = |used: u64| used.saturating_sub(part);
         let before = self.bytes_of.get(&owner).copied().unwrap_or_default();
@@ -295,10 +295,6 @@ impl Records {
     }
 }
 
-fn is_by(at: Timestamp, limit: Option<Timestamp>) -> bool {
-    limit.is_some_and(|limit| at <= limit)
-}
-
 /// Minimum retention of outcomes, in seconds; never longer than the maximum.
 pub(super) fn retention_min_seconds(settings: &Settings) -> u64 {
     settings.idempotency_retention_min_seconds.min(settings.idempotency_retention_seconds)
@@ -311,14 +307,10 @@ impl Bounds {
         Self {
             forgotten: before(settings.idempotency_retention_seconds),
             expendable: before(retention_min_seconds(settings)),
-            room_bytes: settings.idempotency_room_bytes,
+            // With more, the index could not distinguish positions.
+            room_bytes: settings.idempotency_room_bytes.min(IDEMPOTENCY_ROOM_MAX_BYTES),
             keys: settings.idempotency_keys,
         }
-    }
-
-    /// The effective limit: with more, the index could not distinguish positions.
-    fn room(&self) -> u64 {
-        self.room_bytes.min(IDEMPOTENCY_ROOM_MAX_BYTES)
     }
 }
 
@@ -375,11 +367,6 @@ impl Index {
             list.shrink_to(list.len() + list.len() / 8);
         }
     }
-
-    #[cfg(test)]
-    fn memory_bytes(&self) -> usize {
-        self.0.iter().map(|list| size_of_val(list) + 8 * list.capacity()).sum()
-    }
 }
 
 /// Maximum number of items of an outcome.
@@ -403,30 +390,34 @@ fn answer_bytes_max(command: &Command) -> usize {
     match command {
         Command::Insert { digests, .. } | Command::Remove { digests, .. } => items(digests),
         Command::Replace { from, .. } => items(from),
-        Command::Redeem { .. } | Command::Confirm { .. } | Command::Cancel { .. } => REDEMPTION_ANSWER_BYTES,
+        Command::Redeem(_) | Command::Confirm { .. } | Command::Cancel { .. } => REDEMPTION_ANSWER_BYTES,
         Command::Delete { .. } | Command::Clear { .. } | Command::Advance { .. } => SHORT_BYTES,
         Command::DeleteLineUp { .. } => SHORT_BYTES,
-        Command::PutLineUp { .. } => SHORT_BYTES + ANNOTATIONS_BYTES_MAX,
+        Command::PutLineUp(_) => SHORT_BYTES + ANNOTATIONS_BYTES_MAX,
         Command::TurnBack | Command::Restored { .. } | Command::Enable { .. } => SHORT_BYTES,
-        Command::Create { .. } | Command::Update { .. } => DESCRIPTION_BYTES + ANNOTATIONS_BYTES_MAX,
-        Command::ImageBegin { .. } | Command::ImageRecord { .. } => DESCRIPTION_BYTES + ANNOTATIONS_BYTES_MAX,
+        Command::Create { .. } | Command::Update(_) => DESCRIPTION_BYTES + ANNOTATIONS_BYTES_MAX,
+        Command::ImageBegin(_) | Command::ImageRecord { .. } => DESCRIPTION_BYTES + ANNOTATIONS_BYTES_MAX,
         Command::Configure(_) => DESCRIPTION_BYTES,
-        Command::ImageAbandon { .. } | Command::ImportBegin { .. } => DESCRIPTION_BYTES,
-        Command::ImportLines { .. } | Command::ImportEnd { .. } => DESCRIPTION_BYTES,
+        Command::ImageAbandon { .. } | Command::ImportBegin(_) => DESCRIPTION_BYTES,
+        Command::ImportLines(_) | Command::ImportEnd(_) => DESCRIPTION_BYTES,
     }
 }
 
 /// The redemption that a command names, so that its outcome need not. Each repeated redemption request draws another ID.
 fn named_redemption(command: &Command) -> Option<RedemptionId> {
-    if let Command::Confirm { redemption, .. } | Command::Cancel { redemption, .. } = command {
-        return Some(*redemption);
-    }
-    None
+    let (Command::Confirm { redemption, .. } | Command::Cancel { redemption, .. }) = command else {
+        return None;
+    };
+    Some(*redemption)
 }
 
 /// The code and the reference that a command names.
 fn named_code(command: &Command) -> Option<(Digest, &Reference)> {
-    if let Command::Redeem { digest, reference, .. } = command { Some((*digest, reference)) } else { None }
+    if let Command::Redeem(Redeem { digest, reference, .. }) = command {
+        Some((*digest, reference))
+    } else {
+        None
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -474,8 +465,12 @@ fn pack(command: &Command, outcome: &Outcome, stored_at: Timestamp) -> Vec<u8> {
         Outcome::Inserted(inserted) => Packed::Inserted(Items::pack(&inserted.outcomes), inserted.added),
         Outcome::Removed(removed) => Packed::Removed(Items::pack(&removed.outcomes), removed.removed),
         Outcome::Replaced(outcomes) => Packed::Replaced(Items::pack(outcomes)),
-        Outcome::Redeemed(redemption) => Packed::Redeemed(pack_redemption(command, redemption, stored_at)),
-        Outcome::Settled(redemption) => Packed::Settled(pack_redemption(command, redemption, stored_at)),
+        Outcome::Redeemed(redemption) => {
+            Packed::Redeemed(PackedRedemption::new(command, redemption, stored_at))
+        }
+        Outcome::Settled(redemption) => {
+            Packed::Settled(PackedRedemption::new(command, redemption, stored_at))
+        }
         other => Packed::Other(other.clone()),
     };
     encode(&packed)
@@ -493,33 +488,22 @@ fn unpack(bytes: &[u8], command: &Command, stored_at: Timestamp) -> Option<Outco
     })
 }
 
-fn pack_redemption(command: &Command, redemption: &Redemption, stored_at: Timestamp) -> PackedRedemption {
-    let Redemption {
-        id,
-        digest,
-        reference,
-        status,
-        created_at,
-        changed_at,
-        expires_at,
-        redeemed_at,
-        ordinal,
-    } = redemption;
-    let since = |at: &Timestamp| stored_at.0.wrapping_sub(at.0);
-    let is_told = named_code(command) == Some((*digest, reference));
-    PackedRedemption {
-        id: (named_redemption(command) != Some(*id)).then_some(*id),
-        code: (!is_told).then(|| (*digest, reference.clone())),
-        status: *status,
-        created: since(created_at),
-        changed: since(changed_at),
-        expires: expires_at.as_ref().map(|at| since(at).wrapping_neg() as i64),
-        redeemed: redeemed_at.as_ref().map(since),
-        ordinal: *ordinal,
-    }
-}
-
 impl PackedRedemption {
+    fn new(command: &Command, redemption: &Redemption, stored_at: Timestamp) -> Self {
+        let since = |at: Timestamp| stored_at.0.wrapping_sub(at.0);
+        let is_told = named_code(command) == Some((redemption.digest, &redemption.reference));
+        Self {
+            id: (named_redemption(command) != Some(redemption.id)).then_some(redemption.id),
+            code: (!is_told).then(|| (redemption.digest, redemption.reference.clone())),
+            status: redemption.status,
+            created: since(redemption.created_at),
+            changed: since(redemption.changed_at),
+            expires: redemption.expires_at.map(|at| since(at).wrapping_neg() as i64),
+            redeemed: redemption.redeemed_at.map(since),
+            ordinal: redemption.ordinal,
+        }
+    }
+
     fn unpack(self, command: &Command, stored_at: Timestamp) -> Option<Redemption> {
         let named = || named_code(command).map(|(digest, reference)| (digest, reference.clone()));
         let (digest, reference) = self.code.or_else(named)?;
@@ -598,7 +582,9 @@ mod tests {
     }
 
     fn real_bytes(records: &Records) -> u64 {
-        records.queue.extent().pages * PAGE_BYTES as u64 + records.index.memory_bytes() as u64
+        let index_bytes: usize =
+            records.index.0.iter().map(|list| size_of_val(list) + 8 * list.capacity()).sum();
+        records.queue.extent().pages * PAGE_BYTES as u64 + index_bytes as u64
     }
 
     /// This holds while records are added, kept and deleted, and after a restart.
@@ -707,7 +693,7 @@ mod tests {
                 }
                 prop_assert!(records.memory_bytes() <= bounds.room_bytes);
             }
-            let part = (bounds.room() - FIXED_BYTES) / 32 * SHARED_SIXTEENTHS / KEYS;
+            let part = (bounds.room_bytes - FIXED_BYTES) / 32 * SHARED_SIXTEENTHS / KEYS;
             for _ in 0..part / bytes {
                 prop_assert_eq!(try_store(&mut records, 0), Ok(()));
             }
@@ -771,13 +757,13 @@ mod tests {
             let target = Target(FilterId(1));
             let confirm = Command::Confirm { target, redemption: redemption.id };
             there_and_back(&confirm, &Outcome::Settled(redemption.clone()));
-            let redeem = Command::Redeem {
+            let redeem = Command::Redeem(Redeem {
                 target,
                 digest: redemption.digest,
                 redemption: RedemptionId([0; 16]),
                 reference: redemption.reference.clone(),
                 hold_seconds: 0,
-            };
+            });
             there_and_back(&redeem, &Outcome::Redeemed(redemption));
         }
 

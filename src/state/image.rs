@@ -9,27 +9,97 @@ use super::idempotency::Records;
 use super::imports::Imports;
 use super::ledger::{Change, Ledger, LedgerImage};
 use super::machine::{FilterState, State};
-use super::section::{Epoch, ORDINALS, RECORDS, REDEMPTIONS, STATISTICS, Section, Sections};
 use super::statistics::Statistics;
 use super::tables::{Staging, Tables};
 use super::view::{Counters, FilterView};
 use crate::domain::{
-    FilterHead, FilterId, ImageSection, Import, ImportId, Kind, Redemption, SectionId, Seq, Spec,
+    FilterHead, FilterId, ImageSection, Import, ImportId, Kind, Redemption, SectionId, Spec,
     understood_version,
 };
 use crate::filter::{Filled, Filter, FilterImage, RestoreError, Restoring, Walk};
 use crate::frame::encode;
-use crate::paged::{Copied, Extent, PAGE_BYTES, Queue};
+use crate::paged::{Copied, Extent, PAGE_BYTES, Page, Paged, Queue};
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::sync::Arc;
 use thiserror::Error;
 
+/// The identity of a part of the state that a snapshot stores separately: the tables of a filter, a ledger, an import's queue of changes. A
+/// state assigns each number once, so a snapshot never takes a new part for one it already holds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Epoch(pub u64);
+
+/// The epoch of the stored answers, which are there from the beginning. All other epochs are given later.
+pub(super) const RECORDS: Epoch = Epoch(0);
+
+/// Sections belong to an epoch. The part is the number of a table or a page, or one of those below.
+impl SectionId {
+    pub(super) fn new(epoch: Epoch, part: u64) -> Self {
+        Self { owner: epoch.0, part }
+    }
+}
+
+/// The part of a filter's tables with its statistics. Tables have lower numbers.
+pub(super) const STATISTICS: u64 = u32::MAX as u64;
+
+/// The part of a ledger with its redemptions.
+pub(super) const REDEMPTIONS: u64 = 0;
+
+/// The part of the ledger of an open pool with its ordinals.
+pub(super) const ORDINALS: u64 = 1;
+
+/// Replaces the bytes by the next chunk; `false` after the last one.
+type Chunks = Box<dyn FnMut(&mut Vec<u8>) -> bool + Send>;
+
+/// A section of a snapshot. It owns its data as of the snapshot's start, until it is dropped. The store need not write it again if it has
+/// one with the same ID and number of changes.
+pub struct Section {
+    /// Its name.
+    pub id: SectionId,
+    /// A number that differs whenever the contents may.
+    pub changes: u64,
+    chunks: Chunks,
+}
+
+impl Section {
+    /// Replaces `out` with the next chunk; `false` after the last one.
+    pub fn next_chunk(&mut self, out: &mut Vec<u8>) -> bool {
+        (self.chunks)(out)
+    }
+}
+
+/// Adds a section of pages. Returns its number of changes.
+pub(super) fn freeze<P: Page + Send + Sync + 'static>(
+    id: SectionId,
+    pages: &mut Paged<P>,
+    copied: &Copied,
+    sections: &mut Vec<Section>,
+) -> u64 {
+    let mut frozen = pages.freeze(copied);
+    let chunks = Box::new(move |out: &mut Vec<u8>| frozen.next_chunk(out));
+    sections.push(Section { id, changes: pages.changes, chunks });
+    pages.changes
+}
+
+/// Where a state that is being restored gets its sections from.
+pub trait Sections {
+    /// Why a chunk could not be loaded.
+    type Error;
+
+    /// Replaces `out` with a section's chunk of this number, counted from 0; false after the last.
+    fn chunk(&mut self, section: SectionId, chunk: u32, out: &mut Vec<u8>) -> Result<bool, Self::Error>;
+
+    /// Checks that memory is available for a part of this size in bytes, before its sections are loaded.
+    fn reserve(&mut self, bytes: u64) -> Result<(), Self::Error>;
+
+    /// Loads all chunks of a table.
+    fn table(&mut self, section: SectionId, table: &Restoring<'_>) -> Result<(), RestoreError<Self::Error>>;
+}
+
 /// The head of a snapshot.
 pub struct SnapshotImage {
-    /// The last entry that the snapshot covers.
-    pub seq: Seq,
     /// The head, encoded.
     pub head: Vec<u8>,
     /// The sections that belong to it.
@@ -88,6 +158,9 @@ pub enum RestoreStateError<E> {
     Load(E),
 }
 
+/// Something that is restored from sections, or why it can't be.
+type Restored<T, S> = Result<T, RestoreStateError<<S as Sections>::Error>>;
+
 /// The version of entries that is enabled in a snapshot.
 ///
 /// # Errors
@@ -117,15 +190,16 @@ impl State {
             self.shared.catalog.line_ups.values().map(|line_up| NamedLineUp::clone(line_up)).collect();
         let head = Head { state: &*self, records, filters, imports, line_ups };
         let head = encode(&(self.format.min(understood_version()), head));
-        SnapshotImage { seq: self.applied, head, sections }
+        SnapshotImage { head, sections }
     }
 }
 
 /// Adds a section for each page of a queue.
 fn freeze_queue(queue: &mut Queue, epoch: Epoch, copied: &Copied, sections: &mut Vec<Section>) -> Extent {
     // A page only grows, so its length identifies its content.
-    sections.extend(queue.freeze(copied).map(|(number, length, mut page)| {
-        Section::new(SectionId::new(epoch, number), length, move |out| page.next_chunk(out))
+    sections.extend(queue.freeze(copied).map(|(number, changes, mut page)| {
+        let id = SectionId::new(epoch, number);
+        Section { id, changes, chunks: Box::new(move |out| page.next_chunk(out)) }
     }));
     queue.extent()
 }
@@ -136,8 +210,8 @@ impl Tables {
         let epoch = self.epoch;
         let (image, tables) = self.filter.freeze(copied);
         sections.extend(tables.into_iter().map(|mut table| {
-            let id = SectionId::new(epoch, table.id().0);
-            Section::new(id, table.changes(), move |out| table.next_chunk(out))
+            let (id, changes) = (SectionId::new(epoch, table.id().0), table.changes());
+            Section { id, changes, chunks: Box::new(move |out| table.next_chunk(out)) }
         }));
         (epoch, image)
     }
@@ -227,7 +301,7 @@ fn restore_filter<S: Sections>(
     state: &mut State,
     image: FilterStateImage,
     sections: &mut S,
-) -> Result<(), RestoreStateError<S::Error>> {
+) -> Restored<(), S> {
     let FilterStateImage { id, head, tables: epoch, ledger, statistics: changes, staging, is_hidden } = image;
     let ledger = match (head.profile.kind, ledger) {
         (Kind::Campaign, None) => state.shared.no_redemptions.clone(),
@@ -258,7 +332,8 @@ fn restore_filter<S: Sections>(
     if !is_hidden {
         state.shared.show(view.clone());
     }
-    let mut filter = FilterState::new(view, tables, staging, is_hidden);
+    let mut filter = FilterState::new(view, tables, is_hidden);
+    filter.staging = staging.map(Box::new);
     state.shared.note(&mut filter);
     state.filters.insert(id, filter);
     Ok(())
@@ -269,7 +344,7 @@ fn restore_ledger<S: Sections>(
     last_change: Change,
     is_loading: bool,
     sections: &mut S,
-) -> Result<Ledger, RestoreStateError<S::Error>> {
+) -> Restored<Ledger, S> {
     sections.reserve(image.memory_bytes).map_err(RestoreStateError::Load)?;
     let &LedgerImage { epoch, changes, ordinals_changes, .. } = image;
     let mut ledger = Ledger::new(epoch, ordinals_changes.is_some(), last_change);
@@ -284,16 +359,12 @@ fn restore_ledger<S: Sections>(
     is_complete.then_some(ledger).ok_or(RestoreStateError::Damaged(unreadable))
 }
 
-fn restore_staging<S: Sections>(
-    image: StagingImage,
-    spec: &Spec,
-    sections: &mut S,
-) -> Result<Box<Staging>, RestoreStateError<S::Error>> {
+fn restore_staging<S: Sections>(image: StagingImage, spec: &Spec, sections: &mut S) -> Restored<Staging, S> {
     let StagingImage { import, tables, changes, cleared, walk } = image;
     let tables = restore_tables(tables.0, &tables.1, spec, None, sections)?;
     let (epoch, extent) = changes;
     let changes = restore_queue(epoch, extent, sections)?;
-    let staging = Box::new(Staging { import, tables, changes, epoch, cleared, walk });
+    let staging = Staging { import, tables, changes, epoch, cleared, walk };
     staging.is_readable().then_some(staging).ok_or(RestoreStateError::Damaged("a kept change can't be read"))
 }
 
@@ -303,7 +374,7 @@ fn restore_tables<S: Sections>(
     spec: &Spec,
     filled: Option<Filled>,
     sections: &mut S,
-) -> Result<Tables, RestoreStateError<S::Error>> {
+) -> Restored<Tables, S> {
     let mut load = |table: &Restoring<'_>| sections.table(SectionId::new(epoch, table.id().0), table);
     if image.forgets_after() != spec.forget.map(|forget| forget.steps()) {
         return Err(RestoreStateError::Tables(RestoreError::Image(
@@ -315,27 +386,21 @@ fn restore_tables<S: Sections>(
     Ok(Tables { epoch, filter })
 }
 
-fn restore_queue<S: Sections>(
-    epoch: Epoch,
-    extent: Extent,
-    sections: &mut S,
-) -> Result<Queue, RestoreStateError<S::Error>> {
-    let mut pages = Vec::new();
+fn restore_queue<S: Sections>(epoch: Epoch, extent: Extent, sections: &mut S) -> Restored<Queue, S> {
+    let (mut pages, unreadable) = (Vec::new(), "a page of stored answers or kept changes can't be read");
     for number in extent.first..extent.first.saturating_add(extent.pages) {
         sections.reserve(2 * PAGE_BYTES as u64).map_err(RestoreStateError::Load)?;
         let mut page = Vec::new();
-        let missing = "a page of stored answers or kept changes is missing";
-        load_chunks(sections, SectionId::new(epoch, number), missing, |chunk| {
+        load_chunks(sections, SectionId::new(epoch, number), unreadable, |chunk| {
             page.extend_from_slice(chunk);
-            true
+            page.len() <= PAGE_BYTES
         })?;
         if page.is_empty() {
-            return Err(RestoreStateError::Damaged(missing));
+            return Err(RestoreStateError::Damaged(unreadable));
         }
         pages.push(page);
     }
-    Queue::restore(extent, pages)
-        .ok_or(RestoreStateError::Damaged("a page of stored answers or kept changes can't be read"))
+    Queue::restore(extent, pages).ok_or(RestoreStateError::Damaged(unreadable))
 }
 
 /// Loads all chunks of a section in order. `load` returns whether one is sound, and `unreadable` says that it is not.
@@ -344,7 +409,7 @@ fn load_chunks<S: Sections>(
     section: SectionId,
     unreadable: &'static str,
     mut load: impl FnMut(&[u8]) -> bool,
-) -> Result<(), RestoreStateError<S::Error>> {
+) -> Restored<(), S> {
     let mut chunk = Vec::new();
     for number in 0.. {
         chunk.clear();

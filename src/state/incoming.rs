@@ -8,10 +8,10 @@ use super::machine::{Arriving, FilterState, State};
 use super::statistics::Statistics;
 use super::tables::{Tables, slot_state};
 use super::view::{Counters, FilterView};
-use crate::domain::image::{ALGORITHM, IMAGES_MAX, IMAGES_OF_KEY_MAX, LAST_CHANGE_MAX};
 use crate::domain::{
-    Chunk, FilterChange, FilterHead, FilterId, ImageBody, ImageFault, ImagePart, ImageRecord, ImageSection,
-    Kind, Name, Outcome, Profile, Redemption, Refusal, Timestamp, UploadId,
+    ALGORITHM, Chunk, FilterChange, FilterHead, IMAGES_MAX, IMAGES_OF_KEY_MAX, ImageBegin, ImageBody,
+    ImageFault, ImagePart, ImageRecord, ImageSection, Kind, LAST_CHANGE_MAX, Outcome, Profile, Redemption,
+    Refusal, Timestamp, UploadId,
 };
 use crate::filter::{Filter, Mode};
 use std::sync::Arc;
@@ -24,14 +24,8 @@ impl State {
     }
 
     /// Makes the filter of an image, with empty tables. It is not shown.
-    pub(super) fn image_begin(
-        &mut self,
-        upload: UploadId,
-        id: FilterId,
-        (kind, name): (Kind, &Name),
-        head: &FilterHead,
-        checksum: u128,
-    ) -> Result<Outcome, Refusal> {
+    pub(super) fn image_begin(&mut self, begin: &ImageBegin) -> Result<Outcome, Refusal> {
+        let &ImageBegin { upload, id, kind, ref name, ref head, checksum } = begin;
         self.abort_image(upload);
         let shared = &mut self.shared;
         if shared.catalog.get(kind, name).is_some() {
@@ -48,18 +42,18 @@ impl State {
         let contradicts = |_| Refusal::ImageDamaged(ImageFault::Contradiction);
         let filter = Filter::unfilled(head.profile.spec.mode, &head.tables).map_err(contradicts)?;
         let tables = Tables { epoch: shared.next_epoch(), filter };
-        let ledger = shared.empty_ledger(kind, &head.profile.spec, Change(head.last_change));
+        let ledger = shared.empty_ledger(&head.profile, Change(head.last_change));
         let redemptions_retention = shared.view.redemptions_retention.clone();
         let created_at = head.profile.created_at.min(shared.now);
         let profile = Profile { name: name.clone(), created_at, ..head.profile.clone() };
         let statistics = Statistics { latest: head.latest, ..Statistics::default() };
-        let FilterHead { adds, removes, .. } = *head;
+        let FilterHead { adds, removes, .. } = **head;
         let counters = Counters { adds: adds.into(), removes: removes.into(), statistics: statistics.into() };
         let (counters, reader) = (counters.into(), tables.filter.reader());
         let view = FilterView { id, profile, counters, reader, ledger, redemptions_retention };
         let (filled, items, changed_at) = (Default::default(), head.tables.items(), shared.now);
         shared.images.0.insert(upload, Arriving { filter: id, by, filled, items, checksum, changed_at });
-        let mut filter = FilterState::new(Arc::new(view), tables, None, true);
+        let mut filter = FilterState::new(Arc::new(view), tables, true);
         shared.note(&mut filter);
         self.filters.insert(id, filter);
         Ok(Outcome::ImageReceived)
@@ -80,16 +74,16 @@ impl State {
                 return Err(ImageFault::Order);
             }
             (image.checksum, image.changed_at) = (record.checksum, now);
-            let (is_right, complete) = match &record.body {
+            let complete = match &record.body {
                 ImageBody::Head(_) => return Err(ImageFault::Order),
                 ImageBody::Part(ImagePart { section, chunks }) => {
-                    (chunks.iter().all(|Chunk(chunk)| filter.load(image, *section, chunk)), None)
+                    chunks.iter().all(|Chunk(chunk)| filter.load(image, *section, chunk)).then_some(None)
                 }
                 ImageBody::End { redemptions } => {
-                    (filter.finish_loading(image, *redemptions, now), Some(image.filter))
+                    filter.finish_loading(image, *redemptions, now).then_some(Some(image.filter))
                 }
             };
-            is_right.then_some(complete).ok_or(ImageFault::Contradiction)
+            complete.ok_or(ImageFault::Contradiction)
         })?;
         let Some(id) = complete else { return Ok(Outcome::ImageReceived) };
         let filter = self.filters.get_mut(&id).ok_or(Refusal::ImageNotFound)?;

@@ -5,8 +5,8 @@ use super::ledger::ENDED_MAX;
 use super::machine::Subject;
 use super::tables::{ChangeKind, REPEATED_FOR_EACH, slot_state};
 use crate::domain::{
-    Count, FilterChange, Inserted, ItemOutcome, Kind, Outcome, Redemption, RedemptionId, RedemptionStep,
-    Reference, Refusal, Removed, Status, Timestamp,
+    Count, FilterChange, Inserted, ItemOutcome, Kind, Outcome, Redeem, Redemption, RedemptionId,
+    RedemptionStep, Refusal, Removed, Status, Timestamp,
 };
 use crate::filter::{Digest, Full, Mode, SlotState};
 use std::collections::BTreeMap;
@@ -152,13 +152,8 @@ impl Subject<'_> {
 
 impl Subject<'_> {
     /// Redeems or holds a code. If the same reference asks again, its current redemption is returned.
-    pub(super) fn redeem(
-        &mut self,
-        digest: Digest,
-        id: RedemptionId,
-        reference: &Reference,
-        hold_seconds: u64,
-    ) -> Result<Outcome, Refusal> {
+    pub(super) fn redeem(&mut self, redeem: &Redeem) -> Result<Outcome, Refusal> {
+        let &Redeem { digest, redemption: id, ref reference, hold_seconds, .. } = redeem;
         // A campaign may be strict, but has no ledger.
         if self.view.kind == Kind::Campaign || self.view.spec.mode == Mode::Compact {
             return Err(Refusal::RequiresStrictMode);
@@ -291,12 +286,11 @@ impl Subject<'_> {
 
     /// A redemption that can be looked up. If it is a hold that has run out, the hold is ended first.
     fn redemption(&mut self, id: &RedemptionId) -> Option<Redemption> {
-        let redemption = self.stored(id)?;
-        if redemption.has_run_out(self.shared.now) {
+        let has_run_out = self.view.ledger.read().get(id)?.has_run_out(self.shared.now);
+        if has_run_out {
             self.expire_hold(id);
-            return self.stored(id).and_then(|expired| self.unless_over(expired));
         }
-        self.unless_over(redemption)
+        self.stored(id).and_then(|redemption| self.unless_over(redemption))
     }
 
     /// Returns a redemption, unless its retention has passed. An overdue one is deleted now, except an expired hold: that is retained as

@@ -6,9 +6,8 @@
 //! The ledger of an open pool also has the ordinals that are taken. The ordinal of a redemption that is forgotten stays taken, because its
 //! code stays redeemed.
 
-use super::section::{Epoch, ORDINALS, REDEMPTIONS, Section, freeze};
-use crate::domain::spec::STOCK_MAX;
-use crate::domain::{Redemption, RedemptionId, Reference, SectionId, Status, Timestamp};
+use super::image::{Epoch, ORDINALS, REDEMPTIONS, Section, freeze};
+use crate::domain::{Redemption, RedemptionId, Reference, STOCK_MAX, SectionId, Status, Timestamp};
 use crate::filter::Digest;
 use crate::paged::{Copied, Numbers, Slab};
 use serde::{Deserialize, Serialize};

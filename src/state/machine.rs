@@ -8,15 +8,14 @@
 use super::catalog::{Catalog, View};
 use super::events::{Events, FreshEvents, History};
 use super::idempotency::Records;
+use super::image::Epoch;
 use super::ledger::{Change, Ledger};
-use super::section::Epoch;
-use super::tables::{ChangeKind, REPEATED_FOR_EACH, Staging, Tables};
+use super::tables::{ChangeKind, QUEUED_CHANGE_BYTES, REPEATED_FOR_EACH, Staging, Tables};
 use super::view::FilterView;
-use crate::domain::image::IMAGE_IDLE_SECONDS;
 use crate::domain::{
-    Count, Counts, FilterChange, FilterId, Happened, ImportId, ImportState, ItemOutcome, KeyName, Kind,
-    Redemption, RedemptionId, RedemptionStep, Refusal, Seq, Settings, Spec, StateHash, Status, Timestamp,
-    UploadId,
+    Count, Counts, FilterChange, FilterId, Happened, IMAGE_IDLE_SECONDS, ImportId, ImportState, ItemOutcome,
+    KeyName, Kind, Profile, Redemption, RedemptionId, RedemptionStep, Refusal, Seq, Settings, StateHash,
+    Status, Timestamp, UploadId,
 };
 use crate::filter::{Digest, Dropped, Filled, SlotState, Source, StateCounts, Walk};
 use crate::paged::{Copied, Queue};
@@ -172,14 +171,8 @@ pub(super) struct Shared {
 }
 
 impl Default for State {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl State {
     /// The state before the first entry.
-    pub fn new() -> Self {
+    fn default() -> Self {
         let mut shared = Shared::default();
         shared.configure(Settings::default());
         Self {
@@ -191,7 +184,9 @@ impl State {
             shared,
         }
     }
+}
 
+impl State {
     /// The number of the last entry applied.
     pub fn applied(&self) -> Seq {
         self.applied
@@ -284,14 +279,17 @@ impl State {
 }
 
 impl FilterState {
+    /// Works on the filter, and brings totals and agenda up to date afterwards.
+    pub(super) fn work<T>(&mut self, shared: &mut Shared, work: impl FnOnce(&mut Subject<'_>) -> T) -> T {
+        let Self { view, tables, staging, .. } = self;
+        let done = work(&mut Subject { view, tables, staging, shared });
+        shared.note(self);
+        done
+    }
+
     /// A filter that is not counted yet: see [`Shared::note`].
-    pub(super) fn new(
-        view: Arc<FilterView>,
-        tables: Tables,
-        staging: Option<Box<Staging>>,
-        is_hidden: bool,
-    ) -> Box<Self> {
-        Box::new(Self { view, tables, staging, is_hidden, totals: Totals::default(), tasks: None })
+    pub(super) fn new(view: Arc<FilterView>, tables: Tables, is_hidden: bool) -> Box<Self> {
+        Box::new(Self { view, tables, staging: None, is_hidden, totals: Totals::default(), tasks: None })
     }
 
     /// Its part of the totals and of the agenda, as it is now. Adds changes to the statistics.
@@ -310,7 +308,7 @@ impl FilterState {
         ];
         if let Some(staging) = staging {
             totals.tables_bytes += staging.tables.memory_bytes();
-            totals.records_bytes += staging.queue_bytes();
+            totals.records_bytes += staging.changes.len() * QUEUED_CHANGE_BYTES;
             totals.staged = 1;
             tasks[4] = tasks[4].or(is_moving(&staging.tables).then_some(AT_ONCE));
         }
@@ -387,18 +385,16 @@ impl Shared {
         Tables::new(self.next_epoch(), &view.spec, view.layout)
     }
 
-    /// An empty ledger for a filter of this kind and spec.
-    pub(super) fn empty_ledger(
-        &mut self,
-        kind: Kind,
-        spec: &Spec,
-        last_change: Change,
-    ) -> Arc<RwLock<Ledger>> {
+    /// An empty ledger for a filter.
+    pub(super) fn empty_ledger(&mut self, profile: &Profile, last_change: Change) -> Arc<RwLock<Ledger>> {
         // Every filter takes a number: the hash of the state counts them.
         let epoch = self.next_epoch();
-        match kind {
+        match profile.kind {
             Kind::Campaign => self.no_redemptions.clone(),
-            Kind::Coupon => Arc::new(RwLock::new(Ledger::new(epoch, spec.stock.is_some(), last_change))),
+            Kind::Coupon => {
+                let is_open_pool = profile.spec.stock.is_some();
+                Arc::new(RwLock::new(Ledger::new(epoch, is_open_pool, last_change)))
+            }
         }
     }
 
@@ -423,18 +419,6 @@ pub(super) struct Subject<'a> {
     pub(super) shared: &'a mut Shared,
 }
 
-/// Works on a filter, and brings totals and agenda up to date afterwards.
-pub(super) fn work_on<T>(
-    filter: &mut FilterState,
-    shared: &mut Shared,
-    work: impl FnOnce(&mut Subject<'_>) -> T,
-) -> T {
-    let FilterState { view, tables, staging, .. } = filter;
-    let done = work(&mut Subject { view, tables, staging, shared });
-    shared.note(filter);
-    done
-}
-
 impl State {
     /// Works on the filter with this id as it is at the present time.
     ///
@@ -446,7 +430,7 @@ impl State {
         work: impl FnOnce(&mut Subject<'_>) -> T,
     ) -> Result<T, Refusal> {
         let filter = self.filters.get_mut(&filter).ok_or(Refusal::FilterGone)?;
-        Ok(work_on(filter, &mut self.shared, |filter| {
+        Ok(filter.work(&mut self.shared, |filter| {
             filter.shared.users_forgotten += filter.tables.advance(&filter.view.spec, filter.shared.now);
             work(filter)
         }))
@@ -702,8 +686,8 @@ mod tests {
     use super::*;
     use crate::domain::Reference;
     use crate::filter::{Filter, Growth, Layout, Mode};
+    use crate::state::image::Epoch;
     use crate::state::ledger::REDEMPTION_BYTES;
-    use crate::state::section::Epoch;
 
     fn ledger(redemptions: u64) -> Ledger {
         let mut ledger = Ledger::new(Epoch(1), false, Default::default());

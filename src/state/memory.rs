@@ -8,7 +8,8 @@ use super::machine::{FilterState, SWEEP_MAX, State, Task};
 use super::statistics::Statistics;
 use super::tables::{COPIED_BESIDES_MAX, QUEUED_CHANGE_BYTES, REPEATED_FOR_EACH, Staging};
 use crate::domain::{
-    Chunk, Command, Ending, FilterId, ImageBody, ImageRecord, ImageSection, ImportMode, Raise, Target,
+    Chunk, Command, Ending, FilterId, ImageBegin, ImageBody, ImageRecord, ImageSection, ImportBegin,
+    ImportEnd, ImportLines, ImportMode, PutLineUp, Raise, Redeem, Target, Update,
 };
 use crate::filter::{Layout, MemoryNeed};
 use derive_more::AddAssign;
@@ -17,18 +18,10 @@ use std::collections::BTreeMap;
 /// Summary of admitted commands that are not applied yet, for the memory account.
 #[derive(Debug, Default)]
 pub struct WaitingDemand {
-    filters: BTreeMap<FilterId, FilterDemand>,
+    filters: BTreeMap<FilterId, Demand>,
     commands: u64,
     /// The outcome of some command will be stored.
     keyed: bool,
-}
-
-/// Summary of the waiting commands of one filter.
-#[derive(Clone, Copy, Debug, Default)]
-struct FilterDemand {
-    demand: Demand,
-    /// A command will replace the filter's tables: later ones can't be admitted yet.
-    reshaped: bool,
 }
 
 /// The memory that a command can take after the waiting ones are applied.
@@ -39,7 +32,7 @@ pub struct Claim {
     /// The most that statistics can take besides: too little to reject a command that frees memory.
     pub statistics: MemoryNeed,
     /// The filter of the command, and its possible effects there.
-    filter: Option<(FilterId, FilterDemand)>,
+    filter: Option<(FilterId, Demand)>,
     keyed: bool,
 }
 
@@ -56,6 +49,8 @@ struct Demand {
     changes: u64,
     /// Codes that become held or redeemed.
     uses: u64,
+    /// Commands that replace the filter's tables: later ones can't be admitted yet.
+    reshapes: u64,
 }
 
 impl WaitingDemand {
@@ -75,7 +70,7 @@ impl WaitingDemand {
         };
         claim.statistics = MemoryNeed::other(counted * Statistics::GROWTH_BYTES);
         if let Command::Create { id, .. } = command {
-            claim.filter = Some((*id, FilterDemand { demand: Demand::default(), reshaped: true }));
+            claim.filter = Some((*id, Demand { reshapes: 1, ..Demand::default() }));
         }
         if let Some(need) = memory_of_something_new(state, command) {
             claim.need = need;
@@ -83,13 +78,12 @@ impl WaitingDemand {
             let waiting = self.filters.get(&id);
             // These depend on the tables and their items.
             let is_dependent =
-                matches!(command, Command::Clear { .. } | Command::Update { capacity: Some(_), .. });
-            if waiting.is_some_and(|waiting| waiting.reshaped || is_dependent) {
+                matches!(command, Command::Clear { .. } | Command::Update(Update { capacity: Some(_), .. }));
+            if waiting.is_some_and(|waiting| waiting.reshapes > 0 || is_dependent) {
                 return None;
             }
             if let Some(filter) = state.filters.get(&id) {
-                let before = waiting.map_or_else(Demand::default, |waiting| waiting.demand);
-                let (need, here) = filter.claim(command, &before, holds);
+                let (need, here) = filter.claim(command, &waiting.copied().unwrap_or_default(), holds);
                 (claim.need, claim.filter) = (need, Some((id, here)));
             }
         }
@@ -120,11 +114,9 @@ impl WaitingDemand {
         self.keyed |= claim.keyed;
         self.commands += 1;
         if let Some((id, new)) = claim.filter
-            && (new.reshaped || new.demand != Demand::default())
+            && new != Demand::default()
         {
-            let here = self.filters.entry(id).or_default();
-            here.demand += new.demand;
-            here.reshaped |= new.reshaped;
+            *self.filters.entry(id).or_default() += new;
         }
     }
 }
@@ -148,12 +140,14 @@ fn memory_of_something_new(state: &State, command: &Command) -> Option<MemoryNee
         }
         Command::Create { layout, .. } => Some(MemoryNeed::table(layout.memory_bytes())),
         Command::TurnBack => Some(turning_back(state)),
-        Command::PutLineUp { name, line_up, .. } => Some(MemoryNeed::other(line_up.memory_bytes(name))),
+        Command::PutLineUp(PutLineUp { name, line_up, .. }) => {
+            Some(MemoryNeed::other(line_up.memory_bytes(name)))
+        }
         Command::Configure(settings) => {
             let is_on = settings.events_retention_seconds > 0;
             Some(MemoryNeed::other(if is_on { events::FIXED_BYTES } else { 0 }))
         }
-        Command::ImageBegin { head, .. } => Some(head.tables.memory().unwrap_or_default()),
+        Command::ImageBegin(ImageBegin { head, .. }) => Some(head.tables.memory().unwrap_or_default()),
         Command::ImageRecord { record: ImageRecord { body: ImageBody::Part(part), .. }, .. } => {
             let bytes = |Chunk(chunk): &Chunk| match part.section {
                 ImageSection::Tables => 0,
@@ -171,25 +165,25 @@ fn memory_of_something_new(state: &State, command: &Command) -> Option<MemoryNee
         | Command::Advance { .. }
         | Command::Restored { .. }
         | Command::Enable { .. } => Some(MemoryNeed::default()),
-        Command::Update { .. }
+        Command::Update(_)
         | Command::Insert { .. }
         | Command::Remove { .. }
         | Command::Replace { .. }
         | Command::Clear { .. }
-        | Command::Redeem { .. }
+        | Command::Redeem(_)
         | Command::Confirm { .. }
         | Command::Cancel { .. }
-        | Command::ImportBegin { .. }
-        | Command::ImportLines { .. }
-        | Command::ImportEnd { .. } => None,
+        | Command::ImportBegin(_)
+        | Command::ImportLines(_)
+        | Command::ImportEnd(_) => None,
     }
 }
 
 impl FilterState {
     /// An upper bound of the memory of a command after waiting ones with this demand, and its effects on the filter. Up to `holds` expire
     /// before.
-    fn claim(&self, command: &Command, before: &Demand, holds: u64) -> (MemoryNeed, FilterDemand) {
-        let (mut demand, mut need, mut reshaped) = (Demand::default(), MemoryNeed::default(), false);
+    fn claim(&self, command: &Command, before: &Demand, holds: u64) -> (MemoryNeed, Demand) {
+        let (mut demand, mut need) = (Demand::default(), MemoryNeed::default());
         let table = || MemoryNeed::table(self.view.layout.memory_bytes());
         match command {
             Command::Insert { digests, revive, .. } => {
@@ -197,7 +191,7 @@ impl FilterState {
                 demand.changes = demand.items * if *revive { 2 } else { 1 };
             }
             // Lines go to the staged tables if these are the import's, and to the live ones otherwise.
-            Command::ImportLines { digests, import, errors, .. } => {
+            Command::ImportLines(ImportLines { digests, import, errors, .. }) => {
                 need += MemoryNeed::other(size_of_val(errors.as_slice()) as u64);
                 let items = digests.0.len() as u64;
                 match Staging::is_of(&self.staging, import) {
@@ -215,7 +209,7 @@ impl FilterState {
                 (demand.items, demand.removes) = (to.0.len() as u64, from.0.len() as u64);
                 demand.changes = demand.items + 2 * demand.removes;
             }
-            Command::Redeem { reference, .. } => {
+            Command::Redeem(Redeem { reference, .. }) => {
                 need += MemoryNeed::other(reference.as_str().len() as u64);
                 (demand.changes, demand.uses) = (2, 1);
                 // In an open pool it adds the code.
@@ -223,41 +217,41 @@ impl FilterState {
             }
             Command::Confirm { .. } | Command::Cancel { .. } => demand.changes = 2,
             Command::Clear { .. } => {
-                reshaped = true;
+                demand.reshapes = 1;
                 need += self.tables.filter.clearing();
                 if self.staging.as_ref().is_some_and(|staging| staging.is_catching_up()) {
                     need += table();
                 }
             }
-            Command::Update { capacity: Some(Raise { layout, .. }), .. } => {
-                reshaped = true;
+            Command::Update(Update { capacity: Some(Raise { layout, .. }), .. }) => {
+                demand.reshapes = 1;
                 need += self.raising(layout);
             }
-            Command::ImportBegin { mode, import, owner, .. } => {
-                reshaped = true;
+            Command::ImportBegin(ImportBegin { mode, import, owner, .. }) => {
+                demand.reshapes = 1;
                 need += MemoryNeed::other(record_bytes(import, owner, &self.view.name));
                 if *mode == ImportMode::Replace {
                     need += table();
                 }
             }
-            Command::ImportEnd { ending, entries_max, .. } => {
-                reshaped = true;
+            Command::ImportEnd(ImportEnd { ending, entries_max, .. }) => {
+                demand.reshapes = 1;
                 if let Ending::Whole { warnings, .. } = ending {
                     need += MemoryNeed::other(size_of_val(warnings.as_slice()) as u64);
                     need += self.catching_up(before, u64::from(*entries_max).max(1), holds);
                 }
             }
             // It changes no item, or it is about no filter that is there.
-            Command::Update { capacity: None, .. }
+            Command::Update(Update { capacity: None, .. })
             | Command::Configure(_)
             | Command::Create { .. }
             | Command::Delete { .. }
             | Command::Advance { .. }
             | Command::TurnBack
-            | Command::PutLineUp { .. }
+            | Command::PutLineUp(_)
             | Command::DeleteLineUp { .. }
             | Command::Restored { .. }
-            | Command::ImageBegin { .. }
+            | Command::ImageBegin(_)
             | Command::ImageRecord { .. }
             | Command::ImageAbandon { .. }
             | Command::Enable { .. } => {}
@@ -272,10 +266,10 @@ impl FilterState {
         let mut growth = self.growth(&all).beyond(&self.growth(before));
         growth += need;
         if demand.removes > 0 && self.may_be_emptied(&all) {
-            reshaped = true;
+            demand.reshapes = 1;
             growth += self.tables.filter.clearing();
         }
-        (growth, FilterDemand { demand, reshaped })
+        (growth, demand)
     }
 
     /// The most memory that such demand can make the filter ask for.

@@ -3,9 +3,9 @@
 //! The latest day and hour change with every write, and are in the head of a snapshot. The earlier ones are a section, which is only written
 //! again once a day or an hour with counts is over.
 
-use super::section::{self, Epoch, STATISTICS, Section};
-use crate::domain::statistics::{Latest, Period, Unit};
-use crate::domain::{Counts, SectionId, Timestamp};
+use super::image::{self, Epoch, STATISTICS, Section};
+use crate::domain::{Counts, Latest, Period, SectionId, Timestamp, Unit};
+use crate::frame::{append, take};
 use crate::paged::{Copied, Page, Paged};
 
 /// The bytes of one encoded period: varints of up to 10 bytes.
@@ -28,25 +28,25 @@ pub(super) struct Earlier(Box<[u8]>);
 
 /// Splits encoded periods after the first ones that `is_wanted` accepts.
 fn split(periods: &[u8], mut is_wanted: impl FnMut(&Period) -> bool) -> (&[u8], &[u8]) {
-    let mut rest = periods;
-    while let Ok((period, after)) = postcard::take_from_bytes(rest)
-        && is_wanted(&period)
-    {
-        rest = after;
+    let (mut wanted, mut rest) = (0, periods);
+    while take(&mut rest).is_some_and(|period| is_wanted(&period)) {
+        wanted = periods.len() - rest.len();
     }
-    periods.split_at(periods.len() - rest.len())
+    periods.split_at(wanted)
+}
+
+/// Decodes periods.
+fn periods(mut encoded: &[u8]) -> impl Iterator<Item = Period> {
+    std::iter::from_fn(move || take(&mut encoded))
 }
 
 impl Page for Earlier {
     fn encode(&self, out: &mut Vec<u8>) {
-        let periods = serde_bytes::Bytes::new(&self.0);
-        *out = postcard::to_extend(periods, std::mem::take(out)).expect("plain data always encodes");
+        append(&serde_bytes::Bytes::new(&self.0), out);
     }
 
     fn decode(bytes: &mut &[u8]) -> Option<Self> {
-        let (periods, rest) = postcard::take_from_bytes::<&[u8]>(bytes).ok()?;
-        *bytes = rest;
-        Some(Self(periods.into()))
+        take::<&[u8]>(bytes).map(|periods| Self(periods.into()))
     }
 
     fn bytes(&self) -> u64 {
@@ -61,7 +61,7 @@ impl Earlier {
         let mut periods = Vec::with_capacity(recent.len() + PERIOD_BYTES_MAX as usize);
         periods.extend_from_slice(recent);
         if period.number >= first {
-            periods = postcard::to_extend(period, periods).expect("plain data always encodes");
+            append(period, &mut periods);
         }
         self.0 = periods.into_boxed_slice();
     }
@@ -69,10 +69,7 @@ impl Earlier {
     /// Moves the counts of a period and of later ones to it.
     fn move_to(&mut self, present: &mut Period) {
         let (before, later) = split(&self.0, |period| period.number < present.number);
-        split(later, |period| {
-            present.add(&period.counts);
-            true
-        });
+        periods(later).for_each(|period| present.add(&period.counts));
         self.0 = before.into();
     }
 
@@ -134,25 +131,20 @@ impl Statistics {
 
     /// The periods with counts among the last `number` up to `now`, each with its beginning, in order.
     pub fn last(&self, unit: Unit, number: u64, now: Timestamp) -> Vec<(Timestamp, Counts)> {
-        let (mut all, (length, _)) = (Vec::new(), unit.extent());
-        let earlier = self.earlier.get(unit as u64).map_or(&[][..], |earlier| &earlier.0);
-        split(earlier, |period| {
-            all.push(*period);
-            true
-        });
-        all.push(self.latest[unit as usize]);
+        let (length, _) = unit.extent();
         let first = (unit.number_at(now) + 1).saturating_sub(number);
-        all.retain(|period| period.number >= first && period.counts != Counts::default());
-        all.into_iter()
-            .map(|period| (Timestamp(period.number.saturating_mul(length)), period.counts))
-            .collect()
+        let earlier = self.earlier.get(unit as u64).map_or(&[][..], |earlier| &earlier.0);
+        let wanted = periods(earlier)
+            .chain([self.latest[unit as usize]])
+            .filter(|period| period.number >= first && period.counts != Counts::default());
+        wanted.map(|period| (Timestamp(period.number.saturating_mul(length)), period.counts)).collect()
     }
 
     /// Adds a section for the earlier periods, if there are any. Returns the number of their changes.
     pub(super) fn freeze(&mut self, tables: Epoch, copied: &Copied, sections: &mut Vec<Section>) -> u64 {
         match self.earlier.changes {
             0 => 0,
-            _ => section::freeze(SectionId::new(tables, STATISTICS), &mut self.earlier, copied, sections),
+            _ => image::freeze(SectionId::new(tables, STATISTICS), &mut self.earlier, copied, sections),
         }
     }
 

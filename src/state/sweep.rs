@@ -14,10 +14,10 @@
 
 use super::events::REVIVED_EVENTS_MAX;
 use super::ledger::ENDED_MAX;
-use super::machine::{SWEEP_MAX, State, Subject, Task, work_on};
-use crate::domain::redemption::HOLD_SECONDS_MAX;
+use super::machine::{SWEEP_MAX, State, Subject, Task};
 use crate::domain::{
-    Count, Happened, Outcome, Redemption, RedemptionId, RedemptionStep, Settings, Status, Timestamp,
+    Count, HOLD_SECONDS_MAX, Happened, Outcome, Redemption, RedemptionId, RedemptionStep, Settings, Status,
+    Timestamp,
 };
 use crate::filter::{Digest, SlotState};
 use std::sync::atomic::Ordering;
@@ -127,7 +127,7 @@ impl State {
         // They are as the last entries about them have left them.
         for filter in self.filters.values_mut() {
             let turn_back = |filter: &mut Subject<'_>| filter.turn_back(now, first_event);
-            let (moved_to_present, held_again) = work_on(filter, &mut self.shared, turn_back);
+            let (moved_to_present, held_again) = filter.work(&mut self.shared, turn_back);
             redemptions += moved_to_present;
             holds += held_again;
         }

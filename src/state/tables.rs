@@ -13,7 +13,7 @@
 //! A refused command leaves no change in the queue. One that changed nothing, because the item was already present or absent, does: on the
 //! staged tables it may make a difference.
 
-use super::section::Epoch;
+use super::image::Epoch;
 use super::view::FilterView;
 use crate::domain::{
     Import, ImportId, ImportMode, ImportState, ItemOutcome, Refusal, Spec, Status, Timestamp, Tripped,
@@ -168,11 +168,6 @@ fn is_used(state: Option<SlotState>) -> bool {
 }
 
 impl Staging {
-    /// Memory of the changes that wait, in bytes.
-    pub(super) fn queue_bytes(&self) -> u64 {
-        self.changes.len() * QUEUED_CHANGE_BYTES
-    }
-
     /// Whether all changes of a snapshot can be read.
     pub(super) fn is_readable(&self) -> bool {
         self.changes.iter().all(|(_, change)| decode::<QueuedChange>(change).is_some())
@@ -288,9 +283,8 @@ fn repeat_all(tables: &mut Tables, live: &Tables, changes: &[QueuedChange]) -> R
         ChangeKind::State => {
             for &QueuedChange { digest, .. } in changes {
                 match live.filter.state(digest) {
-                    Some(state) if is_used(Some(state)) => tables.filter.put(digest, state)?,
-                    // It was used while the staged tables caught up. Whether they had copied it by then makes no difference.
-                    Some(state) if tables.filter.state(digest).is_none() => {
+                    // Or it was used while the staged tables caught up. Whether they had copied it by then makes no difference.
+                    Some(state) if is_used(Some(state)) || tables.filter.state(digest).is_none() => {
                         tables.filter.put(digest, state)?
                     }
                     _ if is_used(tables.filter.state(digest)) => {
@@ -307,7 +301,7 @@ fn repeat_all(tables: &mut Tables, live: &Tables, changes: &[QueuedChange]) -> R
 /// The tables of a trial: a copy of the live ones, or empty ones that would take their place.
 pub struct ImportTrial {
     view: Arc<FilterView>,
-    filter: Filter,
+    tables: Tables,
     mode: ImportMode,
     if_absent: bool,
     now: Timestamp,
@@ -318,19 +312,19 @@ pub struct ImportTrial {
 impl ImportTrial {
     /// Begins a trial of adding items to a copy of the live tables of `view`; without one, of replacing all items.
     pub fn new(view: Arc<FilterView>, live: Option<Filter>, if_absent: bool, now: Timestamp) -> Self {
-        let (spec, mode) =
-            (&view.spec, if live.is_some() { ImportMode::Append } else { ImportMode::Replace });
-        let steps = spec.forget.map(|forget| forget.steps());
-        let mut filter = live.unwrap_or_else(|| Filter::new(spec.mode, view.layout, spec.growth, steps));
-        if let Some(forget) = view.spec.forget {
-            filter.advance(forget.step_at(now));
-        }
-        Self { view, filter, mode, if_absent, now, used: 0 }
+        let mode = if live.is_some() { ImportMode::Append } else { ImportMode::Replace };
+        let epoch = Epoch::default();
+        let mut tables = match live {
+            Some(filter) => Tables { epoch, filter },
+            None => Tables::new(epoch, &view.spec, view.layout),
+        };
+        tables.advance(&view.spec, now);
+        Self { view, tables, mode, if_absent, now, used: 0 }
     }
 
     /// Bytes of its tables.
     pub fn memory_bytes(&self) -> u64 {
-        self.filter.tables().memory_bytes()
+        self.tables.memory_bytes()
     }
 
     /// The outcomes that the import would have for its next items.
@@ -338,19 +332,19 @@ impl ImportTrial {
     /// # Errors
     /// [`Refusal::FilterFull`].
     pub fn insert(&mut self, digests: &[Digest]) -> Result<Vec<ItemOutcome>, Refusal> {
-        let inserted = self.filter.insert_many(digests, self.if_absent);
-        let inserted = inserted.map_err(|Full| Refusal::FilterFull)?.into_iter().map(outcome);
-        if self.mode == ImportMode::Append {
-            return Ok(inserted.collect());
+        let inserted = self.tables.insert_many(digests, self.if_absent);
+        let mut outcomes = inserted.map_err(|Full| Refusal::FilterFull)?;
+        if self.mode == ImportMode::Replace {
+            let states = self.view.reader.view(0).states(digests);
+            for (outcome, live) in outcomes.iter_mut().zip(states) {
+                self.used += u64::from(is_used(live) && *outcome == ItemOutcome::Added);
+                // A code that is redeemed in the live tables would be so in the new ones.
+                if live == Some(SlotState::Redeemed) {
+                    *outcome = ItemOutcome::AlreadyRedeemed;
+                }
+            }
         }
-        let states = self.view.reader.view(0).states(digests);
-        let outcomes = inserted.zip(states).map(|(outcome, live)| {
-            let is_used = matches!(live, Some(SlotState::Held | SlotState::Redeemed));
-            self.used += u64::from(is_used && outcome == ItemOutcome::Added);
-            // A code that is redeemed in the live tables would be so in the new ones.
-            if live == Some(SlotState::Redeemed) { ItemOutcome::AlreadyRedeemed } else { outcome }
-        });
-        Ok(outcomes.collect())
+        Ok(outcomes)
     }
 
     /// Checks the guards of an import that has been read completely.
@@ -364,6 +358,6 @@ impl ImportTrial {
         }
         let stats = self.view.describe(self.now).stats;
         let before = stats.codes.map_or(stats.items, |codes| codes.available);
-        import.guards.allow_swap(before, self.filter.items() - self.used)
+        import.guards.allow_swap(before, self.tables.filter.items() - self.used)
     }
 }

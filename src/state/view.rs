@@ -2,11 +2,9 @@
 
 use super::ledger::{Change, Ledger, RedemptionPage, RedemptionQuery};
 use super::statistics::Statistics;
-use crate::domain::image::ALGORITHM;
-use crate::domain::statistics::Unit;
 use crate::domain::{
-    Counts, Description, FilterHead, FilterId, Kind, Profile, Redemption, RedemptionId, Reference, Refusal,
-    Spec, Stats, Status, StepStats, Timestamp, WindowPosition,
+    ALGORITHM, Counts, Description, FilterHead, FilterId, Kind, Profile, Redemption, RedemptionId, Reference,
+    Refusal, Spec, Stats, Status, StepStats, Timestamp, Unit, WindowPosition,
 };
 use crate::filter::{self, Digest, FilterImage, FilterStats, Growth, Mode, Reader, SlotState, StateCounts};
 use parking_lot::{Mutex, RwLock};
@@ -280,11 +278,6 @@ impl FilterView {
     /// Rejects a change of the codes of an open pool, which has those alone that are in use.
     pub(super) fn require_added_codes(&self) -> Result<(), Refusal> {
         if self.spec.stock.is_some() { Err(Refusal::RequiresAddedCodes) } else { Ok(()) }
-    }
-
-    /// Bytes of its tables.
-    pub fn memory_bytes(&self) -> u64 {
-        self.reader.view(0).memory_bytes()
     }
 
     /// Its head, with the image of its tables.

@@ -24,9 +24,6 @@ const BACKUP: Format = Format { magic: *b"ckar", version: 1, payload_max: MANIFE
 /// Each frame becomes a command, which must not be longer than 64 KiB.
 const IMAGE: Format = Format { magic: *b"ckim", version: 1, payload_max: 60 << 10 };
 
-/// Maximum size of an image's record, in bytes.
-pub const IMAGE_RECORD_BYTES_MAX: usize = FRAME_BYTES + IMAGE.payload_max;
-
 /// A part of an image that has reached this size is written, in bytes. It leaves space for another chunk.
 pub const IMAGE_PART_BYTES: usize = 36 << 10;
 
@@ -95,11 +92,28 @@ impl Chain {
     }
 }
 
-/// The next frame of a chain.
-fn seal(format: Format, checksum: &mut u128, content: &impl Serialize, is_end: bool) -> Vec<u8> {
-    let mut frame = Vec::new();
-    *checksum = format.seal(if is_end { END } else { 0 }, *checksum, &encode(content), &mut frame);
-    frame
+/// Writes a chain of frames: a backup or the records of one image.
+#[derive(Default)]
+pub struct ArchiveWriter {
+    checksum: u128,
+}
+
+impl ArchiveWriter {
+    /// Returns the frame of the next piece of a backup.
+    pub fn frame(&mut self, piece: &Piece<'_>) -> Vec<u8> {
+        self.seal(BACKUP, piece, matches!(piece, Piece::End))
+    }
+
+    /// Returns the record of an image with this content. The head must be the first, the end the last.
+    pub fn record(&mut self, body: &ImageBody) -> Vec<u8> {
+        self.seal(IMAGE, body, matches!(body, ImageBody::End { .. }))
+    }
+
+    fn seal(&mut self, format: Format, content: &impl Serialize, is_end: bool) -> Vec<u8> {
+        let (kind, mut frame) = (if is_end { END } else { 0 }, Vec::new());
+        self.checksum = format.seal(kind, self.checksum, &encode(content), &mut frame);
+        frame
+    }
 }
 
 /// A piece of a backup, in this order.
@@ -119,19 +133,6 @@ pub enum Piece<'a> {
     Events(EventPack),
     /// The end.
     End,
-}
-
-/// Writes a backup incrementally.
-#[derive(Default)]
-pub struct ArchiveWriter {
-    checksum: u128,
-}
-
-impl ArchiveWriter {
-    /// The frame of the next piece.
-    pub fn frame(&mut self, piece: &Piece<'_>) -> Vec<u8> {
-        seal(BACKUP, &mut self.checksum, piece, matches!(piece, Piece::End))
-    }
 }
 
 /// Opens an archive for [`read`].
@@ -224,19 +225,6 @@ impl Order {
     }
 }
 
-/// Writes the records of one image.
-#[derive(Default)]
-pub struct ImageWriter {
-    checksum: u128,
-}
-
-impl ImageWriter {
-    /// Returns the record with this content. The head must be the first, the end the last.
-    pub fn record(&mut self, body: &ImageBody) -> Vec<u8> {
-        seal(IMAGE, &mut self.checksum, body, matches!(body, ImageBody::End { .. }))
-    }
-}
-
 impl ImageRecord {
     /// Reads bytes that are one record.
     ///
@@ -298,7 +286,7 @@ mod tests {
     use std::iter;
 
     fn image(parts: &[Vec<u8>]) -> Vec<u8> {
-        let (mut writer, section) = (ImageWriter::default(), ImageSection::Tables);
+        let (mut writer, section) = (ArchiveWriter::default(), ImageSection::Tables);
         let chunks = parts.iter().map(|part| vec![Chunk(part.clone())]);
         let parts = chunks.map(|chunks| ImageBody::Part(ImagePart { section, chunks }));
         parts.chain([ImageBody::End { redemptions: 7 }]).flat_map(|body| writer.record(&body)).collect()

@@ -10,7 +10,7 @@
 
 use super::directory::Directory;
 use super::error::is_full;
-use super::{StoreError, directory};
+use super::{StoreError, StoreOptions, directory};
 use parking_lot::RwLock;
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
@@ -93,20 +93,19 @@ pub(super) struct SledBacking {
     db: sled::Db,
 }
 
+/// sled, and its trees by name.
+pub(super) type Opened = (sled::Db, BTreeMap<String, sled::Tree>);
+
 /// Opens sled in a separate thread, since it may panic or never return.
 ///
 /// A thread that does not return in time is abandoned: the process is about to end anyway.
-pub(super) fn open_sled(
-    directory: &Directory,
-    cache_bytes: u64,
-    timeout: Duration,
-    free_bytes_min: u64,
-) -> Result<(sled::Db, BTreeMap<String, sled::Tree>), OpenFault> {
+pub(super) fn open_sled(directory: &Directory, options: &StoreOptions) -> Result<Opened, OpenFault> {
+    let timeout = options.open_timeout;
     let dir = directory.file(directory::SLED_DIR);
     let config = sled::Config::new()
         .path(&dir)
         .segment_size(directory::SLED_SEGMENT_BYTES)
-        .cache_capacity(cache_bytes)
+        .cache_capacity(options.cache_bytes)
         // sled compacts sparse segments: one page with each page that it writes, and as many as possible in its flusher. After a start the
         // flusher may never finish: a segment that waits to be freed counts neither as free nor as used, so sled fills and empties the same
         // few again, at 80 MB a second. So the flusher is off. The writer flushes, and the snapshotter writes so that little is left to
@@ -136,7 +135,7 @@ pub(super) fn open_sled(
             sled::Error::Io(source) if is_full(source) => OpenFault::Other(StoreError::DiskFull {
                 path: directory.path().to_owned(),
                 free_bytes: 0,
-                needed_bytes: free_bytes_min,
+                needed_bytes: options.free_space_min_bytes,
             }),
             sled::Error::Io(source) if source.to_string().contains("could not acquire lock") => {
                 OpenFault::Busy
@@ -161,12 +160,7 @@ pub(super) fn open_sled(
 
 impl SledBacking {
     /// Wraps sled once it is open.
-    pub(super) fn new(
-        dir: &Path,
-        db: sled::Db,
-        trees: BTreeMap<String, sled::Tree>,
-        record: RecordFile,
-    ) -> io::Result<SledBacking> {
+    pub(super) fn new(dir: &Path, (db, trees): Opened, record: RecordFile) -> io::Result<SledBacking> {
         let file = fs::OpenOptions::new().read(true).write(true).open(dir.join("db"))?;
         Ok(SledBacking { blobs: dir.join("blobs"), file, record, trees: RwLock::new(trees), db })
     }
@@ -265,15 +259,26 @@ impl Backing for SledBacking {
     }
 
     fn read_record(&self, slot: u64, record: &mut [u8]) -> Result<(), Fault> {
-        self.record.read(slot, record).map_err(|error| fault("reading the record", &error))
+        match self.record.file.read_exact_at(record, slot * RECORD_BYTES_MAX as u64) {
+            // The file has not got this slot.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => record.fill(0),
+            read => read.map_err(|error| fault("reading the record", &error))?,
+        }
+        Ok(())
     }
 
     fn write_record(&self, slot: u64, record: &[u8]) -> Result<(), Fault> {
-        self.record.write(slot, record).map_err(|error| fault("writing the record", &error))
+        let RecordFile { file, failed, written } = &self.record;
+        let synced = failed.get().map_or(Ok(()), |kind| Err((*kind).into()));
+        let write = |()| file.write_all_at(record, slot * RECORD_BYTES_MAX as u64);
+        synced.and_then(write).map_err(|error| fault("writing the record", &error))?;
+        // If the channel is full, the sync that it asks for has not started.
+        let _ = written.try_send(());
+        Ok(())
     }
 
     fn sync_record(&self) -> Result<(), Fault> {
-        self.record.sync().map_err(|error| fault("syncing the record", &error))
+        self.record.file.sync_data().map_err(|error| fault("syncing the record", &error))
     }
 }
 
@@ -305,11 +310,6 @@ pub const RECORD_SLOTS: u64 = 2;
 /// The longest record, in bytes. A slot is as large as a sector of any disk.
 pub const RECORD_BYTES_MAX: usize = 4096;
 
-/// Contents of a new file, at its full size, so that later writes change no metadata.
-pub(super) fn new_record_file() -> Vec<u8> {
-    vec![0; RECORD_SLOTS as usize * RECORD_BYTES_MAX]
-}
-
 /// The file, open for writing. A thread syncs it.
 pub(super) struct RecordFile {
     file: Arc<File>,
@@ -318,59 +318,23 @@ pub(super) struct RecordFile {
 }
 
 impl RecordFile {
-    /// Opens the file. The syncing thread pauses for `pause` between two syncs.
+    /// Opens the file. A thread syncs written records until it is dropped or a sync fails, and pauses for `pause` after each sync.
     pub(super) fn open(path: &Path, pause: Duration) -> io::Result<RecordFile> {
         let file = Arc::new(OpenOptions::new().read(true).write(true).open(path)?);
         let failed = Arc::new(OnceLock::new());
         let (written, is_written) = sync_channel(1);
         let (synced, outcome) = (file.clone(), failed.clone());
-        std::thread::Builder::new()
-            .name("record-sync".to_owned())
-            .spawn(move || sync_in_background(&synced, &outcome, &is_written, pause))?;
-        Ok(RecordFile { file, failed, written })
-    }
-
-    /// Reads a slot into `record`; a slot that the file has not got is all zeros.
-    pub(super) fn read(&self, slot: u64, record: &mut [u8]) -> io::Result<()> {
-        match self.file.read_exact_at(record, slot * RECORD_BYTES_MAX as u64) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                record.fill(0);
-                Ok(())
+        // A new record during the pause must not cost a context switch, so it waits for the end of the pause.
+        let sync = move || {
+            while is_written.recv().is_ok() {
+                if let Err(error) = synced.sync_data() {
+                    let _ = outcome.set(error.kind());
+                    return;
+                }
+                std::thread::sleep(pause);
             }
-            read => read,
-        }
-    }
-
-    /// Writes a record into a slot.
-    pub(super) fn write(&self, slot: u64, record: &[u8]) -> io::Result<()> {
-        if let Some(kind) = self.failed.get() {
-            return Err((*kind).into());
-        }
-        self.file.write_all_at(record, slot * RECORD_BYTES_MAX as u64)?;
-        // If the channel is full, the sync that it asks for has not started.
-        let _ = self.written.try_send(());
-        Ok(())
-    }
-
-    /// Syncs the last record now.
-    pub(super) fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
-    }
-}
-
-/// Syncs written records, until the file is dropped or a sync fails. A new record during the pause must not cost a context switch, so it
-/// waits for the end of the pause.
-fn sync_in_background(
-    file: &File,
-    failed: &OnceLock<io::ErrorKind>,
-    written: &Receiver<()>,
-    pause: Duration,
-) {
-    while written.recv().is_ok() {
-        if let Err(error) = file.sync_data() {
-            let _ = failed.set(error.kind());
-            return;
-        }
-        std::thread::sleep(pause);
+        };
+        std::thread::Builder::new().name("record-sync".to_owned()).spawn(sync)?;
+        Ok(RecordFile { file, failed, written })
     }
 }

@@ -24,7 +24,7 @@
 //! the watermark only operations that free space are written. They use a reserve there, and the ballast. A snapshot must leave a part of
 //! the reserve to deletions, unless it fits into free space inside sled's file, which the file system does not show.
 
-use super::StoreError;
+use super::{StoreError, StoreOptions};
 use crate::domain::{ClockReading, Timestamp};
 use crate::frame::{self, decode};
 use derive_more::Display;
@@ -123,11 +123,6 @@ impl Directory {
         }
     }
 
-    /// Writes the `format` file atomically.
-    pub(crate) fn write_format(&self, format: Format) -> Result<(), StoreError> {
-        self.write_file(FORMAT_FILE, format.to_string().as_bytes())
-    }
-
     /// Creates an empty file and makes it durable, if it does not exist yet.
     pub(crate) fn mark(&self, name: &str) -> Result<(), StoreError> {
         let path = self.file(name);
@@ -176,21 +171,17 @@ fn close_to_others(path: &Path) {
     let close = || {
         let found = fs::metadata(path)?;
         if found.mode() & OTHERS == 0 {
-            return Ok(false);
+            return Ok(());
         }
         if found.uid() != rustix::process::geteuid().as_raw() {
             return Err(io::Error::other("it belongs to another user"));
         }
-        fs::set_permissions(path, Permissions::from_mode(found.mode() & !OTHERS)).map(|()| true)
+        fs::set_permissions(path, Permissions::from_mode(found.mode() & !OTHERS))?;
+        tracing::warn!(path = %path.display(), "other users had access to the data directory; it was removed");
+        Ok(())
     };
-    match close() {
-        Ok(false) => {}
-        Ok(true) => {
-            tracing::warn!(path = %path.display(), "other users had access to the data directory; it was removed")
-        }
-        Err(error) => {
-            tracing::warn!(path = %path.display(), %error, "other users may have access to the data directory, and it can't be removed");
-        }
+    if let Err(error) = close() {
+        tracing::warn!(path = %path.display(), %error, "other users may have access to the data directory, and it can't be removed");
     }
 }
 
@@ -276,16 +267,12 @@ pub struct SavedClock {
 
 /// The file.
 pub(super) struct SavedClockFile {
-    path: PathBuf,
-    boot: u128,
+    pub(super) path: PathBuf,
+    /// Identifies the current boot of the machine; 0 if the system does not say.
+    pub(super) boot: u128,
 }
 
 impl SavedClockFile {
-    /// `boot` identifies the current boot of the machine; 0 if the system does not say.
-    pub(super) fn new(path: PathBuf, boot: u128) -> Self {
-        Self { path, boot }
-    }
-
     /// The saved reading, if it can be read.
     pub(super) fn load(&self) -> Option<SavedClock> {
         // The rest of a longer record may follow.
@@ -398,10 +385,6 @@ pub(crate) fn part_of_key(key: &[u8]) -> Option<(u64, u16)> {
     Some((u64::from_be_bytes(*position), u16::from_be_bytes(part.try_into().ok()?)))
 }
 
-pub(crate) fn migration_key(number: u32) -> Vec<u8> {
-    format!("migration/{number:04}").into_bytes()
-}
-
 /// Bytes that stay free whatever is written: two of sled's segments.
 const SPARE_BYTES: u64 = 16 << 20;
 
@@ -427,17 +410,15 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    pub(crate) fn new(dir: &Path, ballast: PathBuf, free_bytes_min: u64, ballast_bytes: u64) -> Space {
+    pub(crate) fn new(dir: &Path, ballast: PathBuf, options: &StoreOptions) -> Space {
+        let &StoreOptions { free_space_min_bytes: free_bytes_min, ballast_bytes, .. } = options;
         let (is_full, is_ballast_missing) = (AtomicBool::new(false), AtomicBool::new(true));
         Space { dir: dir.to_owned(), ballast, free_bytes_min, ballast_bytes, is_full, is_ballast_missing }
     }
 
     /// Bytes that this user may still write.
     pub(crate) fn free_bytes(&self) -> Result<u64, StoreError> {
-        // By path, because that needs no descriptor.
-        let stat = rustix::fs::statvfs(&self.dir)
-            .map_err(|error| StoreError::io(&self.dir, "ask for free space of")(error.into()))?;
-        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+        free_bytes(&self.dir)
     }
 
     /// Fails below the watermark. Logs once when that starts and once when it ends.
@@ -465,9 +446,7 @@ impl Space {
     /// Rejects an operation that frees space unless `bytes` fit into the reserve below the watermark. Deletes the ballast if that helps.
     pub(crate) fn check_reserve(&self, bytes: u64) -> Result<(), StoreError> {
         let needed_bytes = self.spare_bytes().saturating_add(bytes);
-        if self.free_bytes()? < needed_bytes && self.ballast.exists() {
-            self.delete_ballast()?;
-        }
+        self.delete_ballast_below(needed_bytes)?;
         self.check_free(self.free_bytes()?, needed_bytes)
     }
 
@@ -492,19 +471,19 @@ impl Space {
         Ok(())
     }
 
-    fn delete_ballast(&self) -> Result<(), StoreError> {
-        fs::remove_file(&self.ballast).map_err(StoreError::io(&self.ballast, "remove"))?;
-        self.is_ballast_missing.store(true, Ordering::Relaxed);
-        tracing::warn!(path = %self.ballast.display(), "the disk is full: the ballast was deleted");
+    /// Deletes the ballast, if it exists and fewer bytes than `needed` are free.
+    fn delete_ballast_below(&self, needed: u64) -> Result<(), StoreError> {
+        if self.free_bytes()? < needed && self.ballast.exists() {
+            fs::remove_file(&self.ballast).map_err(StoreError::io(&self.ballast, "remove"))?;
+            self.is_ballast_missing.store(true, Ordering::Relaxed);
+            tracing::warn!(path = %self.ballast.display(), "the disk is full: the ballast was deleted");
+        }
         Ok(())
     }
 
     /// Deletes the ballast if the disk is too full to open sled: below the watermark or, where that is lower, below the ballast's size.
     pub(crate) fn delete_ballast_if_full(&self) -> Result<(), StoreError> {
-        if self.free_bytes()? < self.free_bytes_min.max(self.ballast_bytes) && self.ballast.exists() {
-            self.delete_ballast()?;
-        }
-        Ok(())
+        self.delete_ballast_below(self.free_bytes_min.max(self.ballast_bytes))
     }
 
     /// Creates the ballast again if it is missing and there is space for it above the watermark. A later start needs it, so a failure
@@ -539,6 +518,14 @@ impl Space {
     }
 }
 
+/// Bytes that this user may still write to the file system of a path.
+pub(super) fn free_bytes(path: &Path) -> Result<u64, StoreError> {
+    // By path, because that needs no descriptor.
+    let stat = rustix::fs::statvfs(path)
+        .map_err(|error| StoreError::io(path, "ask for free space of")(error.into()))?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
 /// Creates a file of the given length whose blocks are really allocated.
 fn reserve(path: &Path, bytes: u64) -> io::Result<()> {
     let mut file = File::create(path)?;
@@ -562,8 +549,12 @@ mod tests {
     const READING: ClockReading =
         ClockReading { wall: Timestamp(1_800_000_000_000), uptime: Duration::from_millis(12_345) };
 
+    fn options(ballast_bytes: u64) -> StoreOptions {
+        StoreOptions { free_space_min_bytes: 0, ballast_bytes, ..StoreOptions::default() }
+    }
+
     fn file(dir: &tempfile::TempDir, boot: u128) -> SavedClockFile {
-        SavedClockFile::new(dir.path().join("clock"), boot)
+        SavedClockFile { path: dir.path().join("clock"), boot }
     }
 
     #[test]
@@ -612,7 +603,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let ballast = dir.path().join("ballast");
         fs::write(&ballast, "ballast").unwrap();
-        let space = |ballast_bytes| Space::new(dir.path(), ballast.clone(), 0, ballast_bytes);
+        let space = |ballast_bytes| Space::new(dir.path(), ballast.clone(), &options(ballast_bytes));
         space(7).delete_ballast_if_full().unwrap();
         assert!(ballast.exists(), "there is space");
         // More than any disk has.
@@ -623,7 +614,7 @@ mod tests {
     #[test]
     fn request_beyond_watermark_needs_free_space() {
         let dir = tempfile::tempdir().unwrap();
-        let space = Space::new(dir.path(), dir.path().join("ballast"), 0, 0);
+        let space = Space::new(dir.path(), dir.path().join("ballast"), &options(0));
         space.check_beyond(0).unwrap();
         let refused = space.check_beyond(u64::MAX).unwrap_err();
         assert!(matches!(refused, StoreError::DiskFull { needed_bytes: u64::MAX, .. }), "{refused}");

@@ -60,18 +60,8 @@ pub enum StoreError {
         /// The watermark, in bytes.
         needed_bytes: u64,
     },
-    /// The operating system found no space, on the disk or within a quota.
-    #[error("{path}: can't {operation}: {source}: make room, then try again")]
-    NoSpace {
-        /// The file.
-        path: PathBuf,
-        /// The failed operation.
-        operation: &'static str,
-        /// The operating system's error.
-        source: io::Error,
-    },
-    /// The operating system failed for another reason.
-    #[error("{path}: can't {operation}: {source}")]
+    /// The operating system failed: it may have found no space, on the disk or within a quota.
+    #[error("{path}: can't {operation}: {source}{}", remedy(.source))]
     Io {
         /// The file.
         path: PathBuf,
@@ -112,17 +102,23 @@ impl StoreError {
         StoreError::Failed { path: dir.to_owned(), reason }
     }
 
-    /// Wraps an error of the operating system; a full disk gets its own variant.
+    /// Wraps an error of the operating system.
     pub(crate) fn io(path: &Path, operation: &'static str) -> impl FnOnce(io::Error) -> StoreError {
-        move |source| {
-            let path = path.to_owned();
-            if is_full(&source) {
-                StoreError::NoSpace { path, operation, source }
-            } else {
-                StoreError::Io { path, operation, source }
-            }
+        move |source| StoreError::Io { path: path.to_owned(), operation, source }
+    }
+
+    /// Returns whether there is too little space.
+    pub(crate) fn is_disk_full(&self) -> bool {
+        match self {
+            StoreError::DiskFull { .. } => true,
+            StoreError::Io { source, .. } => is_full(source),
+            _ => false,
         }
     }
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    if is_full(error) { ": make room, then try again" } else { "" }
 }
 
 /// Whether an error says that there is no space. sled passes some of these on as text only.
@@ -137,13 +133,14 @@ mod tests {
     use rustix::io::Errno;
 
     #[test]
-    fn disk_full_errors_have_own_variant() {
+    fn disk_full_errors_ask_for_space() {
         let refused = |errno: Errno| StoreError::io(Path::new("data/format"), "write")(errno.into());
         for errno in [Errno::NOSPC, Errno::DQUOT] {
             let error = refused(errno);
-            assert!(matches!(error, StoreError::NoSpace { .. }), "{error:?}");
+            assert!(error.is_disk_full(), "{error:?}");
             assert!(error.to_string().contains("make room"), "{error}");
         }
-        assert!(matches!(refused(Errno::ACCESS), StoreError::Io { .. }));
+        let other = refused(Errno::ACCESS);
+        assert!(!other.is_disk_full() && !other.to_string().contains("make room"), "{other}");
     }
 }

@@ -13,8 +13,7 @@
 
 use super::backing::Change;
 use super::{Store, StoreError, directory};
-use crate::domain::Timestamp;
-use crate::domain::event::EVENT_BYTES_MAX;
+use crate::domain::{EVENT_BYTES_MAX, Timestamp};
 use crate::frame::{FRAME_BYTES, Format, decode, encode};
 use derive_more::{AddAssign, SubAssign};
 use serde::{Deserialize, Serialize};
@@ -226,7 +225,7 @@ impl EventStore<'_> {
             let (key, mut found) = (directory::number_key(number), None);
             let before = self.0.run(self.0.backing().last_key(&tree.name(), Some(&key)))?;
             let from = before.unwrap_or(key.to_vec());
-            self.scan_from(*tree, &from, |pack| {
+            self.scan(*tree, &from, |pack| {
                 found = Some(pack).filter(|pack| pack.last() >= number);
                 if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             })?;
@@ -255,19 +254,11 @@ impl EventStore<'_> {
         self.0.write(&tree.name(), changes)
     }
 
-    /// Visits the packs of a tree, in order.
+    /// Visits the packs of a tree from a key on, in order.
     ///
     /// # Errors
     /// [`StoreError::Damaged`] for a pack that can't be read.
     pub(crate) fn scan(
-        &self,
-        tree: EventTree,
-        visit: impl FnMut(EventPack) -> ControlFlow<()>,
-    ) -> Result<(), StoreError> {
-        self.scan_from(tree, &[], visit)
-    }
-
-    fn scan_from(
         &self,
         tree: EventTree,
         from: &[u8],
@@ -360,7 +351,7 @@ mod tests {
         store.events().put(tree(1), &pack(7, &[1])).unwrap();
         let scanned = || {
             let mut found = Vec::new();
-            store.events().scan(tree(1), |pack| {
+            store.events().scan(tree(1), &[], |pack| {
                 found.push(pack.first);
                 ControlFlow::Continue(())
             })?;

@@ -29,6 +29,7 @@ pub(crate) use snapshots::{KEY_COST_BYTES, Removal};
 
 use crate::domain::{ClockReading, Seq, Timestamp};
 use backing::{Backing, Change, Fault};
+use derive_more::Debug;
 use directory::{Directory, SavedClockFile, Space};
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -89,6 +90,8 @@ pub struct StoreFigures {
 }
 
 /// An open data directory.
+#[derive(Debug)]
+#[debug("Store({})", self.path().display())]
 pub struct Store {
     // Dropped first: sled must have closed its files when the lock is released.
     backing: Box<dyn Backing>,
@@ -126,7 +129,7 @@ impl Store {
         options: &StoreOptions,
         over: impl FnOnce(Box<dyn Backing>) -> Box<dyn Backing>,
     ) -> Result<Store, StoreError> {
-        open::open(Directory::lock(dir)?, options, open::Purpose::Serve, over)
+        open::open(Directory::lock(dir)?, options, None, over)
     }
 
     /// Opens a directory to be filled from a shared snapshot, and deletes its content. It can't be served before [`Store::seal`]; until
@@ -135,7 +138,7 @@ impl Store {
     /// # Errors
     /// Those of [`Store::open`]; [`StoreError::NotOurs`] if it contains anything other than data of this service.
     pub fn open_to_fill(dir: &Path, options: &StoreOptions) -> Result<Store, StoreError> {
-        open::open(Directory::lock(dir)?, options, open::Purpose::Fill, |backing| backing)
+        open::open(Directory::lock(dir)?, options, Some(directory::FILLING_FILE), |backing| backing)
     }
 
     /// Marks a restored directory as complete.
@@ -216,21 +219,6 @@ impl Store {
         Ok(())
     }
 
-    /// Reads a slot of the record.
-    pub(crate) fn read_record(&self, slot: u64, record: &mut [u8]) -> Result<(), StoreError> {
-        self.run(self.backing.read_record(slot, record))
-    }
-
-    /// Writes a slot of the record. It survives a crash of the process immediately, and a power loss a little later.
-    pub(crate) fn write_record(&self, slot: u64, record: &[u8]) -> Result<(), StoreError> {
-        self.change(|backing| backing.write_record(slot, record))
-    }
-
-    /// Waits until the record would survive a power loss.
-    pub(crate) fn sync_record(&self) -> Result<(), StoreError> {
-        self.change(|backing| backing.sync_record())
-    }
-
     /// Random number drawn when the directory was created; it never changes.
     pub(crate) fn identity(&self) -> &[u8; 16] {
         &self.identity
@@ -244,7 +232,7 @@ impl Store {
     /// Notes why the state in the directory must not be served again.
     ///
     /// # Errors
-    /// [`StoreError::Io`] or [`StoreError::NoSpace`].
+    /// [`StoreError::Io`].
     pub(crate) fn note_diverged(&self, why: &str) -> Result<(), StoreError> {
         self.directory.write_file(directory::DIVERGED_FILE, format!("{why}\n").as_bytes())
     }
@@ -277,7 +265,10 @@ impl Store {
     }
 
     /// Writes or syncs, unless that has failed before. A failure poisons the store.
-    fn change(&self, change: impl FnOnce(&dyn Backing) -> Result<(), Fault>) -> Result<(), StoreError> {
+    pub(crate) fn change(
+        &self,
+        change: impl FnOnce(&dyn Backing) -> Result<(), Fault>,
+    ) -> Result<(), StoreError> {
         if let Some(reason) = self.poisoned() {
             return Err(StoreError::failed(self.path(), reason.to_owned()));
         }
@@ -321,11 +312,5 @@ impl Store {
         } else {
             Ok(found)
         }
-    }
-}
-
-impl std::fmt::Debug for Store {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Store").field("path", &self.path()).finish_non_exhaustive()
     }
 }

@@ -2,12 +2,13 @@
 //! to date: each has its file under `migrations/`, is compiled in, and runs once. A directory that must not change is copied before it is
 //! opened, because sled writes to it.
 
-use super::backing::{self, Backing, Change, OpenFault, RecordFile, SledBacking, open_sled};
+use super::backing::{
+    Backing, Change, OpenFault, Opened, RECORD_BYTES_MAX, RECORD_SLOTS, RecordFile, SledBacking, open_sled,
+};
 use super::directory::{self, Directory, Format, SavedClockFile, Space, refuse_foreign, refuse_locked};
 use super::{Store, StoreError, StoreOptions};
 use parking_lot::Mutex;
-use rustix::fs::{ioctl_ficlone, statvfs};
-use std::collections::BTreeMap;
+use rustix::fs::ioctl_ficlone;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -19,17 +20,6 @@ use tempfile::TempDir;
 
 #[path = "../../migrations/0001_first.rs"]
 mod step_0001;
-
-/// The purpose that a directory is opened for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Purpose {
-    /// To read and write it.
-    Serve,
-    /// To fill it from a backup: it is a [`RestoreTarget`], and can't be served before [`Store::seal`].
-    Restore,
-    /// To fill it from a snapshot that nodes share, whatever it holds. It can't be served before [`Store::seal`].
-    Fill,
-}
 
 /// A directory with a restore in progress. Nothing else opens it until the restore is complete, even if this process is killed.
 pub struct RestoreTarget {
@@ -58,7 +48,7 @@ impl RestoreTarget {
     /// # Errors
     /// Those of [`Store::open`].
     pub fn open(self, options: &StoreOptions) -> Result<Store, StoreError> {
-        open(self.directory, options, Purpose::Restore, |backing| backing)
+        open(self.directory, options, Some(directory::RESTORING_FILE), |backing| backing)
     }
 
     /// Removes the mark: the directory is as empty, or absent, as before.
@@ -85,34 +75,27 @@ pub fn is_unused(dir: &Path) -> bool {
     has(directory::FILLING_FILE) || is_begun()
 }
 
-/// Opens a locked directory, with an adapter over sled.
+/// Opens a locked directory, with an adapter over sled. With a marker it is filled, and can't be served before [`Store::seal`]:
+/// [`directory::RESTORING_FILE`] for a [`RestoreTarget`], [`directory::FILLING_FILE`] whatever it holds.
 pub(super) fn open(
     directory: Directory,
     options: &StoreOptions,
-    purpose: Purpose,
+    marker: Option<&str>,
     over: impl FnOnce(Box<dyn Backing>) -> Box<dyn Backing>,
 ) -> Result<Store, StoreError> {
-    let space = Space::new(
-        directory.path(),
-        directory.file(directory::BALLAST_FILE),
-        options.free_space_min_bytes,
-        options.ballast_bytes,
-    );
-    let found = match purpose {
-        Purpose::Serve => found_format(&directory)?,
-        Purpose::Restore | Purpose::Fill => None,
-    };
+    let space = Space::new(directory.path(), directory.file(directory::BALLAST_FILE), options);
+    let found = if marker.is_none() { found_format(&directory)? } else { None };
     let is_new = found.is_none();
     let format = match found {
         Some(format) => format,
         None => {
             space.check()?;
-            begin(&directory, purpose)?
+            begin(&directory, marker.unwrap_or(directory::INITIALISING_FILE))?
         }
     };
     space.delete_ballast_if_full()?;
     let backing = open_backing(&directory, &space, options, is_new)?;
-    let clock = SavedClockFile::new(directory.file(directory::CLOCK_FILE), directory::boot_id());
+    let clock = SavedClockFile { path: directory.file(directory::CLOCK_FILE), boot: directory::boot_id() };
     let store = Store {
         backing: over(Box::new(backing)),
         directory,
@@ -172,7 +155,7 @@ fn open_backing(
     let sled_dir = directory.file(directory::SLED_DIR);
     // Snapshots that sled was writing when the process crashed: sled 0.34 would read them (spacejam/sled #1533).
     remove_snapshots(&sled_dir, |name| name.ends_with(".generating"))?;
-    let (db, trees) = open_guarded(directory, &sled_dir, options)?;
+    let opened = open_guarded(directory, options)?;
     let room = options.free_space_min_bytes.saturating_add(options.preallocate_bytes);
     if is_new && space.free_bytes()? >= room {
         let path = sled_dir.join("db");
@@ -180,25 +163,20 @@ fn open_backing(
     }
     let record = RecordFile::open(&record_path, options.record_sync_pause)
         .map_err(StoreError::io(&record_path, "open"))?;
-    let backing = SledBacking::new(&sled_dir, db, trees, record)
-        .map_err(StoreError::io(&sled_dir, "open the file in"))?;
+    let backing =
+        SledBacking::new(&sled_dir, opened, record).map_err(StoreError::io(&sled_dir, "open the file in"))?;
     directory::sync_files(&sled_dir)?;
     directory::sync_directory(dir)?;
     Ok(backing)
 }
 
-/// Creates a new directory. A marker file is created first and removed last: other files in a marked directory are unused or obsolete.
-fn begin(directory: &Directory, purpose: Purpose) -> Result<Format, StoreError> {
+/// Creates a new directory. The marker is created first and removed last: other files in a marked directory are unused or obsolete.
+fn begin(directory: &Directory, marker: &str) -> Result<Format, StoreError> {
     let mut identity = [0; 16];
     getrandom::fill(&mut identity)
         .map_err(|error| StoreError::io(directory.path(), "draw an identity for")(io::Error::other(error)))?;
-    let marker = match purpose {
-        Purpose::Serve => directory::INITIALISING_FILE,
-        Purpose::Restore => directory::RESTORING_FILE,
-        Purpose::Fill => directory::FILLING_FILE,
-    };
     directory.mark(marker)?;
-    if purpose == Purpose::Fill {
+    if marker == directory::FILLING_FILE {
         // The format first: without it nothing takes the directory for a used one.
         let old = [
             directory::FORMAT_FILE,
@@ -211,7 +189,9 @@ fn begin(directory: &Directory, purpose: Purpose) -> Result<Format, StoreError> 
     }
     directory.remove(directory::SLED_DIR)?;
     let format = Format { number: 0, identity };
-    directory.write_file(directory::ACKNOWLEDGED_FILE, &backing::new_record_file())?;
+    // At its full size, so that later writes change no metadata.
+    let record = [0; RECORD_SLOTS as usize * RECORD_BYTES_MAX];
+    directory.write_file(directory::ACKNOWLEDGED_FILE, &record)?;
     let sled_dir = directory.file(directory::SLED_DIR);
     fs::create_dir(&sled_dir).map_err(StoreError::io(&sled_dir, "make"))?;
     directory::sync_directory(directory.path())?;
@@ -246,20 +226,13 @@ fn remove_snapshots(sled_dir: &Path, go: impl Fn(&str) -> bool) -> Result<(), St
 const BUSY_TRIES_MAX: u32 = 100;
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
-type Opened = (sled::Db, BTreeMap<String, sled::Tree>);
-
 /// Opens sled. If sled finds damage, its files are copied, and it is opened again without its own snapshots, from its log alone.
-fn open_guarded(
-    directory: &Directory,
-    sled_dir: &Path,
-    options: &StoreOptions,
-) -> Result<Opened, StoreError> {
-    let path = directory.path();
+fn open_guarded(directory: &Directory, options: &StoreOptions) -> Result<Opened, StoreError> {
+    let (path, sled_dir) = (directory.path(), &directory.file(directory::SLED_DIR));
     let attempt = || {
         let mut tries = 0;
         loop {
-            let StoreOptions { cache_bytes, open_timeout, free_space_min_bytes, .. } = *options;
-            match open_sled(directory, cache_bytes, open_timeout, free_space_min_bytes) {
+            match open_sled(directory, options) {
                 Err(OpenFault::Busy) if tries < BUSY_TRIES_MAX => tries += 1,
                 result => return result,
             }
@@ -325,7 +298,7 @@ fn refuse_unknown(path: &Path, found: u32) -> Result<(), StoreError> {
 fn migrate(store: &Store, format: Format) -> Result<(), StoreError> {
     let mut format = format;
     for step in STEPS {
-        let key = directory::migration_key(step.number);
+        let key = format!("migration/{:04}", step.number).into_bytes();
         let mut record = Vec::new();
         let recorded = store.run(store.backing().read(directory::META_TREE, &key, &mut record))?;
         if step.number <= format.number {
@@ -343,7 +316,7 @@ fn migrate(store: &Store, format: Format) -> Result<(), StoreError> {
         store.flush()?;
         store.sync()?;
         format.number = step.number;
-        store.directory.write_format(format)?;
+        store.directory.write_file(directory::FORMAT_FILE, format.to_string().as_bytes())?;
     }
     let mut identity = Vec::new();
     store.run(store.backing().read(directory::META_TREE, directory::IDENTITY_KEY, &mut identity))?;
@@ -441,8 +414,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
         return Ok(());
     }
     let needed_bytes = source.metadata().map_err(StoreError::io(from, "measure"))?.len();
-    let there = statvfs(to).map_err(|error| StoreError::io(to, "ask for free space of")(error.into()))?;
-    let free_bytes = there.f_bavail.saturating_mul(there.f_frsize);
+    let free_bytes = directory::free_bytes(to)?;
     if free_bytes < needed_bytes {
         return Err(StoreError::DiskFull { path: to.to_owned(), free_bytes, needed_bytes });
     }

@@ -253,11 +253,6 @@ impl Store {
         self.make_durable()
     }
 
-    /// The last position that may be pruned from the log: that of the older snapshot, if there are two.
-    pub fn prunable_through(&self) -> Result<Option<Seq>, StoreError> {
-        Ok(prunable_through(&self.manifests()?))
-    }
-
     /// Reads a chunk into `out`, replacing its contents.
     ///
     /// # Errors
@@ -300,7 +295,9 @@ impl Store {
             directory::chunks_of_tree(tree)
                 .is_some_and(|(generation, _)| generation != self.writing.load(Relaxed))
         });
-        let log_through = prunable_through(&manifests).unwrap_or(Seq(0));
+        // The position of the older snapshot, if there are two.
+        let kept = manifests.first_chunk::<GENERATIONS_KEPT>().map_or(&[][..], |kept| kept);
+        let log_through = kept.iter().map(|manifest| manifest.seq).min().unwrap_or_default();
         Ok(Sweep { log_through, trees: trees.collect(), named, current: None })
     }
 }
@@ -362,11 +359,6 @@ impl Sweep {
             .map(|((_, first), end)| end.min(&in_tree.end).saturating_sub(*first.max(&in_tree.start)))
             .sum()
     }
-}
-
-fn prunable_through(manifests: &[Manifest]) -> Option<Seq> {
-    let kept = manifests.first_chunk::<GENERATIONS_KEPT>()?;
-    kept.iter().map(|manifest| manifest.seq).min()
 }
 
 /// The generations that have a manifest, damaged or not, in order.

@@ -2,8 +2,9 @@
 //! and redemptions are known by numbers.
 
 use cuckood::domain::{
-    Command, Digests, Ending, FilterId, Forget, Guards, ImportId, ImportMode, KeyName, Kind, Name,
-    RedemptionId, Reference, Sizing, Spec, Target, UploadDigest, Window,
+    Command, Digests, Ending, FilterId, Forget, Guards, ImportBegin, ImportEnd, ImportId, ImportLines,
+    ImportMode, KeyName, Kind, Name, Redeem, RedemptionId, Reference, Sizing, Spec, Target, Update,
+    UploadDigest, Window,
 };
 use cuckood::engine::creation;
 use cuckood::filter::{Digest, Growth, Mode, Secret};
@@ -96,27 +97,43 @@ pub fn replace(
 /// A hold, or a redemption if `hold_seconds` is 0.
 pub fn redeem(target: Target, number: u64, serial: u64, reference: &str, hold_seconds: u64) -> Command {
     let (digest, reference) = (code(number), Reference::new(reference).unwrap());
-    Command::Redeem { target, digest, redemption: redemption(serial), reference, hold_seconds }
+    Command::Redeem(Redeem { target, digest, redemption: redemption(serial), reference, hold_seconds })
 }
 
 pub fn set_stock(target: Target, stock: u64) -> Command {
     let (starts_at, ends_at, capacity, annotations) = (None, None, None, Default::default());
-    Command::Update { target, starts_at, ends_at, capacity, stock: Some(stock), annotations }
+    Command::Update(Update { target, starts_at, ends_at, capacity, stock: Some(stock), annotations })
 }
 
 pub fn import_begin(target: Target, import: &str, mode: ImportMode, guards: Guards) -> Command {
-    let (import, owner) = (ImportId::new(import).unwrap(), KeyName::new(""));
-    Command::ImportBegin { target, import, mode, if_absent: false, guards, owner, is_named: true }
+    let (import, owner) = (ImportId::new(import).unwrap(), KeyName::default());
+    Command::ImportBegin(ImportBegin {
+        target,
+        import,
+        mode,
+        if_absent: false,
+        guards,
+        owner,
+        is_named: true,
+    })
 }
 
 pub fn import_lines(target: Target, import: &str, numbers: impl IntoIterator<Item = u64>) -> Command {
     let (import, digests) = (ImportId::new(import).unwrap(), codes(numbers));
     let lines = digests.0.len() as u64;
-    Command::ImportLines { target, import, digests, lines, rejected: 0, errors: Vec::new(), chain: 0 }
+    Command::ImportLines(ImportLines {
+        target,
+        import,
+        digests,
+        lines,
+        rejected: 0,
+        errors: Vec::new(),
+        chain: 0,
+    })
 }
 
 /// The end of a complete upload.
 pub fn import_end(target: Target, import: &str, entries_max: u32) -> Command {
     let ending = Ending::Whole { upload: UploadDigest { bytes: 0, hash: 0 }, warnings: Vec::new() };
-    Command::ImportEnd { target, import: ImportId::new(import).unwrap(), ending, entries_max }
+    Command::ImportEnd(ImportEnd { target, import: ImportId::new(import).unwrap(), ending, entries_max })
 }

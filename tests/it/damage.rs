@@ -58,10 +58,8 @@ fn prepare(dir: &Path) {
             }
             sections =
                 writer.finish(&store, Timestamp(number), vec![number as u8; 100_000]).unwrap().sections;
-            if let Some(through) = store.prunable_through().unwrap() {
-                while journal.prune(through, 20 << 10).unwrap() {}
-            }
             let mut sweep = store.sweep().unwrap();
+            while journal.prune(sweep.log_through, 20 << 10).unwrap() {}
             while sweep.step(&store, 28 << 10).unwrap() {}
         }
     }

@@ -14,6 +14,7 @@ use cuckood::engine::RunningSnapshot;
 use cuckood::engine::event_log::{EventLog, EventsFound};
 use cuckood::engine::recovery::{RecoveryError, recover};
 use cuckood::engine::{Engine, EngineOptions, EventsError, NumberedEvent, archive, restore, verify};
+use cuckood::frame::decode;
 use cuckood::journal::Durability;
 use cuckood::state::State;
 use cuckood::store::backing::Backing;
@@ -370,7 +371,7 @@ async fn backup_contains_events_and_restore_event() {
     assert_eq!(after[..before.len()], before[..]);
     let [(number, event)] = &after[before.len()..] else { panic!("{} events", after.len()) };
     assert!(*number > last + 1_000_000, "{number} after {last}");
-    assert_eq!(Event::decode(event).unwrap().what, Happened::Restored);
+    assert_eq!(decode::<Event<'_>>(event).unwrap().what, Happened::Restored);
     // A client that had read further in the lost directory gets all events of this one.
     let found = recovered.events.find(&store, last + 500, true).unwrap();
     assert!(matches!(found, EventsFound::Pack(pack) if pack.last() == *number));
@@ -392,7 +393,7 @@ fn backup_without_events_can_be_restored() {
     let (data, file) = (directory.path().join("data"), directory.path().join("backup"));
     let store = open(&data);
     let mut journal = open_journal(&store).unwrap();
-    let (mut state, mut events) = (State::new(), EventLog::open(&store, &State::new()).unwrap());
+    let (mut state, mut events) = (State::default(), EventLog::open(&store, &State::default()).unwrap());
     let commands = [create(), add(0..10), redeem(1)].map(|command| Proposal::new(Timestamp(1_000), command));
     for committed in append(&mut journal, commands.to_vec()).unwrap() {
         state.apply(committed.entry);
@@ -444,7 +445,7 @@ async fn nodes_produce_identical_events() {
     });
     let nodes = [first.await, second.await];
     nodes[0].submit(create(), None).await.unwrap();
-    nodes[1].submit_by(Some(KeyName::new("shop")), add(0..100), None).await.unwrap();
+    nodes[1].submit_by(Some(KeyName::new("shop").unwrap()), add(0..100), None).await.unwrap();
     for number in 0..50 {
         nodes[number as usize % 2].submit(redeem(number), None).await.unwrap();
     }

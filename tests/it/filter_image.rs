@@ -1,7 +1,7 @@
 //! The image of one filter, as the commands by which it arrives.
 
 use cuckood::domain::{
-    Chunk, Command, FilterHead, FilterId, ImageBody, ImagePart, ImageRecord, Kind, Name, UploadId,
+    Chunk, Command, FilterHead, FilterId, ImageBegin, ImageBody, ImagePart, ImageRecord, Kind, Name, UploadId,
 };
 use cuckood::state::{Export, State};
 
@@ -50,7 +50,7 @@ impl Image {
         match number.checked_sub(1) {
             None => {
                 let (name, head) = (name.clone(), Box::new(self.head.clone()));
-                Command::ImageBegin { upload, id, kind, name, head, checksum: 1 }
+                Command::ImageBegin(ImageBegin { upload, id, kind, name, head, checksum: 1 })
             }
             Some(part) if part < self.parts.len() => {
                 let body = ImageBody::Part(self.parts[part].clone());

@@ -8,9 +8,10 @@ use crate::filter_image::Image;
 use crate::store_support::{CLOCK, append, entries, open_journal, options};
 use cuckood::domain::statistics::Unit;
 use cuckood::domain::{
-    Command, Digests, Ending, Entry, FilterId, Forget, Guards, IdempotencyKey, ImageBody, ImportId,
-    ImportMode, ImportState, KeyName, Kind, LineUp, Name, Outcome, Proposal, Raise, RedemptionId, Reference,
-    Seq, Settings, Sizing, Spec, Target, Timestamp, Unless, UploadDigest, UploadId, Window,
+    Command, Digests, Ending, Entry, FilterId, Forget, Guards, IdempotencyKey, ImageBegin, ImageBody,
+    ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode, ImportState, KeyName, Kind, LineUp, Name,
+    Outcome, Proposal, PutLineUp, Raise, Redeem, RedemptionId, Reference, Seq, Settings, Sizing, Spec,
+    Target, Timestamp, Unless, Update, UploadDigest, UploadId, Window,
 };
 use cuckood::engine::event_log::{EventLog, EventsFound};
 use cuckood::engine::recovery::{load, recover};
@@ -18,7 +19,7 @@ use cuckood::engine::{RecoveryError, RunningSnapshot, archive, restore};
 use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
 use cuckood::journal::{Durability, Journal};
 use cuckood::state::{FilterView, RedemptionQuery, State};
-use cuckood::store::archive::{ImageReader, ImageWriter};
+use cuckood::store::archive::{ArchiveWriter, ImageReader};
 use cuckood::store::{Store, StoreError, StoreOptions};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -109,16 +110,22 @@ fn create(id: u64, of: &str) -> Command {
 
 fn redeem(id: u64, code: u64, number: u64, hold_seconds: u64) -> Command {
     let (target, reference) = (Target(FilterId(id)), Reference::new(&format!("order-{number}")).unwrap());
-    Command::Redeem { target, digest: digest(code), redemption: redemption(number), reference, hold_seconds }
+    Command::Redeem(Redeem {
+        target,
+        digest: digest(code),
+        redemption: redemption(number),
+        reference,
+        hold_seconds,
+    })
 }
 
 fn import(id: u64, of: &str, mode: ImportMode, items: std::ops::Range<u64>) -> [Command; 3] {
     let (target, import, guards, owner) =
-        (Target(FilterId(id)), ImportId::new(of).unwrap(), Guards::default(), KeyName::new(KEY));
+        (Target(FilterId(id)), ImportId::new(of).unwrap(), Guards::default(), KeyName::new(KEY).unwrap());
     let lines = items.end - items.start;
     let ending = Ending::Whole { upload: UploadDigest { bytes: 10 * lines, hash: 7 }, warnings: Vec::new() };
     [
-        Command::ImportBegin {
+        Command::ImportBegin(ImportBegin {
             target,
             import: import.clone(),
             mode,
@@ -126,8 +133,8 @@ fn import(id: u64, of: &str, mode: ImportMode, items: std::ops::Range<u64>) -> [
             guards,
             owner,
             is_named: true,
-        },
-        Command::ImportLines {
+        }),
+        Command::ImportLines(ImportLines {
             target,
             import: import.clone(),
             digests: digests(items),
@@ -135,8 +142,8 @@ fn import(id: u64, of: &str, mode: ImportMode, items: std::ops::Range<u64>) -> [
             rejected: 0,
             errors: Vec::new(),
             chain: 9,
-        },
-        Command::ImportEnd { target, import, ending, entries_max: 2 },
+        }),
+        Command::ImportEnd(ImportEnd { target, import, ending, entries_max: 2 }),
     ]
 }
 
@@ -156,7 +163,7 @@ impl Author {
                 Command::TurnBack => Timestamp(BEGIN + HOUR),
                 _ => Timestamp(BEGIN + HOUR * self.hour + number),
             };
-            let by = number.is_multiple_of(2).then(|| KeyName::new(KEY));
+            let by = number.is_multiple_of(2).then(|| KeyName::new(KEY).unwrap());
             let idempotency = by.is_some().then_some(IdempotencyKey { scope: number.into(), request: 3 });
             let proposal = Proposal { by, idempotency, ..Proposal::new(at, command) };
             let word = proposal.command.word();
@@ -170,7 +177,7 @@ impl Author {
 
 /// Every command, and the number of entries before the snapshot. At that moment an import and the upload of an image are running.
 fn log() -> (Vec<Proposal>, usize) {
-    let mut author = Author { state: State::new(), hour: 0, proposals: Vec::new() };
+    let mut author = Author { state: State::default(), hour: 0, proposals: Vec::new() };
     let [spring, sale, pool, cap, gone, moved] = [1, 2, 3, 4, 5, 6];
     let of = |id| Target(FilterId(id));
     let insert = |id, items| Command::Insert {
@@ -179,14 +186,16 @@ fn log() -> (Vec<Proposal>, usize) {
         if_absent: false,
         revive: false,
     };
-    let line_up = |of: &str| Command::PutLineUp {
-        name: name(of),
-        line_up: LineUp {
-            campaigns: vec![name("spring"), name("cap")],
-            unless: vec![Unless { campaign: name("cap"), at_least: 2, only_for: Some(name("spring")) }],
-            limit: 1,
-        },
-        annotations: Default::default(),
+    let line_up = |of: &str| {
+        Command::PutLineUp(PutLineUp {
+            name: name(of),
+            line_up: LineUp {
+                campaigns: vec![name("spring"), name("cap")],
+                unless: vec![Unless { campaign: name("cap"), at_least: 2, only_for: Some(name("spring")) }],
+                limit: 1,
+            },
+            annotations: Default::default(),
+        })
     };
     author.log([Command::Enable { version: 1 }, Command::Configure(Settings::default())]);
     author.log([
@@ -224,14 +233,14 @@ fn log() -> (Vec<Proposal>, usize) {
         Command::Advance { buckets_max: 10 },
         insert(spring, 60..65),
         redeem(pool, 9, 7, 600),
-        Command::Update {
+        Command::Update(Update {
             target: of(sale),
             starts_at: Some(None),
             ends_at: None,
             capacity: Some(raise),
             stock: None,
             annotations: annotations.unwrap(),
-        },
+        }),
         Command::Restored { clock: Timestamp(BEGIN) },
     ]);
     let replacement = import(sale, "replace", ImportMode::Replace, 10..19);
@@ -319,7 +328,7 @@ fn make_fixtures() {
     let data = target.join("data");
     let store = Arc::new(Store::open(&data, &small()).unwrap());
     store.save_clock(CLOCK);
-    let (mut journal, mut state) = (open_journal(&store).unwrap(), State::new());
+    let (mut journal, mut state) = (open_journal(&store).unwrap(), State::default());
     let mut events = EventLog::open(&store, &state).unwrap();
     let (proposals, before_snapshot) = log();
     let (mut at_snapshot, mut image) = (Value::Null, Vec::new());
@@ -327,7 +336,7 @@ fn make_fixtures() {
         if number == before_snapshot {
             at_snapshot = contents(&mut state);
             let Image { head, parts, redemptions } = Image::of(&mut state, FilterId(3));
-            let mut writer = ImageWriter::default();
+            let mut writer = ArchiveWriter::default();
             let bodies =
                 [ImageBody::Head(Box::new(head))].into_iter().chain(parts.into_iter().map(ImageBody::Part));
             let bodies = bodies.chain([ImageBody::End { redemptions }]);
@@ -387,7 +396,7 @@ fn log_of_format_1_has_expected_outcomes() {
     let dir = tempfile::tempdir().unwrap();
     let store = data(dir.path());
     let mut journal = read("the log", open_journal(&store));
-    let (mut state, mut words) = (State::new(), BTreeSet::new());
+    let (mut state, mut words) = (State::default(), BTreeSet::new());
     for entry in read("the log", entries(&mut journal, 0)) {
         words.insert(entry.proposal.command.word());
         state.apply(entry);
@@ -426,7 +435,7 @@ fn archive_of_newer_version_is_rejected() {
 
 #[test]
 fn image_of_format_1_is_uploaded() {
-    let (mut reader, mut state, expected) = (ImageReader::default(), State::new(), expected());
+    let (mut reader, mut state, expected) = (ImageReader::default(), State::default(), expected());
     reader.push(&fs::read(fixture().join("image")).unwrap());
     let (upload, now) = (UploadId(1), Timestamp(expected["snapshot"]["now"].as_u64().unwrap()));
     let mut last = None;
@@ -434,7 +443,7 @@ fn image_of_format_1_is_uploaded() {
         let command = match record.body {
             ImageBody::Head(head) => {
                 let (id, kind, name) = (FilterId(3), head.profile.kind, name("pool"));
-                Command::ImageBegin { upload, id, kind, name, head, checksum: record.checksum }
+                Command::ImageBegin(ImageBegin { upload, id, kind, name, head, checksum: record.checksum })
             }
             ImageBody::Part(_) | ImageBody::End { .. } => Command::ImageRecord { upload, record },
         };

@@ -4,9 +4,9 @@ use crate::commands::{NewFilter, code, codes, insert, name, remove, replace, set
 use crate::filter_image::Image;
 use crate::machine::Snapshot;
 use cuckood::domain::{
-    Command, Digests, Ending, Entry, FilterId, Forget, Guards, IdempotencyKey, ImportId, ImportMode, KeyName,
-    Kind, LineUp, Proposal, RedemptionId, Reference, Seq, Settings, Target, Timestamp, Unless, UploadDigest,
-    UploadId, Window,
+    Command, Digests, Ending, Entry, FilterId, Forget, Guards, IdempotencyKey, ImportBegin, ImportEnd,
+    ImportId, ImportLines, ImportMode, KeyName, Kind, LineUp, Proposal, PutLineUp, Redeem, RedemptionId,
+    Reference, Seq, Settings, Target, Timestamp, Unless, Update, UploadDigest, UploadId, Window,
 };
 use cuckood::state::State;
 
@@ -32,17 +32,17 @@ fn filters() -> [Command; 3] {
 fn redeem(target: Target, number: u8, hold_seconds: u64) -> Command {
     let reference = Reference::new(&format!("order-{number}")).unwrap();
     let (digest, redemption) = (code(number.into()), redemption(number));
-    Command::Redeem { target, digest, redemption, reference, hold_seconds }
+    Command::Redeem(Redeem { target, digest, redemption, reference, hold_seconds })
 }
 
 fn import(mode: ImportMode, id: &str, digests: Digests) -> [Command; 3] {
     let (target, import, lines) = (COUPON, ImportId::new(id).unwrap(), digests.0.len() as u64);
-    let (guards, owner) = (Guards::default(), KeyName::new("shop"));
+    let (guards, owner) = (Guards::default(), KeyName::new("shop").unwrap());
     let upload = UploadDigest { bytes: 700, hash: 9 };
     let ending = Ending::Whole { upload, warnings: Vec::new() };
     let (errors, chain, rejected) = (Vec::new(), 7, 0);
     [
-        Command::ImportBegin {
+        Command::ImportBegin(ImportBegin {
             target,
             import: import.clone(),
             mode,
@@ -50,9 +50,17 @@ fn import(mode: ImportMode, id: &str, digests: Digests) -> [Command; 3] {
             guards,
             owner,
             is_named: true,
-        },
-        Command::ImportLines { target, import: import.clone(), digests, lines, rejected, errors, chain },
-        Command::ImportEnd { target, import, ending, entries_max: 1_000 },
+        }),
+        Command::ImportLines(ImportLines {
+            target,
+            import: import.clone(),
+            digests,
+            lines,
+            rejected,
+            errors,
+            chain,
+        }),
+        Command::ImportEnd(ImportEnd { target, import, ending, entries_max: 1_000 }),
     ]
 }
 
@@ -85,11 +93,11 @@ fn script() -> Vec<Command> {
     let unless = Unless { campaign: name("f1"), at_least: 1, only_for: None };
     let line_up = LineUp { unless: vec![unless], campaigns: vec![name("f1")], limit: 1 };
     let mut update = set_stock(POOL, 9);
-    if let Command::Update { ends_at, .. } = &mut update {
+    if let Command::Update(Update { ends_at, .. }) = &mut update {
         *ends_at = Some(None);
     }
     script.extend([
-        Command::PutLineUp { name: name("home"), line_up, annotations: Default::default() },
+        Command::PutLineUp(PutLineUp { name: name("home"), line_up, annotations: Default::default() }),
         Command::DeleteLineUp { name: name("none") },
         Command::Clear { target: COUPON },
         update,
@@ -109,7 +117,7 @@ fn apply_all(state: &mut State, commands: Vec<Command>) {
         let at = Timestamp(1_000_000 + seq.0 * 3_000 - back);
         let key = IdempotencyKey { scope: u128::from(seq.0 / 2), request: 1 };
         let idempotency = (seq.0 % 5 < 2).then_some(key);
-        let by = seq.0.is_multiple_of(3).then(|| KeyName::new("shop"));
+        let by = seq.0.is_multiple_of(3).then(|| KeyName::new("shop").unwrap());
         state.apply(Entry { seq, proposal: Proposal { by, idempotency, ..Proposal::new(at, command) } });
     }
 }
@@ -122,7 +130,7 @@ fn apply_all(state: &mut State, commands: Vec<Command>) {
 /// - If only this script was changed: put the new hash here, in a commit that changes nothing under `src/`.
 #[test]
 fn log_produces_golden_hash() {
-    let mut state = State::new();
+    let mut state = State::default();
     apply_all(&mut state, script());
     let image = Image::of(&mut state, FilterId(2));
     let copy = image.all(UploadId(7), FilterId(20), &name("copy"));
@@ -152,7 +160,7 @@ fn script_of_version_2() -> Vec<Command> {
 /// as the others do.
 #[test]
 fn doubled_filters_are_identical_on_nodes() {
-    let (mut state, mut restored, mut moving, mut quiet) = (State::new(), State::new(), 0, 0);
+    let (mut state, mut restored, mut moving, mut quiet) = (State::default(), State::default(), 0, 0);
     for command in script_of_version_2() {
         apply_all(&mut state, vec![command.clone()]);
         apply_all(&mut restored, vec![command]);
@@ -191,7 +199,7 @@ fn skipped_entry_is_deterministic() {
         journal.append(proposals.collect()).unwrap().into_iter().map(|committed| committed.entry).collect();
     let skipped = Seq(8);
     store.mark_skipped(skipped, Timestamp(7)).unwrap();
-    let mut expected = State::new();
+    let mut expected = State::default();
     for entry in &entries {
         match entry.seq == skipped {
             true => expected.skip(entry),
@@ -214,7 +222,7 @@ fn skipped_entry_is_deterministic() {
         assert_eq!(Snapshot::of(&mut state), Snapshot::of(&mut expected), "start {start}");
     }
     // The mark is a part of the history: a state that has applied the entry differs.
-    let mut applied = State::new();
+    let mut applied = State::default();
     entries.into_iter().for_each(|entry| drop(applied.apply(entry)));
     assert_ne!(applied.hash(), expected.hash());
 }

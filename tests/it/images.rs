@@ -10,8 +10,9 @@ use cuckood::domain::image::{IMAGE_IDLE_SECONDS, IMAGES_MAX, IMAGES_OF_KEY_MAX};
 use cuckood::domain::spec::STOCK_MAX;
 use cuckood::domain::statistics::Unit;
 use cuckood::domain::{
-    Command, Entry, FilterId, ImageBody, ImageFault, ImageRecord, ImageSection, KeyName, Kind, Name, Outcome,
-    Proposal, Redemption, RedemptionId, Refusal, Seq, Target, Timestamp, UploadId,
+    Command, Entry, FilterId, ImageBegin, ImageBody, ImageFault, ImageRecord, ImageSection, KeyName, Kind,
+    Name, Outcome, Proposal, Redeem, Redemption, RedemptionId, Refusal, Seq, Target, Timestamp, Update,
+    UploadId,
 };
 use cuckood::filter::Mode;
 use cuckood::state::{RedemptionQuery, State};
@@ -42,7 +43,7 @@ fn assert_nothing_came(machine: &mut Machine) {
     let sizes = machine.state.sizes();
     assert_eq!((sizes.images_loading, machine.filters().len()), (0, 0));
     assert_eq!((sizes.tables_bytes, sizes.discarded_tables_bytes), (0, 0));
-    assert_eq!((sizes.redemptions, sizes.records_bytes), (0, State::new().sizes().records_bytes));
+    assert_eq!((sizes.redemptions, sizes.records_bytes), (0, State::default().sizes().records_bytes));
 }
 
 fn refused(fault: ImageFault) -> Outcome {
@@ -74,10 +75,10 @@ fn about(command: &Command, from: FilterId, to: FilterId) -> Option<Command> {
         | Command::Remove { target, .. }
         | Command::Replace { target, .. }
         | Command::Clear { target }
-        | Command::Redeem { target, .. }
+        | Command::Redeem(Redeem { target, .. })
         | Command::Confirm { target, .. }
         | Command::Cancel { target, .. }
-        | Command::Update { target, .. }
+        | Command::Update(Update { target, .. })
             if *target == Target(from) =>
         {
             *target = Target(to);
@@ -98,7 +99,7 @@ fn nameless(mut outcome: Outcome) -> Outcome {
 }
 
 fn is_of_import(command: &Command) -> bool {
-    matches!(command, Command::ImportBegin { .. } | Command::ImportLines { .. } | Command::ImportEnd { .. })
+    matches!(command, Command::ImportBegin(_) | Command::ImportLines(_) | Command::ImportEnd(_))
 }
 
 proptest! {
@@ -198,7 +199,7 @@ proptest! {
                         }
                     }
                 }
-                Command::ImageBegin { head, .. } => head.algorithm += 1,
+                Command::ImageBegin(ImageBegin { head, .. }) => head.algorithm += 1,
                 Command::ImageRecord { record: ImageRecord { body: ImageBody::End { redemptions }, .. }, .. } => *redemptions += 1,
                 other => panic!("{other:?}"),
             },
@@ -269,7 +270,7 @@ fn image_of_wrong_kind_or_algorithm_is_rejected() {
     let begin = image.command(0, UPLOAD, FilterId(1), Kind::Campaign, &name);
     assert_eq!(machine.apply(begin), refused(ImageFault::Kind(Kind::Coupon)));
     let mut begin = image.command(0, UPLOAD, FilterId(1), Kind::Coupon, &name);
-    let Command::ImageBegin { head, .. } = &mut begin else { panic!("it begins it") };
+    let Command::ImageBegin(ImageBegin { head, .. }) = &mut begin else { panic!("it begins it") };
     head.algorithm = 9;
     assert_eq!(machine.apply(begin), refused(ImageFault::Algorithm(9)));
     assert_nothing_came(&mut machine);
@@ -285,7 +286,7 @@ fn images_per_key_are_limited() {
         let command =
             image.command(0, UploadId(number.into()), FilterId(number), image.head.profile.kind, &name);
         machine
-            .propose(Proposal { by: Some(KeyName::new(by)), ..Proposal::new(machine.now, command) })
+            .propose(Proposal { by: Some(KeyName::new(by).unwrap()), ..Proposal::new(machine.now, command) })
             .outcome
     };
     for number in 1..=IMAGES_OF_KEY_MAX as u64 {
@@ -394,7 +395,7 @@ pub fn send_forged(image: &Image, forgery: Forgery, field: usize, value: &Value)
     let (mut is_forged, mut is_possible) = (false, true);
     for mut command in image.all(UPLOAD, target.0, &name("forged")) {
         match (&mut command, forgery) {
-            (Command::ImageBegin { head, .. }, Forgery::Head) => {
+            (Command::ImageBegin(ImageBegin { head, .. }), Forgery::Head) => {
                 let Some(forged) = forge(&**head, field, value) else { return false };
                 (is_forged, is_possible) = (true, forged.is_some());
                 **head = forged.unwrap_or_else(|| image.head.clone());

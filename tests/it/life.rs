@@ -25,7 +25,7 @@ pub struct Life {
 impl Life {
     /// A life that starts with an empty log. Events that an earlier one has left are removed.
     pub fn new(store: Arc<Store>) -> Life {
-        let state = State::new();
+        let state = State::default();
         let mut events = EventLog::open(&store, &state).unwrap();
         events.settle(&store, &state).unwrap();
         let (log, reported) = (Vec::new(), Vec::new());
@@ -48,7 +48,7 @@ impl Life {
     }
 
     pub fn submit(&mut self, at: Timestamp, command: Command) -> Applied {
-        let proposal = Proposal { by: Some(KeyName::new("shop")), ..Proposal::new(at, command) };
+        let proposal = Proposal { by: Some(KeyName::new("shop").unwrap()), ..Proposal::new(at, command) };
         self.apply(Entry { seq: self.state.applied().next(), proposal })
     }
 
@@ -81,7 +81,7 @@ impl Life {
     fn loaded(&self) -> State {
         match &self.latest {
             Some(latest) => recovery::load(&self.store, latest, &mut |_| ()).unwrap(),
-            None => State::new(),
+            None => State::default(),
         }
     }
 

@@ -4,6 +4,7 @@ use crate::commands::{NewFilter, redeem};
 use cuckood::domain::{
     Applied, Command, Entry, ImportState, Kind, Outcome, Proposal, SectionId, Target, Timestamp,
 };
+use cuckood::filter::{RestoreError, Restoring};
 use cuckood::state::{FilterView, Sections, State};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -19,7 +20,7 @@ pub struct Machine {
 
 impl Machine {
     pub fn new() -> Machine {
-        Machine { state: State::new(), now: Timestamp(1_000_000), redemptions: 0 }
+        Machine { state: State::default(), now: Timestamp(1_000_000), redemptions: 0 }
     }
 
     /// Applies a command at `now`. Readers see its effect.
@@ -120,5 +121,14 @@ impl Sections for &Snapshot {
         out.clear();
         out.extend(found.into_iter().flatten());
         Ok(found.is_some())
+    }
+
+    fn reserve(&mut self, _bytes: u64) -> Result<(), Infallible> {
+        Ok(())
+    }
+
+    fn table(&mut self, section: SectionId, table: &Restoring<'_>) -> Result<(), RestoreError<Infallible>> {
+        // A missing chunk stays empty, and its checksum rejects it.
+        table.load(0..table.chunks(), |chunk, out| self.chunk(section, chunk, out).map(drop))
     }
 }

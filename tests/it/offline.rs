@@ -18,7 +18,7 @@ const NO_HEAD: &[u8] = &[1];
 fn prepare(dir: &Path) {
     let store = open(dir);
     let mut journal = open_journal(&store).unwrap();
-    let (mut state, mut events) = (State::new(), EventLog::open(&store, &State::new()).unwrap());
+    let (mut state, mut events) = (State::default(), EventLog::open(&store, &State::default()).unwrap());
     for committed in append(&mut journal, (0..10).map(|number| proposal(number, 1)).collect()).unwrap() {
         state.apply(committed.entry);
         events.take(&store, &mut state).unwrap();

@@ -46,7 +46,7 @@ pub fn change_redemptions(part: &mut ImagePart, change: impl FnOnce(&mut Vec<Pla
 /// Images of all filters at several moments of a random log.
 pub fn images() -> &'static [Image] {
     static IMAGES: LazyLock<Vec<Image>> = LazyLock::new(|| {
-        let (mut log, mut state, mut images) = (RandomLog::without_images(), State::new(), Vec::new());
+        let (mut log, mut state, mut images) = (RandomLog::without_images(), State::default(), Vec::new());
         for entry in log.beginning() {
             state.apply(entry);
         }

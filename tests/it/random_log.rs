@@ -4,9 +4,9 @@ use crate::commands::{code, codes, insert};
 use crate::random_images::images;
 use cuckood::domain::{
     AnnotationsChange, Command, Digests, Ending, Entry, FORMAT_VERSION, FilterId, Forget, Guards,
-    IdempotencyKey, ImportId, ImportMode, ImportWarning, KeyName, Kind, LineUp, Name, Proposal, Raise,
-    RedemptionId, Reference, Seq, Settings, Share, Sizing, Spec, Target, Timestamp, Unless, UploadDigest,
-    UploadId, Window,
+    IdempotencyKey, ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode, ImportWarning, KeyName, Kind,
+    LineUp, Name, Proposal, PutLineUp, Raise, Redeem, RedemptionId, Reference, Seq, Settings, Share, Sizing,
+    Spec, Target, Timestamp, Unless, Update, UploadDigest, UploadId, Window,
 };
 use cuckood::filter::{Growth, Layout, Mode, Secret};
 use cuckood::state::IDEMPOTENCY_FIXED_BYTES;
@@ -63,7 +63,7 @@ fn line_up(a: u64, b: u64) -> Command {
         Unless { campaign, at_least: (b / 6 % 4) as u32, only_for }
     });
     let line_up = LineUp { unless: unless.collect(), campaigns: names(b / 24 % 5 + 1).collect(), limit: 1 };
-    Command::PutLineUp { name, line_up, annotations: annotations(b, a) }
+    Command::PutLineUp(PutLineUp { name, line_up, annotations: annotations(b, a) })
 }
 
 /// A change of a title and labels. Now and then there are more labels than may be.
@@ -174,8 +174,9 @@ impl RandomLog {
     fn entry(&mut self, pause: u64, command: Command, idempotency: Option<IdempotencyKey>) -> Entry {
         self.at += pause;
         self.seq += 1;
-        let by =
-            [None, Some(KeyName::new("shop")), Some(KeyName::new("office"))][(self.seq % 3) as usize].clone();
+        let by = [None, Some(KeyName::new("shop").unwrap()), Some(KeyName::new("office").unwrap())]
+            [(self.seq % 3) as usize]
+            .clone();
         let proposal = Proposal { by, idempotency, ..Proposal::new(Timestamp(self.at), command) };
         Entry { seq: Seq(self.seq), proposal }
     }
@@ -214,14 +215,14 @@ impl RandomLog {
         let starts_at =
             b.is_multiple_of(4).then(|| a.is_multiple_of(4).then(|| Timestamp(self.at + a % 9_000)));
         let ends_at = Some(b.is_multiple_of(5).then(|| Timestamp(self.at + b % 20_000)));
-        Command::Update {
+        Command::Update(Update {
             target: self.target(filter),
             starts_at,
             ends_at,
             capacity,
             stock,
             annotations: annotations(a, b),
-        }
+        })
     }
 
     fn stock(filter: usize) -> Option<u64> {
@@ -278,13 +279,13 @@ impl RandomLog {
                 from: some(b % 5 + 1),
                 to: codes((b..=b + b % 5).map(|number| number % ITEMS)),
             },
-            5..=7 => Command::Redeem {
+            5..=7 => Command::Redeem(Redeem {
                 target,
                 digest: code(a % CODES),
                 redemption: redemption(self.serial),
                 reference: Reference::new(&format!("order-{}", b % 4)).unwrap(),
                 hold_seconds: [0, 0, 5, 60][(b / 4 % 4) as usize],
-            },
+            }),
             8 => Command::Confirm { target, redemption: recent },
             9 => Command::Cancel { target, redemption: recent },
             13 if self.has_images => self.image(a, b),
@@ -308,7 +309,7 @@ impl RandomLog {
             0 => self.begin(target, mode, import),
             1..=4 => {
                 let lines = digests.0.len() as u64;
-                Command::ImportLines {
+                Command::ImportLines(ImportLines {
                     target,
                     import,
                     digests,
@@ -316,7 +317,7 @@ impl RandomLog {
                     rejected: u64::from(b.is_multiple_of(7)),
                     errors: Vec::new(),
                     chain: a,
-                }
+                })
             }
             _ => {
                 // Else it is asked for again.
@@ -332,7 +333,7 @@ impl RandomLog {
                         warnings: vec![ImportWarning::LooksLikeCsv { separator: ',' }; (b % 3) as usize],
                     },
                 };
-                Command::ImportEnd { target, import, ending, entries_max }
+                Command::ImportEnd(ImportEnd { target, import, ending, entries_max })
             }
         }
     }
@@ -374,7 +375,7 @@ impl RandomLog {
 
     fn begin(&self, target: Target, mode: usize, import: ImportId) -> Command {
         let mode = [ImportMode::Append, ImportMode::Replace][mode];
-        let owner = KeyName::new(["", "shop"][(self.serial % 2) as usize]);
+        let owner = KeyName::new(["", "shop"][(self.serial % 2) as usize]).unwrap();
         // One in a few does not keep to them.
         let guards = match self.serial % 4 {
             0 => mode.guards(),
@@ -383,7 +384,7 @@ impl RandomLog {
             _ => Guards::default(),
         };
         let is_named = !self.serial.is_multiple_of(5);
-        Command::ImportBegin { target, import, mode, if_absent: false, guards, owner, is_named }
+        Command::ImportBegin(ImportBegin { target, import, mode, if_absent: false, guards, owner, is_named })
     }
 
     /// Rare commands: clearing, deleting, recreating, other settings, a time that is turned back.

@@ -107,7 +107,7 @@ fn apply(state: &mut State, entry: &Entry) {
 #[test]
 fn reader_sees_each_entry_whole_or_not_at_all() {
     for seed in 1..4 {
-        let (entries, mut state) = (log(seed, 1_200), State::new());
+        let (entries, mut state) = (log(seed, 1_200), State::default());
         // For each number of entries, the codes that are valid after them.
         let mut valid: Vec<Vec<bool>> = vec![vec![false; CODES as usize]];
         for entry in &entries {
@@ -117,7 +117,7 @@ fn reader_sees_each_entry_whole_or_not_at_all() {
         let changes = valid.windows(2).filter(|pair| pair[0] != pair[1]).count();
         assert!(changes > entries.len() / 4, "{changes} changes");
 
-        let mut state = State::new();
+        let mut state = State::default();
         let (view, begun, applied) = (state.view(), AtomicUsize::new(0), AtomicUsize::new(0));
         let look_ups = AtomicUsize::new(0);
         thread::scope(|scope| {

@@ -4,7 +4,8 @@
 use crate::commands::{code, name};
 use crate::random_log::{CODES, ITEMS, Numbers, RandomLog};
 use cuckood::domain::{
-    Command, Entry, Kind, Outcome, Proposal, RedemptionId, Reference, Refusal, Target, Timestamp,
+    Command, Entry, Kind, Outcome, Proposal, Redeem, RedemptionId, Reference, Refusal, Target, Timestamp,
+    Update,
 };
 use cuckood::filter::Digest;
 use cuckood::state::{FilterView, FreshEvents, State};
@@ -50,7 +51,7 @@ fn fresh_events(state: &mut State) -> Vec<(u64, Vec<u8>)> {
 
 impl Twins {
     fn new() -> Self {
-        Self { all: State::new(), others: State::new() }
+        Self { all: State::default(), others: State::default() }
     }
 
     /// Applies an entry and returns its outcome.
@@ -85,13 +86,13 @@ impl Twins {
     fn refuse(&mut self, wish: &Wish, now: Timestamp, at: Timestamp) -> Option<Refusal> {
         let Wish { coupon, digest, reference, hold_seconds } = wish;
         let refusal = coupon.certain_refusal(*digest, reference, self.all.now(), now)?;
-        let redeem = Command::Redeem {
+        let redeem = Command::Redeem(Redeem {
             target: Target(coupon.id),
             digest: *digest,
             redemption: RedemptionId([255; 16]),
             reference: reference.clone(),
             hold_seconds: *hold_seconds,
-        };
+        });
         let advance = Command::Advance { buckets_max: 0 };
         let (refused, _) = self.apply_two(Proposal::new(at, redeem), Proposal::new(at, advance));
         assert_eq!(refused, Outcome::Refused(refusal.clone()), "at {at:?}, asked as of {now:?}");
@@ -114,7 +115,7 @@ fn count(twins: &mut Twins, entry: Entry, counts: &mut Counts) {
     let Entry { proposal, .. } = entry;
     let (at, logged) = (proposal.at, twins.all.now());
     let certain = match &proposal.command {
-        Command::Redeem { target, digest, reference, .. } if proposal.idempotency.is_none() => {
+        Command::Redeem(Redeem { target, digest, reference, .. }) if proposal.idempotency.is_none() => {
             let coupons = twins.all.view().list(Kind::Coupon, "", None, usize::MAX);
             let coupon = coupons.into_iter().find(|coupon| coupon.id == target.0);
             Some(coupon.and_then(|it| it.certain_refusal(*digest, reference, logged, at.max(logged))))
@@ -149,7 +150,7 @@ fn set_window(entry: &mut Entry, (_, a, b, _): Numbers) {
         2 => (soon(b), soon(b).map(|at| Timestamp(at.0 + 1 + b % 900))),
         _ => (None, None),
     };
-    if let Command::Update { starts_at, ends_at, capacity, .. } = &mut entry.proposal.command {
+    if let Command::Update(Update { starts_at, ends_at, capacity, .. }) = &mut entry.proposal.command {
         (*starts_at, *ends_at) = (Some(window.0), Some(window.1));
         // One that is too low would have all of it refused.
         *capacity = None;

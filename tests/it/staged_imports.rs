@@ -7,8 +7,8 @@ use crate::commands::{
 use crate::engines;
 use crate::machine::Machine;
 use cuckood::domain::{
-    Command, Digests, Ending, Guards, ImportId, ImportMode, ImportState, ItemOutcome, Kind, Outcome,
-    RedemptionId, Refusal, Share, Status, Target, Tripped,
+    Command, Digests, Ending, Guards, ImportEnd, ImportId, ImportMode, ImportState, ItemOutcome, Kind,
+    Outcome, RedemptionId, Refusal, Share, Status, Target, Tripped,
 };
 use cuckood::filter::Digest;
 use proptest::prelude::*;
@@ -284,7 +284,7 @@ fn guards_compare_with_table_at_swap() {
         // A broken upload keeps to no guard.
         coupon.apply(guarded("nightly", ImportMode::Replace, guards(0.0)));
         let (import, ending) = (ImportId::new("nightly").unwrap(), Ending::BrokenOff);
-        let broken = Command::ImportEnd { target: TARGET, import, ending, entries_max: 0 };
+        let broken = Command::ImportEnd(ImportEnd { target: TARGET, import, ending, entries_max: 0 });
         assert_eq!(coupon.0.import(broken), ImportState::Interrupted);
     }
 }

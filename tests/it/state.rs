@@ -6,7 +6,7 @@ use crate::machine::{Machine, Snapshot, filters};
 use crate::random_log::{CODES, ITEMS, Numbers, RandomLog, numbers};
 use cuckood::domain::statistics::Unit;
 use cuckood::domain::{
-    Command, Digests, Entry, FilterId, Kind, Outcome, Proposal, RedemptionId, Refusal, Status, Target,
+    Command, Digests, Entry, FilterId, Kind, Outcome, Proposal, Redeem, RedemptionId, Refusal, Status, Target,
 };
 use cuckood::state::{RedemptionQuery, State};
 use proptest::prelude::*;
@@ -61,7 +61,7 @@ proptest! {
     ) {
         let entries = log(&numbers);
         let (before, after) = entries.split_at(at.index(entries.len()));
-        let (mut live, mut outcomes, mut rest) = (State::new(), Vec::new(), after.iter());
+        let (mut live, mut outcomes, mut rest) = (State::default(), Vec::new(), after.iter());
         before.iter().for_each(|entry| drop(live.apply(entry.clone())));
         let apply = |state: &mut State, entry: &Entry| (state.apply(entry.clone()), state.hash().hash);
         let snapshot = Snapshot::during(&mut live, |state| {
@@ -86,7 +86,7 @@ proptest! {
             (batch.now, single.now) = (at, at);
             match command {
                 // They keep the writes of others, which are batches there and single ones here.
-                Command::ImportBegin { .. } | Command::ImportLines { .. } | Command::ImportEnd { .. } => {}
+                Command::ImportBegin(_) | Command::ImportLines(_) | Command::ImportEnd(_) => {}
                 Command::Remove { target, mut digests, all } => {
                     digests.0.extend_from_within(digests.0.len() / 2..);
                     let (mut outcomes, mut removed) = (Vec::new(), 0);
@@ -114,13 +114,13 @@ proptest! {
     /// After any commands, a code has one current redemption, and its slot has the matching state.
     #[test]
     fn slot_and_redemption_agree(numbers in numbers(300)) {
-        let mut state = State::new();
+        let mut state = State::default();
         let mut standing: HashMap<(FilterId, u64), RedemptionId> = HashMap::new();
         for entry in log(&numbers) {
             let (asked, key) = (entry.proposal.command.clone(), entry.proposal.idempotency);
             let outcome = state.apply(entry).outcome;
             state.publish();
-            let (Command::Redeem { target, digest, .. }, Outcome::Redeemed(redemption), None) = (asked, outcome, key)
+            let (Command::Redeem(Redeem { target, digest, .. }), Outcome::Redeemed(redemption), None) = (asked, outcome, key)
             else {
                 continue;
             };

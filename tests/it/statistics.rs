@@ -11,6 +11,7 @@ use cuckood::domain::{
 };
 use cuckood::engine::RunningSnapshot;
 use cuckood::engine::event_log::EventLog;
+use cuckood::frame::decode;
 use cuckood::state::{FilterView, FreshEvents, State, Statistics};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -106,7 +107,7 @@ impl Model {
         let mut fresh = FreshEvents::default();
         self.state.take_events(&mut fresh);
         for event in fresh.iter() {
-            match Event::decode(event.bytes).unwrap().what {
+            match decode::<Event<'_>>(event.bytes).unwrap().what {
                 Happened::Redemption { step: RedemptionStep::Extended, .. } => {}
                 Happened::Redemption { coupon, status, .. } => {
                     let id = names[&(Kind::Coupon, coupon.into_owned())];
@@ -282,7 +283,7 @@ fn turned_back_clock_moves_statistics_to_now() {
 /// The clock of the server that an image comes from may have been ahead.
 #[test]
 fn image_from_future_moves_statistics_to_now() {
-    let (mut source, mut log, mut target) = (State::new(), RandomLog::without_images(), Model::default());
+    let (mut source, mut log, mut target) = (State::default(), RandomLog::without_images(), Model::default());
     log.pass(10 * DAY);
     for entry in log.beginning() {
         source.apply(entry);

@@ -77,10 +77,8 @@ fn snapshot(store: &Store, seq: Seq) -> Result<(), StoreError> {
     }
     writer.end_section(KEY, seq.0);
     writer.finish(store, Timestamp(seq.0), vec![seq.0 as u8])?;
-    if let Some(through) = store.prunable_through()? {
-        assert!(through <= seq);
-    }
     let mut sweep = store.sweep()?;
+    assert!(sweep.log_through <= seq);
     while sweep.step(store, 8 << 10)? {}
     Ok(())
 }
@@ -97,9 +95,9 @@ fn work(journal: &mut LocalJournal, store: &Store, acknowledged: &mut Vec<Entry>
             }
         }
         if round % 2 == 1 {
-            let through = snapshot(store, journal.last()).and_then(|()| store.prunable_through());
-            let pruned = match through {
-                Ok(through) => through.map_or(Ok(false), |through| journal.prune(through, u64::MAX)),
+            let sweep = snapshot(store, journal.last()).and_then(|()| store.sweep());
+            let pruned = match sweep {
+                Ok(sweep) => journal.prune(sweep.log_through, u64::MAX),
                 Err(error) => Err(error.into()),
             };
             if let Err(error) = pruned {

@@ -14,12 +14,12 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("domain", &["filter"]),
     ("clock", &["domain"]),
     ("frame", &[]),
-    ("paged", &[]),
+    ("paged", &["frame"]),
     ("state", &["filter", "domain", "frame", "paged"]),
     ("store", &["domain", "frame"]),
     ("journal", &["domain", "frame", "store"]),
     ("access", &["domain"]),
-    ("engine", &["filter", "domain", "state", "journal", "store", "clock"]),
+    ("engine", &["filter", "domain", "frame", "state", "journal", "store", "clock"]),
     ("budget", &[]),
     ("socket", &["budget"]),
     ("http", &["domain", "access", "budget", "engine", "socket"]),
@@ -248,7 +248,8 @@ fn domain_types_with_rules_decode_through_constructors() {
         }
     }
     assert_none(offences);
-    assert!(checked >= 6, "{checked} types decode through constructors");
+    // Besides those that `text_type` defines.
+    assert!(checked >= 3, "{checked} types decode through constructors");
 }
 
 #[test]

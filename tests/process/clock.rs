@@ -5,7 +5,7 @@ use crate::program;
 use crate::service::Service;
 use cuckood::clock::{ClockLimits, system_reading};
 use cuckood::domain::{
-    Command as Change, Digests, Kind, Name, Outcome, Reference, Sizing, Spec, Status, Target,
+    Command as Change, Digests, Kind, Name, Outcome, Redeem, Reference, Sizing, Spec, Status, Target,
 };
 use cuckood::domain::{Timestamp, Window};
 use cuckood::engine::{Engine, EngineOptions, Growth, Mode};
@@ -70,7 +70,8 @@ impl Past {
         let digest = self.engine.view().find(Kind::Coupon, &Name::new("shop").unwrap()).unwrap().digest(code);
         let redemption = cuckood::domain::RedemptionId(cuckood::engine::random());
         let reference = Reference::new(&format!("order-{code}")).unwrap();
-        let command = Change::Redeem { target: self.target, digest, redemption, reference, hold_seconds };
+        let command =
+            Change::Redeem(Redeem { target: self.target, digest, redemption, reference, hold_seconds });
         let outcome = self.submit(command).await;
         assert!(
             matches!(&outcome, Outcome::Redeemed(redemption) if redemption.status != Status::Expired),

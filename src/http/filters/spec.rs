@@ -294,7 +294,10 @@ pub(crate) fn patched(title: Option<OrNull<Title>>, labels: Option<LabelsPatch>)
     AnnotationsChange {
         title: title.map(|OrNull(title)| title.unwrap_or_default()),
         replaces_labels: matches!(labels, Some(OrNull(None))),
-        labels: labels.and_then(|OrNull(labels)| labels).unwrap_or_default().map(|OrNull(value)| value),
+        labels: labels
+            .and_then(|OrNull(labels)| labels)
+            .map(|labels| labels.map(|OrNull(value)| value))
+            .unwrap_or_default(),
     }
 }
 

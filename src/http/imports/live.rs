@@ -129,7 +129,7 @@ mod tests {
     fn running_import() -> Import {
         Import {
             id: ImportId::new("nightly").unwrap(),
-            owner: KeyName::new(""),
+            owner: KeyName::default(),
             is_named: true,
             filter: FilterId(1),
             kind: Kind::Campaign,

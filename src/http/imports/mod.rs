@@ -9,7 +9,8 @@ mod upload;
 
 use crate::domain::import::IMPORTS_KEPT_MAX;
 use crate::domain::{
-    Guards, Import, ImportId, ImportMode, ImportState, Kind, LineError, Name, Refusal, Share, Timestamp,
+    Guards, Import, ImportBegin, ImportId, ImportMode, ImportState, Kind, LineError, Name, Refusal, Share,
+    Target, Timestamp,
 };
 use crate::http::answer::{Answer, Code, Problem, refusals, reply};
 use crate::http::call::{self, Call, Read};
@@ -171,8 +172,10 @@ async fn import(call: Call<call::Import>, kind: Kind, name: &str, request: Reque
     let (pieces, caller) = (api.reading.upload(request)?, call.caller);
     let source = Source { api: api.clone(), caller, view: view.clone(), live, pieces };
     let upload = Upload::open(format, query.column, source).await?;
+    let (target, owner) = (Target(view.id), by.clone().unwrap_or_default());
     let (if_absent, is_dry_run) = (query.if_absent, query.dry_run);
-    let asked = ImportRequest { api, view, id, mode, if_absent, guards, by, is_named };
+    let begin = ImportBegin { target, import: id, mode, if_absent, guards, owner, is_named };
+    let asked = ImportRequest { api, view, by, begin };
     let failed = |_| Problem::new(Code::Internal, "the import failed");
     // In a separate task: a handler is dropped when its client disconnects, but the log must still record the end.
     if is_dry_run {

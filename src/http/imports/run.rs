@@ -5,8 +5,8 @@ use super::upload::{Batch, Upload};
 use crate::access::{Client, Guesses};
 use crate::budget::UsedUp;
 use crate::domain::{
-    Command, Digests, Ending, Guards, Import, ImportId, ImportMode, ImportState, ItemOutcome, KeyName,
-    Outcome, Refusal, Target,
+    Command, Digests, Ending, Import, ImportBegin, ImportEnd, ImportLines, ImportMode, ImportState,
+    ItemOutcome, KeyName, Outcome, Refusal,
 };
 use crate::engine::{FilterView, ImportTrial};
 use crate::http::answer::{Code, Problem, refusals};
@@ -22,12 +22,8 @@ const CATCH_UP_ENTRIES: u32 = 2_500;
 pub(super) struct ImportRequest {
     pub(super) api: Arc<Api>,
     pub(super) view: Arc<FilterView>,
-    pub(super) id: ImportId,
-    pub(super) mode: ImportMode,
-    pub(super) if_absent: bool,
-    pub(super) guards: Guards,
     pub(super) by: Option<KeyName>,
-    pub(super) is_named: bool,
+    pub(super) begin: ImportBegin,
 }
 
 impl ImportRequest {
@@ -35,15 +31,7 @@ impl ImportRequest {
     /// import.
     pub(super) async fn run(self, mut upload: Upload) -> Result<(Import, bool), Problem> {
         let mut commands = Commands::new(self.api.engine.clone(), self.view.kind, self.by.clone());
-        let begin = Command::ImportBegin {
-            target: Target(self.view.id),
-            import: self.id.clone(),
-            mode: self.mode,
-            if_absent: self.if_absent,
-            guards: self.guards,
-            owner: self.by.clone().unwrap_or_else(|| KeyName::new("")),
-            is_named: self.is_named,
-        };
+        let begin = Command::ImportBegin(self.begin.clone());
         let import = of_import(commands.submit(begin).await?)?;
         if import.state == ImportState::Done {
             // A client that is still sending would not read the response, so the complete body is read first.
@@ -69,10 +57,18 @@ impl ImportRequest {
 
     async fn read(&self, upload: &mut Upload, commands: &mut Commands) -> Result<(), Problem> {
         while let Some(Batch { digests, lines, rejected, errors, chain }) = upload.next().await? {
-            let (target, import) = (Target(self.view.id), self.id.clone());
+            let (target, import) = (self.begin.target, self.begin.import.clone());
             let digests = Digests(digests);
             commands
-                .send(Command::ImportLines { target, import, digests, lines, rejected, errors, chain })
+                .send(Command::ImportLines(ImportLines {
+                    target,
+                    import,
+                    digests,
+                    lines,
+                    rejected,
+                    errors,
+                    chain,
+                }))
                 .await?;
         }
         Ok(())
@@ -97,33 +93,32 @@ impl ImportRequest {
     }
 
     async fn end(&self, commands: &Commands, ending: Ending) -> Result<Import, Problem> {
-        let (target, import) = (Target(self.view.id), self.id.clone());
-        let end = Command::ImportEnd { target, import, ending, entries_max: CATCH_UP_ENTRIES };
+        let (target, import) = (self.begin.target, self.begin.import.clone());
+        let end = Command::ImportEnd(ImportEnd { target, import, ending, entries_max: CATCH_UP_ENTRIES });
         of_import(commands.submit(end).await?)
     }
 
     /// Reads the complete upload, and counts what the import would. The counts reveal whether codes are valid, so the limit on guessing
     /// applies.
     pub(super) async fn try_out(self, mut upload: Upload, client: Option<Client>) -> Result<Import, Problem> {
-        let Self { api, view, id, mode, if_absent, guards, .. } = self;
+        let Self { api, view, begin, .. } = self;
         let guesser = api.access.guessing.start(view.has_secret_codes(), client)?;
         let now = api.engine.now();
-        let of = (view.id, view.kind, view.name.clone());
-        let mut import = Import::begun(id, KeyName::new(""), of, mode, if_absent, guards, now);
+        let mut import = Import::begun(&begin, view.kind, view.name.clone(), now);
         upload.continue_after(&import);
         let mut share = api.reading.share();
         let mut hold = |bytes| {
             let detail = || format!("the tables of the dry run need {bytes} bytes of limits.bodies");
             share.hold(bytes).map_err(|UsedUp| Problem::new(Code::MemoryLimit, detail()))
         };
-        let live = match mode {
+        let live = match begin.mode {
             ImportMode::Append => {
                 let copy = api.engine.copy_tables(view.id, &mut hold).await?;
                 Some(copy.ok_or_else(|| refusals::not_found(view.kind))?)
             }
             ImportMode::Replace => hold(view.layout.memory_bytes()).map(|()| None)?,
         };
-        let mut trial = ImportTrial::new(view.clone(), live, if_absent, now);
+        let mut trial = ImportTrial::new(view.clone(), live, begin.if_absent, now);
         while let Some(batch) = upload.next().await? {
             count(&mut import, &mut trial, batch, &guesser)?;
             hold(trial.memory_bytes())?;

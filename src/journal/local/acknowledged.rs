@@ -59,7 +59,7 @@ impl AcknowledgedRecord {
         let mut newest = store.is_new().then_some(first);
         for slot in 0..RECORD_SLOTS {
             let mut bytes = [0; FORMAT.payload_max + FRAME_BYTES];
-            store.read_record(slot, &mut bytes)?;
+            store.run(store.backing().read_record(slot, &mut bytes))?;
             let found = Acknowledged::decode(&bytes, store.identity(), boot).map(|found| (found, slot));
             newest = [newest, found].into_iter().flatten().max_by_key(|(found, _)| found.last.seq);
         }
@@ -83,7 +83,8 @@ impl AcknowledgedRecord {
         let synced = if is_synced { last } else { self.newest.synced };
         self.newest = Acknowledged { last, synced };
         self.slot = (self.slot + 1) % RECORD_SLOTS;
-        store.write_record(self.slot, &self.newest.encode(store.identity(), self.boot))
+        let record = self.newest.encode(store.identity(), self.boot);
+        store.change(|backing| backing.write_record(self.slot, &record))
     }
 }
 

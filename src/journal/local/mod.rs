@@ -76,7 +76,7 @@ impl LocalJournal {
             LocalJournal { store, options, log, acknowledged, committed, flush_at, is_current, barrier };
         if journal.store.is_new() || journal.log.end() != journal.acknowledged.synced() {
             journal.acknowledge(true)?;
-            journal.store.sync_record()?;
+            journal.store.change(|backing| backing.sync_record())?;
         }
         journal.store.begin_use()?;
         Ok(journal)
@@ -198,6 +198,6 @@ impl Journal for LocalJournal {
 
     fn settle(&mut self) -> Result<(), JournalError> {
         self.acknowledge(true)?;
-        Ok(self.store.sync_record()?)
+        Ok(self.store.change(|backing| backing.sync_record())?)
     }
 }

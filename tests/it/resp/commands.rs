@@ -3,7 +3,7 @@
 use super::service::Service;
 use crate::commands::{NewFilter, target};
 use crate::redis_client::{Connection, Reply};
-use cuckood::domain::{Command, Forget, Kind, Outcome, Reference, Target};
+use cuckood::domain::{Command, Forget, Kind, Outcome, Redeem, Reference, Target};
 use std::time::Duration;
 
 fn ok(connection: &mut Connection, line: &str) {
@@ -115,7 +115,7 @@ fn cf_info_returns_redis_fields_first() {
     );
     let view = service.view(Kind::Campaign, "spring");
     for (field, value) in [
-        ("Size", view.memory_bytes()),
+        ("Size", view.describe(view.created_at).stats.memory_bytes),
         ("Number of buckets", view.layout.buckets),
         ("Number of filters", 1),
         ("Number of items inserted", 2),
@@ -271,13 +271,13 @@ fn coupon_is_set_with_used_codes() {
     assert_eq!(client.call("CF.INSERT coupon:welcome ITEMS A B"), Reply::integers(&[0, 1]));
     integer(client, "CF.COUNT coupon:welcome A", 1);
     let view = service.view(Kind::Coupon, "welcome");
-    let redeemed = service.submit(Command::Redeem {
+    let redeemed = service.submit(Command::Redeem(Redeem {
         target: Target(view.id),
         digest: view.digest("A"),
         redemption: cuckood::domain::RedemptionId(cuckood::engine::random()),
         reference: Reference::new("order-1").unwrap(),
         hold_seconds: 0,
-    });
+    }));
     assert!(matches!(redeemed.outcome, Outcome::Redeemed(_)));
     assert_eq!(client.call("CF.MEXISTS coupon:welcome A B"), Reply::integers(&[0, 1]));
     integer(client, "CF.ADD coupon:welcome A", 0);

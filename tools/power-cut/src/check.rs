@@ -31,7 +31,7 @@ pub fn check(dir: &Path, acknowledged: u64, log: &Log) -> Result<Option<u64>, Bo
     if last < acknowledged {
         return Err(format!("position {acknowledged} is gone, the last is {last}").into());
     }
-    let (mut wanted, mut fresh, mut events) = (State::new(), FreshEvents::default(), Vec::new());
+    let (mut wanted, mut fresh, mut events) = (State::default(), FreshEvents::default(), Vec::new());
     let mut over = Timestamp(0);
     for position in 1..=last {
         wanted.apply(log.entry(position));

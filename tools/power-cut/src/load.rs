@@ -118,10 +118,9 @@ impl Load {
     /// Removes data that the newest snapshot has made superfluous, and expired events, between commits.
     fn remove_leftovers(&mut self) -> Result<(), Box<dyn Error>> {
         let store = self.store.clone();
-        if let Some(through) = store.prunable_through()? {
-            while self.journal.prune(through, STEP_BYTES)? {
-                self.commit()?;
-            }
+        let through = store.sweep()?.log_through;
+        while self.journal.prune(through, STEP_BYTES)? {
+            self.commit()?;
         }
         let mut sweep = store.sweep()?;
         while sweep.step(&store, STEP_BYTES)? {

@@ -6,9 +6,10 @@
 use crate::filter_image::Image;
 use cuckood::domain::command::IDEMPOTENCY_ROOM_MIN_BYTES;
 use cuckood::domain::{
-    Command, Digests, Ending, Entry, FORMAT_VERSION, FilterId, Forget, Guards, IdempotencyKey, ImportId,
-    ImportMode, ImportWarning, KeyName, Kind, LineUp, Name, Proposal, Raise, RedemptionId, Reference, Seq,
-    Settings, Share, Sizing, Spec, Target, Timestamp, Unless, UploadDigest, UploadId, Window,
+    Command, Digests, Ending, Entry, FORMAT_VERSION, FilterId, Forget, Guards, IdempotencyKey, ImportBegin,
+    ImportEnd, ImportId, ImportLines, ImportMode, ImportWarning, KeyName, Kind, LineUp, Name, Proposal,
+    PutLineUp, Raise, Redeem, RedemptionId, Reference, Seq, Settings, Share, Sizing, Spec, Target, Timestamp,
+    Unless, Update, UploadDigest, UploadId, Window,
 };
 use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
 use cuckood::state::State;
@@ -96,7 +97,8 @@ fn proposal(position: u64) -> Proposal {
     let command = command(asked);
     let Timestamp(now) = time(position);
     let at = if command == Command::TurnBack { now - TURNED_BACK_MS } else { now };
-    let by = [None, Some("shop"), Some("office")][draw(asked, 10) as usize % 3].map(KeyName::new);
+    let by = [None, Some("shop"), Some("office")][draw(asked, 10) as usize % 3]
+        .map(|key| KeyName::new(key).expect("a short name"));
     let idempotency = has_key(asked).then(|| IdempotencyKey { scope: asked.into(), request: asked });
     Proposal { at: Timestamp(at), by, command, idempotency }
 }
@@ -217,14 +219,14 @@ fn update(position: u64) -> Command {
     let starts_at = draw(position, 5).is_multiple_of(3).then_some(Some(Timestamp(now - 5_000)));
     let ends_at = [None, Some(None), Some(Some(Timestamp(now + 60_000)))][draw(position, 6) as usize % 3];
     let stock = POOLS.contains(&shape(number)).then_some(1 + draw(position, 7) % 20);
-    Command::Update {
+    Command::Update(Update {
         target: target(number),
         starts_at,
         ends_at,
         capacity,
         stock,
         annotations: Default::default(),
-    }
+    })
 }
 
 fn line_up(position: u64) -> Command {
@@ -235,11 +237,11 @@ fn line_up(position: u64) -> Command {
     let campaigns = [1, 3, 5, 7].map(name).to_vec();
     let at_least = (1 + draw(position, 5) % 3) as u32;
     let unless = vec![Unless { campaign: name(3), at_least, only_for: Some(name(5)) }];
-    Command::PutLineUp {
+    Command::PutLineUp(PutLineUp {
         name: line_up,
         line_up: LineUp { campaigns, unless, limit: at_least },
         annotations: Default::default(),
-    }
+    })
 }
 
 fn configure(position: u64) -> Command {
@@ -283,13 +285,30 @@ fn import(position: u64, mode: ImportMode) -> Command {
                 (1, _) => Guards { min_items: 5_000, max_rejected: Some(2), ..mode.guards() },
                 _ => mode.guards(),
             };
-            let (if_absent, owner) = (number.is_multiple_of(2), KeyName::new("office"));
-            Command::ImportBegin { target, import, mode, if_absent, guards, owner, is_named: true }
+            let (if_absent, owner) =
+                (number.is_multiple_of(2), KeyName::new("office").expect("a short name"));
+            Command::ImportBegin(ImportBegin {
+                target,
+                import,
+                mode,
+                if_absent,
+                guards,
+                owner,
+                is_named: true,
+            })
         }
         piece if piece <= lines_max => {
             let digests = some(position, 5_000);
             let (lines, rejected, errors) = (digests.0.len() as u64, 0, Vec::new());
-            Command::ImportLines { target, import, digests, lines, rejected, errors, chain: position }
+            Command::ImportLines(ImportLines {
+                target,
+                import,
+                digests,
+                lines,
+                rejected,
+                errors,
+                chain: position,
+            })
         }
         _ => {
             let ending = match step / UPLOAD_COMMANDS % 8 {
@@ -300,14 +319,14 @@ fn import(position: u64, mode: ImportMode) -> Command {
                     warnings: vec![ImportWarning::LooksLikeJson; number as usize % 2],
                 },
             };
-            Command::ImportEnd { target, import, ending, entries_max: 300 }
+            Command::ImportEnd(ImportEnd { target, import, ending, entries_max: 300 })
         }
     }
 }
 
 /// The images of the filters at [`IMAGES_FROM`].
 static IMAGES: LazyLock<Vec<Image>> = LazyLock::new(|| {
-    let mut state = State::new();
+    let mut state = State::default();
     (1..IMAGES_FROM).for_each(|position| drop(state.apply(Log::default().entry(position))));
     state.publish();
     let view = state.view();
@@ -361,13 +380,13 @@ fn write(position: u64) -> Command {
                 _ => Command::Confirm { target, redemption },
             }
         }
-        _ => Command::Redeem {
+        _ => Command::Redeem(Redeem {
             target: coupon(position),
             digest: digest(draw(position, 3) % CODES),
             redemption: redemption(position),
             reference: Reference::new(&format!("order-{}", position % 50)).expect("a plain reference"),
             hold_seconds: [0, 20, 300][draw(position, 4) as usize % 3],
-        },
+        }),
     }
 }
 
@@ -414,24 +433,24 @@ mod tests {
         match command {
             Command::Configure(_) => 0,
             Command::Create { .. } => 1,
-            Command::Update { .. } => 2,
+            Command::Update(_) => 2,
             Command::Delete { .. } => 3,
             Command::Insert { .. } => 4,
             Command::Remove { .. } => 5,
             Command::Replace { .. } => 6,
             Command::Clear { .. } => 7,
-            Command::Redeem { .. } => 8,
+            Command::Redeem(_) => 8,
             Command::Confirm { .. } => 9,
             Command::Cancel { .. } => 10,
-            Command::ImportBegin { .. } => 11,
-            Command::ImportLines { .. } => 12,
-            Command::ImportEnd { .. } => 13,
+            Command::ImportBegin(_) => 11,
+            Command::ImportLines(_) => 12,
+            Command::ImportEnd(_) => 13,
             Command::Advance { .. } => 14,
             Command::TurnBack => 15,
-            Command::PutLineUp { .. } => 16,
+            Command::PutLineUp(_) => 16,
             Command::DeleteLineUp { .. } => 17,
             Command::Restored { .. } => 18,
-            Command::ImageBegin { .. } => 19,
+            Command::ImageBegin(_) => 19,
             Command::ImageRecord { .. } => 20,
             Command::ImageAbandon { .. } => 21,
             Command::Enable { .. } => 22,
@@ -440,7 +459,7 @@ mod tests {
 
     #[test]
     fn log_has_every_command_in_effect() {
-        let (log, mut state) = (Log(vec![900, 1_500]), State::new());
+        let (log, mut state) = (Log(vec![900, 1_500]), State::default());
         let (mut effects, mut replayed, mut from_images) = ([0; 23], 0, 0);
         for position in 1..4_000 {
             let entry = log.entry(position);

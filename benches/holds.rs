@@ -10,12 +10,13 @@
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 use cuckood::clock::{Clock, ClockLimits};
+use cuckood::config::Config;
 use cuckood::domain::{
     Command, Digests, Ending, Guards, ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode, ImportState,
     KeyName, Kind, Name, Outcome, Redeem, RedemptionId, Reference, Sizing, Spec, Target, UploadDigest,
     Window,
 };
-use cuckood::engine::{Digest, Engine, EngineOptions, FilterView, Growth, Mode, Status};
+use cuckood::engine::{Digest, Engine, FilterView, Growth, Mode, Status};
 use futures_util::future::join_all;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
@@ -40,7 +41,8 @@ async fn main() {
     let redemptions = arguments.next().map_or(5_000_000, |number| number.parse().unwrap());
     let parent = arguments.next().map_or_else(std::env::temp_dir, PathBuf::from);
     let dir = tempfile::tempdir_in(parent).unwrap();
-    let mut options = EngineOptions::new(dir.path().join("data"));
+    let config = Config::load(None, [("CUCKOOD__STORAGE__PATH", dir.path().join("data"))]).unwrap();
+    let mut options = config.engine_options();
     options.memory_max_bytes = 16 << 30;
     let engine = Engine::start(options, Clock::system(ClockLimits::default()));
     assert_eq!(engine.recovered().await, Status::Ready);
@@ -191,7 +193,7 @@ impl Bench {
 }
 
 async fn submit(engine: &Engine, command: Command) -> Outcome {
-    engine.submit(command, None).await.unwrap().outcome
+    engine.submit(None, command, None).await.unwrap().outcome
 }
 
 async fn create(engine: &Engine, name: &str, capacity: u64) -> Arc<FilterView> {

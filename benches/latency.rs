@@ -15,8 +15,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 use axum::Json;
 use axum::extract::State;
 use cuckood::clock::{Clock, ClockLimits};
+use cuckood::config::Config;
 use cuckood::domain::{Command as Change, Digests, Kind, Name, Sizing, Spec, Target, Window};
-use cuckood::engine::{Engine, EngineOptions, Growth, Mode, Status};
+use cuckood::engine::{Engine, Growth, Mode, Status};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -249,7 +250,9 @@ fn key() -> (String, String) {
 
 /// The same check without any layer around it.
 async fn bare(data: String) {
-    let engine = Engine::start(EngineOptions::new(data), Clock::system(ClockLimits::default()));
+    let config = Config::load(None, [("CUCKOOD__STORAGE__PATH", data)]).unwrap();
+    let options = config.engine_options();
+    let engine = Engine::start(options, Clock::system(ClockLimits::default()));
     assert_eq!(engine.recovered().await, Status::Ready);
     let sizing = Sizing::ErrorRate(0.001);
     let spec = Spec {
@@ -265,11 +268,11 @@ async fn bare(data: String) {
     let name = Name::new("c0").unwrap();
     let change =
         cuckood::engine::creation(Kind::Campaign, name.clone(), spec, window, Default::default()).unwrap();
-    engine.submit(change, None).await.unwrap();
+    engine.submit(None, change, None).await.unwrap();
     let filter = engine.view().find(Kind::Campaign, &name).unwrap();
     let digests = Digests(vec![filter.digest(USER)]);
     let change = Change::Insert { target: Target(filter.id), digests, if_absent: false, revive: false };
-    engine.submit(change, None).await.unwrap();
+    engine.submit(None, change, None).await.unwrap();
     let check = async |State(engine): State<Engine>, Json(body): Json<Value>| {
         let filter = engine.view().find(Kind::Campaign, &Name::new("c0").unwrap()).unwrap();
         let users = body["users"].as_array().unwrap().iter();

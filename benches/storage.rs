@@ -9,8 +9,9 @@
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 use cuckood::clock::{Clock, ClockLimits};
+use cuckood::config::Config;
 use cuckood::domain::{Command, Digests, Kind, Name, Sizing, Spec, Target, Window};
-use cuckood::engine::{Digest, Engine, EngineOptions, FilterView, Growth, Mode, Status};
+use cuckood::engine::{Digest, Engine, FilterView, Growth, Mode, Status};
 use cuckood::store::{Store, StoreOptions};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
@@ -52,7 +53,8 @@ async fn run(phase: &str, dir: &Path) {
     if phase == "storage" {
         return read_all(&dir.join("data"));
     }
-    let mut options = EngineOptions::new(dir.join("data"));
+    let config = Config::load(None, [("CUCKOOD__STORAGE__PATH", dir.join("data"))]).unwrap();
+    let mut options = config.engine_options();
     options.memory_max_bytes = 8 << 30;
     if phase == "amplify" {
         options.path = dir.join("amplify");
@@ -117,7 +119,7 @@ async fn create(engine: &Engine, capacity: u64) -> Arc<FilterView> {
         Default::default(),
     )
     .unwrap();
-    engine.submit(command, None).await.unwrap();
+    engine.submit(None, command, None).await.unwrap();
     filter(engine)
 }
 
@@ -149,7 +151,7 @@ async fn add(engine: &Engine, filter: &Arc<FilterView>, items: u64) {
             tokio::spawn(async move {
                 for batch in (client..items / BATCH).step_by(8) {
                     let command = insertion(&filter, batch * BATCH..(batch + 1) * BATCH);
-                    engine.submit(command, None).await.unwrap();
+                    engine.submit(None, command, None).await.unwrap();
                 }
             })
         })
@@ -207,7 +209,7 @@ async fn wait(
                 let from = next.fetch_add(100, Ordering::Relaxed);
                 let command = insertion(&filter, from..from + 100);
                 let since = Instant::now();
-                engine.submit(command, None).await.unwrap();
+                engine.submit(None, command, None).await.unwrap();
                 times.push(since.elapsed());
             }
             times

@@ -149,20 +149,14 @@ async fn accept(http: &mut Connections, resp: &mut Connections, listeners: &List
 
 /// Resolves if the data directory can't be recovered, or the state can't be trusted any more. Logs when the service is ready.
 async fn failure(engine: &Engine, config: &Config, address: SocketAddr) -> anyhow::Error {
-    let recovery = async {
-        match engine.recovered().await {
-            Status::Failed(reason) | Status::Diverged(reason) => reason,
-            Status::Ready => {
-                announce(config, address);
-                pending().await
-            }
-            Status::Recovering(_) | Status::Draining | Status::Panicked(_) => pending().await,
-        }
-    };
-    tokio::select! {
-        reason = recovery => anyhow!(reason),
-        reason = engine.panicked() => anyhow!(reason),
+    match engine.recovered().await {
+        Status::Failed(reason) | Status::Diverged(reason) => return anyhow!(reason),
+        Status::Ready => announce(config, address),
+        Status::Recovering(_) | Status::Draining | Status::Panicked(_) => {}
     }
+    let status = engine.wait_for_status(|status| matches!(status, Status::Panicked(_))).await;
+    let Status::Panicked(reason) = status else { return pending().await };
+    anyhow!(reason)
 }
 
 /// Logs the addresses that a new user needs.

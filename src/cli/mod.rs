@@ -65,7 +65,9 @@ fn stop_signals() -> io::Result<impl AsyncFnMut() + Send> {
 #[cfg(debug_assertions)]
 pub fn take_faults() {
     let entries = std::env::var("CUCKOOD_TEST_PANIC_AT").unwrap_or_default();
-    crate::engine::applying::fault::panic_at(entries.split(',').filter_map(|entry| entry.parse().ok()));
+    let entries = entries.split(',').filter_map(|entry| entry.parse().ok()).collect();
+    // Only this sets them.
+    let _ = crate::engine::applying::PANIC_AT.set(entries);
     let later = std::env::var("CUCKOOD_TEST_VERSION").ok().and_then(|version| version.parse().ok());
     let _ = later.map(|version| crate::domain::command::LATER_VERSION.set(version));
 }

@@ -5,7 +5,7 @@ use crate::domain::Settings;
 use crate::domain::command::{IDEMPOTENCY_ROOM_MAX_BYTES, IDEMPOTENCY_ROOM_MIN_BYTES};
 use crate::engine::{EngineOptions, SnapshotOptions};
 use crate::http::options::{HostOptions, HttpOptions, LimitOptions, Timeouts};
-use crate::journal::{JournalOptions, LocalOptions};
+use crate::journal::{Durability, JournalOptions, LocalOptions};
 use crate::resp::RespOptions;
 use crate::store::StoreOptions;
 
@@ -17,23 +17,23 @@ impl Config {
 
     /// The options of the engine.
     pub fn engine_options(&self) -> EngineOptions {
-        let defaults = EngineOptions::new(&self.storage.path);
-        let defaults = match self.journal.kind {
-            JournalKind::Local => defaults.on(JournalOptions::Local(LocalOptions {
+        let journal = match self.journal.kind {
+            JournalKind::Local => JournalOptions::Local(LocalOptions {
                 durability: self.storage.durability,
                 segment_bytes: self.storage.wal_segment.0,
-            })),
-            JournalKind::Nats => {
-                defaults.on(JournalOptions::Nats(Box::new(self.nats.options(&self.cluster))))
-            }
+            }),
+            JournalKind::Nats => JournalOptions::Nats(Box::new(self.nats.options(&self.cluster))),
         };
         EngineOptions {
+            path: self.storage.path.clone(),
             store: StoreOptions {
+                // A snapshot is as durable as the log after it.
+                sync_snapshots: journal.durability() == Durability::Fsync,
                 free_space_min_bytes: self.storage.free_space_min.0,
                 ballast_bytes: self.storage.ballast.0,
                 open_timeout: self.storage.open_timeout.0,
                 cache_bytes: self.storage.cache.0,
-                ..defaults.store
+                ..StoreOptions::default()
             },
             settings: Settings {
                 redemptions_retention_seconds: self.redemptions.retention.0.as_secs(),
@@ -61,7 +61,8 @@ impl Config {
             events_room_bytes: self.events.room.0,
             queue_commands_max: self.limits.queue_commands.max(1),
             queue_bytes_max: self.limits.queue_bytes.0.max(1 << 20),
-            ..defaults
+            commit_timeout: journal.commit_timeout(),
+            journal,
         }
     }
 

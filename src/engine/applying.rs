@@ -6,7 +6,11 @@ use crate::state::State;
 use crate::store::panic_message;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::OnceLock;
 use thiserror::Error;
+
+/// Entries that panic in a test of the real program. Builds without debug assertions, so every release, never set it.
+pub static PANIC_AT: OnceLock<Vec<u64>> = OnceLock::new();
 
 /// An entry that can't be applied.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -66,8 +70,10 @@ pub(super) fn apply(state: &mut State, entry: Entry) -> Result<Applied, Unapplia
     let (seq, command) = (entry.seq, &entry.proposal.command);
     let (word, named, target) = (command.word(), named(command), command.target());
     catch(|| {
-        #[cfg(debug_assertions)]
-        fault::panic_if_requested(seq);
+        debug_assert!(
+            PANIC_AT.get().is_none_or(|entries| !entries.contains(&seq.0)),
+            "a test asked for this panic"
+        );
         state.apply(entry)
     })
     .map_err(|panic| {
@@ -79,24 +85,4 @@ pub(super) fn apply(state: &mut State, entry: Entry) -> Result<Applied, Unapplia
 /// Runs a closure, and returns the message if it panics. Data that it has changed must not be used then.
 pub(super) fn catch<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|panic| panic_message(&*panic).to_owned())
-}
-
-/// An entry that can't be applied, for tests of the real program. Builds without debug assertions, so every release, lack it.
-#[cfg(debug_assertions)]
-pub mod fault {
-    use crate::domain::Seq;
-    use std::sync::OnceLock;
-
-    static PANIC_AT: OnceLock<Vec<Seq>> = OnceLock::new();
-
-    /// Lets the entries of these positions panic from here on.
-    pub fn panic_at(entries: impl IntoIterator<Item = u64>) {
-        // Only the first call counts.
-        let _ = PANIC_AT.set(entries.into_iter().map(Seq).collect());
-    }
-
-    pub(super) fn panic_if_requested(entry: Seq) {
-        let is_asked = PANIC_AT.get().is_some_and(|entries| entries.contains(&entry));
-        assert!(!is_asked, "a test asked for this panic");
-    }
 }

@@ -173,17 +173,12 @@ impl Engine {
         Ok(Download { is_backup: true, ..backup })
     }
 
-    /// Takes a snapshot, and starts an image of a filter as of then; `None` if the filter is deleted. Writes continue.
+    /// Takes a snapshot, and starts an archive of it or an image of a filter in it; `None` if the filter is deleted. Writes continue. It
+    /// reserves a slot first: from then on no tree of events is deleted.
     ///
     /// # Errors
-    /// [`SubmitError`]; [`SubmitError::Overloaded`] also when too many images are being taken.
-    pub async fn image(&self, filter: FilterId) -> Result<Option<Download>, SubmitError> {
-        self.download(Some(filter)).await
-    }
-
-    /// Takes a snapshot, and starts an archive of it or of a filter in it. It reserves a slot first: from then on no tree of events is
-    /// deleted.
-    pub(super) async fn download(&self, filter: Option<FilterId>) -> Result<Option<Download>, SubmitError> {
+    /// [`SubmitError`]; [`SubmitError::Overloaded`] also when too many of them are being taken.
+    pub async fn download(&self, filter: Option<FilterId>) -> Result<Option<Download>, SubmitError> {
         let places = if filter.is_none() { &self.inner.backups } else { &self.inner.images };
         let place = places.clone().try_acquire_owned().map_err(|_| SubmitError::Overloaded)?;
         self.snapshot().await?;

@@ -41,17 +41,6 @@ pub struct SharingFigures {
     pub bootstrap: Option<Duration>,
 }
 
-impl Default for ClusterOptions {
-    fn default() -> Self {
-        Self {
-            lag_max: Duration::from_secs(10),
-            wait: Duration::from_secs(2),
-            configure: false,
-            share_every: Some(Duration::from_secs(1_800)),
-        }
-    }
-}
-
 impl Inner {
     /// Why the log takes no messages now, if it doesn't: it is full, or was silent for too long. Then writes are rejected, and reads
     /// continue.
@@ -122,9 +111,8 @@ impl Engine {
         }
         let passed = self.ask(0, |writer, reply| {
             let barrier = writer.proposed.reserve(1);
-            if writer.journal.barrier(barrier).is_ok() {
-                writer.barriers.push_back((barrier, reply));
-            }
+            writer.journal.barrier(barrier);
+            writer.barriers.push_back((barrier, reply));
             // A log that never answers must not accumulate disconnected callers.
             if writer.barriers.len() > CALLERS_MAX {
                 writer.barriers.retain(|(_, reply)| !reply.is_closed());
@@ -193,10 +181,10 @@ impl Sharer<'_> {
         figures.lock().sharing.newest = newest;
         let position = newest.map_or(Seq(0), |newest| newest.seq);
         let own = figures.lock().snapshot.map_or(Seq(0), |own| own.seq);
-        if own < position && position <= self.engine()?.position() {
+        if own < position && position <= self.engine.upgrade()?.position() {
             // Once there are two newer shared ones the log is trimmed past this node's own, and neither a backup nor the next start
             // could go on from there.
-            self.wait(self.engine()?.snapshot())?;
+            self.runtime.block_on(self.engine.upgrade()?.snapshot())?;
         }
         if !self.is_due(newest, is_requested)? {
             return Ok(());
@@ -215,7 +203,8 @@ impl Sharer<'_> {
     /// Whether a snapshot must be shared: there are new entries, and a snapshot was requested or the newest is old. Nodes take turns, so
     /// that usually one uploads it.
     fn is_due(&self, newest: Option<LatestSnapshot>, is_requested: bool) -> Result<bool, JournalError> {
-        let (engine, Inner { options, started, replication, .. }) = (self.engine()?, &*self.engine.inner);
+        let (engine, Inner { options, started, replication, .. }) =
+            (self.engine.upgrade()?, &*self.engine.inner);
         let Some(every) = options.cluster.share_every else { return Ok(false) };
         let (now, position) = (engine.now(), newest.map_or(Seq(0), |newest| newest.seq));
         // One from far in the future was taken by a clock that was wrong.
@@ -233,11 +222,11 @@ impl Sharer<'_> {
     fn share(&self, port: &NatsSnapshots) -> Result<LatestSnapshot, JournalError> {
         let began = Instant::now();
         let none = || JournalError::Failed("there is no snapshot that could be shared".to_owned());
-        let mut download = self.wait(self.engine()?.download(None))?.ok_or_else(none)?;
+        let mut download = self.runtime.block_on(self.engine.upgrade()?.download(None))?.ok_or_else(none)?;
         let snapshot = download.snapshot.clone();
         let part = &mut || {
             self.check()?;
-            let parts = self.wait(download.next())?;
+            let parts = self.runtime.block_on(download.next())?;
             Ok((!parts.is_empty()).then(|| parts.concat()))
         };
         let shared = port.share(&snapshot, part)?;
@@ -246,18 +235,9 @@ impl Sharer<'_> {
         Ok(latest(&shared))
     }
 
-    fn engine(&self) -> Result<Engine, JournalError> {
-        self.engine.upgrade().map_err(refused)
-    }
-
-    /// Waits for a response of the engine.
-    fn wait<T>(&self, answer: impl Future<Output = Result<T, SubmitError>>) -> Result<T, JournalError> {
-        self.runtime.block_on(answer).map_err(refused)
-    }
-
     /// Checks that others may have this node's state: it has not stopped, and there is no doubt that its state is right.
     fn check(&self) -> Result<(), JournalError> {
-        if let Status::Failed(why) | Status::Diverged(why) = self.engine()?.status() {
+        if let Status::Failed(why) | Status::Diverged(why) = self.engine.upgrade()?.status() {
             return Err(JournalError::Failed(why));
         }
         if self.engine.inner.replication.get().is_some_and(|known| known.lock().is_in_doubt) {
@@ -268,8 +248,10 @@ impl Sharer<'_> {
     }
 }
 
-fn refused(error: SubmitError) -> JournalError {
-    JournalError::Failed(format!("this node: {error}"))
+impl From<SubmitError> for JournalError {
+    fn from(error: SubmitError) -> JournalError {
+        JournalError::Failed(format!("this node: {error}"))
+    }
 }
 
 /// How many present nodes share the snapshot after this position before this node does. All nodes that know each other have different turns,

@@ -2,7 +2,6 @@
 
 use super::refusals::Attempt;
 use super::request::{Caller, Reply};
-use super::timekeeping::stamp;
 use super::writer::{Request, Writer};
 use super::{Digest, FilterView, Info, Inner, Metrics, SnapshotReport, Status, SubmitError};
 use crate::domain::{
@@ -70,19 +69,15 @@ impl Engine {
 
     /// Waits until recovery has succeeded or failed.
     pub async fn recovered(&self) -> Status {
-        let mut status = self.inner.status.subscribe();
-        let status = status.wait_for(|status| !matches!(status, Status::Recovering(_))).await;
-        status.map_or(Status::Draining, |status| status.clone())
+        self.wait_for_status(|status| !matches!(status, Status::Recovering(_))).await
     }
 
-    /// Waits until the writer has panicked, and returns why.
-    pub async fn panicked(&self) -> String {
+    /// Waits for a status.
+    pub async fn wait_for_status(&self, is_wanted: impl FnMut(&Status) -> bool) -> Status {
         let mut status = self.inner.status.subscribe();
-        let status = status.wait_for(|status| matches!(status, Status::Panicked(_))).await;
-        let Ok(Status::Panicked(reason)) = status.map(|status| status.clone()) else {
-            return std::future::pending().await;
-        };
-        reason
+        let found = status.wait_for(is_wanted).await.map(|status| status.clone());
+        // The sender lives as long as the engine.
+        found.unwrap_or(Status::Draining)
     }
 
     /// The time that reads go by.
@@ -97,9 +92,8 @@ impl Engine {
 
     /// Why writes are rejected although the engine is ready; `None` if they aren't. Updates the clock's metrics.
     pub fn writes_refused(&self) -> Option<SubmitError> {
-        let Inner { clock, metrics, replication, store, figures, memory_short_bytes, .. } = &*self.inner;
-        let unsure = stamp(clock, replication.get().map(|known| &**known), self.logged_at()).err();
-        metrics.note_clock(unsure.is_some(), clock.offset_seconds());
+        let Inner { store, figures, memory_short_bytes, .. } = &*self.inner;
+        let unsure = self.inner.stamp(self.logged_at()).err();
         let is_disk_full = || store.load().as_ref().is_some_and(|store| store.space.check().is_err());
         let is_memory_full =
             || figures.lock().sizes.memory_bytes() >= memory_short_bytes.load(Ordering::Relaxed);
@@ -137,7 +131,7 @@ impl Engine {
         let refusal = refusals.between_commits(|| {
             let logged = self.logged_at();
             // Where the clock can't be trusted, the writer says so.
-            let now = stamp(clock, None, logged).ok()?;
+            let now = clock.stamp(logged).ok()?;
             // The request may have found it before its window, its stock or its tables were replaced.
             let newest = self.view().find(Kind::Coupon, &coupon.name);
             let newest = newest.filter(|newest| newest.id == coupon.id)?;
@@ -147,25 +141,13 @@ impl Engine {
         Some(refusal)
     }
 
-    /// Logs and applies a command. Resolves once it is durable, at the configured level, and applied. Dropping the future does
-    /// not cancel the command.
+    /// Logs and applies a command, with the name of the API key of its caller. Resolves once it is durable, at the configured level, and
+    /// applied. Dropping the future does not cancel the command: it is queued by the call, not when the future is first polled. So commands
+    /// are applied in the order of the calls.
     ///
     /// # Errors
     /// [`SubmitError`]. A refusal by the state is not an error: it is an outcome.
-    pub async fn submit(
-        &self,
-        command: Command,
-        key: Option<IdempotencyKey>,
-    ) -> Result<Applied, SubmitError> {
-        self.submit_by(None, command, key).await
-    }
-
-    /// [`Self::submit`] for the holder of an API key, whose name is logged with the command. The command is queued by the call, not when
-    /// the future is first polled, so commands are applied in the order of the calls.
-    ///
-    /// # Errors
-    /// Those of [`Self::submit`].
-    pub fn submit_by(
+    pub fn submit(
         &self,
         by: Option<KeyName>,
         command: Command,

@@ -56,11 +56,3 @@ metrics! {
 fn stage() -> Histogram {
     Histogram::new(exponential_buckets(10e-6, 2.0, 18))
 }
-
-impl Metrics {
-    /// Records the state of the clock.
-    pub(super) fn note_clock(&self, is_unsure: bool, offset_seconds: i64) {
-        self.clock_unsure.set(i64::from(is_unsure));
-        self.clock_offset_seconds.set(offset_seconds);
-    }
-}

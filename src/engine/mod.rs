@@ -39,7 +39,7 @@ pub use metrics::Metrics;
 pub use offline::{
     ClockRepair, archive_directory, positions, repair_clock, restore_into_cluster, skip_entry,
 };
-pub use plan::{Plan, creation, image_part, plan, update};
+pub use plan::{Plan, creation, image_part, plan, raise};
 pub use recovery::{Progress, RecoveryError};
 pub use request::SubmitError;
 pub use restore::restore;

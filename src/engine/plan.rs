@@ -4,7 +4,7 @@
 use super::snapshotter::SnapshotOptions;
 use crate::domain::{
     AnnotationsChange, Command, FilterId, ImageBegin, ImageBody, ImageRecord, ImportId, Kind, Name, Raise,
-    Sizing, Spec, Target, Timestamp, Update, UploadId, Window,
+    Sizing, Spec, UploadId, Window,
 };
 use crate::filter::{Growth, Layout, LayoutError, Secret};
 use crate::journal::random;
@@ -135,34 +135,19 @@ pub fn creation(
     Ok(Command::Create { kind, name, id, secret, spec, layout, window, annotations })
 }
 
-/// Builds the command that changes a filter's window, capacity, stock, title or labels, and chooses the layout for the capacity.
+/// The capacity to which a filter is raised, with the layout for it.
 ///
 /// # Errors
 /// A message that names the field, if no layout fits the capacity.
-pub fn update(
-    filter: &FilterView,
-    starts_at: Option<Option<Timestamp>>,
-    ends_at: Option<Option<Timestamp>>,
-    capacity: Option<u64>,
-    stock: Option<u64>,
-    annotations: AnnotationsChange,
-) -> Result<Command, LayoutError> {
-    let spec = &filter.spec;
-    let layout = |capacity| match spec.growth {
+pub fn raise(filter: &FilterView, capacity: u64) -> Result<Raise, LayoutError> {
+    let layout = match filter.spec.growth {
         // A capacity only ever rises: if it won't be raised now, it won't when the command is applied.
-        Growth::Auto if capacity > spec.capacity => layout_of(&Spec { capacity, ..spec.clone() }),
-        _ => Ok(filter.layout),
+        Growth::Auto if capacity > filter.spec.capacity => {
+            layout_of(&Spec { capacity, ..filter.spec.clone() })?
+        }
+        Growth::Auto | Growth::Fixed => filter.layout,
     };
-    let raise = |capacity| Ok(Raise { capacity, layout: layout(capacity)? });
-    let capacity = capacity.map(raise).transpose()?;
-    Ok(Command::Update(Update {
-        target: Target(filter.id),
-        starts_at,
-        ends_at,
-        capacity,
-        stock,
-        annotations,
-    }))
+    Ok(Raise { capacity, layout })
 }
 
 /// Builds the command that carries a record of an uploaded image. The first record creates a filter of this kind and name.

@@ -5,7 +5,7 @@ use super::applying;
 use super::event_log::EventLog;
 use super::request::{bell, wait};
 use super::snapshotter::RunningSnapshot;
-use crate::domain::{Proposal, SectionId, Seq, Timestamp, understood_version};
+use crate::domain::{Proposal, SectionId, Seq, Timestamp};
 use crate::filter::{MemoryNeed, OutOfMemory, Reservation, RestoreError, Restoring};
 use crate::journal::{Delivery, Journal, JournalError, is_of_replicated_log};
 use crate::state::{RestoreStateError, Sections, State};
@@ -109,7 +109,7 @@ pub fn recover(store: &Store, journal: &mut dyn Journal, report: &mut Report<'_>
             }
         }
     }
-    JournalError::check_version(state.applied(), state.format(), understood_version())?;
+    JournalError::check_version(state.applied(), state.format())?;
     let (began, events) = (Instant::now(), EventLog::open(store, &state)?);
     let mut recovered =
         Recovered { state, events, manifest, damaged, replayed: 0, replay_time: Duration::ZERO };
@@ -133,9 +133,7 @@ pub fn load(store: &Store, manifest: &Manifest, report: &mut Report<'_>) -> Resu
     restored.map_err(|error| match error {
         RestoreStateError::Load(error) | RestoreStateError::Tables(RestoreError::Load(error)) => error,
         RestoreStateError::Tables(RestoreError::Memory(refused)) => out_of_memory(store, refused),
-        RestoreStateError::Newer(found) => {
-            JournalError::newer(manifest.seq, found, understood_version()).into()
-        }
+        RestoreStateError::Newer(found) => JournalError::newer(manifest.seq, found).into(),
         damage => store.damaged(damage.to_string()).into(),
     })
 }
@@ -254,14 +252,15 @@ impl Recovered {
         Ok(())
     }
 
-    /// Takes a snapshot of the state. No client waits.
+    /// Takes a snapshot of a state with a separate log in one go: no client waits.
     ///
     /// # Errors
-    /// Those of [`RunningSnapshot::take`].
-    pub(super) fn take_snapshot(&mut self, store: &Store, at: Timestamp) -> Result<(), StoreError> {
-        let Recovered { state, events, manifest, .. } = self;
-        *manifest = Some(RunningSnapshot::take(store, state, events, manifest.as_ref(), at)?);
-        Ok(())
+    /// Those of [`RunningSnapshot`].
+    pub fn take_snapshot(&mut self, store: &Store, at: Timestamp) -> Result<Manifest, StoreError> {
+        let (Recovered { state, events, manifest, .. }, place) = (self, Vec::new());
+        let mut running = RunningSnapshot::begin(store, state, events, manifest.as_ref(), place, at)?;
+        running.write(store, u64::MAX, Duration::MAX)?;
+        running.finish(store)
     }
 }
 

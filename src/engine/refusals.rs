@@ -90,13 +90,13 @@ impl Drop for Attempt {
 mod tests {
     use super::*;
     use crate::clock::{Clock, ClockLimits};
+    use crate::config::Config;
     use crate::domain::{
-        ClockReading, Kind, Name, Outcome, Proposal, RedemptionId, Reference, Refusal, Seq, Sizing, Spec,
-        Target, Timestamp, Window,
+        ClockReading, Kind, Name, Outcome, Proposal, RedemptionId, Reference, Refusal, Seq, Settings, Sizing,
+        Spec, Target, Timestamp, Update, Window,
     };
     use crate::engine::{
         Engine, EngineOptions, FilterView, Growth, JournalOptions, Mode, Status, SubmitError, creation,
-        update,
     };
     use crate::journal::{
         Delivery, Durability, Journal, JournalError, LocalJournal, LocalOptions, OpenJournal, Ticket,
@@ -119,13 +119,14 @@ mod tests {
 
     impl SoldOut {
         async fn new() -> SoldOut {
-            let local = LocalOptions::at(Durability::Relaxed);
-            Self::over(|options| options.on(JournalOptions::Local(local))).await
+            Self::over(|options| options).await
         }
 
-        async fn over(journal: impl FnOnce(EngineOptions) -> EngineOptions) -> SoldOut {
+        async fn over(adjust: impl FnOnce(EngineOptions) -> EngineOptions) -> SoldOut {
             let directory = tempfile::tempdir().unwrap();
-            let mut options = journal(EngineOptions::new(directory.path()));
+            let config = Config::load(None, [("CUCKOOD__STORAGE__DURABILITY", "relaxed")]).unwrap();
+            let (path, settings) = (directory.path().to_owned(), Settings::default());
+            let mut options = adjust(EngineOptions { path, settings, ..config.engine_options() });
             (options.store.free_space_min_bytes, options.store.ballast_bytes) = (0, 0);
             let time = Arc::new(AtomicU64::new(1_000_000));
             let wall = time.clone();
@@ -141,11 +142,20 @@ mod tests {
             let name = Name::new("sale").unwrap();
             let create =
                 creation(Kind::Coupon, name.clone(), spec, Window::default(), Default::default()).unwrap();
-            engine.submit(create, None).await.unwrap();
+            engine.submit(None, create, None).await.unwrap();
             let pool = engine.view().find(Kind::Coupon, &name).unwrap();
             let sold_out = SoldOut { engine, pool, time, _directory: directory };
-            sold_out.engine.submit(sold_out.redeem(0), None).await.unwrap();
+            sold_out.engine.submit(None, sold_out.redeem(0), None).await.unwrap();
             sold_out
+        }
+
+        fn update(
+            &self,
+            [starts_at, ends_at]: [Option<Option<Timestamp>>; 2],
+            stock: Option<u64>,
+        ) -> Command {
+            let (target, annotations) = (Target(self.pool.id), Default::default());
+            Command::Update(Update { target, starts_at, ends_at, capacity: None, stock, annotations })
         }
 
         fn redeem(&self, code: u64) -> Command {
@@ -191,8 +201,8 @@ mod tests {
         fn wake_at(&self) -> Option<Instant> {
             self.0.wake_at()
         }
-        fn barrier(&mut self, barrier: Ticket) -> Result<(), JournalError> {
-            self.0.barrier(barrier)
+        fn barrier(&mut self, barrier: Ticket) {
+            self.0.barrier(barrier);
         }
         fn place(&self) -> Vec<u8> {
             self.0.place()
@@ -221,7 +231,7 @@ mod tests {
         // A client whose redemption exists gets it again.
         assert_eq!(sold_out.refusal(0), None);
         assert_eq!(sold_out.engine.info().last_seq, before);
-        let logged = sold_out.engine.submit(sold_out.redeem(1), None).await.unwrap();
+        let logged = sold_out.engine.submit(None, sold_out.redeem(1), None).await.unwrap();
         assert_eq!(logged.outcome, Outcome::Refused(Refusal::SoldOut));
         assert_eq!(sold_out.engine.metrics().refused_unlogged.get(), 1);
     }
@@ -252,7 +262,7 @@ mod tests {
         let before = hold.proposed.load(Ordering::SeqCst);
         hold.is_on.store(true, Ordering::SeqCst);
         let (engine, redeem) = (sold_out.engine.clone(), sold_out.redeem(1));
-        let caller = tokio::spawn(async move { engine.submit(redeem, None).await });
+        let caller = tokio::spawn(async move { engine.submit(None, redeem, None).await });
         while hold.proposed.load(Ordering::SeqCst) == before {
             tokio::task::yield_now().await;
         }
@@ -262,7 +272,7 @@ mod tests {
         assert!(refusals.is_attempted(digest(1)));
         hold.is_on.store(false, Ordering::SeqCst);
         // After it in the log.
-        sold_out.engine.submit(sold_out.redeem(2), None).await.unwrap();
+        sold_out.engine.submit(None, sold_out.redeem(2), None).await.unwrap();
         assert!(!refusals.is_attempted(digest(1)) && !refusals.is_attempted(digest(2)));
     }
 
@@ -274,11 +284,11 @@ mod tests {
         let sold_out = SoldOut::over(|options| EngineOptions { journal, commit_timeout, ..options }).await;
         let refusals = sold_out.engine.inner.refusals.clone();
         hold.is_on.store(true, Ordering::SeqCst);
-        let overdue = sold_out.engine.submit(sold_out.redeem(1), None).await;
+        let overdue = sold_out.engine.submit(None, sold_out.redeem(1), None).await;
         assert_eq!(overdue, Err(SubmitError::StorageFailed));
         assert!(refusals.is_attempted(digest(1)));
         hold.is_on.store(false, Ordering::SeqCst);
-        sold_out.engine.submit(sold_out.redeem(2), None).await.unwrap();
+        sold_out.engine.submit(None, sold_out.redeem(2), None).await.unwrap();
         assert!(!refusals.is_attempted(digest(1)));
     }
 
@@ -288,17 +298,17 @@ mod tests {
         let journal = Hold::default();
         let options = JournalOptions::Other(Arc::new(journal.clone()));
         let pool = SoldOut::over(|all| EngineOptions { journal: options, ..all }).await;
-        let raise = update(&pool.pool, None, None, None, Some(2), Default::default()).unwrap();
-        pool.engine.submit(raise, None).await.unwrap();
+        let raise = pool.update([None; 2], Some(2));
+        pool.engine.submit(None, raise, None).await.unwrap();
         let (id, hold) = pool.hold(1, 1);
-        pool.engine.submit(hold, None).await.unwrap();
+        pool.engine.submit(None, hold, None).await.unwrap();
         let seen = || pool.pool.redemption(&id, pool.engine.now()).unwrap().status;
         pool.time.fetch_add(999, Ordering::Relaxed);
         let before = journal.proposed.load(Ordering::SeqCst);
         journal.is_on.store(true, Ordering::SeqCst);
         let cancel = Command::Cancel { target: Target(pool.pool.id), redemption: id };
         let engine = pool.engine.clone();
-        let caller = tokio::spawn(async move { engine.submit(cancel, None).await });
+        let caller = tokio::spawn(async move { engine.submit(None, cancel, None).await });
         while journal.proposed.load(Ordering::SeqCst) == before {
             tokio::task::yield_now().await;
         }
@@ -306,7 +316,7 @@ mod tests {
         assert_eq!(seen(), crate::domain::Status::Held);
         journal.is_on.store(false, Ordering::SeqCst);
         // It wakes the writer.
-        pool.engine.submit(pool.redeem(2), None).await.unwrap();
+        pool.engine.submit(None, pool.redeem(2), None).await.unwrap();
         caller.await.unwrap().unwrap();
         assert_eq!(seen(), crate::domain::Status::Cancelled);
         assert_eq!(pool.engine.now(), Timestamp(1_001_009));
@@ -320,13 +330,13 @@ mod tests {
         sold_out.engine.inner.refusals.end();
         assert_eq!(sold_out.refusal(1), Some(Refusal::SoldOut));
         // The request has found the pool before.
-        let raise = update(&sold_out.pool, None, None, None, Some(2), Default::default()).unwrap();
-        sold_out.engine.submit(raise, None).await.unwrap();
+        let raise = sold_out.update([None; 2], Some(2));
+        sold_out.engine.submit(None, raise, None).await.unwrap();
         assert_eq!(sold_out.refusal(1), None);
-        sold_out.engine.submit(sold_out.redeem(2), None).await.unwrap();
+        sold_out.engine.submit(None, sold_out.redeem(2), None).await.unwrap();
         assert_eq!(sold_out.refusal(1), Some(Refusal::SoldOut));
         let delete = Command::Delete { kind: Kind::Coupon, name: sold_out.pool.name.clone() };
-        sold_out.engine.submit(delete, None).await.unwrap();
+        sold_out.engine.submit(None, delete, None).await.unwrap();
         assert_eq!(sold_out.refusal(1), None);
     }
 
@@ -336,14 +346,13 @@ mod tests {
         let sold_out = SoldOut::new().await;
         let set = async |starts_at: u64, ends_at: u64| {
             let window = [starts_at, ends_at].map(|at| Some(Some(Timestamp(at))));
-            let update = update(&sold_out.pool, window[0], window[1], None, None, Default::default());
-            sold_out.engine.submit(update.unwrap(), None).await.unwrap();
+            sold_out.engine.submit(None, sold_out.update(window, None), None).await.unwrap();
         };
         set(0, 1_000_100).await;
         assert_eq!(sold_out.refusal(1), Some(Refusal::SoldOut));
         sold_out.time.fetch_add(100, Ordering::Relaxed);
         assert_eq!(sold_out.refusal(1), None);
-        let logged = sold_out.engine.submit(sold_out.redeem(1), None).await.unwrap();
+        let logged = sold_out.engine.submit(None, sold_out.redeem(1), None).await.unwrap();
         assert_eq!(logged.outcome, Outcome::Refused(Refusal::OutsideWindow));
         assert_eq!(sold_out.refusal(1), Some(Refusal::OutsideWindow));
         set(1_000_300, 1_000_400).await;

@@ -6,7 +6,7 @@
 
 use super::event_log::EventLog;
 use crate::domain::{Seq, Timestamp};
-use crate::journal::{Journal, JournalError};
+use crate::journal::{Journal, Result};
 use crate::state::{Section, State};
 use crate::store::{KEY_COST_BYTES, Manifest, SnapshotWriter, Store, StoreError, Sweep};
 use serde::Serialize;
@@ -168,11 +168,7 @@ impl Snapshotter {
     }
 
     /// Continues the running snapshot; `quiet` if no command has arrived. Returns its report if this step has finished it.
-    pub(super) fn step(
-        &mut self,
-        state: &State,
-        quiet: bool,
-    ) -> Result<Option<SnapshotReport>, JournalError> {
+    pub(super) fn step(&mut self, state: &State, quiet: bool) -> Result<Option<SnapshotReport>> {
         let Some(mut running) = self.running.take() else { return Ok(None) };
         if !running.is_complete() {
             self.write(&mut running, state, quiet)?;
@@ -211,11 +207,7 @@ impl Snapshotter {
     }
 
     /// Removes some superfluous data: the log first, then earlier snapshots. While commands arrive, only the amount they have paid for.
-    pub(super) fn remove_leftovers(
-        &mut self,
-        journal: &mut dyn Journal,
-        quiet: bool,
-    ) -> Result<(), JournalError> {
+    pub(super) fn remove_leftovers(&mut self, journal: &mut dyn Journal, quiet: bool) -> Result<()> {
         let paid = u64::try_from(self.balance).unwrap_or(0);
         let budget = paid.clamp(QUIET_STEP_BYTES, REMOVAL_BYTES_MAX);
         if !quiet && paid < budget {
@@ -280,22 +272,6 @@ impl RunningSnapshot {
         let fresh = reuse(&mut writer, image.sections, latest);
         let began = Instant::now();
         Ok(Self { writer, head: image.head, taken_at: now, fresh, bytes_written: 0, began })
-    }
-
-    /// Takes a snapshot of a directory with a separate log in one go: no client waits.
-    ///
-    /// # Errors
-    /// Those of [`Self::begin`], [`Self::write`] and [`Self::finish`].
-    pub fn take(
-        store: &Store,
-        state: &mut State,
-        events: &mut EventLog,
-        latest: Option<&Manifest>,
-        now: Timestamp,
-    ) -> Result<Manifest, StoreError> {
-        let mut running = Self::begin(store, state, events, latest, Vec::new(), now)?;
-        running.write(store, u64::MAX, Duration::MAX)?;
-        running.finish(store)
     }
 
     /// Whether everything but the manifest is written.
@@ -364,6 +340,7 @@ mod tests {
     };
     use crate::domain::{Redeem, SectionId};
     use crate::filter::{Digest, Growth, Layout, Mode, Secret};
+    use crate::journal::JournalError;
     use crate::journal::{LocalJournal, LocalOptions};
     use crate::store::StoreOptions;
 

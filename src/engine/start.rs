@@ -19,7 +19,7 @@ use crate::domain::{
     Command, Ending, Import, ImportEnd, ImportState, Proposal, Seq, Settings, Target, Timestamp,
     understood_version,
 };
-use crate::journal::{self, Durability, JournalError, JournalOptions, NatsSnapshots, SharedSnapshot};
+use crate::journal::{Journal, JournalError, JournalOptions, NatsSnapshots, SharedSnapshot};
 use crate::state::{RestoreStateError, State, enabled_in};
 use crate::store::archive::Piece;
 use crate::store::{Manifest, Store, StoreOptions, is_unused, panic_message};
@@ -43,13 +43,6 @@ const ENTRY_BYTES: u64 = 128;
 /// Bytes that tables must leave free for responses, redemptions, connections and the store. A startup needs less: commands admitted before
 /// must fit again.
 const SPARE_BYTES: u64 = 64 << 20;
-
-/// How long the journal may take to commit. A local commit takes milliseconds; a replicated log without a leader recovers within
-/// seconds or is in trouble.
-const COMMIT_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// The same for a log that several nodes share: longer than a new leader takes, shorter than a client waits.
-const SHARED_COMMIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// In a cluster, an import without progress for this long has lost its upload. An upload ends itself after the pause that
 /// `server.body_timeout` allows.
@@ -83,35 +76,6 @@ pub struct EngineOptions {
     pub queue_commands_max: usize,
     /// The most bytes of commands that may be queued.
     pub queue_bytes_max: u64,
-}
-
-impl EngineOptions {
-    /// The defaults for a data directory.
-    pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self {
-            path: path.into(),
-            store: StoreOptions::default(),
-            journal: JournalOptions::Local(journal::LocalOptions::default()),
-            cluster: ClusterOptions::default(),
-            settings: Settings::default(),
-            snapshots: SnapshotOptions::default(),
-            memory_max_bytes: 1 << 30,
-            events_room_bytes: 8 << 30,
-            commit_timeout: COMMIT_TIMEOUT,
-            queue_commands_max: 65_536,
-            queue_bytes_max: 64 << 20,
-        }
-    }
-
-    /// Runs on this journal. A snapshot is as durable as the log after it. If nodes share the log, callers can try another node, so they
-    /// get an unknown outcome sooner.
-    pub fn on(mut self, journal: JournalOptions) -> Self {
-        self.store.sync_snapshots = journal.durability() == Durability::Fsync;
-        if journal.is_shared() {
-            self.commit_timeout = SHARED_COMMIT_TIMEOUT;
-        }
-        Self { journal, ..self }
-    }
 }
 
 impl Engine {
@@ -230,18 +194,13 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
         is_filled = fill(inner, &mut report)?;
         opened = open(options);
     }
-    let (store, (mut journal, replication)) = opened?;
+    let (store, mut journal) = opened?;
     inner.store.store(Some(store.clone()));
     // It is set here and nowhere else.
-    let _ = replication.map(|replication| inner.replication.set(replication));
+    let _ = journal.replication().map(|replication| inner.replication.set(replication));
     let recovered = recover(&store, &mut *journal, &mut report)?;
-    if let JournalOptions::Nats(nats) = &options.journal {
-        let (at, version) = (recovered.state.applied(), recovered.state.format());
-        JournalError::check_version(at, version, nats.understands)?;
-    }
     let logged = recovered.state.now();
-    let snapshot_at = recovered.manifest.as_ref().map(|manifest| manifest.taken_at);
-    let mut time = Timekeeper::new(inner, &store, logged, snapshot_at);
+    let mut time = Timekeeper::new(inner, &store, &recovered);
     // If the clock can't be trusted, no time passes: entries of the startup are logged at the time of the last entry.
     let at = time.stamp(logged).unwrap_or(logged);
     let mut proposed = Proposed::default();
@@ -364,10 +323,10 @@ const PAUSE: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// [`JournalError::Trimmed`] if only a shared snapshot helps; otherwise those of the store and the journal.
-fn open(options: &EngineOptions) -> Result<(Arc<Store>, journal::Opened)> {
+fn open(options: &EngineOptions) -> Result<(Arc<Store>, Box<dyn Journal>)> {
     let store = Arc::new(Store::open(&options.path, &options.store)?);
-    let opened = options.journal.open(&store)?;
-    Ok((store, opened))
+    let journal = options.journal.open(&store)?;
+    Ok((store, journal))
 }
 
 /// Fills the directory from the newest usable shared snapshot. Its content is deleted, but not before such a snapshot was read completely.
@@ -419,24 +378,19 @@ fn fill_once(inner: &Inner, shared: &NatsSnapshots, report: &mut Report<'_>) -> 
 }
 
 /// Reads a snapshot to its end, then into the directory.
-fn load(
-    inner: &Inner,
-    shared: &NatsSnapshots,
-    snapshot: &SharedSnapshot,
-    report: &mut Report<'_>,
-) -> Result<()> {
-    let SharedSnapshot { name, bytes, node, seq, .. } = snapshot;
+fn load(inner: &Inner, shared: &NatsSnapshots, from: &SharedSnapshot, report: &mut Report<'_>) -> Result<()> {
+    let SharedSnapshot { name, bytes, node, seq, .. } = from;
     let (total, mut done) = (Some(*bytes), 0);
     report(Progress { phase: "checking a shared snapshot", done, total });
-    let mut manifest = verify_archive(|sink| shared.read(snapshot, sink))?;
-    check_usable(snapshot, &manifest, shared.options.understands)?;
-    NatsSnapshots::check_place(snapshot)?;
+    let mut manifest = verify_archive(|sink| shared.read(from, sink))?;
+    check_usable(from, &manifest)?;
+    NatsSnapshots::check_place(from)?;
     let store = Arc::new(Store::open_to_fill(&inner.options.path, &inner.options.store)?);
     // Durable with the snapshot.
-    shared.adopt(snapshot, &store)?;
-    manifest.place.clone_from(&snapshot.place);
+    shared.adopt(from, &store)?;
+    manifest.place.clone_from(&from.place);
     write_archive(&store, manifest, |sink| {
-        shared.read(snapshot, |piece| {
+        shared.read(from, |piece| {
             if let Piece::Chunk { bytes, .. } = &piece {
                 done += bytes.len() as u64;
                 report(Progress { phase: "loading a shared snapshot", done, total });
@@ -455,12 +409,12 @@ fn load(
 ///
 /// # Errors
 /// [`JournalError::Newer`]; [`JournalError::Damaged`] if it can't be determined.
-fn check_usable(shared: &SharedSnapshot, found: &Manifest, understands: u16) -> Result<(), JournalError> {
+fn check_usable(shared: &SharedSnapshot, found: &Manifest) -> Result<(), JournalError> {
     let at = shared.seq;
     match enabled_in(&found.meta) {
-        Ok(version) if found.seq == at => JournalError::check_version(at, version, understands),
+        Ok(version) if found.seq == at => JournalError::check_version(at, version),
         Ok(_) => Err(JournalError::Damaged(format!("{} is of another position", shared.name))),
-        Err(RestoreStateError::Newer(version)) => Err(JournalError::newer(at, version, understands)),
+        Err(RestoreStateError::Newer(version)) => Err(JournalError::newer(at, version)),
         Err(error) => Err(JournalError::Damaged(error.to_string())),
     }
 }
@@ -470,7 +424,13 @@ mod tests {
     use super::super::SubmitError;
     use super::*;
     use crate::clock::ClockLimits;
+    use crate::config::Config;
     use crate::domain::{ClockReading, Entry};
+    use std::path::Path;
+
+    fn options(path: &Path) -> EngineOptions {
+        Config::load(None, [("CUCKOOD__STORAGE__PATH", path)]).unwrap().engine_options()
+    }
 
     /// The status channel closes when the engine and its writer are dropped.
     #[tokio::test]
@@ -478,7 +438,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let reading = ClockReading { wall: Timestamp(1_000), uptime: Duration::ZERO };
         let clock = Clock::new(move || reading, ClockLimits::default());
-        let engine = Engine::start(EngineOptions::new(directory.path()), clock);
+        let engine = Engine::start(options(directory.path()), clock);
         assert_eq!(engine.recovered().await, Status::Ready);
         let mut status = engine.inner.status.subscribe();
         drop(engine);
@@ -489,8 +449,7 @@ mod tests {
     #[tokio::test]
     async fn download_does_not_keep_engine_running() {
         let directory = tempfile::tempdir().unwrap();
-        let engine =
-            Engine::start(EngineOptions::new(directory.path()), Clock::system(ClockLimits::default()));
+        let engine = Engine::start(options(directory.path()), Clock::system(ClockLimits::default()));
         assert_eq!(engine.recovered().await, Status::Ready);
         let mut backup = engine.backup().await.unwrap();
         drop(engine);
@@ -501,7 +460,7 @@ mod tests {
     async fn progress_of_recovery_wakes_no_task() {
         let directory = tempfile::tempdir().unwrap();
         let clock = Clock::system(ClockLimits::default());
-        let Engine { inner, .. } = &Engine::start(EngineOptions::new(directory.path()), clock);
+        let Engine { inner, .. } = &Engine::start(options(directory.path()), clock);
         inner.status.subscribe().wait_for(|status| *status == Status::Ready).await.unwrap();
         let waiting = inner.status.subscribe();
         let progress = Status::Recovering(Progress { phase: "snapshot", done: 7, total: None });
@@ -514,27 +473,30 @@ mod tests {
 
     #[test]
     fn snapshot_of_later_build_names_its_version() {
-        let mut state = State::default();
-        let enable = Proposal::new(Timestamp(1), Command::Enable { version: 2 });
-        state.apply(Entry { seq: Seq(1), proposal: enable });
-        let meta = state.begin_snapshot().head;
-        let check = |seq, meta: &[u8], understands| {
+        let head = |version| {
+            let mut state = State::default();
+            let enable = Proposal::new(Timestamp(1), Command::Enable { version });
+            state.apply(Entry { seq: Seq(1), proposal: enable });
+            state.begin_snapshot().head
+        };
+        let check = |seq, meta: &[u8]| {
             let (name, seq, taken_at) = ("snapshot-1".to_owned(), Seq(seq), Timestamp(1));
             let (node, bytes, place, sections) = ("node".to_owned(), 0, Vec::new(), Vec::new());
             let shared = SharedSnapshot { name, seq, taken_at, node, bytes, place: place.clone() };
             let (generation, events_last, meta) = (1, 0, meta.to_vec());
             let manifest = Manifest { generation, seq: Seq(1), taken_at, events_last, place, sections, meta };
-            check_usable(&shared, &manifest, understands)
+            check_usable(&shared, &manifest)
         };
-        check(1, &meta, 2).unwrap();
-        let rejected = check(1, &meta, 1).unwrap_err().to_string();
+        let meta = head(1);
+        check(1, &meta).unwrap();
+        let rejected = check(1, &head(2)).unwrap_err().to_string();
         assert!(rejected.contains("version 2") && rejected.contains("update this node"), "{rejected}");
         // The head starts with its version.
         let mut newer = meta.clone();
         newer[0] = 77;
-        let rejected = check(1, &newer, 2).unwrap_err();
+        let rejected = check(1, &newer).unwrap_err();
         assert!(matches!(&rejected, JournalError::Newer(why) if why.contains("version 77")), "{rejected}");
-        for damaged in [check(1, &meta[..2], 2), check(2, &meta, 2)] {
+        for damaged in [check(1, &meta[..2]), check(2, &meta)] {
             assert!(matches!(damaged, Err(JournalError::Damaged(_))), "{damaged:?}");
         }
     }

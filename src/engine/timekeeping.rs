@@ -2,32 +2,34 @@
 //! startup can check the clock.
 
 use super::Inner;
-use crate::clock::{Clock, ClockUnsure, Evidence};
+use super::recovery::Recovered;
+use crate::clock::{ClockUnsure, Evidence};
 use crate::domain::{ClockReading, Timestamp};
-use crate::journal::{LogTime, Replication};
+use crate::journal::LogTime;
 use crate::store::{SavedClock, Store};
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Time between two saved readings. A stop seems longer than it was by up to this much.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
 
-/// The time for the next entry, by a clock that is compared with that of a log that several nodes share, if there is one.
-///
-/// # Errors
-/// [`ClockUnsure`].
-pub(super) fn stamp(
-    clock: &Clock,
-    replication: Option<&Mutex<Replication>>,
-    last_logged: Timestamp,
-) -> Result<Timestamp, ClockUnsure> {
-    match replication.map(|known| known.lock().log_time) {
-        Some(None) => clock.compare_with_unknown(),
-        Some(Some(LogTime { log, sent, seen })) => clock.compare(log, sent.elapsed(), seen.elapsed()),
-        None => {}
+impl Inner {
+    /// The time for the next entry, by a clock that is compared with that of a log that several nodes share, if there is one.
+    ///
+    /// # Errors
+    /// [`ClockUnsure`].
+    pub(super) fn stamp(&self, last_logged: Timestamp) -> Result<Timestamp, ClockUnsure> {
+        let Inner { clock, replication, metrics, .. } = self;
+        match replication.get().map(|known| known.lock().log_time) {
+            Some(None) => clock.compare_with_unknown(),
+            Some(Some(LogTime { log, sent, seen })) => clock.compare(log, sent.elapsed(), seen.elapsed()),
+            None => {}
+        }
+        let stamp = clock.stamp(last_logged);
+        metrics.clock_unsure.set(stamp.is_err().into());
+        metrics.clock_offset_seconds.set(clock.offset_seconds());
+        stamp
     }
-    clock.stamp(last_logged)
 }
 
 pub(super) struct Timekeeper {
@@ -35,21 +37,18 @@ pub(super) struct Timekeeper {
     store: Arc<Store>,
     /// The kind of trouble that was last logged, while it lasts.
     reported: Option<Evidence>,
-    /// When the clock must be checked again if no command arrives.
+    /// When the readings must be saved again, even if no command arrives.
     pub(super) save_at: Instant,
 }
 
 impl Timekeeper {
     /// Judges the clock by the saved reading, or else by the time of the log's last entry or of the newest snapshot. If nothing was ever
     /// logged, a wrong clock can't spoil anything.
-    pub(super) fn new(
-        inner: &Arc<Inner>,
-        store: &Arc<Store>,
-        logged: Timestamp,
-        snapshot_at: Option<Timestamp>,
-    ) -> Self {
+    pub(super) fn new(inner: &Arc<Inner>, store: &Arc<Store>, recovered: &Recovered) -> Self {
+        let logged = recovered.state.now();
         if logged > Timestamp(0) {
             // Only the log's entries are evidence that the clock lags; a snapshot is not.
+            let snapshot_at = recovered.manifest.as_ref().map(|manifest| manifest.taken_at);
             let snapshot_at = snapshot_at.filter(|at| *at <= inner.clock.reading().wall);
             let known = logged.max(snapshot_at.unwrap_or(logged));
             let reading = ClockReading { wall: known, uptime: Duration::ZERO };
@@ -80,8 +79,7 @@ impl Timekeeper {
     /// # Errors
     /// [`ClockUnsure`]; logged when it starts and when it ends.
     pub(super) fn stamp(&mut self, last_logged: Timestamp) -> Result<Timestamp, ClockUnsure> {
-        let Inner { clock, replication, metrics, .. } = &*self.inner;
-        let stamp = stamp(clock, replication.get().map(|known| &**known), last_logged);
+        let stamp = self.inner.stamp(last_logged);
         let trouble = stamp.as_ref().err().map(|unsure| unsure.evidence);
         if trouble != self.reported {
             match &stamp {
@@ -92,7 +90,6 @@ impl Timekeeper {
             }
             self.reported = trouble;
         }
-        metrics.note_clock(stamp.is_err(), clock.offset_seconds());
         stamp
     }
 
@@ -104,13 +101,6 @@ impl Timekeeper {
     /// The time for readers and for display.
     pub(super) fn read(&self) -> Timestamp {
         self.inner.clock.read()
-    }
-
-    /// Calls [`Self::save`] if it is due.
-    pub(super) fn save_if_due(&mut self, last_logged: Timestamp) {
-        if self.save_at <= Instant::now() {
-            self.save(last_logged);
-        }
     }
 
     /// Saves the clocks' readings if they can be trusted.

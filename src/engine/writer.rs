@@ -93,7 +93,9 @@ impl Writer {
             if self.make_progress() || is_busy {
                 go_on = Instant::now() + QUIET;
             }
-            self.time.save_if_due(self.state.now());
+            if self.time.save_at <= Instant::now() {
+                self.time.save(self.state.now());
+            }
             go_on = go_on.max(self.step_between_commits(quiet));
             if !self.ending.is_empty() {
                 requests.close();

@@ -203,7 +203,7 @@ impl<R> Call<R> {
             Resource::LineUp(_) => Kind::Campaign,
         };
         let timeout = self.api.options.timeouts.request;
-        let submitted = self.api.engine.submit_by(self.caller.key_name(), command, key);
+        let submitted = self.api.engine.submit(self.caller.key_name(), command, key);
         let Ok(applied) = tokio::time::timeout(timeout, submitted).await else {
             let detail = "the response took too long; whether the write took effect is unknown: retry it, with the same idempotency key if \
                           it had one";
@@ -346,7 +346,7 @@ impl Commands {
         let (engine, kind, by) = (self.engine.clone(), self.kind, self.by.clone());
         async move {
             for _ in 0..BUSY_PAUSES_MAX {
-                match engine.submit_by(by.clone(), command.clone(), None).await {
+                match engine.submit(by.clone(), command.clone(), None).await {
                     Err(SubmitError::Overloaded) => tokio::time::sleep(BUSY_PAUSE).await,
                     Ok(Applied { outcome: Outcome::Refused(refusal), .. }) => {
                         return Err(refusals::refused(kind, refusal));

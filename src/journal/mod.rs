@@ -10,19 +10,26 @@ mod nats;
 
 pub use local::{LocalJournal, LocalOptions};
 pub use nats::{
-    LogTime, NatsJournal, NatsLogin, NatsOptions, NatsSnapshots, NatsTls, Parts, Peer, Replication,
-    SharedSnapshot, init_log, is_of_replicated_log, log_of,
+    LogTime, NatsJournal, NatsLogin, NatsOptions, NatsSnapshots, NatsTls, OPEN_TIME, Parts, Peer,
+    Replication, SharedSnapshot, init_log, is_of_replicated_log, log_of,
 };
 
-use crate::domain::{Command, Entry, Proposal, Seq};
+use crate::domain::{Command, Entry, Proposal, Seq, understood_version};
 use crate::store::{Store, StoreError};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use utoipa::ToSchema;
+
+/// How long the journal may take to commit. A local commit takes milliseconds; a replicated log without a leader recovers within
+/// seconds or is in trouble.
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The same for a log that several nodes share: longer than a new leader takes, shorter than a client waits.
+const SHARED_COMMIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Draws random bytes from the operating system.
 pub fn random<const N: usize>() -> [u8; N] {
@@ -61,18 +68,15 @@ pub trait OpenJournal: Debug + Send + Sync {
     ///
     /// # Errors
     /// Those of [`JournalOptions::open`].
-    fn open(&self, store: &Arc<Store>) -> Result<Box<dyn Journal>, JournalError>;
+    fn open(&self, store: &Arc<Store>) -> Result<Box<dyn Journal>>;
 }
 
-/// An open journal.
-pub type Opened = (Box<dyn Journal>, Option<Arc<Mutex<Replication>>>);
-
 impl JournalOptions {
-    /// Opens the journal. The second value is the state of the log's replication, if it is replicated.
+    /// Opens the journal.
     ///
     /// # Errors
     /// [`JournalError::Damaged`] if something acknowledged is missing; [`JournalError::Failed`] if the log can't be reached.
-    pub fn open(&self, store: &Arc<Store>) -> Result<Opened, JournalError> {
+    pub fn open(&self, store: &Arc<Store>) -> Result<Box<dyn Journal>> {
         let path = store.path().display();
         match self {
             JournalOptions::Local(_) if is_of_replicated_log(store) => Err(JournalError::Damaged(format!(
@@ -81,18 +85,12 @@ impl JournalOptions {
             JournalOptions::Nats(_) if local::has_log(store) => Err(JournalError::Damaged(format!(
                 "{path} has a local log: a node of a replicated log needs an empty directory"
             ))),
-            JournalOptions::Local(options) => {
-                Ok((Box::new(LocalJournal::open(store.clone(), *options)?), None))
-            }
+            JournalOptions::Local(options) => Ok(Box::new(LocalJournal::open(store.clone(), *options)?)),
+            JournalOptions::Nats(options) => Ok(Box::new(NatsJournal::open(store.clone(), options)?)),
             JournalOptions::Other(log) => {
                 let journal = log.open(store)?;
                 store.begin_use()?;
-                Ok((journal, None))
-            }
-            JournalOptions::Nats(options) => {
-                let journal = NatsJournal::open(store.clone(), options)?;
-                let replication = journal.replication();
-                Ok((Box::new(journal), Some(replication)))
+                Ok(journal)
             }
         }
     }
@@ -101,7 +99,7 @@ impl JournalOptions {
     ///
     /// # Errors
     /// [`JournalError::Failed`] if it can't be reached.
-    pub fn shared_snapshots(&self) -> Result<Option<NatsSnapshots>, JournalError> {
+    pub fn shared_snapshots(&self) -> Result<Option<NatsSnapshots>> {
         Ok(match self {
             JournalOptions::Nats(options) => Some(NatsSnapshots::open(options)?),
             JournalOptions::Local(_) | JournalOptions::Other(_) => None,
@@ -111,6 +109,11 @@ impl JournalOptions {
     /// Whether other nodes write to the same log.
     pub fn is_shared(&self) -> bool {
         !matches!(self, JournalOptions::Local(_))
+    }
+
+    /// How long it may take to commit. A caller of a node that shares its log can try another one, so it gets an unknown outcome sooner.
+    pub fn commit_timeout(&self) -> Duration {
+        if self.is_shared() { SHARED_COMMIT_TIMEOUT } else { COMMIT_TIMEOUT }
     }
 
     /// The crashes that an acknowledged write survives.
@@ -175,12 +178,15 @@ fn decode_entries(first: Seq, count: u64, mut payload: &[u8]) -> Result<Vec<Entr
 ///
 /// # Errors
 /// [`JournalError::Newer`].
-fn check_understood(entries: &[Entry], understands: u16) -> Result<(), JournalError> {
+fn check_understood(entries: &[Entry]) -> Result<()> {
     entries.iter().try_for_each(|entry| match entry.proposal.command {
-        Command::Enable { version } => JournalError::check_version(entry.seq, version, understands),
+        Command::Enable { version } => JournalError::check_version(entry.seq, version),
         _ => Ok(()),
     })
 }
+
+/// The result of a call of the journal.
+pub type Result<T, E = JournalError> = std::result::Result<T, E>;
 
 /// A failure of the journal.
 #[derive(Debug, thiserror::Error)]
@@ -221,27 +227,29 @@ pub enum JournalError {
 
 impl From<StoreError> for JournalError {
     fn from(error: StoreError) -> JournalError {
-        match error {
-            _ if error.is_disk_full() => JournalError::DiskFull(error.to_string()),
-            StoreError::TooLong(_) => JournalError::TooLong(error.to_string()),
-            StoreError::Damaged { .. } => JournalError::Damaged(error.to_string()),
-            StoreError::Newer { .. } => JournalError::Newer(error.to_string()),
-            _ => JournalError::Failed(error.to_string()),
-        }
+        let kind = match error {
+            _ if error.is_disk_full() => JournalError::DiskFull,
+            StoreError::TooLong(_) => JournalError::TooLong,
+            StoreError::Damaged { .. } => JournalError::Damaged,
+            StoreError::Newer { .. } => JournalError::Newer,
+            _ => JournalError::Failed,
+        };
+        kind(error.to_string())
     }
 }
 
 impl JournalError {
-    /// Rejects entries after a position at which a version is enabled that a build does not understand.
+    /// Rejects entries after a position at which a version is enabled that this build does not understand.
     ///
     /// # Errors
     /// [`JournalError::Newer`].
-    pub(crate) fn check_version(at: Seq, version: u16, understands: u16) -> Result<(), JournalError> {
-        if version > understands { Err(JournalError::newer(at, version, understands)) } else { Ok(()) }
+    pub(crate) fn check_version(at: Seq, version: u16) -> Result<()> {
+        if version > understood_version() { Err(JournalError::newer(at, version)) } else { Ok(()) }
     }
 
-    /// The rejection of entries after a position at which a version is enabled that a build does not understand.
-    pub(crate) fn newer(Seq(at): Seq, version: u16, understands: u16) -> JournalError {
+    /// The rejection of entries after a position at which a version is enabled that this build does not understand.
+    pub(crate) fn newer(Seq(at): Seq, version: u16) -> JournalError {
+        let understands = understood_version();
         JournalError::Newer(format!(
             "from position {at} on the log has entries of version {version}, and this build understands those up to {understands}: \
              update this node"
@@ -256,8 +264,8 @@ pub trait Journal: Send {
     ///
     /// # Errors
     /// [`JournalError::DiskFull`] before anything is written. After [`JournalError::Failed`] the batch may or may not be there at
-    /// the next start, and every later proposal fails.
-    fn propose(&mut self, first: Ticket, batch: Vec<Proposal>) -> Result<(), JournalError>;
+    /// the next start, and the journal must not be used any more.
+    fn propose(&mut self, first: Ticket, batch: Vec<Proposal>) -> Result<()>;
 
     /// Returns the entries after `after`, the last applied one: first those already in the log, then newly committed ones. Otherwise it is
     /// pending, and wakes the context's waker when there is news. Must be called at [`Journal::wake_at`] at the latest.
@@ -265,30 +273,35 @@ pub trait Journal: Send {
     /// # Errors
     /// [`JournalError::Failed`], as for a proposal; [`JournalError::Damaged`] if entries after `after` are missing or damaged;
     /// [`JournalError::Newer`] if they are of a version that this build does not understand.
-    fn poll(&mut self, after: Seq, context: &mut Context<'_>) -> Poll<Result<Delivery, JournalError>>;
+    fn poll(&mut self, after: Seq, context: &mut Context<'_>) -> Poll<Result<Delivery>>;
 
     /// When the journal has internal work, such as flushing writes that were acknowledged immediately.
     fn wake_at(&self) -> Option<Instant>;
 
     /// Requests a point in the log after everything that any node has acknowledged: [`Delivery::Passed`]. Barriers have ascending tickets.
-    ///
-    /// # Errors
-    /// [`JournalError::Failed`], as for a proposal.
-    fn barrier(&mut self, barrier: Ticket) -> Result<(), JournalError>;
+    fn barrier(&mut self, barrier: Ticket);
 
     /// Where the log continues after the last delivery. A snapshot keeps it; empty if the position alone is enough.
-    fn place(&self) -> Vec<u8>;
+    fn place(&self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    /// The state of the log's replication, if it is replicated. The engine notes the hash of its state in it, which is reported to the other
+    /// nodes; if theirs show that this node has diverged, [`Journal::poll`] fails.
+    fn replication(&self) -> Option<Arc<Mutex<Replication>>> {
+        None
+    }
 
     /// Allows the journal to drop entries up to and including `through`. One call reads or drops about `budget` bytes, so that commits
     /// don't wait long. Returns whether it should be called again.
     ///
     /// # Errors
     /// [`JournalError::Failed`], as for a proposal.
-    fn prune(&mut self, through: Seq, budget: u64) -> Result<bool, JournalError>;
+    fn prune(&mut self, through: Seq, budget: u64) -> Result<bool>;
 
     /// Makes everything committed so far durable, at any level: for a clean end.
     ///
     /// # Errors
     /// [`JournalError::Failed`], as for a proposal.
-    fn settle(&mut self) -> Result<(), JournalError>;
+    fn settle(&mut self) -> Result<()>;
 }

@@ -73,7 +73,7 @@ impl Shared {
     /// Submits a command for the holder of an API key. Its outcome may be awaited later; commands are applied in the order of their
     /// submissions.
     pub fn submit(&self, by: Option<KeyName>, command: Command) -> Submitted<'_> {
-        let applied = timeout(self.options.request_timeout, self.engine.submit_by(by, command, None));
+        let applied = timeout(self.options.request_timeout, self.engine.submit(by, command, None));
         async { Ok(applied.await.map_err(|_| Failure::TOO_LATE)??.outcome) }.boxed()
     }
 }

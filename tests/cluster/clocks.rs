@@ -21,10 +21,10 @@ fn off_by(milliseconds: i64) -> Clock {
 async fn node_with_wrong_clock_writes_nothing() {
     let servers = Servers::start(1);
     let dirs = [(); 3].map(|()| tempfile::tempdir().unwrap());
-    let right = start(&servers, dirs[0].path(), "right", off_by(0), 1).await;
+    let right = start(&servers, dirs[0].path(), "right", off_by(0)).await;
     let target = create(&right, "shop").await;
     for (name, off, dir) in [("ahead", MINUTE as i64, &dirs[1]), ("behind", -(MINUTE as i64), &dirs[2])] {
-        let wrong = start(&servers, dir.path(), name, off_by(off), 1).await;
+        let wrong = start(&servers, dir.path(), name, off_by(off)).await;
         let refused = insert(&wrong, target, 1).await;
         assert!(matches!(refused, Err(SubmitError::ClockUnsure(_))), "{name}: {refused:?}");
         assert!(matches!(wrong.writes_refused(), Some(SubmitError::ClockUnsure(_))), "{name}");

@@ -1,9 +1,12 @@
-//! Nodes in the test's own process, with settings that a real program can't have: an earlier build's version, or a wrong clock.
+//! Nodes in the test's own process, with settings that a real program can't have, such as a wrong clock.
 
 use crate::nats::Servers;
 use crate::timeouts::TIMEOUT;
 use cuckood::clock::Clock;
-use cuckood::domain::{Applied, Command, Digests, Kind, Name, Outcome, Sizing, Spec, Target, Window};
+use cuckood::config::Config;
+use cuckood::domain::{
+    Applied, Command, Digests, Kind, Name, Outcome, Settings, Sizing, Spec, Target, Window,
+};
 use cuckood::engine::{
     ClusterOptions, Digest, Engine, EngineOptions, Growth, JournalOptions, Mode, SubmitError,
 };
@@ -11,16 +14,29 @@ use cuckood::journal::NatsOptions;
 use std::path::Path;
 use std::time::Instant;
 
-/// A node by this clock whose build understands entries up to this version.
-pub async fn start(servers: &Servers, dir: &Path, name: &str, clock: Clock, understands: u16) -> Engine {
-    let nats = NatsOptions { servers: servers.urls(), understands, ..NatsOptions::new("", "engines", name) };
-    start_with(dir, nats, ClusterOptions::default(), clock).await
+/// The documented defaults.
+pub fn config() -> Config {
+    Config::load(None, [("CUCKOOD__NATS__REPLICAS", "1")]).unwrap()
+}
+
+/// How a node of this name reaches a log of one replica.
+pub fn nats_options(servers: Vec<String>, stream: &str, node: &str) -> NatsOptions {
+    let Config { nats, cluster, .. } = config();
+    let (stream, node) = (stream.to_owned(), node.to_owned());
+    NatsOptions { servers, stream, node, ..nats.options(&cluster) }
+}
+
+/// A node by this clock.
+pub async fn start(servers: &Servers, dir: &Path, name: &str, clock: Clock) -> Engine {
+    let nats = nats_options(servers.urls(), "engines", name);
+    start_with(dir, nats, config().cluster.options(), clock).await
 }
 
 /// A node with these options.
 pub async fn start_with(dir: &Path, nats: NatsOptions, cluster: ClusterOptions, clock: Clock) -> Engine {
     let journal = JournalOptions::Nats(Box::new(nats));
-    let mut options = EngineOptions { cluster, ..EngineOptions::new(dir).on(journal) };
+    let (path, settings) = (dir.to_owned(), Settings::default());
+    let mut options = EngineOptions { path, journal, cluster, settings, ..config().engine_options() };
     (options.store.free_space_min_bytes, options.store.ballast_bytes) = (0, 0);
     options.commit_timeout = TIMEOUT;
     let engine = Engine::start(options, clock);
@@ -40,13 +56,13 @@ pub async fn create(engine: &Engine, name: &str) -> Target {
     )
     .unwrap();
     let Command::Create { id, .. } = creation else { unreachable!() };
-    assert!(matches!(engine.submit(creation, None).await.unwrap().outcome, Outcome::Created(_)));
+    assert!(matches!(engine.submit(None, creation, None).await.unwrap().outcome, Outcome::Created(_)));
     Target(id)
 }
 
 pub async fn insert(engine: &Engine, target: Target, item: u64) -> Result<Applied, SubmitError> {
     let digests = Digests(vec![Digest(item << 40)]);
-    engine.submit(Command::Insert { target, digests, if_absent: false, revive: false }, None).await
+    engine.submit(None, Command::Insert { target, digests, if_absent: false, revive: false }, None).await
 }
 
 pub async fn until(mut is_so: impl FnMut() -> bool) {

@@ -1,5 +1,6 @@
 //! A node whose clock is ahead starts, and doesn't change the log's time.
 
+use crate::engines::{config, nats_options};
 use crate::nats::Servers;
 use crate::store_support::{entries, options};
 use crate::timeouts::TIMEOUT;
@@ -16,11 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 fn startup_entries_ignore_fast_clock() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let servers = Servers::start(1);
-    let join = |node: &str| NatsOptions {
-        servers: servers.urls(),
-        connect_timeout: TIMEOUT,
-        ..NatsOptions::new("", "ahead", node)
-    };
+    let join =
+        |node: &str| NatsOptions { connect_timeout: TIMEOUT, ..nats_options(servers.urls(), "ahead", node) };
     let (dir, other_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let seconds_ahead = Arc::new(AtomicU64::new(3_000));
     let ahead = seconds_ahead.clone();
@@ -29,10 +27,10 @@ fn startup_entries_ignore_fast_clock() {
         ClockReading { wall: wall.plus_seconds(ahead.load(Ordering::Relaxed)), uptime }
     };
     let journal = JournalOptions::Nats(Box::new(join("ahead")));
-    let mut engine_options = EngineOptions::new(dir.path()).on(journal);
-    engine_options.store = options(Durability::Fsync);
     // A start logs that.
-    engine_options.settings = Settings { filters_max: 7, ..Settings::default() };
+    let settings = Settings { filters_max: 7, ..Settings::default() };
+    let (path, store) = (dir.path().to_owned(), options(Durability::Fsync));
+    let engine_options = EngineOptions { path, journal, store, settings, ..config().engine_options() };
     let engine = Engine::start(engine_options, Clock::new(clock, ClockLimits::default()));
     assert_eq!(runtime.block_on(engine.recovered()), Status::Ready);
     let refused = engine.writes_refused();

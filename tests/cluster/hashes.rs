@@ -1,6 +1,6 @@
 //! Nodes compare the hashes of their states: a node that differs from most stops, and reports it.
 
-use crate::engines::start_with;
+use crate::engines::{config, nats_options, start_with};
 use crate::journal::Node;
 use crate::nats::Servers;
 use crate::service::Service;
@@ -23,7 +23,7 @@ pub const AT: Seq = Seq(STATE_HASH_EVERY);
 
 impl Node {
     pub fn report_hash(&mut self, hash: u128) {
-        self.journal().replication().lock().hash = Some(StateHash { at: AT, hash });
+        self.journal().replication().unwrap().lock().hash = Some(StateHash { at: AT, hash });
         // The next poll reports it.
         let _ = self.poll_once();
     }
@@ -39,7 +39,7 @@ impl Node {
     }
 
     fn peer(&mut self, name: &str) -> Option<Peer> {
-        let peers = self.journal().replication().lock().peers.clone();
+        let peers = self.journal().replication().unwrap().lock().peers.clone();
         peers.into_iter().find(|peer| peer.node == name)
     }
 }
@@ -58,8 +58,8 @@ pub fn fill(by: &mut Node) {
 /// Nodes of one log that is long enough. They have begun, and know of each other.
 fn nodes<const COUNT: usize>(servers: &Servers, stream: &str, open_time: Duration) -> [Node; COUNT] {
     let mut nodes: [Node; COUNT] = std::array::from_fn(|at| {
-        let options = NatsOptions::new("", stream, format!("n{at}"));
-        Node::join_with(NatsOptions { servers: servers.urls(), open_time, ..options })
+        let options = nats_options(servers.urls(), stream, &format!("n{at}"));
+        Node::join_with(NatsOptions { open_time, ..options })
     });
     for (at, node) in nodes.iter_mut().enumerate() {
         append(node.journal(), vec![proposal(at as u64, 1)]).unwrap();
@@ -68,7 +68,7 @@ fn nodes<const COUNT: usize>(servers: &Servers, stream: &str, open_time: Duratio
     for node in &mut nodes {
         wait_until("word of the others, and the log", || {
             let _ = node.poll_once();
-            let heard = node.journal().replication().lock().peers.len();
+            let heard = node.journal().replication().unwrap().lock().peers.len();
             heard == COUNT - 1 && node.journal().last() > AT
         });
     }
@@ -130,7 +130,7 @@ fn saturated_node_stops_in_time() {
     let began = Instant::now();
     for number in 0.. {
         append(writer.journal(), vec![proposal(number, 1)]).unwrap();
-        let known = saturated.journal().replication();
+        let known = saturated.journal().replication().unwrap();
         if known.lock().behind_messages() >= 2 && saturated.is_diverged() {
             break;
         }
@@ -163,9 +163,9 @@ fn node_in_doubt_shares_nothing() {
     let [mut liar, mut third] = nodes(&servers, "doubt", EVER);
     // Longer than the liar takes to write the rest.
     let open_time = Duration::from_secs(20);
-    let nats = NatsOptions { servers: servers.urls(), open_time, ..NatsOptions::new("", "doubt", "engine") };
-    let cluster =
-        ClusterOptions { share_every: Some(Duration::from_millis(200)), ..ClusterOptions::default() };
+    let nats = NatsOptions { open_time, ..nats_options(servers.urls(), "doubt", "engine") };
+    let share_every = Some(Duration::from_millis(200));
+    let cluster = ClusterOptions { share_every, ..config().cluster.options() };
     let runtime = Runtime::new().unwrap();
     let engine = runtime.block_on(start_with(dir.path(), nats, cluster, clock()));
     wait_until("a shared snapshot", || engine.info().sharing.shared > 0);
@@ -201,10 +201,9 @@ fn backup_of_stopping_node_is_aborted() {
     let servers = Servers::start(1);
     let dir = tempfile::tempdir().unwrap();
     let [mut first, mut second] = nodes(&servers, "backup", EVER);
-    let nats =
-        NatsOptions { servers: servers.urls(), open_time: SOON, ..NatsOptions::new("", "backup", "engine") };
+    let nats = NatsOptions { open_time: SOON, ..nats_options(servers.urls(), "backup", "engine") };
     let runtime = Runtime::new().unwrap();
-    let engine = runtime.block_on(start_with(dir.path(), nats, ClusterOptions::default(), clock()));
+    let engine = runtime.block_on(start_with(dir.path(), nats, config().cluster.options(), clock()));
     wait_until("its hash", || engine.replication().unwrap().hash.is_some());
     let mut backup = runtime.block_on(engine.backup()).unwrap();
     runtime.block_on(backup.next()).unwrap();

@@ -1,5 +1,6 @@
 //! The journal over real servers: it conforms as the others do, and commits everything once whatever the servers do.
 
+use crate::engines::nats_options;
 use crate::nats::Servers;
 use crate::proxy::Network;
 use crate::raw::{self, Raw};
@@ -39,7 +40,7 @@ pub struct Node {
 
 impl Node {
     pub fn join(servers: &Servers, stream: &str, name: &str) -> Node {
-        Node::join_with(NatsOptions { servers: servers.urls(), ..NatsOptions::new("", stream, name) })
+        Node::join_with(nats_options(servers.urls(), stream, name))
     }
 
     pub fn join_with(options: NatsOptions) -> Node {
@@ -69,7 +70,7 @@ impl Node {
     fn pass_barrier(&mut self) {
         self.barriers += 1;
         let barrier = Ticket(self.barriers);
-        self.journal().barrier(barrier).unwrap();
+        self.journal().barrier(barrier);
         wait_until("the barrier", || self.take_all() >= Some(barrier));
     }
 
@@ -150,7 +151,7 @@ fn nodes_see_own_tickets_and_all_entries() {
     append(theirs.journal(), vec![proposal(3, 3)]).unwrap();
     let seen = ours.polled(1).unwrap();
     assert_eq!((seen[0].entry.seq, seen[0].ticket), (Seq(3), None));
-    let known = ours.journal().replication().lock().clone();
+    let known = ours.journal().replication().unwrap().lock().clone();
     assert_eq!(known.peers.iter().map(|peer| peer.node.as_str()).collect::<Vec<_>>(), ["theirs"]);
 }
 
@@ -237,7 +238,7 @@ fn proposal_in_flight_at_crash_is_committed_once() {
             // Longer than the acknowledgement timeout: it may still commit received messages.
             servers.freeze(0);
             propose(&mut node, &mut next, &mut committed);
-            let status = node.journal().replication();
+            let status = node.journal().replication().unwrap();
             wait_until("no acknowledgement", || {
                 node.take_into(&mut committed);
                 status.lock().silence(Instant::now()) >= ACKNOWLEDGED_LATE
@@ -273,7 +274,7 @@ fn busy_writer_is_no_evidence_of_silence() {
     while began.elapsed() < SERVER_REPLACED_LATE {
         append(other.journal(), vec![proposal(2, 1)]).unwrap();
     }
-    let status = node.journal().replication();
+    let status = node.journal().replication().unwrap();
     assert_eq!(status.lock().silence(Instant::now()), Duration::ZERO);
     let mut taken = Vec::new();
     wait_until("its own message", || {
@@ -398,13 +399,13 @@ fn foreign_messages_are_skipped_and_counted() {
         raw.publish(rubbish.to_vec().into());
     }
     append(node.journal(), vec![proposal(1, 1)]).unwrap();
-    assert_eq!(node.journal().replication().lock().foreign, 4);
+    assert_eq!(node.journal().replication().unwrap().lock().foreign, 4);
     // More than are verified at the same time.
     for number in 0..100 {
         raw.publish(format!("rubbish {number}").into());
     }
     append(node.journal(), vec![proposal(2, 1)]).unwrap();
-    assert_eq!(node.journal().replication().lock().foreign, 104);
+    assert_eq!(node.journal().replication().unwrap().lock().foreign, 104);
     let mut other = Node::join(&servers, "rubbish", "other");
     assert_eq!(numbers(&entries(other.journal(), 0).unwrap()), [0, 1, 2]);
 }
@@ -415,8 +416,7 @@ fn message_that_arrives_damaged_is_read_again() {
     let servers = Servers::start(1);
     let network = Network::to(&servers.ports());
     let mut writer = Node::join(&servers, "damage", "writer");
-    let options = NatsOptions::new("", "damage", "reader");
-    let mut reader = Node::join_with(NatsOptions { servers: vec![network.urls()], ..options });
+    let mut reader = Node::join_with(nats_options(vec![network.urls()], "damage", "reader"));
     reader.pass_barrier();
     for number in 0..3 {
         // Its magic bytes, or what follows.
@@ -428,7 +428,7 @@ fn message_that_arrives_damaged_is_read_again() {
         );
         assert!(network.had_accident());
     }
-    assert_eq!(reader.journal().replication().lock().foreign, 0);
+    assert_eq!(reader.journal().replication().unwrap().lock().foreign, 0);
 }
 
 /// A stream without space rejects messages: nothing is lost, and everything continues once there is space.
@@ -446,7 +446,7 @@ fn full_stream_is_reported_until_space_is_free() {
     };
     limit(4_096);
     node.journal().propose(Ticket(1), vec![proposal(1, 1_000)]).unwrap();
-    let known = node.journal().replication();
+    let known = node.journal().replication().unwrap();
     wait_until("a report that the log is full", || {
         node.take_all();
         known.lock().full_since.is_some()

@@ -1,7 +1,7 @@
 //! The runbooks of docs/CLUSTER.md, from the failure to nodes that have every acknowledged redemption again.
 
 use crate::cluster::{Cluster, NODES, settled, strong};
-use crate::engines::{create, insert, start, until};
+use crate::engines::{create, insert, nats_options, start, until};
 use crate::hashes::{AT, EVER, fill};
 use crate::journal::Node;
 use crate::load::under_load;
@@ -9,9 +9,8 @@ use crate::nats::Servers;
 use crate::operator::{Operator, limit_log};
 use crate::timeouts::wait_until;
 use cuckood::clock::{Clock, ClockLimits};
-use cuckood::domain::FORMAT_VERSION;
 use cuckood::engine::Status;
-use cuckood::journal::NatsOptions;
+use cuckood::journal::{Journal, NatsOptions};
 use serde_json::json;
 use std::fs;
 use std::path::Path;
@@ -220,8 +219,8 @@ fn diverged_nodes_are_replaced() {
     let mut sale = Sale::new(&cluster);
     sale.sell(&cluster, &[0, 1, 2], CODES / 2);
     let mut liars: [Node; NODES] = std::array::from_fn(|at| {
-        let options = NatsOptions::new("", "cuckood", format!("liar-{at}"));
-        Node::join_with(NatsOptions { servers: cluster.servers.urls(), open_time: EVER, ..options })
+        let options = nats_options(cluster.servers.urls(), "cuckood", &format!("liar-{at}"));
+        Node::join_with(NatsOptions { open_time: EVER, ..options })
     });
     fill(&mut liars[0]);
     for liar in &mut liars {
@@ -243,7 +242,7 @@ fn diverged_nodes_are_replaced() {
     liars.iter_mut().for_each(|liar| liar.report_hash(right));
     wait_until("their reports", || {
         liars.iter_mut().for_each(|liar| drop(liar.poll_once()));
-        let known = liars[0].journal().replication();
+        let known = liars[0].journal().replication().unwrap();
         let known = known.lock();
         known.peers.iter().filter(|peer| peer.node.starts_with("liar") && peer.differs == Some(false)).count()
             == 2
@@ -261,7 +260,7 @@ fn node_stores_state_before_reporting_failure() {
     let dir = tempfile::tempdir().unwrap();
     let engine = runtime.block_on(async {
         let clock = Clock::system(ClockLimits::default());
-        let engine = start(&servers, dir.path(), "node", clock, FORMAT_VERSION).await;
+        let engine = start(&servers, dir.path(), "node", clock).await;
         let target = create(&engine, "sale").await;
         insert(&engine, target, 1).await.unwrap();
         engine

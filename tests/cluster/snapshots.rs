@@ -1,6 +1,6 @@
 //! The snapshots that nodes share, over a real server: listed ones are complete, and the log is trimmed only up to them.
 
-use crate::engines::{self, start_with};
+use crate::engines::{self, config, nats_options, start_with};
 use crate::nats::Servers;
 use crate::proxy::Network;
 use crate::raw::Raw;
@@ -32,7 +32,7 @@ struct Node {
 }
 
 fn of(servers: &Servers, name: &str) -> NatsOptions {
-    NatsOptions { servers: servers.urls(), log_margin: 0, ..NatsOptions::new("", LOG, name) }
+    NatsOptions { log_margin: 0, ..nats_options(servers.urls(), LOG, name) }
 }
 
 fn journal(servers: &Servers, name: &str) -> Result<(NatsJournal, TempDir), JournalError> {
@@ -479,7 +479,7 @@ fn directory_stays_if_shared_snapshots_have_other_format() {
     let (servers, dirs) = (Servers::start(1), [(); 2].map(|()| tempfile::tempdir().unwrap()));
     let runtime = Runtime::new().unwrap();
     let start = |dir: &TempDir, name: &str, share_every| {
-        let cluster = ClusterOptions { share_every, ..ClusterOptions::default() };
+        let cluster = ClusterOptions { share_every, ..config().cluster.options() };
         let nats = NatsOptions { connect_timeout: Duration::from_secs(2), ..of(&servers, name) };
         let clock = Clock::system(ClockLimits::default());
         runtime.block_on(start_with(dir.path(), nats, cluster, clock))

@@ -155,7 +155,7 @@ async fn snapshot_time_bounds_stop_without_saved_clock() {
     let options = engines::options(directory.path());
     let delete = || Command::Delete { kind: Kind::Coupon, name: Name::new("none").unwrap() };
     let engine = engines::start_by(time.clock(ClockLimits::default()), options.clone()).await;
-    engine.submit(delete(), None).await.unwrap();
+    engine.submit(None, delete(), None).await.unwrap();
     time.pass(Duration::from_secs(20 * DAY));
     engine.snapshot().await.unwrap();
     engine.shutdown().await;
@@ -163,7 +163,7 @@ async fn snapshot_time_bounds_stop_without_saved_clock() {
     std::fs::remove_file(directory.path().join("clock")).unwrap();
     time.pass(Duration::from_secs(25 * DAY));
     let engine = engines::start_by(time.clock(ClockLimits::default()), options).await;
-    engine.submit(delete(), None).await.unwrap();
+    engine.submit(None, delete(), None).await.unwrap();
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Whose directory it is, of which format, and in what state an earlier process left it.
 
+use crate::engines::defaults;
 use crate::store_support::{append, entries, open, open_journal, options, proposal};
 use cuckood::clock::{Clock, ClockLimits};
 use cuckood::domain::{Seq, Timestamp};
@@ -238,7 +239,7 @@ pub fn copy_dir(from: &Path, to: &Path) {
 async fn backup_time_survives_restarts() {
     let dir = tempfile::tempdir().unwrap();
     let start = async || {
-        let options = EngineOptions { store: options(Durability::Flush), ..EngineOptions::new(dir.path()) };
+        let options = EngineOptions { store: options(Durability::Flush), ..defaults(dir.path()) };
         let engine = Engine::start(options, Clock::system(ClockLimits::default()));
         assert_eq!(engine.recovered().await, Status::Ready);
         let at = engine.info().backup_at.unwrap();

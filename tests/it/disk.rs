@@ -13,7 +13,9 @@ const CODES: u64 = 1_000_000;
 
 fn options(dir: &Path) -> EngineOptions {
     let journal = LocalOptions { durability: Durability::Flush, segment_bytes: 1 << 20 };
-    let mut options = EngineOptions::new(dir).on(JournalOptions::Local(journal));
+    let journal = JournalOptions::Local(journal);
+    let mut options = EngineOptions { journal, ..engines::defaults(dir) };
+    options.store.sync_snapshots = false;
     (options.store.preallocate_bytes, options.store.ballast_bytes) = (1 << 20, 0);
     (options.snapshots.log_bytes_min, options.snapshots.log_bytes_max) = (LOG_BYTES, LOG_BYTES);
     options
@@ -45,9 +47,9 @@ async fn disk_use_is_bounded_despite_aborted_requests() {
             _ => remove(target, from..from + BATCH),
         };
         logged += command.weight_bytes();
-        engine.submit(command, None).await.unwrap();
+        engine.submit(None, command, None).await.unwrap();
         assert!(engine.snapshot().now_or_never().is_none());
-        assert!(engine.image(target.0).now_or_never().is_none());
+        assert!(engine.download(Some(target.0)).now_or_never().is_none());
         let info = engine.info();
         most = most.max(info.storage.disk_bytes);
         let seq = info.snapshot.map(|snapshot| snapshot.seq);
@@ -75,7 +77,7 @@ async fn operations_that_free_space_succeed_below_watermark() {
     let (old, codes) = (target(1), target(2));
     for target in [old, codes] {
         create(&engine, target).await;
-        engine.submit(insert(target, 0..1_000), None).await.unwrap();
+        engine.submit(None, insert(target, 0..1_000), None).await.unwrap();
     }
     engine.shutdown().await;
     drop(engine);
@@ -84,14 +86,14 @@ async fn operations_that_free_space_succeed_below_watermark() {
     let mut options = options(directory.path());
     options.store.free_space_min_bytes = u64::MAX / 2;
     let engine = start(options).await;
-    let full = engine.submit(insert(codes, 0..1), None).await;
+    let full = engine.submit(None, insert(codes, 0..1), None).await;
     assert_eq!(full, Err(SubmitError::DiskFull));
     // A write that is rejected does not take deletions of the same batch along.
     let name = name_of(old);
     let (rejected, deleted, cleared) = tokio::join!(
-        engine.submit(insert(codes, 0..1), None),
-        engine.submit(Command::Delete { kind: Kind::Coupon, name }, None),
-        engine.submit(Command::Clear { target: codes }, None),
+        engine.submit(None, insert(codes, 0..1), None),
+        engine.submit(None, Command::Delete { kind: Kind::Coupon, name }, None),
+        engine.submit(None, Command::Clear { target: codes }, None),
     );
     assert_eq!(rejected, Err(SubmitError::DiskFull));
     assert_eq!(deleted.unwrap().outcome, Outcome::Deleted);

@@ -2,13 +2,21 @@
 
 use crate::commands::NewFilter;
 use cuckood::clock::{Clock, ClockLimits};
-use cuckood::domain::{Outcome, Target};
+use cuckood::config::Config;
+use cuckood::domain::{Outcome, Settings, Target};
 use cuckood::engine::{Engine, EngineOptions, Status};
 use std::path::Path;
 
+/// The documented defaults with the settings of a new log.
+pub fn defaults(directory: &Path) -> EngineOptions {
+    let config = Config::load(None, [("CUCKOOD__LIMITS__MEMORY", "1GiB")]).unwrap();
+    let (path, settings) = (directory.to_owned(), Settings::default());
+    EngineOptions { path, settings, ..config.engine_options() }
+}
+
 /// Options of a small engine that reserves no space on the disk.
 pub fn options(directory: &Path) -> EngineOptions {
-    let mut options = EngineOptions::new(directory);
+    let mut options = defaults(directory);
     (options.store.free_space_min_bytes, options.store.ballast_bytes) = (0, 0);
     (options.store.preallocate_bytes, options.store.cache_bytes) = (0, 8 << 20);
     options
@@ -26,6 +34,6 @@ pub async fn start_by(clock: Clock, options: EngineOptions) -> Engine {
 }
 
 pub async fn create(engine: &Engine, target: Target, filter: &NewFilter) {
-    let outcome = engine.submit(filter.create(target), None).await.unwrap().outcome;
+    let outcome = engine.submit(None, filter.create(target), None).await.unwrap().outcome;
     assert!(matches!(outcome, Outcome::Created(_)), "{outcome:?}");
 }

@@ -3,14 +3,13 @@
 
 use crate::commands::{self, NewFilter, insert, target};
 use crate::engines;
-use crate::life::{Life, stored};
+use crate::life::{Life, stored, take_snapshot};
 use crate::memory_log::MemoryLog;
 use crate::storage_faults::Faulty;
 use crate::store_support::{CLOCK, append, open, open_journal, options};
 use cuckood::domain::{
     ClockReading, Command, Entry, Event, Happened, KeyName, Proposal, Settings, Status, Target, Timestamp,
 };
-use cuckood::engine::RunningSnapshot;
 use cuckood::engine::event_log::{EventLog, EventsFound};
 use cuckood::engine::recovery::{RecoveryError, recover};
 use cuckood::engine::{Engine, EngineOptions, EventsError, NumberedEvent, archive, restore, verify};
@@ -279,13 +278,13 @@ fn missing_event_number_is_reported() {
 /// A directory with a snapshot and more entries after it, made by an engine.
 async fn directory_of_an_engine(path: &Path) -> u64 {
     let engine = engines::start(engines::options(path)).await;
-    engine.submit(create(), None).await.unwrap();
-    engine.submit(add(0..3_000), None).await.unwrap();
+    engine.submit(None, create(), None).await.unwrap();
+    engine.submit(None, add(0..3_000), None).await.unwrap();
     for number in 0..2_000 {
         if number == 1_700 {
             engine.snapshot().await.unwrap();
         }
-        engine.submit(redeem(number), None).await.unwrap();
+        engine.submit(None, redeem(number), None).await.unwrap();
     }
     let last = all(&engine).await.last().unwrap().number;
     engine.shutdown().await;
@@ -403,7 +402,7 @@ fn backup_without_events_can_be_restored() {
     while events.has_old(later) {
         events.remove_old(&store, later, 1 << 20).unwrap();
     }
-    RunningSnapshot::take(&store, &mut state, &mut events, None, later).unwrap();
+    take_snapshot(&store, &mut state, &mut events, later);
     write_backup(&store, &file);
     let restored = directory.path().join("restored");
     restore(&file, &restored, &options(Durability::Fsync), CLOCK, |archive| archive).unwrap();
@@ -444,10 +443,10 @@ async fn nodes_produce_identical_events() {
         engines::start(EngineOptions { journal: log.options(), ..engines::options(directory.path()) })
     });
     let nodes = [first.await, second.await];
-    nodes[0].submit(create(), None).await.unwrap();
-    nodes[1].submit_by(Some(KeyName::new("shop").unwrap()), add(0..100), None).await.unwrap();
+    nodes[0].submit(None, create(), None).await.unwrap();
+    nodes[1].submit(Some(KeyName::new("shop").unwrap()), add(0..100), None).await.unwrap();
     for number in 0..50 {
-        nodes[number as usize % 2].submit(redeem(number), None).await.unwrap();
+        nodes[number as usize % 2].submit(None, redeem(number), None).await.unwrap();
     }
     let mut reported = Vec::new();
     for node in &nodes {

@@ -5,9 +5,9 @@ use crate::commands::{NewFilter, codes, import_begin, import_end, import_lines, 
 use crate::machine::Machine;
 use cuckood::domain::{
     Command, Forget, Guards, ImportMode, ImportState, ItemOutcome, Outcome, Refusal, Sizing, Target,
-    Timestamp,
+    Timestamp, Update,
 };
-use cuckood::engine::update;
+use cuckood::engine::raise;
 use cuckood::filter::Growth;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -307,8 +307,16 @@ impl Campaign {
             }
             Act::Raise(capacity) => {
                 let view = self.machine.filter(TARGET);
-                let raise = update(&view, None, None, Some(capacity), None, Default::default()).unwrap();
-                self.apply(raise);
+                let capacity = Some(raise(&view, capacity).unwrap());
+                let (starts_at, ends_at, stock, annotations) = (None, None, None, Default::default());
+                self.apply(Command::Update(Update {
+                    target: TARGET,
+                    starts_at,
+                    ends_at,
+                    capacity,
+                    stock,
+                    annotations,
+                }));
             }
             Act::Other => drop(self.apply(other())),
             Act::Pass(time) => self.machine.now.0 += time,

@@ -5,6 +5,7 @@
 
 use crate::directory::copy_dir;
 use crate::filter_image::Image;
+use crate::life::take_snapshot;
 use crate::store_support::{CLOCK, append, entries, open_journal, options};
 use cuckood::domain::statistics::Unit;
 use cuckood::domain::{
@@ -15,7 +16,7 @@ use cuckood::domain::{
 };
 use cuckood::engine::event_log::{EventLog, EventsFound};
 use cuckood::engine::recovery::{load, recover};
-use cuckood::engine::{RecoveryError, RunningSnapshot, archive, restore};
+use cuckood::engine::{RecoveryError, archive, restore};
 use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
 use cuckood::journal::{Durability, Journal};
 use cuckood::state::{FilterView, RedemptionQuery, State};
@@ -341,7 +342,7 @@ fn make_fixtures() {
                 [ImageBody::Head(Box::new(head))].into_iter().chain(parts.into_iter().map(ImageBody::Part));
             let bodies = bodies.chain([ImageBody::End { redemptions }]);
             image = bodies.flat_map(|body| writer.record(&body)).collect();
-            RunningSnapshot::take(&store, &mut state, &mut events, None, Timestamp(44)).unwrap();
+            take_snapshot(&store, &mut state, &mut events, Timestamp(44));
         }
         for committed in append(&mut journal, vec![proposal]).unwrap() {
             state.apply(committed.entry);

@@ -26,8 +26,8 @@ async fn start(log: Option<&MemoryLog>) -> (Engine, TempDir) {
 /// Makes a coupon, and holds its only code for a second.
 async fn hold(engine: &Engine) -> Redemption {
     engines::create(engine, COUPON, &NewFilter::coupon(10)).await;
-    engine.submit(insert(COUPON, [7]), None).await.unwrap();
-    match engine.submit(redeem(COUPON, 7, 1, "order", 1), None).await.unwrap().outcome {
+    engine.submit(None, insert(COUPON, [7]), None).await.unwrap();
+    match engine.submit(None, redeem(COUPON, 7, 1, "order", 1), None).await.unwrap().outcome {
         Outcome::Redeemed(held) => held,
         other => panic!("{other:?}"),
     }
@@ -71,10 +71,10 @@ async fn snapshot_completes_despite_aborted_requests() {
     create_large(&engine, 1_000_000).await;
     let before = engine.info().snapshot.map(|snapshot| snapshot.seq);
     for number in 0..COMMITS_MAX {
-        engine.submit(insert(COUPON, [number]), None).await.unwrap();
+        engine.submit(None, insert(COUPON, [number]), None).await.unwrap();
         // Both are dropped once they have been sent.
         let _ = engine.snapshot().now_or_never();
-        drop(engine.image(COUPON.0).now_or_never());
+        drop(engine.download(Some(COUPON.0)).now_or_never());
         if engine.info().snapshot.map(|snapshot| snapshot.seq) > before {
             // One that waits for its end is served.
             let report = engine.snapshot().await.unwrap();
@@ -93,7 +93,7 @@ async fn commits_continue_during_concurrent_backups() {
     let (engine, _directory) = start(Some(&MemoryLog::new())).await;
     create_large(&engine, 2_000_000).await;
     // In every part of the table.
-    engine.submit(insert(COUPON, 1..10_001), None).await.unwrap();
+    engine.submit(None, insert(COUPON, 1..10_001), None).await.unwrap();
     let read = Arc::new(AtomicU64::new(0));
     let mut backups = Vec::new();
     for _ in 0..4 {
@@ -111,7 +111,7 @@ async fn commits_continue_during_concurrent_backups() {
     while read.load(Ordering::Relaxed) < 4 {
         tokio::task::yield_now().await;
     }
-    engine.submit(insert(COUPON, 0..1), None).await.unwrap();
+    engine.submit(None, insert(COUPON, 0..1), None).await.unwrap();
     let before = read.load(Ordering::Relaxed);
     clients.join_all().await;
     let all = read.load(Ordering::Relaxed);

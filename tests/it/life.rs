@@ -22,6 +22,13 @@ pub struct Life {
     pub running: Option<RunningSnapshot>,
 }
 
+/// Takes a snapshot in one go, the first one of a store.
+pub fn take_snapshot(store: &Store, state: &mut State, events: &mut EventLog, now: Timestamp) -> Manifest {
+    let mut running = RunningSnapshot::begin(store, state, events, None, Vec::new(), now).unwrap();
+    running.write(store, u64::MAX, Duration::MAX).unwrap();
+    running.finish(store).unwrap()
+}
+
 impl Life {
     /// A life that starts with an empty log. Events that an earlier one has left are removed.
     pub fn new(store: Arc<Store>) -> Life {

@@ -2,7 +2,7 @@
 
 use crate::commands::{NewFilter, insert, name_of, redeem, target};
 use crate::engines;
-use cuckood::domain::{Command, Kind, Outcome, Target};
+use cuckood::domain::{Command, Kind, Outcome, Target, Update};
 use cuckood::engine::{Engine, EngineOptions, FilterView, RedemptionQuery, SubmitError};
 use cuckood::filter::Layout;
 use futures_util::future::join_all;
@@ -21,7 +21,7 @@ async fn create(engine: &Engine, target: Target, capacity: u64) {
 }
 
 async fn submit(engine: &Engine, command: Command) -> Outcome {
-    engine.submit(command, None).await.unwrap().outcome
+    engine.submit(None, command, None).await.unwrap().outcome
 }
 
 fn find(engine: &Engine, target: Target) -> Arc<FilterView> {
@@ -45,10 +45,11 @@ async fn capacity_beyond_limit_is_rejected() {
     submit(&engine, insert(SHOP, 0..10)).await;
     let before = taken(&engine);
     let raise = |capacity| {
-        cuckood::engine::update(&find(&engine, SHOP), None, None, Some(capacity), None, Default::default())
-            .unwrap()
+        let capacity = Some(cuckood::engine::raise(&find(&engine, SHOP), capacity).unwrap());
+        let (starts_at, ends_at, stock, annotations) = (None, None, None, Default::default());
+        Command::Update(Update { target: SHOP, starts_at, ends_at, capacity, stock, annotations })
     };
-    assert_eq!(engine.submit(raise(200_000), None).await.err(), Some(SubmitError::MemoryLimit));
+    assert_eq!(engine.submit(None, raise(200_000), None).await.err(), Some(SubmitError::MemoryLimit));
     assert_eq!(taken(&engine), before);
     let raised = submit(&engine, raise(40_000)).await;
     assert!(matches!(raised, Outcome::Updated(raised) if raised.spec.capacity == 40_000));
@@ -63,7 +64,7 @@ async fn concurrent_inserts_stay_within_limit() {
     let (engine, _directory) = engine(LIMIT).await;
     create(&engine, SHOP, 20_000).await;
     let batches = (0..48_000).step_by(3_000).map(|from| insert(SHOP, from..from + 3_000));
-    let inserts = batches.map(|insert| engine.submit(insert, None));
+    let inserts = batches.map(|insert| engine.submit(None, insert, None));
     let answers = join_all(inserts).await;
     assert!(taken(&engine) <= LIMIT, "{} bytes", taken(&engine));
     let admitted = answers.iter().filter(|answer| answer.is_ok()).count();
@@ -120,7 +121,8 @@ async fn deleted_filter_stays_until_readers_finish() {
     let empty = taken(&engine);
     create(&engine, SHOP, 400_000).await;
     submit(&engine, insert(SHOP, 0..3_000)).await;
-    let redeemed = (0..2_000).map(|number| engine.submit(redeem(SHOP, number, number, "order", 0), None));
+    let redeemed =
+        (0..2_000).map(|number| engine.submit(None, redeem(SHOP, number, number, "order", 0), None));
     assert!(join_all(redeemed).await.iter().all(|answer| answer.is_ok()));
     let shop = find(&engine, SHOP);
     submit(&engine, delete(SHOP)).await;
@@ -165,14 +167,14 @@ async fn pools_clear_repeatedly_within_limit() {
     let shop = find(&engine, SHOP);
     for batch in 1..40 {
         submit(&engine, insert(SHOP, batch * 10..batch * 10 + 10)).await;
-        match engine.submit(Command::Clear { target: SHOP }, None).await {
+        match engine.submit(None, Command::Clear { target: SHOP }, None).await {
             Ok(_) | Err(SubmitError::Overloaded) => {}
             Err(other) => panic!("{other}"),
         }
         let tables = shop.describe(engine.now()).stats.segments.len();
         assert_eq!(tables, 1);
     }
-    while engine.submit(Command::Clear { target: SHOP }, None).await.is_err() {
+    while engine.submit(None, Command::Clear { target: SHOP }, None).await.is_err() {
         tokio::task::yield_now().await;
     }
     engine.shutdown().await;

@@ -166,13 +166,8 @@ impl Journal for MemoryJournal {
         None
     }
 
-    fn barrier(&mut self, barrier: Ticket) -> Result<(), JournalError> {
+    fn barrier(&mut self, barrier: Ticket) {
         self.barrier = Some(barrier);
-        Ok(())
-    }
-
-    fn place(&self) -> Vec<u8> {
-        Vec::new()
     }
 
     fn prune(&mut self, through: Seq, _budget: u64) -> Result<bool, JournalError> {

@@ -1,10 +1,11 @@
 //! Data directories that no service has open, as backups.
 
+use crate::life::take_snapshot;
 use crate::store_support::{CLOCK, append, open, open_journal, options, proposal};
 use cuckood::domain::{Seq, Timestamp};
 use cuckood::engine::event_log::EventLog;
 use cuckood::engine::recovery::{RecoveryError, load, recover};
-use cuckood::engine::{RunningSnapshot, archive_directory, positions, restore, verify};
+use cuckood::engine::{archive_directory, positions, restore, verify};
 use cuckood::journal::{Durability, JournalError};
 use cuckood::state::State;
 use cuckood::store::Store;
@@ -23,7 +24,7 @@ fn prepare(dir: &Path) {
         state.apply(committed.entry);
         events.take(&store, &mut state).unwrap();
     }
-    RunningSnapshot::take(&store, &mut state, &mut events, None, Timestamp(1)).unwrap();
+    take_snapshot(&store, &mut state, &mut events, Timestamp(1));
     append(&mut journal, (10..20).map(|number| proposal(number, 1)).collect()).unwrap();
 }
 

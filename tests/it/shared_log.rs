@@ -52,7 +52,7 @@ impl Node {
     }
 
     async fn submit(&self, command: Command) -> Result<Applied, SubmitError> {
-        self.engine.submit(command, None).await
+        self.engine.submit(None, command, None).await
     }
 
     /// Waits until this node has applied everything up to a position.

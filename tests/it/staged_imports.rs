@@ -302,7 +302,7 @@ async fn staged_table_of_crashed_upload_is_dropped() {
         begin("more", ImportMode::Append),
         lines("more", 0..10),
     ] {
-        engine.submit(command, None).await.unwrap();
+        engine.submit(None, command, None).await.unwrap();
     }
     assert!(engine.info().tables_bytes > tables_bytes);
     engine.shutdown().await;
@@ -314,7 +314,7 @@ async fn staged_table_of_crashed_upload_is_dropped() {
         let import = engine.view().import(&ImportId::new(import).unwrap()).unwrap();
         assert_eq!(import.state, ImportState::Interrupted);
     }
-    let more = engine.submit(begin("more", ImportMode::Append), None).await.unwrap().outcome;
+    let more = engine.submit(None, begin("more", ImportMode::Append), None).await.unwrap().outcome;
     assert!(matches!(more, Outcome::Import(import) if import.counts.lines == 10), "it is continued");
     engine.shutdown().await;
 }

@@ -1,10 +1,11 @@
 //! Every write, flush and sync fails once in its turn, before or after it took effect. From then on nothing is
 //! written, reads go on, and the next start finds everything that was acknowledged.
 
+use crate::engines::defaults;
 use crate::store_support::{append, entries, open, open_journal, options, proposal};
 use cuckood::clock::{Clock, ClockLimits};
 use cuckood::domain::{Command, Entry, Kind, Name, Proposal, SectionId, Seq, Timestamp};
-use cuckood::engine::{Engine, EngineOptions, Status, SubmitError};
+use cuckood::engine::{Engine, Status, SubmitError};
 use cuckood::journal::{Durability, Journal, JournalError, LocalJournal};
 use cuckood::store::backing::{Backing, Change, Fault, Visit};
 use cuckood::store::{Store, StoreError};
@@ -191,7 +192,7 @@ fn failed_write_with_effect_is_recovered() {
 #[tokio::test]
 async fn snapshot_callers_learn_of_storage_failure() {
     let dir = tempfile::tempdir().unwrap();
-    let engine = Engine::start(EngineOptions::new(dir.path()), Clock::system(ClockLimits::default()));
+    let engine = Engine::start(defaults(dir.path()), Clock::system(ClockLimits::default()));
     assert_eq!(engine.recovered().await, Status::Ready);
     // No sync succeeds next to it.
     std::fs::write(dir.path().join("sled/blobs/1"), "").unwrap();

@@ -4,11 +4,12 @@ use crate::manual_time::ManualTime;
 use crate::program;
 use crate::service::Service;
 use cuckood::clock::{ClockLimits, system_reading};
+use cuckood::config::Config;
 use cuckood::domain::{
     Command as Change, Digests, Kind, Name, Outcome, Redeem, Reference, Sizing, Spec, Status, Target,
 };
 use cuckood::domain::{Timestamp, Window};
-use cuckood::engine::{Engine, EngineOptions, Growth, Mode};
+use cuckood::engine::{Engine, Growth, Mode};
 use serde_json::json;
 use std::path::Path;
 use std::process::Command;
@@ -27,11 +28,8 @@ impl Past {
     /// A coupon with a few codes, made by a clock that is right.
     async fn new(data: &Path, now: Timestamp) -> Past {
         let time = Arc::new(ManualTime::at(now));
-        let mut options = EngineOptions::new(data);
-        options.settings = cuckood::config::Config::load(None, std::env::vars_os().take(0))
-            .unwrap()
-            .engine_options()
-            .settings;
+        let path = data.to_str().unwrap();
+        let options = Config::load(None, [("CUCKOOD__STORAGE__PATH", path)]).unwrap().engine_options();
         let engine = Engine::start(options, time.clock(far()));
         engine.recovered().await;
         let spec = Spec {
@@ -62,7 +60,7 @@ impl Past {
     }
 
     async fn submit(&self, command: Change) -> Outcome {
-        self.engine.submit(command, None).await.unwrap().outcome
+        self.engine.submit(None, command, None).await.unwrap().outcome
     }
 
     /// Redeems or holds a code; the redemption's path.

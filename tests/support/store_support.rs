@@ -126,7 +126,7 @@ pub fn proposal(number: u64, digests: u64) -> Proposal {
 pub fn entries<J: Journal + ?Sized>(journal: &mut J, after: u64) -> Result<Vec<Entry>, JournalError> {
     static BARRIERS: AtomicU64 = AtomicU64::new(1);
     let barrier = Ticket(BARRIERS.fetch_add(1, Ordering::Relaxed));
-    journal.barrier(barrier)?;
+    journal.barrier(barrier);
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let (mut entries, mut last, until) = (Vec::new(), Seq(after), Instant::now() + TIMEOUT);
     loop {

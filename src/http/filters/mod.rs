@@ -11,9 +11,9 @@ use super::request::json::{self, OrNull};
 use super::request::query::{self, PageQuery};
 use crate::domain::spec::STOCK_MAX;
 use crate::domain::{
-    Command, Description, ImageBody, ImageFault, Kind, Name, Outcome, Refusal, Target, UploadId,
+    Command, Description, ImageBody, ImageFault, Kind, Name, Outcome, Refusal, Target, Update, UploadId,
 };
-use crate::engine::{ImageReader, image_part, random};
+use crate::engine::{ImageReader, image_part, raise, random};
 use axum::extract::{Path, Request};
 use axum::response::Response;
 use http::{StatusCode, header};
@@ -239,8 +239,9 @@ async fn patch<T: Into<CouponPatch> + DeserializeOwned>(
         json::parse::<T>(&call.body(request).await?)?.into();
     Problem::unless_within("/stock", stock.unwrap_or(1), 1..=STOCK_MAX)?;
     let [starts_at, ends_at] = [starts_at, ends_at].map(|at| at.map(|OrNull(at)| at));
-    let annotations = patched(title, labels);
-    let command = crate::engine::update(&view, starts_at, ends_at, capacity, stock, annotations)?;
+    let (target, annotations) = (Target(view.id), patched(title, labels));
+    let capacity = capacity.map(|capacity| raise(&view, capacity)).transpose()?;
+    let command = Command::Update(Update { target, starts_at, ends_at, capacity, stock, annotations });
     let decided = call.submit(Resource::Filter(kind, name), command).await?;
     let Outcome::Updated(description) = decided.outcome else { return Err(decided.unexpected()) };
     Ok(reply::json(StatusCode::OK, decided.replayed, &Filter::from(*description)))
@@ -271,7 +272,7 @@ async fn clear(call: &Call<Manage>, kind: Kind, name: &str) -> Answer {
 /// `GET`: streams the image of a filter.
 async fn get_image(call: &Call<Export>, kind: Kind, name: &str) -> Answer {
     let view = call.filter(kind, name)?;
-    let image = call.api.engine.image(view.id).await?.ok_or_else(|| refusals::not_found(kind))?;
+    let image = call.api.engine.download(Some(view.id)).await?.ok_or_else(|| refusals::not_found(kind))?;
     Ok(reply::attachment(&format!("{}.image", view.name), image))
 }
 

@@ -3,8 +3,10 @@
 mod acknowledged;
 mod log;
 
-use super::{Committed, Delivery, Durability, Journal, JournalError, Ticket, check_space, check_understood};
-use crate::domain::{Entry, Proposal, Seq, understood_version};
+use super::{
+    Committed, Delivery, Durability, Journal, JournalError, Result, Ticket, check_space, check_understood,
+};
+use crate::domain::{Entry, Proposal, Seq};
 use crate::frame::encode;
 use crate::store::{Store, StoreError};
 use acknowledged::AcknowledgedRecord;
@@ -68,7 +70,7 @@ impl LocalJournal {
     ///
     /// # Errors
     /// [`StoreError::Damaged`] if something acknowledged is missing.
-    pub fn open(store: Arc<Store>, options: LocalOptions) -> Result<LocalJournal, StoreError> {
+    pub fn open(store: Arc<Store>, options: LocalOptions) -> Result<Self, StoreError> {
         let acknowledged = AcknowledgedRecord::load(&store)?;
         let log = Log::open(store.clone(), acknowledged.last())?;
         let (committed, flush_at, is_current, barrier) = (Vec::new(), None, false, None);
@@ -86,11 +88,7 @@ impl LocalJournal {
     ///
     /// # Errors
     /// Those of [`LocalJournal::open`], and [`StoreError::Misuse`] if the directory was used before.
-    pub fn begin_after(
-        store: Arc<Store>,
-        after: Seq,
-        options: LocalOptions,
-    ) -> Result<LocalJournal, StoreError> {
+    pub fn begin_after(store: Arc<Store>, after: Seq, options: LocalOptions) -> Result<Self, StoreError> {
         if !store.is_new() {
             return Err(StoreError::Misuse("a log that was used can't be given a new beginning".to_owned()));
         }
@@ -102,7 +100,7 @@ impl LocalJournal {
     ///
     /// # Errors
     /// Those of [`Journal::propose`].
-    pub fn append(&mut self, batch: Vec<Proposal>) -> Result<Vec<Committed>, JournalError> {
+    pub fn append(&mut self, batch: Vec<Proposal>) -> Result<Vec<Committed>> {
         self.propose(Ticket(0), batch)?;
         Ok(std::mem::take(&mut self.committed))
     }
@@ -129,7 +127,7 @@ impl LocalJournal {
 }
 
 impl Journal for LocalJournal {
-    fn propose(&mut self, first: Ticket, batch: Vec<Proposal>) -> Result<(), JournalError> {
+    fn propose(&mut self, first: Ticket, batch: Vec<Proposal>) -> Result<()> {
         if batch.is_empty() {
             return Ok(());
         }
@@ -157,7 +155,7 @@ impl Journal for LocalJournal {
         Ok(())
     }
 
-    fn poll(&mut self, after: Seq, _: &mut Context<'_>) -> Poll<Result<Delivery, JournalError>> {
+    fn poll(&mut self, after: Seq, _: &mut Context<'_>) -> Poll<Result<Delivery>> {
         if self.flush_at.is_some_and(|at| at <= Instant::now()) {
             self.acknowledge(false)?;
         }
@@ -169,7 +167,7 @@ impl Journal for LocalJournal {
         if after != self.last() {
             self.is_current = false;
             let entries = self.log.read(after)?;
-            check_understood(&entries, understood_version())?;
+            check_understood(&entries)?;
             let committed = entries.into_iter().map(|entry| Committed { entry, ticket: None });
             return Poll::Ready(Ok(Delivery::Entries(committed.collect())));
         }
@@ -183,20 +181,15 @@ impl Journal for LocalJournal {
         self.flush_at
     }
 
-    fn barrier(&mut self, barrier: Ticket) -> Result<(), JournalError> {
+    fn barrier(&mut self, barrier: Ticket) {
         self.barrier = Some(barrier);
-        Ok(())
     }
 
-    fn place(&self) -> Vec<u8> {
-        Vec::new()
-    }
-
-    fn prune(&mut self, through: Seq, budget: u64) -> Result<bool, JournalError> {
+    fn prune(&mut self, through: Seq, budget: u64) -> Result<bool> {
         Ok(self.log.prune(through, budget)?)
     }
 
-    fn settle(&mut self) -> Result<(), JournalError> {
+    fn settle(&mut self) -> Result<()> {
         self.acknowledge(true)?;
         Ok(self.store.change(|backing| backing.sync_record())?)
     }

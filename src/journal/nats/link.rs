@@ -4,10 +4,10 @@ use super::options::NatsOptions;
 use super::order::LogId;
 use super::outbox::MESSAGE_BYTES_MAX;
 use super::replication::Replication;
-use crate::journal::{JournalError, random};
+use crate::journal::{JournalError, Result, random};
 use async_nats::connection::State;
 use async_nats::jetstream::ErrorCode;
-use async_nats::jetstream::context::{Context, ContextBuilder, GetStreamError, GetStreamErrorKind};
+use async_nats::jetstream::context::{Context, ContextBuilder, GetStreamErrorKind};
 use async_nats::jetstream::stream::{self, DiscardPolicy, RetentionPolicy, StorageType, Stream};
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, ServerAddr};
 use parking_lot::Mutex;
@@ -67,7 +67,7 @@ impl Link {
     ///
     /// # Errors
     /// [`JournalError::Failed`] with the reason.
-    pub(super) async fn open(options: &NatsOptions, may_create: bool) -> Result<Link, JournalError> {
+    pub(super) async fn open(options: &NatsOptions, may_create: bool) -> Result<Link> {
         with_retries(options, async || attempt(options, may_create).await).await
     }
 
@@ -76,10 +76,7 @@ impl Link {
     }
 
     /// Waits for the servers' response to the reader, up to a limit: without a leader there is none.
-    pub(super) async fn respond<T>(
-        &self,
-        response: impl Future<Output = Result<T, JournalError>>,
-    ) -> Result<T, JournalError> {
+    pub(super) async fn respond<T>(&self, response: impl Future<Output = Result<T>>) -> Result<T> {
         let in_time = timeout(self.reader_timeout, response).await;
         in_time.unwrap_or_else(|_| Err(retry("the servers do not respond")))
     }
@@ -89,7 +86,7 @@ impl Link {
 ///
 /// # Errors
 /// [`JournalError::Failed`] or [`JournalError::Unusable`] with the reason.
-pub(super) async fn connect_separately(options: &NatsOptions) -> Result<Context, JournalError> {
+pub(super) async fn connect_separately(options: &NatsOptions) -> Result<Context> {
     let client = connect(options, &Arc::default()).await?;
     Ok(ContextBuilder::new().timeout(ANSWER_TIMEOUT).build(client))
 }
@@ -98,17 +95,21 @@ pub(super) async fn connect_separately(options: &NatsOptions) -> Result<Context,
 ///
 /// # Errors
 /// [`JournalError::Failed`]; [`JournalError::Damaged`] if it was not made by this service.
-pub(super) async fn find_stream(
-    context: &Context,
-    options: &NatsOptions,
-) -> Result<Option<(Stream, LogId)>, JournalError> {
-    match context.get_stream(&options.stream).await {
-        Ok(stream) => {
-            let log = log_id(&stream.cached_info().config)?;
-            Ok(Some((stream, log)))
-        }
-        Err(error) if is_not_found(&error) => Ok(None),
-        Err(error) => Err(retry(error)),
+pub(super) async fn find_stream(context: &Context, options: &NatsOptions) -> Result<Option<(Stream, LogId)>> {
+    let Some(stream) = get_stream(context, &options.stream).await? else { return Ok(None) };
+    let log = log_id(&stream.cached_info().config)?;
+    Ok(Some((stream, log)))
+}
+
+async fn get_stream(context: &Context, name: &str) -> Result<Option<Stream>> {
+    match context.get_stream(name).await {
+        Ok(stream) => Ok(Some(stream)),
+        Err(error) => match error.kind() {
+            GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND => {
+                Ok(None)
+            }
+            _ => Err(retry(error)),
+        },
     }
 }
 
@@ -121,7 +122,7 @@ pub(super) async fn create_stream(
     context: &Context,
     options: &NatsOptions,
     wanted: stream::Config,
-) -> Result<(Stream, LogId), JournalError> {
+) -> Result<(Stream, LogId)> {
     let created = context.get_or_create_stream(wanted).await;
     let stream = created.map_err(|error| {
         let why = error.to_string();
@@ -138,7 +139,7 @@ pub(super) async fn create_stream(
 ///
 /// # Errors
 /// [`JournalError::Failed`].
-pub(super) async fn ensure_bucket(context: &Context, options: &NatsOptions) -> Result<Stream, JournalError> {
+pub(super) async fn ensure_bucket(context: &Context, options: &NatsOptions) -> Result<Stream> {
     let bucket = format!("{}-snapshots", options.stream);
     let config = stream::Config {
         name: format!("OBJ_{bucket}"),
@@ -154,28 +155,11 @@ pub(super) async fn ensure_bucket(context: &Context, options: &NatsOptions) -> R
     context.get_or_create_stream(config).await.map_err(retry)
 }
 
-/// A stream that indicates an earlier log of this name, if there is one.
-///
-/// # Errors
-/// [`JournalError::Failed`] if that can't be determined.
-async fn find_trace(context: &Context, options: &NatsOptions) -> Result<Option<String>, JournalError> {
-    let name = format!("OBJ_{}-snapshots", options.stream);
-    match context.get_stream(&name).await {
-        Ok(_) => Ok(Some(name)),
-        Err(error) if is_not_found(&error) => Ok(None),
-        Err(error) => Err(retry(error)),
-    }
-}
-
-fn is_not_found(error: &GetStreamError) -> bool {
-    matches!(error.kind(), GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND)
-}
-
 /// Creates an empty log deliberately: `cuckood cluster init`. Returns its identity.
 ///
 /// # Errors
 /// [`JournalError::Failed`] if there is a stream of this name already, or the servers can't be used.
-pub(super) async fn init(options: &NatsOptions) -> Result<LogId, JournalError> {
+pub(super) async fn init(options: &NatsOptions) -> Result<LogId> {
     with_retries(options, async || {
         let context = connect_separately(options).await?;
         if find_stream(&context, options).await?.is_some() {
@@ -194,8 +178,8 @@ pub(super) async fn init(options: &NatsOptions) -> Result<LogId, JournalError> {
 /// [`JournalError::Failed`].
 pub(super) async fn with_retries<T>(
     options: &NatsOptions,
-    attempt: impl AsyncFn() -> Result<T, JournalError>,
-) -> Result<T, JournalError> {
+    attempt: impl AsyncFn() -> Result<T>,
+) -> Result<T> {
     let until = Instant::now() + options.connect_timeout;
     let mut logged = String::new();
     loop {
@@ -222,7 +206,7 @@ pub(super) fn retry(error: impl std::fmt::Display) -> JournalError {
     JournalError::Failed(error.to_string())
 }
 
-async fn attempt(options: &NatsOptions, may_create: bool) -> Result<Link, JournalError> {
+async fn attempt(options: &NatsOptions, may_create: bool) -> Result<Link> {
     let status = Arc::default();
     let client = connect(options, &status).await?;
     let context = |timeout| ContextBuilder::new().timeout(timeout).build(client.clone());
@@ -281,31 +265,25 @@ async fn attempt(options: &NatsOptions, may_create: bool) -> Result<Link, Journa
 
 /// Opens the stream. A node whose directory is empty creates it, unless something indicates an earlier log: nodes that have that log would
 /// stop, and acknowledged writes would be undone.
-async fn open_stream(
-    context: &Context,
-    options: &NatsOptions,
-    may_create: bool,
-) -> Result<(Stream, LogId), JournalError> {
+async fn open_stream(context: &Context, options: &NatsOptions, may_create: bool) -> Result<(Stream, LogId)> {
     if let Some(found) = find_stream(context, options).await? {
         ensure_bucket(context, options).await?;
         return Ok(found);
     }
-    let trace = match may_create {
-        true => find_trace(context, options).await?,
-        false => Some("this node's directory".to_owned()),
-    };
-    match trace {
-        None => create_stream(context, options, stream_config(options)).await,
-        // Servers that were just started may not have found the stream yet, and another node may be creating it.
-        Some(trace) => Err(JournalError::Failed(format!(
-            "stream not found, but {trace} belongs to an earlier log; see docs/CLUSTER.md, Start a new log, or begin an empty log with \
-             `cuckood cluster init`"
-        ))),
+    let bucket = format!("OBJ_{}-snapshots", options.stream);
+    if may_create && get_stream(context, &bucket).await?.is_none() {
+        return create_stream(context, options, stream_config(options)).await;
     }
+    let trace = if may_create { &*bucket } else { "this node's directory" };
+    // Servers that were just started may not have found the stream yet, and another node may be creating it.
+    Err(JournalError::Failed(format!(
+        "stream not found, but {trace} belongs to an earlier log; see docs/CLUSTER.md, Start a new log, or begin an empty log with \
+         `cuckood cluster init`"
+    )))
 }
 
 /// Connects and checks the server; reports the state of the connection to `status`.
-async fn connect(options: &NatsOptions, status: &Arc<Mutex<Replication>>) -> Result<Client, JournalError> {
+async fn connect(options: &NatsOptions, status: &Arc<Mutex<Replication>>) -> Result<Client> {
     let (watched, login, tls) = (status.clone(), &options.login, &options.tls);
     let mut connecting = ConnectOptions::new()
         .name(format!("cuckood {}", options.node))
@@ -426,7 +404,7 @@ fn check_stream(config: &stream::Config, options: &NatsOptions) -> Result<(), St
 }
 
 /// The log's identity, which the stream's metadata has.
-pub(super) fn log_id(config: &stream::Config) -> Result<LogId, JournalError> {
+pub(super) fn log_id(config: &stream::Config) -> Result<LogId> {
     let id = config.metadata.get(LOG_ID_KEY).and_then(|id| hex::decode(id).ok()?.try_into().ok());
     id.map(|id| LogId(u128::from_be_bytes(id))).ok_or_else(|| JournalError::Damaged(NOT_OURS.to_owned()))
 }
@@ -434,10 +412,12 @@ pub(super) fn log_id(config: &stream::Config) -> Result<LogId, JournalError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
 
     #[test]
     fn stream_that_could_lose_entries_is_rejected() {
-        let options = NatsOptions { replicas: 3, ..NatsOptions::new("nats://localhost", "shop", "a") };
+        let options = Config::load(None, [("CUCKOOD__NATS__STREAM", "shop")]).unwrap();
+        let options = options.nats.options(&options.cluster);
         let good = stream_config(&options);
         let check = |config: &stream::Config| check_stream(config, &options);
         assert!(check(&good).is_ok());

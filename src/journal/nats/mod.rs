@@ -19,12 +19,12 @@ mod reader;
 mod replication;
 mod snapshots;
 
-pub use options::{NatsLogin, NatsOptions, NatsTls};
+pub use options::{NatsLogin, NatsOptions, NatsTls, OPEN_TIME};
 pub use order::{is_of_replicated_log, log_of};
 pub use replication::{LogTime, Peer, Replication};
 pub use snapshots::{NatsSnapshots, Parts, SharedSnapshot};
 
-use super::{Committed, Delivery, Journal, JournalError, Ticket, check_space};
+use super::{Committed, Delivery, Journal, JournalError, Result, Ticket, check_space};
 use crate::domain::{Proposal, Seq};
 use crate::frame::FrameError;
 use crate::store::Store;
@@ -78,10 +78,8 @@ pub struct NatsJournal {
     moved_at: Instant,
     /// Since when no server has acknowledged anything that was sent.
     silent_since: Option<Instant>,
-    is_refused: bool,
     /// Number of reconnections and elections at the last check.
     changes: u64,
-    failed: Option<String>,
     /// The last message that the log had when this node started to follow it.
     end_at_start: u64,
     // Dropped last: everything above needs it.
@@ -94,7 +92,7 @@ impl NatsJournal {
     /// # Errors
     /// [`JournalError::Failed`] if that is not possible; [`JournalError::Damaged`] if the directory belongs to another log;
     /// [`JournalError::Trimmed`] if the stream was trimmed past every snapshot in it.
-    pub fn open(store: Arc<Store>, options: &NatsOptions) -> Result<NatsJournal, JournalError> {
+    pub fn open(store: Arc<Store>, options: &NatsOptions) -> Result<NatsJournal> {
         let runtime = runtime(options)?;
         let (path, stored) = (store.path().display(), order::log_of(&store)?);
         // A log that was lost must not be started again by a node that has a part of it.
@@ -140,23 +138,15 @@ impl NatsJournal {
             place: Place::default(),
             outbox: Outbox::new(&options.node),
             acks: FuturesUnordered::new(),
-            peers: Peers::new(options),
+            peers: Peers::new(options.open_time),
             passed: None,
             is_current: false,
             moved_at: Instant::now(),
             silent_since: None,
-            is_refused: false,
             changes: 0,
-            failed: None,
             end_at_start: 0,
             runtime,
         })
-    }
-
-    /// Returns the state of the log's replication. The hash of the state in it is reported to the other nodes; if theirs show that this
-    /// node has diverged, [`Journal::poll`] fails.
-    pub fn replication(&self) -> Arc<Mutex<Replication>> {
-        self.link.status.clone()
     }
 
     /// The last position that was delivered.
@@ -164,12 +154,8 @@ impl NatsJournal {
         self.place.seq
     }
 
-    fn refuse_after_failure(&self) -> Result<(), JournalError> {
-        self.failed.as_ref().map_or(Ok(()), |why| Err(JournalError::Failed(why.clone())))
-    }
-
     /// Starts to follow the log after a position, unless it already does.
-    fn start(&mut self, after: Seq) -> Result<(), JournalError> {
+    fn start(&mut self, after: Seq) -> Result<()> {
         let Some(sender) = self.sender.take() else { return Ok(()) };
         let Some(place) = self.starts.drain(..).find(|place| place.seq == after) else {
             let what = format!("the place of position {} in the stream is unknown", after.0);
@@ -183,7 +169,7 @@ impl NatsJournal {
         Ok(())
     }
 
-    fn next(&mut self, after: Seq, context: &mut Context<'_>) -> Poll<Result<Delivery, JournalError>> {
+    fn next(&mut self, after: Seq, context: &mut Context<'_>) -> Poll<Result<Delivery>> {
         self.start(after)?;
         loop {
             let now = Instant::now();
@@ -251,15 +237,15 @@ impl NatsJournal {
             Ok(ack) => {
                 self.outbox.acked(attempt, ack.sequence, now);
                 let mut shared = self.link.status.lock();
-                (self.silent_since, self.is_refused, shared.full_since) = (None, false, None);
+                (self.silent_since, shared.full_since) = (None, None);
                 shared.show(ack.sequence, now);
             }
             Err(error) if self.outbox.refused(attempt, now) => {
-                if !std::mem::replace(&mut self.is_refused, true) {
-                    tracing::warn!(%error, "log did not accept a message; sending again");
-                }
                 let mut shared = self.link.status.lock();
                 shared.resent += 1;
+                if shared.may_report(now) {
+                    tracing::warn!(%error, "log did not accept a message; sending again");
+                }
                 if is_full(&error) {
                     shared.full_since.get_or_insert(now);
                     self.silent_since = None;
@@ -270,7 +256,7 @@ impl NatsJournal {
     }
 
     /// Takes the next message of the stream.
-    fn take(&mut self, read: StreamMessage, now: Instant) -> Result<Option<Delivery>, JournalError> {
+    fn take(&mut self, read: StreamMessage, now: Instant) -> Result<Option<Delivery>> {
         (self.moved_at, self.peers.read_at) = (now, read.at);
         let Some(message) = read.message else {
             self.place.skip(read.checksum);
@@ -281,8 +267,7 @@ impl NatsJournal {
             }
             return Ok(None);
         };
-        let options = &self.link.options;
-        let (node, entries) = match self.place.read(&message, read.checksum, options.understands)? {
+        let (node, entries) = match self.place.read(&message, read.checksum)? {
             Ok(counted) => counted,
             Err(void) => {
                 tracing::debug!(?void, "a message has no effect: it arrived twice or late");
@@ -292,7 +277,8 @@ impl NatsJournal {
             }
         };
         let own = self.outbox.read(message.session, message.number);
-        let (is_own, is_other, mut tickets) = (own.is_some(), node != options.node, Vec::new().into_iter());
+        let (is_own, is_other, mut tickets) =
+            (own.is_some(), node != self.link.options.node, Vec::new().into_iter());
         if let Some(own) = own {
             (tickets, self.passed, self.silent_since) = (own.tickets.into_iter(), own.barrier, None);
             let (sent, seen) = (own.sent_at.unwrap_or(now), own.acked_at.unwrap_or(read.read_at));
@@ -321,7 +307,7 @@ impl NatsJournal {
     }
 
     /// A session of this node's name has started that is not ours. Before our first one it was an earlier process.
-    fn note_overtaken(&mut self, now: Instant) -> Result<(), JournalError> {
+    fn note_overtaken(&mut self, now: Instant) -> Result<()> {
         let node = &self.link.options.node;
         if self.is_current {
             if !self.outbox.overtaken(self.place.stream, now) {
@@ -335,7 +321,7 @@ impl NatsJournal {
     }
 
     /// Does what time makes due, after everything was taken that had arrived.
-    fn check(&mut self, now: Instant) -> Result<(), JournalError> {
+    fn check(&mut self, now: Instant) -> Result<()> {
         if self.silent_since.is_some_and(|since| since + SERVER_TIMEOUT <= now) && self.link.is_connected() {
             self.silent_since = Some(now);
             let client = self.link.client.clone();
@@ -354,10 +340,7 @@ impl NatsJournal {
         // More may have arrived than the reader reads ahead.
         let is_fresh = |at: Instant| now < at + RESPONSE_TIMEOUT;
         let is_responding = is_fresh(self.moved_at) && self.silent_since.is_none_or(is_fresh);
-        let unconfirmed_since = self.outbox.unconfirmed_since();
-        let unconfirmed =
-            unconfirmed_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
-        shared.note_unconfirmed(unconfirmed, is_responding);
+        shared.note_unconfirmed(self.outbox.unconfirmed_for(now), is_responding);
         shared.in_flight = self.outbox.in_flight();
         Ok(())
     }
@@ -376,12 +359,12 @@ async fn count_elections(link: Arc<Link>) {
 ///
 /// # Errors
 /// [`JournalError::Failed`] if the stream exists already, or the servers can't be used.
-pub fn init_log(options: &NatsOptions) -> Result<String, JournalError> {
+pub fn init_log(options: &NatsOptions) -> Result<String> {
     runtime(options)?.block_on(link::init(options)).map(|log| format!("{:032x}", log.0))
 }
 
 /// The runtime of a connection that these options describe.
-fn runtime(options: &NatsOptions) -> Result<Runtime, JournalError> {
+fn runtime(options: &NatsOptions) -> Result<Runtime> {
     options.fault().map_or(Ok(()), |fault| Err(JournalError::Failed(fault)))?;
     let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("nats").enable_all().build();
     runtime.map_err(|error| JournalError::Failed(format!("can't start the log's runtime: {error}")))
@@ -400,22 +383,16 @@ fn is_full(error: &PublishError) -> bool {
 }
 
 impl Journal for NatsJournal {
-    fn propose(&mut self, first: Ticket, batch: Vec<Proposal>) -> Result<(), JournalError> {
-        self.refuse_after_failure()?;
+    fn propose(&mut self, first: Ticket, batch: Vec<Proposal>) -> Result<()> {
         // This node needs space for the data it derives from them, such as events.
         check_space(&self.store, &batch)?;
         self.outbox.push(first, &batch)
     }
 
-    fn poll(&mut self, after: Seq, context: &mut Context<'_>) -> Poll<Result<Delivery, JournalError>> {
-        self.refuse_after_failure()?;
+    fn poll(&mut self, after: Seq, context: &mut Context<'_>) -> Poll<Result<Delivery>> {
         let runtime = self.runtime.handle().clone();
         let _entered = runtime.enter();
-        let polled = self.next(after, context);
-        if let Poll::Ready(Err(error)) = &polled {
-            self.failed = Some(error.to_string());
-        }
-        polled
+        self.next(after, context)
     }
 
     fn wake_at(&self) -> Option<Instant> {
@@ -425,22 +402,24 @@ impl Journal for NatsJournal {
         [Some(due), self.peers.decided_at()].into_iter().flatten().min()
     }
 
-    fn barrier(&mut self, barrier: Ticket) -> Result<(), JournalError> {
-        self.refuse_after_failure()?;
-        self.outbox.ask_barrier(barrier);
-        Ok(())
+    fn barrier(&mut self, barrier: Ticket) {
+        self.outbox.barrier = Some(barrier);
     }
 
     fn place(&self) -> Vec<u8> {
         order::encode(self.link.log, &self.place)
     }
 
+    fn replication(&self) -> Option<Arc<Mutex<Replication>>> {
+        Some(self.link.status.clone())
+    }
+
     /// Other nodes may need the entries: they stay in the stream.
-    fn prune(&mut self, _through: Seq, _budget: u64) -> Result<bool, JournalError> {
+    fn prune(&mut self, _through: Seq, _budget: u64) -> Result<bool> {
         Ok(false)
     }
 
-    fn settle(&mut self) -> Result<(), JournalError> {
+    fn settle(&mut self) -> Result<()> {
         Ok(())
     }
 }

@@ -1,6 +1,5 @@
 //! How a node reaches the replicated log.
 
-use crate::domain::understood_version;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,8 +7,8 @@ use std::time::Duration;
 /// Maximum length of a node's name, in bytes.
 pub(super) const NODE_BYTES_MAX: usize = 128;
 
-/// Every node reports its last hash every five seconds.
-const OPEN_TIME: Duration = Duration::from_secs(30);
+/// How long a node whose state differs continues by default. Every node reports its last hash every five seconds.
+pub const OPEN_TIME: Duration = Duration::from_secs(30);
 
 /// Options of the log on NATS JetStream.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,8 +31,6 @@ pub struct NatsOptions {
     pub connect_timeout: Duration,
     /// Bytes of the log that are retained before the older of the two shared snapshots.
     pub log_margin: u64,
-    /// The highest version of entries that this node understands.
-    pub understands: u16,
     /// How long a node continues whose state differs from another's, unless more nodes agree with it than differ.
     pub open_time: Duration,
 }
@@ -69,23 +66,6 @@ pub struct NatsTls {
 }
 
 impl NatsOptions {
-    /// The defaults for a node of this name: one server on this machine, that a test may have started.
-    pub fn new(server: impl Into<String>, stream: impl Into<String>, node: impl Into<String>) -> NatsOptions {
-        NatsOptions {
-            servers: vec![server.into()],
-            stream: stream.into(),
-            cluster: String::new(),
-            replicas: 1,
-            node: node.into(),
-            login: NatsLogin::default(),
-            tls: NatsTls::default(),
-            connect_timeout: Duration::from_secs(30),
-            log_margin: 64 << 20,
-            understands: understood_version(),
-            open_time: OPEN_TIME,
-        }
-    }
-
     /// The first fault of the options. Does not print secrets.
     pub fn fault(&self) -> Option<String> {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');

@@ -13,7 +13,7 @@
 use super::message::{self, Body, Message, SessionId};
 use crate::domain::{Entry, Seq};
 use crate::frame::{Format, FrameError};
-use crate::journal::{JournalError, check_understood, decode_entries};
+use crate::journal::{JournalError, Result, check_understood, decode_entries};
 use crate::store::backing::Change;
 use crate::store::{META_TREE, REPLICATED_LOG_KEY, Store, StoreError, VALUE_BYTES_MAX};
 use serde::{Deserialize, Serialize};
@@ -92,17 +92,12 @@ impl Place {
     /// # Errors
     /// [`JournalError::Damaged`] if it counts and has no valid entries; [`JournalError::Newer`] if they enable a version that this build
     /// does not understand.
-    pub(super) fn read(
-        &mut self,
-        message: &Message,
-        checksum: u128,
-        understands: u16,
-    ) -> Result<Counted, JournalError> {
+    pub(super) fn read(&mut self, message: &Message, checksum: u128) -> Result<Counted> {
         let counted = match self.sender_of(message) {
             Err(void) => Err(void),
             Ok(node) => {
                 let entries = self.entries_of(message)?;
-                check_understood(&entries, understands)?;
+                check_understood(&entries)?;
                 self.seq.0 += entries.len() as u64;
                 self.count(&node, message);
                 Ok((node, entries))
@@ -131,7 +126,7 @@ impl Place {
         }
     }
 
-    fn entries_of(&self, message: &Message) -> Result<Vec<Entry>, JournalError> {
+    fn entries_of(&self, message: &Message) -> Result<Vec<Entry>> {
         let Body::Commit { entries, payload } = &message.body else { return Ok(Vec::new()) };
         let decoded = decode_entries(self.seq.next(), *entries, payload);
         let number = self.stream + 1;
@@ -210,7 +205,7 @@ mod tests {
 
     /// The number that counted, or the reason that none did.
     fn outcome(log: &mut Place, message: &Message) -> Result<u64, Void> {
-        log.read(message, 1, 1).unwrap().map(|_| message.number)
+        log.read(message, 1).unwrap().map(|_| message.number)
     }
 
     #[test]
@@ -220,7 +215,7 @@ mod tests {
         outcome(&mut log, &begin("a", 1, 0)).unwrap();
         outcome(&mut log, &begin("b", 2, 0)).unwrap();
         assert_eq!(outcome(&mut log, &commit(1, 1)), Ok(1));
-        let (node, entries) = log.read(&commit(2, 1), 7, 1).unwrap().unwrap();
+        let (node, entries) = log.read(&commit(2, 1), 7).unwrap().unwrap();
         assert_eq!((node.as_str(), entries[0].seq, entries.len()), ("b", Seq(2), 1));
         outcome(&mut log, &begin("a", 3, 5)).unwrap();
         assert_eq!(outcome(&mut log, &commit(1, 2)), Err(Void::Over));
@@ -294,13 +289,12 @@ mod tests {
             postcard::to_stdvec(&Proposal::new(Timestamp(5), Command::Enable { version: 2 })).unwrap();
         for (entries, payload) in [(1, vec![]), (1, vec![255; 9]), (1, newer.clone()), (2, newer.clone())] {
             let message = Message { body: Body::Commit { entries, payload }, ..commit(1, 2) };
-            log.read(&message, 0, 1).unwrap_err();
+            log.read(&message, 0).unwrap_err();
             assert_eq!(log, before);
         }
         let message = Message { body: Body::Commit { entries: 1, payload: newer }, ..commit(1, 2) };
-        let newer = log.read(&message, 0, 1);
+        let newer = log.read(&message, 0);
         assert!(matches!(newer, Err(JournalError::Newer(why)) if why.contains("position 2")));
-        log.read(&message, 0, 2).unwrap().unwrap();
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::order::Void;
 use super::peers::Report;
 use crate::domain::Proposal;
 use crate::frame;
-use crate::journal::{JournalError, Ticket};
+use crate::journal::{JournalError, Result, Ticket};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -62,7 +62,8 @@ pub(super) struct Outbox {
     node: String,
     session: SessionId,
     waiting: VecDeque<(Ticket, Vec<u8>)>,
-    barrier: Option<Ticket>,
+    /// The barrier that the next message passes once it is read back, and all before.
+    pub(super) barrier: Option<Ticket>,
     window: VecDeque<Sent>,
     /// Number of the first message in the window.
     first: u64,
@@ -102,7 +103,7 @@ impl Outbox {
     ///
     /// # Errors
     /// [`JournalError::Failed`] if one is too large for a message; then nothing is taken.
-    pub(super) fn push(&mut self, first: Ticket, batch: &[Proposal]) -> Result<(), JournalError> {
+    pub(super) fn push(&mut self, first: Ticket, batch: &[Proposal]) -> Result<()> {
         let mut encoded = Vec::with_capacity(batch.len());
         for (proposal, ticket) in batch.iter().zip(first.0..) {
             let bytes = frame::encode(proposal);
@@ -113,11 +114,6 @@ impl Outbox {
         }
         self.waiting.extend(encoded);
         Ok(())
-    }
-
-    /// Passes this barrier, and all before, with the next message that is made.
-    pub(super) fn ask_barrier(&mut self, barrier: Ticket) {
-        self.barrier = Some(barrier);
     }
 
     /// Whether a beat should be made: one is due, or a barrier waits for one, and none is in flight.
@@ -188,7 +184,7 @@ impl Outbox {
 
     /// Sends everything again that was not read back, after a pause. Returns whether there is anything.
     pub(super) fn go_back(&mut self, now: Instant) -> bool {
-        let is_sent = self.is_sent();
+        let is_sent = self.sent > 0;
         if is_sent {
             self.sent = 0;
             self.epoch += 1;
@@ -235,14 +231,10 @@ impl Outbox {
         before + 1 < OVERTAKEN_MAX
     }
 
-    /// Whether a message was sent since the last rewind, and not read back.
-    pub(super) fn is_sent(&self) -> bool {
-        self.sent > 0
-    }
-
-    /// When the oldest message that was not read back was first sent.
-    pub(super) fn unconfirmed_since(&self) -> Option<Instant> {
-        self.window.iter().filter_map(|sent| sent.sent_at).min()
+    /// For how long the oldest message was not read back since it was first sent.
+    pub(super) fn unconfirmed_for(&self, now: Instant) -> Duration {
+        let since = self.window.iter().filter_map(|sent| sent.sent_at).min();
+        since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }
 
     /// Whether there is anything to send or to read back.
@@ -292,7 +284,7 @@ mod tests {
         /// The log has taken this message; the node reads it.
         fn read(&mut self, bytes: &[u8]) {
             let Some(message) = message::decode(bytes, false).unwrap() else { return self.log.skip(0) };
-            match self.log.read(&message, 0, 1).unwrap() {
+            match self.log.read(&message, 0).unwrap() {
                 Ok((_, entries)) => {
                     let sent = self.outbox.read(message.session, message.number).unwrap();
                     let tickets = sent.tickets.iter().zip(&entries);
@@ -341,7 +333,7 @@ mod tests {
         assert!(node.outbox.refused(first[1].0, node.now));
         assert!(!node.outbox.refused(first[2].0, node.now), "an error of an earlier attempt");
         node.outbox.push(Ticket(5), &[proposal(5, 1)]).unwrap();
-        assert_eq!((node.sent(), node.outbox.is_sent()), (vec![], false));
+        assert_eq!((node.sent(), node.outbox.sent), (vec![], 0));
         node.wait();
         let again = node.sent();
         let bytes =
@@ -438,10 +430,10 @@ mod tests {
         node.begin();
         node.outbox.push(Ticket(0), &[proposal(0, 1)]).unwrap();
         assert_eq!(node.sent().len(), 1);
-        node.outbox.ask_barrier(Ticket(1));
+        node.outbox.barrier = Some(Ticket(1));
         assert!(node.outbox.needs_beat(false));
         node.outbox.beat(Report::default());
-        node.outbox.ask_barrier(Ticket(2));
+        node.outbox.barrier = Some(Ticket(2));
         assert!(!node.outbox.needs_beat(true), "one at a time");
         let session = node.outbox.session;
         assert_eq!(node.outbox.read(session, 1).unwrap().barrier, None);

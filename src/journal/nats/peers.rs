@@ -5,10 +5,9 @@
 //! read from the log, our own included, so all nodes compare the same hashes. A node that differs stops after a delay, unless more nodes
 //! agree with it than differ.
 
-use super::options::NatsOptions;
 use super::replication::Peer;
-use crate::domain::{STATE_HASH_EVERY, Seq, StateHash, Timestamp};
-use crate::journal::JournalError;
+use crate::domain::{STATE_HASH_EVERY, Seq, StateHash, Timestamp, understood_version};
+use crate::journal::{JournalError, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -44,7 +43,6 @@ pub(super) struct Report {
 /// The other nodes, and this node's own hashes.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
-    understands: u16,
     /// How long this node continues after a difference.
     open_time: Duration,
     own: BTreeMap<Seq, u128>,
@@ -62,15 +60,16 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    pub(super) fn new(options: &NatsOptions) -> Peers {
-        Peers { understands: options.understands, open_time: options.open_time, ..Peers::default() }
+    pub(super) fn new(open_time: Duration) -> Peers {
+        Peers { open_time, ..Peers::default() }
     }
 
     /// The next report, of a node that has applied everything up to a position.
     pub(super) fn report(&mut self, applied: Seq, now: Instant) -> Report {
         let hash = self.last_hash();
         self.reported = Some((hash.map(|hash| hash.at), now));
-        Report { applied, build: env!("CARGO_PKG_VERSION").to_owned(), understands: self.understands, hash }
+        let (build, understands) = (env!("CARGO_PKG_VERSION").to_owned(), understood_version());
+        Report { applied, build, understands, hash }
     }
 
     /// When the next report is due.
@@ -153,7 +152,7 @@ impl Peers {
     ///
     /// # Errors
     /// [`JournalError::Diverged`] if this node has to stop.
-    pub(super) fn decide(&mut self, now: Instant) -> Result<(), JournalError> {
+    pub(super) fn decide(&mut self, now: Instant) -> Result<()> {
         if self.decided_at().is_none_or(|at| now < at) {
             return Ok(());
         }
@@ -195,24 +194,23 @@ mod tests {
 
     impl Node {
         fn new() -> Node {
-            let options = NatsOptions { open_time: OPEN_TIME, ..NatsOptions::new("", "shop", "own") };
-            Node { peers: Peers::new(&options), now: Instant::now() }
+            Node { peers: Peers::new(OPEN_TIME), now: Instant::now() }
         }
 
-        fn own(&mut self, number: u64, hash: u128) -> Result<(), JournalError> {
+        fn own(&mut self, number: u64, hash: u128) -> Result<()> {
             self.peers.note_own(StateHash { at: Seq(number * EVERY), hash });
             let report = self.peers.report(Seq(1), self.now);
             self.peers.take_own(&report);
             self.wait(Duration::ZERO)
         }
 
-        fn report_hash(&mut self, node: &str, number: u64, hash: u128) -> Result<(), JournalError> {
+        fn report_hash(&mut self, node: &str, number: u64, hash: u128) -> Result<()> {
             let hash = Some(StateHash { at: Seq(number * EVERY), hash });
             self.peers.take(node, Report { hash, ..Report::default() }, Seq(u64::MAX));
             self.wait(Duration::ZERO)
         }
 
-        fn wait(&mut self, time: Duration) -> Result<(), JournalError> {
+        fn wait(&mut self, time: Duration) -> Result<()> {
             self.now += time;
             self.peers.compare(self.now);
             self.peers.decide(self.now)
@@ -223,7 +221,7 @@ mod tests {
         }
     }
 
-    fn is_diverged(compared: Result<(), JournalError>) -> bool {
+    fn is_diverged(compared: Result<()>) -> bool {
         matches!(compared, Err(JournalError::Diverged { .. }))
     }
 
@@ -315,7 +313,7 @@ mod tests {
         node.peers.note_own(StateHash { at: Seq(EVERY), hash: 1 });
         assert_eq!(node.peers.report_at(now), now);
         let (report, hash) = (node.peers.report(Seq(9), now), Some(StateHash { at: Seq(EVERY), hash: 1 }));
-        assert_eq!((report.applied, report.understands, report.hash), (Seq(9), node.peers.understands, hash));
+        assert_eq!((report.applied, report.understands, report.hash), (Seq(9), understood_version(), hash));
         node.peers.introduce();
         assert_eq!(node.peers.report_at(now), now);
     }

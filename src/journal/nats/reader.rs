@@ -5,7 +5,7 @@ use super::link::{Link, find_stream, retry};
 use super::message::{self, Message};
 use super::order::Place;
 use crate::domain::Timestamp;
-use crate::journal::JournalError;
+use crate::journal::{JournalError, Result};
 use async_nats::jetstream;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::jetstream::stream::Stream;
@@ -58,7 +58,7 @@ pub(super) struct StreamMessage {
 }
 
 /// The next message; an error is the last.
-pub(super) type News = Result<StreamMessage, JournalError>;
+pub(super) type News = Result<StreamMessage>;
 
 /// The task that reads. It ends with its receiver, after an error that is final, or with its runtime.
 pub(super) struct Reader {
@@ -105,7 +105,7 @@ impl Reader {
     }
 
     /// Delivers messages until something is wrong, or the receiver is gone.
-    async fn read(&mut self) -> Result<(), JournalError> {
+    async fn read(&mut self) -> Result<()> {
         let (link, stream) = (self.link.clone(), self.check().await?);
         let config = pull::Config {
             deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: self.next },
@@ -164,7 +164,7 @@ impl Reader {
 
     /// Checks that the stream is still the opened one, and that it has not lost messages that were read. If it has any later message, it
     /// must have the next one.
-    async fn check(&mut self) -> Result<Stream, JournalError> {
+    async fn check(&mut self) -> Result<Stream> {
         let found = self.link.respond(find_stream(&self.link.context, &self.link.options)).await;
         let Some((stream, log)) = found.inspect_err(|_| self.lost_since = None)? else {
             return Err(self.lost("the log's stream was deleted".to_owned()));

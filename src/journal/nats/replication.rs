@@ -30,12 +30,6 @@ pub struct LogTime {
     pub seen: Instant,
 }
 
-impl LogTime {
-    fn bracket(&self) -> Duration {
-        self.seen.saturating_duration_since(self.sent)
-    }
-}
-
 /// Another node, as the log reports it.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, ToSchema)]
@@ -162,8 +156,9 @@ impl Replication {
     /// Notes an observation of the log's clock, unless an earlier one was better and is not old.
     pub(super) fn observe(&mut self, time: LogTime) {
         let is_old = |known: LogTime| time.seen.saturating_duration_since(known.seen) >= OBSERVATION_OLD;
-        let is_better = |known: LogTime| time.bracket() <= known.bracket();
-        if time.bracket() <= BRACKET_GOOD
+        let bracket = |time: LogTime| time.seen.saturating_duration_since(time.sent);
+        let is_better = |known: LogTime| bracket(time) <= bracket(known);
+        if bracket(time) <= BRACKET_GOOD
             || self.log_time.is_none_or(|known| is_old(known) || is_better(known))
         {
             self.log_time = Some(time);

@@ -14,7 +14,7 @@ use super::order::{LogId, Place, decode, encode, note_log};
 use super::runtime;
 use crate::domain::{Seq, Timestamp};
 use crate::frame::{Format, FrameError};
-use crate::journal::{JournalError, random};
+use crate::journal::{JournalError, Result, random};
 use crate::store::archive::{self, Piece};
 use crate::store::{Manifest, Store, StoreError, VALUE_BYTES_MAX};
 use async_nats::header::NATS_ROLLUP;
@@ -71,7 +71,7 @@ pub struct SharedSnapshot {
 
 /// The pieces of an archive, one after the other; `None` after the last one, however often it is asked again. An error means that nothing of
 /// this node may be shared: it may be found out while a snapshot is being uploaded, or after that.
-pub type Parts<'a> = dyn FnMut() -> Result<Option<Vec<u8>>, JournalError> + 'a;
+pub type Parts<'a> = dyn FnMut() -> Result<Option<Vec<u8>>> + 'a;
 
 /// A failure that another attempt may be spared.
 fn failed(why: impl std::fmt::Display) -> JournalError {
@@ -82,7 +82,7 @@ fn damaged(name: &str, why: impl std::fmt::Display) -> JournalError {
     JournalError::Damaged(format!("the shared snapshot {name} {why}"))
 }
 
-fn place_of(snapshot: &SharedSnapshot) -> Result<(LogId, Place), JournalError> {
+fn place_of(snapshot: &SharedSnapshot) -> Result<(LogId, Place)> {
     match decode(&snapshot.place) {
         Ok(found) if found.1.seq == snapshot.seq => Ok(found),
         Err(FrameError::Newer(format)) => Err(of_other_build(&snapshot.name, format)),
@@ -96,7 +96,7 @@ fn name_prefix(log: LogId) -> String {
 }
 
 /// The snapshots of a log among these archives, newest first. A damaged label is none.
-fn snapshots(log: LogId, described: &[ObjectInfo]) -> Result<Vec<SharedSnapshot>, JournalError> {
+fn snapshots(log: LogId, described: &[ObjectInfo]) -> Result<Vec<SharedSnapshot>> {
     let mut found: Vec<SharedSnapshot> = Vec::new();
     for info in described.iter().filter(|info| info.name.starts_with(&name_prefix(log)) && !info.deleted) {
         let Some(label) = info.metadata.get(LABEL_KEY) else { continue };
@@ -147,7 +147,7 @@ impl NatsSnapshots {
     ///
     /// # Errors
     /// [`JournalError::Failed`], as for all calls, if the servers can't be used.
-    pub fn open(options: &NatsOptions) -> Result<NatsSnapshots, JournalError> {
+    pub fn open(options: &NatsOptions) -> Result<NatsSnapshots> {
         // The connection needs a thread that serves it between two calls.
         let runtime = runtime(options)?;
         let context = runtime.block_on(with_retries(options, async || connect_separately(options).await))?;
@@ -157,7 +157,7 @@ impl NatsSnapshots {
         Ok(NatsSnapshots { options, context, bucket, stream, runtime })
     }
 
-    fn find_stream(&self) -> Result<Option<(Stream, LogId)>, JournalError> {
+    fn find_stream(&self) -> Result<Option<(Stream, LogId)>> {
         self.runtime.block_on(find_stream(&self.context, &self.options))
     }
 
@@ -165,7 +165,7 @@ impl NatsSnapshots {
     ///
     /// # Errors
     /// [`JournalError::Newer`] if a later version has shared one; [`JournalError::Failed`].
-    pub fn list(&self) -> Result<Vec<SharedSnapshot>, JournalError> {
+    pub fn list(&self) -> Result<Vec<SharedSnapshot>> {
         let Some((_, log)) = self.find_stream()? else { return Ok(Vec::new()) };
         snapshots(log, &self.runtime.block_on(self.described())?)
     }
@@ -198,7 +198,7 @@ impl NatsSnapshots {
     ///
     /// # Errors
     /// Those of [`Self::adopt`].
-    pub fn check_place(snapshot: &SharedSnapshot) -> Result<(), JournalError> {
+    pub fn check_place(snapshot: &SharedSnapshot) -> Result<()> {
         place_of(snapshot).map(drop)
     }
 
@@ -206,7 +206,7 @@ impl NatsSnapshots {
     ///
     /// # Errors
     /// [`JournalError::Damaged`] if the snapshot does not say where that continues, [`JournalError::Failed`] if another build wrote it.
-    pub fn adopt(&self, snapshot: &SharedSnapshot, store: &Store) -> Result<(), JournalError> {
+    pub fn adopt(&self, snapshot: &SharedSnapshot, store: &Store) -> Result<()> {
         Ok(note_log(store, place_of(snapshot)?.0)?)
     }
 
@@ -214,7 +214,7 @@ impl NatsSnapshots {
     ///
     /// # Errors
     /// [`JournalError::Failed`].
-    pub fn is_log_whole(&self) -> Result<bool, JournalError> {
+    pub fn is_log_whole(&self) -> Result<bool> {
         let found = self.find_stream()?;
         Ok(found.is_none_or(|(stream, _)| stream.cached_info().state.first_sequence <= 1))
     }
@@ -223,14 +223,14 @@ impl NatsSnapshots {
     ///
     /// # Errors
     /// [`JournalError::Failed`].
-    pub fn check_absent(&self) -> Result<(), JournalError> {
+    pub fn check_absent(&self) -> Result<()> {
         let NatsOptions { stream, .. } = &self.options;
         let exists = format!("the stream {stream} exists: set nats.stream to another name, or remove it");
         if self.find_stream()?.is_none() { Ok(()) } else { Err(failed(exists)) }
     }
 
     /// The subjects of all descriptions (`M`) or chunks (`C`) that are stored.
-    async fn subjects(&self, kind: char) -> Result<Vec<String>, JournalError> {
+    async fn subjects(&self, kind: char) -> Result<Vec<String>> {
         // An operator may have removed the object store.
         let stream = ensure_bucket(&self.context, &self.options).await?;
         let all = stream.info_with_subjects(format!("$O.{}.{kind}.>", self.bucket)).await;
@@ -239,7 +239,7 @@ impl NatsSnapshots {
     }
 
     /// The description under a subject and the stream's number of it, if there is one that can be read.
-    async fn find(&self, subject: &str) -> Result<Option<(u64, ObjectInfo)>, JournalError> {
+    async fn find(&self, subject: &str) -> Result<Option<(u64, ObjectInfo)>> {
         match self.stream.get_last_raw_message_by_subject(subject).await {
             Ok(found) => {
                 let info = serde_json::from_slice(&found.payload);
@@ -253,7 +253,7 @@ impl NatsSnapshots {
     }
 
     /// All descriptions, of the archives of every log.
-    async fn described(&self) -> Result<Vec<ObjectInfo>, JournalError> {
+    async fn described(&self) -> Result<Vec<ObjectInfo>> {
         let mut described = Vec::new();
         for subject in self.subjects('M').await? {
             described.extend(self.find(&subject).await?.map(|(_, info)| info));
@@ -265,7 +265,7 @@ impl NatsSnapshots {
         format!("$O.{}.M.{}", self.bucket, BASE64_URL_SAFE.encode(name))
     }
 
-    async fn remove(&self, info: &ObjectInfo) -> Result<(), JournalError> {
+    async fn remove(&self, info: &ObjectInfo) -> Result<()> {
         let chunks = format!("$O.{}.C.{}", self.bucket, info.nuid);
         // The description is removed first: a reader that finds it must find all chunks.
         for subject in [self.description_of(&info.name), chunks] {
@@ -277,7 +277,7 @@ impl NatsSnapshots {
     /// Removes the archives of a log before its two newest snapshots, and chunks without a description to which no upload has added any for
     /// long: it failed, or its node has crashed. Archives of other logs stay: they may be the only copy of acknowledged writes. Returns the
     /// log's snapshots.
-    async fn tidy(&self, log: LogId, now: Timestamp) -> Result<Vec<SharedSnapshot>, JournalError> {
+    async fn tidy(&self, log: LogId, now: Timestamp) -> Result<Vec<SharedSnapshot>> {
         // Read before the descriptions: an upload may end in between.
         let chunks = self.subjects('C').await?;
         let described = self.described().await?;
@@ -302,7 +302,7 @@ impl NatsSnapshots {
     }
 
     /// Stores an archive. After an error a part of it may be there, and nothing of it follows later.
-    async fn put(&self, name: &str, parts: &mut Parts<'_>) -> Result<ObjectInfo, JournalError> {
+    async fn put(&self, name: &str, parts: &mut Parts<'_>) -> Result<ObjectInfo> {
         let (name, chunk_size) = (name.to_owned(), Some(CHUNK_BYTES));
         let meta = ObjectMetadata { name, chunk_size, ..ObjectMetadata::default() };
         let mut fed = Ok(());
@@ -322,7 +322,7 @@ impl NatsSnapshots {
     }
 
     /// Adds the label to an archive, unless that was removed.
-    async fn label(&self, snapshot: &SharedSnapshot) -> Result<(), JournalError> {
+    async fn label(&self, snapshot: &SharedSnapshot) -> Result<()> {
         let subject = self.description_of(&snapshot.name);
         let found = self.find(&subject).await?;
         let (number, mut info) = found.ok_or_else(|| damaged(&snapshot.name, "was removed"))?;
@@ -340,7 +340,7 @@ impl NatsSnapshots {
     ///
     /// # Errors
     /// [`JournalError::Failed`] if a shared snapshot is as new. Returns errors of `parts`, until the snapshot is shared.
-    pub fn share(&self, taken: &Manifest, parts: &mut Parts<'_>) -> Result<SharedSnapshot, JournalError> {
+    pub fn share(&self, taken: &Manifest, parts: &mut Parts<'_>) -> Result<SharedSnapshot> {
         let (stream, log) = self.find_stream()?.ok_or_else(|| failed("there is no log"))?;
         if decode(&taken.place).map_or(true, |(of, _)| of != log) {
             return Err(failed("this node's snapshot belongs to another log: the stream was recreated"));
@@ -364,7 +364,7 @@ impl NatsSnapshots {
     }
 
     /// Uploads an archive, reads it back and adds its label. If it must not count then, it is removed.
-    fn upload(&self, taken: &Manifest, parts: &mut Parts<'_>) -> Result<SharedSnapshot, JournalError> {
+    fn upload(&self, taken: &Manifest, parts: &mut Parts<'_>) -> Result<SharedSnapshot> {
         let (log, _) = decode(&taken.place).map_err(|_| failed("the snapshot has no place in a log"))?;
         let (seq, taken_at, place) = (taken.seq, taken.taken_at, taken.place.clone());
         let (runtime, node) = (&self.runtime, self.options.node.clone());
@@ -391,7 +391,7 @@ impl NatsSnapshots {
     }
 
     /// Removes the log before a snapshot and its margin.
-    fn trim(&self, stream: &Stream, older: &SharedSnapshot) -> Result<(), JournalError> {
+    fn trim(&self, stream: &Stream, older: &SharedSnapshot) -> Result<()> {
         let (_, place) = place_of(older)?;
         let state = self.runtime.block_on(stream.get_info()).map_err(failed)?.state;
         // The servers don't report the size of the stream before a message.
@@ -410,7 +410,7 @@ impl NatsSnapshots {
     ///
     /// # Errors
     /// [`JournalError::Failed`] if there is a log already; otherwise as [`NatsSnapshots::share`].
-    pub fn begin_log(&self, taken: &Manifest, parts: &mut Parts<'_>) -> Result<SharedSnapshot, JournalError> {
+    pub fn begin_log(&self, taken: &Manifest, parts: &mut Parts<'_>) -> Result<SharedSnapshot> {
         self.check_absent()?;
         let NatsSnapshots { options, context, runtime, .. } = self;
         runtime.block_on(ensure_bucket(context, options))?;

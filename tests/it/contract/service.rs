@@ -60,8 +60,9 @@ impl Service {
     ) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let local = LocalOptions::at(Durability::Relaxed);
-        let mut setup = engines::options(directory.path()).on(JournalOptions::Local(local));
-        setup.journal = journal.unwrap_or(setup.journal);
+        let mut setup = engines::options(directory.path());
+        setup.store.sync_snapshots = false;
+        setup.journal = journal.unwrap_or(JournalOptions::Local(local));
         adjust(&mut setup);
         let time = Arc::new(ManualTime::at(NOON));
         Self::over(directory, setup, options, time).await

@@ -66,8 +66,9 @@ impl Service {
     pub fn with(setup: Setup) -> Service {
         let directory = tempfile::tempdir().unwrap();
         let local = LocalOptions::at(Durability::Relaxed);
-        let mut options = engines::options(directory.path()).on(JournalOptions::Local(local));
-        options.journal = setup.log.map_or(options.journal, |log| log.options());
+        let mut options = engines::options(directory.path());
+        options.store.sync_snapshots = false;
+        options.journal = setup.log.map_or(JournalOptions::Local(local), |log| log.options());
         let time = Arc::new(ManualTime::at(BEGIN));
         let engine = Engine::start(options, time.clock(ClockLimits::default()));
         let access = Access::new(&setup.auth, &setup.rate_limit, &setup.guessing).unwrap();
@@ -99,7 +100,7 @@ impl Service {
     /// Submits a command as another protocol would.
     pub fn submit(&self, command: Command) -> Applied {
         let runtime = self.runtime.as_ref().unwrap();
-        runtime.block_on(self.engine.submit(command, None)).unwrap()
+        runtime.block_on(async { self.engine.submit(None, command, None).await }).unwrap()
     }
 
     pub fn view(&self, kind: Kind, name: &str) -> Arc<FilterView> {

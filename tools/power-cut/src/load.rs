@@ -60,8 +60,8 @@ pub fn restore(
 fn back_up(dir: &Path, to: &Path, durability: Durability) -> Result<u64, Box<dyn Error>> {
     let (store, mut journal) = open(dir, durability)?;
     let mut recovered = recover(&store, &mut journal, &mut |_| ())?;
-    let (now, state, events) = (recovered.state.now(), &mut recovered.state, &mut recovered.events);
-    let snapshot = RunningSnapshot::take(&store, state, events, recovered.manifest.as_ref(), now)?;
+    let now = recovered.state.now();
+    let snapshot = recovered.take_snapshot(&store, now)?;
     let (last, mut file) = (snapshot.seq.0, File::create(to)?);
     let mut parts = engine::archive(Arc::new(snapshot));
     while let Some(part) = parts(&store)? {

@@ -17,6 +17,7 @@ pub mod serve;
 pub mod shadow;
 mod tls;
 pub mod verify;
+mod workload;
 
 use anyhow::Context;
 use serde_json::Value;

@@ -1,18 +1,25 @@
-//! `cuckood plan`: shows the layout of a filter, the reasons for it, and its costs.
+//! `cuckood plan`: shows the layout of a filter, the reasons for it, and its costs; or the costs of a whole service.
 
+use super::workload::{self, Workload, WorkloadPlan};
 use crate::domain::spec::{FORGET_STEPS_DEFAULT, parse_time};
 use crate::domain::{Forget, Sizing, Spec};
 use crate::engine::{self, Growth, Mode, Plan};
 use anyhow::Context;
 use bytesize::ByteSize;
+use serde::Serialize;
+use std::fs;
 use std::io::{self, Write};
+use std::path::PathBuf;
 
-/// Show the layout for a capacity and an error rate, and its costs.
+/// Show the layout for a capacity and an error rate, and its costs; or the costs of a whole service.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Number of items. A suffix of k, M or G means thousands, millions or billions.
-    #[arg(long, value_parser = items)]
+    #[arg(long, value_parser = items, required_unless_present = "workload", default_value_t = 0)]
     pub capacity: u64,
+    /// Plan a whole service instead: a TOML file with its filters and its load. docs/SCALE.md has an example.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["capacity", "strict", "fixed", "forget_after"])]
+    pub workload: Option<PathBuf>,
     /// Accepted false-positive rate: the share of "yes" among items that were never added. Compact filters only.
     #[arg(long, default_value_t = 0.001)]
     pub error_rate: f64,
@@ -38,6 +45,12 @@ pub struct Args {
 /// # Errors
 /// If no layout fits.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    if let Some(path) = &args.workload {
+        let text = fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))?;
+        let workload: Workload = toml::from_str(&text).with_context(|| format!("{}", path.display()))?;
+        let plan = workload::plan(&workload)?;
+        return print(&plan, args.json, workload_text);
+    }
     let forget = args.forget_after.map(|seconds| Forget::new(seconds, args.forget_steps)).transpose();
     let forget = forget.context("forgetting")?;
     let spec = Spec {
@@ -49,13 +62,31 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         stock: None,
         forget,
     };
-    let plan = engine::plan(&spec)?;
-    let text = if args.json { format!("{}\n", serde_json::to_value(&plan)?) } else { describe(&plan) };
+    print(&engine::plan(&spec)?, args.json, filter_text)
+}
+
+fn print<P: Serialize>(plan: &P, json: bool, text: fn(&P) -> String) -> anyhow::Result<()> {
+    let text = if json { format!("{}\n", serde_json::to_value(plan)?) } else { text(plan) };
     Ok(io::stdout().write_all(text.as_bytes())?)
 }
 
-fn describe(plan: &Plan) -> String {
-    let rows = [
+fn workload_text(plan: &WorkloadPlan) -> String {
+    let every = |seconds: f64| format!("{seconds:.0} seconds");
+    rows([
+        ("campaigns and coupons", plan.filters.to_string()),
+        ("tables", bytes(plan.tables_bytes)),
+        ("redemptions", bytes(plan.redemptions_bytes)),
+        ("memory, at most", bytes(plan.peak_bytes)),
+        ("disk, at most", bytes(plan.disk_bytes)),
+        ("startup, at most about", format!("{:.1} seconds", plan.startup_seconds)),
+        ("log and events", format!("{}/s", ByteSize(plan.log_bytes_per_second))),
+        ("a snapshot every", plan.snapshot_every_seconds.map_or("never: no writes".into(), every)),
+        ("snapshots, at most", format!("{}/s", ByteSize(plan.snapshot_bytes_per_second))),
+    ])
+}
+
+fn filter_text(plan: &Plan) -> String {
+    rows([
         ("fingerprint", format!("{} bits", plan.fingerprint_bits)),
         ("bucket", format!("{} slots", plan.bucket_size)),
         ("table", format!("{} buckets", plan.buckets)),
@@ -67,7 +98,10 @@ fn describe(plan: &Plan) -> String {
         ("memory while replaced", bytes(plan.replacement_peak_bytes)),
         ("startup, at most about", format!("{:.1} seconds", plan.startup_seconds)),
         ("why", plan.reason.clone()),
-    ];
+    ])
+}
+
+fn rows<const N: usize>(rows: [(&str, String); N]) -> String {
     rows.map(|(name, value)| format!("{name:<24}{value}\n")).concat()
 }
 
@@ -114,5 +148,28 @@ mod tests {
         for text in ["", "M", "1.5", "0.0001k", "-1", "1e6", "ten", "1MM", "1.2.3M", "99999999999G", ".5M"] {
             assert!(items(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn workload_plan_sums_filters_and_redemptions() {
+        let plan = |text: &str| workload::plan(&toml::from_str(text).unwrap()).unwrap();
+        let one = plan("filters = [{ capacity = 1_000_000, error_rate = 0.01 }]");
+        let many = plan(
+            "redemptions_per_second = 100\nredemptions_retention_seconds = 60\n\
+             filters = [{ count = 10, capacity = 1_000_000, error_rate = 0.01 }, { capacity = 1_000 }]",
+        );
+        assert_eq!((one.filters, many.filters), (1, 11));
+        assert!(many.tables_bytes > 10 * one.tables_bytes);
+        assert_eq!((one.redemptions_bytes, many.redemptions_bytes), (0, 6_000 * 472));
+        assert!(many.peak_bytes > many.tables_bytes + many.redemptions_bytes + one.tables_bytes);
+        assert_eq!((one.log_bytes_per_second, one.snapshot_bytes_per_second), (0, 0));
+        assert!(many.log_bytes_per_second > 0 && many.snapshot_every_seconds > Some(0.0));
+        assert!(many.startup_seconds > one.startup_seconds && many.disk_bytes > one.disk_bytes);
+        // Without writes no snapshot is due.
+        let text = workload_text(&one);
+        assert!(text.contains("a snapshot every        never: no writes"), "{text}");
+        assert!(!text.contains("inf") && !text.contains("NaN"), "{text}");
+        let error = toml::from_str::<Workload>("log_max_bytes = 0\nfilters = []").unwrap_err();
+        assert!(error.to_string().contains("expected a nonzero u64"), "{error}");
     }
 }

@@ -39,7 +39,9 @@ pub use metrics::Metrics;
 pub use offline::{
     ClockRepair, archive_directory, positions, repair_clock, restore_into_cluster, skip_entry,
 };
-pub use plan::{Plan, creation, image_part, plan, raise};
+pub use plan::{
+    Plan, REPLACEMENT_QUEUE_BYTES, creation, disk_bytes, image_part, plan, raise, startup_seconds,
+};
 pub use recovery::{Progress, RecoveryError};
 pub use request::SubmitError;
 pub use restore::restore;

@@ -19,7 +19,7 @@ const SLED_FACTOR: u64 = 2;
 const SNAPSHOTS: u64 = 3;
 
 /// Memory of the queue of changes while a replacement is built, in bytes.
-const REPLACEMENT_QUEUE_BYTES: u64 = 32 << 20;
+pub const REPLACEMENT_QUEUE_BYTES: u64 = 32 << 20;
 
 /// Bytes of tables that a start loads per second with two processors; measured, see the README.
 const LOADED_BYTES_PER_SECOND: f64 = 500e6;
@@ -59,6 +59,16 @@ pub struct Plan {
     pub startup_seconds: f64,
 }
 
+/// Disk space for the snapshots of a state, and for the log. As much log is kept behind the older of two snapshots as between them.
+pub fn disk_bytes(state_bytes: u64, log_bytes: u64) -> u64 {
+    SLED_FACTOR.saturating_mul(SNAPSHOTS.saturating_mul(state_bytes).saturating_add(2 * log_bytes))
+}
+
+/// Upper bound of a start with two processors.
+pub fn startup_seconds(state_bytes: u64, log_bytes: u64) -> f64 {
+    state_bytes as f64 / LOADED_BYTES_PER_SECOND + log_bytes as f64 / REPLAYED_BYTES_PER_SECOND
+}
+
 /// Plans the filter of this spec.
 ///
 /// # Errors
@@ -79,11 +89,9 @@ pub fn plan(spec: &Spec) -> Result<Plan, LayoutError> {
         error_rate_at_capacity: layout.error_rate_at(load_at_capacity),
         load_at_capacity,
         reason: reason(spec),
-        // As much log is kept behind the older of two snapshots as between them.
-        disk_bytes: SLED_FACTOR * (SNAPSHOTS * memory_bytes + 2 * log_bytes),
+        disk_bytes: disk_bytes(memory_bytes, log_bytes),
         replacement_peak_bytes: 2 * memory_bytes + REPLACEMENT_QUEUE_BYTES,
-        startup_seconds: memory_bytes as f64 / LOADED_BYTES_PER_SECOND
-            + log_bytes as f64 / REPLAYED_BYTES_PER_SECOND,
+        startup_seconds: startup_seconds(memory_bytes, log_bytes),
     })
 }
 

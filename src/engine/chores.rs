@@ -43,10 +43,8 @@ impl Writer {
         if self.failed || self.advance.is_some() {
             return None;
         }
-        let wait = match self.state.can_advance() && !self.snapshotter.has_work() {
-            true => 0,
-            false => self.due_at()?.0.saturating_sub(self.time.read().0),
-        };
+        let is_now = self.state.can_advance() && !self.snapshotter.has_work();
+        let wait = if is_now { 0 } else { self.due_at()?.0.saturating_sub(self.time.read().0) };
         let at = Instant::now().checked_add(Duration::from_millis(wait))?;
         Some(at.max(self.advance_after))
     }

@@ -323,6 +323,16 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn answered_caller_reads_at_current_time() {
+        let pool = SoldOut::new().await;
+        for _ in 0..2_000 {
+            pool.engine.submit(None, Command::Advance { buckets_max: 0 }, None).await.unwrap();
+            let now = pool.time.fetch_add(1, Ordering::Relaxed) + 1;
+            assert_eq!(pool.engine.now(), Timestamp(now));
+        }
+    }
+
+    #[tokio::test]
     async fn concurrent_changes_never_cause_wrong_refusal() {
         let sold_out = SoldOut::new().await;
         sold_out.engine.inner.refusals.begin();

@@ -437,21 +437,14 @@ fn full_stream_is_reported_until_space_is_free() {
     let servers = Servers::start(1);
     let mut node = Node::join(&servers, "full", "node");
     append(node.journal(), vec![proposal(0, 1)]).unwrap();
-    let limit = |bytes: i64| {
-        servers.speak(async |context| {
-            let mut config = context.get_stream("full").await.unwrap().cached_info().config.clone();
-            config.max_bytes = bytes;
-            context.update_stream(config).await.unwrap();
-        });
-    };
-    limit(4_096);
+    servers.limit_log("full", 4_096);
     node.journal().propose(Ticket(1), vec![proposal(1, 1_000)]).unwrap();
     let known = node.journal().replication().unwrap();
     wait_until("a report that the log is full", || {
         node.take_all();
         known.lock().full_since.is_some()
     });
-    limit(-1);
+    servers.limit_log("full", -1);
     let committed = node.polled(1).unwrap();
     assert_eq!((committed[0].entry.seq, committed[0].ticket), (Seq(2), Some(Ticket(1))));
     wait_until("a report that it is not", || {
@@ -522,18 +515,10 @@ fn lost_acknowledged_entries_stop_node() {
     let mut servers = Servers::start(1);
     let mut node = Node::join(&servers, "lost", "node");
     append(node.journal(), vec![proposal(0, 1)]).unwrap();
-    servers.kill(0);
-    let (folder, copy) = (servers.folder(0), tempfile::tempdir().unwrap());
-    copy_folder(&folder, &copy.path().join("copy"));
-    servers.restart(0);
     // More than the node publishes before it reads them back.
-    for number in 1..30 {
-        append(node.journal(), vec![proposal(number, 1)]).unwrap();
-    }
-    servers.kill(0);
-    fs::remove_dir_all(&folder).unwrap();
-    copy_folder(&copy.path().join("copy"), &folder);
-    servers.restart(0);
+    undo(&mut servers, |_| {
+        (1..30).for_each(|number| _ = append(node.journal(), vec![proposal(number, 1)]).unwrap());
+    });
     let stopped = node.polled(1).unwrap_err();
     assert!(
         matches!(&stopped, JournalError::Damaged(why) if why.contains("the log ends at message")),
@@ -547,19 +532,10 @@ fn replaced_acknowledged_entries_stop_node() {
     let mut servers = Servers::start(1);
     let mut node = Node::join(&servers, "replaced", "node");
     append(node.journal(), vec![proposal(0, 1)]).unwrap();
-    servers.kill(0);
-    let (folder, copy) = (servers.folder(0), tempfile::tempdir().unwrap());
-    copy_folder(&folder, &copy.path().join("copy"));
-    servers.restart(0);
-    for number in 1..4 {
-        append(node.journal(), vec![proposal(number, 1)]).unwrap();
-    }
-    let raw = Raw::of(&servers, "replaced");
-    let last = raw.last();
-    servers.kill(0);
-    fs::remove_dir_all(&folder).unwrap();
-    copy_folder(&copy.path().join("copy"), &folder);
-    servers.restart(0);
+    let last = undo(&mut servers, |servers| {
+        (1..4).for_each(|number| _ = append(node.journal(), vec![proposal(number, 1)]).unwrap());
+        Raw::of(servers, "replaced").last()
+    });
     let raw = Raw::of(&servers, "replaced");
     while raw.last() <= last {
         raw.publish("of somebody else".into());
@@ -569,6 +545,20 @@ fn replaced_acknowledged_entries_stop_node() {
         matches!(&stopped, JournalError::Damaged(why) if why.contains("have replaced acknowledged entries")),
         "{stopped}"
     );
+}
+
+/// Changes a log. Then its server restarts with its disk from before.
+fn undo<T>(servers: &mut Servers, change: impl FnOnce(&Servers) -> T) -> T {
+    servers.kill(0);
+    let (folder, copy) = (servers.folder(0), tempfile::tempdir().unwrap());
+    copy_folder(&folder, &copy.path().join("copy"));
+    servers.restart(0);
+    let result = change(servers);
+    servers.kill(0);
+    fs::remove_dir_all(&folder).unwrap();
+    copy_folder(&copy.path().join("copy"), &folder);
+    servers.restart(0);
+    result
 }
 
 fn copy_folder(from: &Path, to: &Path) {

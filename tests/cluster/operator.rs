@@ -89,21 +89,14 @@ impl Operator {
             ("systemctl stop nats", (_, true)) => cluster.servers.kill(machine),
             ("systemctl start nats", (_, false)) => cluster.servers.restart(machine),
             ("systemctl stop cuckood" | "systemctl stop nats", _) => {}
-            ("nats stream edit cuckood --max-bytes=-1 --force", _) => limit_log(&cluster.servers, -1),
+            ("nats stream edit cuckood --max-bytes=-1 --force", _) => {
+                cluster.servers.limit_log("cuckood", -1)
+            }
             ("chronyc makestep", _) => cluster.correct_clock(machine),
             (other, _) => panic!("{other}"),
         }
         stream.get_mut().write_all(b"done\n").unwrap();
     }
-}
-
-/// Limits the size of the log's stream.
-pub fn limit_log(servers: &Servers, max_bytes: i64) {
-    servers.speak(async |context| {
-        let mut config = context.get_stream("cuckood").await.unwrap().cached_info().config.clone();
-        config.max_bytes = max_bytes;
-        context.update_stream(config).await.unwrap();
-    });
 }
 
 /// The commands of a runbook.

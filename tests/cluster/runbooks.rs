@@ -6,7 +6,7 @@ use crate::hashes::{AT, EVER, fill};
 use crate::journal::Node;
 use crate::load::under_load;
 use crate::nats::Servers;
-use crate::operator::{Operator, limit_log};
+use crate::operator::Operator;
 use crate::timeouts::wait_until;
 use cuckood::clock::{Clock, ClockLimits};
 use cuckood::engine::Status;
@@ -165,7 +165,7 @@ fn full_log_takes_writes_once_it_has_room() {
     let (operator, mut cluster) = Operator::of_new_cluster(&[]);
     let mut sale = Sale::new(&cluster);
     sale.sell(&cluster, &[0, 1, 2], CODES / 2);
-    limit_log(&cluster.servers, 1);
+    cluster.servers.limit_log("cuckood", 1);
     let client = cluster.client(0);
     wait_until("a full log", || {
         let refused = client.put("/v1/campaigns/more", &json!({"capacity": 1_000})).unwrap();

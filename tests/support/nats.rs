@@ -206,6 +206,15 @@ impl Servers {
         })
     }
 
+    /// Limits the size of a stream.
+    pub fn limit_log(&self, stream: &str, max_bytes: i64) {
+        self.speak(async |context| {
+            let mut config = context.get_stream(stream).await.unwrap().cached_info().config.clone();
+            config.max_bytes = max_bytes;
+            context.update_stream(config).await.unwrap();
+        });
+    }
+
     /// The folder in which a server keeps its streams.
     pub fn folder(&self, at: usize) -> PathBuf {
         self.dir.path().join(format!("n{at}"))

@@ -90,15 +90,9 @@ pub struct Snapshot {
 
 impl Snapshot {
     pub fn of(state: &mut State) -> Snapshot {
-        Snapshot::during(state, |_| ())
-    }
-
-    /// A snapshot of the current state. Calls `before_chunk` before each chunk.
-    pub fn during(state: &mut State, mut before_chunk: impl FnMut(&mut State)) -> Snapshot {
         let image = state.begin_snapshot();
         let sections = image.sections.into_iter().map(|mut section| {
             let chunks: Vec<Vec<u8>> = std::iter::from_fn(|| {
-                before_chunk(state);
                 let mut chunk = Vec::new();
                 section.next_chunk(&mut chunk).then_some(chunk)
             })

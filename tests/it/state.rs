@@ -1,8 +1,7 @@
-//! The state machine: a restored state continues like the original, a batch has the effect of single commands, no code has two winners, and
-//! time can be turned back.
+//! The state machine: a batch has the effect of single commands, no code has two winners, and time can be turned back.
 
 use crate::commands::{NewFilter, code, codes, insert, redemption, remove, target};
-use crate::machine::{Machine, Snapshot, filters};
+use crate::machine::{Machine, filters};
 use crate::random_log::{CODES, ITEMS, Numbers, RandomLog, numbers};
 use cuckood::domain::statistics::Unit;
 use cuckood::domain::{
@@ -10,7 +9,6 @@ use cuckood::domain::{
 };
 use cuckood::state::{RedemptionQuery, State};
 use proptest::prelude::*;
-use proptest::sample::Index;
 use std::collections::HashMap;
 
 fn log(numbers: &[Numbers]) -> Vec<Entry> {
@@ -51,30 +49,6 @@ fn describe(state: &mut State) -> Vec<String> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-
-    /// One node continues. Another one starts from a snapshot of it, taken during further entries, and frees dropped tables at other times.
-    #[test]
-    fn restored_state_continues_like_original(
-        numbers in numbers(300),
-        at in any::<Index>(),
-        freed in proptest::collection::vec(0..3_000_u64, 1..20),
-    ) {
-        let entries = log(&numbers);
-        let (before, after) = entries.split_at(at.index(entries.len()));
-        let (mut live, mut outcomes, mut rest) = (State::default(), Vec::new(), after.iter());
-        before.iter().for_each(|entry| drop(live.apply(entry.clone())));
-        let apply = |state: &mut State, entry: &Entry| (state.apply(entry.clone()), state.hash().hash);
-        let snapshot = Snapshot::during(&mut live, |state| {
-            outcomes.extend(rest.by_ref().take(3).map(|entry| apply(state, entry)));
-        });
-        outcomes.extend(rest.map(|entry| apply(&mut live, entry)));
-        let mut restored = snapshot.restore();
-        for ((entry, outcome), freed) in after.iter().zip(&outcomes).zip(freed.into_iter().cycle()) {
-            prop_assert_eq!(&apply(&mut restored, entry), outcome);
-            restored.free_discarded(freed);
-        }
-        prop_assert!(Snapshot::of(&mut restored) == Snapshot::of(&mut live), "the end differs");
-    }
 
     /// A batch is taken out as if item by item, whatever is in it twice, held or used.
     #[test]

@@ -201,33 +201,6 @@ async fn rare_label_takes_several_short_pages() {
 }
 
 #[tokio::test]
-async fn events_report_only_changes() {
-    let service = Service::start().await;
-    for (path, _) in PATHS {
-        let one = format!("{path}/x");
-        for title in ["A", "A", "B"] {
-            service.put(&one, body(path, json!({"title": title}))).await;
-        }
-        service.put(&one, body(path, json!({}))).await.json(200);
-    }
-    service.patch("/v1/campaigns/x", json!({"title": "B", "labels": {"team": null}})).await.json(200);
-    service.patch("/v1/coupons/x", json!({"labels": {"team": "shop"}})).await.json(200);
-    let text = service.get("/v1/events").await.text();
-    let events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let words: Vec<&str> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
-    let expected = [
-        "campaign.created",
-        "campaign.changed",
-        "coupon.created",
-        "coupon.changed",
-        "line_up.created",
-        "line_up.changed",
-        "coupon.changed",
-    ];
-    assert_eq!(words, expected);
-}
-
-#[tokio::test]
 async fn repeated_request_returns_stored_title() {
     let service = Service::start().await;
     for (path, _) in PATHS {

@@ -6,15 +6,19 @@ use serde_json::json;
 const DAY: u64 = 86_400;
 const YEAR: u64 = 365 * DAY;
 
-/// A service with a code that is held for a week.
 async fn with_a_hold() -> (Service, String) {
     let service = Service::start().await;
+    let hold = hold_code(&service).await;
+    (service, hold)
+}
+
+/// Creates a coupon with a code that is held for a week. Returns the path of the redemption.
+async fn hold_code(service: &Service) -> String {
     service.put("/v1/coupons/shop", json!({ "capacity": 100 })).await.json(201);
     service.post("/v1/coupons/shop/codes", json!({ "codes": ["held", "free"] })).await.json(200);
     let hold = json!({ "code": "held", "reference": "order-1", "hold_seconds": 7 * DAY });
     let hold = service.post("/v1/coupons/shop/redemptions", hold).await.json(201);
-    let path = format!("/v1/coupons/shop/redemptions/{}", hold["id"].as_str().unwrap());
-    (service, path)
+    format!("/v1/coupons/shop/redemptions/{}", hold["id"].as_str().unwrap())
 }
 
 async fn assert_refused(service: &Service, hold: &str) {
@@ -89,11 +93,7 @@ async fn log_ahead_of_clock_is_reported() {
     let service = Service::start().await;
     service.set_clock(NOON.plus_seconds(YEAR));
     let service = service.restart().await;
-    service.put("/v1/coupons/shop", json!({ "capacity": 100 })).await.json(201);
-    service.post("/v1/coupons/shop/codes", json!({ "codes": ["held", "free"] })).await.json(200);
-    let hold = json!({ "code": "held", "reference": "order-1", "hold_seconds": 7 * DAY });
-    let hold = service.post("/v1/coupons/shop/redemptions", hold).await.json(201);
-    let hold = format!("/v1/coupons/shop/redemptions/{}", hold["id"].as_str().unwrap());
+    let hold = hold_code(&service).await;
     service.set_clock(NOON);
     assert_refused(&service, &hold).await;
     let service = service.restart().await;

@@ -15,7 +15,7 @@ mod forgetting;
 mod generate;
 mod guessing;
 mod images;
-mod import_guards;
+mod import_checks;
 mod imports;
 mod keys;
 mod line_ups;

@@ -2,7 +2,7 @@
 
 use super::conventions::zstd_spaces;
 use super::document::{OPERATIONS, Operation};
-use super::service::{Answer, Service, json as json_request, request};
+use super::service::{Service, json as json_request, request};
 use axum::body::Body;
 use bytes::Bytes;
 use cuckood::http::options::{GuessingOptions, HttpOptions, LimitOptions};
@@ -10,6 +10,7 @@ use futures_util::StreamExt;
 use http::Method;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
+use tokio::runtime::Builder;
 use tokio::sync::mpsc;
 
 /// What any request may meet, whatever it asks for: it depends on keys, rates, clocks, memory and disks.
@@ -36,24 +37,22 @@ fn problem_code_has_one_documented_status() {
     assert_eq!(unpromised, ["route-not-found", "method-not-allowed"]);
 }
 
-#[tokio::test]
-async fn every_documented_problem_is_reachable() {
-    let service = Service::with(HttpOptions {
-        limits: LimitOptions { body_bytes_max: 40_000, ..LimitOptions::default() },
-        ..HttpOptions::default()
-    })
-    .await;
-    names_and_bodies(&service).await;
-    full_filters(&service).await;
-    redemptions(&service).await;
-    open_pools(&service).await;
-    imports(&service).await;
-    used_keys(&service).await;
-    // The last case: redemptions have expired, too.
-    service.pass(31 * 86_400);
-    service.get("/v1/events?after=0").await.problem(410, "events-gone");
-
-    let seen = service.problems();
+/// By the scripts, or by these requests.
+#[test]
+fn every_documented_problem_is_reachable() {
+    let mut seen = super::scripts::problems();
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    seen.extend(runtime.block_on(async {
+        let limits = LimitOptions { body_bytes_max: 40_000, ..LimitOptions::default() };
+        let service = Service::with(HttpOptions { limits, ..HttpOptions::default() }).await;
+        names_and_bodies(&service).await;
+        full_filters(&service).await;
+        imports(&service).await;
+        used_keys(&service).await;
+        service.pass(31 * 86_400);
+        service.get("/v1/events?after=0").await.problem(410, "events-gone");
+        service.problems()
+    }));
     let promised = OPERATIONS.iter().flat_map(|operation| {
         let problems = operation.problems().filter(|(status, _)| !GENERAL.contains(status));
         problems.map(|(_, code)| (operation.id.clone(), code.to_owned()))
@@ -193,60 +192,6 @@ async fn full_filters(service: &Service) {
     }
     let generate = json!({"count": 100, "pattern": "####-####-####"});
     service.post("/v1/coupons/small/codes/generate", generate).await.problem(409, "filter-full");
-}
-
-async fn redemptions(service: &Service) {
-    let path = "/v1/coupons/used/redemptions";
-    service.put("/v1/coupons/used", json!({"capacity": 100})).await.json(201);
-    service.post("/v1/coupons/used/codes", json!({"codes": ["A", "B", "C", "D"]})).await.json(200);
-    let redeem = async |code: &str, reference: &str, hold: u64| {
-        service.post(path, json!({"code": code, "reference": reference, "hold_seconds": hold})).await
-    };
-    let id = |answer: Answer| answer.json(201)["id"].as_str().unwrap().to_owned();
-    id(redeem("A", "r1", 0).await);
-    redeem("A", "r2", 0).await.problem(409, "code-redeemed");
-    let held = id(redeem("B", "r1", 60).await);
-    redeem("B", "r2", 0).await.problem(409, "code-held");
-    redeem("none", "r1", 0).await.problem(404, "code-unknown");
-    service.pass(61);
-    service.command(&format!("{path}/{held}/confirm")).await.problem(409, "hold-expired");
-    assert_eq!(service.command(&format!("{path}/{held}/cancel")).await.json(200)["status"], "expired");
-    let cancelled = id(redeem("C", "r1", 60).await);
-    service.command(&format!("{path}/{cancelled}/cancel")).await.json(200);
-    service.command(&format!("{path}/{cancelled}/confirm")).await.problem(409, "redemption-cancelled");
-    service.patch("/v1/coupons/used", json!({"ends_at": "2026-01-01T00:00:00Z"})).await.json(200);
-    redeem("D", "r1", 0).await.problem(409, "outside-window");
-    service.put("/v1/coupons/probable", json!({"capacity": 100, "mode": "compact"})).await.json(201);
-    let answer = service.post("/v1/coupons/probable/redemptions", json!({"code": "A", "reference": "r"}));
-    answer.await.problem(409, "requires-strict-mode");
-    let answer = service.post("/v1/coupons/probable/codes/lookup", json!({"codes": ["A"]}));
-    answer.await.problem(409, "requires-strict-mode");
-    for step in ["confirm", "cancel"] {
-        for id in [&cancelled[..], "none"] {
-            let path = format!("/v1/coupons/probable/redemptions/{id}/{step}");
-            service.command(&path).await.problem(409, "requires-strict-mode");
-        }
-    }
-}
-
-async fn open_pools(service: &Service) {
-    let path = "/v1/coupons/open";
-    service.put(path, json!({"capacity": 10, "stock": 1})).await.json(201);
-    for (code, status) in [("A", 201), ("B", 409)] {
-        let redeem = json!({"code": code, "reference": "r"});
-        assert_eq!(service.post(&format!("{path}/redemptions"), redeem).await.status, status);
-    }
-    let pairs = json!({"replacements": [{"from": "a", "to": "b"}]});
-    for (operation, body) in
-        [("", json!({"codes": ["A"]})), ("/remove", json!({"codes": ["A"]})), ("/replace", pairs)]
-    {
-        let answer = service.post(&format!("{path}/codes{operation}"), body).await;
-        answer.problem(409, "requires-added-codes");
-    }
-    let import = service.import(&format!("{path}/imports"), "text/plain", "A\n").await;
-    import.problem(409, "requires-added-codes");
-    let generate = json!({"count": 1, "pattern": "####-####"});
-    service.post(&format!("{path}/codes/generate"), generate).await.problem(409, "requires-added-codes");
 }
 
 async fn imports(service: &Service) {

@@ -25,10 +25,6 @@ async fn redeem(service: &Service, code: &str, reference: &str, hold_seconds: u6
     service.post(REDEMPTIONS, body).await
 }
 
-fn path(redemption: &Value) -> String {
-    format!("{REDEMPTIONS}/{}", redemption["id"].as_str().unwrap())
-}
-
 /// A node with a local log only logs a refusal if the outcome has to be stored.
 #[tokio::test]
 async fn refusals_are_logged_only_on_shared_logs() {
@@ -135,41 +131,6 @@ async fn redemptions_are_listed_in_pages() {
         let refused = service.get(&format!("{REDEMPTIONS}?{bad}")).await;
         assert_eq!(refused.pointers(), [pointer], "{bad}");
     }
-}
-
-#[tokio::test]
-async fn codes_can_be_looked_up() {
-    let service = service().await;
-    service.post("/v1/coupons/welcome/codes", json!({"codes": ["C", "D", "E", "F"]})).await.json(200);
-    let used = redeem(&service, "A", "order-1", 0).await.json(201);
-    let hold = redeem(&service, "B", "order-2", 60).await.json(201);
-    let cancelled = redeem(&service, "C", "order-3", 0).await.json(201);
-    service.command(&format!("{}/cancel", path(&cancelled))).await.json(200);
-    redeem(&service, "D", "order-4", 30).await.json(201);
-    service.post("/v1/coupons/welcome/codes/remove", json!({"codes": ["E"]})).await.json(200);
-    service.pass(30);
-    let lookup = |codes: Value| service.post("/v1/coupons/welcome/codes/lookup", json!({ "codes": codes }));
-    assert_eq!(
-        lookup(json!(["A", "B", "C", "D", "E", "F", "G"])).await.json(200),
-        json!({"codes": [
-            {"status": "redeemed", "redemption": used},
-            {"status": "held", "redemption": hold},
-            {"status": "available"},
-            // Its hold has run out, though no entry has said so.
-            {"status": "available"},
-            {"status": "absent"},
-            {"status": "available"},
-            {"status": "absent"},
-        ]})
-    );
-    // A used code outlives its redemption; and the window doesn't matter.
-    service.patch("/v1/coupons/welcome", json!({"ends_at": "2026-11-21T12:00:30Z"})).await.json(200);
-    service.pass(31 * 86_400);
-    assert_eq!(
-        lookup(json!(["A", "B"])).await.json(200),
-        json!({"codes": [{"status": "redeemed"}, {"status": "available"}]})
-    );
-    lookup(json!([])).await.problem(422, "invalid-request");
 }
 
 #[tokio::test]

@@ -10,8 +10,10 @@ use goldenscript::{Context, Runner};
 use http::Method;
 use regex_lite::{Captures, Regex};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt::Write as _;
+use std::fs;
 use tokio::runtime::{Builder, Runtime};
 
 #[derive(goldenscript::Command)]
@@ -21,6 +23,8 @@ enum Step {
     Restart,
     /// Lets time pass, such as `8d 1h 30s`.
     Pass(Vec<String>),
+    /// Prints the events since the last time, without numbers and times.
+    Events,
     #[command(other)]
     Send(goldenscript::Command),
 }
@@ -29,14 +33,26 @@ struct Script {
     runtime: Runtime,
     service: Option<Service>,
     ids: Vec<String>,
+    /// The last printed event.
+    event: u64,
+    /// The problems that operations have answered.
+    problems: BTreeSet<(String, String)>,
 }
 
 impl Script {
-    fn follow(name: &str) {
+    fn follow(name: &str) -> BTreeSet<(String, String)> {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let service = Some(runtime.block_on(Service::start()));
-        let mut script = Script { runtime, service, ids: Vec::new() };
+        let mut script = Script { runtime, service, ids: Vec::new(), event: 0, problems: BTreeSet::new() };
         goldenscript::run(&mut script, format!("tests/it/contract/scripts/{name}")).unwrap();
+        script.stop();
+        script.problems
+    }
+
+    fn stop(&mut self) -> Service {
+        let service = self.service.take().expect("the service runs");
+        self.problems.extend(service.problems());
+        service
     }
 
     fn service(&self) -> &Service {
@@ -66,6 +82,22 @@ impl Script {
         }
         let answer = self.runtime.block_on(self.service().send(sent));
         self.number_ids(&describe(&answer, fields))
+    }
+
+    fn events(&mut self) -> String {
+        let path = format!("/v1/events?after={}", self.event);
+        let answer = self.runtime.block_on(self.service().get(&path));
+        assert_eq!((answer.status, answer.header("content-type")), (200, "application/x-ndjson"));
+        let mut text = String::new();
+        for line in answer.text().lines() {
+            let mut event: Value = serde_json::from_str(line).unwrap();
+            let fields = event.as_object_mut().unwrap();
+            self.event += 1;
+            assert_eq!(fields.remove("seq"), Some(self.event.into()));
+            assert!(fields.remove("at").unwrap().is_string());
+            writeln!(text, "{event}").unwrap();
+        }
+        self.number_ids(&text)
     }
 
     fn number_ids(&mut self, text: &str) -> String {
@@ -115,13 +147,17 @@ impl Runner for Script {
     fn run(&mut self, step: &Step, context: &Context) -> Result<String, Box<dyn Error>> {
         match step {
             Step::Start => {
+                self.stop();
                 self.service = Some(self.runtime.block_on(Service::start()));
                 self.ids.clear();
+                self.event = 0;
             }
             Step::Restart => {
-                self.service = self.service.take().map(|service| self.runtime.block_on(service.restart()));
+                let service = self.stop();
+                self.service = Some(self.runtime.block_on(service.restart()));
             }
             Step::Pass(times) => times.iter().for_each(|time| self.service().pass(seconds(time))),
+            Step::Events => return Ok(self.events()),
             Step::Send(line) => return Ok(self.send(&line.name, context.tags.first())),
         }
         Ok(String::new())
@@ -137,6 +173,12 @@ fn seconds(time: &str) -> u64 {
         _ => panic!("{time}"),
     };
     number.parse::<u64>().unwrap() * unit
+}
+
+/// The problems that operations have answered in all scripts, by the operation's id.
+pub fn problems() -> BTreeSet<(String, String)> {
+    let scripts = fs::read_dir("tests/it/contract/scripts").unwrap();
+    scripts.flat_map(|script| Script::follow(script.unwrap().file_name().to_str().unwrap())).collect()
 }
 
 #[test]
@@ -155,6 +197,11 @@ fn eligibility_follows_script() {
 }
 
 #[test]
+fn events_follow_script() {
+    Script::follow("events");
+}
+
+#[test]
 fn forgetting_follows_script() {
     Script::follow("forgetting");
 }
@@ -162,6 +209,11 @@ fn forgetting_follows_script() {
 #[test]
 fn idempotency_follows_script() {
     Script::follow("idempotency");
+}
+
+#[test]
+fn imports_follow_script() {
+    Script::follow("imports");
 }
 
 #[test]

@@ -88,9 +88,13 @@ impl Service {
         Self::over(directory, setup, HttpOptions::default(), time).await
     }
 
-    /// Lets time go by.
+    /// Lets time go by. That of readers stops while an entry is in progress.
     pub fn pass(&self, seconds: u64) {
+        let until = self.engine.now().plus_seconds(seconds);
         self.time.pass(Duration::from_secs(seconds));
+        while self.engine.now() < until {
+            std::thread::yield_now();
+        }
     }
 
     /// Sets the wall clock, and it alone.

@@ -1,4 +1,4 @@
-//! CF.*: every command with Redis' answers, in both versions of the protocol.
+//! CF.*: commands that time, layouts, arbitrary bytes or other protocols affect. The script `commands` has the rest.
 
 use super::service::{Service, eventually};
 use crate::commands::{NewFilter, target};
@@ -12,28 +12,6 @@ fn ok(connection: &mut Connection, line: &str) {
 
 fn integer(connection: &mut Connection, line: &str, wanted: i64) {
     assert_eq!(connection.call(line), Reply::Integer(wanted), "{line}");
-}
-
-#[test]
-fn filter_counts_added_copies() {
-    let service = Service::start();
-    let client = &mut service.connect();
-    ok(client, "CF.RESERVE spring 1000");
-    integer(client, "CF.ADD spring u1", 1);
-    integer(client, "cf.add spring u1", 1);
-    integer(client, "CF.COUNT spring u1", 2);
-    integer(client, "CF.ADDNX spring u1", 0);
-    integer(client, "CF.ADDNX spring u2", 1);
-    integer(client, "CF.EXISTS spring u2", 1);
-    integer(client, "CF.EXISTS spring u3", 0);
-    integer(client, "CF.DEL spring u1", 1);
-    integer(client, "CF.COUNT spring u1", 1);
-    integer(client, "CF.DEL spring u1", 1);
-    integer(client, "CF.DEL spring u1", 0);
-    assert_eq!(client.call("CF.INSERT spring ITEMS u3 u3 u4"), Reply::integers(&[1, 1, 1]));
-    assert_eq!(client.call("CF.INSERTNX spring items u4 u5"), Reply::integers(&[0, 1]));
-    assert_eq!(client.call("CF.MEXISTS spring u1 u3 u4 u5"), Reply::integers(&[0, 1, 1, 1]));
-    ok(client, "CF.COMPACT spring");
 }
 
 /// Made over HTTP, used like any other.
@@ -65,35 +43,6 @@ fn forgetting_campaign_forgets_over_resp() {
     assert_eq!(client.call("CF.MEXISTS f1 u1 u2"), Reply::integers(&[0, 0]));
     integer(client, "CF.DEL f1 u1", 0);
     integer(client, "CF.ADDNX f1 u1", 1);
-}
-
-#[test]
-fn resp3_uses_booleans_and_maps() {
-    let service = Service::start();
-    let client = &mut service.connect();
-    let hello = client.call("HELLO 3");
-    assert_eq!(hello.field("proto"), &Reply::Integer(3));
-    assert!(matches!(hello, Reply::Map(_)));
-    let boolean = |client: &mut Connection, line: &str, wanted| {
-        assert_eq!(client.call(line), Reply::Boolean(wanted), "{line}");
-    };
-    boolean(client, "CF.ADD spring u1", true);
-    boolean(client, "CF.ADDNX spring u1", false);
-    boolean(client, "CF.EXISTS spring u1", true);
-    assert_eq!(client.call("CF.MEXISTS spring u1 u2"), Reply::booleans(&[true, false]));
-    assert_eq!(client.call("CF.MEXISTS nowhere u1"), Reply::booleans(&[false]));
-    assert_eq!(client.call("CF.INSERT spring ITEMS u2 u3"), Reply::booleans(&[true, true]));
-    assert_eq!(client.call("CF.INSERTNX spring ITEMS u2 u4"), Reply::integers(&[0, 1]));
-    integer(client, "CF.COUNT spring u2", 1);
-    boolean(client, "CF.DEL spring u2", true);
-    boolean(client, "CF.DEL spring u2", false);
-    let info = client.call("CF.INFO spring");
-    assert!(matches!(info, Reply::Map(_)));
-    assert_eq!(info.field("Error rate"), &Reply::Double(0.001));
-    assert_eq!(client.call("CLIENT GETNAME"), Reply::Null);
-    assert!(matches!(client.call("INFO"), Reply::Text(_)));
-    assert!(matches!(client.call("HELLO 2"), Reply::Array(_)));
-    integer(client, "CF.EXISTS spring u1", 1);
 }
 
 #[test]
@@ -156,62 +105,6 @@ fn reserve_options_are_applied() {
     // Of a filter that is there, the capacity stays.
     assert_eq!(client.call("CF.INSERT chosen CAPACITY 9000 ITEMS u1"), Reply::integers(&[1]));
     assert_eq!(service.view(Kind::Campaign, "chosen").spec.capacity, 5_000);
-}
-
-#[test]
-fn missing_key_behaves_as_in_redis() {
-    let service = Service::start();
-    let client = &mut service.connect();
-    integer(client, "CF.EXISTS nowhere u1", 0);
-    integer(client, "CF.COUNT nowhere u1", 0);
-    assert_eq!(client.call("CF.MEXISTS nowhere u1 u2"), Reply::integers(&[0, 0]));
-    // No filter can have such a name.
-    integer(client, "CF.EXISTS User:1 u1", 0);
-    for (line, wanted) in [
-        ("CF.DEL nowhere u1", "ERR Not found"),
-        ("CF.INFO nowhere", "ERR not found"),
-        ("CF.COMPACT nowhere", "ERR Cuckoo filter was not found"),
-        ("CF.INSERT nowhere NOCREATE ITEMS u1", "ERR not found"),
-        ("CF.INSERTNX nowhere NOCREATE ITEMS u1", "ERR not found"),
-    ] {
-        assert_eq!(client.call(line).error(), wanted, "{line}");
-    }
-    assert_eq!(client.call("EXISTS nowhere"), Reply::Integer(0), "nothing was made");
-}
-
-#[test]
-fn errors_match_redis() {
-    let service = Service::start();
-    let client = &mut service.connect();
-    ok(client, "CF.RESERVE spring 1000");
-    for (line, wanted) in [
-        ("CF.ADD spring", "ERR wrong number of arguments for 'cf.add' command"),
-        ("CF.ADD spring a b", "ERR wrong number of arguments for 'cf.add' command"),
-        ("CF.EXISTS spring", "ERR wrong number of arguments for 'cf.exists' command"),
-        ("CF.MEXISTS spring", "ERR wrong number of arguments for 'cf.mexists' command"),
-        ("CF.INSERT spring ITEMS", "ERR wrong number of arguments for 'cf.insert' command"),
-        ("CF.INSERT spring NOCREATE ITEMS", "ERR wrong number of arguments for 'cf.insert' command"),
-        ("CF.INSERT spring NOCREATE CAPACITY", "ERR wrong number of arguments for 'cf.insert' command"),
-        ("CF.INSERT spring CAPACITY x ITEMS a", "ERR Bad capacity"),
-        ("CF.INSERT spring CAPACITY 3 ITEMS a", "ERR Capacity must be at least (BucketSize * 2)"),
-        ("CF.INSERT spring a b", "ERR Unknown argument received"),
-        ("CF.RESERVE spring", "ERR wrong number of arguments for 'cf.reserve' command"),
-        ("CF.RESERVE other 10 BUCKETSIZE", "ERR wrong number of arguments for 'cf.reserve' command"),
-        ("CF.RESERVE other x", "ERR Bad capacity"),
-        ("CF.RESERVE spring 1000", "ERR item exists"),
-        (
-            "CF.RESERVE Spring 1000",
-            "ERR a key is campaign:NAME, coupon:NAME or NAME, where a name is 1 to 128 of a-z, 0-9, '.', '_' and '-', and begins with a letter or a digit",
-        ),
-        ("CF.RESERVE other 99999999999", "ERR capacity must be between 1 and 4294967296, not 99999999999"),
-        ("CF.SCANDUMP spring x", "ERR Invalid position"),
-        ("GET spring", "ERR unknown command 'GET'"),
-    ] {
-        assert_eq!(client.call(line).error(), wanted, "{line}");
-    }
-    assert!(client.call("CF.LOADCHUNK other 1 x").error().starts_with("ERR received bad data"));
-    // The connection has outlived all of it, and nothing was made.
-    integer(client, "EXISTS spring other", 1);
 }
 
 #[test]

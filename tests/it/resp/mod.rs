@@ -6,4 +6,5 @@ mod images;
 mod keys;
 mod limits;
 mod pipelines;
+mod scripts;
 mod service;

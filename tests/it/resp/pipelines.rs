@@ -224,49 +224,6 @@ fn pipelined_replies_equal_single_replies() {
 }
 
 #[test]
-fn transaction_runs_in_order_on_exec() {
-    let service = Service::start();
-    let client = &mut service.connect();
-    let other = &mut service.connect();
-    assert_eq!(client.call("MULTI"), Reply::ok());
-    for line in ["CF.ADD spring u1", "CF.ADD spring u1", "CF.EXISTS spring u1", "CF.DEL spring u1", "PING"] {
-        assert_eq!(client.call(line), Reply::Simple("QUEUED".into()), "{line}");
-    }
-    assert_eq!(other.call("EXISTS spring"), Reply::Integer(0), "nothing runs before EXEC");
-    let wanted = [1, 1, 1, 1].map(Reply::Integer).into_iter().chain([Reply::Simple("PONG".into())]);
-    assert_eq!(client.call("EXEC"), Reply::Array(wanted.collect()));
-    assert_eq!(client.call("CF.COUNT spring u1"), Reply::Integer(1));
-    // The default pipeline of redis-py, and a command after it.
-    let lines = ["MULTI", "CF.ADD spring u2", "CF.MEXISTS spring u2 u3", "EXEC", "CF.COUNT spring u2"];
-    let replies = client.pipeline(lines);
-    let executed = Reply::Array(vec![Reply::Integer(1), Reply::integers(&[1, 0])]);
-    assert_eq!(replies[3..], [executed, Reply::Integer(1)]);
-    assert_eq!(client.pipeline(["MULTI", "EXEC"])[1], Reply::Array(Vec::new()));
-}
-
-#[test]
-fn transaction_with_wrong_command_executes_none() {
-    let service = Service::start();
-    let client = &mut service.connect();
-    for wrong in ["NONSENSE", "CF.ADD spring", "AUTH default x"] {
-        let replies = client.pipeline(["MULTI", "CF.ADD spring u1", wrong, "CF.ADD spring u2", "EXEC"]);
-        assert!(matches!(replies[2], Reply::Error(_)), "{wrong}");
-        assert!(replies[4].error().starts_with("EXECABORT "), "{wrong}: {replies:?}");
-    }
-    let replies = client.pipeline(["MULTI", "CF.ADD spring u1", "DISCARD", "EXISTS spring"]);
-    assert_eq!(replies[2..], [Reply::ok(), Reply::Integer(0)]);
-    // A command that fails when it runs is one of the replies, as in Redis.
-    let replies = client.pipeline(["MULTI", "CF.INFO nothing", "CF.ADD spring u1", "EXEC"]);
-    assert_eq!(replies[3].items()[0].error(), "ERR not found");
-    assert_eq!(replies[3].items()[1], Reply::Integer(1));
-    assert_eq!(client.call("EXEC").error(), "ERR EXEC without MULTI");
-    assert_eq!(client.call("DISCARD").error(), "ERR DISCARD without MULTI");
-    let replies = client.pipeline(["MULTI", "MULTI", "PING", "EXEC"]);
-    assert_eq!(replies[1].error(), "ERR MULTI calls can not be nested");
-    assert_eq!(replies[3], Reply::Array(vec![Reply::Simple("PONG".into())]));
-}
-
-#[test]
 fn transaction_is_limited_and_counted() {
     let resp = RespOptions { buffers_bytes_max: 300_000, ..RespOptions::default() };
     let service = Service::with(Setup { resp, ..Setup::default() });

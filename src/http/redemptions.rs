@@ -8,7 +8,7 @@ use super::request::json::{self, Faults, Item, Text};
 use super::request::query;
 use crate::domain::redemption::{HOLD_SECONDS_MAX, REFERENCE_BYTES_MAX};
 use crate::domain::{Command, Kind, Outcome, Redemption, RedemptionId, Reference, Status, Target, Timestamp};
-use crate::engine::{Change, Digest, FilterView, Mode, RedemptionPage, RedemptionQuery};
+use crate::engine::{Change, Digest, FilterView, Mode, RedemptionPage, RedemptionQuery, random};
 use axum::extract::{Path, Request};
 use axum::response::Response;
 use futures_util::stream;
@@ -163,7 +163,7 @@ pub(super) async fn redeem(call: Call<Redeem>, Path(coupon): Path<String>, reque
     let decided = match refused {
         Some(refusal) => Err(refusals::refused(Kind::Coupon, refusal)),
         None => {
-            let (target, redemption) = (Target(view.id), RedemptionId(rand::random()));
+            let (target, redemption) = (Target(view.id), RedemptionId(random()));
             let hold_seconds = request.hold_seconds;
             let command = Command::Redeem(crate::domain::Redeem {
                 target,

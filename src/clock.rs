@@ -160,32 +160,34 @@ impl Clock {
         self.shared.lock().anchor.evidence = Evidence::UnknownLog;
     }
 
-    /// The time for readers, who can't reject: the wall clock, unless it is outside the expected interval; then the expected time. If
-    /// either of two times may be wrong, the earlier one, so that no hold appears to expire early.
+    /// The time for readers of the state: [`Self::time_of_day`], unless it is stopped.
     pub fn read(&self) -> Timestamp {
-        self.read_as(&self.shared.lock())
+        let (now, stopped_at) = (self.time_of_day(), self.shared.lock().stopped_at);
+        stopped_at.map_or(now, |stopped_at| stopped_at.min(now))
     }
 
-    /// Stops the time of readers: entries that are stamped from here on have no earlier time than any reader until [`Self::release_readers`].
-    pub fn stop_readers(&self) {
-        let mut shared = self.shared.lock();
-        shared.stopped_at = Some(self.read_as(&shared));
-    }
-
-    /// These entries are applied, or will never be.
-    pub fn release_readers(&self) {
-        self.shared.lock().stopped_at = None;
-    }
-
-    fn read_as(&self, &Shared { anchor, stopped_at }: &Shared) -> Timestamp {
-        let ClockReading { wall, uptime } = self.reading();
+    /// The time for those who can't reject: the wall clock, unless it is outside the expected interval; then the expected time. If
+    /// either of two times may be wrong, the earlier one, so that no hold appears to expire early.
+    pub fn time_of_day(&self) -> Timestamp {
+        let (ClockReading { wall, uptime }, anchor) = (self.reading(), self.shared.lock().anchor);
         let expected = anchor.expected(uptime);
-        let now = match anchor.evidence {
+        match anchor.evidence {
             _ if anchor.has(wall, uptime) => wall,
             Evidence::Start | Evidence::Log | Evidence::UnknownLog => expected,
             Evidence::LastRun | Evidence::LastEntry => expected.min(wall),
-        };
-        stopped_at.map_or(now, |stopped_at| stopped_at.min(now))
+        }
+    }
+
+    /// Stops the time of readers: entries that are stamped until [`Self::release_readers`] have no earlier time, unless the wall clock is
+    /// set back.
+    pub fn stop_readers(&self) {
+        let now = self.read();
+        self.shared.lock().stopped_at = Some(now);
+    }
+
+    /// These entries are applied or rejected; after a failure of storage, the next start decides.
+    pub fn release_readers(&self) {
+        self.shared.lock().stopped_at = None;
     }
 
     /// The time for the next entry: never before `last_logged`.

@@ -110,6 +110,9 @@ impl Engine {
             return Err(refusal);
         }
         let passed = self.ask(0, |writer, reply| {
+            if writer.failed {
+                return;
+            }
             let barrier = writer.proposed.reserve(1);
             writer.journal.barrier(barrier);
             writer.barriers.push_back((barrier, reply));

@@ -80,9 +80,14 @@ impl Engine {
         found.unwrap_or(Status::Draining)
     }
 
-    /// The time that reads go by.
+    /// The time that reads of the state go by. It stops while entries are in progress.
     pub fn now(&self) -> Timestamp {
         self.inner.clock.read()
+    }
+
+    /// The time that everything else goes by.
+    pub fn time_of_day(&self) -> Timestamp {
+        self.inner.clock.time_of_day()
     }
 
     /// The time of the last entry applied, or a little earlier.

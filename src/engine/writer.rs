@@ -392,6 +392,7 @@ impl Writer {
         }
         self.inner.status.send_replace(if is_diverged { Status::Diverged(why) } else { Status::Failed(why) });
         self.proposed.callers.clear();
+        self.barriers.clear();
         SubmitError::StorageFailed
     }
 }

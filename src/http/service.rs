@@ -168,9 +168,10 @@ impl Parts {
             return Ok(());
         }
         let (engine, describes_node) = (&self.api.engine, matches!(path, "/readyz" | "/metrics"));
-        let status = engine.status();
-        if matches!(status, Status::Recovering(_)) || !describes_node && engine.has_stopped().is_some() {
-            return refusals::unready(status).map_or(Ok(()), Err);
+        let stopped = if describes_node { None } else { engine.has_stopped() };
+        let recovering = Some(engine.status()).filter(|status| matches!(status, Status::Recovering(_)));
+        if let Some(problem) = stopped.or(recovering).and_then(refusals::unready) {
+            return Err(problem);
         }
         if !route.path.as_deref().unwrap_or(path).starts_with("/v1") {
             return Ok(());
@@ -190,7 +191,7 @@ impl Parts {
         let access = &self.api.access;
         let mut caller =
             access.caller(presented_key(request.headers())).map_err(|denied| refused(denied, None))?;
-        let admitted = access.admit(&mut caller, || self.api.engine.now());
+        let admitted = access.admit(&mut caller, || self.api.engine.time_of_day());
         let permitted = admitted.and_then(|()| match route.path.as_deref() {
             Some(route) => permit(&caller, route, operation, path),
             None => Ok(()),

@@ -82,7 +82,7 @@ impl Session {
 
     /// Looks whether the key is still in force: it may have expired or been removed.
     pub fn refresh(&mut self, shared: &Shared) {
-        let now = || shared.engine.now();
+        let now = || shared.engine.time_of_day();
         self.is_known = self.caller.as_mut().is_some_and(|caller| shared.access.renew(caller, now).is_ok());
     }
 
@@ -93,7 +93,7 @@ impl Session {
     pub fn present(&mut self, shared: &Shared, key: &[u8]) -> Result<(), Failure> {
         let caller = shared.access.caller(Some(key));
         let known = caller.as_ref().map_err(|denied| *denied);
-        let admitted = known.and_then(|caller| caller.require_unexpired(|| shared.engine.now()));
+        let admitted = known.and_then(|caller| caller.require_unexpired(|| shared.engine.time_of_day()));
         if let Err(denied) = admitted {
             self.log_denied(shared, &denied, caller.as_ref().ok(), "auth");
             return Err(match denied {
@@ -111,7 +111,7 @@ impl Session {
     /// # Errors
     /// `NOAUTH`, `NOPERM` or `RATELIMIT`.
     pub fn admit(&mut self, shared: &Shared, needs: Needs, command: &'static str) -> Result<Caller, Failure> {
-        let (access, now) = (&shared.access, || shared.engine.now());
+        let (access, now) = (&shared.access, || shared.engine.time_of_day());
         let is_counted = self.counted > 0;
         self.counted = self.counted.saturating_sub(1);
         let admit = |caller: &mut Caller| match is_counted {

@@ -75,7 +75,7 @@ impl Reload {
 
     /// Logs certificates and keys that have expired or will expire soon.
     fn warn(&self) {
-        let now = self.engine.now();
+        let now = self.engine.time_of_day();
         for (key, expires_at) in self.control.expiries() {
             if expires_at.0 <= now.0 + WARN_BEFORE {
                 let subject = if key.is_some() { "key" } else { "certificate" };

@@ -249,6 +249,8 @@ fn domain_types_with_rules_decode_through_constructors() {
     }
     assert_none(offences);
     // Besides those that `text_type` defines.
+    let texts = std::fs::read_to_string("src/domain/text.rs").unwrap();
+    assert!(texts.contains(r#"#[serde(try_from = "Box<str>")]"#), "short texts decode unchecked");
     assert!(checked >= 3, "{checked} types decode through constructors");
 }
 

@@ -34,8 +34,6 @@ export function QuestionDialog(): JSX.Element {
     setState(undefined);
     question === undefined ? dialog.current?.close() : dialog.current?.showModal();
   }, [question]);
-  // A running action keeps it open, or its failure would be shown nowhere.
-  const isRunning = state === "running";
   const close = () => {
     if (asked.value === question) {
       asked.value = undefined;
@@ -48,22 +46,23 @@ export function QuestionDialog(): JSX.Element {
       await question?.run();
       close();
     } catch (error) {
-      setState({ error });
+      // Another question may be asked by now.
+      asked.value === question && setState({ error });
     }
   };
   const isTyped = question?.typed === undefined || typed === question.typed;
   return (
-    <dialog ref={dialog} class="question" aria-labelledby="question-title" aria-describedby="question-text" onCancel={(event) => isRunning && event.preventDefault()} onClose={close}>
+    <dialog ref={dialog} class="question" aria-labelledby="question-title" aria-describedby="question-text" onClose={close}>
       {question !== undefined && (
         <form class="action" onSubmit={submit}>
           <h2 id="question-title">{question.title}</h2>
           <p id="question-text">{question.text}</p>
           {question.typed !== undefined && <Text label={t.typeName(question.typed)} value={typed} change={setTyped} />}
           <div class="buttons end">
-            <button type="button" autofocus disabled={isRunning} onClick={close}>
+            <button type="button" autofocus onClick={close}>
               {t.back}
             </button>
-            <button class="primary danger" disabled={!isTyped || isRunning}>
+            <button class="primary danger" disabled={!isTyped || state === "running"}>
               {question.verb}
             </button>
           </div>

@@ -46,7 +46,7 @@ impl Source {
             () = live.stopped() => return Err(Code::ImportStopped.into()),
             piece = pieces.next() => piece?,
         };
-        api.access.renew(caller, || api.engine.now())?;
+        api.access.renew(caller, || api.engine.time_of_day())?;
         caller.require(Scope::Write)?;
         caller.require_name(view.name.as_str())?;
         Ok(piece)

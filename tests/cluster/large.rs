@@ -77,8 +77,12 @@ fn redeem(client: &Client, first: u64, is_over: &AtomicBool) -> u64 {
 #[test]
 #[ignore = "takes minutes: make test-long WHAT=cluster"]
 fn diskless_node_starts_with_ten_million_codes() {
-    let settings =
-        [("CUCKOOD__CLUSTER__SNAPSHOT_INTERVAL", "15s"), ("CUCKOOD__SERVER__REQUEST_TIMEOUT", "30m")];
+    let settings = [
+        ("CUCKOOD__CLUSTER__SNAPSHOT_INTERVAL", "15s"),
+        // At the end another node reads the log from its first message on.
+        ("CUCKOOD__CLUSTER__LOG_MARGIN", "1 GiB"),
+        ("CUCKOOD__SERVER__REQUEST_TIMEOUT", "30m"),
+    ];
     let mut cluster = Cluster::start_as(Servers::start(NODES), |_| None, &settings);
     let made = settled(|| cluster.client(0).put("/v1/coupons/launch", &json!({"capacity": CODES})));
     assert_eq!(made.status, 201, "{made:?}");

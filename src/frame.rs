@@ -131,9 +131,7 @@ impl Format {
 
 /// The encoding of a value.
 pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    append(value, &mut bytes);
-    bytes
+    postcard::to_stdvec(value).expect("plain data always encodes")
 }
 
 /// Appends the encoding of a value.

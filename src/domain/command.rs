@@ -1,8 +1,9 @@
 //! Commands: everything that can change the state, the log entries that carry them, and their positions in the log.
 
 use super::{
-    AnnotationsChange, Digests, Ending, FilterHead, FilterId, Guards, ImageRecord, ImportId, ImportMode,
-    KeyName, Kind, LineError, LineUp, Name, RedemptionId, Reference, Spec, Timestamp, UploadId, Window,
+    AnnotationsChange, Digests, Ending, FilterHead, FilterId, Guards, ImageBody, ImageRecord, ImportId,
+    ImportMode, KeyName, Kind, LineError, LineUp, Name, RedemptionId, Reference, Spec, Timestamp, UploadId,
+    Window,
 };
 use crate::filter::{Digest, Layout, Secret};
 use serde::{Deserialize, Serialize, Serializer};
@@ -300,7 +301,10 @@ impl Command {
             Command::DeleteLineUp { .. } => ("delete line-up", None, true, 0),
             Command::Restored { .. } => ("restored", None, false, 0),
             Command::ImageBegin(_) => ("image start", None, false, 2_048),
-            Command::ImageRecord { record, .. } => ("image record", None, false, record.body.bytes()),
+            Command::ImageRecord { record, .. } => {
+                let bytes = if let ImageBody::Part(part) = &record.body { part.bytes() } else { 0 };
+                ("image record", None, false, bytes)
+            }
             Command::ImageAbandon { .. } => ("image abandon", None, true, 0),
             Command::Enable { .. } => ("enable", None, false, 0),
         }

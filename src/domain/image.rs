@@ -101,16 +101,6 @@ pub enum ImageBody {
     },
 }
 
-impl ImageBody {
-    /// The approximate size of its part, in bytes.
-    pub fn bytes(&self) -> usize {
-        match self {
-            Self::Part(part) => part.bytes(),
-            Self::Head(_) | Self::End { .. } => 0,
-        }
-    }
-}
-
 /// A record of an image.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ImageRecord {

@@ -78,11 +78,6 @@ pub struct Redemption {
 }
 
 impl Redemption {
-    /// When it was cancelled, if it was.
-    pub fn cancelled_at(&self) -> Option<Timestamp> {
-        (self.status == Status::Cancelled).then_some(self.changed_at)
-    }
-
     /// Whether it is held or redeemed: then no other redemption of its code is.
     pub fn stands(&self) -> bool {
         matches!(self.status, Status::Held | Status::Redeemed)
@@ -95,7 +90,7 @@ impl Redemption {
 
     /// Whether it is a hold that has expired at `now`, even if the log has no entry about that yet.
     pub fn has_run_out(&self, now: Timestamp) -> bool {
-        self.status == Status::Held && self.expires_at.is_some_and(|at| at <= now)
+        self.held_until().is_some_and(|at| at <= now)
     }
 
     /// Whether its retention is over at `now`: that many seconds have passed since its last change, or since its hold expired. It

@@ -104,10 +104,7 @@ impl Window {
 
     /// Whether the window ends after its start.
     pub fn is_ordered(&self) -> bool {
-        match (self.starts_at, self.ends_at) {
-            (Some(start), Some(end)) => start < end,
-            _ => true,
-        }
+        self.starts_at.zip(self.ends_at).is_none_or(|(start, end)| start < end)
     }
 }
 

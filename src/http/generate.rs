@@ -123,7 +123,7 @@ impl Candidates {
     }
 
     fn digests(&self, view: &FilterView, indexes: Range<u64>) -> Vec<Digest> {
-        indexes.map(|index| view.digest(&self.code(index))).collect()
+        indexes.map(|index| view.digest(self.code(index))).collect()
     }
 
     /// Whether an earlier request has added the first candidates.

@@ -92,7 +92,7 @@ impl From<Redemption> for RedemptionAnswer {
             created_at: redemption.created_at,
             expires_at: redemption.expires_at,
             redeemed_at: redemption.redeemed_at,
-            cancelled_at: redemption.cancelled_at(),
+            cancelled_at: (redemption.status == Status::Cancelled).then_some(redemption.changed_at),
             ordinal: redemption.ordinal.filter(|_| redemption.stands()),
         }
     }

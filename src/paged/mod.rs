@@ -124,17 +124,10 @@ impl<P: Page> Paged<P> {
 
     /// Takes the first page out, unless a snapshot refers to it.
     fn free_first(&mut self) -> Option<P> {
-        let page = Arc::try_unwrap(self.pages.pop_front()?);
-        match page {
-            Ok(page) => {
-                self.bytes -= page.bytes();
-                Some(page)
-            }
-            Err(page) => {
-                self.pages.push_front(page);
-                None
-            }
-        }
+        Arc::get_mut(self.pages.front_mut()?)?;
+        let page = Arc::into_inner(self.pages.pop_front()?)?;
+        self.bytes -= page.bytes();
+        Some(page)
     }
 
     /// Appends the pages of a chunk, and returns the number of the first one. `None` if the chunk is damaged: then none is appended.

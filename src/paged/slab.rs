@@ -6,7 +6,6 @@ use crate::frame::{append, take};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
-use std::ops::Range;
 
 /// A page has capacity for a multiple of this many values.
 const CAPACITY_STEP: usize = 16;
@@ -193,7 +192,7 @@ impl<T: Clone + Serialize + DeserializeOwned, const WORDS: usize> Slab<T, WORDS>
 
     /// Adds the values of a chunk after those already loaded. Returns them with their slots; `None` if the chunk is damaged.
     pub fn load(&mut self, chunk: &[u8]) -> Option<impl Iterator<Item = (u32, &T)>> {
-        let loaded: Range<u64> = self.pages.load(chunk)?..self.pages.end();
+        let loaded = self.pages.load(chunk)?..self.pages.end();
         for number in loaded.clone() {
             let page = self.pages.get(number)?;
             self.len += page.values.len() as u64;

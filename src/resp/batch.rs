@@ -73,7 +73,7 @@ pub enum Change {
 impl<'a> Gathered<'a> {
     /// Adds a command with these items.
     pub fn add(&mut self, part: Part<'a>, items: Arguments<'_>) {
-        self.digests.extend(items.iter().map(|item| self.view.digest_of(item)));
+        self.digests.extend(items.iter().map(|item| self.view.digest(item)));
         self.parts.push(part);
     }
 

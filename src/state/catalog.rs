@@ -3,7 +3,7 @@
 use super::imports::Imports;
 use super::view::FilterView;
 use crate::domain::{Annotations, Import, ImportId, Kind, LineUp, Name, Seq};
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::ArcSwap;
 use parking_lot::RwLock;
 use rpds::RedBlackTreeMapSync;
 use serde::{Deserialize, Serialize};
@@ -75,7 +75,7 @@ impl Catalog {
 /// The read side, shared by all requests. The writer publishes to it.
 #[derive(Clone, Default)]
 pub struct View {
-    catalog: Arc<ArcSwap<Catalog>>,
+    pub(super) catalog: Arc<ArcSwap<Catalog>>,
     pub(super) imports: Arc<RwLock<Imports>>,
     /// How long a redemption can be looked up after its last change, in seconds.
     pub(super) redemptions_retention: Arc<AtomicU64>,
@@ -121,15 +121,6 @@ impl View {
     /// One import.
     pub fn import(&self, id: &ImportId) -> Option<Arc<Import>> {
         self.imports.read().get(id).cloned()
-    }
-
-    /// The filters as they are now.
-    pub(super) fn catalog(&self) -> Guard<Arc<Catalog>> {
-        self.catalog.load()
-    }
-
-    pub(super) fn publish(&self, catalog: Catalog) {
-        self.catalog.store(Arc::new(catalog));
     }
 }
 

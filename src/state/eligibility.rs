@@ -100,7 +100,7 @@ impl View {
         question: &Question<'a, N>,
         now: Timestamp,
     ) -> Result<Eligibility<'a>, Uncountable> {
-        let catalog = self.catalog();
+        let catalog = self.catalog.load();
         let mut conditions = Conditions::new(&catalog, question, now)?;
         let mut found =
             Eligibility { explanations: question.explain.then(Vec::new), ..Eligibility::default() };
@@ -116,7 +116,7 @@ impl View {
                 conditions.prefetch(candidate.name);
             });
             for candidate in group.drain(..) {
-                candidate.decide(now, &mut conditions, &mut found);
+                candidate.decide(&mut conditions, &mut found);
                 if found.eligible.len() == question.limit {
                     break;
                 }
@@ -144,19 +144,14 @@ impl<'a, 'c> Candidate<'a, 'c> {
         Self { name, view, window, digest: looked_at.map(|view| prefetched(view, question.user)) }
     }
 
-    fn decide<N: AsRef<str>>(
-        self,
-        now: Timestamp,
-        conditions: &mut Conditions<'a, 'c, N>,
-        found: &mut Eligibility<'a>,
-    ) {
+    fn decide<N: AsRef<str>>(self, conditions: &mut Conditions<'a, 'c, N>, found: &mut Eligibility<'a>) {
         let Self { name: campaign, view, window, digest } = self;
         found.evaluated += 1;
         let Some(view) = view else {
             found.unknown.push(campaign);
             return;
         };
-        let present = digest.is_some_and(|digest| view.contains(digest, now));
+        let present = digest.is_some_and(|digest| view.contains(digest, conditions.now));
         let is_active = window == WindowPosition::Inside;
         let is_explained = found.explanations.is_some();
         let excluded_by =
@@ -168,7 +163,7 @@ impl<'a, 'c> Candidate<'a, 'c> {
             (true, false, _) => {}
         }
         if let Some(explanations) = &mut found.explanations {
-            let error_rate = view.describe(now).stats.error_rate();
+            let error_rate = view.describe(conditions.now).stats.error_rate();
             let eligible = is_active && present && excluded_by.is_none();
             explanations.push(Explanation { campaign, present, window, excluded_by, error_rate, eligible });
         }

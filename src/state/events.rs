@@ -43,7 +43,7 @@ pub struct Events {
     #[serde(skip)]
     pub(super) by: Option<KeyName>,
     #[serde(skip)]
-    fresh: FreshEvents,
+    pub(super) fresh: FreshEvents,
 }
 
 /// Events that were made, but not taken yet. An entry makes a bounded number: one for each item of its command, one for each hold that it
@@ -140,12 +140,6 @@ impl Events {
         &self.fresh
     }
 
-    /// Takes those. `empty`, whose memory is used for the next ones, is replaced by them.
-    pub(super) fn take(&mut self, empty: &mut FreshEvents) {
-        empty.clear();
-        std::mem::swap(&mut self.fresh, empty);
-    }
-
     fn push(&mut self, event: &Event<'_>) {
         let begin = self.fresh.bytes.len();
         append(event, &mut self.fresh.bytes);
@@ -160,9 +154,6 @@ impl Events {
         if self.is_on { FIXED_BYTES } else { 0 }
     }
 }
-
-/// Memory that is retained for encoding the next entry.
-const BUFFER_RETAINED_BYTES: usize = 64 << 10;
 
 /// The hashes up to the last entry.
 #[derive(Default, Serialize, Deserialize)]
@@ -187,7 +178,7 @@ impl History {
     pub(super) fn end(&mut self, at: Seq, applied: &Applied, figures: [u64; 8]) {
         append(&(&applied.outcome, applied.replayed, figures), &mut self.buffer);
         self.hash = xxh3_128(&self.buffer);
-        self.buffer.shrink_to(BUFFER_RETAINED_BYTES);
+        self.buffer.shrink_to(RETAINED_BYTES_MAX);
         if at.0.is_multiple_of(STATE_HASH_EVERY) {
             self.last = StateHash { at, hash: self.hash };
         }

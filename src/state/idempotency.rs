@@ -403,20 +403,13 @@ fn answer_bytes_max(command: &Command) -> usize {
     }
 }
 
-/// The redemption that a command names, so that its outcome need not. Each repeated redemption request draws another ID.
-fn named_redemption(command: &Command) -> Option<RedemptionId> {
-    let (Command::Confirm { redemption, .. } | Command::Cancel { redemption, .. }) = command else {
-        return None;
-    };
-    Some(*redemption)
-}
-
-/// The code and the reference that a command names.
-fn named_code(command: &Command) -> Option<(Digest, &Reference)> {
-    if let Command::Redeem(Redeem { digest, reference, .. }) = command {
-        Some((*digest, reference))
-    } else {
-        None
+/// The redemption, or the code and the reference, that a command names, so that its outcome need not. A repeated redemption request names
+/// no redemption: it draws another ID.
+fn named(command: &Command) -> (Option<RedemptionId>, Option<(Digest, &Reference)>) {
+    match command {
+        Command::Confirm { redemption, .. } | Command::Cancel { redemption, .. } => (Some(*redemption), None),
+        Command::Redeem(Redeem { digest, reference, .. }) => (None, Some((*digest, reference))),
+        _ => (None, None),
     }
 }
 
@@ -461,16 +454,13 @@ struct PackedRedemption {
 
 /// Packs the outcome of a command; `stored_at` is the time of storing it.
 fn pack(command: &Command, outcome: &Outcome, stored_at: Timestamp) -> Vec<u8> {
+    let pack_redemption = |redemption| PackedRedemption::new(command, redemption, stored_at);
     let packed = match outcome {
         Outcome::Inserted(inserted) => Packed::Inserted(Items::pack(&inserted.outcomes), inserted.added),
         Outcome::Removed(removed) => Packed::Removed(Items::pack(&removed.outcomes), removed.removed),
         Outcome::Replaced(outcomes) => Packed::Replaced(Items::pack(outcomes)),
-        Outcome::Redeemed(redemption) => {
-            Packed::Redeemed(PackedRedemption::new(command, redemption, stored_at))
-        }
-        Outcome::Settled(redemption) => {
-            Packed::Settled(PackedRedemption::new(command, redemption, stored_at))
-        }
+        Outcome::Redeemed(redemption) => Packed::Redeemed(pack_redemption(redemption)),
+        Outcome::Settled(redemption) => Packed::Settled(pack_redemption(redemption)),
         other => Packed::Other(other.clone()),
     };
     encode(&packed)
@@ -491,9 +481,10 @@ fn unpack(bytes: &[u8], command: &Command, stored_at: Timestamp) -> Option<Outco
 impl PackedRedemption {
     fn new(command: &Command, redemption: &Redemption, stored_at: Timestamp) -> Self {
         let since = |at: Timestamp| stored_at.0.wrapping_sub(at.0);
-        let is_told = named_code(command) == Some((redemption.digest, &redemption.reference));
+        let (named_id, named_code) = named(command);
+        let is_told = named_code == Some((redemption.digest, &redemption.reference));
         Self {
-            id: (named_redemption(command) != Some(redemption.id)).then_some(redemption.id),
+            id: (named_id != Some(redemption.id)).then_some(redemption.id),
             code: (!is_told).then(|| (redemption.digest, redemption.reference.clone())),
             status: redemption.status,
             created: since(redemption.created_at),
@@ -505,11 +496,12 @@ impl PackedRedemption {
     }
 
     fn unpack(self, command: &Command, stored_at: Timestamp) -> Option<Redemption> {
-        let named = || named_code(command).map(|(digest, reference)| (digest, reference.clone()));
-        let (digest, reference) = self.code.or_else(named)?;
+        let (named_id, named_code) = named(command);
+        let code = self.code.or_else(|| named_code.map(|(digest, reference)| (digest, reference.clone())));
+        let (digest, reference) = code?;
         let before = |since: u64| Timestamp(stored_at.0.wrapping_sub(since));
         Some(Redemption {
-            id: self.id.or(named_redemption(command))?,
+            id: self.id.or(named_id)?,
             digest,
             reference,
             status: self.status,

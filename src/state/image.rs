@@ -259,10 +259,9 @@ impl Export {
         let ids = head.tables.tables().map(|(table, ..)| SectionId::new(tables, table.0));
         let sections = ids.map(|id| (ImageSection::Tables, id));
         let ledgers = ledger.iter().flat_map(|ledger| {
-            let ordinals = ledger.ordinals_changes.map(|_| SectionId::new(ledger.epoch, ORDINALS));
-            let redemptions = SectionId::new(ledger.epoch, REDEMPTIONS);
-            let ordinals = ordinals.map(|id| (ImageSection::Ordinals, id));
-            ordinals.into_iter().chain([(ImageSection::Redemptions, redemptions)])
+            let id = |part| SectionId::new(ledger.epoch, part);
+            let ordinals = ledger.ordinals_changes.map(|_| (ImageSection::Ordinals, id(ORDINALS)));
+            ordinals.into_iter().chain([(ImageSection::Redemptions, id(REDEMPTIONS))])
         });
         let statistics =
             (statistics > 0).then_some((ImageSection::Statistics, SectionId::new(tables, STATISTICS)));

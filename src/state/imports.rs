@@ -335,15 +335,10 @@ impl Shared {
 
     /// Ends all running imports into a filter that is being deleted: they can't be continued.
     pub(super) fn interrupt_imports(&mut self, filter: FilterId) {
-        let running: Vec<ImportId> = {
-            let imports = self.view.imports.read();
-            let into = imports.iter().filter(|import| import.filter == filter);
-            into.filter(|import| import.state == ImportState::Running)
-                .map(|import| import.id.clone())
-                .collect()
-        };
-        for id in running {
-            self.update_import(&id, |import| import.state = ImportState::Interrupted);
+        for import in self.view.imports() {
+            if import.filter == filter && import.state == ImportState::Running {
+                self.update_import(&import.id, |import| import.state = ImportState::Interrupted);
+            }
         }
     }
 

@@ -65,28 +65,20 @@ impl State {
         upload: UploadId,
         record: &ImageRecord,
     ) -> Result<Outcome, Refusal> {
-        let now = self.shared.now;
-        let complete = self.change_image(upload, |filter, image| {
-            if image.checksum == record.checksum {
-                return Ok(None);
-            }
-            if image.checksum != record.before {
-                return Err(ImageFault::Order);
-            }
-            (image.checksum, image.changed_at) = (record.checksum, now);
-            let complete = match &record.body {
-                ImageBody::Head(_) => return Err(ImageFault::Order),
-                ImageBody::Part(ImagePart { section, chunks }) => {
-                    chunks.iter().all(|Chunk(chunk)| filter.load(image, *section, chunk)).then_some(None)
-                }
-                ImageBody::End { redemptions } => {
-                    filter.finish_loading(image, *redemptions, now).then_some(Some(image.filter))
-                }
-            };
-            complete.ok_or(ImageFault::Contradiction)
-        })?;
-        let Some(id) = complete else { return Ok(Outcome::ImageReceived) };
+        let image = self.shared.images.0.get_mut(&upload).ok_or(Refusal::ImageNotFound)?;
+        let id = image.filter;
         let filter = self.filters.get_mut(&id).ok_or(Refusal::ImageNotFound)?;
+        let received = filter.receive(image, record, self.shared.now);
+        self.shared.note(filter);
+        match received {
+            Ok(true) => {}
+            Ok(false) => return Ok(Outcome::ImageReceived),
+            // Nothing is left of a damaged image.
+            Err(fault) => {
+                self.abort_image(upload);
+                return Err(Refusal::ImageDamaged(fault));
+            }
+        }
         let shared = &mut self.shared;
         let view = filter.view.clone();
         if shared.catalog.get(view.kind, &view.name).is_some() {
@@ -101,22 +93,6 @@ impl State {
         // A campaign that forgets advances to the present step.
         self.on(id, |_| ())?;
         Ok(Outcome::Created(Box::new(view.describe(self.shared.now))))
-    }
-
-    /// Changes the filter of an image. If the image turns out to be damaged, nothing is left of it.
-    fn change_image<T>(
-        &mut self,
-        upload: UploadId,
-        change: impl FnOnce(&mut FilterState, &mut Arriving) -> Result<T, ImageFault>,
-    ) -> Result<T, Refusal> {
-        let image = self.shared.images.0.get_mut(&upload).ok_or(Refusal::ImageNotFound)?;
-        let filter = self.filters.get_mut(&image.filter).ok_or(Refusal::ImageNotFound)?;
-        let changed = change(filter, image);
-        self.shared.note(filter);
-        changed.map_err(|fault| {
-            self.abort_image(upload);
-            Refusal::ImageDamaged(fault)
-        })
     }
 
     /// Drops the filter of an image upload, if it exists.
@@ -136,6 +112,30 @@ impl State {
 }
 
 impl FilterState {
+    /// Takes the next record of an image. Returns whether the image is complete.
+    fn receive(
+        &mut self,
+        image: &mut Arriving,
+        record: &ImageRecord,
+        now: Timestamp,
+    ) -> Result<bool, ImageFault> {
+        if image.checksum == record.checksum {
+            return Ok(false);
+        }
+        if image.checksum != record.before {
+            return Err(ImageFault::Order);
+        }
+        (image.checksum, image.changed_at) = (record.checksum, now);
+        let (is_sound, is_complete) = match &record.body {
+            ImageBody::Head(_) => return Err(ImageFault::Order),
+            ImageBody::Part(ImagePart { section, chunks }) => {
+                (chunks.iter().all(|Chunk(chunk)| self.load(image, *section, chunk)), false)
+            }
+            ImageBody::End { redemptions } => (self.finish_loading(image, *redemptions, now), true),
+        };
+        is_sound.then_some(is_complete).ok_or(ImageFault::Contradiction)
+    }
+
     /// Takes the next chunk of an image. Returns whether it contradicts nothing.
     fn load(&mut self, image: &mut Arriving, section: ImageSection, chunk: &[u8]) -> bool {
         let (filter, view) = (&mut self.tables.filter, &self.view);

@@ -148,9 +148,7 @@ impl Subject<'_> {
         self.shared.record_filter(self.view, FilterChange::Cleared(removed));
         Outcome::Cleared(removed)
     }
-}
 
-impl Subject<'_> {
     /// Redeems or holds a code. If the same reference asks again, its current redemption is returned.
     pub(super) fn redeem(&mut self, redeem: &Redeem) -> Result<Outcome, Refusal> {
         let &Redeem { digest, redemption: id, ref reference, hold_seconds, .. } = redeem;
@@ -231,27 +229,20 @@ impl Subject<'_> {
     pub(super) fn cancel(&mut self, id: &RedemptionId) -> Result<Outcome, Refusal> {
         let redemption = self.redemption(id).ok_or(Refusal::RedemptionNotFound)?;
         Ok(Outcome::Settled(match redemption.status {
-            Status::Held | Status::Redeemed => {
-                let expires_at = redemption.expires_at;
-                self.settle(redemption, Status::Cancelled, expires_at)
-            }
+            Status::Held | Status::Redeemed => self.end(redemption, Status::Cancelled),
             Status::Expired | Status::Cancelled => redemption,
         }))
     }
 
     /// Makes a redeemed code available again. Returns whether it was redeemed.
     pub(super) fn revive(&mut self, digest: Digest) -> bool {
-        if let Some(current) = self.current(digest) {
-            let was_redeemed = current.status == Status::Redeemed;
-            if was_redeemed {
-                self.settle(current, Status::Cancelled, None);
-            }
-            return was_redeemed;
-        }
-        // The code's redemption may have been deleted after its retention.
+        let current = self.current(digest);
         let was_redeemed = self.tables.filter.state(digest) == Some(SlotState::Redeemed);
-        if was_redeemed {
-            self.set_code(digest, SlotState::Available, REPEATED_FOR_EACH);
+        match current {
+            Some(current) if was_redeemed => drop(self.settle(current, Status::Cancelled, None)),
+            // The code's redemption may have been deleted after its retention.
+            None if was_redeemed => self.set_code(digest, SlotState::Available, REPEATED_FOR_EACH),
+            Some(_) | None => {}
         }
         was_redeemed
     }
@@ -259,8 +250,7 @@ impl Subject<'_> {
     /// Cancels the hold of a code that has been removed, or that is available again.
     pub(super) fn withdraw_hold(&mut self, digest: Digest) {
         if let Some(current) = self.current(digest).filter(|current| current.status == Status::Held) {
-            let expires_at = current.expires_at;
-            self.settle(current, Status::Cancelled, expires_at);
+            self.end(current, Status::Cancelled);
         }
     }
 
@@ -268,10 +258,15 @@ impl Subject<'_> {
     /// revived.
     pub(super) fn expire_hold(&mut self, id: &RedemptionId) {
         if let Some(redemption) = self.stored(id) {
-            let expires_at = redemption.expires_at;
             self.shared.holds_expired += 1;
-            self.settle(redemption, Status::Expired, expires_at);
+            self.end(redemption, Status::Expired);
         }
+    }
+
+    /// Settles a redemption that ends. It retains the end of its hold.
+    fn end(&mut self, redemption: Redemption, status: Status) -> Redemption {
+        let expires_at = redemption.expires_at;
+        self.settle(redemption, status, expires_at)
     }
 
     /// Returns the current redemption of a code. An expired hold is ended first.

@@ -218,14 +218,13 @@ impl Ledger {
 
     /// Whether a redemption has an ordinal that its pool can have assigned, and that no other current redemption has.
     fn load_ordinal_of(&mut self, slot: u32) -> bool {
-        let Some(redemption) = self.redemptions.get(slot).map(|entry| &entry.redemption) else {
-            return false;
-        };
-        match (&self.ordinals, redemption.ordinal) {
+        let found = self.in_slot(slot).map(|redemption| (redemption.ordinal, redemption.stands()));
+        let Some((ordinal, stands)) = found else { return false };
+        match (&self.ordinals, ordinal) {
             (None, ordinal) => ordinal.is_none(),
             (Some(ordinals), Some(ordinal)) => {
                 (1..=STOCK_MAX).contains(&ordinal)
-                    && (!redemption.stands()
+                    && (!stands
                         || ordinals.contains(ordinal) && self.loaded.get_or_insert_default().take(ordinal))
             }
             (Some(_), None) => false,
@@ -472,11 +471,8 @@ impl Ledger {
     /// that have run out.
     pub(super) fn has_room(&self, stock: u64, now: Timestamp) -> bool {
         let surplus = (self.taken() + 1).saturating_sub(stock);
-        let Some(surplus) = usize::try_from(surplus).ok().filter(|surplus| *surplus <= ENDED_MAX) else {
-            return false;
-        };
         let overdue = self.holds.keys().take_while(|(until, _)| *until <= now);
-        overdue.take(surplus).count() == surplus
+        overdue.take(surplus.min(ENDED_MAX as u64) as usize).count() as u64 == surplus
     }
 
     /// Adds sections for the redemptions and the ordinals.

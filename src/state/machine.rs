@@ -15,7 +15,7 @@ use super::view::FilterView;
 use crate::domain::{
     Count, Counts, FilterChange, FilterId, Happened, IMAGE_IDLE_SECONDS, ImportId, ImportState, ItemOutcome,
     KeyName, Kind, Profile, Redemption, RedemptionId, RedemptionStep, Refusal, Seq, Settings, StateHash,
-    Status, Timestamp, UploadId,
+    Timestamp, UploadId,
 };
 use crate::filter::{Digest, Dropped, Filled, SlotState, Source, StateCounts, Walk};
 use crate::paged::{Copied, Queue};
@@ -225,7 +225,7 @@ impl State {
     /// Publishes the current filters to readers. Cheap when none was created, deleted or changed.
     pub fn publish(&mut self) {
         if std::mem::take(&mut self.shared.catalog_changed) {
-            self.shared.view.publish(self.shared.catalog.clone());
+            self.shared.view.catalog.store(Arc::new(self.shared.catalog.clone()));
         }
     }
 
@@ -236,7 +236,8 @@ impl State {
 
     /// Takes the events that were made since the last call. `empty`, whose memory is used for the next ones, is replaced by them.
     pub fn take_events(&mut self, empty: &mut FreshEvents) {
-        self.shared.events.take(empty);
+        empty.clear();
+        std::mem::swap(&mut self.shared.events.fresh, empty);
     }
 
     /// Frees some dropped data: about this many entries of ledgers, or tables of the same cost. Returns whether anything was freed.
@@ -451,7 +452,7 @@ impl Subject<'_> {
             reference: Cow::Borrowed(redemption.reference.as_str()),
             step,
             status: redemption.status,
-            expires_at: redemption.expires_at.filter(|_| redemption.status == Status::Held),
+            expires_at: redemption.held_until(),
             ordinal: redemption.ordinal,
         };
         let now = self.shared.now;
@@ -469,19 +470,6 @@ impl Subject<'_> {
         // Before an import starts to catch up this need not be queued: its walk will find the code in this state.
         if self.staging.as_ref().is_some_and(|staging| staging.is_catching_up()) {
             self.queue_changes(ChangeKind::State, [digest], repeated);
-        }
-    }
-
-    /// Queues changes of items for the staged import, if there is one. For each, `repeated` others are repeated.
-    pub(super) fn queue_changes(
-        &mut self,
-        kind: ChangeKind,
-        digests: impl IntoIterator<Item = Digest>,
-        repeated: u64,
-    ) {
-        let Some(staging) = self.staging else { return };
-        if let Err(why) = staging.queue_changes(self.tables, kind, digests, repeated) {
-            self.abort_staging(why);
         }
     }
 
@@ -684,7 +672,7 @@ impl Agenda {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::Reference;
+    use crate::domain::{Reference, Status};
     use crate::filter::{Filter, Growth, Layout, Mode};
     use crate::state::image::Epoch;
     use crate::state::ledger::REDEMPTION_BYTES;

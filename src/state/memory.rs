@@ -72,9 +72,7 @@ impl WaitingDemand {
         if let Command::Create { id, .. } = command {
             claim.filter = Some((*id, Demand { reshapes: 1, ..Demand::default() }));
         }
-        if let Some(need) = memory_of_something_new(state, command) {
-            claim.need = need;
-        } else if let Some(Target(id)) = command.target() {
+        if let Some(Target(id)) = command.target() {
             let waiting = self.filters.get(&id);
             // These depend on the tables and their items.
             let is_dependent =
@@ -86,6 +84,8 @@ impl WaitingDemand {
                 let (need, here) = filter.claim(command, &waiting.copied().unwrap_or_default(), holds);
                 (claim.need, claim.filter) = (need, Some((id, here)));
             }
+        } else {
+            claim.need = memory_of_something_new(state, command);
         }
         claim.need += MemoryNeed::other(command.annotations_bytes());
         if keyed {
@@ -131,23 +131,19 @@ fn turning_back(state: &State) -> MemoryNeed {
     need
 }
 
-/// The most memory that a command can ask for which is about no filter that is there; none if it is about one.
-fn memory_of_something_new(state: &State, command: &Command) -> Option<MemoryNeed> {
+/// The most memory that a command can ask for which is about no filter that is there.
+fn memory_of_something_new(state: &State, command: &Command) -> MemoryNeed {
     match command {
         // An invalid filter is rejected, and takes none.
-        Command::Create { kind, spec, layout, .. } if !spec.fits(*kind, layout) => {
-            Some(MemoryNeed::default())
-        }
-        Command::Create { layout, .. } => Some(MemoryNeed::table(layout.memory_bytes())),
-        Command::TurnBack => Some(turning_back(state)),
-        Command::PutLineUp(PutLineUp { name, line_up, .. }) => {
-            Some(MemoryNeed::other(line_up.memory_bytes(name)))
-        }
+        Command::Create { kind, spec, layout, .. } if !spec.fits(*kind, layout) => MemoryNeed::default(),
+        Command::Create { layout, .. } => MemoryNeed::table(layout.memory_bytes()),
+        Command::TurnBack => turning_back(state),
+        Command::PutLineUp(PutLineUp { name, line_up, .. }) => MemoryNeed::other(line_up.memory_bytes(name)),
         Command::Configure(settings) => {
             let is_on = settings.events_retention_seconds > 0;
-            Some(MemoryNeed::other(if is_on { events::FIXED_BYTES } else { 0 }))
+            MemoryNeed::other(if is_on { events::FIXED_BYTES } else { 0 })
         }
-        Command::ImageBegin(ImageBegin { head, .. }) => Some(head.tables.memory().unwrap_or_default()),
+        Command::ImageBegin(ImageBegin { head, .. }) => head.tables.memory().unwrap_or_default(),
         Command::ImageRecord { record: ImageRecord { body: ImageBody::Part(part), .. }, .. } => {
             let bytes = |Chunk(chunk): &Chunk| match part.section {
                 ImageSection::Tables => 0,
@@ -156,16 +152,17 @@ fn memory_of_something_new(state: &State, command: &Command) -> Option<MemoryNee
                 ImageSection::Redemptions => Ledger::loading_bytes(chunk),
                 ImageSection::Statistics => Statistics::GROWTH_BYTES + chunk.len() as u64,
             };
-            Some(MemoryNeed::other(part.chunks.iter().map(bytes).sum()))
+            MemoryNeed::other(part.chunks.iter().map(bytes).sum())
         }
+        // They ask for none, or are about a filter that is there.
         Command::ImageRecord { .. }
         | Command::ImageAbandon { .. }
         | Command::DeleteLineUp { .. }
         | Command::Delete { .. }
         | Command::Advance { .. }
         | Command::Restored { .. }
-        | Command::Enable { .. } => Some(MemoryNeed::default()),
-        Command::Update(_)
+        | Command::Enable { .. }
+        | Command::Update(_)
         | Command::Insert { .. }
         | Command::Remove { .. }
         | Command::Replace { .. }
@@ -175,7 +172,7 @@ fn memory_of_something_new(state: &State, command: &Command) -> Option<MemoryNee
         | Command::Cancel { .. }
         | Command::ImportBegin(_)
         | Command::ImportLines(_)
-        | Command::ImportEnd(_) => None,
+        | Command::ImportEnd(_) => MemoryNeed::default(),
     }
 }
 

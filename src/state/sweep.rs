@@ -13,7 +13,7 @@
 //! now.
 
 use super::events::REVIVED_EVENTS_MAX;
-use super::ledger::ENDED_MAX;
+use super::ledger::{ENDED_MAX, Ledger};
 use super::machine::{SWEEP_MAX, State, Subject, Task};
 use crate::domain::{
     Count, HOLD_SECONDS_MAX, Happened, Outcome, Redemption, RedemptionId, RedemptionStep, Settings, Status,
@@ -112,9 +112,7 @@ impl State {
             words = words.saturating_sub(done.max(1));
         }
     }
-}
 
-impl State {
     /// Turns the time back to `now`. The outcome says how much was changed.
     pub(super) fn turn_back(&mut self, now: Timestamp) -> Outcome {
         self.shared.now = now;
@@ -142,7 +140,7 @@ impl Subject<'_> {
     fn turn_back(&mut self, now: Timestamp, first_event: u64) -> (u64, u64) {
         let shared = self.view.ledger.clone();
         let mut ledger = shared.write();
-        let ended_too_soon = prematurely_expired(ledger.iter(), now);
+        let ended_too_soon = prematurely_expired(&ledger, now);
         let redemptions = ledger.amend(|redemption| moved_to_present(redemption, now));
         let mut again: Vec<RedemptionId> = Vec::new();
         for (id, digest) in ended_too_soon {
@@ -185,10 +183,7 @@ fn latest_end(now: Timestamp) -> Timestamp {
 }
 
 /// Holds that the wrong clock has ended too early: they were created before now, to end after now. If a code has two, the older is first.
-fn prematurely_expired<'a>(
-    redemptions: impl Iterator<Item = &'a Redemption>,
-    now: Timestamp,
-) -> Vec<(RedemptionId, Digest)> {
+fn prematurely_expired(ledger: &Ledger, now: Timestamp) -> Vec<(RedemptionId, Digest)> {
     let ended_too_soon = |redemption: &&Redemption| {
         let ends = redemption.expires_at.unwrap_or_default();
         redemption.status == Status::Expired
@@ -196,7 +191,7 @@ fn prematurely_expired<'a>(
             && now < ends
             && ends <= latest_end(now)
     };
-    let mut found: Vec<_> = redemptions.filter(ended_too_soon).collect();
+    let mut found: Vec<_> = ledger.iter().filter(ended_too_soon).collect();
     found.sort_by_key(|redemption| (redemption.created_at, redemption.id));
     found.into_iter().map(|redemption| (redemption.id, redemption.digest)).collect()
 }

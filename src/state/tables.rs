@@ -14,6 +14,7 @@
 //! staged tables it may make a difference.
 
 use super::image::Epoch;
+use super::machine::Subject;
 use super::view::FilterView;
 use crate::domain::{
     Import, ImportId, ImportMode, ImportState, ItemOutcome, Refusal, Spec, Status, Timestamp, Tripped,
@@ -167,6 +168,30 @@ fn is_used(state: Option<SlotState>) -> bool {
     matches!(state, Some(SlotState::Held | SlotState::Redeemed))
 }
 
+impl Subject<'_> {
+    /// Queues changes of items for the staged import, if there is one. While it catches up, `repeated` older ones are repeated for each.
+    pub(super) fn queue_changes(
+        &mut self,
+        kind: ChangeKind,
+        digests: impl IntoIterator<Item = Digest>,
+        repeated: u64,
+    ) {
+        let Some(staging) = self.staging else { return };
+        let before = staging.changes.len();
+        for digest in digests {
+            let mut buffer = [0; CHANGE_BYTES];
+            let encoded = postcard::to_slice(&QueuedChange { kind, digest }, &mut buffer);
+            staging.changes.push(encoded.expect("a change has a maximum size"), &[]);
+        }
+        let repeated = (staging.changes.len() - before) * repeated;
+        if staging.changes.len() > QUEUED_CHANGES_MAX {
+            self.abort_staging(ImportState::Overtaken);
+        } else if staging.is_catching_up() && staging.repeat(self.tables, repeated).is_err() {
+            self.abort_staging(ImportState::Failed);
+        }
+    }
+}
+
 impl Staging {
     /// Whether all changes of a snapshot can be read.
     pub(super) fn is_readable(&self) -> bool {
@@ -181,33 +206,6 @@ impl Staging {
     /// Whether the upload is complete, and the staged tables are catching up.
     pub(super) fn is_catching_up(&self) -> bool {
         self.walk.is_some()
-    }
-
-    /// Queues changes of the filter's items. While the staged tables catch up, `repeated_for_each` older ones are repeated for each.
-    ///
-    /// # Errors
-    /// The failure of the import: too many queued changes, or the staged tables are full.
-    pub(super) fn queue_changes(
-        &mut self,
-        live: &Tables,
-        kind: ChangeKind,
-        digests: impl IntoIterator<Item = Digest>,
-        repeated_for_each: u64,
-    ) -> Result<(), ImportState> {
-        let before = self.changes.len();
-        for digest in digests {
-            let mut buffer = [0; CHANGE_BYTES];
-            let encoded = postcard::to_slice(&QueuedChange { kind, digest }, &mut buffer);
-            self.changes.push(encoded.expect("a change has a maximum size"), &[]);
-        }
-        let come = self.changes.len() - before;
-        if self.changes.len() > QUEUED_CHANGES_MAX {
-            return Err(ImportState::Overtaken);
-        }
-        if self.is_catching_up() {
-            self.repeat(live, come * repeated_for_each).map_err(|Full| ImportState::Failed)?;
-        }
-        Ok(())
     }
 
     /// Copies held and redeemed codes from the live tables, then repeats changes, at most `entries_max` of each. Returns whether the staged
@@ -312,11 +310,10 @@ pub struct ImportTrial {
 impl ImportTrial {
     /// Begins a trial of adding items to a copy of the live tables of `view`; without one, of replacing all items.
     pub fn new(view: Arc<FilterView>, live: Option<Filter>, if_absent: bool, now: Timestamp) -> Self {
-        let mode = if live.is_some() { ImportMode::Append } else { ImportMode::Replace };
         let epoch = Epoch::default();
-        let mut tables = match live {
-            Some(filter) => Tables { epoch, filter },
-            None => Tables::new(epoch, &view.spec, view.layout),
+        let (mode, mut tables) = match live {
+            Some(filter) => (ImportMode::Append, Tables { epoch, filter }),
+            None => (ImportMode::Replace, Tables::new(epoch, &view.spec, view.layout)),
         };
         tables.advance(&view.spec, now);
         Self { view, tables, mode, if_absent, now, used: 0 }

@@ -66,13 +66,8 @@ impl Deref for FilterView {
 impl FilterView {
     /// The digest of an item under this filter's secret. If the spec says so, the item is trimmed and upper-cased first.
     #[inline]
-    pub fn digest(&self, item: &str) -> Digest {
-        self.digest_of(item.as_bytes())
-    }
-
-    /// [`Self::digest`] of an item's bytes, which need not be text.
-    #[inline]
-    pub fn digest_of(&self, item: &[u8]) -> Digest {
+    pub fn digest(&self, item: impl AsRef<[u8]>) -> Digest {
+        let item = item.as_ref();
         if self.spec.ignore_case {
             self.secret.digest(&item.trim_ascii().to_ascii_uppercase())
         } else {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::iter::repeat_n;
 use std::path::Path;
 
@@ -28,7 +28,7 @@ const IMAGE: Format = Format { magic: *b"ckim", version: 1, payload_max: 60 << 1
 pub const IMAGE_PART_BYTES: usize = 36 << 10;
 
 /// Bytes of an archive that are read together.
-const READ_BYTES: usize = 1 << 20;
+const READ_BYTES: u64 = 1 << 20;
 
 /// The kind of the last frame; all others have kind 0.
 const END: u8 = b'E';
@@ -167,14 +167,13 @@ pub fn read(
         }
         fault => damaged(&fault.to_string()),
     };
-    let (mut chain, mut order, mut buffer) = (Chain::new(BACKUP), Order::default(), vec![0; READ_BYTES]);
+    let (mut chain, mut order, mut buffer) = (Chain::new(BACKUP), Order::default(), Vec::new());
     loop {
-        let bytes = match from.read(&mut buffer) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            read => read.map_err(StoreError::io(path, "read"))?,
-        };
-        chain.push(&buffer[..bytes]);
-        if bytes == 0 {
+        buffer.clear();
+        let mut next = from.by_ref().take(READ_BYTES);
+        next.read_to_end(&mut buffer).map_err(StoreError::io(path, "read"))?;
+        chain.push(&buffer);
+        if buffer.is_empty() {
             chain.finish().map_err(rejected)?;
             return sink(Piece::End);
         }

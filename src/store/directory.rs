@@ -85,13 +85,7 @@ impl Directory {
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(StoreError::io(path, "make"))?;
         refuse_foreign(path)?;
         let lock_path = path.join(LOCK_FILE);
-        let lock = File::options()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&lock_path)
-            .map_err(StoreError::io(&lock_path, "open"))?;
+        let lock = open_or_create(&lock_path).map_err(StoreError::io(&lock_path, "open"))?;
         refuse_locked(path, lock.try_lock())?;
         close_to_others(path);
         Ok(Directory { path: path.to_owned(), lock })
@@ -126,9 +120,8 @@ impl Directory {
     /// Creates an empty file and makes it durable, if it does not exist yet.
     pub(crate) fn mark(&self, name: &str) -> Result<(), StoreError> {
         let path = self.file(name);
-        let create =
-            || File::options().write(true).create(true).truncate(false).mode(0o600).open(&path)?.sync_all();
-        create().map_err(StoreError::io(&path, "create"))?;
+        let created = open_or_create(&path).and_then(|file| file.sync_all());
+        created.map_err(StoreError::io(&path, "create"))?;
         sync_directory(&self.path)
     }
 
@@ -155,6 +148,11 @@ impl Directory {
             Ok(()) => sync_directory(&self.path),
         }
     }
+}
+
+/// Opens a file of the owner's for writing. It is created if it does not exist yet.
+fn open_or_create(path: &Path) -> io::Result<File> {
+    File::options().write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
 /// Maps a lock that another process holds to [`StoreError::Locked`].
@@ -394,9 +392,6 @@ const DELETIONS_BYTES: u64 = 16 << 20;
 /// Bytes beyond those at which a snapshot stops that makes sled's file longer.
 const GROWTH_BYTES: u64 = 24 << 20;
 
-/// Disk space that a snapshot takes even if it fits into free space inside sled's file: the rest of a segment.
-const SEGMENT_BYTES: u64 = SLED_SEGMENT_BYTES as u64;
-
 /// Watches the free space of the file system that holds a data directory.
 pub(crate) struct Space {
     dir: PathBuf,
@@ -456,7 +451,9 @@ impl Space {
         let deletions_bytes = DELETIONS_BYTES.min(self.free_bytes_min / 4);
         self.check_reserve(deletions_bytes)?;
         let growth_bytes = GROWTH_BYTES.min(self.free_bytes_min / 2);
-        let needed_bytes = free_before.saturating_sub(SEGMENT_BYTES).min(self.spare_bytes() + growth_bytes);
+        // Even a snapshot that fits into free space inside sled's file takes the rest of a segment on the disk.
+        let left_bytes = free_before.saturating_sub(SLED_SEGMENT_BYTES as u64);
+        let needed_bytes = left_bytes.min(self.spare_bytes() + growth_bytes);
         self.check_free(self.free_bytes()?, needed_bytes)
     }
 

@@ -127,7 +127,8 @@ impl EventPack {
     pub fn events(&self) -> impl Iterator<Item = (u64, &[u8])> {
         let mut rest = self.payload.as_slice();
         (self.first..).take(self.count as usize).map_while(move |number| {
-            let (event, after) = split_event(rest)?;
+            let (length, after) = rest.split_first_chunk()?;
+            let (event, after) = after.split_at_checked(u16::from_le_bytes(*length).into())?;
             rest = after;
             Some((number, event))
         })
@@ -173,11 +174,6 @@ impl EventPack {
         let is_right = is_sound && is_ordered && self.count > 0;
         is_right.then_some(()).ok_or("a pack of events contradicts itself")
     }
-}
-
-fn split_event(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (length, rest) = bytes.split_first_chunk::<{ size_of::<u16>() }>()?;
-    rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))
 }
 
 /// The events of a store.

@@ -188,14 +188,13 @@ fn begin(directory: &Directory, marker: &str) -> Result<Format, StoreError> {
         old.iter().try_for_each(|name| directory.remove(name))?;
     }
     directory.remove(directory::SLED_DIR)?;
-    let format = Format { number: 0, identity };
     // At its full size, so that later writes change no metadata.
     let record = [0; RECORD_SLOTS as usize * RECORD_BYTES_MAX];
     directory.write_file(directory::ACKNOWLEDGED_FILE, &record)?;
     let sled_dir = directory.file(directory::SLED_DIR);
     fs::create_dir(&sled_dir).map_err(StoreError::io(&sled_dir, "make"))?;
     directory::sync_directory(directory.path())?;
-    Ok(format)
+    Ok(Format { number: 0, identity })
 }
 
 /// Extends sled's file to the size that it would reach anyway. It writes zeros, because an unwritten block costs the same metadata as none,
@@ -295,8 +294,7 @@ fn refuse_unknown(path: &Path, found: u32) -> Result<(), StoreError> {
 
 /// Runs the migrations that the directory has not had, in order. Each is durable before the `format` file records it. If this is
 /// interrupted, the next start repeats the migration that was not recorded.
-fn migrate(store: &Store, format: Format) -> Result<(), StoreError> {
-    let mut format = format;
+fn migrate(store: &Store, mut format: Format) -> Result<(), StoreError> {
     for step in STEPS {
         let key = format!("migration/{:04}", step.number).into_bytes();
         let mut record = Vec::new();
@@ -347,13 +345,12 @@ impl StoreCopy {
         let mut builder = tempfile::Builder::new();
         builder.prefix(".cuckood-verify-");
         let beside = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let copy = match scratch {
-            Some(scratch) => builder.tempdir_in(scratch).map_err(StoreError::io(scratch, "make a folder in")),
-            None => builder
-                .tempdir_in(beside)
-                .or_else(|_| builder.tempdir())
-                .map_err(StoreError::io(beside, "make a folder in")),
-        }?;
+        let place = scratch.unwrap_or(beside);
+        let copy = match builder.tempdir_in(place) {
+            Err(_) if scratch.is_none() => builder.tempdir(),
+            made => made,
+        };
+        let copy = copy.map_err(StoreError::io(place, "make a folder in"))?;
         let this = StoreCopy { original: dir.to_owned(), copy, _lock: lock };
         this.fill()?;
         Ok(this)

@@ -296,7 +296,7 @@ impl Store {
                 .is_some_and(|(generation, _)| generation != self.writing.load(Relaxed))
         });
         // The position of the older snapshot, if there are two.
-        let kept = manifests.first_chunk::<GENERATIONS_KEPT>().map_or(&[][..], |kept| kept);
+        let kept = manifests.get(..GENERATIONS_KEPT).unwrap_or_default();
         let log_through = kept.iter().map(|manifest| manifest.seq).min().unwrap_or_default();
         Ok(Sweep { log_through, trees: trees.collect(), named, current: None })
     }

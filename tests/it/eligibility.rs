@@ -157,7 +157,7 @@ fn create(machine: &mut Machine, id: usize, campaign: &Campaign) {
     machine.create(target, &filter);
     let view = machine.filter(target);
     for (user, copies) in &campaign.copies {
-        let digests = Digests(vec![view.digest(&format!("user-{user}")); *copies as usize]);
+        let digests = Digests(vec![view.digest(format!("user-{user}")); *copies as usize]);
         machine.apply(Command::Insert { target, digests, if_absent: false, revive: false });
     }
 }

@@ -190,7 +190,7 @@ impl Intake {
         let (digest, fault) = match line {
             Line::Item(item) if self.view.is_blank(&*item) => (None, Some(LineFault::Empty)),
             Line::Item(item) => {
-                let digest = self.view.digest(&item);
+                let digest = self.view.digest(&*item);
                 self.observations.item(&self.view, &item, digest, is_new);
                 (Some(digest), None)
             }

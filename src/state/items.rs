@@ -144,7 +144,14 @@ impl Subject<'_> {
         let removed = self.tables.filter.clear();
         self.view.counters.removes.fetch_add(removed, Ordering::Relaxed);
         self.count(Count::Removed, removed);
-        self.clear_staging();
+        if let Some(staging) = self.staging {
+            // If the upload is still running, the staged tables are cleared at its end.
+            staging.changes.clear();
+            staging.cleared = true;
+            if staging.is_catching_up() {
+                self.begin_catching_up();
+            }
+        }
         self.shared.record_filter(self.view, FilterChange::Cleared(removed));
         Outcome::Cleared(removed)
     }

@@ -480,16 +480,6 @@ impl Subject<'_> {
         self.queue_changes(kind, taken.map(|(_, &digest)| digest), REPEATED_FOR_EACH);
     }
 
-    /// Clears the staged tables, because the filter was cleared. If the upload is still running, that is done at its end.
-    pub(super) fn clear_staging(&mut self) {
-        let Some(staging) = self.staging else { return };
-        staging.changes.clear();
-        staging.cleared = true;
-        if staging.is_catching_up() {
-            self.begin_catching_up();
-        }
-    }
-
     /// Lets the staged tables start to catch up, or start over.
     pub(super) fn begin_catching_up(&mut self) {
         let Some(staging) = self.staging else { return };

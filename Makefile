@@ -3,7 +3,7 @@
 # Targets with a family of tasks take WHAT=, a list of them: `make bench WHAT="http resp"`.
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test test-long bench lint openapi console console-pictures demo dist docker docker-test check-deploy version deny clean
+.PHONY: help run setup test test-long bench lint openapi console console-pictures demo dist docker docker-test check-deploy version tag deny clean
 
 CARGO ?= cargo
 # Node, NATS and Python packages of tools/setup.sh.
@@ -61,6 +61,9 @@ check-deploy: setup ## Check alerts, dashboard, unit, chart and Dockerfile (prom
 
 version: ## Set VERSION in all files that name it: make version VERSION=0.2.0.
 	tools/version.sh $(VERSION)
+
+tag: ## Check that TAG, such as v0.2.0, is the version of these sources, and that the changelog has its date.
+	tools/version.sh $(TAG)
 
 deny: ## Check licenses, sources and known vulnerabilities of all dependencies (cargo-deny; reads github.com).
 	tools/dist/cargo.sh cargo-deny@0.20.2

@@ -131,12 +131,21 @@ fn shipped_files_use_existing_settings() {
 #[test]
 fn version_is_consistent() {
     let version = env!("CARGO_PKG_VERSION");
+    // A lock file of npm names its package after its own version.
+    let package = format!("\n      \"version\": \"{version}\",\n      \"license\": \"MIT OR Apache-2.0\",\n");
     for (file, line) in [
         ("Cargo.toml", format!("\nversion = \"{version}\"\n")),
+        ("Cargo.lock", format!("\nname = \"cuckood\"\nversion = \"{version}\"\n")),
+        ("Cargo.lock", format!("\nname = \"cuckood-filter\"\nversion = \"{version}\"\n")),
         ("crates/cuckood-filter/Cargo.toml", format!("\nversion = \"{version}\"\n")),
         ("clients/python/pyproject.toml", format!("\nversion = \"{version}\"\n")),
         ("clients/typescript/package.json", format!("\n  \"version\": \"{version}\",\n")),
         ("clients/typescript/package-lock.json", format!("\n  \"version\": \"{version}\",\n")),
+        ("clients/typescript/package-lock.json", package.clone()),
+        ("console/package.json", format!("\n  \"version\": \"{version}\",\n")),
+        ("console/package-lock.json", format!("\n  \"version\": \"{version}\",\n")),
+        ("console/package-lock.json", package),
+        ("openapi/openapi.json", format!("\n    \"version\": \"{version}\"\n")),
         ("deploy/helm/cuckood/Chart.yaml", format!("\nversion: {version}\n")),
         ("deploy/helm/cuckood/Chart.yaml", format!("\nappVersion: {version}\n")),
         ("deploy/debian/changelog", format!("cuckood ({version}-1) ")),

@@ -5,7 +5,7 @@
 #   clients   Python wheel and source distribution, npm package
 #   chart     Helm chart
 #   image     container image with the program for x86_64, an OCI archive (buildah)
-#   sbom      packages that the program, the console and the clients contain (CycloneDX)
+#   sbom      packages in the program and the console, and those that the clients need (CycloneDX); not the Debian packages of the image
 #   check     runs the artifacts, most of them in an empty Debian (root, debootstrap)
 #
 # deb, image and check take the programs that `binary` built. A part that lacks a tool is not built; the summary names it. With CI=true

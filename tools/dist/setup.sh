@@ -19,7 +19,7 @@ if [ ${#missing[@]} -gt 0 ]; then
 fi
 
 if ! cmp -s tools/dist/requirements.txt "$place/requirements.txt"; then
-    echo "setup: installing cargo-zigbuild and zig"
+    echo "setup: installing cargo-zigbuild, zig and cyclonedx-bom"
     python3 -m venv "$place"
     if "$place/bin/pip" install --quiet --disable-pip-version-check --only-binary :all: -r tools/dist/requirements.txt; then
         cp tools/dist/requirements.txt "$place/"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes what a package contains beside the program and files of the repository: manual pages, completions, notices. The program is
-# this script's argument.
+# Makes the files of a package that are neither the program nor files of the repository: manual pages, completions, notices, and the
+# documents with their links adjusted. The program is this script's argument.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 program=$(realpath "$1")
@@ -14,3 +14,7 @@ rm -rf "$place/man"
 "$program" completions zsh >"$place/_cuckood"
 # Without a time, so that the same sources make the same package.
 deploy/third-party.py | gzip --best --no-name >"$place/THIRD-PARTY.gz"
+
+rm -rf "$place/documents"
+tools/dist/documents.py "$place/documents" config.toml=examples/config.toml deploy/prometheus/alerts.yml=examples/alerts.yml \
+    deploy/grafana/cuckood.json=examples/cuckood.json

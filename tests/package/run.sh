@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs the package that is this script's argument into an empty Debian, starts it as systemd would, upgrades it while it runs,
-# removes and purges it, and looks after each step at what must not have changed. Wants root, debootstrap and lintian.
+# removes and purges it, and checks after each step what must not have changed. Of another machine's package, it runs only the program
+# (qemu-user-static, libc6-arm64-cross). Needs root, debootstrap and lintian.
 #
 # There is no systemd in the chroot: the unit's command line is started with the unit's environment, by the unit's user.
 set -euo pipefail
@@ -12,6 +13,22 @@ say "lintian"
 lintian --fail-on error,warning "$package"
 
 make_root
+# has_files ROOT: whether all files are there.
+has_files() {
+    for file in bin/cuckood share/man/man1/cuckood.1.gz share/man/man1/cuckood-import.1.gz share/bash-completion/completions/cuckood \
+        share/zsh/vendor-completions/_cuckood share/fish/vendor_completions.d/cuckood.fish lib/systemd/system/cuckood.service \
+        share/doc/cuckood/{copyright,THIRD-PARTY.gz,changelog.Debian.gz,README.md,CHANGELOG.md,SECURITY.md,docs/OPERATIONS.md} \
+        share/doc/cuckood/{docs/pictures/overview.png,examples/config.toml,examples/alerts.yml,examples/cuckood.json}; do
+        [ -s "$1/usr/$file" ] || fail "there is no /usr/$file"
+    done
+}
+if [ "$(dpkg-deb --field "$package" Architecture)" != "$(dpkg --print-architecture)" ]; then
+    dpkg-deb --extract "$package" "$root"
+    has_files "$root"
+    qemu-aarch64-static -L /usr/aarch64-linux-gnu "$root/usr/bin/cuckood" --version
+    say "all well; ${package##*/} was not installed"
+    exit
+fi
 inside() { chroot "$root" env --ignore-environment PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive "$@"; }
 install_package() {
     cp "$1" "$root/tmp/package.deb"
@@ -40,11 +57,7 @@ install_package "$package"
 [ "$(inside stat -c '%U %G %a' /var/lib/cuckood)" = "cuckood cuckood 700" ] || fail "the data directory: $(inside stat -c '%U %G %a' /var/lib/cuckood)"
 [ "$(inside dpkg-query --showformat='${Conffiles}' --show cuckood | awk '{ print $1 }')" = /etc/cuckood/config.toml ] || fail "conffiles"
 [ -L "$root/etc/systemd/system/multi-user.target.wants/cuckood.service" ] || fail "the unit is not enabled"
-for file in share/man/man1/cuckood.1.gz share/man/man1/cuckood-import.1.gz share/bash-completion/completions/cuckood \
-    share/zsh/vendor-completions/_cuckood share/fish/vendor_completions.d/cuckood.fish share/doc/cuckood/copyright \
-    share/doc/cuckood/THIRD-PARTY.gz share/doc/cuckood/changelog.Debian.gz share/doc/cuckood/examples/config.toml; do
-    [ -s "$root/usr/$file" ] || fail "there is no /usr/$file"
-done
+has_files "$root"
 inside bash -c '. /usr/share/bash-completion/completions/cuckood && complete -p cuckood' >/dev/null || fail "completions"
 
 say "started as its user"

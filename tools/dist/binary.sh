@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Builds the program for each processor, and packs it with manual pages, completions, licenses, settings and the unit.
+# Builds the program for each processor, and packs it with documents, manual pages, completions, licenses, settings and the unit.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+# The other parts take the programs that they find: not those of an earlier commit.
+rm -f target/*-unknown-linux-gnu/dist/cuckood
 if ! command -v cargo-zigbuild >/dev/null; then
     echo "NOT BUILT: binary: cargo-zigbuild is missing"
     exit
@@ -25,8 +27,8 @@ for arch in "$(uname -m)" $other; do
     place=target/package/$name
     rm -rf "$place"
     install -D --mode=755 "target/$target/dist/cuckood" "$place/cuckood"
-    cp -r README.md CHANGELOG.md LICENSE-* config.toml deploy/systemd/cuckood.service target/package/THIRD-PARTY.gz target/package/man "$place/"
-    install -D --mode=644 --target-directory "$place/docs" docs/*.md
+    cp -r LICENSE-* target/package/THIRD-PARTY.gz target/package/man "$place/"
+    tools/dist/documents.py "$place" config.toml deploy/systemd/cuckood.service deploy/prometheus/alerts.yml deploy/grafana/cuckood.json
     install -D --mode=644 --target-directory "$place/completions" target/package/{cuckood.bash,cuckood.fish,_cuckood}
     tools/dist/pack.sh "$DIST/$name.tar.gz" target/package "$name"
     echo "dist: $name: $(stat --format=%s "$place/cuckood") bytes"

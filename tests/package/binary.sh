@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Unpacks the archive that is this script's argument in an empty Debian (SUITE), runs the README's examples there, and kills the program
-# with SIGKILL. Wants root and debootstrap; an archive for aarch64 also qemu-user-static and libc6-arm64-cross, which then run it here.
+# with SIGKILL. Needs root and debootstrap. An archive for aarch64 runs outside of it, with qemu-user-static and libc6-arm64-cross.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 archive=$(realpath "${1:?the archive}")
@@ -13,8 +13,8 @@ newest=$(objdump -T "$root/opt/cuckood" | grep -o 'GLIBC_[0-9.]*' | sort --uniqu
 [ "$newest" = "$(printf '%s\nGLIBC_2.17\n' "$newest" | sort --version-sort | head -1)" ] || fail "it needs $newest"
 
 case $archive in
-*aarch64*) run=(qemu-aarch64-static -L /usr/aarch64-linux-gnu "$root/opt/cuckood") place=$root/tmp ;;
-*) run=(chroot "$root" /opt/cuckood) place=/tmp ;;
+*aarch64*) run=(qemu-aarch64-static -L /usr/aarch64-linux-gnu "$root/opt/cuckood") place=$root/tmp where=qemu ;;
+*) run=(chroot "$root" /opt/cuckood) place=/tmp where=$suite ;;
 esac
 start() {
     CUCKOOD__SERVER__LISTEN=$address CUCKOOD__STORAGE__PATH=$place/data "${run[@]}" serve 2>>"$root/tmp/service.log" &
@@ -23,7 +23,7 @@ start() {
 }
 start
 redeem_first
-say "${archive##*/} in $suite: first redemption $(((${EPOCHREALTIME/./} - started) / 1000)) ms after unpacking began"
+say "${archive##*/} in $where: first redemption $(((${EPOCHREALTIME/./} - started) / 1000)) ms after unpacking began"
 
 say "killed with SIGKILL"
 kill -KILL "$service"

@@ -2,7 +2,6 @@
 # Functions for a chroot with an empty Debian. Sourced in the root of the repository.
 
 suite=${SUITE:-bookworm}
-base=$PWD/target/package/debian-$suite
 address=127.0.0.1:${PORT:-18480}
 service=
 
@@ -12,19 +11,31 @@ fail() {
     exit 1
 }
 
+# make_base SUITE: makes an empty Debian in target/package, once. Fails if no mirror has it.
+make_base() {
+    local base=$PWD/target/package/debian-$1 mirror
+    [ ! -d "$base" ] || return 0
+    mkdir -p "$(dirname "$base")"
+    # Suites move to the archive, and their keys to the second file.
+    cat /usr/share/keyrings/debian-archive-{keyring,removed-keys}.gpg >"$base.keys"
+    for mirror in ${MIRROR:-http://deb.debian.org/debian http://archive.debian.org/debian}; do
+        curl --silent --fail --head --max-time 10 "$mirror/dists/$1/Release" >/dev/null || continue
+        say "an empty Debian, once: $1"
+        rm -rf "$base.new"
+        if debootstrap --variant=minbase --include=adduser,init-system-helpers --keyring="$base.keys" "$1" "$base.new" "$mirror" >"$base.log"; then
+            mv "$base.new" "$base"
+            return
+        fi
+    done
+    return 1
+}
+
 # Makes an empty Debian in $root.
 make_root() {
     root=$(mktemp -d)
     trap remove_root EXIT
-    if [ ! -d "$base" ]; then
-        say "an empty Debian, once: $suite"
-        rm -rf "$base.new"
-        mkdir -p "$(dirname "$base")"
-        debootstrap --variant=minbase "$suite" "$base.new" "${MIRROR:-http://deb.debian.org/debian}" >"$base.log"
-        chroot "$base.new" apt-get install --yes --no-install-recommends adduser init-system-helpers >>"$base.log"
-        mv "$base.new" "$base"
-    fi
-    cp --archive "$base/." "$root"
+    make_base "$suite" || fail "can't make $suite"
+    cp --archive "$PWD/target/package/debian-$suite/." "$root"
     mount -t proc proc "$root/proc"
     # Nothing is started while packages are installed: there is no init.
     printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"

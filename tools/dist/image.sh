@@ -10,6 +10,10 @@ if [ "$(id -u)" != 0 ] || ! command -v buildah >/dev/null || ! command -v deboot
     exit
 fi
 program=target/x86_64-unknown-linux-gnu/dist/cuckood
+if [ ! -x "$program" ]; then
+    echo "NOT BUILT: image: there is no program for x86_64"
+    exit
+fi
 certificates=/etc/ssl/certs/ca-certificates.crt
 source tests/docker/buildah.sh
 

@@ -151,7 +151,8 @@ pub enum Command {
         /// The image.
         upload: UploadId,
     },
-    /// From here on entries may be of this version: every node that is known understands it. The service itself logs it.
+    /// From here on entries may be of this version: every node that was heard of recently understands it. The service itself
+    /// logs it.
     Enable {
         /// The version.
         version: u16,

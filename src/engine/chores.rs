@@ -7,8 +7,8 @@ use super::backup::DOWNLOADS_MAX;
 use super::snapshotter::SnapshotReport;
 use super::writer::Writer;
 use super::{Status, SubmitError};
-use crate::domain::{Command, Proposal, Seq, Timestamp};
-use crate::journal::JournalError;
+use crate::domain::{Command, Proposal, Seq, Timestamp, understood_version};
+use crate::journal::{JournalError, Peer, Ticket};
 use std::hash::BuildHasher;
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,9 @@ const GATHERED_MS: u64 = 100;
 
 /// The longest that a node waits for its turn to do what any node of a shared log may do, in milliseconds.
 const TURN_MS_MAX: u64 = 500;
+
+/// Time until a later version of entries may be enabled, and between two attempts: every running node reports twice in it.
+pub(super) const ENABLE_PAUSE: Duration = Duration::from_secs(10);
 
 impl Writer {
     /// When there is work although no command arrives: now, or once something is due.
@@ -77,15 +80,43 @@ impl Writer {
     /// Logs and applies a command that continues started work.
     fn advance(&mut self) {
         let buckets_max = if self.snapshotter.has_work() { 0 } else { BUCKETS_AN_ADVANCE };
-        let command = Command::Advance { buckets_max };
-        let (ticket, at) = (self.proposed.reserve(1), self.time.stamp_entries(self.state.now()));
-        if at.is_ok_and(|at| self.log(ticket, vec![Proposal::new(at, command)])) {
-            // A journal that commits later wakes the writer up when it does. Until then no other one follows.
-            self.advance = Some(ticket);
-        } else {
+        // A journal that commits later wakes the writer up when it does. Until then no other one follows.
+        self.advance = self.log_own(Command::Advance { buckets_max });
+        if self.advance.is_none() {
             self.advance_after = Instant::now() + self.inner.options.commit_timeout;
         }
         self.apply_committed();
+    }
+
+    /// Logs a command of no caller, unless the clock or the disk forbids that.
+    fn log_own(&mut self, command: Command) -> Option<Ticket> {
+        let (ticket, at) = (self.proposed.reserve(1), self.time.stamp_entries(self.state.now()));
+        at.is_ok_and(|at| self.log(ticket, vec![Proposal::new(at, command)])).then_some(ticket)
+    }
+
+    /// Logs that entries may be of the version that this build understands, once every other node that still runs has reported that it
+    /// understands it, too. A node that doesn't would stop.
+    pub(super) fn enable(&mut self) {
+        let version = understood_version();
+        self.enable_at = None;
+        if self.failed || self.state.format() >= version {
+            return;
+        }
+        self.enable_at = Some(Instant::now() + ENABLE_PAUSE);
+        let peers = self.inner.replication.get().map(|known| known.lock().peers.clone());
+        let lacks = |peer: &Peer| peer.is_present && peer.understands.is_none_or(|theirs| theirs < version);
+        let old: Vec<String> = peers.into_iter().flatten().filter(lacks).map(|peer| peer.node).collect();
+        if old.is_empty() {
+            self.log_own(Command::Enable { version });
+            self.apply_committed();
+        } else {
+            let nodes = old.join(", ");
+            tracing::warn!(
+                version,
+                nodes,
+                "update these nodes, or stop them for ten minutes: cluster.configure enables no version that they don't understand"
+            );
+        }
     }
 
     /// Events go only while the clock can be trusted, and while no backup reads them.

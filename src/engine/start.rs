@@ -4,6 +4,7 @@
 use super::admission::Admission;
 use super::applying::Unappliable;
 use super::backup::{DOWNLOADS_MAX, note_backup};
+use super::chores::ENABLE_PAUSE;
 use super::cluster::{ClusterOptions, start_sharing};
 use super::event_reader::EVENT_WAITERS_MAX;
 use super::handle::{QUEUE_UNIT_BYTES, WeakEngine};
@@ -247,6 +248,7 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
         is_freeing_blocked: false,
         advance: None,
         advance_after: Instant::now(),
+        enable_at: options.cluster.configure.then(|| Instant::now() + ENABLE_PAUSE),
         is_disk_short: false,
         failed: false,
         ending: Vec::new(),
@@ -288,9 +290,9 @@ fn report_progress(inner: &Inner) -> impl FnMut(Progress) {
 fn commands_at_start(options: &EngineOptions, state: &State, at: Timestamp) -> Vec<Command> {
     let (ours, logs) = (&options.settings, state.settings());
     // Other nodes have started the shared log: its settings apply, not this node's.
-    let is_joining = options.journal.is_shared() && !options.cluster.configure && state.applied() > Seq(0);
+    let is_joining = options.journal.is_shared() && state.applied() > Seq(0);
     let mut commands = Vec::new();
-    if ours != logs && is_joining {
+    if ours != logs && is_joining && !options.cluster.configure {
         tracing::warn!(?ours, ?logs, "settings differ from the log's; cluster.configure replaces those");
     } else if ours != logs {
         commands.push(Command::Configure(ours.clone()));

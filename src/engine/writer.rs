@@ -70,6 +70,8 @@ pub(super) struct Writer {
     pub(super) advance: Option<Ticket>,
     /// No entry of the writer's own is logged before: the last one could not be.
     pub(super) advance_after: Instant,
+    /// When this node next tries to enable the version of entries that it understands, if it should.
+    pub(super) enable_at: Option<Instant>,
     /// Too little space is free for anything but operations that free space.
     pub(super) is_disk_short: bool,
     /// Storage has failed: nothing is written any more.
@@ -96,6 +98,9 @@ impl Writer {
             if self.time.save_at <= Instant::now() {
                 self.time.save(self.state.now());
             }
+            if self.enable_at.is_some_and(|at| at <= Instant::now()) {
+                self.enable();
+            }
             go_on = go_on.max(self.step_between_commits(quiet));
             if !self.ending.is_empty() {
                 requests.close();
@@ -118,7 +123,7 @@ impl Writer {
         let pending = self.pending.front().map(|(_, caller)| caller);
         let oldest = self.proposed.oldest().into_iter().chain(pending).map(|caller| caller.since).min();
         let overdue_at = oldest.map(|since| since + self.inner.options.commit_timeout);
-        let times = [self.journal.wake_at(), quiet_at, overdue_at, Some(self.time.save_at)];
+        let times = [self.journal.wake_at(), quiet_at, overdue_at, Some(self.time.save_at), self.enable_at];
         times.into_iter().flatten().min()
     }
 

@@ -2,6 +2,7 @@
 //! that is rejected.
 
 use crate::cluster::{settled, strong};
+use crate::load::Ending;
 use crate::nats::Servers;
 use crate::service::{Client, Service};
 use crate::timeouts::{TIMEOUT, wait_until};
@@ -99,6 +100,7 @@ fn later_version_is_enabled_under_load() {
         wait_until("redemptions", || sold.load(Ordering::Relaxed) >= target);
     };
     thread::scope(|scope| {
+        let end = Ending(&is_over);
         scope.spawn(|| {
             let mut turn = 0;
             for number in (0..CODES).take_while(|_| !is_over.load(Ordering::Relaxed)) {
@@ -122,9 +124,14 @@ fn later_version_is_enabled_under_load() {
         replace(&mut cluster, 1, &[]);
         cluster.wait_for_enabled(FORMAT_VERSION);
         replace(&mut cluster, 1, &[LATER]);
-        replace(&mut cluster, 2, &[LATER]);
-        cluster.wait_for_enabled(FORMAT_VERSION);
+        // Nothing is enabled that would stop the last node.
         replace(&mut cluster, 0, &[LATER, CONFIGURE]);
+        let waits = |line: &str| line.contains("update these nodes").then(|| line.to_owned());
+        let waiting = cluster.nodes[0].as_ref().unwrap().output().wait_for(TIMEOUT, waits).unwrap();
+        assert!(waiting.contains("node-2") && !waiting.contains("node-1"), "{waiting}");
+        cluster.wait_for_enabled(FORMAT_VERSION);
+        more(10);
+        replace(&mut cluster, 2, &[LATER]);
         cluster.wait_for_enabled(later);
 
         // The downgrade of a node is rejected, whether it has read the log up to there or starts empty. The others continue.
@@ -144,7 +151,7 @@ fn later_version_is_enabled_under_load() {
             replace(&mut cluster, 2, &[LATER]);
         }
         cluster.wait_for_enabled(later);
-        is_over.store(true, Ordering::Relaxed);
+        drop(end);
     });
     let sold = sold.load(Ordering::Relaxed);
     for service in cluster.nodes.iter().flatten() {

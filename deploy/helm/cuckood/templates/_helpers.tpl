@@ -3,7 +3,7 @@
 {{- if not (contains .Chart.Name .Release.Name) }}
 {{- $name = printf "%s-%s" .Release.Name .Chart.Name }}
 {{- end }}
-{{- /* Names of services and pods have at most 63 letters, and more comes behind this one. */ -}}
+{{- /* Names of services and pods have at most 63 letters, and suffixes are appended to this one. */ -}}
 {{- $name | trunc 50 | trimSuffix "-" }}
 {{- end }}
 
@@ -27,7 +27,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ if .Values.tls.existingSecret }}https{{ else }}http{{ end }}
 {{- end }}
 
-{{- /* Whoever breaks out of the program finds nothing to write to, and no rights. */ -}}
+{{- /* An attacker who breaks out of the program has no privileges, and no writable files outside the volumes. */ -}}
 {{- define "cuckood.containerSecurity" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
@@ -45,12 +45,12 @@ seccompProfile:
   type: RuntimeDefault
 {{- end }}
 
-{{- /* The Secret with what nodes show to the NATS servers; empty for none. */ -}}
+{{- /* The Secret with the credentials of the nodes for the NATS servers; empty for none. */ -}}
 {{- define "cuckood.natsSecret" -}}
 {{- if .Values.cluster.enabled }}{{ .Values.cluster.nats.existingSecret }}{{ end }}
 {{- end }}
 
-{{- /* What is asked for; else, with several nodes, each on a machine of its own. */ -}}
+{{- /* `affinity`; without it, several nodes run on separate machines. */ -}}
 {{- define "cuckood.affinity" -}}
 {{- $spread := .Values.cluster.spread }}
 {{- if .Values.affinity }}
@@ -75,7 +75,7 @@ podAntiAffinity:
 {{- end }}
 {{- end }}
 
-{{- /* The ports of the NATS servers, as a list of rules: 4222 where an address names none. */ -}}
+{{- /* The ports of the NATS servers, as a list of rules; 4222 if an address has none. */ -}}
 {{- define "cuckood.natsPorts" -}}
 {{- $ports := list }}
 {{- range .Values.cluster.nats.servers }}

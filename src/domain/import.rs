@@ -294,7 +294,7 @@ impl Share {
 #[serde(rename_all = "kebab-case")]
 #[schema(as = LineErrorCode)]
 pub enum LineFault {
-    /// Longer than 512 bytes.
+    /// The item is longer than 512 bytes, or its line or CSV record is longer than 64 KiB.
     #[error("item-too-long")]
     ItemTooLong,
     /// Not UTF-8.
@@ -312,7 +312,7 @@ pub enum LineFault {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema, Error)]
 #[error("line {line} ({fault})")]
 pub struct LineError {
-    /// Its number; the first line is 1.
+    /// Its number; the first line is 1. In CSV, a record counts as one line, whatever it quotes.
     #[schema(minimum = 1)]
     pub line: u64,
     /// The error.

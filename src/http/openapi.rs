@@ -147,7 +147,6 @@ fn complete(declared: &Operation, operation: &mut Value) {
         _ => Vec::new(),
     };
     parameters.iter_mut().for_each(|parameter| forbid_null(&mut parameter["schema"]));
-    let has_query = parameters.iter().any(|parameter| parameter["in"] == "query");
     let in_path = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
     parameters.extend(in_path.map(|name| path_parameter(path, name)));
     if declared.is_read() {
@@ -174,7 +173,7 @@ fn complete(declared: &Operation, operation: &mut Value) {
     if !parameters.is_empty() {
         operation["parameters"] = parameters.into();
     }
-    for (status, text) in general_problems(declared, operation.get("requestBody").is_some(), has_query) {
+    for (status, text) in general_problems(declared) {
         let response = &mut operation["responses"][status];
         let known = response["description"].as_str();
         let description = known.map_or(text.to_owned(), |known| format!("{known}; {text}"));
@@ -186,12 +185,8 @@ fn complete(declared: &Operation, operation: &mut Value) {
 }
 
 /// Returns the problems that follow from the declaration of an operation's route, by status.
-fn general_problems(
-    declared: &Operation,
-    takes_body: bool,
-    has_query: bool,
-) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let path = declared.path.as_str();
+fn general_problems(declared: &Operation) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let (path, takes_body) = (declared.path.as_str(), declared.takes_body);
     let is_of = |name: &str| path.contains(name);
     let effect = declared.access.map(|access| access.effect);
     let (is_read, is_once) = (declared.is_read(), effect == Some(Effect::WritesOnce));
@@ -199,9 +194,6 @@ fn general_problems(
     let is_api = effect.is_some();
     let is_write = is_api && !is_read;
     let is_upload = takes_body && effect == Some(Effect::Writes);
-    // An invalid import ID is treated as an unknown one: 404.
-    let may_be_invalid =
-        is_of("{campaign}") || is_of("{coupon}") || is_of("{line_up}") || takes_body || has_query;
     let problems = [
         (!is_write, "503", "`recovering`"),
         (is_read && takes_body, "503", "`overloaded`"),
@@ -236,7 +228,7 @@ fn general_problems(
             "`body-too-large`: the compressed body expands too much",
         ),
         (takes_body, "415", "`unsupported-media-type`"),
-        (may_be_invalid, "422", "`invalid-request`, with a pointer to each fault"),
+        (is_api, "422", "`invalid-request`, with a pointer to each fault"),
         (is_once, "429", "`idempotency-full`"),
         (is_once, "422", "`idempotency-key-reused`"),
     ];
@@ -269,9 +261,10 @@ fn finish(effect: Option<Effect>, status: &str, response: &mut Value) {
     let is_once = effect == Some(Effect::WritesOnce) && !matches!(status, "401" | "403" | "503");
     let (text, number) = (json!({ "type": "string" }), json!({ "type": "integer", "minimum": 1 }));
     let position = json!({ "type": "integer", "format": "int64", "minimum": 0 });
+    let id = "The request's id if it has 1 to 128 letters, digits and `-_.:/+=@`; otherwise a generated one";
     let wait = "Seconds to wait before the next attempt; absent with `storage-failed`";
     for (holds, name, description, schema) in [
-        (true, "X-Request-Id", "The request's id, or a generated one", text.clone()),
+        (true, "X-Request-Id", id, text.clone()),
         (is_once, "Idempotency-Replayed", "`true` if this is the response to an earlier request", text),
         (is_api, "X-Cuckood-Position", "The position of the log that the response reflects", position),
         (matches!(status, "429" | "503"), "Retry-After", wait, number),

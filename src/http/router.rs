@@ -1,11 +1,14 @@
 //! All routes of the API, and their operations as the routes declare them. The first argument of a handler, a [`Call`](super::call::Call),
 //! declares the required permission. The checks before handlers, audit log, metrics and document read this one table.
 
+use super::answer::{Code, Problem};
 use super::api::Api;
 use super::call::{AccessRule, Direct, Effect, Right, Takes, direct};
 use super::filters::{campaigns, coupons};
 use super::items::{self, codes, users};
 use super::{admin, eligibility, events, generate, imports, pages, redemptions};
+use axum::body::HttpBody;
+use axum::extract::Request;
 use http::{Method, StatusCode};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -13,7 +16,8 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use utoipa::openapi::SecurityRequirement;
+use utoipa::openapi::path::{Parameter, ParameterIn};
+use utoipa::openapi::{RefOr, SecurityRequirement};
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
@@ -36,6 +40,10 @@ type DeclaredRoute = (Option<AccessRule>, Option<Direct>, UtoipaMethodRouter<Arc
 /// Returns the requirements of a handler.
 fn rule<A, H: Takes<A>>(_: H) -> AccessRule {
     H::Right::RULE
+}
+
+fn is_in_query(parameter: &RefOr<Parameter>) -> bool {
+    matches!(parameter, RefOr::T(parameter) if parameter.parameter_in == ParameterIn::Query)
 }
 
 /// All routes, and the document that describes them.
@@ -136,6 +144,8 @@ impl Routes {
                     id: operation.operation_id.clone().unwrap_or_default(),
                     tag: operation.tags.iter().flatten().next().cloned().unwrap_or_default(),
                     access,
+                    takes_query: operation.parameters.iter().flatten().any(is_in_query),
+                    takes_body: operation.request_body.is_some(),
                     direct: direct.clone(),
                 });
             }
@@ -144,6 +154,9 @@ impl Routes {
         self
     }
 }
+
+/// The length of `{}`, which some clients send as no body.
+const NOTHING_BYTES: u64 = 2;
 
 /// The label of requests that match no documented route.
 const NO_ROUTE: &str = "none";
@@ -166,6 +179,9 @@ pub(super) struct Operation {
     pub(super) tag: String,
     /// `None` for an operation that requires no key.
     pub(super) access: Option<AccessRule>,
+    /// Whether it has parameters in the query.
+    pub(super) takes_query: bool,
+    pub(super) takes_body: bool,
     pub(super) direct: Option<Direct>,
 }
 
@@ -173,6 +189,20 @@ impl Operation {
     /// Whether it changes nothing, and has a position of the log.
     pub(super) fn is_read(&self) -> bool {
         self.access.is_some_and(|access| access.effect == Effect::Reads)
+    }
+
+    /// Refuses a request with parameters or a body if the operation has none: whoever clears a campaign with `?dry_run=true` expects
+    /// something else.
+    pub(super) fn require_expected(&self, request: &Request) -> Result<(), Problem> {
+        let query = request.uri().query().filter(|_| self.access.is_some() && !self.takes_query);
+        if let Some((name, _)) = query.and_then(|query| form_urlencoded::parse(query.as_bytes()).next()) {
+            return Err(Problem::invalid_at(&format!("/{name}"), "this operation has no parameters"));
+        }
+        let writes = self.access.is_some() && !self.is_read();
+        if writes && !self.takes_body && request.body().size_hint().lower() > NOTHING_BYTES {
+            return Err(Problem::new(Code::InvalidRequest, "this operation takes no body"));
+        }
+        Ok(())
     }
 
     /// Whether it answers requests of this method. `HEAD` is answered like `GET`.

@@ -197,6 +197,7 @@ impl Parts {
             None => Ok(()),
         });
         permitted.map_err(|denied| refused(denied, Some(&caller)))?;
+        operation.map_or(Ok(()), |operation| operation.require_expected(request))?;
         request.extensions_mut().insert(caller);
         Ok(())
     }

@@ -172,14 +172,14 @@ impl State {
                 Ok(Outcome::ImageAbandoned)
             }
             Command::ImportBegin(begin) => self.on(begin.target.0, |filter| filter.import_begin(begin))?,
-            Command::ImportLines(lines) => {
-                let running = self.shared.running_import(lines.target.0, &lines.import)?;
-                self.on(lines.target.0, |filter| filter.import_lines(lines, &running))?
-            }
-            Command::ImportEnd(end) => {
-                let running = self.shared.running_import(end.target.0, &end.import)?;
-                self.on(end.target.0, |filter| filter.import_end(end, &running))?
-            }
+            Command::ImportLines(lines) => self.on(lines.target.0, |filter| {
+                let running = filter.shared.running_import(lines.target.0, &lines.import)?;
+                filter.import_lines(lines, &running)
+            })?,
+            Command::ImportEnd(end) => self.on(end.target.0, |filter| {
+                let running = filter.shared.running_import(end.target.0, &end.import)?;
+                filter.import_end(end, &running)
+            })?,
         }
     }
 }
@@ -457,7 +457,7 @@ mod tests {
             ending: Ending::Whole { upload: UploadDigest { bytes: 0, hash: 0 }, warnings: Vec::new() },
             entries_max: 10,
         }));
-        assert_eq!(ended, Outcome::Refused(Refusal::ImportNotFound));
+        assert_eq!(ended, Outcome::Refused(Refusal::FilterGone));
         assert_eq!((machine.state.sizes().tables_bytes, machine.state.shared.totals.records_bytes), (0, 0));
     }
 

@@ -17,9 +17,9 @@ use super::image::Epoch;
 use super::machine::Subject;
 use super::view::FilterView;
 use crate::domain::{
-    Import, ImportId, ImportMode, ImportState, ItemOutcome, Refusal, Spec, Status, Timestamp, Tripped,
+    Import, ImportId, ImportMode, ImportState, ItemOutcome, Refusal, Spec, Status, Timestamp,
 };
-use crate::filter::{Digest, Filter, Full, Insert, Layout, SlotState, Walk};
+use crate::filter::{Digest, Filter, Full, Growth, Insert, Layout, SlotState, Walk};
 use crate::frame::decode;
 use crate::paged::{Queue, stored_bytes};
 use serde::{Deserialize, Serialize};
@@ -303,8 +303,6 @@ pub struct ImportTrial {
     mode: ImportMode,
     if_absent: bool,
     now: Timestamp,
-    /// Items in the tables that are held or redeemed in the live ones.
-    used: u64,
 }
 
 impl ImportTrial {
@@ -316,7 +314,7 @@ impl ImportTrial {
             None => (ImportMode::Replace, Tables::new(epoch, &view.spec, view.layout)),
         };
         tables.advance(&view.spec, now);
-        Self { view, tables, mode, if_absent, now, used: 0 }
+        Self { view, tables, mode, if_absent, now }
     }
 
     /// Bytes of its tables.
@@ -333,8 +331,10 @@ impl ImportTrial {
         let mut outcomes = inserted.map_err(|Full| Refusal::FilterFull)?;
         if self.mode == ImportMode::Replace {
             let states = self.view.reader.view(0).states(digests);
-            for (outcome, live) in outcomes.iter_mut().zip(states) {
-                self.used += u64::from(is_used(live) && *outcome == ItemOutcome::Added);
+            for ((outcome, live), digest) in outcomes.iter_mut().zip(states).zip(digests) {
+                if let Some(state) = live.filter(|state| is_used(Some(*state))) {
+                    self.tables.filter.set_state(*digest, state);
+                }
                 // A code that is redeemed in the live tables would be so in the new ones.
                 if live == Some(SlotState::Redeemed) {
                     *outcome = ItemOutcome::AlreadyRedeemed;
@@ -344,17 +344,34 @@ impl ImportTrial {
         Ok(outcomes)
     }
 
-    /// Checks the guards of an import that has been read completely.
+    /// Whether the held and redeemed codes, which a replacement copies, may not fit.
+    pub fn needs_used(&self) -> bool {
+        let is_bounded = self.mode == ImportMode::Replace && self.view.spec.growth == Growth::Fixed;
+        is_bounded
+            && self.view.describe(self.now).stats.codes.is_some_and(|codes| codes.held + codes.redeemed > 0)
+    }
+
+    /// Ends an import that has been read completely: copies the held and redeemed codes of the live tables, if they are given, and checks
+    /// the guards.
     ///
     /// # Errors
-    /// The guard that it would violate.
-    pub fn check(&self, import: &Import) -> Result<(), Tripped> {
-        import.guards.allow_items(import.items())?;
+    /// [`Refusal::FilterFull`], or the guard that it would violate.
+    pub fn end(&mut self, import: &Import, live: Option<&Filter>) -> Result<(), Refusal> {
+        import.guards.allow_items(import.items()).map_err(Refusal::ImportGuarded)?;
         if self.mode == ImportMode::Append {
             return Ok(());
         }
+        let mut copied = Ok(());
+        let copy = |digest, state| {
+            if copied.is_ok() && is_used(Some(state)) {
+                copied = self.tables.filter.put(digest, state);
+            }
+        };
+        let mut walk = Walk::START;
+        live.map(|live| live.walk(&mut walk, u64::MAX, copy));
+        copied.map_err(|Full| Refusal::FilterFull)?;
         let stats = self.view.describe(self.now).stats;
         let before = stats.codes.map_or(stats.items, |codes| codes.available);
-        import.guards.allow_swap(before, self.tables.filter.items() - self.used)
+        import.guards.allow_swap(before, self.tables.available()).map_err(Refusal::ImportGuarded)
     }
 }

@@ -28,6 +28,9 @@ const EXPANSION_MAX: u64 = 200;
 /// Bytes to which any upload may expand: short ones can consist of equal lines.
 const EXPANDED_FREE: u64 = 4 << 20;
 
+/// How long nothing more may arrive of a rejected body until its client gets the response.
+const REST_SILENCE: Duration = Duration::from_secs(1);
+
 /// A streamed body of bytes of any media type.
 #[derive(ToSchema)]
 #[schema(value_type = String, format = Binary)]
@@ -72,28 +75,36 @@ impl Reading {
     /// bodies (503).
     pub(crate) async fn json(&self, request: Request) -> Result<HeldBody, Problem> {
         require_json(request.method(), request.headers())?;
-        let mut arriving = pin!(self.whole(self.arriving(request)?));
-        // Most bodies arrive with the head, and need no timer.
-        match arriving.as_mut().now_or_never() {
-            Some(read) => read,
-            None => tokio::time::timeout(self.timeout, arriving)
-                .await
-                .unwrap_or_else(|_| Err(too_slow(format!("the whole body has {:?}", self.timeout)))),
+        // A client that waits for permission to send the body needs no time for it.
+        let waits = request.headers().contains_key(header::EXPECT);
+        let mut arriving = self.arriving(request)?;
+        let read = {
+            let mut collected = pin!(self.collect(&mut arriving));
+            // Most bodies arrive with the head, and need no timer.
+            match collected.as_mut().now_or_never() {
+                Some(read) => read,
+                None => tokio::time::timeout(self.timeout, collected)
+                    .await
+                    .unwrap_or_else(|_| Err(too_slow(format!("the whole body has {:?}", self.timeout)))),
+            }
+        };
+        if read.is_err() && (arriving.received > 0 || !waits) {
+            // However the rest ends, the problem stays.
+            let _ = tokio::time::timeout(self.timeout, self.discard(&mut arriving)).await;
         }
-    }
-
-    /// Reads a complete body. A limited rest of a rejected one is read and discarded: a client that is still sending would not read the
-    /// response.
-    async fn whole(&self, mut arriving: Arriving) -> Result<HeldBody, Problem> {
-        let read = self.collect(&mut arriving).await;
-        while read.is_err()
-            && arriving.received <= 2 * self.bytes_max as u64
-            && let Ok(Some(_)) = arriving.frame().await
-        {}
         read
     }
 
+    /// Reads a limited rest of a rejected body: a client that is still sending would not read the response.
+    async fn discard(&self, arriving: &mut Arriving) {
+        arriving.silence = Some(REST_SILENCE);
+        while arriving.received <= 2 * self.bytes_max as u64
+            && let Ok(Some(_)) = arriving.frame().await
+        {}
+    }
+
     async fn collect(&self, arriving: &mut Arriving) -> Result<HeldBody, Problem> {
+        arriving.check_length(arriving.body.size_hint().lower())?;
         let first = arriving.next().await?.unwrap_or_default();
         arriving.check_length(first.len() as u64)?;
         let share = Share::of(self.budget.clone(), first.len() as u64)?;
@@ -332,6 +343,7 @@ mod tests {
     use flate2::write::GzEncoder;
     use futures_util::{future, stream, task};
     use http::Request;
+    use hyper::body::{Frame, SizeHint};
     use prometheus_client::metrics::gauge::Gauge;
     use proptest::prelude::*;
     use std::future::Future;
@@ -514,6 +526,43 @@ mod tests {
             assert_eq!(body.await.map_err(|problem| problem.code).unwrap().as_ref().len(), 32 << 20);
             // Each turn is at most a piece.
             assert!(turns > 100, "{coding}: {turns}");
+        }
+    }
+
+    /// A client that sends too much and then pauses must not be told to repeat it.
+    #[tokio::test]
+    async fn long_body_that_pauses_is_too_large() {
+        let (budget, _) = budget(256 << 20);
+        let timeout = Duration::from_millis(50);
+        let reading =
+            Reading { budget, bytes_max: BYTES_MAX, timeout, uploads_end: CancellationToken::new() };
+        let json = || Request::builder().header("content-type", "application/json");
+        let long = Ok::<_, std::io::Error>(Bytes::from(vec![b' '; BYTES_MAX + 1]));
+        let pausing = Body::from_stream(stream::iter([long]).chain(stream::pending()));
+        let problem = reading.json(json().body(pausing).unwrap()).await.map(drop).unwrap_err();
+        assert_eq!(problem.code, Code::BodyTooLarge);
+        // Its declared length is enough, and its client is not asked to send it.
+        let unsent = json().header("expect", "100-continue").body(Body::new(Unsent)).unwrap();
+        let read = reading.json(unsent).now_or_never().unwrap();
+        assert_eq!(read.map(drop).unwrap_err().code, Code::BodyTooLarge);
+    }
+
+    /// A body that is too long, and that its client only sends when it is read.
+    struct Unsent;
+
+    impl HttpBody for Unsent {
+        type Data = Bytes;
+        type Error = std::io::Error;
+
+        fn poll_frame(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> task::Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
+            panic!("the body was read");
+        }
+
+        fn size_hint(&self) -> SizeHint {
+            SizeHint::with_exact(BYTES_MAX as u64 + 1)
         }
     }
 

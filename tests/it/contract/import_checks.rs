@@ -124,6 +124,32 @@ async fn dry_run_counts_equal_import_counts() {
     }
 }
 
+/// Held and redeemed codes outlive a replacement, and take space in it.
+#[tokio::test]
+async fn dry_run_of_replacement_counts_used_codes() {
+    let service = Service::start().await;
+    for (used, fits) in [(0, true), (2, true), (60, false), (100, false)] {
+        let path = format!("/v1/coupons/used-{used}");
+        service.put(&path, json!({"capacity": 100, "growth": "fixed"})).await.json(201);
+        let lines = |prefix: &str| (0..100).map(|n| format!("{prefix}{n}\n")).collect::<String>();
+        service.import(&format!("{path}/imports"), "text/plain", lines("old-")).await.json(200);
+        for n in 0..used {
+            let hold =
+                json!({"code": format!("old-{n}"), "reference": format!("r{n}"), "hold_seconds": n % 2 * 60});
+            service.post(&format!("{path}/redemptions"), hold).await.json(201);
+        }
+        let query = format!("{path}/imports?mode=replace&max_shrink=0.5");
+        let dry = service.import(&format!("{query}&dry_run=true"), "text/plain", lines("new-")).await;
+        let real = service.import(&query, "text/plain", lines("new-")).await;
+        if fits {
+            assert_eq!(dry.json(200)["added"], real.json(200)["added"], "{used} used");
+        } else {
+            dry.problem(409, "filter-full");
+            real.problem(409, "filter-full");
+        }
+    }
+}
+
 /// A dry run adds to a copy of the filter, so it counts the same collisions, grows and is full as the import.
 #[tokio::test]
 async fn long_dry_run_counts_equal_import_counts() {

@@ -182,6 +182,25 @@ async fn running_import_can_be_stopped() {
     service.delete("/v1/imports/NO%20NAME").await.problem(404, "import-not-found");
 }
 
+#[tokio::test]
+async fn import_into_deleted_campaign_finds_no_campaign() {
+    let service = service().await;
+    for query in ["?id=a", "?id=b&mode=replace"] {
+        let (end, ended) = tokio::sync::watch::channel(false);
+        let upload = text(&service, query, held_back("u1\n", &ended));
+        let delete = async {
+            while service.get(&format!("/v1/imports/{}", &query[4..5])).await.status == 404 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(service.delete("/v1/campaigns/spring").await.status, 204);
+            end.send_replace(true);
+        };
+        let (answer, ()) = tokio::join!(upload, delete);
+        answer.problem(404, "campaign-not-found");
+        service.put("/v1/campaigns/spring", json!({"capacity": 1000})).await.json(201);
+    }
+}
+
 /// While an upload computes, requests of the same worker wait.
 #[tokio::test]
 async fn upload_yields_after_each_piece() {
@@ -253,8 +272,9 @@ async fn full_filter_ends_import() {
     let service = Service::start().await;
     service.put("/v1/campaigns/spring", json!({"capacity": 100, "growth": "fixed"})).await.json(201);
     let lines: String = (0..5_000).map(|n| format!("u{n}\n")).collect();
-    text(&service, "?id=a", lines).await.problem(409, "filter-full");
-    assert_eq!(service.get("/v1/imports/a").await.json(200)["state"], "failed");
+    let full = text(&service, "?id=a", lines).await.problem(409, "filter-full");
+    let import = service.get("/v1/imports/a").await.json(200);
+    assert_eq!((&import["state"], &import["failure"]["detail"]), (&json!("failed"), &full["detail"]));
 }
 
 #[tokio::test]

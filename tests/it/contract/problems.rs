@@ -195,6 +195,7 @@ async fn full_filters(service: &Service) {
 }
 
 async fn imports(service: &Service) {
+    service.delete("/v1/imports/none?id=other").await.problem(422, "invalid-request");
     for collection in ["campaigns", "coupons"] {
         service.put(&format!("/v1/{collection}/filled"), json!({"capacity": 100})).await.json(201);
         let path = |query: &str| format!("/v1/{collection}/filled/imports?{query}");

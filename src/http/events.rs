@@ -130,7 +130,7 @@ event_names! {
     "seq": 4711, "at": "2026-12-01T00:00:00Z", "key": "shop", "event": "users.added", "campaign": "spring", "added": 2
 }))]
 pub(super) struct EventAnswer {
-    /// The event's number. Later events have higher, possibly not consecutive numbers. Numbers are never reused.
+    /// The event's number. Later events have higher, possibly not consecutive numbers. With `storage.durability = "fsync"`, numbers are never reused.
     #[schema(minimum = 1, example = 4711)]
     seq: u64,
     /// When it happened.

@@ -54,7 +54,7 @@ struct CodesToGenerate {
     /// Number of codes.
     #[schema(minimum = 1, maximum = 1_000_000)]
     count: u32,
-    /// 1 to 128 bytes without control characters. Each `#` becomes one of 32 letters and digits.
+    /// 1 to 128 bytes without control characters. Each `#`, at most 32, becomes one of 32 letters and digits.
     #[schema(min_length = 1, max_length = 128)]
     pattern: String,
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs the tests that take minutes to hours; each argument is one of them:
 #   cluster        faults of servers, disks and networks (CLUSTER_ROUNDS=3), also behind haproxy; linearizability over crashes
-#                  and partitions (LINEARIZABLE_ROUNDS); old and new nodes in one cluster: builds an earlier commit
+#                  and partitions (LINEARIZABLE_ROUNDS); old and new nodes in one cluster: builds an earlier commit, and the
+#                  release build unless CUCKOOD_RELEASE names a released program
 #   crash          kill -9 under load (CRASH_KILLS=2000)
 #   linearizable   64 clients at 100 codes for a minute, with kills
 #   soak           random logs next to a real process with kills and backups (SOAK_MINUTES=60)
@@ -33,12 +34,21 @@ build_before() {
     (cd target/before && cargo build --locked --bin cuckood --target-dir ../before-build)
 }
 
+# build_release: the program that runs next to later builds: a released one, or else this commit's release build.
+build_release() {
+    [ -z "${CUCKOOD_RELEASE:-}" ] || return 0
+    cargo build --release --locked --bin cuckood
+    export CUCKOOD_RELEASE=$PWD/target/release/cuckood
+}
+
 for what in "$@"; do
     echo "== $what"
     case $what in
     cluster)
         build_before
         cargo test --locked --test cluster -- --ignored --nocapture --test-threads 1
+        build_release
+        cargo test --locked --test cluster -- --nocapture versions::
         cargo test --locked --test linearizable -- --ignored --nocapture --test-threads 1
         ;;
     crash) CRASH_KILLS=${CRASH_KILLS:-2000} cargo test --locked --test crash -- --nocapture ;;

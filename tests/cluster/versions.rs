@@ -1,5 +1,5 @@
-//! The release build next to a build that understands the next version of entries, under load: upgrade, downgrade, enable, and the downgrade
-//! that is rejected.
+//! The release next to a build that understands the next version of entries, under load: upgrade, downgrade, enable, and the downgrade that
+//! is rejected. `make test-long WHAT=cluster` runs it with the release build; otherwise both are this build.
 
 use crate::cluster::{settled, strong};
 use crate::load::Ending;
@@ -18,7 +18,7 @@ use tempfile::TempDir;
 const NODES: usize = 3;
 const CODES: usize = 200_000;
 
-/// A build that understands later entries. `CUCKOOD_RELEASE` names the program of the release, if it is not this one.
+/// A build that understands later entries. `CUCKOOD_RELEASE` names the program of the release; by default it is this build.
 const LATER: (&str, &str) = ("CUCKOOD_TEST_VERSION", "2");
 
 /// The setting with which a node enables what it understands.

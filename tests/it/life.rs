@@ -22,9 +22,11 @@ pub struct Life {
     pub running: Option<RunningSnapshot>,
 }
 
-/// Takes a snapshot in one go, the first one of a store.
+/// Takes a snapshot in one go, after the newest one of the store.
 pub fn take_snapshot(store: &Store, state: &mut State, events: &mut EventLog, now: Timestamp) -> Manifest {
-    let mut running = RunningSnapshot::begin(store, state, events, None, Vec::new(), now).unwrap();
+    let latest = store.pin_newest().unwrap();
+    let mut running =
+        RunningSnapshot::begin(store, state, events, latest.as_deref(), Vec::new(), now).unwrap();
     running.write(store, u64::MAX, Duration::MAX).unwrap();
     running.finish(store).unwrap()
 }

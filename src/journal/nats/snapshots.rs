@@ -38,7 +38,7 @@ use tokio::time::timeout;
 use tokio_util::io::StreamReader;
 
 /// A label: a [`SharedSnapshot`] in a frame. Its place has a frame within.
-const LABEL: Format = Format { magic: *b"cksh", version: 1, payload_max: 2 * VALUE_BYTES_MAX };
+pub(super) const LABEL: Format = Format { magic: *b"cksh", version: 1, payload_max: 2 * VALUE_BYTES_MAX };
 
 /// Maximum size of a chunk of an archive. Chunks are sent one after the other.
 const CHUNK_BYTES: usize = 512 << 10;

@@ -25,7 +25,19 @@ await createClient({
 const resolve = (part) =>
   part.$ref === undefined ? part : part.$ref.slice(2).split("/").reduce((at, step) => at[step], document);
 
-/** Which deadline an operation has, and how it is repeated. */
+/** The successful responses, by status and media type: the members that a document must have. */
+const answers = (responses) =>
+  Object.fromEntries(
+    Object.entries(responses)
+      .filter(([status]) => status < "300")
+      .map(([status, response]) => [status, members(resolve(response).content ?? {})]),
+  );
+const members = (content) =>
+  Object.fromEntries(
+    Object.entries(content).map(([type, { schema = {} }]) => [type.split(";")[0], resolve(schema).required ?? []]),
+  );
+
+/** Which deadline an operation has, how it is repeated, and what it answers. */
 function sending(method, { parameters = [], tags, requestBody, responses }) {
   const headers = parameters.map((parameter) => resolve(parameter).name);
   const bytes = (body) => Object.values(body?.content ?? {})[0]?.schema.format === "binary";
@@ -38,6 +50,7 @@ function sending(method, { parameters = [], tags, requestBody, responses }) {
     // A redemption is identified by its reference or id, and an import by its id.
     isKeyed: headers.includes("Idempotency-Key") && !tags.includes("redemptions"),
     isRepeated: headers.includes("Idempotency-Key") || isImport,
+    answers: answers(responses),
   };
 }
 
@@ -58,6 +71,8 @@ export interface Sending {
   /** It is repeated under an idempotency key. */
   isKeyed: boolean;
   isRepeated: boolean;
+  /** The successful responses, by status and media type: the members that a document must have. */
+  answers: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>>;
 }
 
 /** How each operation is sent. */

@@ -1,7 +1,8 @@
 /** The client: all operations, and iterators over events and redemptions. */
 
-import { Connection, type Limits, type Settings } from "./connection.js";
+import { Connection, type Limits, type Settings, WAIT_MS_MAX } from "./connection.js";
 import { Cuckood, type EventLine, type ListRedemptionsData, type Redemption } from "./generated/index.js";
+import { pause } from "./limit.js";
 
 const WAIT_SECONDS = 20;
 /** The time limit of a request that waits for events. */
@@ -64,8 +65,14 @@ export class Events {
   async *follow(after?: number, signal?: AbortSignal): AsyncGenerator<EventLine, never, void> {
     for (;;) {
       const query = { after, limit: PAGE, wait: WAIT_SECONDS };
-      const lines: unknown = await this.#client.listEvents({ query, signal, parseAs: "text" });
-      for (const line of (lines as string).split("\n").filter(Boolean)) {
+      const askedAt = performance.now();
+      const page: unknown = await this.#client.listEvents({ query, signal, parseAs: "text" });
+      const lines = (page as string).split("\n").filter(Boolean);
+      if (lines.length === 0 && performance.now() - askedAt < WAIT_MS_MAX) {
+        // Whatever answers does not wait.
+        await pause(WAIT_MS_MAX, signal);
+      }
+      for (const line of lines) {
         const event = JSON.parse(line) as EventLine;
         yield event;
         after = event.seq;
@@ -73,6 +80,9 @@ export class Events {
     }
   }
 }
+
+/** What to export. */
+export type Export = Pick<ListRedemptionsData, "path" | "query"> & { signal?: AbortSignal };
 
 /** The redemptions of coupons. */
 export class Redemptions {
@@ -86,12 +96,12 @@ export class Redemptions {
    * Iterates over the redemptions of a coupon, in the order of their last change.
    *
    * A redemption that changes during the export appears again at the end, in its new state. Each page has the deadline of a
-   * write, and is requested again while that lasts.
+   * write, and is requested again while that lasts. A signal ends it.
    */
-  async *export({ path, query }: Pick<ListRedemptionsData, "path" | "query">): AsyncGenerator<Redemption, void, void> {
+  async *export({ path, query, signal }: Export): AsyncGenerator<Redemption, void, void> {
     let cursor = query?.cursor;
     do {
-      const page = await this.#client.listRedemptions({ path, query: { limit: PAGE, ...query, cursor } });
+      const page = await this.#client.listRedemptions({ path, signal, query: { limit: PAGE, ...query, cursor } });
       yield* page.redemptions;
       cursor = page.next_cursor;
     } while (cursor !== undefined);

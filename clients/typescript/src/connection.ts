@@ -1,8 +1,9 @@
-/** Sends requests: within a deadline, with repetitions, after the position last seen, and with problems as exceptions. */
+/** Sends requests: within a deadline, with repetitions, after the position last seen, and with problems as errors. */
 
 import { type Client as Generated, createClient } from "./generated/client/index.js";
 import { type Sending, sendings } from "./generated/sendings.js";
-import { errorOf, isPassing, ProblemError } from "./problem.js";
+import { Limit, pause } from "./limit.js";
+import { errorOf, HttpError, isPassing } from "./problem.js";
 import { Upload } from "./upload.js";
 
 const READ_DEADLINE_MS = 250;
@@ -10,9 +11,11 @@ const WRITE_DEADLINE_MS = 5_000;
 const TRANSFER_ATTEMPTS = 10;
 /** How often a request is sent if each attempt hangs. A load balancer may choose another node. */
 const ATTEMPTS_PER_DEADLINE = 3;
-const WAIT_MS_MAX = 1_000;
+export const WAIT_MS_MAX = 1_000;
 /** All attempts of an import together outlast a restart of the service. */
 const TRANSFER_WAIT_MS_MAX = 5_000;
+/** The longest wait that a response can ask for. */
+const RETRY_AFTER_MS_MAX = 3_600_000;
 /** How long a position is passed on. A node that is behind for longer than `cluster.lag_max` (10 s) is not ready. */
 const POSITION_MS = 30_000;
 
@@ -85,6 +88,9 @@ export class Connection {
     readonly limits?: Limits,
     readonly position = new Position(),
   ) {
+    if (/^(?!https?:)[a-z][a-z0-9+.-]*:/i.test(settings.url)) {
+      throw new TypeError("the address of a service starts with http:// or https://");
+    }
     this.client = createClient({
       baseUrl: settings.url.replace(/\/$/, ""),
       auth: settings.key,
@@ -92,7 +98,11 @@ export class Connection {
       // The generated client makes a `Request` of whatever is called.
       fetch: (input) => this.#send(input as Request),
     });
-    this.client.interceptors.request.use((request, { url, body, parseAs }) => {
+    this.client.interceptors.request.use((request, { url, body, parseAs, path = {} }) => {
+      // In a URL they would lead to another operation.
+      if (Object.values(path).some((name) => ["", ".", ".."].includes(name as string))) {
+        throw new TypeError("a name is neither empty nor . or ..");
+      }
       const sending = sendings[`${request.method} ${url}`]!;
       if (sending.isKeyed && !request.headers.has("Idempotency-Key")) {
         request.headers.set("Idempotency-Key", crypto.randomUUID());
@@ -135,52 +145,75 @@ export class Connection {
     const call = this.#calls.get(request)!;
     const { deadlineMs, attempts, attemptMs } = this.#limitsOf(call);
     const endsAt = performance.now() + deadlineMs;
-    const ends = after(deadlineMs);
     for (let attempt = 1; ; attempt += 1) {
+      const limit = new Limit(Math.min(attemptMs, endsAt - performance.now()), request.signal);
       try {
-        const signal = AbortSignal.any([request.signal, ...ends, ...after(attemptMs)]);
-        return await this.#attempt(request, call, attempt, signal);
+        return await limit.within(this.#attempt(request, call, attempt, limit));
       } catch (error) {
+        limit.clear();
         if (call.upload instanceof Upload && call.upload.failure !== undefined) {
           throw call.upload.failure;
         }
         request.signal.throwIfAborted();
-        if (ends.some(({ aborted }) => aborted)) {
-          // During an attempt, whose outcome is unknown whatever an earlier one was answered.
-          throw error;
-        }
-        const retryAfter = error instanceof ProblemError ? error.retryAfter : undefined;
+        const { retryAfter } = error as { retryAfter?: number };
         const waitMax = call.kind === "transfer" ? TRANSFER_WAIT_MS_MAX : WAIT_MS_MAX;
         const backoff = (0.5 + Math.random() / 2) * Math.min(waitMax, 50 * 2 ** attempt);
-        const wait = retryAfter ? retryAfter * 1_000 : backoff;
+        const wait = retryAfter ? Math.min(retryAfter * 1_000, RETRY_AFTER_MS_MAX) : backoff;
+        // If the deadline has passed, the outcome of this attempt is unknown, whatever an earlier one was answered.
         if (!isPassing(error) || attempt >= attempts || performance.now() + wait >= endsAt) {
           throw error;
         }
-        await new Promise((resume) => setTimeout(resume, wait));
+        await pause(wait, request.signal);
       }
     }
   }
 
-  async #attempt(request: Request, call: Call, attempt: number, signal: AbortSignal): Promise<Response> {
+  async #attempt(request: Request, call: Call, attempt: number, limit: Limit): Promise<Response> {
     const { upload, isStream, setsPosition } = call;
     const fetch = this.settings.fetch ?? globalThis.fetch;
-    const sent = new Request(request.clone(), { signal, ...(upload && streamed(upload)) });
+    // A redirect would make a read of a write.
+    const changes: RequestInit = { signal: limit.signal, redirect: "manual", ...(upload && streamed(upload)) };
+    const sent = limit.hold(new Request(request.clone(), changes));
     // A position expires: after a restore, no node may reach it.
     if (setsPosition && this.position.value !== undefined) {
       sent.headers.set(MIN_POSITION, String(this.position.value));
     }
     const response = await fetch(sent);
     this.position.observe(response);
-    if (!response.ok) {
-      throw await errorOf(response, attempt);
+    if (response.ok && isStream) {
+      return limit.stream(response);
     }
-    return isStream ? response : read(response);
+    // As a whole, so that a connection that is lost during it counts as lost.
+    const body = await response.arrayBuffer();
+    limit.clear();
+    const whole = new Response(body.byteLength > 0 ? body : null, response);
+    if (!response.ok) {
+      throw await errorOf(whole, attempt);
+    }
+    if (!isExpected(whole, body, call)) {
+      throw new HttpError(whole);
+    }
+    return whole;
   }
 }
 
-/** Returns a signal for a finite time. */
-function after(ms: number): AbortSignal[] {
-  return Number.isFinite(ms) ? [AbortSignal.timeout(Math.ceil(ms))] : [];
+/** Whether a successful response is one of the operation: something else may have answered in the service's place. */
+function isExpected({ status, headers }: Response, body: ArrayBuffer, { answers }: Call): boolean {
+  const types = answers[status] ?? {};
+  const type = headers.get("Content-Type")?.split(";")[0]?.trim().toLowerCase() ?? "";
+  const members = types[type];
+  if (members === undefined) {
+    return status in answers && Object.keys(types).length === 0;
+  }
+  if (type !== "application/json") {
+    return true;
+  }
+  try {
+    const document: unknown = JSON.parse(new TextDecoder().decode(body));
+    return typeof document === "object" && document !== null && members.every((member) => member in document);
+  } catch {
+    return false;
+  }
 }
 
 /** Returns an upload's request without its body, and with an id if it is an import: its attempts continue under it. */
@@ -195,10 +228,4 @@ function withoutBody({ url, method, headers, signal }: Request, { isRepeated }: 
 /** A body of unknown length. The types of browsers do not know `duplex` yet. */
 function streamed(upload: Blob): RequestInit {
   return { body: upload.stream(), duplex: "half" } as RequestInit;
-}
-
-/** Reads the complete body, so that a connection that is lost during it counts as lost. */
-async function read(response: Response): Promise<Response> {
-  const body = await response.arrayBuffer();
-  return new Response(body.byteLength > 0 ? body : null, response);
 }

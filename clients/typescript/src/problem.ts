@@ -33,25 +33,41 @@ export class ProblemError extends Error {
   }
 }
 
-/** Another server, such as a proxy, responded with an error. */
+/** Another server, such as a proxy, responded, or the response is not one of the operation. */
 export class HttpError extends Error {
   override readonly name = "HttpError";
+  /** Seconds to wait, where it says so. */
+  readonly retryAfter: number | undefined;
 
-  constructor(readonly response: Response) {
-    super(`status ${response.status}`);
+  constructor(
+    /** The response, whose body can still be read. */
+    readonly response: Response,
+  ) {
+    super(response.ok ? `status ${response.status} with an unexpected body` : `status ${response.status}`);
+    this.retryAfter = retryAfterOf(response);
   }
+}
+
+/** The seconds in `Retry-After`; `undefined` for a date. */
+function retryAfterOf({ headers }: Response): number | undefined {
+  const seconds = headers.get("Retry-After") ?? "";
+  return /^\d+$/.test(seconds) ? Number(seconds) : undefined;
 }
 
 /** Returns the exception for an error response. */
 export async function errorOf(response: Response, attempts: number): Promise<ProblemError | HttpError> {
-  if (response.headers.get("Content-Type") === "application/problem+json") {
-    const document = (await response.clone().json()) as Partial<Problem>;
-    if (document.type?.startsWith("urn:cuckood:problem:")) {
-      const seconds = response.headers.get("Retry-After");
-      return new ProblemError(document as Problem, seconds === null ? undefined : Number(seconds), attempts);
+  if (response.headers.get("Content-Type")?.startsWith("application/problem+json")) {
+    const document = await response.clone().json().catch(() => undefined);
+    if (isProblem(document)) {
+      return new ProblemError(document, retryAfterOf(response), attempts);
     }
   }
   return new HttpError(response);
+}
+
+function isProblem(document: unknown): document is Problem {
+  const { type, code, status } = (document ?? {}) as Record<string, unknown>;
+  return `${type}`.startsWith("urn:cuckood:problem:") && typeof code === "string" && typeof status === "number";
 }
 
 const PASSING = [408, 429, 502, 503, 504];

@@ -13,7 +13,7 @@ const BLOCK_BYTES = 64 * 1024;
  * The body of an import: a blob whose bytes come from elsewhere.
  *
  * What can be read again is sent again when a connection breaks: an array, a function that gives new pieces, and any
- * other `Blob`, such as a browser's `File` or what Node's `openAsBlob` gives. An iterator and a stream are read once.
+ * other `Blob`, such as a browser's `File` or what Node's `openAsBlob` gives. Any other iterable and a stream are read once.
  */
 export class Upload extends Blob {
   /** What went wrong with the source itself. */
@@ -31,12 +31,12 @@ export class Upload extends Blob {
 
   /** Whether it can be read more than once. */
   get isRepeatable(): boolean {
-    const source = this.#source;
-    return typeof source === "function" || (Symbol.iterator in source && !("next" in source));
+    return typeof this.#source === "function" || Array.isArray(this.#source);
   }
 
   /** Its bytes, from the start. Nothing is read before they are asked for. */
   override stream(): ReadableStream<Uint8Array<ArrayBuffer>> {
+    this.failure = undefined;
     let blocks: AsyncGenerator<Uint8Array<ArrayBuffer>> | undefined;
     return new ReadableStream(
       {

@@ -6,8 +6,10 @@ import { once } from "node:events";
 import { type AddressInfo, createServer } from "node:net";
 import { join } from "node:path";
 import { test } from "node:test";
-import { type Client, connect, type EventLine, ProblemError } from "cuckood-client";
-import { type Fault, KEY, proxy, serve, start } from "./service.js";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
+import { type Client, connect, type EventLine, HttpError, ProblemError } from "cuckood-client";
+import { answering, type Fault, KEY, proxy, serve, start } from "./service.js";
 
 const url = await serve();
 const PATIENT = { key: KEY, readDeadlineMs: 60_000, writeDeadlineMs: 60_000 };
@@ -57,6 +59,126 @@ for (const fault of ["hang", "drip"] as const) {
     assert.ok(first && first === second);
   });
 }
+
+setFlagsFromString("--expose-gc");
+const collectGarbage = runInNewContext("gc") as () => void;
+
+for (const [name, errorOf] of [
+  ["deadline", "TimeoutError"],
+  ["signal", "AbortError"],
+] as const) {
+  test(`a ${name} outlives a garbage collection during a body`, async () => {
+    const abort = new AbortController();
+    const endless = await answering((_, response) => {
+      response.writeHead(200, { "Content-Type": "application/json" });
+      const drip = setInterval(() => response.write(" "), 20);
+      response.on("close", () => clearInterval(drip));
+      response.write(" ", () => {
+        setTimeout(() => {
+          collectGarbage();
+          if (name === "signal") {
+            abort.abort();
+          }
+        }, 50);
+      });
+    });
+    const started = performance.now();
+    const client = connect({ url: endless, readDeadlineMs: name === "signal" ? 60_000 : 250 });
+    await assert.rejects(client.info({ signal: abort.signal }), { name: errorOf });
+    assert.ok(performance.now() - started < SOON_MS);
+  });
+}
+
+test("a redirect is an error, and is not followed", async () => {
+  let count = 0;
+  const front = await answering((request, response) => {
+    count += 1;
+    response.writeHead(301, { Location: `${url}${request.url}` }).end();
+  });
+  await assert.rejects(write(connect({ url: front, key: KEY })), HttpError);
+  assert.equal(count, 1);
+});
+
+test("a response that is none of the operation is an error", async () => {
+  for (const [status, type, body] of [
+    [200, "text/html", "<p>Log in</p>"],
+    [200, "application/json", ""],
+    [200, "application/json", "null"],
+    [200, "application/json", "[]"],
+    [200, "application/json", "{}"],
+    [200, "application/json", '{"outcomes":["add'],
+    [202, "application/json", '{"outcomes":[]}'],
+    [404, "application/problem+json", "{"],
+    [404, "application/problem+json", "null"],
+    [404, "application/problem+json", "[1]"],
+  ] as const) {
+    const front = await answering((_, response) => {
+      response.writeHead(status, { "Content-Type": type, "X-Cuckood-Position": "abc" }).end(body);
+    });
+    await assert.rejects(write(connect({ url: front })), HttpError, `${status} ${body}`);
+  }
+});
+
+test("a broken problem is repeated as its status is", async () => {
+  let count = 0;
+  const front = await answering((_, response) => {
+    count += 1;
+    if (count === 1) {
+      response.writeHead(503, { "Content-Type": "application/problem+json; charset=utf-8" }).end("{");
+    } else {
+      response.writeHead(200, { "Content-Type": "application/json" }).end('{"outcomes":["added"],"added":1}');
+    }
+  });
+  assert.equal((await write(connect({ url: front }).within(60_000))).added, 1);
+});
+
+test("a wait that makes no sense is ignored, and a long one ends the call", async () => {
+  for (const [retryAfter, isLong] of [["-5", false], ["Wed, 21 Oct 2026 07:28:00 GMT", false], ["99999999", true]] as const) {
+    let count = 0;
+    const busy = await answering((_, response) => {
+      count += 1;
+      response.writeHead(count < 3 || isLong ? 429 : 404, { "Retry-After": retryAfter }).end();
+    });
+    await assert.rejects(write(connect({ url: busy })), HttpError);
+    assert.equal(count, isLong ? 1 : 3, retryAfter);
+  }
+});
+
+test("a signal ends a wait between two attempts", async () => {
+  const abort = new AbortController();
+  const busy = await answering((_, response) => {
+    response.writeHead(503, { "Retry-After": "50" }).end();
+    setTimeout(() => abort.abort(new RangeError("enough")), 50);
+  });
+  const call = { path: { campaign: "spring" }, body: { users: ["u1"] }, signal: abort.signal };
+  const started = performance.now();
+  await assert.rejects(connect({ url: busy }).within(60_000).addUsers(call), RangeError);
+  assert.ok(performance.now() - started < SOON_MS);
+});
+
+test("a deadline may be longer than a timer", async () => {
+  assert.ok(await cuckood.within(30 * 86_400_000).info());
+});
+
+test("a name that would lead to another operation is rejected", async () => {
+  for (const campaign of ["", ".", ".."]) {
+    await assert.rejects(cuckood.getCampaign({ path: { campaign } }), TypeError);
+  }
+  assert.throws(() => connect({ url: "ftp://127.0.0.1" }), TypeError);
+});
+
+test("events with line separators are read", async () => {
+  const path = { coupon: "separators" };
+  await cuckood.putCoupon({ path, body: { capacity: 10, stock: 5 } });
+  const reference = "a\u2028b\u2029c\u0085d";
+  await cuckood.redeem({ path, body: { code: "K7Q2", reference } });
+  for await (const event of cuckood.events.follow()) {
+    if (event.coupon === "separators" && event.reference !== undefined) {
+      assert.equal(event.reference, reference);
+      break;
+    }
+  }
+});
 
 test("generated codes are the same under one key", async () => {
   const path = { coupon: "generated" };

@@ -53,6 +53,13 @@ for (const [format, column, content] of [
   });
 }
 
+test("an iterable that may be read only once is not sent again", () => {
+  const pieces = ["u1"].values();
+  const once = { [Symbol.iterator]: () => ({ next: () => pieces.next() }) };
+  assert.ok(!new Upload(once).isRepeatable);
+  assert.ok(new Upload(["u1"]).isRepeatable && new Upload(() => once).isRepeatable);
+});
+
 test("strings are items", async () => {
   const path = await campaign("strings");
   async function* later(): AsyncGenerator<string> {
@@ -90,10 +97,12 @@ test("a broken import goes on", async () => {
 
 test("each attempt of an import has the complete deadline", async (context) => {
   const path = await campaign("deadline");
-  const { mock } = context.mock.method(AbortSignal, "timeout");
+  const { mock } = context.mock.method(globalThis, "setTimeout");
   const query = { format: "ndjson" } as const;
   await cuckood.within(60_000).importUsers({ path, query, body: new Upload(USERS) });
-  assert.deepEqual([...new Set(mock.calls.map(({ arguments: [ms] }) => ms))], [60_000]);
+  const times = mock.calls.map(({ arguments: [, ms] }) => ms ?? 0);
+  // Others are those of sockets.
+  assert.deepEqual([...new Set(times.filter((ms) => ms > 10_000))], [60_000]);
 });
 
 test("what is read once is sent once", async () => {

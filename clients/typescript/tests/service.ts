@@ -4,6 +4,7 @@ import { type ChildProcess, spawn } from "node:child_process";
 import { createHash } from "node:crypto";
 import { once } from "node:events";
 import { mkdtemp, rm } from "node:fs/promises";
+import { createServer as createHttpServer, type RequestListener } from "node:http";
 import { type AddressInfo, connect, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -82,6 +83,17 @@ export async function start(): Promise<Service> {
 /** Starts a service, stops it after the tests, and gives its address. */
 export async function serve(): Promise<string> {
   return (await start()).url;
+}
+
+/** Starts a server that answers in a service's place, closes it after the tests, and gives its address. */
+export async function answering(answer: RequestListener): Promise<string> {
+  const server = createHttpServer(answer).listen(0, "127.0.0.1");
+  await once(server, "listening");
+  after(() => {
+    server.close();
+    server.closeAllConnections();
+  });
+  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
 }
 
 /** How a connection fails. */

@@ -1,7 +1,7 @@
 //! Format 1 is final. `tests/fixtures/format-1` has a data directory with a log, two snapshots and events, a backup, and the image of one
 //! coupon, as the release build wrote them; `expected.json` lists their contents. Every later build must read the same.
 //!
-//! `cargo test --release --test it format::make_fixtures -- --ignored` has written them. `src/journal/nats/fixtures.rs` has the messages of
+//! `cargo test --release --test it format::make_fixtures -- --ignored` has written them. `src/journal/nats/message.rs` reads those of
 //! the replicated log.
 
 use crate::directory::copy_dir;

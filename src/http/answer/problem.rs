@@ -76,7 +76,8 @@ codes! {
     MethodNotAllowed: 405, "method-not-allowed", "The method is not allowed here": "see the header Allow";
     RequestTimeout: 408, "request-timeout", "The body took too long to arrive";
     AlreadyExists: 409, "already-exists", "The name is taken": "the name is taken: choose a new one for an image";
-    FilterFull: 409, "filter-full", "The filter can't take all of the items": "nothing was changed; create a larger filter, or one that grows";
+    FilterFull: 409, "filter-full", "The filter can't take all of the items":
+        "nothing was changed, but an appending import keeps the lines before; create a larger filter, or one that grows";
     CodeRedeemed: 409, "code-redeemed", "The code has been redeemed": "the code was redeemed under another reference";
     CodeHeld: 409, "code-held", "The code is held": "the code is held under another reference";
     HoldExpired: 409, "hold-expired", "The hold has expired": "the hold expired before it was confirmed";

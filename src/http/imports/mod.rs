@@ -182,10 +182,7 @@ async fn import(call: Call<call::Import>, kind: Kind, name: &str, request: Reque
         let import = tokio::spawn(asked.try_out(upload, client)).await.map_err(failed)??;
         return Ok(reply::ok(&ImportAnswer { state: ImportStateName::Checked, ..import.into() }));
     }
-    let ran = tokio::spawn(asked.run(upload)).await.map_err(failed)?;
-    let is_full = |problem: &Problem| problem.code == Code::FilterFull;
-    let (import, replayed) =
-        ran.map_err(|problem| if is_full(&problem) { filter_full() } else { problem })?;
+    let (import, replayed) = tokio::spawn(asked.run(upload)).await.map_err(failed)??;
     Ok(reply::json(StatusCode::OK, replayed, &ImportAnswer::from(import)))
 }
 
@@ -315,18 +312,12 @@ pub(super) struct FailureAnswer {
 /// The problem because of which an import into a filter of this kind ended in this state.
 pub(crate) fn failure(kind: Kind, state: ImportState) -> Option<Problem> {
     match state {
-        ImportState::Failed => Some(filter_full()),
+        ImportState::Failed => Some(Code::FilterFull.into()),
         ImportState::Overtaken => Some(Code::ImportOvertaken.into()),
         ImportState::Guarded(tripped) => Some(refusals::refused(kind, Refusal::ImportGuarded(tripped))),
         ImportState::Stopped => Some(Code::ImportStopped.into()),
         ImportState::Running | ImportState::Done | ImportState::Interrupted => None,
     }
-}
-
-/// The problem of an import that did not fit.
-fn filter_full() -> Problem {
-    let detail = "an append keeps the lines before, a replacement changes nothing; create a larger filter, or one that grows";
-    Problem::new(Code::FilterFull, detail)
 }
 
 impl From<ImportState> for ImportStateName {

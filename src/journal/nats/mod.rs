@@ -9,8 +9,6 @@
 //! publishes proposals, takes received messages, and does due work. The writer may be late, so servers are only judged after all received
 //! messages were taken, and not while more arrive.
 
-#[cfg(test)]
-mod fixtures;
 mod link;
 mod message;
 mod options;

@@ -129,7 +129,8 @@ test("a broken problem is repeated as its status is", async () => {
       response.writeHead(200, { "Content-Type": "application/json" }).end('{"outcomes":["added"],"added":1}');
     }
   });
-  assert.equal((await write(connect({ url: front }).within(60_000))).added, 1);
+  const call = { path: { campaign: "spring" }, body: { users: ["u1"] } };
+  assert.equal((await connect({ url: front, ...PATIENT }).addUsers(call)).added, 1);
 });
 
 test("a wait that makes no sense is ignored, and a long one ends the call", async () => {
@@ -139,7 +140,8 @@ test("a wait that makes no sense is ignored, and a long one ends the call", asyn
       count += 1;
       response.writeHead(count < 3 || isLong ? 429 : 404, { "Retry-After": retryAfter }).end();
     });
-    await assert.rejects(write(connect({ url: busy })), HttpError);
+    const call = { path: { campaign: "spring" }, body: { users: ["u1"] } };
+    await assert.rejects(connect({ url: busy, ...PATIENT }).addUsers(call), HttpError);
     assert.equal(count, isLong ? 1 : 3, retryAfter);
   }
 });

@@ -89,13 +89,17 @@ for (const [name, errorOf] of [
   });
 }
 
+/** A patient write at an address. */
+const addUser = (at: string) =>
+  connect({ url: at, ...PATIENT }).addUsers({ path: { campaign: "spring" }, body: { users: ["u1"] } });
+
 test("a redirect is an error, and is not followed", async () => {
   let count = 0;
   const front = await answering((request, response) => {
     count += 1;
     response.writeHead(301, { Location: `${url}${request.url}` }).end();
   });
-  await assert.rejects(write(connect({ url: front, key: KEY })), HttpError);
+  await assert.rejects(addUser(front), HttpError);
   assert.equal(count, 1);
 });
 
@@ -115,7 +119,7 @@ test("a response that is none of the operation is an error", async () => {
     const front = await answering((_, response) => {
       response.writeHead(status, { "Content-Type": type, "X-Cuckood-Position": "abc" }).end(body);
     });
-    await assert.rejects(write(connect({ url: front })), HttpError, `${status} ${body}`);
+    await assert.rejects(addUser(front), HttpError, `${status} ${body}`);
   }
 });
 
@@ -129,8 +133,7 @@ test("a broken problem is repeated as its status is", async () => {
       response.writeHead(200, { "Content-Type": "application/json" }).end('{"outcomes":["added"],"added":1}');
     }
   });
-  const call = { path: { campaign: "spring" }, body: { users: ["u1"] } };
-  assert.equal((await connect({ url: front, ...PATIENT }).addUsers(call)).added, 1);
+  assert.equal((await addUser(front)).added, 1);
 });
 
 test("a wait that makes no sense is ignored, and a long one ends the call", async () => {
@@ -140,8 +143,7 @@ test("a wait that makes no sense is ignored, and a long one ends the call", asyn
       count += 1;
       response.writeHead(count < 3 || isLong ? 429 : 404, { "Retry-After": retryAfter }).end();
     });
-    const call = { path: { campaign: "spring" }, body: { users: ["u1"] } };
-    await assert.rejects(connect({ url: busy, ...PATIENT }).addUsers(call), HttpError);
+    await assert.rejects(addUser(busy), HttpError);
     assert.equal(count, isLong ? 1 : 3, retryAfter);
   }
 });

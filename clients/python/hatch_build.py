@@ -41,7 +41,6 @@ def adapted(source: str) -> str:
         return source
     source = re.sub(r"not isinstance\((.*?), Unset\)", r"\1 is not None", source)
     source = re.sub(r"isinstance\((.*?), Unset\)", r"\1 is None", source)
-    source = re.sub(r"from \.+types import UNSET, Unset\n", "", source).replace(
-        "import UNSET, File, Unset", "import File"
-    )
+    source = re.sub(r"(from \.+types import .*?)UNSET, (File, )?Unset(?:, )?", r"\1\2", source)
+    source = re.sub(r"from \.+types import \n", "", source).replace("import File, \n", "import File\n")
     return source.replace("| Unset", "| None").replace("UNSET", "None")

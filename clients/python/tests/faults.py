@@ -34,13 +34,22 @@ class Drip:
 
 
 @dataclass(frozen=True)
-class Unavailable:
-    """Somebody answers 503 in the service's name, with its own words."""
+class Respond:
+    """Another server responds."""
 
-    retry_after: int
+    body: bytes = b""
+    status: int = 200
+    headers: tuple[str, ...] = ("Content-Type: application/json",)
 
 
-Fault = CutAfter | NoAnswer | Hang | Drip | Unavailable
+def unavailable(retry_after: int) -> Respond:
+    """Return the response of a service that is overloaded."""
+    problem = b"""{"type":"urn:cuckood:problem:overloaded","code":"overloaded","title":"Too much at once","status":503,
+        "detail":"made up","request_id":"0"}"""
+    return Respond(problem, 503, ("Content-Type: application/problem+json", f"Retry-After: {retry_after}"))
+
+
+Fault = CutAfter | NoAnswer | Hang | Drip | Respond
 
 
 class Proxy:
@@ -85,9 +94,10 @@ class Proxy:
         host, port = urlsplit(self.service).netloc.split(":")
         with suppress(OSError), client, socket.create_connection((host, int(port))) as server:
             match fault:
-                case Unavailable(retry_after=seconds):
+                case Respond(body=body, status=status, headers=headers):
                     self.sent += client.recv(65536)
-                    client.sendall(_unavailable(seconds))
+                    head = (f"HTTP/1.1 {status} ", *headers, f"Content-Length: {len(body)}", "Connection: close")
+                    client.sendall("\r\n".join((*head, "", "")).encode() + body)
                     return
                 case CutAfter(bytes=limit):
                     self._forward(client, server, limit)
@@ -118,16 +128,3 @@ class Proxy:
                 service.sendall(block)
         except OSError:
             return
-
-
-def _unavailable(seconds: int) -> bytes:
-    problem = b"""{"type":"urn:cuckood:problem:overloaded","code":"overloaded","title":"Too much at once","status":503,
-        "detail":"made up","request_id":"0"}"""
-    head = (
-        "HTTP/1.1 503 Service Unavailable",
-        "Content-Type: application/problem+json",
-        f"Retry-After: {seconds}",
-        f"Content-Length: {len(problem)}",
-        "Connection: close",
-    )
-    return "\r\n".join((*head, "", "")).encode() + problem

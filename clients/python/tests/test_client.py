@@ -2,6 +2,7 @@
 
 import json
 from datetime import datetime, timedelta, timezone
+from itertools import islice
 
 import pytest
 
@@ -105,6 +106,15 @@ def test_coupons(client: Client) -> None:
     assert list(client.redemptions.export("c-welcome", status="held")) == []
 
 
+def test_events_end_at_line_feeds_only(client: Client) -> None:
+    client.put_coupon("c-lines", CouponSpec(capacity=100, stock=10))
+    references = [f"order{separator}1" for separator in "\u2028\u2029\x85"]
+    for reference in references:
+        client.redeem("c-lines", RedemptionRequest(code=reference, reference=reference))
+    events = (event.reference for event in client.events.follow() if event.coupon == "c-lines" and event.reference)
+    assert list(islice(events, 3)) == references
+
+
 def test_operations(client: Client, url: str) -> None:
     assert "cuckood_" in client.metrics()
     assert client.plan(capacity=1_000_000).memory_bytes > 0
@@ -112,7 +122,7 @@ def test_operations(client: Client, url: str) -> None:
         assert next(answer.iter_bytes())
     client.put_campaign("c-told", CampaignSpec(capacity=10))
     with client.list_events(limit=1) as answer:
-        events = [json.loads(line) for line in answer.iter_lines()]
+        events = [json.loads(line) for line in answer.read().split(b"\n") if line]
     assert len(events) == 1 and next(client.events.follow()).seq == events[0]["seq"] >= 1
     with Client(url, "another") as stranger, pytest.raises(ProblemError) as error:
         stranger.info()

@@ -15,7 +15,7 @@ from socket import create_server
 import httpx
 import pytest
 from conftest import KEY, Service
-from faults import Drip, Fault, Hang, NoAnswer, Proxy, Unavailable
+from faults import Drip, Fault, Hang, NoAnswer, Proxy, Respond, unavailable
 
 from cuckood_client import AsyncClient, Client, ProblemError, connection
 from cuckood_client.models import (
@@ -96,7 +96,7 @@ def test_write_is_repeated_if_attempt_hangs(client: Client, faulty: Callable[...
     assert {first, second, *more} == {first}
 
 
-@pytest.mark.parametrize("fault", [NoAnswer(), Unavailable(retry_after=0)])
+@pytest.mark.parametrize("fault", [NoAnswer(), unavailable(retry_after=0)])
 def test_write_is_repeated_under_one_key(client: Client, faulty: Callable[..., Proxy], fault: Fault) -> None:
     name = f"f-{type(fault).__name__.lower()}"
     client.put_campaign(name, CampaignSpec(capacity=100))
@@ -116,7 +116,7 @@ def test_write_is_repeated_in_asyncio(client: Client, faulty: Callable[..., Prox
             assert (await weak.add_users("f-async", ONE)).outcomes == ["added"]
 
     client.put_campaign("f-async", CampaignSpec(capacity=100))
-    asyncio.run(repeat(faulty(NoAnswer(), Unavailable(retry_after=0)).url))
+    asyncio.run(repeat(faulty(NoAnswer(), unavailable(retry_after=0)).url))
     assert client.count_users("f-async", UserList(users=["u1"])).counts == [1]
 
 
@@ -130,7 +130,7 @@ def test_redemption_is_repeated_by_its_reference(client: Client, faulty: Callabl
 
 
 def test_read_is_repeated_only_on_request(faulty: Callable[..., Proxy]) -> None:
-    proxy = faulty(*[Unavailable(retry_after=0)] * 3)
+    proxy = faulty(*[unavailable(retry_after=0)] * 3)
     with Client(proxy.url, KEY, read_deadline=60) as weak:
         with pytest.raises(ProblemError) as error:
             weak.info()
@@ -140,7 +140,7 @@ def test_read_is_repeated_only_on_request(faulty: Callable[..., Proxy]) -> None:
 
 
 def test_last_error_is_raised_without_further_attempts(faulty: Callable[..., Proxy]) -> None:
-    busy = faulty(Unavailable(retry_after=7))
+    busy = faulty(unavailable(retry_after=7))
     with Client(busy.url, KEY) as weak, pytest.raises(ProblemError) as error:
         weak.add_users("spring", ONE)
     # `Retry-After` exceeds the deadline.
@@ -161,6 +161,75 @@ def test_permanent_error_is_never_repeated(faulty: Callable[..., Proxy]) -> None
     assert seconds_to_wait(distrust, 1) is None
 
 
+def test_error_of_other_server_is_repeated_after_its_time(faulty: Callable[..., Proxy]) -> None:
+    wait, broken = "Retry-After: 7", "Content-Type: application/problem+json"
+    for headers in ((wait, "Content-Type: text/html"), (wait, broken)):
+        with (
+            Client(faulty(Respond(b"<html>", 503, headers)).url, KEY) as weak,
+            pytest.raises(httpx.HTTPStatusError) as error,
+        ):
+            # It exceeds the deadline.
+            weak.add_users("spring", ONE)
+        assert seconds_to_wait(error.value, 1) == 7
+    proxy = faulty(
+        *[Respond(body, 503, (broken,)) for body in (b"", b"[]", b'{"type":7}', b'{"type":"urn:cuckood:problem:x"}')]
+    )
+    with Client(proxy.url, KEY) as weak:
+        assert weak.within(60, attempts=5).info()
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"{}", b"null", b'{"version":', b"\xff"])
+def test_response_of_other_server_is_decoding_error(faulty: Callable[..., Proxy], body: bytes) -> None:
+    response = Respond(body, headers=("Content-Type: application/json", "X-Cuckood-Position: abc"))
+    with Client(faulty(response).url, KEY) as weak, pytest.raises(httpx.DecodingError):
+        weak.within(60).info()
+    with Client(faulty(Respond(body or b"[]")).url, KEY) as weak, pytest.raises(httpx.DecodingError):
+        next(weak.events.follow())
+
+
+def test_wait_for_events_pauses_after_immediate_empty_page(
+    faulty: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Paused(Exception):
+        pass
+
+    def pause(_: float) -> None:
+        raise Paused
+
+    monkeypatch.setattr("cuckood_client.client.PAUSE_SECONDS", 60)
+    monkeypatch.setattr(time, "sleep", pause)
+    with Client(faulty(Respond(), Respond(b"[]")).url, KEY) as weak, pytest.raises(Paused):
+        next(weak.events.follow())
+
+
+def test_hanging_requests_delay_no_others(faulty: Callable[..., Proxy]) -> None:
+    async def run(proxy: Proxy) -> None:
+        async with AsyncClient(proxy.url, KEY) as busy:
+            hanging = [asyncio.create_task(busy.within(60).info()) for _ in range(100)]
+            while proxy.requests() < 100:
+                await asyncio.sleep(0.01)
+            assert await busy.within(5).info()
+            for task in hanging:
+                task.cancel()
+            await asyncio.wait(hanging)
+
+    asyncio.run(run(faulty(*[Hang()] * 100)))
+
+
+def test_cancelled_task_closes_its_connection(url: str) -> None:
+    async def run() -> None:
+        async with AsyncClient(url, KEY) as client:
+            for number in range(200):
+                task = asyncio.create_task(client.within(60).info())
+                await asyncio.sleep(0.0005 * (number % 5))
+                task.cancel()
+                await asyncio.wait({task})
+            pool = client._http._transport._pool  # type: ignore[attr-defined]
+            assert all(connection.is_idle() or connection.is_closed() for connection in pool.connections)
+
+    asyncio.run(run())
+
+
 def test_standard_error_stays_empty(faulty: Callable[..., Proxy]) -> None:
     program = """if True:
         import sys
@@ -171,7 +240,7 @@ def test_standard_error_stays_empty(faulty: Callable[..., Proxy]) -> None:
         except ProblemError as error:
             print(error.code, error.attempts)
     """
-    proxy = faulty(NoAnswer(), Unavailable(retry_after=0))
+    proxy = faulty(NoAnswer(), unavailable(retry_after=0))
     done = subprocess.run([sys.executable, "-c", program, proxy.url], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("campaign-not-found 3\n", "")
 
@@ -289,4 +358,20 @@ def test_client_fails_after_fork(client: Client) -> None:
     client._pid += 1
     with pytest.raises(RuntimeError, match="fork"):
         client.info()
+    # In the child, closing has no effect on the parent.
+    client.close()
     client._pid -= 1
+    assert client.info()
+
+
+@pytest.mark.parametrize("name", ["", ".", ".."])
+def test_name_is_never_another_path(client: Client, name: str) -> None:
+    with pytest.raises(ValueError, match="name"):
+        client.delete_campaign(name)
+
+
+def test_address_and_key_may_be_padded(url: str) -> None:
+    with Client(f"{url}//", f"{KEY}\n", read_deadline=60) as client:
+        assert client.info()
+    with pytest.raises(ValueError, match="ASCII"):
+        Client(url, "ключ")

@@ -6,7 +6,9 @@ import threading
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import httpx
 import pytest
@@ -104,6 +106,36 @@ def test_what_is_read_once_is_sent_once(client: Client, campaign: str, faulty: C
         # Whoever has named it goes on with another source.
         weak.import_users(campaign, Upload(many), format_="ndjson", id=campaign)
     assert client.get_campaign(campaign).stats.items == 4_000
+
+
+def test_source_is_repeatable_if_it_restarts() -> None:
+    class Wrapper:
+        def __init__(self) -> None:
+            self._file = BytesIO(b"u1\n")
+
+        def __iter__(self) -> Iterator[bytes]:
+            return iter(self._file)
+
+    async def users() -> AsyncIterator[str]:
+        yield "u1"
+
+    with NamedTemporaryFile() as file:
+        once = [many(), BytesIO(), file, Wrapper(), users()]
+        assert not any(Upload(source).is_repeatable for source in once)  # type: ignore[arg-type]
+    assert all(Upload(source).is_repeatable for source in (Path(), USERS, many, users))
+
+
+def test_blocked_source_ends_with_deadline(client: Client, campaign: str) -> None:
+    release = threading.Event()
+
+    def blocked() -> Iterator[str]:
+        yield "u1"
+        release.wait(60)
+
+    with pytest.raises(httpx.TimeoutException):
+        client.within(0.25).import_users(campaign, Upload(blocked), format_="ndjson")
+    assert not release.is_set()
+    release.set()
 
 
 def test_an_import_that_still_runs_is_waited_for(url: str, client: Client, campaign: str) -> None:

@@ -1,8 +1,10 @@
 """The clients: all operations, and iterators over events and redemptions."""
 
+import asyncio
 import datetime
 import json
 import math
+import time
 from collections.abc import AsyncIterator, Iterator
 
 import httpx
@@ -10,10 +12,13 @@ import httpx
 from .generated import client as generated
 from .generated.api.operations import list_events
 from .generated.models import EventLine, ListRedemptionsStatus, Redemption
+from .problem import parsed
 
 WAIT_SECONDS = 20
 FOLLOW_SECONDS = 60.0
 """The time limit of a request that waits for events."""
+PAUSE_SECONDS = 1.0
+"""The pause after an empty page that arrived without a wait."""
 PAGE = 1_000
 
 
@@ -64,10 +69,14 @@ class Events:
         """
         while True:
             call = list_events.request(after=after, limit=PAGE, wait=WAIT_SECONDS)
+            started = time.monotonic()
             response = self._client._send(call, "transfer", is_keyed=True, attempt_seconds=FOLLOW_SECONDS)
-            for event in _events(response):
+            events = parsed(response, _events)
+            for event in events:
                 yield event
                 after = event.seq
+            if not events and time.monotonic() - started < PAUSE_SECONDS:
+                time.sleep(PAUSE_SECONDS)
 
 
 class AsyncEvents:
@@ -89,14 +98,19 @@ class AsyncEvents:
         """
         while True:
             call = list_events.request(after=after, limit=PAGE, wait=WAIT_SECONDS)
+            started = time.monotonic()
             response = await self._client._send(call, "transfer", is_keyed=True, attempt_seconds=FOLLOW_SECONDS)
-            for event in _events(response):
+            events = parsed(response, _events)
+            for event in events:
                 yield event
                 after = event.seq
+            if not events and time.monotonic() - started < PAUSE_SECONDS:
+                await asyncio.sleep(PAUSE_SECONDS)
 
 
 def _events(response: httpx.Response) -> list[EventLine]:
-    return [EventLine.from_dict(json.loads(line)) for line in response.iter_lines()]
+    # Strings may contain other line separators.
+    return [EventLine.from_dict(json.loads(line)) for line in response.content.split(b"\n") if line]
 
 
 class Redemptions:

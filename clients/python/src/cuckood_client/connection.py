@@ -17,7 +17,7 @@ import anyio
 import httpx
 from typing_extensions import Self
 
-from .problem import ProblemError, error_of, seconds_to_wait
+from .problem import ProblemError, error_of, seconds_to_wait, whole_number
 from .upload import Upload
 
 T = TypeVar("T")
@@ -31,6 +31,7 @@ MIN_POSITION = "X-Cuckood-Min-Position"
 IDLE_SECONDS = 60.0
 """How long a transfer may make no progress."""
 CONNECT_SECONDS = 5.0
+IDLE_CONNECTIONS = 100
 TRANSFER_ATTEMPTS = 10
 ATTEMPTS_PER_DEADLINE = 3
 """How often a request is sent if each attempt hangs. A load balancer may choose another node."""
@@ -58,7 +59,7 @@ class _Position:
 
     def observe(self, response: httpx.Response) -> None:
         """Remember the position of a response."""
-        position = int(response.headers.get("X-Cuckood-Position", 0))
+        position = whole_number(response.headers.get("X-Cuckood-Position")) or 0
         if position > 0 and position >= (self() or 0):
             self._highest, self._seen_at = position, time.monotonic()
 
@@ -85,8 +86,15 @@ class AsyncConnection:
             verify: Which certificates to trust, as for httpx.
             proxy: The URL of a proxy, as for httpx.
         """
+        key = (key or "").strip()
+        if not key.isascii():
+            raise ValueError("an API key has only ASCII characters")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._http = httpx.AsyncClient(base_url=url, headers=headers, verify=verify, proxy=proxy)
+        # A limit of connections would let slow requests delay all others.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=IDLE_CONNECTIONS)
+        self._http = httpx.AsyncClient(
+            base_url=url.rstrip("/"), headers=headers, verify=verify, proxy=proxy, limits=limits
+        )
         self._position = _Position()
         self._attempts: float | None = None
         self._deadlines: dict[Kind, float] = {"read": read_deadline, "write": write_deadline, "transfer": math.inf}
@@ -108,6 +116,8 @@ class AsyncConnection:
             deadline: Seconds for a call in all; `math.inf` for no limit.
             attempts: How often a request may be sent: by default a read once, and a write any number of times. A write
                 without an idempotency key is never repeated.
+
+        Both share their connections, so closing one closes the other.
         """
         other = copy.copy(self)
         other._attempts = attempts
@@ -139,8 +149,32 @@ class AsyncConnection:
 
         Raises:
             ProblemError: The service rejects it.
-            httpx.HTTPError: No response arrives in time, or another server responds with an error.
+            httpx.HTTPError: No response arrives in time, or another server responds.
         """
+        scope = anyio.CancelScope()
+        responses: list[httpx.Response] = []
+
+        async def send() -> None:
+            with scope:
+                responses.append(await self._repeat(call, kind, is_keyed, stream, attempt_seconds))
+
+        # httpcore frees the connection of a request that a scope of anyio cancels, but not of a cancelled task.
+        task = asyncio.create_task(send())
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            scope.cancel()
+            with anyio.CancelScope(shield=True):
+                await asyncio.gather(task, return_exceptions=True)
+                for response in responses:
+                    await response.aclose()
+            raise
+        await task
+        return responses[0]
+
+    async def _repeat(
+        self, call: dict[str, Any], kind: Kind, is_keyed: bool, stream: bool, attempt_seconds: float
+    ) -> httpx.Response:
         is_read = kind == "read" or call["method"] == "get"
         upload = call.get("content")
         is_repeatable = (is_keyed or is_read) and not (isinstance(upload, Upload) and not upload.is_repeatable)
@@ -231,8 +265,9 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Close it."""
-        self._run(self._connection.close())
+        """Close it. In a forked process, this has no effect."""
+        if os.getpid() == self._pid:
+            self._run(self._connection.close())
 
     def within(self, deadline: float, *, attempts: float | None = None) -> Self:
         """Return this connection with another deadline, for single calls.
@@ -241,6 +276,8 @@ class Connection:
             deadline: Seconds for a call in all; `math.inf` for no limit.
             attempts: How often a request may be sent: by default a read once, and a write any number of times. A write
                 without an idempotency key is never repeated.
+
+        Both share their connections, so closing one closes the other.
         """
         return self._with(self._connection.within(deadline, attempts=attempts))
 

@@ -28,14 +28,21 @@ class Upload:
     @property
     def is_repeatable(self) -> bool:
         """Whether it can be read more than once."""
-        return not isinstance(self._source, Iterator | AsyncIterator)
+        source = self._source
+        if isinstance(source, PathLike) or callable(source):
+            return True
+        if hasattr(source, "read"):
+            return False
+        if isinstance(source, AsyncIterable):
+            return aiter(source) is not aiter(source)
+        return iter(source) is not iter(source)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """Its blocks, from the start. A source that is not asynchronous is read in another thread."""
         pieces = self._pieces()
         if not isinstance(pieces, AsyncIterable):
             iterator = _joined(pieces)
-            while block := await to_thread.run_sync(next, iterator, b""):
+            while block := await to_thread.run_sync(next, iterator, b"", abandon_on_cancel=True):
                 yield block
             return
         blocks = _Blocks()

@@ -106,8 +106,10 @@ forEachReader("title_and_labels_are_set_found_and_changed", scene, async (page, 
   // A line-up has them as well.
   await open(page, scene.url, "#/new-line-up");
   await page.getByLabel(t.form.title, { exact: true }).fill(`Home ${id}`);
-  await page.getByLabel(t.lineUp.addCampaign).fill(`${title}!`);
-  await page.keyboard.press("Enter");
+  const adding = page.getByLabel(t.lineUp.addCampaign);
+  await adding.fill(`${title}!`);
+  // Once the page has read the titles.
+  await page.locator("form.tools").filter({ has: adding }).getByRole("button").click();
   await page.locator(".sortable").getByRole("link", { name: `${title}!` }).waitFor();
   await button(page, t.lineUp.save).click();
   await page.getByRole("heading", { level: 1, name: `Home ${id}` }).waitFor();

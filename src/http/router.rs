@@ -191,8 +191,7 @@ impl Operation {
         self.access.is_some_and(|access| access.effect == Effect::Reads)
     }
 
-    /// Refuses a request with parameters or a body if the operation has none: whoever clears a campaign with `?dry_run=true` expects
-    /// something else.
+    /// Rejects parameters and a body if the operation has none. A client that sends `?dry_run=true` with a clear expects no change.
     pub(super) fn require_expected(&self, request: &Request) -> Result<(), Problem> {
         let query = request.uri().query().filter(|_| self.access.is_some() && !self.takes_query);
         if let Some((name, _)) = query.and_then(|query| form_urlencoded::parse(query.as_bytes()).next()) {

@@ -10,7 +10,8 @@ const TIMER_MS_MAX = 2 ** 31 - 1;
  */
 export class Limit {
   readonly #controller = new AbortController();
-  readonly #over: Promise<void>;
+  /** Resolves at the limit. */
+  readonly over: Promise<void>;
   readonly #caller: AbortSignal;
   readonly #timer: ReturnType<typeof setTimeout> | undefined;
   readonly #abort = () => this.#controller.abort(this.#caller.reason);
@@ -18,7 +19,7 @@ export class Limit {
 
   constructor(ms: number, caller: AbortSignal) {
     this.#caller = caller;
-    this.#over = new Promise((resolve) => {
+    this.over = new Promise((resolve) => {
       this.signal.addEventListener("abort", () => resolve(), { once: true });
     });
     if (caller.aborted) {
@@ -35,11 +36,6 @@ export class Limit {
     return this.#controller.signal;
   }
 
-  /** Resolves at the limit. */
-  get over(): Promise<void> {
-    return this.#over;
-  }
-
   /** Keeps a request that its signal is to end. */
   hold(request: Request): Request {
     this.#request = request;
@@ -48,7 +44,7 @@ export class Limit {
 
   /** The result of work that ends by the limit. */
   async within<T>(work: Promise<T>): Promise<T> {
-    const late = this.#over.then(() => {
+    const late = this.over.then(() => {
       throw this.signal.reason;
     });
     return Promise.race([work, late]);

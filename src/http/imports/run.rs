@@ -13,6 +13,7 @@ use crate::http::answer::{Code, Problem, refusals};
 use crate::http::api::Api;
 use crate::http::call::Commands;
 use std::sync::Arc;
+use tokio::task::spawn_blocking;
 
 /// The most codes that one command copies, and the most changes that it repeats, while the tables of a replacement catch up. Each may move
 /// the items of a few buckets, and the writer must not be held for more than 20 ms.
@@ -129,7 +130,11 @@ impl ImportRequest {
             true => api.engine.copy_tables(view.id, |more| hold(bytes + more)).await?,
             false => None,
         };
-        trial.end(&import, used.as_ref()).map_err(|refusal| refusals::refused(view.kind, refusal))?;
+        // It may walk a large table.
+        let end = move || trial.end(&import, used.as_ref()).map(|()| import);
+        let ended =
+            spawn_blocking(end).await.map_err(|_| Problem::new(Code::Internal, "the dry run failed"))?;
+        let import = ended.map_err(|refusal| refusals::refused(view.kind, refusal))?;
         Ok(Import { warnings, changed_at: api.engine.now().max(now), ..import })
     }
 }

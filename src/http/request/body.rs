@@ -15,6 +15,7 @@ use prometheus_client::registry::Registry;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 
@@ -78,19 +79,23 @@ impl Reading {
         // A client that waits for permission to send the body needs no time for it.
         let waits = request.headers().contains_key(header::EXPECT);
         let mut arriving = self.arriving(request)?;
-        let read = {
+        let (read, ends_at) = {
             let mut collected = pin!(self.collect(&mut arriving));
             // Most bodies arrive with the head, and need no timer.
             match collected.as_mut().now_or_never() {
-                Some(read) => read,
-                None => tokio::time::timeout(self.timeout, collected)
-                    .await
-                    .unwrap_or_else(|_| Err(too_slow(format!("the whole body has {:?}", self.timeout)))),
+                Some(Ok(read)) => return Ok(read),
+                Some(Err(problem)) => (Err(problem), Instant::now() + self.timeout),
+                None => {
+                    let ends_at = Instant::now() + self.timeout;
+                    let read = timeout_at(ends_at, collected).await;
+                    let late = |_| Err(too_slow(format!("the whole body has {:?}", self.timeout)));
+                    (read.unwrap_or_else(late), ends_at)
+                }
             }
         };
         if read.is_err() && (arriving.received > 0 || !waits) {
             // However the rest ends, the problem stays.
-            let _ = tokio::time::timeout(self.timeout, self.discard(&mut arriving)).await;
+            let _ = timeout_at(ends_at, self.discard(&mut arriving)).await;
         }
         read
     }

@@ -166,9 +166,8 @@ mod tests {
 
     const LOG: LogId = LogId(0x0123_4567_89ab_cdef << 64 | 0xfedc);
 
-    /// A file of `tests/fixtures/format-1/stream`, which has the messages of one session, the place after them, and the label of a snapshot
-    /// there, as the release build wrote them (`cargo test --release --lib make_stream -- --ignored`). Every later build must read and write
-    /// the same.
+    /// A file of `tests/fixtures/format-1/stream`: a message of one session, the place after its messages, or the label of a snapshot there.
+    /// The release build wrote them (`cargo test --release --lib make_stream -- --ignored`). Every later build must read and write the same.
     fn file(name: &str) -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/format-1/stream").join(name)
     }

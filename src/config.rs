@@ -288,6 +288,7 @@ mod tests {
         let (limits, defaults) = (config.http_options().limits, LimitOptions::default());
         assert_eq!(limits.body_bytes_max, defaults.body_bytes_max);
         assert_eq!(limits.bodies_bytes_max, defaults.bodies_bytes_max);
+        assert_eq!(limits.responses_bytes_max, defaults.responses_bytes_max);
         assert_eq!(config.clock.limits(), ClockLimits::default());
         assert_eq!(config.resp.listen, None);
         let (resp, defaults) = (config.resp_options(), RespOptions::default());

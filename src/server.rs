@@ -3,6 +3,7 @@
 //! The ports are bound before recovery starts, so that `/livez` responds immediately.
 
 mod capacity;
+mod clients;
 mod connections;
 pub mod heap;
 mod http;
@@ -20,7 +21,8 @@ use crate::http::Control;
 use crate::resp;
 use crate::tls::Tls;
 use anyhow::{Context, anyhow, bail};
-use connections::{Connections, Protocol, ProtocolContext, Timeouts};
+use clients::Timeouts;
+use connections::{Connections, Protocol, ProtocolContext};
 use futures_util::future::OptionFuture;
 use http::Http;
 use reload::Reload;
@@ -44,6 +46,8 @@ pub struct Listeners {
     pub http: TcpListener,
     /// For Redis clients, if they are served.
     pub resp: Option<TcpListener>,
+    /// For probes and scrapers, if they have a listener.
+    pub probes: Option<TcpListener>,
 }
 
 /// Serves until `shutdown` resolves. Then finishes running requests, takes a last snapshot and returns.
@@ -81,6 +85,10 @@ pub async fn run(
     if let Some(address) = resp_address {
         tracing::info!(%address, tls = tls.is_some(), "listening for Redis clients");
     }
+    if let Some(probes) = &listeners.probes {
+        let address = probes.local_addr().context("the listener for probes")?;
+        tracing::info!(%address, tls = tls.is_some(), "listening for probes");
+    }
     tracing::info!(%address, tls = tls.is_some(), path = %config.storage.path.display(), "listening");
     let reload = Reload {
         reloads,
@@ -94,9 +102,13 @@ pub async fn run(
         let speech = ProtocolContext { protocol, tls: tls.clone(), heads: heads.clone() };
         Connections::new(speech, workers.clone(), max, timeouts)
     };
+    let probes = Protocol::Http(Http::new(service.probes(), server.header_bytes_max.0));
     let http = Protocol::Http(Http::new(service, server.header_bytes_max.0));
-    let mut http = connections(http, http_max, server.idle_timeout.0);
-    let mut resp = connections(Protocol::Resp(resp), resp_max, config.resp.idle_timeout());
+    let mut served = Served {
+        http: connections(http, http_max, server.idle_timeout.0),
+        resp: connections(Protocol::Resp(resp), resp_max, config.resp.idle_timeout()),
+        probes: connections(probes, capacity::PROBES_MAX, server.idle_timeout.0),
+    };
     let stop = async {
         shutdown.await;
         control.announce_stop();
@@ -107,7 +119,7 @@ pub async fn run(
         }
     };
     let ended = tokio::select! {
-        () = accept(&mut http, &mut resp, &listeners) => Ok(()),
+        () = served.accept(&listeners) => Ok(()),
         () = stop => Ok(()),
         () = reload.run() => Ok(()),
         error = failure(&engine, &config, address) => Err(error),
@@ -117,7 +129,7 @@ pub async fn run(
     drop(listeners);
     if ended.is_ok() {
         tracing::info!("draining; finishing running requests");
-        drain([&mut http, &mut resp], &control, server.drain_timeout.0).await;
+        served.drain(&control, server.drain_timeout.0).await;
     }
     engine.shutdown().await;
     ended?;
@@ -141,10 +153,41 @@ fn reachable(config: &Config, listener: &TcpListener) -> anyhow::Result<SocketAd
     Ok(address)
 }
 
-/// Accepts connections. Never returns.
-async fn accept(http: &mut Connections, resp: &mut Connections, listeners: &Listeners) {
-    let resp = OptionFuture::from(listeners.resp.as_ref().map(|listener| resp.accept(listener)));
-    tokio::join!(http.accept(&listeners.http), resp);
+/// The connections of each listener.
+struct Served {
+    http: Connections,
+    resp: Connections,
+    probes: Connections,
+}
+
+impl Served {
+    /// Accepts connections. Never returns.
+    async fn accept(&mut self, listeners: &Listeners) {
+        let resp = OptionFuture::from(listeners.resp.as_ref().map(|listener| self.resp.accept(listener)));
+        let probes =
+            OptionFuture::from(listeners.probes.as_ref().map(|listener| self.probes.accept(listener)));
+        tokio::join!(self.http.accept(&listeners.http), resp, probes);
+    }
+
+    /// Lets running requests finish. Uploads can be of any length; one that exceeds its share of the time gets a response that asks to
+    /// continue later.
+    async fn drain(&mut self, control: &Control, timeout: Duration) {
+        let uploads_end = async {
+            tokio::time::sleep(timeout / UPLOADS_FRACTION).await;
+            control.end_uploads();
+            pending().await
+        };
+        let drained = async {
+            tokio::join!(self.http.drain(), self.resp.drain(), self.probes.drain());
+        };
+        tokio::select! {
+            () = drained => {}
+            () = uploads_end => {}
+            () = tokio::time::sleep(timeout) => {
+                tracing::warn!("requests still running at drain_timeout; closing their connections");
+            }
+        }
+    }
 }
 
 /// Resolves if the data directory can't be recovered, or the state can't be trusted any more. Logs when the service is ready.
@@ -167,19 +210,4 @@ fn announce(config: &Config, address: SocketAddr) {
     tracing::info!(path = %data.display(), "data");
     tracing::info!(url = %format_args!("{scheme}://{address}/console"), "console");
     tracing::info!(url = %format_args!("{scheme}://{address}/docs"), "API documents");
-}
-
-/// Lets running requests finish. Uploads can be of any length; one that exceeds its share of the time gets a response that asks to continue
-/// later.
-async fn drain([http, resp]: [&mut Connections; 2], control: &Control, timeout: Duration) {
-    let uploads_end = async {
-        tokio::time::sleep(timeout / UPLOADS_FRACTION).await;
-        control.end_uploads();
-        pending().await
-    };
-    tokio::select! {
-        ((), ()) = async { tokio::join!(http.drain(), resp.drain()) } => {}
-        () = uploads_end => {}
-        () = tokio::time::sleep(timeout) => tracing::warn!("requests still running at drain_timeout; closing their connections"),
-    }
 }

@@ -3,8 +3,11 @@
 //!
 //! Recording reads no clock and sets no timer: the observer (`server/connections.rs`) measures time by comparing two looks.
 
-use crate::budget::{Budget, Share};
+use crate::budget::{Budget, Owner, Share};
+use futures_util::task::AtomicWaker;
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -17,6 +20,9 @@ const HEAD_BYTES_FREE: u64 = 8 << 10;
 /// Maximum number of bytes read after an early response. Usually the time limit is reached first.
 const LINGER_BYTES_MAX: usize = 1 << 30;
 
+/// Maximum number of bytes that are read ahead of the end of a stream: TLS announces the end with fewer.
+const AHEAD_BYTES_MAX: usize = 64;
+
 /// Maximum length of a head and a body that are copied together: the system takes longer for `writev` than for `send`.
 const GATHERED_BYTES_MAX: usize = 1 << 10;
 
@@ -25,7 +31,7 @@ const GATHERED_BYTES_MAX: usize = 1 << 10;
 pub enum Phase {
     /// The end of the TLS handshake.
     Handshake,
-    /// The start of a request from a client without an accepted one.
+    /// The start of the first request.
     New,
     /// The start of the next request.
     Idle,
@@ -47,14 +53,25 @@ const PHASE_BITS: u32 = 3;
 pub struct Vitals {
     /// The phase's number in the low bits, the number of changes above.
     phase: AtomicU32,
+    bytes_read: AtomicU64,
     bytes_written: AtomicU64,
     is_blocked: AtomicBool,
+    /// The client that has proven itself; 0 if none has.
+    owner: AtomicU64,
     /// Whether the client may send bytes that no handler will read.
     pub is_body_unread: AtomicBool,
-    /// Whether a request was accepted and finished.
-    pub has_finished: AtomicBool,
     /// Whether an unfinished head takes a share of the budget.
     pub holds_head: AtomicBool,
+    end: End,
+}
+
+/// The end of the client's stream, for handlers that wait. hyper does not read while a handler runs.
+#[derive(Default, Debug)]
+struct End {
+    /// Whether a handler waits for the end.
+    is_awaited: AtomicBool,
+    has_come: AtomicBool,
+    waker: AtomicWaker,
 }
 
 /// A snapshot of a connection's record.
@@ -64,6 +81,8 @@ pub struct Moment {
     pub phase: Phase,
     /// Number of phases before.
     pub changes: u32,
+    /// Bytes that the client has sent.
+    pub bytes_read: u64,
     /// Bytes that the client has accepted.
     pub bytes_written: u64,
     /// Whether bytes wait for the client to accept them.
@@ -81,9 +100,6 @@ impl Vitals {
         if phase == self.phase() {
             return;
         }
-        if phase == Phase::Idle {
-            self.has_finished.store(true, Relaxed);
-        }
         let changes = (self.phase.load(Relaxed) >> PHASE_BITS).wrapping_add(1);
         self.phase.store(changes << PHASE_BITS | phase as u32, Relaxed);
     }
@@ -93,6 +109,7 @@ impl Vitals {
         Moment {
             phase: self.phase(),
             changes: self.phase.load(Relaxed) >> PHASE_BITS,
+            bytes_read: self.bytes_read.load(Relaxed),
             bytes_written: self.bytes_written.load(Relaxed),
             is_blocked: self.is_blocked.load(Relaxed),
         }
@@ -103,6 +120,65 @@ impl Vitals {
         self.bytes_written.store(self.bytes_written.load(Relaxed) + bytes as u64, Relaxed);
         self.is_blocked.store(is_blocked, Relaxed);
     }
+
+    /// Records bytes that the client has sent.
+    pub fn note_arrival(&self, bytes: usize) {
+        self.bytes_read.store(self.bytes_read.load(Relaxed) + bytes as u64, Relaxed);
+    }
+
+    /// Records the owner of the client's last admitted request. From then on, the connection only gives way to other owners.
+    pub fn prove(&self, owner: Owner) {
+        self.owner.store(owner.number(), Relaxed);
+    }
+
+    /// Returns the owner of the last admitted request; `None` if no request was admitted.
+    pub fn owner(&self) -> Option<Owner> {
+        Owner::from_number(self.owner.load(Relaxed))
+    }
+
+    /// Resolves once the client has ended its stream. Only for use within the task that serves the connection. A client that sends
+    /// more than [`AHEAD_BYTES_MAX`] first is taken to stay.
+    pub async fn ended(&self) {
+        let _awaiting = Awaiting::start(&self.end);
+        poll_fn(|context| {
+            self.end.waker.register(context.waker());
+            if self.end.has_come.load(Relaxed) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+}
+
+/// Makes the socket look for the end of the stream until it is dropped.
+struct Awaiting<'a>(&'a End);
+
+impl<'a> Awaiting<'a> {
+    fn start(end: &'a End) -> Self {
+        end.is_awaited.store(true, Relaxed);
+        Self(end)
+    }
+}
+
+impl Drop for Awaiting<'_> {
+    fn drop(&mut self) {
+        self.0.is_awaited.store(false, Relaxed);
+    }
+}
+
+impl Moment {
+    /// Whether nothing has happened between the two: no phase ended, and no byte was exchanged.
+    pub fn is_same_rest(&self, other: &Moment) -> bool {
+        let of = |moment: &Moment| (moment.changes, moment.bytes_read, moment.bytes_written);
+        of(self) == of(other)
+    }
+}
+
+/// The client of a request: its address, and the record of its connection.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Its address.
+    pub address: SocketAddr,
+    /// The connection's record.
+    pub vitals: Arc<Vitals>,
 }
 
 /// A stream that records its traffic.
@@ -113,6 +189,8 @@ pub struct Socket<S> {
     head_bytes: u64,
     /// Whether request heads take shares of the budget; a handshake always does.
     counts_heads: bool,
+    /// Bytes that were read while a handler waited for the end of the stream.
+    ahead: Vec<u8>,
     is_shut: bool,
     unheard_bytes: usize,
 }
@@ -120,12 +198,22 @@ pub struct Socket<S> {
 impl<S> Socket<S> {
     /// Wraps a stream. Heads beyond 8 KiB take shares of `heads`, if the protocol has heads.
     pub fn new(stream: S, vitals: Arc<Vitals>, heads: Arc<Budget>, counts_heads: bool) -> Self {
-        let head = Share::empty(heads);
-        Self { stream, vitals, head, head_bytes: 0, counts_heads, is_shut: false, unheard_bytes: 0 }
+        let head = Share::empty(heads, None);
+        Self {
+            stream,
+            vitals,
+            head,
+            head_bytes: 0,
+            counts_heads,
+            ahead: Vec::new(),
+            is_shut: false,
+            unheard_bytes: 0,
+        }
     }
 
     /// Counts bytes of a head until its response is written: until then, the parsed request refers to them.
     fn note_read(&mut self, bytes: usize) -> io::Result<()> {
+        self.vitals.note_arrival(bytes);
         let before = match self.vitals.phase() {
             Phase::New | Phase::Idle => {
                 self.vitals.enter(Phase::Head);
@@ -161,6 +249,28 @@ impl<S> Socket<S> {
     }
 }
 
+impl<S: AsyncRead + Unpin> Socket<S> {
+    /// Looks for the end of the client's stream if a handler waits for it. Bytes before the end are read later.
+    fn watch_end(&mut self, context: &mut Context<'_>) {
+        if !self.vitals.end.is_awaited.load(Relaxed) || self.vitals.end.has_come.load(Relaxed) {
+            return;
+        }
+        let mut space = [0; AHEAD_BYTES_MAX];
+        while self.ahead.len() < AHEAD_BYTES_MAX {
+            let mut buffer = ReadBuf::new(&mut space[self.ahead.len()..]);
+            let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(context, &mut buffer) else {
+                return;
+            };
+            if read.is_err() || buffer.filled().is_empty() {
+                self.vitals.end.has_come.store(true, Relaxed);
+                self.vitals.end.waker.wake();
+                return;
+            }
+            self.ahead.extend_from_slice(buffer.filled());
+        }
+    }
+}
+
 impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -168,7 +278,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        if self.ahead.is_empty() {
+            ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        } else {
+            let length = self.ahead.len().min(buffer.remaining());
+            buffer.put_slice(&self.ahead[..length]);
+            self.ahead.drain(..length);
+        }
         match buffer.filled().len() - before {
             0 => Poll::Ready(Ok(())),
             bytes => Poll::Ready(self.note_read(bytes)),
@@ -207,7 +323,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Socket<S> {
         self.stream.is_write_vectored()
     }
 
+    /// hyper flushes whenever its task runs, also while a handler waits.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.watch_end(context);
         Pin::new(&mut self.stream).poll_flush(context)
     }
 

@@ -4,10 +4,12 @@ use super::Access;
 use super::denied::Denied;
 use super::limiter::Limiter;
 use super::options::{AuthOptions, KeyOptions, RateLimitOptions, Scope};
+use crate::budget::Owner;
 use crate::domain::import::KEY_NAME_BYTES_MAX;
 use crate::domain::{KeyName, Name, Timestamp};
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
@@ -16,6 +18,7 @@ use thiserror::Error;
 #[derive(Clone)]
 struct Key {
     options: KeyOptions,
+    owner: Owner,
     rate: Option<Arc<Limiter>>,
 }
 
@@ -23,6 +26,8 @@ struct Key {
 #[derive(Clone)]
 pub struct Caller {
     key: Option<Arc<Key>>,
+    /// The address of an anonymous caller.
+    address: Option<IpAddr>,
     /// The generation of the keys under which it was last looked up.
     generation: u64,
 }
@@ -30,7 +35,23 @@ pub struct Caller {
 impl Caller {
     /// The caller if no keys are configured.
     pub fn anonymous() -> Self {
-        Self { key: None, generation: 0 }
+        Self { key: None, address: None, generation: 0 }
+    }
+
+    /// Sets the address, which distinguishes anonymous callers.
+    pub fn set_address(&mut self, address: IpAddr) {
+        self.address = Some(address.to_canonical());
+    }
+
+    /// The owner of the caller's memory and connections: its key; without keys, its address.
+    pub fn owner(&self) -> Owner {
+        match (&self.key, self.address) {
+            (Some(key), _) => key.owner,
+            (None, Some(IpAddr::V4(address))) => Owner::named(&address.octets()),
+            // A subscriber usually has all addresses with the same first 64 bits.
+            (None, Some(IpAddr::V6(address))) => Owner::named(&address.octets()[..8]),
+            (None, None) => Owner::named(b"anonymous"),
+        }
     }
 
     /// The key; none for anonymous callers.
@@ -137,7 +158,9 @@ impl Keys {
             }
             let same_name = before.by_digest.values().find(|known| known.options.name == options.name);
             let rate = same_name.and_then(|known| known.rate.clone()).or_else(limiter);
-            if let Some(other) = by_digest.insert(digest, Arc::new(Key { options: options.clone(), rate })) {
+            let owner = Owner::named(options.name.as_bytes());
+            let key = Arc::new(Key { options: options.clone(), owner, rate });
+            if let Some(other) = by_digest.insert(digest, key) {
                 let (other, name) = (&other.options.name, &options.name);
                 return Err(InvalidKey(format!(": `{other}` and `{name}` have the same sha256")));
             }
@@ -148,7 +171,7 @@ impl Keys {
 
     fn find(&self, digest: [u8; 32]) -> Result<Caller, Denied> {
         let key = self.by_digest.get(&digest).cloned().ok_or(Denied::UnknownKey)?;
-        Ok(Caller { key: Some(key), generation: self.generation })
+        Ok(Caller { key: Some(key), address: None, generation: self.generation })
     }
 }
 
@@ -210,7 +233,7 @@ impl Access {
     pub fn caller(&self, presented: Option<&[u8]>) -> Result<Caller, Denied> {
         let keys = self.keys.load();
         if keys.by_digest.is_empty() {
-            return Ok(Caller { key: None, generation: keys.generation });
+            return Ok(Caller { key: None, address: None, generation: keys.generation });
         }
         // The time that the lookup takes depends on the digest, from which nothing about another key follows.
         keys.find(Sha256::digest(presented.ok_or(Denied::NoKey)?).into())
@@ -224,10 +247,11 @@ impl Access {
     pub fn renew(&self, caller: &mut Caller, now: impl FnOnce() -> Timestamp) -> Result<(), Denied> {
         let keys = self.keys.load();
         if caller.generation != keys.generation {
-            *caller = match &caller.key {
+            let current = match &caller.key {
                 None => self.caller(None)?,
                 Some(known) => keys.find(parse_sha256(&known.options.sha256).unwrap_or_default())?,
             };
+            *caller = Caller { address: caller.address, ..current };
         }
         caller.require_unexpired(now)
     }

@@ -38,7 +38,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let reloads = Reloads { hangups, read: Box::new(move || configuration(file.as_deref())) };
         let http = bind(config.server.listen).await?;
         let resp = OptionFuture::from(config.resp.listen.map(bind)).await.transpose()?;
-        server::run(config, Listeners { http, resp }, reloads, stopped()).await
+        let probes = OptionFuture::from(config.server.probe_listen.map(bind)).await.transpose()?;
+        server::run(config, Listeners { http, resp, probes }, reloads, stopped()).await
     })
 }
 

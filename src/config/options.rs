@@ -83,6 +83,7 @@ impl Config {
             limits: LimitOptions {
                 body_bytes_max: usize::try_from(self.limits.body.0).unwrap_or(usize::MAX),
                 bodies_bytes_max: self.limits.bodies.0,
+                responses_bytes_max: self.limits.responses.0,
             },
             guessing: self.guessing.clone(),
             rate_limit: self.rate_limit.clone(),

@@ -17,6 +17,9 @@ pub struct Server {
     /// The address to listen on.
     #[serde(deserialize_with = "address")]
     pub listen: SocketAddr,
+    /// The address of a second listener for probes and scrapers; `None` disables it.
+    #[serde(deserialize_with = "optional_address")]
+    pub probe_listen: Option<SocketAddr>,
     /// File of the certificate chain; empty for no TLS.
     pub tls_cert: PathBuf,
     /// File of the private key; empty for no TLS.
@@ -126,6 +129,8 @@ pub struct Limits {
     pub body: Bytes,
     /// The most bytes of all bodies that are being read.
     pub bodies: Share,
+    /// Maximum bytes of all responses that are being sent.
+    pub responses: Share,
     /// The most campaigns and coupons together.
     pub filters: u64,
     /// The most line-ups.

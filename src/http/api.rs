@@ -1,11 +1,13 @@
 //! The service that all handlers share, and what controls it while it runs.
 
+use super::answer::outgoing::Responses;
 use super::imports::live::LiveImports;
 use super::options::{AuthOptions, HttpOptions};
-use super::request::body::Reading;
+use super::request::body;
 use crate::access::{Access, InvalidKey};
-use crate::domain::Timestamp;
-use crate::engine::Engine;
+use crate::domain::{FilterId, Kind, Name, Timestamp};
+use crate::engine::{Engine, FilterView};
+use axum::BoxError;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
@@ -22,7 +24,9 @@ pub(super) struct Api {
     /// The keys, their rates, and the limit on guessing codes.
     pub(super) access: Arc<Access>,
     /// How bodies are read.
-    pub(super) reading: Reading,
+    pub(super) reading: body::Reading,
+    /// The memory of responses.
+    pub(super) responses: Responses,
     /// Running uploads.
     pub(super) live_imports: LiveImports,
     /// A shutdown has been announced.
@@ -46,6 +50,28 @@ impl Api {
         let keys = self.access.expiries().into_iter().map(|(name, at)| (Some(name), at));
         let certificate = Timestamp(self.certificate_expires_at.load(Ordering::Relaxed));
         keys.chain((certificate.0 > 0).then_some((None, certificate))).collect()
+    }
+}
+
+/// A filter that is read part by part. Between the parts, a slow client keeps nothing of it in memory.
+pub(super) struct FilterHandle {
+    kind: Kind,
+    name: Name,
+    id: FilterId,
+}
+
+impl FilterHandle {
+    pub(super) fn of(view: &FilterView) -> Self {
+        Self { kind: view.kind, name: view.name.clone(), id: view.id }
+    }
+
+    /// Returns its current view.
+    ///
+    /// # Errors
+    /// If it was deleted.
+    pub(super) fn view(&self, api: &Api) -> Result<Arc<FilterView>, BoxError> {
+        let found = api.engine.view().find(self.kind, &self.name);
+        found.filter(|view| view.id == self.id).ok_or_else(|| "it was deleted".into())
     }
 }
 

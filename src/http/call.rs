@@ -1,6 +1,7 @@
 //! A request as its handler sees it: the service, the caller, and the right that the operation requires.
 
-use super::answer::reply::HeldBody;
+use super::answer::outgoing::used_up;
+use super::answer::reply::{HeldBody, Share};
 use super::answer::{Answer, Code, Problem, refusals};
 use super::api::Api;
 use crate::access::{Caller, Client, Guesses, Scope};
@@ -8,14 +9,14 @@ use crate::domain::{
     Applied, Command, FilterId, IdempotencyKey, KeyName, Kind, Name, Outcome, Raise, RedemptionId, Update,
 };
 use crate::engine::{Engine, FilterView, Layout, Secret, SubmitError};
-use axum::extract::{ConnectInfo, FromRequestParts, Path, Request};
+use crate::socket::Peer;
+use axum::extract::{FromRequestParts, Path, Request};
 use futures_util::future::BoxFuture;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use sha2::{Digest as _, Sha256};
 use std::borrow::Cow;
 use std::marker::PhantomData;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -151,8 +152,7 @@ impl<R> Call<R> {
     /// The end user of a request, if the number of invalid codes is limited.
     pub(super) fn client(&self, request: &Request) -> Option<Client> {
         let named = request.headers().get("x-client-id").map(HeaderValue::as_bytes);
-        let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
-        let address = peer.map(|ConnectInfo(peer)| peer.ip());
+        let address = request.extensions().get::<Peer>().map(|peer| peer.address.ip());
         self.api.access.guessing.client(&self.caller, named, address)
     }
 
@@ -167,6 +167,16 @@ impl<R> Call<R> {
     /// Reads the request's complete JSON body.
     pub(super) async fn body(&self, request: Request) -> Result<HeldBody, Problem> {
         self.api.reading.json(request).await
+    }
+
+    /// Reserves memory for a response with so many outcomes, before a command takes effect.
+    ///
+    /// # Errors
+    /// 503 `overloaded`.
+    pub(super) fn room_for(&self, outcomes: usize) -> Result<Share, Problem> {
+        let mut room = self.api.responses.share(Some(self.caller.owner()));
+        room.hold((outcomes * OUTCOME_BYTES) as u64).map_err(|_| used_up())?;
+        Ok(room)
     }
 
     /// Whether the request has an idempotency key.
@@ -232,6 +242,9 @@ impl Decided {
         Code::Internal.into()
     }
 }
+
+/// Maximum length of an outcome in a response, in bytes.
+const OUTCOME_BYTES: usize = 20;
 
 /// The header with the idempotency key. A constant name is not parsed for each request.
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");

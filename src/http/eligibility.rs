@@ -1,23 +1,27 @@
 //! `/v1/eligibility`: which of several campaigns a user may see. `/v1/line-ups`: named eligibility queries, so that an ad server need not
 //! contain them.
 
+use super::answer::outgoing::used_up;
+use super::answer::reply::ListParts;
 use super::answer::{Answer, Code, Fault, Problem, reply};
 use super::api::Api;
 use super::call::{Call, Delete, Manage, Read, Resource};
 use super::filters::spec::labels_schema;
 use super::request::json::{self, Faults, Item, Text};
-use super::request::query::{self, PageQuery};
+use super::request::query::{Page, PageQuery};
 use crate::access::Caller;
 use crate::domain::name::{CAMPAIGNS_MAX, UNLESS_MAX};
 use crate::domain::{
     Annotations, AnnotationsChange, Command, Kind, Labels, LineUp, Name, Outcome, PutLineUp, Title, Unless,
 };
 use crate::engine::{Eligibility, NamedLineUp, Question, Uncountable};
+use axum::BoxError;
 use axum::extract::{Path, Request};
 use http::StatusCode;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_with::skip_serializing_none;
 use std::borrow::Cow;
+use std::sync::Arc;
 use utoipa::ToSchema;
 
 /// The most requests in one batch.
@@ -114,7 +118,7 @@ pub(super) async fn one(call: Call<Read>, request: Request) -> Answer {
 )]
 pub(super) async fn batch(call: Call<Read>, request: Request) -> Answer {
     let Call { api, caller, .. } = &call;
-    let mut share = api.reading.share();
+    let mut share = api.responses.share(Some(caller.owner()));
     let body = call.body(request).await?;
     let EligibilityBatch { requests } = json::parse(&body)?;
     let mut faults = Faults::default();
@@ -137,13 +141,13 @@ pub(super) async fn batch(call: Call<Read>, request: Request) -> Answer {
         })??;
         if is_explained || (index + 1).is_multiple_of(REQUESTS_AT_ONCE) {
             // The parsed requests and the results stay in memory while others get their turn.
-            share.hold((taken + results.capacity()) as u64)?;
+            share.hold((taken + results.capacity()) as u64).map_err(|_| used_up())?;
             tokio::task::yield_now().await;
         }
     }
     results.extend_from_slice(&end);
     // A slow client keeps the response in memory until it has accepted it.
-    share.hold(results.capacity() as u64)?;
+    share.hold(results.capacity() as u64).map_err(|_| used_up())?;
     Ok(reply::json_held(results, share))
 }
 
@@ -309,16 +313,47 @@ pub(super) async fn put_line_up(call: Call<Manage>, Path(name): Path<String>, re
     responses((status = 200, description = "A page, sorted by name", body = LineUpList<'_>))
 )]
 pub(super) async fn list_line_ups(call: Call<Read>, request: Request) -> Answer {
-    let Call { api, caller, .. } = &call;
-    let find =
-        |prefix: &str, after: Option<&Name>, limit| api.engine.view().list_line_ups(prefix, after, limit);
-    let (found, next_cursor) =
-        query::page(&request, caller, find, |found| (&found.name, &found.annotations.labels))?;
-    let is_permitted =
-        |line_up: &LineUp| line_up.names().all(|name| caller.require_name(name.as_str()).is_ok());
-    let permitted = found.iter().filter(|found| is_permitted(&found.line_up));
-    let line_ups = permitted.map(|found| stored(found)).collect();
-    Ok(reply::ok(&LineUpList { line_ups, next_cursor }))
+    let Call { api, caller, .. } = call;
+    let page = LineUpPage { page: Page::asked(&request, &caller)?, api, caller };
+    reply::list(&LineUpList { line_ups: Vec::new(), next_cursor: None }, page).await
+}
+
+/// Line-ups that are read together: a long one has 40 KB.
+const LINE_UPS_READ: usize = 4;
+
+/// A page of line-ups.
+struct LineUpPage {
+    api: Arc<Api>,
+    caller: Caller,
+    page: Page,
+}
+
+impl ListParts for LineUpPage {
+    type Entry = StoredLineUp;
+
+    fn read(&mut self) -> Result<Option<Vec<StoredLineUp>>, BoxError> {
+        let view = self.api.engine.view();
+        let find = |prefix: &str, after: Option<&Name>, limit| view.list_line_ups(prefix, after, limit);
+        let read = self.page.read(LINE_UPS_READ, find, |found| (&found.name, &found.annotations.labels));
+        let Some(mut found) = read else { return Ok(None) };
+        found.retain(|found| {
+            found.line_up.names().all(|name| self.caller.require_name(name.as_str()).is_ok())
+        });
+        Ok(Some(found.into_iter().map(StoredLineUp).collect()))
+    }
+
+    fn next_cursor(&self) -> Option<String> {
+        self.page.next_cursor()
+    }
+}
+
+/// A line-up of a list.
+struct StoredLineUp(Arc<NamedLineUp>);
+
+impl Serialize for StoredLineUp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        stored(&self.0).serialize(serializer)
+    }
 }
 
 /// Show a line-up

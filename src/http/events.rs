@@ -11,6 +11,7 @@ use crate::domain::{
     Timestamp, Window,
 };
 use crate::engine::{EventReader, NumberedEvent};
+use crate::socket::Peer;
 use axum::extract::Request;
 use axum::response::Response;
 use futures_util::stream;
@@ -316,12 +317,21 @@ pub(super) async fn list(call: Call<Follow>, request: Request) -> Answer {
     let mut events = reader.read().await?;
     if events.is_empty() && wait > 0 {
         let timeout = tokio::time::sleep(Duration::from_secs(wait));
+        let peer = request.extensions().get::<Peer>();
+        let client_ended = async {
+            match peer {
+                Some(peer) => peer.vitals.ended().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             come = reader.wait() => {
                 come?;
                 events = reader.read().await?;
             }
             () = timeout => {}
+            // A client that has gone frees its place among those that wait.
+            () = client_ended => {}
             // This must not delay a shutdown.
             () = call.api.uploads_end.cancelled() => {}
         }

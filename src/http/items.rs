@@ -1,6 +1,9 @@
 //! `/v1/campaigns/{campaign}/users` and `/v1/coupons/{coupon}/codes`: lists of items, checked, counted and changed.
 
+use super::answer::outgoing::used_up;
+use super::answer::reply::{ListParts, Share};
 use super::answer::{Answer, Code, Problem, reply};
+use super::api::{Api, FilterHandle};
 use super::call::{Call, Decided, LookUp, Read, Resource, Right, Write};
 use super::redemptions::RedemptionAnswer;
 use super::request::json::{self, Faults, Item};
@@ -9,8 +12,8 @@ use crate::domain::{
     Command, Digests, ITEMS_MAX, Inserted, ItemOutcome, Kind, Outcome, Removed, Target, Timestamp,
 };
 use crate::engine::{CodeFound, Digest, FilterView};
+use axum::BoxError;
 use axum::extract::{Path, Request};
-use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 use std::sync::Arc;
@@ -299,13 +302,59 @@ pub(crate) async fn look_up(call: Call<LookUp>, Path(name): Path<String>, reques
     let digests =
         digests(&call, &view, request, |body| Ok((json::parse::<CodeList<'_>>(body)?.codes, false)));
     let (digests, _) = digests.await?;
-    let found = view.look_up(&digests, call.api.engine.now());
-    let found = found.ok_or(Code::RequiresStrictMode)?;
-    // A code that is held or redeemed does not count as a guess.
+    let mut memory = call.api.responses.share(Some(call.caller.owner()));
+    memory.hold(size_of_val(&digests[..]) as u64).map_err(|_| used_up())?;
     let guesses = guesser.take(digests.len())?;
-    guesses.settle(found.iter().filter(|found| **found == CodeFound::Absent).count());
-    let codes = found.into_iter().map(CodeLookup::from).collect();
-    Ok(reply::ok(&CodeLookups { codes }))
+    let mut absent = 0;
+    for part in digests.chunks(LOOKED_UP) {
+        let Some(found) = view.look_up(part, call.api.engine.now()) else {
+            guesses.return_unused();
+            return Err(Code::RequiresStrictMode.into());
+        };
+        // A code that is held or redeemed does not count as a guess.
+        absent += found.iter().filter(|found| **found == CodeFound::Absent).count();
+        // Other requests on this processor get their turn.
+        tokio::task::yield_now().await;
+    }
+    guesses.settle(absent);
+    let Call { api, .. } = call;
+    let coupon = FilterHandle::of(&view);
+    drop(view);
+    let parts = LookUpParts { api, coupon, digests, next: 0, _memory: memory };
+    reply::list(&CodeLookups { codes: Vec::new() }, parts).await
+}
+
+/// Codes that are looked up together.
+const LOOKED_UP: usize = 128;
+
+/// The results of a lookup, which are read while they are sent.
+struct LookUpParts {
+    api: Arc<Api>,
+    coupon: FilterHandle,
+    digests: Vec<Digest>,
+    next: usize,
+    /// Of the digests.
+    _memory: Share,
+}
+
+impl ListParts for LookUpParts {
+    type Entry = CodeLookup;
+
+    fn read(&mut self) -> Result<Option<Vec<CodeLookup>>, BoxError> {
+        let rest = &self.digests[self.next..];
+        if rest.is_empty() {
+            return Ok(None);
+        }
+        let part = &rest[..rest.len().min(LOOKED_UP)];
+        self.next += part.len();
+        let view = self.coupon.view(&self.api)?;
+        let found = view.look_up(part, self.api.engine.now()).unwrap_or_default();
+        Ok(Some(found.into_iter().map(CodeLookup::from).collect()))
+    }
+
+    fn next_cursor(&self) -> Option<String> {
+        None
+    }
 }
 
 /// A body's items and its flag.
@@ -407,6 +456,7 @@ async fn add(
         call.caller.require(Scope::Admin)?;
     }
     let codes = digests.len();
+    let room = call.room_for(codes)?;
     let guesses = guesser.map(|guesser| guesser.take(1)).transpose()?;
     let command = Command::Insert { target: Target(view.id), digests: Digests(digests), if_absent, revive };
     let decided = call.submit(Resource::Filter(kind, name), command).await;
@@ -422,16 +472,17 @@ async fn add(
     }
     let decided = decided?;
     let Outcome::Inserted(inserted) = &decided.outcome else { return Err(decided.unexpected()) };
-    Ok(reply::json(StatusCode::OK, decided.replayed, inserted))
+    Ok(reply::json_reserved(decided.replayed, inserted, room))
 }
 
 /// Removes items.
 async fn remove(call: &Call<Write>, request: ItemRequest<'_>, about: Resource<'_>) -> Answer {
     let ItemRequest { view, digests, flag: all, guesses } = request;
+    let room = call.room_for(digests.len())?;
     let command = Command::Remove { target: Target(view.id), digests: Digests(digests), all };
     let decided = submit(call, about, command, guesses).await?;
     let Outcome::Removed(removed) = &decided.outcome else { return Err(decided.unexpected()) };
-    Ok(reply::json(StatusCode::OK, decided.replayed, removed))
+    Ok(reply::json_reserved(decided.replayed, removed, room))
 }
 
 /// Replaces items pair by pair.
@@ -440,11 +491,12 @@ async fn replace(call: &Call<Write>, kind: Kind, name: &str, request: Request) -
     let guesser = call.guesser(&view, &request)?;
     let body = call.body(request).await?;
     let (from, to) = pairs(body.as_ref(), &view, ITEMS_MAX)?;
+    let room = call.room_for(from.len())?;
     let guesses = guesser.take(from.len())?;
     let command = Command::Replace { target: Target(view.id), from: Digests(from), to: Digests(to) };
     let decided = submit(call, Resource::Filter(kind, name), command, guesses).await?;
     let Outcome::Replaced(outcomes) = decided.outcome else { return Err(decided.unexpected()) };
-    Ok(reply::json(StatusCode::OK, decided.replayed, &ReplacedItems { outcomes }))
+    Ok(reply::json_reserved(decided.replayed, &ReplacedItems { outcomes }, room))
 }
 
 /// Parses a body `{"replacements":[{"from":…,"to":…}]}` into the digests of both sides.

@@ -33,6 +33,7 @@ pub use service::HttpService;
 
 use crate::access::Access;
 use crate::engine::Engine;
+use answer::outgoing::Responses;
 use api::Api;
 use imports::live::LiveImports;
 use prometheus_client::metrics::family::Family;
@@ -43,8 +44,8 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 /// Builds the service over an engine, and the handle that controls it. With other protocols on the same engine, the caller passes in the
-/// shared access control, and a function that registers their metrics. Client addresses, which the limit on guessing needs, are in
-/// [`axum::extract::ConnectInfo`] if the server provides it.
+/// shared access control, and a function that registers their metrics. A server adds the [`Peer`](crate::socket::Peer) to each request:
+/// the limit on guessing needs its address.
 pub fn service(
     engine: Engine,
     access: Arc<Access>,
@@ -62,6 +63,7 @@ pub fn service(
     registry.register("redemptions", help, redemptions.clone());
     let api = Arc::new(Api {
         reading: Reading::new(&options, &mut registry, uploads_end.clone()),
+        responses: Responses::new(options.limits.responses_bytes_max, &mut registry),
         live_imports: LiveImports::new(engine.is_shared()),
         is_draining: Default::default(),
         certificate_expires_at: Default::default(),

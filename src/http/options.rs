@@ -90,10 +90,12 @@ pub struct LimitOptions {
     pub body_bytes_max: usize,
     /// The most bytes of all bodies that are being read.
     pub bodies_bytes_max: u64,
+    /// Maximum bytes of all responses that are being sent.
+    pub responses_bytes_max: u64,
 }
 
 impl Default for LimitOptions {
     fn default() -> Self {
-        Self { body_bytes_max: 32 << 20, bodies_bytes_max: 256 << 20 }
+        Self { body_bytes_max: 32 << 20, bodies_bytes_max: 256 << 20, responses_bytes_max: 128 << 20 }
     }
 }

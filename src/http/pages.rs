@@ -2,6 +2,7 @@
 //! Everything that they load is compiled in, so that they work without internet access (`console/` and `assets/` have the sources). What
 //! never changes is compressed once: strangers may request it, and compressing it costs more than any other request.
 
+use super::answer::outgoing::{SharedBytes, Uncompressed};
 use super::answer::reply::quality_in;
 use super::api::Api;
 use axum::Router;
@@ -132,7 +133,8 @@ impl File {
                 *response.body_mut() = gzip.get_or_init(|| compressed(&self.content)).clone().into();
             }
         }
-        response.extensions_mut().insert(Unchanging);
+        response.extensions_mut().insert(SharedBytes);
+        response.extensions_mut().insert(Uncompressed);
         response
     }
 }
@@ -142,10 +144,6 @@ fn is_known(headers: &HeaderMap, tag: &HeaderValue) -> bool {
     let lists = headers.get_all(header::IF_NONE_MATCH).into_iter().filter_map(|value| value.to_str().ok());
     lists.flat_map(|list| list.split(',')).map(str::trim).any(|known| known == "*" || known == tag)
 }
-
-/// Marks a response that is not compressed, whatever the client accepts.
-#[derive(Clone, Copy)]
-pub(super) struct Unchanging;
 
 fn compressed(content: &[u8]) -> Bytes {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());

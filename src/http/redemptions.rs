@@ -2,13 +2,14 @@
 
 use super::answer::reply::{self, Lines};
 use super::answer::{Answer, Code, Problem, refusals};
-use super::api::Api;
+use super::api::{Api, FilterHandle};
 use super::call::{Call, Decided, Read, Redeem, Resource};
 use super::request::json::{self, Faults, Item, Text};
 use super::request::query;
 use crate::domain::redemption::{HOLD_SECONDS_MAX, REFERENCE_BYTES_MAX};
 use crate::domain::{Command, Kind, Outcome, Redemption, RedemptionId, Reference, Status, Target, Timestamp};
 use crate::engine::{Change, Digest, FilterView, Mode, RedemptionPage, RedemptionQuery, random};
+use axum::BoxError;
 use axum::extract::{Path, Request};
 use axum::response::Response;
 use futures_util::stream;
@@ -260,6 +261,9 @@ pub(super) async fn list(call: Call<Read>, Path(coupon): Path<String>, request: 
     Ok(reply::ok(&RedemptionList { redemptions, next_cursor }))
 }
 
+/// Redemptions that are exported together.
+const EXPORTED: usize = 128;
+
 /// Streams all redemptions that match a query, one per line. The ledger is read in parts, as fast as the client accepts them.
 fn export(
     call: Call<Read>,
@@ -268,13 +272,19 @@ fn export(
     after: Option<Change>,
     lines: Lines,
 ) -> Response {
-    lines.stream(stream::unfold(Some(after), move |after| {
-        let page = after.map(|after| view.redemptions(&query, after, usize::MAX, call.api.engine.now()));
+    let coupon = FilterHandle::of(&view);
+    drop(view);
+    lines.stream(stream::try_unfold(Some(after), move |after| {
+        let page = after.map(|after| {
+            let view = coupon.view(&call.api)?;
+            Ok::<_, BoxError>(view.redemptions(&query, after, EXPORTED, call.api.engine.now()))
+        });
         async move {
+            let Some(page) = page else { return Ok(None) };
             let RedemptionPage { redemptions, next } = page?;
             tokio::task::yield_now().await;
             let answers: Vec<_> = redemptions.into_iter().map(RedemptionAnswer::from).collect();
-            Some((Ok(answers), next.map(Some)))
+            Ok(Some((answers, next.map(Some))))
         }
     }))
 }

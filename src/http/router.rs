@@ -164,9 +164,9 @@ const NO_ROUTE: &str = "none";
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "other"];
 
 /// The statuses with separate counters, in order; the last one is for all others.
-const STATUSES: [u16; 23] = [
-    200, 201, 204, 206, 304, 308, 400, 401, 403, 404, 405, 406, 408, 409, 410, 413, 415, 422, 429, 500, 503,
-    507, 0,
+const STATUSES: [u16; 24] = [
+    200, 201, 204, 206, 304, 308, 400, 401, 403, 404, 405, 406, 408, 409, 410, 413, 415, 422, 429, 500, 501,
+    503, 507, 0,
 ];
 
 /// One operation.

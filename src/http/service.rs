@@ -4,31 +4,33 @@
 //! Layers of the router could do the same. But for every request, each of them would clone a boxed service and box a future, which costs about
 //! a microsecond.
 
+use super::answer::outgoing::{TURN, Uncompressed, paced};
 use super::answer::{Code, Problem, REQUEST_ID, problem, refusals};
 use super::api::Api;
-use super::pages::Unchanging;
-use super::request::origin;
+use super::request::{head, origin};
 use super::router::{Operation, Operations, Route};
 use crate::access::{Caller, Denied, LogLimiter};
+use crate::budget::Owner;
 use crate::domain::Seq;
 use crate::engine::{Engine, Status};
+use crate::socket::Peer;
 use axum::Router;
-use axum::body::Body;
-use axum::extract::{ConnectInfo, Request};
+use axum::body::{Body, HttpBody};
+use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
-use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use tower::{Service, ServiceExt, service_fn};
-use tower_http::compression::Compression;
 use tower_http::compression::predicate::{DefaultPredicate, Predicate, SizeAbove};
+use tower_http::compression::{Compression, CompressionLevel};
 use tracing::Instrument;
 
 /// The authentication scheme before a key; its letters may have either case.
@@ -42,7 +44,18 @@ const COMPRESSED_BYTES_MIN: u64 = 1_024;
 
 /// The HTTP interface; clones share it.
 #[derive(Clone)]
-pub struct HttpService(Arc<Parts>);
+pub struct HttpService {
+    parts: Arc<Parts>,
+    offer: Offer,
+}
+
+/// The routes that a listener offers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Offer {
+    Everything,
+    /// `/livez`, `/readyz` and `/metrics`, which need no key.
+    Probes,
+}
 
 struct Parts {
     api: Arc<Api>,
@@ -57,36 +70,62 @@ impl HttpService {
     /// Puts the checks of these operations before a router.
     pub(super) fn new(api: Arc<Api>, operations: Arc<Operations>, router: Router) -> Self {
         let (room, ids) = (LogLimiter::default(), RequestIds::default());
-        Self(Arc::new(Parts { api, operations, router, room, ids }))
+        let parts = Arc::new(Parts { api, operations, router, room, ids });
+        Self { parts, offer: Offer::Everything }
+    }
+
+    /// Returns the same interface without the routes that need a key.
+    pub fn probes(&self) -> Self {
+        Self { parts: self.parts.clone(), offer: Offer::Probes }
     }
 
     /// Answers a request.
     pub async fn answer(self, request: Request) -> Response {
         if !request.headers().contains_key(header::ACCEPT_ENCODING) {
-            return self.0.answer(request).await;
+            let (response, _) = self.parts.answer(request, self.offer).await;
+            return paced(response, None);
         }
-        let parts = &*self.0;
+        // Boxed: otherwise every request would reserve its memory.
+        self.answer_compressed(request).boxed().await
+    }
+
+    /// Answers a request, and compresses a long response.
+    async fn answer_compressed(self, request: Request) -> Response {
+        let (parts, offer) = (&*self.parts, self.offer);
+        let encoder = Mutex::new(None);
         let plain = service_fn(|request| async {
-            let mut answer = parts.answer(request).await;
+            let (mut answer, owner) = parts.answer(request, offer).await;
             let status = answer.status();
             answer.extensions_mut().insert(status);
+            let length = answer.body().size_hint().exact();
+            if length.is_none_or(|length| length >= COMPRESSED_BYTES_MIN)
+                && answer.extensions().get::<Uncompressed>().is_none()
+            {
+                let share = parts.api.responses.encoder(owner);
+                if share.is_none() {
+                    answer.extensions_mut().insert(Uncompressed);
+                }
+                *encoder.lock() = share;
+            }
             Ok::<_, Infallible>(answer)
         });
-        let changes = |_, _, _: &HeaderMap, extensions: &Extensions| extensions.get::<Unchanging>().is_none();
-        let long = DefaultPredicate::new().and(SizeAbove::new(COMPRESSED_BYTES_MIN)).and(changes);
-        // Boxed: otherwise every request would reserve its memory.
-        let Ok(mut answer) = Compression::new(plain).compress_when(long).oneshot(request).boxed().await;
+        let may_be =
+            |_, _, _: &HeaderMap, extensions: &Extensions| extensions.get::<Uncompressed>().is_none();
+        let long = DefaultPredicate::new().and(SizeAbove::new(COMPRESSED_BYTES_MIN)).and(may_be);
+        let compression = Compression::new(plain).quality(CompressionLevel::Fastest).compress_when(long);
+        let Ok(mut answer) = compression.oneshot(request).await;
         // The layer makes it 406 if the client accepts no encoding that it knows, but the request has taken effect.
         if let Some(status) = answer.extensions_mut().remove() {
             *answer.status_mut() = status;
         }
-        answer.map(Body::new)
+        paced(answer.map(Body::new), encoder.into_inner())
     }
 }
 
 impl Parts {
-    /// Admits or rejects a request. Counts the response, and renders its problem if it has one.
-    async fn answer(&self, mut request: Request) -> Response {
+    /// Admits or rejects a request. Counts the response and its memory, and renders its problem if it has one. Returns the owner of the
+    /// memory as well.
+    async fn answer(&self, mut request: Request, offer: Offer) -> (Response, Option<Owner>) {
         let begun = Instant::now();
         let route = self.operations.route(request.uri().path());
         let id = self.ids.of(request.headers());
@@ -97,28 +136,29 @@ impl Parts {
         let operation = route.operation(&method);
         let is_read = operation.is_some_and(Operation::is_read);
         let has_position = path.unwrap_or(request.uri().path()).starts_with("/v1");
-        let (mut act, mut position) = (None, None);
+        let (mut act, mut position, mut owner) = (None, None, None);
         let mut response = {
             // Pinned where it is made: it is large, and each wrapper around it would copy it.
             let answer = pin!(async {
-                let admitted = self.admit(&mut request, route, operation, &id);
+                let admitted = self.admit(&mut request, offer, route, operation, &id);
+                owner = request.extensions().get::<Caller>().map(Caller::owner);
                 let reached = match admitted {
                     Ok(()) if is_read => reach(&self.api.engine, request.headers()).await,
                     admitted => admitted,
                 };
                 // A read reflects everything applied before it started.
                 position = is_read.then(|| self.api.engine.position());
-                match reached {
-                    Ok(()) => {
-                        act = operation.and_then(|operation| Act::begun(operation, &request, &id));
-                        let direct = operation.and_then(|operation| operation.direct.as_ref());
-                        match direct.filter(|_| !request.uri().path().contains('%')) {
-                            Some(direct) => direct(&self.api, request).await.into_response(),
-                            None => self.router.clone().call(request).await.into_response(),
-                        }
-                    }
-                    Err(problem) => problem.into_response(),
+                if let Err(problem) = reached {
+                    return problem.into_response();
                 }
+                act = operation.and_then(|operation| Act::begun(operation, &request, &id));
+                let direct = operation.and_then(|operation| operation.direct.as_ref());
+                let response = match direct.filter(|_| !request.uri().path().contains('%')) {
+                    Some(direct) => direct(&self.api, request).await.into_response(),
+                    None => self.router.clone().call(request).await.into_response(),
+                };
+                let counted = self.api.responses.count(owner, response);
+                counted.unwrap_or_else(IntoResponse::into_response)
             });
             whole(answer.instrument(span.clone())).await
         };
@@ -139,7 +179,8 @@ impl Parts {
             tracing::error!(parent: &span, request_id, route = path, "a request failed");
         }
         if !status.is_success() {
-            response = problem::render(response, id.to_str().unwrap_or_default(), self.api.reading.share());
+            let share = self.api.responses.share(owner);
+            response = problem::render(response, id.to_str().unwrap_or_default(), share);
         }
         if has_position {
             // A write's own entry was applied before its response.
@@ -147,20 +188,29 @@ impl Parts {
             response.headers_mut().insert(POSITION, position.0.into());
         }
         response.headers_mut().insert(REQUEST_ID, id);
-        response
+        // hyper answers the next request of a client that has sent several without letting others have their turn.
+        if took >= TURN {
+            tokio::task::yield_now().await;
+        }
+        (response, owner)
     }
 
     fn admit(
         &self,
         request: &mut Request,
+        offer: Offer,
         route: &Route,
         operation: Option<&Operation>,
         id: &HeaderValue,
     ) -> Result<(), Problem> {
+        head::check(request)?;
         let path = request.uri().path();
+        if offer == Offer::Probes && !matches!(path, "/livez" | "/readyz" | "/metrics") {
+            return Err(Code::RouteNotFound.into());
+        }
         // Health is not secret, and probes may use any host name.
         let is_probe = matches!(path, "/livez" | "/readyz");
-        if !is_probe && self.api.access.is_open() {
+        if !is_probe && offer == Offer::Everything && self.api.access.is_open() {
             let hosts = &self.api.options.hosts;
             origin::check(hosts, request.method(), request.uri(), request.headers())?;
         }
@@ -178,9 +228,9 @@ impl Parts {
         }
         let refused = |denied: Denied, caller: Option<&Caller>| {
             if let Some(suppressed) = self.api.access.next_log_line(&denied) {
-                let (key, peer) =
-                    (caller.map(Caller::name), request.extensions().get::<ConnectInfo<SocketAddr>>());
-                let peer = peer.map(|ConnectInfo(peer)| tracing::field::display(peer.ip()));
+                let key = caller.map(Caller::name);
+                let peer = request.extensions().get::<Peer>();
+                let peer = peer.map(|peer| tracing::field::display(peer.address.ip()));
                 // The path of an unknown route may contain a code.
                 let (route, request_id) = (route.path.as_deref().unwrap_or("none"), id.to_str().ok());
                 let method = request.method();
@@ -197,6 +247,10 @@ impl Parts {
             None => Ok(()),
         });
         permitted.map_err(|denied| refused(denied, Some(&caller)))?;
+        if let Some(peer) = request.extensions().get::<Peer>() {
+            caller.set_address(peer.address.ip());
+            peer.vitals.prove(caller.owner());
+        }
         operation.map_or(Ok(()), |operation| operation.require_expected(request))?;
         request.extensions_mut().insert(caller);
         Ok(())
@@ -377,7 +431,7 @@ mod tests {
     async fn panic_fails_one_request() {
         let panics = async { panic!("on purpose") };
         let budget = Budget::new(0);
-        let answer = problem::render(whole(panics).await, "checkout-9", Share::empty(Arc::new(budget)));
+        let answer = problem::render(whole(panics).await, "checkout-9", Share::empty(Arc::new(budget), None));
         assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
         assert_eq!(answer.headers()["content-type"], "application/problem+json");
     }

@@ -99,7 +99,7 @@ impl Service {
             parser: Parser::default(),
             arrived: Vec::new(),
             read: 0,
-            share: Share::empty(&shared.buffers),
+            share: Share::empty(&shared.buffers, None),
         };
         match connection.run(&draining).await? {
             true => connection.close().await,
@@ -138,6 +138,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
             let is_last = !is_between && *draining.borrow();
             let next = self.execute_all().await?;
             self.send().await?;
+            self.prove();
             self.release();
             let has_executed = self.vitals.phase() == Phase::Busy;
             if has_executed {
@@ -223,6 +224,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
         self.arrived.drain(..self.read);
         self.read = 0;
         Ok(next)
+    }
+
+    /// Records whose connection this is, once a command was executed for a valid key.
+    fn prove(&mut self) {
+        if let Some(owner) = self.visit.session.owner()
+            && self.vitals.phase() == Phase::Busy
+        {
+            self.vitals.prove(owner);
+            self.share.assign(Some(owner));
+        }
     }
 
     /// Sends the replies so far, and the error that no memory is left.

@@ -7,6 +7,7 @@ use super::key::Key;
 use super::parser::Arguments;
 use super::shared::Shared;
 use crate::access::{Caller, Denied};
+use crate::budget::Owner;
 use crate::domain::{Command, Outcome};
 use crate::engine::FilterView;
 use std::net::SocketAddr;
@@ -66,7 +67,10 @@ impl Session {
     /// A new connection. Without keys, everything is allowed.
     pub fn new(shared: &Shared, peer: Option<SocketAddr>) -> Self {
         let id = shared.last_connection.fetch_add(1, Ordering::Relaxed) + 1;
-        let caller = shared.access.caller(None).ok();
+        let mut caller = shared.access.caller(None).ok();
+        if let (Some(caller), Some(peer)) = (&mut caller, peer) {
+            caller.set_address(peer.ip());
+        }
         Self { id, peer, is_known: caller.is_some(), caller, ..Self::default() }
     }
 
@@ -78,6 +82,11 @@ impl Session {
     /// Whether a key was presented that was in force at the last [`Self::refresh`], or none was needed.
     pub fn is_known(&self) -> bool {
         self.is_known
+    }
+
+    /// Returns the owner of the connection's memory; `None` for a client without a valid key.
+    pub fn owner(&self) -> Option<Owner> {
+        self.caller.as_ref().filter(|_| self.is_known).map(Caller::owner)
     }
 
     /// Looks whether the key is still in force: it may have expired or been removed.

@@ -1,13 +1,17 @@
 //! The number of connections that fit. The process raises its limit on open files. Storage, tables and bodies would fail without files and
 //! memory, so connections get the rest.
 
+use super::connections::WAITING_MAX;
 use crate::config::{Config, machine_memory};
 use anyhow::ensure;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::num::NonZero;
 
-/// Files reserved for later: the data directory, certificates, and one connection that waits for a place.
+/// Files reserved for later, next to those of waiting connections: the data directory and certificates.
 const FILES_RESERVED: u64 = 32;
+
+/// Maximum number of connections of `server.probe_listen`.
+pub(super) const PROBES_MAX: usize = 32;
 
 /// Files reserved for each worker besides: it may list the data directory.
 const FILES_RESERVED_EACH_WORKER: u64 = 4;
@@ -30,7 +34,7 @@ pub(super) fn connections_max(config: &Config) -> anyhow::Result<[usize; 2]> {
     let resp = config.resp.listen.as_ref().map_or(0, |_| config.resp.connections_max);
     let wanted = [config.server.connections_max, resp];
     let all = wanted.iter().fold(0, |all: usize, wanted| all.saturating_add(*wanted));
-    let (by_files, by_memory) = (by_files()?, by_memory(config, machine_memory()));
+    let (by_files, by_memory) = (by_files(config)?, by_memory(config, machine_memory()));
     let fits = usize::try_from(by_files.min(by_memory)).unwrap_or(usize::MAX);
     if all <= fits {
         return Ok(wanted);
@@ -41,12 +45,16 @@ pub(super) fn connections_max(config: &Config) -> anyhow::Result<[usize; 2]> {
 }
 
 /// Returns the number of connections for which files are left.
-fn by_files() -> anyhow::Result<u64> {
+fn by_files(config: &Config) -> anyhow::Result<u64> {
     let Some(limit) = raise() else { return Ok(u64::MAX) };
     let workers = std::thread::available_parallelism().map_or(1, NonZero::get) as u64;
     // The system may not say how many are open.
     let open = std::fs::read_dir("/proc/self/fd").map_or(64, |open| open.count() as u64);
-    let taken = open + FILES_RESERVED + FILES_RESERVED_EACH_WORKER * workers;
+    let listeners =
+        1 + u64::from(config.resp.listen.is_some()) + u64::from(config.server.probe_listen.is_some());
+    let probes = if config.server.probe_listen.is_some() { PROBES_MAX as u64 } else { 0 };
+    let waiting = listeners * WAITING_MAX as u64;
+    let taken = open + FILES_RESERVED + FILES_RESERVED_EACH_WORKER * workers + waiting + probes;
     let (left, needed) = (limit.saturating_sub(taken), taken + CONNECTIONS_MIN);
     ensure!(
         left >= CONNECTIONS_MIN,
@@ -57,8 +65,9 @@ fn by_files() -> anyhow::Result<u64> {
 
 /// Returns the number of connections for which a machine of this size has memory, next to everything else that has a limit.
 fn by_memory(config: &Config, machine: u64) -> u64 {
+    let limits = &config.limits;
     let others =
-        [config.limits.memory.0, config.limits.bodies.0, config.resp.buffers.0, config.storage.cache.0];
+        [limits.memory.0, limits.bodies.0, limits.responses.0, config.resp.buffers.0, config.storage.cache.0];
     let left = others.into_iter().fold(machine, u64::saturating_sub);
     (left.max(machine / MEMORY_FRACTION) / CONNECTION_BYTES).max(CONNECTIONS_MIN)
 }
@@ -87,7 +96,8 @@ mod tests {
     fn connections_fit_remaining_memory() {
         let mut small = Config::load(None, std::iter::empty::<(String, String)>()).unwrap();
         (small.limits.memory.0, small.limits.bodies.0) = (128 << 20, 32 << 20);
-        let others = small.resp.buffers.0 + small.storage.cache.0 + (160 << 20);
+        small.limits.responses.0 = 16 << 20;
+        let others = small.resp.buffers.0 + small.storage.cache.0 + (176 << 20);
         assert_eq!(by_memory(&small, others + (48 << 20)), 1_024);
         assert_eq!(by_memory(&small, 48 << 20), 64, "a sixteenth of the machine");
         assert_eq!(by_memory(&small, 1 << 20), CONNECTIONS_MIN);

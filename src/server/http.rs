@@ -1,10 +1,9 @@
 //! HTTP connections: hyper parses requests, the service responds.
 
 use crate::http::HttpService;
-use crate::socket::{Phase, Vitals};
+use crate::socket::{Peer, Phase, Vitals};
 use axum::body::{Body, Bytes, HttpBody};
-use axum::extract::ConnectInfo;
-use http::{StatusCode, header};
+use http::header;
 use http_body_util::BodyExt;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
@@ -12,7 +11,6 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -46,6 +44,8 @@ impl Http {
         // The sweep replaces hyper's timer, which counts the time between two requests as well.
         connections
             .header_read_timeout(None)
+            // A client that has sent its request may close its side, and still gets the response.
+            .half_close(true)
             .max_header_size(head_bytes_max)
             .max_buf_size(head_bytes_max.clamp(least, most));
         Self { service, connections }
@@ -55,20 +55,19 @@ impl Http {
     pub(super) async fn serve(
         self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        peer: SocketAddr,
-        vitals: Arc<Vitals>,
+        peer: Peer,
         mut draining: watch::Receiver<bool>,
     ) -> io::Result<()> {
         let Self { service, connections } = self;
         let respond = service_fn(move |request: hyper::Request<Incoming>| {
+            let vitals = peer.vitals.clone();
             vitals.enter(Phase::Busy);
             let (mut parts, body) = request.into_parts();
-            parts.extensions.insert(ConnectInfo(peer));
+            parts.extensions.insert(peer.clone());
             vitals.is_body_unread.store(false, Relaxed);
             let is_awaited = parts.headers.contains_key(header::EXPECT);
             let body = Unread { rest: Some(body), is_awaited, vitals: vitals.clone() };
             let response = service.clone().answer(hyper::Request::from_parts(parts, Body::new(body)));
-            let vitals = vitals.clone();
             // Boxed: otherwise an idle connection would reserve the memory of a handler.
             Box::pin(async move { Ok::<_, Infallible>(responded(response.await, vitals)) })
         });
@@ -83,15 +82,13 @@ impl Http {
     }
 }
 
-/// Records the end of the handler: now if the response is complete, otherwise at the end of its body. A client that was rejected for
-/// its key stays a stranger.
+/// Records the end of the handler: now if the response is complete, otherwise at the end of its body.
 fn responded(response: hyper::Response<Body>, vitals: Arc<Vitals>) -> hyper::Response<Body> {
-    let next = if response.status() == StatusCode::UNAUTHORIZED { Phase::New } else { Phase::Idle };
     if response.body().size_hint().exact().is_some() {
-        vitals.enter(next);
+        vitals.enter(Phase::Idle);
         return response;
     }
-    let end = Streamed { vitals, next };
+    let end = Streamed { vitals };
     // Dropped with the body.
     response.map(|body| Body::new(body.map_frame(move |frame| (&end, frame).1)))
 }
@@ -99,12 +96,11 @@ fn responded(response: hyper::Response<Body>, vitals: Arc<Vitals>) -> hyper::Res
 /// A response body that is produced while it is sent, until it is dropped.
 struct Streamed {
     vitals: Arc<Vitals>,
-    next: Phase,
 }
 
 impl Drop for Streamed {
     fn drop(&mut self) {
-        self.vitals.enter(self.next);
+        self.vitals.enter(Phase::Idle);
     }
 }
 

@@ -16,6 +16,9 @@ use tokio::task::AbortHandle;
 /// Period of a worker's timer, shorter than most timeouts of requests.
 const TICK: Duration = Duration::from_secs(1);
 
+/// Tasks that a worker runs before it looks for new events. tokio's default of 61 would multiply the longest turn of a connection.
+const EVENT_INTERVAL: u32 = 16;
+
 /// All workers. When this is dropped they stop, and their tasks are cancelled.
 pub(super) struct Workers(Vec<Worker>);
 
@@ -54,7 +57,9 @@ impl Workers {
 impl Worker {
     fn start(number: usize) -> io::Result<Self> {
         // A thread that runs one runtime can't drop another: without a thread it leaks, and the service does not start.
-        let runtime = ManuallyDrop::new(Builder::new_current_thread().enable_all().build()?);
+        let runtime = ManuallyDrop::new(
+            Builder::new_current_thread().event_interval(EVENT_INTERVAL).enable_all().build()?,
+        );
         let (handle, (stop, stopped)) = (runtime.handle().clone(), oneshot::channel());
         let serve = move || {
             let runtime = ManuallyDrop::into_inner(runtime);

@@ -29,6 +29,7 @@ mod secrecy;
 mod shadow;
 mod signals;
 mod snapshots;
+mod strangers;
 #[path = "../support/mod.rs"]
 mod support;
 mod verify;

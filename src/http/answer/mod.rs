@@ -1,5 +1,6 @@
 //! Outgoing answers, and the problem documents of all failures.
 
+pub(crate) mod outgoing;
 pub mod problem;
 pub(crate) mod refusals;
 pub(crate) mod reply;

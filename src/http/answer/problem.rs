@@ -1,6 +1,7 @@
 //! Problem documents (RFC 9457), the form of every failure.
 
-use super::reply::{Share, held};
+use super::outgoing::{Counted, held};
+use super::reply::Share;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
@@ -112,6 +113,7 @@ codes! {
         "idempotency.room is full, and no stored response is older than idempotency.retention_min", retry MINUTE;
     TooManyImports: 429, "too-many-imports", "Too many imports are unfinished":
         "too many running or interrupted imports of this key: wait for them, or continue them", retry MINUTE;
+    NotImplemented: 501, "not-implemented", "The transfer coding is not supported": "send the body with Content-Length, or chunked";
     Internal: 500, "internal", "The service failed": "see the service's log";
     Overloaded: 503, "overloaded", "The service is busy": "too many writes are waiting", retry MOMENT;
     Recovering: 503, "recovering", "The service is recovering": "the service is still recovering", retry MOMENT;
@@ -279,7 +281,12 @@ pub fn render(mut response: Response, request_id: &str, mut share: Share) -> Res
         parts.headers.insert(header::RETRY_AFTER, seconds.into());
     }
     parts.headers.insert(header::CONTENT_LENGTH, body.len().into());
-    let body = if problem.faults.len() > FAULTS_FREE { held(body, share) } else { body.into() };
+    let body = if problem.faults.len() > FAULTS_FREE {
+        parts.extensions.insert(Counted);
+        held(body, share)
+    } else {
+        body.into()
+    };
     super::mark_replayed(Response::from_parts(parts, body), problem.replayed)
 }
 
@@ -305,7 +312,7 @@ mod tests {
 
     /// A share of this much memory.
     fn share(bytes: u64) -> Share {
-        Share::empty(Arc::new(Budget::new(bytes)))
+        Share::empty(Arc::new(Budget::new(bytes)), None)
     }
 
     fn render(response: Response, request_id: &str) -> Response {

@@ -1,7 +1,8 @@
 //! Answers: JSON, and any number of values, one per line, as NDJSON or CSV.
 
-use super::mark_replayed;
+use super::outgoing::{CHUNK_BYTES, Counted, held};
 use super::problem::{Code, Problem};
+use super::{Answer, mark_replayed};
 use crate::budget::{self, Budget};
 use crate::engine::Download;
 use axum::BoxError;
@@ -13,7 +14,6 @@ use futures_util::{Stream, StreamExt, stream};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde::Serialize;
 use serde_json::Value;
-use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 
@@ -81,20 +81,101 @@ pub(crate) struct HeldBody {
     pub(crate) _share: Share,
 }
 
+/// Builds a JSON response in memory that was reserved before the request took effect.
+pub(crate) fn json_reserved(replayed: bool, body: &impl Serialize, mut room: Share) -> Response {
+    match serde_json::to_vec(body) {
+        Ok(text) => {
+            room.hold_anyway(text.len() as u64);
+            mark_replayed(json_held(text, room), replayed)
+        }
+        Err(error) => unwritable(error).into_response(),
+    }
+}
+
 /// Builds a response from long JSON text. The share is returned once no piece of the text is in memory.
 pub(crate) fn json_held(text: Vec<u8>, share: Share) -> Response {
-    let length = text.len();
     let mut response = as_json(held(text, share));
-    response.headers_mut().insert(header::CONTENT_LENGTH, length.into());
+    response.extensions_mut().insert(Counted);
     response
 }
 
-/// Builds a body whose memory is held until it is sent.
-pub(super) fn held(text: Vec<u8>, share: Share) -> Body {
-    let length = text.len();
-    let text = Bytes::from_owner(HeldBody { bytes: text.into(), _share: share });
-    let piece = move |from| Ok::<_, Infallible>(text.slice(from..length.min(from + PIECE_BYTES_MAX)));
-    Body::from_stream(stream::iter((0..length).step_by(PIECE_BYTES_MAX).map(piece)))
+/// A list that is read in parts while it is sent.
+pub(crate) trait ListParts: Send + 'static {
+    /// An entry of the list.
+    type Entry: Serialize;
+
+    /// Reads the next entries, possibly none; `None` after the last ones.
+    fn read(&mut self) -> Result<Option<Vec<Self::Entry>>, BoxError>;
+
+    /// The cursor of the next page, once the last entries were read.
+    fn next_cursor(&self) -> Option<String>;
+}
+
+/// Builds a JSON object with one list. It is written as the client reads it; one that fits a chunk is complete.
+pub(crate) async fn list(empty: &impl Serialize, parts: impl ListParts) -> Answer {
+    let mut text = serde_json::to_vec(empty).map_err(unwritable)?;
+    text.truncate(text.len() - LIST_END.len());
+    let mut list = ListWriter { parts, text, is_first: true, has_ended: false };
+    let first = list.chunk().await.map_err(|error| {
+        tracing::error!(%error, "a list can't be read");
+        Problem::new(Code::Internal, "see the service's log")
+    })?;
+    if list.has_ended {
+        return Ok(as_json(first));
+    }
+    let rest = stream::try_unfold(list, async |mut list| match list.has_ended {
+        true => Ok::<_, BoxError>(None),
+        false => Ok(Some((list.chunk().await?, list))),
+    });
+    // A compressor polls once more after the end.
+    Ok(as_json(Body::from_stream(stream::iter([Ok(first)]).chain(rest).fuse())))
+}
+
+/// The end of an object with one list.
+const LIST_END: &[u8] = b"]}";
+
+/// Writes a list in chunks.
+struct ListWriter<P> {
+    parts: P,
+    text: Vec<u8>,
+    is_first: bool,
+    has_ended: bool,
+}
+
+impl<P: ListParts> ListWriter<P> {
+    /// Writes about [`CHUNK_BYTES`], or the rest of the list.
+    async fn chunk(&mut self) -> Result<Vec<u8>, BoxError> {
+        while self.text.len() < CHUNK_BYTES / 2 && !self.has_ended {
+            match self.parts.read()? {
+                Some(entries) => self.write(&entries)?,
+                None => self.end()?,
+            }
+            // Other requests on this processor get their turn.
+            tokio::task::yield_now().await;
+        }
+        Ok(std::mem::take(&mut self.text))
+    }
+
+    fn write(&mut self, entries: &[P::Entry]) -> serde_json::Result<()> {
+        for entry in entries {
+            if !std::mem::take(&mut self.is_first) {
+                self.text.push(b',');
+            }
+            serde_json::to_writer(&mut self.text, entry)?;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> serde_json::Result<()> {
+        self.has_ended = true;
+        self.text.push(b']');
+        if let Some(cursor) = self.parts.next_cursor() {
+            self.text.extend_from_slice(br#","next_cursor":"#);
+            serde_json::to_writer(&mut self.text, &cursor)?;
+        }
+        self.text.push(b'}');
+        Ok(())
+    }
 }
 
 fn as_json(body: impl IntoResponse) -> Response {
@@ -106,9 +187,6 @@ fn with_type(media_type: &'static str, body: impl IntoResponse) -> Response {
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
     response
 }
-
-/// Maximum bytes of a piece: a connection may copy it.
-const PIECE_BYTES_MAX: usize = 64 << 10;
 
 /// The format of a response with one value per line.
 #[derive(Clone, Copy)]
@@ -198,6 +276,7 @@ pub(crate) fn quality_in(headers: &HeaderMap, header: &HeaderName, wanted: &str)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use axum::body::HttpBody;
     use futures_util::FutureExt;
     use http_body_util::BodyExt;
     use serde_json::json;
@@ -206,10 +285,10 @@ mod tests {
     async fn share_is_returned_with_last_piece() {
         let budget = Arc::new(Budget::new(1 << 20));
         let taken = budget.taken_bytes.clone();
-        let text: Vec<u8> = (0..2 * PIECE_BYTES_MAX + 1).map(|index| index as u8).collect();
-        let share = Share::of(budget, text.len() as u64).unwrap();
+        let text: Vec<u8> = (0..2 * CHUNK_BYTES + 1).map(|index| index as u8).collect();
+        let share = Share::of(budget, None, text.len() as u64).unwrap();
         let response = json_held(text.clone(), share);
-        assert_eq!(response.headers()[header::CONTENT_LENGTH], text.len().to_string());
+        assert_eq!(response.body().size_hint().exact(), Some(text.len() as u64));
         let mut held = response.into_body();
         let mut pieces = Vec::new();
         while let Some(Ok(frame)) = held.frame().await {

@@ -4,16 +4,19 @@
 pub(crate) mod spec;
 mod statistics;
 
+use super::answer::reply::ListParts;
 use super::answer::{Answer, Code, Problem, refusals, reply};
+use super::api::Api;
 use super::call::{Call, Commands, Delete, Export, Maintain, Manage, Read, Resource, parse_name};
 use super::request::body::{Pieces, Streamed, has_media_type};
 use super::request::json::{self, OrNull};
-use super::request::query::{self, PageQuery};
+use super::request::query::{Page, PageQuery};
 use crate::domain::spec::STOCK_MAX;
 use crate::domain::{
     Command, Description, ImageBody, ImageFault, Kind, Name, Outcome, Refusal, Target, Update, UploadId,
 };
 use crate::engine::{ImageReader, image_part, raise, random};
+use axum::BoxError;
 use axum::extract::{Path, Request};
 use axum::response::Response;
 use http::{StatusCode, header};
@@ -22,6 +25,7 @@ use serde::de::DeserializeOwned;
 use serde_with::skip_serializing_none;
 use spec::{CampaignSpec, CouponPatch, CouponSpec, Filter, FilterPatch, RequestedSpec, patched};
 use statistics::{DESCRIPTION, Statistics, StatisticsQuery};
+use std::sync::Arc;
 use utoipa::ToSchema;
 
 /// The response to a clear.
@@ -63,8 +67,8 @@ macro_rules! filter_routes {
                 params(PageQuery), responses((status = 200, description = "A page, sorted by name", body = $list))
             )]
             pub(crate) async fn list(call: Call<Read>, request: Request) -> Answer {
-                let ($filters, next_cursor) = super::list(&call, KIND, &request)?;
-                Ok(reply::ok(&$list { $filters, next_cursor }))
+                let page = super::FilterPage::asked(call, KIND, &request)?;
+                reply::list(&$list { $filters: Vec::new(), next_cursor: None }, page).await
             }
 
             #[utoipa::path(
@@ -217,14 +221,38 @@ fn created(kind: Kind, name: &Name, replayed: bool, description: Description) ->
     reply::created(&path, replayed, &Filter::from(description))
 }
 
-/// `GET` of a collection: a page of filters, and the cursor of the next one.
-fn list(call: &Call<Read>, kind: Kind, request: &Request) -> Result<(Vec<Filter>, Option<String>), Problem> {
-    let engine = &call.api.engine;
-    let find = |prefix: &str, after: Option<&Name>, limit| engine.view().list(kind, prefix, after, limit);
-    let (views, next) =
-        query::page(request, &call.caller, find, |view| (&view.name, &view.annotations.labels))?;
-    let now = engine.now();
-    Ok((views.iter().map(|view| Filter::from(view.describe(now))).collect(), next))
+/// Filters that are read together: the views of deleted ones must not stay in memory for long.
+const FILTERS_READ: usize = 16;
+
+/// `GET` of a collection: a page of filters.
+struct FilterPage {
+    api: Arc<Api>,
+    kind: Kind,
+    page: Page,
+}
+
+impl FilterPage {
+    fn asked(call: Call<Read>, kind: Kind, request: &Request) -> Result<Self, Problem> {
+        let page = Page::asked(request, &call.caller)?;
+        Ok(Self { api: call.api, kind, page })
+    }
+}
+
+impl ListParts for FilterPage {
+    type Entry = Filter;
+
+    fn read(&mut self) -> Result<Option<Vec<Filter>>, BoxError> {
+        let engine = &self.api.engine;
+        let find =
+            |prefix: &str, after: Option<&Name>, limit| engine.view().list(self.kind, prefix, after, limit);
+        let views = self.page.read(FILTERS_READ, find, |view| (&view.name, &view.annotations.labels));
+        let now = engine.now();
+        Ok(views.map(|views| views.iter().map(|view| Filter::from(view.describe(now))).collect()))
+    }
+
+    fn next_cursor(&self) -> Option<String> {
+        self.page.next_cursor()
+    }
 }
 
 /// `PATCH`: changes when a filter is active, its capacity, stock, title or labels.

@@ -169,6 +169,7 @@ async fn import(call: Call<call::Import>, kind: Kind, name: &str, request: Reque
     let Some(live) = api.live_imports.begin(id.clone(), view.name.clone()) else {
         return Err(Code::ImportRunning.into());
     };
+    let memory_owner = call.caller.owner();
     let (pieces, caller) = (api.reading.upload(request)?, call.caller);
     let source = Source { api: api.clone(), caller, view: view.clone(), live, pieces };
     let upload = Upload::open(format, query.column, source).await?;
@@ -179,7 +180,7 @@ async fn import(call: Call<call::Import>, kind: Kind, name: &str, request: Reque
     let failed = |_| Problem::new(Code::Internal, "the import failed");
     // In a separate task: a handler is dropped when its client disconnects, but the log must still record the end.
     if is_dry_run {
-        let import = tokio::spawn(asked.try_out(upload, client)).await.map_err(failed)??;
+        let import = tokio::spawn(asked.try_out(upload, memory_owner, client)).await.map_err(failed)??;
         return Ok(reply::ok(&ImportAnswer { state: ImportStateName::Checked, ..import.into() }));
     }
     let (import, replayed) = tokio::spawn(asked.run(upload)).await.map_err(failed)??;

@@ -3,7 +3,7 @@
 use super::live::LiveImport;
 use super::upload::{Batch, Upload};
 use crate::access::{Client, Guesses};
-use crate::budget::UsedUp;
+use crate::budget::{Owner, UsedUp};
 use crate::domain::{
     Command, Digests, Ending, Import, ImportBegin, ImportEnd, ImportLines, ImportMode, ImportState,
     ItemOutcome, KeyName, Outcome, Refusal,
@@ -101,13 +101,18 @@ impl ImportRequest {
 
     /// Reads the complete upload, and counts what the import would. The counts reveal whether codes are valid, so the limit on guessing
     /// applies.
-    pub(super) async fn try_out(self, mut upload: Upload, client: Option<Client>) -> Result<Import, Problem> {
+    pub(super) async fn try_out(
+        self,
+        mut upload: Upload,
+        owner: Owner,
+        client: Option<Client>,
+    ) -> Result<Import, Problem> {
         let Self { api, view, begin, .. } = self;
         let guesser = api.access.guessing.start(view.has_secret_codes(), client)?;
         let now = api.engine.now();
         let mut import = Import::begun(&begin, view.kind, view.name.clone(), now);
         upload.continue_after(&import);
-        let mut share = api.reading.share();
+        let mut share = api.reading.share(Some(owner));
         let mut hold = |bytes| {
             let detail = || format!("the tables of the dry run need {bytes} bytes of limits.bodies");
             share.hold(bytes).map_err(|UsedUp| Problem::new(Code::MemoryLimit, detail()))

@@ -2,7 +2,8 @@
 //! limit that all bodies share.
 
 use super::decompression::{Coding, Expander, PIECE_BYTES_MAX};
-use crate::budget::{Budget, UsedUp};
+use crate::access::Caller;
+use crate::budget::{Budget, Owner, UsedUp};
 use crate::http::answer::reply::{HeldBody, Share};
 use crate::http::answer::{Code, Problem};
 use crate::http::options::HttpOptions;
@@ -112,14 +113,14 @@ impl Reading {
         arriving.check_length(arriving.body.size_hint().lower())?;
         let first = arriving.next().await?.unwrap_or_default();
         arriving.check_length(first.len() as u64)?;
-        let share = Share::of(self.budget.clone(), first.len() as u64)?;
+        let share = Share::of(self.budget.clone(), arriving.owner, first.len() as u64)?;
         let mut next = arriving.next().await?;
         if next.is_none() {
             // Most bodies are one piece, which needs no copy.
             return Ok(HeldBody { bytes: first, _share: share });
         }
         drop(share);
-        let mut buffer = Buffer::new(&self.budget);
+        let mut buffer = Buffer::new(&self.budget, arriving.owner);
         buffer.extend(&first, self.bytes_max)?;
         drop(first);
         while let Some(piece) = next {
@@ -131,8 +132,8 @@ impl Reading {
     }
 
     /// An empty share of the memory, for the result of parsing.
-    pub(crate) fn share(&self) -> Share {
-        Share::empty(self.budget.clone())
+    pub(crate) fn share(&self, owner: Option<Owner>) -> Share {
+        Share::empty(self.budget.clone(), owner)
     }
 
     /// Begins to read an upload of any length.
@@ -148,7 +149,9 @@ impl Reading {
 
     /// The body of a request, of which no more than the limit may arrive.
     fn arriving(&self, request: Request) -> Result<Arriving, Problem> {
+        let owner = request.extensions().get::<Caller>().map(Caller::owner);
         Ok(Arriving {
+            owner,
             coding: Some(Coding::of(request.headers())?),
             expander: None,
             body: request.into_body().into_data_stream(),
@@ -156,7 +159,7 @@ impl Reading {
             received: 0,
             bytes_max: self.bytes_max as u64,
             silence: None,
-            share: self.share(),
+            share: self.share(owner),
         })
     }
 }
@@ -176,6 +179,7 @@ struct Arriving {
     received: u64,
     /// How many may, compressed or decompressed.
     bytes_max: u64,
+    owner: Option<Owner>,
     /// Dropped after the decoder.
     share: Share,
 }
@@ -315,8 +319,8 @@ struct Buffer {
 
 impl Buffer {
     /// Creates an empty buffer.
-    fn new(budget: &Arc<Budget>) -> Self {
-        Self { bytes: Vec::new(), share: Share::empty(budget.clone()) }
+    fn new(budget: &Arc<Budget>, owner: Option<Owner>) -> Self {
+        Self { bytes: Vec::new(), share: Share::empty(budget.clone(), owner) }
     }
 
     /// Appends bytes, up to `bytes_max` in total.
@@ -606,7 +610,7 @@ mod tests {
     fn longest_body_fits_alone() {
         let (budget, taken) = budget(1 << 20);
         let most = body_bytes_max(&budget) as usize;
-        let mut buffer = Buffer::new(&budget);
+        let mut buffer = Buffer::new(&budget, None);
         for _ in 0..most {
             buffer.extend(b"x", most).unwrap();
         }
@@ -621,11 +625,11 @@ mod tests {
             steps in prop::collection::vec((0usize..4, 0usize..8, 0usize..100_000), 0..200),
         ) {
             let (budget, taken) = budget(limit);
-            let mut buffers: Vec<Buffer> = (0..8).map(|_| Buffer::new(&budget)).collect();
+            let mut buffers: Vec<Buffer> = (0..8).map(|_| Buffer::new(&budget, None)).collect();
             for (step, which, bytes) in steps {
                 let buffer = &mut buffers[which];
                 if step == 0 {
-                    *buffer = Buffer::new(&budget);
+                    *buffer = Buffer::new(&budget, None);
                 } else {
                     let (before, held) = (buffer.bytes.len(), taken.get());
                     if buffer.extend(&vec![0; bytes], 200_000).is_err() {

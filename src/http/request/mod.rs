@@ -2,6 +2,7 @@
 
 pub(crate) mod body;
 pub(crate) mod decompression;
+pub(crate) mod head;
 pub(crate) mod json;
 pub(crate) mod origin;
 pub(crate) mod query;

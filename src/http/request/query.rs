@@ -112,33 +112,79 @@ pub(crate) struct PageQuery {
     label: Option<Label>,
 }
 
-/// The page of a collection that is asked for, and the cursor of the next one. `find` returns one entry more than the page has, or
-/// with a label up to [`SCANNED_MAX`].
-pub(crate) fn page<T>(
-    request: &Request,
-    caller: &Caller,
-    find: impl FnOnce(&str, Option<&Name>, usize) -> Vec<T>,
-    annotated: impl Fn(&T) -> (&Name, &Labels),
-) -> Result<(Vec<T>, Option<String>), Problem> {
-    let asked: PageQuery = parse(request)?;
-    let page = asked.limit.unwrap_or(PAGE_DEFAULT);
-    Problem::unless_within("/limit", page, 1..=PAGE_MAX)?;
-    let after = asked.cursor.as_deref().map(|cursor| {
-        let name = read_cursor(cursor)?;
-        str::from_utf8(&name).ok().and_then(|name| Name::new(name).ok()).ok_or_else(invalid_cursor)
-    });
-    let after = after.transpose()?;
-    let Some(prefix) = caller.narrow(&asked.prefix) else { return Ok((Vec::new(), None)) };
-    let limit = if asked.label.is_some() { SCANNED_MAX } else { page + 1 };
-    let mut all = find(prefix, after.as_ref(), limit);
-    let is_wanted = |entry: &T| asked.label.as_ref().is_none_or(|label| annotated(entry).1.contains(label));
-    // The first entry after this page.
-    let beyond = (0..all.len()).filter(|index| is_wanted(&all[*index])).nth(page);
-    let beyond = beyond.or((all.len() == limit).then_some(limit));
-    all.truncate(beyond.unwrap_or(limit));
-    let next = all.last().filter(|_| beyond.is_some()).map(|last| write_cursor(annotated(last).0.as_str()));
-    all.retain(is_wanted);
-    Ok((all, next))
+/// A page of a collection, sorted by name, which is read in parts.
+pub(crate) struct Page {
+    /// The prefix of all names; `None` if no name can match.
+    prefix: Option<String>,
+    label: Option<Label>,
+    /// The last name that was read.
+    after: Option<Name>,
+    /// Entries that the page has space for.
+    left: usize,
+    /// Entries that may be scanned.
+    scans_left: usize,
+    has_more: bool,
+    has_ended: bool,
+}
+
+impl Page {
+    /// The page that a request asks for.
+    ///
+    /// # Errors
+    /// 422.
+    pub(crate) fn asked(request: &Request, caller: &Caller) -> Result<Self, Problem> {
+        let PageQuery { limit, cursor, prefix, label } = parse(request)?;
+        let left = limit.unwrap_or(PAGE_DEFAULT);
+        Problem::unless_within("/limit", left, 1..=PAGE_MAX)?;
+        let after = cursor.as_deref().map(name_at).transpose()?;
+        let prefix = caller.narrow(&prefix).map(str::to_owned);
+        let scans_left = if label.is_some() { SCANNED_MAX } else { usize::MAX };
+        Ok(Self { prefix, label, after, left, scans_left, has_more: false, has_ended: false })
+    }
+
+    /// Reads the next entries of the page, up to `part`; `None` after the last ones. `find` returns up to a number of entries with a
+    /// prefix, after a name.
+    pub(crate) fn read<T>(
+        &mut self,
+        part: usize,
+        find: impl FnOnce(&str, Option<&Name>, usize) -> Vec<T>,
+        annotated: impl Fn(&T) -> (&Name, &Labels),
+    ) -> Option<Vec<T>> {
+        let prefix = self.prefix.as_deref().filter(|_| !self.has_ended)?;
+        let wanted = part.min(self.scans_left);
+        let found = find(prefix, self.after.as_ref(), wanted);
+        let is_last = found.len() < wanted;
+        self.scans_left -= found.len();
+        let mut entries = Vec::new();
+        for entry in found {
+            let (name, labels) = annotated(&entry);
+            let is_wanted = self.label.as_ref().is_none_or(|label| labels.contains(label));
+            if is_wanted && self.left == 0 {
+                // The first entry of the next page.
+                self.has_more = true;
+                self.has_ended = true;
+                return Some(entries);
+            }
+            self.after = Some(name.clone());
+            if is_wanted {
+                self.left -= 1;
+                entries.push(entry);
+            }
+        }
+        self.has_more = !is_last && self.scans_left == 0;
+        self.has_ended = is_last || self.scans_left == 0;
+        Some(entries)
+    }
+
+    /// The cursor of the next page, once this one was read; `None` after the last page.
+    pub(crate) fn next_cursor(&self) -> Option<String> {
+        self.after.as_ref().filter(|_| self.has_more).map(|name| write_cursor(name.as_str()))
+    }
+}
+
+fn name_at(cursor: &str) -> Result<Name, Problem> {
+    let name = String::from_utf8(read_cursor(cursor)?).map_err(|_| invalid_cursor())?;
+    Name::new(&name).map_err(|_| invalid_cursor())
 }
 
 /// Encodes bytes as a cursor.

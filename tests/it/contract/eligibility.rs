@@ -1,8 +1,7 @@
 //! Which campaigns a user may still see.
 
-use super::service::{Service, json as json_request};
+use super::service::{Service, json as json_request, read};
 use http::Method;
-use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
 async fn service() -> Service {
@@ -121,7 +120,7 @@ async fn batch_response_is_budgeted_until_sent() {
     let service = service().await;
     let taken = async || -> u64 {
         let text = service.get("/metrics").await.text();
-        let line = text.lines().find_map(|line| line.strip_prefix("cuckood_body_bytes ")).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("cuckood_response_bytes ")).unwrap();
         line.parse().unwrap()
     };
     let request = json!({"user": "u1", "campaigns": ["spring", "summer"], "limit": 2, "explain": true});
@@ -129,7 +128,7 @@ async fn batch_response_is_budgeted_until_sent() {
     let answer = service.begin(json_request(Method::POST, "/v1/eligibility/batch", &[], &body)).await;
     assert_eq!(answer.status(), 200);
     let held = taken().await;
-    let length = answer.into_body().collect().await.unwrap().to_bytes().len() as u64;
+    let length = read(answer.into_body()).await.len() as u64;
     assert!(length > 100_000 && held >= length, "{held} bytes for an answer of {length}");
     assert_eq!(taken().await, 0);
 }

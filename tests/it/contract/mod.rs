@@ -24,6 +24,7 @@ mod operations;
 mod problems;
 mod queue;
 mod redemptions;
+mod responses;
 mod scripts;
 pub mod service;
 mod sites;

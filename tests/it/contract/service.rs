@@ -4,7 +4,6 @@ use super::document::Operation;
 use crate::engines;
 use crate::manual_time::ManualTime;
 use axum::body::Body;
-use axum::extract::ConnectInfo;
 use cuckood::access::Access;
 use cuckood::clock::ClockLimits;
 use cuckood::domain::Timestamp;
@@ -12,7 +11,8 @@ use cuckood::engine::{Durability, Engine, EngineOptions, JournalOptions};
 use cuckood::http::options::{AuthOptions, HttpOptions, KeyOptions, Scope};
 use cuckood::http::{Control, HttpService};
 use cuckood::journal::LocalOptions;
-use http::{HeaderMap, Method, Request, Response, header};
+use cuckood::socket::Peer;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
 use http_body_util::BodyExt;
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -36,6 +36,24 @@ pub struct Service {
     time: Arc<ManualTime>,
     directory: TempDir,
     problems: Mutex<BTreeSet<(String, String)>>,
+}
+
+/// Reads a body as a client does: what it has read is no longer in the service's memory.
+pub async fn read(mut body: Body) -> Vec<u8> {
+    let mut text = Vec::new();
+    while let Some(frame) = body.frame().await {
+        text.extend_from_slice(&frame.unwrap().into_data().unwrap_or_default());
+    }
+    text
+}
+
+/// Adds the header that every client sends, unless the test has set it.
+fn with_host(mut request: Request<Body>) -> Request<Body> {
+    let headers = request.headers_mut();
+    if !headers.contains_key(header::HOST) {
+        headers.insert(header::HOST, HeaderValue::from_static("localhost"));
+    }
+    request
 }
 
 impl Service {
@@ -135,16 +153,17 @@ impl Service {
 
     /// Sends a request and returns the response with its body unread.
     pub async fn begin(&self, request: Request<Body>) -> Response<Body> {
-        self.http.clone().answer(request).await
+        self.http.clone().answer(with_host(request)).await
     }
 
     /// An undocumented response fails the test.
     pub async fn send(&self, mut request: Request<Body>) -> Answer {
         let operation = Operation::of(request.method(), request.uri().path());
-        request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([192, 0, 2, 7], 40_000))));
-        let (parts, body) = self.http.clone().answer(request).await.into_parts();
-        let body = body.collect().await.unwrap().to_bytes();
-        let answer = Answer { status: parts.status.as_u16(), headers: parts.headers, body: body.to_vec() };
+        let address = SocketAddr::from(([192, 0, 2, 7], 40_000));
+        request.extensions_mut().insert(Peer { address, vitals: Arc::default() });
+        let (parts, body) = self.http.clone().answer(with_host(request)).await.into_parts();
+        let body = read(body).await;
+        let answer = Answer { status: parts.status.as_u16(), headers: parts.headers, body };
         if let Some(operation) = operation {
             let problem = answer.is_promised(operation);
             self.problems.lock().extend(problem.map(|code| (operation.id.clone(), code)));

@@ -134,6 +134,16 @@ impl Service {
         told.expect("it listens for Redis clients")
     }
 
+    /// Where it listens for probes.
+    pub fn probe_address(&self) -> SocketAddr {
+        let told = self.output.wait_for(START_TIMEOUT, |line| {
+            let fields = &serde_json::from_str::<Value>(line).ok()?["fields"];
+            let is_it = fields["message"] == "listening for probes";
+            is_it.then(|| fields["address"].as_str()?.parse().ok()).flatten()
+        });
+        told.expect("it listens for probes")
+    }
+
     /// What it has written.
     pub fn output(&self) -> &Output {
         &self.output

@@ -1,0 +1,458 @@
+//! The open connections of one listener: observed, closed after their timeouts, and chosen to give way to new ones.
+//!
+//! A connection is proven once a request of its owner was admitted: of a key, or of an address if no keys are configured. If all places
+//! are taken, strangers give way first, in the order of their arrival; so they can't keep out anybody who is quick to present a key. If
+//! strangers hold few places, the owner with the most connections gives way. Under its own pressure alone, an owner may use all places
+//! but those that newcomers need to prove themselves.
+
+use crate::budget::Owner;
+use crate::socket::{Moment, Phase, Vitals};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::AbortHandle;
+
+/// Bytes of a response that a client must accept within the write timeout.
+const ACCEPTED_BYTES_MIN: u64 = 32 << 10;
+
+/// Time in which a client must accept some of its response while the service drains.
+const DRAIN_WRITE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Maximum duration of a TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time for a rejected client to read its response and close its side.
+const CLOSING_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Minimum age at which a stranger is closed for a new client: time for its first request. Also the minimum idle time of an owner's
+/// connection while the owner holds more than half of the places.
+const STRANGER_AGE_MIN: Duration = Duration::from_millis(250);
+
+/// Minimum time without progress before a proven connection is closed for a new client: its next request may be in flight.
+const REST_MIN: Duration = Duration::from_secs(1);
+
+/// Proven connections are only closed while strangers hold less than this fraction of the places.
+const STRANGERS_FRACTION: usize = 8;
+
+/// Timeouts of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timeouts {
+    /// For the headers to arrive.
+    pub(super) header: Duration,
+    /// For the next request to start.
+    pub(super) idle: Duration,
+    /// For the client to accept the next [`ACCEPTED_BYTES_MIN`] bytes.
+    pub(super) write: Duration,
+}
+
+/// A place among the connections of a listener; free again when it is dropped, with the task that serves the connection.
+pub(super) struct Place {
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Place {
+    pub(super) fn new(permit: OwnedSemaphorePermit) -> Arc<Self> {
+        Arc::new(Self { _permit: permit })
+    }
+}
+
+/// The last observation of a connection.
+pub(super) struct Open {
+    vitals: Arc<Vitals>,
+    task: AbortHandle,
+    place: Weak<Place>,
+    last: Moment,
+    /// When it was first observed in this phase.
+    phase_since: Instant,
+    /// When it was first observed in this phase with this number of bytes read and written.
+    rest_since: Instant,
+    /// When it was first observed blocked, and the bytes written by then. Starts again whenever the client has accepted enough.
+    blocked_since: Option<(Instant, u64)>,
+}
+
+impl Open {
+    /// A connection whose task holds `place`.
+    pub(super) fn new(vitals: Arc<Vitals>, task: AbortHandle, place: Weak<Place>, now: Instant) -> Self {
+        let last = vitals.moment();
+        Self { vitals, task, place, last, phase_since: now, rest_since: now, blocked_since: None }
+    }
+
+    fn observe(&mut self, now: Instant) {
+        let moment = self.vitals.moment();
+        let last = std::mem::replace(&mut self.last, moment);
+        if moment.changes != last.changes {
+            self.phase_since = now;
+        }
+        if !moment.is_same_rest(&last) {
+            self.rest_since = now;
+        }
+        self.blocked_since = moment.is_blocked.then(|| match self.blocked_since {
+            Some((since, before)) if moment.bytes_written - before < ACCEPTED_BYTES_MIN => (since, before),
+            _ => (now, moment.bytes_written),
+        });
+    }
+
+    fn is_overdue(&self, timeouts: &Timeouts, is_draining: bool, now: Instant) -> bool {
+        let waited = |since: Instant| now.duration_since(since);
+        if self.blocked_since.is_some_and(|(since, _)| waited(since) >= timeouts.write)
+            || is_draining && self.last.is_blocked && waited(self.rest_since) >= DRAIN_WRITE_TIMEOUT
+        {
+            return true;
+        }
+        match self.last.phase {
+            Phase::Handshake => is_draining || waited(self.phase_since) >= HANDSHAKE_TIMEOUT,
+            Phase::New | Phase::Head => waited(self.phase_since) >= timeouts.header,
+            // While a response is still being written, the client sometimes accepts some of it.
+            Phase::Idle => waited(self.rest_since) >= timeouts.idle,
+            // The code that reads the body or computes the response has its own timeouts.
+            Phase::Busy => false,
+            Phase::Closing => waited(self.phase_since) >= CLOSING_TIMEOUT,
+        }
+    }
+
+    /// Returns how long the client and the service have exchanged nothing; `None` if they just have.
+    fn rest(&self, now: Instant) -> Option<Duration> {
+        self.vitals.moment().is_same_rest(&self.last).then(|| now.duration_since(self.rest_since))
+    }
+
+    /// Whether its request takes longer than most.
+    fn is_long(&self, now: Instant) -> bool {
+        now.duration_since(self.phase_since) >= REST_MIN
+    }
+
+    /// Whether no request is in progress.
+    fn is_idle(&self) -> bool {
+        let moment = self.vitals.moment();
+        !matches!(moment.phase, Phase::Busy | Phase::Closing) && !moment.is_blocked
+    }
+}
+
+/// The open connections of one listener.
+#[derive(Default)]
+pub(super) struct Clients {
+    /// Clients without an admitted request, in the order of their arrival.
+    strangers: VecDeque<Open>,
+    /// The other clients.
+    proven: Vec<Open>,
+    /// Places of connections that were closed for new ones, until they are free.
+    closing: Vec<Weak<Place>>,
+}
+
+impl Clients {
+    pub(super) fn is_empty(&self) -> bool {
+        self.strangers.is_empty() && self.proven.is_empty()
+    }
+
+    /// Adds a new connection.
+    pub(super) fn add(&mut self, open: Open) {
+        self.strangers.push_back(open);
+    }
+
+    /// Closes overdue connections and drops ended ones. If the budget of heads `is_tight`, closes the strangers that hold it.
+    pub(super) fn sweep(&mut self, timeouts: &Timeouts, is_draining: bool, is_tight: bool, now: Instant) {
+        let stays = |open: &mut Open| {
+            if open.task.is_finished() {
+                return false;
+            }
+            open.observe(now);
+            let hoards = is_tight
+                && open.vitals.owner().is_none()
+                && open.vitals.holds_head.load(Relaxed)
+                && now.duration_since(open.phase_since) >= STRANGER_AGE_MIN;
+            let is_overdue = hoards || open.is_overdue(timeouts, is_draining, now);
+            if is_overdue {
+                tracing::debug!(last = ?open.last, "connection timed out");
+                open.task.abort();
+            }
+            !is_overdue
+        };
+        self.proven.retain_mut(stays);
+        self.strangers.retain_mut(stays);
+        for open in std::mem::take(&mut self.strangers) {
+            match open.vitals.owner() {
+                None => self.strangers.push_back(open),
+                Some(_) => self.proven.push(open),
+            }
+        }
+    }
+
+    /// Closes connections until `wanted` of `max` places are about to be free. Returns when to try again for the rest; `None` if none is
+    /// left, or if only a sweep can find more.
+    pub(super) fn make_room(&mut self, wanted: usize, max: usize, now: Instant) -> Option<Instant> {
+        self.closing.retain(|place| place.strong_count() > 0);
+        while self.closing.len() < wanted {
+            match self.take_next(max, now) {
+                Next::Close(open) => {
+                    open.task.abort();
+                    self.closing.push(open.place);
+                }
+                Next::Wait(until) => return until,
+            }
+        }
+        None
+    }
+
+    /// Takes out the connection that gives way next.
+    fn take_next(&mut self, max: usize, now: Instant) -> Next {
+        let mut wait = None;
+        while let Some(oldest) = self.strangers.pop_front() {
+            if oldest.vitals.owner().is_some() {
+                self.proven.push(oldest);
+                continue;
+            }
+            let closable_at = oldest.phase_since + STRANGER_AGE_MIN;
+            if closable_at <= now {
+                return Next::Close(oldest);
+            }
+            self.strangers.push_front(oldest);
+            wait = Some(closable_at);
+            break;
+        }
+        if self.strangers.len() * STRANGERS_FRACTION >= max {
+            return Next::Wait(wait);
+        }
+        match self.proven_next(max, now) {
+            // The others keep their order: of those observed in the same sweep, the oldest is closed first.
+            Some(at) => Next::Close(self.proven.remove(at)),
+            None => Next::Wait(wait),
+        }
+    }
+
+    /// Returns the proven connection that gives way next: the one that has rested longest, of the owner with the most connections if
+    /// there is one, otherwise of all.
+    fn proven_next(&self, max: usize, now: Instant) -> Option<usize> {
+        let largest = self.largest_owner();
+        let of_largest = largest.and_then(|(owner, count)| {
+            let rest_min = if count * 2 > max { STRANGER_AGE_MIN } else { REST_MIN };
+            let own = |open: &Open| open.vitals.owner() == Some(owner);
+            self.longest_rest(now, |open, rest| own(open) && open.is_idle() && rest >= rest_min)
+                .or_else(|| self.longest_rest(now, |open, rest| own(open) && rest >= REST_MIN))
+                // A client that sends a byte now and then never rests. Its newest request has lost the least.
+                .or_else(|| self.proven.iter().rposition(|open| own(open) && open.is_long(now)))
+        });
+        of_largest.or_else(|| self.longest_rest(now, |open, rest| open.is_idle() && rest >= REST_MIN))
+    }
+
+    fn longest_rest(&self, now: Instant, may_close: impl Fn(&Open, Duration) -> bool) -> Option<usize> {
+        let mut longest: Option<(Duration, usize)> = None;
+        for (at, open) in self.proven.iter().enumerate() {
+            let Some(rest) = open.rest(now) else { continue };
+            if may_close(open, rest) && longest.is_none_or(|(longest, _)| rest > longest) {
+                longest = Some((rest, at));
+            }
+        }
+        longest.map(|(_, at)| at)
+    }
+
+    /// Returns the owner with the most proven connections, and their number.
+    fn largest_owner(&self) -> Option<(Owner, usize)> {
+        let mut counts: HashMap<Owner, usize> = HashMap::new();
+        for owner in self.proven.iter().filter_map(|open| open.vitals.owner()) {
+            *counts.entry(owner).or_default() += 1;
+        }
+        counts.into_iter().max_by_key(|&(owner, count)| (count, owner))
+    }
+}
+
+/// The connection that gives way next.
+enum Next {
+    Close(Open),
+    /// None yet; at this time perhaps.
+    Wait(Option<Instant>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::runtime::Runtime;
+    use tokio::sync::Semaphore;
+
+    const TIMEOUTS: Timeouts = Timeouts {
+        header: Duration::from_secs(30),
+        idle: Duration::from_secs(75),
+        write: Duration::from_secs(20),
+    };
+
+    /// A connection in this phase whose task never ends by itself.
+    fn open(runtime: &Runtime, phase: Phase, since: Instant) -> Open {
+        let vitals = Arc::<Vitals>::default();
+        vitals.enter(phase);
+        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        let place = Place::new(permit);
+        let freed = Arc::downgrade(&place);
+        let task = runtime.spawn(async move {
+            let _place = place;
+            std::future::pending::<()>().await;
+        });
+        Open::new(vitals, task.abort_handle(), freed, since)
+    }
+
+    /// Connections of these owners, which have rested in this phase since `since`; 0 is no owner.
+    fn clients(runtime: &Runtime, owners: &[u64], phase: Phase, since: Instant) -> Clients {
+        let mut clients = Clients::default();
+        for owner in owners {
+            let open = open(runtime, phase, since);
+            if let Some(owner) = Owner::from_number(*owner) {
+                open.vitals.prove(owner);
+            }
+            clients.add(open);
+        }
+        clients.sweep(&TIMEOUTS, false, false, since);
+        clients
+    }
+
+    /// The owners of the connections that are left.
+    fn owners(clients: &Clients) -> Vec<u64> {
+        let all = clients.strangers.iter().chain(&clients.proven);
+        let mut owners: Vec<u64> = all.map(|open| open.vitals.owner().map_or(0, Owner::number)).collect();
+        owners.sort_unstable();
+        owners
+    }
+
+    /// Checks once a second, after `step`. Returns the second in which the connection was overdue, if that was within an hour.
+    fn overdue_after(phase: Phase, is_draining: bool, mut step: impl FnMut(u64, &Vitals)) -> Option<u64> {
+        let (runtime, start) = (Runtime::new().unwrap(), Instant::now());
+        let mut open = open(&runtime, phase, start);
+        (1..=3_600).find(|&second| {
+            step(second, &open.vitals);
+            let now = start + Duration::from_secs(second);
+            open.observe(now);
+            open.is_overdue(&TIMEOUTS, is_draining, now)
+        })
+    }
+
+    #[test]
+    fn each_phase_has_its_timeout() {
+        for (phase, wanted) in [
+            (Phase::Handshake, Some(10)),
+            (Phase::New, Some(30)),
+            (Phase::Head, Some(30)),
+            (Phase::Idle, Some(75)),
+            (Phase::Busy, None),
+            (Phase::Closing, Some(2)),
+        ] {
+            assert_eq!(overdue_after(phase, false, |_, _| ()), wanted, "{phase:?}");
+        }
+    }
+
+    #[test]
+    fn each_request_restarts_timeout() {
+        let request = |second, vitals: &Vitals| {
+            if second % 70 == 0 && second <= 700 {
+                [Phase::Head, Phase::Busy, Phase::Idle].into_iter().for_each(|phase| vitals.enter(phase));
+            }
+        };
+        assert_eq!(overdue_after(Phase::Idle, false, request), Some(775));
+    }
+
+    #[test]
+    fn response_must_be_accepted_at_minimum_rate() {
+        let at_rate = |bytes_a_second: usize, is_draining| {
+            overdue_after(Phase::Idle, is_draining, |_, vitals| vitals.note_progress(bytes_a_second, true))
+        };
+        let least = ACCEPTED_BYTES_MIN as usize / 20;
+        assert_eq!(at_rate(0, false), Some(21));
+        assert_eq!(at_rate(1, false), Some(21));
+        assert_eq!(at_rate(least - 100, false), Some(21));
+        assert_eq!(at_rate(least + 100, false), None);
+        assert_eq!(at_rate(1 << 30, false), None);
+        assert_eq!(at_rate(0, true), Some(3));
+        assert_eq!(at_rate(least + 100, true), None);
+    }
+
+    #[test]
+    fn long_response_is_not_idleness() {
+        let written = |second, vitals: &Vitals| {
+            if second <= 500 {
+                vitals.note_progress(1, false);
+            }
+        };
+        assert_eq!(overdue_after(Phase::Idle, false, written), Some(575));
+    }
+
+    /// A runtime whose tasks run in `block_on` only.
+    fn stopped_runtime() -> Runtime {
+        tokio::runtime::Builder::new_current_thread().build().unwrap()
+    }
+
+    #[test]
+    fn one_connection_is_closed_for_each_client() {
+        let (runtime, start) = (stopped_runtime(), Instant::now());
+        let mut clients = clients(&runtime, &[1, 1, 1], Phase::Idle, start);
+        let now = start + REST_MIN;
+        for wanted in [1, 1, 2] {
+            clients.make_room(wanted, 3, now);
+            assert_eq!(clients.proven.len(), 3 - wanted, "the earlier ones are still closing");
+        }
+        runtime.block_on(tokio::task::yield_now());
+        clients.make_room(1, 3, now);
+        assert!(clients.is_empty(), "the last one stays although the places of the others are free");
+    }
+
+    #[test]
+    fn freed_place_ends_wait_before_its_task() {
+        let (runtime, start) = (stopped_runtime(), Instant::now());
+        let mut clients = clients(&runtime, &[0, 0], Phase::New, start);
+        let now = start + STRANGER_AGE_MIN;
+        clients.make_room(1, 2, now);
+        // The task can't have finished: its runtime stands still.
+        clients.closing = vec![Weak::new()];
+        clients.make_room(1, 2, now);
+        assert!(clients.is_empty(), "a task that is not finished holds up the next client");
+    }
+
+    #[test]
+    fn strangers_give_way_in_order_of_arrival() {
+        let (runtime, start) = (stopped_runtime(), Instant::now());
+        let mut clients = clients(&runtime, &[0, 0, 7], Phase::Busy, start);
+        assert_eq!(clients.make_room(1, 3, start), Some(start + STRANGER_AGE_MIN));
+        assert_eq!(owners(&clients), [0, 0, 7], "they have time for a request");
+        let now = start + STRANGER_AGE_MIN;
+        clients.make_room(2, 3, now);
+        assert_eq!(owners(&clients), [7]);
+        assert_eq!(clients.make_room(3, 3, now), None);
+        assert_eq!(owners(&clients), [7], "a proven client was closed although it may still be at work");
+    }
+
+    #[test]
+    fn largest_owner_gives_way_to_others() {
+        let (runtime, start) = (stopped_runtime(), Instant::now());
+        for (phase, rest, left) in [
+            (Phase::Idle, REST_MIN, &[8, 8, 9, 9][..]),
+            // While it holds more than half of the places.
+            (Phase::Idle, STRANGER_AGE_MIN, &[8, 8, 9, 9, 9]),
+            // Unfinished bodies.
+            (Phase::Busy, REST_MIN, &[8, 8, 9, 9]),
+        ] {
+            let mut clients = clients(&runtime, &[8, 9, 9, 9, 9, 8], phase, start);
+            clients.make_room(2, 6, start + rest);
+            assert_eq!(owners(&clients), left, "{phase:?}");
+        }
+    }
+
+    #[test]
+    fn trickling_owner_gives_way() {
+        let (runtime, start) = (stopped_runtime(), Instant::now());
+        let mut clients = clients(&runtime, &[9, 9, 9, 8], Phase::Busy, start);
+        let now = start + REST_MIN;
+        clients.proven.iter().for_each(|open| open.vitals.note_arrival(1));
+        clients.sweep(&TIMEOUTS, false, false, now);
+        clients.make_room(1, 4, now);
+        assert_eq!(owners(&clients), [8, 9, 9]);
+    }
+
+    #[test]
+    fn strangers_displace_few_proven_clients() {
+        let (runtime, start) = (stopped_runtime(), Instant::now());
+        let mut clients = clients(&runtime, &[9; 16], Phase::Idle, start);
+        let now = start + REST_MIN;
+        for _ in 0..8 {
+            clients.make_room(1, 16, now);
+            runtime.block_on(tokio::task::yield_now());
+            clients.add(open(&runtime, Phase::New, now));
+        }
+        assert_eq!(clients.proven.len(), 14);
+    }
+}

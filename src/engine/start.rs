@@ -244,6 +244,7 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
         is_partly_applied: false,
         waker,
         snapshot_requests: Vec::new(),
+        images: VecDeque::new(),
         turns: RandomState::new(),
         is_freeing_blocked: false,
         advance: None,

@@ -11,6 +11,7 @@ mod error;
 mod events;
 mod open;
 mod snapshots;
+mod spool;
 
 pub(crate) use backing::panic_message;
 pub use backing::{RECORD_BYTES_MAX, RECORD_SLOTS};
@@ -26,6 +27,7 @@ pub use snapshots::{
     CHUNK_BYTES_MAX, Findings, GENERATIONS_KEPT, Manifest, SectionRef, SnapshotWriter, Sweep, check_snapshots,
 };
 pub(crate) use snapshots::{KEY_COST_BYTES, Removal};
+pub use spool::Spool;
 
 use crate::domain::{ClockReading, Seq, Timestamp};
 use backing::{Backing, Change, Fault};

@@ -4,7 +4,7 @@ use super::workload::{self, Workload, WorkloadPlan};
 use crate::domain::spec::{FORGET_STEPS_DEFAULT, parse_time};
 use crate::domain::{Forget, Sizing, Spec};
 use crate::engine::{self, Growth, Mode, Plan};
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use bytesize::ByteSize;
 use serde::Serialize;
 use std::fs;
@@ -47,7 +47,10 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(path) = &args.workload {
         let text = fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))?;
-        let workload: Workload = toml::from_str(&text).with_context(|| format!("{}", path.display()))?;
+        let workload: Workload = toml::from_str(&text).map_err(|fault| {
+            let line = fault.span().map_or(0, |span| text[..span.start].matches('\n').count()) + 1;
+            anyhow!("{}, line {line}: {}; docs/SCALE.md has an example", path.display(), fault.message())
+        })?;
         let plan = workload::plan(&workload)?;
         return print(&plan, args.json, workload_text);
     }

@@ -48,5 +48,5 @@ pub fn completions(args: &Completions, mut program: clap::Command) -> anyhow::Re
 /// If a page can't be written.
 pub fn manual(args: &Manual, program: clap::Command) -> anyhow::Result<()> {
     let written = fs::create_dir_all(&args.dir).and_then(|()| clap_mangen::generate_to(program, &args.dir));
-    written.with_context(|| format!("can't write {}", args.dir.display()))
+    written.with_context(|| format!("can't write {}; name another directory", args.dir.display()))
 }

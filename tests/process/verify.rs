@@ -104,7 +104,7 @@ fn backup_is_verified_like_restore() {
     let before = tree(directory.path()).into_keys().collect::<Vec<_>>();
     let (is_whole, found) = report(&["verify", file, "--json"]);
     assert!(is_whole && found["whole"] == true && found["faults"] == json!([]), "{found}");
-    assert!(found["notes"].to_string().contains("1 filters"), "{found}");
+    assert!(found["notes"].to_string().contains("1 filter,"), "{found}");
     let verified = verify(Path::new(file));
     assert!(verified.status.success() && String::from_utf8_lossy(&verified.stdout).contains("whole"));
     assert_eq!(tree(directory.path()).into_keys().collect::<Vec<_>>(), before);

@@ -92,7 +92,7 @@ pub(super) const SETTINGS: &[Setting] = &[
     any("nats.tls_ca"),
     any("nats.tls_cert"),
     any("nats.tls_key"),
-    time("nats.connect_timeout", MS, TIMEOUT_MAX, |config| config.nats.connect_timeout.0),
+    time("nats.connect_timeout", SECOND, TIMEOUT_MAX, |config| config.nats.connect_timeout.0),
     any("cluster.name"),
     any("cluster.node"),
     time("cluster.lag_max", MS, TIMEOUT_MAX, |config| config.cluster.lag_max.0),
@@ -260,13 +260,12 @@ mod tests {
 
     fn load(name: &str, value: &str) -> Result<Config, String> {
         let variable = format!("CUCKOOD__{}", name.to_uppercase().replace('.', "__"));
-        // The other one of a pair.
+        // The other one of a pair must be on the right side.
         let pair = match name {
-            "snapshots.log_min" => "CUCKOOD__SNAPSHOTS__LOG_MAX",
-            _ => "CUCKOOD__SNAPSHOTS__LOG_MIN",
+            "snapshots.log_min" => ("CUCKOOD__SNAPSHOTS__LOG_MAX", "1EiB"),
+            _ => ("CUCKOOD__SNAPSHOTS__LOG_MIN", "1KiB"),
         };
-        let other = if name.starts_with("snapshots.") { value } else { "1MiB" };
-        Config::load(None, [(variable.as_str(), value), (pair, other)]).map_err(|error| error.to_string())
+        Config::load(None, [pair, (variable.as_str(), value)]).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -342,7 +342,7 @@ fn open(options: &EngineOptions) -> Result<(Arc<Store>, Box<dyn Journal>)> {
 fn fill(inner: &Inner, report: &mut Report<'_>) -> Result<bool> {
     let EngineOptions { path, store, journal, .. } = &inner.options;
     let Some(shared) = journal.shared_snapshots()? else { return Ok(false) };
-    let until = Instant::now() + shared.options.connect_timeout;
+    let (until, mut is_late) = (Instant::now() + shared.options.connect_timeout, false);
     let is_filled = loop {
         let error = match fill_once(inner, &shared, report) {
             Ok(is_filled) => break is_filled,
@@ -356,6 +356,9 @@ fn fill(inner: &Inner, report: &mut Report<'_>) -> Result<bool> {
             }
             if !error.is_silence() {
                 return Err(error);
+            }
+            if !std::mem::replace(&mut is_late, true) {
+                tracing::warn!(%error, "no shared snapshot within nats.connect_timeout; retrying until stopped");
             }
         }
         if *inner.status.borrow() == Status::Draining {

@@ -340,12 +340,12 @@ fn wiped_node_waits_for_silent_object_store() {
             (network.urls(), settings.iter().map(|(name, value)| (*name, value.as_str())).collect());
         settings.extend([
             ("CUCKOOD__NATS__SERVERS", urls.as_str()),
-            // The first attempt is already too late.
-            ("CUCKOOD__NATS__CONNECT_TIMEOUT", "1ms"),
+            ("CUCKOOD__NATS__CONNECT_TIMEOUT", "2s"),
             ("CUCKOOD__CLUSTER__SHARE_SNAPSHOTS", "false"),
         ]);
         let start = || Service::start(program(), &nodes.folder(name), &settings);
         let waits = |service: &Service| {
+            assert!(says(service, "retrying until stopped"), "{name}");
             wait_until("a node that waits", || {
                 let ready = service.client().get("/readyz").unwrap();
                 assert_eq!((ready.status, &ready.body["code"]), (503, &json!("recovering")), "{name}");
@@ -375,7 +375,7 @@ fn wiped_node_reads_complete_log_without_object_store() {
     let network = Network::to(&nodes.servers.ports());
     network.silence(b"OBJ_");
     let urls = network.urls();
-    let settings = [("CUCKOOD__NATS__SERVERS", urls.as_str()), ("CUCKOOD__NATS__CONNECT_TIMEOUT", "1ms")];
+    let settings = [("CUCKOOD__NATS__SERVERS", urls.as_str()), ("CUCKOOD__NATS__CONNECT_TIMEOUT", "2s")];
     let second = nodes.start("second", &settings);
     assert!(says(&second, "continuing without it"));
     assert_eq!(seen(&first.client(), 0), seen(&second.client(), 0));

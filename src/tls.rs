@@ -81,7 +81,7 @@ fn read(cert: &Path, key: &Path) -> anyhow::Result<Presented> {
 /// Returns why a PEM file can't be read.
 fn pem_fault(fault: &pem::Error) -> String {
     match fault {
-        pem::Error::NoItemsFound => "it has none".to_owned(),
+        pem::Error::NoItemsFound => "it has no PEM section of this kind".to_owned(),
         pem::Error::Io(error) => error.to_string(),
         pem::Error::MissingSectionEnd { .. }
         | pem::Error::IllegalSectionStart { .. }

@@ -183,6 +183,7 @@ impl Client {
             }
             _ => source.to_string(),
         };
+        let path = path.split('?').next().unwrap_or(path);
         let message = format!("{}: {why}", self.url(path));
         ClientError { status: None, code: String::new(), message }
     }

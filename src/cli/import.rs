@@ -2,7 +2,7 @@
 
 use super::client::{Client, ClientError, Connection, pauses};
 use super::shadow::redis::{self, Redis};
-use super::{items_of, open, progress};
+use super::{items_of, open, progress, unreadable};
 use crate::domain::counted;
 use crate::engine::random;
 use crate::http::ELSEWHERE_IDLE_SECONDS;
@@ -110,7 +110,7 @@ impl Source<'_> {
             .ok_or_else(|| anyhow!("there is nothing to import; name a file, or Redis with --redis"))?;
         let about = (path != Path::new("-")).then(|| path.metadata()).transpose();
         // A pipe has no length.
-        let about = about.with_context(|| format!("can't read {}", path.display()))?;
+        let about = about.map_err(|error| unreadable(path, &error))?;
         Ok(match about.filter(Metadata::is_file) {
             Some(about) => (Source::File(path), progress::bytes(Some(about.len()), "of the file")),
             None => (Source::Stream(path), progress::bytes(None, "read")),

@@ -75,7 +75,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let to = Place::new(&args.to, &renamed, to_key, to_cacert)?;
     let created = to.client.url(&to.path);
     match to.client.get(&to.path, None) {
-        Ok(_) => bail!("{created} exists; choose another name with --rename"),
+        Ok(_) => bail!("already-exists: {created} exists; choose another name with --rename"),
         Err(error) if error.code == "campaign-not-found" || error.code == "coupon-not-found" => {}
         Err(error) => return Err(error.into()),
     }

@@ -1,5 +1,6 @@
 //! `cuckood plan`: shows the layout of a filter, the reasons for it, and its costs; or the costs of a whole service.
 
+use super::unreadable;
 use super::workload::{self, Workload, WorkloadPlan};
 use crate::domain::spec::{FORGET_STEPS_DEFAULT, parse_time};
 use crate::domain::{Forget, Sizing, Spec};
@@ -46,7 +47,7 @@ pub struct Args {
 /// If no layout fits.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(path) = &args.workload {
-        let text = fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))?;
+        let text = fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
         let workload: Workload = toml::from_str(&text).map_err(|fault| {
             let line = fault.span().map_or(0, |span| text[..span.start].matches('\n').count()) + 1;
             anyhow!("{}, line {line}: {}; docs/SCALE.md has an example", path.display(), fault.message())

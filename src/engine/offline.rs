@@ -114,7 +114,9 @@ pub fn restore_into_cluster(
     clock: ClockReading,
 ) -> Result<Seq> {
     let shared = journal.shared_snapshots()?;
-    let shared = shared.ok_or_else(|| failed("journal.kind is not \"nats\": no nodes share a log"))?;
+    let shared = shared.ok_or_else(|| {
+        failed("journal.kind is \"local\", expected \"nats\"; set it to start a log for several nodes")
+    })?;
     shared.check_absent()?;
     restore(file, scratch, &options(), clock, |archive| archive)?;
     let store = Arc::new(Store::open(scratch, &options())?);

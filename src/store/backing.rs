@@ -367,3 +367,15 @@ impl RecordFile {
         Ok(RecordFile { file, failed, written })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panic_of_sled_is_described_in_one_line() {
+        let fault = guarded::<()>("reading", || panic!("page 7 is missing\nfile a bug")).unwrap_err();
+        assert_eq!(fault.to_string(), "reading: the storage engine can't read it: page 7 is missing");
+        assert!(!IS_GUARDED.get(), "later panics are printed");
+    }
+}

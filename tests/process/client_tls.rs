@@ -56,12 +56,12 @@ fn import_backup_and_healthcheck_speak_tls() {
     fails(
         &import,
         &[("SSL_CERT_FILE", text(&other))],
-        "rejected: no trusted authority has issued it; name its certificate or its authority with --cacert",
+        "the certificate of the service is rejected: its signature is wrong; name its certificate",
     );
     fails(
         &[&import[..], &["--cacert", text(&other)]].concat(),
         &[],
-        "rejected: no trusted authority has issued it; name its certificate or its authority with --cacert",
+        "the certificate of the service is rejected: its signature is wrong; name its certificate",
     );
     fails(&[&import[..], &["--cacert", text(&key)]].concat(), &[], "contains no certificate");
     fails(&[&import[..], &["--cacert", "nowhere.pem"]].concat(), &[], "nowhere.pem");
@@ -88,7 +88,7 @@ fn import_backup_and_healthcheck_speak_tls() {
     fails(
         &["healthcheck", "--url", &url],
         &[("SSL_CERT_FILE", text(&other))],
-        "rejected: no trusted authority has issued it; name its certificate or its authority with --cacert",
+        "the certificate of the service is rejected: its signature is wrong; name its certificate",
     );
     assert!(!run(&["healthcheck"], &[listen]).status.success(), "plain HTTP was understood");
     assert_eq!(service.terminate().code(), Some(0));

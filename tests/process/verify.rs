@@ -76,6 +76,8 @@ fn verify_leaves_directory_unchanged() {
     assert!(!refused.status.success());
     let told = String::from_utf8(refused.stderr).unwrap();
     assert!(told.contains(data.to_str().unwrap()) && !told.contains(".cuckood-verify"), "{told}");
+    assert!(told.lines().count() == 1 && !told.contains("panicked"), "{told}");
+    assert!(told.contains("`cuckood restore FILE DIR`") && !told.contains("`cuckood verify"), "{told}");
     assert!(tree(&data) == before, "a damaged directory was changed");
 }
 

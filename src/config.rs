@@ -2,24 +2,24 @@
 
 mod cluster;
 mod options;
+mod ranges;
 mod sections;
 mod values;
 
 pub use cluster::{Cluster, Journal, JournalKind, Nats, SecretText};
+pub use ranges::HEADS_BYTES_MAX;
 pub use sections::{
     ClockSection, Events, Idempotency, Limits, Log, LogFormat, Resp, Retention, Server, Snapshots, Storage,
 };
 pub use values::{Bytes, Period, Room, Share, machine_memory};
 
 use crate::access::{AuthOptions, GuessingOptions, Keys, RateLimitOptions};
-use crate::filter::layout::CAPACITY_MAX;
 use crate::http::options::MetricsOptions;
 use crate::resp::KeyRule;
 use anyhow::{anyhow, bail, ensure};
 use serde::Deserialize;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use thiserror::Error;
 use toml::{Table, Value};
 
@@ -27,12 +27,6 @@ use toml::{Table, Value};
 pub const DEFAULTS: &str = include_str!("../config.toml");
 
 const ENVIRONMENT_PREFIX: &str = "CUCKOOD__";
-
-/// Minimum of `server.header_bytes_max`: an ordinary request has no less.
-const HEADER_BYTES_MIN: u64 = 1_024;
-
-/// Minimum of `cluster.snapshot_interval`.
-const SNAPSHOT_INTERVAL_MIN: Duration = Duration::from_millis(200);
 
 /// Keys that are texts whatever they look like.
 const SECRETS: [(&str, &str); 2] = [("nats", "password"), ("nats", "token")];
@@ -99,8 +93,12 @@ impl Config {
         let mut origins = vec!["defaults".to_string()];
         let mut merged: Table = toml::from_str(DEFAULTS).map_err(|fault| invalid(&origins, &fault))?;
         if let Some(path) = file {
-            let text = std::fs::read_to_string(path)
-                .map_err(|source| ConfigError(format!("{}: {source}", path.display())))?;
+            let text = std::fs::read_to_string(path).map_err(|source| {
+                let path = path.display();
+                ConfigError(format!(
+                    "can't read the configuration {path}: {source}; name a file with --config"
+                ))
+            })?;
             merge(&mut merged, toml::from_str(&text).map_err(|error| syntax(path, &text, &error))?);
             origins.push(path.display().to_string());
         }
@@ -135,31 +133,21 @@ impl Config {
         Ok(Config { ignored, ..config })
     }
 
-    /// Checks the rules that concern more than the type of a setting.
+    /// Checks the ranges, and the rules that concern more than the type of a setting.
     fn check(&self) -> anyhow::Result<()> {
-        let Self { server, resp, storage, limits, nats, cluster, snapshots, .. } = self;
+        ranges::check(self)?;
+        let Self { server, resp, storage, nats, cluster, snapshots, .. } = self;
         let is_empty = |path: &PathBuf| path.as_os_str().is_empty();
         let is_pair = |cert, key| is_empty(cert) == is_empty(key);
-        let (head, capacities) = (server.header_bytes_max.0, 1..=CAPACITY_MAX);
-        ensure!(is_pair(&server.tls_cert, &server.tls_key), "server.tls_cert and server.tls_key go together");
         ensure!(
-            head >= HEADER_BYTES_MIN,
-            "server.header_bytes_max is {head} bytes; use at least {HEADER_BYTES_MIN}, such as \"16KiB\""
-        );
-        ensure!(server.connections_max > 0, "server.connections_max is 0; use a number such as 10000");
-        let has_places = resp.listen.is_none() || resp.connections_max > 0;
-        ensure!(has_places, "resp.connections_max is 0; use a number such as 10000");
-        ensure!(
-            capacities.contains(&resp.default_capacity),
-            "resp.default_capacity must be between 1 and {CAPACITY_MAX}"
+            is_pair(&server.tls_cert, &server.tls_key),
+            "only one of server.tls_cert and server.tls_key is set; set both, or none"
         );
         if let Some(KeyRule { key, filter }) = resp.keys.iter().find(|rule| !rule.is_valid()) {
             let example = r#"{ key = "ads:*:seen", filter = "campaign:ads.*.seen" }"#;
             bail!("resp.keys: `{key}` can't be mapped to `{filter}`, expected a rule such as {example}");
         }
         ensure!(!is_empty(&storage.path), "storage.path is empty; name a directory such as \"data\"");
-        ensure!(limits.body.0 > 0, "limits.body is 0; use a size such as \"32MiB\"");
-        ensure!(limits.filters > 0, "limits.filters is 0; use a number such as 10000");
         let Self { guessing: GuessingOptions { trusted_keys, unlimited_keys, .. }, auth, .. } = self;
         for (setting, names) in [("trusted_keys", trusted_keys), ("unlimited_keys", unlimited_keys)] {
             for name in names {
@@ -167,15 +155,20 @@ impl Config {
                 ensure!(is_known, "guessing.{setting}: `{name}` is not the name of a key in auth.keys");
             }
         }
-        ensure!(snapshots.log_min <= snapshots.log_max, "snapshots.log_min is more than snapshots.log_max");
+        let (log_min, log_max) = (snapshots.log_min, snapshots.log_max);
+        ensure!(
+            log_min <= log_max,
+            "snapshots.log_min is {log_min}, expected at most snapshots.log_max, which is {log_max}"
+        );
         if self.journal.kind == JournalKind::Nats {
-            ensure!(!nats.servers.is_empty(), "nats.servers is empty");
-            nats.options(cluster).fault().map_or(Ok(()), |fault| Err(anyhow!(fault)))?;
-            ensure!((1..=5).contains(&nats.replicas), "nats.replicas must be between 1 and 5");
-            ensure!(is_pair(&nats.tls_cert, &nats.tls_key), "nats.tls_cert and nats.tls_key go together");
             ensure!(
-                cluster.snapshot_interval.0 >= SNAPSHOT_INTERVAL_MIN,
-                "cluster.snapshot_interval must be at least {SNAPSHOT_INTERVAL_MIN:?}"
+                !nats.servers.is_empty(),
+                "nats.servers is empty, expected an address such as nats://127.0.0.1:4222"
+            );
+            nats.options(cluster).fault().map_or(Ok(()), |fault| Err(anyhow!(fault)))?;
+            ensure!(
+                is_pair(&nats.tls_cert, &nats.tls_key),
+                "only one of nats.tls_cert and nats.tls_key is set; set both, or none"
             );
         }
         Ok(())
@@ -244,8 +237,11 @@ fn environment_value(text: &str, is_secret: bool) -> Value {
     value.unwrap_or_else(|| Value::String(text.to_owned()))
 }
 
-/// Describes an invalid setting, without its value if that may be a secret.
+/// Describes an invalid setting, without its value if that may be a secret. A range is more helpful than the type that the code gives it.
 fn describe_invalid(path: &str, message: &str) -> String {
+    let of_type = message.rsplit_once(", expected ");
+    let ranged = of_type.and_then(|(fault, _)| Some(format!("{fault}, expected {}", ranges::allowed(path)?)));
+    let message = ranged.as_deref().unwrap_or(message);
     let may_be_secret = ["nats", "auth"].contains(&path.split(['.', '[']).next().unwrap_or_default());
     let names_fields_alone =
         ["missing field", "unknown field"].iter().any(|start| message.starts_with(start));
@@ -345,14 +341,7 @@ mod tests {
             ("CUCKOOD__RESP__DEFAULT_CAPACITY", "0", "resp.default_capacity"),
             ("CUCKOOD__RESP__KEYS", r#"[{key="ads:seen",filter="campaign:*"}]"#, "can't be mapped to"),
             ("CUCKOOD__AUTH__KEYS", two_of_one_name, "two keys have the name `shop`"),
-            (
-                "CUCKOOD__SERVER__HEADER_BYTES_MAX",
-                "1",
-                "server.header_bytes_max is 1 bytes; use at least 1024, such as \"16KiB\"",
-            ),
-            ("CUCKOOD__LIMITS__BODY", "0", "limits.body is 0; use a size such as \"32MiB\""),
-            ("CUCKOOD__LIMITS__FILTERS", "0", "limits.filters is 0; use a number such as 10000"),
-            ("CUCKOOD__SERVER__CONNECTIONS_MAX", "0", "server.connections_max is 0; use a number such as"),
+            ("CUCKOOD__SNAPSHOTS__LOG_MAX", "1MiB", "snapshots.log_min is 64MiB, expected at most"),
             ("CUCKOOD__STORAGE__PATH", "", "storage.path is empty; name a directory such as \"data\""),
             (
                 "CUCKOOD__GUESSING__TRUSTED_KEYS",

@@ -15,7 +15,7 @@ pub use reload::Reloads;
 use crate::access::Access;
 use crate::budget::Budget;
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{Config, HEADS_BYTES_MAX};
 use crate::engine::{Engine, Status};
 use crate::http::Control;
 use crate::resp;
@@ -35,9 +35,6 @@ use workers::Workers;
 
 /// Uploads may use this fraction of the drain time, so that enough is left to respond to them.
 const UPLOADS_FRACTION: u32 = 4;
-
-/// Memory of unfinished request heads beyond 8 KiB each, of all connections together.
-const HEADS_BYTES_MAX: u64 = 16 << 20;
 
 /// The sockets to serve.
 #[derive(Debug)]

@@ -1,13 +1,13 @@
 //! TLS with rustls. The certificate can be replaced while connections arrive.
 
 use crate::domain::Timestamp;
-use anyhow::Context;
+use anyhow::{anyhow, ensure};
 use arc_swap::ArcSwap;
 use der::asn1::{AnyRef, GeneralizedTime, UtcTime};
 use der::{Decode, SliceReader, Tag, Tagged};
-use rustls::ServerConfig;
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{CertificateError, ServerConfig};
 use std::path::Path;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -52,16 +52,78 @@ impl Tls {
 
 fn read(cert: &Path, key: &Path) -> anyhow::Result<Presented> {
     let chain = CertificateDer::pem_file_iter(cert).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let chain = chain.with_context(|| cert.display().to_string())?;
+    let unreadable = |setting: &str, path: &Path, fault: pem::Error, wanted: &str| {
+        let why = pem_fault(&fault);
+        anyhow!("{setting}: {}: {why}; name a PEM file with {wanted}", path.display())
+    };
+    let chain_of = "the service's certificate, then those of its issuers";
+    let chain = chain.map_err(|fault| unreadable("server.tls_cert", cert, fault, chain_of))?;
+    ensure!(
+        !chain.is_empty(),
+        "server.tls_cert: {}: it has no certificate; name a PEM file with {chain_of}",
+        cert.display()
+    );
     let expires_at = chain.iter().filter_map(|certificate| expiry(certificate).ok()).min();
-    let key = PrivateKeyDer::from_pem_file(key).with_context(|| key.display().to_string())?;
+    let private = PrivateKeyDer::from_pem_file(key);
+    let private = private.map_err(|fault| unreadable("server.tls_key", key, fault, "the private key"))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
-        .with_single_cert(chain, key)
-        .context("server.tls_cert and server.tls_key")?;
+        .with_single_cert(chain, private)
+        .map_err(|fault| {
+            let (why, cert, key) = (pair_fault(&fault), cert.display(), key.display());
+            anyhow!("server.tls_cert {cert} and server.tls_key {key} can't be used: {why}")
+        })?;
     Ok((Arc::new(config), expires_at))
+}
+
+/// Returns why a PEM file can't be read.
+fn pem_fault(fault: &pem::Error) -> String {
+    match fault {
+        pem::Error::NoItemsFound => "it has no PEM section of this kind".to_owned(),
+        pem::Error::Io(error) => error.to_string(),
+        pem::Error::MissingSectionEnd { .. }
+        | pem::Error::IllegalSectionStart { .. }
+        | pem::Error::Base64Decode(_) => "it is damaged".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// Returns why a certificate and a key can't be used together, and the next step.
+fn pair_fault(fault: &rustls::Error) -> String {
+    match fault {
+        rustls::Error::InconsistentKeys(_) => {
+            "the key belongs to another certificate; name its own".to_owned()
+        }
+        rustls::Error::InvalidCertificate(fault) => {
+            format!("the certificate is rejected: {}; issue it again", reason(fault))
+        }
+        rustls::Error::General(_) => "the key has an unknown type; use RSA, ECDSA or Ed25519".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// Returns why a certificate is rejected.
+pub fn reason(fault: &CertificateError) -> String {
+    match fault {
+        CertificateError::UnknownIssuer => "no trusted authority has issued it".to_owned(),
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => "it has expired".to_owned(),
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "it is not valid yet".to_owned()
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            "it is issued for other names".to_owned()
+        }
+        CertificateError::Revoked => "it is revoked".to_owned(),
+        CertificateError::BadSignature => "its signature is wrong".to_owned(),
+        CertificateError::BadEncoding => "it is damaged".to_owned(),
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            "it is issued for another purpose".to_owned()
+        }
+        // The library's other reasons are rare, and some are texts of their own.
+        other => other.to_string(),
+    }
 }
 
 /// Returns the end of a certificate's validity (RFC 5280, 4.1).

@@ -2,6 +2,7 @@
 
 use super::client::Connection;
 use super::{progress, report};
+use crate::domain::counted;
 use crate::engine::archive_directory;
 use anyhow::{Context, bail};
 use serde_json::json;
@@ -35,7 +36,7 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let (name, start) = (args.file.display().to_string(), Instant::now());
     if args.file.exists() {
-        bail!("{name} exists: name a new file");
+        bail!("{name} exists; name a new file");
     }
     let service = match &args.from {
         Some(_) => None,
@@ -43,7 +44,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let bytes = save(service, args.from.as_deref(), &args.file).with_context(|| name.clone())?;
     let json = json!({ "file": name, "bytes": bytes, "seconds": start.elapsed().as_secs_f64() });
-    report(args.json, &json, &format!("wrote {name}, {bytes} bytes"));
+    report(args.json, &json, &format!("wrote {name}, {}", counted(bytes, "byte")));
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! `cuckood bench`: how fast the filters are on this machine.
 
+use crate::domain::counted;
 use crate::filter::{Digest, Filter, Growth, Layout, MAX_SEARCH_DEFAULT, Mode, Secret};
 use anyhow::ensure;
 use serde_json::{Value, json};
@@ -65,6 +66,13 @@ fn timed<T>(items: usize, work: impl FnOnce() -> T) -> (T, f64) {
     (result, start.elapsed().as_nanos() as f64 / items.max(1) as f64)
 }
 
+fn full(filter: &Filter) -> String {
+    format!(
+        "the filter is full after {}; measure with more --fingerprint-bits",
+        counted(filter.items(), "item")
+    )
+}
+
 /// Returns the measurements; times are in nanoseconds per item whose digest is known.
 fn measure(args: &FilterArgs) -> anyhow::Result<Value> {
     let (items, bits) = (args.items, args.fingerprint_bits);
@@ -77,7 +85,7 @@ fn measure(args: &FilterArgs) -> anyhow::Result<Value> {
     let mut filter = Filter::new(mode, layout, Growth::Fixed, None);
     let insert = || members.iter().all(|digest| filter.insert(*digest, false).is_ok());
     let (all_in, insert_ns) = timed(members.len(), insert);
-    ensure!(all_in, "the filter was full after {} items", filter.items());
+    ensure!(all_in, full(&filter));
 
     let reader = filter.reader();
     let view = reader.view(0);
@@ -100,7 +108,7 @@ fn measure(args: &FilterArgs) -> anyhow::Result<Value> {
     let mut filter = Filter::new(mode, layout, Growth::Fixed, None);
     let mut insert = |digests: &[Digest]| filter.insert_many(digests, false).is_ok();
     let (all_in, insert_batch_ns) = timed(members.len(), || members.chunks(BATCH).all(&mut insert));
-    ensure!(all_in, "the filter was full after {} items", filter.items());
+    ensure!(all_in, full(&filter));
     Ok(json!({
         "items": items,
         "mode": mode,

@@ -1,6 +1,7 @@
 //! The HTTP client of the subcommands: the service's address, the trusted certificates, the key, the errors, and how often to try.
 
 use super::tls::TlsConnector;
+use crate::tls;
 use anyhow::bail;
 use rustls::pki_types::CertificateDer;
 use rustls_native_certs::{load_certs_from_paths, load_native_certs};
@@ -122,7 +123,7 @@ impl Connection {
         if found.certs.is_empty() || self.cacert.is_some() && !found.errors.is_empty() {
             let faults: String = found.errors.iter().map(|fault| format!("; {fault}")).collect();
             bail!(
-                "{source} contains no certificate, or a damaged one{faults}: name a PEM file with --cacert or SSL_CERT_FILE"
+                "{source} contains no certificate, or a damaged one{faults}; name a PEM file with --cacert or SSL_CERT_FILE"
             );
         }
         Ok(found.certs)
@@ -172,13 +173,18 @@ impl Client {
     }
 
     fn broken(&self, path: &str, source: ureq::Error) -> ClientError {
-        let advice = match source {
-            ureq::Error::Io(_) | ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => {
-                "; is the service running?"
+        let why = match &source {
+            ureq::Error::Io(error) => match tls_fault(error) {
+                Some(fault) => fault,
+                None => format!("{error}; is the service running?"),
+            },
+            ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => {
+                format!("{source}; is the service running, and --url right?")
             }
-            _ => "",
+            _ => source.to_string(),
         };
-        let message = format!("{}: {source}{advice}", self.url(path));
+        let path = path.split('?').next().unwrap_or(path);
+        let message = format!("{}: {why}", self.url(path));
         ClientError { status: None, code: String::new(), message }
     }
 
@@ -215,6 +221,20 @@ impl Client {
     pub fn read(&self, path: &str) -> Result<BodyReader<'static>, ClientError> {
         let response = self.send(Method::GET, path, &[], SendBody::none(), None)?;
         Ok(response.into_body().into_reader())
+    }
+}
+
+/// Describes a failed handshake; `None` for any other error.
+fn tls_fault(error: &std::io::Error) -> Option<String> {
+    let advice = "name its certificate or its authority with --cacert";
+    match error.get_ref()?.downcast_ref::<rustls::Error>()? {
+        rustls::Error::InvalidCertificate(fault) => {
+            Some(format!("the certificate of the service is rejected: {}; {advice}", tls::reason(fault)))
+        }
+        rustls::Error::InvalidMessage(_) => {
+            Some("the service does not use TLS; use a URL with http://".to_owned())
+        }
+        other => Some(format!("TLS failed: {other}")),
     }
 }
 

@@ -26,7 +26,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let Args::Init { config } = args;
     let journal = configuration(config.as_deref())?.engine_options().journal;
     let JournalOptions::Nats(options) = journal else {
-        bail!("journal.kind is not \"nats\"; set it to create a log for several nodes")
+        bail!("journal.kind is \"local\", expected \"nats\"; set it to create a log for several nodes")
     };
     let log = init_log(&options)?;
     let stream = options.stream;

@@ -2,7 +2,8 @@
 
 use super::client::{Client, ClientError, Connection, pauses};
 use super::shadow::redis::{self, Redis};
-use super::{open, progress};
+use super::{items_of, open, progress, unreadable};
+use crate::domain::counted;
 use crate::engine::random;
 use crate::http::ELSEWHERE_IDLE_SECONDS;
 use anyhow::{Context, anyhow, bail};
@@ -103,10 +104,14 @@ impl Source<'_> {
             let progress = progress::items(redis.length(key)?, "members");
             return Ok((Source::Redis(redis, key), progress));
         }
-        let path = args.file.as_deref().ok_or_else(|| anyhow!("name a file, or Redis with --redis"))?;
+        let path = args
+            .file
+            .as_deref()
+            .ok_or_else(|| anyhow!("there is nothing to import; name a file, or Redis with --redis"))?;
         let about = (path != Path::new("-")).then(|| path.metadata()).transpose();
         // A pipe has no length.
-        Ok(match about.with_context(|| path.display().to_string())?.filter(Metadata::is_file) {
+        let about = about.map_err(|error| unreadable(path, &error))?;
+        Ok(match about.filter(Metadata::is_file) {
             Some(about) => (Source::File(path), progress::bytes(Some(about.len()), "of the file")),
             None => (Source::Stream(path), progress::bytes(None, "read")),
         })
@@ -138,6 +143,7 @@ struct Upload {
 /// # Errors
 /// If the service rejects the import or some lines, or can't be reached.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    items_of(&args.into)?;
     let (mut source, progress) = Source::open(args)?;
     let upload = Upload::new(args)?;
     upload.check_accepted()?;
@@ -148,7 +154,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let outcome: Value = serde_json::from_str(&text).unwrap_or_default();
     let rejected = outcome["rejected"].as_u64().unwrap_or(0);
     if rejected > args.max_rejected.unwrap_or(0) {
-        bail!("{rejected} lines were rejected, see errors; --max-rejected allows some");
+        let lines = counted(rejected, "line");
+        let were = if rejected == 1 { "was" } else { "were" };
+        bail!("{}: {lines} {were} rejected, see errors; allow some with --max-rejected", args.into);
     }
     Ok(())
 }

@@ -22,7 +22,7 @@ pub enum Args {
         #[arg(long, value_delimiter = ',', default_value = "read", value_parser = ["read", "write", "redeem", "admin"])]
         scopes: Vec<String>,
         /// Prefix of the names of all campaigns and coupons that the key may use.
-        #[arg(long, default_value = "")]
+        #[arg(long, default_value = "", value_parser = valid_prefix)]
         prefix: String,
         /// Time from which the key is rejected, such as 2027-01-31T00:00:00Z.
         #[arg(long, value_name = "TIME")]
@@ -35,6 +35,13 @@ fn valid_name(name: &str) -> Result<String, InvalidKey> {
     let key = KeyOptions { name: name.to_owned(), sha256: "0".repeat(64), ..KeyOptions::default() };
     access::digest(&key)?;
     Ok(name.to_owned())
+}
+
+/// Takes the prefixes that the service takes.
+fn valid_prefix(prefix: &str) -> Result<String, InvalidKey> {
+    let (name, sha256, prefix) = ("the key".to_owned(), "0".repeat(64), prefix.to_owned());
+    access::digest(&KeyOptions { name, sha256, prefix: prefix.clone(), ..KeyOptions::default() })?;
+    Ok(prefix)
 }
 
 /// Prints a new key and its entry.
@@ -77,5 +84,8 @@ mod tests {
         for bad in ["", &"x".repeat(129)] {
             assert!(parsed(bad).is_err(), "{bad:?}");
         }
+        let prefixed =
+            |prefix: &str| Program::try_parse_from(["key", "new", "--name", "n", "--prefix", prefix]);
+        assert!(prefixed("shop-").is_ok() && prefixed("Shop/").is_err());
     }
 }

@@ -19,7 +19,7 @@ mod tls;
 pub mod verify;
 mod workload;
 
-use anyhow::Context;
+use anyhow::{anyhow, bail};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
@@ -31,8 +31,27 @@ fn open(path: &Path) -> anyhow::Result<Box<dyn BufRead + Send>> {
     if path == Path::new("-") {
         return Ok(Box::new(BufReader::new(io::stdin())));
     }
-    let file = File::open(path).with_context(|| path.display().to_string())?;
+    let file = File::open(path).map_err(|error| unreadable(path, &error))?;
     Ok(Box::new(BufReader::new(file)))
+}
+
+/// The error for a file that can't be read.
+fn unreadable(path: &Path, error: &io::Error) -> anyhow::Error {
+    anyhow!("can't read {}: {error}; name another file", path.display())
+}
+
+/// Returns the word for the items of `campaigns/NAME` or `coupons/NAME`.
+///
+/// # Errors
+/// If it is neither.
+fn items_of(filter: &str) -> anyhow::Result<&'static str> {
+    match filter.split_once('/') {
+        Some(("campaigns", name)) if !name.is_empty() => Ok("users"),
+        Some(("coupons", name)) if !name.is_empty() => Ok("codes"),
+        Some(_) | None => {
+            bail!("`{filter}` is neither campaigns/NAME nor coupons/NAME; name one such as campaigns/spring")
+        }
+    }
 }
 
 /// Prints a remark on standard error.

@@ -1,7 +1,8 @@
 //! `cuckood move`: streams the image of a campaign or coupon from one service to another.
 
 use super::client::{Client, ClientError, Connection, pauses};
-use super::{progress, report};
+use super::{items_of, progress, report};
+use crate::domain::counted;
 use anyhow::bail;
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -65,6 +66,7 @@ impl Place {
 /// # Errors
 /// If nothing was created, or that is unknown.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    items_of(&args.what)?;
     let kind = args.what.split_once('/').map_or(args.what.as_str(), |(kind, _)| kind);
     let renamed = args.rename.as_ref().map_or_else(|| args.what.clone(), |name| format!("{kind}/{name}"));
     let from = Place::new(&args.from, &args.what, args.key.as_ref(), args.cacert.as_ref())?;
@@ -97,7 +99,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     moved?;
     let (bytes, seconds) = (progress.position(), start.elapsed().as_secs_f64());
     let json = json!({ "made": created, "bytes": bytes, "seconds": seconds });
-    report(args.json, &json, &format!("made {created} from {bytes} bytes; the original is still there"));
+    let made = format!("created {created} from {}; the original is still there", counted(bytes, "byte"));
+    report(args.json, &json, &made);
     Ok(())
 }
 

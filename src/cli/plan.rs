@@ -1,10 +1,11 @@
 //! `cuckood plan`: shows the layout of a filter, the reasons for it, and its costs; or the costs of a whole service.
 
+use super::unreadable;
 use super::workload::{self, Workload, WorkloadPlan};
 use crate::domain::spec::{FORGET_STEPS_DEFAULT, parse_time};
 use crate::domain::{Forget, Sizing, Spec};
 use crate::engine::{self, Growth, Mode, Plan};
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use bytesize::ByteSize;
 use serde::Serialize;
 use std::fs;
@@ -46,8 +47,11 @@ pub struct Args {
 /// If no layout fits.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(path) = &args.workload {
-        let text = fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))?;
-        let workload: Workload = toml::from_str(&text).with_context(|| format!("{}", path.display()))?;
+        let text = fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
+        let workload: Workload = toml::from_str(&text).map_err(|fault| {
+            let line = fault.span().map_or(0, |span| text[..span.start].matches('\n').count()) + 1;
+            anyhow!("{}, line {line}: {}; docs/SCALE.md has an example", path.display(), fault.message())
+        })?;
         let plan = workload::plan(&workload)?;
         return print(&plan, args.json, workload_text);
     }

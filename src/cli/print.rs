@@ -1,6 +1,6 @@
 //! `cuckood openapi`, `cuckood completions`, `cuckood man`: documents that the program generates about itself.
 
-use anyhow::Context;
+use anyhow::anyhow;
 use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -48,5 +48,5 @@ pub fn completions(args: &Completions, mut program: clap::Command) -> anyhow::Re
 /// If a page can't be written.
 pub fn manual(args: &Manual, program: clap::Command) -> anyhow::Result<()> {
     let written = fs::create_dir_all(&args.dir).and_then(|()| clap_mangen::generate_to(program, &args.dir));
-    written.with_context(|| format!("can't write {}", args.dir.display()))
+    written.map_err(|error| anyhow!("can't write {}: {error}; name another directory", args.dir.display()))
 }

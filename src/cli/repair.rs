@@ -2,8 +2,9 @@
 
 use super::print_line;
 use crate::clock::{Clock, ClockLimits};
-use crate::domain::Seq;
+use crate::domain::{Seq, counted};
 use crate::engine::{ClockRepair, repair_clock, skip_entry};
+use crate::store::refuse_unused;
 use anyhow::{Context, bail};
 use std::path::PathBuf;
 
@@ -33,9 +34,7 @@ pub enum Args {
 /// If there is no data directory, or the repair failed.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let (Args::Clock { dir } | Args::Skip { dir, .. }) = args;
-    if !dir.join("format").exists() {
-        bail!("{} is not a data directory: it has no file `format`", dir.display());
-    }
+    refuse_unused(dir)?;
     let (clock, name) = (Clock::system(ClockLimits::default()).reading(), dir.display());
     if let Args::Skip { entry, .. } = args {
         let last = skip_entry(dir, clock.wall, Seq(*entry))?.0;
@@ -47,10 +46,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     print_line(&format!("accepting the clock's time {} as right", clock.wall));
     print_line(&describe(&repair_clock(dir, clock)?));
-    let unreadable = || format!("{name} was repaired, but can't be read");
+    let unreadable = || format!("{name} was repaired, and can't be read");
     let again = repair_clock(dir, clock).with_context(unreadable)?;
     if again.turned_back.is_some() {
-        bail!("{}: its log ends at {:?}", unreadable(), again.logged);
+        bail!(
+            "{}: its log is in the future again; stop the service that writes to it, then repeat this",
+            unreadable()
+        );
     }
     print_line(&format!("{name}: the service can be started"));
     Ok(())
@@ -63,8 +65,10 @@ fn describe(repair: &ClockRepair) -> String {
         return format!("{last}\nit is not in the future: nothing to repair");
     };
     let ClockRepair { redemptions, holds, .. } = repair;
+    let redemptions = counted(*redemptions, "redemption");
+    let holds = counted(*holds, "hold");
     format!(
         "{last}\nentry {entry} turns the time back; nothing was removed from the log\n\
-         {redemptions} redemptions from the future were moved back to now\n{holds} holds that had expired too early are active again"
+         moved back to now: {redemptions} from the future\nactive again: {holds} that had expired too early"
     )
 }

@@ -4,7 +4,7 @@
 use super::serve::configuration;
 use super::{print_line, progress};
 use crate::clock::{Clock, ClockLimits};
-use crate::domain::ClockReading;
+use crate::domain::{ClockReading, counted};
 use crate::engine::{archive_directory, positions, restore, restore_into_cluster};
 use crate::store::StoreOptions;
 use anyhow::{Context, bail};
@@ -31,7 +31,7 @@ pub struct Args {
     pub scratch: Option<PathBuf>,
 }
 
-const TEMPORARY: &str = "can't make a folder for temporary files";
+const TEMPORARY: &str = "can't make a directory for temporary files; name another with --scratch";
 
 /// Verifies the complete archive, then restores it, then reports it.
 ///
@@ -48,7 +48,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             progress.finish_and_clear();
             format!("restored {} into {}, up to position {}", file.display(), dir.display(), last.0)
         }
-        _ => bail!("expected FILE DIR, or --into-cluster with a backup or data directories"),
+        paths => bail!(
+            "{} given, expected a backup and a directory, or --into-cluster with a backup or data directories",
+            counted(paths.len() as u64, "path")
+        ),
     };
     print_line(&told);
     Ok(())

@@ -2,6 +2,7 @@
 
 use super::{progress, report};
 use crate::clock::{Clock, ClockLimits};
+use crate::domain::counted;
 use crate::engine::{restore, verify};
 use crate::store::{Findings, Store, StoreCopy, StoreError, StoreOptions, archive};
 use anyhow::{Context, anyhow, bail};
@@ -39,19 +40,30 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let findings = found?;
     print(&args.path, args.json, &findings);
-    let (path, faults) = (args.path.display(), findings.faults.len());
-    let advice = match is_backup {
-        _ if faults == 0 => return Ok(()),
+    match findings.faults.len() as u64 {
+        0 => Ok(()),
+        faults => bail!("{}: {}; {}", args.path.display(), counted(faults, "fault"), advice(is_backup)),
+    }
+}
+
+/// The next command for something that is damaged.
+fn advice(is_backup: bool) -> &'static str {
+    match is_backup {
         true => "take another backup with `cuckood backup FILE`",
         false => "restore a backup with `cuckood restore FILE DIR` into another directory",
-    };
-    bail!("{path}: {faults} faults; {advice}")
+    }
+}
+
+/// Returns a message without the advice to run this command, which other commands give.
+fn without_advice(text: &str) -> Option<&str> {
+    let (before, _) = text.split_once("`cuckood verify ")?;
+    before.rsplit_once(';').map(|(fault, _)| fault)
 }
 
 /// Opens a copy of the directory, checks the log and the snapshots, and rebuilds the state.
 fn of_directory(args: &Args) -> anyhow::Result<Findings> {
     let copy = StoreCopy::of(&args.path, args.scratch.as_deref())?;
-    findings(copy.open(&options()), |text| copy.of_original(text))
+    findings(copy.open(&options()), false, |text| copy.of_original(text))
 }
 
 /// Reads the complete archive, restores it into a temporary directory, and verifies the result.
@@ -69,17 +81,25 @@ fn of_backup(args: &Args) -> anyhow::Result<Findings> {
     let last = restore(file, scratch.path(), &options(), clock, wrap)?;
     progress.finish_and_clear();
     let rename = |text: &str| text.replace(&*scratch.path().to_string_lossy(), &file.to_string_lossy());
-    let mut findings = findings(Store::open(scratch.path(), &options()), rename)?;
+    let mut findings = findings(Store::open(scratch.path(), &options()), true, rename)?;
     findings.notes.insert(0, format!("archive: up to position {}, restored", last.0));
     Ok(findings)
 }
 
 /// Verifies a copy. `rename` names the original in a message about it.
-fn findings(copy: Result<Store, StoreError>, rename: impl Fn(&str) -> String) -> anyhow::Result<Findings> {
-    let store = copy.map_err(|error| anyhow!(rename(&error.to_string())))?;
-    let mut findings = verify(&Arc::new(store)).map_err(|error| anyhow!(rename(&error.to_string())))?;
+fn findings(
+    copy: Result<Store, StoreError>,
+    is_backup: bool,
+    rename: impl Fn(&str) -> String,
+) -> anyhow::Result<Findings> {
+    let failed = |error: String| match without_advice(&error) {
+        Some(fault) => anyhow!("{}; {}", rename(fault), advice(is_backup)),
+        None => anyhow!(rename(&error)),
+    };
+    let store = copy.map_err(|error| failed(error.to_string()))?;
+    let mut findings = verify(&Arc::new(store)).map_err(|error| failed(error.to_string()))?;
     for line in findings.notes.iter_mut().chain(&mut findings.faults) {
-        *line = rename(line);
+        *line = rename(without_advice(line).unwrap_or(line));
     }
     Ok(findings)
 }
@@ -99,7 +119,10 @@ fn scratch(file: &Path, scratch: Option<&Path>) -> anyhow::Result<TempDir> {
         None => builder.tempdir_in(parent).or_else(|_| builder.tempdir()),
     };
     made.with_context(|| {
-        format!("{}: can't make a folder to restore into", scratch.unwrap_or(parent).display())
+        format!(
+            "{}: can't make a directory for the copy; name another with --scratch",
+            scratch.unwrap_or(parent).display()
+        )
     })
 }
 

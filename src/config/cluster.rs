@@ -149,8 +149,6 @@ mod tests {
         for (name, value) in [
             ("CUCKOOD__NATS__SERVERS", "[]"),
             ("CUCKOOD__NATS__SERVERS", "nats://shop:hunter2@a:4222"),
-            ("CUCKOOD__NATS__REPLICAS", "0"),
-            ("CUCKOOD__CLUSTER__SNAPSHOT_INTERVAL", "0s"),
             ("CUCKOOD__NATS__TLS_CERT", "cert.pem"),
         ] {
             let rejected = load(&[nats, (name, value)]).unwrap_err().to_string();

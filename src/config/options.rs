@@ -59,8 +59,8 @@ impl Config {
             cluster: self.cluster.options(),
             memory_max_bytes: self.limits.memory.0,
             events_room_bytes: self.events.room.0,
-            queue_commands_max: self.limits.queue_commands.max(1),
-            queue_bytes_max: self.limits.queue_bytes.0.max(1 << 20),
+            queue_commands_max: self.limits.queue_commands,
+            queue_bytes_max: self.limits.queue_bytes.0,
             commit_timeout: journal.commit_timeout(),
             journal,
         }

@@ -30,6 +30,7 @@ pub use outcome::*;
 pub use redemption::*;
 pub use spec::*;
 pub use statistics::*;
+pub use text::counted;
 pub use time::*;
 
 /// The error for a value that breaks the rule of its type.

@@ -1,4 +1,4 @@
-//! Short texts, each of a type with a rule: a value of it exists only if the rule allows its text.
+//! Short texts, each of a type with a rule: a value of it exists only if the rule allows its text. And numbers with their nouns.
 
 /// Defines the type of a text: its name, what an error message expects, and its rule.
 macro_rules! text_type {
@@ -37,3 +37,12 @@ macro_rules! text_type {
 }
 
 pub(super) use text_type;
+
+/// Returns a number with its noun, in the plural unless the number is 1: `1 entry`, `2 entries`.
+pub fn counted(count: u64, noun: &str) -> String {
+    match noun.strip_suffix('y') {
+        _ if count == 1 => format!("{count} {noun}"),
+        Some(stem) => format!("{count} {stem}ies"),
+        None => format!("{count} {noun}s"),
+    }
+}

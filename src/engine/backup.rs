@@ -1,13 +1,11 @@
-//! Downloads of archives, produced part by part between commits: a backup has the newest snapshot and the events up to it, an image has one
-//! filter of that snapshot. Each lasts until its client ends the download.
+//! Downloads, produced part by part between commits. Each lasts until its client ends it. A backup has the newest snapshot and the events up
+//! to it; [`super::images`] has one filter.
 
 use super::handle::WeakEngine;
 use super::{Engine, Inner, Status, SubmitError};
-use crate::domain::{Chunk, FilterId, ImageBody, ImagePart, Timestamp};
-use crate::state::Export;
-use crate::store::archive::{ArchiveWriter, IMAGE_PART_BYTES, Piece};
+use crate::domain::Timestamp;
+use crate::store::archive::{ArchiveWriter, Piece};
 use crate::store::{Manifest, Store, StoreError};
-use std::collections::VecDeque;
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -52,61 +50,6 @@ pub fn archive(snapshot: Arc<Manifest>) -> ArchiveParts {
     })
 }
 
-/// The records of a filter's image: its head, its parts and its end. `None` if the snapshot has no such filter.
-///
-/// # Errors
-/// [`StoreError::Damaged`] if the snapshot can't be read.
-fn image(
-    store: &Store,
-    snapshot: Arc<Manifest>,
-    filter: FilterId,
-) -> Result<Option<ArchiveParts>, StoreError> {
-    let found = Export::find(&snapshot.meta, filter).map_err(|error| store.damaged(error.to_string()))?;
-    let Some(Export { head, sections, redemptions }) = found else { return Ok(None) };
-    let mut chunks = VecDeque::new();
-    for (kind, id) in sections {
-        let section = snapshot.find(id);
-        let section = *section.ok_or_else(|| store.damaged("a snapshot lacks a section of a filter"))?;
-        chunks.extend((0..section.chunks).map(|index| (kind, section, index)));
-    }
-    let (mut first, mut end) = (Some(Box::new(head)), Some(redemptions));
-    let mut writer = ArchiveWriter::default();
-    Ok(Some(Box::new(move |store: &Store| {
-        let _kept = &snapshot;
-        let body = if let Some(head) = first.take() {
-            ImageBody::Head(head)
-        } else if let Some(&(kind, ..)) = chunks.front() {
-            let mut part = ImagePart { section: kind, chunks: Vec::new() };
-            while part.bytes() < IMAGE_PART_BYTES
-                && let Some((_, section, index)) = chunks.pop_front_if(|(other, ..)| *other == kind)
-            {
-                let mut read = Vec::new();
-                store.read_chunk(&section, index, &mut read)?;
-                part.chunks.push(Chunk(read));
-            }
-            ImageBody::Part(part)
-        } else if let Some(redemptions) = end.take() {
-            ImageBody::End { redemptions }
-        } else {
-            return Ok(None);
-        };
-        Ok(Some(writer.record(&body)))
-    })))
-}
-
-/// An archive and its snapshot; `None` if the requested filter does not exist.
-type Begun = Option<(Arc<Manifest>, ArchiveParts)>;
-
-/// Begins an archive of the newest snapshot, or the image of a filter in it.
-fn begin(store: &Store, filter: Option<FilterId>) -> Result<Begun, StoreError> {
-    let Some(snapshot) = store.pin_newest()? else { return Ok(None) };
-    let parts = match filter {
-        None => Some(archive(snapshot.clone())),
-        Some(filter) => image(store, snapshot.clone(), filter)?,
-    };
-    Ok(parts.map(|parts| (snapshot, parts)))
-}
-
 /// Reads the next parts; none after the last one.
 pub(super) fn read_parts(rest: &mut ArchiveParts, store: &Store) -> Result<Vec<Vec<u8>>, StoreError> {
     let (mut parts, mut bytes) = (Vec::new(), 0);
@@ -130,8 +73,6 @@ pub(super) fn note_backup(inner: &Inner, store: &Store, at: Timestamp) {
 /// A running download. Dropping it ends it. It does not keep the engine running.
 pub struct Download {
     engine: WeakEngine,
-    /// The snapshot that it is taken from.
-    pub(super) snapshot: Arc<Manifest>,
     /// The remaining parts; `None` after an error.
     rest: Option<ArchiveParts>,
     is_backup: bool,
@@ -139,6 +80,11 @@ pub struct Download {
 }
 
 impl Download {
+    /// A download of these parts, in a slot of its kind.
+    pub(super) fn new(engine: &Engine, parts: ArchiveParts, place: OwnedSemaphorePermit) -> Self {
+        Self { engine: engine.downgrade(), rest: Some(parts), is_backup: false, _place: place }
+    }
+
     /// The next parts: of an image, its records. None after the last one. An archive without its end is rejected when it is read.
     ///
     /// # Errors
@@ -169,27 +115,25 @@ impl Engine {
     /// # Errors
     /// [`SubmitError`]; [`SubmitError::Overloaded`] also when too many backups are running.
     pub async fn backup(&self) -> Result<Download, SubmitError> {
-        let backup = self.download(None).await?.ok_or(SubmitError::StorageFailed)?;
+        let (_, backup) = self.archive().await?;
         Ok(Download { is_backup: true, ..backup })
     }
 
-    /// Takes a snapshot, and starts an archive of it or an image of a filter in it; `None` if the filter is deleted. Writes continue. It
-    /// reserves a slot first: from then on no tree of events is deleted.
+    /// Takes a snapshot, and starts an archive of it, with the snapshot. Writes continue. It reserves a slot first: from then on no tree of
+    /// events is deleted.
     ///
     /// # Errors
     /// [`SubmitError`]; [`SubmitError::Overloaded`] also when too many of them are being taken.
-    pub async fn download(&self, filter: Option<FilterId>) -> Result<Option<Download>, SubmitError> {
-        let places = if filter.is_none() { &self.inner.backups } else { &self.inner.images };
-        let place = places.clone().try_acquire_owned().map_err(|_| SubmitError::Overloaded)?;
+    pub(super) async fn archive(&self) -> Result<(Arc<Manifest>, Download), SubmitError> {
+        let place = self.inner.backups.clone().try_acquire_owned().map_err(|_| SubmitError::Overloaded)?;
         self.snapshot().await?;
-        let begun = self.ask(0, move |writer, reply| {
+        let pinned = self.ask(0, |writer, reply| {
             // Storage may have failed since the snapshot. A dropped reply says so.
             if !writer.failed {
-                drop(reply.send(begin(&writer.store, filter).map_err(SubmitError::unreadable)));
+                drop(reply.send(writer.store.pin_newest().map_err(SubmitError::unreadable)));
             }
         });
-        let Some((snapshot, rest)) = begun.await? else { return Ok(None) };
-        let (engine, rest) = (self.downgrade(), Some(rest));
-        Ok(Some(Download { engine, snapshot, rest, is_backup: false, _place: place }))
+        let snapshot = pinned.await?.ok_or(SubmitError::StorageFailed)?;
+        Ok((snapshot.clone(), Download::new(self, archive(snapshot), place)))
     }
 }

@@ -35,6 +35,7 @@ impl Writer {
     pub(super) fn quiet_work_at(&self) -> Option<Instant> {
         let has_work = self.snapshotter.has_work()
             || !self.snapshot_requests.is_empty()
+            || !self.images.is_empty()
             || self.has_old_events()
             || self.state.has_discarded() && !self.is_freeing_blocked;
         if has_work { Some(Instant::now()) } else { self.advance_at() }
@@ -67,6 +68,7 @@ impl Writer {
     pub(super) fn step_between_commits(&mut self, quiet: bool) -> Instant {
         let began = Instant::now();
         self.is_freeing_blocked &= quiet;
+        self.continue_images();
         // While the disk is short of space, commits pay for nothing, and rejected clients may leave no quiet moment.
         self.continue_snapshot(quiet || self.is_disk_short);
         self.remove_old_events();

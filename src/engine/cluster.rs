@@ -224,9 +224,9 @@ impl Sharer<'_> {
     /// Takes a snapshot and shares it.
     fn share(&self, port: &NatsSnapshots) -> Result<LatestSnapshot, JournalError> {
         let began = Instant::now();
-        let none = || JournalError::Failed("there is no snapshot that could be shared".to_owned());
-        let mut download = self.runtime.block_on(self.engine.upgrade()?.download(None))?.ok_or_else(none)?;
-        let snapshot = download.snapshot.clone();
+        let engine = self.engine.upgrade()?;
+        let (snapshot, mut download) = self.runtime.block_on(engine.archive())?;
+        drop(engine);
         let part = &mut || {
             self.check()?;
             let parts = self.runtime.block_on(download.next())?;

@@ -11,6 +11,7 @@ mod cluster;
 pub mod event_log;
 mod event_reader;
 mod handle;
+mod images;
 mod metrics;
 mod offline;
 mod plan;

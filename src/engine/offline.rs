@@ -14,7 +14,7 @@ use crate::domain::{ClockReading, Command, Outcome, Proposal, Seq, Timestamp};
 use crate::journal::{
     Journal, JournalError, JournalOptions, LocalJournal, LocalOptions, is_of_replicated_log, log_of,
 };
-use crate::store::{Manifest, Store, StoreError, StoreOptions, is_unused};
+use crate::store::{Manifest, Store, StoreError, StoreOptions, refuse_unused};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,9 +24,7 @@ fn options() -> StoreOptions {
 }
 
 fn open(dir: &Path, options: &StoreOptions) -> Result<Arc<Store>> {
-    if is_unused(dir) {
-        return Err(failed(format!("{}: not a data directory", dir.display())));
-    }
+    refuse_unused(dir)?;
     Ok(Arc::new(Store::open(dir, options)?))
 }
 
@@ -116,7 +114,9 @@ pub fn restore_into_cluster(
     clock: ClockReading,
 ) -> Result<Seq> {
     let shared = journal.shared_snapshots()?;
-    let shared = shared.ok_or_else(|| failed("journal.kind is not \"nats\": no nodes share a log"))?;
+    let shared = shared.ok_or_else(|| {
+        failed("journal.kind is \"local\", expected \"nats\"; set it to start a log for several nodes")
+    })?;
     shared.check_absent()?;
     restore(file, scratch, &options(), clock, |archive| archive)?;
     let store = Arc::new(Store::open(scratch, &options())?);

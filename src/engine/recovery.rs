@@ -44,12 +44,20 @@ pub enum RecoveryError {
     /// An entry can't be applied, so no later one can be. The text contains the reason and the remedy.
     #[error("{1}")]
     Unappliable(Seq, String),
+    /// The service was stopped while it waited for a shared snapshot.
+    #[error("stopped while waiting for a shared snapshot")]
+    Stopped,
 }
 
 impl RecoveryError {
     /// Whether nothing is damaged, and this build is too old.
     pub(super) fn is_newer(&self) -> bool {
         matches!(self, Self::Store(StoreError::Newer { .. }) | Self::Journal(JournalError::Newer(_)))
+    }
+
+    /// Whether the servers of the log did not respond, so that another attempt may succeed.
+    pub(super) fn is_silence(&self) -> bool {
+        matches!(self, Self::Journal(JournalError::Failed(_)))
     }
 }
 
@@ -73,7 +81,7 @@ pub struct Recovered {
 }
 
 /// Progress of recovery.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Progress {
     /// The phase that is running.
     pub phase: &'static str,
@@ -81,6 +89,15 @@ pub struct Progress {
     pub done: u64,
     /// The total, if it is known.
     pub total: Option<u64>,
+    /// What the phase waits for, if it waits.
+    pub why: Option<String>,
+}
+
+impl Progress {
+    /// Progress of a phase that is doing something.
+    pub fn of(phase: &'static str, done: u64, total: Option<u64>) -> Self {
+        Self { phase, done, total, why: None }
+    }
 }
 
 /// Takes reports of progress.
@@ -150,7 +167,7 @@ impl StoredSections<'_> {
     fn report_one(&mut self) {
         self.begun += 1;
         let total = Some(self.manifest.sections.len() as u64);
-        (self.report)(Progress { phase: "snapshot", done: self.begun, total });
+        (self.report)(Progress::of("snapshot", self.begun, total));
     }
 }
 
@@ -225,7 +242,7 @@ impl Recovered {
             };
             for entry in committed.into_iter().map(|committed| committed.entry) {
                 if *replayed % REPORT_EVERY == 0 {
-                    report(Progress { phase: "replay", done: *replayed, total: None });
+                    report(Progress::of("replay", *replayed, None));
                 }
                 if skipped.contains_key(&entry.seq) {
                     tracing::warn!(entry = entry.seq.0, "skipping an entry marked by `cuckood repair skip`");

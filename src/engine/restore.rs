@@ -1,7 +1,7 @@
 //! Fills data directories with archives. Each is read twice: completely first, so that nothing is written or deleted for a damaged one.
 
 use super::event_log::EventLog;
-use super::recovery::Result;
+use super::recovery::{RecoveryError, Result};
 use crate::domain::{ClockReading, Command, Proposal, Seq, Timestamp};
 use crate::journal::{Durability, Journal, LocalJournal, LocalOptions};
 use crate::state::State;
@@ -22,7 +22,7 @@ pub(super) type Sink<'a> = dyn FnMut(Piece<'_>) -> Result<(), StoreError> + 'a;
 /// reports progress. `clock` is the clocks' current reading.
 ///
 /// # Errors
-/// Those of the archive, before anything is written; [`StoreError::NotOurs`] for a directory that is not empty. A directory whose
+/// Those of the archive, before anything is written; [`StoreError::NotOurs`] or [`StoreError::NotEmpty`] for a directory that is not empty. A directory whose
 /// restore was interrupted is not served.
 pub fn restore<R: Read>(
     file: &Path,
@@ -34,7 +34,9 @@ pub fn restore<R: Read>(
     // Before the archive is verified, which takes long: a service that starts during that must not take the directory for a new one.
     let begun = RestoreTarget::begin(dir)?;
     let read = |sink: &mut Sink<'_>| Ok(archive::read(file, wrap(Box::new(archive::open(file)?)), sink)?);
-    let mut manifest = match verify_archive(read) {
+    let verified =
+        begun.check_space(options).map_err(RecoveryError::from).and_then(|()| verify_archive(read));
+    let mut manifest = match verified {
         Ok(manifest) => manifest,
         Err(error) => {
             begun.abandon()?;

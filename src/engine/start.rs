@@ -84,7 +84,7 @@ impl Engine {
     pub fn start(options: EngineOptions, clock: Clock) -> Engine {
         let (requests, inbox) = mpsc::channel(options.queue_commands_max);
         let permits = usize::try_from(options.queue_bytes_max / QUEUE_UNIT_BYTES).unwrap_or(usize::MAX);
-        let beginning = Progress { phase: "opening", done: 0, total: None };
+        let beginning = Progress::of("opening", 0, None);
         let inner = Arc::new(Inner {
             clock,
             metrics: Metrics::default(),
@@ -162,6 +162,8 @@ fn serve(engine: &WeakEngine, inbox: mpsc::Receiver<Request>) {
     let status = match ended {
         // Answered only now that the store is closed: the caller may immediately reopen it.
         Ok(Ok(ending)) => return ending.into_iter().for_each(|done| drop(done.send(Ok(())))),
+        // The status has been `Draining` since.
+        Ok(Err(RecoveryError::Stopped)) => return,
         Ok(Err(error)) => Status::Failed(error.to_string()),
         // The view is there once recovery is done.
         Err(panic) if inner.view.get().is_none() => Status::Failed(panic_reason(&inner.options, panic)),
@@ -244,6 +246,7 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
         is_partly_applied: false,
         waker,
         snapshot_requests: Vec::new(),
+        images: VecDeque::new(),
         turns: RandomState::new(),
         is_freeing_blocked: false,
         advance: None,
@@ -276,7 +279,8 @@ fn note_recovered(inner: &Inner, recovered: &Recovered, is_filled: bool, took: D
 /// Reports progress of recovery: in the log at intervals, in the status always.
 fn report_progress(inner: &Inner) -> impl FnMut(Progress) {
     let mut last: Option<(&str, Instant)> = None;
-    move |progress @ Progress { phase, done, total }| {
+    move |progress| {
+        let Progress { phase, done, total, .. } = progress;
         if last.is_none_or(|(reported, at)| reported != phase || at.elapsed() >= REPORT_PAUSE) {
             last = Some((phase, Instant::now()));
             tracing::info!(phase, done, total, "recovering");
@@ -333,22 +337,35 @@ fn open(options: &EngineOptions) -> Result<(Arc<Store>, Box<dyn Journal>)> {
 
 /// Fills the directory from the newest usable shared snapshot. Its content is deleted, but not before such a snapshot was read completely.
 /// Servers that were just started may fail for a while, and other nodes may share another snapshot, so it tries again until
-/// `nats.connect_timeout`. Returns whether it is filled; a complete log needs no snapshot, and then the directory is empty.
+/// `nats.connect_timeout`; and until the service is stopped while the servers don't respond and the log alone is not enough. Returns whether
+/// it is filled; a complete log needs no snapshot, and then the directory is empty.
 fn fill(inner: &Inner, report: &mut Report<'_>) -> Result<bool> {
     let EngineOptions { path, store, journal, .. } = &inner.options;
     let Some(shared) = journal.shared_snapshots()? else { return Ok(false) };
-    let until = Instant::now() + shared.options.connect_timeout;
+    let (until, mut is_late) = (Instant::now() + shared.options.connect_timeout, false);
     let is_filled = loop {
-        match fill_once(inner, &shared, report) {
+        let error = match fill_once(inner, &shared, report) {
             Ok(is_filled) => break is_filled,
-            Err(error) if !error.is_newer() && Instant::now() < until => {}
-            Err(error) if error.is_newer() || !shared.is_log_whole().unwrap_or(false) => return Err(error),
-            Err(error) => {
+            Err(error) if error.is_newer() => return Err(error),
+            Err(error) => error,
+        };
+        if Instant::now() >= until {
+            if shared.is_log_whole().unwrap_or(false) {
                 tracing::warn!(%error, "reading the log from its first entry on");
                 break false;
             }
+            if !error.is_silence() {
+                return Err(error);
+            }
+            if !std::mem::replace(&mut is_late, true) {
+                tracing::warn!(%error, "no shared snapshot within nats.connect_timeout; retrying until stopped");
+            }
         }
-        report(Progress { phase: "waiting for a shared snapshot", done: 0, total: None });
+        if *inner.status.borrow() == Status::Draining {
+            return Err(RecoveryError::Stopped);
+        }
+        let phase = "waiting for a shared snapshot";
+        report(Progress { why: Some(error.to_string()), ..Progress::of(phase, 0, None) });
         thread::sleep(PAUSE);
     };
     if is_unused(path) {
@@ -360,15 +377,19 @@ fn fill(inner: &Inner, report: &mut Report<'_>) -> Result<bool> {
 
 /// Tries the shared snapshots, the newest first. Returns whether there is any; it is an error if the log does not do without.
 fn fill_once(inner: &Inner, shared: &NatsSnapshots, report: &mut Report<'_>) -> Result<bool> {
-    let (snapshots, mut why) = (shared.list()?, "there is none".to_owned());
+    let (snapshots, mut why, mut silence) = (shared.list()?, "there is none".to_owned(), None);
     for snapshot in &snapshots {
         match load(inner, shared, snapshot, report) {
             Err(error) if !error.is_newer() => {
                 tracing::error!(snapshot.name, %error, "can't use a shared snapshot");
                 why = error.to_string();
+                silence = silence.or(Some(error).filter(RecoveryError::is_silence));
             }
             loaded => return loaded.map(|()| true),
         }
+    }
+    if let Some(error) = silence {
+        return Err(error);
     }
     match snapshots.is_empty() && shared.is_log_whole()? {
         true => Ok(false),
@@ -383,7 +404,7 @@ fn fill_once(inner: &Inner, shared: &NatsSnapshots, report: &mut Report<'_>) -> 
 fn load(inner: &Inner, shared: &NatsSnapshots, from: &SharedSnapshot, report: &mut Report<'_>) -> Result<()> {
     let SharedSnapshot { name, bytes, node, seq, .. } = from;
     let (total, mut done) = (Some(*bytes), 0);
-    report(Progress { phase: "checking a shared snapshot", done, total });
+    report(Progress::of("checking a shared snapshot", done, total));
     let mut manifest = verify_archive(|sink| shared.read(from, sink))?;
     check_usable(from, &manifest)?;
     NatsSnapshots::check_place(from)?;
@@ -395,7 +416,7 @@ fn load(inner: &Inner, shared: &NatsSnapshots, from: &SharedSnapshot, report: &m
         shared.read(from, |piece| {
             if let Piece::Chunk { bytes, .. } = &piece {
                 done += bytes.len() as u64;
-                report(Progress { phase: "loading a shared snapshot", done, total });
+                report(Progress::of("loading a shared snapshot", done, total));
             }
             sink(piece)
         })
@@ -465,7 +486,7 @@ mod tests {
         let Engine { inner, .. } = &Engine::start(options(directory.path()), clock);
         inner.status.subscribe().wait_for(|status| *status == Status::Ready).await.unwrap();
         let waiting = inner.status.subscribe();
-        let progress = Status::Recovering(Progress { phase: "snapshot", done: 7, total: None });
+        let progress = Status::Recovering(Progress::of("snapshot", 7, None));
         inner.proceed(progress.clone());
         assert_eq!(*inner.status.borrow(), progress);
         assert!(!waiting.has_changed().unwrap());

@@ -3,7 +3,7 @@
 use super::applying::catch;
 use super::offline::local_log;
 use super::recovery::{RecoveryError, Result, load, recover};
-use crate::domain::{Event, Kind, Seq};
+use crate::domain::{Event, Kind, Seq, counted};
 use crate::frame::decode;
 use crate::journal::{Delivery, Journal, JournalError};
 use crate::state::State;
@@ -54,8 +54,8 @@ fn check_log(store: &Arc<Store>, notes: &mut Vec<String>) -> Result<Seq, Journal
             at = entries.last().map_or(at, |committed| committed.entry.seq);
         }
     }
-    let entries = (at.0 + 1).saturating_sub(first.0);
-    notes.push(format!("log: positions {} to {}, {entries} entries", first.0, last.0));
+    let entries = counted((at.0 + 1).saturating_sub(first.0), "entry");
+    notes.push(format!("log: positions {} to {}, {entries}", first.0, last.0));
     Ok(first)
 }
 
@@ -99,12 +99,15 @@ fn rebuild(store: &Arc<Store>, faults: &mut Vec<String>) -> Result<String> {
         (None, Some(newest)) => (load(store, newest, &mut |_| ())?, 0),
         (None, None) => (State::default(), 0),
     };
+    let filters = [Kind::Campaign, Kind::Coupon].map(|kind| state.view().count(kind) as u64);
+    let sizes = state.sizes();
     Ok(format!(
-        "state at position {}, written {}: {} filters, {} redemptions, {} stored answers; {replayed} entries replayed",
+        "state at position {}, written {}: {}, {}, {}; {} replayed",
         state.applied().0,
         state.now(),
-        [Kind::Campaign, Kind::Coupon].map(|kind| state.view().count(kind)).iter().sum::<usize>(),
-        state.sizes().redemptions,
-        state.sizes().idempotency_records,
+        counted(filters.iter().sum(), "filter"),
+        counted(sizes.redemptions, "redemption"),
+        counted(sizes.idempotency_records, "stored response"),
+        counted(replayed, "entry"),
     ))
 }

@@ -5,6 +5,7 @@
 use super::admission::{Admission, Verdict};
 use super::applying;
 use super::event_log::EventLog;
+use super::images::ImageCopy;
 use super::request::{Caller, Proposed, Reply, answer_all, wait};
 use super::snapshotter::{SnapshotReport, Snapshotter};
 use super::timekeeping::Timekeeper;
@@ -62,6 +63,8 @@ pub(super) struct Writer {
     /// The callers that wait for a snapshot, with the last entry applied at their request. The running one serves them if it covers that,
     /// the next one otherwise. A running one continues, so that callers who disconnect and ask again can't keep any from completing.
     pub(super) snapshot_requests: Vec<(Seq, Reply<SnapshotReport>)>,
+    /// The images that are being copied. Their number is limited.
+    pub(super) images: VecDeque<ImageCopy>,
     /// The node's own way to choose its turns among the nodes of a shared log.
     pub(super) turns: RandomState,
     /// Readers still see all that commands have dropped, so nothing of it can be freed yet.

@@ -1,7 +1,7 @@
 //! The dumps of filters that clients read with CF.SCANDUMP. Each is an image, returned record by record.
 //!
 //! An iterator names a dump and its next record. The last record can be requested again. An abandoned dump is dropped after a while,
-//! because it pins a snapshot.
+//! because it pins disk space.
 
 use super::failure::{Code, Failure};
 use crate::domain::FilterId;
@@ -51,7 +51,7 @@ fn unknown() -> Failure {
 impl Dumps {
     /// Begins a dump, and gives its first piece.
     pub async fn begin(&self, engine: &Engine, owner: Owner) -> Result<Piece, Failure> {
-        let download = engine.download(Some(owner.0)).await.map_err(|error| match error {
+        let download = engine.image(owner.0).await.map_err(|error| match error {
             SubmitError::Overloaded => {
                 let text = "too many images and backups are being read: retry once one ends, a minute after its last use";
                 Failure::new(Code::BUSY, text)

@@ -21,6 +21,7 @@ use crate::frame::encode;
 use crate::paged::{Copied, Extent, PAGE_BYTES, Page, Paged, Queue};
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 use thiserror::Error;
@@ -239,6 +240,7 @@ impl FilterState {
 }
 
 /// The parts of an image of one filter.
+#[derive(PartialEq)]
 pub struct Export {
     /// The head.
     pub head: FilterHead,
@@ -255,7 +257,10 @@ impl Export {
     /// [`RestoreStateError::Head`] or [`RestoreStateError::Newer`] if the head can't be read.
     pub fn find(head: &[u8], filter: FilterId) -> Result<Option<Self>, RestoreStateError<Infallible>> {
         let found = read_head(head)?.filters.into_iter().find(|image| image.id == filter && !image.is_hidden);
-        let Some(FilterStateImage { head, tables, ledger, statistics, .. }) = found else { return Ok(None) };
+        Ok(found.map(Self::of))
+    }
+
+    fn of(FilterStateImage { head, tables, ledger, statistics, .. }: FilterStateImage) -> Self {
         let ids = head.tables.tables().map(|(table, ..)| SectionId::new(tables, table.0));
         let sections = ids.map(|id| (ImageSection::Tables, id));
         let ledgers = ledger.iter().flat_map(|ledger| {
@@ -266,11 +271,36 @@ impl Export {
         let statistics =
             (statistics > 0).then_some((ImageSection::Statistics, SectionId::new(tables, STATISTICS)));
         let sections = sections.chain(ledgers).chain(statistics).collect();
-        Ok(Some(Self { sections, head, redemptions: ledger.map_or(0, |ledger| ledger.redemptions) }))
+        Self { sections, head, redemptions: ledger.map_or(0, |ledger| ledger.redemptions) }
     }
 }
 
+/// One filter as of a moment, for an image of it. It owns its data like the sections of a snapshot.
+pub struct FrozenFilter {
+    /// The parts of the image.
+    pub export: Export,
+    /// The sections, in the order of the image.
+    pub sections: VecDeque<(ImageSection, Section)>,
+}
+
 impl State {
+    /// Freezes one filter as it is now, whether or not a snapshot is running; `None` if there is none, or it is not complete itself.
+    pub fn freeze_filter(&mut self, filter: FilterId) -> Option<FrozenFilter> {
+        let filter = self.filters.get_mut(&filter).filter(|filter| !filter.is_hidden)?;
+        let mut sections = Vec::new();
+        // A staged import is not part of an image.
+        let staging = filter.staging.take();
+        let image = filter.freeze(&self.shared.copied, &mut sections);
+        filter.staging = staging;
+        let export = Export::of(image);
+        let mut find = |(kind, id): &(ImageSection, SectionId)| {
+            let at = sections.iter().position(|section: &Section| section.id == *id)?;
+            Some((*kind, sections.swap_remove(at)))
+        };
+        let sections = export.sections.iter().filter_map(&mut find).collect();
+        Some(FrozenFilter { export, sections })
+    }
+
     /// Builds a state from its snapshot.
     ///
     /// # Errors

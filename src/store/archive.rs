@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::iter::repeat_n;
 use std::path::Path;
 
@@ -138,15 +138,25 @@ pub enum Piece<'a> {
 /// Opens an archive for [`read`].
 ///
 /// # Errors
-/// [`StoreError::Io`] if the file can't be opened.
+/// [`StoreError::NotBackup`] if there is no such file; [`StoreError::Io`] if it can't be opened.
 pub fn open(path: &Path) -> Result<File, StoreError> {
-    File::open(path).map_err(StoreError::io(path, "open"))
+    if path.is_dir() {
+        return Err(not_backup(path, "it is a directory"));
+    }
+    File::open(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => not_backup(path, "it does not exist"),
+        _ => StoreError::io(path, "open")(error),
+    })
+}
+
+fn not_backup(path: &Path, found: &'static str) -> StoreError {
+    StoreError::NotBackup { path: path.to_owned(), found }
 }
 
 /// Reads a backup from start to end and passes its pieces to `sink` in order, the end once the archive is known to be intact.
 ///
 /// # Errors
-/// [`StoreError::Damaged`] if anything differs from the written bytes, [`StoreError::Newer`] for a later version, [`StoreError::NotOurs`]
+/// [`StoreError::Damaged`] if anything differs from the written bytes, [`StoreError::Newer`] for a later version, [`StoreError::NotBackup`]
 /// for another kind of file. Errors of the sink are returned. After an error, the sink must discard its pieces.
 pub fn read(
     path: &Path,
@@ -159,9 +169,7 @@ pub fn read(
         command: "cuckood restore FILE DIR` with another backup `FILE".to_owned(),
     };
     let rejected = |fault| match fault {
-        ImageFault::Foreign => {
-            StoreError::NotOurs { path: path.to_owned(), found: "it is not a cuckood archive".to_owned() }
-        }
+        ImageFault::Foreign => not_backup(path, "it has another format"),
         ImageFault::Newer(version) => {
             StoreError::Newer { path: path.to_owned(), found: version.into(), known: BACKUP.version.into() }
         }

@@ -13,6 +13,7 @@ use super::error::is_full;
 use super::{StoreError, StoreOptions, directory};
 use parking_lot::RwLock;
 use std::any::Any;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -21,7 +22,7 @@ use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::{Arc, Once, OnceLock, mpsc};
 use std::time::Duration;
 
 /// A failed operation, described by whatever failed.
@@ -126,7 +127,7 @@ pub(super) fn open_sled(directory: &Directory, options: &StoreOptions) -> Result
         .name("open-sled".to_owned())
         .spawn(move || {
             // After the timeout the receiver is gone.
-            let _ = sender.send(catch_unwind(AssertUnwindSafe(open)));
+            let _ = sender.send(catch_quietly(open));
         })
         .map_err(|error| OpenFault::Other(StoreError::io(&dir, "open")(error)))?;
     match receiver.recv_timeout(timeout) {
@@ -146,14 +147,14 @@ pub(super) fn open_sled(directory: &Directory, options: &StoreOptions) -> Result
             }
             _ => OpenFault::Corrupt(error.to_string()),
         }),
-        Ok(Err(panic)) => Err(OpenFault::Corrupt(format!("sled panicked: {}", panic_message(&*panic)))),
+        Ok(Err(panic)) => Err(OpenFault::Corrupt(unreadable(&*panic))),
         Err(mpsc::RecvTimeoutError::Timeout) => {
             let seconds = timeout.as_secs_f32();
             let what = format!("{} did not open within {seconds} s", dir.display());
             Err(OpenFault::Other(StoreError::damaged(directory.path(), what)))
         }
         Err(mpsc::RecvTimeoutError::Disconnected) => {
-            Err(OpenFault::Corrupt("the opening thread died".to_owned()))
+            Err(OpenFault::Corrupt("the thread that opens it has ended".to_owned()))
         }
     }
 }
@@ -290,12 +291,40 @@ fn fault(operation: &'static str, error: &io::Error) -> Fault {
 
 /// Runs an operation of sled, and turns a panic into an error.
 fn guarded<T>(operation: &'static str, call: impl FnOnce() -> sled::Result<T>) -> Result<T, Fault> {
-    match catch_unwind(AssertUnwindSafe(call)) {
+    match catch_quietly(call) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(sled::Error::Io(error))) => Err(fault(operation, &error)),
         Ok(Err(error)) => Err(Fault { operation, detail: error.to_string() }),
-        Err(panic) => Err(Fault { operation, detail: format!("sled panicked: {}", panic_message(&*panic)) }),
+        Err(panic) => Err(Fault { operation, detail: unreadable(&*panic) }),
     }
+}
+
+thread_local! {
+    /// Whether this thread is inside sled, whose panics are reported as errors.
+    static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a call of sled. A panic is returned, and not printed: to an operator, it is damaged data and no fault of the program.
+fn catch_quietly<T>(call: impl FnOnce() -> T) -> std::thread::Result<T> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let print = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !IS_GUARDED.get() {
+                print(panic);
+            }
+        }));
+    });
+    IS_GUARDED.set(true);
+    let result = catch_unwind(AssertUnwindSafe(call));
+    IS_GUARDED.set(false);
+    result
+}
+
+/// Describes data over which sled has panicked, in one line.
+fn unreadable(panic: &(dyn Any + Send)) -> String {
+    let why = panic_message(panic).lines().next().unwrap_or_default();
+    format!("the storage engine can't read it: {why}")
 }
 
 /// The message of a panic.
@@ -336,5 +365,17 @@ impl RecordFile {
         };
         std::thread::Builder::new().name("record-sync".to_owned()).spawn(sync)?;
         Ok(RecordFile { file, failed, written })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panic_of_sled_is_described_in_one_line() {
+        let fault = guarded::<()>("reading", || panic!("page 7 is missing\nfile a bug")).unwrap_err();
+        assert_eq!(fault.to_string(), "reading: the storage engine can't read it: page 7 is missing");
+        assert!(!IS_GUARDED.get(), "later panics are printed");
     }
 }

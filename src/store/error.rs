@@ -7,18 +7,40 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Another process has the directory open.
-    #[error("{path} is in use by another cuckood process (it holds {path}/lock)")]
+    #[error("{path} is in use by another cuckood process, which holds {path}/lock; stop that first")]
     Locked {
         /// The data directory.
         path: PathBuf,
     },
-    /// The directory holds something else. Nothing was changed.
+    /// A directory to be served holds something else. Nothing was changed.
     #[error("{path} is not a cuckood data directory: {found}; name an empty or absent directory")]
     NotOurs {
         /// The directory.
         path: PathBuf,
         /// The content found in it.
         found: String,
+    },
+    /// A directory to be read is no data directory. Nothing was changed.
+    #[error("{path} is not a cuckood data directory: {found}; name the directory of storage.path")]
+    NotData {
+        /// The directory.
+        path: PathBuf,
+        /// The content found there.
+        found: String,
+    },
+    /// A directory to be filled by a restore holds data. Nothing was changed.
+    #[error("{path} holds data; restore into an empty or absent directory")]
+    NotEmpty {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A file is no backup. Nothing was changed.
+    #[error("{path} is not a cuckood backup: {found}; name a file that `cuckood backup FILE` wrote")]
+    NotBackup {
+        /// The file.
+        path: PathBuf,
+        /// The content found there.
+        found: &'static str,
     },
     /// A later version of cuckood wrote the directory or archive. Nothing was changed.
     #[error("{path} has format {found}, and this program knows formats up to {known}: run a newer cuckood")]
@@ -50,7 +72,7 @@ pub enum StoreError {
     },
     /// Too little space is free. Nothing was written.
     #[error(
-        "{path}: {free_bytes} bytes are free, but at least {needed_bytes} must be: make room, then try again"
+        "{path}: {free_bytes} bytes are free, expected at least {needed_bytes}; free disk space, then try again"
     )]
     DiskFull {
         /// The data directory.

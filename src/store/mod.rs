@@ -11,6 +11,7 @@ mod error;
 mod events;
 mod open;
 mod snapshots;
+mod spool;
 
 pub(crate) use backing::panic_message;
 pub use backing::{RECORD_BYTES_MAX, RECORD_SLOTS};
@@ -21,11 +22,12 @@ pub(crate) use directory::{
 };
 pub use error::StoreError;
 pub use events::{EventPack, EventSize, EventStore, EventTree};
-pub use open::{RestoreTarget, StoreCopy, is_unused};
+pub use open::{RestoreTarget, StoreCopy, is_unused, refuse_unused};
 pub use snapshots::{
     CHUNK_BYTES_MAX, Findings, GENERATIONS_KEPT, Manifest, SectionRef, SnapshotWriter, Sweep, check_snapshots,
 };
 pub(crate) use snapshots::{KEY_COST_BYTES, Removal};
+pub use spool::Spool;
 
 use crate::domain::{ClockReading, Seq, Timestamp};
 use backing::{Backing, Change, Fault};

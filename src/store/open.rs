@@ -9,7 +9,7 @@ use super::directory::{self, Directory, Format, SavedClockFile, Space, refuse_fo
 use super::{Store, StoreError, StoreOptions};
 use parking_lot::Mutex;
 use rustix::fs::ioctl_ficlone;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -24,23 +24,65 @@ mod step_0001;
 /// A directory with a restore in progress. Nothing else opens it until the restore is complete, even if this process is killed.
 pub struct RestoreTarget {
     directory: Directory,
-    /// Whether the directory was created for this restore.
-    is_new: bool,
+    /// The state before this restore.
+    before: Before,
+}
+
+/// What was there before a restore, so that a rejected one leaves nothing.
+struct Before {
+    /// The directories that did not exist, the innermost first.
+    missing: Vec<PathBuf>,
+    has_lock: bool,
+    permissions: Option<Permissions>,
+}
+
+impl Before {
+    fn of(dir: &Path) -> Self {
+        let missing = dir.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists());
+        Self {
+            missing: missing.map(Path::to_owned).collect(),
+            has_lock: dir.join(directory::LOCK_FILE).exists(),
+            permissions: dir.metadata().ok().map(|found| found.permissions()),
+        }
+    }
+
+    /// Removes everything that is new in an empty directory.
+    fn restore(&self, dir: &Path) -> Result<(), StoreError> {
+        if !self.has_lock {
+            let lock = dir.join(directory::LOCK_FILE);
+            fs::remove_file(&lock).map_err(StoreError::io(&lock, "remove"))?;
+        }
+        if let Some(permissions) = &self.permissions {
+            let set = fs::set_permissions(dir, permissions.clone());
+            set.map_err(StoreError::io(dir, "set the permissions of"))?;
+        }
+        self.missing.iter().try_for_each(|made| fs::remove_dir(made).map_err(StoreError::io(made, "remove")))
+    }
 }
 
 impl RestoreTarget {
     /// Begins a restore into an empty or absent directory. From here on, only [`Self::open`] opens it, until [`Store::seal`].
     ///
     /// # Errors
-    /// [`StoreError::NotOurs`] if the directory is not empty, [`StoreError::Damaged`] if another restore into it was interrupted.
+    /// [`StoreError::NotOurs`] or [`StoreError::NotEmpty`] if the directory is not empty, [`StoreError::Damaged`] if another restore into
+    /// it was interrupted.
     pub fn begin(dir: &Path) -> Result<Self, StoreError> {
-        let is_new = !dir.exists();
+        let before = Before::of(dir);
         let directory = Directory::lock(dir)?;
         if found_format(&directory)?.is_some() {
-            return Err(StoreError::NotOurs { path: dir.to_owned(), found: "it holds data".to_owned() });
+            return Err(StoreError::NotEmpty { path: dir.to_owned() });
         }
         directory.mark(directory::RESTORING_FILE)?;
-        Ok(Self { directory, is_new })
+        Ok(Self { directory, before })
+    }
+
+    /// Checks that there is space for a restore.
+    ///
+    /// # Errors
+    /// [`StoreError::DiskFull`].
+    pub fn check_space(&self, options: &StoreOptions) -> Result<(), StoreError> {
+        let ballast = self.directory.file(directory::BALLAST_FILE);
+        Space::new(self.directory.path(), ballast, options).check()
     }
 
     /// Opens it for writing. It can't be served before [`Store::seal`].
@@ -51,19 +93,13 @@ impl RestoreTarget {
         open(self.directory, options, Some(directory::RESTORING_FILE), |backing| backing)
     }
 
-    /// Removes the mark: the directory is as empty, or absent, as before.
+    /// Ends a restore that has written nothing: the directory is as empty, or absent, as before.
     ///
     /// # Errors
     /// [`StoreError::Io`].
     pub fn abandon(self) -> Result<(), StoreError> {
         self.directory.remove(directory::RESTORING_FILE)?;
-        let dir = self.directory.path();
-        if self.is_new {
-            let lock = self.directory.file(directory::LOCK_FILE);
-            fs::remove_file(&lock).map_err(StoreError::io(&lock, "remove"))?;
-            fs::remove_dir(dir).map_err(StoreError::io(dir, "remove"))?;
-        }
-        Ok(())
+        self.before.restore(self.directory.path())
     }
 }
 
@@ -73,6 +109,21 @@ pub fn is_unused(dir: &Path) -> bool {
     let is_empty = || !has(directory::ACKNOWLEDGED_FILE) && !has(directory::SLED_DIR);
     let is_begun = || !has(directory::FORMAT_FILE) && (has(directory::INITIALISING_FILE) || is_empty());
     has(directory::FILLING_FILE) || is_begun()
+}
+
+/// Rejects a directory that can't be read because it was never served.
+///
+/// # Errors
+/// [`StoreError::NotData`].
+pub fn refuse_unused(dir: &Path) -> Result<(), StoreError> {
+    let found = match dir.metadata() {
+        Ok(found) if !found.is_dir() => "it is not a directory",
+        Ok(_) if !is_unused(dir) || dir.join(directory::RESTORING_FILE).exists() => return Ok(()),
+        Ok(_) => "it holds no data",
+        Err(error) if error.kind() == io::ErrorKind::NotFound => "it does not exist",
+        Err(error) => return Err(StoreError::io(dir, "read")(error)),
+    };
+    Err(StoreError::NotData { path: dir.to_owned(), found: found.to_owned() })
 }
 
 /// Opens a locked directory, with an adapter over sled. With a marker it is filled, and can't be served before [`Store::seal`]:
@@ -337,10 +388,13 @@ impl StoreCopy {
     /// file system may share the blocks, or else in the directory for temporary files.
     ///
     /// # Errors
-    /// [`StoreError::Locked`], [`StoreError::NotOurs`]; [`StoreError::DiskFull`] if there is no space for the copy; [`StoreError::Io`],
-    /// also if there is no data directory.
+    /// [`StoreError::Locked`], [`StoreError::NotData`]; [`StoreError::DiskFull`] if there is no space for the copy; [`StoreError::Io`].
     pub fn of(dir: &Path, scratch: Option<&Path>) -> Result<StoreCopy, StoreError> {
-        refuse_foreign(dir)?;
+        refuse_unused(dir)?;
+        refuse_foreign(dir).map_err(|error| match error {
+            StoreError::NotOurs { path, found } => StoreError::NotData { path, found },
+            error => error,
+        })?;
         let lock = lock(dir)?;
         let mut builder = tempfile::Builder::new();
         builder.prefix(".cuckood-verify-");

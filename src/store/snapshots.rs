@@ -11,7 +11,7 @@
 
 use super::backing::Change;
 use super::{Store, StoreError, directory};
-use crate::domain::{SectionId, Seq, Timestamp};
+use crate::domain::{SectionId, Seq, Timestamp, counted};
 use crate::frame::{Format, encode};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
@@ -486,10 +486,10 @@ pub fn check_snapshots(store: &Store, log_first: Seq, findings: &mut Findings) -
                 }
             }
         }
-        let (generation, seq, sections) = (manifest.generation, manifest.seq.0, manifest.sections.len());
-        findings.notes.push(format!(
-            "snapshot {generation}: position {seq}, {sections} sections, {chunks} chunks, {bytes} bytes"
-        ));
+        let (generation, seq) = (manifest.generation, manifest.seq.0);
+        let sections = counted(manifest.sections.len() as u64, "section");
+        let (chunks, bytes) = (counted(chunks, "chunk"), counted(bytes, "byte"));
+        findings.notes.push(format!("snapshot {generation}: position {seq}, {sections}, {chunks}, {bytes}"));
         if log_first.0 > seq + 1 {
             findings.faults.push(format!("snapshot {generation}: the log begins after position {seq}"));
         }

@@ -2,6 +2,7 @@
 //! standalone service.
 
 use crate::nats::Servers;
+use crate::proxy::Network;
 use crate::service::{Client, Service};
 use async_nats::jetstream::Context;
 use async_nats::jetstream::object_store::ObjectInfo;
@@ -321,6 +322,63 @@ fn lost_archive_is_shared_again_for_waiting_node() {
     assert!(says(&second, FILLED));
     wait_until("readiness", || second.client().get("/readyz").is_ok_and(|ready| ready.status == 200));
     assert_eq!(seen(&first.client(), steps), seen(&second.client(), steps));
+}
+
+/// The servers respond, and their object store does not: neither about the archives, nor with one. The node waits for it, past
+/// `nats.connect_timeout`, reports the reason, and can be stopped.
+#[test]
+fn wiped_node_waits_for_silent_object_store() {
+    let nodes = Nodes::new();
+    let first = nodes.sharing("first");
+    create(&first.client());
+    let steps = nodes.write_until_trimmed(&first, 0);
+    let network = Network::to(&nodes.servers.ports());
+    for (name, silent) in [("second", &b"OBJ_"[..]), ("third", b"CONSUMER.CREATE.OBJ_")] {
+        network.silence(silent);
+        let settings = nodes.settings(name);
+        let (urls, mut settings): (_, Vec<(&str, &str)>) =
+            (network.urls(), settings.iter().map(|(name, value)| (*name, value.as_str())).collect());
+        settings.extend([
+            ("CUCKOOD__NATS__SERVERS", urls.as_str()),
+            ("CUCKOOD__NATS__CONNECT_TIMEOUT", "2s"),
+            ("CUCKOOD__CLUSTER__SHARE_SNAPSHOTS", "false"),
+        ]);
+        let start = || Service::start(program(), &nodes.folder(name), &settings);
+        let waits = |service: &Service| {
+            assert!(says(service, "retrying until stopped"), "{name}");
+            wait_until("a node that waits", || {
+                let ready = service.client().get("/readyz").unwrap();
+                assert_eq!((ready.status, &ready.body["code"]), (503, &json!("recovering")), "{name}");
+                let detail = ready.body["detail"].as_str().unwrap().to_owned();
+                detail.starts_with("waiting for a shared snapshot: ") && detail.contains("shared snapshots: ")
+            });
+        };
+        let stopped = start();
+        waits(&stopped);
+        assert_eq!(stopped.terminate().code(), Some(0), "{name}");
+        let waiting = start();
+        waits(&waiting);
+        network.release();
+        assert!(says(&waiting, FILLED), "{name}");
+        wait_until("readiness", || waiting.client().get("/readyz").unwrap().status == 200);
+        assert_eq!(seen(&first.client(), steps), seen(&waiting.client(), steps));
+    }
+}
+
+/// The object store is silent, and the log is complete: the node reads the log instead.
+#[test]
+fn wiped_node_reads_complete_log_without_object_store() {
+    let nodes = Nodes::new();
+    let first = nodes.silent("first");
+    create(&first.client());
+    write(&first.client(), 0);
+    let network = Network::to(&nodes.servers.ports());
+    network.silence(b"OBJ_");
+    let urls = network.urls();
+    let settings = [("CUCKOOD__NATS__SERVERS", urls.as_str()), ("CUCKOOD__NATS__CONNECT_TIMEOUT", "2s")];
+    let second = nodes.start("second", &settings);
+    assert!(says(&second, "continuing without it"));
+    assert_eq!(seen(&first.client(), 0), seen(&second.client(), 0));
 }
 
 /// A node was killed while it filled its directory, and the snapshot is damaged by now: it retries, then reads the log from its first entry.

@@ -49,7 +49,7 @@ async fn disk_use_is_bounded_despite_aborted_requests() {
         logged += command.weight_bytes();
         engine.submit(None, command, None).await.unwrap();
         assert!(engine.snapshot().now_or_never().is_none());
-        assert!(engine.download(Some(target.0)).now_or_never().is_none());
+        assert!(engine.image(target.0).now_or_never().is_none());
         let info = engine.info();
         most = most.max(info.storage.disk_bytes);
         let seq = info.snapshot.map(|snapshot| snapshot.seq);

@@ -74,7 +74,7 @@ async fn snapshot_completes_despite_aborted_requests() {
         engine.submit(None, insert(COUPON, [number]), None).await.unwrap();
         // Both are dropped once they have been sent.
         let _ = engine.snapshot().now_or_never();
-        drop(engine.download(Some(COUPON.0)).now_or_never());
+        drop(engine.image(COUPON.0).now_or_never());
         if engine.info().snapshot.map(|snapshot| snapshot.seq) > before {
             // One that waits for its end is served.
             let report = engine.snapshot().await.unwrap();

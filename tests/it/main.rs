@@ -11,6 +11,7 @@ mod damage;
 mod deploy;
 mod directory;
 mod disk;
+mod downloads;
 mod eligibility;
 mod engines;
 mod events;

@@ -222,5 +222,5 @@ fn truncated_or_altered_archive_is_rejected() {
     refused(&[&archive[..], b"x"].concat());
     restore(&archive, dir.path()).unwrap();
     let again = restore(&archive, dir.path());
-    assert!(matches!(again, Err(RecoveryError::Store(StoreError::NotOurs { .. }))), "{again:?}");
+    assert!(matches!(again, Err(RecoveryError::Store(StoreError::NotEmpty { .. }))), "{again:?}");
 }

@@ -193,7 +193,11 @@ fn directory_backup_contains_acknowledged_writes() {
         || Command::new(program()).arg("backup").arg(&file).arg("--from").arg(&data).output().unwrap();
     let refused = back_up();
     assert!(!refused.status.success() && !file.exists(), "{refused:?}");
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("not a data directory"), "{refused:?}");
+    assert!(
+        String::from_utf8_lossy(&refused.stderr)
+            .contains("is not a cuckood data directory: it does not exist"),
+        "{refused:?}"
+    );
 
     let service = Service::start_ready(program(), &data, &[]);
     let client = service.client();

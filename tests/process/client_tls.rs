@@ -53,8 +53,16 @@ fn import_backup_and_healthcheck_speak_tls() {
     // The system does not know it; and a missing or invalid file trusts no server.
     let other = path("other.pem");
     std::fs::write(&other, pair().certificate.pem()).unwrap();
-    fails(&import, &[("SSL_CERT_FILE", text(&other))], "invalid peer certificate");
-    fails(&[&import[..], &["--cacert", text(&other)]].concat(), &[], "invalid peer certificate");
+    fails(
+        &import,
+        &[("SSL_CERT_FILE", text(&other))],
+        "the certificate of the service is rejected: its signature is wrong; name its certificate",
+    );
+    fails(
+        &[&import[..], &["--cacert", text(&other)]].concat(),
+        &[],
+        "the certificate of the service is rejected: its signature is wrong; name its certificate",
+    );
     fails(&[&import[..], &["--cacert", text(&key)]].concat(), &[], "contains no certificate");
     fails(&[&import[..], &["--cacert", "nowhere.pem"]].concat(), &[], "nowhere.pem");
     let damaged = path("damaged.pem");
@@ -77,7 +85,11 @@ fn import_backup_and_healthcheck_speak_tls() {
     succeeds(&["healthcheck", "--config", text(&file)], &[]);
     succeeds(&["healthcheck"], &[("CUCKOOD_CONFIG", text(&file))]);
     succeeds(&["healthcheck", "--url", &url, "--cacert", text(&cert)], &[]);
-    fails(&["healthcheck", "--url", &url], &[("SSL_CERT_FILE", text(&other))], "invalid peer certificate");
+    fails(
+        &["healthcheck", "--url", &url],
+        &[("SSL_CERT_FILE", text(&other))],
+        "the certificate of the service is rejected: its signature is wrong; name its certificate",
+    );
     assert!(!run(&["healthcheck"], &[listen]).status.success(), "plain HTTP was understood");
     assert_eq!(service.terminate().code(), Some(0));
     assert!(!run(&["healthcheck"], &[&tls[..], &[listen]].concat()).status.success());

@@ -115,3 +115,218 @@ fn unwritable_page_is_named() {
     assert_eq!(refused.status.code(), Some(1));
     assert!(String::from_utf8(refused.stderr).unwrap().contains("/dev/null/man"));
 }
+
+/// A place for failing commands: `DIR` in an argument or a message is its path, `URL` an address at which nothing listens.
+struct Failing {
+    dir: tempfile::TempDir,
+    url: String,
+}
+
+impl Failing {
+    fn new() -> Failing {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs::write(path("letter"), "Dear Sir or Madam").unwrap();
+        fs::write(path("rows.csv"), "id\nu1\n").unwrap();
+        fs::write(path("plan.toml"), "filters = 7").unwrap();
+        fs::write(path("bad.toml"), "[limits]\nmemory = 0\n").unwrap();
+        for name in ["empty", "foreign", "damaged"] {
+            fs::create_dir(path(name)).unwrap();
+        }
+        fs::write(path("foreign/photo"), "").unwrap();
+        fs::write(path("damaged/format"), "cuckood data directory\nformat 1\nidentity 00\n").unwrap();
+        fs::write(path("damaged/acknowledged"), "").unwrap();
+        fs::create_dir(path("damaged/sled")).unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        Failing { dir, url }
+    }
+
+    fn fill(&self, text: &str) -> String {
+        text.replace("DIR", self.dir.path().to_str().unwrap()).replace("URL", &self.url)
+    }
+
+    /// Runs a command that fails. Returns its message in the same terms.
+    fn message(&self, arguments: &str, variables: &[(&str, &str)]) -> String {
+        let arguments = self.fill(arguments);
+        let mut command = Command::new(program());
+        for known in ["CUCKOOD_URL", "CUCKOOD_KEY", "CUCKOOD_CONFIG", "CUCKOOD_CACERT"] {
+            command.env_remove(known);
+        }
+        for (name, value) in variables {
+            command.env(name, self.fill(value));
+        }
+        let ended = command.args(arguments.split(' ')).output().unwrap();
+        let message = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(1), "{arguments}: {message}");
+        let message = message.replace(self.dir.path().to_str().unwrap(), "DIR").replace(&self.url, "URL");
+        message.trim_end().to_owned()
+    }
+}
+
+/// Checks what all messages have in common: one line, no panic, no names from the code, and the right number.
+#[track_caller]
+fn assert_readable(arguments: &str, message: &str) {
+    assert!(message.starts_with("cuckood: ") && message.lines().count() == 1, "{arguments}: {message}");
+    assert!(!message.contains("panicked"), "{arguments}: {message}");
+    let words = || message.split(|letter: char| !letter.is_ascii_alphanumeric());
+    for word in words() {
+        let joins = word.as_bytes().windows(3).any(|letters| {
+            letters[0].is_ascii_lowercase()
+                && letters[1].is_ascii_uppercase()
+                && letters[2].is_ascii_lowercase()
+        });
+        // Sizes, and the names of protocols and products.
+        assert!(!joins || word.ends_with("iB"), "{arguments}: {word} in {message}");
+    }
+    let words: Vec<&str> = message.split_whitespace().collect();
+    for pair in words.windows(2) {
+        let is_plural = pair[1].trim_end_matches([',', ';', ':']).ends_with('s');
+        assert!(pair[0] != "1" || !is_plural, "{arguments}: {message}");
+    }
+}
+
+/// Every failure names the object and its cause, and the next step.
+#[test]
+fn failures_name_object_cause_and_next_step() {
+    let failing = Failing::new();
+    let backup = "name a file that `cuckood backup FILE` wrote";
+    let data = "name the directory of storage.path";
+    let running = "is the service running?";
+    for (arguments, object, cause, next) in [
+        (
+            "restore DIR/letter DIR/absent",
+            "DIR/letter",
+            "is not a cuckood backup: it has another format",
+            backup,
+        ),
+        ("restore DIR/letter DIR/empty", "DIR/letter", "is not a cuckood backup", backup),
+        ("restore DIR/nothing DIR/absent/deep", "DIR/nothing", "it does not exist", backup),
+        ("restore DIR/foreign DIR/empty", "DIR/foreign", "it is a directory", backup),
+        ("restore DIR/letter DIR/foreign", "DIR/foreign", "it holds photo", "an empty or absent directory"),
+        ("restore DIR/letter", "1 path", "expected a backup and a directory", "--into-cluster"),
+        ("restore DIR/letter --into-cluster", "journal.kind", "expected \"nats\"", "set it"),
+        ("verify DIR/letter", "DIR/letter", "1 fault;", "take another backup with `cuckood backup FILE`"),
+        ("verify DIR/absent", "DIR/absent", "it does not exist", data),
+        ("verify DIR/empty", "DIR/empty", "it holds no data", data),
+        ("verify DIR/foreign", "DIR/foreign", "is not a cuckood data directory", data),
+        (
+            "verify DIR/damaged",
+            "DIR/damaged",
+            "is damaged",
+            "restore a backup with `cuckood restore FILE DIR`",
+        ),
+        ("backup DIR/letter --url URL", "DIR/letter", "exists", "name a new file"),
+        ("backup DIR/new --url URL", "URL/v1/backup", "refused", running),
+        ("backup DIR/new --from DIR/absent", "DIR/absent", "it does not exist", data),
+        ("backup DIR/new --from DIR/empty", "DIR/empty", "it holds no data", data),
+        (
+            "backup DIR/new --from DIR/damaged",
+            "DIR/damaged",
+            "is damaged",
+            "run `cuckood verify DIR/damaged`",
+        ),
+        ("repair clock DIR/absent", "DIR/absent", "it does not exist", data),
+        ("repair clock DIR/foreign", "DIR/foreign", "is not a cuckood data directory", data),
+        ("repair skip --entry 1 DIR/empty", "DIR/empty", "it holds no data", data),
+        (
+            "import spring DIR/rows.csv",
+            "`spring`",
+            "is neither campaigns/NAME nor coupons/NAME",
+            "such as campaigns/spring",
+        ),
+        ("import campaigns/spring DIR/nothing", "DIR/nothing", "No such file", "name another file"),
+        ("import campaigns/spring DIR/rows.csv --url URL", "URL/v1/campaigns/spring", "refused", running),
+        (
+            "move spring --from URL --to URL",
+            "`spring`",
+            "is neither campaigns/NAME nor coupons/NAME",
+            "such as campaigns/spring",
+        ),
+        ("move campaigns/spring --from URL --to URL", "URL/v1/campaigns/spring", "refused", running),
+        ("shadow --redis http://h --key k --into campaigns/x", "--redis", "the scheme", "redis://"),
+        (
+            "shadow --redis redis://h --key k --into spring --url URL",
+            "--into",
+            "`spring` is neither campaigns/NAME nor coupons/NAME",
+            "such as campaigns/spring",
+        ),
+        (
+            "shadow --commands DIR/rows.csv --key k --into campaigns/x --url URL",
+            "URL/v1/campaigns/x",
+            "refused",
+            running,
+        ),
+        ("cluster init", "journal.kind", "is \"local\", expected \"nats\"", "set it"),
+        ("plan --workload DIR/nothing", "DIR/nothing", "No such file", "name another file"),
+        (
+            "plan --workload DIR/plan.toml",
+            "DIR/plan.toml, line 1",
+            "invalid type",
+            "docs/SCALE.md has an example",
+        ),
+        ("plan --capacity 0", "capacity", "not 0", "must be between 1 and"),
+        (
+            "bench filter --items 10 --fingerprint-bits 99",
+            "fingerprint_bits",
+            "not 99",
+            "must be between 4 and 32",
+        ),
+        ("healthcheck --url URL", "URL/readyz", "refused", running),
+        ("healthcheck --config DIR/nothing", "DIR/nothing", "No such file", "name"),
+        ("serve --config DIR/nothing", "DIR/nothing", "No such file", "name"),
+        ("serve --config DIR/bad.toml", "limits.memory", "is 0B", "expected 1MiB to"),
+        ("man /dev/null/man", "/dev/null/man", "Not a directory", "name another directory"),
+    ] {
+        let message = failing.message(arguments, &[]);
+        assert_readable(arguments, &message);
+        for part in [object, cause, next] {
+            assert!(message.contains(part), "{arguments}: {part:?} in {message}");
+        }
+    }
+    let left = |name: &str| fs::read_dir(failing.dir.path().join(name)).unwrap().count();
+    assert_eq!((left("empty"), left("foreign")), (0, 1), "a rejected restore leaves something");
+    assert!(!failing.dir.path().join("absent").exists());
+}
+
+#[test]
+fn unusable_certificate_is_described() {
+    let failing = Failing::new();
+    let [pair, other] = [(); 2].map(|()| crate::certificates::pair());
+    for (name, content) in [
+        ("cert.pem", pair.certificate.pem()),
+        ("key.pem", pair.key),
+        ("other.pem", other.key),
+        ("none.pem", String::new()),
+        ("cut.pem", pair.certificate.pem()[..200].to_owned()),
+        ("wrong.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n".to_owned()),
+    ] {
+        fs::write(failing.dir.path().join(name), content).unwrap();
+    }
+    for (cert, key, parts) in [
+        ("nothing.pem", "key.pem", ["server.tls_cert: DIR/nothing.pem", "No such file", "name a PEM file"]),
+        ("none.pem", "key.pem", ["server.tls_cert: DIR/none.pem", "it has", "name a PEM file"]),
+        ("letter", "key.pem", ["server.tls_cert: DIR/letter", "it has", "name a PEM file"]),
+        ("cut.pem", "key.pem", ["server.tls_cert: DIR/cut.pem", "it is damaged", "name a PEM file"]),
+        (
+            "cert.pem",
+            "cert.pem",
+            ["server.tls_key: DIR/cert.pem", "it has no PEM section", "the private key"],
+        ),
+        ("cert.pem", "other.pem", ["DIR/cert.pem", "belongs to another certificate", "name its own"]),
+        ("wrong.pem", "key.pem", ["DIR/wrong.pem", "it is damaged", "issue it again"]),
+    ] {
+        let settings = [
+            ("CUCKOOD__SERVER__TLS_CERT", format!("DIR/{cert}")),
+            ("CUCKOOD__SERVER__TLS_KEY", format!("DIR/{key}")),
+            ("CUCKOOD__SERVER__LISTEN", "127.0.0.1:0".to_owned()),
+            ("CUCKOOD__STORAGE__PATH", "DIR/data".to_owned()),
+        ];
+        let settings = settings.each_ref().map(|(name, value)| (*name, value.as_str()));
+        let message = failing.message("serve", &settings);
+        assert_readable(cert, &message);
+        for part in parts {
+            assert!(message.contains(part), "{cert} {key}: {part:?} in {message}");
+        }
+    }
+}

@@ -143,7 +143,10 @@ fn coupon_moves_by_one_command() {
 
     fails(&[what, "--from", from_url, "--to", to_url], "already-exists");
     fails(&["coupons/none", "--from", from_url, "--to", to_url], "coupon-not-found");
-    fails(&["coupon/welcome", "--from", from_url, "--to", to_url], "route-not-found");
+    fails(
+        &["coupon/welcome", "--from", from_url, "--to", to_url],
+        "`coupon/welcome` is neither campaigns/NAME nor",
+    );
     // On the same service under another name, and over a connection that breaks in transit.
     let ended = run_move(&[what, "--from", from_url, "--to", from_url, "--rename", "copy"]);
     assert!(ended.status.success(), "{ended:?}");

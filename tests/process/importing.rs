@@ -108,7 +108,7 @@ fn rejection_is_reported() {
 
     // Good lines are imported; the exit status reports the others, unless they are allowed.
     let mixed = fixture.file("mixed.ndjson", "\"u5\"\nbad\n\"u6\"\n");
-    let ended = fails(url, &[INTO, &mixed], None, "1 lines were rejected");
+    let ended = fails(url, &[INTO, &mixed], None, "1 line was rejected");
     let told: Value = serde_json::from_slice(&ended.stdout).unwrap();
     assert_eq!((&told["added"], &told["rejected"]), (&json!(2), &json!(1)));
     succeeds(url, &[INTO, &mixed, "--max-rejected", "1"], None);

@@ -76,6 +76,8 @@ fn verify_leaves_directory_unchanged() {
     assert!(!refused.status.success());
     let told = String::from_utf8(refused.stderr).unwrap();
     assert!(told.contains(data.to_str().unwrap()) && !told.contains(".cuckood-verify"), "{told}");
+    assert!(told.lines().count() == 1 && !told.contains("panicked"), "{told}");
+    assert!(told.contains("`cuckood restore FILE DIR`") && !told.contains("`cuckood verify"), "{told}");
     assert!(tree(&data) == before, "a damaged directory was changed");
 }
 
@@ -104,7 +106,7 @@ fn backup_is_verified_like_restore() {
     let before = tree(directory.path()).into_keys().collect::<Vec<_>>();
     let (is_whole, found) = report(&["verify", file, "--json"]);
     assert!(is_whole && found["whole"] == true && found["faults"] == json!([]), "{found}");
-    assert!(found["notes"].to_string().contains("1 filters"), "{found}");
+    assert!(found["notes"].to_string().contains("1 filter,"), "{found}");
     let verified = verify(Path::new(file));
     assert!(verified.status.success() && String::from_utf8_lossy(&verified.stdout).contains("whole"));
     assert_eq!(tree(directory.path()).into_keys().collect::<Vec<_>>(), before);

@@ -1,4 +1,5 @@
-//! A network to servers, of a node or of another server, that can hold back what is sent, in either direction, damage it, and be cut.
+//! A network to servers, of a node or of another server, that can hold back what is sent, in either direction, damage it, redirect it where
+//! nothing responds, and be cut.
 
 use parking_lot::{Condvar, Mutex};
 use std::io::{Read, Write};
@@ -20,6 +21,8 @@ struct Condition {
     is_held: [bool; 2],
     /// What happens the next time that these bytes are sent.
     accident: Option<(&'static [u8], Direction)>,
+    /// Requests to JetStream with these bytes in their subject get no response.
+    unanswered: Option<&'static [u8]>,
     open: Vec<TcpStream>,
 }
 
@@ -27,7 +30,13 @@ struct Condition {
 pub struct Network {
     urls: Vec<String>,
     condition: Arc<(Mutex<Condition>, Condvar)>,
+    /// The first server.
+    server: u16,
 }
+
+/// Where requests to JetStream are published, and where requests are published that get no response.
+const API: &[u8] = b"$JS.API.";
+const NOWHERE: &[u8] = b"$JS.APX.";
 
 impl Network {
     /// A network to the servers at these ports. Its threads end with the process.
@@ -42,7 +51,7 @@ impl Network {
             });
             format!("nats://127.0.0.1:{port}")
         });
-        Network { urls: urls.collect(), condition: condition.clone() }
+        Network { urls: urls.collect(), condition: condition.clone(), server: servers[0] }
     }
 
     pub fn urls(&self) -> String {
@@ -57,8 +66,24 @@ impl Network {
     /// Forwards everything, delayed data first.
     pub fn release(&self) {
         let mut condition = self.condition.0.lock();
-        (condition.is_held, condition.is_cut) = ([false; 2], false);
+        (condition.is_held, condition.is_cut, condition.unanswered) = ([false; 2], false, None);
         self.condition.1.notify_all();
+    }
+
+    /// Lets requests to JetStream get no response that have these bytes in their subject.
+    pub fn silence(&self, part: &'static [u8]) {
+        // With a subscriber, the server does not report that there is none.
+        let mut subscriber = TcpStream::connect(("127.0.0.1", self.server)).unwrap();
+        subscriber.write_all(b"CONNECT {\"verbose\":false}\r\nSUB $JS.APX.> 1\r\nPING\r\n").unwrap();
+        let mut received = Vec::new();
+        while !received.ends_with(b"PONG\r\n") {
+            let mut byte = [0];
+            subscriber.read_exact(&mut byte).unwrap();
+            received.extend(byte);
+        }
+        let mut condition = self.condition.0.lock();
+        condition.open.push(subscriber);
+        condition.unanswered = Some(part);
     }
 
     /// Damages these bytes, the next time that they are sent to the node.
@@ -101,6 +126,16 @@ fn connect(node: TcpStream, server: u16, condition: &Arc<(Mutex<Condition>, Cond
     locked.open.extend([node, server]);
 }
 
+/// Redirects requests whose subject has these bytes.
+fn redirect(bytes: &mut [u8], part: &[u8]) {
+    for line in bytes.split_mut(|byte| *byte == b'\n') {
+        let find = |line: &[u8], sought: &[u8]| line.windows(sought.len()).position(|found| found == sought);
+        if let (Some(at), Some(_)) = (find(line, API), find(line, part)) {
+            line[at..at + API.len()].copy_from_slice(NOWHERE);
+        }
+    }
+}
+
 fn pump(
     mut from: TcpStream,
     mut to: TcpStream,
@@ -112,6 +147,9 @@ fn pump(
         let mut locked = condition.0.lock();
         while locked.is_held[direction as usize] {
             condition.1.wait(&mut locked);
+        }
+        if let Some(part) = locked.unanswered.filter(|_| direction == Direction::ToServers) {
+            redirect(&mut bytes[..count], part);
         }
         let is_here = |(_, at): &(&[u8], Direction)| *at == direction;
         if let Some((sought, _)) = locked.accident.filter(is_here)

@@ -49,10 +49,17 @@ thread_local! {
 /// Work that accompanies the changes of a table. Most tables have none, so a change checks for it once.
 #[derive(Default)]
 struct Watch {
-    /// The undo log of the running snapshot.
-    undo: Option<Arc<Undo>>,
+    /// The undo logs of the running snapshot, and of images of this filter alone that are being taken.
+    undos: Vec<Arc<Undo>>,
     /// The larger table that this one is copied to, and how many buckets were copied. It always equals what these split into.
     copy: Option<(Arc<Table>, u64)>,
+}
+
+impl Watch {
+    /// Drops the undo logs that their snapshots have released.
+    fn release_undos(&mut self) {
+        self.undos.retain(|undo| Arc::strong_count(undo) > 1);
+    }
 }
 
 /// The writer's side of a table. One thread owns it.
@@ -446,22 +453,16 @@ impl TableWriter {
     /// Adds a word's old value to the undo log. It is a separate function so that the usual case needs no stack.
     #[inline(never)]
     fn keep_for_undo(&mut self, word: usize, before: u64) {
-        if let Some(watch) = &mut self.watch
-            && let Some(undo) = &watch.undo
-        {
-            undo.push(word, before);
-            if Arc::strong_count(undo) == 1 {
-                // The snapshot has released it.
-                watch.undo = None;
-            }
-        }
+        let Some(watch) = &mut self.watch else { return };
+        watch.undos.iter().for_each(|undo| undo.push(word, before));
+        watch.release_undos();
     }
 
     /// Repeats the change of a bucket that was already copied. Stops watching a table that is neither copied nor in a snapshot.
     #[inline(never)]
     fn after_watched_change(&mut self, bucket: u64, held: u64, value: u64) {
         let Some(watch) = &self.watch else { return };
-        if watch.copy.is_none() && watch.undo.is_none() {
+        if watch.copy.is_none() && watch.undos.is_empty() {
             self.watch = None;
         } else if let Some((to, done)) = &watch.copy
             && bucket < *done
@@ -487,7 +488,7 @@ impl TableWriter {
     pub(crate) fn drop_copy(&mut self) -> Option<Arc<Table>> {
         let watch = self.watch.as_mut()?;
         let copy = watch.copy.take();
-        if watch.undo.is_none() {
+        if watch.undos.is_empty() {
             self.watch = None;
         }
         copy.map(|(to, _)| to)
@@ -526,14 +527,16 @@ impl TableWriter {
 
     /// Returns whether a snapshot needs the table.
     pub(crate) fn is_frozen(&self) -> bool {
-        let undo = self.watch.as_ref().and_then(|watch| watch.undo.as_ref());
-        undo.is_some_and(|undo| Arc::strong_count(undo) > 1)
+        let mut undos = self.watch.iter().flat_map(|watch| &watch.undos);
+        undos.any(|undo| Arc::strong_count(undo) > 1)
     }
 
     /// Freezes the table for a snapshot. `copied` counts the bytes of the undo log.
     pub(crate) fn freeze(&mut self, copied: &Arc<AtomicU64>) -> FrozenTable {
         let (frozen, undo) = FrozenTable::new(self.id, self.changes, self.table.clone(), copied.clone());
-        self.watch.get_or_insert_default().undo = Some(undo);
+        let watch = self.watch.get_or_insert_default();
+        watch.release_undos();
+        watch.undos.push(undo);
         frozen
     }
 }

@@ -2,9 +2,9 @@
 
 use super::changes::{Act, Event};
 use crate::cli::client::{Client, ClientError, Connection, pauses};
-use crate::cli::note;
+use crate::cli::{items_of, note};
 use crate::engine::random;
-use anyhow::bail;
+use anyhow::{Context, bail};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -43,11 +43,7 @@ impl Target {
     /// # Errors
     /// If it does not exist, or the service can't be asked.
     pub fn find(connection: &Connection, into: &str) -> anyhow::Result<Self> {
-        let items = match into.split_once('/') {
-            Some(("campaigns", _)) => "users",
-            Some(("coupons", _)) => "codes",
-            _ => bail!("--into: `{into}` is neither campaigns/NAME nor coupons/NAME"),
-        };
+        let items = items_of(into).context("--into")?;
         let target = Self { client: connection.client()?, path: format!("/v1/{into}"), items };
         target.client.get(&target.path, Some(TIMEOUT))?;
         Ok(target)

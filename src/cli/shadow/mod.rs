@@ -9,6 +9,7 @@ mod mirror;
 pub mod redis;
 
 use super::client::Connection;
+use crate::domain::counted;
 use anyhow::{Context, bail, ensure};
 use changes::Interest;
 use feed::Sender;
@@ -82,12 +83,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             let (different, comparison) = compare::run(redis, &args.key, &target, file)?;
             print(&comparison)?;
             let is_allowed = different <= args.max_disagreements;
-            ensure!(is_allowed, "{different} disagreements, more than --max-disagreements allows");
+            let found = counted(different, "disagreement");
+            let (key, into, max) = (&args.key, &args.into, args.max_disagreements);
+            ensure!(
+                is_allowed,
+                "{key} and {into}: {found}, more than --max-disagreements {max} allows; see disagreements"
+            );
             Ok(())
         }
         (_, Some(file), _) => mirror(&target, |to| feed::file(file, interest, to)),
         (_, _, Some(redis)) => mirror(&target, |to| feed::monitor(redis, interest, to)),
-        _ => bail!("name Redis with --redis, or a file with --commands"),
+        _ => bail!("there is no source of changes; name Redis with --redis, or a file with --commands"),
     }
 }
 
@@ -101,7 +107,7 @@ fn mirror(target: &Target, feed: impl FnOnce(Sender) -> anyhow::Result<()>) -> a
     print(&summary)?;
     ended?;
     if !summary.is_complete() {
-        bail!("changes may be missing, see gaps, skipped and not_mirrored: compare the two with --compare");
+        bail!("changes may be missing, see gaps, skipped and not_mirrored; compare the two with --compare");
     }
     Ok(())
 }

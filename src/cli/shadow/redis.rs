@@ -1,5 +1,6 @@
 //! Redis, as `cuckood shadow` and `cuckood import` use it: in the clear or over TLS, with its password and database.
 
+use crate::cli::unreadable;
 use anyhow::{Context, anyhow, bail};
 use indicatif::ProgressBar;
 use redis::io::tcp::TcpSettings;
@@ -53,7 +54,7 @@ pub fn client(url: &str, cacert: Option<&Path>) -> anyhow::Result<Client> {
     let info = info.set_redis_settings(settings).set_tcp_settings(tcp);
     let client = match cacert.filter(|_| is_tls) {
         Some(path) => {
-            let pem = std::fs::read(path).with_context(|| path.display().to_string())?;
+            let pem = std::fs::read(path).map_err(|error| unreadable(path, &error))?;
             Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert: Some(pem) })
         }
         None => Client::open(info),
@@ -73,7 +74,7 @@ impl Redis {
             connection.set_write_timeout(Some(RESPONSE_TIMEOUT))?;
             Ok(connection)
         });
-        let connection = connected.with_context(|| format!("redis {address}"))?;
+        let connection = connected.map_err(|error| anyhow!("redis {address}: {error}; is Redis running?"))?;
         Ok(Self { connection, address })
     }
 
@@ -82,7 +83,7 @@ impl Redis {
     /// # Errors
     /// If Redis rejects it, or the connection breaks.
     pub fn query<T: FromRedisValue>(&mut self, command: &redis::Cmd) -> anyhow::Result<T> {
-        command.query(&mut self.connection).with_context(|| format!("redis {}", self.address))
+        command.query(&mut self.connection).map_err(|error| anyhow!("redis {}: {error}", self.address))
     }
 
     /// Returns the type of a key.

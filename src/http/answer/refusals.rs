@@ -172,7 +172,8 @@ pub(crate) fn unready(status: Status) -> Option<Problem> {
         Status::Ready => None,
         Status::Recovering(progress) => {
             let total = progress.total.map(|total| format!(" of {total}")).unwrap_or_default();
-            let detail = format!("{}: {}{total}", progress.phase, progress.done);
+            let state = progress.why.unwrap_or_else(|| format!("{}{total}", progress.done));
+            let detail = format!("{}: {state}", progress.phase);
             Some(Problem::new(Code::Recovering, detail))
         }
         Status::Draining => Some(SubmitError::Draining.into()),

@@ -142,7 +142,7 @@ macro_rules! filter_routes {
                 responses(
                     (status = 200, description = "The image, streamed", body = inline(Streamed), content_type = "application/octet-stream"),
                     (status = 503, description = "`overloaded`: too many downloads of images; `draining`, `storage-failed`"),
-                    (status = 507, description = "`disk-full`: an image starts with a snapshot"),
+                    (status = 507, description = "`disk-full`: a filter that has changed since the last snapshot is copied to the disk first"),
                 )
             )]
             pub(crate) async fn get_image(call: Call<Export>, Path(name): Path<String>) -> Answer {
@@ -300,7 +300,7 @@ async fn clear(call: &Call<Manage>, kind: Kind, name: &str) -> Answer {
 /// `GET`: streams the image of a filter.
 async fn get_image(call: &Call<Export>, kind: Kind, name: &str) -> Answer {
     let view = call.filter(kind, name)?;
-    let image = call.api.engine.download(Some(view.id)).await?.ok_or_else(|| refusals::not_found(kind))?;
+    let image = call.api.engine.image(view.id).await?.ok_or_else(|| refusals::not_found(kind))?;
     Ok(reply::attachment(&format!("{}.image", view.name), image))
 }
 

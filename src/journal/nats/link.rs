@@ -267,7 +267,10 @@ async fn attempt(options: &NatsOptions, may_create: bool) -> Result<Link> {
 /// stop, and acknowledged writes would be undone.
 async fn open_stream(context: &Context, options: &NatsOptions, may_create: bool) -> Result<(Stream, LogId)> {
     if let Some(found) = find_stream(context, options).await? {
-        ensure_bucket(context, options).await?;
+        // The log alone is enough to serve, and each use of the object store tries again.
+        if let Err(error) = ensure_bucket(context, options).await {
+            tracing::warn!(%error, "the object store of shared snapshots does not respond; continuing without it");
+        }
         return Ok(found);
     }
     let bucket = format!("OBJ_{}-snapshots", options.stream);
@@ -313,8 +316,9 @@ async fn connect(options: &NatsOptions, status: &Arc<Mutex<Replication>>) -> Res
         connecting = connecting.add_client_certificate(tls.cert.clone(), tls.key.clone()).require_tls(true);
     }
     let servers: Result<Vec<ServerAddr>, _> = options.servers.iter().map(|server| server.parse()).collect();
-    let servers =
-        servers.map_err(|error| JournalError::Unusable(format!("{error}: {:?}", options.servers)))?;
+    let servers = servers.map_err(|error| {
+        JournalError::Unusable(format!("nats.servers: {}: {error}", options.servers.join(", ")))
+    })?;
     let connect = async |timeout| connecting.clone().connection_timeout(timeout).connect(&servers[..]).await;
     let client = match connect(CONNECT_TIMEOUT).await {
         Ok(client) => client,

@@ -90,7 +90,7 @@ fn other_format(found: u16) -> String {
 
 /// The error for something that a build with another format of messages has written.
 pub(super) fn of_other_build(what: &str, found: u16) -> JournalError {
-    JournalError::Failed(format!("{what}: {}", other_format(found)))
+    JournalError::Unusable(format!("{what}: {}", other_format(found)))
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use crate::store::{Manifest, Store, StoreError, VALUE_BYTES_MAX};
 use async_nats::header::NATS_ROLLUP;
 use async_nats::jetstream::context::Context;
 use async_nats::jetstream::message::PublishMessage;
-use async_nats::jetstream::object_store::{Object, ObjectInfo, ObjectMetadata};
+use async_nats::jetstream::object_store::{GetErrorKind, Object, ObjectInfo, ObjectMetadata};
 use async_nats::jetstream::stream::{Config, LastRawMessageErrorKind, Stream};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE;
@@ -182,13 +182,27 @@ impl NatsSnapshots {
     ) -> Result<(), E> {
         let object = self.runtime.block_on(async {
             let objects = self.context.get_object_store(&self.bucket).await.map_err(failed)?;
-            objects.get(&snapshot.name).await.map_err(|error| damaged(&snapshot.name, error))
+            objects.get(&snapshot.name).await.map_err(|error| match error.kind() {
+                GetErrorKind::TimedOut | GetErrorKind::ConsumerCreate | GetErrorKind::Other => failed(error),
+                GetErrorKind::InvalidName | GetErrorKind::NotFound | GetErrorKind::BucketLink => {
+                    damaged(&snapshot.name, error)
+                }
+            })
         })?;
         let download = Download { runtime: self.runtime.handle().clone(), object };
         let from = BufReader::with_capacity(BUFFER_BYTES, download);
         archive::read(Path::new(&snapshot.name), from, sink).map_err(|error| match error {
             StoreError::Damaged { path, what, .. } if path == Path::new(&snapshot.name) => {
                 damaged(&snapshot.name, format!("is damaged: {what}")).into()
+            }
+            StoreError::Io { path, source, .. } if path == Path::new(&snapshot.name) => {
+                let is_damage = source.kind() == io::ErrorKind::InvalidData;
+                let error = if is_damage {
+                    damaged(&snapshot.name, format!("is damaged: {source}"))
+                } else {
+                    failed(format!("{}: {source}", snapshot.name))
+                };
+                error.into()
             }
             error => error.into(),
         })
@@ -205,7 +219,7 @@ impl NatsSnapshots {
     /// Notes in a directory into which a snapshot is loaded to which log it belongs.
     ///
     /// # Errors
-    /// [`JournalError::Damaged`] if the snapshot does not say where that continues, [`JournalError::Failed`] if another build wrote it.
+    /// [`JournalError::Damaged`] if the snapshot does not say where that continues, [`JournalError::Unusable`] if another build wrote it.
     pub fn adopt(&self, snapshot: &SharedSnapshot, store: &Store) -> Result<()> {
         Ok(note_log(store, place_of(snapshot)?.0)?)
     }
@@ -232,7 +246,7 @@ impl NatsSnapshots {
     /// The subjects of all descriptions (`M`) or chunks (`C`) that are stored.
     async fn subjects(&self, kind: char) -> Result<Vec<String>> {
         // An operator may have removed the object store.
-        let stream = ensure_bucket(&self.context, &self.options).await?;
+        let stream = ensure_bucket(&self.context, &self.options).await.map_err(failed)?;
         let all = stream.info_with_subjects(format!("$O.{}.{kind}.>", self.bucket)).await;
         let all: Vec<(String, usize)> = all.map_err(failed)?.try_collect().await.map_err(failed)?;
         Ok(all.into_iter().map(|(subject, _)| subject).collect())

@@ -305,3 +305,19 @@ async fn image_beyond_memory_is_rejected() {
     bring(&there, path, image).await.problem(507, "memory-limit");
     assert_eq!(images_loading(&there).await, "0");
 }
+
+/// A download waits for no snapshot of other filters.
+#[tokio::test]
+async fn image_starts_without_snapshot() {
+    let service = Service::start().await;
+    for path in ["/v1/campaigns/spring", "/v1/coupons/sale"] {
+        service.put(path, json!({"capacity": 10})).await.json(201);
+        assert!(!take(&service, path).await.is_empty());
+    }
+    let info = service.get("/v1/info").await.json(200);
+    assert_eq!(
+        (info.get("snapshot"), &info["storage"]["snapshot_bytes_written"]),
+        (None, &json!(0)),
+        "{info}"
+    );
+}

@@ -201,3 +201,14 @@ fn dumps_are_limited_and_require_admin() {
     }
     eventually("there is room", || matches!(root.call("CF.SCANDUMP spring 0"), Reply::Array(_)));
 }
+
+/// A dump waits for no snapshot of other filters.
+#[test]
+fn dump_starts_without_snapshot() {
+    let service = Service::start();
+    let client = &mut service.connect();
+    fill(client, "spring");
+    assert!(!dump(client, "spring").is_empty());
+    let info = service.engine.info();
+    assert_eq!((info.snapshot, info.storage.snapshot_bytes_written), (None, 0));
+}

@@ -23,6 +23,37 @@ fn snapshot_has_state_of_its_start() {
     }
 }
 
+/// Several snapshots of a table are taken at the same time, each with the state of its start.
+#[test]
+fn overlapping_snapshots_are_independent() {
+    let mut filter = strict(50_000);
+    let mut expected = Vec::new();
+    let mut running = Vec::new();
+    for step in 0..3 {
+        filter.insert_many(&digests(step * 1_000, (step + 1) * 1_000), false).unwrap();
+        expected.push(snapshot(&mut filter));
+        let (image, tables) = filter.freeze(&Default::default());
+        running.push((image, tables, Chunks::new()));
+    }
+    let mut next = 10_000;
+    while running.iter().any(|(_, tables, _)| !tables.is_empty()) {
+        for (_, tables, chunks) in &mut running {
+            filter.insert_many(&digests(next, next + 50), false).unwrap();
+            next += 50;
+            let Some(table) = tables.first_mut() else { continue };
+            let number = chunks.len() as u32;
+            let mut bytes = Vec::new();
+            match table.next_chunk(&mut bytes) {
+                true => drop(chunks.insert((table.id(), number), bytes)),
+                false => drop(tables.remove(0)),
+            }
+        }
+    }
+    for ((image, _, chunks), expected) in running.into_iter().zip(expected) {
+        assert!((image, chunks) == expected);
+    }
+}
+
 /// A filter whose table is being copied.
 fn copying(layout: Layout) -> (Filter, u64) {
     let mut filter = compact(layout);

@@ -1,0 +1,224 @@
+//! Images: downloads of one filter. If the newest snapshot has the filter as it is now, the image is read from there. Otherwise the writer
+//! freezes this filter alone and copies it to a spool, in steps between commits. So an image never waits for other filters, and a slow
+//! client pins a file, not memory.
+
+use super::backup::{ArchiveParts, Download};
+use super::request::Reply;
+use super::writer::Writer;
+use super::{Engine, SubmitError};
+use crate::domain::{Chunk, FilterHead, FilterId, ImageBody, ImagePart, ImageSection};
+use crate::state::{Export, FrozenFilter, Section};
+use crate::store::archive::{ArchiveWriter, IMAGE_PART_BYTES};
+use crate::store::{Manifest, Spool, Store, StoreError};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Bytes of an image that a step copies: a fraction of a millisecond's work.
+const STEP_BYTES: usize = 256 << 10;
+
+/// A chunk of a filter, and the section of the image that it belongs to.
+type FilterChunk = (ImageSection, Chunk);
+
+/// Reads the next chunk of a filter; `None` after the last one.
+type Chunks = Box<dyn FnMut(&Store) -> Result<Option<FilterChunk>, StoreError> + Send>;
+
+/// The records of an image: its head, its parts and its end.
+struct ImageRecords {
+    head: Option<Box<FilterHead>>,
+    chunks: Chunks,
+    /// The chunk after the last part: it may belong to another section.
+    waiting: Option<FilterChunk>,
+    end: Option<u64>,
+    writer: ArchiveWriter,
+}
+
+impl ImageRecords {
+    fn new(head: FilterHead, redemptions: u64, chunks: Chunks) -> Self {
+        let (head, end, writer) = (Some(Box::new(head)), Some(redemptions), ArchiveWriter::default());
+        Self { head, chunks, waiting: None, end, writer }
+    }
+
+    /// The records of a filter in a snapshot, which they pin.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] if the snapshot lacks a section.
+    fn stored(store: &Store, snapshot: Arc<Manifest>, export: Export) -> Result<Self, StoreError> {
+        let mut chunks = VecDeque::new();
+        for (kind, id) in export.sections {
+            let section = snapshot.find(id);
+            let section = *section.ok_or_else(|| store.damaged("a snapshot lacks a section of a filter"))?;
+            chunks.extend((0..section.chunks).map(|index| (kind, section, index)));
+        }
+        let next = move |store: &Store| {
+            let _pinned = &snapshot;
+            let Some((kind, section, index)) = chunks.pop_front() else { return Ok(None) };
+            let mut bytes = Vec::new();
+            store.read_chunk(&section, index, &mut bytes)?;
+            Ok(Some((kind, Chunk(bytes))))
+        };
+        Ok(Self::new(export.head, export.redemptions, Box::new(next)))
+    }
+
+    /// The records of a frozen filter.
+    fn frozen(FrozenFilter { export, mut sections }: FrozenFilter) -> Self {
+        let next = move |_: &Store| {
+            while let Some((kind, section)) = sections.front_mut() {
+                let mut bytes = Vec::new();
+                if section.next_chunk(&mut bytes) {
+                    return Ok(Some((*kind, Chunk(bytes))));
+                }
+                sections.pop_front();
+            }
+            Ok(None)
+        };
+        Self::new(export.head, export.redemptions, Box::new(next))
+    }
+
+    /// Returns the next record; `None` after the last one.
+    fn next(&mut self, store: &Store) -> Result<Option<Vec<u8>>, StoreError> {
+        let body = if let Some(head) = self.head.take() {
+            self.waiting = (self.chunks)(store)?;
+            ImageBody::Head(head)
+        } else if let Some((section, chunk)) = self.waiting.take() {
+            let mut part = ImagePart { section, chunks: vec![chunk] };
+            self.waiting = (self.chunks)(store)?;
+            while part.bytes() < IMAGE_PART_BYTES
+                && let Some((_, chunk)) = self.waiting.take_if(|(other, _)| *other == section)
+            {
+                part.chunks.push(chunk);
+                self.waiting = (self.chunks)(store)?;
+            }
+            ImageBody::Part(part)
+        } else if let Some(redemptions) = self.end.take() {
+            ImageBody::End { redemptions }
+        } else {
+            return Ok(None);
+        };
+        Ok(Some(self.writer.record(&body)))
+    }
+}
+
+/// An image that is being copied to a spool, and its caller.
+pub(super) struct ImageCopy {
+    records: ImageRecords,
+    spool: Spool,
+    reply: Reply<Option<ArchiveParts>>,
+}
+
+/// The parts of a filter in a snapshot, if it has the filter as it is now: with the same head, and sections with the same changes.
+///
+/// # Errors
+/// [`StoreError::Damaged`] if the snapshot can't be read.
+fn find_unchanged(
+    store: &Store,
+    snapshot: &Manifest,
+    id: FilterId,
+    now: &FrozenFilter,
+) -> Result<Option<Export>, StoreError> {
+    let is_stored =
+        |section: &Section| snapshot.find(section.id).is_some_and(|stored| stored.changes == section.changes);
+    if !now.sections.iter().all(|(_, section)| is_stored(section)) {
+        return Ok(None);
+    }
+    let found = Export::find(&snapshot.meta, id).map_err(|error| store.damaged(error.to_string()))?;
+    Ok(found.filter(|found| *found == now.export))
+}
+
+impl Writer {
+    /// Starts an image of a filter. Responds `None` if there is no such filter.
+    fn start_image(&mut self, filter: FilterId, reply: Reply<Option<ArchiveParts>>) {
+        // Callers who disconnect and ask again would pile up.
+        self.images.retain(|image| !image.reply.is_closed());
+        // A dropped reply reports that storage has failed.
+        if self.failed || reply.is_closed() {
+            return;
+        }
+        let Some(frozen) = self.state.freeze_filter(filter) else { return drop(reply.send(Ok(None))) };
+        match self.stored_image(filter, &frozen) {
+            Ok(Some(parts)) => drop(reply.send(Ok(Some(parts)))),
+            Ok(None) => match self.store.spool() {
+                Ok(spool) => {
+                    let records = ImageRecords::frozen(frozen);
+                    self.images.push_back(ImageCopy { records, spool, reply });
+                }
+                Err(error) => drop(reply.send(Err(unstorable(&error)))),
+            },
+            Err(error) => drop(reply.send(Err(SubmitError::unreadable(error)))),
+        }
+    }
+
+    /// The image of a filter in the newest snapshot; `None` if it has changed since.
+    fn stored_image(&self, id: FilterId, now: &FrozenFilter) -> Result<Option<ArchiveParts>, StoreError> {
+        let Some(latest) = &self.snapshotter.latest else { return Ok(None) };
+        let Some(export) = find_unchanged(&self.store, latest, id, now)? else { return Ok(None) };
+        let newest = self.store.pin_newest()?.filter(|newest| newest.generation == latest.generation);
+        let Some(snapshot) = newest else { return Ok(None) };
+        let mut records = ImageRecords::stored(&self.store, snapshot, export)?;
+        Ok(Some(Box::new(move |store: &Store| records.next(store))))
+    }
+
+    /// Continues the images that are being copied, one after the other, so that a small one does not wait for a large one. While changes
+    /// pin too much memory, all of them precede commits.
+    pub(super) fn continue_images(&mut self) {
+        if self.failed {
+            self.images.clear();
+        }
+        self.step_image();
+        while !self.images.is_empty()
+            && self.state.sizes().snapshot_bytes as usize > self.inner.options.snapshots.pinned_bytes_max
+        {
+            self.step_image();
+        }
+    }
+
+    fn step_image(&mut self) {
+        let Some(mut image) = self.images.pop_front() else { return };
+        if image.reply.is_closed() {
+            return;
+        }
+        match image.step(&self.store) {
+            Ok(false) => self.images.push_back(image),
+            Ok(true) => {
+                let mut spool = image.spool;
+                let parts: ArchiveParts = Box::new(move |_: &Store| spool.pop());
+                // The caller may be gone.
+                let _ = image.reply.send(Ok(Some(parts)));
+            }
+            Err(error) => drop(image.reply.send(Err(unstorable(&error)))),
+        }
+    }
+}
+
+impl ImageCopy {
+    /// Copies some records. Returns whether all are copied.
+    fn step(&mut self, store: &Store) -> Result<bool, StoreError> {
+        let mut bytes = 0;
+        while bytes < STEP_BYTES {
+            let Some(record) = self.records.next(store)? else { return Ok(true) };
+            self.spool.push(store, &record)?;
+            bytes += record.len();
+        }
+        Ok(false)
+    }
+}
+
+/// The error of a caller whose image can't be copied. The log is not affected, so the service continues.
+fn unstorable(error: &StoreError) -> SubmitError {
+    if error.is_disk_full() {
+        return SubmitError::DiskFull;
+    }
+    SubmitError::unreadable(error)
+}
+
+impl Engine {
+    /// Starts an image of a filter as it is now; `None` if the filter is deleted. Writes continue.
+    ///
+    /// # Errors
+    /// [`SubmitError`]; [`SubmitError::Overloaded`] also when too many images are being taken.
+    pub async fn image(&self, filter: FilterId) -> Result<Option<Download>, SubmitError> {
+        let place = self.inner.images.clone().try_acquire_owned().map_err(|_| SubmitError::Overloaded)?;
+        self.refuse_unless_ready()?;
+        let parts = self.ask(0, move |writer, reply| writer.start_image(filter, reply)).await?;
+        Ok(parts.map(|parts| Download::new(self, parts, place)))
+    }
+}

@@ -252,7 +252,7 @@ pub(crate) type LabelsPatch = OrNull<LabelChanges<OrNull<LabelValue>>>;
 /// A change of a campaign, as a merge-patch (RFC 7396): absent fields remain, null clears.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({"ends_at": "2026-12-31T23:59:59Z"}))]
+#[schema(example = json!({"ends_at": "2026-12-31T23:59:59.000Z"}))]
 pub(crate) struct FilterPatch {
     /// A higher capacity, with `growth` `auto` only. Its memory is allocated immediately: a strict filter moves to a larger table
     /// incrementally, and a compact one gets another table with the same error rate. An empty, cleared or replaced filter starts with
@@ -321,7 +321,7 @@ pub(crate) fn labels_schema() -> Object {
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({
     "name": "spring", "capacity": 1_000_000, "mode": "compact", "error_rate": 0.001, "growth": "auto",
-    "created_at": "2026-12-01T00:00:00Z",
+    "created_at": "2026-12-01T00:00:00.000Z",
     "stats": {
         "items": 2, "capacity_now": 1_000_000, "load": 0.000_002, "error_rate_now": 0.0, "memory_bytes": 1_848_000,
         "segments": [{"items": 2, "capacity": 1_000_000, "fingerprint_bits": 14, "bucket_size": 4}],
@@ -491,7 +491,7 @@ mod tests {
         for bad in [
             r#"{"capacity":1,"mode":"strict","error_rate":0.1}"#,
             r#"{"capacity":1,"error_rate":0.1,"layout":{"fingerprint_bits":8}}"#,
-            r#"{"capacity":1,"starts_at":"2026-01-02T00:00:00Z","ends_at":"2026-01-01T00:00:00Z"}"#,
+            r#"{"capacity":1,"starts_at":"2026-01-02T00:00:00.000Z","ends_at":"2026-01-01T00:00:00.000Z"}"#,
             r#"{"capacity":1,"mode":null}"#,
             r#"{"capacity":1,"mode":"strict","forget_after":"7d"}"#,
             r#"{"capacity":1,"forget_after":"7d","forget_steps":1}"#,

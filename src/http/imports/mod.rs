@@ -335,7 +335,7 @@ impl From<ImportState> for ImportStateName {
 #[skip_serializing_none]
 #[derive(Serialize, ToSchema)]
 #[schema(as = Import, example = json!({
-    "id": "nightly-2026-12-01", "state": "done", "mode": "append", "campaign": "spring", "started_at": "2026-12-01T00:00:00Z",
+    "id": "nightly-2026-12-01", "state": "done", "mode": "append", "campaign": "spring", "started_at": "2026-12-01T00:00:00.000Z",
     "lines": 3, "added": 2, "already_present": 0, "already_redeemed": 0, "rejected": 1,
     "errors": [{"line": 2, "code": "item-too-long"}], "warnings": [], "seconds": 0.2
 }))]

@@ -73,7 +73,7 @@ async fn expired_key_is_rejected() {
     service.pass(1);
     let problem = info("guest").await.problem(401, "unauthenticated");
     let detail = problem["detail"].as_str().unwrap();
-    assert!(detail.contains("expired") && detail.contains("2026-11-21T12:01:00Z"), "{detail}");
+    assert!(detail.contains("expired") && detail.contains("2026-11-21T12:01:00.000Z"), "{detail}");
     info("root").await.json(200);
 }
 

@@ -86,7 +86,7 @@ pub(crate) struct CampaignSpec {
     /// `forget_after`.
     #[schema(minimum = 2, maximum = 32, example = 8)]
     pub(crate) forget_steps: Option<u32>,
-    /// Title in any language, up to 200 bytes without control characters. If omitted, it remains; an empty string clears it.
+    /// Title in any language, up to 200 bytes without control characters, bidirectional marks and zero-width characters. If omitted, it remains; an empty string clears it.
     #[schema(value_type = Option<String>, max_length = 200, example = "Spring sale")]
     pub(crate) title: Option<Title>,
     #[schema(schema_with = labels_schema, required = false)]
@@ -121,7 +121,7 @@ pub(crate) struct CouponSpec {
     /// moment. Strict only, and at most `capacity` with `growth` fixed.
     #[schema(minimum = 1, maximum = 4_294_967_296_u64)]
     stock: Option<u64>,
-    /// Title in any language, up to 200 bytes without control characters. If omitted, it remains; an empty string clears it.
+    /// Title in any language, up to 200 bytes without control characters, bidirectional marks and zero-width characters. If omitted, it remains; an empty string clears it.
     #[schema(value_type = Option<String>, max_length = 200, example = "Spring sale")]
     title: Option<Title>,
     #[schema(schema_with = labels_schema, required = false)]
@@ -212,7 +212,7 @@ impl RequestedSpec {
             return Err(Problem::invalid_at("/ends_at", "not after starts_at"));
         }
         let spec = Spec { capacity, mode, growth, sizing, ignore_case, stock, forget };
-        Ok((spec, window, AnnotationsChange::set(title, labels)))
+        Ok((spec, window, visible(AnnotationsChange::set(title, labels))?))
     }
 }
 
@@ -290,14 +290,28 @@ impl<T: DeserializeOwned> Clearable for LabelChanges<T> {
 }
 
 /// Returns the change of title and labels in a merge-patch.
-pub(crate) fn patched(title: Option<OrNull<Title>>, labels: Option<LabelsPatch>) -> AnnotationsChange {
-    AnnotationsChange {
+pub(crate) fn patched(
+    title: Option<OrNull<Title>>,
+    labels: Option<LabelsPatch>,
+) -> Result<AnnotationsChange, Problem> {
+    visible(AnnotationsChange {
         title: title.map(|OrNull(title)| title.unwrap_or_default()),
         replaces_labels: matches!(labels, Some(OrNull(None))),
         labels: labels
             .and_then(|OrNull(labels)| labels)
             .map(|labels| labels.map(|OrNull(value)| value))
             .unwrap_or_default(),
+    })
+}
+
+/// Rejects a title or a label's value that is not what it looks like.
+pub(crate) fn visible(change: AnnotationsChange) -> Result<AnnotationsChange, Problem> {
+    match change.hidden_at() {
+        Some(pointer) => {
+            let detail = "expected no zero-width characters and no marks that change the direction of text";
+            Err(Problem::invalid_at(&pointer, detail))
+        }
+        None => Ok(change),
     }
 }
 

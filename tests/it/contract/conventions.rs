@@ -292,3 +292,27 @@ async fn timestamps_accept_rfc_3339_since_1970() {
         assert_eq!(service.patch(path, json!({"ends_at": bad})).await.pointers(), ["/ends_at"], "{bad}");
     }
 }
+
+/// Responses change with every write, and many are secret: no cache stores them, whatever their status.
+#[tokio::test]
+async fn responses_are_not_cached() {
+    let service = service().await;
+    for (method, path, status) in [
+        (Method::GET, "/livez", 200),
+        (Method::GET, "/readyz", 200),
+        (Method::GET, "/metrics", 200),
+        (Method::HEAD, "/readyz", 200),
+        (Method::POST, "/livez", 405),
+        (Method::GET, "/v1/campaigns/spring", 200),
+        (Method::HEAD, "/v1/campaigns", 200),
+        (Method::GET, "/v1/campaigns/none", 404),
+        (Method::GET, "/v1/none", 404),
+        (Method::POST, "/v1/campaigns/spring/clear", 200),
+        (Method::GET, "/v1/campaigns/spring/image", 200),
+        (Method::DELETE, "/v1/campaigns/spring", 204),
+    ] {
+        let answer = service.begin(request(method, path, &[], Body::empty())).await;
+        assert_eq!(answer.status(), status, "{path}");
+        assert_eq!(answer.headers()["cache-control"], "no-store", "{path}");
+    }
+}

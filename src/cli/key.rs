@@ -57,7 +57,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         ("sha256", Some(digest.into())),
         ("scopes", Some(scopes.clone().into())),
         ("prefix", Some(prefix.clone()).filter(|prefix| !prefix.is_empty()).map(Into::into)),
-        ("expires_at", expires_at.map(|time| time.to_string().into())),
+        ("expires_at", expires_at.map(|time| format!("{time:.3}").into())),
     ];
     let entry: toml::Table =
         entry.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();

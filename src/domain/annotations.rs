@@ -29,6 +29,15 @@ fn is_text(text: &str, bytes_max: usize) -> bool {
     text.len() <= bytes_max && !text.contains(char::is_control)
 }
 
+/// Returns whether a character changes the direction of its neighbors, or is invisible and without width. With such characters, a title
+/// looks like another one.
+fn is_hidden(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+        | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
+    )
+}
+
 text_type! {
     /// A title in any language; empty for none.
     #[derive(Default)]
@@ -174,6 +183,18 @@ impl AnnotationsChange {
         Self { title, replaces_labels, labels: Labels(labels.unwrap_or_default().map(Some).0) }
     }
 
+    /// Returns the place of the first string with a hidden character, as a JSON pointer. Only new requests are checked: 0.1.0 has accepted
+    /// such strings, so logs, snapshots and images contain them.
+    pub fn hidden_at(&self) -> Option<String> {
+        let title = self.title.as_ref().filter(|title| title.0.contains(is_hidden));
+        if title.is_some() {
+            return Some("/title".to_owned());
+        }
+        let mut values = self.labels.0.iter().filter_map(|(key, value)| Some((key, value.as_ref()?)));
+        let (key, _) = values.find(|(_, value)| value.0.contains(is_hidden))?;
+        Some(format!("/labels/{key}"))
+    }
+
     /// Returns an upper bound of the memory that it adds, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         let title = self.title.as_ref().map_or(0, |title| title.0.len());
@@ -201,6 +222,8 @@ mod tests {
             assert_eq!(title(text), is_possible, "{text:?}");
         }
         assert!(title(&"é".repeat(100)) && !title(&"x".repeat(201)));
+        // 0.1.0 has stored such titles.
+        assert!(title("a\u{202e}b\u{200b}"));
         let many: BTreeMap<String, String> =
             (0..17).map(|key| (format!("k{key:02}"), String::new())).collect();
         let sixteen: BTreeMap<_, _> = many.iter().take(16).collect();

@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 ///
 /// Milliseconds since 1970-01-01T00:00:00Z, without leap seconds. In JSON it is a string as in RFC 3339, in the log a number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, ToSchema)]
-#[schema(as = Time, value_type = String, format = DateTime, example = "2026-12-01T00:00:00Z")]
+#[schema(as = Time, value_type = String, format = DateTime, example = "2026-12-01T00:00:00.000Z")]
 pub struct Timestamp(pub u64);
 
 /// The date and the time to the second in RFC 3339, with 0 for each digit.
@@ -36,11 +36,11 @@ impl Timestamp {
 }
 
 impl fmt::Display for Timestamp {
-    /// Formats the time as in RFC 3339.
+    /// Formats the time as in RFC 3339, always with three fraction digits, so that the strings sort like the times.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let milliseconds = self.0.min(LAST_MILLISECOND);
         let since_epoch = SignedDuration::from_millis(milliseconds.try_into().map_err(|_| fmt::Error)?);
-        write!(f, "{}Z", EPOCH.checked_add(since_epoch).map_err(|_| fmt::Error)?)
+        write!(f, "{:.3}Z", EPOCH.checked_add(since_epoch).map_err(|_| fmt::Error)?)
     }
 }
 
@@ -109,15 +109,16 @@ mod tests {
         assert_eq!(Timestamp(1).plus_seconds(2), Timestamp(2_001));
         assert_eq!(Timestamp(1).plus_seconds(u64::MAX), Timestamp::MAX);
         assert_eq!(Timestamp::MAX.plus_seconds(1), Timestamp::MAX);
-        assert_eq!(Timestamp(0).to_string(), "1970-01-01T00:00:00Z");
+        assert_eq!(Timestamp(0).to_string(), "1970-01-01T00:00:00.000Z");
         assert!(Timestamp::MAX.to_string().starts_with("9999-"));
     }
 
     #[test]
     fn timestamp_round_trips() {
         for text in [
-            "1970-01-01T00:00:00Z",
-            "2026-12-01T00:00:00Z",
+            "1970-01-01T00:00:00.000Z",
+            "2026-12-01T00:00:00.100Z",
+            "2026-12-01T23:59:59.120Z",
             "2026-12-01T23:59:59.125Z",
             "9999-12-31T23:59:59.999Z",
         ] {
@@ -135,6 +136,7 @@ mod tests {
         ) {
             let time = Timestamp(milliseconds);
             prop_assert_eq!(parse(&time.to_string()), Some(time));
+            prop_assert_eq!(time.to_string().len(), Timestamp::MAX.to_string().len());
             let since_epoch = SignedDuration::from_millis(milliseconds as i64);
             let local = EPOCH.checked_add(since_epoch + SignedDuration::from_mins(minutes_ahead));
             if let Ok(local) = local {

@@ -8,7 +8,7 @@ use crate::domain::{
     Applied, Command, FilterId, IdempotencyKey, KeyName, Kind, Proposal, Reference, Refusal, Timestamp,
 };
 use crate::filter::{Filter, RestoreError};
-use crate::state::View;
+use crate::state::{Lookup, View};
 use std::panic::resume_unwind;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
@@ -183,6 +183,34 @@ impl Engine {
         let is_overloaded = queued.as_ref().err() == Some(&SubmitError::Overloaded);
         self.inner.metrics.overloaded.inc_by(is_overloaded.into());
         async { queued?.await.unwrap_or(Err(SubmitError::StorageFailed)) }
+    }
+
+    /// Looks up what is stored for a command under an idempotency key. Unlike a submitted command, it changes nothing: a new command is not
+    /// executed.
+    ///
+    /// # Errors
+    /// [`SubmitError`].
+    pub async fn recorded(&self, command: Command, key: IdempotencyKey) -> Result<Lookup, SubmitError> {
+        self.refuse_unless_ready()?;
+        let (now, bytes) = (self.now(), command.weight_bytes());
+        let look_up = move |writer: &mut Writer, reply: Reply<_>| {
+            // The caller may be gone.
+            let _ = reply.send(Ok(writer.state.recorded(&command, &key, now)));
+        };
+        self.ask(bytes, look_up).await
+    }
+
+    /// Returns the time that every stored outcome remains, in seconds, as logged.
+    ///
+    /// # Errors
+    /// [`SubmitError`].
+    pub async fn idempotency_retention_min_seconds(&self) -> Result<u64, SubmitError> {
+        self.refuse_unless_ready()?;
+        let read = |writer: &mut Writer, reply: Reply<_>| {
+            // The caller may be gone.
+            let _ = reply.send(Ok(writer.state.idempotency_retention_min_seconds()));
+        };
+        self.ask(0, read).await
     }
 
     /// Takes a snapshot of everything acknowledged so far.

@@ -28,7 +28,7 @@ mod writer;
 pub use crate::filter::{Digest, Growth, Layout, LayoutError, Mode, Secret, SegmentStats, StateCounts};
 pub use crate::journal::{Durability, JournalOptions, Peer, Replication, random};
 pub use crate::state::{
-    Change, CodeFound, Eligibility, Explanation, FilterView, ImportTrial, NamedLineUp, Question,
+    Change, CodeFound, Eligibility, Explanation, FilterView, ImportTrial, Lookup, NamedLineUp, Question,
     RedemptionPage, RedemptionQuery, Uncountable,
 };
 pub use backup::{ArchiveParts, Download, archive};

@@ -8,7 +8,7 @@ use crate::access::{Caller, Client, Guesses, Scope};
 use crate::domain::{
     Applied, Command, FilterId, IdempotencyKey, KeyName, Kind, Name, Outcome, Raise, RedemptionId, Update,
 };
-use crate::engine::{Engine, FilterView, Layout, Secret, SubmitError};
+use crate::engine::{Engine, FilterView, Layout, Lookup, Secret, SubmitError};
 use crate::socket::Peer;
 use axum::extract::{FromRequestParts, Path, Request};
 use futures_util::future::BoxFuture;
@@ -191,22 +191,41 @@ impl<R> Call<R> {
 
     /// Submits a command and returns its outcome; a refusal becomes a problem.
     pub(super) async fn submit(&self, about: Resource<'_>, command: Command) -> Result<Decided, Problem> {
-        self.submit_part(about, 0, command).await
+        self.submit_part(about, "", command).await
     }
 
-    /// Submits one of the commands that a request consists of. The first has the request's own key, so that another request with that key
-    /// is recognized; a space, which no header has, separates the others' numbers.
+    /// The logged key of one of the commands that a request consists of, if the request has a key. The first part is empty: it has the
+    /// request's own key, so that another request with that key is recognized. A space, which no header has, precedes the others.
+    fn part_key(&self, about: Resource<'_>, part: &str, command: &Command) -> Option<IdempotencyKey> {
+        let key = self.idempotency_key()?;
+        let key = match part {
+            "" => Cow::Borrowed(key),
+            part => Cow::Owned([key, b" ", part.as_bytes()].concat()),
+        };
+        Some(idempotency_key(self.caller.name(), about, &key, command))
+    }
+
+    /// Looks up what is stored for one of the commands that a request consists of. Nothing is for a request without a key.
+    pub(super) async fn recorded(
+        &self,
+        about: Resource<'_>,
+        part: &str,
+        command: Command,
+    ) -> Result<Lookup, Problem> {
+        match self.part_key(about, part, &command) {
+            Some(key) => Ok(self.api.engine.recorded(command, key).await?),
+            None => Ok(Lookup::New),
+        }
+    }
+
+    /// Submits one of the commands that a request consists of.
     pub(super) async fn submit_part(
         &self,
         about: Resource<'_>,
-        number: u64,
+        part: &str,
         command: Command,
     ) -> Result<Decided, Problem> {
-        let key = self.idempotency_key().map(|key| match number {
-            0 => Cow::Borrowed(key),
-            _ => Cow::Owned([key, b" ", number.to_string().as_bytes()].concat()),
-        });
-        let key = key.map(|key| idempotency_key(self.caller.name(), about, &key, &command));
+        let key = self.part_key(about, part, &command);
         let kind = match about {
             Resource::Filter(kind, _) => kind,
             // It consists of campaigns.

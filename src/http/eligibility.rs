@@ -6,7 +6,7 @@ use super::answer::reply::ListParts;
 use super::answer::{Answer, Code, Fault, Problem, reply};
 use super::api::Api;
 use super::call::{Call, Delete, Manage, Read, Resource};
-use super::filters::spec::labels_schema;
+use super::filters::spec::{labels_schema, visible};
 use super::request::json::{self, Faults, Item, Text};
 use super::request::query::{Page, PageQuery};
 use crate::access::Caller;
@@ -232,7 +232,7 @@ struct LineUpSpec<'a> {
     #[serde(default = "one_by_default")]
     #[schema(minimum = 1, maximum = 256, default = 1)]
     limit: u32,
-    /// Title in any language, up to 200 bytes without control characters. If omitted, it remains; an empty string clears it.
+    /// Title in any language, up to 200 bytes without control characters, bidirectional marks and zero-width characters. If omitted, it remains; an empty string clears it.
     #[schema(value_type = Option<String>, max_length = 200, example = "Start page")]
     title: Option<Title>,
     #[schema(schema_with = labels_schema, required = false)]
@@ -291,7 +291,7 @@ pub(super) async fn put_line_up(call: Call<Manage>, Path(name): Path<String>, re
     faults.check()?;
     let line_up = owned(&campaigns, &unless, limit)?;
     check_copies(&call.api, &line_up)?;
-    let annotations = AnnotationsChange::set(title, labels);
+    let annotations = visible(AnnotationsChange::set(title, labels))?;
     let command = Command::PutLineUp(PutLineUp { name: name.clone(), line_up: line_up.clone(), annotations });
     let decided = call.submit(Resource::LineUp(name.as_str()), command).await?;
     let Outcome::LineUpStored { created, annotations } = decided.outcome else {

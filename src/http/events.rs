@@ -128,7 +128,7 @@ event_names! {
 #[skip_serializing_none]
 #[derive(Default, Serialize, ToSchema)]
 #[schema(as = EventLine, example = json!({
-    "seq": 4711, "at": "2026-12-01T00:00:00Z", "key": "shop", "event": "users.added", "campaign": "spring", "added": 2
+    "seq": 4711, "at": "2026-12-01T00:00:00.000Z", "key": "shop", "event": "users.added", "campaign": "spring", "added": 2
 }))]
 pub(super) struct EventAnswer {
     /// The event's number. Later events have higher, possibly not consecutive numbers. With `storage.durability = "fsync"`, numbers are never reused.

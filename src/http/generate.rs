@@ -2,6 +2,10 @@
 //!
 //! Candidates are added in batches, each by one command. Its stored outcome shows a repeated request which of them were new. So a repeat
 //! returns the same codes, also after a failure between two batches. A candidate that the pool already holds is skipped.
+//!
+//! The seed of a request with an idempotency key depends on the *period* in which it arrived. A period is as long as every stored outcome
+//! remains. Once an outcome is deleted, its period is over, so the same request has other candidates: it never adds a code again that was
+//! withdrawn since. A repeat finds the period by the time at which the first outcome was stored.
 
 use super::answer::reply::Lines;
 use super::answer::{Answer, Code, Problem, mark_replayed};
@@ -9,7 +13,7 @@ use super::call::{Call, Decided, Resource, Write, hash_of};
 use super::request::body::Streamed;
 use super::request::json;
 use crate::domain::{Command, Digests, Inserted, ItemOutcome, Kind, Outcome, Target, Timestamp};
-use crate::engine::{CodeFound, Digest, FilterView, Growth, random};
+use crate::engine::{Digest, FilterView, Growth, Lookup, random};
 use axum::extract::{Path, Request};
 use axum::response::Response;
 use futures_util::stream;
@@ -36,12 +40,11 @@ const PLACES_MAX: usize = 32;
 /// Minimum number of matching guesses per valid code.
 const GUESSES_PER_HIT: u128 = 1_000_000;
 
-/// Candidates that are looked up to recognize a repeated request. Each is present by chance once in a million times, or with a compact
-/// pool's error rate.
-const PROBES: u64 = 8;
-
 /// Candidates per command.
 const BATCH: u64 = 4_096;
+
+/// Commands of a request that need not add anything. In a compact pool with the highest error rate, two thirds of the candidates collide.
+const SPARE_BATCHES: u64 = 256;
 
 /// The columns of the response as CSV.
 const COLUMNS: &str = "code";
@@ -99,18 +102,11 @@ impl CodesToGenerate {
 struct Candidates {
     seed: [u8; 32],
     pattern: Arc<str>,
+    /// The period of its seed; `None` without an idempotency key, and as 0.1.0 has seeded requests.
+    period: Option<u64>,
 }
 
 impl Candidates {
-    /// Derives the sequence from the coupon's secret and the request. `request` identifies the request among all requests of the coupon.
-    fn new(view: &FilterView, request: &[&[u8]], wanted: &CodesToGenerate) -> Self {
-        let CodesToGenerate { count, pattern } = wanted;
-        let count = count.to_le_bytes();
-        let parts = [&view.secret.as_bytes()[..], pattern.as_bytes(), &count];
-        let seed = hash_of(parts.into_iter().chain(request.iter().copied()));
-        Self { seed, pattern: pattern.as_str().into() }
-    }
-
     fn code(&self, index: u64) -> String {
         let random = Sha256::new().chain_update(self.seed).chain_update(index.to_le_bytes()).finalize();
         let mut random = random.iter();
@@ -126,15 +122,191 @@ impl Candidates {
         indexes.map(|index| view.digest(self.code(index))).collect()
     }
 
-    /// Whether an earlier request has added the first candidates.
-    fn are_held(&self, view: &FilterView, now: Timestamp) -> bool {
-        let digests = self.digests(view, 0..PROBES);
-        let held = match view.look_up(&digests, now) {
-            Some(found) => found.iter().filter(|found| **found != CodeFound::Absent).count(),
-            None => digests.iter().filter(|digest| view.count(**digest, now) > 0).count(),
-        };
-        2 * held > digests.len()
+    /// The part of the request under which the outcome of a batch is stored. A later request with the same key has other parts.
+    fn part(&self, batch: u64) -> String {
+        match (batch, self.period) {
+            (0, _) => String::new(),
+            (batch, None) => batch.to_string(),
+            (batch, Some(period)) => format!("{batch} {period}"),
+        }
     }
+}
+
+/// The codes that a request has generated.
+struct Generated {
+    candidates: Candidates,
+    /// The candidates that the request has added.
+    chosen: Vec<u64>,
+    /// Whether an earlier request has added all of them.
+    replayed: bool,
+}
+
+/// A request that generates codes.
+struct Generation<'a> {
+    call: &'a Call<Write>,
+    coupon: &'a str,
+    view: &'a FilterView,
+    wanted: &'a CodesToGenerate,
+    /// The idempotency key of the request, or a random value: it distinguishes the request from all others of its caller.
+    identity: &'a [u8],
+}
+
+impl Generation<'_> {
+    async fn run(&self) -> Result<Generated, Problem> {
+        if !self.call.may_repeat() {
+            self.admit(self.items())?;
+            return self.add(self.candidates(None), false).await;
+        }
+        let period_seconds = self.call.api.engine.idempotency_retention_min_seconds().await?;
+        let mut is_second_try = false;
+        loop {
+            // Counted before the look-up: if nothing is stored, none of the items is the request's own.
+            let items = self.items();
+            let current = self.candidates(Some(period_of(self.now(), period_seconds)));
+            let earlier = self.earlier(&current, period_seconds).await?;
+            let is_repeat = earlier.is_some();
+            if !is_repeat {
+                self.admit(items)?;
+            }
+            match self.add(earlier.unwrap_or(current), is_repeat).await {
+                // Another node has executed the request in another period. This one has applied that by now.
+                Err(problem)
+                    if problem.code == Code::IdempotencyKeyReused && !is_repeat && !is_second_try =>
+                {
+                    is_second_try = true;
+                }
+                added => return added,
+            }
+        }
+    }
+
+    /// The time that the next entry has at least.
+    fn now(&self) -> Timestamp {
+        let engine = &self.call.api.engine;
+        engine.now().max(engine.logged_at())
+    }
+
+    /// Items of the pool.
+    fn items(&self) -> u64 {
+        self.view.describe(self.call.api.engine.now()).stats.items
+    }
+
+    /// Rejects a new request whose codes could be guessed among the pool's items, or can't fit.
+    fn admit(&self, items: u64) -> Result<(), Problem> {
+        let valid = items + u64::from(self.wanted.count);
+        self.wanted.check_guessing(valid)?;
+        if self.view.spec.growth == Growth::Fixed && valid > self.view.spec.capacity {
+            return Err(Code::FilterFull.into());
+        }
+        Ok(())
+    }
+
+    /// Derives the candidates from the coupon's secret and the request.
+    fn candidates(&self, period: Option<u64>) -> Candidates {
+        let CodesToGenerate { count, pattern } = self.wanted;
+        let (count, name) = (count.to_le_bytes(), self.call.caller.name());
+        let secret = &self.view.secret.as_bytes()[..];
+        let parts = [secret, pattern.as_bytes(), &count, name.as_bytes(), self.identity];
+        let period_bytes = period.map(u64::to_le_bytes);
+        let seed = hash_of(parts.into_iter().chain(period_bytes.as_ref().map(|bytes| &bytes[..])));
+        Candidates { seed, pattern: pattern.as_str().into(), period }
+    }
+
+    /// Finds the candidates of the stored request that this one repeats.
+    ///
+    /// # Errors
+    /// `idempotency-key-reused` if another request is stored.
+    async fn earlier(
+        &self,
+        current: &Candidates,
+        period_seconds: u64,
+    ) -> Result<Option<Candidates>, Problem> {
+        let stored_at = match self.recorded(current, 0, u64::from(self.wanted.count)).await? {
+            Lookup::New => return Ok(None),
+            Lookup::Answered(_) => return Ok(Some(current.clone())),
+            Lookup::Reused(stored_at) => stored_at,
+        };
+        let stored_in = period_of(stored_at, period_seconds);
+        // It may have arrived just before, or on a node whose clock is ahead, or at a node that runs 0.1.0.
+        for period in [Some(stored_in), stored_in.checked_sub(1), Some(stored_in + 1), None] {
+            let candidates = self.candidates(period);
+            match self.recorded(&candidates, 0, u64::from(self.wanted.count)).await? {
+                Lookup::New => return Ok(None),
+                Lookup::Answered(_) => return Ok(Some(candidates)),
+                Lookup::Reused(_) => tokio::task::yield_now().await,
+            }
+        }
+        Err(Code::IdempotencyKeyReused.into())
+    }
+
+    /// The command that adds a batch of candidates while `missing` codes are missing.
+    fn command(&self, candidates: &Candidates, batch: u64, missing: u64) -> Command {
+        let start = batch * BATCH;
+        let digests = Digests(candidates.digests(self.view, start..start + missing.min(BATCH)));
+        Command::Insert { target: Target(self.view.id), digests, if_absent: true, revive: false }
+    }
+
+    /// Looks up what is stored for a batch.
+    async fn recorded(&self, candidates: &Candidates, batch: u64, missing: u64) -> Result<Lookup, Problem> {
+        let command = self.command(candidates, batch, missing);
+        self.call.recorded(Resource::Filter(KIND, self.coupon), &candidates.part(batch), command).await
+    }
+
+    /// Adds candidates until the pool has got as many codes as the request wants.
+    async fn add(&self, candidates: Candidates, is_repeat: bool) -> Result<Generated, Problem> {
+        let count = u64::from(self.wanted.count);
+        let batches_max = 4 * count.div_ceil(BATCH) + SPARE_BATCHES;
+        let mut generated = Generated { candidates, chosen: Vec::new(), replayed: true };
+        let mut is_repeat = is_repeat;
+        for batch in 0..batches_max {
+            let missing = count - generated.chosen.len() as u64;
+            let decided = self.decide(&generated.candidates, batch, missing, is_repeat).await?;
+            is_repeat |= decided.replayed;
+            generated.replayed &= decided.replayed;
+            let Decided { outcome: Outcome::Inserted(Inserted { outcomes, .. }), .. } = &decided else {
+                return Err(decided.unexpected());
+            };
+            let indexes = (batch * BATCH..).zip(outcomes);
+            let added = indexes.filter(|(_, outcome)| **outcome == ItemOutcome::Added);
+            generated.chosen.extend(added.map(|(index, _)| index));
+            if generated.chosen.len() as u64 == count {
+                return Ok(generated);
+            }
+            tokio::task::yield_now().await;
+        }
+        Err(Problem::new(Code::FilterFull, "nearly all new codes collide with codes of this compact coupon"))
+    }
+
+    /// Decides which candidates of a batch are new. A repeat executes a batch only if no attempt before has: its outcome is not stored,
+    /// while that of the first batch still is. Outcomes are deleted in the order in which they were stored.
+    async fn decide(
+        &self,
+        candidates: &Candidates,
+        batch: u64,
+        missing: u64,
+        is_repeat: bool,
+    ) -> Result<Decided, Problem> {
+        if is_repeat {
+            match self.recorded(candidates, batch, missing).await? {
+                Lookup::Answered(outcome) => return Ok(Decided { outcome, replayed: true }),
+                Lookup::Reused(_) => return Err(Code::IdempotencyKeyReused.into()),
+                Lookup::New => {}
+            }
+            let first = self.recorded(candidates, 0, u64::from(self.wanted.count)).await?;
+            if !matches!(first, Lookup::Answered(_)) {
+                let detail = "the stored outcome of this request has just expired; retry it as a new one";
+                return Err(Problem::new(Code::Overloaded, detail));
+            }
+        }
+        let command = self.command(candidates, batch, missing);
+        let part = candidates.part(batch);
+        self.call.submit_part(Resource::Filter(KIND, self.coupon), &part, command).await
+    }
+}
+
+/// The period of a time.
+fn period_of(at: Timestamp, seconds: u64) -> u64 {
+    at.0 / seconds.saturating_mul(1_000).max(1)
 }
 
 /// Generate codes
@@ -142,7 +314,8 @@ impl Candidates {
 /// The codes are added to the coupon and durable before the response starts; it has one code per line. They are derived from a secret
 /// and the request, and never stored: a repeat with the same `Idempotency-Key` returns the same codes. Without that header, a lost
 /// response can't be requested again, and its codes remain in the pool. If the request fails in between, the codes that were added
-/// remain; a repeat with the same key continues. In a compact coupon, a repeat after `idempotency.retention` may have a few other codes.
+/// remain; a repeat with the same key continues. It adds no code again that was withdrawn. After `idempotency.retention`, it is a new
+/// request with new codes.
 #[utoipa::path(
     post, path = "/v1/coupons/{coupon}/codes/generate", operation_id = "generate_codes", tag = "codes",
     request_body = CodesToGenerate,
@@ -164,54 +337,19 @@ pub(crate) async fn generate(call: Call<Write>, Path(coupon): Path<String>, requ
     let lines = Lines::preferred(request.headers(), COLUMNS).unwrap_or(Lines::Csv(COLUMNS));
     let wanted: CodesToGenerate = json::parse(&call.body(request).await?)?;
     wanted.check_form()?;
+    // A pattern with few places names codes, so nothing is looked up for it.
+    if let Err(guessable) = wanted.check_guessing(wanted.count.into()) {
+        let items = view.describe(call.api.engine.now()).stats.items;
+        return Err(wanted.check_guessing(items + u64::from(wanted.count)).err().unwrap_or(guessable));
+    }
     if view.spec.stock.is_some() {
         return Err(Code::RequiresAddedCodes.into());
     }
-    let (count, nonce) = (u64::from(wanted.count), random::<16>());
+    let nonce = random::<16>();
     let identity = call.idempotency_key().unwrap_or(&nonce);
-    let candidates = Candidates::new(&view, &[call.caller.name().as_bytes(), identity], &wanted);
-    let now = call.api.engine.now();
-    if !(call.may_repeat() && candidates.are_held(&view, now)) {
-        let valid = view.describe(now).stats.items + count;
-        wanted.check_guessing(valid)?;
-        if view.spec.growth == Growth::Fixed && valid > view.spec.capacity {
-            return Err(Code::FilterFull.into());
-        }
-    }
-    let (chosen, replayed) = add(&call, &coupon, &view, &candidates, count).await?;
+    let generation = Generation { call: &call, coupon: &coupon, view: &view, wanted: &wanted, identity };
+    let Generated { candidates, chosen, replayed } = generation.run().await?;
     Ok(mark_replayed(answer(lines, candidates, chosen), replayed))
-}
-
-/// Adds candidates until `count` of them were added. Returns which ones, and whether an earlier request did so.
-async fn add(
-    call: &Call<Write>,
-    coupon: &str,
-    view: &FilterView,
-    candidates: &Candidates,
-    count: u64,
-) -> Result<(Vec<u64>, bool), Problem> {
-    let (mut chosen, mut replayed) = (Vec::new(), true);
-    for batch in 0.. {
-        let missing = count - chosen.len() as u64;
-        if missing == 0 {
-            break;
-        }
-        let start = batch * BATCH;
-        let digests = candidates.digests(view, start..start + missing.min(BATCH));
-        let (target, digests) = (Target(view.id), Digests(digests));
-        let command = Command::Insert { target, digests, if_absent: true, revive: false };
-        let decided = call.submit_part(Resource::Filter(KIND, coupon), batch, command).await?;
-        replayed &= decided.replayed;
-        let Decided { outcome: Outcome::Inserted(Inserted { outcomes, added }), .. } = &decided else {
-            return Err(decided.unexpected());
-        };
-        // If none is new, the request was repeated after its retention: the codes are those of the first time.
-        let is_chosen = |outcome: &ItemOutcome| *outcome == ItemOutcome::Added || *added == 0;
-        let indexes = (start..).zip(outcomes).filter(|(_, outcome)| is_chosen(outcome));
-        chosen.extend(indexes.map(|(index, _)| index));
-        tokio::task::yield_now().await;
-    }
-    Ok((chosen, replayed))
 }
 
 /// Streams the chosen candidates, one per line.
@@ -232,7 +370,7 @@ mod tests {
     use super::*;
 
     fn candidates(pattern: &str) -> Candidates {
-        Candidates { seed: [7; 32], pattern: pattern.into() }
+        Candidates { seed: [7; 32], pattern: pattern.into(), period: None }
     }
 
     #[test]

@@ -376,8 +376,8 @@ async fn digests<R: Right>(
     Ok((json::digests(view, field, &items, ITEMS_MAX)?, flag))
 }
 
-/// Submits a command whose outcomes reveal which items are valid. A problem says nothing about items, so it returns the guesses, unless the
-/// outcome of the command is unknown.
+/// Submits a command whose outcomes reveal which items are valid. Most problems say nothing about items and return the guesses. They stay
+/// used if the outcome of the command is unknown, and if the filter is full: then an old item is present, and a new one absent.
 async fn submit(
     call: &Call<Write>,
     about: Resource<'_>,
@@ -390,7 +390,9 @@ async fn submit(
         Ok(Outcome::Removed(Removed { outcomes, .. }) | Outcome::Replaced(outcomes)) => {
             guesses.settle(outcomes.len() - outcomes.iter().filter(is_valid).count());
         }
-        Err(problem) if problem.code != Code::StorageFailed => guesses.return_unused(),
+        Err(problem) if !matches!(problem.code, Code::StorageFailed | Code::FilterFull) => {
+            guesses.return_unused();
+        }
         Ok(_) | Err(_) => {}
     }
     decided

@@ -266,7 +266,12 @@ fn finish(effect: Option<Effect>, status: &str, response: &mut Value) {
     for (holds, name, description, schema) in [
         (true, "X-Request-Id", id, text.clone()),
         (is_once, "Idempotency-Replayed", "`true` if this is the response to an earlier request", text),
-        (is_api, "X-Cuckood-Position", "The position of the log that the response reflects", position),
+        (
+            is_api && status != "401",
+            "X-Cuckood-Position",
+            "The position of the log that the response reflects",
+            position,
+        ),
         (matches!(status, "429" | "503"), "Retry-After", wait, number),
     ] {
         if holds {

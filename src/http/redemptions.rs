@@ -62,7 +62,7 @@ impl RedemptionRequest<'_> {
 #[derive(Serialize, ToSchema)]
 #[schema(as = Redemption, example = json!({
     "id": "0f5e3c2b9a7d4f1e8c6b5a4938271605", "status": "redeemed", "reference": "order-42",
-    "created_at": "2026-12-01T00:00:00Z", "redeemed_at": "2026-12-01T00:00:00Z"
+    "created_at": "2026-12-01T00:00:00.000Z", "redeemed_at": "2026-12-01T00:00:00.000Z"
 }))]
 pub(super) struct RedemptionAnswer {
     /// A random ID.

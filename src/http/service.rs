@@ -135,12 +135,15 @@ impl Parts {
             trace = trace_id(request.headers()).map(|ids| ids.0), parent = trace_id(request.headers()).map(|ids| ids.1));
         let operation = route.operation(&method);
         let is_read = operation.is_some_and(Operation::is_read);
-        let has_position = path.unwrap_or(request.uri().path()).starts_with("/v1");
+        let is_api = path.unwrap_or(request.uri().path()).starts_with("/v1");
+        let may_be_cached = !is_api && !matches!(request.uri().path(), "/livez" | "/readyz" | "/metrics");
+        // The position shows how often others write.
+        let mut is_stranger = !self.api.access.is_open();
         let (mut act, mut position, mut owner) = (None, None, None);
         let mut response = {
             // Pinned where it is made: it is large, and each wrapper around it would copy it.
             let answer = pin!(async {
-                let admitted = self.admit(&mut request, offer, route, operation, &id);
+                let admitted = self.admit(&mut request, offer, route, operation, &id, &mut is_stranger);
                 owner = request.extensions().get::<Caller>().map(Caller::owner);
                 let reached = match admitted {
                     Ok(()) if is_read => reach(&self.api.engine, request.headers()).await,
@@ -182,10 +185,14 @@ impl Parts {
             let share = self.api.responses.share(owner);
             response = problem::render(response, id.to_str().unwrap_or_default(), share);
         }
-        if has_position {
+        // The key of an upload may have been removed since.
+        if is_api && !is_stranger && code != Some(Code::Unauthenticated) {
             // A write's own entry was applied before its response.
             let position = position.unwrap_or_else(|| self.api.engine.position());
             response.headers_mut().insert(POSITION, position.0.into());
+        }
+        if !may_be_cached {
+            response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         }
         response.headers_mut().insert(REQUEST_ID, id);
         // hyper answers the next request of a client that has sent several without letting others have their turn.
@@ -195,6 +202,7 @@ impl Parts {
         (response, owner)
     }
 
+    /// Admits a request. `is_stranger` is cleared once its key is known to be valid, even if the request is rejected then.
     fn admit(
         &self,
         request: &mut Request,
@@ -202,6 +210,7 @@ impl Parts {
         route: &Route,
         operation: Option<&Operation>,
         id: &HeaderValue,
+        is_stranger: &mut bool,
     ) -> Result<(), Problem> {
         head::check(request)?;
         let path = request.uri().path();
@@ -241,16 +250,20 @@ impl Parts {
         let access = &self.api.access;
         let mut caller =
             access.caller(presented_key(request.headers())).map_err(|denied| refused(denied, None))?;
-        let admitted = access.admit(&mut caller, || self.api.engine.time_of_day());
+        let renewed = access.renew(&mut caller, || self.api.engine.time_of_day());
+        *is_stranger &= renewed.is_err();
+        if let Some(peer) = request.extensions().get::<Peer>() {
+            caller.set_address(peer.address.ip());
+            if renewed.is_ok() {
+                peer.vitals.prove(caller.owner());
+            }
+        }
+        let admitted = renewed.and_then(|()| access.count(&caller));
         let permitted = admitted.and_then(|()| match route.path.as_deref() {
             Some(route) => permit(&caller, route, operation, path),
             None => Ok(()),
         });
         permitted.map_err(|denied| refused(denied, Some(&caller)))?;
-        if let Some(peer) = request.extensions().get::<Peer>() {
-            caller.set_address(peer.address.ip());
-            peer.vitals.prove(caller.owner());
-        }
         operation.map_or(Ok(()), |operation| operation.require_expected(request))?;
         request.extensions_mut().insert(caller);
         Ok(())

@@ -86,7 +86,7 @@ impl State {
             match self.records.look_up(filter, key, command, bounds.forgotten) {
                 Lookup::New => {}
                 Lookup::Answered(outcome) => return Applied { outcome, replayed: true },
-                Lookup::Reused => return refused(Refusal::KeyReused),
+                Lookup::Reused(_) => return refused(Refusal::KeyReused),
             }
         }
         // The key may have been used for what is there now.
@@ -111,6 +111,18 @@ impl State {
             self.records.store(owner, filter, key, command, &outcome, self.shared.now);
         }
         Applied { outcome, replayed: false }
+    }
+
+    /// Looks up what is stored for a command under an idempotency key, as an entry of the time `now` would find it.
+    pub fn recorded(&self, command: &Command, key: &IdempotencyKey, now: Timestamp) -> Lookup {
+        let Some(filter) = self.shared.named(command) else { return Lookup::New };
+        let bounds = Bounds::of(&self.shared.settings, self.shared.now.max(now));
+        self.records.look_up(filter, key, command, bounds.forgotten)
+    }
+
+    /// Returns the time that every stored outcome remains, in seconds.
+    pub fn idempotency_retention_min_seconds(&self) -> u64 {
+        retention_min_seconds(&self.shared.settings)
     }
 
     fn execute(&mut self, command: &Command) -> Result<Outcome, Refusal> {

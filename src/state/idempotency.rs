@@ -50,8 +50,8 @@ pub enum Lookup {
     New,
     /// The same request was executed under it, with this outcome.
     Answered(Outcome),
-    /// Another request was executed under it.
-    Reused,
+    /// Another request was executed under it. Its outcome was stored at this time.
+    Reused(Timestamp),
 }
 
 /// How long outcomes are stored, and their maximum memory, as of one moment.
@@ -176,9 +176,10 @@ impl Records {
         match newest.filter(|(_, head, _)| Some(head.stored_at) > forgotten) {
             None => Lookup::New,
             Some((_, head, answer)) if head.request == stored_request(key) => {
-                unpack(answer, command, head.stored_at).map_or(Lookup::Reused, Lookup::Answered)
+                let outcome = unpack(answer, command, head.stored_at);
+                outcome.map_or(Lookup::Reused(head.stored_at), Lookup::Answered)
             }
-            Some(_) => Lookup::Reused,
+            Some((_, head, _)) => Lookup::Reused(head.stored_at),
         }
     }
 
@@ -643,7 +644,8 @@ mod tests {
         assert_eq!((late(1), late(2)), (Lookup::Answered(Outcome::Cleared(2)), Lookup::New));
         assert_eq!(records.look_up(FilterId(2), &key(7), &CLEAR, None), Lookup::New);
         let other = IdempotencyKey { request: 8, ..key(7) };
-        assert_eq!(records.look_up(FilterId(1), &other, &CLEAR, None), Lookup::Reused);
+        let reused = records.look_up(FilterId(1), &other, &CLEAR, None);
+        assert!(matches!(reused, Lookup::Reused(_)), "{reused:?}");
     }
 
     /// Turning the time back would store it again, for which there is no space.

@@ -24,7 +24,7 @@ mod view;
 pub use catalog::{NamedLineUp, View};
 pub use eligibility::{Eligibility, Explanation, Question, Uncountable};
 pub use events::{Events, FreshEvents, NewEvent};
-pub use idempotency::FIXED_BYTES as IDEMPOTENCY_FIXED_BYTES;
+pub use idempotency::{FIXED_BYTES as IDEMPOTENCY_FIXED_BYTES, Lookup};
 pub use image::{
     Epoch, Export, FrozenFilter, RestoreStateError, Section, Sections, SnapshotImage, enabled_in,
 };

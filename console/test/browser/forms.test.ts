@@ -48,7 +48,7 @@ forEachReader("times_are_in_the_zone_of_the_reader", scene, async (page, { t, id
   await ends.fill("2099-07-01T08:00");
   await button(edit, t.change.save).click();
   await says(page, t.change.saved);
-  assert.equal((await send(scene.url, "GET", `campaigns/${name}`)).ends_at, "2099-07-01T00:00:00Z");
+  assert.equal((await send(scene.url, "GET", `campaigns/${name}`)).ends_at, "2099-07-01T00:00:00.000Z");
 });
 
 forEachReader("title_and_labels_are_set_found_and_changed", scene, async (page, { t, id }) => {

@@ -267,7 +267,7 @@ async fn patch<T: Into<CouponPatch> + DeserializeOwned>(
         json::parse::<T>(&call.body(request).await?)?.into();
     Problem::unless_within("/stock", stock.unwrap_or(1), 1..=STOCK_MAX)?;
     let [starts_at, ends_at] = [starts_at, ends_at].map(|at| at.map(|OrNull(at)| at));
-    let (target, annotations) = (Target(view.id), patched(title, labels));
+    let (target, annotations) = (Target(view.id), patched(title, labels)?);
     let capacity = capacity.map(|capacity| raise(&view, capacity)).transpose()?;
     let command = Command::Update(Update { target, starts_at, ends_at, capacity, stock, annotations });
     let decided = call.submit(Resource::Filter(kind, name), command).await?;

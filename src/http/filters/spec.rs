@@ -86,7 +86,7 @@ pub(crate) struct CampaignSpec {
     /// `forget_after`.
     #[schema(minimum = 2, maximum = 32, example = 8)]
     pub(crate) forget_steps: Option<u32>,
-    /// Title in any language, up to 200 bytes without control characters. If omitted, it remains; an empty string clears it.
+    /// Title in any language, up to 200 bytes without control characters, bidirectional marks and zero-width characters. If omitted, it remains; an empty string clears it.
     #[schema(value_type = Option<String>, max_length = 200, example = "Spring sale")]
     pub(crate) title: Option<Title>,
     #[schema(schema_with = labels_schema, required = false)]
@@ -121,7 +121,7 @@ pub(crate) struct CouponSpec {
     /// moment. Strict only, and at most `capacity` with `growth` fixed.
     #[schema(minimum = 1, maximum = 4_294_967_296_u64)]
     stock: Option<u64>,
-    /// Title in any language, up to 200 bytes without control characters. If omitted, it remains; an empty string clears it.
+    /// Title in any language, up to 200 bytes without control characters, bidirectional marks and zero-width characters. If omitted, it remains; an empty string clears it.
     #[schema(value_type = Option<String>, max_length = 200, example = "Spring sale")]
     title: Option<Title>,
     #[schema(schema_with = labels_schema, required = false)]
@@ -212,7 +212,7 @@ impl RequestedSpec {
             return Err(Problem::invalid_at("/ends_at", "not after starts_at"));
         }
         let spec = Spec { capacity, mode, growth, sizing, ignore_case, stock, forget };
-        Ok((spec, window, AnnotationsChange::set(title, labels)))
+        Ok((spec, window, visible(AnnotationsChange::set(title, labels))?))
     }
 }
 
@@ -252,7 +252,7 @@ pub(crate) type LabelsPatch = OrNull<LabelChanges<OrNull<LabelValue>>>;
 /// A change of a campaign, as a merge-patch (RFC 7396): absent fields remain, null clears.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({"ends_at": "2026-12-31T23:59:59Z"}))]
+#[schema(example = json!({"ends_at": "2026-12-31T23:59:59.000Z"}))]
 pub(crate) struct FilterPatch {
     /// A higher capacity, with `growth` `auto` only. Its memory is allocated immediately: a strict filter moves to a larger table
     /// incrementally, and a compact one gets another table with the same error rate. An empty, cleared or replaced filter starts with
@@ -290,14 +290,28 @@ impl<T: DeserializeOwned> Clearable for LabelChanges<T> {
 }
 
 /// Returns the change of title and labels in a merge-patch.
-pub(crate) fn patched(title: Option<OrNull<Title>>, labels: Option<LabelsPatch>) -> AnnotationsChange {
-    AnnotationsChange {
+pub(crate) fn patched(
+    title: Option<OrNull<Title>>,
+    labels: Option<LabelsPatch>,
+) -> Result<AnnotationsChange, Problem> {
+    visible(AnnotationsChange {
         title: title.map(|OrNull(title)| title.unwrap_or_default()),
         replaces_labels: matches!(labels, Some(OrNull(None))),
         labels: labels
             .and_then(|OrNull(labels)| labels)
             .map(|labels| labels.map(|OrNull(value)| value))
             .unwrap_or_default(),
+    })
+}
+
+/// Rejects a title or a label's value that is not what it looks like.
+pub(crate) fn visible(change: AnnotationsChange) -> Result<AnnotationsChange, Problem> {
+    match change.hidden_at() {
+        Some(pointer) => {
+            let detail = "expected no zero-width characters and no marks that change the direction of text";
+            Err(Problem::invalid_at(&pointer, detail))
+        }
+        None => Ok(change),
     }
 }
 
@@ -321,7 +335,7 @@ pub(crate) fn labels_schema() -> Object {
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({
     "name": "spring", "capacity": 1_000_000, "mode": "compact", "error_rate": 0.001, "growth": "auto",
-    "created_at": "2026-12-01T00:00:00Z",
+    "created_at": "2026-12-01T00:00:00.000Z",
     "stats": {
         "items": 2, "capacity_now": 1_000_000, "load": 0.000_002, "error_rate_now": 0.0, "memory_bytes": 1_848_000,
         "segments": [{"items": 2, "capacity": 1_000_000, "fingerprint_bits": 14, "bucket_size": 4}],
@@ -491,7 +505,7 @@ mod tests {
         for bad in [
             r#"{"capacity":1,"mode":"strict","error_rate":0.1}"#,
             r#"{"capacity":1,"error_rate":0.1,"layout":{"fingerprint_bits":8}}"#,
-            r#"{"capacity":1,"starts_at":"2026-01-02T00:00:00Z","ends_at":"2026-01-01T00:00:00Z"}"#,
+            r#"{"capacity":1,"starts_at":"2026-01-02T00:00:00.000Z","ends_at":"2026-01-01T00:00:00.000Z"}"#,
             r#"{"capacity":1,"mode":null}"#,
             r#"{"capacity":1,"mode":"strict","forget_after":"7d"}"#,
             r#"{"capacity":1,"forget_after":"7d","forget_steps":1}"#,

@@ -35,7 +35,7 @@ const DAYS_DEFAULT: u64 = 30;
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({
     "days": [{"date": "2026-11-23", "added": 120, "removed": 3, "imported": 50_000}],
-    "hours": [{"hour": "2026-11-23T14:00:00Z", "added": 120, "removed": 3, "imported": 50_000}]
+    "hours": [{"hour": "2026-11-23T14:00:00.000Z", "added": 120, "removed": 3, "imported": 50_000}]
 }))]
 pub(super) struct Statistics {
     /// In order, the oldest first.

@@ -136,7 +136,7 @@ import_route! {
     coupons: Coupon, "/v1/coupons/{coupon}/imports", "codes",
     "`filter-full`, `import-differs`, `import-running`; `import-overtaken`, also by another import with `mode=replace`; `import-guarded`, \
      with the numbers; `import-stopped` by a `DELETE`; `requires-added-codes`",
-    "`too-many-imports`; `too-many-invalid-codes` for a dry run"
+    "`too-many-imports`; `too-many-invalid-codes` for a dry run, a replacement, a repeated `id`, or a pool of fixed size"
 }
 
 async fn import(call: Call<call::Import>, kind: Kind, name: &str, request: Request) -> Answer {
@@ -181,9 +181,10 @@ async fn import(call: Call<call::Import>, kind: Kind, name: &str, request: Reque
     // In a separate task: a handler is dropped when its client disconnects, but the log must still record the end.
     if is_dry_run {
         let import = tokio::spawn(asked.try_out(upload, memory_owner, client)).await.map_err(failed)??;
-        return Ok(reply::ok(&ImportAnswer { state: ImportStateName::Checked, ..import.into() }));
+        let counted = Import { state: ImportState::Done, ..import };
+        return Ok(reply::ok(&ImportAnswer { state: ImportStateName::Checked, ..counted.into() }));
     }
-    let (import, replayed) = tokio::spawn(asked.run(upload)).await.map_err(failed)??;
+    let (import, replayed) = tokio::spawn(asked.run(upload, client)).await.map_err(failed)??;
     Ok(reply::json(StatusCode::OK, replayed, &ImportAnswer::from(import)))
 }
 
@@ -336,7 +337,7 @@ impl From<ImportState> for ImportStateName {
 #[skip_serializing_none]
 #[derive(Serialize, ToSchema)]
 #[schema(as = Import, example = json!({
-    "id": "nightly-2026-12-01", "state": "done", "mode": "append", "campaign": "spring", "started_at": "2026-12-01T00:00:00Z",
+    "id": "nightly-2026-12-01", "state": "done", "mode": "append", "campaign": "spring", "started_at": "2026-12-01T00:00:00.000Z",
     "lines": 3, "added": 2, "already_present": 0, "already_redeemed": 0, "rejected": 1,
     "errors": [{"line": 2, "code": "item-too-long"}], "warnings": [], "seconds": 0.2
 }))]
@@ -354,6 +355,7 @@ pub(super) struct ImportAnswer {
     lines: u64,
     added: u64,
     already_present: u64,
+    /// With `mode=replace`, they count as `added` until the import is done: one without effect reveals nothing about codes.
     already_redeemed: u64,
     rejected: u64,
     /// The first rejected lines.
@@ -372,6 +374,8 @@ impl From<Import> for ImportAnswer {
     fn from(import: Import) -> Self {
         let failure = failure(import.kind, import.state);
         let name = |kind| (import.kind == kind).then(|| import.name.to_string());
+        let has_taken_effect = import.mode == ImportMode::Append || import.state == ImportState::Done;
+        let already_redeemed = if has_taken_effect { import.counts.already_redeemed } else { 0 };
         Self {
             id: import.id.to_string(),
             state: import.state.into(),
@@ -380,9 +384,9 @@ impl From<Import> for ImportAnswer {
             coupon: name(Kind::Coupon),
             started_at: import.started_at,
             lines: import.counts.lines,
-            added: import.counts.added,
+            added: import.counts.added + import.counts.already_redeemed - already_redeemed,
             already_present: import.counts.already_present,
-            already_redeemed: import.counts.already_redeemed,
+            already_redeemed,
             rejected: import.counts.rejected,
             seconds: import.changed_at.0.saturating_sub(import.started_at.0) as f64 / 1_000.0,
             errors: import.errors,

@@ -28,9 +28,29 @@ pub(super) struct ImportRequest {
 }
 
 impl ImportRequest {
+    /// Reads the complete upload into the filter, as [`Self::take_in`] does. An import that fails may reveal whether a code is valid: it
+    /// uses a guess, like a rejected `POST`.
+    pub(super) async fn run(self, upload: Upload, client: Option<Client>) -> Result<(Import, bool), Problem> {
+        let api = self.api.clone();
+        let guesser = api.access.guessing.start(self.may_reveal_codes(), client)?;
+        let (guesses, mode) = (guesser.take(1)?, self.begin.mode);
+        let ended = self.take_in(upload).await;
+        let revealed = ended.as_ref().is_err_and(|problem| reveals_codes(mode, problem.code));
+        guesses.settle(revealed.into());
+        ended
+    }
+
+    /// Whether its failure would reveal something about codes. A full pool rejects unknown ones. A replacement shows how many of its codes
+    /// are in use, and need not take effect. A repeated upload must be equal to the first one.
+    fn may_reveal_codes(&self) -> bool {
+        let is_known = || self.api.engine.view().import(&self.begin.import).is_some();
+        let is_replacement = self.begin.mode == ImportMode::Replace;
+        self.view.has_secret_codes() && (is_replacement || self.view.may_refuse_codes() || is_known())
+    }
+
     /// Reads the complete upload into the filter. The log always records the end. Returns whether an earlier upload had completed the
     /// import.
-    pub(super) async fn run(self, mut upload: Upload) -> Result<(Import, bool), Problem> {
+    async fn take_in(self, mut upload: Upload) -> Result<(Import, bool), Problem> {
         let mut commands = Commands::new(self.api.engine.clone(), self.view.kind, self.by.clone());
         let begin = Command::ImportBegin(self.begin.clone());
         let import = of_import(commands.submit(begin).await?)?;
@@ -141,6 +161,14 @@ impl ImportRequest {
             spawn_blocking(end).await.map_err(|_| Problem::new(Code::Internal, "the dry run failed"))?;
         let import = ended.map_err(|refusal| refusals::refused(view.kind, refusal))?;
         Ok(Import { warnings, changed_at: api.engine.now().max(now), ..import })
+    }
+}
+
+/// Whether a problem that ends an import reveals something about its codes. A replacement without effect has looked at them.
+fn reveals_codes(mode: ImportMode, code: Code) -> bool {
+    match mode {
+        ImportMode::Append => matches!(code, Code::FilterFull | Code::ImportDiffers),
+        ImportMode::Replace => true,
     }
 }
 

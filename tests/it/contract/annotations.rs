@@ -133,6 +133,34 @@ async fn invalid_title_or_label_is_rejected() {
     }
 }
 
+/// Two titles that differ look different, and a title can't turn the text around it.
+#[tokio::test]
+async fn hidden_character_in_title_or_label_is_rejected() {
+    let service = Service::start().await;
+    for hidden in "\u{200b}\u{200c}\u{200d}\u{200e}\u{200f}\u{202a}\u{202e}\u{2060}\u{2066}\u{2069}\u{feff}\u{61c}\u{ad}".chars() {
+        let text = format!("Sa{hidden}le");
+        for (fields, pointer) in
+            [(json!({"title": text}), "/title"), (json!({"labels": {"a": "", "team": text}}), "/labels/team")]
+        {
+            for (path, _) in PATHS {
+                let one = format!("{path}/x");
+                assert_eq!(service.put(&one, body(path, fields.clone())).await.pointers(), [pointer], "{fields}");
+                assert_eq!(service.get(&one).await.status, 404);
+            }
+            for (path, _) in &PATHS[..2] {
+                let one = format!("{path}/y");
+                service.put(&one, body(path, json!({}))).await;
+                assert_eq!(service.patch(&one, fields.clone()).await.pointers(), [pointer], "{fields}");
+            }
+        }
+    }
+    let visible = json!({"title": "تخفیف 🎄❤️ מבצע", "labels": {"team": "é 春 ไทย"}});
+    for (path, _) in PATHS {
+        let put = service.put(&format!("{path}/x"), body(path, visible.clone())).await;
+        assert_eq!(annotations(&put, 201), json!([visible["title"], visible["labels"]]));
+    }
+}
+
 /// A list of a million labels is not read to its end.
 #[tokio::test]
 async fn endless_labels_are_rejected_early() {

@@ -276,17 +276,43 @@ async fn timestamps_accept_rfc_3339_since_1970() {
     let service = service().await;
     let path = "/v1/campaigns/spring";
     for (sent, answered) in [
-        ("9999-12-31T23:59:59Z", "9999-12-31T23:59:59Z"),
+        ("9999-12-31T23:59:59Z", "9999-12-31T23:59:59.000Z"),
+        ("2026-12-01T00:00:00.5Z", "2026-12-01T00:00:00.500Z"),
+        ("2026-12-01T00:00:00.12Z", "2026-12-01T00:00:00.120Z"),
         ("9999-12-31T23:59:59.999Z", "9999-12-31T23:59:59.999Z"),
-        ("9999-12-31T22:00:00-01:59", "9999-12-31T23:59:00Z"),
+        ("9999-12-31T22:00:00-01:59", "9999-12-31T23:59:00.000Z"),
         ("2026-12-01t00:00:00.123456789012z", "2026-12-01T00:00:00.123Z"),
-        ("2026-12-31T23:59:60Z", "2026-12-31T23:59:59Z"),
-        ("1970-01-01T00:00:00+00:00", "1970-01-01T00:00:00Z"),
+        ("2026-12-31T23:59:60Z", "2026-12-31T23:59:59.000Z"),
+        ("1970-01-01T00:00:00+00:00", "1970-01-01T00:00:00.000Z"),
     ] {
         let changed = service.patch(path, json!({"ends_at": sent})).await.json(200);
         assert_eq!(changed["ends_at"], answered, "{sent}");
     }
     for bad in ["9999-12-31T23:59:59-00:01", "1970-01-01T00:00:00+00:01", "10000-01-01T00:00:00Z", "9999"] {
         assert_eq!(service.patch(path, json!({"ends_at": bad})).await.pointers(), ["/ends_at"], "{bad}");
+    }
+}
+
+/// Responses change with every write, and many are secret: no cache stores them, whatever their status.
+#[tokio::test]
+async fn responses_are_not_cached() {
+    let service = service().await;
+    for (method, path, status) in [
+        (Method::GET, "/livez", 200),
+        (Method::GET, "/readyz", 200),
+        (Method::GET, "/metrics", 200),
+        (Method::HEAD, "/readyz", 200),
+        (Method::POST, "/livez", 405),
+        (Method::GET, "/v1/campaigns/spring", 200),
+        (Method::HEAD, "/v1/campaigns", 200),
+        (Method::GET, "/v1/campaigns/none", 404),
+        (Method::GET, "/v1/none", 404),
+        (Method::POST, "/v1/campaigns/spring/clear", 200),
+        (Method::GET, "/v1/campaigns/spring/image", 200),
+        (Method::DELETE, "/v1/campaigns/spring", 204),
+    ] {
+        let answer = service.begin(request(method, path, &[], Body::empty())).await;
+        assert_eq!(answer.status(), status, "{path}");
+        assert_eq!(answer.headers()["cache-control"], "no-store", "{path}");
     }
 }

@@ -215,7 +215,7 @@ async fn csv_events_have_column_per_field() {
     let mut sorted = fields.clone();
     sorted.sort_unstable();
     assert_eq!(columns, sorted);
-    assert!(rows[1].starts_with("1,2026-11-21T12:00:00Z,,coupon.created,,p,,"), "{text}");
+    assert!(rows[1].starts_with("1,2026-11-21T12:00:00.000Z,,coupon.created,,p,,"), "{text}");
     let none = csv("/v1/events?after=1").await;
     assert_eq!(none.text().split_terminator("\r\n").count(), 1);
 }

@@ -208,6 +208,129 @@ async fn add_to_full_fixed_pool_uses_guesses() {
     add("shop", "alice", "F0".into()).await.json(200);
 }
 
+/// The coupon `full`: of fixed size, without space for another code. Its first code is `F0`.
+async fn full_pool(service: &Service) {
+    let pool = "/v1/coupons/full";
+    let spec = json!({"capacity": 4, "growth": "fixed"});
+    ask(service, "office", "", Method::PUT, pool, &spec).await.json(201);
+    let mut filled = 0;
+    loop {
+        let code = json!({"codes": [format!("F{filled}")]});
+        let added = ask(service, "office", "", Method::POST, &format!("{pool}/codes"), &code).await;
+        if added.status != 200 {
+            return;
+        }
+        filled += 1;
+    }
+}
+
+/// Operations on a full pool that tell a known code from an unknown one: an add of any kind, and a replacement of a known code.
+#[tokio::test]
+async fn every_operation_on_full_pool_uses_guesses() {
+    let service = service().await;
+    full_pool(&service).await;
+    let try_code = async |operation: &str, client: &str, code: &str| {
+        let path = format!("/v1/coupons/full/{operation}");
+        let headers = [
+            ("authorization", "Bearer secret-shop"),
+            ("x-client-id", client),
+            ("content-type", "text/plain"),
+        ];
+        match operation {
+            "codes" => ask(&service, "shop", client, Method::POST, &path, &json!({"codes": [code]})).await,
+            "codes/replace" => {
+                let body = json!({"replacements": [{"from": "F0", "to": code}]});
+                ask(&service, "shop", client, Method::POST, &path, &body).await
+            }
+            _ => service.send(request(Method::POST, &path, &headers, code.to_owned().into())).await,
+        }
+    };
+    for operation in ["codes", "codes/replace", "imports", "imports?dry_run=true", "imports?if_absent=true"] {
+        let client = format!("guesser-{operation}");
+        let mut rejected = 0;
+        for number in 0..1_000 {
+            let answer = try_code(operation, &client, &format!("X{number}")).await;
+            match answer.status {
+                409 => drop(answer.problem(409, "filter-full")),
+                _ => drop(answer.problem(429, "too-many-invalid-codes")),
+            }
+            rejected += u32::from(answer.status == 409);
+        }
+        assert!((3..10).contains(&rejected), "{operation}: {rejected} guesses");
+        try_code(operation, &client, "F0").await.problem(429, "too-many-invalid-codes");
+        // Known codes cost nothing.
+        let client = format!("shop-{operation}");
+        for _ in 0..5 {
+            let answer = try_code(operation, &client, "F0").await;
+            assert_eq!(answer.status, 200, "{operation}: {}", answer.text());
+        }
+    }
+}
+
+/// An import that has no effect still looks at codes: a replacement that a guard stops counts those that are redeemed, and a repeated
+/// `id` says whether its lines are the first ones.
+#[tokio::test]
+async fn import_without_effect_uses_guesses() {
+    let service = service().await;
+    let import = async |client: &str, query: &str, code: String| {
+        let headers = [
+            ("authorization", "Bearer secret-shop"),
+            ("x-client-id", client),
+            ("content-type", "text/plain"),
+        ];
+        let path = format!("{COUPON}/imports?{query}");
+        service.send(request(Method::POST, &path, &headers, code.into())).await
+    };
+    import("owner", "id=first", "SECRET".into()).await.json(200);
+    for (query, code) in [("mode=replace&min_items=5", "import-guarded"), ("id=first", "import-differs")] {
+        let mut rejected = 0;
+        for number in 0..1_000 {
+            let answer = import(query, query, format!("X{number}")).await;
+            if answer.status == 429 {
+                answer.problem(429, "too-many-invalid-codes");
+            } else {
+                answer.problem(409, code);
+                rejected += 1;
+            }
+        }
+        assert!((3..10).contains(&rejected), "{query}: {rejected} guesses");
+    }
+    // Nor does the record of such an import say how many of its codes are in use.
+    let redeem = json!({"code": "D", "reference": "r"});
+    ask(&service, "office", "", Method::POST, &format!("{COUPON}/redemptions"), &redeem).await.json(201);
+    import("other", "mode=replace&min_items=5&id=guarded", "D\nX".into())
+        .await
+        .problem(409, "import-guarded");
+    let guarded =
+        ask(&service, "office", "", Method::GET, "/v1/imports/guarded", &Value::Null).await.json(200);
+    assert_eq!((&guarded["added"], &guarded["already_redeemed"]), (&json!(2), &json!(0)));
+    // What takes effect costs nothing.
+    for _ in 0..5 {
+        import("owner", "id=first", "SECRET".into()).await.json(200);
+        import("owner", "mode=replace", "A\nB\nE".into()).await.json(200);
+        import("owner", "", "new".into()).await.json(200);
+    }
+}
+
+/// `generate` reveals nothing, so it uses no guess.
+#[tokio::test]
+async fn generate_says_nothing_about_codes() {
+    let service = service().await;
+    let path = format!("{COUPON}/codes/generate");
+    for number in 0..1_000 {
+        let code = if number % 2 == 0 { "A" } else { "wrong" };
+        let bearer = [
+            ("authorization", "Bearer secret-shop"),
+            ("x-client-id", "mallory"),
+            ("idempotency-key", &*format!("k{number}")),
+        ];
+        let body = json!({"count": 1, "pattern": code});
+        let answer = service.send(json_request(Method::POST, &path, &bearer, &body)).await;
+        answer.problem(422, "invalid-request");
+    }
+    try_codes(&service, "mallory", "codes/check", &["w1", "w2", "w3"]).await.json(200);
+}
+
 #[tokio::test]
 async fn open_pool_uses_no_guesses() {
     let guessing = GuessingOptions { invalid_codes_per_minute: 1, ..GuessingOptions::default() };

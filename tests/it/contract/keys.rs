@@ -49,6 +49,42 @@ async fn only_open_routes_allow_missing_key() {
     assert_eq!(*security, json!([{"bearer": ["read"]}]));
 }
 
+/// The position shows how much others write, so only callers with a valid key see it.
+#[tokio::test]
+async fn stranger_sees_no_position() {
+    let mut options = options();
+    let until = cuckood::domain::Timestamp(NOON.0 + 60_000);
+    options.auth.keys.push(KeyOptions { expires_at: Some(until), ..key("guest", &[Scope::Read], "") });
+    let service = service(options).await;
+    let paths = ["/v1/campaigns/c", "/v1/campaigns/none", "/v1/none", "/v1", "/v1/backup", "/v1/info?x=1"];
+    let ask = async |method: Method, path: &str, authorization: &str| {
+        let headers = [("authorization", authorization)];
+        service.send(request(method, path, &headers, Body::empty())).await
+    };
+    for path in paths {
+        for stranger in ["", "Bearer wrong", "Basic secret-root"] {
+            for method in [Method::GET, Method::HEAD, Method::PUT, Method::DELETE, Method::POST] {
+                let answer = ask(method, path, stranger).await;
+                assert_eq!((answer.status, answer.header("x-cuckood-position")), (401, ""), "{path}");
+            }
+        }
+        // Whatever the response to a valid key, it has the position: also 403, 404, 405 and 422.
+        for key in ["root", "eu", "guest"] {
+            let answer = ask(Method::GET, path, &format!("Bearer secret-{key}")).await;
+            assert!(!answer.header("x-cuckood-position").is_empty(), "{path} {key}: {}", answer.status);
+        }
+    }
+    service.pass(60);
+    let expired = ask(Method::GET, "/v1/info", "Bearer secret-guest").await;
+    assert_eq!((expired.status, expired.header("x-cuckood-position")), (401, ""));
+    // Nor does one that comes while no key is checked, or before.
+    for path in ["/livez", "/readyz", "/metrics", "/openapi.json", "/", "/none"] {
+        assert_eq!(service.get(path).await.header("x-cuckood-position"), "", "{path}");
+    }
+    let open = Service::start().await;
+    assert!(!open.get("/v1/none").await.header("x-cuckood-position").is_empty());
+}
+
 #[tokio::test]
 async fn info_describes_presented_key() {
     let service = service(options()).await;
@@ -73,7 +109,7 @@ async fn expired_key_is_rejected() {
     service.pass(1);
     let problem = info("guest").await.problem(401, "unauthenticated");
     let detail = problem["detail"].as_str().unwrap();
-    assert!(detail.contains("expired") && detail.contains("2026-11-21T12:01:00Z"), "{detail}");
+    assert!(detail.contains("expired") && detail.contains("2026-11-21T12:01:00.000Z"), "{detail}");
     info("root").await.json(200);
 }
 

@@ -186,9 +186,12 @@ async fn csv_export_has_header_and_rows() {
     let text = answer.text();
     let rows: Vec<&str> = text.split_terminator("\r\n").collect();
     assert_eq!(rows[0], "id,status,reference,created_at,expires_at,redeemed_at,cancelled_at,ordinal");
-    assert!(rows[1].contains(",redeemed,\"order,1\",2026-11-21T12:00:00Z,,2026-11-21T12:00:00Z,,"), "{text}");
     assert!(
-        rows[2].contains(",held,\"say \"\"hi\"\"\",2026-11-21T12:00:00Z,2026-11-21T12:01:00Z,,,"),
+        rows[1].contains(",redeemed,\"order,1\",2026-11-21T12:00:00.000Z,,2026-11-21T12:00:00.000Z,,"),
+        "{text}"
+    );
+    assert!(
+        rows[2].contains(",held,\"say \"\"hi\"\"\",2026-11-21T12:00:00.000Z,2026-11-21T12:01:00.000Z,,,"),
         "{text}"
     );
     assert_eq!(rows.len(), 3);

@@ -1,74 +1,214 @@
-//! `load attack PROGRAM`: what honest clients notice of strangers who attack, each attack against a fresh process.
+//! `load attack PROGRAM`: what honest clients notice of strangers and tenants who attack, each attack against a fresh process, as a Markdown
+//! table.
 //!
-//! The honest clients have a key. Eight keep their connections and check an item every 20 ms; one opens a connection for each check. The
-//! attacker is one thread on the same processor, at the lowest priority, so that the results show the server's delays, not its own.
+//! Honest clients have a key: they check an item 2,000 times a second over connections that they keep, and send 20 other requests a second,
+//! each on a new connection. Everything is on loopback; `--seconds` bounds the time, and each attack its connections.
+
+mod honest;
+mod stage;
+mod stranger;
 
 use crate::Options;
 use crate::compare::print;
-use crate::reply::frame;
 use crate::request::{ITEM, Request};
-use crate::server::{Client, Processors, Result, Server};
-use rustix::fd::OwnedFd;
-use rustix::net::{self, AddressFamily, SendFlags, SocketFlags, SocketType, sockopt};
-use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpStream};
+use crate::server::{Processors, Result, Server};
+use honest::{Clients, Seen};
+use stage::Stage;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// Connections that an attacker opens in a second, and the most that it holds: beyond it, the oldest is closed.
-const OPENED_PER_SECOND: u32 = 10_000;
-const HELD_MAX: usize = 12_000;
-
-/// Honest clients with a kept connection, the pause between two requests, and how long they wait for a response.
-const KEPT: usize = 8;
-const PAUSE: Duration = Duration::from_millis(20);
-const PATIENCE: Duration = Duration::from_secs(2);
+use stranger::{From, Pipeline, Stranger, Then};
 
 /// Duration of an attack per second of `--seconds`.
 const LONGER: f64 = 5.0;
 
-/// Commands that a RESP attacker sends together.
-const PIPELINED: usize = 64;
+/// Checks per second, and the connections for them.
+const CHECKS_PER_SECOND: u32 = 2_000;
+const KEPT: u32 = 32;
+
+/// Requests per second on new connections, and the threads that open them.
+const OPENED_PER_SECOND: u32 = 20;
+const OPENING: u32 = 4;
+
+/// Time for the honest clients to connect before the attack starts.
+const HEAD_START: Duration = Duration::from_millis(200);
+
+/// Pause between two looks at the server's memory.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Limits that the attacks on memory are measured against.
+const SMALL: &[(&str, &str)] = &[("CUCKOOD__LIMITS__MEMORY", "256MiB"), ("CUCKOOD__LIMITS__BODIES", "64MiB")];
+
+const PLACES_61: &[(&str, &str)] = &[("CUCKOOD__SERVER__CONNECTIONS_MAX", "61")];
+const PLACES_300: &[(&str, &str)] = &[("CUCKOOD__SERVER__CONNECTIONS_MAX", "300")];
+const PLACES_1000: &[(&str, &str)] = &[("CUCKOOD__SERVER__CONNECTIONS_MAX", "1000")];
+
+/// An attack, and the service that it meets.
+struct Attack {
+    title: &'static str,
+    settings: &'static [(&'static str, &'static str)],
+    stage: Stage,
+    /// What honest clients request on new connections.
+    fresh: Fresh,
+    /// The scopes of the attacker's key, as an entry's list.
+    scopes: &'static str,
+    kind: Kind,
+}
 
 #[derive(Clone, Copy)]
-enum Attack {
+enum Fresh {
+    /// A check.
+    Check,
+    /// `GET /livez`, without a key.
+    Livez,
+    /// An import.
+    Import,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
     None,
-    /// Heads of requests of this length that never end, from one address or from many.
-    HalfHeads {
+    /// Connections per second that send the start of a head, of this length.
+    Heads {
+        per_second: u32,
         bytes: usize,
-        is_from_many: bool,
     },
-    /// Two connections of a key without scopes that send INFO without a pause.
+    /// 300 connections without a key that request this path every 0.8 s.
+    Keyless(&'static str),
+    /// Two connections that pipeline.
+    Pipelines(Target),
+    /// This many clients that send one request and read nothing.
+    Unread(usize, Target),
+    /// This many connections with the start of a plain body.
+    Bodies(usize),
+    /// 27 zstd bodies, 22 gzip bodies and 8 long plain ones, none of which ends.
+    Decoders,
+}
+
+/// A request of an attacker.
+#[derive(Clone, Copy)]
+enum Target {
+    Metrics,
+    Campaigns,
+    LineUps,
+    LineUpsPlain,
+    NoSuchLabel,
+    DbSize,
+    Plan,
+    LookUp,
     Info,
 }
 
-const ATTACKS: [(&str, Attack); 5] = [
-    ("no attack", Attack::None),
-    ("half heads, one address", Attack::HalfHeads { bytes: 100, is_from_many: false }),
-    ("half heads, many addresses", Attack::HalfHeads { bytes: 100, is_from_many: true }),
-    ("half heads of 15 KB", Attack::HalfHeads { bytes: 15_000, is_from_many: true }),
-    ("pipelined INFO, two connections", Attack::Info),
+const REPEATED_EVERY: Duration = Duration::from_millis(800);
+
+const NONE: Attack = Attack {
+    title: "none",
+    settings: &[],
+    stage: Stage::Empty,
+    fresh: Fresh::Check,
+    scopes: "[]",
+    kind: Kind::None,
+};
+
+const READ: Attack = Attack { scopes: r#"["read"]"#, ..NONE };
+
+const LISTS: Attack = Attack { stage: Stage::Lists, ..READ };
+
+const ATTACKS: [Attack; 22] = [
+    NONE,
+    Attack { title: "half heads", kind: Kind::Heads { per_second: 10_000, bytes: 100 }, ..NONE },
+    Attack { title: "half heads of 15 KB", kind: Kind::Heads { per_second: 10_000, bytes: 15_000 }, ..NONE },
+    Attack { title: "pipelined INFO", kind: Kind::Pipelines(Target::Info), ..NONE },
+    // Strangers
+    Attack {
+        title: "silent, 100/s on 61 places",
+        settings: PLACES_61,
+        fresh: Fresh::Livez,
+        kind: Kind::Heads { per_second: 100, bytes: 0 },
+        ..NONE
+    },
+    Attack {
+        title: "silent, 300/s on 300 places",
+        settings: PLACES_300,
+        fresh: Fresh::Livez,
+        kind: Kind::Heads { per_second: 300, bytes: 0 },
+        ..NONE
+    },
+    Attack {
+        title: "silent, 500/s on 1,000 places",
+        settings: PLACES_1000,
+        fresh: Fresh::Livez,
+        kind: Kind::Heads { per_second: 500, bytes: 0 },
+        ..NONE
+    },
+    Attack {
+        title: "300 on 300 places: /livez",
+        settings: PLACES_300,
+        kind: Kind::Keyless("/livez"),
+        ..NONE
+    },
+    Attack {
+        title: "300 on 300 places: a 404",
+        settings: PLACES_300,
+        kind: Kind::Keyless("/nowhere"),
+        ..NONE
+    },
+    Attack {
+        title: "pipelined /metrics",
+        stage: Stage::Lists,
+        kind: Kind::Pipelines(Target::Metrics),
+        ..NONE
+    },
+    // Tenants
+    Attack { title: "pipelined campaigns list", kind: Kind::Pipelines(Target::Campaigns), ..LISTS },
+    Attack { title: "pipelined line-ups list, gzip", kind: Kind::Pipelines(Target::LineUps), ..LISTS },
+    Attack { title: "pipelined list, no such label", kind: Kind::Pipelines(Target::NoSuchLabel), ..LISTS },
+    Attack { title: "pipelined DBSIZE", kind: Kind::Pipelines(Target::DbSize), ..LISTS },
+    Attack { title: "pipelined /v1/plan", kind: Kind::Pipelines(Target::Plan), ..READ },
+    Attack {
+        title: "unread, 640 line-ups lists",
+        settings: SMALL,
+        kind: Kind::Unread(640, Target::LineUpsPlain),
+        ..LISTS
+    },
+    Attack {
+        title: "unread, 400 campaigns lists",
+        settings: SMALL,
+        kind: Kind::Unread(400, Target::Campaigns),
+        ..LISTS
+    },
+    Attack {
+        title: "unread, 400 look-ups of 10,000",
+        settings: SMALL,
+        stage: Stage::Codes,
+        scopes: r#"["read", "redeem"]"#,
+        kind: Kind::Unread(400, Target::LookUp),
+        ..NONE
+    },
+    Attack {
+        title: "unread, 1,000 /metrics",
+        stage: Stage::Lists,
+        kind: Kind::Unread(1_000, Target::Metrics),
+        ..NONE
+    },
+    Attack {
+        title: "300 bodies on 300 places",
+        settings: PLACES_300,
+        fresh: Fresh::Livez,
+        kind: Kind::Bodies(300),
+        ..READ
+    },
+    Attack { title: "27 zstd, 22 gzip, 8 plain bodies", fresh: Fresh::Import, kind: Kind::Decoders, ..READ },
+    Attack {
+        title: "the same, limits.bodies 64 MiB",
+        settings: SMALL,
+        fresh: Fresh::Import,
+        kind: Kind::Decoders,
+        ..READ
+    },
 ];
-
-/// What honest clients have seen, and how often the attacker has done its work.
-#[derive(Default)]
-struct Seen {
-    kept: Mutex<Checks>,
-    new: Mutex<Checks>,
-    attacks: AtomicU64,
-    is_over: AtomicBool,
-}
-
-#[derive(Default)]
-struct Checks {
-    latencies: Vec<Duration>,
-    failed: usize,
-}
 
 /// A key and its entry for `auth.keys`.
 struct Key {
@@ -90,216 +230,151 @@ impl Key {
     }
 }
 
-/// Prints a row per attack.
+/// Prints a row per attack, from one address and from many.
 pub fn attack(options: &Options) -> Result<()> {
     let duration = Duration::from_secs_f64(options.seconds * LONGER);
-    print(&format!("{:?} per attack; p99 in ms, checks, failures in per cent", duration))?;
-    print(&format!(
-        "{:32} {:>28} {:>28} {:>12} {:>10}",
-        "", "kept connections", "new connections", "resident, MB", "attacks/s"
-    ))?;
-    for (title, attack) in ATTACKS {
-        let row = measure(&options.program, attack, duration).unwrap_or_else(|error| error.to_string());
-        print(&format!("{title:32} {row}"))?;
+    print(
+        "| attack | addresses | checks: p50, ms | p99, ms | failed | new connections: p50, ms | p99, ms | failed \
+         | resident before, MB | most, MB | attacker's, /s |",
+    )?;
+    print("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")?;
+    for attack in ATTACKS.iter().filter(|attack| attack.title.contains(&options.row)) {
+        let addresses = match attack.kind {
+            Kind::None => &[From::One][..],
+            _ => &[From::One, From::Many],
+        };
+        for from in addresses {
+            let row = measure(&options.program, attack, *from, duration);
+            let row = row.unwrap_or_else(|error| format!("{} |", error.to_string().replace('\n', " ")));
+            print(&format!("| {} | {} | {row}", attack.title, from.name()))?;
+        }
     }
     Ok(())
 }
 
-fn measure(program: &Path, attack: Attack, duration: Duration) -> Result<String> {
+fn measure(program: &Path, attack: &Attack, from: From, duration: Duration) -> Result<String> {
     let processors = Processors::split()?;
-    let (honest, other) =
-        (Key::new(program, "honest", r#"["read", "write"]"#)?, Key::new(program, "other", "[]")?);
+    let honest = Key::new(program, "honest", r#"["read", "write", "redeem"]"#)?;
+    let other = Key::new(program, "other", attack.scopes)?;
     let keys = format!("[{}, {}]", honest.entry, other.entry);
-    let server = Server::cuckood_with(program, &processors, &[("CUCKOOD__AUTH__KEYS", &keys)])?;
-    let mut client = Client::connect(server.http)?;
-    client.call(&keyed("PUT", "/v1/campaigns/bench", r#"{"capacity":1000}"#, 201, &honest.key))?;
-    let check = keyed(
-        "POST",
-        "/v1/campaigns/bench/users/check",
-        &format!(r#"{{"users":["{ITEM}"]}}"#),
-        200,
-        &honest.key,
-    );
-    let (seen, before) = (Seen::default(), server.resident()?);
-    let resident = thread::scope(|scope| {
-        let (seen, check, server, other) = (&seen, &check, &server, &other);
-        scope.spawn(move || attacker(attack, server, other, seen));
-        for _ in 0..KEPT {
-            scope.spawn(move || honest_client(server.http, check, true, &seen.kept, &seen.is_over));
-        }
-        scope.spawn(move || honest_client(server.http, check, false, &seen.new, &seen.is_over));
-        let (start, mut resident) = (Instant::now(), Ok(0));
-        while start.elapsed() < duration && resident.is_ok() {
-            thread::sleep(PAUSE);
-            resident =
-                resident.and_then(|most| Ok::<u64, Box<dyn std::error::Error>>(server.resident()?.max(most)));
-        }
-        seen.is_over.store(true, Relaxed);
-        resident.map_err(|error| error.to_string())
-    })
-    .map_err(|error| format!("the server has ended: {error}"))?;
-    let more = resident.saturating_sub(before) / 1_000_000;
-    let rate = seen.attacks.load(Relaxed) as f64 / duration.as_secs_f64();
-    Ok(format!("{:>28} {:>28} {more:>12} {rate:>10.0}", figures(&seen.kept), figures(&seen.new)))
-}
-
-fn keyed(method: &str, path: &str, json: &str, status: u16, key: &str) -> Request {
-    let mut request = Request::http(method, path, json, status);
-    let text = String::from_utf8_lossy(&request.bytes);
-    let with_key = text.replacen("\r\n\r\n", &format!("\r\nAuthorization: Bearer {key}\r\n\r\n"), 1);
-    request.bytes = with_key.into_bytes();
-    request
-}
-
-fn figures(checks: &Mutex<Checks>) -> String {
-    let Ok(mut checks) = checks.lock() else { return "?".to_owned() };
-    checks.latencies.sort_unstable();
-    let (answered, failed) = (checks.latencies.len(), checks.failed);
-    let p99 = checks.latencies.get(answered * 99 / 100).map_or(f64::NAN, |at| at.as_secs_f64() * 1e3);
-    let share = 100.0 * failed as f64 / (answered + failed).max(1) as f64;
-    format!("{p99:.1} / {} / {share:.1}", answered + failed)
-}
-
-/// Checks an item again and again, over one connection or over a new one each time. A connection that fails is opened again.
-fn honest_client(port: u16, check: &Request, is_kept: bool, checks: &Mutex<Checks>, is_over: &AtomicBool) {
-    let mut connection = None;
-    while !is_over.load(Relaxed) {
-        let began = Instant::now();
-        let answered = exchange(port, &mut connection, check);
-        if !is_kept || answered.is_err() {
-            connection = None;
-        }
-        if let Ok(mut checks) = checks.lock() {
-            match answered {
-                Ok(()) => checks.latencies.push(began.elapsed()),
-                Err(_) if is_over.load(Relaxed) => {}
-                Err(_) => checks.failed += 1,
-            }
-        }
-        thread::sleep(PAUSE.saturating_sub(began.elapsed()));
-    }
-}
-
-fn exchange(port: u16, connection: &mut Option<TcpStream>, check: &Request) -> Result<()> {
-    let stream = match connection {
-        Some(stream) => stream,
-        None => {
-            let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port).into();
-            let stream = TcpStream::connect_timeout(&to, PATIENCE)?;
-            stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            connection.insert(stream)
-        }
+    let settings = [&[("CUCKOOD__AUTH__KEYS", keys.as_str())], attack.settings].concat();
+    let server = Server::cuckood_with(program, &processors, &settings)?;
+    attack.stage.prepare(&server, &honest.key)?;
+    let check =
+        Request::http("POST", "/v1/campaigns/bench/users/check", &format!(r#"{{"users":["{ITEM}"]}}"#), 200);
+    let check = check.with_key(&honest.key);
+    let fresh = match attack.fresh {
+        Fresh::Check => check.clone(),
+        Fresh::Livez => Request::http("GET", "/livez", "", 200),
+        Fresh::Import => stage::import().with_key(&honest.key),
     };
-    stream.write_all(&check.bytes)?;
-    let (mut input, mut buffer) = (Vec::new(), [0; 4_096]);
-    while frame(&input, check.status)?.is_none() {
-        let count = stream.read(&mut buffer)?;
-        if count == 0 {
-            return Err("the server closed the connection".into());
-        }
-        input.extend_from_slice(&buffer[..count]);
-    }
-    Ok(())
-}
-
-fn attacker(attack: Attack, server: &Server, key: &Key, seen: &Seen) {
-    // Of this thread alone.
-    let _ = rustix::process::nice(19);
-    let result = match attack {
-        Attack::None => Ok(()),
-        Attack::HalfHeads { bytes, is_from_many } => half_heads(server.http, bytes, is_from_many, seen),
-        Attack::Info => thread::scope(|scope| {
-            let second = scope.spawn(|| info(server.resp, key, seen).map_err(|error| error.to_string()));
-            info(server.resp, key, seen).and(second.join().unwrap_or(Ok(())).map_err(Into::into))
-        }),
-    };
-    if let Err(error) = result {
-        let _ = print(&format!("the attacker has ended: {error}"));
-    }
-}
-
-/// Opens connections and sends the beginning of a request's head over each, at [`OPENED_PER_SECOND`].
-fn half_heads(port: u16, bytes: usize, is_from_many: bool, seen: &Seen) -> Result<()> {
-    let mut head = b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX: ".to_vec();
-    head.resize(bytes, b'x');
-    let (mut opening, mut held, start) = (Vec::new(), VecDeque::new(), Instant::now());
-    let mut opened = 0;
-    while !seen.is_over.load(Relaxed) {
-        // Sockets without a connection by the next millisecond are tried again.
-        opening.retain(|socket: &Option<OwnedFd>| socket.is_some());
-        let due = (start.elapsed().as_secs_f64() * f64::from(OPENED_PER_SECOND)) as u64;
-        while opened < due {
-            opened += 1;
-            let from = if is_from_many { address(opened) } else { Ipv4Addr::LOCALHOST };
-            opening.extend(open(from, port).ok().map(Some));
-        }
-        for slot in &mut opening {
-            let Some(socket) = slot.take() else { continue };
-            match net::send(&socket, &head, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-                Ok(_) => {
-                    seen.attacks.fetch_add(1, Relaxed);
-                    held.push_back(socket);
-                }
-                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::NOTCONN) => *slot = Some(socket),
-                Err(_) => {}
-            }
-        }
-        while opening.len() + held.len() > HELD_MAX && held.pop_front().is_some() {}
-        thread::sleep(Duration::from_millis(1));
-    }
-    Ok(())
-}
-
-/// One of a million addresses of this machine.
-fn address(number: u64) -> Ipv4Addr {
-    let [.., b, c, d] = (number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 44).to_be_bytes();
-    Ipv4Addr::new(127, 1 + b, c, d)
-}
-
-/// Begins to connect. When the socket is closed, the connection is reset, so that its port is free again.
-fn open(from: Ipv4Addr, port: u16) -> Result<OwnedFd> {
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
-    sockopt::set_socket_linger(&socket, Some(Duration::ZERO))?;
-    net::bind(&socket, &SocketAddrV4::new(from, 0))?;
-    match net::connect(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)) {
-        Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(socket),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Sends INFO over one connection as fast as it is answered.
-fn info(port: u16, key: &Key, seen: &Seen) -> Result<()> {
-    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    stream.write_all(&Request::resp(&["AUTH", &key.key]).bytes)?;
-    let mut reading = stream.try_clone()?;
-    let (commands, mut buffer) = (Request::resp(&["INFO"]).bytes.repeat(PIPELINED), vec![0; 256 << 10]);
-    thread::scope(|scope| {
-        let sending = scope.spawn(|| {
-            let mut at = 0;
-            while !seen.is_over.load(Relaxed) {
-                match stream.write(&commands[at..]) {
-                    Ok(count) => at = (at + count) % commands.len(),
-                    // The server takes no more for now.
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            stream.shutdown(Shutdown::Both)
-        });
-        while !sending.is_finished() {
-            match reading.read(&mut buffer) {
-                Ok(0) => break,
-                Ok(count) => {
-                    let replies = buffer[..count].iter().filter(|&&byte| byte == b'$').count();
-                    seen.attacks.fetch_add(replies as u64, Relaxed);
-                }
-                Err(_) => {}
-            }
-        }
+    let (port, before) = (server.http, server.resident()?);
+    let kept = Clients { port, request: &check, per_second: CHECKS_PER_SECOND, count: KEPT, is_kept: true };
+    let new =
+        Clients { port, request: &fresh, per_second: OPENED_PER_SECOND, count: OPENING, is_kept: false };
+    let (done, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (kept, new, most) = thread::scope(|scope| {
+        let (done, is_over, server, other) = (&done, &is_over, &server, &other);
+        let kept = scope.spawn(|| kept.run(is_over));
+        thread::sleep(HEAD_START);
+        let new = scope.spawn(|| new.run(is_over));
+        scope.spawn(move || strike(attack.kind, from, server, &other.key, done, is_over));
+        let most = watch(server, duration);
+        is_over.store(true, Relaxed);
+        let joined = |clients: thread::ScopedJoinHandle<'_, Seen>| clients.join().unwrap_or_default();
+        (joined(kept), joined(new), most)
     });
-    Ok(())
+    let most = most.map_err(|error| format!("the server has ended: {error}"))?;
+    let rate = done.load(Relaxed) as f64 / duration.as_secs_f64();
+    let [before, most] = [before, most.max(before)].map(|bytes| bytes / 1_000_000);
+    Ok(format!("{} | {} | {before} | {most} | {rate:.1} |", figures(&kept), figures(&new)))
+}
+
+/// Returns the most memory that the server uses in this time.
+fn watch(server: &Server, duration: Duration) -> std::result::Result<u64, String> {
+    let (start, mut most) = (Instant::now(), 0);
+    while start.elapsed() < duration {
+        thread::sleep(LOOK);
+        most = server.resident().map_err(|error| error.to_string())?.max(most);
+    }
+    Ok(most)
+}
+
+fn figures(seen: &Seen) -> String {
+    let [p50, p99] = [0.5, 0.99].map(|part| match seen.latencies.is_empty() {
+        true => "none".to_owned(),
+        false => format!("{:.1}", seen.quantile(part)),
+    });
+    format!("{p50} | {p99} | {}", seen.failures())
+}
+
+/// Attacks until it is over.
+fn strike(kind: Kind, from: From, server: &Server, key: &str, done: &AtomicU64, is_over: &AtomicBool) {
+    // Of this thread, and of those that it starts.
+    let _ = rustix::process::nice(19);
+    let stranger = |port| Stranger { port, from, done, is_over };
+    let http = stranger(server.http);
+    match kind {
+        Kind::None => {}
+        Kind::Heads { per_second, bytes } => http.open_at_rate(per_second, &stage::head_start(bytes)),
+        Kind::Keyless(path) => {
+            let request = Request::http("GET", path, "", 200).bytes;
+            http.hold(&vec![request; 300], Then::Repeat(REPEATED_EVERY));
+        }
+        Kind::Pipelines(target) => {
+            let stranger = stranger(if target.is_resp() { server.resp } else { server.http });
+            let request = target.request(key);
+            let greeting = if target.is_resp() { Request::resp(&["AUTH", key]).bytes } else { Vec::new() };
+            let pipeline = Pipeline { greeting: &greeting, request: &request, marker: target.marker() };
+            thread::scope(|scope| {
+                for number in 0..2 {
+                    let (stranger, pipeline) = (&stranger, &pipeline);
+                    scope.spawn(move || stranger.pipeline(number, pipeline));
+                }
+            });
+        }
+        Kind::Unread(count, target) => http.hold(&vec![target.request(key); count], Then::Ignore),
+        Kind::Bodies(count) => {
+            let body = stage::unfinished_check(key, None, br#"{"users":["u"#);
+            http.hold(&vec![body; count], Then::Wait);
+        }
+        Kind::Decoders => http.hold(&stage::unfinished_bodies(key), Then::Wait),
+    }
+}
+
+impl Target {
+    fn is_resp(self) -> bool {
+        matches!(self, Target::DbSize | Target::Info)
+    }
+
+    fn request(self, key: &str) -> Vec<u8> {
+        let get = |path: &str| Request::http("GET", path, "", 200);
+        let request = match self {
+            Target::Metrics => return get("/metrics").bytes,
+            Target::DbSize => return Request::resp(&["DBSIZE"]).bytes,
+            Target::Info => return Request::resp(&["INFO"]).bytes,
+            Target::Campaigns => get("/v1/campaigns?limit=1000"),
+            Target::LineUps => get("/v1/line-ups").with_header("Accept-Encoding: gzip"),
+            Target::LineUpsPlain => get("/v1/line-ups"),
+            Target::NoSuchLabel => get("/v1/campaigns?label=team=none"),
+            Target::Plan => get("/v1/plan?capacity=1000000"),
+            Target::LookUp => stage::look_up(),
+        };
+        request.with_key(key).bytes
+    }
+
+    /// Bytes that each response has once.
+    fn marker(self) -> &'static [u8] {
+        match self {
+            Target::DbSize => b":",
+            Target::Info => b"$",
+            Target::Metrics
+            | Target::Campaigns
+            | Target::LineUps
+            | Target::LineUpsPlain
+            | Target::NoSuchLabel
+            | Target::Plan
+            | Target::LookUp => b"HTTP/1.1 200",
+        }
+    }
 }

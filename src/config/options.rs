@@ -8,6 +8,10 @@ use crate::http::options::{HostOptions, HttpOptions, LimitOptions, Timeouts};
 use crate::journal::{Durability, JournalOptions, LocalOptions};
 use crate::resp::RespOptions;
 use crate::store::StoreOptions;
+use std::time::Duration;
+
+/// Time for which rendered metrics are served again.
+const METRICS_AGE_MAX: Duration = Duration::from_secs(1);
 
 impl Config {
     /// Whether TLS is configured.
@@ -87,6 +91,7 @@ impl Config {
             guessing: self.guessing.clone(),
             rate_limit: self.rate_limit.clone(),
             metrics: self.metrics.clone(),
+            metrics_age_max: METRICS_AGE_MAX,
             timeouts: Timeouts { request: self.server.request_timeout.0, body: self.server.body_timeout.0 },
             hosts: HostOptions {
                 names: self.server.hosts.clone(),

@@ -23,6 +23,8 @@ pub struct HttpOptions {
     pub hosts: HostOptions,
     /// Options of the metrics.
     pub metrics: MetricsOptions,
+    /// Time for which rendered metrics are served again. By default, each request renders them.
+    pub metrics_age_max: Duration,
 }
 
 /// The section `metrics`.

@@ -2,7 +2,7 @@
 //! Everything that they load is compiled in, so that they work without internet access (`console/` and `assets/` have the sources). What
 //! never changes is compressed once: strangers may request it, and compressing it costs more than any other request.
 
-use super::answer::reply::quality_in;
+use super::answer::reply::{compressed, quality_in};
 use super::api::Api;
 use axum::Router;
 use axum::extract::State;
@@ -10,10 +10,8 @@ use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
 use bytes::Bytes;
 use flate2::Compression;
-use flate2::write::GzEncoder;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use sha2::{Digest as _, Sha256};
-use std::io::Write;
 use std::sync::{Arc, OnceLock};
 
 /// Content Security Policy of the console: scripts, styles and images are files of this service, and requests only go to this service.
@@ -129,7 +127,8 @@ impl File {
             response.headers_mut().insert(header::VARY, HeaderValue::from_static("accept-encoding"));
             if quality_in(asked, &header::ACCEPT_ENCODING, "gzip") > 0.0 {
                 response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-                *response.body_mut() = gzip.get_or_init(|| compressed(&self.content)).clone().into();
+                *response.body_mut() =
+                    gzip.get_or_init(|| compressed(&self.content, Compression::best())).clone().into();
             }
         }
         response.extensions_mut().insert(Unchanging);
@@ -146,13 +145,6 @@ fn is_known(headers: &HeaderMap, tag: &HeaderValue) -> bool {
 /// Marks a response that is not compressed, whatever the client accepts.
 #[derive(Clone, Copy)]
 pub(super) struct Unchanging;
-
-fn compressed(content: &[u8]) -> Bytes {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-    // Nothing fails when bytes are written to memory.
-    let written = encoder.write_all(content).and_then(|()| encoder.finish());
-    written.unwrap_or_default().into()
-}
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,7 @@
 //! The service, which all connections share: its options from the configuration, and its metrics. A connection counts its commands
 //! without a lock, and adds them to the metrics before it sends their replies.
 
+use super::command::{ROWS, UNKNOWN};
 use super::dumps::Dumps;
 use super::failure::{Code, Failure};
 use super::key::KeyRule;
@@ -124,6 +125,9 @@ impl Default for RespOptions {
 /// Smallest upper bound of the histogram's buckets in seconds, and the number of bounds: each is twice the one before.
 const BOUNDS: (f64, u16) = (10e-6, 20);
 
+/// The outcome of a command without an error.
+const OK: &str = "ok";
+
 /// A command's name, and `ok` or the code of its error.
 type Labels = [(&'static str, &'static str); 2];
 
@@ -154,8 +158,15 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Registers the metrics. Their names start with the registry's prefix.
+    /// Registers the metrics. Their names start with the registry's prefix. The counter of each command and outcome is 0 before its first
+    /// event.
     pub fn register(&self, to: &mut Registry) {
+        let commands = ROWS.iter().map(|row| row.spelling).chain([UNKNOWN]);
+        for command in commands {
+            for outcome in [OK].into_iter().chain(Code::ALL.iter().map(|code| code.as_str())) {
+                drop(self.commands.get_or_create_owned(&[("command", command), ("outcome", outcome)]));
+            }
+        }
         let help = "RESP commands answered, by outcome: ok, or the error's code";
         to.register("resp_commands", help, self.commands.clone());
         let help = "Time from the arrival of a batch of RESP commands until all are answered";
@@ -176,7 +187,7 @@ pub struct Counts(Vec<(Labels, u64, Option<Counter>)>);
 impl Counts {
     /// Counts a command, and its error if it failed.
     pub fn add(&mut self, command: &'static str, failed: Option<Code>) {
-        let labels = [("command", command), ("outcome", failed.map_or("ok", Code::as_str))];
+        let labels = [("command", command), ("outcome", failed.map_or(OK, Code::as_str))];
         match self.0.iter_mut().find(|(known, ..)| *known == labels) {
             Some((_, count, _)) => *count += 1,
             None => self.0.push((labels, 1, None)),

@@ -9,12 +9,14 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use derive_more::AsRef;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use futures_util::{Stream, StreamExt, stream};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde::Serialize;
 use serde_json::Value;
 use std::convert::Infallible;
-use std::io;
+use std::io::{self, Write};
 use std::sync::Arc;
 
 /// The media type of one JSON value per line.
@@ -91,8 +93,12 @@ pub(crate) fn json_held(text: Vec<u8>, share: Share) -> Response {
 
 /// Builds a body whose memory is held until it is sent.
 pub(super) fn held(text: Vec<u8>, share: Share) -> Body {
+    in_pieces(Bytes::from_owner(HeldBody { bytes: text.into(), _share: share }))
+}
+
+/// Builds a body from text that other responses may share.
+pub(crate) fn in_pieces(text: Bytes) -> Body {
     let length = text.len();
-    let text = Bytes::from_owner(HeldBody { bytes: text.into(), _share: share });
     let piece = move |from| Ok::<_, Infallible>(text.slice(from..length.min(from + PIECE_BYTES_MAX)));
     Body::from_stream(stream::iter((0..length).step_by(PIECE_BYTES_MAX).map(piece)))
 }
@@ -176,6 +182,14 @@ fn row<T: AsRef<str>>(cells: impl Iterator<Item = T>) -> String {
         cell => cell.to_owned(),
     });
     quoted.collect::<Vec<_>>().join(",") + "\r\n"
+}
+
+/// Compresses a text that many clients receive, with gzip.
+pub(crate) fn compressed(text: &[u8], level: Compression) -> Bytes {
+    let mut encoder = GzEncoder::new(Vec::new(), level);
+    // Nothing fails when bytes are written to memory.
+    let written = encoder.write_all(text).and_then(|()| encoder.finish());
+    written.unwrap_or_default().into()
 }
 
 /// How much a client wants a media type that it names in `Accept`, from 0 to 1; 0 if it doesn't. Wildcards don't count.

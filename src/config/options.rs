@@ -77,6 +77,7 @@ impl Config {
             keys: self.resp.keys.clone(),
             buffers_bytes_max: self.resp.buffers.0,
             request_timeout: self.server.request_timeout.0,
+            slow_request: self.telemetry.slow_request(),
         }
     }
 
@@ -92,6 +93,7 @@ impl Config {
             rate_limit: self.rate_limit.clone(),
             metrics: self.metrics.clone(),
             metrics_age_max: METRICS_AGE_MAX,
+            slow_request: self.telemetry.slow_request(),
             timeouts: Timeouts { request: self.server.request_timeout.0, body: self.server.body_timeout.0 },
             hosts: HostOptions {
                 names: self.server.hosts.clone(),

@@ -5,7 +5,7 @@ use super::command::{ROWS, UNKNOWN};
 use super::dumps::Dumps;
 use super::failure::{Code, Failure};
 use super::key::KeyRule;
-use crate::access::Access;
+use crate::access::{Access, LogLimiter};
 use crate::budget::Budget;
 use crate::domain::{Command, KeyName, Outcome};
 use crate::engine::{Engine, Info};
@@ -17,6 +17,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -32,10 +33,18 @@ pub struct Service(pub(super) Arc<Shared>);
 impl Service {
     /// A service over an engine, for the callers that `access` admits.
     pub fn new(engine: Engine, access: Arc<Access>, options: RespOptions) -> Self {
-        let (metrics, last_connection) = (Metrics::default(), AtomicU64::new(0));
-        let buffers = Budget::new(options.buffers_bytes_max);
-        let (dumps, figures) = (Dumps::default(), InfoCache::default());
-        Self(Arc::new(Shared { engine, access, options, buffers, metrics, last_connection, dumps, figures }))
+        let buffers_bytes_max = options.buffers_bytes_max;
+        Self(Arc::new(Shared {
+            engine,
+            access,
+            options,
+            buffers: Budget::new(buffers_bytes_max),
+            metrics: Metrics::default(),
+            last_connection: AtomicU64::new(0),
+            dumps: Dumps::default(),
+            figures: InfoCache::default(),
+            slow: LogLimiter::for_slow_requests(),
+        }))
     }
 
     /// Registers its metrics. Their names start with the registry's prefix.
@@ -65,6 +74,8 @@ pub struct Shared {
     pub dumps: Dumps,
     /// The metrics that INFO reports.
     pub figures: InfoCache,
+    /// Limits the log lines about slow commands.
+    pub slow: LogLimiter,
 }
 
 /// The outcome of a submitted command, or why there is none.
@@ -109,6 +120,8 @@ pub struct RespOptions {
     pub keys: Vec<KeyRule>,
     /// How long the engine may take to answer.
     pub request_timeout: Duration,
+    /// Batches of commands that take longer are logged; `None` for none.
+    pub slow_request: Option<Duration>,
 }
 
 impl Default for RespOptions {
@@ -118,6 +131,7 @@ impl Default for RespOptions {
             buffers_bytes_max: 64 << 20,
             keys: Vec::new(),
             request_timeout: Duration::from_secs(30),
+            slow_request: None,
         }
     }
 }
@@ -192,6 +206,14 @@ impl Counts {
             Some((_, count, _)) => *count += 1,
             None => self.0.push((labels, 1, None)),
         }
+    }
+
+    /// Returns the names of the commands since the last flush, and their number.
+    pub fn summary(&self) -> (String, u64) {
+        let counted = self.0.iter().filter(|(_, count, _)| *count > 0);
+        let names: BTreeSet<&str> = counted.clone().map(|([(_, command), _], ..)| *command).collect();
+        let names: Vec<&str> = names.into_iter().collect();
+        (names.join(" "), counted.map(|(_, count, _)| count).sum())
     }
 
     /// Adds all to the metrics.

@@ -5,3 +5,4 @@ pub(crate) mod decompression;
 pub(crate) mod json;
 pub(crate) mod origin;
 pub(crate) mod query;
+pub(crate) mod source;

@@ -10,6 +10,7 @@ pub use cluster::{Cluster, Journal, JournalKind, Nats, SecretText};
 pub use ranges::HEADS_BYTES_MAX;
 pub use sections::{
     ClockSection, Events, Idempotency, Limits, Log, LogFormat, Resp, Retention, Server, Snapshots, Storage,
+    Telemetry,
 };
 pub use values::{Bytes, Period, Room, Share, machine_memory};
 
@@ -76,6 +77,8 @@ pub struct Config {
     pub metrics: MetricsOptions,
     /// Log messages.
     pub log: Log,
+    /// What the log says about single requests.
+    pub telemetry: Telemetry,
     /// Environment variables that look like settings and are none.
     #[serde(skip)]
     ignored: Vec<String>,

@@ -1,4 +1,4 @@
-//! The log on standard error. Successful requests are logged at `debug` only.
+//! The log on standard error. Successful requests are logged at `debug` only, slow ones at `info` if `telemetry.slow_request` is set.
 
 use crate::config::{Log, LogFormat};
 use anyhow::{Context, bail};

@@ -13,7 +13,7 @@
 #   start        startup with 117,000 tiny campaigns
 #   scale        a filter of a billion users: import, snapshot, restart, replacement (23 GB of memory, 45 GB of disk)
 #   beside       checks at 20,000/s during an import of 10 million and a replacement of 5 million, on one processor
-#   attack       honest clients during an attack
+#   attack       checks at 2,000/s and new connections during each attack, as a Markdown table (ROW= names some)
 #   cluster      three nodes over three NATS servers (wrk; PARTS= names some of adds redemptions reads killed stopped wiped)
 #   peers        filter http resp flash-sale
 set -euo pipefail
@@ -36,7 +36,7 @@ for what in "$@"; do
     http | resp | flash-sale | beside | curve | start | scale | attack)
         program
         cargo build --release --locked --package load
-        target/release/load "$what" target/dist/cuckood
+        target/release/load "$what" target/dist/cuckood --row "${ROW:-}"
         ;;
     cluster)
         tools/setup.sh

@@ -34,6 +34,19 @@ serviceMonitor: {enabled: true, labels: {release: prometheus}}
 prometheusRule: {enabled: true, labels: {release: prometheus}}
 dashboard: {enabled: true}
 podAnnotations: {a: b}
+podLabels: {team: shop, app.kubernetes.io/name: other}
+extraEnv:
+  - {name: CUCKOOD__LOG__FORMAT, value: json}
+  - {name: CUCKOOD__SERVER__LISTEN, value: "127.0.0.1:1"}
+  - {name: PASSWORD, valueFrom: {secretKeyRef: {name: a, key: b}}}
+serviceAccount: {create: true, annotations: {a: b}}
+ingress:
+  enabled: true
+  className: nginx
+  annotations: {a: b}
+  hosts: [{host: a.example, paths: [/v1, /docs]}, {host: b.example, paths: [/]}]
+  tls: [{hosts: [a.example], secretName: certificate}]
+test: {resources: {limits: {memory: 99Mi}}}
 nodeSelector: {disk: ssd}
 tolerations: [{key: a, operator: Exists}]
 affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, podAffinityTerm: {topologyKey: zone, labelSelector: {matchLabels: {a: b}}}}]}}
@@ -72,7 +85,18 @@ for values in plain full; do
         without $values "$what"
     done
 done
-for what in affinity ServiceMonitor PrometheusRule grafana_dashboard; do without plain "$what"; done
+for what in affinity ServiceMonitor PrometheusRule grafana_dashboard 'kind: Ingress' 'kind: ServiceAccount' serviceAccountName; do
+    without plain "$what"
+done
+rendered plain 'memory: 64Mi'
+for what in 'memory: 99Mi' 'team: shop' 'kind: ServiceAccount' 'serviceAccountName: shop-cuckood' 'kind: Ingress' \
+    'ingressClassName: nginx' 'host: "b.example"' 'path: "/docs"' 'secretName: certificate' 'key: b'; do
+    rendered full "$what"
+done
+# Neither the chart's labels nor its addresses can be replaced: of two variables, the last one counts.
+without full 'app.kubernetes.io/name: other'
+listens=$(grep --after-context=1 'CUCKOOD__SERVER__LISTEN' "$place/full.rendered.yaml" | sed -n 's/.*value: *//p' | tail -1)
+[ "$listens" = 0.0.0.0:8080 ] || { echo "helm: extraEnv replaces the address with $listens"; exit 1; }
 for what in 'jobLabel: app.kubernetes.io/name' 'alert: CuckoodBackupOld' 'grafana_dashboard: "1"'; do rendered full "$what"; done
 for values in cluster cluster-full; do
     for what in PodDisruptionBudget 'podManagementPolicy: Parallel' 'fieldPath: metadata.name' 'clusterIP: None'; do
@@ -99,3 +123,5 @@ grep -q 'replicas' "$place/refused"
 grep -q 'cluster.nats.servers' "$place/refused"
 ! "$HELM" template shop "$chart" --kube-version "$VERSION" --set 'config=x,cluster.nats.servers={log:4222}' >/dev/null 2>"$place/refused"
 grep -q 'servers' "$place/refused"
+! "$HELM" template shop "$chart" --kube-version "$VERSION" --set config=x,ingress.enabled=true >/dev/null 2>"$place/refused"
+grep -q 'ingress.hosts' "$place/refused"

@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 /// Log lines of one kind per minute, half of them immediately; the others are only counted.
 const LINES_PER_MINUTE: u32 = 10;
 
+/// The same for lines about slow requests, which operators ask for.
+const SLOW_LINES_PER_MINUTE: u32 = 600;
+
 /// Returns the time since the process first asked.
 pub(super) fn now() -> u64 {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -71,13 +74,22 @@ pub struct LogLimiter {
 
 impl Default for LogLimiter {
     fn default() -> Self {
-        // Half of the lines immediately, and the other half spread over the minute.
-        let lines = Limiter::new(LINES_PER_MINUTE / 2, Duration::from_secs(60));
-        Self { lines, suppressed: AtomicU64::new(0) }
+        Self::new(LINES_PER_MINUTE)
     }
 }
 
 impl LogLimiter {
+    fn new(lines_per_minute: u32) -> Self {
+        // Half of the lines immediately, and the other half spread over the minute.
+        let lines = Limiter::new(lines_per_minute / 2, Duration::from_secs(60));
+        Self { lines, suppressed: AtomicU64::new(0) }
+    }
+
+    /// Limits the lines about slow requests.
+    pub fn for_slow_requests() -> Self {
+        Self::new(SLOW_LINES_PER_MINUTE)
+    }
+
     /// Returns how many lines were suppressed since the last one logged, or `None` to suppress this one.
     pub fn next_line(&self) -> Option<u64> {
         if self.lines.take().is_ok() {

@@ -8,6 +8,10 @@ use crate::http::options::{HostOptions, HttpOptions, LimitOptions, Timeouts};
 use crate::journal::{Durability, JournalOptions, LocalOptions};
 use crate::resp::RespOptions;
 use crate::store::StoreOptions;
+use std::time::Duration;
+
+/// Time for which rendered metrics are served again.
+const METRICS_AGE_MAX: Duration = Duration::from_secs(1);
 
 impl Config {
     /// Whether TLS is configured.
@@ -73,6 +77,7 @@ impl Config {
             keys: self.resp.keys.clone(),
             buffers_bytes_max: self.resp.buffers.0,
             request_timeout: self.server.request_timeout.0,
+            slow_request: self.telemetry.slow_request(),
         }
     }
 
@@ -88,6 +93,8 @@ impl Config {
             guessing: self.guessing.clone(),
             rate_limit: self.rate_limit.clone(),
             metrics: self.metrics.clone(),
+            metrics_age_max: METRICS_AGE_MAX,
+            slow_request: self.telemetry.slow_request(),
             timeouts: Timeouts { request: self.server.request_timeout.0, body: self.server.body_timeout.0 },
             hosts: HostOptions {
                 names: self.server.hosts.clone(),

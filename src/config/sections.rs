@@ -181,6 +181,21 @@ pub struct Log {
     pub format: LogFormat,
 }
 
+/// The section `telemetry`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Telemetry {
+    /// Requests that take longer are logged; 0 for none.
+    pub slow_request: Period,
+}
+
+impl Telemetry {
+    /// Returns the duration beyond which a request is logged, if any is.
+    pub fn slow_request(&self) -> Option<Duration> {
+        Some(self.slow_request.0).filter(|duration| !duration.is_zero())
+    }
+}
+
 /// The format of log lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]

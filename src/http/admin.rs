@@ -1,10 +1,13 @@
 //! Endpoints for operators: sizes of the service, the cost of a planned filter, snapshots and backups.
 
+use super::answer::reply::quality_in;
 use super::answer::{Answer, Code, Problem, refusals, reply};
 use super::api::Api;
 use super::call::{Call, Export, Maintain, Read};
 use super::filters::spec::{CampaignSpec, RequestedSpec};
-use super::metrics::{self, Format};
+use super::metrics;
+use super::metrics::exposition::{Format, Text};
+use super::answer::outgoing::{SharedBytes, Uncompressed};
 use super::request::body::Streamed;
 use super::request::query;
 use crate::domain::{Kind, StateHash, Timestamp, understood_version};
@@ -362,20 +365,31 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Answer {
 
 /// Show metrics for Prometheus
 ///
-/// Text format 0.0.4, or OpenMetrics.
+/// Text format 0.0.4, or OpenMetrics. The text may be a second old.
 #[utoipa::path(
     get, path = "/metrics", operation_id = "metrics", tag = "operations",
     responses((
         status = 200,
-        description = "All names start with `cuckood_`. OpenMetrics if the header `Accept` requests it",
+        description = "Names start with `cuckood_`, except the standard `process_*`. OpenMetrics if the header `Accept` requests it",
         content((String = "text/plain"), (String = "application/openmetrics-text"))
     ))
 )]
 pub(super) async fn metrics(State(api): State<Arc<Api>>, request: Request) -> Answer {
-    // An idle writer does not check the clock, so it is checked here.
-    let _ = api.engine.writes_refused();
-    let format = Format::preferred(request.headers());
-    let text = metrics::render(&api, format);
-    let text = text.map_err(|_| Problem::new(Code::Internal, "the metrics can't be written"))?;
-    Ok(([(header::CONTENT_TYPE, format.media_type())], text).into_response())
+    let (format, service) = (Format::preferred(request.headers()), api.clone());
+    let render = move || {
+        // An idle writer does not check the clock, so it is checked here.
+        let _ = service.engine.writes_refused();
+        metrics::render(&service, format)
+    };
+    let text = api.exposition.text(format, Instant::now(), render).await;
+    let Text { plain, gzip } = text.map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
+    let (text, coding) = match quality_in(request.headers(), &header::ACCEPT_ENCODING, "gzip") > 0.0 {
+        true => (gzip, Some([(header::CONTENT_ENCODING, "gzip")])),
+        false => (plain, None),
+    };
+    let headers = [(header::CONTENT_TYPE, format.media_type()), (header::VARY, "accept, accept-encoding")];
+    let mut response = (headers, coding, text).into_response();
+    response.extensions_mut().insert(SharedBytes);
+    response.extensions_mut().insert(Uncompressed);
+    Ok(response)
 }

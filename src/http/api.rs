@@ -2,6 +2,7 @@
 
 use super::answer::outgoing::Responses;
 use super::imports::live::LiveImports;
+use super::metrics::exposition::Exposition;
 use super::options::{AuthOptions, HttpOptions};
 use super::request::body;
 use crate::access::{Access, InvalidKey};
@@ -14,6 +15,9 @@ use prometheus_client::registry::Registry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio_util::sync::CancellationToken;
+
+/// Requests about redemptions, by outcome.
+pub(super) type RedemptionOutcomes = Family<[(&'static str, &'static str); 1], Counter>;
 
 /// Shared state of the handlers.
 pub(super) struct Api {
@@ -37,8 +41,10 @@ pub(super) struct Api {
     pub(super) certificate_expires_at: AtomicU64,
     /// Metrics that are counted as they change.
     pub(super) registry: Registry,
+    /// The rendered metrics.
+    pub(super) exposition: Exposition,
     /// Requests to redeem, hold, confirm or cancel, by outcome.
-    pub(super) redemptions: Family<[(&'static str, &'static str); 1], Counter>,
+    pub(super) redemptions: RedemptionOutcomes,
     /// The OpenAPI document as text, given whether keys are required. A function pointer, because the document refers to the
     /// handlers.
     pub(super) document: fn(bool) -> String,

@@ -7,6 +7,7 @@ use super::api::{Api, FilterHandle};
 use super::call::{Call, Decided, LookUp, Read, Resource, Right, Write};
 use super::redemptions::RedemptionAnswer;
 use super::request::json::{self, Faults, Item};
+use super::request::source::Source;
 use crate::access::{Guesses, Scope};
 use crate::domain::{
     Command, Digests, ITEMS_MAX, Inserted, ItemOutcome, Kind, Outcome, Removed, Target, Timestamp,
@@ -449,6 +450,7 @@ async fn add(
     let view = call.filter(kind, name)?;
     // If a full pool rejects codes, one of them is absent.
     let guesser = view.may_refuse_codes().then(|| call.guesser(&view, &request)).transpose()?;
+    let source = (kind == Kind::Coupon).then(|| Source::of(&request));
     let (digests, flag) = digests(call, &view, request, read).await?;
     let (if_absent, revive) = match kind {
         Kind::Campaign => (flag, false),
@@ -462,11 +464,22 @@ async fn add(
     let guesses = guesser.map(|guesser| guesser.take(1)).transpose()?;
     let command = Command::Insert { target: Target(view.id), digests: Digests(digests), if_absent, revive };
     let decided = call.submit(Resource::Filter(kind, name), command).await;
-    if revive {
+    if let Some(source) = source.filter(|_| revive) {
         // Used codes can be used again. The route doesn't show it.
         let outcome = decided.as_ref().map_or_else(|problem| problem.code.as_str(), |_| "done");
         let key = Some(call.caller.name()).filter(|key| !key.is_empty());
-        tracing::info!(act = "revive_codes", key, target = name, codes, outcome, "administrative act");
+        let (peer, [trace, parent]) = (source.peer(), source.trace());
+        tracing::info!(
+            act = "revive_codes",
+            key,
+            target = name,
+            codes,
+            outcome,
+            peer,
+            trace,
+            parent,
+            "administrative act"
+        );
     }
     if let Some(guesses) = guesses {
         let is_full = decided.as_ref().is_err_and(|problem| problem.code == Code::FilterFull);

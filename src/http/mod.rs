@@ -36,7 +36,7 @@ use crate::engine::Engine;
 use answer::outgoing::Responses;
 use api::Api;
 use imports::live::LiveImports;
-use prometheus_client::metrics::family::Family;
+use metrics::exposition::Exposition;
 use prometheus_client::registry::Registry;
 use request::body::Reading;
 use router::{Operations, Routes};
@@ -57,8 +57,8 @@ pub fn service(
     engine.metrics().register(&mut registry);
     access.guessing.register(&mut registry);
     register(&mut registry);
-    let operations = Operations::register(operations, &mut registry);
-    let (redemptions, uploads_end) = (Family::default(), CancellationToken::new());
+    let operations = Operations::register(operations, openapi::statuses, &mut registry);
+    let (redemptions, uploads_end) = (redemptions::outcomes(), CancellationToken::new());
     let help = "Requests to redeem, hold, confirm or cancel, by outcome";
     registry.register("redemptions", help, redemptions.clone());
     let api = Arc::new(Api {
@@ -68,6 +68,7 @@ pub fn service(
         is_draining: Default::default(),
         certificate_expires_at: Default::default(),
         document: openapi::served,
+        exposition: Exposition::new(options.metrics_age_max),
         engine,
         options,
         access,

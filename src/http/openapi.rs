@@ -184,6 +184,12 @@ fn complete(declared: &Operation, operation: &mut Value) {
     }
 }
 
+/// Returns the statuses that an operation may respond with, according to the document.
+pub(super) fn statuses(declared: &Operation) -> Vec<u16> {
+    let general = general_problems(declared).filter_map(|(status, _)| status.parse().ok());
+    declared.statuses.iter().copied().chain(general).collect()
+}
+
 /// Returns the problems that follow from the declaration of an operation's route, by status.
 fn general_problems(declared: &Operation) -> impl Iterator<Item = (&'static str, &'static str)> {
     let (path, takes_body) = (declared.path.as_str(), declared.takes_body);

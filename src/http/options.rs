@@ -23,6 +23,10 @@ pub struct HttpOptions {
     pub hosts: HostOptions,
     /// Options of the metrics.
     pub metrics: MetricsOptions,
+    /// Time for which rendered metrics are served again. By default, each request renders them.
+    pub metrics_age_max: Duration,
+    /// Requests that take longer are logged; `None` for none.
+    pub slow_request: Option<Duration>,
 }
 
 /// The section `metrics`.

@@ -3,7 +3,7 @@
 //! never changes is compressed once: strangers may request it, and compressing it costs more than any other request.
 
 use super::answer::outgoing::{SharedBytes, Uncompressed};
-use super::answer::reply::quality_in;
+use super::answer::reply::{compressed, quality_in};
 use super::api::Api;
 use axum::Router;
 use axum::extract::State;
@@ -11,10 +11,8 @@ use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
 use bytes::Bytes;
 use flate2::Compression;
-use flate2::write::GzEncoder;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use sha2::{Digest as _, Sha256};
-use std::io::Write;
 use std::sync::{Arc, OnceLock};
 
 /// Content Security Policy of the console: scripts, styles and images are files of this service, and requests only go to this service.
@@ -130,7 +128,8 @@ impl File {
             response.headers_mut().insert(header::VARY, HeaderValue::from_static("accept-encoding"));
             if quality_in(asked, &header::ACCEPT_ENCODING, "gzip") > 0.0 {
                 response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-                *response.body_mut() = gzip.get_or_init(|| compressed(&self.content)).clone().into();
+                *response.body_mut() =
+                    gzip.get_or_init(|| compressed(&self.content, Compression::best())).clone().into();
             }
         }
         response.extensions_mut().insert(SharedBytes);
@@ -145,12 +144,6 @@ fn is_known(headers: &HeaderMap, tag: &HeaderValue) -> bool {
     lists.flat_map(|list| list.split(',')).map(str::trim).any(|known| known == "*" || known == tag)
 }
 
-fn compressed(content: &[u8]) -> Bytes {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-    // Nothing fails when bytes are written to memory.
-    let written = encoder.write_all(content).and_then(|()| encoder.finish());
-    written.unwrap_or_default().into()
-}
 
 #[cfg(test)]
 mod tests {

@@ -2,7 +2,7 @@
 
 use super::answer::reply::{self, Lines};
 use super::answer::{Answer, Code, Problem, refusals};
-use super::api::{Api, FilterHandle};
+use super::api::{Api, FilterHandle, RedemptionOutcomes};
 use super::call::{Call, Decided, Read, Redeem, Resource};
 use super::request::json::{self, Faults, Item, Text};
 use super::request::query;
@@ -187,6 +187,42 @@ pub(super) async fn redeem(call: Call<Redeem>, Path(coupon): Path<String>, reque
         }
         _ => settled(decided),
     }
+}
+
+/// The labels of requests that had an effect, or had one before.
+const EFFECTS: [&str; 5] = ["redeemed", "held", "repeated", "confirmed", "cancelled"];
+
+/// Reasons for which a request about a redemption has no effect.
+const REFUSALS: [Code; 20] = [
+    Code::CouponNotFound,
+    Code::CodeUnknown,
+    Code::RedemptionNotFound,
+    Code::CodeRedeemed,
+    Code::CodeHeld,
+    Code::HoldExpired,
+    Code::RedemptionCancelled,
+    Code::RequiresStrictMode,
+    Code::OutsideWindow,
+    Code::SoldOut,
+    Code::IdempotencyKeyReused,
+    Code::IdempotencyFull,
+    Code::Overloaded,
+    Code::Draining,
+    Code::StorageFailed,
+    Code::ClockUnsure,
+    Code::NoQuorum,
+    Code::MemoryLimit,
+    Code::DiskFull,
+    Code::LogFull,
+];
+
+/// Returns the counter of each outcome.
+pub(super) fn outcomes() -> RedemptionOutcomes {
+    let outcomes = RedemptionOutcomes::default();
+    for outcome in EFFECTS.into_iter().chain(REFUSALS.map(Code::as_str)) {
+        drop(outcomes.get_or_create(&[("outcome", outcome)]));
+    }
+    outcomes
 }
 
 /// Counts the outcome of a request about a redemption; `settled` is the outcome if the redemption existed before.

@@ -17,7 +17,7 @@ use prometheus_client::registry::Registry;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use utoipa::openapi::path::{Parameter, ParameterIn};
-use utoipa::openapi::{RefOr, SecurityRequirement};
+use utoipa::openapi::{self, RefOr, SecurityRequirement};
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
@@ -40,6 +40,10 @@ type DeclaredRoute = (Option<AccessRule>, Option<Direct>, UtoipaMethodRouter<Arc
 /// Returns the requirements of a handler.
 fn rule<A, H: Takes<A>>(_: H) -> AccessRule {
     H::Right::RULE
+}
+
+fn documented_statuses(operation: &openapi::path::Operation) -> Vec<u16> {
+    operation.responses.responses.keys().filter_map(|status| status.parse().ok()).collect()
 }
 
 fn is_in_query(parameter: &RefOr<Parameter>) -> bool {
@@ -146,6 +150,7 @@ impl Routes {
                     access,
                     takes_query: operation.parameters.iter().flatten().any(is_in_query),
                     takes_body: operation.request_body.is_some(),
+                    statuses: documented_statuses(operation),
                     direct: direct.clone(),
                 });
             }
@@ -169,6 +174,14 @@ const STATUSES: [u16; 24] = [
     503, 507, 0,
 ];
 
+/// Usual responses on paths without operations: pages for people, and mistakes.
+const NO_ROUTE_ANSWERS: [(&str, u16); 7] =
+    [("GET", 200), ("GET", 304), ("GET", 401), ("GET", 403), ("GET", 404), ("GET", 503), ("POST", 404)];
+
+fn method_index(method: &str) -> usize {
+    METHODS.iter().position(|known| *known == method).unwrap_or(METHODS.len() - 1)
+}
+
 /// One operation.
 #[derive(Clone)]
 pub(super) struct Operation {
@@ -182,6 +195,8 @@ pub(super) struct Operation {
     /// Whether it has parameters in the query.
     pub(super) takes_query: bool,
     pub(super) takes_body: bool,
+    /// The statuses that its handler documents. `openapi.rs` adds those of all operations of its kind.
+    pub(super) statuses: Vec<u16>,
     pub(super) direct: Option<Direct>,
 }
 
@@ -241,8 +256,13 @@ pub(super) struct Route {
 }
 
 impl Operations {
-    /// The table of these operations, whose metrics are registered.
-    pub(super) fn register(operations: Vec<Operation>, registry: &mut Registry) -> Arc<Self> {
+    /// The table of these operations, whose metrics are registered. `statuses` returns all documented statuses of an operation: their
+    /// counters exist before the first event.
+    pub(super) fn register(
+        operations: Vec<Operation>,
+        statuses: impl Fn(&Operation) -> Vec<u16>,
+        registry: &mut Registry,
+    ) -> Arc<Self> {
         let seconds = Family::<[(&'static str, String); 1], Histogram>::new_with_constructor(|| {
             Histogram::new(exponential_buckets(25e-6, 2.0, 20))
         });
@@ -269,7 +289,18 @@ impl Operations {
             paths.insert(path, routes.len()).expect("the router has accepted the same paths");
             routes.push(route(Some(path.clone()), operations.to_vec()));
         }
-        Arc::new(Self { paths, routes, other: route(None, Vec::new()) })
+        let other = route(None, Vec::new());
+        for route in &routes {
+            for operation in &route.operations {
+                for status in statuses(operation) {
+                    route.counter(operation.method.as_str(), status);
+                }
+            }
+        }
+        for (method, status) in NO_ROUTE_ANSWERS {
+            other.counter(method, status);
+        }
+        Arc::new(Self { paths, routes, other })
     }
 
     /// The route of a path; a common one for all paths without operations.
@@ -286,11 +317,16 @@ impl Route {
 
     /// Counts an answer.
     pub(super) fn count(&self, method: &Method, status: StatusCode, took: Duration) {
-        let other = METHODS.len() - 1;
-        let method = METHODS.iter().position(|known| *known == method.as_str()).unwrap_or(other);
+        self.counter(method.as_str(), status.as_u16()).inc();
+        self.seconds[method_index(method.as_str())].observe(took.as_secs_f64());
+    }
+
+    /// Returns the counter of a method's responses with this status. It is 0 before the first one.
+    fn counter(&self, method: &str, status: u16) -> &Counter {
+        let method = method_index(method);
         let known = &STATUSES[..STATUSES.len() - 1];
-        let status = known.binary_search(&status.as_u16()).unwrap_or(known.len());
-        let answers = self.answers[method][status].get_or_init(|| {
+        let status = known.binary_search(&status).unwrap_or(known.len());
+        self.answers[method][status].get_or_init(|| {
             let route = self.path.as_deref().unwrap_or(NO_ROUTE).to_owned();
             let status = match STATUSES[status] {
                 0 => "other".to_owned(),
@@ -298,9 +334,7 @@ impl Route {
             };
             let labels = [("route", route), ("method", METHODS[method].to_owned()), ("status", status)];
             self.requests.get_or_create(&labels).clone()
-        });
-        answers.inc();
-        self.seconds[method].observe(took.as_secs_f64());
+        })
     }
 }
 

@@ -7,6 +7,7 @@
 use super::answer::outgoing::{TURN, Uncompressed, paced};
 use super::answer::{Code, Problem, REQUEST_ID, problem, refusals};
 use super::api::Api;
+use super::request::source::{self, Source};
 use super::request::{head, origin};
 use super::router::{Operation, Operations, Route};
 use crate::access::{Caller, Denied, LogLimiter};
@@ -27,7 +28,7 @@ use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tower::{Service, ServiceExt, service_fn};
 use tower_http::compression::predicate::{DefaultPredicate, Predicate, SizeAbove};
 use tower_http::compression::{Compression, CompressionLevel};
@@ -63,14 +64,16 @@ struct Parts {
     router: Router,
     /// Limits the log lines about writes that were rejected for lack of memory or disk space.
     room: LogLimiter,
+    /// Limits the log lines about slow requests.
+    slow: LogLimiter,
     ids: RequestIds,
 }
 
 impl HttpService {
     /// Puts the checks of these operations before a router.
     pub(super) fn new(api: Arc<Api>, operations: Arc<Operations>, router: Router) -> Self {
-        let (room, ids) = (LogLimiter::default(), RequestIds::default());
-        let parts = Arc::new(Parts { api, operations, router, room, ids });
+        let (room, slow) = (LogLimiter::default(), LogLimiter::for_slow_requests());
+        let parts = Arc::new(Parts { api, operations, router, room, slow, ids: RequestIds::default() });
         Self { parts, offer: Offer::Everything }
     }
 
@@ -132,7 +135,8 @@ impl Parts {
         let method = request.method().clone();
         let (path, request_id) = (route.path.as_deref(), id.to_str().ok());
         let span = tracing::debug_span!("request", %method, route = path, request_id,
-            trace = trace_id(request.headers()).map(|ids| ids.0), parent = trace_id(request.headers()).map(|ids| ids.1));
+            trace = source::trace(request.headers())[0], parent = source::trace(request.headers())[1]);
+        let mut slow = self.api.options.slow_request.map(|limit| Slow::new(limit, &request));
         let operation = route.operation(&method);
         let is_read = operation.is_some_and(Operation::is_read);
         let is_api = path.unwrap_or(request.uri().path()).starts_with("/v1");
@@ -154,6 +158,9 @@ impl Parts {
                 if let Err(problem) = reached {
                     return problem.into_response();
                 }
+                if let Some(slow) = &mut slow {
+                    slow.caller = request.extensions().get().cloned();
+                }
                 act = operation.and_then(|operation| Act::begun(operation, &request, &id));
                 let direct = operation.and_then(|operation| operation.direct.as_ref());
                 let response = match direct.filter(|_| !request.uri().path().contains('%')) {
@@ -168,6 +175,16 @@ impl Parts {
         let (status, took) = (response.status(), begun.elapsed());
         route.count(&method, status, took);
         tracing::debug!(parent: &span, status = status.as_u16(), ?took, "answered");
+        if let Some(slow) = slow.filter(|slow| took >= slow.limit)
+            && let Some(suppressed) = self.slow.next_line()
+        {
+            let (key, peer, [trace, parent]) = (slow.key(), slow.source.peer(), slow.source.trace());
+            let (status, seconds) = (status.as_u16(), took.as_secs_f64());
+            tracing::info!(
+                %method, route = path, status, seconds, key, peer, trace, parent, request_id, suppressed,
+                "a request was slow"
+            );
+        }
         let code = response.extensions().get::<Problem>().map(|problem| problem.code);
         if let Some(mut act) = act {
             act.end = Some((status, code.map(Code::as_str)));
@@ -300,6 +317,25 @@ async fn whole(answer: impl Future<Output = Response>) -> Response {
     answer.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
 }
 
+/// The data of a request that is logged if the response takes longer than the limit.
+struct Slow {
+    limit: Duration,
+    source: Source,
+    /// Once it is admitted.
+    caller: Option<Caller>,
+}
+
+impl Slow {
+    fn new(limit: Duration, request: &Request) -> Self {
+        Self { limit, source: Source::of(request), caller: None }
+    }
+
+    /// The name of its key.
+    fn key(&self) -> Option<&str> {
+        self.caller.as_ref().map(Caller::name).filter(|key| !key.is_empty())
+    }
+}
+
 /// The longest target that is logged in full, in bytes. A path can have any length before it is rejected.
 const TARGET_BYTES_MAX: usize = 300;
 
@@ -308,6 +344,7 @@ struct Act {
     name: String,
     key: String,
     target: String,
+    source: Source,
     request_id: HeaderValue,
     /// The status and the problem, once it has ended.
     end: Option<(StatusCode, Option<&'static str>)>,
@@ -323,6 +360,7 @@ impl Act {
             name: operation.id.clone(),
             key: caller.map(|caller| caller.name().to_owned()).unwrap_or_default(),
             target: path.get(..TARGET_BYTES_MAX).unwrap_or(path).to_owned(),
+            source: Source::of(request),
             request_id: id.clone(),
             end: None,
         })
@@ -331,11 +369,23 @@ impl Act {
 
 impl Drop for Act {
     fn drop(&mut self) {
-        let Self { name: act, key, target, request_id, end } = self;
+        let Self { name: act, key, target, source, request_id, end } = self;
         let (key, request_id) = (Some(key).filter(|key| !key.is_empty()), request_id.to_str().ok());
         let outcome = end.map_or("abandoned by its client", |(_, problem)| problem.unwrap_or("done"));
         let status = end.map(|(status, _)| status.as_u16());
-        tracing::info!(act, key, target, outcome, status, request_id, "administrative act");
+        let (peer, [trace, parent]) = (source.peer(), source.trace());
+        tracing::info!(
+            act,
+            key,
+            target,
+            outcome,
+            status,
+            peer,
+            trace,
+            parent,
+            request_id,
+            "administrative act"
+        );
     }
 }
 
@@ -368,18 +418,6 @@ impl RequestIds {
 fn is_harmless(id: &HeaderValue) -> bool {
     (1..=REQUEST_ID_BYTES_MAX).contains(&id.len())
         && id.as_bytes().iter().all(|&b| b.is_ascii_alphanumeric() || b"-_.:/+=@".contains(&b))
-}
-
-/// The trace and parent ids in a W3C `traceparent` header.
-fn trace_id(headers: &HeaderMap) -> Option<(&str, &str)> {
-    let mut parts = headers.get("traceparent")?.to_str().ok()?.split('-');
-    let (version, trace, parent) = (parts.next()?, parts.next()?, parts.next()?);
-    let is_hex = |text: &str, length| {
-        text.len() == length && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
-    };
-    let is_set = |text: &str| text.bytes().any(|b| b != b'0');
-    let is_fine = is_hex(version, 2) && version != "ff" && is_hex(trace, 32) && is_hex(parent, 16);
-    (is_fine && is_set(trace) && is_set(parent)).then_some((trace, parent))
 }
 
 /// The position of the log that a response reflects.
@@ -447,19 +485,6 @@ mod tests {
         let answer = problem::render(whole(panics).await, "checkout-9", Share::empty(Arc::new(budget), None));
         assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
         assert_eq!(answer.headers()["content-type"], "application/problem+json");
-    }
-
-    #[test]
-    fn valid_trace_id_is_used() {
-        let of = |value: &'static str| {
-            let headers =
-                HeaderMap::from_iter([("traceparent".parse().unwrap(), HeaderValue::from_static(value))]);
-            trace_id(&headers).is_some()
-        };
-        assert!(of("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"));
-        assert!(!of("00-00000000000000000000000000000000-00f067aa0ba902b7-01"));
-        assert!(!of("ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"));
-        assert!(!of("00-4bf9-00f067aa0ba902b7-01"));
     }
 
     #[test]

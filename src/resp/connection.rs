@@ -17,7 +17,7 @@ use std::pin::{Pin, pin};
 use std::task::{Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Duration, Instant};
 
 /// Memory that a connection may use freely. Beyond that it takes a share of the memory of all connections.
 const OWN_BYTES: usize = 1 << 10;
@@ -70,6 +70,8 @@ struct Connection<'a, S> {
     /// Bytes that have arrived; those before `read` are executed.
     arrived: Vec<u8>,
     read: usize,
+    /// When the commands arrived whose replies are sent next.
+    since: Instant,
     /// Its share of `resp.buffers`.
     share: Share<&'a Budget>,
 }
@@ -99,6 +101,7 @@ impl Service {
             parser: Parser::default(),
             arrived: Vec::new(),
             read: 0,
+            since: Instant::now(),
             share: Share::empty(&shared.buffers, None),
         };
         match connection.run(&draining).await? {
@@ -133,6 +136,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
                 return Ok(false);
             }
             let began = Instant::now();
+            self.since = began;
             self.visit.session.refresh(self.visit.shared);
             // A client that never stops sending splits a request with each read: it gets this far, and no farther.
             let is_last = !is_between && *draining.borrow();
@@ -236,6 +240,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
         }
     }
 
+    /// Logs the commands whose replies are ready if they took longer than the limit.
+    fn log_if_slow(&self, limit: Duration) {
+        let (took, Visit { shared, session, batch }) = (self.since.elapsed(), &self.visit);
+        if took >= limit && !batch.replies.bytes().is_empty() {
+            session.log_slow(shared, &batch.counts, took);
+        }
+    }
+
     /// Sends the replies so far, and the error that no memory is left.
     async fn refuse(&mut self) -> ControlFlow<()> {
         self.visit.batch.settle().await;
@@ -248,6 +260,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     /// Sends the answers. Those to commands that were executed are sent in any case, so their memory is taken even where the others have
     /// left none.
     async fn send(&mut self) -> io::Result<()> {
+        let slow_request = self.visit.shared.options.slow_request;
+        slow_request.iter().for_each(|limit| self.log_if_slow(*limit));
         self.visit.batch.counts.flush(&self.visit.shared.metrics);
         if self.visit.batch.replies.bytes().is_empty() {
             return Ok(());
@@ -255,6 +269,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
         self.share.hold_anyway(self.needed_bytes());
         self.stream.write_all(self.visit.batch.replies.bytes()).await?;
         self.stream.flush().await?;
+        if slow_request.is_some() {
+            // The client may have accepted the replies slowly.
+            self.since = Instant::now();
+        }
         self.visit.batch.replies.clear(KEPT_BYTES);
         Ok(())
     }

@@ -11,34 +11,35 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Code(&'static str);
 
-impl Code {
-    /// The command is wrong, or can't be done.
-    pub const ERR: Self = Self("ERR");
-    /// A key must be presented first.
-    pub const NOAUTH: Self = Self("NOAUTH");
-    /// The key is not known, or has expired.
-    pub const WRONGPASS: Self = Self("WRONGPASS");
-    /// The key does not allow this.
-    pub const NOPERM: Self = Self("NOPERM");
-    /// There is no such version of the protocol.
-    pub const NOPROTO: Self = Self("NOPROTO");
-    /// A queued command was wrong, so none was executed.
-    pub const EXECABORT: Self = Self("EXECABORT");
-    /// The service is recovering.
-    pub const LOADING: Self = Self("LOADING");
-    /// The service has too much to do.
-    pub const BUSY: Self = Self("BUSY");
-    /// There is no memory for this.
-    pub const OOM: Self = Self("OOM");
-    /// Whether a write took effect is unknown.
-    pub const MISCONF: Self = Self("MISCONF");
-    /// Writes are rejected, and this one was never tried.
-    pub const READONLY: Self = Self("READONLY");
-    /// The key calls too often.
-    pub const RATELIMIT: Self = Self("RATELIMIT");
-    /// The end user has tried too many invalid codes.
-    pub const GUESSLIMIT: Self = Self("GUESSLIMIT");
+/// Declares each code once, so that [`Code::ALL`] has all of them.
+macro_rules! codes {
+    ($($doc:literal $code:ident;)*) => {
+        impl Code {
+            $(#[doc = $doc] pub const $code: Self = Self(stringify!($code));)*
 
+            /// All codes.
+            pub const ALL: &[Self] = &[$(Self::$code),*];
+        }
+    };
+}
+
+codes! {
+    "The command is wrong, or can't be done." ERR;
+    "A key must be presented first." NOAUTH;
+    "The key is not known, or has expired." WRONGPASS;
+    "The key does not allow this." NOPERM;
+    "There is no such version of the protocol." NOPROTO;
+    "A queued command was wrong, so none was executed." EXECABORT;
+    "The service is recovering." LOADING;
+    "The service has too much to do." BUSY;
+    "There is no memory for this." OOM;
+    "Whether a write took effect is unknown." MISCONF;
+    "Writes are rejected, and this one was never tried." READONLY;
+    "The key calls too often." RATELIMIT;
+    "The end user has tried too many invalid codes." GUESSLIMIT;
+}
+
+impl Code {
     /// Its spelling.
     pub fn as_str(self) -> &'static str {
         self.0

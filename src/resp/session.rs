@@ -5,14 +5,16 @@ use super::command::{Needs, Row};
 use super::failure::{Code, Failure};
 use super::key::Key;
 use super::parser::Arguments;
-use super::shared::Shared;
+use super::shared::{Counts, Shared};
 use crate::access::{Caller, Denied};
 use crate::budget::Owner;
 use crate::domain::{Command, Outcome};
 use crate::engine::FilterView;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tracing::field::{DisplayValue, display};
 
 /// Maximum size of the queued commands of a transaction, in bytes.
 const TRANSACTION_BYTES_MAX: usize = 8 << 20;
@@ -146,8 +148,31 @@ impl Session {
     fn log_denied(&self, shared: &Shared, denied: &Denied, caller: Option<&Caller>, command: &'static str) {
         let Some(suppressed) = shared.access.next_log_line(denied) else { return };
         let key = caller.map(Caller::name).filter(|key| !key.is_empty());
-        let peer = self.peer.map(|peer| peer.ip()).map(tracing::field::display);
+        let peer = self.logged_peer();
         tracing::info!(%denied, key, peer, command, suppressed, "a key was refused");
+    }
+
+    /// The client's address, for lines in the log.
+    fn logged_peer(&self) -> Option<DisplayValue<IpAddr>> {
+        self.peer.map(|peer| display(peer.ip().to_canonical()))
+    }
+
+    /// Logs commands that were slow. Neither keys nor arguments are logged.
+    pub fn log_slow(&self, shared: &Shared, counts: &Counts, took: Duration) {
+        let Some(suppressed) = shared.slow.next_line() else { return };
+        let (commands, count) = counts.summary();
+        let key = self.caller.as_ref().map(Caller::name).filter(|key| !key.is_empty());
+        let (peer, client, seconds) = (self.logged_peer(), self.id, took.as_secs_f64());
+        tracing::info!(
+            commands,
+            count,
+            seconds,
+            key,
+            peer,
+            client,
+            suppressed,
+            "a batch of commands was slow"
+        );
     }
 }
 
@@ -232,6 +257,7 @@ impl Call<'_, '_> {
         };
         let (act, target) = (self.row.spelling, key.to_string());
         let key = Some(self.caller.name()).filter(|key| !key.is_empty());
-        tracing::info!(act, key, target, %outcome, "administrative act");
+        let peer = self.session.logged_peer();
+        tracing::info!(act, key, target, %outcome, peer, "administrative act");
     }
 }

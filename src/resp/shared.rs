@@ -1,10 +1,11 @@
 //! The service, which all connections share: its options from the configuration, and its metrics. A connection counts its commands
 //! without a lock, and adds them to the metrics before it sends their replies.
 
+use super::command::{ROWS, UNKNOWN};
 use super::dumps::Dumps;
 use super::failure::{Code, Failure};
 use super::key::KeyRule;
-use crate::access::Access;
+use crate::access::{Access, LogLimiter};
 use crate::budget::Budget;
 use crate::domain::{Command, KeyName, Outcome};
 use crate::engine::{Engine, Info};
@@ -16,6 +17,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -31,10 +33,18 @@ pub struct Service(pub(super) Arc<Shared>);
 impl Service {
     /// A service over an engine, for the callers that `access` admits.
     pub fn new(engine: Engine, access: Arc<Access>, options: RespOptions) -> Self {
-        let (metrics, last_connection) = (Metrics::default(), AtomicU64::new(0));
-        let buffers = Budget::new(options.buffers_bytes_max);
-        let (dumps, figures) = (Dumps::default(), InfoCache::default());
-        Self(Arc::new(Shared { engine, access, options, buffers, metrics, last_connection, dumps, figures }))
+        let buffers_bytes_max = options.buffers_bytes_max;
+        Self(Arc::new(Shared {
+            engine,
+            access,
+            options,
+            buffers: Budget::new(buffers_bytes_max),
+            metrics: Metrics::default(),
+            last_connection: AtomicU64::new(0),
+            dumps: Dumps::default(),
+            figures: InfoCache::default(),
+            slow: LogLimiter::for_slow_requests(),
+        }))
     }
 
     /// Registers its metrics. Their names start with the registry's prefix.
@@ -64,6 +74,8 @@ pub struct Shared {
     pub dumps: Dumps,
     /// The metrics that INFO reports.
     pub figures: InfoCache,
+    /// Limits the log lines about slow commands.
+    pub slow: LogLimiter,
 }
 
 /// The outcome of a submitted command, or why there is none.
@@ -108,6 +120,8 @@ pub struct RespOptions {
     pub keys: Vec<KeyRule>,
     /// How long the engine may take to answer.
     pub request_timeout: Duration,
+    /// Batches of commands that take longer are logged; `None` for none.
+    pub slow_request: Option<Duration>,
 }
 
 impl Default for RespOptions {
@@ -117,12 +131,16 @@ impl Default for RespOptions {
             buffers_bytes_max: 64 << 20,
             keys: Vec::new(),
             request_timeout: Duration::from_secs(30),
+            slow_request: None,
         }
     }
 }
 
 /// Smallest upper bound of the histogram's buckets in seconds, and the number of bounds: each is twice the one before.
 const BOUNDS: (f64, u16) = (10e-6, 20);
+
+/// The outcome of a command without an error.
+const OK: &str = "ok";
 
 /// A command's name, and `ok` or the code of its error.
 type Labels = [(&'static str, &'static str); 2];
@@ -154,8 +172,15 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Registers the metrics. Their names start with the registry's prefix.
+    /// Registers the metrics. Their names start with the registry's prefix. The counter of each command and outcome is 0 before its first
+    /// event.
     pub fn register(&self, to: &mut Registry) {
+        let commands = ROWS.iter().map(|row| row.spelling).chain([UNKNOWN]);
+        for command in commands {
+            for outcome in [OK].into_iter().chain(Code::ALL.iter().map(|code| code.as_str())) {
+                drop(self.commands.get_or_create_owned(&[("command", command), ("outcome", outcome)]));
+            }
+        }
         let help = "RESP commands answered, by outcome: ok, or the error's code";
         to.register("resp_commands", help, self.commands.clone());
         let help = "Time from the arrival of a batch of RESP commands until all are answered";
@@ -176,11 +201,19 @@ pub struct Counts(Vec<(Labels, u64, Option<Counter>)>);
 impl Counts {
     /// Counts a command, and its error if it failed.
     pub fn add(&mut self, command: &'static str, failed: Option<Code>) {
-        let labels = [("command", command), ("outcome", failed.map_or("ok", Code::as_str))];
+        let labels = [("command", command), ("outcome", failed.map_or(OK, Code::as_str))];
         match self.0.iter_mut().find(|(known, ..)| *known == labels) {
             Some((_, count, _)) => *count += 1,
             None => self.0.push((labels, 1, None)),
         }
+    }
+
+    /// Returns the names of the commands since the last flush, and their number.
+    pub fn summary(&self) -> (String, u64) {
+        let counted = self.0.iter().filter(|(_, count, _)| *count > 0);
+        let names: BTreeSet<&str> = counted.clone().map(|([(_, command), _], ..)| *command).collect();
+        let names: Vec<&str> = names.into_iter().collect();
+        (names.join(" "), counted.map(|(_, count, _)| count).sum())
     }
 
     /// Adds all to the metrics.

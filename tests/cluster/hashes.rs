@@ -304,7 +304,8 @@ fn minority_nodes_stop_serving() {
         assert_eq!((answer.status, &answer.body["code"]), (503, &Value::from("diverged")));
         let detail = answer.body["detail"].as_str().unwrap();
         assert!(detail.contains("65536") && detail.contains("liar-2"), "{detail}");
-        assert_eq!(service.metric("cuckood_state{state=\"diverged\"} "), 1);
+        // Metrics may be a second old.
+        wait_until("its metric", || service.metric("cuckood_state{state=\"diverged\"} ") == 1);
         assert!(pong(service).starts_with("-MISCONF"));
     }
     // Nor after a restart, until they get another directory.

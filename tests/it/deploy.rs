@@ -36,14 +36,12 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Names of series in a text, without the prefix that all have.
+/// Names of series in a text: ours without the prefix that they have, and the standard ones of a process.
 fn series(text: &str) -> BTreeSet<String> {
-    let is_of_name = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_';
-    let names = text.split("cuckood_").skip(1).map(|rest| {
-        let end = rest.find(|letter| !is_of_name(letter)).unwrap_or(rest.len());
-        rest[..end].to_owned()
-    });
-    names.collect()
+    let ours = Regex::new(r"\bcuckood_([a-z0-9_]+)").unwrap();
+    let standard = Regex::new(r"\b(process_[a-z0-9_]+)").unwrap();
+    let names = ours.captures_iter(text).chain(standard.captures_iter(text));
+    names.map(|name| name[1].to_owned()).collect()
 }
 
 /// The series of all metrics that code registers, without the prefix that all have.

@@ -1,6 +1,7 @@
 //! The log at `info`: each administrative act with its key and result, rejected keys, and no line for regular requests.
 
 use crate::api_keys::new_key;
+use crate::redis_client::Connection;
 use crate::service::{Client, Service};
 use crate::{TIMEOUT, program, until};
 use serde_json::{Value, json};
@@ -95,7 +96,81 @@ fn only_admin_acts_and_rejected_keys_are_logged() {
     );
     assert!(refused.iter().all(|line| !line.to_string().contains("K7Q2")), "{refused:?}");
     assert_eq!(refused[1]["peer"], "127.0.0.1");
+    assert_eq!(logged(&service, "a request was slow"), [Value::Null; 0], "it is off by default");
     assert_eq!(service.terminate().code(), Some(0));
+}
+
+/// The first of the lines with a message that `is_wanted` accepts, once it is there.
+fn first(service: &Service, message: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
+    let mut found = None;
+    until(message, || {
+        found = logged(service, message).into_iter().find(&is_wanted);
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+#[test]
+fn acts_and_slow_requests_name_trace_and_peer() {
+    const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+    const PARENT: &str = "00f067aa0ba902b7";
+    let directory = tempfile::tempdir().unwrap();
+    let (root, entry) = new_key("root", "admin");
+    let keys = format!("[{entry}]");
+    let settings = [
+        ("CUCKOOD__AUTH__KEYS", keys.as_str()),
+        ("CUCKOOD__TELEMETRY__SLOW_REQUEST", "1us"),
+        ("CUCKOOD__RESP__LISTEN", "127.0.0.1:0"),
+    ];
+    let service = Service::start_ready(program(), &directory.path().join("data"), &settings);
+    let (client, bearer) = (service.client(), format!("Bearer {root}"));
+    let traceparent = format!("00-{TRACE}-{PARENT}-01");
+    let send = |method, path, body: &str| {
+        let headers = [
+            ("Authorization", bearer.as_str()),
+            ("Content-Type", "application/json"),
+            ("traceparent", &traceparent),
+            ("X-Request-Id", "checkout-9"),
+        ];
+        client.send(method, path, &headers, body.as_bytes()).unwrap().status
+    };
+    let welcome = "/v1/coupons/welcome";
+    assert_eq!(send("PUT", welcome, r#"{"capacity": 100}"#), 201);
+    let codes = format!("{welcome}/codes");
+    assert_eq!(send("POST", &codes, r#"{"codes": ["K7Q2-9FXM"]}"#), 200);
+    assert_eq!(send("POST", &codes, r#"{"codes": ["K7Q2-9FXM"], "revive": true}"#), 200);
+    assert_eq!(send("GET", "/v1/nowhere/K7Q2-9FXM", ""), 404);
+    let source = |line: &Value| json!([line["trace"], line["parent"], line["peer"]]);
+    let wanted = json!([TRACE, PARENT, "127.0.0.1"]);
+    for act in ["put_coupon", "revive_codes"] {
+        let line = first(&service, "administrative act", |line| line["act"] == act);
+        assert_eq!(source(&line), wanted, "{line}");
+    }
+    let route = "/v1/coupons/{coupon}/codes";
+    let slow = first(&service, "a request was slow", |line| line["route"] == route);
+    assert_eq!(source(&slow), wanted, "{slow}");
+    let about = json!([slow["method"], slow["status"], slow["key"], slow["request_id"]]);
+    assert_eq!(about, json!(["POST", 200, "root", "checkout-9"]));
+    assert!(slow["seconds"].as_f64().unwrap() > 0.0, "{slow}");
+    let unknown = first(&service, "a request was slow", |line| line["status"] == 404);
+    assert_eq!(unknown.get("route"), None, "the path may contain a code: {unknown}");
+
+    let mut redis = Connection::to(service.redis_address());
+    redis.call(&format!("AUTH {root}"));
+    redis.pipeline(["CF.ADD spring K7Q2-9FXM", "CF.ADD spring u2", "CF.EXISTS spring K7Q2-9FXM"]);
+    let is_of =
+        |name| move |line: &Value| line["commands"].as_str().is_some_and(|names| names.contains(name));
+    let slow = first(&service, "a batch of commands was slow", is_of("cf.exists"));
+    let about = json!([slow["commands"], slow["count"], slow["key"], slow["peer"]]);
+    assert_eq!(about, json!(["cf.add cf.exists", 3, "root", "127.0.0.1"]), "{slow}");
+    redis.call("DEL spring");
+    let line = first(&service, "administrative act", |line| line["act"] == "del");
+    assert_eq!(line["peer"], "127.0.0.1");
+    let lines = service.output().clone();
+    assert_eq!(service.terminate().code(), Some(0));
+    let leaks: Vec<_> =
+        lines.whole().into_iter().filter(|line| line.contains("K7Q2") || line.contains(&root)).collect();
+    assert_eq!(leaks, [""; 0]);
 }
 
 #[test]

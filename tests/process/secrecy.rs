@@ -226,6 +226,7 @@ fn items_and_keys_are_never_leaked() {
     let keys = format!(r#"[{{name="root", sha256="{sha256}", scopes=["admin"]}}]"#);
     let settings = [
         ("CUCKOOD__LOG__LEVEL", LEVEL),
+        ("CUCKOOD__TELEMETRY__SLOW_REQUEST", "1us"),
         ("CUCKOOD__AUTH__KEYS", keys.as_str()),
         ("CUCKOOD__GUESSING__TRUSTED_KEYS", r#"["root"]"#),
         ("CUCKOOD__GUESSING__INVALID_CODES_PER_MINUTE", "100000"),
@@ -259,6 +260,7 @@ fn items_and_keys_are_never_leaked() {
         assert!(output.iter().any(|line| line.contains(&format!(r#""level":"{level}""#))), "no {level}");
     }
     assert!(output.iter().any(|line| line.contains(TOLD)), "no request was told of");
+    assert!(output.iter().any(|line| line.contains("a request was slow")), "no slow request was told of");
     // At its end a thread may log while its thread-local storage is destroyed, in which tracing has its buffer.
     let is_panic =
         |pair: &&[String]| pair[0].contains("panicked") && !pair[1].contains("during or after destruction");

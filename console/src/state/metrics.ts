@@ -112,7 +112,7 @@ export function between(before: Reading | undefined, now: Reading): Point {
     memory: value("cuckood_tables_bytes") + value("cuckood_records_bytes"),
     disk: value("cuckood_storage_used_bytes"),
   };
-  const start = "cuckood_process_start_time_seconds";
+  const start = "process_start_time_seconds";
   const seconds = before === undefined ? 0 : (now.at - before.at) / 1000;
   if (before === undefined || seconds <= 0 || sum(before.metrics, start) !== sum(now.metrics, start)) {
     return { ...state, requests: null, failures: null, reads: null, writes: null, commits: null, entries: null };

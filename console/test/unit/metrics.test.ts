@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { between, parse, quantile, sum } from "../../src/state/metrics.ts";
 
-const START = "cuckood_process_start_time_seconds";
+const START = "process_start_time_seconds";
 
 function reading(at: number, lines: readonly string[], start = 1) {
   return { at, metrics: parse([...lines, `${START} ${start}`].join("\n")) };

@@ -10,11 +10,13 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use derive_more::AsRef;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use futures_util::{Stream, StreamExt, stream};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde::Serialize;
 use serde_json::Value;
-use std::io;
+use std::io::{self, Write};
 use std::sync::Arc;
 
 /// The media type of one JSON value per line.
@@ -254,6 +256,14 @@ fn row<T: AsRef<str>>(cells: impl Iterator<Item = T>) -> String {
         cell => cell.to_owned(),
     });
     quoted.collect::<Vec<_>>().join(",") + "\r\n"
+}
+
+/// Compresses a text that many clients receive, with gzip.
+pub(crate) fn compressed(text: &[u8], level: Compression) -> Bytes {
+    let mut encoder = GzEncoder::new(Vec::new(), level);
+    // Nothing fails when bytes are written to memory.
+    let written = encoder.write_all(text).and_then(|()| encoder.finish());
+    written.unwrap_or_default().into()
 }
 
 /// How much a client wants a media type that it names in `Accept`, from 0 to 1; 0 if it doesn't. Wildcards don't count.

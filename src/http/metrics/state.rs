@@ -1,6 +1,7 @@
 //! Metrics that are read when they are collected: the service's state and sizes, what expires, and the process.
 
-use super::{Figures, Format, rows, write_text};
+use super::exposition::Format;
+use super::{Figures, rows, write_text};
 use crate::domain::{ImportState, Kind, Stats, Timestamp};
 use crate::engine::{Engine, Peer, StateCounts, Status};
 use crate::http::api::Api;
@@ -13,17 +14,29 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use std::{fmt, fs};
 
-/// Renders all metrics of a service that have ever changed.
+/// Renders all metrics of a service and of its process.
 pub(in crate::http) fn render(api: &Arc<Api>, format: Format) -> Result<String, fmt::Error> {
     let mut state = Registry::with_prefix("cuckood");
     state.register_collector(Box::new(ServiceState(api.clone())));
-    write_text([&api.registry, &state], format)
+    let mut process = Registry::default();
+    process.register_collector(Box::new(Process));
+    write_text([&api.registry, &state, &process], format)
 }
 
-/// The present state of a service and of its process.
+/// The present state of a service.
 #[derive(derive_more::Debug)]
 #[debug("ServiceState")]
 struct ServiceState(Arc<Api>);
+
+/// The resources that this process uses, under the names that Prometheus' own libraries use.
+#[derive(Debug)]
+struct Process;
+
+impl Collector for Process {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        write_process(&mut Figures(encoder))
+    }
+}
 
 impl Collector for ServiceState {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
@@ -36,7 +49,7 @@ impl Collector for ServiceState {
         if api.options.metrics.per_filter {
             filters(&api.engine, figures)?;
         }
-        write_process(figures)
+        build(figures)
     }
 }
 
@@ -186,12 +199,14 @@ fn filters(engine: &Engine, figures: &mut Figures<'_>) -> fmt::Result {
     each("filter_memory_bytes", "Memory of a filter", &|stats| stats.memory_bytes as f64)
 }
 
-/// Adds the process's resource usage and its build, under the names that Prometheus' own libraries use.
-fn write_process(figures: &mut Figures<'_>) -> fmt::Result {
+fn build(figures: &mut Figures<'_>) -> fmt::Result {
     let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
     let labels = [("version", env!("CARGO_PKG_VERSION")), ("profile", profile)];
-    figures.gauges("build_info", "Version and build profile; always 1", [(labels, 1i64)])?;
-    // Without /proc, only the build information is reported.
+    figures.gauges("build_info", "Version and build profile; always 1", [(labels, 1i64)])
+}
+
+fn write_process(figures: &mut Figures<'_>) -> fmt::Result {
+    // Without /proc, nothing is known.
     let Some([cpu_seconds, open_files, virtual_bytes, resident_bytes, started_at, threads]) = usage() else {
         return Ok(());
     };

@@ -6,3 +6,4 @@ pub(crate) mod head;
 pub(crate) mod json;
 pub(crate) mod origin;
 pub(crate) mod query;
+pub(crate) mod source;

@@ -58,7 +58,7 @@ async fn metrics_share_prefix_and_name_no_item() {
     let samples: Vec<&str> = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).collect();
     assert!(!samples.is_empty());
     for sample in samples {
-        assert!(sample.starts_with("cuckood_"), "{sample}");
+        assert!(sample.starts_with("cuckood_") || sample.starts_with("process_"), "{sample}");
     }
     assert!(!text.contains("a-user-of-ours"));
 }

@@ -286,6 +286,13 @@ fn commands_are_counted_by_name_and_outcome() {
     ] {
         assert!(counted.iter().any(|found| found == line), "{line} in {counted:#?}");
     }
-    assert_eq!(counted.len(), 4);
+    let is_zero = |line: &&String| line.ends_with(" 0");
+    assert_eq!(counted.iter().filter(|line| !is_zero(line)).count(), 4);
+    for (command, outcome) in
+        [("cf.del", "ok"), ("cf.insert", "OOM"), ("exec", "EXECABORT"), ("auth", "WRONGPASS")]
+    {
+        let line = format!(r#"cuckood_resp_commands_total{{command="{command}",outcome="{outcome}"}} 0"#);
+        assert!(counted.contains(&line), "{line} before its first event");
+    }
     assert_eq!(service.metrics("cuckood_resp_connections "), ["cuckood_resp_connections 1"]);
 }

@@ -64,7 +64,10 @@ pub fn run(port: u16, request: &mut Request, numbers: &mut Numbers, plan: &Plan<
     loop {
         let now = Instant::now();
         let is_over = now - start >= plan.duration || sent >= plan.requests_max || plan.is_over.load(Relaxed);
-        while !is_over && let Some(&next) = idle.front() {
+        while !is_over
+            && sent < plan.requests_max
+            && let Some(&next) = idle.front()
+        {
             // Paced requests wait from the time when they are due, also while all connections are busy.
             let due = plan.rate.map_or(now, |rate| start + Duration::from_secs_f64(sent as f64 / rate));
             if due > now {

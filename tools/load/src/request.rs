@@ -39,7 +39,20 @@ impl Request {
         Self::new(bytes.into_bytes(), None)
     }
 
-    fn new(bytes: Vec<u8>, status: Option<u16>) -> Self {
+    /// Adds a header.
+    pub fn with_header(self, header: &str) -> Self {
+        let line = format!("\r\n{header}\r\n\r\n");
+        let head = self.bytes.windows(4).position(|four| four == b"\r\n\r\n").unwrap_or(self.bytes.len());
+        let (before, after) = (&self.bytes[..head], self.bytes.get(head + 4..).unwrap_or_default());
+        Self { items: self.items, ..Self::new([before, line.as_bytes(), after].concat(), self.status) }
+    }
+
+    /// Adds an API key.
+    pub fn with_key(self, key: &str) -> Self {
+        self.with_header(&format!("Authorization: Bearer {key}"))
+    }
+
+    pub fn new(bytes: Vec<u8>, status: Option<u16>) -> Self {
         let slots = (0..bytes.len()).filter(|&at| bytes[at..].starts_with(SLOT)).collect();
         Self { bytes, slots, items: Items::Unique, status }
     }
@@ -100,10 +113,15 @@ impl Numbers {
             }
             Items::Unique => {
                 self.used = self.used.wrapping_add(1);
-                // Odd, so each count has its own number.
-                self.used.wrapping_mul(0x9e37_79b1)
+                Self::unique(self.used)
             }
         }
+    }
+
+    /// Returns the number of this count of unique items.
+    pub fn unique(count: u32) -> u32 {
+        // Odd, so each count has its own number.
+        count.wrapping_mul(0x9e37_79b1)
     }
 }
 
@@ -121,6 +139,17 @@ mod tests {
         assert_eq!(words[..3], ["*4", "$10", "CF.MEXISTS"]);
         assert_eq!([&words[2], &words[4], &words[6], &words[8]], expected);
         assert_eq!(words[7], format!("${}", ITEM.len()));
+    }
+
+    #[test]
+    fn header_is_added_to_head() {
+        let mut request = Request::http("POST", "/x", ITEM, 200).with_key("k").with_header("A: b");
+        let mut out = Vec::new();
+        request.append(&mut Numbers::new(), &mut out);
+        let text = String::from_utf8(out).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.ends_with("\r\nAuthorization: Bearer k\r\nA: b"), "{head}");
+        assert_eq!(body, item(0x9e37_79b1));
     }
 
     #[test]

@@ -23,6 +23,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
+{{- /* The name of the pods' service account; empty for the namespace's default one. */ -}}
+{{- define "cuckood.serviceAccount" -}}
+{{- $created := "" }}
+{{- if .Values.serviceAccount.create }}{{ $created = include "cuckood.name" . }}{{ end }}
+{{- .Values.serviceAccount.name | default $created }}
+{{- end }}
+
 {{- define "cuckood.scheme" -}}
 {{ if .Values.tls.existingSecret }}https{{ else }}http{{ end }}
 {{- end }}

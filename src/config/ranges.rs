@@ -134,9 +134,9 @@ pub(super) const SETTINGS: &[Setting] = &[
     time("events.retention", Duration::ZERO, RETENTION_MAX, |config| config.events.retention.0),
     size("events.room", MIB, SIZE_MAX, |config| config.events.room.0),
     any("metrics.per_filter"),
-    time("telemetry.slow_request", Duration::ZERO, TIMEOUT_MAX, |config| config.telemetry.slow_request.0),
     any("log.level"),
     any("log.format"),
+    time("telemetry.slow_request", Duration::ZERO, TIMEOUT_MAX, |config| config.telemetry.slow_request.0),
 ];
 
 const fn any(name: &'static str) -> Setting {

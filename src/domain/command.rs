@@ -7,7 +7,6 @@ use super::{
 };
 use crate::filter::{Digest, Layout, Secret};
 use serde::{Deserialize, Serialize, Serializer};
-use std::sync::OnceLock;
 use utoipa::ToSchema;
 
 /// The filter that a command addresses.
@@ -396,20 +395,6 @@ impl Seq {
 
 /// Nodes compare their hashes at the positions that are multiples of this.
 pub const STATE_HASH_EVERY: u64 = 1 << 16;
-
-/// The highest version of entries that this release understands. Entries that an earlier build does not understand are only written once
-/// [`Command::Enable`](super::Command::Enable) with their version is in the log.
-///
-/// - 1: the first.
-pub const FORMAT_VERSION: u16 = 1;
-
-/// The version of a later build, as which a test runs the real program. Builds without debug assertions, so every release, never set it.
-pub static LATER_VERSION: OnceLock<u16> = OnceLock::new();
-
-/// The highest version of entries that this build understands.
-pub fn understood_version() -> u16 {
-    LATER_VERSION.get().copied().unwrap_or(FORMAT_VERSION)
-}
 
 /// The hash of the state at a position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]

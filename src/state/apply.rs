@@ -132,7 +132,7 @@ impl State {
                 Ok(Outcome::Restored)
             }
             Command::Enable { version } => {
-                self.format = self.format.max(*version);
+                self.shared.format = self.shared.format.max(*version);
                 Ok(Outcome::Enabled)
             }
             Command::Create { kind, name, id, secret, spec, layout, window, annotations } => {

@@ -325,6 +325,35 @@ impl Command {
         self.facts().2
     }
 
+    /// Whether it frees memory, or makes that possible, so that it is accepted while memory is short.
+    pub fn frees_memory(&self) -> bool {
+        match self {
+            Command::Delete { .. }
+            | Command::DeleteLineUp { .. }
+            | Command::Remove { .. }
+            | Command::Clear { .. }
+            | Command::Confirm { .. }
+            | Command::Cancel { .. }
+            | Command::ImageAbandon { .. } => true,
+            Command::ImportEnd(ImportEnd { ending, .. }) => !matches!(ending, Ending::Whole { .. }),
+            Command::Configure(_)
+            | Command::Create { .. }
+            | Command::Update(_)
+            | Command::Insert { .. }
+            | Command::Replace { .. }
+            | Command::Redeem(_)
+            | Command::ImportBegin(_)
+            | Command::ImportLines(_)
+            | Command::Advance { .. }
+            | Command::TurnBack
+            | Command::PutLineUp(_)
+            | Command::Restored { .. }
+            | Command::ImageBegin(_)
+            | Command::ImageRecord { .. }
+            | Command::Enable { .. } => false,
+        }
+    }
+
     /// Its approximate size in memory and in the log, in bytes. The limits of queue and batch count it.
     pub fn weight_bytes(&self) -> u64 {
         64 + self.facts().3 as u64 + self.annotations_bytes()

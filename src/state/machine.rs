@@ -13,9 +13,9 @@ use super::ledger::{Change, Ledger};
 use super::tables::{ChangeKind, QUEUED_CHANGE_BYTES, REPEATED_FOR_EACH, Staging, Tables};
 use super::view::FilterView;
 use crate::domain::{
-    Count, Counts, FORMAT_FIRST, FilterChange, FilterId, Happened, IMAGE_IDLE_SECONDS, ImportId, ImportState, ItemOutcome,
-    KeyName, Kind, Meaning, Profile, Redemption, RedemptionId, RedemptionStep, Refusal, Seq, Settings, StateHash,
-    Timestamp, UploadId,
+    Count, Counts, FORMAT_FIRST, FilterChange, FilterId, Happened, IMAGE_IDLE_SECONDS, ImportId, ImportState,
+    ItemOutcome, KeyName, Kind, Meaning, Profile, Redemption, RedemptionId, RedemptionStep, Refusal, Seq,
+    Settings, StateHash, Timestamp, UploadId,
 };
 use crate::filter::{Digest, Dropped, Filled, SlotState, Source, StateCounts, Walk};
 use crate::paged::{Copied, Queue};

@@ -100,7 +100,7 @@ pub(crate) struct PageQuery {
     /// Maximum number of entries.
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<usize>,
-    /// The `next_cursor` of the previous page.
+    /// The `next_cursor` of the previous page. Empty means the first page.
     #[param(value_type = Option<String>)]
     cursor: Option<String>,
     /// Only names that start with this.
@@ -123,7 +123,8 @@ pub(crate) fn page<T>(
     let asked: PageQuery = parse(request)?;
     let page = asked.limit.unwrap_or(PAGE_DEFAULT);
     Problem::unless_within("/limit", page, 1..=PAGE_MAX)?;
-    let after = asked.cursor.as_deref().map(|cursor| {
+    let cursor = asked.cursor.as_deref().filter(|cursor| !cursor.is_empty());
+    let after = cursor.map(|cursor| {
         let name = read_cursor(cursor)?;
         str::from_utf8(&name).ok().and_then(|name| Name::new(name).ok()).ok_or_else(invalid_cursor)
     });

@@ -41,20 +41,27 @@ fn counted(machine: &Machine) -> (u64, u64) {
     (counts[0], counts[1])
 }
 
+/// A campaign with the most copies of item 1, and one of item 2. Returns how many those are, too.
+fn saturated(version: u16) -> (Machine, u32) {
+    let mut campaign = machine(version, &NewFilter::campaign(100, 0.001));
+    let copies_max = campaign.filter(TARGET).copies_max();
+    campaign.apply(insert(TARGET, (0..copies_max).map(|_| 1)));
+    campaign.apply(insert(TARGET, [2]));
+    assert_eq!(counts(&campaign, [1, 2]), [copies_max, 1]);
+    (campaign, copies_max)
+}
+
 #[test]
 fn saturated_pair_changes_nothing() {
-    for (version, expected, left) in [(1, Replaced, [8, 0]), (2, Saturated, [8, 1])] {
-        let mut campaign = machine(version, &NewFilter::campaign(100, 0.001));
-        campaign.apply(insert(TARGET, [1, 1, 1, 1, 1, 1, 1, 1, 2]));
-        assert_eq!(counts(&campaign, [1, 2]), [8, 1]);
+    for (version, expected, left) in [(1, Replaced, 0), (2, Saturated, 1)] {
+        let (mut campaign, copies_max) = saturated(version);
         assert_eq!(outcomes(&mut campaign, &[(2, 1)]), [expected], "version {version}");
-        assert_eq!(counts(&campaign, [1, 2]), left, "version {version}");
+        assert_eq!(counts(&campaign, [1, 2]), [copies_max, left], "version {version}");
     }
     // A copy that leaves in an earlier pair makes space.
-    let mut campaign = machine(2, &NewFilter::campaign(100, 0.001));
-    campaign.apply(insert(TARGET, [1, 1, 1, 1, 1, 1, 1, 1, 2]));
+    let (mut campaign, copies_max) = saturated(2);
     assert_eq!(outcomes(&mut campaign, &[(1, 3), (2, 1), (3, 1)]), [Replaced, Replaced, Saturated]);
-    assert_eq!(counts(&campaign, [1, 2, 3]), [8, 0, 1]);
+    assert_eq!(counts(&campaign, [1, 2, 3]), [copies_max, 0, 1]);
 }
 
 #[test]

@@ -89,5 +89,5 @@ pub fn take_faults() {
     // Only this sets them.
     let _ = crate::engine::applying::PANIC_AT.set(entries);
     let later = std::env::var("CUCKOOD_TEST_VERSION").ok().and_then(|version| version.parse().ok());
-    let _ = later.map(|version| crate::domain::command::LATER_VERSION.set(version));
+    let _ = later.map(|version| crate::domain::version::LATER_VERSION.set(version));
 }

@@ -7,7 +7,6 @@ use super::{
 };
 use crate::filter::{Digest, Layout, Secret};
 use serde::{Deserialize, Serialize, Serializer};
-use std::sync::OnceLock;
 use utoipa::ToSchema;
 
 /// The filter that a command addresses.
@@ -326,6 +325,35 @@ impl Command {
         self.facts().2
     }
 
+    /// Whether it frees memory, or makes that possible, so that it is accepted while memory is short.
+    pub fn frees_memory(&self) -> bool {
+        match self {
+            Command::Delete { .. }
+            | Command::DeleteLineUp { .. }
+            | Command::Remove { .. }
+            | Command::Clear { .. }
+            | Command::Confirm { .. }
+            | Command::Cancel { .. }
+            | Command::ImageAbandon { .. } => true,
+            Command::ImportEnd(ImportEnd { ending, .. }) => !matches!(ending, Ending::Whole { .. }),
+            Command::Configure(_)
+            | Command::Create { .. }
+            | Command::Update(_)
+            | Command::Insert { .. }
+            | Command::Replace { .. }
+            | Command::Redeem(_)
+            | Command::ImportBegin(_)
+            | Command::ImportLines(_)
+            | Command::Advance { .. }
+            | Command::TurnBack
+            | Command::PutLineUp(_)
+            | Command::Restored { .. }
+            | Command::ImageBegin(_)
+            | Command::ImageRecord { .. }
+            | Command::Enable { .. } => false,
+        }
+    }
+
     /// Its approximate size in memory and in the log, in bytes. The limits of queue and batch count it.
     pub fn weight_bytes(&self) -> u64 {
         64 + self.facts().3 as u64 + self.annotations_bytes()
@@ -396,20 +424,6 @@ impl Seq {
 
 /// Nodes compare their hashes at the positions that are multiples of this.
 pub const STATE_HASH_EVERY: u64 = 1 << 16;
-
-/// The highest version of entries that this release understands. Entries that an earlier build does not understand are only written once
-/// [`Command::Enable`](super::Command::Enable) with their version is in the log.
-///
-/// - 1: the first.
-pub const FORMAT_VERSION: u16 = 1;
-
-/// The version of a later build, as which a test runs the real program. Builds without debug assertions, so every release, never set it.
-pub static LATER_VERSION: OnceLock<u16> = OnceLock::new();
-
-/// The highest version of entries that this build understands.
-pub fn understood_version() -> u16 {
-    LATER_VERSION.get().copied().unwrap_or(FORMAT_VERSION)
-}
 
 /// The hash of the state at a position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]

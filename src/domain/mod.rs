@@ -16,6 +16,7 @@ pub mod spec;
 pub mod statistics;
 mod text;
 pub mod time;
+pub mod version;
 
 use thiserror::Error;
 
@@ -32,6 +33,7 @@ pub use spec::*;
 pub use statistics::*;
 pub use text::counted;
 pub use time::*;
+pub use version::*;
 
 /// The error for a value that breaks the rule of its type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]

@@ -1,9 +1,14 @@
 //! Admission control: a command is logged only if there is memory to apply it. Every later startup applies the logged commands, so the
 //! memory is checked against the limit, and reserved from the system, before a batch is logged.
 
-use crate::domain::Command;
+use crate::domain::{Command, Timestamp};
 use crate::filter::{MemoryNeed, OutOfMemory, Reservation};
 use crate::state::{State, WaitingDemand};
+
+/// Memory for records of operations that free memory, beyond the limit: this part of it, within bounds.
+const RESERVE_PART: u64 = 64;
+const RESERVE_BYTES_MIN: u64 = 1 << 20;
+const RESERVE_BYTES_MAX: u64 = 16 << 20;
 
 /// Small needs are tried out together once they add up to this many bytes. It is far less than the spare memory.
 const SMALL_BYTES_MAX: u64 = 4 << 20;
@@ -19,6 +24,16 @@ pub(super) enum Verdict {
     BeyondLimit,
     /// The system has no more memory to give.
     NoMemory(OutOfMemory),
+    /// It frees memory, but the reserve for records of such commands is used up.
+    ReserveUsedUp,
+}
+
+/// The memory that the state takes.
+#[derive(Clone, Copy)]
+struct Taken {
+    bytes: u64,
+    /// Bytes of records among them.
+    records_bytes: u64,
 }
 
 /// Judges the commands of a batch, one after the other.
@@ -26,8 +41,10 @@ pub(super) struct Admission {
     bytes_max: u64,
     /// Bytes that tables must leave free for everything else.
     spare_bytes: u64,
-    /// Bytes that the state takes, measured once for each batch.
-    taken_bytes: Option<u64>,
+    /// The memory that the state takes, measured once for each batch.
+    taken: Option<Taken>,
+    /// The least that records took since the limit was reached: the reserve starts there. `None` below the limit.
+    reserve_start: Option<u64>,
     /// The most that the admitted commands can add.
     need: MemoryNeed,
     waiting: WaitingDemand,
@@ -43,7 +60,8 @@ impl Admission {
         Self {
             bytes_max,
             spare_bytes,
-            taken_bytes: None,
+            taken: None,
+            reserve_start: None,
             need: MemoryNeed::default(),
             waiting: WaitingDemand::default(),
             reservation: Reservation::new(),
@@ -51,25 +69,65 @@ impl Admission {
         }
     }
 
-    /// Judges a command, and reserves the memory that it may need.
-    pub(super) fn admit(&mut self, state: &State, command: &Command, is_keyed: bool) -> Verdict {
-        let Some(claim) = self.waiting.claim(state, command, is_keyed) else { return Verdict::Later };
+    /// Judges a command that would be applied at `at`, and reserves the memory that it may need.
+    pub(super) fn admit(
+        &mut self,
+        state: &State,
+        command: &Command,
+        at: Timestamp,
+        is_keyed: bool,
+    ) -> Verdict {
+        let Some(claim) = self.waiting.claim(state, command, at, is_keyed) else { return Verdict::Later };
         let (need, statistics) = (&claim.need, &claim.statistics);
-        let taken = *self.taken_bytes.get_or_insert_with(|| state.sizes().memory_bytes());
-        let all =
-            [self.need.bytes, need.bytes, statistics.bytes].into_iter().fold(taken, u64::saturating_add);
-        let verdict = if need.bytes > 0 && all > self.bytes_max {
-            Verdict::BeyondLimit
-        } else if let Err(refused) = self.reserve(need) {
-            Verdict::NoMemory(refused)
-        } else {
+        let taken = self.measure(state);
+        let all = [self.need.bytes, need.bytes, statistics.bytes];
+        let all = all.into_iter().fold(taken.bytes, u64::saturating_add);
+        let is_within_limit = need.bytes == 0 || all <= self.bytes_max;
+        let is_covered = claim.is_relief && self.is_covered_by_reserve(need, taken);
+        let mut verdict = match is_within_limit || is_covered {
+            true => Verdict::Admitted,
+            false if claim.is_relief && is_keyed => Verdict::ReserveUsedUp,
+            false => Verdict::BeyondLimit,
+        };
+        // The reserve is a part of the spare memory.
+        let needs_none = is_covered && need.mapped_bytes() == 0;
+        if verdict == Verdict::Admitted
+            && let Err(refused) = self.reserve(need)
+            && !needs_none
+        {
+            verdict = Verdict::NoMemory(refused);
+        }
+        if verdict == Verdict::Admitted {
             self.waiting.add(&claim);
             self.need += claim.need;
             self.need += claim.statistics;
-            return Verdict::Admitted;
-        };
+            return verdict;
+        }
         // The commands in flight were counted at their upper bound, and some of them may free memory.
-        if self.need.is_none() && self.waiting.is_empty() { verdict } else { Verdict::Later }
+        let is_decided = self.need.is_none() && self.waiting.is_empty();
+        let is_repeat_decided = !claim.may_repeat || self.waiting.has_no_command();
+        if is_decided && is_repeat_decided { verdict } else { Verdict::Later }
+    }
+
+    /// Returns the memory that the state took at the start of the batch.
+    fn measure(&mut self, state: &State) -> Taken {
+        let taken = *self.taken.get_or_insert_with(|| {
+            let sizes = state.sizes();
+            Taken { bytes: sizes.memory_bytes(), records_bytes: sizes.records_bytes }
+        });
+        self.reserve_start = match self.reserve_start {
+            Some(start) if taken.bytes > self.bytes_max => Some(start.min(taken.records_bytes)),
+            _ => None,
+        };
+        taken
+    }
+
+    /// Whether the reserve has memory for the records of a command that frees memory.
+    fn is_covered_by_reserve(&mut self, need: &MemoryNeed, taken: Taken) -> bool {
+        let start = *self.reserve_start.get_or_insert(taken.records_bytes);
+        let reserve = (self.bytes_max / RESERVE_PART).clamp(RESERVE_BYTES_MIN, RESERVE_BYTES_MAX);
+        let used = taken.records_bytes.saturating_sub(start).saturating_add(self.need.bytes);
+        used.saturating_add(need.bytes) <= reserve
     }
 
     fn reserve(&mut self, need: &MemoryNeed) -> Result<(), OutOfMemory> {
@@ -85,12 +143,12 @@ impl Admission {
 
     /// The state takes less than at the start of the batch.
     pub(super) fn note_freed(&mut self) {
-        self.taken_bytes = None;
+        self.taken = None;
     }
 
     /// Releases the unused rest of the reservation. Call it once every admitted command is applied or rejected.
     pub(super) fn settle(&mut self) {
-        self.taken_bytes = None;
+        self.taken = None;
         self.need = MemoryNeed::default();
         self.waiting = WaitingDemand::default();
         self.reservation.release();
@@ -382,18 +440,18 @@ mod tests {
                 self.apply();
                 self.at = Timestamp(self.at.0.saturating_sub(90_000));
             }
-            let mut verdict = self.admission.admit(&self.state, &command, idempotency.is_some());
+            let mut verdict = self.admission.admit(&self.state, &command, self.at, idempotency.is_some());
             if verdict == Verdict::Later {
                 self.apply();
-                verdict = self.admission.admit(&self.state, &command, idempotency.is_some());
+                verdict = self.admission.admit(&self.state, &command, self.at, idempotency.is_some());
             }
             match verdict {
                 Verdict::Admitted => {
-                    let taken = self.admission.taken_bytes.unwrap() + self.admission.need.bytes;
+                    let taken = self.admission.taken.unwrap().bytes + self.admission.need.bytes;
                     let proposal = Proposal { idempotency, ..Proposal::new(self.at, command) };
                     self.batch.push((proposal, taken));
                 }
-                Verdict::BeyondLimit => {}
+                Verdict::BeyondLimit | Verdict::ReserveUsedUp => {}
                 Verdict::Later | Verdict::NoMemory(_) => panic!("{verdict:?}"),
             }
             if is_turning_back {
@@ -423,8 +481,8 @@ mod tests {
                 let outcome = format!("{:.80}", format!("{:?}", applied.outcome));
                 assert_eq!(unreserved_tables(), self.mapped_before, "after {what}: {outcome}");
                 assert!(taken <= expected, "{taken} bytes, not {expected}, after {what}: {outcome}");
-                // What statistics take is no reason to reject what frees memory.
-                let limit = self.limit + 16 * Statistics::GROWTH_BYTES;
+                // What statistics take is no reason to reject what frees memory, and its records have a reserve.
+                let limit = self.limit + 16 * Statistics::GROWTH_BYTES + RESERVE_BYTES_MIN;
                 assert!(taken <= limit, "{taken} bytes at a limit of {}", self.limit);
             }
             self.admission.settle();

@@ -248,9 +248,9 @@ impl Recovered {
                     tracing::warn!(entry = entry.seq.0, "skipping an entry marked by `cuckood repair skip`");
                     state.skip(&entry);
                 } else {
-                    let Proposal { command, idempotency, .. } = &entry.proposal;
-                    if let Verdict::NoMemory(refused) = admission.admit(state, command, idempotency.is_some())
-                    {
+                    let Proposal { at, command, idempotency, .. } = &entry.proposal;
+                    let verdict = admission.admit(state, command, *at, idempotency.is_some());
+                    if let Verdict::NoMemory(refused) = verdict {
                         return Err(out_of_memory(store, refused));
                     }
                     applying::apply(state, entry).map_err(|unappliable| {

@@ -35,6 +35,12 @@ pub enum SubmitError {
     /// The system has no memory for the command.
     #[error("the system has no more memory to give")]
     NoMemory,
+    /// The memory limit is reached, and so is that of the reserve for the records of operations that free memory.
+    #[error("the memory limit is reached, and the reserve for idempotency records is used up")]
+    IdempotencyFull {
+        /// Seconds until the oldest record is deleted.
+        retry_after_seconds: u64,
+    },
     /// The disk's free space is below the watermark.
     #[error("the disk is too full")]
     DiskFull,

@@ -448,7 +448,7 @@ mod tests {
     use super::*;
     use crate::clock::ClockLimits;
     use crate::config::Config;
-    use crate::domain::{ClockReading, Entry};
+    use crate::domain::{ClockReading, Entry, FORMAT_VERSION};
     use std::path::Path;
 
     fn options(path: &Path) -> EngineOptions {
@@ -512,8 +512,10 @@ mod tests {
         };
         let meta = head(1);
         check(1, &meta).unwrap();
-        let rejected = check(1, &head(2)).unwrap_err().to_string();
-        assert!(rejected.contains("version 2") && rejected.contains("update this node"), "{rejected}");
+        let later = FORMAT_VERSION + 1;
+        let rejected = check(1, &head(later)).unwrap_err().to_string();
+        let version = format!("version {later}");
+        assert!(rejected.contains(&version) && rejected.contains("update this node"), "{rejected}");
         // The head starts with its version.
         let mut newer = meta.clone();
         newer[0] = 77;

@@ -19,7 +19,10 @@ use std::task::{Context, Poll, Waker};
 /// [`JournalError::Newer`]: a later version has to verify it.
 pub fn verify(store: &Arc<Store>) -> Result<Findings> {
     let mut findings = Findings::default();
-    let log = check_log(store, &mut findings.notes);
+    let log = match check_log(store, &mut findings.notes) {
+        Err(newer @ JournalError::Newer(_)) => return Err(newer.into()),
+        log => log,
+    };
     let first = findings.take(log).unwrap_or(Seq(0));
     let checked = check_snapshots(store, first, &mut findings);
     findings.take(checked);

@@ -10,7 +10,7 @@ use super::request::{Caller, Proposed, Reply, answer_all, wait};
 use super::snapshotter::{SnapshotReport, Snapshotter};
 use super::timekeeping::Timekeeper;
 use super::{Inner, LatestSnapshot, Status, SubmitError};
-use crate::domain::{Command, Proposal, Seq, Timestamp};
+use crate::domain::{Applied, Command, Proposal, Seq, Timestamp};
 use crate::journal::{Committed, Delivery, Journal, JournalError, Ticket};
 use crate::state::State;
 use crate::store::Store;
@@ -195,7 +195,7 @@ impl Writer {
                     self.pending.push_front((proposal, caller));
                     break;
                 }
-                Err(refusal) => caller.answer(Err(refusal)),
+                Err(refusal) => caller.answer(self.stored_answer(&proposal, &refusal).ok_or(refusal)),
             }
         }
         if !proposals.is_empty() {
@@ -230,11 +230,11 @@ impl Writer {
             return Err(SubmitError::Overloaded);
         }
         let is_keyed = idempotency.is_some();
-        let mut verdict = self.admission.admit(&self.state, command, is_keyed);
-        while matches!(verdict, Verdict::BeyondLimit | Verdict::NoMemory(_))
+        let mut verdict = self.admission.admit(&self.state, command, at, is_keyed);
+        while matches!(verdict, Verdict::BeyondLimit | Verdict::NoMemory(_) | Verdict::ReserveUsedUp)
             && self.free_discarded(FREED_IN_NEED)
         {
-            verdict = self.admission.admit(&self.state, command, is_keyed);
+            verdict = self.admission.admit(&self.state, command, at, is_keyed);
         }
         if matches!(command, Command::Insert { .. } | Command::ImportLines(_)) {
             let is_short = matches!(verdict, Verdict::BeyondLimit | Verdict::NoMemory(_));
@@ -246,11 +246,30 @@ impl Writer {
             Verdict::Admitted => Ok(Some(at)),
             Verdict::Later if !self.proposed.callers.is_empty() => Ok(None),
             Verdict::Later | Verdict::BeyondLimit => Err(SubmitError::MemoryLimit),
+            Verdict::ReserveUsedUp => {
+                let retry_after_seconds = self.state.seconds_to_forgotten_record();
+                Err(SubmitError::IdempotencyFull { retry_after_seconds })
+            }
             Verdict::NoMemory(refused) => {
                 tracing::warn!(bytes = refused.bytes, "the system has no more memory; write rejected");
                 Err(SubmitError::NoMemory)
             }
         }
+    }
+
+    /// Returns the stored outcome of a repeated request that can't be logged: it needs no memory and no space.
+    fn stored_answer(&self, proposal: &Proposal, refusal: &SubmitError) -> Option<Applied> {
+        let Proposal { command, idempotency, .. } = proposal;
+        let is_short = match refusal {
+            SubmitError::MemoryLimit | SubmitError::NoMemory | SubmitError::IdempotencyFull { .. } => true,
+            SubmitError::DiskFull | SubmitError::LogFull => true,
+            SubmitError::Overloaded | SubmitError::Recovering | SubmitError::Draining => false,
+            SubmitError::TooFarBehind | SubmitError::NoQuorum => false,
+            // The time, or the state of the log, is unknown.
+            SubmitError::StorageFailed | SubmitError::ClockUnsure(_) => false,
+        };
+        let key = idempotency.as_ref().filter(|_| is_short)?;
+        self.state.stored_answer(command, key, self.time.read())
     }
 
     /// Proposes commands, if the disk has space for the events of the holds that they will expire. An entry of a few bytes in the log can

@@ -205,7 +205,7 @@ pub(super) async fn backup(call: Call<Export>) -> Answer {
 #[skip_serializing_none]
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({
-    "journal": "local", "position": 4711, "build": "0.1.0", "understands": 1, "enabled": 1, "nodes": []
+    "journal": "local", "position": 4711, "build": "0.1.0", "understands": 2, "enabled": 2, "nodes": []
 }))]
 struct Cluster {
     /// `local` for a single node, `nats` for one of several.

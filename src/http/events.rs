@@ -25,7 +25,7 @@ use utoipa::{IntoParams, ToSchema};
 const LIMIT_MAX: usize = 10_000;
 
 /// The columns of events as CSV.
-const COLUMNS: &str = "seq,at,key,event,campaign,coupon,line_up,capacity,stock,starts_at,ends_at,id,reference,status,\
+pub(super) const COLUMNS: &str = "seq,at,key,event,campaign,coupon,line_up,capacity,stock,starts_at,ends_at,id,reference,status,\
     expires_at,ordinal,import,mode,state,failure,lines,added,already_present,already_redeemed,rejected,\
     removed,replaced,redemptions,holds,entry";
 

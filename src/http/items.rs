@@ -106,7 +106,7 @@ struct CodesValid {
 
 /// The outcomes of replacements, one per pair.
 #[derive(Serialize, ToSchema)]
-#[schema(example = json!({"outcomes": ["replaced", "absent"]}))]
+#[schema(example = json!({"outcomes": ["replaced", "already_present"]}))]
 struct ReplacedItems {
     /// In the order of the request.
     outcomes: Vec<ItemOutcome>,
@@ -260,7 +260,7 @@ item_routes! {
     remove: UsersToRemove { users, all } => (users, all), "Remove users, for example because they registered or opted out",
         "Remove only users that were added: in a compact campaign, removing another one may remove a user with the same fingerprint.",
         [];
-    replace: "Pairs are replaced atomically, in order. If `from` is absent, the pair has no effect.",
+    replace: "Pairs are replaced atomically, in order. Only `replaced` has an effect: with `saturated` or `already_present`, `to` can't be stored, so `from` stays.",
         "`filter-full`: none of them was replaced";
     each: [];
 }
@@ -277,7 +277,7 @@ item_routes! {
     count: "The number of copies of each code: at most one in a strict coupon.";
     remove: CodeList { codes } => (codes, false), "Withdraw codes; a held code loses its hold", "Redeemed codes remain.",
         [(status = 409, description = "`requires-added-codes`"),];
-    replace: "Pairs are replaced atomically, in order. If `from` is absent, the pair has no effect.",
+    replace: "Pairs are replaced atomically, in order. Only `replaced` has an effect: with `already_present`, `already_redeemed` or, in a compact coupon, `saturated`, `to` can't be stored, so `from` stays.",
         "`filter-full`: none of them was replaced; `requires-added-codes`";
     each: [(status = 429, description = "`too-many-invalid-codes`")];
 }
@@ -385,11 +385,10 @@ async fn submit(
     command: Command,
     guesses: Guesses<'_>,
 ) -> Result<Decided, Problem> {
-    let is_valid = |outcome: &&ItemOutcome| matches!(outcome, ItemOutcome::Removed | ItemOutcome::Replaced);
     let decided = call.submit(about, command).await;
     match decided.as_ref().map(|decided| &decided.outcome) {
         Ok(Outcome::Removed(Removed { outcomes, .. }) | Outcome::Replaced(outcomes)) => {
-            guesses.settle(outcomes.len() - outcomes.iter().filter(is_valid).count());
+            guesses.settle(outcomes.iter().filter(|outcome| is_wrong_guess(**outcome)).count());
         }
         Err(problem) if !matches!(problem.code, Code::StorageFailed | Code::FilterFull) => {
             guesses.return_unused();
@@ -397,6 +396,18 @@ async fn submit(
         Ok(_) | Err(_) => {}
     }
     decided
+}
+
+/// Whether the outcome of removing or replacing an item says that it is not valid.
+fn is_wrong_guess(outcome: ItemOutcome) -> bool {
+    match outcome {
+        ItemOutcome::Absent | ItemOutcome::AlreadyRedeemed => true,
+        // The item of a pair that stays, because the other one can't be stored, is there.
+        ItemOutcome::Saturated | ItemOutcome::AlreadyPresent => false,
+        ItemOutcome::Removed | ItemOutcome::Replaced => false,
+        // Not of these commands.
+        ItemOutcome::Added | ItemOutcome::Revived => false,
+    }
 }
 
 /// Items of a request that reveals whether they are valid.

@@ -5,8 +5,10 @@ use super::call::Effect;
 use super::events::EventAnswer;
 use super::imports::lines::Format;
 use super::router::{self, Operation, Routes, SECURITY_SCHEME};
+use super::{events, redemptions};
 use http::Method;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+use std::collections::HashMap;
 use utoipa::OpenApi;
 
 /// The general part of the document.
@@ -63,11 +65,13 @@ pub fn document() -> Value {
         "description": "An API key from the configuration. If none is configured, no key is required.",
     }});
     if let Some(schemas) = document["components"]["schemas"].as_object_mut() {
+        name_values(schemas);
         for (name, schema) in schemas {
             // In a merge-patch, null clears a field. Anywhere else null is refused, and never sent.
             if !name.ends_with("Patch") {
                 forbid_null(schema);
             }
+            describe_names(schema);
         }
     }
     for declared in &operations {
@@ -78,6 +82,58 @@ pub fn document() -> Value {
         document["paths"][&declared.path][&method] = operation;
     }
     document
+}
+
+/// The pattern of the names of campaigns, coupons and line-ups.
+const NAME_PATTERN: &str = "^[a-z0-9][a-z0-9._-]{0,127}$";
+
+/// Fields with lists of names of campaigns.
+const NAME_LISTS: [&str; 5] = ["campaigns", "eligible", "unknown", "inactive", "excluded"];
+
+/// Adds the pattern of names to the lists of names.
+fn describe_names(schema: &mut Value) {
+    let fields = schema.get_mut("properties").and_then(Value::as_object_mut);
+    for (field, list) in fields.into_iter().flatten() {
+        if NAME_LISTS.contains(&field.as_str()) && list["items"]["type"] == "string" {
+            list["items"]["pattern"] = NAME_PATTERN.into();
+        }
+    }
+}
+
+/// Names the values of enums if a generator without scopes for constants, such as Go's, would use one of their names twice, or that of a
+/// type.
+fn name_values(schemas: &mut Map<String, Value>) {
+    let mut uses: HashMap<String, u32> = HashMap::new();
+    for (name, schema) in &*schemas {
+        let names = enum_values(schema).map(pascal_case).chain([name.clone()]);
+        names.for_each(|name| *uses.entry(name).or_default() += 1);
+    }
+    for (name, schema) in schemas {
+        let is_usable = |value: &str| {
+            let name = pascal_case(value);
+            name.starts_with(|c: char| c.is_ascii_alphabetic()) && uses.get(&name) == Some(&1)
+        };
+        if !enum_values(schema).all(is_usable) {
+            let names: Vec<String> =
+                enum_values(schema).map(|value| format!("{name}{}", pascal_case(value))).collect();
+            schema["x-enum-varnames"] = names.into();
+        }
+    }
+}
+
+fn enum_values(schema: &Value) -> impl Iterator<Item = &str> {
+    schema["enum"].as_array().into_iter().flatten().filter_map(Value::as_str)
+}
+
+/// Joins the words of a text, each with a capital letter in front.
+fn pascal_case(text: &str) -> String {
+    let mut name = String::new();
+    for word in text.split(|c: char| !c.is_ascii_alphanumeric()) {
+        let mut letters = word.chars();
+        name.extend(letters.next().map(|first| first.to_ascii_uppercase()));
+        name.extend(letters);
+    }
+    name
 }
 
 /// Moves header parameters, headers and error responses, which many operations have in common, to the components.
@@ -181,7 +237,53 @@ fn complete(declared: &Operation, operation: &mut Value) {
     }
     for (status, response) in operation["responses"].as_object_mut().into_iter().flatten() {
         finish(effect, status, response);
+        let contents = response.get_mut("content").and_then(Value::as_object_mut);
+        for (media_type, content) in contents.into_iter().flatten() {
+            if let Some(example) = response_example(path, media_type) {
+                content["example"] = example;
+            }
+        }
     }
+    if path == "/v1/events" {
+        let line = json!({ "$ref": "#/components/schemas/EventLine" });
+        operation["responses"]["200"]["content"]["application/x-ndjson"]["schema"]["contentSchema"] = line;
+    }
+}
+
+/// Returns the example of a response without a schema that has one; none of bytes.
+fn response_example(path: &str, media_type: &str) -> Option<Value> {
+    let text = match (path, media_type) {
+        ("/openapi.json", "application/json") => return Some(json!({ "openapi": "3.1.0" })),
+        ("/metrics", "text/plain" | "application/openmetrics-text") => {
+            "# HELP cuckood_ready Whether reads are served.\n# TYPE cuckood_ready gauge\ncuckood_ready 1\n"
+                .to_owned()
+        }
+        ("/v1/coupons/{coupon}/codes/generate", "text/csv") => "code\nSUMMER-K7Q2-9FXM\n".to_owned(),
+        ("/v1/coupons/{coupon}/codes/generate", "application/x-ndjson") => {
+            "{\"code\":\"SUMMER-K7Q2-9FXM\"}\n".to_owned()
+        }
+        ("/v1/coupons/{coupon}/redemptions", "text/csv") => {
+            let id = "0f5e3c2b9a7d4f1e8c6b5a4938271605";
+            let at = "2026-12-01T00:00:00.000Z";
+            format!("{}\n{id},redeemed,order-42,{at},,{at},,\n", redemptions::COLUMNS)
+        }
+        ("/v1/events", "text/csv") => {
+            let empty = ",".repeat(events::COLUMNS.matches(',').count() - 4);
+            format!(
+                "{}\n4711,2026-12-01T00:00:00.000Z,shop,campaign.cleared,spring{empty}\n",
+                events::COLUMNS
+            )
+        }
+        ("/v1/events", "application/x-ndjson") => {
+            let event = json!({
+                "seq": 4711, "at": "2026-12-01T00:00:00.000Z", "key": "shop", "event": "users.added", "campaign": "spring",
+                "added": 2
+            });
+            format!("{event}\n")
+        }
+        _ => return None,
+    };
+    Some(text.into())
 }
 
 /// Returns the statuses that an operation may respond with, according to the document.
@@ -198,6 +300,7 @@ fn general_problems(declared: &Operation) -> impl Iterator<Item = (&'static str,
     let (is_read, is_once) = (declared.is_read(), effect == Some(Effect::WritesOnce));
     let is_put = declared.method == Method::PUT;
     let is_api = effect.is_some();
+    let is_probe = matches!(path, "/livez" | "/readyz");
     let is_write = is_api && !is_read;
     let is_upload = takes_body && effect == Some(Effect::Writes);
     let problems = [
@@ -213,7 +316,7 @@ fn general_problems(declared: &Operation) -> impl Iterator<Item = (&'static str,
             "403",
             "`foreign-origin`: without keys, for another `Host`, or a write from a page of another site",
         ),
-        (is_api, "400", "`malformed-request`"),
+        (is_api || is_probe, "400", "`malformed-request`"),
         (is_api, "401", "`unauthenticated`"),
         (is_api, "403", "`forbidden`"),
         (is_api, "429", "`rate-limited`"),
@@ -238,10 +341,9 @@ fn general_problems(declared: &Operation) -> impl Iterator<Item = (&'static str,
         (is_once, "429", "`idempotency-full`"),
         (is_once, "422", "`idempotency-key-reused`"),
     ];
-    let is_probe = matches!(path, "/livez" | "/readyz");
     problems
         .into_iter()
-        .filter(move |(holds, ..)| *holds && !is_probe)
+        .filter(move |(holds, status, _)| *holds && (!is_probe || *status == "400"))
         .map(|(_, status, text)| (status, text))
 }
 
@@ -254,8 +356,8 @@ fn path_parameter(path: &str, name: &str) -> Value {
     let (description, pattern) = match name {
         "id" if path.contains("/redemptions/") => ("The redemption's id", "^[0-9a-f]{32}$"),
         "id" => ("The import's id", "^[A-Za-z0-9._-]{1,128}$"),
-        "line_up" => ("The name of the line-up", "^[a-z0-9][a-z0-9._-]{0,127}$"),
-        _ => ("The name of the campaign or coupon", "^[a-z0-9][a-z0-9._-]{0,127}$"),
+        "line_up" => ("The name of the line-up", NAME_PATTERN),
+        _ => ("The name of the campaign or coupon", NAME_PATTERN),
     };
     let schema = json!({ "type": "string", "pattern": pattern });
     json!({ "name": name, "in": "path", "required": true, "description": description, "schema": schema })

@@ -8,7 +8,7 @@ use super::request::json::{self, Faults, Item, Text};
 use super::request::query;
 use crate::domain::redemption::{HOLD_SECONDS_MAX, REFERENCE_BYTES_MAX};
 use crate::domain::{Command, Kind, Outcome, Redemption, RedemptionId, Reference, Status, Target, Timestamp};
-use crate::engine::{Change, Digest, FilterView, Mode, RedemptionPage, RedemptionQuery, random};
+use crate::engine::{Change, CodeFound, Digest, FilterView, Mode, RedemptionPage, RedemptionQuery, random};
 use axum::BoxError;
 use axum::extract::{Path, Request};
 use axum::response::Response;
@@ -126,12 +126,12 @@ struct ListQuery {
     /// Maximum number of redemptions per page. Ignored for NDJSON and CSV.
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<usize>,
-    /// The `next_cursor` of the previous page.
+    /// The `next_cursor` of the previous page. Empty means the first page.
     cursor: Option<String>,
 }
 
 /// The columns of the list as CSV.
-const COLUMNS: &str = "id,status,reference,created_at,expires_at,redeemed_at,cancelled_at,ordinal";
+pub(super) const COLUMNS: &str = "id,status,reference,created_at,expires_at,redeemed_at,cancelled_at,ordinal";
 
 /// Parts of the ledger that one request reads before it returns its results so far.
 const SCANS_MAX: usize = 100;
@@ -147,7 +147,7 @@ const SCANS_MAX: usize = 100;
         (status = 200, description = "A repeat of an earlier code and reference: that redemption, confirmed or extended", body = RedemptionAnswer),
         (status = 201, description = "Redeemed or held", body = RedemptionAnswer, headers(("Location" = String, description = "Its path"))),
         (status = 404, description = "`code-unknown`"),
-        (status = 409, description = "`code-redeemed`, `code-held`, `outside-window`, `requires-strict-mode`, `sold-out`"),
+        (status = 409, description = "`code-redeemed`, `code-held` (with `expires_at`), `outside-window`, `requires-strict-mode`, `sold-out`"),
         (status = 429, description = "`too-many-invalid-codes`"),
     )
 )]
@@ -176,6 +176,7 @@ pub(super) async fn redeem(call: Call<Redeem>, Path(coupon): Path<String>, reque
             call.submit(Resource::Filter(Kind::Coupon, &coupon), command).await
         }
     };
+    let decided = decided.map_err(|problem| explain(&call, &coupon, digest, problem));
     let is_invalid =
         |problem: &Problem| matches!(problem.code, Code::CodeUnknown | Code::CodeRedeemed | Code::CodeHeld);
     guesses.settle(decided.as_ref().err().map_or(0, |problem| is_invalid(problem).into()));
@@ -223,6 +224,25 @@ pub(super) fn outcomes() -> RedemptionOutcomes {
         drop(outcomes.get_or_create(&[("outcome", outcome)]));
     }
     outcomes
+}
+
+/// Adds what the coupon knows about a used code to the problem of its redemption.
+fn explain(call: &Call<Redeem>, coupon: &str, digest: Digest, problem: Problem) -> Problem {
+    if !matches!(problem.code, Code::CodeHeld | Code::CodeRedeemed) {
+        return problem;
+    }
+    // The newest view, since the log has decided.
+    let Ok(view) = call.filter(Kind::Coupon, coupon) else { return problem };
+    let found = view.look_up(&[digest], call.api.engine.now()).unwrap_or_default().pop();
+    match (problem.code, found) {
+        (Code::CodeHeld, Some(CodeFound::Held(hold))) => Problem { expires_at: hold.expires_at, ..problem },
+        (Code::CodeRedeemed, Some(CodeFound::Redeemed(None))) => {
+            let detail =
+                "the code was redeemed; under which reference is unknown after redemptions.retention";
+            Problem { detail: detail.into(), ..problem }
+        }
+        _ => problem,
+    }
 }
 
 /// Counts the outcome of a request about a redemption; `settled` is the outcome if the redemption existed before.
@@ -278,7 +298,8 @@ pub(super) async fn list(call: Call<Read>, Path(coupon): Path<String>, request: 
     let reference = reference.as_deref().map(Reference::new).transpose();
     let reference = reference.map_err(Problem::at("/reference"))?;
     let query = RedemptionQuery { reference, status, changed_after };
-    let mut next = cursor.as_deref().map(change_of).transpose()?;
+    let cursor = cursor.as_deref().filter(|cursor| !cursor.is_empty());
+    let mut next = cursor.map(change_of).transpose()?;
     if let Some(lines) = Lines::preferred(request.headers(), COLUMNS) {
         return Ok(export(call, view, query, next, lines));
     }

@@ -163,6 +163,8 @@ impl From<SubmitError> for Failure {
             SubmitError::MemoryLimit => {
                 (Code::OOM, "the write might take more memory than limits.memory allows")
             }
+            // Redis clients send no keys.
+            SubmitError::IdempotencyFull { .. } => (Code::OOM, "the memory limit is reached"),
             SubmitError::NoMemory => (Code::OOM, "the machine has too little memory for the write"),
             SubmitError::DiskFull => (Code::READONLY, "too little disk space is free: nothing was changed"),
             SubmitError::TooFarBehind | SubmitError::NoQuorum => {

@@ -79,23 +79,10 @@ impl State {
     fn execute_once(&mut self, command: &Command, key: &IdempotencyKey, owner: Owner) -> Applied {
         let bounds = Bounds::of(&self.shared.settings, self.shared.now);
         let refused = |why| Applied { outcome: Outcome::Refused(why), replayed: false };
-        let is_deletion = matches!(command, Command::Delete { .. } | Command::DeleteLineUp { .. });
-        let named = self.shared.named(command);
-        let filter = if is_deletion { Some(NO_FILTER) } else { named };
-        if let Some(filter) = filter {
-            match self.records.look_up(filter, key, command, bounds.forgotten) {
-                Lookup::New => {}
-                Lookup::Answered(outcome) => return Applied { outcome, replayed: true },
-                Lookup::Reused(_) => return refused(Refusal::KeyReused),
-            }
+        if let Some(stored) = self.look_up_stored(command, key, &bounds) {
+            return stored;
         }
-        // The key may have been used for what is there now.
-        if is_deletion
-            && let Some(filter) = named
-            && !matches!(self.records.look_up(filter, key, command, bounds.forgotten), Lookup::New)
-        {
-            return refused(Refusal::KeyReused);
-        }
+        let filter = self.recorded_under(command);
         let room = self.records.make_room(owner, Records::bytes_max(command), &bounds, SWEEP_MAX);
         if let Err(oldest) = room {
             let now = self.shared.now;
@@ -125,6 +112,37 @@ impl State {
         retention_min_seconds(&self.shared.settings)
     }
 
+    /// The ID under which the outcome of a command is stored; `None` if it is of a filter that does not exist.
+    fn recorded_under(&self, command: &Command) -> Option<FilterId> {
+        if is_deletion(command) { Some(NO_FILTER) } else { self.shared.named(command) }
+    }
+
+    /// Returns the answer to a command whose key was used before.
+    fn look_up_stored(&self, command: &Command, key: &IdempotencyKey, bounds: &Bounds) -> Option<Applied> {
+        let reused = Applied { outcome: Outcome::Refused(Refusal::KeyReused), replayed: false };
+        if let Some(filter) = self.recorded_under(command) {
+            match self.records.look_up(filter, key, command, bounds.forgotten) {
+                Lookup::New => {}
+                Lookup::Answered(outcome) => return Some(Applied { outcome, replayed: true }),
+                Lookup::Reused(_) => return Some(reused),
+            }
+        }
+        if !is_deletion(command) {
+            return None;
+        }
+        // The key may have been used for what is there now.
+        match self.records.look_up(self.shared.named(command)?, key, command, bounds.forgotten) {
+            Lookup::New => None,
+            Lookup::Answered(_) | Lookup::Reused(_) => Some(reused),
+        }
+    }
+
+    /// Returns what [`Self::apply`] would answer at `at` to a command whose key was used before, without an entry.
+    pub fn stored_answer(&self, command: &Command, key: &IdempotencyKey, at: Timestamp) -> Option<Applied> {
+        let bounds = Bounds::of(&self.shared.settings, at.max(self.shared.now));
+        self.look_up_stored(command, key, &bounds)
+    }
+
     fn execute(&mut self, command: &Command) -> Result<Outcome, Refusal> {
         let is_hidden = |Target(id)| self.filters.get(&id).is_some_and(|filter| filter.is_hidden);
         if !self.shared.images.0.is_empty() && command.target().is_some_and(is_hidden) {
@@ -144,7 +162,7 @@ impl State {
                 Ok(Outcome::Restored)
             }
             Command::Enable { version } => {
-                self.format = self.format.max(*version);
+                self.shared.format = self.shared.format.max(*version);
                 Ok(Outcome::Enabled)
             }
             Command::Create { kind, name, id, secret, spec, layout, window, annotations } => {
@@ -194,6 +212,10 @@ impl State {
             })?,
         }
     }
+}
+
+fn is_deletion(command: &Command) -> bool {
+    matches!(command, Command::Delete { .. } | Command::DeleteLineUp { .. })
 }
 
 impl Shared {

@@ -276,7 +276,8 @@ impl Records {
         before + bytes <= part || all - beyond(before) + beyond(before + bytes) <= half
     }
 
-    fn oldest(&self) -> Option<Timestamp> {
+    /// When the oldest record was stored.
+    pub(super) fn oldest(&self) -> Option<Timestamp> {
         self.queue.front().and_then(read).map(|(head, _)| head.stored_at)
     }
 

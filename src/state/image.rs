@@ -167,7 +167,7 @@ type Restored<T, S> = Result<T, RestoreStateError<<S as Sections>::Error>>;
 /// # Errors
 /// [`RestoreStateError::Head`] or [`RestoreStateError::Newer`] if the head can't be read.
 pub fn enabled_in(head: &[u8]) -> Result<u16, RestoreStateError<Infallible>> {
-    Ok(read_head(head)?.state.format)
+    Ok(read_head(head)?.state.shared.format)
 }
 
 /// Reads a head of a known version: that of the enabled entries, for these decide which fields it has. So a build that doesn't know it
@@ -190,7 +190,7 @@ impl State {
         let line_ups =
             self.shared.catalog.line_ups.values().map(|line_up| NamedLineUp::clone(line_up)).collect();
         let head = Head { state: &*self, records, filters, imports, line_ups };
-        let head = encode(&(self.format.min(understood_version()), head));
+        let head = encode(&(self.shared.format.min(understood_version()), head));
         SnapshotImage { head, sections }
     }
 }

@@ -5,7 +5,7 @@ use super::ledger::ENDED_MAX;
 use super::machine::Subject;
 use super::tables::{ChangeKind, REPEATED_FOR_EACH, slot_state};
 use crate::domain::{
-    Count, FilterChange, Inserted, ItemOutcome, Kind, Outcome, Redeem, Redemption, RedemptionId,
+    Count, FilterChange, Inserted, ItemOutcome, Kind, Meaning, Outcome, Redeem, Redemption, RedemptionId,
     RedemptionStep, Refusal, Removed, Status, Timestamp,
 };
 use crate::filter::{Digest, Full, Mode, SlotState};
@@ -81,6 +81,7 @@ impl Subject<'_> {
     /// removed, which can't fail.
     pub(super) fn replace(&mut self, from: &[Digest], to: &[Digest]) -> Result<Outcome, Refusal> {
         self.view.require_added_codes()?;
+        let is_exact = self.shared.has(Meaning::ExactReplacement);
         let mut outcomes = Vec::with_capacity(from.len());
         let (mut added, mut coming, mut staying) = (Vec::new(), Vec::new(), Vec::new());
         let mut returning = Vec::new();
@@ -95,9 +96,9 @@ impl Subject<'_> {
                 outcomes.push(ItemOutcome::Absent);
                 continue;
             }
-            outcomes.push(ItemOutcome::Replaced);
             // An item that takes its own place stays.
             if from == to {
+                outcomes.push(ItemOutcome::Replaced);
                 staying.push(to);
                 continue;
             }
@@ -107,14 +108,26 @@ impl Subject<'_> {
                 }
                 return Err(Refusal::FilterFull);
             };
+            let is_strict = self.tables.filter.mode() == Mode::Strict;
             if inserted == [ItemOutcome::Added] {
                 added.push(to);
-            } else if self.tables.filter.mode() == Mode::Strict {
+                coming.push(to);
+            } else if is_exact {
+                // A copy that was marked for removal takes the new one's place.
+                if !take_one(&mut leaving, to) {
+                    outcomes.extend(inserted);
+                    continue;
+                }
+                staying.push(to);
+                // As if the code had been removed, its hold ends.
+                returning.extend(is_strict.then_some(to));
+            } else {
                 // A code that was marked for removal stays. As if it had been removed, its hold ends.
-                returning.extend(leaving.remove(&to).map(|_| to));
+                returning.extend(is_strict.then(|| leaving.remove(&to)).flatten().map(|_| to));
+                coming.push(to);
             }
+            outcomes.push(ItemOutcome::Replaced);
             *leaving.entry(from).or_default() += 1;
-            coming.push(to);
         }
         let leaving: Vec<Digest> = leaving
             .into_iter()
@@ -350,6 +363,16 @@ impl Subject<'_> {
         self.view.ledger.write().settle(settled.clone());
         settled
     }
+}
+
+/// Takes one copy of an item out of those that are to be removed. Returns whether there was one.
+fn take_one(leaving: &mut BTreeMap<Digest, u32>, item: Digest) -> bool {
+    let Some(copies) = leaving.get_mut(&item) else { return false };
+    *copies -= 1;
+    if *copies == 0 {
+        leaving.remove(&item);
+    }
+    true
 }
 
 /// The step from a current redemption to another status; `None` if no event reports it.

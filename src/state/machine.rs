@@ -13,9 +13,9 @@ use super::ledger::{Change, Ledger};
 use super::tables::{ChangeKind, QUEUED_CHANGE_BYTES, REPEATED_FOR_EACH, Staging, Tables};
 use super::view::FilterView;
 use crate::domain::{
-    Count, Counts, FilterChange, FilterId, Happened, IMAGE_IDLE_SECONDS, ImportId, ImportState, ItemOutcome,
-    KeyName, Kind, Profile, Redemption, RedemptionId, RedemptionStep, Refusal, Seq, Settings, StateHash,
-    Timestamp, UploadId,
+    Count, Counts, FORMAT_FIRST, FilterChange, FilterId, Happened, IMAGE_IDLE_SECONDS, ImportId, ImportState,
+    ItemOutcome, KeyName, Kind, Meaning, Profile, Redemption, RedemptionId, RedemptionStep, Refusal, Seq,
+    Settings, StateHash, Timestamp, UploadId,
 };
 use crate::filter::{Digest, Dropped, Filled, SlotState, Source, StateCounts, Walk};
 use crate::paged::{Copied, Queue};
@@ -31,9 +31,6 @@ use std::sync::atomic::Ordering;
 /// Maximum number of holds that one entry expires, and of ended redemptions, stored outcomes and interrupted imports that it deletes: no
 /// single command pays for many.
 pub(super) const SWEEP_MAX: usize = 1_024;
-
-/// The version of entries that needs no enabling.
-const FORMAT_FIRST: u16 = 1;
 
 /// The state machine: every campaign and coupon, their redemptions, and the stored outcomes.
 ///
@@ -53,8 +50,6 @@ pub struct State {
     pub(super) records: Records,
     /// The hash of all that was applied.
     pub(super) history: History,
-    /// The highest version of entries that may follow.
-    pub(super) format: u16,
     pub(super) shared: Shared,
 }
 
@@ -129,6 +124,8 @@ pub(super) struct Totals {
 /// The data shared by all filters.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct Shared {
+    /// The highest version of entries that may follow.
+    pub(super) format: u16,
     /// The latest time of an entry.
     pub(super) now: Timestamp,
     pub(super) settings: Settings,
@@ -173,14 +170,13 @@ pub(super) struct Shared {
 impl Default for State {
     /// The state before the first entry.
     fn default() -> Self {
-        let mut shared = Shared::default();
+        let mut shared = Shared { format: FORMAT_FIRST, ..Shared::default() };
         shared.configure(Settings::default());
         Self {
             applied: Seq(0),
             filters: BTreeMap::new(),
             records: Records::default(),
             history: History::default(),
-            format: FORMAT_FIRST,
             shared,
         }
     }
@@ -199,7 +195,7 @@ impl State {
 
     /// Returns the highest enabled version of entries.
     pub fn format(&self) -> u16 {
-        self.format
+        self.shared.format
     }
 
     /// The hash of everything applied so far.
@@ -333,6 +329,11 @@ impl FilterState {
 }
 
 impl Shared {
+    /// Whether entries have this meaning.
+    pub(super) fn has(&self, meaning: Meaning) -> bool {
+        self.format >= meaning.since()
+    }
+
     /// Brings the totals and the agenda up to date with a filter, and takes the tables that it has dropped.
     pub(super) fn note(&mut self, filter: &mut FilterState) {
         let staged = filter.staging.as_mut().map(|staging| &mut staging.tables);

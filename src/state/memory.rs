@@ -9,7 +9,7 @@ use super::statistics::Statistics;
 use super::tables::{COPIED_BESIDES_MAX, QUEUED_CHANGE_BYTES, REPEATED_FOR_EACH, Staging};
 use crate::domain::{
     Chunk, Command, Ending, FilterId, ImageBegin, ImageBody, ImageRecord, ImageSection, ImportBegin,
-    ImportEnd, ImportLines, ImportMode, PutLineUp, Raise, Redeem, Target, Update,
+    ImportEnd, ImportLines, ImportMode, PutLineUp, Raise, Redeem, Target, Timestamp, Update,
 };
 use crate::filter::{Layout, MemoryNeed};
 use derive_more::AddAssign;
@@ -31,6 +31,10 @@ pub struct Claim {
     pub need: MemoryNeed,
     /// The most that statistics can take besides: too little to reject a command that frees memory.
     pub statistics: MemoryNeed,
+    /// The command frees memory, or repeats a redemption.
+    pub is_relief: bool,
+    /// It repeats a redemption, unless a waiting command ends that.
+    pub may_repeat: bool,
     /// The filter of the command, and its possible effects there.
     filter: Option<(FilterId, Demand)>,
     keyed: bool,
@@ -54,9 +58,12 @@ struct Demand {
 }
 
 impl WaitingDemand {
-    /// Returns the memory that a command can take; `None` if that is unknown until the waiting ones are applied.
-    pub fn claim(&self, state: &State, command: &Command, keyed: bool) -> Option<Claim> {
-        let mut claim = Claim { keyed, ..Claim::default() };
+    /// Returns the memory that a command can take if it is applied at `at`; `None` if that is unknown until the waiting ones are applied.
+    pub fn claim(&self, state: &State, command: &Command, at: Timestamp, keyed: bool) -> Option<Claim> {
+        let may_repeat = matches!(command, Command::Redeem(redeem) if state.repeats(redeem, at));
+        let is_repeated = may_repeat && self.commands == 0;
+        let is_relief = command.frees_memory() || is_repeated;
+        let mut claim = Claim { keyed, may_repeat, is_relief, ..Claim::default() };
         let holds = state.shared.totals.holds;
         // The swept filters or holds that the waiting commands don't cover.
         let swept = |all: u64| {
@@ -81,7 +88,8 @@ impl WaitingDemand {
                 return None;
             }
             if let Some(filter) = state.filters.get(&id) {
-                let (need, here) = filter.claim(command, &waiting.copied().unwrap_or_default(), holds);
+                let waiting = waiting.copied().unwrap_or_default();
+                let (need, here) = filter.claim(command, is_repeated, &waiting, holds);
                 (claim.need, claim.filter) = (need, Some((id, here)));
             }
         } else {
@@ -109,6 +117,11 @@ impl WaitingDemand {
         state.filters.get(id).is_some_and(|filter| filter.tables.filter.has_much_to_sweep())
     }
 
+    /// Whether no admitted command waits.
+    pub fn has_no_command(&self) -> bool {
+        self.commands == 0
+    }
+
     /// Adds a command that was admitted to the waiting ones.
     pub fn add(&mut self, claim: &Claim) {
         self.keyed |= claim.keyed;
@@ -118,6 +131,25 @@ impl WaitingDemand {
         {
             *self.filters.entry(id).or_default() += new;
         }
+    }
+}
+
+impl State {
+    /// Whether a redemption request gets an existing redemption if it is applied at `at`, before any other entry.
+    fn repeats(&self, redeem: &Redeem, at: Timestamp) -> bool {
+        let Redeem { target: Target(filter), digest, reference, .. } = redeem;
+        let Some(filter) = self.filters.get(filter) else { return false };
+        let (at, ledger) = (at.max(self.shared.now), filter.view.ledger.read());
+        ledger
+            .current(*digest)
+            .is_some_and(|current| current.reference == *reference && !current.has_run_out(at))
+    }
+
+    /// Seconds until the oldest stored outcome is deleted, for a request that has to wait for that.
+    pub fn seconds_to_forgotten_record(&self) -> u64 {
+        let (now, retention) = (self.shared.now, self.shared.settings.idempotency_retention_seconds);
+        let forgotten_at = self.records.oldest().unwrap_or(now).plus_seconds(retention);
+        forgotten_at.0.saturating_sub(now.0).div_ceil(1_000).max(1)
     }
 }
 
@@ -178,8 +210,14 @@ fn memory_of_something_new(state: &State, command: &Command) -> MemoryNeed {
 
 impl FilterState {
     /// An upper bound of the memory of a command after waiting ones with this demand, and its effects on the filter. Up to `holds` expire
-    /// before.
-    fn claim(&self, command: &Command, before: &Demand, holds: u64) -> (MemoryNeed, Demand) {
+    /// before. `is_repeated` says that it gets an existing redemption.
+    fn claim(
+        &self,
+        command: &Command,
+        is_repeated: bool,
+        before: &Demand,
+        holds: u64,
+    ) -> (MemoryNeed, Demand) {
         let (mut demand, mut need) = (Demand::default(), MemoryNeed::default());
         let table = || MemoryNeed::table(self.view.layout.memory_bytes());
         match command {
@@ -206,6 +244,8 @@ impl FilterState {
                 (demand.items, demand.removes) = (to.0.len() as u64, from.0.len() as u64);
                 demand.changes = demand.items + 2 * demand.removes;
             }
+            // It may confirm the hold.
+            Command::Redeem(_) if is_repeated => demand.changes = 2,
             Command::Redeem(Redeem { reference, .. }) => {
                 need += MemoryNeed::other(reference.as_str().len() as u64);
                 (demand.changes, demand.uses) = (2, 1);

@@ -18,8 +18,8 @@ use tempfile::TempDir;
 const NODES: usize = 3;
 const CODES: usize = 200_000;
 
-/// A build that understands later entries. `CUCKOOD_RELEASE` names the program of the release; by default it is this build.
-const LATER: (&str, &str) = ("CUCKOOD_TEST_VERSION", "2");
+/// A build that understands later entries than this one. `CUCKOOD_RELEASE` names the program of the release; by default it is this build.
+const LATER: (&str, &str) = ("CUCKOOD_TEST_VERSION", "3");
 
 /// The setting with which a node enables what it understands.
 const CONFIGURE: (&str, &str) = ("CUCKOOD__CLUSTER__CONFIGURE", "true");
@@ -68,6 +68,12 @@ impl Cluster {
         }
     }
 
+    /// The version of entries that the release understands, which is enabled in a new log.
+    fn understood_by_release(&self) -> u16 {
+        let node = self.nodes[0].as_ref().unwrap().client().get("/v1/cluster").unwrap();
+        serde_json::from_value(node.body["understands"].clone()).unwrap()
+    }
+
     /// Waits until all nodes that run report this version.
     fn wait_for_enabled(&self, version: u16) {
         for service in self.nodes.iter().flatten() {
@@ -81,6 +87,7 @@ impl Cluster {
 #[test]
 fn later_version_is_enabled_under_load() {
     let later = FORMAT_VERSION + 1;
+    assert_eq!(LATER.1, later.to_string());
     let mut cluster = Cluster {
         servers: Servers::start(1),
         dirs: std::array::from_fn(|_| tempfile::tempdir().unwrap()),
@@ -88,6 +95,7 @@ fn later_version_is_enabled_under_load() {
         clients: Arc::default(),
     };
     (0..NODES).for_each(|node| cluster.replace(node, &[]));
+    let released = cluster.understood_by_release();
     let (clients, first) = (cluster.clients.clone(), cluster.clients.lock()[0].clone());
     assert!(settled(|| first.put("/v1/coupons/sale", &json!({"capacity": CODES}))).status < 300);
     let codes: Vec<String> = (0..CODES).map(|number| format!("code-{number}")).collect();
@@ -122,14 +130,14 @@ fn later_version_is_enabled_under_load() {
         replace(&mut cluster, 1, &[LATER]);
         // Nothing that the release does not understand is in the log yet.
         replace(&mut cluster, 1, &[]);
-        cluster.wait_for_enabled(FORMAT_VERSION);
+        cluster.wait_for_enabled(released);
         replace(&mut cluster, 1, &[LATER]);
         // Nothing is enabled that would stop the last node.
         replace(&mut cluster, 0, &[LATER, CONFIGURE]);
         let waits = |line: &str| line.contains("update these nodes").then(|| line.to_owned());
         let waiting = cluster.nodes[0].as_ref().unwrap().output().wait_for(TIMEOUT, waits).unwrap();
         assert!(waiting.contains("node-2") && !waiting.contains("node-1"), "{waiting}");
-        cluster.wait_for_enabled(FORMAT_VERSION);
+        cluster.wait_for_enabled(released);
         more(10);
         replace(&mut cluster, 2, &[LATER]);
         cluster.wait_for_enabled(later);

@@ -2,7 +2,7 @@
 
 use crate::commands::{NewFilter, insert, name_of, remove, target};
 use crate::engines::{self, start};
-use cuckood::domain::{Command, Kind, Outcome, Target};
+use cuckood::domain::{Applied, Command, IdempotencyKey, Kind, Outcome, Target};
 use cuckood::engine::{Durability, Engine, EngineOptions, JournalOptions, SubmitError};
 use cuckood::filter::Growth;
 use cuckood::journal::LocalOptions;
@@ -101,5 +101,31 @@ async fn operations_that_free_space_succeed_below_watermark() {
     let report = engine.snapshot().await.unwrap();
     assert_eq!(report.seq, engine.info().last_seq);
     assert_eq!(engine.writes_refused(), Some(SubmitError::DiskFull));
+    engine.shutdown().await;
+}
+
+/// A repeated request changes nothing, so it needs no space.
+#[tokio::test]
+async fn stored_outcome_is_replayed_on_full_disk() {
+    let directory = tempfile::tempdir().unwrap();
+    let engine = start(engines::options(directory.path())).await;
+    engines::create(&engine, target(1), &NewFilter::coupon(100)).await;
+    let key = |scope| Some(IdempotencyKey { scope, request: 7 });
+    let first = engine.submit(None, insert(target(1), 0..9), key(1)).await.unwrap();
+    engine.shutdown().await;
+    drop(engine);
+    let mut options = engines::options(directory.path());
+    options.store.free_space_min_bytes = u64::MAX;
+    let engine = start(options).await;
+    let rejected = engine.submit(None, insert(target(1), 10..20), key(2)).await;
+    assert_eq!(rejected, Err(SubmitError::DiskFull));
+    let again = engine.submit(None, insert(target(1), 0..9), key(1)).await.unwrap();
+    assert_eq!(again, Applied { replayed: true, ..first });
+    // What frees space is accepted with a key.
+    let delete = Command::Delete { kind: Kind::Coupon, name: name_of(target(1)) };
+    for replayed in [false, true] {
+        let deleted = engine.submit(None, delete.clone(), key(3)).await.unwrap();
+        assert_eq!(deleted, Applied { outcome: Outcome::Deleted, replayed });
+    }
     engine.shutdown().await;
 }

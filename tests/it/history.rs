@@ -124,8 +124,8 @@ fn apply_all(state: &mut State, commands: Vec<Command>) {
 
 /// If this fails, nodes of this build have another hash than those of the last release for the same log: in a cluster of both, the fewer stop.
 ///
-/// - If `apply` has changed an outcome or a count: raise `FORMAT_VERSION`, and only do the new behavior if `State::format` says that it is
-///   enabled. So this script, which enables nothing new, gives the same hash as before.
+/// - If `apply` has changed an outcome or a count: add a `Meaning` of the version of entries that is not released yet, and only do the new
+///   behavior where that is enabled. So this script, which enables nothing new, gives the same hash as before.
 /// - If the encoding of an entry or an outcome has changed: the same. A new command goes to the end of its `enum`; a field is not added to an old one.
 /// - If only this script was changed: put the new hash here, in a commit that changes nothing under `src/`.
 #[test]

@@ -37,6 +37,7 @@ mod random_images;
 mod random_log;
 mod readers;
 mod refusals;
+mod replacements;
 mod resp;
 mod restores;
 mod schema;

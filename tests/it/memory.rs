@@ -1,8 +1,11 @@
 //! The memory limit with concurrent requests.
 
-use crate::commands::{NewFilter, insert, name_of, redeem, target};
+use crate::commands::{NewFilter, insert, name, name_of, redeem, redemption, remove, target};
 use crate::engines;
-use cuckood::domain::{Command, Kind, Outcome, Target, Update};
+use cuckood::domain::{
+    Applied, Command, IdempotencyKey, Kind, LineUp, Outcome, PutLineUp, Redemption, Refusal, Status, Target,
+    Update,
+};
 use cuckood::engine::{Engine, EngineOptions, FilterView, RedemptionQuery, SubmitError};
 use cuckood::filter::Layout;
 use futures_util::future::join_all;
@@ -177,5 +180,136 @@ async fn pools_clear_repeatedly_within_limit() {
     while engine.submit(None, Command::Clear { target: SHOP }, None).await.is_err() {
         tokio::task::yield_now().await;
     }
+    engine.shutdown().await;
+}
+
+const OTHER: Target = target(2);
+
+fn key(scope: u128) -> IdempotencyKey {
+    IdempotencyKey { scope, request: 7 }
+}
+
+async fn submit_once(engine: &Engine, command: Command, scope: u128) -> Result<Applied, SubmitError> {
+    engine.submit(None, command, Some(key(scope))).await
+}
+
+/// A coupon with codes 0 to 999 of which 1 is redeemed, and 2 to 5 are held, another one, and a line-up: each with a key, and the redeemed code
+/// under the reference `order`. The engine has been started again with a limit that has long been exceeded.
+async fn engine_beyond_limit() -> (Engine, tempfile::TempDir) {
+    let (engine, directory) = engine(100 << 20).await;
+    create(&engine, SHOP, 20_000).await;
+    create(&engine, OTHER, 100).await;
+    let line_up = LineUp { campaigns: vec![name("spring")], unless: Vec::new(), limit: 1 };
+    let put = PutLineUp { name: name("home"), line_up, annotations: Default::default() };
+    submit(&engine, Command::PutLineUp(put)).await;
+    submit_once(&engine, insert(SHOP, 0..1_000), 1).await.unwrap();
+    submit_once(&engine, redeem(SHOP, 1, 1, "order", 0), 2).await.unwrap();
+    for code in 2..6 {
+        submit(&engine, redeem(SHOP, code, code, "order", 600)).await;
+    }
+    engine.shutdown().await;
+    drop(engine);
+    let options = EngineOptions { memory_max_bytes: 100_000, ..engines::options(directory.path()) };
+    let engine = engines::start(options).await;
+    assert!(taken(&engine) > 200_000);
+    (engine, directory)
+}
+
+/// Clients send a key with every write, and most repeat one that got no response.
+#[tokio::test]
+async fn stored_outcome_is_replayed_beyond_limit() {
+    let (engine, _directory) = engine_beyond_limit().await;
+    let rejected = submit_once(&engine, insert(SHOP, 2_000..2_010), 9).await;
+    assert_eq!(rejected, Err(SubmitError::MemoryLimit));
+    let inserted = submit_once(&engine, insert(SHOP, 0..1_000), 1).await.unwrap();
+    assert!(matches!(inserted, Applied { outcome: Outcome::Inserted(_), replayed: true }), "{inserted:?}");
+    let redeemed = submit_once(&engine, redeem(SHOP, 1, 77, "order", 0), 2).await.unwrap();
+    assert!(matches!(redeemed, Applied { outcome: Outcome::Redeemed(_), replayed: true }), "{redeemed:?}");
+    let other = IdempotencyKey { request: 8, ..key(1) };
+    let reused = engine.submit(None, insert(SHOP, 0..9), Some(other)).await.unwrap();
+    assert_eq!(reused, Applied { outcome: Outcome::Refused(Refusal::KeyReused), replayed: false });
+    engine.shutdown().await;
+}
+
+/// With or without a key.
+#[tokio::test]
+async fn redemption_is_repeated_beyond_limit() {
+    let (engine, _directory) = engine_beyond_limit().await;
+    let status = |outcome| match outcome {
+        Outcome::Settled(Redemption { id, status, .. }) => (id, status),
+        other => panic!("{other:?}"),
+    };
+    let again = submit(&engine, redeem(SHOP, 1, 70, "order", 0)).await;
+    assert_eq!(status(again), (redemption(1), Status::Redeemed));
+    let again = submit_once(&engine, redeem(SHOP, 1, 71, "order", 0), 20).await.unwrap();
+    assert_eq!(status(again.outcome), (redemption(1), Status::Redeemed));
+    let extended = submit(&engine, redeem(SHOP, 2, 72, "order", 900)).await;
+    assert_eq!(status(extended), (redemption(2), Status::Held));
+    let confirmed = submit_once(&engine, redeem(SHOP, 2, 73, "order", 0), 21).await.unwrap();
+    assert_eq!(status(confirmed.outcome), (redemption(2), Status::Redeemed));
+    // A repetition behind a command that ends its hold is a new redemption, which takes memory.
+    let cancel = engine.submit(None, Command::Cancel { target: SHOP, redemption: redemption(3) }, None);
+    let again = engine.submit(None, redeem(SHOP, 3, 74, "order", 0), None);
+    let (cancelled, again) = tokio::join!(cancel, again);
+    assert_eq!(status(cancelled.unwrap().outcome), (redemption(3), Status::Cancelled));
+    assert_eq!(again, Err(SubmitError::MemoryLimit));
+    for new in [redeem(SHOP, 8, 75, "order", 0), redeem(SHOP, 2, 76, "order-2", 0)] {
+        assert_eq!(engine.submit(None, new, None).await, Err(SubmitError::MemoryLimit));
+    }
+    engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn operation_that_frees_memory_takes_key_beyond_limit() {
+    let (engine, _directory) = engine_beyond_limit().await;
+    let shop = |redemption_number| (SHOP, redemption(redemption_number));
+    let ((target, held), (_, other)) = (shop(3), shop(4));
+    let commands = [
+        remove(SHOP, 10..20),
+        Command::Confirm { target, redemption: held },
+        Command::Cancel { target, redemption: other },
+        Command::Clear { target: SHOP },
+        Command::Clear { target: OTHER },
+        Command::DeleteLineUp { name: name("home") },
+        delete(OTHER),
+        delete(SHOP),
+    ];
+    let mut scope = 30;
+    for command in commands {
+        scope += 1;
+        let word = command.word();
+        let first = submit_once(&engine, command.clone(), scope).await;
+        let first = first.unwrap_or_else(|error| panic!("{word}: {error}"));
+        assert!(!matches!(first.outcome, Outcome::Refused(_)) && !first.replayed, "{word}: {first:?}");
+        // The keys of a filter end with it.
+        let again = submit_once(&engine, command, scope).await.unwrap();
+        assert_eq!(again, Applied { replayed: true, ..first }, "{word}");
+    }
+    engine.shutdown().await;
+}
+
+/// The reserve is bounded. Without a key, nothing is stored.
+#[tokio::test]
+async fn used_up_reserve_rejects_new_keys() {
+    const BATCH: u128 = 1_000;
+    let (engine, _directory) = engine_beyond_limit().await;
+    let before = engine.info().records_bytes;
+    let mut scope = 1_000;
+    let retry_after_seconds = loop {
+        let removes = (scope..scope + BATCH).map(|scope| submit_once(&engine, remove(SHOP, [9]), scope));
+        let full = join_all(removes).await.into_iter().find_map(Result::err);
+        match full {
+            None => {}
+            Some(SubmitError::IdempotencyFull { retry_after_seconds }) => break retry_after_seconds,
+            Some(other) => panic!("{other}"),
+        }
+        scope += BATCH;
+        assert!(scope < 100_000, "it is never used up");
+    };
+    assert!((86_000..=86_400).contains(&retry_after_seconds), "{retry_after_seconds}");
+    let grown = engine.info().records_bytes - before;
+    assert!((900_000..=1 << 20).contains(&grown), "{grown} bytes");
+    assert!(submit_once(&engine, remove(SHOP, [9]), 1_000).await.unwrap().replayed);
+    submit(&engine, Command::Clear { target: SHOP }).await;
     engine.shutdown().await;
 }

@@ -2,7 +2,7 @@
 
 use crate::life::take_snapshot;
 use crate::store_support::{CLOCK, append, open, open_journal, options, proposal};
-use cuckood::domain::{Seq, Timestamp};
+use cuckood::domain::{Command, FORMAT_VERSION, Proposal, Seq, Timestamp};
 use cuckood::engine::event_log::EventLog;
 use cuckood::engine::recovery::{RecoveryError, load, recover};
 use cuckood::engine::{archive_directory, positions, restore, verify};
@@ -88,6 +88,20 @@ fn newer_snapshot_version_is_not_damage() {
         assert!(why.contains("version 77") && why.contains("update this node"), "{why}");
     }
     assert_eq!(store.manifests().unwrap(), before);
+}
+
+/// The same before the newer program has taken a snapshot.
+#[test]
+fn newer_log_version_is_not_damage() {
+    let directory = tempfile::tempdir().unwrap();
+    prepare(directory.path());
+    let store = open(directory.path());
+    let version = FORMAT_VERSION + 1;
+    let enable = Proposal::new(Timestamp(3), Command::Enable { version });
+    append(&mut open_journal(&store).unwrap(), vec![enable]).unwrap();
+    let refused = verify(&store).err();
+    let Some(RecoveryError::Journal(JournalError::Newer(why))) = refused else { panic!("{refused:?}") };
+    assert!(why.contains(&format!("version {version}")) && why.contains("update this node"), "{why}");
 }
 
 #[test]

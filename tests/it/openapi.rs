@@ -23,14 +23,18 @@ fn operations(document: &Value) -> impl Iterator<Item = (String, &Value)> {
     })
 }
 
-/// Whether each success with a JSON object shows one.
+/// Whether each success with a body shows one, unless that is bytes.
 fn has_example(operation: &Value, document: &Value) -> bool {
     let responses = operation["responses"].as_object().unwrap().iter();
-    let mut successes = responses.filter(|(status, _)| status.starts_with('2'));
-    successes.all(|(_, response)| match response.pointer("/content/application~1json/schema/$ref") {
-        Some(Value::String(schema)) => document.pointer(&schema[1..]).unwrap().get("example").is_some(),
-        _ => true,
-    })
+    let successes = responses.filter(|(status, _)| status.starts_with('2'));
+    let contents = successes.filter_map(|(_, response)| response["content"].as_object()).flatten();
+    let is_shown = |(media_type, content): (&String, &Value)| {
+        let schema = content.pointer("/schema/$ref").and_then(Value::as_str);
+        let schema = schema.and_then(|schema| document.pointer(&schema[1..]));
+        let is_in_schema = schema.is_some_and(|schema| schema.get("example").is_some());
+        is_in_schema || content.get("example").is_some() || media_type == "application/octet-stream"
+    };
+    contents.into_iter().all(is_shown)
 }
 
 #[test]
@@ -164,4 +168,89 @@ fn documented_examples_succeed() {
         checked += 1;
     }
     assert!(checked > 10);
+}
+
+/// Each component is referred to: linters report others.
+#[test]
+fn every_component_is_used() {
+    fn collect(value: &Value, references: &mut HashSet<String>) {
+        match value {
+            Value::Object(fields) => {
+                references.extend(fields.get("$ref").and_then(Value::as_str).map(str::to_owned));
+                fields.values().for_each(|field| collect(field, references));
+            }
+            Value::Array(values) => values.iter().for_each(|value| collect(value, references)),
+            _ => {}
+        }
+    }
+    let document: Value = serde_json::from_str(&openapi::served(true)).unwrap();
+    let mut references = HashSet::new();
+    collect(&document, &mut references);
+    for (kind, components) in document["components"].as_object().unwrap() {
+        for name in components.as_object().unwrap().keys().filter(|_| kind != "securitySchemes") {
+            assert!(references.contains(&format!("#/components/{kind}/{name}")), "{kind}/{name} is not used");
+        }
+    }
+}
+
+#[test]
+fn every_operation_documents_client_error() {
+    for (name, operation) in operations(&document()) {
+        let statuses = operation["responses"].as_object().unwrap().keys();
+        assert!(statuses.into_iter().any(|status| status.starts_with('4')), "{name}");
+    }
+}
+
+#[test]
+fn lists_of_names_have_pattern() {
+    let document = document();
+    let schemas = document["components"]["schemas"].as_object().unwrap();
+    let mut count = 0;
+    for (schema, field) in [
+        ("EligibilityRequest", "campaigns"),
+        ("LineUpSpec", "campaigns"),
+        ("LineUp", "campaigns"),
+        ("Eligibility", "eligible"),
+        ("Eligibility", "unknown"),
+        ("Eligibility", "inactive"),
+        ("Eligibility", "excluded"),
+    ] {
+        let pattern = &schemas[schema]["properties"][field]["items"]["pattern"];
+        assert_eq!(pattern, "^[a-z0-9][a-z0-9._-]{0,127}$", "{schema}.{field}");
+        count += 1;
+    }
+    let lists = schemas.values().filter_map(|schema| schema["properties"].get("campaigns"));
+    assert_eq!(lists.filter(|list| list["items"]["pattern"].is_string()).count(), 3, "of {count}");
+}
+
+/// The constant that a generator makes of an enum's value.
+fn constant(value: &str) -> String {
+    let words = value.split(|c: char| !c.is_ascii_alphanumeric());
+    words.map(|word| [word[..1].to_ascii_uppercase(), word[1..].to_owned()].concat()).collect()
+}
+
+/// In Go, constants and types share one name space.
+#[test]
+fn constants_and_types_have_different_names() {
+    let document = document();
+    let schemas = document["components"]["schemas"].as_object().unwrap();
+    let mut names: HashSet<String> = schemas.keys().cloned().collect();
+    let mut named = 0;
+    for (name, schema) in schemas {
+        let Some(values) = schema["enum"].as_array() else { continue };
+        let constants: Vec<String> = match schema["x-enum-varnames"].as_array() {
+            Some(constants) => {
+                named += 1;
+                assert_eq!(constants.len(), values.len(), "{name}");
+                constants.iter().map(|constant| constant.as_str().unwrap().to_owned()).collect()
+            }
+            None => values.iter().filter_map(Value::as_str).map(constant).collect(),
+        };
+        for constant in constants {
+            assert!(constant.starts_with(|c: char| c.is_ascii_uppercase()), "{name}: {constant}");
+            assert!(constant.chars().all(|c| c.is_ascii_alphanumeric()), "{name}: {constant}");
+            assert!(names.insert(constant.clone()), "{name}: {constant} is taken");
+        }
+    }
+    assert!(named > 0);
 }

@@ -95,6 +95,9 @@ def test_coupons(client: Client) -> None:
     request = RedemptionRequest(code="B3TT-01AC", reference="order-45", hold_seconds=900)
     held = client.redeem("c-welcome", request)
     assert held.status == "held" and held.expires_at and held.expires_at > datetime.now(timezone.utc)
+    with pytest.raises(ProblemError) as error:
+        redeem("B3TT-01AC", "order-46")
+    assert refused(error, 409, "code-held").expires_at == held.expires_at
     assert client.confirm_redemption("c-welcome", held.id).status == "redeemed"
     assert client.cancel_redemption("c-welcome", held.id).status == "cancelled"
     with pytest.raises(ProblemError) as error:

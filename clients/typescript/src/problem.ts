@@ -31,6 +31,11 @@ export class ProblemError extends Error {
   get faults(): Fault[] {
     return this.problem.errors ?? [];
   }
+
+  /** With `code-held`: when the hold of the code expires. */
+  get expiresAt(): string | undefined {
+    return this.problem.expires_at;
+  }
 }
 
 /** Another server, such as a proxy, responded, or the response is not one of the operation. */

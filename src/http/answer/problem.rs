@@ -2,6 +2,7 @@
 
 use super::outgoing::{Counted, held};
 use super::reply::Share;
+use crate::domain::Timestamp;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
@@ -55,7 +56,8 @@ macro_rules! codes {
                 let (detail, retry_after_seconds) = match code {
                     $(Code::$code => (concat!($($detail)?), None$(.or(Some(retry::$seconds)))?),)*
                 };
-                Problem { code, detail: detail.into(), faults: Vec::new(), retry_after_seconds, replayed: false }
+                let (faults, expires_at, replayed) = (Vec::new(), None, false);
+                Problem { code, detail: detail.into(), faults, expires_at, retry_after_seconds, replayed }
             }
         }
     };
@@ -165,6 +167,8 @@ pub struct Problem {
     pub detail: Cow<'static, str>,
     /// The parts of the request that are not valid.
     pub faults: Vec<Fault>,
+    /// When the hold of the code expires.
+    pub expires_at: Option<Timestamp>,
     /// When to try again, in seconds.
     pub retry_after_seconds: Option<u64>,
     /// Whether an earlier request with the same idempotency key got this answer.
@@ -244,6 +248,9 @@ pub struct Document<'a> {
     #[serde(skip_serializing_if = "<[Fault]>::is_empty")]
     #[schema(required = false, max_items = 20_000)]
     errors: &'a [Fault],
+    /// With `code-held`: when the first hold of the code expires. Absent if it has ended since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<Timestamp>,
 }
 
 /// Writes a problem into the answer's body. A failure without a problem gets the one that fits its status.
@@ -267,6 +274,7 @@ pub fn render(mut response: Response, request_id: &str, mut share: Share) -> Res
         detail: &problem.detail,
         request_id,
         errors: &problem.faults,
+        expires_at: problem.expires_at,
     };
     let body = serde_json::to_vec(&document).expect("a problem has no maps with odd keys");
     let (mut parts, _) = response.into_parts();

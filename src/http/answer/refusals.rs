@@ -93,6 +93,10 @@ impl From<SubmitError> for Problem {
             SubmitError::StorageFailed => Code::StorageFailed.into(),
             SubmitError::MemoryLimit => Code::MemoryLimit.into(),
             SubmitError::NoMemory => Problem::new(Code::MemoryLimit, error.to_string()),
+            SubmitError::IdempotencyFull { retry_after_seconds } => {
+                let detail = format!("{error}; free memory without a key");
+                Problem::new(Code::IdempotencyFull, detail).retry_after(retry_after_seconds)
+            }
             SubmitError::DiskFull => Code::DiskFull.into(),
             SubmitError::TooFarBehind => Code::TooFarBehind.into(),
             SubmitError::NoQuorum => Problem::new(Code::NoQuorum, error.to_string()),

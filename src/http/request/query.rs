@@ -100,7 +100,7 @@ pub(crate) struct PageQuery {
     /// Maximum number of entries.
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<usize>,
-    /// The `next_cursor` of the previous page.
+    /// The `next_cursor` of the previous page. Empty means the first page.
     #[param(value_type = Option<String>)]
     cursor: Option<String>,
     /// Only names that start with this.
@@ -136,7 +136,7 @@ impl Page {
         let PageQuery { limit, cursor, prefix, label } = parse(request)?;
         let left = limit.unwrap_or(PAGE_DEFAULT);
         Problem::unless_within("/limit", left, 1..=PAGE_MAX)?;
-        let after = cursor.as_deref().map(name_at).transpose()?;
+        let after = cursor.as_deref().filter(|cursor| !cursor.is_empty()).map(name_at).transpose()?;
         let prefix = caller.narrow(&prefix).map(str::to_owned);
         let scans_left = if label.is_some() { SCANNED_MAX } else { usize::MAX };
         Ok(Self { prefix, label, after, left, scans_left, has_more: false, has_ended: false })

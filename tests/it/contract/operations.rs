@@ -1,11 +1,11 @@
 //! Endpoints for operators: probes, metrics, the document, totals, plans, snapshots, backups.
 
-use super::service::{Service, request};
+use super::service::{Service, json as json_request, request};
 use axum::body::Body;
 use cuckood::engine::EngineOptions;
 use cuckood::http::options::HttpOptions;
 use http::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io::Read;
 
 #[tokio::test]
@@ -165,4 +165,61 @@ async fn every_response_under_v1_has_position() {
     let put = service.put("/v1/campaigns/spring", json!({"capacity": 10})).await;
     assert!(put.header("x-cuckood-position").parse::<u64>().unwrap() > before);
     assert_eq!(service.get("/readyz").await.header("x-cuckood-position"), "");
+}
+
+/// Clients and the console send a key with every write. So the runbook's remedy must work with one.
+#[tokio::test]
+async fn keyed_writes_free_memory_beyond_limit() {
+    let mut service = Service::start().await;
+    service.put("/v1/campaigns/spring", json!({"capacity": 20_000})).await.json(201);
+    service.put("/v1/coupons/welcome", json!({"capacity": 20_000})).await.json(201);
+    service.put("/v1/line-ups/home", json!({"campaigns": ["spring"]})).await.json(201);
+    service.post("/v1/campaigns/spring/users", json!({"users": ["u1", "u2"]})).await.json(200);
+    service.post("/v1/coupons/welcome/codes", json!({"codes": ["A", "B", "C", "D"]})).await.json(200);
+    let mut paths = Vec::new();
+    for code in ["A", "B"] {
+        let hold = json!({"code": code, "reference": code, "hold_seconds": 600});
+        let held = service.post("/v1/coupons/welcome/redemptions", hold).await.json(201);
+        paths.push(format!("/v1/coupons/welcome/redemptions/{}", held["id"].as_str().unwrap()));
+    }
+    service.setup().memory_max_bytes = 10_000;
+    let service = service.restart().await;
+    let send = async |method: Method, path: &str, body: &Value| {
+        let key = [("idempotency-key", path)];
+        let request = match body.is_null() {
+            true => request(method, path, &key, Body::empty()),
+            false => json_request(method, path, &key, body),
+        };
+        service.send(request).await
+    };
+    let confirm = format!("{}/confirm", paths[0]);
+    let cancel = format!("{}/cancel", paths[1]);
+    let (post, nothing) = (Method::POST, Value::Null);
+    for (path, body) in [
+        ("/v1/campaigns/spring/users/remove", json!({"users": ["u1"]})),
+        ("/v1/coupons/welcome/codes/remove", json!({"codes": ["C"]})),
+        (confirm.as_str(), nothing.clone()),
+        (cancel.as_str(), nothing.clone()),
+        ("/v1/campaigns/spring/clear", nothing.clone()),
+        ("/v1/coupons/welcome/clear", nothing.clone()),
+    ] {
+        let first = send(post.clone(), path, &body).await;
+        assert_eq!(
+            (first.status, first.header("idempotency-replayed")),
+            (200, ""),
+            "{path}: {}",
+            first.text()
+        );
+        let again = send(post.clone(), path, &body).await;
+        assert_eq!((again.status, again.header("idempotency-replayed")), (200, "true"), "{path}");
+        assert_eq!(again.body, first.body, "{path}");
+    }
+    let rejected = send(post, "/v1/campaigns/spring/users", &json!({"users": ["u3"]})).await;
+    rejected.problem(507, "memory-limit");
+    for path in ["/v1/line-ups/home", "/v1/campaigns/spring", "/v1/coupons/welcome"] {
+        for replayed in ["", "true"] {
+            let deleted = send(Method::DELETE, path, &nothing).await;
+            assert_eq!((deleted.status, deleted.header("idempotency-replayed")), (204, replayed), "{path}");
+        }
+    }
 }

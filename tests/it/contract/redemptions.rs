@@ -196,3 +196,50 @@ async fn csv_export_has_header_and_rows() {
     );
     assert_eq!(rows.len(), 3);
 }
+
+/// A client can wait for the hold's end, whether the refusal was logged or not.
+#[tokio::test]
+async fn held_code_states_end_of_hold() {
+    for journal in [None, Some(MemoryLog::new().options())] {
+        let service = filled(Service::on(journal, HttpOptions::default(), |_| ()).await).await;
+        let held = redeem(&service, "A", "order-1", 90).await.json(201);
+        assert!(held["expires_at"].is_string());
+        let refused = redeem(&service, "A", "order-2", 0).await.problem(409, "code-held");
+        assert_eq!(refused["expires_at"], held["expires_at"]);
+        let body = json!({"code": "A", "reference": "order-3"});
+        let keyed = json_request(Method::POST, REDEMPTIONS, &[("idempotency-key", "k1")], &body);
+        assert_eq!(service.send(keyed).await.problem(409, "code-held")["expires_at"], held["expires_at"]);
+        redeem(&service, "B", "order-1", 0).await.json(201);
+        let used = redeem(&service, "B", "order-2", 0).await.problem(409, "code-redeemed");
+        assert!(used.get("expires_at").is_none(), "{used}");
+    }
+}
+
+#[tokio::test]
+async fn used_code_claims_no_other_reference_after_retention() {
+    let service = Service::start().await;
+    service.put("/v1/coupons/welcome", json!({"capacity": 100})).await.json(201);
+    service.post("/v1/coupons/welcome/codes", json!({"codes": ["A", "B"]})).await.json(200);
+    redeem(&service, "A", "order-1", 0).await.json(201);
+    let other = redeem(&service, "A", "order-2", 0).await.problem(409, "code-redeemed");
+    assert_eq!(other["detail"], "the code was redeemed under another reference");
+    service.pass(31 * 86_400);
+    for reference in ["order-1", "order-2"] {
+        let used = redeem(&service, "A", reference, 0).await.problem(409, "code-redeemed");
+        let detail = used["detail"].as_str().unwrap();
+        assert!(detail.contains("redemptions.retention") && !detail.contains("another"), "{used}");
+    }
+}
+
+#[tokio::test]
+async fn empty_cursor_is_first_page() {
+    let service = service().await;
+    redeem(&service, "A", "order-1", 0).await.json(201);
+    service.put("/v1/campaigns/spring", json!({"capacity": 10})).await.json(201);
+    service.put("/v1/line-ups/home", json!({"campaigns": ["spring"]})).await.json(201);
+    for path in [REDEMPTIONS, "/v1/coupons", "/v1/campaigns", "/v1/line-ups"] {
+        let first = service.get(path).await.json(200);
+        assert_eq!(service.get(&format!("{path}?cursor=")).await.json(200), first, "{path}");
+        service.get(&format!("{path}?cursor=%21")).await.problem(422, "invalid-request");
+    }
+}

@@ -3,6 +3,7 @@
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime
 from typing import TypeVar
 
 import httpx
@@ -45,6 +46,11 @@ class ProblemError(Exception):
     def faults(self) -> list[Fault]:
         """The parts of the request that are at fault."""
         return self.problem.errors or []
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """With `code-held`: when the hold of the code expires."""
+        return self.problem.expires_at
 
 
 def error_of(response: httpx.Response, *, attempts: int) -> Exception:

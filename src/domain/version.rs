@@ -1,0 +1,38 @@
+//! Versions of entries. An entry that an earlier build understands differently, or not at all, has a meaning of a later version.
+
+use std::sync::OnceLock;
+
+/// The highest version of entries that this release understands. Entries that an earlier build does not understand are only written once
+/// [`Command::Enable`](super::Command::Enable) with their version is in the log.
+///
+/// - 1: the first, of 0.1.0.
+/// - 2: of 0.2.0; [`Meaning`] lists its differences.
+pub const FORMAT_VERSION: u16 = 2;
+
+/// The version of entries that needs no enabling.
+pub const FORMAT_FIRST: u16 = 1;
+
+/// The version of a later build, as which a test runs the real program. Builds without debug assertions, so every release, never set it.
+pub static LATER_VERSION: OnceLock<u16> = OnceLock::new();
+
+/// The highest version of entries that this build understands.
+pub fn understood_version() -> u16 {
+    LATER_VERSION.get().copied().unwrap_or(FORMAT_VERSION)
+}
+
+/// An effect of entries that depends on the enabled version: before it is enabled, outcomes and bytes equal those of the release before.
+/// Meanings can be added to a version until its release.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Meaning {
+    /// A pair is only replaced if its new item can be stored, and says so otherwise.
+    ExactReplacement,
+}
+
+impl Meaning {
+    /// Returns the version that enables it.
+    pub fn since(self) -> u16 {
+        match self {
+            Meaning::ExactReplacement => 2,
+        }
+    }
+}

@@ -1,0 +1,154 @@
+/** Files as programs export them: a person sees what will be uploaded before it is. */
+
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { test } from "node:test";
+import type { Locator, Page } from "playwright-core";
+import { count } from "../../src/format.ts";
+import { CATALOGS, type Catalog } from "../../src/i18n/texts.ts";
+import { assertAccessible, assertFits, visit } from "../support/browser.ts";
+import { FOLDER, FORMATS } from "../support/formats.ts";
+import { forEachReader } from "../support/readers.ts";
+import { stage } from "../support/stage.ts";
+import { button, dialog, open, panel, runUpload, says, send } from "../support/steps.ts";
+
+const scene = stage();
+
+/** Opens the page of a new campaign, and returns the panel that uploads. */
+async function openUpload(page: Page, t: Catalog, name: string, spec = {}): Promise<Locator> {
+  await send(scene.url, "PUT", `campaigns/${name}`, { capacity: 100, mode: "strict", ...spec });
+  await open(page, scene.url, `#/campaigns/${name}`);
+  return panel(page, t.upload.title);
+}
+
+function choose(upload: Locator, t: Catalog, name: string, content: string | Buffer): Promise<void> {
+  const files = { name, mimeType: "application/octet-stream", buffer: Buffer.from(content) };
+  return upload.getByLabel(t.upload.file, { exact: true }).setInputFiles(files);
+}
+
+/** The entries that are shown, once they are these. */
+async function shows(within: Locator, t: Catalog, items: readonly string[]): Promise<void> {
+  const entries = within.getByRole("list", { name: t.upload.first }).getByRole("listitem");
+  for (const [at, item] of items.entries()) {
+    await entries.nth(at).getByText(item, { exact: true }).waitFor();
+  }
+  assert.equal(await entries.count(), items.length);
+}
+
+const present = async (name: string, users: readonly string[]) => (await send(scene.url, "POST", `campaigns/${name}/users/check`, { users })).present as boolean[];
+
+test("files_of_programs_are_shown_then_uploaded", async (context) => {
+  const t = CATALOGS.en;
+  const { page, end } = await visit(scene.browser());
+  const name = "programs";
+  const upload = await openUpload(page, t, name);
+  for (const { file, program, items } of FORMATS) {
+    await context.test(`${file}: ${program}`, async () => {
+      await choose(upload, t, file, readFileSync(`${FOLDER}/${file}`));
+      if (items === undefined) {
+        await upload.getByText(t.upload.saveAs.excel).waitFor();
+        assert.ok(await button(upload, t.upload.check).isDisabled());
+        return;
+      }
+      const entries = count(items.length);
+      await shows(upload, t, items.slice(0, 3));
+      await button(upload, t.upload.check).click();
+      await says(page, t.upload.wouldAdd(entries, entries));
+      await button(upload, t.upload.run).click();
+      const question = dialog(page, t.upload.appendTitle(name));
+      await shows(question, t, items.slice(0, 3));
+      assert.deepEqual(await present(name, items), items.map(() => false));
+      await button(question, t.upload.run).click();
+      await says(page, t.upload.added(entries, entries));
+      assert.deepEqual(await present(name, items), items.map(() => true));
+      // No other item was added.
+      assert.equal((await send(scene.url, "POST", `campaigns/${name}/clear`)).removed, items.length);
+    });
+  }
+  await end();
+});
+
+forEachReader("reading_and_column_are_shown_and_changed", scene, async (page, { t, id }) => {
+  const name = `reading-${id}`;
+  const upload = await openUpload(page, t, name);
+  await choose(upload, t, "kunden.csv", "\uFEFFName;Kunde;Umsatz\r\nMeier, Zoë;u-1;1,50\r\nMüller;u-2;2\r\n;u-3;\r\n;u-4;\r\n");
+  const reading = upload.getByLabel(t.upload.readAs, { exact: true });
+  const column = upload.getByLabel(t.upload.column, { exact: true });
+  await shows(upload, t, ["u-1", "u-2", "u-3"]);
+  assert.deepEqual([await reading.inputValue(), await column.inputValue()], ["semicolon", "Kunde"]);
+  await upload.getByText(t.upload.header("Name · Kunde · Umsatz")).waitFor();
+  await column.selectOption("Name");
+  await shows(upload, t, ["Meier, Zoë", "Müller"]);
+  await reading.selectOption("lines");
+  await shows(upload, t, ["Name;Kunde;Umsatz", "Meier, Zoë;u-1;1,50", "Müller;u-2;2"]);
+  await reading.selectOption("semicolon");
+  await shows(upload, t, ["u-1", "u-2", "u-3"]);
+  await assertAccessible(page, "a preview");
+  await assertFits(page, "a preview");
+  await button(upload, t.upload.check).click();
+  await says(page, t.upload.wouldAdd("4", "4"));
+  // A check of another reading says nothing of this one.
+  await reading.selectOption("lines");
+  assert.ok(await button(upload, t.upload.run).isDisabled());
+  await reading.selectOption("semicolon");
+  await button(upload, t.upload.check).click();
+  await says(page, t.upload.wouldAdd("4", "4"));
+  await button(upload, t.upload.run).click();
+  const question = dialog(page, t.upload.appendTitle(name));
+  await question.getByText(t.upload.appendText("4")).waitFor();
+  await shows(question, t, ["u-1", "u-2", "u-3"]);
+  await assertAccessible(page, "the question before an upload");
+  await assertFits(page, "the question before an upload");
+  await button(question, t.dialog.back).click();
+  assert.equal((await send(scene.url, "GET", `campaigns/${name}`)).stats.items, 0);
+  await runUpload(page, t, name);
+  await says(page, t.upload.added("4", "4"));
+});
+
+forEachReader("replacement_shows_its_entries", scene, async (page, { t, id }) => {
+  const name = `replaced-${id}`;
+  const upload = await openUpload(page, t, name);
+  await send(scene.url, "POST", `campaigns/${name}/users`, { users: ["old"] });
+  await choose(upload, t, "export.csv", "sep=;\r\nuser;email\r\nnew-1;\r\nnew-2;a@b\r\n");
+  await upload.getByRole("radio", { name: t.upload.replace }).check();
+  await shows(upload, t, ["new-1", "new-2"]);
+  await button(upload, t.upload.check).click();
+  await says(page, t.upload.checked);
+  await button(upload, t.upload.run).click();
+  const question = dialog(page, t.upload.replaceTitle(name));
+  await shows(question, t, ["new-1", "new-2"]);
+  await button(question, t.upload.replace).click();
+  await says(page, t.upload.imported);
+  assert.deepEqual(await present(name, ["old", "new-1", "new-2"]), [false, true, true]);
+});
+
+forEachReader("unreadable_file_is_explained", scene, async (page, { t, id }) => {
+  const upload = await openUpload(page, t, `unreadable-${id}`);
+  const check = button(upload, t.upload.check);
+  const gbk = Buffer.from([0xd3, 0xc3, 0xbb, 0xa7, ...Buffer.from(",id\r\nu-1,7\r\n")]);
+  for (const [name, content, text] of [
+    ["unicode.txt", Buffer.from("\uFEFFuser\temail\r\nu-1\t\r\n", "utf16le"), t.upload.unreadable.utf16],
+    ["users.xlsx", Buffer.from([0x50, 0x4b, 3, 4, 20, 0]), t.upload.unreadable.workbook],
+    ["mac.csv", "user,email\ru-1,\r", t.upload.unreadable.macintosh],
+  ] as const) {
+    await choose(upload, t, name, content);
+    await upload.getByRole("alert").getByText(text).waitFor();
+    await upload.getByText(t.upload.saveAs.excel).waitFor();
+    assert.ok(await check.isDisabled(), name);
+    await assertAccessible(page, name);
+    await assertFits(page, name);
+  }
+  // A column whose name is readable can be uploaded all the same.
+  await choose(upload, t, "gbk.csv", gbk);
+  await shows(upload, t, ["7"]);
+  await upload.getByText(t.upload.notUtf8).waitFor();
+  assert.ok(await check.isEnabled());
+  await upload.getByLabel(t.upload.column, { exact: true }).selectOption({ index: 0 });
+  await upload.getByRole("alert").getByText(t.upload.unreadable.column).waitFor();
+  assert.ok(await check.isDisabled());
+  // The next file is another matter.
+  await choose(upload, t, "users.csv", "\uFEFFuser\r\nu-1\r\n");
+  await shows(upload, t, ["u-1"]);
+  await upload.getByRole("alert").waitFor({ state: "detached" });
+  assert.ok(await check.isEnabled());
+});

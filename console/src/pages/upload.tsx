@@ -201,7 +201,12 @@ export function Upload({ kind, filter, changed }: PartProps): JSX.Element | null
     } catch (error) {
       const { stopped, guarded } = texts.value.upload;
       const step = isDry ? "check" : mode;
-      const isGuarded = error instanceof Problem && error.code === "import-guarded";
+      const code = error instanceof Problem ? error.code : undefined;
+      const isGuarded = code === "import-guarded";
+      if (code === "import-overtaken") {
+        // What the first attempt has added is gone: the next one starts over.
+        setId(newId());
+      }
       setFailure(controller.signal.aborted ? { error: stopped[step] } : { error, ...(isGuarded ? { note: guarded[step] } : {}) });
       changed();
     } finally {

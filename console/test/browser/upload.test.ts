@@ -122,6 +122,72 @@ forEachReader("replacement_shows_its_entries", scene, async (page, { t, id }) =>
   assert.deepEqual(await present(name, ["old", "new-1", "new-2"]), [false, true, true]);
 });
 
+test("overtaken_upload_starts_over", async () => {
+  const t = CATALOGS.en;
+  const { page, end } = await visit(scene.browser());
+  const upload = await openUpload(page, t, "overtaken");
+  const ids: string[] = [];
+  await page.route(/\/imports\?.*\bid=/, (route) => {
+    ids.push(new URL(route.request().url()).searchParams.get("id") ?? "");
+    const problem = { code: "import-overtaken", title: "x", status: 409, detail: "the campaign was cleared" };
+    return ids.length === 1 ? route.fulfill({ status: 409, json: problem }) : route.continue();
+  });
+  await choose(upload, t, "users.txt", "u-1\nu-2\n");
+  await button(upload, t.upload.check).click();
+  await says(page, t.upload.checked);
+  await runUpload(page, t, "overtaken");
+  await says(page, t.problems["import-overtaken"]);
+  await runUpload(page, t, "overtaken");
+  await says(page, t.upload.added("2", "2"));
+  assert.equal(new Set(ids).size, 2, ids.join());
+  await end();
+});
+
+forEachReader("repeated_users_are_added_once", scene, async (page, { t, id }) => {
+  const name = `once-${id}`;
+  const upload = await openUpload(page, t, name, { mode: "compact" });
+  const lines = Array.from({ length: 300 }, (_, at) => `user-${at % 200}\n`).join("");
+  await choose(upload, t, "users.txt", lines);
+  await button(upload, t.upload.check).click();
+  await says(page, t.upload.warnings.repeated);
+  await upload.getByLabel(t.upload.once, { exact: true }).check();
+  await button(upload, t.upload.check).click();
+  await says(page, t.upload.wouldAdd("300", "200"));
+  assert.equal(await page.getByText(t.upload.warnings.repeated).count(), 0);
+  await runUpload(page, t, name);
+  await says(page, t.upload.added("300", "200"));
+  assert.equal((await send(scene.url, "GET", `campaigns/${name}`)).stats.items, 200);
+});
+
+forEachReader("suspicious_file_is_explained", scene, async (page, { t, id }) => {
+  const upload = await openUpload(page, t, `suspicious-${id}`);
+  const users = Array.from({ length: 20 }, (_, at) => `u-${1_000 + at}`);
+  const { warnings } = t.upload;
+  for (const [name, content, text] of [
+    ["users.txt", ["user_id", ...users].join("\n"), warnings.header],
+    ["users.csv", users.join("\r\n"), warnings.headless],
+    ["users.txt", users.map((user) => `\u00a0${user}\u200b`).join("\n"), warnings.spaces],
+    ["users.txt", users.map((user) => `${user};x`).join("\n"), warnings.csv],
+  ] as const) {
+    await choose(upload, t, name, content);
+    await button(upload, t.upload.check).click();
+    await upload.getByText(text).waitFor();
+    await assertAccessible(page, text);
+    await assertFits(page, text);
+  }
+  // What nobody sees is marked.
+  await choose(upload, t, "users.txt", "\u00a0u-1\u200b\n");
+  await shows(upload, t, ["␣u-1␣"]);
+  await assertAccessible(page, "marks");
+  // The first line is an entry again.
+  await choose(upload, t, "users.csv", users.join("\n"));
+  await shows(upload, t, users.slice(1, 4));
+  await upload.getByLabel(t.upload.readAs, { exact: true }).selectOption("lines");
+  await shows(upload, t, users.slice(0, 3));
+  await button(upload, t.upload.check).click();
+  await says(page, t.upload.wouldAdd("20", "20"));
+});
+
 forEachReader("unreadable_file_is_explained", scene, async (page, { t, id }) => {
   const upload = await openUpload(page, t, `unreadable-${id}`);
   const check = button(upload, t.upload.check);

@@ -70,6 +70,22 @@ impl Fixture {
 
 const INTO: &str = "campaigns/spring";
 
+#[test]
+fn delimiter_separates_columns() {
+    let fixture = Fixture::new(1_000);
+    let url = &fixture.url;
+    let users = fixture.file("users.csv", "\u{feff}user;email\r\nu1;a@example.com\r\nu2;\r\n;\r\n");
+    fails(url, &[INTO, &users, "--column", "user"], None, "delimiter=semicolon");
+    fails(url, &[INTO, &users, "--delimiter", "semicolon"], None, "\"user\", \"email\"");
+    let arguments = [INTO, &users, "--column", "user", "--delimiter", "semicolon", "--max-rejected", "0"];
+    assert_eq!(succeeds(url, &arguments, None)["added"], 2);
+    let stated = fixture.file("stated.csv", "sep=;\r\nuser;email\r\nu3;\r\n");
+    assert_eq!(succeeds(url, &[INTO, &stated, "--column", "user"], None)["added"], 1);
+    let text = fixture.file("users.txt", "u4\n");
+    fails(url, &[INTO, &text, "--delimiter", "tab"], None, "only CSV has delimiters");
+    assert_eq!(items(&fixture.client), 3);
+}
+
 /// A script that clears a campaign between two runs of the same import must notice that the second one added nothing.
 #[test]
 fn repeated_id_fails_after_clear() {

@@ -26,6 +26,7 @@ pub use eligibility::{Eligibility, Explanation, Question, Uncountable};
 pub use events::{Events, FreshEvents, NewEvent};
 pub use idempotency::FIXED_BYTES as IDEMPOTENCY_FIXED_BYTES;
 pub use image::{Epoch, Export, RestoreStateError, Section, Sections, SnapshotImage, enabled_in};
+pub use imports::Standing;
 pub use ledger::{Change, RedemptionPage, RedemptionQuery};
 pub use machine::{Sizes, State};
 pub use memory::WaitingDemand;

@@ -31,7 +31,7 @@ export interface Head {
 
 /** Maximum number of bytes that are read. */
 const HEAD_BYTES = 64 << 10;
-/** The service takes a file for UTF-16 if it has a NUL in so many bytes. */
+/** The service takes a file for UTF-16 if one of its first 4,096 bytes is NUL. */
 const NUL_BYTES = 4 << 10;
 
 const UTF16_MARKS = [[0xff, 0xfe], [0xfe, 0xff]] as const;

@@ -7,7 +7,7 @@ import type { Kind } from "../api/types.ts";
 import { texts } from "../i18n/texts.ts";
 import { Select, Text } from "../parts/panel.tsx";
 
-/** White space and invisible characters, which nobody sees at an end of an entry. */
+/** White space and invisible characters, which are not seen at an end of an entry. */
 const UNSEEN = /[\s\p{Default_Ignorable_Code_Point}\p{Cc}]/u;
 const ENDS = new RegExp(`^(${UNSEEN.source}*)(.*?)(${UNSEEN.source}*)$`, "su");
 

@@ -175,7 +175,7 @@ forEachReader("suspicious_file_is_explained", scene, async (page, { t, id }) => 
     await assertAccessible(page, text);
     await assertFits(page, text);
   }
-  // What nobody sees is marked.
+  // Invisible characters are marked.
   await choose(upload, t, "users.txt", "\u00a0u-1\u200b\n");
   await shows(upload, t, ["␣u-1␣"]);
   await assertAccessible(page, "marks");

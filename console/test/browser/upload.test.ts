@@ -1,76 +1,19 @@
-/** Files as programs export them: a person sees what will be uploaded before it is. */
+/** The panel that uploads a file: how it is read, the question before it, and what looks wrong about it. */
 
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import type { Locator, Page } from "playwright-core";
-import { count } from "../../src/format.ts";
-import { CATALOGS, type Catalog } from "../../src/i18n/texts.ts";
+import { CATALOGS } from "../../src/i18n/texts.ts";
 import { assertAccessible, assertFits, visit } from "../support/browser.ts";
-import { FOLDER, FORMATS } from "../support/formats.ts";
 import { forEachReader } from "../support/readers.ts";
 import { stage } from "../support/stage.ts";
-import { button, dialog, open, panel, runUpload, says, send } from "../support/steps.ts";
+import { button, dialog, runUpload, says, send } from "../support/steps.ts";
+import { choose, openUpload, present, shows } from "../support/uploads.ts";
 
 const scene = stage();
 
-/** Opens the page of a new campaign, and returns the panel that uploads. */
-async function openUpload(page: Page, t: Catalog, name: string, spec = {}): Promise<Locator> {
-  await send(scene.url, "PUT", `campaigns/${name}`, { capacity: 100, mode: "strict", ...spec });
-  await open(page, scene.url, `#/campaigns/${name}`);
-  return panel(page, t.upload.title);
-}
-
-function choose(upload: Locator, t: Catalog, name: string, content: string | Buffer): Promise<void> {
-  const files = { name, mimeType: "application/octet-stream", buffer: Buffer.from(content) };
-  return upload.getByLabel(t.upload.file, { exact: true }).setInputFiles(files);
-}
-
-/** The entries that are shown, once they are these. */
-async function shows(within: Locator, t: Catalog, items: readonly string[]): Promise<void> {
-  const entries = within.getByRole("list", { name: t.upload.first }).getByRole("listitem");
-  for (const [at, item] of items.entries()) {
-    await entries.nth(at).getByText(item, { exact: true }).waitFor();
-  }
-  assert.equal(await entries.count(), items.length);
-}
-
-const present = async (name: string, users: readonly string[]) => (await send(scene.url, "POST", `campaigns/${name}/users/check`, { users })).present as boolean[];
-
-test("files_of_programs_are_shown_then_uploaded", async (context) => {
-  const t = CATALOGS.en;
-  const { page, end } = await visit(scene.browser());
-  const name = "programs";
-  const upload = await openUpload(page, t, name);
-  for (const { file, program, items } of FORMATS) {
-    await context.test(`${file}: ${program}`, async () => {
-      await choose(upload, t, file, readFileSync(`${FOLDER}/${file}`));
-      if (items === undefined) {
-        await upload.getByText(t.upload.saveAs.excel).waitFor();
-        assert.ok(await button(upload, t.upload.check).isDisabled());
-        return;
-      }
-      const entries = count(items.length);
-      await shows(upload, t, items.slice(0, 3));
-      await button(upload, t.upload.check).click();
-      await says(page, t.upload.wouldAdd(entries, entries));
-      await button(upload, t.upload.run).click();
-      const question = dialog(page, t.upload.appendTitle(name));
-      await shows(question, t, items.slice(0, 3));
-      assert.deepEqual(await present(name, items), items.map(() => false));
-      await button(question, t.upload.run).click();
-      await says(page, t.upload.added(entries, entries));
-      assert.deepEqual(await present(name, items), items.map(() => true));
-      // No other item was added.
-      assert.equal((await send(scene.url, "POST", `campaigns/${name}/clear`)).removed, items.length);
-    });
-  }
-  await end();
-});
-
 forEachReader("reading_and_column_are_shown_and_changed", scene, async (page, { t, id }) => {
   const name = `reading-${id}`;
-  const upload = await openUpload(page, t, name);
+  const upload = await openUpload(page, t, scene.url, name);
   await choose(upload, t, "kunden.csv", "\uFEFFName;Kunde;Umsatz\r\nMeier, Zoë;u-1;1,50\r\nMüller;u-2;2\r\n;u-3;\r\n;u-4;\r\n");
   const reading = upload.getByLabel(t.upload.readAs, { exact: true });
   const column = upload.getByLabel(t.upload.column, { exact: true });
@@ -107,7 +50,7 @@ forEachReader("reading_and_column_are_shown_and_changed", scene, async (page, { 
 
 forEachReader("replacement_shows_its_entries", scene, async (page, { t, id }) => {
   const name = `replaced-${id}`;
-  const upload = await openUpload(page, t, name);
+  const upload = await openUpload(page, t, scene.url, name);
   await send(scene.url, "POST", `campaigns/${name}/users`, { users: ["old"] });
   await choose(upload, t, "export.csv", "sep=;\r\nuser;email\r\nnew-1;\r\nnew-2;a@b\r\n");
   await upload.getByRole("radio", { name: t.upload.replace }).check();
@@ -119,13 +62,13 @@ forEachReader("replacement_shows_its_entries", scene, async (page, { t, id }) =>
   await shows(question, t, ["new-1", "new-2"]);
   await button(question, t.upload.replace).click();
   await says(page, t.upload.imported);
-  assert.deepEqual(await present(name, ["old", "new-1", "new-2"]), [false, true, true]);
+  assert.deepEqual(await present(scene.url, name, ["old", "new-1", "new-2"]), [false, true, true]);
 });
 
 test("overtaken_upload_starts_over", async () => {
   const t = CATALOGS.en;
   const { page, end } = await visit(scene.browser());
-  const upload = await openUpload(page, t, "overtaken");
+  const upload = await openUpload(page, t, scene.url, "overtaken");
   const ids: string[] = [];
   await page.route(/\/imports\?.*\bid=/, (route) => {
     ids.push(new URL(route.request().url()).searchParams.get("id") ?? "");
@@ -145,7 +88,7 @@ test("overtaken_upload_starts_over", async () => {
 
 forEachReader("repeated_users_are_added_once", scene, async (page, { t, id }) => {
   const name = `once-${id}`;
-  const upload = await openUpload(page, t, name, { mode: "compact" });
+  const upload = await openUpload(page, t, scene.url, name, { mode: "compact" });
   const lines = Array.from({ length: 300 }, (_, at) => `user-${at % 200}\n`).join("");
   await choose(upload, t, "users.txt", lines);
   await button(upload, t.upload.check).click();
@@ -160,7 +103,7 @@ forEachReader("repeated_users_are_added_once", scene, async (page, { t, id }) =>
 });
 
 forEachReader("suspicious_file_is_explained", scene, async (page, { t, id }) => {
-  const upload = await openUpload(page, t, `suspicious-${id}`);
+  const upload = await openUpload(page, t, scene.url, `suspicious-${id}`);
   const users = Array.from({ length: 20 }, (_, at) => `u-${1_000 + at}`);
   const { warnings } = t.upload;
   for (const [name, content, text] of [
@@ -189,7 +132,7 @@ forEachReader("suspicious_file_is_explained", scene, async (page, { t, id }) => 
 });
 
 forEachReader("unreadable_file_is_explained", scene, async (page, { t, id }) => {
-  const upload = await openUpload(page, t, `unreadable-${id}`);
+  const upload = await openUpload(page, t, scene.url, `unreadable-${id}`);
   const check = button(upload, t.upload.check);
   const gbk = Buffer.from([0xd3, 0xc3, 0xbb, 0xa7, ...Buffer.from(",id\r\nu-1,7\r\n")]);
   for (const [name, content, text] of [

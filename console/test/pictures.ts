@@ -27,6 +27,9 @@ const PAGES: Readonly<Record<string, string>> = {
   "line-ups": "#/line-ups",
   "line-up": "#/line-ups/home",
   "new-line-up": "#/new-line-up",
+  upload: "#/campaigns/newsletter",
+  "upload-question": "#/campaigns/newsletter",
+  "upload-unreadable": "#/campaigns/newsletter",
   uploads: "#/uploads",
   activity: "#/activity",
   requests: "#/requests",
@@ -133,8 +136,26 @@ async function take(page: Page, folder: string, name: string, isWhole: boolean):
   await page.screenshot({ path: join(folder, `${name}.png`), fullPage: isWhole });
 }
 
+/** A list as Excel exports it in Germany; the last user has a space. */
+const LIST = "\uFEFFName;Kunde;E-Mail\r\nMeier, Zoë;k-20931;zoe@example.com\r\n;k-20932;\r\nLi;k-20933;\r\nCy;k-20934 ;\r\n";
+
+async function prepareUpload(page: Page, isReadable: boolean, isQuestion: boolean): Promise<void> {
+  const buffer = isReadable ? Buffer.from(LIST) : Buffer.from(LIST, "utf16le");
+  await page.locator("input[type=file]").setInputFiles({ name: "kunden.csv", mimeType: "text/csv", buffer });
+  await page.locator(".entries, [role=alert]").waitFor();
+  if (isReadable) {
+    const [check, run] = [page.locator(".panel:has(input[type=file]) .buttons button").first(), page.locator(".panel:has(input[type=file]) .buttons button").last()];
+    await check.click();
+    await page.locator(".outcome .notice").waitFor();
+    await (isQuestion ? run.click() : Promise.resolve());
+  }
+}
+
 /** Opens what a picture shows besides its page. */
 async function prepare(page: Page, name: string): Promise<void> {
+  if (name.startsWith("upload") && name !== "uploads") {
+    await prepareUpload(page, name !== "upload-unreadable", name === "upload-question");
+  }
   if (name === "line-up") {
     await page.locator("form.action").last().getByRole("textbox").fill("spring-sale-7");
     await page.locator("form.action").last().getByRole("button").click();
@@ -170,7 +191,7 @@ async function all(browser: Browser, urlOf: (name: string) => string, folder: st
         for (const colorScheme of ["light", "dark"] as const) {
           await page.emulateMedia({ colorScheme });
           const place = `${name}-${language}-${width}-${colorScheme}`;
-          await take(page, folder, place, name !== "question" && name !== "menu");
+          await take(page, folder, place, !["question", "menu", "upload-question"].includes(name));
           const chosen = CHOSEN[place];
           if (chosen !== undefined) {
             await take(page, README, chosen, false);

@@ -4,7 +4,7 @@
 #![no_main]
 
 use cuckood::domain::LineFault;
-use cuckood::http::fuzzing::{Format, Line, Lines, UploadFault};
+use cuckood::http::fuzzing::{Delimiter, Format, Line, Lines, UploadFault};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 
@@ -12,55 +12,77 @@ const ITEM_BYTES_MAX: usize = 512;
 /// More than this, and a line is refused whatever is in it.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
-const FORMATS: [(&str, Option<&str>); 4] =
-    [("text/plain", None), ("application/x-ndjson", None), ("text/csv", None), ("text/csv", Some("code"))];
+/// A NUL before this offset fails the upload.
+const HEAD_BYTES: usize = 4 << 10;
+
+const FORMATS: [(&str, Delimiter, Option<&str>); 6] = [
+    ("text/plain", Delimiter::Comma, None),
+    ("application/x-ndjson", Delimiter::Comma, None),
+    ("text/csv", Delimiter::Comma, None),
+    ("text/csv", Delimiter::Comma, Some("code")),
+    ("text/csv", Delimiter::Semicolon, Some("code")),
+    ("text/csv", Delimiter::Tab, None),
+];
 
 type Seen = Result<Option<String>, LineFault>;
 
 // The first byte chooses the format, the next two how the upload is split; the rest is the upload.
 fuzz_target!(|bytes: &[u8]| {
     let [format, low, high, upload @ ..] = bytes else { return };
-    let (media_type, column) = FORMATS[usize::from(*format) % FORMATS.len()];
+    let form = FORMATS[usize::from(*format) % FORMATS.len()];
+    let (media_type, delimiter, column) = form;
     let upload = stretched(upload);
-    let (whole, end) = read(media_type, column, [upload.as_slice()]);
-    let cut = read(media_type, column, pieces(&upload, u16::from_le_bytes([*low, *high])));
+    let (whole, end) = read(form, [upload.as_slice()]);
+    let cut = read(form, pieces(&upload, u16::from_le_bytes([*low, *high])));
+    if upload.starts_with(b"\xff\xfe")
+        || upload.starts_with(b"\xfe\xff")
+        || upload.iter().take(HEAD_BYTES).any(|byte| *byte == 0)
+    {
+        // Lines of earlier pieces may have been read, but are not added.
+        return assert!(whole.is_empty() && end.is_err() && cut.1.is_err(), "UTF-16");
+    }
     assert_eq!(cut, (whole.clone(), end.clone()), "the pieces matter");
 
     for item in whole.iter().flatten().flatten() {
         assert!((1..=ITEM_BYTES_MAX).contains(&item.len()), "an item of {} bytes", item.len());
     }
-    if upload.starts_with(b"\xef\xbb\xbf") {
-        return assert!(end.is_err() && whole.is_empty(), "a byte-order mark");
-    }
+    let upload = upload.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&upload);
     match media_type {
         "text/csv" => {
-            if let Some(expected) = csv_items(&upload, column) {
+            if let Some(expected) = csv_items(upload, delimiter, column) {
                 let items: Vec<&String> = whole.iter().flatten().flatten().collect();
                 assert_eq!(items, expected.iter().collect::<Vec<_>>());
                 assert_eq!(end, Ok(()));
             }
         }
         _ => {
+            let is_one_line = !upload.contains(&b'\n');
+            let ended = upload.strip_suffix(b"\r").unwrap_or(upload);
+            if media_type == "text/plain"
+                && is_one_line
+                && ended.contains(&b'\r')
+                && upload.len() <= LINE_BYTES_MAX
+            {
+                return assert!(end.is_err() && whole.is_empty(), "carriage returns as line ends");
+            }
             assert_eq!(end, Ok(()));
-            let expected: Vec<Seen> = lines(&upload).map(|line| judge(media_type, line)).collect();
+            let expected: Vec<Seen> = lines(upload).map(|line| judge(media_type, line)).collect();
             assert_eq!(whole, expected);
         }
     }
 });
 
 fn read<'a>(
-    media_type: &str,
-    column: Option<&str>,
+    form: (&str, Delimiter, Option<&str>),
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> (Vec<Seen>, Result<(), String>) {
     let mut seen = Vec::new();
-    let end = read_to_end(media_type, column, pieces, &mut seen).map_err(|fault| fault.to_string());
+    let end = read_to_end(form, pieces, &mut seen).map_err(|fault| fault.to_string());
     (seen, end)
 }
 
 fn read_to_end<'a>(
-    media_type: &str,
-    column: Option<&str>,
+    (media_type, delimiter, column): (&str, Delimiter, Option<&str>),
     pieces: impl IntoIterator<Item = &'a [u8]>,
     seen: &mut Vec<Seen>,
 ) -> Result<(), UploadFault> {
@@ -69,7 +91,8 @@ fn read_to_end<'a>(
         "application/x-ndjson" => Format::NdJson,
         _ => Format::Text,
     };
-    let (mut lines, mut pieces) = (Lines::new(format, column.map(str::to_owned)), pieces.into_iter());
+    let mut lines = Lines::new(format, delimiter, column.map(str::to_owned));
+    let mut pieces = pieces.into_iter();
     while !lines.has_ended() {
         match pieces.next() {
             Some(piece) => lines.push(piece),
@@ -125,6 +148,9 @@ fn lines(upload: &[u8]) -> impl Iterator<Item = &[u8]> {
 fn judge(media_type: &str, line: &[u8]) -> Seen {
     if line.len() > LINE_BYTES_MAX {
         return Err(LineFault::ItemTooLong);
+    }
+    if line.contains(&0) {
+        return Err(LineFault::Malformed);
     }
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let is_json = media_type == "application/x-ndjson";
@@ -184,18 +210,23 @@ fn is_given_twice(object: &str) -> bool {
 
 /// The items of a CSV upload as the `csv` crate reads it, unless the two may differ: it also ends records at a lone `\r`, accepts an
 /// unclosed quote, and knows no limits.
-fn csv_items(upload: &[u8], column: Option<&str>) -> Option<Vec<String>> {
+fn csv_items(upload: &[u8], delimiter: Delimiter, column: Option<&str>) -> Option<Vec<String>> {
     let has_lone_return =
         upload.iter().enumerate().any(|(at, byte)| *byte == b'\r' && upload.get(at + 1) != Some(&b'\n'));
     if has_lone_return
         || upload.len() > LINE_BYTES_MAX
+        || upload.contains(&0)
+        || upload[..upload.len().min(5)].to_ascii_lowercase().windows(4).any(|stated| stated == b"sep=")
         || upload.first().is_none_or(|byte| b"\r\n".contains(byte))
     {
         return None;
     }
     let [records, followed] = [upload.to_vec(), [upload, b"\nz"].concat()].map(|upload| {
-        let mut reader =
-            csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(upload.as_slice());
+        let mut reader = csv::ReaderBuilder::new()
+            .delimiter(delimiter.byte())
+            .has_headers(false)
+            .flexible(true)
+            .from_reader(upload.as_slice());
         reader.byte_records().map(|record| record.expect("bytes in memory can be read")).collect::<Vec<_>>()
     });
     // The rest after an open quote belongs to the last record.
@@ -203,6 +234,10 @@ fn csv_items(upload: &[u8], column: Option<&str>) -> Option<Vec<String>> {
         return None;
     }
     let (header, records) = records.split_first()?;
+    // Another delimiter is refused.
+    if header.len() == 1 && Delimiter::ALL.into_iter().any(|other| header[0].contains(&other.byte())) {
+        return None;
+    }
     let column = match column {
         // Refused.
         None if header.len() > 1 => return None,

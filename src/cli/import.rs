@@ -60,6 +60,9 @@ pub struct Args {
     /// CSV: column that holds the items. Optional if the header has only one column.
     #[arg(long)]
     pub column: Option<String>,
+    /// CSV: character between fields; defaults to comma. A first line such as `sep=;` takes precedence.
+    #[arg(long, value_parser = ["comma", "semicolon", "pipe", "tab"])]
+    pub delimiter: Option<String>,
     /// Fail if the file has fewer items. The default is 1 with --replace.
     #[arg(long, value_name = "ITEMS")]
     pub min_items: Option<u64>,
@@ -179,6 +182,7 @@ impl Upload {
         let if_absent = args.if_absent || args.redis.is_some();
         let optional = [
             ("column", args.column.clone()),
+            ("delimiter", args.delimiter.clone()),
             ("min_items", args.min_items.map(|items| items.to_string())),
             ("max_shrink", args.max_shrink.map(|share| share.to_string())),
             ("max_rejected", args.max_rejected.map(|lines| lines.to_string())),
@@ -202,8 +206,8 @@ impl Upload {
 
     /// Asks with an empty dry run whether the upload would be accepted at all.
     fn check_accepted(&self) -> Result<(), ClientError> {
-        let asked =
-            self.query.iter().filter(|(name, _)| ["mode", "column", "if_absent"].contains(name)).cloned();
+        let format = ["mode", "column", "delimiter", "if_absent"];
+        let asked = self.query.iter().filter(|(name, _)| format.contains(name)).cloned();
         let query = asked.chain([("dry_run", "true".into()), ("min_items", "0".into())]);
         self.post(query, &self.headers[..1], SendBody::none()).map(drop)
     }

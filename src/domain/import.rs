@@ -209,12 +209,24 @@ impl Import {
     }
 }
 
-/// Something that looks wrong about an upload.
+/// Something that looks wrong about an upload. It is stored as a [`StoredWarning`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, Error)]
+#[serde(from = "StoredWarning", into = "StoredWarning")]
 pub enum ImportWarning {
     /// Nearly all items are equal.
     #[error("only about {different} of {items} items are different: is it the right column?")]
     ItemsAlike {
+        /// Number of items.
+        items: u64,
+        /// Approximate number of distinct items.
+        different: u64,
+    },
+    /// Some items occur several times, and have a copy for each.
+    #[error(
+        "about {:.1}% of {items} items are repeated and get another copy: use if_absent=true",
+        repeated_percent(*.items, *.different)
+    )]
+    ItemsRepeated {
         /// Number of items.
         items: u64,
         /// Approximate number of distinct items.
@@ -241,8 +253,16 @@ pub enum ImportWarning {
     /// The lines of a text look like JSON.
     #[error("most of the lines look like JSON: if this is NDJSON, send it as application/x-ndjson")]
     LooksLikeJson,
-    /// Items start or end with white space, which belongs to them.
-    #[error("{items} items begin or end with white space, which is a part of them")]
+    /// The first line of a text looks like a header, but is an item.
+    #[error("the first line looks like a header, but is an item: with a header, send it as text/csv")]
+    HeaderInText,
+    /// The header row of CSV looks like an item, but is none.
+    #[error(
+        "the header row looks like an item, but is not imported: without a header, send it as text/plain"
+    )]
+    ItemInHeader,
+    /// Items start or end with white space or invisible characters, which belong to them.
+    #[error("{items} items begin or end with white space or invisible characters, which are a part of them")]
     WhiteSpace {
         /// Number of such items.
         items: u64,
@@ -255,6 +275,79 @@ pub enum ImportWarning {
         /// All lines.
         lines: u64,
     },
+}
+
+impl ImportWarning {
+    /// The warning about an upload with so few distinct items that nearly all are equal, if it has.
+    pub fn items_alike(items: u64, different: u64) -> Option<Self> {
+        (different <= items / 10).then_some(Self::ItemsAlike { items, different })
+    }
+}
+
+/// The share of items that occurred earlier in the upload, in percent.
+fn repeated_percent(items: u64, different: u64) -> f64 {
+    100.0 * items.saturating_sub(different) as f64 / items.max(1) as f64
+}
+
+/// A warning as the log and the state store it. A build that does not know a tag can't read the entry, so a warning that 0.1.0 does not know
+/// is stored as the closest one that it does, with values that this one never has.
+#[derive(Serialize, Deserialize)]
+enum StoredWarning {
+    /// Also [`ImportWarning::ItemsRepeated`].
+    ItemsAlike {
+        items: u64,
+        different: u64,
+    },
+    MostPresent {
+        present: u64,
+        items: u64,
+    },
+    /// Also [`ImportWarning::HeaderInText`]: with a line feed as the separator.
+    LooksLikeCsv {
+        separator: char,
+    },
+    LooksLikeJson,
+    WhiteSpace {
+        items: u64,
+    },
+    /// Also [`ImportWarning::ItemInHeader`]: 0 of 1.
+    MostRejected {
+        rejected: u64,
+        lines: u64,
+    },
+}
+
+impl From<StoredWarning> for ImportWarning {
+    fn from(stored: StoredWarning) -> Self {
+        match stored {
+            StoredWarning::ItemsAlike { items, different } => {
+                Self::items_alike(items, different).unwrap_or(Self::ItemsRepeated { items, different })
+            }
+            StoredWarning::MostPresent { present, items } => Self::MostPresent { present, items },
+            StoredWarning::LooksLikeCsv { separator: '\n' } => Self::HeaderInText,
+            StoredWarning::LooksLikeCsv { separator } => Self::LooksLikeCsv { separator },
+            StoredWarning::LooksLikeJson => Self::LooksLikeJson,
+            StoredWarning::WhiteSpace { items } => Self::WhiteSpace { items },
+            StoredWarning::MostRejected { rejected: 0, lines: 1 } => Self::ItemInHeader,
+            StoredWarning::MostRejected { rejected, lines } => Self::MostRejected { rejected, lines },
+        }
+    }
+}
+
+impl From<ImportWarning> for StoredWarning {
+    fn from(warning: ImportWarning) -> Self {
+        match warning {
+            ImportWarning::ItemsAlike { items, different }
+            | ImportWarning::ItemsRepeated { items, different } => Self::ItemsAlike { items, different },
+            ImportWarning::MostPresent { present, items } => Self::MostPresent { present, items },
+            ImportWarning::LooksLikeCsv { separator } => Self::LooksLikeCsv { separator },
+            ImportWarning::LooksLikeJson => Self::LooksLikeJson,
+            ImportWarning::HeaderInText => Self::LooksLikeCsv { separator: '\n' },
+            ImportWarning::ItemInHeader => Self::MostRejected { rejected: 0, lines: 1 },
+            ImportWarning::WhiteSpace { items } => Self::WhiteSpace { items },
+            ImportWarning::MostRejected { rejected, lines } => Self::MostRejected { rejected, lines },
+        }
+    }
 }
 
 /// A share from 0 to 1, stored as an integer of millionths, so that it is equal on every machine.
@@ -300,7 +393,7 @@ pub enum LineFault {
     /// Not UTF-8.
     #[error("not-utf8")]
     NotUtf8,
-    /// Neither a JSON string nor `{"item":…}`; not a CSV record, or one without the column.
+    /// Neither a JSON string nor `{"item":…}`; not a CSV record, or one without the column; a line with a NUL.
     #[error("malformed")]
     Malformed,
     /// An empty item.
@@ -405,6 +498,25 @@ impl Guards {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// Nodes of 0.1.0 read the same log, so the tags and their fields are final.
+    #[test]
+    fn warnings_are_stored_with_known_tags() {
+        for (warning, bytes) in [
+            (ImportWarning::ItemsAlike { items: 20, different: 2 }, vec![0, 20, 2]),
+            (ImportWarning::ItemsRepeated { items: 20, different: 3 }, vec![0, 20, 3]),
+            (ImportWarning::MostPresent { present: 3, items: 4 }, vec![1, 3, 4]),
+            (ImportWarning::LooksLikeCsv { separator: ';' }, vec![2, 1, b';']),
+            (ImportWarning::HeaderInText, vec![2, 1, b'\n']),
+            (ImportWarning::LooksLikeJson, vec![3]),
+            (ImportWarning::WhiteSpace { items: 5 }, vec![4, 5]),
+            (ImportWarning::MostRejected { rejected: 1, lines: 1 }, vec![5, 1, 1]),
+            (ImportWarning::ItemInHeader, vec![5, 0, 1]),
+        ] {
+            assert_eq!(postcard::to_stdvec(&warning).unwrap(), bytes, "{warning}");
+            assert_eq!(postcard::from_bytes::<ImportWarning>(&bytes).unwrap(), warning);
+        }
+    }
 
     #[test]
     fn decoded_share_is_at_most_one() {

@@ -1,4 +1,4 @@
 //! Entry points of the fuzz targets in `fuzz/`; the program uses the same code.
 
-pub use super::imports::lines::{Format, Line, Lines, UploadFault};
+pub use super::imports::lines::{Delimiter, Format, Line, Lines, UploadFault};
 pub use super::items::{pairs as replacements, users_to_add as items};

@@ -19,10 +19,24 @@ use std::sync::atomic::Ordering;
 /// Memory of a record and its entries in the indexes, in bytes, rounded up. Texts and line errors are not counted.
 const IMPORT_BYTES: u64 = 600;
 
+/// Whether the filter still has what an import has contributed, except for items that were removed one by one. The state does not store it:
+/// for imports in a snapshot it is unknown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// It was neither cleared nor replaced since.
+    Intact,
+    /// It was not, as far as this process has applied entries. An earlier entry may have done so.
+    Unknown,
+    /// It was cleared or replaced since.
+    Overtaken,
+}
+
 /// The records of all imports.
 #[derive(Debug, Default)]
 pub struct Imports {
     records: BTreeMap<ImportId, Arc<Import>>,
+    /// The standing of imports that are not intact.
+    standings: BTreeMap<ImportId, Standing>,
     /// No unfinished import has its last change before this time.
     unmoved_since: Timestamp,
     bytes: u64,
@@ -42,9 +56,35 @@ fn bytes_of(import: &Import) -> u64 {
 impl Imports {
     /// Restores the records from a snapshot.
     pub fn restore(imports: Vec<Import>) -> Self {
+        let mut replaced: BTreeMap<FilterId, Timestamp> = BTreeMap::new();
+        for import in &imports {
+            if import.mode == ImportMode::Replace && import.state == ImportState::Done {
+                let last = replaced.entry(import.filter).or_default();
+                *last = (*last).max(import.changed_at);
+            }
+        }
         let mut all = Self::default();
-        imports.into_iter().for_each(|import| all.insert(import));
+        for import in imports {
+            let is_replaced = replaced.get(&import.filter).is_some_and(|last| *last > import.changed_at);
+            let standing = if is_replaced { Standing::Overtaken } else { Standing::Unknown };
+            let id = import.id.clone();
+            all.insert(import);
+            all.standings.insert(id, standing);
+        }
         all
+    }
+
+    /// The standing of an import.
+    pub fn standing(&self, id: &ImportId) -> Standing {
+        self.standings.get(id).copied().unwrap_or(Standing::Intact)
+    }
+
+    /// Notes that a filter was cleared, or replaced by an import.
+    fn overtake(&mut self, filter: FilterId, by: Option<&ImportId>) {
+        let others = self.records.values().filter(|import| import.filter == filter && by != Some(&import.id));
+        for import in others.filter(|import| import.counts.lines > 0) {
+            self.standings.insert(import.id.clone(), Standing::Overtaken);
+        }
     }
 
     /// Every record, by id.
@@ -106,9 +146,13 @@ impl Imports {
         self.unmoved_since = self.unmoved_since.min(now);
     }
 
-    /// Stores a record. It replaces one with the same id.
+    /// Stores a record. It replaces one with the same id. An import that is continued keeps its standing.
     pub fn insert(&mut self, import: Import) {
+        let standing = self.standings.get(&import.id).copied();
         self.remove(&import.id);
+        if let Some(standing) = standing.filter(|_| import.counts.lines > 0) {
+            self.standings.insert(import.id.clone(), standing);
+        }
         self.bytes += bytes_of(&import);
         self.unmoved_since = self.unmoved_since.min(import.changed_at);
         self.records.insert(import.id.clone(), Arc::new(import));
@@ -116,6 +160,7 @@ impl Imports {
 
     fn remove(&mut self, id: &ImportId) -> Option<Arc<Import>> {
         let import = self.records.remove(id)?;
+        self.standings.remove(id);
         self.bytes -= bytes_of(&import);
         Some(import)
     }
@@ -234,6 +279,7 @@ impl Subject<'_> {
             match self.catch_up((*entries_max).into()) {
                 Ok(true) => {
                     self.swap(&guards).map_err(|tripped| self.import_trips(id, tripped))?;
+                    self.overtake_imports(Some(id));
                     self.count(Count::Imported, running.counts.added);
                 }
                 Ok(false) => return self.shared.answer_import(id, |_| ()),
@@ -245,6 +291,11 @@ impl Subject<'_> {
             import.upload = Some(*upload);
             import.warnings = warnings.clone();
         })
+    }
+
+    /// Notes that the filter was cleared, or replaced by an import: what other imports have contributed is gone.
+    pub(super) fn overtake_imports(&mut self, by: Option<&ImportId>) {
+        self.shared.view.imports.write().overtake(self.view.id, by);
     }
 
     /// Ends an import that can't continue, with the reason.

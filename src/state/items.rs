@@ -165,6 +165,7 @@ impl Subject<'_> {
                 self.begin_catching_up();
             }
         }
+        self.overtake_imports(None);
         self.shared.record_filter(self.view, FilterChange::Cleared(removed));
         Outcome::Cleared(removed)
     }

@@ -71,6 +71,38 @@ impl Fixture {
 const INTO: &str = "campaigns/spring";
 
 #[test]
+fn delimiter_separates_columns() {
+    let fixture = Fixture::new(1_000);
+    let url = &fixture.url;
+    let users = fixture.file("users.csv", "\u{feff}user;email\r\nu1;a@example.com\r\nu2;\r\n;\r\n");
+    fails(url, &[INTO, &users, "--column", "user"], None, "delimiter=semicolon");
+    fails(url, &[INTO, &users, "--delimiter", "semicolon"], None, "\"user\", \"email\"");
+    let arguments = [INTO, &users, "--column", "user", "--delimiter", "semicolon", "--max-rejected", "0"];
+    assert_eq!(succeeds(url, &arguments, None)["added"], 2);
+    let stated = fixture.file("stated.csv", "sep=;\r\nuser;email\r\nu3;\r\n");
+    assert_eq!(succeeds(url, &[INTO, &stated, "--column", "user"], None)["added"], 1);
+    let text = fixture.file("users.txt", "u4\n");
+    fails(url, &[INTO, &text, "--delimiter", "tab"], None, "only CSV has delimiters");
+    assert_eq!(items(&fixture.client), 3);
+}
+
+/// A script that clears a campaign between two runs of the same import must notice that the second one added nothing.
+#[test]
+fn repeated_id_fails_after_clear() {
+    let fixture = Fixture::new(1_000);
+    let url = &fixture.url;
+    let users = fixture.file("users.txt", "u1\nu2\n");
+    for _ in 0..2 {
+        assert_eq!(succeeds(url, &[INTO, &users, "--id", "codes"], None)["added"], 2);
+    }
+    assert_eq!(fixture.client.post("/v1/campaigns/spring/clear", &json!({})).unwrap().status, 200);
+    let failed = fails(url, &[INTO, &users, "--id", "codes"], None, "import-overtaken");
+    assert!(failed.stdout.is_empty(), "no result is printed");
+    assert_eq!(succeeds(url, &[INTO, &users, "--id", "codes-2"], None)["added"], 2);
+    assert_eq!(items(&fixture.client), 2);
+}
+
+#[test]
 fn files_and_standard_input_are_imported() {
     let fixture = Fixture::new(1_000);
     let url = &fixture.url;

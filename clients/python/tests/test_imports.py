@@ -16,7 +16,7 @@ from conftest import KEY
 from faults import CutAfter, NoAnswer, Proxy
 
 from cuckood_client import AsyncClient, Client, ProblemError, Upload
-from cuckood_client.models import CampaignSpec, CouponSpec, ImportFormat, UserList
+from cuckood_client.models import CampaignSpec, CouponSpec, CsvDelimiter, ImportFormat, UserList
 
 USERS = ["u1", 'ü "2"', "u\n3"]
 
@@ -33,17 +33,26 @@ def counts(client: Client, campaign: str, users: list[str]) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("format", "content"),
-    [("text", "u1\r\nu2\n"), ("ndjson", '"u1"\n{"item":"u2"}\n'), ("csv", 'name,id\n"Ann, A",u1\nBob,u2\n')],
+    ("format", "delimiter", "content"),
+    [
+        ("text", None, "u1\r\nu2\n"),
+        ("ndjson", None, '"u1"\n{"item":"u2"}\n'),
+        ("csv", None, 'name,id\n"Ann, A",u1\nBob,u2\n'),
+        ("csv", "semicolon", "\ufeffname;id\r\nAnn;u1\r\nBob;u2\r\n"),
+    ],
 )
-def test_a_file_has_a_format(client: Client, campaign: str, tmp_path: Path, format: ImportFormat, content: str) -> None:
+def test_a_file_has_a_format(
+    client: Client, campaign: str, tmp_path: Path, format: ImportFormat, delimiter: CsvDelimiter | None, content: str
+) -> None:
     path = tmp_path / "users"
-    path.write_text(content, newline="")
+    path.write_text(content, encoding="utf-8", newline="")
     column = "id" if format == "csv" else None
-    done = client.import_users(campaign, Upload(path), format_=format, column=column)
+    done = client.import_users(campaign, Upload(path), format_=format, column=column, delimiter=delimiter)
     assert (done.state, done.added) == ("done", 2)
     with path.open("rb") as file:
-        again = client.import_users(campaign, Upload(file), format_=format, column=column, mode="replace")
+        again = client.import_users(
+            campaign, Upload(file), format_=format, column=column, delimiter=delimiter, mode="replace"
+        )
     assert again.added == 2 and counts(client, campaign, ["u1", "u2"]) == [1, 1]
 
 

@@ -33,16 +33,17 @@ async function items(path: { campaign: string }): Promise<number> {
   return (await cuckood.getCampaign({ path })).stats.items;
 }
 
-for (const [format, column, content] of [
-  ["text", undefined, "u1\r\nu2\n"],
-  ["ndjson", undefined, '"u1"\n{"item":"u2"}\n'],
-  ["csv", "id", 'name,id\n"Ann, A",u1\nBob,u2\n'],
+for (const [format, column, delimiter, content] of [
+  ["text", undefined, undefined, "u1\r\nu2\n"],
+  ["ndjson", undefined, undefined, '"u1"\n{"item":"u2"}\n'],
+  ["csv", "id", undefined, 'name,id\n"Ann, A",u1\nBob,u2\n'],
+  ["csv", "id", "semicolon", "\ufeffname;id\r\nAnn;u1\r\nBob;u2\r\n"],
 ] as const) {
-  test(`a file has a format: ${format}`, async () => {
-    const path = await campaign(format);
+  test(`a file has a format: ${format}, ${delimiter ?? "comma"}`, async () => {
+    const path = await campaign(delimiter ? `${format}-${delimiter}` : format);
     const file = join(folder, format);
     await writeFile(file, content);
-    const query = { format, ...(column && { column }) };
+    const query = { format, ...(column && { column }), ...(delimiter && { delimiter }) };
     const done = await cuckood.importUsers({ path, query, body: await openAsBlob(file) });
     assert.deepEqual([done.state, done.added], ["done", 2]);
     const body = new Upload(() => createReadStream(file));

@@ -8,7 +8,7 @@ import { count } from "../format.ts";
 import { texts } from "../i18n/texts.ts";
 import { save } from "../parts/download.tsx";
 import { Panel, Refusal, Text } from "../parts/panel.tsx";
-import { COUNT_MAX, patternFor, placesNeeded } from "../state/pattern.ts";
+import { COUNT_MAX, mayChange, patternFor, placesNeeded } from "../state/pattern.ts";
 import { allowed } from "../state/session.ts";
 import { isUnknown, newKey } from "../state/writes.ts";
 import type { PartProps } from "./filter.tsx";
@@ -34,7 +34,8 @@ export function Generate({ filter, changed }: PartProps): JSX.Element | null {
   const places = pattern.split("#").length - 1;
   const needed = placesNeeded(codes + (filter.stats.available ?? filter.stats.items) + (filter.stats.held ?? 0));
   const isShort = isSized && places < needed;
-  const patternFault = isFormula(pattern) ? t.patternFormula : isShort ? t.patternFault(needed, places) : undefined;
+  const shortFault = isShort ? t.patternFault(needed, places) : undefined;
+  const patternFault = isFormula(pattern) ? t.patternFormula : mayChange(pattern) ? t.patternNumber : shortFault;
   const run = async (wanted: Made) => {
     setState("running");
     setMade(wanted);

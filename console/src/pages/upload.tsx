@@ -5,16 +5,18 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import type { Call } from "../api/call.ts";
 import { json, Problem, upload } from "../api/client.ts";
 import { on } from "../api/document.ts";
-import { columns, formatOf } from "../api/file.ts";
+import { codingOf, headOf, type Head } from "../api/file.ts";
+import { columnsOf, isTable, likelyColumn, previewOf, readingOf, typeOf, type Reading } from "../api/reading.ts";
 import type { Import } from "../api/types.ts";
 import { bytes, count, percent } from "../format.ts";
 import { texts } from "../i18n/texts.ts";
 import { ask } from "../parts/dialog.tsx";
-import { Choice, Field, Panel, Refusal, Select, Text, Warnings } from "../parts/panel.tsx";
+import { Check, Choice, Field, Panel, Refusal, Text, Warnings } from "../parts/panel.tsx";
 import { Table } from "../parts/table.tsx";
 import { fullName } from "../state/filters.ts";
 import { allowed } from "../state/session.ts";
 import type { PartProps } from "./filter.tsx";
+import { Entries, Excerpt, Unreadable } from "./preview.tsx";
 
 type Mode = "append" | "replace";
 
@@ -86,12 +88,39 @@ function Progress({ of, stop }: { readonly of: Running; readonly stop: () => voi
   );
 }
 
+/** A chosen file, and how it is to be read. */
+interface Chosen {
+  readonly file: File;
+  /** Its beginning; undefined if the browser can't read it. */
+  readonly head: Head | undefined;
+  readonly reading: Reading;
+  readonly column: string;
+}
+
+async function examine(file: File, kind: PartProps["kind"]): Promise<Chosen> {
+  // A damaged archive is the service's to refuse.
+  const head = await headOf(file).catch(() => undefined);
+  const reading = readingOf(file.name, head);
+  const columns = head === undefined ? [] : columnsOf(head, reading);
+  return { file, head, reading, column: likelyColumn(columns, kind) };
+}
+
+/** The name of the column, where the service needs it: a table of one column has no other. */
+function columnOf({ head, reading, column }: Chosen): string | undefined {
+  const isOnly = head !== undefined && columnsOf(head, reading).length === 1;
+  return isTable(reading) && !isOnly ? column : undefined;
+}
+
+/** Whether it can be sent. A name with a character that is not UTF-8 can't be. */
+function isSendable(chosen: Chosen): boolean {
+  return chosen.head?.unreadable === undefined && !columnOf(chosen)?.includes("\uFFFD");
+}
+
 export function Upload({ kind, filter, changed }: PartProps): JSX.Element | null {
   const t = texts.value.upload;
-  const [file, setFile] = useState<File | undefined>(undefined);
+  const [chosen, setChosen] = useState<Chosen | undefined>(undefined);
   const [mode, setMode] = useState<Mode>("append");
-  const [names, setNames] = useState<readonly string[]>([]);
-  const [column, setColumn] = useState("");
+  const [isOnce, setOnce] = useState(false);
   const [guards, setGuards] = useState<Guards>({ min_items: "", max_shrink: "", max_rejected: "" });
   const [id, setId] = useState(newId);
   const [running, setRunning] = useState<Running | undefined>(undefined);
@@ -113,34 +142,40 @@ export function Upload({ kind, filter, changed }: PartProps): JSX.Element | null
     return null;
   }
 
+  // Others have each item once anyway.
+  const isCounting = filter.mode === "compact";
   const call = (isDry: boolean): Call | undefined => {
-    if (file === undefined) {
+    if (chosen === undefined) {
       return undefined;
     }
-    const { type, coding } = formatOf(file.name);
+    const { file, reading } = chosen;
+    const coding = codingOf(file.name);
     return {
       method: "POST",
       path: `v1/${kind}/${filter.name}/imports`,
       query: {
         mode,
-        column: type === "text/csv" ? column : undefined,
+        column: columnOf(chosen),
+        // The service takes a comma for granted.
+        delimiter: isTable(reading) && reading !== "comma" ? reading : undefined,
+        if_absent: isCounting && isOnce ? true : undefined,
         min_items: guards.min_items,
         max_shrink: mode === "replace" ? guards.max_shrink : undefined,
         max_rejected: guards.max_rejected,
         ...(isDry ? { dry_run: true } : { id }),
       },
-      headers: { "Content-Type": type, ...(coding === undefined ? {} : { "Content-Encoding": coding }) },
+      headers: { "Content-Type": typeOf(reading), ...(coding === undefined ? {} : { "Content-Encoding": coding }) },
       file,
     };
   };
 
   const begin = async (isDry: boolean) => {
     const now = call(isDry);
-    if (now === undefined || file === undefined || running !== undefined) {
+    if (now?.file === undefined || running !== undefined) {
       return;
     }
     setFailure(undefined);
-    setRunning({ isDry, sent: 0, total: file.size });
+    setRunning({ isDry, sent: 0, total: now.file.size });
     const controller = new AbortController();
     abort.current = controller;
     check.current = isDry ? controller : undefined;
@@ -166,7 +201,12 @@ export function Upload({ kind, filter, changed }: PartProps): JSX.Element | null
     } catch (error) {
       const { stopped, guarded } = texts.value.upload;
       const step = isDry ? "check" : mode;
-      const isGuarded = error instanceof Problem && error.code === "import-guarded";
+      const code = error instanceof Problem ? error.code : undefined;
+      const isGuarded = code === "import-guarded";
+      if (code === "import-overtaken") {
+        // What the first attempt has added is gone: the next one starts over.
+        setId(newId());
+      }
       setFailure(controller.signal.aborted ? { error: stopped[step] } : { error, ...(isGuarded ? { note: guarded[step] } : {}) });
       changed();
     } finally {
@@ -177,27 +217,41 @@ export function Upload({ kind, filter, changed }: PartProps): JSX.Element | null
   };
 
   const isChecked = result?.state === "checked";
-  const isCsv = file !== undefined && formatOf(file.name).type === "text/csv";
-  const choose = async (chosen: File | undefined) => {
+  const items = chosen?.head === undefined ? undefined : previewOf(chosen.head, chosen.reading, chosen.column).items;
+  const canSend = chosen !== undefined && isSendable(chosen) && running === undefined;
+  const choose = async (file: File | undefined) => {
     renew();
-    setFile(chosen);
-    newest.current = chosen;
-    const found = chosen === undefined ? [] : await columns(chosen).catch(() => []);
+    setChosen(undefined);
+    newest.current = file;
+    const examined = file === undefined ? undefined : await examine(file, kind);
     // Another file may be chosen by now.
-    if (newest.current !== chosen) {
-      return;
+    if (newest.current === file) {
+      setChosen(examined);
     }
-    setNames(found);
-    // A likely one is chosen, so that the check can begin.
-    setColumn(found.length > 1 ? (found.find((name) => /code|user|id/i.test(name)) ?? found[0] ?? "") : "");
+  };
+  const readAs = (reading: Reading) => {
+    renew();
+    setChosen((before) => before && { ...before, reading, column: before.head === undefined ? before.column : likelyColumn(columnsOf(before.head, reading), kind) });
+  };
+  const takeColumn = (column: string) => {
+    renew();
+    setChosen((before) => before && { ...before, column });
   };
   const submit = (event: Event) => {
     event.preventDefault();
-    if (!isChecked || mode === "append") {
-      return void begin(!isChecked);
+    if (!isChecked) {
+      return void begin(true);
     }
-    const question = { title: t.replaceTitle(fullName(filter)), text: t.replaceText[kind](count(filter.stats.available ?? filter.stats.items), count(result?.added ?? 0)) };
-    ask({ ...question, verb: t.replace, run: async () => void begin(false) });
+    const added = count(result.added);
+    const isReplacing = mode === "replace";
+    ask({
+      title: isReplacing ? t.replaceTitle(fullName(filter)) : t.appendTitle(fullName(filter)),
+      text: isReplacing ? t.replaceText[kind](count(filter.stats.available ?? filter.stats.items), added) : t.appendText(added),
+      shown: <Entries of={items} />,
+      verb: isReplacing ? t.replace : t.run,
+      isHarmless: !isReplacing,
+      run: async () => void begin(false),
+    });
   };
   const guard = (name: keyof Guards, label: string, hint: string, step = "1") => (
     <Text
@@ -213,10 +267,6 @@ export function Upload({ kind, filter, changed }: PartProps): JSX.Element | null
       }}
     />
   );
-  const changeColumn = (value: string) => {
-    setColumn(value);
-    renew();
-  };
   return (
     <Panel title={t.title}>
       <form class="action" onSubmit={submit}>
@@ -226,11 +276,8 @@ export function Upload({ kind, filter, changed }: PartProps): JSX.Element | null
               <input id={control} type="file" aria-describedby={hint} onChange={(event) => void choose(event.currentTarget.files?.[0])} />
             )}
           </Field>
-          {names.length > 1 ? (
-            <Select label={t.column} value={column} options={names.map((name) => [name, name] as const)} hint={t.columnHint[kind]} change={changeColumn} />
-          ) : (
-            isCsv && names.length === 0 && <Text label={t.column} value={column} hint={t.columnHint[kind]} change={changeColumn} />
-          )}
+          {chosen?.head?.unreadable !== undefined && <Unreadable why={chosen.head.unreadable} />}
+          {chosen !== undefined && chosen.head?.unreadable === undefined && <Excerpt kind={kind} of={chosen} readAs={readAs} takeColumn={takeColumn} />}
           <Choice
             label={t.mode[kind]}
             value={mode}
@@ -243,6 +290,16 @@ export function Upload({ kind, filter, changed }: PartProps): JSX.Element | null
               renew();
             }}
           />
+          {isCounting && (
+            <Check
+              label={t.once}
+              checked={isOnce}
+              change={(checked) => {
+                setOnce(checked);
+                renew();
+              }}
+            />
+          )}
           <details>
             <summary>{t.guards}</summary>
             <div class="fields">
@@ -252,10 +309,10 @@ export function Upload({ kind, filter, changed }: PartProps): JSX.Element | null
             </div>
           </details>
           <div class="buttons">
-            <button type="button" class={isChecked ? "" : "primary"} disabled={file === undefined || running !== undefined} onClick={() => void begin(true)}>
+            <button type="button" class={isChecked ? "" : "primary"} disabled={!canSend} onClick={() => void begin(true)}>
               {t.check}
             </button>
-            <button type="submit" class={isChecked ? "primary" : ""} disabled={!isChecked || running !== undefined}>
+            <button type="submit" class={isChecked ? "primary" : ""} disabled={!isChecked || !canSend}>
               {t.run}
             </button>
           </div>

@@ -1,7 +1,7 @@
 /** The question before an action that can't be undone. It names the object, and the action runs while the dialog is open. */
 
 import { signal } from "@preact/signals";
-import type { JSX } from "preact";
+import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { texts } from "../i18n/texts.ts";
 import { Refusal, Text } from "./panel.tsx";
@@ -9,8 +9,12 @@ import { Refusal, Text } from "./panel.tsx";
 export interface Question {
   readonly title: string;
   readonly text: string;
+  /** What the text is about, if that is not only a name. */
+  readonly shown?: ComponentChildren;
   /** What the button does. */
   readonly verb: string;
+  /** Whether it takes nothing away. */
+  readonly isHarmless?: boolean;
   /** A name that has to be typed first. */
   readonly typed?: string;
   readonly run: () => Promise<void>;
@@ -57,12 +61,13 @@ export function QuestionDialog(): JSX.Element {
         <form class="action" onSubmit={submit}>
           <h2 id="question-title">{question.title}</h2>
           <p id="question-text">{question.text}</p>
+          {question.shown}
           {question.typed !== undefined && <Text label={t.typeName(question.typed)} value={typed} change={setTyped} />}
           <div class="buttons end">
             <button type="button" autofocus onClick={close}>
               {t.back}
             </button>
-            <button class="primary danger" disabled={!isTyped || state === "running"}>
+            <button class={question.isHarmless ? "primary" : "primary danger"} disabled={!isTyped || state === "running"}>
               {question.verb}
             </button>
           </div>

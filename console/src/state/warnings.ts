@@ -3,8 +3,11 @@
 const WORDS = {
   alike: /are different/,
   present: /present already/,
+  repeated: /are repeated/,
   csv: /CSV/,
   json: /JSON/,
+  header: /first line looks like a header/,
+  headless: /header row looks like an item/,
   spaces: /white space/,
   rejected: /were rejected/,
 } as const;

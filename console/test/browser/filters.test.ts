@@ -5,7 +5,7 @@ import type { Page } from "playwright-core";
 import { assertAccessible, assertFits } from "../support/browser.ts";
 import { forEachReader } from "../support/readers.ts";
 import { stage } from "../support/stage.ts";
-import { button, downloaded, open, panel, rows, says, send } from "../support/steps.ts";
+import { button, downloaded, open, panel, rows, runUpload, says, send } from "../support/steps.ts";
 
 const scene = stage({
   keys: [{}, {}],
@@ -96,6 +96,9 @@ forEachReader("codes_are_generated_and_downloaded", scene, async (page, { t, id 
   await generate.getByText(t.generate.patternFault(6, 4)).waitFor();
   assert.ok(await button(generate, t.generate.run).isDisabled());
   await assertAccessible(page, "a pattern that is too short");
+  await generate.getByLabel(t.generate.pattern).fill("########");
+  await generate.getByText(t.generate.patternNumber).waitFor();
+  assert.ok(await button(generate, t.generate.run).isDisabled());
   await generate.getByLabel(t.generate.pattern).fill("SALE-###-###");
   const first = await downloaded(page, button(generate, t.generate.run));
   assert.equal(first.name, `${name}-codes.csv`);
@@ -123,7 +126,7 @@ forEachReader("csv_column_is_chosen_from_file", scene, async (page, { t, id }) =
   assert.equal(await column.inputValue(), "user_id", "a likely one is chosen");
   await button(upload, t.upload.check).click();
   await says(page, t.upload.wouldAdd("2", "2"));
-  await button(upload, t.upload.run).click();
+  await runUpload(page, t, name);
   await says(page, t.upload.added("2", "2"));
   await assertAccessible(page, "an upload");
   await open(page, scene.url, "#/uploads");

@@ -8,7 +8,7 @@ import { CATALOGS } from "../../src/i18n/texts.ts";
 import { assertAccessible, assertFits, visit } from "../support/browser.ts";
 import { forEachReader } from "../support/readers.ts";
 import { stage } from "../support/stage.ts";
-import { button, create, dialog, downloaded, open, panel, rows, says, send, useCoupon } from "../support/steps.ts";
+import { button, create, dialog, downloaded, open, panel, rows, runUpload, says, send, useCoupon } from "../support/steps.ts";
 
 const t = CATALOGS.en;
 
@@ -215,7 +215,7 @@ forEachReader("upload_goes_on_while_its_reader_does", scene, async (page, { t, i
     await gate;
     await route.continue();
   });
-  await button(upload, t.upload.run).click();
+  await runUpload(page, t, `Upload (${name})`);
   await says(page, t.upload.goesOn);
   assert.ok(await upload.getByRole("radio", { name: t.upload.replace }).isDisabled());
   assert.ok(await upload.getByLabel(t.upload.file, { exact: true }).isDisabled());

@@ -47,6 +47,12 @@ export async function create(page: Page, t: Catalog, kind: "campaigns" | "coupon
   await page.getByRole("heading", { level: 1, name }).waitFor();
 }
 
+/** Uploads a file that has been checked, and agrees to the question before it. */
+export async function runUpload(page: Page, t: Catalog, fullName: string): Promise<void> {
+  await button(panel(page, t.upload.title), t.upload.run).click();
+  await button(dialog(page, t.upload.appendTitle(fullName)), t.upload.run).click();
+}
+
 /** From making a coupon to deleting it. */
 export async function useCoupon(page: Page, t: Catalog = CATALOGS.en, name = "welcome"): Promise<void> {
   await create(page, t, "coupons", name);
@@ -62,7 +68,7 @@ export async function useCoupon(page: Page, t: Catalog = CATALOGS.en, name = "we
   await says(page, t.upload.checked);
   await says(page, t.upload.wouldAdd("501", "500"));
   assert.deepEqual(await rows(page, t.upload.rejectedLines), [["502", t.outcomes["item-too-long"]]]);
-  await button(upload, t.upload.run).click();
+  await runUpload(page, t, name);
   await says(page, t.upload.added("501", "500"));
   await says(page, t.filter.availableOf("500", "500"));
 

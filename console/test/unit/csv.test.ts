@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { isFormula, rowsOf, spreadsheet } from "../../src/api/csv.ts";
+import { isChanged, isFormula, rowsOf, spreadsheet } from "../../src/api/csv.ts";
 
 const text = async (rows: readonly (readonly string[])[]) => (await spreadsheet(rows)).text();
 
@@ -25,6 +25,17 @@ test("formulas_get_an_apostrophe", async () => {
   assert.deepEqual(rowsOf(await text([formulas]))[0], formulas.map((formula) => `'${formula}`));
   const harmless = ["order-1", "2026-11-26T00:00:00Z", "", "a=1", "1"];
   assert.deepEqual(rowsOf(await text([harmless]))[0], harmless);
+});
+
+test("texts_that_look_like_numbers_get_an_apostrophe", async () => {
+  const numbers = ["000123", "0", "12345678901234567", "123456789012", "1E5", "2e-3", "12E45", "1.50", "1,000", " 007", "5%"];
+  const dates = ["1-2", "3/4", "2026-11-26", "12.11.2026", "1.5", "11/2026", "MAR1", "mar-05", "1 Sept", "12:30", "TRUE"];
+  const changed = [...numbers.filter((cell) => cell !== "0"), ...dates];
+  assert.deepEqual(changed.filter((cell) => !isChanged(cell)), []);
+  assert.deepEqual(rowsOf(await text([changed]))[0], changed.map((cell) => `'${cell}`));
+  const kept = ["0", "7", "12345678901", "0.001", "order-000123", "SPRING-2345-6789", "2345-6789", "MARKET-1", "3f0a9c", "2026-11-26T00:00:00Z", ""];
+  assert.deepEqual(kept.filter(isChanged), []);
+  assert.deepEqual(rowsOf(await text([kept]))[0], kept);
 });
 
 test("file_starts_with_a_byte_order_mark", async () => {

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { isTitleTooLong, labelFault, labelRows, labelsOf, labelsPatch, nameFault, nameFor } from "../../src/state/naming.ts";
-import { patternFor, placesNeeded } from "../../src/state/pattern.ts";
+import { mayChange, patternFor, placesNeeded } from "../../src/state/pattern.ts";
 
 test("name_follows_title", () => {
   const today = new Date(2026, 10, 5);
@@ -44,4 +44,9 @@ test("pattern_needs_enough_places", () => {
   assert.deepEqual([1, 1_073, 1_074, 1_000_000].map(placesNeeded), [4, 6, 7, 8]);
   assert.equal(patternFor("summer-2027"), "SUMMER-####-####");
   assert.equal(patternFor("618"), "####-####");
+});
+
+test("pattern_of_numbers_is_recognized", () => {
+  assert.deepEqual(["########", "1########", "###-###", "##-####", "MAR-####"].filter((pattern) => !mayChange(pattern)), []);
+  assert.deepEqual(["####-####", "###-###-###", "000-########", "SALE-########", "A########", "########-A"].filter(mayChange), []);
 });

@@ -3,17 +3,35 @@
 //! A line is buffered only up to its maximum length. Of a line that is too long, only the end is searched for. So memory is bounded for an
 //! upload of any size. In CSV, one line is one record, whatever line breaks are inside its quotes. A carriage return without a line feed
 //! does not end a record. A file that uses it that way would yield one record too many or too few, so its line is rejected.
+//!
+//! A UTF-8 byte-order mark at the start is skipped. UTF-16, which programs also write as text, fails the upload: read as UTF-8, each of its
+//! lines would be a wrong item. So would a CSV file with another delimiter than the expected one.
 
 use crate::domain::{ITEM_BYTES_MAX, LineFault};
 use crate::http::request::json::Text;
+use derive_more::Display;
 use memchr::memchr;
 use serde::Deserialize;
 use std::borrow::Cow;
+use std::fmt;
 use thiserror::Error;
 use utoipa::ToSchema;
 
-/// A byte-order mark, which would become part of the first item.
+/// The byte-order mark of UTF-8.
 const MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// The byte-order marks of UTF-16.
+const UTF16_MARKS: [&[u8]; 2] = [b"\xff\xfe", b"\xfe\xff"];
+
+/// A NUL among the first bytes of an upload shows that it is UTF-16 without a mark: up to this number.
+const HEAD_BYTES: usize = 4 << 10;
+
+/// Excel's first line that states the delimiter starts with this.
+const STATED: &[u8] = b"sep=";
+
+/// The most columns, and the most characters of each name, that an error lists.
+const LISTED_COLUMNS_MAX: usize = 20;
+const LISTED_CHARS_MAX: usize = 40;
 
 /// Maximum length of a line or CSV record, in bytes: an item with every byte escaped as `\u00xx`, and other fields.
 const LINE_BYTES_MAX: usize = 64 << 10;
@@ -21,18 +39,91 @@ const LINE_BYTES_MAX: usize = 64 << 10;
 /// Why an upload can't be read at all.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum UploadFault {
-    /// It starts with a byte-order mark.
-    #[error("the upload begins with a byte-order mark, which would become part of the first item")]
-    ByteOrderMark,
-    /// The CSV header has no column of this name.
-    #[error("the header row has no such column")]
-    NoSuchColumn,
-    /// The CSV header has this many columns, and the request names none.
-    #[error("the header row has {0} columns: name the one that holds the items")]
-    WhichColumn(usize),
+    /// It has the byte-order mark of UTF-16, or a NUL among its first bytes.
+    #[error("the upload is UTF-16 or binary: save it as UTF-8, such as \"CSV UTF-8\" in Excel")]
+    Utf16,
+    /// Its lines end with a carriage return.
+    #[error("the lines end with a carriage return only: save the file with line feeds")]
+    CarriageReturns,
+    /// The CSV header has no column of the requested name.
+    #[error("the header row has no such column: it has {0}")]
+    NoSuchColumn(Columns),
+    /// The CSV header has several columns, and the request names none.
+    #[error("the header row has {} columns, {_0}: name the one that holds the items", .0.count)]
+    WhichColumn(Columns),
+    /// The CSV header has one column, whose name contains another delimiter.
+    #[error("the header row has one column and contains {:?}: if fields end there, set delimiter={_0}", char::from(.0.byte()))]
+    OtherDelimiter(Delimiter),
+    /// The first line states a delimiter that no upload can have.
+    #[error("the first line states an unknown delimiter: use comma, semicolon, pipe or tab")]
+    UnknownDelimiter,
     /// The CSV header is too long, or is not a record.
     #[error("the header row can't be read")]
     BadHeader,
+}
+
+/// The names of a header's columns, as an error lists them: not all if there are many.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Columns {
+    count: usize,
+    first: Vec<String>,
+}
+
+impl Columns {
+    fn push(&mut self, name: &[u8]) {
+        self.count += 1;
+        if self.first.len() < LISTED_COLUMNS_MAX {
+            self.first.push(String::from_utf8_lossy(name).chars().take(LISTED_CHARS_MAX).collect());
+        }
+    }
+}
+
+impl fmt::Display for Columns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, name) in self.first.iter().enumerate() {
+            write!(f, "{}{name:?}", if index > 0 { ", " } else { "" })?;
+        }
+        match self.count - self.first.len() {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+/// The character between the fields of CSV.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Display, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[display(rename_all = "lowercase")]
+#[schema(as = CsvDelimiter)]
+pub enum Delimiter {
+    /// `,`
+    #[default]
+    Comma,
+    /// `;`, as Excel writes it where the comma is the decimal separator.
+    Semicolon,
+    /// `|`
+    Pipe,
+    /// The tab character.
+    Tab,
+}
+
+impl Delimiter {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Comma, Self::Semicolon, Self::Pipe, Self::Tab];
+
+    /// Its byte.
+    pub fn byte(self) -> u8 {
+        match self {
+            Self::Comma => b',',
+            Self::Semicolon => b';',
+            Self::Pipe => b'|',
+            Self::Tab => b'\t',
+        }
+    }
+
+    fn of(byte: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|delimiter| delimiter.byte() == byte)
+    }
 }
 
 /// The result of reading a line.
@@ -66,19 +157,37 @@ pub struct Lines {
     wanted: Option<String>,
     /// The index of that column, once the header row has been read.
     column: usize,
+    /// The name of the only column, if the request names none. Without a header row it would be the first item.
+    only_column: Option<String>,
+    /// Whether the start was searched for a byte-order mark.
+    is_past_mark: bool,
     is_open: bool,
-    /// The header row, which counts as a blank line, is the next line.
-    is_header_next: bool,
+    /// Lines before the first record, which count as blank: the header row, and the one that states the delimiter.
+    heading: u64,
+    /// Whether a line was returned.
+    is_begun: bool,
     /// A field of the current record.
     field: Vec<u8>,
 }
 
 impl Lines {
-    /// Lines of an upload in this format. In CSV, the items are in this column, or in the only one.
-    pub fn new(format: Format, wanted: Option<String>) -> Self {
+    /// Lines of an upload in this format. In CSV, the fields are separated by this delimiter, unless the first line states another, and the
+    /// items are in this column, or in the only one.
+    pub fn new(format: Format, delimiter: Delimiter, wanted: Option<String>) -> Self {
         let place = (format == Format::Csv).then_some(Place::Begin);
-        let split = Split { place, ..Split::default() };
-        Self { split, format, wanted, column: 0, is_open: false, is_header_next: false, field: Vec::new() }
+        let split = Split { place, delimiter: delimiter.byte(), ..Split::default() };
+        Self {
+            split,
+            format,
+            wanted,
+            column: 0,
+            only_column: None,
+            is_past_mark: false,
+            is_open: false,
+            heading: 0,
+            is_begun: false,
+            field: Vec::new(),
+        }
     }
 
     /// Takes the next piece of the upload. All lines before it must have been read.
@@ -96,36 +205,64 @@ impl Lines {
         self.split.has_ended
     }
 
-    /// Whether enough has arrived to show that the upload is readable: it does not start with a byte-order mark, and has the header row
-    /// that CSV needs.
+    /// The name of the only column, if the request names none, once the header row has been read.
+    pub fn only_column(&self) -> Option<&str> {
+        self.only_column.as_deref()
+    }
+
+    /// Whether enough has arrived to show that the upload is readable: it is not UTF-16, and has the header row that CSV needs.
     ///
     /// # Errors
     /// If it can't be read at all.
     pub fn open(&mut self) -> Result<bool, UploadFault> {
+        if self.split.has_nul_in_head {
+            return Err(UploadFault::Utf16);
+        }
         if self.is_open {
             return Ok(true);
         }
-        // The mark may be spread over several pieces.
-        let begin = &self.split.arrived[..];
-        if begin.starts_with(MARK) {
-            return Err(UploadFault::ByteOrderMark);
-        }
-        if MARK.starts_with(begin) && !self.has_ended() {
+        if !self.skip_mark()? {
             return Ok(false);
         }
-        if self.format == Format::Csv {
-            let Some(header) = self.split.next() else {
-                return if self.split.is_too_long {
-                    Err(UploadFault::BadHeader)
-                } else {
-                    Ok(self.has_ended())
-                };
+        while self.format == Format::Csv {
+            let delimiter = self.split.delimiter;
+            let Some(line) = self.split.next() else {
+                let is_too_long = self.split.is_too_long;
+                return if is_too_long { Err(self.split.header_fault()) } else { Ok(self.has_ended()) };
             };
-            let header = header.map_err(|_| UploadFault::BadHeader)?;
-            self.column = find_column(header, self.wanted.as_deref(), &mut self.field)?;
-            self.is_header_next = true;
+            let Ok(line) = line else { return Err(self.split.header_fault()) };
+            let stated = if self.heading == 0 { stated_delimiter(line)? } else { None };
+            self.heading += 1;
+            match stated {
+                Some(stated) => self.split.delimiter = stated.byte(),
+                None => {
+                    (self.column, self.only_column) =
+                        find_column(line, delimiter, self.wanted.as_deref(), &mut self.field)?;
+                    break;
+                }
+            }
         }
         self.is_open = true;
+        Ok(true)
+    }
+
+    /// Skips the byte-order mark, which may be spread over several pieces. Returns whether it is known if there is one.
+    fn skip_mark(&mut self) -> Result<bool, UploadFault> {
+        if self.is_past_mark {
+            return Ok(true);
+        }
+        let begin = &self.split.arrived[..];
+        if UTF16_MARKS.iter().any(|mark| begin.starts_with(mark)) {
+            return Err(UploadFault::Utf16);
+        }
+        let may_follow = |mark: &[u8]| mark.len() > begin.len() && mark.starts_with(begin);
+        if !self.has_ended() && (may_follow(MARK) || UTF16_MARKS.into_iter().any(may_follow)) {
+            return Ok(false);
+        }
+        if begin.starts_with(MARK) {
+            self.split.skip(MARK.len());
+        }
+        self.is_past_mark = true;
         Ok(true)
     }
 
@@ -137,19 +274,37 @@ impl Lines {
         if !self.open()? {
             return Ok(None);
         }
-        if std::mem::take(&mut self.is_header_next) {
+        if self.heading > 0 {
+            self.heading -= 1;
             return Ok(Some(Line::Blank));
         }
+        let is_only_line = !self.is_begun && self.split.has_one_line();
+        let delimiter = self.split.delimiter;
         let Some(line) = self.split.next() else { return Ok(None) };
-        Ok(Some(match (line, self.format) {
-            (Err(fault), _) => Line::Rejected(fault),
-            (Ok(line), Format::NdJson) => ndjson(line),
-            (Ok(b""), Format::Text | Format::Csv) => Line::Blank,
-            (Ok(line), Format::Text) => item(line),
-            (Ok(record), Format::Csv) => {
-                match find_field(record, &mut self.field, |index, _| index == self.column) {
-                    Some(_) => item(&self.field),
-                    None => Line::Rejected(LineFault::Malformed),
+        self.is_begun = true;
+        let line = match line {
+            Err(fault) => return Ok(Some(Line::Rejected(fault))),
+            Ok(line) if memchr(0, line).is_some() => return Ok(Some(Line::Rejected(LineFault::Malformed))),
+            Ok(line) => line,
+        };
+        Ok(Some(match self.format {
+            Format::NdJson => ndjson(line),
+            Format::Text | Format::Csv if line.is_empty() => Line::Blank,
+            Format::Text if is_only_line && memchr(b'\r', line).is_some() => {
+                return Err(UploadFault::CarriageReturns);
+            }
+            Format::Text => item(line),
+            Format::Csv => {
+                let is_column = |index, _: &[u8]| index == self.column;
+                let has_column = find_field(line, delimiter, &mut self.field, is_column).is_some();
+                if has_column && !self.field.is_empty() {
+                    item(&self.field)
+                } else if is_blank(line, delimiter, &mut self.field) {
+                    Line::Blank
+                } else if has_column {
+                    Line::Rejected(LineFault::Empty)
+                } else {
+                    Line::Rejected(LineFault::Malformed)
                 }
             }
         }))
@@ -170,6 +325,13 @@ struct Split {
     has_ended: bool,
     /// CSV: where in its line the last byte is.
     place: Option<Place>,
+    /// CSV: the byte between fields.
+    delimiter: u8,
+    /// Number of bytes of the head that have arrived, and whether it has a NUL, a carriage return, a line feed.
+    head_bytes: usize,
+    has_nul_in_head: bool,
+    has_return_in_head: bool,
+    has_feed_in_head: bool,
 }
 
 /// A place in a line of CSV.
@@ -190,12 +352,12 @@ enum Place {
 }
 
 impl Place {
-    fn after(self, byte: u8) -> Self {
+    fn after(self, byte: u8, delimiter: u8) -> Self {
         match (self, byte) {
             (Place::Quoted, b'"') => Place::Closed,
             (Place::Quoted, _) | (Place::Begin | Place::Closed, b'"') => Place::Quoted,
             (Place::Returned | Place::Spoiled, _) => Place::Spoiled,
-            (Place::Begin | Place::Plain | Place::Closed, b',') => Place::Begin,
+            (Place::Begin | Place::Plain | Place::Closed, byte) if byte == delimiter => Place::Begin,
             (Place::Begin | Place::Plain | Place::Closed, b'\r') => Place::Returned,
             (Place::Begin | Place::Plain | Place::Closed, _) => Place::Plain,
         }
@@ -204,6 +366,11 @@ impl Place {
 
 impl Split {
     fn push(&mut self, piece: &[u8]) {
+        let head = &piece[..piece.len().min(HEAD_BYTES - self.head_bytes)];
+        self.head_bytes += head.len();
+        self.has_nul_in_head |= memchr(0, head).is_some();
+        self.has_return_in_head |= memchr(b'\r', head).is_some();
+        self.has_feed_in_head |= memchr(b'\n', head).is_some();
         self.arrived.drain(..self.begin);
         self.searched -= self.begin;
         self.begin = 0;
@@ -211,15 +378,32 @@ impl Split {
         self.arrived.extend_from_slice(piece);
     }
 
+    /// Skips the first bytes of the upload, before any line was returned.
+    fn skip(&mut self, bytes: usize) {
+        self.begin += bytes;
+        self.searched = self.begin;
+    }
+
+    /// Whether the upload has ended, and all of it is one line.
+    fn has_one_line(&self) -> bool {
+        self.has_ended && memchr(b'\n', &self.arrived[self.begin..]).is_none()
+    }
+
+    /// Why a header row can't be read.
+    fn header_fault(&self) -> UploadFault {
+        let has_returns = self.has_return_in_head && !self.has_feed_in_head;
+        if has_returns { UploadFault::CarriageReturns } else { UploadFault::BadHeader }
+    }
+
     /// Returns the next line without its end, or its error; `None` until its end has arrived.
     fn next(&mut self) -> Option<Result<&[u8], LineFault>> {
-        let rest = &self.arrived[self.searched..];
+        let (rest, delimiter) = (&self.arrived[self.searched..], self.delimiter);
         let found = match &mut self.place {
             None => memchr(b'\n', rest),
             Some(place) => rest.iter().position(|&byte| {
                 let is_end = byte == b'\n' && *place != Place::Quoted;
                 if !is_end {
-                    *place = place.after(byte);
+                    *place = place.after(byte, delimiter);
                 }
                 is_end
             }),
@@ -291,30 +475,66 @@ fn ndjson(line: &[u8]) -> Line<'_> {
     }
 }
 
-/// The index of a column in a header row.
-fn find_column(header: &[u8], wanted: Option<&str>, field: &mut Vec<u8>) -> Result<usize, UploadFault> {
-    let mut columns = 0;
-    let found = find_field(header, field, |index, name| {
-        columns = index + 1;
-        wanted.is_some_and(|wanted| wanted.as_bytes() == name)
-    });
-    match wanted {
-        Some(_) => found.ok_or(UploadFault::NoSuchColumn),
-        None if columns > 1 => Err(UploadFault::WhichColumn(columns)),
-        None => Ok(0),
+/// Returns the delimiter that Excel's line `sep=;` states, if this is one.
+fn stated_delimiter(line: &[u8]) -> Result<Option<Delimiter>, UploadFault> {
+    let quoted = line.strip_prefix(b"\"").and_then(|line| line.strip_suffix(b"\""));
+    match quoted.unwrap_or(line).split_last() {
+        Some((byte, stated)) if stated.eq_ignore_ascii_case(STATED) => {
+            Delimiter::of(*byte).map(Some).ok_or(UploadFault::UnknownDelimiter)
+        }
+        _ => Ok(None),
     }
+}
+
+/// The index of a column in a header row; of the only one, also its name.
+fn find_column(
+    header: &[u8],
+    delimiter: u8,
+    wanted: Option<&str>,
+    field: &mut Vec<u8>,
+) -> Result<(usize, Option<String>), UploadFault> {
+    let (mut columns, mut found) = (Columns::default(), None);
+    find_field(header, delimiter, field, |index, name| {
+        columns.push(name);
+        if found.is_none() && wanted.is_some_and(|wanted| wanted.as_bytes() == name) {
+            found = Some(index);
+        }
+        false
+    });
+    if columns.count == 1
+        && let Some(other) = Delimiter::ALL.into_iter().find(|other| separates(header, other.byte()))
+    {
+        return Err(UploadFault::OtherDelimiter(other));
+    }
+    match (wanted, found) {
+        (Some(_), Some(index)) => Ok((index, None)),
+        (Some(_), None) => Err(UploadFault::NoSuchColumn(columns)),
+        (None, _) if columns.count > 1 => Err(UploadFault::WhichColumn(columns)),
+        (None, _) => Ok((0, Some(String::from_utf8_lossy(field).into_owned()))),
+    }
+}
+
+/// Whether a record has more than one field with this delimiter.
+fn separates(record: &[u8], delimiter: u8) -> bool {
+    find_field(record, delimiter, &mut Vec::new(), |index, _| index == 1).is_some()
+}
+
+/// Whether all fields of a record are empty.
+fn is_blank(record: &[u8], delimiter: u8, field: &mut Vec<u8>) -> bool {
+    find_field(record, delimiter, field, |_, field| !field.is_empty()).is_none()
 }
 
 /// Reads the fields of a record, without their quotes, until one is the wanted one. It is in `field` then.
 fn find_field(
     record: &[u8],
+    delimiter: u8,
     field: &mut Vec<u8>,
     mut is_wanted: impl FnMut(usize, &[u8]) -> bool,
 ) -> Option<usize> {
     let (mut place, mut index) = (Place::Begin, 0);
     field.clear();
     for &byte in record {
-        let next = place.after(byte);
+        let next = place.after(byte, delimiter);
         match (place, next) {
             (_, Place::Begin) if is_wanted(index, field) => return Some(index),
             (_, Place::Begin) => {
@@ -354,7 +574,14 @@ mod tests {
         column: Option<&str>,
         pieces: &[&[u8]],
     ) -> Result<Vec<String>, UploadFault> {
-        let mut lines = Lines::new(format, column.map(str::to_owned));
+        read_lines(Lines::new(format, Delimiter::Comma, column.map(str::to_owned)), pieces)
+    }
+
+    fn read_csv(delimiter: Delimiter, column: Option<&str>, csv: &str) -> Result<Vec<String>, UploadFault> {
+        read_lines(Lines::new(Format::Csv, delimiter, column.map(str::to_owned)), &[csv.as_bytes()])
+    }
+
+    fn read_lines(mut lines: Lines, pieces: &[&[u8]]) -> Result<Vec<String>, UploadFault> {
         let mut seen = Vec::new();
         for piece in pieces {
             lines.push(piece);
@@ -387,7 +614,7 @@ mod tests {
 
     #[test]
     fn endless_line_takes_bounded_memory() {
-        let mut lines = Lines::new(Format::Text, None);
+        let mut lines = Lines::new(Format::Text, Delimiter::Comma, None);
         for _ in 0..100 {
             lines.push(&[b'x'; 32 << 10]);
             assert_eq!(all(&mut lines).unwrap(), [""; 0]);
@@ -410,8 +637,18 @@ mod tests {
         let csv: &[u8] = b"id,code\r\n1,\"a,\"\"b\"\r\n2,c\n\n3\n4,\"two\nlines\"\n";
         let of = |column: Option<&str>| read_column(Format::Csv, column, &[csv]);
         assert_eq!(of(Some("code")).unwrap(), ["-", "a,\"b", "c", "-", "!Malformed", "two\nlines"]);
-        assert_eq!(of(None), Err(UploadFault::WhichColumn(2)));
-        assert_eq!(of(Some("none")), Err(UploadFault::NoSuchColumn));
+        for (column, detail) in [
+            (None, "the header row has 2 columns, \"id\", \"code\": name the one that holds the items"),
+            (Some("Code"), "the header row has no such column: it has \"id\", \"code\""),
+        ] {
+            assert_eq!(of(column).unwrap_err().to_string(), detail);
+        }
+        let many = (0..30).map(|n| format!("\"{n} {}\"", "x".repeat(50))).collect::<Vec<_>>().join(",");
+        let detail = read_csv(Delimiter::Comma, None, &many).unwrap_err().to_string();
+        assert!(
+            detail.contains("\"19 xxx") && detail.contains(" and 10 more") && detail.len() < 1_000,
+            "{detail}"
+        );
         let one = read(Format::Csv, &[b"code\na\nb,x\n"]);
         assert_eq!(one.unwrap(), ["-", "a", "b"]);
     }
@@ -426,9 +663,7 @@ mod tests {
         // Half a record is not an item.
         assert_eq!(of(b"code\na\rb\nc").unwrap(), ["-", "!Malformed", "c"]);
         assert_eq!(of(b"code\na\n\"b\nc\n").unwrap(), ["-", "a", "!Malformed"]);
-        for header in [&b"code\ra\rb\r"[..], b"\"code\na\n"] {
-            assert_eq!(of(header), Err(UploadFault::BadHeader));
-        }
+        assert_eq!(of(b"\"code\na\n"), Err(UploadFault::BadHeader));
     }
 
     #[test]
@@ -443,17 +678,140 @@ mod tests {
     }
 
     #[test]
-    fn byte_order_mark_fails_in_any_pieces() {
+    fn byte_order_mark_is_skipped_in_any_pieces() {
         for pieces in [vec![&b"\xef\xbb\xbfa\n"[..]], vec![b"\xef", b"\xbb", b"\xbf", b"a"]] {
-            assert_eq!(read(Format::Text, &pieces), Err(UploadFault::ByteOrderMark));
+            assert_eq!(read(Format::Text, &pieces).unwrap(), ["a"]);
+            assert_eq!(read(Format::Csv, &pieces).unwrap(), ["-"]);
         }
+        let mark_only: &[u8] = b"\xef\xbb\xbf";
+        assert_eq!(read(Format::NdJson, &[mark_only, b"\"a\""]).unwrap(), ["a"]);
+        assert_eq!(read(Format::Text, &[mark_only]).unwrap(), [""; 0]);
         assert_eq!(read(Format::Text, &[b"\xef", b"\xbb"]).unwrap(), ["!NotUtf8"]);
+        assert_eq!(read_column(Format::Csv, Some("b"), &[mark_only, b"a,b\n1,2\n"]).unwrap(), ["-", "2"]);
+        // One mark is skipped; a second one is a part of the item.
+        assert_eq!(read(Format::Text, &[mark_only, mark_only, b"a"]).unwrap(), ["\u{feff}a"]);
+    }
+
+    #[test]
+    fn utf16_fails_in_any_pieces() {
+        let text: Vec<u16> = "user\r\n用户\r\n".encode_utf16().collect();
+        let little: Vec<u8> = text.iter().flat_map(|unit| unit.to_le_bytes()).collect();
+        let big: Vec<u8> = text.iter().flat_map(|unit| unit.to_be_bytes()).collect();
+        let late = [b"a\n".repeat(2_047), b"\0".to_vec()].concat();
+        for upload in [
+            [b"\xff\xfe", &little[..]].concat(),
+            [b"\xfe\xff", &big[..]].concat(),
+            b"\xff\xfe\x28\x75".to_vec(),
+            little,
+            big,
+            late,
+        ] {
+            for format in [Format::Text, Format::NdJson, Format::Csv] {
+                let bytes: Vec<&[u8]> = upload.chunks(1).collect();
+                assert_eq!(read(format, &bytes), Err(UploadFault::Utf16));
+                assert_eq!(read(format, &[&upload]), Err(UploadFault::Utf16));
+            }
+        }
+        assert_eq!(read(Format::Text, &[b"\xff", b"\n"]).unwrap(), ["!NotUtf8"]);
+    }
+
+    #[test]
+    fn line_with_nul_is_rejected_after_head() {
+        let head = "u1\n".repeat(2_000);
+        let seen =
+            |format, rest: &str| read(format, &[head.as_bytes(), rest.as_bytes()]).unwrap()[2_000..].to_vec();
+        assert_eq!(seen(Format::Text, "a\0\nb\n\0"), ["!Malformed", "b", "!Malformed"]);
+        assert_eq!(seen(Format::Csv, "\"a\0\"\nb\n"), ["!Malformed", "b"]);
+        assert_eq!(seen(Format::NdJson, "\"a\0\"\n\"b\""), ["!Malformed", "b"]);
+    }
+
+    #[test]
+    fn carriage_returns_as_line_ends_fail() {
+        for (format, upload) in [
+            (Format::Csv, &b"code\ra\rb\r"[..]),
+            (Format::Csv, b"\xef\xbb\xbfid,code\r1,a"),
+            (Format::Text, b"a\rb\r"),
+        ] {
+            assert_eq!(read(format, &[upload]), Err(UploadFault::CarriageReturns));
+            assert_eq!(
+                read(format, &upload.chunks(1).collect::<Vec<_>>()),
+                Err(UploadFault::CarriageReturns)
+            );
+        }
+        let long = b"code\r".repeat(LINE_BYTES_MAX / 4);
+        assert_eq!(read(Format::Csv, &[&long]), Err(UploadFault::CarriageReturns));
+        assert_eq!(read(Format::Text, &[b"a\r"]).unwrap(), ["a"]);
+    }
+
+    #[test]
+    fn delimiter_separates_fields() {
+        for delimiter in Delimiter::ALL {
+            let between = char::from(delimiter.byte());
+            let csv = "id,code,x\n1,\"a,b\",\n2,c\n3,\"d\"\"\ne\",\"\"\n".replace(',', &between.to_string());
+            let seen = read_csv(delimiter, Some("code"), &csv).unwrap();
+            assert_eq!(seen, ["-", &format!("a{between}b"), "c", "d\"\ne"]);
+            // The others are ordinary characters in records.
+            for other in Delimiter::ALL.into_iter().filter(|other| *other != delimiter) {
+                let item = format!("a{}b", char::from(other.byte()));
+                assert_eq!(read_csv(delimiter, None, &format!("code\n{item}\n")).unwrap(), ["-", &item]);
+            }
+        }
+    }
+
+    #[test]
+    fn header_with_another_delimiter_fails() {
+        for (delimiter, header, expected) in [
+            (Delimiter::Comma, "user;email", Delimiter::Semicolon),
+            (Delimiter::Comma, "\"user\";\"email\"", Delimiter::Semicolon),
+            (Delimiter::Comma, "user\temail", Delimiter::Tab),
+            (Delimiter::Comma, "user|email", Delimiter::Pipe),
+            (Delimiter::Semicolon, "user,email", Delimiter::Comma),
+        ] {
+            for column in [None, Some("user"), Some(header)] {
+                let fault = read_csv(delimiter, column, &format!("{header}\nu1\n")).unwrap_err();
+                assert_eq!(fault, UploadFault::OtherDelimiter(expected), "{header}");
+                assert!(fault.to_string().ends_with(&format!("set delimiter={expected}")), "{fault}");
+            }
+        }
+        // A quoted one is a part of the name.
+        assert_eq!(read_csv(Delimiter::Comma, None, "\"a;b\"\nu1\n").unwrap(), ["-", "u1"]);
+        assert_eq!(read_csv(Delimiter::Comma, Some("a"), "a,b;c\nu1,x\n").unwrap(), ["-", "u1"]);
+    }
+
+    #[test]
+    fn first_line_states_delimiter() {
+        for (stated, between) in
+            [("sep=;", ';'), ("SEP=,", ','), ("\"sep=|\"", '|'), ("sep=\t", '\t'), ("\u{feff}sep=;", ';')]
+        {
+            for delimiter in [Delimiter::Comma, Delimiter::Tab] {
+                for end in ["\n", "\r\n"] {
+                    let csv = format!("{stated}{end}id{between}code{end}1{between}a{end}");
+                    assert_eq!(read_csv(delimiter, Some("code"), &csv).unwrap(), ["-", "-", "a"], "{stated}");
+                }
+            }
+        }
+        let unknown = read_csv(Delimiter::Comma, None, "sep=:\ncode\na\n");
+        assert_eq!(unknown, Err(UploadFault::UnknownDelimiter));
+        assert_eq!(read_csv(Delimiter::Comma, None, "sep=;\n").unwrap(), ["-"]);
+        // It is a line of text, and after the header a record.
+        assert_eq!(read(Format::Text, &[b"sep=;\na"]).unwrap(), ["sep=;", "a"]);
+        assert_eq!(read_csv(Delimiter::Comma, None, "code\nsep=;\n").unwrap(), ["-", "sep=;"]);
+    }
+
+    #[test]
+    fn record_of_empty_fields_is_blank() {
+        let csv = "a,b\n,\n1,\n\"\",\"\"\n,,,\n,\"\"\"\"\n , \n";
+        assert_eq!(
+            read_csv(Delimiter::Comma, Some("b"), csv).unwrap(),
+            ["-", "-", "!Empty", "-", "-", "\"", " "]
+        );
+        assert_eq!(read_csv(Delimiter::Comma, None, "a\n\"\"\nb\n").unwrap(), ["-", "-", "b"]);
     }
 
     proptest! {
         /// It does not matter where an upload is cut into pieces.
         #[test]
-        fn lines_are_independent_of_pieces(bytes in "[a\",\r\n{}é]{0,40}", cut in 0usize..40) {
+        fn lines_are_independent_of_pieces(bytes in "(\u{feff})?(sep=;\n)?[a\",;\r\n{}é]{0,40}", cut in 0usize..40) {
             let bytes = bytes.as_bytes();
             let (head, tail) = bytes.split_at(cut.min(bytes.len()));
             for format in [Format::Text, Format::NdJson, Format::Csv] {
@@ -472,7 +830,7 @@ mod tests {
 
     #[test]
     fn long_line_buffers_only_its_limit() {
-        let mut lines = Lines::new(Format::Csv, None);
+        let mut lines = Lines::new(Format::Csv, Delimiter::Comma, None);
         lines.push(b"c\n\"");
         assert_eq!(all(&mut lines).unwrap(), ["-"]);
         for _ in 0..100 {
@@ -489,7 +847,7 @@ mod tests {
         let line = vec![b','; LINE_BYTES_MAX];
         let upload = |line: &[u8]| [b"c,d\n", line, b"\nb\n"].concat();
         let of = |line: &[u8]| read_column(Format::Csv, Some("d"), &[&upload(line)]).unwrap();
-        assert_eq!(of(&line), ["-", "!Empty", "!Malformed"]);
+        assert_eq!(of(&line), ["-", "-", "!Malformed"]);
         assert_eq!(of(&[&line[..], b","].concat()), ["-", "!ItemTooLong", "!Malformed"]);
     }
 

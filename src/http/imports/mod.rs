@@ -1,5 +1,6 @@
 //! Imports: uploads of any size, read line by line and submitted as commands. The routes, and imports as they are shown.
 
+mod first_line;
 pub(crate) mod lines;
 pub(super) mod live;
 mod observations;
@@ -20,7 +21,7 @@ use axum::extract::{Path, Request};
 use axum::response::IntoResponse;
 use axum::response::Response;
 use http::StatusCode;
-use lines::Format;
+use lines::{Delimiter, Format};
 use run::ImportRequest;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -48,6 +49,9 @@ struct ImportQuery {
     id: Option<String>,
     /// CSV: the column that holds the items. Optional if the header has only one column.
     column: Option<String>,
+    /// CSV: the character between fields; `comma` by default. A first line such as `sep=;`, as Excel reads it, takes precedence and is
+    /// skipped. A header of one column that contains another delimiter is rejected.
+    delimiter: Option<Delimiter>,
     /// A guard: an upload with fewer items fails. The default is 1 with `mode=replace`, so that an empty file can't empty the
     /// filter, and 0 with `append`. A replacement counts its distinct items, including redeemed codes; `append` also counts items
     /// that are already present.
@@ -98,9 +102,10 @@ macro_rules! import_route {
             #[utoipa::path(
                 post, path = $path, operation_id = concat!("import_", $items), tag = "imports",
                 summary = concat!("Import ", $items),
-                description = "The body can be of any length, and compressed with gzip or zstd. Invalid lines are rejected and reported, \
-                    blank ones skipped.\n\nRepeating a finished `id` returns its result again, if mode, guards and every byte after \
-                    decompression are the same.\n\nWith `mode=replace`, a code that is held or redeemed when the upload is complete remains \
+                description = "The body can be of any length, and compressed with gzip or zstd. It must be UTF-8, with or without a byte-order \
+                    mark; UTF-16 returns 422. Invalid lines are rejected and reported, blank ones skipped. A CSV record whose fields are all \
+                    empty is blank.\n\nRepeating a finished `id` returns its result again, if mode, guards and every byte after \
+                    decompression are the same. If the filter was cleared or replaced since, it returns 409 `import-overtaken`.\n\nWith `mode=replace`, a code that is held or redeemed when the upload is complete remains \
                     in the pool, whether the upload contains it or not, also if it is cancelled or expires before the response. A code \
                     that was cancelled earlier is removed unless the upload contains it.",
                 params(ImportQuery),
@@ -127,15 +132,15 @@ macro_rules! import_route {
 
 import_route! {
     campaigns: Campaign, "/v1/campaigns/{campaign}/imports", "users",
-    "`filter-full`, `import-differs`, `import-running`; `import-overtaken`, also by another import with `mode=replace`; `import-guarded`, \
-     with the numbers; `import-stopped` by a `DELETE`",
+    "`filter-full`, `import-differs`, `import-running`; `import-overtaken`, also by another import with `mode=replace` and by a clear; \
+     `import-guarded`, with the numbers; `import-stopped` by a `DELETE`",
     "`too-many-imports`"
 }
 
 import_route! {
     coupons: Coupon, "/v1/coupons/{coupon}/imports", "codes",
-    "`filter-full`, `import-differs`, `import-running`; `import-overtaken`, also by another import with `mode=replace`; `import-guarded`, \
-     with the numbers; `import-stopped` by a `DELETE`; `requires-added-codes`",
+    "`filter-full`, `import-differs`, `import-running`; `import-overtaken`, also by another import with `mode=replace` and by a clear; \
+     `import-guarded`, with the numbers; `import-stopped` by a `DELETE`; `requires-added-codes`",
     "`too-many-imports`; `too-many-invalid-codes` for a dry run, a replacement, a repeated `id`, or a pool of fixed size"
 }
 
@@ -147,7 +152,7 @@ async fn import(call: Call<call::Import>, kind: Kind, name: &str, request: Reque
         Some(id) => ImportId::new(id).map_err(Problem::at("/id"))?,
         None => ImportId::random(),
     };
-    let format = format(&request, query.format, query.column.as_deref())?;
+    let format = format(&request, &query)?;
     if view.spec.stock.is_some() {
         return Err(Code::RequiresAddedCodes.into());
     }
@@ -172,7 +177,8 @@ async fn import(call: Call<call::Import>, kind: Kind, name: &str, request: Reque
     let memory_owner = call.caller.owner();
     let (pieces, caller) = (api.reading.upload(request)?, call.caller);
     let source = Source { api: api.clone(), caller, view: view.clone(), live, pieces };
-    let upload = Upload::open(format, query.column, source).await?;
+    let delimiter = query.delimiter.unwrap_or_default();
+    let upload = Upload::open(format, delimiter, query.column, source).await?;
     let (target, owner) = (Target(view.id), by.clone().unwrap_or_default());
     let (if_absent, is_dry_run) = (query.if_absent, query.dry_run);
     let begin = ImportBegin { target, import: id, mode, if_absent, guards, owner, is_named };
@@ -188,20 +194,23 @@ async fn import(call: Call<call::Import>, kind: Kind, name: &str, request: Reque
     Ok(reply::json(StatusCode::OK, replayed, &ImportAnswer::from(import)))
 }
 
-fn format(request: &Request, named: Option<Format>, column: Option<&str>) -> Result<Format, Problem> {
+fn format(request: &Request, query: &ImportQuery) -> Result<Format, Problem> {
     let formats =
         [("text/plain", Format::Text), ("application/x-ndjson", Format::NdJson), ("text/csv", Format::Csv)];
     let sent = formats.into_iter().find(|(media_type, _)| has_media_type(request.headers(), media_type));
-    match (named.or(sent.map(|(_, format)| format)), column) {
-        (Some(Format::Text | Format::NdJson), Some(_)) => {
+    let Some(format) = query.format.or(sent.map(|(_, format)| format)) else {
+        let detail =
+            "the body must be text/plain, application/x-ndjson or text/csv, or `format` must say which";
+        return Err(Problem::new(Code::UnsupportedMediaType, detail));
+    };
+    match format {
+        Format::Text | Format::NdJson if query.column.is_some() => {
             Err(Problem::invalid_at("/column", "only CSV has columns"))
         }
-        (Some(format), _) => Ok(format),
-        (None, _) => {
-            let detail =
-                "the body must be text/plain, application/x-ndjson or text/csv, or `format` must say which";
-            Err(Problem::new(Code::UnsupportedMediaType, detail))
+        Format::Text | Format::NdJson if query.delimiter.is_some() => {
+            Err(Problem::invalid_at("/delimiter", "only CSV has delimiters"))
         }
+        Format::Text | Format::NdJson | Format::Csv => Ok(format),
     }
 }
 

@@ -1,7 +1,8 @@
 //! Detects what looks wrong about an upload while it is read: it may be the wrong file, or in the wrong format.
 
+use super::first_line::FirstLine;
 use super::lines::Format;
-use crate::domain::{Import, ImportMode, ImportWarning, Timestamp};
+use crate::domain::{Import, ImportMode, ImportWarning, Sizing, Timestamp};
 use crate::engine::{Digest, FilterView, Mode};
 use std::collections::HashMap;
 
@@ -11,7 +12,7 @@ const SHAPES_MAX: u64 = 10_000;
 /// With fewer items than this, many equal ones are normal.
 const ALIKE_ITEMS_MIN: u64 = 10;
 
-const SEPARATORS: [u8; 3] = *b",;\t";
+const SEPARATORS: [u8; 4] = *b",;\t|";
 
 /// Separators per line are counted up to this number.
 const SEPARATORS_MAX: usize = 31;
@@ -19,12 +20,24 @@ const SEPARATORS_MAX: usize = 31;
 /// The most distinct items in the sample: estimates are off by 2%.
 const SAMPLE_MAX: usize = 1 << 12;
 
+/// The most lines in the sample.
+const SAMPLED_LINES_MAX: usize = 1 << 11;
+
+/// An item with fewer of these lines is not frequent.
+const FREQUENT_MIN: usize = 8;
+
+/// A smaller share of repeated items is normal.
+const REPEATED_SHARE_MIN: f64 = 0.01;
+
 /// Observations so far.
 #[derive(Default)]
 pub(super) struct Observations {
     /// The time of lookups, if copies of present items are worth a warning.
     copies_at: Option<Timestamp>,
+    /// The share of repeated items that is worth a warning, if each adds a copy.
+    repeated_share: Option<f64>,
     is_text: bool,
+    first: Option<FirstLine>,
     items: u64,
     pub(super) rejected: u64,
     with_white_space: u64,
@@ -40,6 +53,7 @@ pub(super) struct Observations {
 struct Sample {
     level: u32,
     items: HashMap<u64, Sampled>,
+    by_line: LineSample,
 }
 
 #[derive(Default)]
@@ -50,10 +64,46 @@ struct Sampled {
     was_present: bool,
 }
 
+/// The items of a random sample of the lines: those whose number has a hash that starts with `level` zeros. They show the few items that many
+/// lines have, which a sample of the distinct items misses.
+#[derive(Default)]
+struct LineSample {
+    level: u32,
+    lines: u64,
+    /// The hash of a line's number, and that of its item.
+    sampled: Vec<(u64, u64)>,
+}
+
+impl LineSample {
+    fn note(&mut self, item: u64) {
+        let line = xxhash_rust::xxh3::xxh3_64(&self.lines.to_le_bytes());
+        self.lines += 1;
+        if line.leading_zeros() < self.level {
+            return;
+        }
+        self.sampled.push((line, item));
+        while self.sampled.len() > SAMPLED_LINES_MAX {
+            self.level += 1;
+            self.sampled.retain(|(line, _)| line.leading_zeros() >= self.level);
+        }
+    }
+
+    /// Frequent items, with the number of sampled lines that each has.
+    fn frequent(&self) -> HashMap<u64, usize> {
+        let mut lines: HashMap<u64, usize> = HashMap::new();
+        for (_, item) in &self.sampled {
+            *lines.entry(*item).or_default() += 1;
+        }
+        lines.retain(|_, lines| *lines >= FREQUENT_MIN);
+        lines
+    }
+}
+
 impl Sample {
     fn note(&mut self, digest: Digest, is_present: impl FnOnce() -> bool) {
         // The digest's own bits say where in the filter the item is.
         let hash = xxhash_rust::xxh3::xxh3_64(&digest.0.to_le_bytes());
+        self.by_line.note(hash);
         if hash.leading_zeros() < self.level {
             return;
         }
@@ -65,9 +115,21 @@ impl Sample {
         }
     }
 
-    /// The number of distinct items, approximately if there are many.
-    fn different(&self) -> u64 {
-        (self.items.len() as u64) << self.level
+    /// The number of distinct items among `lines`, approximately if there are many.
+    fn different(&self, lines: u64) -> u64 {
+        let all = (self.items.len() as u64) << self.level;
+        if self.level == 0 {
+            return all;
+        }
+        // The sample has all lines of its items, so their number of lines per item is more exact than their share of all items. But few
+        // items with many lines would distort it.
+        let frequent = self.by_line.frequent();
+        let sampled_lines: usize = frequent.values().sum();
+        let frequent_lines = share(lines, sampled_lines as u64, self.by_line.sampled.len() as u64);
+        let others = self.items.iter().filter(|(hash, _)| !frequent.contains_key(hash));
+        let (items, sampled) = others.fold((0, 0), |(items, sum), (_, one)| (items + 1, sum + one.lines));
+        let estimate = frequent.len() as u64 + share(lines - frequent_lines, items, sampled);
+        estimate.clamp(all - all / 10, all + all / 10).min(lines)
     }
 
     /// How many of `lines` have items that were present before, approximately if there are many.
@@ -75,8 +137,13 @@ impl Sample {
         let sampled: u64 = self.items.values().map(|sampled| sampled.lines).sum();
         let present: u64 =
             self.items.values().filter(|sampled| sampled.was_present).map(|sampled| sampled.lines).sum();
-        (u128::from(lines) * u128::from(present) / u128::from(sampled.max(1))) as u64
+        share(lines, present, sampled)
     }
+}
+
+/// The part of `lines` that `part` is of `all`.
+fn share(lines: u64, part: u64, all: u64) -> u64 {
+    (u128::from(lines) * u128::from(part) / u128::from(all.max(1))) as u64
 }
 
 impl Observations {
@@ -85,11 +152,30 @@ impl Observations {
         Self { is_text: format == Format::Text, ..Self::default() }
     }
 
-    /// Looks whether items are present before the import adds them, if it adds further copies then.
+    /// Notes the header row of CSV, if it has one column and the request names none.
+    pub(super) fn header(&mut self, name: &str) {
+        self.first = Some(FirstLine::header(name));
+    }
+
+    /// Looks for further copies of items, if the import adds them: of items that are present before, and of those that are repeated.
     pub(super) fn watch_copies(&mut self, view: &FilterView, import: &Import) {
-        let adds_copies = import.mode == ImportMode::Append && !import.if_absent;
-        let is_compact = view.spec.mode == Mode::Compact;
-        self.copies_at = (adds_copies && is_compact).then_some(import.changed_at);
+        let adds_copies = view.spec.mode == Mode::Compact && !import.if_absent;
+        let error_rate = match view.spec.sizing {
+            Sizing::ErrorRate(error_rate) => error_rate,
+            Sizing::Layout { .. } | Sizing::Exact => view.layout.error_rate_at(1.0),
+        };
+        self.repeated_share = adds_copies.then_some(error_rate.max(REPEATED_SHARE_MIN));
+        self.copies_at = (adds_copies && import.mode == ImportMode::Append).then_some(import.changed_at);
+    }
+
+    /// Looks whether items are present at this time.
+    pub(super) fn watch_presence(&mut self, now: Timestamp) {
+        self.copies_at = Some(now);
+    }
+
+    /// Whether most items were present, or there were none.
+    pub(super) fn are_present(&self) -> bool {
+        2 * self.sample.present(self.items) >= self.items
     }
 
     /// Notes an item. `is_new` says that the log does not have its line yet.
@@ -97,12 +183,16 @@ impl Observations {
         self.items += 1;
         let copies_at = self.copies_at.filter(|_| is_new);
         self.sample.note(digest, || copies_at.is_some_and(|now| view.count(digest, now) > 0));
-        let item = item.as_bytes();
-        let is_trimmed = view.spec.ignore_case;
-        let is_space = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_whitespace);
-        self.with_white_space += u64::from(!is_trimmed && (is_space(item.first()) || is_space(item.last())));
+        let trimmed =
+            if view.spec.ignore_case { item.trim_matches(|c: char| c.is_ascii_whitespace()) } else { item };
+        self.with_white_space += u64::from(trimmed.starts_with(is_unseen) || trimmed.ends_with(is_unseen));
+        match &mut self.first {
+            Some(first) => first.compare(item),
+            None if self.is_text => self.first = Some(FirstLine::item(item)),
+            None => {}
+        }
         if self.is_text && self.shapes < SHAPES_MAX {
-            self.shape(item);
+            self.shape(item.as_bytes());
         }
     }
 
@@ -120,12 +210,12 @@ impl Observations {
     /// The warnings for the client.
     pub(super) fn warnings(&self) -> Vec<ImportWarning> {
         let lines = self.items + self.rejected;
-        let (different, present) = (self.sample.different().min(self.items), self.sample.present(self.items));
-        let alike = self.items >= ALIKE_ITEMS_MIN && different <= self.items / 10;
+        let present = self.sample.present(self.items);
         [
-            alike.then_some(ImportWarning::ItemsAlike { items: self.items, different }),
+            self.repeats_warning(),
             (2 * present > lines).then_some(ImportWarning::MostPresent { present, items: self.items }),
             self.shape_warning(),
+            self.first.as_ref().and_then(FirstLine::warning),
             (self.with_white_space > 0).then_some(ImportWarning::WhiteSpace { items: self.with_white_space }),
             (2 * self.rejected > lines)
                 .then_some(ImportWarning::MostRejected { rejected: self.rejected, lines }),
@@ -133,6 +223,17 @@ impl Observations {
         .into_iter()
         .flatten()
         .collect()
+    }
+
+    fn repeats_warning(&self) -> Option<ImportWarning> {
+        let (items, different) = (self.items, self.sample.different(self.items));
+        let alike = ImportWarning::items_alike(items, different);
+        if let Some(alike) = alike {
+            return (items >= ALIKE_ITEMS_MIN).then_some(alike);
+        }
+        let repeated = items.saturating_sub(different) as f64;
+        let is_worth_warning = repeated > self.repeated_share? * items as f64;
+        is_worth_warning.then_some(ImportWarning::ItemsRepeated { items, different })
     }
 
     fn shape_warning(&self) -> Option<ImportWarning> {
@@ -144,6 +245,22 @@ impl Observations {
             self.separators.iter().position(|counts| counts[1..].iter().any(|&lines| most(lines)))?;
         Some(ImportWarning::LooksLikeCsv { separator: SEPARATORS[separator].into() })
     }
+}
+
+/// Whether a character at the end of an item is likely not meant to be a part of it.
+fn is_unseen(character: char) -> bool {
+    character.is_whitespace() || is_invisible(character)
+}
+
+/// Whether a character is displayed as nothing (`Default_Ignorable_Code_Point`), and is no variant of an emoji.
+fn is_invisible(character: char) -> bool {
+    matches!(
+        character,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}'
+            | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}'
+            | '\u{ffa0}' | '\u{fff0}'..='\u{fff8}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0000}'..='\u{e0fff}'
+    )
 }
 
 #[cfg(test)]
@@ -160,7 +277,7 @@ mod tests {
         for number in 0..10 * SAMPLE_MAX as u64 {
             sample.note(digest(number % SAMPLE_MAX as u64), || number % 3 == 0);
         }
-        assert_eq!(sample.different(), SAMPLE_MAX as u64);
+        assert_eq!(sample.different(10 * SAMPLE_MAX as u64), SAMPLE_MAX as u64);
         let third = SAMPLE_MAX as u64 * 10 / 3;
         assert!(sample.present(SAMPLE_MAX as u64 * 10).abs_diff(third) <= 10);
     }
@@ -171,10 +288,43 @@ mod tests {
             let mut sample = Sample::default();
             (0..distinct).for_each(|number| sample.note(digest(number), || number % 4 == 0));
             assert!(sample.items.len() <= SAMPLE_MAX);
-            let different = sample.different();
-            assert!(different.abs_diff(distinct) < distinct / 10, "{different} for {distinct}");
+            // No item is repeated, so the estimate is exact.
+            assert_eq!(sample.different(distinct), distinct);
             let present = sample.present(distinct);
             assert!(present.abs_diff(distinct / 4) < distinct / 20, "{present} of {distinct}");
+        }
+    }
+
+    /// Returns the estimated share of repeated items, in thousandths.
+    fn repeated(items: impl IntoIterator<Item = u64>) -> u64 {
+        let (mut sample, mut lines) = (Sample::default(), 0);
+        for item in items {
+            sample.note(digest(item), || false);
+            lines += 1;
+        }
+        assert!(sample.items.len() <= SAMPLE_MAX && sample.by_line.sampled.len() <= SAMPLED_LINES_MAX);
+        1_000 * (lines - sample.different(lines)) / lines
+    }
+
+    #[test]
+    fn repeated_share_is_estimated() {
+        for lines in [3_000, 300_000] {
+            // Some items twice: next to each other, and at the end of the file.
+            for (percent, range) in [(1, 6..=15), (2, 15..=25), (10, 90..=110), (40, 380..=420)] {
+                let twice = lines * percent / 100;
+                let once = lines - twice;
+                let near = (0..once).flat_map(|item| [item].repeat(if item < twice { 2 } else { 1 }));
+                let far = (0..once).chain(0..twice);
+                for share in [repeated(near), repeated(far)] {
+                    assert!(range.contains(&share), "{share} thousandths of {lines} lines for {percent}%");
+                }
+            }
+            // One item many times.
+            for (percent, range) in [(2, 10..=32), (7, 50..=90), (50, 450..=550)] {
+                let share =
+                    repeated((0..lines).map(|line| if line % 100 < percent { 7 } else { 1_000 + line }));
+                assert!(range.contains(&share), "{share} thousandths of {lines} lines for {percent}%");
+            }
         }
     }
 }

@@ -1,12 +1,12 @@
 //! An upload: pieces of the body become batches of lines, each when it is asked for.
 
-use super::lines::{Format, Line, Lines, UploadFault};
+use super::lines::{Delimiter, Format, Line, Lines, UploadFault};
 use super::live::LiveImport;
 use super::observations::Observations;
 use super::pace::Pace;
 use crate::access::{Caller, Scope};
 use crate::domain::import::LINE_ERRORS_MAX;
-use crate::domain::{Ending, ITEMS_MAX, Import, LineError, LineFault, UploadDigest};
+use crate::domain::{Ending, ITEMS_MAX, Import, LineError, LineFault, Timestamp, UploadDigest};
 use crate::engine::{Digest, FilterView};
 use crate::http::answer::{Code, Problem};
 use crate::http::api::Api;
@@ -71,14 +71,19 @@ impl Upload {
     /// If it is not readable, incomplete or stopped.
     pub(super) async fn open(
         format: Format,
+        delimiter: Delimiter,
         column: Option<String>,
         source: Source,
     ) -> Result<Self, Problem> {
-        let (hash, intake) = (seeded(format, column.as_deref()), Intake::new(source.view.clone(), format));
-        let (lines, pace) = (Lines::new(format, column), Pace::default());
-        let mut upload = Self { source, lines, intake, pace, bytes: 0, hash };
+        let hash = seeded(format, delimiter, column.as_deref());
+        let intake = Intake::new(source.view.clone(), format);
+        let lines = Lines::new(format, delimiter, column);
+        let mut upload = Self { source, lines, intake, pace: Pace::default(), bytes: 0, hash };
         while !upload.lines.open().map_err(unreadable)? {
             upload.read().await?;
+        }
+        if let Some(name) = upload.lines.only_column() {
+            upload.intake.observations.header(name);
         }
         Ok(upload)
     }
@@ -88,6 +93,16 @@ impl Upload {
         self.intake.durable = (import.counts.lines, import.chain);
         self.intake.rejected = (import.counts.rejected, import.guards.max_rejected);
         self.intake.observations.watch_copies(&self.source.view, import);
+    }
+
+    /// Reads the rest of the upload of an import that is done. Returns whether most of its items are present at this time.
+    ///
+    /// # Errors
+    /// If the upload is incomplete, invalid or stopped.
+    pub(super) async fn read_present(&mut self, now: Timestamp) -> Result<bool, Problem> {
+        self.intake.observations.watch_presence(now);
+        while self.next().await?.is_some() {}
+        Ok(self.intake.observations.are_present())
     }
 
     /// Reads the next piece of the body, or its end.
@@ -140,17 +155,27 @@ impl Upload {
 }
 
 fn unreadable(fault: UploadFault) -> Problem {
-    let is_column = matches!(fault, UploadFault::NoSuchColumn | UploadFault::WhichColumn(_));
-    Problem::invalid_at(if is_column { "/column" } else { "" }, fault.to_string())
+    let pointer = match fault {
+        UploadFault::NoSuchColumn(_) | UploadFault::WhichColumn(_) => "/column",
+        UploadFault::OtherDelimiter(_) => "/delimiter",
+        UploadFault::Utf16
+        | UploadFault::CarriageReturns
+        | UploadFault::UnknownDelimiter
+        | UploadFault::BadHeader => "",
+    };
+    Problem::invalid_at(pointer, fault.to_string())
 }
 
-/// The initial hash of an upload: the same bytes in another format are another upload.
-fn seeded(format: Format, column: Option<&str>) -> Box<Xxh3> {
+/// The initial hash of an upload: the same bytes in another format are another upload. The comma adds nothing, as in 0.1.0.
+fn seeded(format: Format, delimiter: Delimiter, column: Option<&str>) -> Box<Xxh3> {
     let mut hash = Box::new(Xxh3::new());
     match format {
         Format::Text => hash.update(b"text"),
         Format::NdJson => hash.update(b"ndjson"),
         Format::Csv => hash.update(b"csv"),
+    }
+    if delimiter != Delimiter::Comma {
+        hash.update(&[delimiter.byte()]);
     }
     if let Some(column) = column {
         hash.update(b":");
@@ -273,19 +298,27 @@ mod tests {
     }
 
     fn digest<'a>(
-        (format, column): (Format, Option<&str>),
+        (format, delimiter, column): (Format, Delimiter, Option<&str>),
         pieces: impl IntoIterator<Item = &'a [u8]>,
     ) -> u128 {
-        let mut hash = seeded(format, column);
+        let mut hash = seeded(format, delimiter, column);
         pieces.into_iter().for_each(|piece| hash.update(piece));
         hash.digest128()
     }
 
     #[test]
     fn format_is_part_of_upload_hash() {
-        let csv = |column| (Format::Csv, column);
-        let formats =
-            [(Format::Text, None), (Format::NdJson, None), csv(None), csv(Some("a")), csv(Some("b"))];
+        let (comma, tab) = (Delimiter::Comma, Delimiter::Tab);
+        let formats = [
+            (Format::Text, comma, None),
+            (Format::NdJson, comma, None),
+            (Format::Csv, comma, None),
+            (Format::Csv, comma, Some("a")),
+            (Format::Csv, comma, Some("b")),
+            (Format::Csv, tab, None),
+            (Format::Csv, tab, Some("a")),
+            (Format::Csv, Delimiter::Pipe, Some("a")),
+        ];
         for (at, one) in formats.iter().enumerate() {
             for other in &formats[..at] {
                 assert_ne!(digest(*one, [&b"a\nb\n"[..]]), digest(*other, [&b"a\nb\n"[..]]));
@@ -297,9 +330,10 @@ mod tests {
         #[test]
         fn upload_hash_is_independent_of_pieces(bytes: Vec<u8>, cut: usize, other: u8) {
             let (head, tail) = bytes.split_at(cut % (bytes.len() + 1));
-            let whole = digest((Format::Text, None), [&bytes[..]]);
-            prop_assert_eq!(digest((Format::Text, None), [head, tail]), whole);
-            prop_assert_ne!(digest((Format::Text, None), [&bytes[..], &[other]]), whole);
+            let text = (Format::Text, Delimiter::Comma, None);
+            let whole = digest(text, [&bytes[..]]);
+            prop_assert_eq!(digest(text, [head, tail]), whole);
+            prop_assert_ne!(digest(text, [&bytes[..], &[other]]), whole);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Checks of imports: dry runs, warnings, and uploads that can't be read. The script `imports` has guards.
 
 use super::conventions::zstd_spaces;
-use super::imports::{IMPORTS, service, text};
+use super::imports::{IMPORTS, broken, service, text};
 use super::service::{Service, request};
 use axum::body::Body;
 use http::Method;
@@ -10,6 +10,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::{Value, json};
 use std::ops::Range;
+use std::path::Path;
 
 #[tokio::test]
 async fn few_distinct_items_return_warning() {
@@ -51,13 +52,186 @@ async fn second_append_warns_or_adds_nothing() {
     text(&service, "?id=one&if_absent=true", "x\n").await.problem(409, "import-differs");
 }
 
+/// Files as programs write them. The console's test uploads the same files.
+#[tokio::test]
+async fn files_of_programs_are_read() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/uploads");
+    let formats: Vec<Value> =
+        serde_json::from_slice(&std::fs::read(directory.join("formats.json")).unwrap()).unwrap();
+    let files =
+        std::fs::read_dir(&directory).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+    let files = files.filter(|name| name != "formats.json" && name != ".gitattributes").count();
+    assert_eq!(files, formats.len(), "each file is in the table");
+    let service = Service::start().await;
+    for (at, format) in formats.iter().enumerate() {
+        let path = format!("/v1/campaigns/format-{at}");
+        service.put(&path, json!({"capacity": 100, "mode": "strict"})).await.json(201);
+        let file = std::fs::read(directory.join(format["file"].as_str().unwrap())).unwrap();
+        let import = async |leave_out: &str| {
+            let mut query = form_urlencoded::Serializer::new(String::new());
+            for (name, value) in format["parameters"].as_object().unwrap() {
+                if name != leave_out {
+                    query.append_pair(name, value.as_str().unwrap());
+                }
+            }
+            let path = format!("{path}/imports?{}", query.finish());
+            service.import(&path, format["media_type"].as_str().unwrap(), file.clone()).await
+        };
+        if let Some(problem) = format["problem"].as_str() {
+            let rejected = import("").await.problem(422, "invalid-request");
+            assert!(rejected["detail"].as_str().unwrap().contains(problem), "{format}: {rejected}");
+            continue;
+        }
+        if let Some(delimiter) = format["parameters"]["delimiter"].as_str() {
+            let rejected = import("delimiter").await.problem(422, "invalid-request");
+            assert_eq!(rejected["errors"][0]["pointer"], "/delimiter", "{format}: {rejected}");
+            let hint = format!("delimiter={delimiter}");
+            assert!(rejected["detail"].as_str().unwrap().contains(&hint), "{format}: {rejected}");
+        }
+        let done = import("").await.json(200);
+        let items = format["items"].as_array().unwrap();
+        assert_eq!(
+            (&done["added"], &done["rejected"], &done["warnings"]),
+            (&json!(items.len()), &json!(0), &json!([])),
+            "{format}: {done}"
+        );
+        let checked = service.post(&format!("{path}/users/check"), json!({"users": items})).await.json(200);
+        assert_eq!(checked["present"], json!(vec![true; items.len()]), "{format}");
+    }
+}
+
+/// A column is named as in the header row, so the rejection lists its columns.
+#[tokio::test]
+async fn unknown_column_returns_columns() {
+    let service = service().await;
+    for (query, pointer, listed) in [
+        ("?column=code", "/column", "\" code \", \"Code\""),
+        ("", "/column", "2 columns, \" code \", \"Code\""),
+        ("?delimiter=tab", "/delimiter", "',': if fields end there, set delimiter=comma"),
+    ] {
+        let rejected = service.import(&format!("{IMPORTS}{query}"), "text/csv", " code ,Code\nA,B\n").await;
+        let rejected = rejected.problem(422, "invalid-request");
+        assert_eq!(rejected["errors"][0]["pointer"], pointer, "{rejected}");
+        assert!(rejected["detail"].as_str().unwrap().contains(listed), "{rejected}");
+    }
+    for (query, media_type) in [
+        ("?delimiter=tab", "text/plain"),
+        ("?delimiter=tab", "application/x-ndjson"),
+        ("?delimiter=x", "text/csv"),
+    ] {
+        let rejected = service.import(&format!("{IMPORTS}{query}"), media_type, "u1\n").await;
+        let rejected = rejected.problem(422, "invalid-request");
+        assert_eq!(rejected["errors"][0]["pointer"], "/delimiter", "{rejected}");
+    }
+}
+
+#[tokio::test]
+async fn empty_records_are_not_rejected() {
+    let service = service().await;
+    let csv = format!("user,email\nu1,a@example.com\nu2,\n{}", ",\n".repeat(500));
+    let path = format!("{IMPORTS}?column=user&max_rejected=0");
+    let done = service.import(&path, "text/csv", csv).await.json(200);
+    assert_eq!((&done["lines"], &done["added"], &done["rejected"]), (&json!(503), &json!(2), &json!(0)));
+    assert_eq!(done["warnings"], json!([]));
+}
+
+/// Each copy of a user in a compact campaign must be removed, so an import says that users are repeated.
+#[tokio::test]
+async fn repeated_items_return_warning() {
+    let service = Service::start().await;
+    let lines = |percent: u32| {
+        let repeated = (0..10_000 * percent / 100).map(|n| format!("u{n}\n"));
+        (0..10_000).map(|n| format!("u{n}\n")).chain(repeated).collect::<String>()
+    };
+    let warnings = async |spec: Value, query: &str, lines: String| {
+        service.delete("/v1/campaigns/spring").await;
+        let mut body = json!({"capacity": 30_000});
+        body.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        service.put("/v1/campaigns/spring", body).await.json(201);
+        let dry = text(&service, &format!("?dry_run=true{query}"), lines.clone()).await.json(200);
+        let done = text(&service, &format!("?dry_run=false{query}"), lines).await.json(200);
+        assert_eq!(dry["warnings"], done["warnings"]);
+        done["warnings"].as_array().unwrap().clone()
+    };
+    let compact = json!({"mode": "compact"});
+    for query in ["", "&mode=replace"] {
+        let found = warnings(compact.clone(), query, lines(5)).await;
+        let [Value::String(warning)] = &found[..] else { panic!("{query}: {found:?}") };
+        let share = warning.strip_prefix("about ").unwrap().split('%').next().unwrap();
+        assert!((4.0..6.0).contains(&share.parse::<f64>().unwrap()), "{warning}");
+        assert!(warning.contains("if_absent=true"), "{warning}");
+    }
+    for (spec, query, percent) in [
+        (compact.clone(), "", 0),
+        (compact.clone(), "&if_absent=true", 5),
+        (json!({"mode": "strict"}), "", 5),
+        // Items of which as many collide anyway.
+        (json!({"mode": "compact", "error_rate": 0.1}), "", 5),
+    ] {
+        assert!(warnings(spec.clone(), query, lines(percent)).await.is_empty(), "{spec}{query}, {percent}%");
+    }
+}
+
+/// The warnings concern the complete upload, also if an earlier one has added most of its lines.
+#[tokio::test]
+async fn continued_import_returns_same_warnings() {
+    let service = Service::start().await;
+    service.put("/v1/campaigns/spring", json!({"capacity": 50_000})).await.json(201);
+    let lines: String = (0..15_000).chain(0..2_000).map(|n| format!("u{n}\u{a0}\n")).collect();
+    let lines = format!("code\n{lines}");
+    // All but the last line.
+    let cut = lines.get(..lines.len() - 8).unwrap().to_owned().leak();
+    text(&service, "?id=a", broken(&[cut])).await.problem(400, "malformed-request");
+    assert!(service.get("/v1/imports/a").await.json(200)["lines"].as_u64() > Some(0));
+    let continued = text(&service, "?id=a", lines.clone()).await.json(200);
+    let complete = text(&service, "?mode=replace", lines).await.json(200);
+    assert_eq!(continued["warnings"], complete["warnings"]);
+    assert_eq!(continued["warnings"].as_array().unwrap().len(), 3, "{continued}");
+}
+
+#[tokio::test]
+async fn suspicious_lines_return_warning() {
+    let service = service().await;
+    for (at, (media_type, body, expected)) in [
+        ("text/plain", "code\nSPRING-1\nSPRING-2\n", Some("the first line looks like a header")),
+        ("text/csv", "SPRING-1\nSPRING-2\nSPRING-3\n", Some("the header row looks like an item")),
+        ("text/csv", "code\nSPRING-1\nSPRING-2\n", None),
+        ("text/plain", "SPRING-1\nSPRING-2\nSPRING-3\n", None),
+        (
+            "text/plain",
+            "A1\u{a0}\n\u{200b}B2\nC3\n",
+            Some("2 items begin or end with white space or invisible"),
+        ),
+        ("text/csv", "code\n\u{2003}A1\nB2\u{feff}\nC3\n", Some("2 items begin or end")),
+        ("text/plain", "A1|x\nA2|y\nA3|z\n", Some("number of '|'")),
+        ("text/plain", "用户甲\nÄ-1\n😀\n", None),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let real = format!("?id=w{at}&mode=replace");
+        for query in ["?dry_run=true", &real] {
+            let done = service.import(&format!("{IMPORTS}{query}"), media_type, body).await.json(200);
+            let warnings = done["warnings"].as_array().unwrap();
+            assert_eq!(warnings.len(), usize::from(expected.is_some()), "{body}: {done}");
+            for (warning, expected) in warnings.iter().zip(expected) {
+                assert!(warning.as_str().unwrap().contains(expected), "{body}: {warning}");
+            }
+        }
+        let stored = service.get(&format!("/v1/imports/w{at}")).await.json(200)["warnings"].clone();
+        let again = service.import(&format!("{IMPORTS}{real}"), media_type, body).await.json(200);
+        assert_eq!(again["warnings"], stored);
+    }
+}
+
 #[tokio::test]
 async fn unreadable_upload_leaves_no_import() {
     let service = service().await;
     let long = "h".repeat(70_000);
     for (media_type, body) in [
-        ("text/plain", "\u{feff}u1\n"),
+        ("text/plain", "u\01\0\n\0"),
         ("text/csv", "id,name\nu1,Ann\n"),
+        ("text/csv", "id;name\nu1;Ann\n"),
         ("text/csv", "\"id"),
         // The end of the header row has not arrived when it is already too long.
         ("text/csv", &long),

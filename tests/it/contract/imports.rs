@@ -25,7 +25,7 @@ pub async fn text(service: &Service, query: &str, body: impl Into<Body>) -> Answ
 }
 
 /// A body that breaks off after these pieces.
-fn broken(pieces: &[&'static str]) -> Body {
+pub fn broken(pieces: &[&'static str]) -> Body {
     let pieces: Vec<std::io::Result<Bytes>> = pieces
         .iter()
         .map(|piece| Ok(Bytes::from_static(piece.as_bytes())))
@@ -123,6 +123,98 @@ async fn finished_id_rejects_different_upload() {
     let compressed = zstd::stream::encode_all(body.as_bytes(), 1).unwrap();
     let again = service.send(request(Method::POST, &path, &headers, Body::from(compressed))).await;
     assert_eq!(again.json(200), done);
+}
+
+/// A finished ID returns its result only while the filter still has what it has added.
+#[tokio::test]
+async fn finished_id_is_overtaken_by_clear_or_replacement() {
+    for (collection, spec) in [
+        ("campaigns", json!({"capacity": 1000})),
+        ("campaigns", json!({"capacity": 1000, "mode": "strict"})),
+        ("coupons", json!({"capacity": 1000})),
+    ] {
+        for mode in ["append", "replace"] {
+            let mut service = Service::start().await;
+            let filter = format!("/v1/{collection}/spring");
+            service.put(&filter, spec.clone()).await.json(201);
+            let query = format!("{filter}/imports?mode={mode}&id=a");
+            let body = "a1\na2\na3\na4\n";
+            let done = service.import(&query, "text/plain", body).await.json(200);
+            let overtaken = async |service: &Service, id: &str| {
+                let path = format!("{filter}/imports?mode={mode}&id={id}");
+                service.import(&path, "text/plain", body).await.problem(409, "import-overtaken");
+                service.import(&path, "text/plain", "b1\n").await.problem(409, "import-differs");
+            };
+            // Items that are removed one by one, or added, are no reason.
+            let items = if collection == "coupons" { "codes" } else { "users" };
+            service.post(&format!("{filter}/{items}/remove"), json!({items: ["a1"]})).await.json(200);
+            service.import(&format!("{filter}/imports"), "text/plain", "c1\n").await.json(200);
+            for _ in 0..2 {
+                let again = service.import(&query, "text/plain", body).await;
+                assert_eq!((again.json(200), again.header("idempotency-replayed")), (done.clone(), "true"));
+                service = service.restart().await;
+            }
+            service.post(&format!("{filter}/clear"), json!({})).await.json(200);
+            overtaken(&service, "a").await;
+            // Even if the same items were added again by others.
+            let path = format!("{filter}/imports?mode={mode}&id=b");
+            service.import(&path, "text/plain", body).await.json(200);
+            overtaken(&service, "a").await;
+            service.import(&path, "text/plain", body).await.json(200);
+            let replacement = format!("{filter}/imports?mode=replace&id=c");
+            service.import(&replacement, "text/plain", "d1\na1\na2\na3\n").await.json(200);
+            overtaken(&service, "b").await;
+            service.import(&replacement, "text/plain", "d1\na1\na2\na3\n").await.json(200);
+        }
+    }
+}
+
+/// A snapshot does not say whether a filter was cleared: then the filter's items do, and the records of later imports.
+#[tokio::test]
+async fn overtaken_import_is_known_after_snapshot() {
+    let mut service = Service::start().await;
+    for campaign in ["kept", "cleared", "replaced"] {
+        let path = format!("/v1/campaigns/{campaign}");
+        service.put(&path, json!({"capacity": 1000})).await.json(201);
+        service
+            .import(&format!("{path}/imports?id={campaign}"), "text/plain", "u1\nu2\nu3\n")
+            .await
+            .json(200);
+    }
+    service.post("/v1/campaigns/kept/users/remove", json!({"users": ["u1"]})).await.json(200);
+    service.post("/v1/campaigns/cleared/clear", json!({})).await.json(200);
+    service.post("/v1/campaigns/cleared/users", json!({"users": ["u1"]})).await.json(200);
+    service.pass(1);
+    let query = "/v1/campaigns/replaced/imports?mode=replace";
+    service.import(query, "text/plain", "u1\nu2\nu3\n").await.json(200);
+    // Entries before the older of two snapshots are not replayed.
+    for _ in 0..3 {
+        service.post("/v1/snapshots", json!({})).await;
+        service = service.restart().await;
+    }
+    let repeat = async |campaign: &str, body: &'static str| {
+        let path = format!("/v1/campaigns/{campaign}/imports?id={campaign}");
+        service.import(&path, "text/plain", body).await
+    };
+    assert_eq!(repeat("kept", "u1\nu2\nu3\n").await.header("idempotency-replayed"), "true");
+    for campaign in ["cleared", "replaced"] {
+        repeat(campaign, "u1\nu2\nu3\n").await.problem(409, "import-overtaken");
+        repeat(campaign, "u1\nu2\n").await.problem(409, "import-differs");
+    }
+}
+
+/// After a clear, the lines of an interrupted import are gone: skipping them would lose them.
+#[tokio::test]
+async fn interrupted_append_is_overtaken_by_clear() {
+    let service = service().await;
+    let _ = text(&service, "?id=a", broken(&["u1\nu2\n"])).await;
+    let _ = text(&service, "?id=r&mode=replace", broken(&["u1\nu2\n"])).await;
+    service.post("/v1/campaigns/spring/clear", json!({})).await.json(200);
+    text(&service, "?id=a", "u1\nu2\nu3\n").await.problem(409, "import-overtaken");
+    // An interrupted replacement starts over.
+    text(&service, "?id=r&mode=replace", "u1\nu2\nu3\n").await.json(200);
+    let again = text(&service, "?id=r&mode=replace", "u1\nu2\nu3\n").await;
+    assert_eq!(again.header("idempotency-replayed"), "true");
 }
 
 /// The digest covers the complete upload, including earlier parts.

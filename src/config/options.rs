@@ -73,6 +73,8 @@ impl Config {
             keys: self.resp.keys.clone(),
             buffers_bytes_max: self.resp.buffers.0,
             request_timeout: self.server.request_timeout.0,
+            // Known once it is bound.
+            ..RespOptions::default()
         }
     }
 

@@ -4,6 +4,7 @@ use super::batch::Batch;
 use super::command::{Needs, Row};
 use super::failure::{Code, Failure};
 use super::key::Key;
+use super::keyspace::CountedKeys;
 use super::parser::Arguments;
 use super::shared::Shared;
 use crate::access::{Caller, Denied};
@@ -12,6 +13,7 @@ use crate::engine::FilterView;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// Maximum size of the queued commands of a transaction, in bytes.
 const TRANSACTION_BYTES_MAX: usize = 8 << 20;
@@ -51,10 +53,16 @@ pub struct Session {
     pub peer: Option<SocketAddr>,
     /// The name that the client has given the connection.
     pub name: Vec<u8>,
+    /// The name and the version of the client's library, as it has reported them.
+    pub library: [Vec<u8>; 2],
+    /// When the client connected.
+    pub since: Option<Instant>,
     /// The transaction that the client has started.
     pub transaction: Option<Transaction>,
     /// Requests of an executed transaction, which run next.
     pub spliced: Vec<u8>,
+    /// The number of keys that DBSIZE has counted.
+    pub counted_keys: Option<CountedKeys>,
     /// Commands of an executed transaction that have not run yet. They were counted in the key's rate when they were queued.
     pub counted: usize,
     /// The caller of the last valid key; everyone if there are no keys.
@@ -67,7 +75,8 @@ impl Session {
     pub fn new(shared: &Shared, peer: Option<SocketAddr>) -> Self {
         let id = shared.last_connection.fetch_add(1, Ordering::Relaxed) + 1;
         let caller = shared.access.caller(None).ok();
-        Self { id, peer, is_known: caller.is_some(), caller, ..Self::default() }
+        let since = Some(Instant::now());
+        Self { id, peer, since, is_known: caller.is_some(), caller, ..Self::default() }
     }
 
     /// Bytes of memory that transactions take.

@@ -7,7 +7,7 @@ use super::key::KeyRule;
 use crate::access::Access;
 use crate::budget::Budget;
 use crate::domain::{Command, KeyName, Outcome};
-use crate::engine::{Engine, Info};
+use crate::engine::{Engine, Info, random};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -34,7 +34,18 @@ impl Service {
         let (metrics, last_connection) = (Metrics::default(), AtomicU64::new(0));
         let buffers = Budget::new(options.buffers_bytes_max);
         let (dumps, figures) = (Dumps::default(), InfoCache::default());
-        Self(Arc::new(Shared { engine, access, options, buffers, metrics, last_connection, dumps, figures }))
+        let run_id = hex::encode(random::<20>());
+        Self(Arc::new(Shared {
+            engine,
+            access,
+            options,
+            run_id,
+            buffers,
+            metrics,
+            last_connection,
+            dumps,
+            figures,
+        }))
     }
 
     /// Registers its metrics. Their names start with the registry's prefix.
@@ -54,6 +65,8 @@ pub struct Shared {
     pub access: Arc<Access>,
     /// Options from the configuration.
     pub options: RespOptions,
+    /// A random ID of this process, in 40 hexadecimal digits, as INFO has it.
+    pub run_id: String,
     /// The memory of long requests and answers.
     pub buffers: Budget,
     /// Metrics.
@@ -108,6 +121,8 @@ pub struct RespOptions {
     pub keys: Vec<KeyRule>,
     /// How long the engine may take to answer.
     pub request_timeout: Duration,
+    /// The listener's port, which INFO reports.
+    pub port: u16,
 }
 
 impl Default for RespOptions {
@@ -117,6 +132,7 @@ impl Default for RespOptions {
             buffers_bytes_max: 64 << 20,
             keys: Vec::new(),
             request_timeout: Duration::from_secs(30),
+            port: 0,
         }
     }
 }

@@ -7,6 +7,7 @@
 //! - [`http`]: the HTTP contract: parses requests, calls the engine, maps the outcome.
 //! - [`resp`]: Redis' commands on the same filters; neither of the two protocols imports the other.
 //! - [`socket`]: the socket of one connection: its record, and the memory of unfinished heads.
+//! - [`turn`]: a task's turn on its worker, bounded by time.
 //! - [`access`]: access control, independent of any protocol.
 //! - [`budget`]: the memory that clients take together.
 //! - [`engine`]: one writer, many readers, recovery and snapshots.
@@ -34,5 +35,6 @@ pub mod state;
 pub mod store;
 pub mod telemetry;
 pub mod tls;
+pub mod turn;
 
 pub use cuckood_filter as filter;

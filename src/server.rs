@@ -18,7 +18,7 @@ use crate::clock::Clock;
 use crate::config::{Config, HEADS_BYTES_MAX};
 use crate::engine::{Engine, Status};
 use crate::http::Control;
-use crate::resp;
+use crate::resp::{self, RespOptions};
 use crate::tls::Tls;
 use anyhow::{Context, anyhow, bail};
 use clients::Timeouts;
@@ -67,7 +67,9 @@ pub async fn run(
     let [http_max, resp_max] = capacity::connections_max(&config)?;
     let engine = Engine::start(config.engine_options(), Clock::system(config.clock.limits()));
     let access = Arc::new(Access::new(&config.auth, &config.rate_limit, &config.guessing)?);
-    let resp = resp::Service::new(engine.clone(), access.clone(), config.resp_options());
+    let port = resp_address.map_or(0, |address| address.port());
+    let resp_options = RespOptions { port, ..config.resp_options() };
+    let resp = resp::Service::new(engine.clone(), access.clone(), resp_options);
     let heads = Arc::new(Budget::new(HEADS_BYTES_MAX));
     let (service, control) =
         crate::http::service(engine.clone(), access, config.http_options(), |registry| {

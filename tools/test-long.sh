@@ -11,6 +11,7 @@
 #   loom           every order of a reader and the stores of the filter's writer
 #   tsan asan      sanitizers over the filter (rustup component add rust-src)
 #   miri           the filter's unit tests (rustup component add --toolchain nightly miri rust-src)
+#   redis          redis-py's own tests of CF.* commands, from its package
 #   schemathesis   requests generated from the OpenAPI document
 #   power-cut      100 simulated power cuts under a log of all commands, with restores (root, FUSE, loop mounts)
 set -euo pipefail
@@ -77,6 +78,11 @@ for what in "$@"; do
     miri)
         MIRIFLAGS=-Zmiri-disable-isolation CUCKOOD_RACE_HITS=2000 PROPTEST_CASES=2 \
             cargo +nightly miri test "${filter[@]}" --target-dir target/miri --lib -- --skip memory
+        ;;
+    redis)
+        tools/setup.sh
+        cargo build --locked --bin cuckood
+        tests/redis/suite.sh
         ;;
     schemathesis)
         cargo test --locked --no-run --test process

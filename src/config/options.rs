@@ -78,6 +78,8 @@ impl Config {
             buffers_bytes_max: self.resp.buffers.0,
             request_timeout: self.server.request_timeout.0,
             slow_request: self.telemetry.slow_request(),
+            // Known once it is bound.
+            ..RespOptions::default()
         }
     }
 

@@ -4,7 +4,7 @@
 //! Layers of the router could do the same. But for every request, each of them would clone a boxed service and box a future, which costs about
 //! a microsecond.
 
-use super::answer::outgoing::{TURN, Uncompressed, paced};
+use super::answer::outgoing::{Uncompressed, paced};
 use super::answer::{Code, Problem, REQUEST_ID, problem, refusals};
 use super::api::Api;
 use super::request::source::{self, Source};
@@ -15,6 +15,7 @@ use crate::budget::Owner;
 use crate::domain::Seq;
 use crate::engine::{Engine, Status};
 use crate::socket::Peer;
+use crate::turn::TURN_MAX;
 use axum::Router;
 use axum::body::{Body, HttpBody};
 use axum::extract::Request;
@@ -213,7 +214,7 @@ impl Parts {
         }
         response.headers_mut().insert(REQUEST_ID, id);
         // hyper answers the next request of a client that has sent several without letting others have their turn.
-        if took >= TURN {
+        if took >= TURN_MAX {
             tokio::task::yield_now().await;
         }
         (response, owner)

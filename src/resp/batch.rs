@@ -13,14 +13,23 @@ use crate::domain::{
     Command, Digests, ITEMS_MAX, Inserted, ItemOutcome, KeyName, Outcome, Refusal, Removed, Target,
 };
 use crate::engine::{Digest, FilterView};
+use crate::turn::Turn;
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
 /// Maximum number of commands to the engine in flight per connection.
 const IN_FLIGHT_MAX: usize = 64;
 
+/// Bytes that an item counts for in its connection's turn, in addition to its own.
+const ITEM_BYTES: usize = 16;
+
+/// Number of lookups in one step of a turn.
+const LOOKUPS_AT_ONCE: usize = 256;
+
 /// The unanswered commands.
 pub struct Batch<'a> {
+    /// The connection's turn on its worker.
+    pub turn: Turn,
     /// Replies that have not been sent yet.
     pub replies: Replies,
     /// Answered commands that are not in the metrics yet.
@@ -35,6 +44,8 @@ pub struct Batch<'a> {
     /// Buffer that lookups reuse.
     digests: Vec<Digest>,
     present: Vec<bool>,
+    /// The same for one step.
+    found: Vec<bool>,
 }
 
 /// Commands that do the same in one filter.
@@ -72,8 +83,12 @@ pub enum Change {
 
 impl<'a> Gathered<'a> {
     /// Adds a command with these items.
-    pub fn add(&mut self, part: Part<'a>, items: Arguments<'_>) {
-        self.digests.extend(items.iter().map(|item| self.view.digest(item)));
+    async fn add(&mut self, part: Part<'a>, items: Arguments<'_>, turn: &mut Turn) {
+        self.digests.reserve(items.len());
+        for item in items.iter() {
+            self.digests.push(self.view.digest(item));
+            turn.work(item.len() + ITEM_BYTES).await;
+        }
         self.parts.push(part);
     }
 
@@ -108,6 +123,7 @@ impl<'a> Batch<'a> {
     /// No command yet.
     pub fn new(shared: &'a Shared) -> Self {
         Self {
+            turn: Turn::default(),
             replies: Replies::default(),
             counts: Counts::default(),
             shared,
@@ -116,6 +132,7 @@ impl<'a> Batch<'a> {
             in_flight_bytes: 0,
             digests: Vec::new(),
             present: Vec::new(),
+            found: Vec::new(),
         }
     }
 
@@ -127,12 +144,13 @@ impl<'a> Batch<'a> {
             + self.in_flight_bytes
             + self.digests.capacity() * size_of::<Digest>()
             + self.present.capacity()
+            + self.found.capacity()
     }
 
     /// Gives memory back that only long commands need, beyond `kept` bytes.
     pub fn shrink(&mut self, kept: usize) {
         if self.present.capacity() + self.digests.capacity() * size_of::<Digest>() > kept {
-            (self.digests, self.present) = (Vec::new(), Vec::new());
+            (self.digests, self.present, self.found) = (Vec::new(), Vec::new(), Vec::new());
         }
     }
 
@@ -144,11 +162,18 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// The gathered lookups, if they are in the filter of this key: then it need not be found again.
-    pub fn checks_of(&mut self, key: &Key<'_>) -> Option<&mut Gathered<'a>> {
-        self.gathered.as_mut().filter(|Gathered { view, change, .. }| {
-            change.is_none() && view.kind == key.kind && view.name.as_str() == key.name()
-        })
+    /// The filter of the gathered lookups, if it has this key: then it need not be found again.
+    pub fn checked(&self, key: &Key<'_>) -> Option<&Arc<FilterView>> {
+        let Gathered { view, change, .. } = self.gathered.as_ref()?;
+        let is_it = change.is_none() && view.kind == key.kind && view.name.as_str() == key.name();
+        is_it.then_some(view)
+    }
+
+    /// Adds a command to the gathered lookups, whose filter [`Self::checked`] has returned.
+    pub async fn add_check(&mut self, part: Part<'a>, items: Arguments<'_>) {
+        if let Some(gathered) = &mut self.gathered {
+            gathered.add(part, items, &mut self.turn).await;
+        }
     }
 
     /// Adds a command: a lookup if it changes nothing. All gathered commands have the same caller; a connection settles them before it
@@ -180,7 +205,7 @@ impl<'a> Batch<'a> {
                 Gathered { view, change, by: None, digests, parts: SmallVec::new() }
             }
         });
-        gathered.add(part, items);
+        gathered.add(part, items, &mut self.turn).await;
     }
 
     /// Answers all commands so far.
@@ -195,7 +220,7 @@ impl<'a> Batch<'a> {
         let Some(change) = gathered.change else {
             // Replies follow the order of the commands.
             self.answer_in_flight().await;
-            return self.answer_checks(gathered);
+            return self.answer_checks(gathered).await;
         };
         // If changes of several commands don't fit together, they are tried one by one. Nothing that follows them in the same filter may
         // overtake them.
@@ -210,15 +235,19 @@ impl<'a> Batch<'a> {
         self.in_flight.push((gathered, submitted));
     }
 
-    fn answer_checks(&mut self, checks: Gathered<'a>) {
+    async fn answer_checks(&mut self, checks: Gathered<'a>) {
         let Gathered { view, mut digests, parts, .. } = checks;
         let now = self.shared.engine.now();
+        self.present.clear();
         match digests[..] {
-            [digest] => {
-                self.present.clear();
-                self.present.push(view.contains(digest, now));
+            [digest] => self.present.push(view.contains(digest, now)),
+            _ => {
+                for digests in digests.chunks(LOOKUPS_AT_ONCE) {
+                    view.contains_many(digests, now, &mut self.found);
+                    self.present.extend_from_slice(&self.found);
+                    self.turn.work(digests.len() * ITEM_BYTES).await;
+                }
             }
-            _ => view.contains_many(&digests, now, &mut self.present),
         }
         let mut rest = &self.present[..];
         for part in parts {

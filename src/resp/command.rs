@@ -1,8 +1,9 @@
 //! The commands: names, arguments, required permissions, and COMMAND, which describes them.
 
 use super::failure::Failure;
-use super::parser::Arguments;
+use super::help;
 use super::replies::Replies;
+use super::session::Call;
 use crate::access::Scope;
 
 /// A command.
@@ -44,6 +45,7 @@ pub enum Name {
     Select,
     Ttl,
     Type,
+    Unlink,
 }
 
 /// The permission that a command requires.
@@ -96,7 +98,7 @@ const WRITE: Needs = Needs::Scope(Scope::Write);
 const ADMIN: Needs = Needs::Scope(Scope::Admin);
 
 /// All commands, in the order of their spelling.
-pub static ROWS: [Row; 35] = [
+pub static ROWS: [Row; 36] = [
     row(Name::Auth, "auth", -2, Needs::Nothing, NO_KEYS, "Presents an API key."),
     row(Name::CfAdd, "cf.add", 3, WRITE, ONE_KEY, "Adds an item to a filter; creates the filter."),
     row(Name::CfAddNx, "cf.addnx", 3, WRITE, ONE_KEY, "Adds an item to a filter if it is absent."),
@@ -132,6 +134,7 @@ pub static ROWS: [Row; 35] = [
     row(Name::Select, "select", 2, Needs::Key, NO_KEYS, "Chooses database 0, the only one."),
     row(Name::Ttl, "ttl", 2, READ, ONE_KEY, "Returns -1: filters do not expire."),
     row(Name::Type, "type", 2, READ, ONE_KEY, "Whether a key is a filter."),
+    row(Name::Unlink, "unlink", -2, ADMIN, (1, -1, 1), "Deletes filters, as DEL does."),
 ];
 
 /// The label of commands that don't exist.
@@ -159,8 +162,10 @@ impl Row {
 /// The most commands that one request may name.
 const NAMED_MAX: usize = 1_000;
 
-/// `COMMAND [COUNT | LIST | INFO [name …] | DOCS [name …]]`: the commands, as clients ask for them.
-pub(super) fn describe(arguments: Arguments<'_>, replies: &mut Replies) -> Result<(), Failure> {
+/// `COMMAND [COUNT | LIST | INFO [name …] | DOCS [name …] | HELP]`: the commands, as clients ask for them.
+pub(super) fn describe(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+    call.batch.turn.note_long();
+    let (arguments, replies) = (call.arguments, &mut call.batch.replies);
     let subcommand = String::from_utf8_lossy(arguments.at(1)).to_ascii_lowercase();
     let named = arguments.from(2);
     if named.len() > NAMED_MAX {
@@ -193,10 +198,9 @@ pub(super) fn describe(arguments: Arguments<'_>, replies: &mut Replies) -> Resul
             replies.map(rows.len());
             rows.iter().for_each(|row| write_docs(row, replies));
         }
-        "count" | "list" => return Err(Failure::arity(&format!("command|{subcommand}"))),
-        other => {
-            return Err(Failure::err(format!("unknown subcommand '{other:.128}'. Try COMMAND HELP.")));
-        }
+        "help" if named.is_empty() => help::COMMAND.help(replies),
+        "count" | "list" | "help" => return Err(Failure::arity(&format!("command|{subcommand}"))),
+        other => return Err(help::COMMAND.unknown(other)),
     }
     Ok(())
 }

@@ -15,9 +15,9 @@ use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::pin::{Pin, pin};
 use std::task::{Poll, ready};
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::watch;
-use tokio::time::{Duration, Instant};
 
 /// Memory that a connection may use freely. Beyond that it takes a share of the memory of all connections.
 const OWN_BYTES: usize = 1 << 10;
@@ -34,10 +34,7 @@ const SPARE_FACTOR: usize = 4;
 /// Answers are sent once they have this many bytes, though more commands have arrived.
 const SEND_BYTES: usize = 64 << 10;
 
-/// Bytes of requests and replies after which a connection lets others have their turn.
-const TURN_BYTES: usize = 16 << 10;
-
-/// Bytes that each command counts for in addition: its own work.
+/// Bytes that each command counts for in its connection's turn, in addition to those of its request and reply.
 const COMMAND_BYTES: usize = 32;
 
 /// Limits for a client that has presented its key.
@@ -137,6 +134,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
             }
             let began = Instant::now();
             self.since = began;
+            self.visit.batch.turn.start(began);
             self.visit.session.refresh(self.visit.shared);
             // A client that never stops sending splits a request with each read: it gets this far, and no farther.
             let is_last = !is_between && *draining.borrow();
@@ -160,7 +158,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
         poll_fn(|context| {
             ARRIVED.with_borrow_mut(|space| {
                 let mut buffer = ReadBuf::new(&mut space[..bytes_max]);
-                ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer))?;
+                let read = Pin::new(&mut self.stream).poll_read(context, &mut buffer);
+                if read.is_pending() {
+                    self.visit.batch.turn.end();
+                }
+                ready!(read)?;
                 self.arrived.extend_from_slice(buffer.filled());
                 Poll::Ready(Ok(buffer.filled().len()))
             })
@@ -175,7 +177,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
 
     /// Executes all commands that have arrived.
     async fn execute_all(&mut self) -> io::Result<ControlFlow<()>> {
-        let (mut turn_bytes, mut replied_bytes) = (0, 0);
+        let mut replied_bytes = 0;
         let next = loop {
             let limits = self.limits();
             let unread = &self.arrived[self.read..];
@@ -218,11 +220,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
                 self.send().await?;
             }
             replied_bytes = self.visit.batch.replies.bytes().len();
-            turn_bytes += length + reply_bytes + COMMAND_BYTES;
-            if turn_bytes >= TURN_BYTES {
-                turn_bytes = 0;
-                tokio::task::yield_now().await;
-            }
+            self.visit.batch.turn.work(length + reply_bytes + COMMAND_BYTES).await;
         };
         self.visit.batch.settle().await;
         self.arrived.drain(..self.read);

@@ -1,9 +1,10 @@
 //! Commands that concern the connection and the service: HELLO, AUTH, PING, SELECT, CLIENT, MODULE, INFO, and MULTI, EXEC, DISCARD.
 
 use super::failure::{Code, Failure};
-use super::parser::integer;
+use super::help;
+use super::parser::{Arguments, integer};
 use super::replies::Protocol;
-use super::session::{Call, Transaction};
+use super::session::{Call, Session, Transaction};
 use crate::access::Scope;
 use crate::domain::Kind;
 use crate::engine::Status;
@@ -18,7 +19,7 @@ pub const REDIS_VERSION: &str = "7.4.0";
 /// The user whom Redis has without any configuration.
 const DEFAULT_USER: &[u8] = b"default";
 
-/// Maximum length of a connection's name, in bytes.
+/// Maximum length of a connection's name, and of the name and version of its library, in bytes.
 const NAME_BYTES_MAX: usize = 128;
 
 /// `AUTH key`, `AUTH user key`. The key alone identifies the caller, so any user will do.
@@ -99,13 +100,14 @@ pub(super) fn hello(call: &mut Call<'_, '_>) -> Result<(), Failure> {
 
 /// Rejects a name that no connection may have.
 fn check_name(name: &[u8]) -> Result<(), Failure> {
-    match name.len() <= NAME_BYTES_MAX {
-        true => check_graphic("Client names", name),
-        false => Err(Failure::err(format!("Client names cannot be longer than {NAME_BYTES_MAX} bytes."))),
-    }
+    check_label("Client names", name)
 }
 
-fn check_graphic(what: &str, value: &[u8]) -> Result<(), Failure> {
+/// Rejects a text that CLIENT INFO can't show, or that takes too much memory.
+fn check_label(what: &str, value: &[u8]) -> Result<(), Failure> {
+    if value.len() > NAME_BYTES_MAX {
+        return Err(Failure::err(format!("{what} cannot be longer than {NAME_BYTES_MAX} bytes.")));
+    }
     match value.iter().all(u8::is_ascii_graphic) {
         true => Ok(()),
         false => Err(Failure::err(format!("{what} cannot contain spaces, newlines or special characters."))),
@@ -168,43 +170,83 @@ pub(super) fn discard(call: &mut Call<'_, '_>) -> Result<(), Failure> {
 
 /// `MODULE LIST`: clients check for the module of filters before they display one.
 pub(super) fn module(call: &mut Call<'_, '_>) -> Result<(), Failure> {
-    if !call.arguments.at(1).eq_ignore_ascii_case(b"LIST") {
-        return Err(Failure::err("unknown subcommand. Try MODULE LIST."));
+    let replies = &mut call.batch.replies;
+    let subcommand = String::from_utf8_lossy(call.arguments.at(1)).to_ascii_lowercase();
+    match (subcommand.as_str(), call.arguments.len()) {
+        ("list", 2) => {
+            replies.array(1);
+            replies.map(2);
+            replies.words(["name", "bf", "ver"]);
+            replies.integer(MODULE_VERSION);
+        }
+        ("help", 2) => help::MODULE.help(replies),
+        (known @ ("list" | "help"), _) => return Err(Failure::arity(&format!("module|{known}"))),
+        (other, _) => return Err(help::MODULE.unknown(other)),
     }
-    call.batch.replies.array(1);
-    call.batch.replies.map(2);
-    call.batch.replies.words(["name", "bf", "ver"]);
-    call.batch.replies.integer(MODULE_VERSION);
     Ok(())
+}
+
+/// The connection as CLIENT INFO describes it: those fields of Redis 7.2 that exist here, in Redis' order.
+fn description(call: &Call<'_, '_>, subcommand: &str) -> String {
+    let Session { id, peer, name, library, since, .. } = &*call.session;
+    let address = peer.map(|peer| peer.to_string()).unwrap_or_default();
+    let [name, lib_name, lib_ver] =
+        [name, &library[0], &library[1]].map(|text| String::from_utf8_lossy(text));
+    let age = since.map_or(0, |since| since.elapsed().as_secs());
+    let (user, version) = (call.caller.name(), call.batch.replies.protocol as i64);
+    format!(
+        "id={id} addr={address} name={name} age={age} idle=0 flags=N db=0 sub=0 psub=0 ssub=0 multi=-1 events=r \
+         cmd=client|{subcommand} user={user} redir=-1 resp={version} lib-name={lib_name} lib-ver={lib_ver}\n"
+    )
+}
+
+/// Whether CLIENT LIST with these options lists this connection. It lists no others: a client must not learn who else is connected.
+fn is_listed(options: Arguments<'_>, id: u64) -> Result<bool, Failure> {
+    if options.is_empty() {
+        return Ok(true);
+    }
+    if options.at(0).eq_ignore_ascii_case(b"TYPE") && options.len() == 2 {
+        let is_type = |known: &&str| options.at(1).eq_ignore_ascii_case(known.as_bytes());
+        let known = ["normal", "master", "replica", "slave", "pubsub"].iter().find(|known| is_type(known));
+        let unknown = || format!("Unknown client type '{:.32}'", String::from_utf8_lossy(options.at(1)));
+        return known.map(|known| *known == "normal").ok_or_else(|| Failure::err(unknown()));
+    }
+    if options.at(0).eq_ignore_ascii_case(b"ID") && options.len() > 1 {
+        let ids: Option<Vec<i64>> = options.from(1).iter().map(integer).collect();
+        let ids = ids.ok_or_else(|| Failure::err("Invalid client ID"))?;
+        return Ok(ids.into_iter().any(|listed| u64::try_from(listed) == Ok(id)));
+    }
+    Err(Failure::SYNTAX)
 }
 
 /// `CLIENT subcommand …`.
 pub(super) fn client(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+    let subcommand = String::from_utf8_lossy(call.arguments.at(1)).to_ascii_lowercase();
+    let described = description(call, &subcommand);
     let Call { session, arguments, .. } = call;
     let replies = &mut call.batch.replies;
-    let subcommand = String::from_utf8_lossy(arguments.at(1)).to_ascii_lowercase();
     match (subcommand.as_str(), arguments.len()) {
+        ("help", 2) => help::CLIENT.help(replies),
         ("id", 2) => replies.count(session.id),
         ("getname", 2) if session.name.is_empty() => replies.null(),
         ("getname", 2) => replies.bulk(&session.name),
-        ("info", 2) => {
-            let (id, name) = (session.id, String::from_utf8_lossy(&session.name));
-            let address = session.peer.map(|peer| peer.to_string()).unwrap_or_default();
-            let (user, version) = (call.caller.name(), replies.protocol as i64);
-            replies.text(&format!("id={id} addr={address} name={name} db=0 user={user} resp={version}\n"));
+        ("info", 2) => replies.text(&described),
+        ("list", _) => {
+            let is_listed = is_listed(arguments.from(2), session.id)?;
+            replies.text(if is_listed { &described } else { "" });
         }
         ("setname", 3) => {
             check_name(arguments.at(2))?;
             session.name = arguments.at(2).to_vec();
             replies.simple("OK");
         }
-        // Clients report their library. It is not used here.
         ("setinfo", 4) => {
             let attribute = String::from_utf8_lossy(arguments.at(2));
-            if !["LIB-NAME", "LIB-VER"].iter().any(|known| attribute.eq_ignore_ascii_case(known)) {
-                return Err(Failure::err(format!("Unrecognized option '{attribute:.32}'")));
-            }
-            check_graphic("lib-name and lib-ver", arguments.at(3))?;
+            let known =
+                ["LIB-NAME", "LIB-VER"].iter().position(|known| attribute.eq_ignore_ascii_case(known));
+            let unknown = || Failure::err(format!("Unrecognized option '{attribute:.32}'"));
+            check_label("lib-name and lib-ver", arguments.at(3))?;
+            session.library[known.ok_or_else(unknown)?] = arguments.at(3).to_vec();
             replies.simple("OK");
         }
         // The connections that have been idle longest are closed when there are too many: there is nothing to switch off.
@@ -213,18 +255,20 @@ pub(super) fn client(call: &mut Call<'_, '_>) -> Result<(), Failure> {
             ["on", "off"].iter().find(|word| is_switch(word)).ok_or(Failure::SYNTAX)?;
             replies.simple("OK");
         }
-        (known @ ("id" | "getname" | "info" | "setname" | "setinfo" | "no-evict" | "no-touch"), _) => {
+        (
+            known @ ("help" | "id" | "getname" | "info" | "setname" | "setinfo" | "no-evict" | "no-touch"),
+            _,
+        ) => {
             return Err(Failure::arity(&format!("client|{known}")));
         }
-        (other, _) => {
-            return Err(Failure::err(format!("unknown subcommand '{other:.128}'. Try CLIENT HELP.")));
-        }
+        (other, _) => return Err(help::CLIENT.unknown(other)),
     }
     Ok(())
 }
 
 /// `INFO [section …]`: the service's metrics, in Redis' form. Sizes and counts of filters require the scope `read`.
 pub(super) fn info(call: &mut Call<'_, '_>) {
+    call.batch.turn.note_long();
     let requested = call.arguments.from(1);
     let is_requested = |section: &str| {
         let names = ["all", "default", "everything", section];
@@ -246,8 +290,11 @@ fn sections(call: &Call<'_, '_>) -> Vec<(&'static str, String)> {
     let loading = u8::from(matches!(engine.status(), Status::Recovering(_)));
     let commands = metrics.commands_total.get();
     let keys = [Kind::Campaign, Kind::Coupon].map(|kind| engine.view().count(kind)).iter().sum::<usize>();
+    let (process, run, port) = (std::process::id(), &call.shared.run_id, call.shared.options.port);
     let server = format!(
-        "redis_version:{REDIS_VERSION}\r\nredis_mode:standalone\r\ncuckood_version:{version}\r\nuptime_in_seconds:{uptime}\r\n"
+        "redis_version:{REDIS_VERSION}\r\nredis_mode:standalone\r\narch_bits:{}\r\nprocess_id:{process}\r\nrun_id:{run}\r\n\
+         tcp_port:{port}\r\ncuckood_version:{version}\r\nuptime_in_seconds:{uptime}\r\n",
+        usize::BITS
     );
     let memory = format!("used_memory:{used}\r\nmaxmemory:{max}\r\nmaxmemory_policy:noeviction\r\n");
     let stats = format!("total_connections_received:{opened}\r\ntotal_commands_processed:{commands}\r\n");
@@ -258,6 +305,8 @@ fn sections(call: &Call<'_, '_>) -> Vec<(&'static str, String)> {
         ("Persistence", format!("loading:{loading}\r\n")),
         ("Stats", stats),
         ("Replication", "role:master\r\nconnected_slaves:0\r\n".to_owned()),
+        // Nodes that share a log are no cluster of Redis: each has all keys.
+        ("Cluster", "cluster_enabled:0\r\n".to_owned()),
         ("Keyspace", format!("db0:keys={keys},expires=0,avg_ttl=0\r\n")),
     ];
     if !call.caller.may(Scope::Read) {

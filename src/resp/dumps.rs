@@ -1,7 +1,7 @@
 //! The dumps of filters that clients read with CF.SCANDUMP. Each is an image, returned record by record.
 //!
-//! An iterator names a dump and its next record. The last record can be requested again. An abandoned dump is dropped after a while,
-//! because it pins disk space.
+//! An iterator names a dump and its next record. The last record can be requested again. A dump pins disk space, so an abandoned one is
+//! dropped: after a while, or once its connection dumps the same filter again.
 
 use super::failure::{Code, Failure};
 use crate::domain::FilterId;
@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// How long a dump waits for the next command.
@@ -25,9 +26,14 @@ const NUMBERS: u64 = 1 << 20;
 /// The owner of a dump: the name of the caller's key, and the filter.
 pub type Owner = (FilterId, String);
 
-/// A dump: its owner, and the task that reads it, which is asked for records by their numbers.
+/// The command that began a dump: the number of its connection, and the filter's key. A filter that is created again has the same.
+pub type Origin = (u64, String);
+
+/// A dump, and the task that reads it, which is asked for records by their numbers.
 struct Dump {
     owner: Owner,
+    origin: Origin,
+    reader: JoinHandle<()>,
     task: mpsc::Sender<(u64, oneshot::Sender<Record>)>,
 }
 
@@ -41,16 +47,20 @@ pub struct Dumps {
     begun: Arc<AtomicU64>,
 }
 
-/// A piece of a dump: the iterator of the next one, and the bytes. Iterator 0 without bytes is the end.
+/// A piece of a dump: the iterator of the next one, and the bytes.
 pub type Piece = (i64, Vec<u8>);
+
+/// The end of a dump.
+pub const END: Piece = (0, Vec::new());
 
 fn unknown() -> Failure {
     Failure::err("Invalid position: start with 0; an iterator is valid for a minute, on its node")
 }
 
 impl Dumps {
-    /// Begins a dump, and gives its first piece.
-    pub async fn begin(&self, engine: &Engine, owner: Owner) -> Result<Piece, Failure> {
+    /// Begins a dump, and gives its first piece. It replaces an unfinished one of the same origin.
+    pub async fn begin(&self, engine: &Engine, owner: Owner, origin: Origin) -> Result<Piece, Failure> {
+        self.end(&origin).await;
         let download = engine.image(owner.0).await.map_err(|error| match error {
             SubmitError::Overloaded => {
                 let text = "too many images and backups are being read: retry once one ends, a minute after its last use";
@@ -62,13 +72,32 @@ impl Dumps {
         let (task, asked) = mpsc::channel(1);
         // A number is reused long after its dump has ended.
         let number = self.begun.fetch_add(1, Ordering::Relaxed) % NUMBERS + 1;
-        self.all.lock().insert(number, Dump { owner: owner.clone(), task });
         let dumps = self.clone();
-        tokio::spawn(async move {
-            read(download, asked).await;
-            dumps.all.lock().remove(&number);
-        });
+        {
+            // The reader can't end before it is in the list.
+            let mut all = self.all.lock();
+            let reader = tokio::spawn(async move {
+                read(download, asked).await;
+                dumps.all.lock().remove(&number);
+            });
+            all.insert(number, Dump { owner: owner.clone(), origin, reader, task });
+        }
         self.next(number << RECORD_BITS, &owner).await
+    }
+
+    /// Ends the dump of this origin. Returns once its place is free.
+    async fn end(&self, origin: &Origin) {
+        let Some(reader) = self.take(origin) else { return };
+        reader.abort();
+        // It was aborted, or has ended.
+        let _ = reader.await;
+    }
+
+    /// Takes the reader of the dump of this origin from the list.
+    fn take(&self, origin: &Origin) -> Option<JoinHandle<()>> {
+        let mut all = self.all.lock();
+        let (&number, _) = all.iter().find(|(_, dump)| dump.origin == *origin)?;
+        all.remove(&number).map(|dump| dump.reader)
     }
 
     /// The piece that an iterator names.
@@ -80,7 +109,7 @@ impl Dumps {
         task.ok_or_else(unknown)?.send((record, reply)).await.map_err(|_| unknown())?;
         match answer.await.map_err(|_| unknown())?? {
             Some(bytes) => Ok((i64::try_from(iterator + 1).map_err(|_| unknown())?, bytes)),
-            None => Ok((0, Vec::new())),
+            None => Ok(END),
         }
     }
 }

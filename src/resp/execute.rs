@@ -82,11 +82,11 @@ async fn run(
         Name::CfInfo => filters::info(call)?,
         Name::CfScanDump => images::dump(call).await?,
         Name::CfLoadChunk => images::load(call).await?,
-        Name::Del => filters::delete(call).await?,
-        Name::Exists => keyspace::exists(call)?,
+        Name::Del | Name::Unlink => filters::delete(call).await?,
+        Name::Exists => keyspace::exists(call).await?,
         Name::Type => keyspace::type_of(call)?,
         Name::Ttl | Name::PTtl => keyspace::ttl(call)?,
-        Name::DbSize => keyspace::size(call),
+        Name::DbSize => keyspace::size(call).await,
         Name::Memory => keyspace::memory(call)?,
         Name::Object => keyspace::object(call)?,
         Name::Scan => keyspace::scan(call).await?,
@@ -104,7 +104,7 @@ async fn run(
         Name::Discard => connection_commands::discard(call)?,
         Name::Module => connection_commands::module(call)?,
         Name::Client => connection_commands::client(call)?,
-        Name::Command => command::describe(arguments, &mut call.batch.replies)?,
+        Name::Command => command::describe(call)?,
         Name::Info => connection_commands::info(call),
     }
     Ok(Done::Answered)

@@ -48,10 +48,10 @@ pub(super) async fn check(call: &mut Call<'_, '_>) -> Result<Done, Failure> {
         // It was found just before. Only codes are guessed.
         if key.kind == Kind::Campaign
             && row.name != Name::CfCount
-            && let Some(checks) = call.batch.checks_of(key)
+            && let Some(view) = call.batch.checked(key)
         {
-            check_blanks(&checks.view, items)?;
-            checks.add(Part { row, items: items.len(), guesses: None }, items);
+            check_blanks(view, items)?;
+            call.batch.add_check(Part { row, items: items.len(), guesses: None }, items).await;
             return Ok(Done::Deferred);
         }
     }
@@ -215,19 +215,26 @@ pub(super) fn compact(call: &mut Call<'_, '_>) -> Result<(), Failure> {
 
 /// `CF.INFO key`.
 pub(super) fn info(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+    call.batch.turn.note_long();
     let view = call.find(call.arguments.at(1))?.ok_or_else(|| Failure::err("not found"))?;
     describe(&view, call.shared.engine.now(), &mut call.batch.replies);
     Ok(())
 }
 
-/// `DEL key …`: deletes filters, and all that belongs to them.
+/// `DEL key …`, `UNLINK key …`: deletes filters, and all that belongs to them.
 pub(super) async fn delete(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     let arguments = call.arguments.from(1);
     if arguments.len() > ITEMS_MAX {
         return Err(Failure::too_many("keys"));
     }
-    let keys: Vec<Key<'_>> = arguments.iter().filter_map(|key| call.key(key)).collect();
-    keys.iter().try_for_each(|key| call.require_key(key))?;
+    let mut keys = Vec::new();
+    for argument in arguments.iter() {
+        if let Some(key) = call.key(argument) {
+            call.require_key(&key)?;
+            keys.push(key);
+        }
+        call.batch.turn.work(argument.len()).await;
+    }
     let mut deleted = 0;
     let engine = &call.shared.engine;
     for key in keys.iter().filter(|key| engine.view().find(key.kind, key.name()).is_some()) {
@@ -243,10 +250,10 @@ pub(super) async fn delete(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes the response to CF.INFO: Redis' fields first, in Redis' order, because some clients read them by position; then our own.
+/// Writes the response to CF.INFO: exactly Redis' fields, in Redis' order. Some clients reject others, and read values as integers only.
 fn describe(view: &FilterView, now: Timestamp, replies: &mut Replies) {
-    let Description { kind, spec, stats, .. } = view.describe(now);
-    let of_redis = [
+    let Description { spec, stats, .. } = view.describe(now);
+    let fields = [
         ("Size", stats.memory_bytes),
         ("Number of buckets", stats.segments.iter().map(|segment| segment.buckets).sum()),
         ("Number of filters", stats.segments.len() as u64),
@@ -258,35 +265,11 @@ fn describe(view: &FilterView, now: Timestamp, replies: &mut Replies) {
         ("Expansion rate", if spec.growth == Growth::Auto { 2 } else { 0 }),
         ("Max iterations", view.layout.max_search.into()),
     ];
-    let kind_word = if kind == Kind::Campaign { "campaign" } else { "coupon" };
-    let words =
-        [("Kind", kind_word), ("Mode", if spec.mode == Mode::Compact { "compact" } else { "strict" })];
-    let rate = match spec.sizing {
-        Sizing::ErrorRate(rate) => Some(rate),
-        Sizing::Layout { .. } | Sizing::Exact => None,
-    };
-    let mut own = vec![
-        ("Capacity", spec.capacity),
-        ("Capacity now", stats.segments.iter().map(|segment| segment.capacity).sum()),
-        ("Items added", stats.adds),
-    ];
-    if let Some(codes) = stats.codes.filter(|_| kind == Kind::Coupon) {
-        own.extend([("Available", codes.available), ("Held", codes.held), ("Redeemed", codes.redeemed)]);
-    }
-    replies.map(of_redis.len() + words.len() + own.len() + usize::from(rate.is_some()));
-    let write = |(field, value): (&str, u64), replies: &mut Replies| {
+    replies.map(fields.len());
+    for (field, value) in fields {
         replies.simple(field);
         replies.count(value);
-    };
-    of_redis.into_iter().for_each(|field| write(field, replies));
-    for word in words.into_iter().flat_map(|(field, word)| [field, word]) {
-        replies.simple(word);
     }
-    if let Some(rate) = rate {
-        replies.simple("Error rate");
-        replies.double(rate);
-    }
-    own.into_iter().for_each(|field| write(field, replies));
 }
 
 /// The error rate of all filters that Redis clients create.

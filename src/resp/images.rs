@@ -1,15 +1,26 @@
 //! CF.SCANDUMP and CF.LOADCHUNK: transfer of a filter in chunks.
 
+use super::dumps::END;
 use super::failure::{Code, Failure};
 use super::filters::usable_key;
 use super::key::Key;
 use super::parser::integer;
 use super::session::Call;
-use crate::domain::{ImageBody, ImageFault, ImageRecord, Outcome, Refusal, UploadId};
-use crate::engine::image_part;
+use crate::domain::{ImageBody, ImageFault, ImageRecord, Outcome, Refusal, Timestamp, UploadId};
+use crate::engine::{FilterView, RedemptionQuery, image_part};
 use sha2::{Digest, Sha256};
 
 const TOO_MANY: &str = "16 dumps are being loaded, or 4 by this key: finish one, or retry in ten minutes, when unfinished ones end";
+
+/// Whether a dump of a filter would have no contents.
+fn is_empty(view: &FilterView, now: Timestamp) -> bool {
+    if view.describe(now).stats.items > 0 {
+        return false;
+    }
+    // Cancelled redemptions have no code.
+    let page = view.redemptions(&RedemptionQuery::default(), None, 1, now);
+    page.redemptions.is_empty() && page.next.is_none()
+}
 
 /// `CF.SCANDUMP key iterator`: the piece that the iterator names, and the iterator of the next one.
 pub(super) async fn dump(call: &mut Call<'_, '_>) -> Result<(), Failure> {
@@ -18,19 +29,24 @@ pub(super) async fn dump(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     let view = call.find(call.arguments.at(1))?.ok_or_else(|| Failure::err("Not found"))?;
     let owner = (view.id, call.caller.name().to_owned());
     let shared = call.shared;
+    call.batch.turn.note_long();
     let (next, bytes) = match iterator {
+        0 if is_empty(&view, shared.engine.now()) => END,
         0 => {
-            let begun = shared.dumps.begin(&shared.engine, owner).await;
-            if let Some(key) = call.key(call.arguments.at(1)) {
-                call.log_act(&key, &begun.as_ref().map(|_| Outcome::ImageReceived).map_err(Clone::clone));
-            }
+            let key = Key::of(view.kind, &view.name);
+            let origin = (call.session.id, key.to_string());
+            let begun = shared.dumps.begin(&shared.engine, owner, origin).await;
+            call.log_act(&key, &begun.as_ref().map(|_| Outcome::ImageReceived).map_err(Clone::clone));
             begun?
         }
         iterator => shared.dumps.next(iterator, &owner).await?,
     };
     call.batch.replies.array(2);
     call.batch.replies.integer(next);
-    call.batch.replies.bulk(&bytes);
+    match bytes.is_empty() {
+        true => call.batch.replies.null(),
+        false => call.batch.replies.bulk(&bytes),
+    }
     Ok(())
 }
 

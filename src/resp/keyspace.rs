@@ -1,10 +1,11 @@
-//! EXISTS, TYPE, SCAN and the other commands that look at keys.
+//! EXISTS, TYPE, SCAN and the other commands that look at keys. Those that visit many of them do so in steps of their connection's turn.
 
 use super::failure::Failure;
+use super::help;
 use super::key::{Key, KeyRule, matches};
 use super::parser::{Arguments, integer};
 use super::session::Call;
-use crate::domain::{ITEMS_MAX, Kind};
+use crate::domain::{ITEMS_MAX, Kind, Name};
 use crate::engine::FilterView;
 use std::sync::Arc;
 
@@ -17,17 +18,24 @@ const PAGE_KEYS: (usize, usize) = (100, 1_000);
 /// Maximum length of a pattern in bytes. It bounds the steps of matching, the product of the lengths of pattern and key.
 const PATTERN_BYTES_MAX: usize = 512;
 
-/// Keys that are matched before others of this worker get their turn.
-const TURN_KEYS: usize = 32;
+/// Number of filters visited in one step.
+const VISITED_AT_ONCE: usize = 256;
+
+/// Bytes that a key counts for in its connection's turn, in addition to its own.
+const KEY_BYTES: usize = 64;
 
 /// `EXISTS key …`. A key that is named twice counts twice.
-pub(super) fn exists(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+pub(super) async fn exists(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     let keys = call.arguments.from(1);
     if keys.len() > ITEMS_MAX {
         return Err(Failure::too_many("keys"));
     }
-    let views = keys.iter().map(|key| call.find(key)).collect::<Result<Vec<_>, _>>()?;
-    call.batch.replies.count(views.iter().flatten().count() as u64);
+    let mut count = 0;
+    for key in keys.iter() {
+        count += u64::from(call.find(key)?.is_some());
+        call.batch.turn.work(key.len() + KEY_BYTES).await;
+    }
+    call.batch.replies.count(count);
     Ok(())
 }
 
@@ -45,21 +53,67 @@ pub(super) fn ttl(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `DBSIZE`: counts the filters that the caller may use.
-pub(super) fn size(call: &mut Call<'_, '_>) {
-    let list = |kind| call.shared.engine.view().list(kind, call.caller.prefix(), None, usize::MAX).len();
-    let count = list(Kind::Campaign) + list(Kind::Coupon);
-    call.batch.replies.count(count as u64);
+/// The number of filters that a caller with a prefix may use. Valid until a filter is created or deleted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CountedKeys {
+    version: u64,
+    prefix: String,
+    count: u64,
 }
 
-/// `MEMORY USAGE key [SAMPLES n]`.
+/// `DBSIZE`: counts the filters that the caller may use. For a caller with a prefix, the connection keeps the count.
+pub(super) async fn size(call: &mut Call<'_, '_>) {
+    let (view, prefix) = (call.shared.engine.view(), call.caller.prefix().to_owned());
+    if prefix.is_empty() {
+        let count = view.count(Kind::Campaign) + view.count(Kind::Coupon);
+        return call.batch.replies.count(count as u64);
+    }
+    // A filter that is created or deleted from here on makes the count outdated.
+    let version = view.version();
+    let is_valid = |counted: &&CountedKeys| counted.version == version && counted.prefix == prefix;
+    let count = match call.session.counted_keys.as_ref().filter(is_valid) {
+        Some(counted) => counted.count,
+        None => {
+            let mut count = 0;
+            visit(call, |views| count += views.len() as u64).await;
+            call.session.counted_keys = Some(CountedKeys { version, prefix, count });
+            count
+        }
+    };
+    call.batch.replies.count(count);
+}
+
+/// Visits the filters that the caller may use, in steps.
+async fn visit(call: &mut Call<'_, '_>, mut visitor: impl FnMut(Vec<Arc<FilterView>>)) {
+    for kind in [Kind::Campaign, Kind::Coupon] {
+        let mut last: Option<Name> = None;
+        loop {
+            let all = call.shared.engine.view();
+            let views = all.list(kind, call.caller.prefix(), last.as_ref(), VISITED_AT_ONCE);
+            let is_end = views.len() < VISITED_AT_ONCE;
+            last = views.last().map(|view| view.name.clone());
+            visitor(views);
+            call.batch.turn.step().await;
+            if is_end {
+                break;
+            }
+        }
+    }
+}
+
+/// `MEMORY USAGE key [SAMPLES n]`, `MEMORY HELP`.
 pub(super) fn memory(call: &mut Call<'_, '_>) -> Result<(), Failure> {
-    if !call.arguments.at(1).eq_ignore_ascii_case(b"USAGE") {
-        return Err(Failure::err("unknown subcommand. Try MEMORY USAGE."));
+    let subcommand = String::from_utf8_lossy(call.arguments.at(1)).to_ascii_lowercase();
+    match (subcommand.as_str(), call.arguments.len()) {
+        ("usage", 3 | 5) => {}
+        ("help", 2) => {
+            help::MEMORY.help(&mut call.batch.replies);
+            return Ok(());
+        }
+        (known @ ("usage" | "help"), _) => return Err(Failure::arity(&format!("memory|{known}"))),
+        (other, _) => return Err(help::MEMORY.unknown(other)),
     }
-    if !matches!(call.arguments.len(), 3 | 5) {
-        return Err(Failure::arity("memory|usage"));
-    }
+    call.batch.turn.note_long();
     match call.find(call.arguments.at(2))? {
         Some(view) => call.batch.replies.count(view.describe(call.shared.engine.now()).stats.memory_bytes),
         None => call.batch.replies.null(),
@@ -67,21 +121,26 @@ pub(super) fn memory(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `OBJECT ENCODING|REFCOUNT|IDLETIME key`: as Redis replies for values of modules.
+/// `OBJECT ENCODING|REFCOUNT|IDLETIME key`, `OBJECT HELP`: as Redis replies for values of modules.
 pub(super) fn object(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     let subcommand = String::from_utf8_lossy(call.arguments.at(1)).to_ascii_lowercase();
-    if call.arguments.len() != 3 {
-        return Err(Failure::arity(&format!("object|{subcommand:.32}")));
+    match (subcommand.as_str(), call.arguments.len()) {
+        ("encoding" | "refcount" | "idletime", 3) => {}
+        ("help", 2) => {
+            help::OBJECT.help(&mut call.batch.replies);
+            return Ok(());
+        }
+        (known @ ("encoding" | "refcount" | "idletime" | "help"), _) => {
+            return Err(Failure::arity(&format!("object|{known}")));
+        }
+        (other, _) => return Err(help::OBJECT.unknown(other)),
     }
     let is_there = call.find(call.arguments.at(2))?.is_some();
-    match (subcommand.as_str(), is_there) {
-        ("encoding" | "refcount" | "idletime", false) => call.batch.replies.null(),
-        ("encoding", true) => call.batch.replies.bulk(b"raw"),
-        ("refcount", true) => call.batch.replies.integer(1),
-        ("idletime", true) => call.batch.replies.integer(0),
-        (other, _) => {
-            return Err(Failure::err(format!("unknown subcommand '{other:.128}'. Try OBJECT HELP.")));
-        }
+    match (is_there, subcommand.as_str()) {
+        (false, _) => call.batch.replies.null(),
+        (true, "encoding") => call.batch.replies.bulk(b"raw"),
+        (true, "refcount") => call.batch.replies.integer(1),
+        (true, _) => call.batch.replies.integer(0),
     }
     Ok(())
 }
@@ -116,17 +175,17 @@ impl<'a> Scan<'a> {
         Ok(Self { cursor, pattern, keys, has_type })
     }
 
-    /// Returns the key of a filter, if it matches. A campaign has two; the bare name is only returned if the other doesn't match.
+    /// Returns the first key of a filter that matches: the one that a rule maps to it, the one with its kind, or a campaign's bare name.
     fn key(&self, view: &FilterView, rules: &[KeyRule]) -> Option<String> {
-        let (name, key) = (view.name.as_str(), Key::of(view.kind, &view.name).to_string());
-        let key = rules.iter().find_map(|rule| rule.reverse(&key)).unwrap_or(key);
-        let matches = |key: &str| self.pattern.is_none_or(|pattern| matches(pattern, key.as_bytes()));
-        match view.kind {
-            _ if !self.has_type => None,
-            _ if matches(&key) => Some(key),
-            Kind::Campaign => matches(name).then(|| name.to_owned()),
-            Kind::Coupon => None,
+        if !self.has_type {
+            return None;
         }
+        let key = Key::of(view.kind, &view.name);
+        let mapped = rules.iter().find_map(|rule| rule.reverse(&key.to_string()));
+        let bare = (view.kind == Kind::Campaign).then(|| view.name.as_str().to_owned());
+        let keys = [mapped, Some(key.to_string()), bare].into_iter().flatten();
+        let matches = |key: &String| self.pattern.is_none_or(|pattern| matches(pattern, key.as_bytes()));
+        keys.filter(matches).next()
     }
 }
 
@@ -134,25 +193,25 @@ impl<'a> Scan<'a> {
 /// a cursor for any connection, and a filter that isn't deleted is listed exactly once.
 pub(super) async fn scan(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     let scan = Scan::parse(call.arguments.from(1))?;
-    // Each page visits all filters, so other connections of this worker get their turn in between.
-    tokio::task::yield_now().await;
-    let (engine, prefix) = (&call.shared.engine, call.caller.prefix());
-    let mut views: Vec<Arc<FilterView>> = [Kind::Campaign, Kind::Coupon]
-        .into_iter()
-        .flat_map(|kind| engine.view().list(kind, prefix, None, usize::MAX))
-        .filter(|view| view.id.0 > scan.cursor)
-        .collect();
-    let has_more = views.len() > scan.keys;
-    if has_more {
-        views.select_nth_unstable_by_key(scan.keys, |view| view.id);
-        views.truncate(scan.keys);
-    }
+    let mut views: Vec<Arc<FilterView>> = Vec::new();
+    // Each page visits all filters, and keeps those with the smallest IDs.
+    let mut has_more = false;
+    visit(call, |more| {
+        views.extend(more.into_iter().filter(|view| view.id.0 > scan.cursor));
+        if views.len() > scan.keys {
+            has_more = true;
+            views.select_nth_unstable_by_key(scan.keys, |view| view.id);
+            views.truncate(scan.keys);
+        }
+    })
+    .await;
     views.sort_unstable_by_key(|view| view.id);
     let next = views.last().filter(|_| has_more).map_or(0, |view| view.id.0);
     let mut keys = Vec::new();
-    for views in views.chunks(TURN_KEYS) {
-        keys.extend(views.iter().filter_map(|view| scan.key(view, &call.shared.options.keys)));
-        tokio::task::yield_now().await;
+    for view in views {
+        keys.extend(scan.key(&view, &call.shared.options.keys));
+        let steps = scan.pattern.map_or(0, <[u8]>::len) * view.name.as_str().len();
+        call.batch.turn.work(KEY_BYTES + steps).await;
     }
     call.batch.replies.array(2);
     call.batch.replies.bulk(next.to_string().as_bytes());

@@ -13,6 +13,7 @@ mod dumps;
 mod execute;
 mod failure;
 mod filters;
+mod help;
 mod images;
 mod key;
 mod keyspace;

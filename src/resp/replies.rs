@@ -9,7 +9,7 @@ pub enum Protocol {
     /// RESP2: the initial protocol of a connection.
     #[default]
     Two = 2,
-    /// RESP3: has maps, sets, booleans and floats besides.
+    /// RESP3: has maps, sets and booleans besides.
     Three = 3,
 }
 
@@ -73,14 +73,6 @@ impl Replies {
             (Protocol::Two, _) => self.integer(i64::from(is_true)),
             (Protocol::Three, true) => self.bytes.extend_from_slice(b"#t\r\n"),
             (Protocol::Three, false) => self.bytes.extend_from_slice(b"#f\r\n"),
-        }
-    }
-
-    /// A float; a text in RESP2.
-    pub fn double(&mut self, number: f64) {
-        match self.protocol {
-            Protocol::Two => self.bulk(number.to_string().as_bytes()),
-            Protocol::Three => self.line(b',', &number.to_string()),
         }
     }
 
@@ -180,17 +172,16 @@ mod tests {
             replies.integer(-1);
             replies.count(u64::MAX);
             replies.null();
-            replies.double(0.5);
             replies.text("a\nb");
             replies.bulk(b"");
         };
         assert_eq!(
             written(Protocol::Two, all),
-            "*2\r\n+OK\r\n:1\r\n*2\r\n:-1\r\n:9223372036854775807\r\n$-1\r\n$3\r\n0.5\r\n$3\r\na\nb\r\n$0\r\n\r\n"
+            "*2\r\n+OK\r\n:1\r\n*2\r\n:-1\r\n:9223372036854775807\r\n$-1\r\n$3\r\na\nb\r\n$0\r\n\r\n"
         );
         assert_eq!(
             written(Protocol::Three, all),
-            "%1\r\n+OK\r\n#t\r\n~2\r\n:-1\r\n:9223372036854775807\r\n_\r\n,0.5\r\n=7\r\ntxt:a\nb\r\n$0\r\n\r\n"
+            "%1\r\n+OK\r\n#t\r\n~2\r\n:-1\r\n:9223372036854775807\r\n_\r\n=7\r\ntxt:a\nb\r\n$0\r\n\r\n"
         );
     }
 

@@ -4,6 +4,7 @@ use super::batch::Batch;
 use super::command::{Needs, Row};
 use super::failure::{Code, Failure};
 use super::key::Key;
+use super::keyspace::CountedKeys;
 use super::parser::Arguments;
 use super::shared::{Counts, Shared};
 use crate::access::{Caller, Denied};
@@ -13,7 +14,7 @@ use crate::engine::FilterView;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tracing::field::{DisplayValue, display};
 
 /// Maximum size of the queued commands of a transaction, in bytes.
@@ -54,10 +55,16 @@ pub struct Session {
     pub peer: Option<SocketAddr>,
     /// The name that the client has given the connection.
     pub name: Vec<u8>,
+    /// The name and the version of the client's library, as it has reported them.
+    pub library: [Vec<u8>; 2],
+    /// When the client connected.
+    pub since: Option<Instant>,
     /// The transaction that the client has started.
     pub transaction: Option<Transaction>,
     /// Requests of an executed transaction, which run next.
     pub spliced: Vec<u8>,
+    /// The number of keys that DBSIZE has counted.
+    pub counted_keys: Option<CountedKeys>,
     /// Commands of an executed transaction that have not run yet. They were counted in the key's rate when they were queued.
     pub counted: usize,
     /// The caller of the last valid key; everyone if there are no keys.
@@ -73,7 +80,8 @@ impl Session {
         if let (Some(caller), Some(peer)) = (&mut caller, peer) {
             caller.set_address(peer.ip());
         }
-        Self { id, peer, is_known: caller.is_some(), caller, ..Self::default() }
+        let since = Some(Instant::now());
+        Self { id, peer, since, is_known: caller.is_some(), caller, ..Self::default() }
     }
 
     /// Bytes of memory that transactions take.

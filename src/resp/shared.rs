@@ -8,7 +8,7 @@ use super::key::KeyRule;
 use crate::access::{Access, LogLimiter};
 use crate::budget::Budget;
 use crate::domain::{Command, KeyName, Outcome};
-use crate::engine::{Engine, Info};
+use crate::engine::{Engine, Info, random};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -44,6 +44,7 @@ impl Service {
             dumps: Dumps::default(),
             figures: InfoCache::default(),
             slow: LogLimiter::for_slow_requests(),
+            run_id: hex::encode(random::<20>()),
         }))
     }
 
@@ -64,6 +65,8 @@ pub struct Shared {
     pub access: Arc<Access>,
     /// Options from the configuration.
     pub options: RespOptions,
+    /// A random ID of this process, in 40 hexadecimal digits, as INFO has it.
+    pub run_id: String,
     /// The memory of long requests and answers.
     pub buffers: Budget,
     /// Metrics.
@@ -122,6 +125,8 @@ pub struct RespOptions {
     pub request_timeout: Duration,
     /// Batches of commands that take longer are logged; `None` for none.
     pub slow_request: Option<Duration>,
+    /// The listener's port, which INFO reports.
+    pub port: u16,
 }
 
 impl Default for RespOptions {
@@ -132,6 +137,7 @@ impl Default for RespOptions {
             keys: Vec::new(),
             request_timeout: Duration::from_secs(30),
             slow_request: None,
+            port: 0,
         }
     }
 }

@@ -40,6 +40,8 @@ type ByName<T> = RedBlackTreeMapSync<Name, Arc<T>>;
 pub struct Catalog {
     /// In the order of [`Kind`].
     filters: [ByName<FilterView>; 2],
+    /// Number of filters inserted and removed so far. Equal versions have the same names.
+    version: u64,
     pub(super) line_ups: ByName<NamedLineUp>,
 }
 
@@ -64,10 +66,12 @@ impl Catalog {
     }
 
     pub(super) fn insert(&mut self, view: Arc<FilterView>) {
+        self.version += 1;
         self.filters[view.kind as usize].insert_mut(view.name.clone(), view);
     }
 
     pub(super) fn remove(&mut self, kind: Kind, name: &Name) {
+        self.version += 1;
         self.filters[kind as usize].remove_mut(name);
     }
 }
@@ -111,6 +115,11 @@ impl View {
     /// How many filters of this kind there are.
     pub fn count(&self, kind: Kind) -> usize {
         self.catalog.load().filters[kind as usize].size()
+    }
+
+    /// Changes whenever a filter is created or deleted.
+    pub fn version(&self) -> u64 {
+        self.catalog.load().version
     }
 
     /// Every import on record, by id.

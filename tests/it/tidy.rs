@@ -22,8 +22,9 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("engine", &["filter", "domain", "frame", "state", "journal", "store", "clock"]),
     ("budget", &[]),
     ("socket", &["budget"]),
-    ("http", &["domain", "access", "budget", "engine", "socket"]),
-    ("resp", &["domain", "access", "budget", "engine", "socket"]),
+    ("turn", &[]),
+    ("http", &["domain", "access", "budget", "engine", "socket", "turn"]),
+    ("resp", &["domain", "access", "budget", "engine", "socket", "turn"]),
 ];
 
 /// The rooms that put the others together.
@@ -42,7 +43,7 @@ const FENCED: &[(&str, &[&str])] = &[
     ("redis::", &["cli"]),
     ("clap::", &["cli", "main"]),
     ("toml::", &["config", "cli"]),
-    ("tokio::", &["journal", "engine", "http", "resp", "server", "socket", "tls", "cli"]),
+    ("tokio::", &["journal", "engine", "http", "resp", "server", "socket", "turn", "tls", "cli"]),
     ("tracing::", &["journal", "store", "engine", "http", "resp", "server", "tls", "cli"]),
     ("std::fs", &["store", "server", "http", "config", "cli"]),
     ("std::net", &["access", "http", "resp", "server", "config", "cli"]),

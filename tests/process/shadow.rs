@@ -7,11 +7,12 @@ use crate::service::{Client, Service};
 use crate::{TIMEOUT, program, until};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc;
 
 const RESP: (&str, &str) = ("CUCKOOD__RESP__LISTEN", "127.0.0.1:0");
 
@@ -223,25 +224,54 @@ fn comparison_uses_tls_and_keys() {
 }
 
 /// Something that says what MONITOR says, to one client after the other.
-struct Monitored(TcpListener);
+struct Monitored {
+    address: SocketAddr,
+    clients: mpsc::Receiver<TcpStream>,
+}
 
 impl Monitored {
-    fn new() -> Self {
-        Self(TcpListener::bind("127.0.0.1:0").unwrap())
+    /// With a key of this type, and the failed calls of CF.ADD, which each INFO returns.
+    fn with(key_type: &'static str, failed: &[u64]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (to, clients) = mpsc::channel();
+        let mut failed = failed.to_vec().into_iter();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map(Result::unwrap) {
+                stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+                let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map(Result::unwrap);
+                // A length precedes the command and each word.
+                while let Some(length) = lines.next() {
+                    let words = length[1..].parse::<usize>().unwrap();
+                    let words: Vec<String> = (0..words).map(|_| lines.nth(1).unwrap()).collect();
+                    let reply = match words[0].as_str() {
+                        "INFO" => {
+                            let text =
+                                format!("cmdstat_cf.add:calls=9,failed_calls={}", failed.next().unwrap_or(0));
+                            format!("${}\r\n{text}\r\n", text.len())
+                        }
+                        "TYPE" => format!("+{key_type}\r\n"),
+                        "MONITOR" => "+OK\r\n".to_owned(),
+                        other => panic!("{other}"),
+                    };
+                    (&stream).write_all(reply.as_bytes()).unwrap();
+                    if words[0] == "MONITOR" {
+                        to.send(stream).unwrap();
+                        break;
+                    }
+                }
+            }
+        });
+        Self { address, clients }
     }
 
     fn url(&self) -> String {
-        format!("redis://{}", self.0.local_addr().unwrap())
+        format!("redis://{}", self.address)
     }
 
     /// The next client that asks for it.
     fn client(&self) -> TcpStream {
-        let (stream, _) = self.0.accept().unwrap();
-        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
-        let mut asked = BufReader::new(&stream).lines().map(Result::unwrap);
-        assert_eq!([(); 3].map(|()| asked.next().unwrap()), ["*1", "$7", "MONITOR"]);
-        (&stream).write_all(b"+OK\r\n").unwrap();
-        stream
+        self.clients.recv_timeout(TIMEOUT).unwrap()
     }
 }
 
@@ -284,7 +314,7 @@ fn monitor_is_mirrored_until_interrupt() {
     let service = Service::start_ready(program(), &directory.path().join("data"), &[]);
     let client = service.client();
     make(&client, "campaigns/spring", "strict");
-    let (url, monitored) = (url(&client), Monitored::new());
+    let (url, monitored) = (url(&client), Monitored::with("set", &[]));
     let arguments = ["--redis", &monitored.url(), "--key", "k", "--into", "campaigns/spring", "--url", &url]
         .map(str::to_owned);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -308,6 +338,84 @@ fn monitor_is_mirrored_until_interrupt() {
     let (status, result, message) = run.interrupt();
     assert_eq!((status, &result["added"], &result["gaps"]), (Some(1), &json!(2), &json!(1)), "{message}");
     assert!(message.contains("commands sent before that are missed"), "{message}");
+    assert_eq!(service.terminate().code(), Some(0));
+}
+
+#[test]
+fn commands_that_redis_rejects_are_not_mirrored() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = Service::start_ready(program(), &directory.path().join("data"), &[]);
+    let client = service.client();
+    make(&client, "campaigns/spring", "compact");
+    let (url, monitored) = (url(&client), Monitored::with("MBbloomCF", &[7, 10, 10, 11]));
+    let redis = monitored.url();
+    let arguments = ["--redis", &redis, "--key", "k", "--into", "campaigns/spring", "--url", &url];
+    let run = Running::start(&arguments);
+    let stream = monitored.client();
+    say(&stream, &["CF.ADD k a b", "SADD k a b", "CF.INSERT k CAPACITY 1 ITEMS a", "CF.ADD k c"]);
+    until("mirrored", || present(&client, &["c"]) == json!([true]));
+    let (status, result, message) = run.interrupt();
+    assert_eq!((status, &result["added"], &result["commands"]), (Some(0), &json!(1), &json!(1)), "{message}");
+    assert_eq!((items(&client), &result["rejected"]), (json!(1), &json!(3)));
+    // A filter was full, which a command does not show.
+    let run = Running::start(&arguments);
+    say(&monitored.client(), &["CF.ADD k d"]);
+    until("mirrored", || present(&client, &["d"]) == json!([true]));
+    let (status, result, message) = run.interrupt();
+    assert_eq!((status, &result["rejected_unseen"]), (Some(1), &json!(1)), "{message}");
+
+    // In a file, the type of the key is not known.
+    let file = put(directory.path(), "commands", "SADD k a\nCF.ADD k b\nDEL k\nCF.ADD k c\n");
+    let (status, result, message) = run_file(&file, &["--url", &url, "--into", "campaigns/spring"]);
+    assert_eq!((status, &result["not_mirrored"]), (Some(1), &json!({ "cf.add": 1 })), "{message}");
+    assert_eq!(present(&client, &["a", "b", "c"]), json!([false, false, true]));
+    assert_eq!(service.terminate().code(), Some(0));
+}
+
+fn run_file(file: &str, more: &[&str]) -> (Option<i32>, Value, String) {
+    run(&[&["--key", "k", "--commands", file], more].concat())
+}
+
+#[test]
+fn differing_contents_are_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = Service::start_ready(program(), &directory.path().join("data"), &[]);
+    let client = service.client();
+    make(&client, "campaigns/spring", "compact");
+    make(&client, "campaigns/strict", "strict");
+    let url = url(&client);
+    let into = |name: &'static str| ["--url", &url, "--into", name].map(str::to_owned).to_vec();
+    let mirror = |name: &'static str, text: &str, more: &[&str]| {
+        let (file, into) = (put(directory.path(), "commands", text), into(name));
+        run_file(&file, &[&into.iter().map(String::as_str).collect::<Vec<_>>(), more].concat())
+    };
+    // Redis has 8 copies left.
+    let text = "CF.ADD k a\n".repeat(20) + &"CF.DEL k a\n".repeat(12);
+    let (status, result, message) = mirror("campaigns/spring", &text, &[]);
+    let saturated = result["saturated"].as_u64().unwrap();
+    assert_eq!((status, result["added"].as_u64().unwrap() + saturated), (Some(1), 20), "{message}");
+    assert!(saturated > 0 && message.contains("see saturated:"), "{result} {message}");
+    // A strict campaign has one copy of two.
+    let (status, result, message) = mirror("campaigns/strict", "CF.ADD k a\nCF.ADD k a\nCF.DEL k b\n", &[]);
+    assert_eq!((status, &result["removed_early"]), (Some(0), &json!(0)), "{message}");
+    let (status, result, message) = mirror("campaigns/strict", "CF.ADD k a\nCF.ADD k a\nCF.DEL k a\n", &[]);
+    assert_eq!((status, &result["removed_early"]), (Some(1), &json!(1)), "{message}");
+    let (status, result, message) = mirror("campaigns/strict", "SADD k a\nSADD k a\nSREM k a\n", &[]);
+    assert_eq!((status, &result["removed_early"]), (Some(0), &json!(0)), "{message}");
+
+    // Other databases have other keys.
+    let text = "1.1 [0 a:1] \"SADD\" \"k\" \"zero\"\n1.2 [1 a:1] \"DEL\" \"k\"\n1.3 [1 a:1] \"SADD\" \"k\" \"one\"\n";
+    let (status, result, message) = mirror("campaigns/strict", text, &[]);
+    assert_eq!((status, &result["other_databases"]), (Some(1), &json!(2)), "{message}");
+    assert!(message.contains("--database"), "{message}");
+    let check = |users: &[&str]| {
+        client.post("/v1/campaigns/strict/users/check", &json!({ "users": users })).unwrap().body["present"]
+            .clone()
+    };
+    assert_eq!(check(&["zero", "one"]), json!([true, false]));
+    let (status, result, message) = mirror("campaigns/strict", text, &["--database", "1"]);
+    assert_eq!((status, &result["other_databases"]), (Some(0), &json!(0)), "{message}");
+    assert_eq!(check(&["zero", "one"]), json!([false, true]));
     assert_eq!(service.terminate().code(), Some(0));
 }
 

@@ -26,6 +26,7 @@ clients() {
     local port key=("$@")
     port=$(grep -m1 'listening for Redis clients' "$log" | grep -o '"address":"[^"]*' | grep -o '[0-9]*$')
     python3 "$tests/test_redis_py.py" "$port" "$@"
+    python3 "$tests/test_strict.py" "$port" "$@"
     node "$place/test_node.mjs" "$port" "$@"
     if command -v redis-cli >/dev/null; then
         local cli=(redis-cli -p "$port" --no-auth-warning ${key:+-a "$key"})

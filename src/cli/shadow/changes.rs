@@ -32,79 +32,233 @@ pub enum Event {
     Change(Act, Vec<Vec<u8>>),
     /// A command may change the key in a way that is not mirrored; its name.
     NotMirrored(String),
+    /// A command has no effect: its arguments, or the type of the key, show that Redis rejects it.
+    Rejected,
+    /// A command changes a key of the same name in this database, and the user has named none.
+    OtherDatabase(i64),
     /// The file can't be read further.
     Fault(String),
     /// There is nothing more, or a signal arrived.
     End,
 }
 
+/// Commands with items that are mirrored.
+pub const MIRRORED: [&str; 7] = ["cf.add", "cf.addnx", "cf.insert", "cf.insertnx", "cf.del", "sadd", "srem"];
+
 /// Commands of a key that leave its items as they are.
-const HARMLESS: &str = "cf.compact cf.count cf.exists cf.info cf.mexists cf.reserve cf.scandump copy dump exists persist pttl scard \
-                        sdiff sinter sismember smembers smismember srandmember sscan sunion touch ttl type watch";
+const HARMLESS: &str = "cf.compact cf.count cf.exists cf.info cf.mexists cf.scandump copy dump exists persist pttl scard sdiff \
+                        sinter sismember smembers smismember srandmember sscan sunion touch ttl type watch";
 
 /// Commands that may change a key which is not their first. (MONITOR reports the commands of scripts as well.)
 const ELSEWHERE: &str = "copy migrate mset msetnx rename renamenx smove sort";
 
-/// Commands that name no key and change all.
-const SWEEPING: &str = "flushall flushdb swapdb";
+/// Commands that name no key and change all of their database.
+const SWEEPING: &str = "flushdb";
+
+/// The same in all databases.
+const SWEEPING_ALL: &str = "flushall swapdb";
+
+/// Commands that can store a key in another database than the one they were sent to.
+const CROSSING: &str = "copy move";
+
+/// The smallest capacity that Redis accepts in CF.INSERT.
+const CAPACITY_MIN: i64 = 4;
+
+/// The type of the key in Redis. A command for the other type has no effect there: Redis rejects it with WRONGTYPE.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KeyType {
+    /// Not known: the first change decides.
+    Unknown,
+    /// There is no such key.
+    Missing,
+    /// A cuckoo filter.
+    Filter {
+        /// Whether Redis has accepted that. Otherwise its first command may have been rejected.
+        is_certain: bool,
+    },
+    /// A set. Without its last member, Redis deletes it, so a filter may take its place.
+    Set,
+}
+
+impl KeyType {
+    /// The type that Redis returns for TYPE.
+    pub fn named(name: &str) -> Self {
+        match name {
+            "none" => Self::Missing,
+            "MBbloomCF" => Self::Filter { is_certain: true },
+            "set" => Self::Set,
+            _ => Self::Unknown,
+        }
+    }
+}
 
 /// The commands that matter.
 pub struct Interest {
     /// The key.
     pub key: Vec<u8>,
-    /// The database; none for any.
+    /// The database; if the user has named none, 0 is mirrored, and changes in others are reported.
     pub database: Option<i64>,
+    /// The type of the key after the commands so far.
+    pub key_type: KeyType,
 }
 
 impl Interest {
     /// Returns the effect of a command on the key, if it has one.
-    pub fn effect(&self, Command { database, arguments }: &Command) -> Option<Event> {
-        let is_elsewhere = self.database.zip(*database).is_some_and(|(ours, other)| ours != other);
-        let (name, rest) = arguments.split_first().filter(|_| !is_elsewhere)?;
-        let (name, key) = (String::from_utf8_lossy(name).to_ascii_lowercase(), &self.key);
+    pub fn effect(&mut self, command: &Command) -> Option<Event> {
+        let (name, rest) = command.arguments.split_first()?;
+        let name = String::from_utf8_lossy(name).to_ascii_lowercase();
         let is_one_of = |commands: &str| commands.split(' ').any(|known| known == name);
-        if is_one_of(SWEEPING) {
+        if is_one_of(SWEEPING_ALL) {
+            self.key_type = KeyType::Unknown;
             return Some(Event::NotMirrored(name));
         }
-        if !rest.contains(key) {
+        let ours = self.database.unwrap_or(0);
+        // Commands whose database is not reported are typed ones.
+        match command.database.filter(|other| *other != ours) {
+            Some(_) if is_one_of(CROSSING) && rest.contains(&self.key) => Some(Event::NotMirrored(name)),
+            Some(_) if is_one_of(SWEEPING) => None,
+            Some(other) => {
+                let mut there =
+                    Interest { key: self.key.clone(), database: None, key_type: KeyType::Unknown };
+                let effect = there.effect_here(&name, rest).filter(|effect| *effect != Event::Rejected);
+                effect.filter(|_| self.database.is_none()).map(|_| Event::OtherDatabase(other))
+            }
+            None => self.effect_here(&name, rest),
+        }
+    }
+
+    /// The same for a command in the database of the key.
+    fn effect_here(&mut self, name: &str, rest: &[Vec<u8>]) -> Option<Event> {
+        let is_one_of = |commands: &str| commands.split(' ').any(|known| known == name);
+        let not_mirrored = || Some(Event::NotMirrored(name.to_owned()));
+        if is_one_of(SWEEPING) {
+            self.key_type = KeyType::Unknown;
+            return not_mirrored();
+        }
+        if !rest.contains(&self.key) {
             return None;
         }
         // Commands of one key have it first; elsewhere it is an item that is called like it.
-        let is_first = rest.first().is_some_and(|first| *first == *key);
+        let is_first = rest.first() == Some(&self.key);
         let items = rest.get(1..).unwrap_or_default();
-        let change = |act, items: &[Vec<u8>]| Some(Event::Change(act, items.to_vec()));
         let add = |if_absent| Act::Add { if_absent };
-        match name.as_str() {
-            "del" | "unlink" => change(Act::Clear, &[]),
-            "cf.add" if is_first => change(add(false), items),
-            "cf.addnx" | "sadd" if is_first => change(add(true), items),
-            "cf.insert" if is_first => change(add(false), after_options(items)),
-            "cf.insertnx" if is_first => change(add(true), after_options(items)),
-            "cf.del" | "srem" if is_first => change(Act::Remove, items),
+        match name {
+            "del" | "unlink" => {
+                self.key_type = KeyType::Missing;
+                Some(Event::Change(Act::Clear, Vec::new()))
+            }
+            "cf.add" if is_first => self.change_one(name, add(false), items),
+            "cf.addnx" if is_first => self.change_one(name, add(true), items),
+            "cf.del" if is_first => self.change_one(name, Act::Remove, items),
+            "cf.insert" if is_first => self.insert(name, add(false), items),
+            "cf.insertnx" if is_first => self.insert(name, add(true), items),
+            "sadd" if is_first => self.change_set(name, add(true), items),
+            "srem" if is_first => self.change_set(name, Act::Remove, items),
+            "cf.reserve" if is_first => {
+                // Redis rejects it if its options are invalid, or the key exists.
+                if self.key_type == KeyType::Missing {
+                    self.key_type = KeyType::Unknown;
+                }
+                None
+            }
             _ if is_first && is_one_of(HARMLESS) => None,
-            _ if is_first || is_one_of(ELSEWHERE) => Some(Event::NotMirrored(name)),
+            _ if is_first || is_one_of(ELSEWHERE) => {
+                self.key_type = KeyType::Unknown;
+                not_mirrored()
+            }
             _ => None,
         }
     }
+
+    /// The effect of CF.INSERT or CF.INSERTNX with these arguments after the key.
+    fn insert(&mut self, name: &str, act: Act, arguments: &[Vec<u8>]) -> Option<Event> {
+        match Insert::parse(arguments) {
+            Some(Insert { items, creates }) if creates || self.key_type != KeyType::Missing => {
+                self.change_filter(name, act, items)
+            }
+            Some(_) | None => Some(Event::Rejected),
+        }
+    }
+
+    /// The effect of a command that takes one item.
+    fn change_one(&mut self, name: &str, act: Act, items: &[Vec<u8>]) -> Option<Event> {
+        match items {
+            [_] => self.change_filter(name, act, items),
+            _ => Some(Event::Rejected),
+        }
+    }
+
+    fn change_filter(&mut self, name: &str, act: Act, items: &[Vec<u8>]) -> Option<Event> {
+        match self.key_type {
+            KeyType::Set => return Some(Event::NotMirrored(name.to_owned())),
+            KeyType::Missing if act == Act::Remove => return Some(Event::Rejected),
+            KeyType::Missing => self.key_type = KeyType::Filter { is_certain: true },
+            KeyType::Unknown => self.key_type = KeyType::Filter { is_certain: false },
+            KeyType::Filter { .. } => {}
+        }
+        Some(Event::Change(act, items.to_vec()))
+    }
+
+    fn change_set(&mut self, name: &str, act: Act, items: &[Vec<u8>]) -> Option<Event> {
+        if items.is_empty() {
+            return None;
+        }
+        match self.key_type {
+            KeyType::Filter { is_certain: true } => return Some(Event::Rejected),
+            KeyType::Filter { is_certain: false } => return Some(Event::NotMirrored(name.to_owned())),
+            KeyType::Missing if act == Act::Remove => return None,
+            KeyType::Missing | KeyType::Unknown | KeyType::Set => self.key_type = KeyType::Set,
+        }
+        Some(Event::Change(act, items.to_vec()))
+    }
 }
 
-/// The items of CF.INSERT, which follow the word ITEMS.
-fn after_options(arguments: &[Vec<u8>]) -> &[Vec<u8>] {
-    let at = arguments.iter().position(|argument| argument.eq_ignore_ascii_case(b"ITEMS"));
-    at.map_or(&[], |at| &arguments[at + 1..])
+/// The arguments of CF.INSERT after the key.
+struct Insert<'a> {
+    items: &'a [Vec<u8>],
+    /// Whether a missing filter is created.
+    creates: bool,
+}
+
+impl<'a> Insert<'a> {
+    /// Parses `[CAPACITY n] [NOCREATE] ITEMS item …`; `None` if Redis rejects it.
+    fn parse(mut arguments: &'a [Vec<u8>]) -> Option<Self> {
+        let mut creates = true;
+        loop {
+            let (option, rest) = arguments.split_first()?;
+            arguments = rest;
+            match option.to_ascii_uppercase().as_slice() {
+                b"ITEMS" => return (!rest.is_empty()).then_some(Self { items: rest, creates }),
+                b"NOCREATE" => creates = false,
+                b"CAPACITY" => {
+                    let (capacity, rest) = rest.split_first()?;
+                    let capacity: i64 = str::from_utf8(capacity).ok()?.parse().ok()?;
+                    if capacity < CAPACITY_MIN {
+                        return None;
+                    }
+                    arguments = rest;
+                }
+                _ => return None,
+            }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn interest(database: Option<i64>, key_type: KeyType) -> Interest {
+        Interest { key: b"k".to_vec(), database, key_type }
+    }
+
+    fn command(database: Option<i64>, line: &str) -> Command {
+        Command { database, arguments: line.split(' ').map(|word| word.as_bytes().to_vec()).collect() }
+    }
+
     #[test]
     fn command_effects_match_redis() {
-        let interest = Interest { key: b"k".to_vec(), database: None };
-        let of = |line: &str| {
-            let arguments: Vec<Vec<u8>> = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
-            interest.effect(&Command { database: None, arguments })
-        };
+        let of = |line: &str| interest(None, KeyType::Unknown).effect(&command(None, line));
         let items = |items: &[&str]| items.iter().map(|item| item.as_bytes().to_vec()).collect::<Vec<_>>();
         let change = |act, of: &[&str]| Some(Event::Change(act, items(of)));
         let add = |if_absent, of: &[&str]| change(Act::Add { if_absent }, of);
@@ -134,24 +288,79 @@ mod tests {
             ("MIGRATE host 6379 k 0 100", not_mirrored("migrate")),
             ("FLUSHALL", not_mirrored("flushall")),
             ("PING", None),
+            ("CF.ADD k", Some(Event::Rejected)),
+            ("CF.ADD k a b", Some(Event::Rejected)),
+            ("CF.DEL k a b", Some(Event::Rejected)),
+            ("CF.INSERT k a b", Some(Event::Rejected)),
+            ("CF.INSERT k ITEMS", Some(Event::Rejected)),
+            ("CF.INSERT k CAPACITY ITEMS a", Some(Event::Rejected)),
+            ("CF.INSERT k CAPACITY 3 ITEMS a", Some(Event::Rejected)),
+            ("CF.INSERT k ERROR 1 ITEMS a", Some(Event::Rejected)),
+            ("SADD k", None),
         ] {
             assert_eq!(of(line), wanted, "{line}");
         }
-        assert_eq!(interest.effect(&Command { database: None, arguments: Vec::new() }), None);
+        let empty = Command { database: None, arguments: Vec::new() };
+        assert_eq!(interest(None, KeyType::Unknown).effect(&empty), None);
+    }
+
+    /// The effects of commands, one after the other: `+` for a change, `?` for one that may be missing, `!` for a rejected command, `-` for
+    /// none.
+    fn effects(key_type: &str, lines: &[&str]) -> String {
+        let mut interest = interest(None, KeyType::named(key_type));
+        let effects = lines.iter().map(|line| match interest.effect(&command(None, line)) {
+            Some(Event::Change(..)) => '+',
+            Some(Event::Rejected) => '!',
+            Some(_) => '?',
+            None => '-',
+        });
+        effects.collect()
     }
 
     #[test]
-    fn other_databases_are_ignored() {
-        let command = |database| Command { database, arguments: vec![b"DEL".to_vec(), b"k".to_vec()] };
-        let interest = |database| Interest { key: b"k".to_vec(), database };
-        for (ours, other, matters) in [
-            (Some(1), Some(1), true),
-            (Some(1), Some(0), false),
-            (Some(1), None, true),
-            (None, Some(7), true),
+    fn commands_for_other_type_are_not_mirrored() {
+        for (key_type, lines, wanted) in [
+            ("MBbloomCF", &["SADD k a", "SREM k a", "CF.ADD k a"][..], "!!+"),
+            ("set", &["CF.ADD k a", "SADD k a"], "?+"),
+            ("string", &["CF.ADD k a", "SADD k a"], "+?"),
+            // Redis has rejected one of the two, and it is not known which.
+            ("unknown", &["CF.ADD k a", "SADD k a", "DEL k", "SADD k a"], "+?++"),
+            ("unknown", &["SADD k a", "CF.ADD k a"], "+?"),
+            ("none", &["CF.INSERT k NOCREATE ITEMS a", "CF.DEL k a", "SREM k a"], "!!-"),
+            ("none", &["CF.ADD k a", "SADD k a", "CF.INSERT k NOCREATE ITEMS a"], "+!+"),
+            ("none", &["CF.RESERVE k 100", "CF.INSERT k NOCREATE ITEMS a"], "-+"),
+            ("MBbloomCF", &["DEL k", "CF.DEL k a", "SADD k a"], "+!+"),
+            ("MBbloomCF", &["RENAME k other", "SADD k a"], "?+"),
         ] {
-            let is_change = interest(ours).effect(&command(other)).is_some();
-            assert_eq!(is_change, matters, "{ours:?} {other:?}");
+            assert_eq!(effects(key_type, lines), wanted, "{key_type} {lines:?}");
+        }
+    }
+
+    #[test]
+    fn other_databases_are_not_mirrored() {
+        let change = || Some(Event::Change(Act::Clear, Vec::new()));
+        let not_mirrored = |name: &str| Some(Event::NotMirrored(name.to_owned()));
+        for (ours, other, line, wanted) in [
+            (Some(1), Some(1), "DEL k", change()),
+            (Some(1), Some(0), "DEL k", None),
+            (Some(1), None, "DEL k", change()),
+            (None, Some(0), "DEL k", change()),
+            (None, Some(7), "DEL k", Some(Event::OtherDatabase(7))),
+            (None, Some(7), "SPOP k", Some(Event::OtherDatabase(7))),
+            (None, Some(7), "GET k", Some(Event::OtherDatabase(7))),
+            (None, Some(7), "CF.EXISTS k a", None),
+            (None, Some(7), "CF.ADD other a", None),
+            (None, Some(7), "CF.ADD k a b", None),
+            (None, Some(7), "FLUSHDB", None),
+            // These concern the key in any case.
+            (Some(1), Some(0), "FLUSHALL", not_mirrored("flushall")),
+            (Some(1), Some(0), "SWAPDB 0 1", not_mirrored("swapdb")),
+            (Some(1), Some(0), "FLUSHDB", None),
+            (Some(1), Some(0), "MOVE k 1", not_mirrored("move")),
+            (Some(1), Some(0), "COPY other k DB 1", not_mirrored("copy")),
+        ] {
+            let effect = interest(ours, KeyType::Unknown).effect(&command(other, line));
+            assert_eq!(effect, wanted, "{ours:?} {other:?} {line}");
         }
     }
 }

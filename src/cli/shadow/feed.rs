@@ -1,6 +1,6 @@
 //! The source of commands: MONITOR, over one connection after the other, or a file; and signals, over the same bounded queue.
 
-use super::changes::{Event, Interest};
+use super::changes::{Event, Interest, KeyType};
 use super::commands::{Commands, parse};
 use super::redis::Redis;
 use crate::cli::client::pauses;
@@ -24,17 +24,22 @@ pub type Sender = SyncSender<Event>;
 ///
 /// # Errors
 /// If the first connection can't be made.
-pub fn monitor(client: Client, interest: Interest, to: Sender) -> anyhow::Result<()> {
+pub fn monitor(client: Client, mut interest: Interest, to: Sender) -> anyhow::Result<()> {
+    let key = interest.key.clone();
     let connect = move || {
         let mut redis = Redis::connect(&client)?;
-        redis.query::<()>(&redis::cmd("MONITOR")).map(|()| redis)
+        // A user without access to the key's type can still mirror it.
+        let name = redis.query::<String>(redis::cmd("TYPE").arg(&key)).unwrap_or_default();
+        redis.query::<()>(&redis::cmd("MONITOR"))?;
+        anyhow::Ok((redis, KeyType::named(&name)))
     };
-    let mut redis = connect()?;
+    let (mut redis, key_type) = connect()?;
+    interest.key_type = key_type;
     thread::spawn(move || {
         loop {
             note("connected to Redis: changes are mirrored from now on; Ctrl-C ends it");
             // A queue that is no longer read ends it.
-            let Some(why) = follow(redis, &interest, &to) else { return };
+            let Some(why) = follow(redis, &mut interest, &to) else { return };
             if to.send(Event::Broken(why)).is_err() {
                 return;
             }
@@ -43,7 +48,7 @@ pub fn monitor(client: Client, interest: Interest, to: Sender) -> anyhow::Result
                 connect().ok()
             });
             let Some(connected) = connected else { return };
-            redis = connected;
+            (redis, interest.key_type) = connected;
         }
     });
     Ok(())
@@ -51,7 +56,7 @@ pub fn monitor(client: Client, interest: Interest, to: Sender) -> anyhow::Result
 
 /// Sends changes until the connection breaks, and returns why it did; `None` if the queue is no longer read. If too many events wait, the
 /// connection is closed: otherwise they would wait in Redis, which has no limit for that by default.
-fn follow(redis: Redis, interest: &Interest, to: &Sender) -> Option<String> {
+fn follow(redis: Redis, interest: &mut Interest, to: &Sender) -> Option<String> {
     let mut sent = Ok(());
     let ended = redis.monitor(|line| {
         let effect = parse(line.as_bytes()).and_then(|command| interest.effect(&command));
@@ -69,7 +74,7 @@ fn follow(redis: Redis, interest: &Interest, to: &Sender) -> Option<String> {
 ///
 /// # Errors
 /// If it can't be opened.
-pub fn file(path: &Path, interest: Interest, to: Sender) -> anyhow::Result<()> {
+pub fn file(path: &Path, mut interest: Interest, to: Sender) -> anyhow::Result<()> {
     let mut commands = Commands::new(open(path)?);
     let name = path.display().to_string();
     thread::spawn(move || {
@@ -126,6 +131,8 @@ mod tests {
         let redis = thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            stream.read_exact(&mut [0; "*2\r\n$4\r\nTYPE\r\n$1\r\nk\r\n".len()]).unwrap();
+            stream.write_all(b"+set\r\n").unwrap();
             stream.read_exact(&mut [0; "*1\r\n$7\r\nMONITOR\r\n".len()]).unwrap();
             let lines = [1, 2, 3].map(|item| format!("+1.2 [0 a:1] \"SADD\" \"k\" \"{item}\"\r\n"));
             stream.write_all(format!("+OK\r\n{}", lines.concat()).as_bytes()).unwrap();
@@ -134,7 +141,7 @@ mod tests {
             assert!(matches!(ended, Ok(0) | Err(io::ErrorKind::ConnectionReset)), "{ended:?}");
         });
         let (to, events) = mpsc::sync_channel(1);
-        let interest = Interest { key: b"k".to_vec(), database: None };
+        let interest = Interest { key: b"k".to_vec(), database: None, key_type: KeyType::Unknown };
         monitor(crate::cli::shadow::redis::client(&url, None).unwrap(), interest, to).unwrap();
         // Nothing is taken from the queue before the connection has ended.
         redis.join().unwrap();

@@ -7,7 +7,8 @@ use crate::engine::random;
 use anyhow::{Context, bail};
 use serde::Serialize;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Cursor;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -32,6 +33,14 @@ pub struct Target {
     items: &'static str,
 }
 
+/// The outcome of a change.
+pub struct Applied {
+    /// Number of items added or removed.
+    pub count: u64,
+    /// The outcome of each item, in the words of the API.
+    pub outcomes: Vec<String>,
+}
+
 /// Returns an item as the service accepts it; `None` if it can't.
 pub fn item(bytes: Vec<u8>) -> Option<String> {
     String::from_utf8(bytes).ok().filter(|item| (1..=ITEM_BYTES_MAX).contains(&item.len()))
@@ -49,11 +58,11 @@ impl Target {
         Ok(target)
     }
 
-    /// Applies a change of these items; returns how many were added or removed.
+    /// Applies a change of these items; returns its outcome.
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn apply(&self, act: Act, items: &[String], key: &str) -> Result<u64, ClientError> {
+    pub fn apply(&self, act: Act, items: &[String], key: &str) -> Result<Applied, ClientError> {
         let mut body = json!({ self.items: items });
         let (operation, body, counted) = match act {
             Act::Add { if_absent } => {
@@ -66,7 +75,10 @@ impl Target {
             Act::Remove => (format!("{}/remove", self.items), Some(body), "removed"),
             Act::Clear => ("clear".to_owned(), None, "removed"),
         };
-        Ok(self.post(&operation, body, Some(key))?[counted].as_u64().unwrap_or(0))
+        let answer = self.post(&operation, body, Some(key))?;
+        let outcomes = answer["outcomes"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let outcomes = outcomes.map(str::to_owned).collect();
+        Ok(Applied { count: answer[counted].as_u64().unwrap_or(0), outcomes })
     }
 
     /// Returns which of these items are present.
@@ -102,6 +114,7 @@ pub struct Mirror<'a> {
     /// Items that wait to be sent, and for what.
     act: Act,
     items: Vec<String>,
+    fewer_copies: FewerCopies,
     summary: Summary,
     start: Instant,
 }
@@ -112,11 +125,13 @@ impl<'a> Mirror<'a> {
         let run = format!("shadow-{}", hex::encode(random::<16>()));
         let (act, items) = (Act::Remove, Vec::new());
         let (summary, start) = (Summary::default(), Instant::now());
-        Self { target, stop, run, requests: 0, act, items, summary, start }
+        let fewer_copies = FewerCopies::default();
+        Self { target, stop, run, requests: 0, act, items, fewer_copies, summary, start }
     }
 
-    /// Returns the summary.
-    pub fn summary(mut self) -> Summary {
+    /// Returns the summary of a run during which Redis has rejected this number of commands, as far as it is known.
+    pub fn summary(mut self, rejected: u64) -> Summary {
+        self.summary.rejected_unseen = rejected.saturating_sub(self.summary.rejected);
         self.summary.seconds = self.start.elapsed().as_secs_f64();
         self.summary
     }
@@ -151,6 +166,16 @@ impl<'a> Mirror<'a> {
                 if self.summary.not_mirrored(&name) {
                     note(&format!("{name} may have changed the key, and is not mirrored"));
                 }
+            }
+            Event::Rejected => self.summary.rejected += 1,
+            Event::OtherDatabase(database) => {
+                if self.summary.other_databases == 0 {
+                    let key = "the key is also changed in database";
+                    note(&format!(
+                        "{key} {database}, which is not mirrored; name the database with --database"
+                    ));
+                }
+                self.summary.other_databases += 1;
             }
             Event::Fault(what) => {
                 self.flush()?;
@@ -195,6 +220,29 @@ impl<'a> Mirror<'a> {
         self.send(self.act, &items)
     }
 
+    /// Counts the effects of a change, and those that it should have had.
+    fn count(&mut self, act: Act, items: &[String], Applied { count, outcomes }: &Applied) {
+        match act {
+            Act::Add { .. } => self.summary.added += count,
+            Act::Remove => self.summary.removed += count,
+            Act::Clear => {
+                self.summary.cleared += count;
+                self.fewer_copies = FewerCopies::default();
+            }
+        }
+        for (item, outcome) in items.iter().zip(outcomes) {
+            match (act, outcome.as_str()) {
+                (Act::Add { .. }, "saturated") => self.summary.saturated += 1,
+                // Redis has stored another copy.
+                (Act::Add { if_absent: false }, "already_present") => self.fewer_copies.insert(item),
+                (Act::Remove, "removed") if self.fewer_copies.contains(item) => {
+                    self.summary.removed_early += 1;
+                }
+                (Act::Add { .. } | Act::Remove | Act::Clear, _) => {}
+            }
+        }
+    }
+
     /// Sends a change until the service responds.
     fn send(&mut self, act: Act, items: &[String]) -> anyhow::Result<()> {
         self.requests += 1;
@@ -202,12 +250,8 @@ impl<'a> Mirror<'a> {
         let (mut pauses, mut is_first) = (pauses(), true);
         loop {
             let error = match self.target.apply(act, items, &key) {
-                Ok(count) => {
-                    match act {
-                        Act::Add { .. } => self.summary.added += count,
-                        Act::Remove => self.summary.removed += count,
-                        Act::Clear => self.summary.cleared += count,
-                    }
+                Ok(applied) => {
+                    self.count(act, items, &applied);
                     return Ok(());
                 }
                 // Whatever the service can't do now, such as 507, it may do later.
@@ -223,6 +267,37 @@ impl<'a> Mirror<'a> {
                 return Err(error.into());
             }
         }
+    }
+}
+
+/// Items of which Redis has more copies than the campaign or coupon: those that are strict store one. Stored as hashes, up to a limit.
+#[derive(Default)]
+struct FewerCopies {
+    hashes: HashSet<u64>,
+    /// Whether there are more such items than the limit.
+    is_full: bool,
+}
+
+/// Maximum number of hashes, 16 MB of memory.
+const HASHES_MAX: usize = 1 << 20;
+
+impl FewerCopies {
+    fn hash(item: &str) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        item.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn insert(&mut self, item: &str) {
+        if self.hashes.len() < HASHES_MAX {
+            self.hashes.insert(Self::hash(item));
+        } else {
+            self.is_full = true;
+        }
+    }
+
+    fn contains(&self, item: &str) -> bool {
+        self.is_full || self.hashes.contains(&Self::hash(item))
     }
 }
 
@@ -242,6 +317,16 @@ pub struct Summary {
     pub cleared: u64,
     /// Items that the service can't store.
     pub skipped: u64,
+    /// Commands that were not mirrored because Redis rejected them.
+    pub rejected: u64,
+    /// Further commands that Redis rejected during the run, for any key: those for this key are mirrored.
+    pub rejected_unseen: u64,
+    /// Copies that were not added: the campaign has the maximum number of copies of the item.
+    pub saturated: u64,
+    /// Items that were removed while Redis may have had another copy: the campaign or coupon stores one.
+    pub removed_early: u64,
+    /// Changes of the key in other databases, if none was named.
+    pub other_databases: u64,
     /// How often the connection to Redis broke.
     pub gaps: u64,
     /// Commands that may have changed the key and were not mirrored, by name.
@@ -259,9 +344,18 @@ impl Summary {
         *count == 1
     }
 
-    /// Returns whether nothing is known to be missing.
-    pub fn is_complete(&self) -> bool {
-        self.gaps == 0 && self.skipped == 0 && self.not_mirrored.is_empty()
+    /// Returns the names of the counts that say that the two may differ.
+    pub fn faults(&self) -> Vec<&'static str> {
+        let counts = [
+            ("skipped", self.skipped),
+            ("rejected_unseen", self.rejected_unseen),
+            ("saturated", self.saturated),
+            ("removed_early", self.removed_early),
+            ("other_databases", self.other_databases),
+            ("gaps", self.gaps),
+            ("not_mirrored", self.not_mirrored.values().sum()),
+        ];
+        counts.into_iter().filter(|(_, count)| *count > 0).map(|(name, _)| name).collect()
     }
 }
 
@@ -271,12 +365,20 @@ mod tests {
 
     #[test]
     fn run_is_complete_unless_something_is_missing() {
-        assert!(Summary::default().is_complete());
-        assert!(!Summary { gaps: 1, ..Summary::default() }.is_complete());
-        assert!(!Summary { skipped: 1, ..Summary::default() }.is_complete());
+        assert!(Summary::default().faults().is_empty());
+        for (summary, fault) in [
+            (Summary { gaps: 1, ..Summary::default() }, "gaps"),
+            (Summary { skipped: 1, ..Summary::default() }, "skipped"),
+            (Summary { rejected_unseen: 1, ..Summary::default() }, "rejected_unseen"),
+            (Summary { saturated: 1, ..Summary::default() }, "saturated"),
+            (Summary { removed_early: 1, ..Summary::default() }, "removed_early"),
+            (Summary { other_databases: 1, ..Summary::default() }, "other_databases"),
+        ] {
+            assert_eq!(summary.faults(), [fault]);
+        }
         let mut summary = Summary::default();
         assert!(summary.not_mirrored("spop") && !summary.not_mirrored("spop"));
-        assert!(!summary.is_complete());
+        assert_eq!(summary.faults(), ["not_mirrored"]);
         for number in 0..2 * NAMES_MAX {
             summary.not_mirrored(&format!("name-{number}"));
         }

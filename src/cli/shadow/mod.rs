@@ -11,7 +11,7 @@ pub mod redis;
 use super::client::Connection;
 use crate::domain::counted;
 use anyhow::{Context, bail, ensure};
-use changes::Interest;
+use changes::{Interest, KeyType, MIRRORED};
 use feed::Sender;
 use mirror::{Mirror, Target};
 use redis::Redis;
@@ -24,7 +24,7 @@ use std::sync::mpsc;
 ///
 /// Reads the output of MONITOR, until Ctrl-C or SIGTERM, or a file of commands, and mirrors CF.ADD, CF.ADDNX, CF.INSERT, CF.INSERTNX,
 /// CF.DEL, SADD, SREM, DEL and UNLINK. After a lost connection, it reconnects to Redis and reports the gap. Ends with a summary as
-/// JSON; the exit status is 0 only if nothing is known to be missing.
+/// JSON; the exit status is 1 if the two may differ: a change was missed, could not be mirrored, or had another effect here.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Redis: `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]`, `rediss://` for TLS.
@@ -36,6 +36,9 @@ pub struct Args {
         required_unless_present = "commands"
     )]
     pub redis: Option<String>,
+    /// The database of the key, with --commands. Default: that of --redis, otherwise 0.
+    #[arg(long, value_name = "NUMBER", requires = "commands")]
+    pub database: Option<i64>,
     /// The key in Redis: a cuckoo filter or a set.
     #[arg(long, value_name = "K")]
     pub key: String,
@@ -75,8 +78,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Connection { url: args.url.clone(), key: args.api_key.clone(), cacert: args.cacert.clone() };
     let redis = args.redis.as_deref().map(|url| redis::client(url, args.cacert.as_deref())).transpose()?;
     let target = Target::find(&connection, &args.into)?;
-    let database = redis.as_ref().map(|redis| redis.get_connection_info().redis_settings().db());
-    let interest = Interest { key: args.key.clone().into_bytes(), database };
+    let of_redis = redis.as_ref().map(|redis| redis.get_connection_info().redis_settings().db());
+    let database = args.database.or(of_redis);
+    let interest = Interest { key: args.key.clone().into_bytes(), database, key_type: KeyType::Unknown };
     match (&args.compare, &args.commands, redis) {
         (Some(file), _, Some(redis)) => {
             let redis = &mut Redis::connect(&redis)?;
@@ -91,23 +95,39 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             );
             Ok(())
         }
-        (_, Some(file), _) => mirror(&target, |to| feed::file(file, interest, to)),
-        (_, _, Some(redis)) => mirror(&target, |to| feed::monitor(redis, interest, to)),
+        (_, Some(file), _) => mirror(&target, |to| feed::file(file, interest, to), || 0),
+        (_, _, Some(client)) => {
+            let before = rejected(&client);
+            let feed = |to| feed::monitor(client.clone(), interest, to);
+            // A Redis that was restarted counts from 0.
+            let rejected =
+                || before.zip(rejected(&client)).map_or(0, |(before, after)| after.saturating_sub(before));
+            mirror(&target, feed, rejected)
+        }
         _ => bail!("there is no source of changes; name Redis with --redis, or a file with --commands"),
     }
 }
 
-/// Mirrors the events of a feed, until it ends.
-fn mirror(target: &Target, feed: impl FnOnce(Sender) -> anyhow::Result<()>) -> anyhow::Result<()> {
+/// Returns how many commands that change filters or sets Redis has rejected. MONITOR reports them like any others.
+fn rejected(client: &::redis::Client) -> Option<u64> {
+    Redis::connect(client).and_then(|mut redis| redis.rejected_commands(&MIRRORED)).ok()
+}
+
+/// Mirrors the events of a feed, until it ends. `rejected` returns the number of commands that Redis has rejected by then.
+fn mirror(
+    target: &Target,
+    feed: impl FnOnce(Sender) -> anyhow::Result<()>,
+    rejected: impl FnOnce() -> u64,
+) -> anyhow::Result<()> {
     let (to, events) = mpsc::sync_channel(feed::QUEUE_MAX);
     let mut mirror = Mirror::new(target, feed::on_signals(to.clone())?);
     feed(to)?;
     let ended = mirror.follow(&events);
-    let summary = mirror.summary();
+    let summary = mirror.summary(rejected());
     print(&summary)?;
     ended?;
-    if !summary.is_complete() {
-        bail!("changes may be missing, see gaps, skipped and not_mirrored; compare the two with --compare");
+    if !summary.faults().is_empty() {
+        bail!("the two may differ, see {}: compare them with --compare", summary.faults().join(", "));
     }
     Ok(())
 }

@@ -86,6 +86,20 @@ impl Redis {
         command.query(&mut self.connection).map_err(|error| anyhow!("redis {}: {error}", self.address))
     }
 
+    /// Returns how many calls of these commands, named in lower case, have failed since Redis was started.
+    ///
+    /// # Errors
+    /// If the user may not read it.
+    pub fn rejected_commands(&mut self, names: &[&str]) -> anyhow::Result<u64> {
+        let text: String = self.query(redis::cmd("INFO").arg("commandstats"))?;
+        let failed = text.lines().filter_map(|line| {
+            let (name, values) = line.strip_prefix("cmdstat_")?.split_once(':')?;
+            let failed = values.split(',').find_map(|value| value.strip_prefix("failed_calls="))?;
+            names.contains(&name).then(|| failed.parse::<u64>().ok()).flatten()
+        });
+        Ok(failed.sum())
+    }
+
     /// Returns the type of a key.
     ///
     /// # Errors
@@ -236,6 +250,15 @@ mod tests {
         assert_eq!(text, "\"f\"\n");
         let (text, _) = members(&[b"+list\r\n", b"*2\r\n$1\r\na\r\n$1\r\na\r\n", b"*0\r\n"]);
         assert_eq!(text, "\"a\"\n\"a\"\n");
+    }
+
+    #[test]
+    fn failed_calls_of_named_commands_are_summed() {
+        const STATISTICS: &[u8] = b"$188\r\n# Commandstats\r\ncmdstat_sadd:calls=3,usec=1,rejected_calls=1,failed_calls=2\r\n\
+            cmdstat_get:calls=3,usec=1,failed_calls=3\r\ncmdstat_srem:calls=3,usec=1\r\ncmdstat_cf.add:calls=9,failed_calls=4\r\n\r\n";
+        let (url, _server) = fake(&[STATISTICS]);
+        let mut redis = Redis::connect(&client(&url, None).unwrap()).unwrap();
+        assert_eq!(redis.rejected_commands(&["sadd", "srem", "cf.add"]).unwrap(), 6);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 use super::reply::Share;
 use super::{Code, Problem};
 use crate::budget::{Budget, Owner};
+use crate::turn::TURN_MAX;
 use axum::BoxError;
 use axum::body::{Body, HttpBody};
 use axum::response::Response;
@@ -36,9 +37,6 @@ const GZIP_BYTES: u64 = 400 << 10;
 
 /// Memory of a zstd encoder at its fastest level: its tables, window and output.
 const ZSTD_BYTES: u64 = 2 << 20;
-
-/// Work after which a connection lets the others of its worker have their turn.
-pub(crate) const TURN: Duration = Duration::from_micros(200);
 
 /// Marks a response whose bytes all clients share: no client takes memory for them.
 #[derive(Clone)]
@@ -233,7 +231,7 @@ pub(crate) fn paced(response: Response, encoder: Option<Share>) -> Response {
     response.map(|body| Body::new(Paced { body, spent: Duration::ZERO, _encoder: encoder }))
 }
 
-/// A body that lets other connections have their turn after [`TURN`].
+/// A body that lets other connections have their turn after [`TURN_MAX`].
 struct Paced {
     body: Body,
     spent: Duration,
@@ -248,7 +246,7 @@ impl HttpBody for Paced {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        if self.spent >= TURN {
+        if self.spent >= TURN_MAX {
             self.spent = Duration::ZERO;
             // Woken immediately, the task would run again before the others have.
             let mut turn = std::pin::pin!(tokio::task::yield_now());

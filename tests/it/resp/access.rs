@@ -41,6 +41,31 @@ fn info_without_read_scope_hides_filters() {
 }
 
 #[test]
+fn dbsize_counts_permitted_keys_after_each_change() {
+    let service = with_keys();
+    let root = &mut as_holder(&service, "root");
+    let (writer, reader) = (&mut as_holder(&service, "writer"), &mut as_holder(&service, "reader"));
+    let mut sizes = || [&mut *writer, &mut *reader].map(|client| client.call("DBSIZE"));
+    assert_eq!(sizes(), [0, 0].map(Reply::Integer));
+    // More than one step.
+    let lines: Vec<String> = (0..300).map(|number| format!("CF.RESERVE eu-{number} 8")).collect();
+    assert!(root.pipeline(lines.iter().map(String::as_str)).iter().all(|reply| *reply == Reply::ok()));
+    for (line, wanted) in [
+        ("CF.ADD us-1 u1", [300, 301]),
+        ("CF.ADD coupon:eu-1 u1", [301, 302]),
+        ("DEL eu-1 us-1", [300, 300]),
+        ("CF.ADD eu-1 u1", [301, 301]),
+    ] {
+        root.call(line);
+        assert_eq!(sizes(), wanted.map(Reply::Integer), "{line}");
+        assert_eq!(sizes(), wanted.map(Reply::Integer), "{line}");
+    }
+    // A key with another prefix has another count.
+    assert_eq!(writer.call("AUTH root"), Reply::ok());
+    assert_eq!(writer.call("DBSIZE"), Reply::Integer(301));
+}
+
+#[test]
 fn reloaded_keys_apply_to_open_connections() {
     let service = with_keys();
     let reader = &mut as_holder(&service, "reader");

@@ -3,13 +3,14 @@
 use super::service::{Service, Setup, eventually, key};
 use crate::redis_client::{Connection, Reply};
 use cuckood::access::{AuthOptions, Scope};
-use cuckood::domain::{Kind, Name};
+use cuckood::domain::{Command, Kind, Name, Outcome, Redeem, Reference, Target};
 
 type Pieces = Vec<(String, Vec<u8>)>;
 
 fn piece(client: &mut Connection, key: &str, iterator: &str) -> (i64, Vec<u8>) {
     match client.call(&format!("CF.SCANDUMP {key} {iterator}")).items() {
-        [Reply::Integer(next), Reply::Bulk(bytes)] => (*next, bytes.clone()),
+        [Reply::Integer(next), Reply::Bulk(bytes)] if *next > 0 => (*next, bytes.clone()),
+        [Reply::Integer(0), Reply::Null] => (0, Vec::new()),
         other => panic!("{other:?}"),
     }
 }
@@ -190,16 +191,78 @@ fn dumps_are_limited_and_require_admin() {
     // Another key's name is no way around.
     root.call("CF.ADD summer u1");
     assert!(root.call(&format!("CF.SCANDUMP summer {next}")).error().starts_with("ERR Invalid position"));
-    for _ in 0..3 {
-        piece(root, "spring", "0");
+    let mut others: Vec<_> = (0..3).map(|_| as_holder("root")).collect();
+    for other in &mut others {
+        piece(other, "spring", "0");
     }
-    assert!(root.call("CF.SCANDUMP spring 0").error().starts_with("BUSY"));
+    let fifth = &mut as_holder("root");
+    assert!(fifth.call("CF.SCANDUMP spring 0").error().starts_with("BUSY"));
     // One that is gone through makes room.
     let mut iterator = next;
     while iterator != 0 {
         iterator = piece(root, "spring", &iterator.to_string()).0;
     }
-    eventually("there is room", || matches!(root.call("CF.SCANDUMP spring 0"), Reply::Array(_)));
+    eventually("there is room", || matches!(fifth.call("CF.SCANDUMP spring 0"), Reply::Array(_)));
+}
+
+/// Images over HTTP use the same places.
+#[test]
+fn new_dump_replaces_unfinished_one() {
+    let service = Service::start();
+    let (client, other) = (&mut service.connect(), &mut service.connect());
+    client.call("CF.ADD spring u1");
+    client.call("CF.ADD summer u1");
+    let (first, _) = piece(client, "spring", "0");
+    for key in ["spring", "campaign:spring"].repeat(5) {
+        piece(client, key, "0");
+    }
+    let replaced = client.call(&format!("CF.SCANDUMP spring {first}"));
+    assert!(replaced.error().starts_with("ERR Invalid position"), "{replaced:?}");
+    let id = service.view(Kind::Campaign, "spring").id;
+    let images: Vec<_> = (0..3).map(|_| service.download(id).unwrap()).collect();
+    assert!(service.download(id).is_err());
+    // Dumps of other connections and other filters have places of their own.
+    assert!(other.call("CF.SCANDUMP spring 0").error().starts_with("BUSY"));
+    assert!(client.call("CF.SCANDUMP summer 0").error().starts_with("BUSY"));
+    // A filter that was created again has the same key.
+    client.call("DEL spring");
+    client.call("CF.ADD spring u2");
+    let (next, _) = piece(client, "spring", "0");
+    drop(images);
+    let last = piece(client, "spring", &next.to_string());
+    assert!(!last.1.is_empty());
+    piece(other, "spring", "0");
+    assert!(!piece(client, "spring", &next.to_string()).1.is_empty(), "that of another connection stays");
+}
+
+#[test]
+fn dump_of_empty_filter_has_no_chunk() {
+    let service = Service::start();
+    let client = &mut service.connect();
+    for key in ["spring", "coupon:welcome"] {
+        assert_eq!(client.call(&format!("CF.RESERVE {key} 100")), Reply::ok());
+        let end = Reply::Array(vec![Reply::Integer(0), Reply::Null]);
+        for protocol in [2, 3] {
+            client.call(&format!("HELLO {protocol}"));
+            assert_eq!(client.call(&format!("CF.SCANDUMP {key} 0")), end, "{key}");
+        }
+        client.call(&format!("CF.ADD {key} A"));
+        assert!(!piece(client, key, "0").1.is_empty());
+        client.call(&format!("CF.DEL {key} A"));
+        assert_eq!(client.call(&format!("CF.SCANDUMP {key} 0")), end, "{key}");
+    }
+    // Without codes, but not empty.
+    let view = service.view(Kind::Coupon, "welcome");
+    client.call("CF.ADD coupon:welcome A");
+    let redemption = cuckood::domain::RedemptionId(cuckood::engine::random());
+    let (target, digest) = (Target(view.id), view.digest("A"));
+    let reference = Reference::new("order-1").unwrap();
+    let hold = Redeem { target, digest, redemption, reference, hold_seconds: 60 };
+    let redeemed = service.submit(Command::Redeem(hold));
+    assert!(matches!(redeemed.outcome, Outcome::Redeemed(_)), "{redeemed:?}");
+    service.submit(Command::Cancel { target, redemption });
+    client.call("CF.DEL coupon:welcome A");
+    assert!(!piece(client, "coupon:welcome", "0").1.is_empty());
 }
 
 /// A dump waits for no snapshot of other filters.

@@ -6,6 +6,9 @@ use cuckood::access::{AuthOptions, Scope};
 use cuckood::domain::Kind;
 use cuckood::resp::RespOptions;
 use cuckood::socket::Vitals;
+use futures_util::FutureExt;
+use std::pin::pin;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 
 #[test]
@@ -263,6 +266,28 @@ fn idle_connection_takes_little_memory() {
     let connection = service.resp.serve(stream, None, &vitals, receiver);
     let bytes = size_of_val(&connection);
     assert!(bytes <= 6 << 10, "{bytes}");
+}
+
+/// Each poll is a turn.
+#[test]
+fn long_command_takes_several_turns() {
+    let service = Service::start();
+    assert_eq!(service.connect().call("CF.ADD spring u1"), Reply::Integer(1));
+    let items: Vec<Vec<u8>> = (0..10_000).map(|number| format!("{number:0500}").into_bytes()).collect();
+    let exist = [&b"CF.MEXISTS"[..], b"spring"].into_iter().chain(items.iter().map(Vec::as_slice));
+    let (mut client, stream) = tokio::io::duplex(8 << 20);
+    let vitals = Vitals::default();
+    let (_draining, receiver) = watch::channel(false);
+    let mut serving = pin!(service.resp.serve(stream, None, &vitals, receiver));
+    client.write_all(&encoded(&exist.collect::<Vec<_>>())).now_or_never().unwrap().unwrap();
+    let (mut turns, mut reply) = (0, Vec::new());
+    while reply.len() < 10_000 * ":0\r\n".len() {
+        assert!(serving.as_mut().now_or_never().is_none());
+        turns += 1;
+        while client.read_buf(&mut reply).now_or_never().is_some() {}
+    }
+    assert!(reply.starts_with(b"*10000\r\n:0\r\n"));
+    assert!(turns > 1, "all 5 MB in one turn");
 }
 
 #[test]

@@ -7,8 +7,8 @@ use crate::redis_client::Connection;
 use cuckood::access::{Access, AuthOptions, GuessingOptions, KeyOptions, RateLimitOptions, Scope};
 use cuckood::budget::Budget;
 use cuckood::clock::ClockLimits;
-use cuckood::domain::{Applied, Command, Kind, Name, Timestamp};
-use cuckood::engine::{Durability, Engine, FilterView, JournalOptions, Status};
+use cuckood::domain::{Applied, Command, FilterId, Kind, Name, Timestamp};
+use cuckood::engine::{Download, Durability, Engine, FilterView, JournalOptions, Status, SubmitError};
 use cuckood::journal::LocalOptions;
 use cuckood::resp::{self, RespOptions};
 use cuckood::socket::{Phase, Socket, Vitals};
@@ -101,6 +101,12 @@ impl Service {
     pub fn submit(&self, command: Command) -> Applied {
         let runtime = self.runtime.as_ref().unwrap();
         runtime.block_on(async { self.engine.submit(None, command, None).await }).unwrap()
+    }
+
+    /// Starts to read a filter's image, as another protocol would.
+    pub fn download(&self, filter: FilterId) -> Result<Option<Download>, SubmitError> {
+        let runtime = self.runtime.as_ref().unwrap();
+        runtime.block_on(self.engine.download(Some(filter)))
     }
 
     pub fn view(&self, kind: Kind, name: &str) -> Arc<FilterView> {

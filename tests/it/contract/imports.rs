@@ -207,10 +207,13 @@ async fn overtaken_import_is_known_after_snapshot() {
 #[tokio::test]
 async fn interrupted_append_is_overtaken_by_clear() {
     let service = service().await;
-    let _ = text(&service, "?id=a", broken(&["u1\nu2\n"])).await;
-    let _ = text(&service, "?id=r&mode=replace", broken(&["u1\nu2\n"])).await;
+    // Enough lines for a batch, which is durable.
+    let lines: &'static str = (0..15_000).map(|n| format!("u{n}\n")).collect::<String>().leak();
+    let _ = text(&service, "?id=a", broken(&[lines])).await;
+    assert!(service.get("/v1/imports/a").await.json(200)["lines"].as_u64() > Some(0));
+    let _ = text(&service, "?id=r&mode=replace", broken(&[lines])).await;
     service.post("/v1/campaigns/spring/clear", json!({})).await.json(200);
-    text(&service, "?id=a", "u1\nu2\nu3\n").await.problem(409, "import-overtaken");
+    text(&service, "?id=a", lines).await.problem(409, "import-overtaken");
     // An interrupted replacement starts over.
     text(&service, "?id=r&mode=replace", "u1\nu2\nu3\n").await.json(200);
     let again = text(&service, "?id=r&mode=replace", "u1\nu2\nu3\n").await;

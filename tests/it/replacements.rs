@@ -66,7 +66,8 @@ fn occupied_code_changes_nothing() {
         assert_eq!(outcomes(&mut coupon, &[(1, 3), (2, 4)]), [expected, expected], "version {version}");
         assert_eq!(counts(&coupon, 1..5), left, "version {version}");
         // The hold remains.
-        let Outcome::Settled(_) = coupon.apply(Command::Confirm { target: TARGET, redemption: redemption(1) })
+        let Outcome::Settled(_) =
+            coupon.apply(Command::Confirm { target: TARGET, redemption: redemption(1) })
         else {
             panic!("version {version}")
         };

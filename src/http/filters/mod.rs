@@ -5,6 +5,7 @@ pub(crate) mod spec;
 mod statistics;
 
 use super::answer::{Answer, Code, Problem, refusals, reply};
+use super::api::Api;
 use super::call::{Call, Commands, Delete, Export, Maintain, Manage, Read, Resource, parse_name};
 use super::request::body::{Pieces, Streamed, has_media_type};
 use super::request::json::{self, OrNull};
@@ -13,7 +14,7 @@ use crate::domain::spec::STOCK_MAX;
 use crate::domain::{
     Command, Description, ImageBody, ImageFault, Kind, Name, Outcome, Refusal, Target, Update, UploadId,
 };
-use crate::engine::{ImageReader, image_part, raise, random};
+use crate::engine::{ImageReader, capacity_max_of, image_part, raise, random};
 use axum::extract::{Path, Request};
 use axum::response::Response;
 use http::{StatusCode, header};
@@ -74,7 +75,7 @@ macro_rules! filter_routes {
             )]
             pub(crate) async fn get(call: Call<Read>, Path(name): Path<String>) -> Answer {
                 let view = call.filter(KIND, &name)?;
-                Ok(reply::ok(&Filter::from(view.describe(call.api.engine.now()))))
+                Ok(reply::ok(&Filter::of(&view, call.api.engine.now())))
             }
 
             #[utoipa::path(
@@ -203,18 +204,26 @@ async fn put<T: Into<RequestedSpec> + DeserializeOwned>(
     let command = crate::engine::creation(kind, name.clone(), spec, window, annotations)?;
     let decided = call.submit(Resource::Filter(kind, name.as_str()), command).await?;
     match decided.outcome {
-        Outcome::Created(description) => Ok(created(kind, &name, decided.replayed, *description)),
+        Outcome::Created(description) => Ok(created(&call.api, decided.replayed, *description)),
         Outcome::Exists(description) => {
-            Ok(reply::json(StatusCode::OK, decided.replayed, &Filter::from(*description)))
+            Ok(reply::json(StatusCode::OK, decided.replayed, &described(&call.api, *description)))
         }
         _ => Err(decided.unexpected()),
     }
 }
 
 /// The response when a filter was created.
-fn created(kind: Kind, name: &Name, replayed: bool, description: Description) -> Response {
-    let path = format!("/v1/{}s/{name}", kind.as_str());
-    reply::created(&path, replayed, &Filter::from(description))
+fn created(api: &Api, replayed: bool, description: Description) -> Response {
+    let path = format!("/v1/{}s/{}", description.kind.as_str(), description.name);
+    reply::created(&path, replayed, &described(api, description))
+}
+
+/// A filter as an outcome describes it. Its `capacity_max` is the current one; if the filter is gone, that of a new one.
+fn described(api: &Api, description: Description) -> Filter {
+    let found = api.engine.view().find(description.kind, &description.name);
+    let same = found.filter(|view| view.id == description.id);
+    let capacity_max = same.map_or_else(|| capacity_max_of(&description.spec), |view| view.capacity_max());
+    Filter::new(description, capacity_max)
 }
 
 /// `GET` of a collection: a page of filters, and the cursor of the next one.
@@ -224,7 +233,7 @@ fn list(call: &Call<Read>, kind: Kind, request: &Request) -> Result<(Vec<Filter>
     let (views, next) =
         query::page(request, &call.caller, find, |view| (&view.name, &view.annotations.labels))?;
     let now = engine.now();
-    Ok((views.iter().map(|view| Filter::from(view.describe(now))).collect(), next))
+    Ok((views.iter().map(|view| Filter::of(view, now)).collect(), next))
 }
 
 /// `PATCH`: changes when a filter is active, its capacity, stock, title or labels.
@@ -244,7 +253,7 @@ async fn patch<T: Into<CouponPatch> + DeserializeOwned>(
     let command = Command::Update(Update { target, starts_at, ends_at, capacity, stock, annotations });
     let decided = call.submit(Resource::Filter(kind, name), command).await?;
     let Outcome::Updated(description) = decided.outcome else { return Err(decided.unexpected()) };
-    Ok(reply::json(StatusCode::OK, decided.replayed, &Filter::from(*description)))
+    Ok(reply::json(StatusCode::OK, decided.replayed, &described(&call.api, *description)))
 }
 
 /// `DELETE`: deletes a filter.
@@ -299,7 +308,7 @@ async fn put_image(call: Call<Maintain>, kind: Kind, name: &str, request: Reques
             let _ = commands.settle().await;
             let _ = commands.submit(Command::ImageAbandon { upload: id }).await;
         }
-        Ok(created(kind, &name, false, *description?))
+        Ok(created(&api, false, *description?))
     });
     upload.await.map_err(|_| Problem::new(Code::Internal, "the upload failed"))?
 }

@@ -2,6 +2,7 @@
 # Runs benchmarks; each argument is one of them:
 #   filter       the filter, other crates and the bare memory, on huge pages (ITEMS=)
 #   growth       bits per user and lookup time while filters grow, as docs/pictures/growth.svg
+#   copies       the longest step of an import of many copies of each user, and their memory (USERS=8000000)
 #   engine       commands through the engine, by durability
 #   storage      snapshots and restarts with a table of 1 GB
 #   holds        how long the writer is held while a pool is cleared, replaced, deleted (REDEMPTIONS=5000000)
@@ -30,6 +31,7 @@ for what in "$@"; do
     '') continue ;;
     filter) GLIBC_TUNABLES=glibc.malloc.hugetlb=1 bench filter --features compare -- ${ITEMS:-} ;;
     growth) bench growth --package cuckood-filter > docs/pictures/growth.svg ;;
+    copies) bench copies --package cuckood-filter -- ${USERS:-} ;;
     engine | storage | latency) bench "$what" ;;
     holds) bench holds -- "${REDEMPTIONS:-5000000}" ;;
     caps | batches) bench latency -- "$what" ;;

@@ -97,6 +97,7 @@ fn filter_text(plan: &Plan) -> String {
         ("memory", bytes(plan.memory_bytes)),
         ("per item", format!("{:.2} bits", plan.bits_per_item)),
         ("load at capacity", format!("{:.1}% of the slots", 100.0 * plan.load_at_capacity)),
+        ("capacity, at most", format!("{} items", plan.capacity_max)),
         ("error rate at capacity", format!("{:.2e} of the absent items", plan.error_rate_at_capacity)),
         ("disk, about", bytes(plan.disk_bytes)),
         ("memory while replaced", bytes(plan.replacement_peak_bytes)),

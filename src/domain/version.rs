@@ -26,13 +26,15 @@ pub fn understood_version() -> u16 {
 pub enum Meaning {
     /// A pair is only replaced if its new item can be stored, and says so otherwise.
     ExactReplacement,
+    /// No insert copies more than a small table ([`GrowthRule::Paced`](crate::filter::GrowthRule::Paced)).
+    PacedGrowth,
 }
 
 impl Meaning {
     /// Returns the version that enables it.
     pub fn since(self) -> u16 {
         match self {
-            Meaning::ExactReplacement => 2,
+            Meaning::ExactReplacement | Meaning::PacedGrowth => 2,
         }
     }
 }

@@ -41,7 +41,8 @@ pub use offline::{
     ClockRepair, archive_directory, positions, repair_clock, restore_into_cluster, skip_entry,
 };
 pub use plan::{
-    Plan, REPLACEMENT_QUEUE_BYTES, creation, disk_bytes, image_part, plan, raise, startup_seconds,
+    Plan, REPLACEMENT_QUEUE_BYTES, capacity_max_of, creation, disk_bytes, error_rate_of, image_part, plan,
+    raise, startup_seconds,
 };
 pub use recovery::{Progress, RecoveryError};
 pub use request::SubmitError;

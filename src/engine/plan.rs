@@ -31,7 +31,7 @@ const REPLAYED_BYTES_PER_SECOND: f64 = 80e6;
 #[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
 #[schema(example = json!({
     "fingerprint_bits": 14, "bucket_size": 4, "buckets": 263_158, "memory_bytes": 1_848_000, "bits_per_item": 14.8,
-    "error_rate_at_capacity": 0.000_5, "load_at_capacity": 0.95, "disk_bytes": 3_696_000, "replacement_peak_bytes": 3_696_000,
+    "error_rate_at_capacity": 0.000_5, "load_at_capacity": 0.95, "capacity_max": 133_000_000_000_u64, "disk_bytes": 3_696_000, "replacement_peak_bytes": 3_696_000,
     "startup_seconds": 0.1, "reason": "the smallest layout that keeps the error rate"
 }))]
 pub struct Plan {
@@ -49,6 +49,8 @@ pub struct Plan {
     pub error_rate_at_capacity: f64,
     /// Items per slot at capacity.
     pub load_at_capacity: f64,
+    /// Different items that it takes, however it grows: `capacity` with `growth` `fixed`. Beyond, writes are rejected with `filter-full`.
+    pub capacity_max: u64,
     /// Why this layout was chosen.
     pub reason: String,
     /// Approximate disk space for snapshots and log while a snapshot is written.
@@ -88,11 +90,33 @@ pub fn plan(spec: &Spec) -> Result<Plan, LayoutError> {
         bits_per_item: layout.bits_per_item(spec.capacity),
         error_rate_at_capacity: layout.error_rate_at(load_at_capacity),
         load_at_capacity,
+        capacity_max: capacity_max(spec, &layout),
         reason: reason(spec),
         disk_bytes: disk_bytes(memory_bytes, log_bytes),
         replacement_peak_bytes: 2 * memory_bytes + REPLACEMENT_QUEUE_BYTES,
         startup_seconds: startup_seconds(memory_bytes, log_bytes),
     })
+}
+
+fn capacity_max(spec: &Spec, layout: &Layout) -> u64 {
+    match spec.growth {
+        Growth::Fixed => spec.capacity,
+        Growth::Auto => layout.capacity_max(spec.mode),
+    }
+}
+
+/// Different items that a new filter of this spec takes, however it grows.
+pub fn capacity_max_of(spec: &Spec) -> u64 {
+    layout_of(spec).map_or(spec.capacity, |layout| capacity_max(spec, &layout))
+}
+
+/// The error rate that a filter of this spec keeps at any size; `None` if it is strict.
+pub fn error_rate_of(spec: &Spec) -> Option<f64> {
+    match spec.sizing {
+        Sizing::Exact => None,
+        Sizing::ErrorRate(rate) => Some(rate),
+        Sizing::Layout { .. } => layout_of(spec).ok().map(|layout| layout.error_rate_max(spec.growth)),
+    }
 }
 
 fn reason(spec: &Spec) -> String {

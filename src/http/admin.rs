@@ -1,5 +1,6 @@
 //! Endpoints for operators: sizes of the service, the cost of a planned filter, snapshots and backups.
 
+use super::answer::outgoing::{SharedBytes, Uncompressed};
 use super::answer::reply::quality_in;
 use super::answer::{Answer, Code, Problem, refusals, reply};
 use super::api::Api;
@@ -7,7 +8,6 @@ use super::call::{Call, Export, Maintain, Read};
 use super::filters::spec::{CampaignSpec, RequestedSpec};
 use super::metrics;
 use super::metrics::exposition::{Format, Text};
-use super::answer::outgoing::{SharedBytes, Uncompressed};
 use super::request::body::Streamed;
 use super::request::query;
 use crate::domain::{Kind, StateHash, Timestamp, understood_version};

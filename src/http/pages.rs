@@ -144,7 +144,6 @@ fn is_known(headers: &HeaderMap, tag: &HeaderValue) -> bool {
     lists.flat_map(|list| list.split(',')).map(str::trim).any(|known| known == "*" || known == tag)
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -183,9 +183,9 @@ impl<'a> Scan<'a> {
         let key = Key::of(view.kind, &view.name);
         let mapped = rules.iter().find_map(|rule| rule.reverse(&key.to_string()));
         let bare = (view.kind == Kind::Campaign).then(|| view.name.as_str().to_owned());
-        let keys = [mapped, Some(key.to_string()), bare].into_iter().flatten();
+        let mut keys = [mapped, Some(key.to_string()), bare].into_iter().flatten();
         let matches = |key: &String| self.pattern.is_none_or(|pattern| matches(pattern, key.as_bytes()));
-        keys.filter(matches).next()
+        keys.find(matches)
     }
 }
 

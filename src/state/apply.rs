@@ -163,6 +163,8 @@ impl State {
             }
             Command::Enable { version } => {
                 self.shared.format = self.shared.format.max(*version);
+                let rule = self.shared.growth_rule();
+                self.filters.values_mut().for_each(|filter| filter.set_growth_rule(rule));
                 Ok(Outcome::Enabled)
             }
             Command::Create { kind, name, id, secret, spec, layout, window, annotations } => {
@@ -241,7 +243,7 @@ mod tests {
         Digests, Ending, ImportBegin, ImportEnd, ImportId, ImportMode, KeyName, Kind, Name, Redeem,
         Redemption, RedemptionId, Reference, Seq, Settings, Sizing, Spec, Status, UploadDigest, Window,
     };
-    use crate::filter::{Digest, Growth, Layout, Mode, Secret};
+    use crate::filter::{Digest, Growth, GrowthRule, Layout, Mode, Secret};
     use crate::state::FreshEvents;
     use proptest::prelude::*;
 
@@ -343,6 +345,19 @@ mod tests {
         machine.outcome(Command::Cancel { target: Target(FilterId(1)), redemption: redemption_id(5) });
         assert_eq!((machine.outcome(again(6)), machine.outcome(again(5))), (taken.clone(), taken));
         assert_eq!(machine.state.sizes().redemptions, 1);
+    }
+
+    /// Nodes of 0.1.0 grow by the former rule, so all do until the version is enabled.
+    #[test]
+    fn growth_rule_follows_enabled_version() {
+        let mut machine = Machine::new();
+        let rule =
+            |machine: &Machine, id| machine.state.filters[&FilterId(id)].tables.filter.reader().growth_rule();
+        machine.outcome(create(1, Window::default()));
+        assert_eq!(rule(&machine, 1), GrowthRule::Immediate);
+        machine.outcome(Command::Enable { version: 2 });
+        machine.outcome(create(2, Window::default()));
+        assert_eq!([1, 2].map(|id| rule(&machine, id)), [GrowthRule::Paced; 2]);
     }
 
     /// All campaigns share one ledger, which must stay empty whatever a log says.

@@ -44,7 +44,8 @@ impl State {
         if self.filters.len() as u64 >= self.shared.settings.filters_max {
             return Err(Refusal::TooManyFilters);
         }
-        let tables = Tables::new(self.shared.next_epoch(), spec, layout);
+        let rule = self.shared.growth_rule();
+        let tables = Tables::new(self.shared.next_epoch(), spec, layout, rule);
         let ledger = self.shared.empty_ledger(&profile, Change::default());
         let (counters, reader) = (Arc::default(), tables.filter.reader());
         let redemptions_retention = self.shared.view.redemptions_retention.clone();

@@ -17,7 +17,7 @@ use crate::domain::{
     ItemOutcome, KeyName, Kind, Meaning, Profile, Redemption, RedemptionId, RedemptionStep, Refusal, Seq,
     Settings, StateHash, Timestamp, UploadId,
 };
-use crate::filter::{Digest, Dropped, Filled, SlotState, Source, StateCounts, Walk};
+use crate::filter::{Digest, Dropped, Filled, GrowthRule, SlotState, Source, StateCounts, Walk};
 use crate::paged::{Copied, Queue};
 use derive_more::{AddAssign, SubAssign};
 use parking_lot::RwLock;
@@ -284,6 +284,12 @@ impl FilterState {
         done
     }
 
+    /// Sets how its tables grow.
+    pub(super) fn set_growth_rule(&mut self, rule: GrowthRule) {
+        self.tables.filter.set_growth_rule(rule);
+        self.staging.iter_mut().for_each(|staging| staging.tables.filter.set_growth_rule(rule));
+    }
+
     /// A filter that is not counted yet: see [`Shared::note`].
     pub(super) fn new(view: Arc<FilterView>, tables: Tables, is_hidden: bool) -> Box<Self> {
         Box::new(Self { view, tables, staging: None, is_hidden, totals: Totals::default(), tasks: None })
@@ -334,8 +340,14 @@ impl Shared {
         self.format >= meaning.since()
     }
 
-    /// Brings the totals and the agenda up to date with a filter, and takes the tables that it has dropped.
+    /// How tables grow.
+    pub(super) fn growth_rule(&self) -> GrowthRule {
+        if self.has(Meaning::PacedGrowth) { GrowthRule::Paced } else { GrowthRule::Immediate }
+    }
+
+    /// Brings the totals and the agenda up to date with a filter, and takes the tables that it has dropped. They grow by the rule in force.
     pub(super) fn note(&mut self, filter: &mut FilterState) {
+        filter.set_growth_rule(self.growth_rule());
         let staged = filter.staging.as_mut().map(|staging| &mut staging.tables);
         for tables in [Some(&mut filter.tables), staged].into_iter().flatten() {
             self.discarded.tables.append(&mut tables.filter.tables_mut().take_dropped());
@@ -384,7 +396,8 @@ impl Shared {
 
     /// Empty tables of a filter's initial shape.
     pub(super) fn empty_tables(&mut self, view: &FilterView) -> Tables {
-        Tables::new(self.next_epoch(), &view.spec, view.layout)
+        let rule = self.growth_rule();
+        Tables::new(self.next_epoch(), &view.spec, view.layout, rule)
     }
 
     /// An empty ledger for a filter.

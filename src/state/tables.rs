@@ -19,7 +19,7 @@ use super::view::FilterView;
 use crate::domain::{
     Import, ImportId, ImportMode, ImportState, ItemOutcome, Refusal, Spec, Status, Timestamp,
 };
-use crate::filter::{Digest, Filter, Full, Growth, Insert, Layout, SlotState, Walk};
+use crate::filter::{Digest, Filter, Full, Growth, GrowthRule, Insert, Layout, SlotState, Walk};
 use crate::frame::decode;
 use crate::paged::{Queue, stored_bytes};
 use serde::{Deserialize, Serialize};
@@ -36,10 +36,12 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// Empty tables for a filter of this spec. One that forgets has no step yet: see [`Self::advance`].
-    pub(super) fn new(epoch: Epoch, spec: &Spec, layout: Layout) -> Self {
+    /// Empty tables for a filter of this spec, which grows by this rule. One that forgets has no step yet: see [`Self::advance`].
+    pub(super) fn new(epoch: Epoch, spec: &Spec, layout: Layout, rule: GrowthRule) -> Self {
         let steps = spec.forget.map(|forget| forget.steps());
-        Self { epoch, filter: Filter::new(spec.mode, layout, spec.growth, steps) }
+        let mut filter = Filter::new(spec.mode, layout, spec.growth, steps);
+        filter.set_growth_rule(rule);
+        Self { epoch, filter }
     }
 
     /// Lets a filter that forgets go on to the step of this time. Returns how many items are forgotten by that.
@@ -311,7 +313,10 @@ impl ImportTrial {
         let epoch = Epoch::default();
         let (mode, mut tables) = match live {
             Some(filter) => (ImportMode::Append, Tables { epoch, filter }),
-            None => (ImportMode::Replace, Tables::new(epoch, &view.spec, view.layout)),
+            None => {
+                let rule = view.reader.growth_rule();
+                (ImportMode::Replace, Tables::new(epoch, &view.spec, view.layout, rule))
+            }
         };
         tables.advance(&view.spec, now);
         Self { view, tables, mode, if_absent, now }

@@ -237,6 +237,14 @@ impl FilterView {
         }
     }
 
+    /// Items that it takes, however it grows: later ones may be rejected.
+    pub fn capacity_max(&self) -> u64 {
+        match self.spec.growth {
+            Growth::Fixed => self.spec.capacity,
+            Growth::Auto => self.reader.view(0).capacity_max(&self.layout),
+        }
+    }
+
     /// Its days or hours with counts among the last `number` up to `now`, each with its beginning, in order.
     pub fn statistics(&self, unit: Unit, number: u64, now: Timestamp) -> Vec<(Timestamp, Counts)> {
         self.counters.statistics.lock().last(unit, number, now)

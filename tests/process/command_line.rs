@@ -186,98 +186,89 @@ fn assert_readable(arguments: &str, message: &str) {
     }
 }
 
+/// What each command line fails with: arguments, object, cause and next step.
+type Failure = (&'static str, &'static str, &'static str, &'static str);
+
+const BACKUP: &str = "name a file that `cuckood backup FILE` wrote";
+const DATA: &str = "name the directory of storage.path";
+const RUNNING: &str = "is the service running?";
+
+const FAILURES: &[Failure] = &[
+    ("restore DIR/letter DIR/absent", "DIR/letter", "is not a cuckood backup: it has another format", BACKUP),
+    ("restore DIR/letter DIR/empty", "DIR/letter", "is not a cuckood backup", BACKUP),
+    ("restore DIR/nothing DIR/absent/deep", "DIR/nothing", "it does not exist", BACKUP),
+    ("restore DIR/foreign DIR/empty", "DIR/foreign", "it is a directory", BACKUP),
+    ("restore DIR/letter DIR/foreign", "DIR/foreign", "it holds photo", "an empty or absent directory"),
+    ("restore DIR/letter", "1 path", "expected a backup and a directory", "--into-cluster"),
+    ("restore DIR/letter --into-cluster", "journal.kind", "expected \"nats\"", "set it"),
+    ("verify DIR/letter", "DIR/letter", "1 fault;", "take another backup with `cuckood backup FILE`"),
+    ("verify DIR/absent", "DIR/absent", "it does not exist", DATA),
+    ("verify DIR/empty", "DIR/empty", "it holds no data", DATA),
+    ("verify DIR/foreign", "DIR/foreign", "is not a cuckood data directory", DATA),
+    ("verify DIR/damaged", "DIR/damaged", "is damaged", "restore a backup with `cuckood restore FILE DIR`"),
+    ("backup DIR/letter --url URL", "DIR/letter", "exists", "name a new file"),
+    ("backup DIR/new --url URL", "URL/v1/backup", "refused", RUNNING),
+    ("backup DIR/new --from DIR/absent", "DIR/absent", "it does not exist", DATA),
+    ("backup DIR/new --from DIR/empty", "DIR/empty", "it holds no data", DATA),
+    ("backup DIR/new --from DIR/damaged", "DIR/damaged", "is damaged", "run `cuckood verify DIR/damaged`"),
+    ("repair clock DIR/absent", "DIR/absent", "it does not exist", DATA),
+    ("repair clock DIR/foreign", "DIR/foreign", "is not a cuckood data directory", DATA),
+    ("repair skip --entry 1 DIR/empty", "DIR/empty", "it holds no data", DATA),
+    (
+        "import spring DIR/rows.csv",
+        "`spring`",
+        "is neither campaigns/NAME nor coupons/NAME",
+        "such as campaigns/spring",
+    ),
+    ("import campaigns/spring DIR/nothing", "DIR/nothing", "No such file", "name another file"),
+    ("import campaigns/spring DIR/rows.csv --url URL", "URL/v1/campaigns/spring", "refused", RUNNING),
+    (
+        "move spring --from URL --to URL",
+        "`spring`",
+        "is neither campaigns/NAME nor coupons/NAME",
+        "such as campaigns/spring",
+    ),
+    ("move campaigns/spring --from URL --to URL", "URL/v1/campaigns/spring", "refused", RUNNING),
+    ("shadow --redis http://h --key k --into campaigns/x", "--redis", "the scheme", "redis://"),
+    (
+        "shadow --redis redis://h --key k --into spring --url URL",
+        "--into",
+        "`spring` is neither campaigns/NAME nor coupons/NAME",
+        "such as campaigns/spring",
+    ),
+    (
+        "shadow --commands DIR/rows.csv --key k --into campaigns/x --url URL",
+        "URL/v1/campaigns/x",
+        "refused",
+        RUNNING,
+    ),
+    ("cluster init", "journal.kind", "is \"local\", expected \"nats\"", "set it"),
+    ("plan --workload DIR/nothing", "DIR/nothing", "No such file", "name another file"),
+    (
+        "plan --workload DIR/plan.toml",
+        "DIR/plan.toml, line 1",
+        "invalid type",
+        "docs/SCALE.md has an example",
+    ),
+    ("plan --capacity 0", "capacity", "not 0", "must be between 1 and"),
+    (
+        "bench filter --items 10 --fingerprint-bits 99",
+        "fingerprint_bits",
+        "not 99",
+        "must be between 4 and 32",
+    ),
+    ("healthcheck --url URL", "URL/readyz", "refused", RUNNING),
+    ("healthcheck --config DIR/nothing", "DIR/nothing", "No such file", "name"),
+    ("serve --config DIR/nothing", "DIR/nothing", "No such file", "name"),
+    ("serve --config DIR/bad.toml", "limits.memory", "is 0B", "expected 1MiB to"),
+    ("man /dev/null/man", "/dev/null/man", "Not a directory", "name another directory"),
+];
+
 /// Every failure names the object and its cause, and the next step.
 #[test]
 fn failures_name_object_cause_and_next_step() {
     let failing = Failing::new();
-    let backup = "name a file that `cuckood backup FILE` wrote";
-    let data = "name the directory of storage.path";
-    let running = "is the service running?";
-    for (arguments, object, cause, next) in [
-        (
-            "restore DIR/letter DIR/absent",
-            "DIR/letter",
-            "is not a cuckood backup: it has another format",
-            backup,
-        ),
-        ("restore DIR/letter DIR/empty", "DIR/letter", "is not a cuckood backup", backup),
-        ("restore DIR/nothing DIR/absent/deep", "DIR/nothing", "it does not exist", backup),
-        ("restore DIR/foreign DIR/empty", "DIR/foreign", "it is a directory", backup),
-        ("restore DIR/letter DIR/foreign", "DIR/foreign", "it holds photo", "an empty or absent directory"),
-        ("restore DIR/letter", "1 path", "expected a backup and a directory", "--into-cluster"),
-        ("restore DIR/letter --into-cluster", "journal.kind", "expected \"nats\"", "set it"),
-        ("verify DIR/letter", "DIR/letter", "1 fault;", "take another backup with `cuckood backup FILE`"),
-        ("verify DIR/absent", "DIR/absent", "it does not exist", data),
-        ("verify DIR/empty", "DIR/empty", "it holds no data", data),
-        ("verify DIR/foreign", "DIR/foreign", "is not a cuckood data directory", data),
-        (
-            "verify DIR/damaged",
-            "DIR/damaged",
-            "is damaged",
-            "restore a backup with `cuckood restore FILE DIR`",
-        ),
-        ("backup DIR/letter --url URL", "DIR/letter", "exists", "name a new file"),
-        ("backup DIR/new --url URL", "URL/v1/backup", "refused", running),
-        ("backup DIR/new --from DIR/absent", "DIR/absent", "it does not exist", data),
-        ("backup DIR/new --from DIR/empty", "DIR/empty", "it holds no data", data),
-        (
-            "backup DIR/new --from DIR/damaged",
-            "DIR/damaged",
-            "is damaged",
-            "run `cuckood verify DIR/damaged`",
-        ),
-        ("repair clock DIR/absent", "DIR/absent", "it does not exist", data),
-        ("repair clock DIR/foreign", "DIR/foreign", "is not a cuckood data directory", data),
-        ("repair skip --entry 1 DIR/empty", "DIR/empty", "it holds no data", data),
-        (
-            "import spring DIR/rows.csv",
-            "`spring`",
-            "is neither campaigns/NAME nor coupons/NAME",
-            "such as campaigns/spring",
-        ),
-        ("import campaigns/spring DIR/nothing", "DIR/nothing", "No such file", "name another file"),
-        ("import campaigns/spring DIR/rows.csv --url URL", "URL/v1/campaigns/spring", "refused", running),
-        (
-            "move spring --from URL --to URL",
-            "`spring`",
-            "is neither campaigns/NAME nor coupons/NAME",
-            "such as campaigns/spring",
-        ),
-        ("move campaigns/spring --from URL --to URL", "URL/v1/campaigns/spring", "refused", running),
-        ("shadow --redis http://h --key k --into campaigns/x", "--redis", "the scheme", "redis://"),
-        (
-            "shadow --redis redis://h --key k --into spring --url URL",
-            "--into",
-            "`spring` is neither campaigns/NAME nor coupons/NAME",
-            "such as campaigns/spring",
-        ),
-        (
-            "shadow --commands DIR/rows.csv --key k --into campaigns/x --url URL",
-            "URL/v1/campaigns/x",
-            "refused",
-            running,
-        ),
-        ("cluster init", "journal.kind", "is \"local\", expected \"nats\"", "set it"),
-        ("plan --workload DIR/nothing", "DIR/nothing", "No such file", "name another file"),
-        (
-            "plan --workload DIR/plan.toml",
-            "DIR/plan.toml, line 1",
-            "invalid type",
-            "docs/SCALE.md has an example",
-        ),
-        ("plan --capacity 0", "capacity", "not 0", "must be between 1 and"),
-        (
-            "bench filter --items 10 --fingerprint-bits 99",
-            "fingerprint_bits",
-            "not 99",
-            "must be between 4 and 32",
-        ),
-        ("healthcheck --url URL", "URL/readyz", "refused", running),
-        ("healthcheck --config DIR/nothing", "DIR/nothing", "No such file", "name"),
-        ("serve --config DIR/nothing", "DIR/nothing", "No such file", "name"),
-        ("serve --config DIR/bad.toml", "limits.memory", "is 0B", "expected 1MiB to"),
-        ("man /dev/null/man", "/dev/null/man", "Not a directory", "name another directory"),
-    ] {
+    for &(arguments, object, cause, next) in FAILURES {
         let message = failing.message(arguments, &[]);
         assert_readable(arguments, &message);
         for part in [object, cause, next] {

@@ -235,8 +235,9 @@ impl Monitored {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (to, clients) = mpsc::channel();
-        let mut failed = failed.to_vec().into_iter();
+        let failed = failed.to_vec();
         std::thread::spawn(move || {
+            let mut failed = failed.into_iter();
             for stream in listener.incoming().map(Result::unwrap) {
                 stream.set_read_timeout(Some(TIMEOUT)).unwrap();
                 let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map(Result::unwrap);

@@ -263,7 +263,7 @@ fn ten_thousand_connections_are_served() {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let files = limit.current.unwrap_or(u64::MAX);
     if files < places as u64 + 500 {
-        println!("NOT RUN: 10,000 connections: only {files} files may be open");
+        eprintln!("NOT RUN: 10,000 connections: only {files} files may be open");
         return;
     }
     let shop = start(places + 10, &[]);

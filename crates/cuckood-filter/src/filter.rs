@@ -3,7 +3,7 @@
 use crate::chunk::{BadChunk, CHUNK_WORDS, ChunkWords, FrozenTable, chunks, decode_chunk};
 use crate::hash::Digest;
 use crate::image::{FillError, Filled, FilterImage, Load, RestoreError, TABLES_EVER_MAX};
-use crate::layout::{Growth, Layout, Mode};
+use crate::layout::{Growth, GrowthRule, Layout, Mode};
 use crate::memory::MemoryNeed;
 use crate::multiset::Multiset;
 use crate::plan::TablePlan;
@@ -306,6 +306,11 @@ impl Filter {
     /// The memory that [`Self::clear`] needs before it releases any, and a remove that empties the filter as well.
     pub fn clearing(&self) -> MemoryNeed {
         MemoryNeed::table(self.tables().first.memory_bytes()).temporary()
+    }
+
+    /// Sets how it grows from now on. No snapshot contains the rule: set it again after a restore.
+    pub fn set_growth_rule(&mut self, rule: GrowthRule) {
+        self.tables_mut().set_rule(rule);
     }
 
     /// Adds the capacity of a new filter of this layout. Later clears also start with this layout. If it is compact,

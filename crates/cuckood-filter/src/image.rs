@@ -3,7 +3,7 @@
 use crate::AtomicU64;
 use crate::Filter;
 use crate::chunk::{BadChunk, CHUNK_WORDS, ChunkWords, TableId, chunks, decode_chunk};
-use crate::layout::{Growth, Layout, Mode};
+use crate::layout::{Growth, GrowthRule, Layout, Mode};
 use crate::memory::{MemoryNeed, OutOfMemory};
 use crate::plan::TablePlan;
 use crate::table::Table;
@@ -212,6 +212,7 @@ impl Restoring<'_> {
 /// What a copy of a filter is made of: its state at one moment, and its tables, which its writer goes on to change.
 pub struct Source {
     pub(crate) mode: Mode,
+    pub(crate) rule: GrowthRule,
     pub(crate) image: FilterImage,
     pub(crate) tables: Vec<Arc<Table>>,
 }
@@ -228,7 +229,7 @@ impl Source {
     /// [`RestoreError::Memory`]. Any other one is a defect.
     pub fn copy(&self) -> Result<Filter, RestoreError<std::convert::Infallible>> {
         let mut tables = self.tables.iter();
-        Filter::restore(self.mode, &self.image, None, &mut |restoring| {
+        let restored = Filter::restore(self.mode, &self.image, None, &mut |restoring| {
             let table = tables.next().ok_or(RestoreError::Image("a table is missing"))?;
             for (copy, word) in restoring.words.iter().zip(&*table.words) {
                 // Memory that stays zero is not even touched.
@@ -239,7 +240,10 @@ impl Source {
             }
             restoring.loaded.store(restoring.chunks(), Relaxed);
             Ok(())
-        })
+        });
+        let mut filter = restored?;
+        filter.set_growth_rule(self.rule);
+        Ok(filter)
     }
 }
 

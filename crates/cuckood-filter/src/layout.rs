@@ -61,6 +61,18 @@ pub enum Growth {
     Fixed,
 }
 
+/// How a filter that grows makes room for an item that finds none. Filters that must stay equal follow the same rule.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum GrowthRule {
+    /// A table is copied at once if the item needs the larger one. A table crowded with copies of a few items is doubled until it has half
+    /// of all buckets.
+    #[default]
+    Immediate,
+    /// No insert copies more than a small table. If a larger table has no place for an item before it is full, another one is appended, and
+    /// a copy in progress is dropped. If the filter forgets, the item takes a free slot of an older table first.
+    Paced,
+}
+
 /// The shape of a filter's first table. Filters of equal layouts behave the same, on any machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Layout {

@@ -12,7 +12,7 @@
 //! given to another step; an older table is dropped once it is empty.
 
 use crate::hash::Digest;
-use crate::layout::Growth;
+use crate::layout::{Growth, GrowthRule};
 use crate::slots::LiveTags;
 use crate::tables::{BUCKETS_COPIED, Full, Tables};
 use crate::tags::{Insert, SlotState};
@@ -94,16 +94,29 @@ impl Multiset {
 
     /// Stores a copy in an older table if its place there is free, otherwise in the newest one. Only that one is searched: copies that crowd
     /// their buckets in an older one would make each of them search in vain.
+    ///
+    /// A filter that forgets stores it in the newest table, so that older ones empty. Only if copies crowd its buckets there, it takes a
+    /// free slot of an older one ([`GrowthRule::Paced`]): without that, each table would be appended after a few items.
     fn store(&mut self, digest: Digest, tag: u64) -> Result<Stored, NoPath> {
         let live = self.live();
         let is_fixed = self.tables.growth == Growth::Fixed;
+        let overflows = self.tables.rule() == GrowthRule::Paced;
         let Some((newest, older)) = self.tables.tables.split_last_mut() else { return Err(NoPath) };
-        if self.tables.steps.is_none()
-            && older.iter_mut().any(|table| table.room() > 0 && table.insert_free(digest))
-        {
-            return Ok(Stored::Free);
+        let mut insert_in_older = || {
+            let mut with_room = older.iter_mut().filter(|table| table.room() > 0);
+            with_room.find_map(|table| table.insert_free(digest, tag, live)).ok_or(NoPath)
+        };
+        let forgets = self.tables.steps.is_some();
+        if !forgets && let Ok(stored) = insert_in_older() {
+            return Ok(stored);
         }
-        if is_fixed || newest.room() > 0 { newest.insert(digest, tag, live) } else { Err(NoPath) }
+        if !is_fixed && newest.room() == 0 {
+            return Err(NoPath);
+        }
+        match newest.insert(digest, tag, live) {
+            Err(NoPath) if forgets && overflows => insert_in_older(),
+            stored => stored,
+        }
     }
 
     /// Frees slots in the newest table, or replaces it, or appends another.

@@ -1,6 +1,6 @@
 //! The plan of a table: all else about a table follows from it.
 
-use crate::layout::{self, FINGERPRINT_BITS_MAX, Layout, Mode, STRICT_FINGERPRINT_BITS};
+use crate::layout::{self, FINGERPRINT_BITS_MAX, GrowthRule, Layout, Mode, STRICT_FINGERPRINT_BITS};
 use crate::place::Dimensions;
 use crate::sizing;
 use crate::slots::{Lanes, STATE_BITS, STRICT_SLOTS};
@@ -12,6 +12,21 @@ const SPARE_BITS: u8 = 7;
 
 /// An appended table has at least one in this many of all slots.
 const APPENDED_SHARE: u64 = 16;
+
+/// A table that is appended for crowded copies has at least one in this many of all buckets.
+const OVERFLOW_SHARE: u64 = 2;
+
+/// The same after a table that is nearly empty.
+const OVERFLOW_SHARE_SMALL: u64 = 64;
+
+/// A table counts as nearly empty if less than one in this many of its slots is taken.
+const OVERFLOW_NEARLY_EMPTY: u64 = 8;
+
+/// If fewer bits are left, a table for crowded copies has as many buckets as all others.
+const OVERFLOW_BITS_LAST: u8 = 6;
+
+/// Spare bits of a table for crowded copies.
+const OVERFLOW_SPARE_BITS: u8 = 2;
 
 /// Tables of fewer words may fill so unevenly that half of their limit is all that can be counted on.
 const CERTAIN_WORDS_MIN: u64 = 8 << 10;
@@ -38,6 +53,13 @@ pub(crate) struct TablePlan {
     pub(crate) doublings: u8,
     /// Buckets of the filter's first table.
     pub(crate) base_buckets: u64,
+}
+
+impl Layout {
+    /// Different items that a filter of this layout takes, however it grows.
+    pub fn capacity_max(&self, mode: Mode) -> u64 {
+        TablePlan::first(mode, self).capacity_max(0, self)
+    }
 }
 
 impl TablePlan {
@@ -111,9 +133,18 @@ impl TablePlan {
         }
     }
 
-    /// Items with which the table of a filter that grows counts as full.
-    pub(crate) fn limit(&self) -> u64 {
-        self.capacity().max(sizing::planned_load(self.buckets(), self.bucket_size))
+    /// Items with which the table of a filter that grows counts as full. An item that finds no place in a larger table before makes the
+    /// filter append one ([`GrowthRule::Paced`]), so there a table in which searches fail early counts as full earlier.
+    pub(crate) fn limit(&self, rule: GrowthRule, max_search: u32) -> u64 {
+        let planned = self.capacity().max(sizing::planned_load(self.buckets(), self.bucket_size));
+        match rule {
+            GrowthRule::Paced if self.mode == Mode::Compact => {
+                let searched = sizing::searched_items(planned, self.bucket_size, max_search);
+                let placed = if self.is_hard_to_fill() { 0 } else { searched };
+                placed.max(self.certain_items())
+            }
+            GrowthRule::Paced | GrowthRule::Immediate => planned,
+        }
     }
 
     /// Returns whether fingerprints are so short that a search may fail long before the table is full. Only a caller's own layout of a
@@ -150,19 +181,63 @@ impl TablePlan {
     /// It nests: its bucket numbers have at least the bits of every older table. If it has hardly any spare bits, it starts with twice the
     /// buckets.
     pub(crate) fn appended(self, all_buckets: u64, items_min: u64) -> Option<Self> {
-        let (bits, number) = (self.bits + 1, self.number + 1);
-        let bits_left = FINGERPRINT_BITS_MAX.checked_sub(bits)?;
+        let bits_left = FINGERPRINT_BITS_MAX.checked_sub(self.bits + 1)?;
         let times = u8::from(bits_left < 2);
-        let is_large_enough = |plan: &Self| {
-            plan.buckets() >= (all_buckets / APPENDED_SHARE) << times && plan.capacity() >= items_min
-        };
+        self.after((all_buckets / APPENDED_SHARE) << times, items_min, SPARE_BITS)
+    }
+
+    /// Returns the next table, with at least this many buckets, for at least `items_min` items, and with up to this many spare bits, or more
+    /// so that it nests.
+    fn after(self, buckets_min: u64, items_min: u64, spare_bits: u8) -> Option<Self> {
+        let (bits, number) = (self.bits + 1, self.number + 1);
+        FINGERPRINT_BITS_MAX.checked_sub(bits)?;
+        let is_large_enough = |plan: &Self| plan.buckets() >= buckets_min && plan.capacity() >= items_min;
         let sized = (0..32).map(|doublings| Self { bits, number, doublings, spare_bits: 0, ..self });
         let mut sized = sized.take_while(Self::is_sane).filter(is_large_enough);
         sized.find_map(|plan| {
             let nesting = self.level().saturating_sub(plan.doublings);
-            let mut spare = (nesting..=SPARE_BITS.max(nesting)).rev();
+            let mut spare = (nesting..=spare_bits.max(nesting)).rev();
             spare.find_map(|spare_bits| Some(Self { spare_bits, ..plan }).filter(Self::is_sane))
         })
+    }
+
+    /// Returns the table to append after this one because copies of a few items crowd their buckets in it; `None` if fingerprints have
+    /// their maximum length.
+    ///
+    /// If this table is nearly empty, it takes few items that have no place here, so a small one follows. Each takes a bit of the
+    /// fingerprints, so the last ones are large.
+    pub(crate) fn overflow(self, all_buckets: u64, held: u64, items_min: u64) -> Option<Self> {
+        let bits_left = FINGERPRINT_BITS_MAX.checked_sub(self.bits + 1)?;
+        let share = if bits_left < OVERFLOW_BITS_LAST {
+            1
+        } else if OVERFLOW_NEARLY_EMPTY * held < self.capacity() {
+            OVERFLOW_SHARE_SMALL
+        } else {
+            OVERFLOW_SHARE
+        };
+        self.after(all_buckets / share, items_min, OVERFLOW_SPARE_BITS)
+    }
+
+    /// Different items that it takes before the filter grows, by any rule.
+    pub(crate) fn items_max(&self, max_search: u32) -> u64 {
+        self.capacity().min(self.limit(GrowthRule::Paced, max_search))
+    }
+
+    /// Different items that the newest table of a filter and all tables after it hold, once none of them can be larger. The older ones have
+    /// `older_buckets`, and the filter starts with the layout `first`.
+    pub(crate) fn capacity_max(mut self, mut older_buckets: u64, first: &Layout) -> u64 {
+        let mut capacity = 0;
+        loop {
+            while let Some(doubled) = self.doubled(1) {
+                self = doubled;
+            }
+            capacity += self.items_max(first.max_search);
+            older_buckets += self.buckets();
+            match self.appended(older_buckets, first.appended_items_min()) {
+                Some(next) => self = next,
+                None => return capacity,
+            }
+        }
     }
 
     /// Returns whether a table can have this plan. One that was read from a disk may be damaged.

@@ -4,7 +4,7 @@
 //! between tables that a reader sees.
 
 use crate::hash::Digest;
-use crate::layout::Mode;
+use crate::layout::{GrowthRule, Layout, Mode};
 use crate::plan::TablePlan;
 use crate::slots::{LiveTags, STATE_MASK};
 use crate::table::{SegmentStats, Table};
@@ -23,6 +23,8 @@ pub(crate) struct Published {
     pub(crate) copy: Option<TablePlan>,
     /// If items are forgotten.
     pub(crate) steps: Option<Box<Known>>,
+    /// How the filter grows.
+    pub(crate) rule: GrowthRule,
 }
 
 impl Published {
@@ -30,10 +32,11 @@ impl Published {
         mut tables: Vec<Arc<Table>>,
         copy: Option<TablePlan>,
         steps: Option<Box<Known>>,
+        rule: GrowthRule,
     ) -> Self {
         let largest = (0..tables.len()).rev().max_by_key(|&at| tables[at].plan.buckets()).unwrap_or(0);
         let first = tables.remove(largest);
-        Self { first, others: tables.into(), copy, steps }
+        Self { first, others: tables.into(), copy, steps, rule }
     }
 
     #[inline]
@@ -105,6 +108,11 @@ impl Reader {
         let published = self.0.published.load();
         let live = published.steps.as_ref().map_or(LiveTags::NONE, |steps| steps.live(step));
         View { shared: &self.0, published, step, live }
+    }
+
+    /// How the filter grows.
+    pub fn growth_rule(&self) -> GrowthRule {
+        self.0.published.load().rule
     }
 
     /// Prefetches the cache lines in which an item may be stored, so that a lookup soon after finds them in the cache.
@@ -240,6 +248,16 @@ impl View<'_> {
             only.items = counts.all();
         }
         segments
+    }
+
+    /// Different items that it takes, however it grows. It starts with this layout once it is empty.
+    pub fn capacity_max(&self, first: &Layout) -> u64 {
+        let mut plans: Vec<TablePlan> = self.published.tables().map(|table| table.plan).collect();
+        plans.sort_by_key(|plan| plan.number);
+        let Some(newest) = plans.pop() else { return 0 };
+        let buckets = plans.iter().map(TablePlan::buckets).sum();
+        let older: u64 = plans.iter().map(|plan| plan.items_max(first.max_search)).sum();
+        older + self.published.copy.unwrap_or(newest).capacity_max(buckets, first)
     }
 
     /// Its statistics.

@@ -153,6 +153,21 @@ impl Layout {
     pub fn capacity(&self) -> u64 {
         fill_limit(self.buckets, self.bucket_size)
     }
+
+    /// The error rate that a compact filter of this layout keeps at any size.
+    pub fn error_rate_max(&self, growth: Growth) -> f64 {
+        let first = self.error_rate_at(1.0);
+        match growth {
+            // Each further segment has at most half the rate of the one before.
+            Growth::Auto => f64::min(2.0 * first, 1.0),
+            Growth::Fixed => first,
+        }
+    }
+
+    /// Minimum number of items of an appended table: where the older ones empty, the requested capacity.
+    pub(crate) fn appended_items_min(&self) -> u64 {
+        if self.step_bits > 0 { self.capacity() } else { 1 }
+    }
 }
 
 /// The first segment's share of an error rate.
@@ -202,6 +217,12 @@ const fn spare_percent(max_search: u32) -> u64 {
 /// Items up to which searches in a table of this many buckets mostly find a free slot.
 pub(crate) fn planned_load(buckets: u64, bucket_size: u8) -> u64 {
     buckets * u64::from(bucket_size) * load_percent(bucket_size) / 100
+}
+
+/// The part of these items for which searches of this many buckets find a free slot as often as those of [`MAX_SEARCH_DEFAULT`] for all.
+pub(crate) fn searched_items(items: u64, bucket_size: u8, max_search: u32) -> u64 {
+    let load = load_percent(bucket_size);
+    items * (load - spare_percent(max_search)) / load
 }
 
 /// Number of items, whatever their digests, that a table of this size almost certainly holds.

@@ -1,12 +1,13 @@
 //! The tables of a filter: growth, numbering, replacement, publication to readers and snapshots, which all filters share.
 //!
 //! A full filter doubles its newest table: the table is copied to one of twice the size, a few buckets with every change, and then replaced
-//! by it. While it is copied, the old table serves alone. If its slots have no bits to spare, the filter appends a table instead.
+//! by it. While it is copied, the old table serves alone. If its slots have no bits to spare, the filter appends a table instead. It also
+//! does so if an item finds no place before the table is full, because copies of a few items crowd their buckets ([`GrowthRule::Paced`]).
 
 use crate::chunk::{FrozenTable, TableId};
 use crate::hash::Digest;
 use crate::image::{FilterImage, Load, RestoreError, Source, TableImage, restore_table};
-use crate::layout::{Growth, Layout, Mode};
+use crate::layout::{Growth, GrowthRule, Layout, Mode};
 use crate::memory::{MemoryNeed, Remains};
 use crate::plan::TablePlan;
 use crate::reader::{Published, Shared};
@@ -24,6 +25,9 @@ pub(crate) const BUCKETS_COPIED: u64 = 16;
 /// Tables of up to this many buckets are copied in one step.
 const BUCKETS_AT_ONCE: u64 = 1 << 10;
 
+/// Tables of up to this many buckets are copied in one step if an item needs the larger one: about two milliseconds' work.
+const BUCKETS_CROWDED: u64 = 1 << 14;
+
 /// The tables of one filter, as its writer sees them.
 ///
 /// A snapshot owns the tables that it [freezes](FrozenTable). A table that the filter drops lives on until the snapshot releases it.
@@ -32,6 +36,7 @@ pub struct Tables {
     /// The layout that the filter starts with once it is empty: another one if its capacity was raised.
     pub(crate) first: Layout,
     pub(crate) growth: Growth,
+    rule: GrowthRule,
     /// The number of the next table; none is used twice.
     next_table: u64,
     /// Oldest first; never empty.
@@ -82,20 +87,36 @@ impl Tables {
         let table = Table::new(TablePlan::first(mode, &first));
         let tables = vec![TableWriter::new(TableId(0), table, first.max_search)];
         let steps = kept.map(|kept| Box::new(Steps::new(kept, first.step_bits)));
-        let shared = Shared::new(mode, published(&tables, steps.as_deref()));
+        let rule = GrowthRule::default();
+        let shared = Shared::new(mode, published(&tables, steps.as_deref(), rule));
         let sweep = steps.as_ref().map(|_| (0, 0));
-        Self { mode, first, growth, next_table: 1, tables, dropped: None, steps, sweep, shared }
+        Self { mode, first, growth, rule, next_table: 1, tables, dropped: None, steps, sweep, shared }
     }
 
     /// Shows readers the tables and steps as they are now.
     pub(crate) fn publish(&self) {
-        self.shared.published.store(Arc::new(published(&self.tables, self.steps.as_deref())));
+        let published = published(&self.tables, self.steps.as_deref(), self.rule);
+        self.shared.published.store(Arc::new(published));
+    }
+
+    /// How the filter grows.
+    pub(crate) fn rule(&self) -> GrowthRule {
+        self.rule
+    }
+
+    pub(crate) fn set_rule(&mut self, rule: GrowthRule) {
+        if self.rule != rule {
+            self.rule = rule;
+            self.tables.iter_mut().for_each(|table| table.set_limit(rule));
+            self.publish();
+        }
     }
 
     fn push(&mut self, table: impl Into<Arc<Table>>, items: u64) {
         let id = TableId(self.next_table);
         self.next_table += 1;
         let mut writer = TableWriter::new(id, table, self.first.max_search);
+        writer.set_limit(self.rule);
         writer.set_items(items);
         self.tables.push(writer);
     }
@@ -160,11 +181,50 @@ impl Tables {
         }
     }
 
-    /// Grows, because the newest table is full or has no place for an item. Completes a copy in progress first.
+    /// Grows, because the newest table is full or has no place for an item.
     ///
     /// # Errors
     /// [`Full`] if there can be no such table. Then nothing has changed.
     pub(crate) fn grow(&mut self, items_min: u64) -> Result<(), Full> {
+        match (self.rule, self.mode) {
+            (GrowthRule::Paced, Mode::Compact) => self.grow_paced(items_min),
+            // A strict filter has one table and no copies: searches fail only in a table that is fuller than full.
+            (GrowthRule::Paced, Mode::Strict) | (GrowthRule::Immediate, _) => self.grow_at_once(items_min),
+        }
+    }
+
+    /// Grows so that no insert copies more than a small table.
+    fn grow_paced(&mut self, items_min: u64) -> Result<(), Full> {
+        if self.growth == Growth::Fixed {
+            return Err(Full);
+        }
+        let newest = self.newest();
+        let (plan, held, is_full) = (*newest.plan(), newest.items(), newest.room() == 0);
+        if newest.copy().is_some_and(|(_, done)| plan.buckets() - done <= BUCKETS_CROWDED) {
+            self.copy_on(BUCKETS_CROWDED);
+            return Ok(());
+        }
+        let all = self.tables.iter().map(|table| table.plan().buckets()).sum();
+        let next = match is_full || plan.buckets() <= BUCKETS_CROWDED {
+            true => successor(&plan, held, all, items_min),
+            false => plan.overflow(all, held, items_min),
+        };
+        let next = next.ok_or(Full)?;
+        self.drop_copy();
+        if next.number > plan.number {
+            self.push(Table::new(next), 0);
+        } else {
+            self.newest_mut().start_copy(Table::new(next), 0);
+            if !is_full || plan.buckets() <= BUCKETS_AT_ONCE {
+                self.copy_on(BUCKETS_CROWDED);
+            }
+        }
+        self.publish();
+        Ok(())
+    }
+
+    /// Grows, and copies a table at once if the item needs that. Completes a copy in progress first.
+    fn grow_at_once(&mut self, items_min: u64) -> Result<(), Full> {
         if self.copy_on(u64::MAX) {
             return Ok(());
         }
@@ -339,15 +399,15 @@ impl Tables {
         need
     }
 
-    /// Minimum number of items of an appended table: where the older ones empty, the requested capacity.
+    /// Minimum number of items of an appended table.
     pub(crate) fn appended_items_min(&self) -> u64 {
-        if self.first.step_bits > 0 { self.first.capacity() } else { 1 }
+        self.first.appended_items_min()
     }
 
     /// What a copy of the filter is made of. The copy itself needs no writer.
     pub fn source(&self) -> Source {
         let tables = self.tables.iter().map(|table| table.table.clone()).collect();
-        Source { mode: self.mode, image: self.image(), tables }
+        Source { mode: self.mode, rule: self.rule, image: self.image(), tables }
     }
 
     /// Freezes the tables as they are now, for a snapshot. The image describes everything except the contents of the chunks. `copied`
@@ -410,16 +470,17 @@ impl Tables {
             steps.ok_or(RestoreError::Image("its steps contradict each other"))
         };
         let steps = image.steps.as_ref().map(restored).transpose()?;
-        let shared = Shared::new(mode, published(&tables, steps.as_deref()));
+        let rule = GrowthRule::default();
+        let shared = Shared::new(mode, published(&tables, steps.as_deref(), rule));
         let sweep = image.sweep.map(|(table, bucket)| (table as usize, bucket));
-        Ok(Self { mode, first, growth, next_table, tables, dropped: None, steps, sweep, shared })
+        Ok(Self { mode, first, growth, rule, next_table, tables, dropped: None, steps, sweep, shared })
     }
 }
 
-fn published(tables: &[TableWriter], steps: Option<&Steps>) -> Published {
+fn published(tables: &[TableWriter], steps: Option<&Steps>, rule: GrowthRule) -> Published {
     let copy = tables.last().and_then(TableWriter::copy).map(|(plan, _)| plan);
     let all = tables.iter().map(|table| table.table.clone()).collect();
-    Published::new(all, copy, steps.map(|steps| Box::new(steps.known())))
+    Published::new(all, copy, steps.map(|steps| Box::new(steps.known())), rule)
 }
 
 /// Large tables that filters have dropped. To release one takes long, so it is done incrementally.

@@ -3,7 +3,7 @@
 
 use crate::chunk::{FrozenTable, TableId, Undo};
 use crate::hash::Digest;
-use crate::layout::FIXED_SEARCH_MIN;
+use crate::layout::{FIXED_SEARCH_MIN, GrowthRule};
 use crate::place::{Place, Probe};
 use crate::plan::TablePlan;
 use crate::slots::{LiveTags, Shape};
@@ -82,7 +82,7 @@ type FreeForgotten = fn(&mut TableWriter, Range<u64>, LiveTags, &mut dyn FnMut(u
 /// How items are changed.
 struct WriteKernel {
     insert: fn(&mut TableWriter, Digest, u64, LiveTags) -> Result<Stored, NoPath>,
-    insert_free: fn(&mut TableWriter, Digest) -> bool,
+    insert_free: fn(&mut TableWriter, Digest, u64, LiveTags) -> Option<Stored>,
     insert_many: fn(&mut TableWriter, &[Digest], u64, LiveTags, &mut Vec<Stored>),
     remove: fn(&mut TableWriter, Digest, LiveTags) -> Option<u64>,
     remove_many: fn(&mut TableWriter, &[Digest], &mut Vec<bool>),
@@ -108,8 +108,9 @@ impl TableWriter {
     /// The writer of a table that is empty, or whose items are yet to be counted.
     pub(crate) fn new(id: TableId, table: impl Into<Arc<Table>>, max_search: u32) -> Self {
         let table = table.into();
-        let (limit, kernels) = (table.plan.limit(), Kernel::both(&table.plan));
         let max_search = max_search.max(FIXED_SEARCH_MIN);
+        let limit = table.plan.limit(GrowthRule::default(), max_search);
+        let kernels = Kernel::both(&table.plan);
         Self { id, items: 0, changes: 0, limit, max_search, kernels, watch: None, table }
     }
 
@@ -138,6 +139,11 @@ impl TableWriter {
         if self.copy().is_some() { u64::MAX } else { self.limit.saturating_sub(self.items) }
     }
 
+    /// Sets the number of items with which the table counts as full.
+    pub(crate) fn set_limit(&mut self, rule: GrowthRule) {
+        self.limit = self.table.plan.limit(rule, self.max_search);
+    }
+
     /// Inserts an item with this tag, unless both its buckets are full of colliding copies.
     #[inline(always)]
     pub(crate) fn insert(&mut self, digest: Digest, tag: u64, live: LiveTags) -> Result<Stored, NoPath> {
@@ -149,21 +155,16 @@ impl TableWriter {
         self.store(kind, kind.place().probe(digest), tag)
     }
 
-    /// Inserts an item without a tag if one of its buckets has a free slot. Returns whether it did.
-    pub(crate) fn insert_free(&mut self, digest: Digest) -> bool {
-        (self.kernels[0].insert_free)(self, digest)
+    /// Inserts an item with this tag if one of its buckets has a vacant slot.
+    pub(crate) fn insert_free(&mut self, digest: Digest, tag: u64, live: LiveTags) -> Option<Stored> {
+        (self.kernel(live).insert_free)(self, digest, tag, live)
     }
 
-    fn insert_free_in<K: Kind>(&mut self, digest: Digest) -> bool {
-        if K::Place::AGES {
-            return false;
-        }
-        let kind = K::of(&self.table, LiveTags::NONE);
+    fn insert_free_in<K: Kind>(&mut self, digest: Digest, tag: u64, live: LiveTags) -> Option<Stored> {
+        let kind = K::of(&self.table, live);
         let probe = kind.place().probe(digest);
-        let Some((bucket, slot)) = kind.vacant_of_pair(&self.table.words, &probe) else { return false };
-        self.change_slot(kind, bucket, slot, 0, probe.value);
-        self.set_items(self.items + 1);
-        true
+        let (bucket, slot) = kind.vacant_of_pair(&self.table.words, &probe)?;
+        Some(self.fill_vacant(kind, bucket, slot, probe.value | tag))
     }
 
     /// [`Self::insert`] for many. It stops at the first item that finds no path, and reports the effects before it.
@@ -313,9 +314,15 @@ impl TableWriter {
         let Some((bucket, slot)) = kind.vacant_of_pair(&self.table.words, &probe) else {
             return self.relocate(probe.buckets[1], value, kind);
         };
+        Ok(self.fill_vacant(kind, bucket, slot, value))
+    }
+
+    /// Stores a value in a vacant slot.
+    #[inline(always)]
+    fn fill_vacant<K: Kind>(&mut self, kind: K, bucket: u64, slot: u32, value: u64) -> Stored {
         let replaced = if K::Shape::REUSES { kind.slot(&self.table.words, bucket, slot) } else { 0 };
         self.change_slot(kind, bucket, slot, replaced, value);
-        Ok(self.note_stored(replaced))
+        self.note_stored(replaced)
     }
 
     #[inline(always)]

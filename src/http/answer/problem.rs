@@ -80,7 +80,8 @@ codes! {
     RequestTimeout: 408, "request-timeout", "The body took too long to arrive";
     AlreadyExists: 409, "already-exists", "The name is taken": "the name is taken: choose a new one for an image";
     FilterFull: 409, "filter-full", "The filter can't take all of the items":
-        "nothing was changed, but an appending import keeps the lines before; create a larger filter, or one that grows";
+        "nothing was changed, but an appending import keeps the lines before; create a larger filter, one that grows, or, beyond \
+         its capacity_max, a strict one";
     CodeRedeemed: 409, "code-redeemed", "The code has been redeemed": "the code was redeemed under another reference";
     CodeHeld: 409, "code-held", "The code is held": "the code is held under another reference";
     HoldExpired: 409, "hold-expired", "The hold has expired": "the hold expired before it was confirmed";

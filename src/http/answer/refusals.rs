@@ -44,7 +44,8 @@ pub(crate) fn refused(kind: Kind, refusal: Refusal) -> Problem {
         }
         Refusal::CapacityBeyondReach => invalid(
             "/capacity",
-            "too large for another table: create a filter of this capacity and import its items".into(),
+            "beyond capacity_max: create a filter of this capacity, or a strict one, and import its items"
+                .into(),
         ),
         Refusal::NoStock => invalid("/stock", "this coupon was created without a stock".into()),
         Refusal::StockBeyondCapacity { capacity } => {

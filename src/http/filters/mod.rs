@@ -15,7 +15,7 @@ use crate::domain::spec::STOCK_MAX;
 use crate::domain::{
     Command, Description, ImageBody, ImageFault, Kind, Name, Outcome, Refusal, Target, Update, UploadId,
 };
-use crate::engine::{ImageReader, image_part, raise, random};
+use crate::engine::{ImageReader, capacity_max_of, image_part, raise, random};
 use axum::BoxError;
 use axum::extract::{Path, Request};
 use axum::response::Response;
@@ -78,7 +78,7 @@ macro_rules! filter_routes {
             )]
             pub(crate) async fn get(call: Call<Read>, Path(name): Path<String>) -> Answer {
                 let view = call.filter(KIND, &name)?;
-                Ok(reply::ok(&Filter::from(view.describe(call.api.engine.now()))))
+                Ok(reply::ok(&Filter::of(&view, call.api.engine.now())))
             }
 
             #[utoipa::path(
@@ -207,18 +207,26 @@ async fn put<T: Into<RequestedSpec> + DeserializeOwned>(
     let command = crate::engine::creation(kind, name.clone(), spec, window, annotations)?;
     let decided = call.submit(Resource::Filter(kind, name.as_str()), command).await?;
     match decided.outcome {
-        Outcome::Created(description) => Ok(created(kind, &name, decided.replayed, *description)),
+        Outcome::Created(description) => Ok(created(&call.api, decided.replayed, *description)),
         Outcome::Exists(description) => {
-            Ok(reply::json(StatusCode::OK, decided.replayed, &Filter::from(*description)))
+            Ok(reply::json(StatusCode::OK, decided.replayed, &described(&call.api, *description)))
         }
         _ => Err(decided.unexpected()),
     }
 }
 
 /// The response when a filter was created.
-fn created(kind: Kind, name: &Name, replayed: bool, description: Description) -> Response {
-    let path = format!("/v1/{}s/{name}", kind.as_str());
-    reply::created(&path, replayed, &Filter::from(description))
+fn created(api: &Api, replayed: bool, description: Description) -> Response {
+    let path = format!("/v1/{}s/{}", description.kind.as_str(), description.name);
+    reply::created(&path, replayed, &described(api, description))
+}
+
+/// A filter as an outcome describes it. Its `capacity_max` is the current one; if the filter is gone, that of a new one.
+fn described(api: &Api, description: Description) -> Filter {
+    let found = api.engine.view().find(description.kind, &description.name);
+    let same = found.filter(|view| view.id == description.id);
+    let capacity_max = same.map_or_else(|| capacity_max_of(&description.spec), |view| view.capacity_max());
+    Filter::new(description, capacity_max)
 }
 
 /// Filters that are read together: the views of deleted ones must not stay in memory for long.
@@ -247,7 +255,7 @@ impl ListParts for FilterPage {
             |prefix: &str, after: Option<&Name>, limit| engine.view().list(self.kind, prefix, after, limit);
         let views = self.page.read(FILTERS_READ, find, |view| (&view.name, &view.annotations.labels));
         let now = engine.now();
-        Ok(views.map(|views| views.iter().map(|view| Filter::from(view.describe(now))).collect()))
+        Ok(views.map(|views| views.iter().map(|view| Filter::of(view, now)).collect()))
     }
 
     fn next_cursor(&self) -> Option<String> {
@@ -272,7 +280,7 @@ async fn patch<T: Into<CouponPatch> + DeserializeOwned>(
     let command = Command::Update(Update { target, starts_at, ends_at, capacity, stock, annotations });
     let decided = call.submit(Resource::Filter(kind, name), command).await?;
     let Outcome::Updated(description) = decided.outcome else { return Err(decided.unexpected()) };
-    Ok(reply::json(StatusCode::OK, decided.replayed, &Filter::from(*description)))
+    Ok(reply::json(StatusCode::OK, decided.replayed, &described(&call.api, *description)))
 }
 
 /// `DELETE`: deletes a filter.
@@ -327,7 +335,7 @@ async fn put_image(call: Call<Maintain>, kind: Kind, name: &str, request: Reques
             let _ = commands.settle().await;
             let _ = commands.submit(Command::ImageAbandon { upload: id }).await;
         }
-        Ok(created(kind, &name, false, *description?))
+        Ok(created(&api, false, *description?))
     });
     upload.await.map_err(|_| Problem::new(Code::Internal, "the upload failed"))?
 }

@@ -6,7 +6,7 @@ use crate::domain::{
     Annotations, AnnotationsChange, Description, Forget, ForgetError, Kind, LabelChanges, LabelValue, Labels,
     Sizing, Spec, StepStats, Timestamp, Title, Window,
 };
-use crate::engine::{Growth, Mode, SegmentStats};
+use crate::engine::{FilterView, Growth, Mode, SegmentStats, error_rate_of};
 use crate::http::answer::Problem;
 use crate::http::request::json::{Clearable, Faults, OrNull};
 use serde::de::DeserializeOwned;
@@ -337,7 +337,7 @@ pub(crate) fn labels_schema() -> Object {
     "name": "spring", "capacity": 1_000_000, "mode": "compact", "error_rate": 0.001, "growth": "auto",
     "created_at": "2026-12-01T00:00:00.000Z",
     "stats": {
-        "items": 2, "capacity_now": 1_000_000, "load": 0.000_002, "error_rate_now": 0.0, "memory_bytes": 1_848_000,
+        "items": 2, "capacity_now": 1_000_000, "capacity_max": 133_000_000_000_u64, "load": 0.000_002, "error_rate_now": 0.0, "memory_bytes": 1_848_000,
         "segments": [{"items": 2, "capacity": 1_000_000, "fingerprint_bits": 14, "bucket_size": 4}],
         "adds": 2, "removes": 0, "copies_max": 8
     }
@@ -347,7 +347,7 @@ pub(crate) struct Filter {
     name: String,
     capacity: u64,
     mode: Mode,
-    /// Compact filters created without `layout`.
+    /// Compact filters: the error rate that they keep at any size. If they were created with `layout`, it follows from that.
     error_rate: Option<f64>,
     growth: Growth,
     /// Compact filters created with `layout`.
@@ -379,8 +379,11 @@ pub(crate) struct Filter {
 struct FilterStats {
     /// Items in it, counting every copy.
     items: u64,
-    /// Items that fit into its segments.
+    /// Items that fit into its segments. Never less than `items`.
     capacity_now: u64,
+    /// Different items that it takes, however it grows: `capacity` with `growth` `fixed`. Beyond, writes are rejected with `filter-full`.
+    /// Many copies of a few users may reach the end earlier.
+    capacity_max: u64,
     /// The share of slots that are occupied.
     load: f64,
     /// The expected false-positive rate at the current size.
@@ -414,17 +417,24 @@ struct Segment {
     bucket_size: u8,
 }
 
-impl From<Description> for Filter {
-    fn from(description: Description) -> Self {
+impl Filter {
+    /// The filter at `now`.
+    pub(crate) fn of(view: &FilterView, now: Timestamp) -> Self {
+        Self::new(view.describe(now), view.capacity_max())
+    }
+
+    /// The filter of this description.
+    pub(crate) fn new(description: Description, capacity_max: u64) -> Self {
         let Description { kind, name, spec, window, created_at, annotations, stats, .. } = description;
         let Annotations { title, labels } = annotations;
-        let (error_rate, layout) = match spec.sizing {
-            Sizing::Exact => (None, None),
-            Sizing::ErrorRate(rate) => (Some(rate), None),
+        let error_rate = error_rate_of(&spec);
+        let layout = match spec.sizing {
+            Sizing::Exact | Sizing::ErrorRate(_) => None,
             Sizing::Layout { fingerprint_bits, bucket_size, max_search } => {
-                (None, Some(LayoutBody { fingerprint_bits, bucket_size, max_search }))
+                Some(LayoutBody { fingerprint_bits, bucket_size, max_search })
             }
         };
+        let segments: Vec<Segment> = stats.segments.iter().map(Segment::from).collect();
         // A compact filter has no redeemed codes: they are removed from it.
         let (available, held, redeemed) =
             stats.codes.map_or((stats.items, 0, 0), |codes| (codes.available, codes.held, codes.redeemed));
@@ -447,11 +457,12 @@ impl From<Description> for Filter {
             created_at,
             stats: FilterStats {
                 items: stats.items,
-                capacity_now: stats.segments.iter().map(|segment| segment.capacity).sum(),
+                capacity_now: segments.iter().map(|segment| segment.capacity).sum(),
+                capacity_max,
                 load: stats.load(),
                 error_rate_now: stats.error_rate(),
                 memory_bytes: stats.memory_bytes,
-                segments: stats.segments.iter().map(Segment::from).collect(),
+                segments,
                 adds: stats.adds,
                 removes: stats.removes,
                 copies_max: stats.copies_max,
@@ -467,7 +478,8 @@ impl From<Description> for Filter {
 impl From<&SegmentStats> for Segment {
     fn from(segment: &SegmentStats) -> Self {
         let SegmentStats { items, capacity, fingerprint_bits, bucket_size, .. } = *segment;
-        Self { items, capacity, fingerprint_bits, bucket_size }
+        // A small table is only certain to take half of its slots, but mostly takes more.
+        Self { items, capacity: capacity.max(items), fingerprint_bits, bucket_size }
     }
 }
 

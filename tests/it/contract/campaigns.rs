@@ -21,6 +21,41 @@ async fn full_filter_adds_all_or_nothing() {
     }
 }
 
+#[tokio::test]
+async fn grown_filter_reports_capacities() {
+    let service = Service::start().await;
+    let users: Vec<String> = (0..700).map(|n| format!("u{n}")).collect();
+    let path = "/v1/campaigns/tiny";
+    let made = service.put(path, json!({"capacity": 1})).await.json(201);
+    service.post("/v1/campaigns/tiny/users", json!({"users": users})).await.json(200);
+    let stats = service.get(path).await.json(200)["stats"].clone();
+    assert!(stats["capacity_now"].as_u64() >= stats["items"].as_u64(), "{stats}");
+    assert!(stats["capacity_max"].as_u64() >= Some(100_000), "{stats}");
+    assert!(made["stats"]["capacity_max"].as_u64() >= Some(100_000), "{made}");
+    // The end of growth: the refusal names what helps.
+    let spec = json!({"capacity": 10, "error_rate": 0.000_000_01});
+    let most = service.put("/v1/campaigns/exact", spec).await.json(201)["stats"]["capacity_max"].as_u64();
+    let most = most.unwrap() as usize;
+    let add = |users: &[String]| service.post("/v1/campaigns/exact/users", json!({ "users": users }));
+    add(&users[..most]).await.json(200);
+    let full = add(&users).await.problem(409, "filter-full");
+    assert!(full["detail"].as_str().unwrap().contains("strict"), "{full}");
+    let larger = service.patch("/v1/campaigns/exact", json!({"capacity": 100_000})).await;
+    assert!(larger.problem(422, "invalid-request")["detail"].as_str().unwrap().contains("strict"));
+}
+
+/// Its error rate follows from the layout.
+#[tokio::test]
+async fn filter_with_layout_reports_error_rate() {
+    let service = Service::start().await;
+    for (growth, most) in [("fixed", 0.000_123), ("auto", 0.000_245)] {
+        let spec = json!({"capacity": 100, "growth": growth, "layout": {"fingerprint_bits": 16}});
+        let made = service.put(&format!("/v1/campaigns/{growth}"), spec).await.json(201);
+        let rate = made["error_rate"].as_f64().unwrap();
+        assert!(rate <= most && rate > 0.99 * most, "{made}");
+    }
+}
+
 /// Frequent requests are routed directly if their path has no escapes.
 #[tokio::test]
 async fn escaped_name_addresses_same_filter() {

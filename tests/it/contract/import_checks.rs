@@ -229,7 +229,7 @@ async fn unreadable_upload_leaves_no_import() {
     let service = service().await;
     let long = "h".repeat(70_000);
     for (media_type, body) in [
-        ("text/plain", "u\01\0\n\0"),
+        ("text/plain", "u\x001\0\n\0"),
         ("text/csv", "id,name\nu1,Ann\n"),
         ("text/csv", "id;name\nu1;Ann\n"),
         ("text/csv", "\"id"),

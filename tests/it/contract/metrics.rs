@@ -99,9 +99,8 @@ fn faults(text: &str) -> Vec<String> {
                 .iter()
                 .filter_map(|suffix| name.strip_suffix(suffix))
                 .find(|family| kinds.get(family) == Some(&"histogram"));
-            match kinds.get(family.unwrap_or(name)) {
-                None => faults.push(format!("{line}: of no type")),
-                Some(_) => {}
+            if !kinds.contains_key(family.unwrap_or(name)) {
+                faults.push(format!("{line}: of no type"));
             }
             if value.parse::<f64>().is_err() || !series.insert(labelled) {
                 faults.push(format!("{line}: no number, or twice"));

@@ -128,8 +128,12 @@ async fn plan_matches_created_filter() {
     let made = service.put("/v1/campaigns/spring", json!({"capacity": 1_000_000})).await.json(201);
     assert_eq!(made["stats"]["segments"][0]["fingerprint_bits"], plan["fingerprint_bits"]);
     assert_eq!(made["stats"]["memory_bytes"], plan["memory_bytes"]);
+    assert_eq!(made["stats"]["capacity_max"], plan["capacity_max"]);
     let strict = service.get("/v1/plan?capacity=1000&mode=strict&growth=fixed").await.json(200);
-    assert_eq!(strict["fingerprint_bits"], 62);
+    assert_eq!((&strict["fingerprint_bits"], &strict["capacity_max"]), (&json!(62), &json!(1_000)));
+    // Long fingerprints leave few bits for growth.
+    let short = service.get("/v1/plan?capacity=1000&error_rate=0.00000001").await.json(200);
+    assert!((1_000..10_000).contains(&short["capacity_max"].as_u64().unwrap()), "{short}");
     for bad in
         ["", "?capacity=0", "?capacity=x", "?capacity=10&mode=strict&error_rate=0.1", "?capacity=10&colour=1"]
     {

@@ -106,7 +106,7 @@ impl Service {
     /// Starts to read a filter's image, as another protocol would.
     pub fn download(&self, filter: FilterId) -> Result<Option<Download>, SubmitError> {
         let runtime = self.runtime.as_ref().unwrap();
-        runtime.block_on(self.engine.download(Some(filter)))
+        runtime.block_on(self.engine.image(filter))
     }
 
     pub fn view(&self, kind: Kind, name: &str) -> Arc<FilterView> {

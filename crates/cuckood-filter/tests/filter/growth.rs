@@ -1,6 +1,8 @@
 //! The cost of growth: memory, tables and error, at any size.
 
+use super::model::rules;
 use super::*;
+use proptest::prelude::*;
 
 /// Curves of growth, by capacity: the factors at which they are measured.
 fn factors(most: f64) -> impl Iterator<Item = f64> {
@@ -105,6 +107,82 @@ fn growth_stays_within_forecast() {
                 "{taken} bytes after {items} more, not {before} + {}",
                 need.bytes
             );
+        }
+    }
+}
+
+/// Copies that crowd their buckets need little memory: in a row, the former rule took seven times that of a filter of the right size.
+#[test]
+fn crowded_copies_need_little_memory() {
+    for is_in_rounds in [false, true] {
+        let (capacity, users) = (100_000, 100_000);
+        let mut filter = paced(Layout::compact(capacity, 0.001, Growth::Auto).unwrap());
+        let copies = (0..users * 8).map(|step| if is_in_rounds { step % users } else { step / 8 });
+        copies.for_each(|user| _ = filter.insert(digest(user), false).unwrap());
+        let (items, bytes) = (filter.items(), filter.reader().view(0).memory_bytes());
+        let right = Layout::compact(items, 0.001, Growth::Auto).unwrap().memory_bytes();
+        assert!(
+            bytes as f64 <= 3.6 * right as f64,
+            "{bytes} bytes, {:.2} times the right size",
+            bytes as f64 / right as f64
+        );
+    }
+    let forgetting = Layout::forgetting(10_000, 0.001, Growth::Auto, 8).unwrap();
+    let mut filter = Filter::new(Mode::Compact, forgetting, Growth::Auto, Some(8));
+    filter.set_growth_rule(GrowthRule::Paced);
+    (0..10_000 * 16).for_each(|step| _ = filter.insert(digest(step / 16), false).unwrap());
+    let bytes = filter.reader().view(0).memory_bytes();
+    assert!(bytes <= 30 * filter.items(), "{bytes} bytes for {} copies", filter.items());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// A filter takes as many different items as it states, and states a capacity for all that it holds.
+    #[test]
+    fn filter_takes_capacity_max(
+        capacity in 1_u64..250,
+        exponent in -8.0..-6.6_f64,
+        rule in rules(),
+        is_forgetting: bool,
+    ) {
+        let rate = 10_f64.powf(exponent);
+        let (layout, steps) = match is_forgetting {
+            false => (Layout::compact(capacity, rate, Growth::Auto).unwrap(), None),
+            true => (Layout::forgetting(capacity, rate, Growth::Auto, 4).unwrap(), Some(4)),
+        };
+        let mut filter = Filter::new(Mode::Compact, layout, Growth::Auto, steps);
+        filter.set_growth_rule(rule);
+        let most = layout.capacity_max(Mode::Compact);
+        prop_assert!((capacity..100_000).contains(&most), "{most}");
+        let reader = filter.reader();
+        prop_assert_eq!(reader.view(0).capacity_max(&layout), most);
+        for item in 0..most {
+            prop_assert!(filter.insert(digest(item), false).is_ok(), "{} of {} items", item, most);
+            prop_assert!(item % 97 != 0 || reader.view(0).capacity_max(&layout) > item);
+        }
+        let full = (most..).find(|&item| filter.insert(digest(item), false).is_err());
+        prop_assert!(full.is_some_and(|full| full < 2 * most + 200), "{:?} of {}", full, most);
+    }
+
+    /// Whatever a filter holds, its capacity can be raised to what it would reach by growing.
+    #[test]
+    fn capacity_is_raised_up_to_capacity_max(
+        capacity in 1_u64..250,
+        exponent in -8.0..-6.6_f64,
+        share in 0.0..1.0_f64,
+        wanted in 0.0..1.0_f64,
+    ) {
+        let rate = 10_f64.powf(exponent);
+        let layout = |capacity| Layout::compact(capacity, rate, Growth::Auto).unwrap();
+        let mut filter = paced(layout(capacity));
+        let most = layout(capacity).capacity_max(Mode::Compact);
+        let held = 1 + (share * (most - 1) as f64) as u64;
+        filter.insert_many(&digests(0, held), false).unwrap();
+        let wanted = capacity + (wanted * (most - capacity) as f64) as u64;
+        prop_assert!(filter.raise(layout(wanted)).is_ok(), "{capacity} to {wanted} of {most} at {rate}, {held} items");
+        for item in held..wanted {
+            prop_assert!(filter.insert(digest(item), false).is_ok(), "{} of {}", item, wanted);
         }
     }
 }

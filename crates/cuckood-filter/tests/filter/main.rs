@@ -12,7 +12,8 @@ mod multiset;
 mod set;
 
 use cuckood_filter::{
-    Digest, Filled, Filter, FilterImage, Growth, Layout, Mode, RestoreError, Restoring, SegmentStats, TableId,
+    Digest, Filled, Filter, FilterImage, Growth, GrowthRule, Layout, Mode, RestoreError, Restoring,
+    SegmentStats, TableId,
 };
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -29,6 +30,13 @@ fn digests(from: u64, to: u64) -> Vec<Digest> {
 
 fn compact(layout: Layout) -> Filter {
     Filter::new(Mode::Compact, layout, Growth::Auto, None)
+}
+
+/// A filter that grows by the rule of today's logs.
+fn paced(layout: Layout) -> Filter {
+    let mut filter = compact(layout);
+    filter.set_growth_rule(GrowthRule::Paced);
+    filter
 }
 
 fn strict(capacity: u64) -> Filter {
@@ -71,6 +79,7 @@ fn restarted(mut filter: Filter) -> Filter {
     let (image, chunks) = snapshot(&mut filter);
     let mut restored = restored(filter.mode(), &image, &chunks).unwrap();
     assert!(snapshot(&mut restored) == (image, chunks), "a restored filter differs");
+    restored.set_growth_rule(filter.reader().growth_rule());
     restored
 }
 
@@ -83,6 +92,7 @@ fn sent(mut filter: Filter) -> Filter {
         (0..count).for_each(|chunk| copy.fill(&mut filled, &chunks[&(table, chunk)]).unwrap());
     }
     copy.finish_filling(filled, &image.items()).unwrap();
+    copy.set_growth_rule(filter.reader().growth_rule());
     copy
 }
 

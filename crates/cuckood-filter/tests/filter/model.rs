@@ -68,6 +68,10 @@ fn operations(items: u64, most: usize) -> impl Strategy<Value = Vec<Operation>> 
     proptest::collection::vec(operation, 1..most)
 }
 
+pub(crate) fn rules() -> impl Strategy<Value = GrowthRule> {
+    prop_oneof![Just(GrowthRule::Immediate), Just(GrowthRule::Paced)]
+}
+
 /// Bits of a fingerprint with which no two of a few hundred items collide.
 const EXACT: u8 = 28;
 
@@ -76,6 +80,7 @@ struct Kind {
     bits: u8,
     bucket_size: u8,
     growth: Growth,
+    rule: GrowthRule,
     steps: Option<u32>,
 }
 
@@ -86,14 +91,19 @@ impl Kind {
     }
 
     fn filter(&self, capacity: u64) -> Filter {
-        Filter::new(Mode::Compact, self.layout(capacity), self.growth, self.steps)
+        let mut filter = Filter::new(Mode::Compact, self.layout(capacity), self.growth, self.steps);
+        filter.set_growth_rule(self.rule);
+        filter
     }
 
     /// An item that collides with another one may be removed in its place, and then is forgotten at another time.
     fn allows(&self, operation: &Operation) -> bool {
         match operation {
             Operation::Raise(_) => self.growth != Growth::Fixed,
-            Operation::Remove { .. } => self.bits == EXACT || self.steps.is_none(),
+            // So may one of which a newer copy is in an older table, because its place in the newest one was crowded.
+            Operation::Remove { .. } if self.steps.is_some() => {
+                self.bits == EXACT && self.rule == GrowthRule::Immediate
+            }
             Operation::Pass(_) | Operation::TurnBack(_) => self.steps.is_some(),
             _ => true,
         }
@@ -278,6 +288,7 @@ fn run(kind: Kind, capacity: u64, begin: u64, items: u64, operations: &[Operatio
                     next.into_iter().for_each(|operation| model.apply(operation, filter, &mut twin));
                 });
                 let mut restored = restored(Mode::Compact, &image, &chunks).unwrap();
+                restored.set_growth_rule(kind.rule);
                 then.check(&restored);
                 // A restored filter continues without the original.
                 then.pass(1);
@@ -313,8 +324,10 @@ proptest! {
         bits in prop_oneof![Just(8_u8), Just(10), Just(14), Just(22)],
         bucket_size in prop_oneof![1 => Just(2_u8), 3 => Just(4), 1 => Just(8)],
         capacity in prop_oneof![10_u64..400, 50_000_u64..90_000],
+        rule in rules(),
     ) {
-        run(Kind { bits, bucket_size, growth: Growth::Auto, steps: None }, capacity, 0, 300_000, &operations);
+        let kind = Kind { bits, bucket_size, growth: Growth::Auto, rule, steps: None };
+        run(kind, capacity, 0, 300_000, &operations);
     }
 }
 
@@ -332,8 +345,9 @@ proptest! {
         steps in 2_u32..=32,
         is_fixed in 0_u8..6,
         begin in 0_u64..1_000,
+        rule in rules(),
     ) {
         let growth = if is_fixed == 0 && bits == EXACT { Growth::Fixed } else { Growth::Auto };
-        run(Kind { bits, bucket_size, growth, steps: Some(steps) }, capacity, begin, 760, &operations);
+        run(Kind { bits, bucket_size, growth, rule, steps: Some(steps) }, capacity, begin, 760, &operations);
     }
 }

@@ -8,10 +8,12 @@ WORKDIR /data
 VOLUME /data
 # The service is reachable from other hosts, so it needs CUCKOOD__AUTH__KEYS, or a file with keys in CUCKOOD_CONFIG, which the health
 # check also reads (for TLS).
+# Probes and Prometheus use the second listener, whose connections other clients can't take.
 ENV CUCKOOD__SERVER__LISTEN=0.0.0.0:8080 \
+    CUCKOOD__SERVER__PROBE_LISTEN=0.0.0.0:8081 \
     CUCKOOD__STORAGE__PATH=/data/cuckood \
     CUCKOOD__SERVER__DRAIN_DELAY=5s
-EXPOSE 8080
+EXPOSE 8080 8081
 # SIGTERM drains; give it longer than server.drain_delay, server.drain_timeout and a snapshot: docker stop --time 60.
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=30s CMD ["cuckood", "healthcheck"]

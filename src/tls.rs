@@ -17,8 +17,24 @@ use tokio_rustls::server::TlsStream;
 /// Accepts TLS connections with the newest certificate that could be read.
 pub struct Tls(ArcSwap<Presented>);
 
-/// The configuration of new connections, and when the first certificate of its chain expires.
-type Presented = (Arc<ServerConfig>, Option<Timestamp>);
+/// The configurations of new connections.
+struct Presented {
+    /// Offers `http/1.1` by ALPN.
+    http: Arc<ServerConfig>,
+    /// Ignores ALPN.
+    other: Arc<ServerConfig>,
+    /// When the first certificate of the chain expires.
+    expires_at: Option<Timestamp>,
+}
+
+/// The protocol inside TLS.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Inside {
+    /// HTTP/1.1.
+    Http,
+    /// A protocol without a name for ALPN.
+    Other,
+}
 
 impl Tls {
     /// Reads certificate and key.
@@ -40,12 +56,21 @@ impl Tls {
 
     /// When the first certificate of the chain expires.
     pub fn expires_at(&self) -> Option<Timestamp> {
-        self.0.load().1
+        self.0.load().expires_at
     }
 
     /// Runs the handshake of a new connection; `None` if it fails.
-    pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> Option<TlsStream<S>> {
-        let accepted = TlsAcceptor::from(self.0.load().0.clone()).accept(stream).await;
+    pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        stream: S,
+        inside: Inside,
+    ) -> Option<TlsStream<S>> {
+        let presented = self.0.load_full();
+        let config = match inside {
+            Inside::Http => presented.http.clone(),
+            Inside::Other => presented.other.clone(),
+        };
+        let accepted = TlsAcceptor::from(config).accept(stream).await;
         accepted.inspect_err(|error| tracing::debug!(%error, "TLS handshake failed")).ok()
     }
 }
@@ -75,7 +100,9 @@ fn read(cert: &Path, key: &Path) -> anyhow::Result<Presented> {
             let (why, cert, key) = (pair_fault(&fault), cert.display(), key.display());
             anyhow!("server.tls_cert {cert} and server.tls_key {key} can't be used: {why}")
         })?;
-    Ok((Arc::new(config), expires_at))
+    let mut http = config.clone();
+    http.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Presented { http: Arc::new(http), other: Arc::new(config), expires_at })
 }
 
 /// Returns why a PEM file can't be read.
@@ -144,4 +171,42 @@ fn expiry(certificate: &[u8]) -> der::Result<Timestamp> {
         _ => not_after.decode_as::<GeneralizedTime>()?.to_unix_duration(),
     };
     Ok(Timestamp(since_epoch.as_secs().saturating_mul(1_000)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::{ClientConfig, RootCertStore};
+    use tokio_rustls::TlsConnector;
+
+    #[tokio::test]
+    async fn http_is_offered_by_alpn() {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_string()]).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let [cert, key] = ["cert.pem", "key.pem"].map(|name| directory.path().join(name));
+        std::fs::write(&cert, made.cert.pem()).unwrap();
+        std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+        let tls = Tls::new(&cert, &key).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(made.cert.der().clone()).unwrap();
+        for (inside, offered, wanted) in [
+            (Inside::Http, &["h2", "http/1.1"][..], Some(&b"http/1.1"[..])),
+            (Inside::Http, &[], None),
+            (Inside::Other, &["redis"], None),
+        ] {
+            let provider = Arc::new(rustls::crypto::ring::default_provider());
+            let mut config = ClientConfig::builder_with_provider(provider)
+                .with_safe_default_protocol_versions()
+                .unwrap()
+                .with_root_certificates(roots.clone())
+                .with_no_client_auth();
+            config.alpn_protocols = offered.iter().map(|name| name.as_bytes().to_vec()).collect();
+            let (client, server) = tokio::io::duplex(16 << 10);
+            let connector = TlsConnector::from(Arc::new(config));
+            let connect = connector.connect("localhost".try_into().unwrap(), client);
+            let (client, server) = tokio::join!(connect, tls.accept(server, inside));
+            assert!(server.is_some());
+            assert_eq!(client.unwrap().get_ref().1.alpn_protocol(), wanted, "{inside:?} {offered:?}");
+        }
+    }
 }

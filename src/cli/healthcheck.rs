@@ -32,7 +32,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         None => {
             let config = serve::configuration(args.config.as_deref())?;
             let scheme = if config.tls() { "https" } else { "http" };
-            let url = format!("{scheme}://{}", reachable_address(config.server.listen));
+            // Other clients can't take the connections of the listener for probes.
+            let listen = config.server.probe_listen.unwrap_or(config.server.listen);
+            let url = format!("{scheme}://{}", reachable_address(listen));
             // The request stays on this machine and carries no secret, and any local program could fake readiness.
             Client::with_tls(&url, TlsConfig::builder().disable_verification(true).build())
         }

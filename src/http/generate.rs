@@ -7,7 +7,8 @@
 //! remains. Once an outcome is deleted, its period is over, so the same request has other candidates: it never adds a code again that was
 //! withdrawn since. A repeat finds the period by the time at which the first outcome was stored.
 
-use super::answer::reply::Lines;
+use super::answer::outgoing::used_up;
+use super::answer::reply::{Lines, Share};
 use super::answer::{Answer, Code, Problem, mark_replayed};
 use super::call::{Call, Decided, Resource, Write, hash_of};
 use super::request::body::Streamed;
@@ -345,17 +346,29 @@ pub(crate) async fn generate(call: Call<Write>, Path(coupon): Path<String>, requ
     if view.spec.stock.is_some() {
         return Err(Code::RequiresAddedCodes.into());
     }
+    let mut memory = call.api.responses.share(Some(call.caller.owner()));
+    memory.hold(u64::from(wanted.count) * size_of::<u64>() as u64).map_err(|_| used_up())?;
     let nonce = random::<16>();
     let identity = call.idempotency_key().unwrap_or(&nonce);
     let generation = Generation { call: &call, coupon: &coupon, view: &view, wanted: &wanted, identity };
     let Generated { candidates, chosen, replayed } = generation.run().await?;
+    let chosen = Chosen { indexes: chosen, _memory: memory };
     Ok(mark_replayed(answer(lines, candidates, chosen), replayed))
 }
 
+/// Codes that are written together.
+const WRITTEN: usize = 256;
+
+/// Indexes of the chosen candidates, and their memory.
+struct Chosen {
+    indexes: Vec<u64>,
+    _memory: Share,
+}
+
 /// Streams the chosen candidates, one per line.
-fn answer(lines: Lines, candidates: Candidates, chosen: Vec<u64>) -> Response {
+fn answer(lines: Lines, candidates: Candidates, chosen: Chosen) -> Response {
     lines.stream(stream::unfold(0, move |from| {
-        let batch = chosen.iter().skip(from).take(BATCH as usize);
+        let batch = chosen.indexes.iter().skip(from).take(WRITTEN);
         let codes: Vec<_> = batch.map(|&index| GeneratedCode { code: candidates.code(index) }).collect();
         async move {
             tokio::task::yield_now().await;

@@ -30,6 +30,9 @@ const CLOSING_TIMEOUT: Duration = Duration::from_secs(2);
 /// connection while the owner holds more than half of the places.
 const STRANGER_AGE_MIN: Duration = Duration::from_millis(250);
 
+/// Changes of phase until the first response: to [`Phase::New`], [`Phase::Head`], [`Phase::Busy`], and the next one.
+const FIRST_RESPONSE_CHANGES: u32 = 4;
+
 /// Minimum time without progress before a proven connection is closed for a new client: its next request may be in flight.
 const REST_MIN: Duration = Duration::from_secs(1);
 
@@ -63,6 +66,7 @@ pub(super) struct Open {
     vitals: Arc<Vitals>,
     task: AbortHandle,
     place: Weak<Place>,
+    opened_at: Instant,
     last: Moment,
     /// When it was first observed in this phase.
     phase_since: Instant,
@@ -76,7 +80,16 @@ impl Open {
     /// A connection whose task holds `place`.
     pub(super) fn new(vitals: Arc<Vitals>, task: AbortHandle, place: Weak<Place>, now: Instant) -> Self {
         let last = vitals.moment();
-        Self { vitals, task, place, last, phase_since: now, rest_since: now, blocked_since: None }
+        Self {
+            vitals,
+            task,
+            place,
+            opened_at: now,
+            last,
+            phase_since: now,
+            rest_since: now,
+            blocked_since: None,
+        }
     }
 
     fn observe(&mut self, now: Instant) {
@@ -115,6 +128,14 @@ impl Open {
     /// Returns how long the client and the service have exchanged nothing; `None` if they just have.
     fn rest(&self, now: Instant) -> Option<Duration> {
         self.vitals.moment().is_same_rest(&self.last).then(|| now.duration_since(self.rest_since))
+    }
+
+    /// Returns when a stranger may be closed for a new client. A slow client has more time for its first request; one that has had a
+    /// response without a key has none.
+    fn patience_ends_at(&self) -> Instant {
+        let has_responded = self.vitals.moment().changes >= FIRST_RESPONSE_CHANGES;
+        let since = if has_responded { self.opened_at } else { self.phase_since };
+        since + STRANGER_AGE_MIN
     }
 
     /// Whether its request takes longer than most.
@@ -196,19 +217,20 @@ impl Clients {
 
     /// Takes out the connection that gives way next.
     fn take_next(&mut self, max: usize, now: Instant) -> Next {
-        let mut wait = None;
-        while let Some(oldest) = self.strangers.pop_front() {
-            if oldest.vitals.owner().is_some() {
-                self.proven.push(oldest);
+        while let Some(proven) = self.strangers.pop_front_if(|open| open.vitals.owner().is_some()) {
+            self.proven.push(proven);
+        }
+        let mut wait: Option<Instant> = None;
+        for (at, open) in self.strangers.iter().enumerate() {
+            if open.vitals.owner().is_some() {
+                // The next sweep moves it.
                 continue;
             }
-            let closable_at = oldest.phase_since + STRANGER_AGE_MIN;
-            if closable_at <= now {
-                return Next::Close(oldest);
+            let ends_at = open.patience_ends_at();
+            if ends_at <= now {
+                return self.strangers.remove(at).map_or(Next::Wait(None), Next::Close);
             }
-            self.strangers.push_front(oldest);
-            wait = Some(closable_at);
-            break;
+            wait = Some(wait.map_or(ends_at, |earliest| earliest.min(ends_at)));
         }
         if self.strangers.len() * STRANGERS_FRACTION >= max {
             return Next::Wait(wait);
@@ -414,6 +436,27 @@ mod tests {
         assert_eq!(owners(&clients), [7]);
         assert_eq!(clients.make_room(3, 3, now), None);
         assert_eq!(owners(&clients), [7], "a proven client was closed although it may still be at work");
+    }
+
+    #[test]
+    fn busy_stranger_gives_way_too() {
+        let (runtime, start) = (stopped_runtime(), Instant::now());
+        let mut clients = clients(&runtime, &[0], Phase::New, start);
+        let now = start + STRANGER_AGE_MIN;
+        let ask = |clients: &Clients| {
+            for phase in [Phase::Head, Phase::Busy, Phase::Idle] {
+                clients.strangers[0].vitals.enter(phase);
+            }
+        };
+        // Its first request has just started.
+        clients.strangers[0].vitals.enter(Phase::Head);
+        clients.sweep(&TIMEOUTS, false, false, now);
+        assert_eq!(clients.make_room(1, 1, now), Some(now + STRANGER_AGE_MIN));
+        ask(&clients);
+        ask(&clients);
+        clients.sweep(&TIMEOUTS, false, false, now);
+        clients.make_room(1, 1, now);
+        assert!(clients.is_empty(), "a stranger that asks often is never closed");
     }
 
     #[test]

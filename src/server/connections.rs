@@ -9,7 +9,7 @@ use super::workers::Workers;
 use crate::budget::Budget;
 use crate::resp;
 use crate::socket::{Peer, Phase, Socket, Vitals};
-use crate::tls::Tls;
+use crate::tls::{Inside, Tls};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -201,11 +201,14 @@ async fn serve(
         ready = stream.readable() => ready?,
         _ = draining.wait_for(|is_draining| *is_draining) => return Ok(()),
     }
-    let counts_heads = matches!(protocol, Protocol::Http(_));
+    let (counts_heads, inside) = match &protocol {
+        Protocol::Http(_) => (true, Inside::Http),
+        Protocol::Resp(_) => (false, Inside::Other),
+    };
     let socket = Socket::new(stream, vitals.clone(), heads, counts_heads);
     match tls {
         None => serve_protocol(protocol, socket, peer, vitals, draining).await,
-        Some(tls) => match Box::pin(tls.accept(socket)).await {
+        Some(tls) => match Box::pin(tls.accept(socket, inside)).await {
             Some(stream) => serve_protocol(protocol, stream, peer, vitals, draining).await,
             None => Ok(()),
         },

@@ -18,7 +18,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("state", &["filter", "domain", "frame", "paged"]),
     ("store", &["domain", "frame"]),
     ("journal", &["domain", "frame", "store"]),
-    ("access", &["domain"]),
+    ("access", &["domain", "budget"]),
     ("engine", &["filter", "domain", "frame", "state", "journal", "store", "clock"]),
     ("budget", &[]),
     ("socket", &["budget"]),

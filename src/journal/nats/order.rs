@@ -187,7 +187,7 @@ pub(super) fn decode(value: &[u8]) -> Result<(LogId, Place), FrameError> {
 mod tests {
     use super::super::peers::Report;
     use super::*;
-    use crate::domain::{Command, Proposal, Timestamp};
+    use crate::domain::{Command, FORMAT_VERSION, Proposal, Timestamp};
     use crate::store::StoreOptions;
 
     fn commit(session: u128, number: u64) -> Message {
@@ -285,8 +285,8 @@ mod tests {
         assert_eq!(outcome(&mut log, &commit(1, 1)), Ok(1));
         assert_eq!((log.stream, log.seq), (3, Seq(1)));
         let before = log.clone();
-        let newer =
-            postcard::to_stdvec(&Proposal::new(Timestamp(5), Command::Enable { version: 2 })).unwrap();
+        let enable = Command::Enable { version: FORMAT_VERSION + 1 };
+        let newer = postcard::to_stdvec(&Proposal::new(Timestamp(5), enable)).unwrap();
         for (entries, payload) in [(1, vec![]), (1, vec![255; 9]), (1, newer.clone()), (2, newer.clone())] {
             let message = Message { body: Body::Commit { entries, payload }, ..commit(1, 2) };
             log.read(&message, 0).unwrap_err();

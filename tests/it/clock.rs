@@ -205,7 +205,7 @@ fn clock_errors_name_next_step() {
     let error = unsure(START.plus_seconds(31 * DAY), START, Evidence::LastRun).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the clock says 2027-02-15T08:00:00Z, but 2027-01-15T08:00:00Z is expected: set it right; if it is \
+        "the clock says 2027-02-15T08:00:00.000Z, but 2027-01-15T08:00:00.000Z is expected: set it right; if it is \
          right, stop the service and run `cuckood repair clock DIR`"
     );
 }

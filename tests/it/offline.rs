@@ -140,5 +140,5 @@ fn local_directories_are_not_compared() {
     let rejected = positions(&[one, other]).unwrap_err().to_string();
     assert!(rejected.contains("another log"), "{rejected}");
     let missing = positions(std::slice::from_ref(&directory.path().to_owned())).unwrap_err().to_string();
-    assert!(missing.contains("not a data directory"), "{missing}");
+    assert!(missing.contains("is not a cuckood data directory"), "{missing}");
 }

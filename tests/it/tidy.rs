@@ -46,7 +46,7 @@ const FENCED: &[(&str, &[&str])] = &[
     ("tokio::", &["journal", "engine", "http", "resp", "server", "socket", "turn", "tls", "cli"]),
     ("tracing::", &["journal", "store", "engine", "http", "resp", "server", "tls", "cli"]),
     ("std::fs", &["store", "server", "http", "config", "cli"]),
-    ("std::net", &["access", "http", "resp", "server", "config", "cli"]),
+    ("std::net", &["access", "socket", "http", "resp", "server", "config", "cli"]),
     ("std::env", &["cli", "config"]),
     ("std::thread", &["store", "journal", "engine", "server", "cli"]),
     ("std::time::SystemTime", &["clock"]),

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 async fn service() -> Service {
     let service = Service::start().await;
     // No stranger looks like a user of these.
-    let sure = json!({"capacity": 10, "layout": {"fingerprint_bits": 32, "bucket_size": 8}});
+    let sure = json!({"capacity": 100, "layout": {"fingerprint_bits": 32, "bucket_size": 8}});
     for (name, window) in [
         ("spring", sure.clone()),
         ("summer", sure.clone()),

@@ -304,9 +304,11 @@ async fn import_without_effect_uses_guesses() {
     let guarded =
         ask(&service, "office", "", Method::GET, "/v1/imports/guarded", &Value::Null).await.json(200);
     assert_eq!((&guarded["added"], &guarded["already_redeemed"]), (&json!(2), &json!(0)));
-    // What takes effect costs nothing.
+    // Repeats cost nothing, nor does what takes effect.
     for _ in 0..5 {
         import("owner", "id=first", "SECRET".into()).await.json(200);
+    }
+    for _ in 0..5 {
         import("owner", "mode=replace", "A\nB\nE".into()).await.json(200);
         import("owner", "", "new".into()).await.json(200);
     }

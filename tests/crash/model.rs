@@ -385,6 +385,9 @@ impl Filter {
         if !self.slots.contains_key(&from) {
             return "absent";
         }
+        if self.kind != Kind::CompactCampaign && self.slots.contains_key(&to) {
+            return "already_present";
+        }
         self.add(to, false);
         self.remove(from, false);
         "replaced"

@@ -283,7 +283,7 @@ fn import_has_one_effect_across_kills() {
     let data = directory.path().join("data");
     let service = Service::start_ready(program(), &data, &[]);
     let client = service.client();
-    for path in ["/v1/campaigns/spring", "/v1/coupons/welcome"] {
+    for path in ["/v1/campaigns/spring", "/v1/campaigns/summer", "/v1/coupons/welcome"] {
         assert_eq!(client.put(path, &json!({ "capacity": 100 })).unwrap().status, 201);
     }
     let send = |client: &Client, path: &str| {
@@ -291,7 +291,7 @@ fn import_has_one_effect_across_kills() {
     };
     let imports = [
         "/v1/campaigns/spring/imports?id=one",
-        "/v1/campaigns/spring/imports?id=two&mode=replace",
+        "/v1/campaigns/summer/imports?id=two&mode=replace",
         "/v1/coupons/welcome/imports?id=three",
     ];
     let first = imports.map(|path| {

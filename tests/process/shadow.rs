@@ -65,7 +65,7 @@ fn command_file_is_mirrored() {
     make(&client, "coupons/welcome", "strict");
     let url = url(&client);
     let text = "OK\n1.2 [0 10.0.0.1:9] \"CF.ADD\" \"k\" \"a\"\n1.3 [0 10.0.0.1:9] \"cf.add\" \"k\" \"a\"\ncf.insert k items b c d\n\
-                CF.ADDNX k b\nCF.DEL k c\nCF.ADD other x\nSADD k \"\\xe4\\xbd\\xa0\"\nCF.EXISTS k a\n";
+                CF.ADDNX k b\nCF.DEL k c\nCF.ADD other x\nCF.ADD k \"\\xe4\\xbd\\xa0\"\nCF.EXISTS k a\n";
     let file = put(directory.path(), "commands", text);
     let arguments = ["--key", "k", "--commands", &file, "--url", &url];
     let (status, result, message) = run(&[&arguments[..], &["--into", "campaigns/spring"]].concat());

@@ -207,25 +207,24 @@ async fn put<T: Into<RequestedSpec> + DeserializeOwned>(
     let command = crate::engine::creation(kind, name.clone(), spec, window, annotations)?;
     let decided = call.submit(Resource::Filter(kind, name.as_str()), command).await?;
     match decided.outcome {
-        Outcome::Created(description) => Ok(created(&call.api, decided.replayed, *description)),
+        Outcome::Created(description) => Ok(created(decided.replayed, *description)),
         Outcome::Exists(description) => {
-            Ok(reply::json(StatusCode::OK, decided.replayed, &described(&call.api, *description)))
+            Ok(reply::json(StatusCode::OK, decided.replayed, &described(*description)))
         }
         _ => Err(decided.unexpected()),
     }
 }
 
 /// The response when a filter was created.
-fn created(api: &Api, replayed: bool, description: Description) -> Response {
+fn created(replayed: bool, description: Description) -> Response {
     let path = format!("/v1/{}s/{}", description.kind.as_str(), description.name);
-    reply::created(&path, replayed, &described(api, description))
+    reply::created(&path, replayed, &described(description))
 }
 
-/// A filter as an outcome describes it. Its `capacity_max` is the current one; if the filter is gone, that of a new one.
-fn described(api: &Api, description: Description) -> Filter {
-    let found = api.engine.view().find(description.kind, &description.name);
-    let same = found.filter(|view| view.id == description.id);
-    let capacity_max = same.map_or_else(|| capacity_max_of(&description.spec), |view| view.capacity_max());
+/// A filter as an outcome describes it. Its `capacity_max` is that of a new filter with this spec: a repeated request gets the same
+/// response, whatever the filter has become.
+fn described(description: Description) -> Filter {
+    let capacity_max = capacity_max_of(&description.spec);
     Filter::new(description, capacity_max)
 }
 
@@ -280,7 +279,7 @@ async fn patch<T: Into<CouponPatch> + DeserializeOwned>(
     let command = Command::Update(Update { target, starts_at, ends_at, capacity, stock, annotations });
     let decided = call.submit(Resource::Filter(kind, name), command).await?;
     let Outcome::Updated(description) = decided.outcome else { return Err(decided.unexpected()) };
-    Ok(reply::json(StatusCode::OK, decided.replayed, &described(&call.api, *description)))
+    Ok(reply::json(StatusCode::OK, decided.replayed, &described(*description)))
 }
 
 /// `DELETE`: deletes a filter.
@@ -335,7 +334,7 @@ async fn put_image(call: Call<Maintain>, kind: Kind, name: &str, request: Reques
             let _ = commands.settle().await;
             let _ = commands.submit(Command::ImageAbandon { upload: id }).await;
         }
-        Ok(created(&api, false, *description?))
+        Ok(created(false, *description?))
     });
     upload.await.map_err(|_| Problem::new(Code::Internal, "the upload failed"))?
 }

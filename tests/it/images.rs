@@ -129,6 +129,7 @@ proptest! {
         let mut target = Machine::new();
         target.now = source.state.now();
         target.apply(Command::Configure(source.state.settings().clone()));
+        target.apply(Command::Enable { version: source.state.format() });
         let made = load(&mut target, &image, to.0, "moved");
         prop_assert!(matches!(made, Outcome::Created(_)), "{:?}", made);
         prop_assert_eq!(describe(&source, from), describe(&target, to));
@@ -147,7 +148,7 @@ proptest! {
                     }
                     prop_assert_eq!(nameless(source.apply(command)), nameless(target.apply(moved)));
                 }
-                (Command::TurnBack | Command::Configure(_), None) => {
+                (Command::TurnBack | Command::Configure(_) | Command::Enable { .. }, None) => {
                     target.apply(command.clone());
                     source.apply(command);
                 }

@@ -193,7 +193,10 @@ fn place_of_other_format_stops_node_after_trimming() {
         context.get_stream("formats").await.unwrap().purge().sequence(20).await.unwrap();
     });
     let rejected = node.open().unwrap_err();
-    assert!(matches!(&rejected, JournalError::Failed(why) if why.contains("run one version")), "{rejected}");
+    assert!(
+        matches!(&rejected, JournalError::Unusable(why) if why.contains("run one version")),
+        "{rejected}"
+    );
 }
 
 /// A message of this build would stop the nodes of the other one.

@@ -169,7 +169,7 @@ impl<R> Call<R> {
         self.api.reading.json(request).await
     }
 
-    /// Reserves memory for a response with so many outcomes, before a command takes effect.
+    /// Reserves memory for a response with this number of outcomes, before a command takes effect.
     ///
     /// # Errors
     /// 503 `overloaded`.

@@ -297,7 +297,7 @@ mod tests {
         write: Duration::from_secs(20),
     };
 
-    /// A connection in this phase whose task never ends by itself.
+    /// A connection in this phase whose task never ends.
     fn open(runtime: &Runtime, phase: Phase, since: Instant) -> Open {
         let vitals = Arc::<Vitals>::default();
         vitals.enter(phase);

@@ -237,11 +237,11 @@ impl FilterView {
         }
     }
 
-    /// Items that it takes, however it grows: later ones may be rejected.
+    /// Different items that a filter of this spec takes, however it grows: later ones may be rejected.
     pub fn capacity_max(&self) -> u64 {
         match self.spec.growth {
             Growth::Fixed => self.spec.capacity,
-            Growth::Auto => self.reader.view(0).capacity_max(&self.layout),
+            Growth::Auto => self.layout.capacity_max(self.spec.mode),
         }
     }
 

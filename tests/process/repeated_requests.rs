@@ -240,10 +240,6 @@ fn without_request_id(answer: &Answer) -> Value {
     if let Some(problem) = body.as_object_mut() {
         problem.remove("request_id");
     }
-    // It is not stored: a repeated response has the current one.
-    if let Some(stats) = body.pointer_mut("/stats").and_then(Value::as_object_mut) {
-        stats.remove("capacity_max");
-    }
     body
 }
 

@@ -3,7 +3,7 @@
 //!
 //! All responses pass through [`Responses::count`], so that none can be forgotten. What a handler has produced completely counts as a
 //! whole. A stream reserves the memory of two chunks before its head is sent, and has no more than two in memory. What a stream needs
-//! besides, such as a list of digests, its handler counts in a share of its own.
+//! besides, such as a list of digests, its handler counts in a separate share.
 
 use super::reply::Share;
 use super::{Code, Problem};

@@ -209,7 +209,7 @@ async fn put<T: Into<RequestedSpec> + DeserializeOwned>(
     match decided.outcome {
         Outcome::Created(description) => Ok(created(decided.replayed, *description)),
         Outcome::Exists(description) => {
-            Ok(reply::json(StatusCode::OK, decided.replayed, &described(&call.api, *description)))
+            Ok(reply::json(StatusCode::OK, decided.replayed, &described(*description)))
         }
         _ => Err(decided.unexpected()),
     }
@@ -218,22 +218,13 @@ async fn put<T: Into<RequestedSpec> + DeserializeOwned>(
 /// The response when a filter was created.
 fn created(replayed: bool, description: Description) -> Response {
     let path = format!("/v1/{}s/{}", description.kind.as_str(), description.name);
-    reply::created(&path, replayed, &new_filter(description))
+    reply::created(&path, replayed, &described(description))
 }
 
-/// A new filter, as an outcome describes it. A repeated request gets the same response, whatever the filter has become.
-fn new_filter(description: Description) -> Filter {
+/// A filter as an outcome describes it. A repeated request gets the same response, whatever the filter has become.
+fn described(description: Description) -> Filter {
     let capacity_max = capacity_max_of(&description.spec);
     Filter::new(description, capacity_max)
-}
-
-/// A filter as an outcome describes it, with its current `capacity_max`; if the filter is gone, with that of a new one.
-fn described(api: &Api, description: Description) -> Filter {
-    let found = api.engine.view().find(description.kind, &description.name);
-    match found.filter(|view| view.id == description.id) {
-        Some(view) => Filter::new(description, view.capacity_max()),
-        None => new_filter(description),
-    }
 }
 
 /// Filters that are read together: the views of deleted ones must not stay in memory for long.
@@ -287,7 +278,7 @@ async fn patch<T: Into<CouponPatch> + DeserializeOwned>(
     let command = Command::Update(Update { target, starts_at, ends_at, capacity, stock, annotations });
     let decided = call.submit(Resource::Filter(kind, name), command).await?;
     let Outcome::Updated(description) = decided.outcome else { return Err(decided.unexpected()) };
-    Ok(reply::json(StatusCode::OK, decided.replayed, &described(&call.api, *description)))
+    Ok(reply::json(StatusCode::OK, decided.replayed, &described(*description)))
 }
 
 /// `DELETE`: deletes a filter.

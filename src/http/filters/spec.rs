@@ -381,7 +381,7 @@ struct FilterStats {
     items: u64,
     /// Items that fit into its segments. Never less than `items`.
     capacity_now: u64,
-    /// Different items that it takes, however it grows: `capacity` with `growth` `fixed`. Beyond, writes are rejected with `filter-full`.
+    /// Different items that a filter of this spec takes, however it grows: `capacity` with `growth` `fixed`. Beyond, writes are rejected with `filter-full`.
     /// Many copies of a few users may reach the end earlier.
     capacity_max: u64,
     /// The share of slots that are occupied.

@@ -3,9 +3,13 @@
 use crate::model::{Filter, Item, Kind, Status, now};
 use crate::service::Client;
 use serde_json::{Value, json};
+use std::time::{Duration, Instant};
 
 /// Items asked for at once.
 const ITEMS_MAX: usize = 10_000;
+
+/// Longer than one batch is written, even to a busy disk.
+const READERS_STOP_MAX: Duration = Duration::from_secs(20);
 
 /// Where the service and the model differ.
 #[derive(Debug)]
@@ -155,22 +159,31 @@ fn find_redemption(filter: &mut Filter, index: usize, client: &Client) -> Result
 
 fn compare_redemption(filter: &mut Filter, index: usize, client: &Client) -> Result<(), Difference> {
     let id = filter.redemptions[index].id.clone().expect("it was found");
-    let before = now();
-    let answer = client.get(&format!("{}/redemptions/{id}", filter.path())).expect("the service is up");
-    filter.redemptions[index].learn(&answer.body);
-    let mut redemption = filter.redemptions[index].clone();
-    if redemption.status == Status::Held {
-        match redemption.has_run_out(before, now()) {
-            Some(true) => redemption.status = Status::Expired,
-            None if answer.body["status"] == "expired" => redemption.status = Status::Expired,
-            _ => {}
+    let path = format!("{}/redemptions/{id}", filter.path());
+    // The time of reads stops while a batch is being written, and goes on with the next read after it.
+    let deadline = Instant::now() + READERS_STOP_MAX;
+    loop {
+        let before = now();
+        let answer = client.get(&path).expect("the service is up");
+        filter.redemptions[index].learn(&answer.body);
+        let mut redemption = filter.redemptions[index].clone();
+        let has_run_out = match redemption.status {
+            Status::Held => redemption.has_run_out(before, now()),
+            Status::Redeemed | Status::Cancelled | Status::Expired => Some(false),
+        };
+        let is_shown_expired = answer.body["status"] == "expired";
+        if has_run_out == Some(true) && !is_shown_expired && Instant::now() < deadline {
+            continue;
         }
+        if has_run_out == Some(true) || (has_run_out.is_none() && is_shown_expired) {
+            redemption.status = Status::Expired;
+        }
+        if answer.status == 200 && redemption.is_shown_as(&answer.body) {
+            return Ok(());
+        }
+        let what = format!("{redemption:?} is shown as {answer:?}");
+        return Err(Difference { what, item: Some(redemption.code) });
     }
-    if answer.status == 200 && redemption.is_shown_as(&answer.body) {
-        return Ok(());
-    }
-    let what = format!("{redemption:?} is shown as {answer:?}");
-    Err(Difference { what, item: Some(redemption.code) })
 }
 
 /// Compares the totals of a filter with its clients' combined knowledge.

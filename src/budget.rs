@@ -3,8 +3,8 @@
 //! Each of them holds a [`Share`]. It grows the share before it stores more, and returns it by dropping it, even if the client
 //! disconnects or a handler panics.
 //!
-//! No owner can keep out the others. What an owner holds may not exceed [`OWNER_FACTOR`] times the free space (dynamic thresholds:
-//! Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998). A single owner can use 8/9 of the
+//! No owner can keep out the others: an owner may hold at most [`OWNER_FACTOR`] times the free space (dynamic thresholds: Choudhury and
+//! Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998). A single owner can use 8/9 of the
 //! budget; `n` owners share it equally, and space is left for one more.
 
 use parking_lot::Mutex;
@@ -168,6 +168,11 @@ impl<B: Deref<Target = Budget>> Share<B> {
             self.budget.refused.inc();
         }
         grown
+    }
+
+    /// Grows the share to this many bytes if there is space. Does not count as rejected otherwise.
+    pub fn hold_if_free(&mut self, bytes: u64) -> bool {
+        bytes <= self.bytes || self.grow(bytes).is_ok()
     }
 
     fn grow(&mut self, bytes: u64) -> Result<(), UsedUp> {

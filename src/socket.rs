@@ -1,10 +1,12 @@
 //! The socket of one connection, below TLS and protocol. It records the connection's phase, bounds the memory of unfinished request heads,
 //! and closes so that the client can still receive the last response.
 //!
-//! Recording reads no clock and sets no timer: the observer (`server/connections.rs`) measures time by comparing two looks.
+//! Recording reads no clock and sets no timer: the observer (`server/clients.rs`) measures time by comparing two looks.
 
 use crate::budget::{Budget, Owner, Share};
+use crate::turn::Turn;
 use futures_util::task::AtomicWaker;
+use parking_lot::Mutex;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -63,6 +65,8 @@ pub struct Vitals {
     /// Whether an unfinished head takes a share of the budget.
     pub holds_head: AtomicBool,
     end: End,
+    /// The turn of the connection's task. It ends when the task waits.
+    pub turn: Mutex<Turn>,
 }
 
 /// The end of the client's stream, for handlers that wait. hyper does not read while a handler runs.
@@ -279,7 +283,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         if self.ahead.is_empty() {
-            ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+            let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+            if read.is_pending() {
+                self.vitals.turn.lock().end();
+            }
+            ready!(read)?;
         } else {
             let length = self.ahead.len().min(buffer.remaining());
             buffer.put_slice(&self.ahead[..length]);

@@ -17,6 +17,9 @@ use tokio_rustls::server::TlsStream;
 /// Accepts TLS connections with the newest certificate that could be read.
 pub struct Tls(ArcSwap<Presented>);
 
+/// Maximum size of a session's buffer. A client that does not read holds it in addition to its response.
+const SESSION_BUFFER_BYTES: usize = 16 << 10;
+
 /// The configurations of new connections.
 struct Presented {
     /// Offers `http/1.1` by ALPN.
@@ -70,7 +73,9 @@ impl Tls {
             Inside::Http => presented.http.clone(),
             Inside::Other => presented.other.clone(),
         };
-        let accepted = TlsAcceptor::from(config).accept(stream).await;
+        let accept = TlsAcceptor::from(config)
+            .accept_with(stream, |session| session.set_buffer_limit(Some(SESSION_BUFFER_BYTES)));
+        let accepted = accept.await;
         accepted.inspect_err(|error| tracing::debug!(%error, "TLS handshake failed")).ok()
     }
 }

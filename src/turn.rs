@@ -54,7 +54,7 @@ impl Turn {
     }
 
     /// Whether the turn is over at `now`. One that has not started starts.
-    fn is_over(&mut self, now: Instant) -> bool {
+    pub fn is_over(&mut self, now: Instant) -> bool {
         self.unmeasured = 0;
         now.saturating_duration_since(*self.start.get_or_insert(now)) >= TURN_MAX
     }

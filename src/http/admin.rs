@@ -1,6 +1,6 @@
 //! Endpoints for operators: sizes of the service, the cost of a planned filter, snapshots and backups.
 
-use super::answer::outgoing::{SharedBytes, Uncompressed};
+use super::answer::outgoing::Uncompressed;
 use super::answer::reply::quality_in;
 use super::answer::{Answer, Code, Problem, refusals, reply};
 use super::api::Api;
@@ -389,7 +389,6 @@ pub(super) async fn metrics(State(api): State<Arc<Api>>, request: Request) -> An
     };
     let headers = [(header::CONTENT_TYPE, format.media_type()), (header::VARY, "accept, accept-encoding")];
     let mut response = (headers, coding, text).into_response();
-    response.extensions_mut().insert(SharedBytes);
     response.extensions_mut().insert(Uncompressed);
     Ok(response)
 }

@@ -1,6 +1,7 @@
 //! The service that all handlers share, and what controls it while it runs.
 
 use super::answer::outgoing::Responses;
+use super::answer::{Problem, refusals};
 use super::imports::live::LiveImports;
 use super::metrics::exposition::Exposition;
 use super::options::{AuthOptions, HttpOptions};
@@ -8,7 +9,6 @@ use super::request::body;
 use crate::access::{Access, InvalidKey};
 use crate::domain::{FilterId, Kind, Name, Timestamp};
 use crate::engine::{Engine, FilterView};
-use axum::BoxError;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
@@ -74,10 +74,10 @@ impl FilterHandle {
     /// Returns its current view.
     ///
     /// # Errors
-    /// If it was deleted.
-    pub(super) fn view(&self, api: &Api) -> Result<Arc<FilterView>, BoxError> {
+    /// 404 if it was deleted.
+    pub(super) fn view(&self, api: &Api) -> Result<Arc<FilterView>, Problem> {
         let found = api.engine.view().find(self.kind, &self.name);
-        found.filter(|view| view.id == self.id).ok_or_else(|| "it was deleted".into())
+        found.filter(|view| view.id == self.id).ok_or_else(|| refusals::not_found(self.kind))
     }
 }
 

@@ -1,6 +1,5 @@
 //! A request as its handler sees it: the service, the caller, and the right that the operation requires.
 
-use super::answer::outgoing::used_up;
 use super::answer::reply::{HeldBody, Share};
 use super::answer::{Answer, Code, Problem, refusals};
 use super::api::Api;
@@ -174,9 +173,15 @@ impl<R> Call<R> {
     /// # Errors
     /// 503 `overloaded`.
     pub(super) fn room_for(&self, outcomes: usize) -> Result<Share, Problem> {
-        let mut room = self.api.responses.share(Some(self.caller.owner()));
-        room.hold((outcomes * OUTCOME_BYTES) as u64).map_err(|_| used_up())?;
-        Ok(room)
+        self.reserve((outcomes * OUTCOME_BYTES) as u64)
+    }
+
+    /// Reserves memory for a response, before a command takes effect.
+    ///
+    /// # Errors
+    /// 503 `overloaded`.
+    pub(super) fn reserve(&self, bytes: u64) -> Result<Share, Problem> {
+        self.api.responses.reserve(Some(self.caller.owner()), bytes)
     }
 
     /// Whether the request has an idempotency key.

@@ -1,7 +1,7 @@
 //! `/v1/eligibility`: which of several campaigns a user may see. `/v1/line-ups`: named eligibility queries, so that an ad server need not
 //! contain them.
 
-use super::answer::outgoing::used_up;
+use super::answer::outgoing::{counted, used_up};
 use super::answer::reply::ListParts;
 use super::answer::{Answer, Code, Fault, Problem, reply};
 use super::api::Api;
@@ -15,7 +15,6 @@ use crate::domain::{
     Annotations, AnnotationsChange, Command, Kind, Labels, LineUp, Name, Outcome, PutLineUp, Title, Unless,
 };
 use crate::engine::{Eligibility, NamedLineUp, Question, Uncountable};
-use axum::BoxError;
 use axum::extract::{Path, Request};
 use http::StatusCode;
 use serde::{Deserialize, Serialize, Serializer};
@@ -292,16 +291,18 @@ pub(super) async fn put_line_up(call: Call<Manage>, Path(name): Path<String>, re
     let line_up = owned(&campaigns, &unless, limit)?;
     check_copies(&call.api, &line_up)?;
     let annotations = visible(AnnotationsChange::set(title, labels))?;
+    let room = call.reserve(LINE_UP_BYTES)?;
     let command = Command::PutLineUp(PutLineUp { name: name.clone(), line_up: line_up.clone(), annotations });
     let decided = call.submit(Resource::LineUp(name.as_str()), command).await?;
     let Outcome::LineUpStored { created, annotations } = decided.outcome else {
         return Err(decided.unexpected());
     };
     let answer = answer(&name, &line_up, *annotations);
-    Ok(match created {
+    let response = match created {
         true => reply::created(&format!("/v1/line-ups/{name}"), decided.replayed, &answer),
         false => reply::json(StatusCode::OK, decided.replayed, &answer),
-    })
+    };
+    Ok(counted(response, room))
 }
 
 /// List line-ups
@@ -318,6 +319,9 @@ pub(super) async fn list_line_ups(call: Call<Read>, request: Request) -> Answer 
     reply::list(&LineUpList { line_ups: Vec::new(), next_cursor: None }, page).await
 }
 
+/// Maximum size of a line-up in a response: 256 campaigns and 32 conditions with long names, a title and labels.
+const LINE_UP_BYTES: u64 = 64 << 10;
+
 /// Line-ups that are read together: a long one has 40 KB.
 const LINE_UPS_READ: usize = 4;
 
@@ -331,7 +335,7 @@ struct LineUpPage {
 impl ListParts for LineUpPage {
     type Entry = StoredLineUp;
 
-    fn read(&mut self) -> Result<Option<Vec<StoredLineUp>>, BoxError> {
+    fn read(&mut self) -> Result<Option<Vec<StoredLineUp>>, Problem> {
         let view = self.api.engine.view();
         let find = |prefix: &str, after: Option<&Name>, limit| view.list_line_ups(prefix, after, limit);
         let read = self.page.read(LINE_UPS_READ, find, |found| (&found.name, &found.annotations.labels));

@@ -7,7 +7,7 @@
 //! remains. Once an outcome is deleted, its period is over, so the same request has other candidates: it never adds a code again that was
 //! withdrawn since. A repeat finds the period by the time at which the first outcome was stored.
 
-use super::answer::outgoing::used_up;
+use super::answer::outgoing::{STREAM_BYTES, counted};
 use super::answer::reply::{Lines, Share};
 use super::answer::{Answer, Code, Problem, mark_replayed};
 use super::call::{Call, Decided, Resource, Write, hash_of};
@@ -346,14 +346,14 @@ pub(crate) async fn generate(call: Call<Write>, Path(coupon): Path<String>, requ
     if view.spec.stock.is_some() {
         return Err(Code::RequiresAddedCodes.into());
     }
-    let mut memory = call.api.responses.share(Some(call.caller.owner()));
-    memory.hold(u64::from(wanted.count) * size_of::<u64>() as u64).map_err(|_| used_up())?;
+    let memory = call.reserve(u64::from(wanted.count) * size_of::<u64>() as u64)?;
+    let room = call.reserve(STREAM_BYTES)?;
     let nonce = random::<16>();
     let identity = call.idempotency_key().unwrap_or(&nonce);
     let generation = Generation { call: &call, coupon: &coupon, view: &view, wanted: &wanted, identity };
     let Generated { candidates, chosen, replayed } = generation.run().await?;
     let chosen = Chosen { indexes: chosen, _memory: memory };
-    Ok(mark_replayed(answer(lines, candidates, chosen), replayed))
+    Ok(mark_replayed(counted(answer(lines, candidates, chosen), room), replayed))
 }
 
 /// Codes that are written together.

@@ -1,6 +1,6 @@
 //! `/v1/campaigns/{campaign}/users` and `/v1/coupons/{coupon}/codes`: lists of items, checked, counted and changed.
 
-use super::answer::outgoing::used_up;
+use super::answer::outgoing::counted;
 use super::answer::reply::{ListParts, Share};
 use super::answer::{Answer, Code, Problem, reply};
 use super::api::{Api, FilterHandle};
@@ -13,8 +13,8 @@ use crate::domain::{
     Command, Digests, ITEMS_MAX, Inserted, ItemOutcome, Kind, Outcome, Removed, Target, Timestamp,
 };
 use crate::engine::{CodeFound, Digest, FilterView};
-use axum::BoxError;
 use axum::extract::{Path, Request};
+use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 use std::sync::Arc;
@@ -303,8 +303,7 @@ pub(crate) async fn look_up(call: Call<LookUp>, Path(name): Path<String>, reques
     let digests =
         digests(&call, &view, request, |body| Ok((json::parse::<CodeList<'_>>(body)?.codes, false)));
     let (digests, _) = digests.await?;
-    let mut memory = call.api.responses.share(Some(call.caller.owner()));
-    memory.hold(size_of_val(&digests[..]) as u64).map_err(|_| used_up())?;
+    let memory = call.reserve(size_of_val(&digests[..]) as u64)?;
     let guesses = guesser.take(digests.len())?;
     let mut absent = 0;
     for part in digests.chunks(LOOKED_UP) {
@@ -341,7 +340,7 @@ struct LookUpParts {
 impl ListParts for LookUpParts {
     type Entry = CodeLookup;
 
-    fn read(&mut self) -> Result<Option<Vec<CodeLookup>>, BoxError> {
+    fn read(&mut self) -> Result<Option<Vec<CodeLookup>>, Problem> {
         let rest = &self.digests[self.next..];
         if rest.is_empty() {
             return Ok(None);
@@ -498,7 +497,7 @@ async fn add(
     }
     let decided = decided?;
     let Outcome::Inserted(inserted) = &decided.outcome else { return Err(decided.unexpected()) };
-    Ok(reply::json_reserved(decided.replayed, inserted, room))
+    Ok(counted(reply::json(StatusCode::OK, decided.replayed, inserted), room))
 }
 
 /// Removes items.
@@ -508,7 +507,7 @@ async fn remove(call: &Call<Write>, request: ItemRequest<'_>, about: Resource<'_
     let command = Command::Remove { target: Target(view.id), digests: Digests(digests), all };
     let decided = submit(call, about, command, guesses).await?;
     let Outcome::Removed(removed) = &decided.outcome else { return Err(decided.unexpected()) };
-    Ok(reply::json_reserved(decided.replayed, removed, room))
+    Ok(counted(reply::json(StatusCode::OK, decided.replayed, removed), room))
 }
 
 /// Replaces items pair by pair.
@@ -522,7 +521,7 @@ async fn replace(call: &Call<Write>, kind: Kind, name: &str, request: Request) -
     let command = Command::Replace { target: Target(view.id), from: Digests(from), to: Digests(to) };
     let decided = submit(call, Resource::Filter(kind, name), command, guesses).await?;
     let Outcome::Replaced(outcomes) = decided.outcome else { return Err(decided.unexpected()) };
-    Ok(reply::json_reserved(decided.replayed, &ReplacedItems { outcomes }, room))
+    Ok(counted(reply::json(StatusCode::OK, decided.replayed, &ReplacedItems { outcomes }), room))
 }
 
 /// Parses a body `{"replacements":[{"from":…,"to":…}]}` into the digests of both sides.

@@ -305,7 +305,7 @@ fn general_problems(declared: &Operation) -> impl Iterator<Item = (&'static str,
     let is_upload = takes_body && effect == Some(Effect::Writes);
     let problems = [
         (!is_write, "503", "`recovering`"),
-        (is_read && takes_body, "503", "`overloaded`"),
+        (is_read && (is_api || path == "/metrics"), "503", "`overloaded`"),
         (is_read, "503", "`too-far-behind`, `no-quorum`: this node can't meet the condition; another may"),
         (is_write, "503", "`recovering`, `draining`, `overloaded`"),
         (is_write, "503", "`storage-failed`: the outcome of a write is unknown"),

@@ -2,7 +2,7 @@
 //! Everything that they load is compiled in, so that they work without internet access (`console/` and `assets/` have the sources). What
 //! never changes is compressed once: strangers may request it, and compressing it costs more than any other request.
 
-use super::answer::outgoing::{SharedBytes, Uncompressed};
+use super::answer::outgoing::SharedBytes;
 use super::answer::reply::{compressed, quality_in};
 use super::api::Api;
 use axum::Router;
@@ -133,7 +133,6 @@ impl File {
             }
         }
         response.extensions_mut().insert(SharedBytes);
-        response.extensions_mut().insert(Uncompressed);
         response
     }
 }

@@ -333,7 +333,7 @@ fn export(
     drop(view);
     lines.stream(stream::try_unfold(Some(after), move |after| {
         let page = after.map(|after| {
-            let view = coupon.view(&call.api)?;
+            let view = coupon.view(&call.api).map_err(|gone| BoxError::from(gone.detail.into_owned()))?;
             Ok::<_, BoxError>(view.redemptions(&query, after, EXPORTED, call.api.engine.now()))
         });
         async move {

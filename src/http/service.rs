@@ -4,7 +4,7 @@
 //! Layers of the router could do the same. But for every request, each of them would clone a boxed service and box a future, which costs about
 //! a microsecond.
 
-use super::answer::outgoing::{Uncompressed, paced};
+use super::answer::outgoing::{SharedBytes, Uncompressed, paced};
 use super::answer::{Code, Problem, REQUEST_ID, problem, refusals};
 use super::api::Api;
 use super::request::source::{self, Source};
@@ -14,8 +14,7 @@ use crate::access::{Caller, Denied, LogLimiter};
 use crate::budget::Owner;
 use crate::domain::Seq;
 use crate::engine::{Engine, Status};
-use crate::socket::Peer;
-use crate::turn::TURN_MAX;
+use crate::socket::{Peer, Vitals};
 use axum::Router;
 use axum::body::{Body, HttpBody};
 use axum::extract::Request;
@@ -24,6 +23,7 @@ use futures_util::FutureExt;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use parking_lot::Mutex;
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::hash::{BuildHasher, RandomState};
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
@@ -102,9 +102,8 @@ impl HttpService {
             let status = answer.status();
             answer.extensions_mut().insert(status);
             let length = answer.body().size_hint().exact();
-            if length.is_none_or(|length| length >= COMPRESSED_BYTES_MIN)
-                && answer.extensions().get::<Uncompressed>().is_none()
-            {
+            let extensions = answer.extensions();
+            if length.is_none_or(|length| length >= COMPRESSED_BYTES_MIN) && !is_final(extensions) {
                 let share = parts.api.responses.encoder(owner);
                 if share.is_none() {
                     answer.extensions_mut().insert(Uncompressed);
@@ -113,8 +112,7 @@ impl HttpService {
             }
             Ok::<_, Infallible>(answer)
         });
-        let may_be =
-            |_, _, _: &HeaderMap, extensions: &Extensions| extensions.get::<Uncompressed>().is_none();
+        let may_be = |_, _, _: &HeaderMap, extensions: &Extensions| !is_final(extensions);
         let long = DefaultPredicate::new().and(SizeAbove::new(COMPRESSED_BYTES_MIN)).and(may_be);
         let compression = Compression::new(plain).quality(CompressionLevel::Fastest).compress_when(long);
         let Ok(mut answer) = compression.oneshot(request).await;
@@ -124,6 +122,11 @@ impl HttpService {
         }
         paced(answer.map(Body::new), encoder.into_inner())
     }
+}
+
+/// Whether a response is sent as it is, whatever the client accepts.
+fn is_final(extensions: &Extensions) -> bool {
+    extensions.get::<Uncompressed>().is_some() || extensions.get::<SharedBytes>().is_some()
 }
 
 impl Parts {
@@ -138,6 +141,7 @@ impl Parts {
         let span = tracing::debug_span!("request", %method, route = path, request_id,
             trace = source::trace(request.headers())[0], parent = source::trace(request.headers())[1]);
         let mut slow = self.api.options.slow_request.map(|limit| Slow::new(limit, &request));
+        let vitals = request.extensions().get::<Peer>().map(|peer| peer.vitals.clone());
         let operation = route.operation(&method);
         let is_read = operation.is_some_and(Operation::is_read);
         let is_api = path.unwrap_or(request.uri().path()).starts_with("/v1");
@@ -149,7 +153,10 @@ impl Parts {
             // Pinned where it is made: it is large, and each wrapper around it would copy it.
             let answer = pin!(async {
                 let admitted = self.admit(&mut request, offer, route, operation, &id, &mut is_stranger);
-                owner = request.extensions().get::<Caller>().map(Caller::owner);
+                owner = match offer {
+                    Offer::Everything => request.extensions().get::<Caller>().map(Caller::owner),
+                    Offer::Probes => Some(Owner::named(b"probes")),
+                };
                 let reached = match admitted {
                     Ok(()) if is_read => reach(&self.api.engine, request.headers()).await,
                     admitted => admitted,
@@ -171,7 +178,7 @@ impl Parts {
                 let counted = self.api.responses.count(owner, response);
                 counted.unwrap_or_else(IntoResponse::into_response)
             });
-            whole(answer.instrument(span.clone())).await
+            whole(in_turns(vitals.as_deref(), begun, answer.instrument(span.clone()))).await
         };
         let (status, took) = (response.status(), begun.elapsed());
         route.count(&method, status, took);
@@ -213,9 +220,12 @@ impl Parts {
             response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         }
         response.headers_mut().insert(REQUEST_ID, id);
-        // hyper answers the next request of a client that has sent several without letting others have their turn.
-        if took >= TURN_MAX {
+        // hyper answers up to 16 requests of a client that has sent several before others have their turn.
+        if let Some(vitals) = vitals
+            && vitals.turn.lock().is_over(begun + took)
+        {
             tokio::task::yield_now().await;
+            vitals.turn.lock().end();
         }
         (response, owner)
     }
@@ -232,8 +242,16 @@ impl Parts {
     ) -> Result<(), Problem> {
         head::check(request)?;
         let path = request.uri().path();
-        if offer == Offer::Probes && !matches!(path, "/livez" | "/readyz" | "/metrics") {
-            return Err(Code::RouteNotFound.into());
+        if offer == Offer::Probes {
+            // Nothing else distinguishes clients without keys.
+            if let Some(peer) = request.extensions().get::<Peer>() {
+                let mut caller = Caller::anonymous();
+                caller.set_address(peer.address.ip());
+                peer.vitals.prove(caller.owner());
+            }
+            if !matches!(path, "/livez" | "/readyz" | "/metrics") {
+                return Err(Code::RouteNotFound.into());
+            }
         }
         // Health is not secret, and probes may use any host name.
         let is_probe = matches!(path, "/livez" | "/readyz");
@@ -312,6 +330,21 @@ fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
     (scheme.eq_ignore_ascii_case(SCHEME) && !key.is_empty()).then_some(key)
 }
 
+/// Runs the handler as part of its connection's turn, which ends when the handler waits.
+async fn in_turns<T>(vitals: Option<&Vitals>, begun: Instant, handler: impl Future<Output = T>) -> T {
+    let Some(vitals) = vitals else { return handler.await };
+    vitals.turn.lock().start(begun);
+    let mut handler = pin!(handler);
+    poll_fn(|context| {
+        let polled = handler.as_mut().poll(context);
+        if polled.is_pending() {
+            vitals.turn.lock().end();
+        }
+        polled
+    })
+    .await
+}
+
 /// Turns a panic of the handler into a failure, so that the connection survives.
 async fn whole(answer: impl Future<Output = Response>) -> Response {
     let answer = AssertUnwindSafe(answer).catch_unwind().await;
@@ -340,7 +373,7 @@ impl Slow {
 /// The longest target that is logged in full, in bytes. A path can have any length before it is rejected.
 const TARGET_BYTES_MAX: usize = 300;
 
-/// A running administrative act. If it is dropped before its end, its client has abandoned it.
+/// A running administrative act. It is dropped before its end if its connection is closed.
 struct Act {
     name: String,
     key: String,
@@ -372,7 +405,7 @@ impl Drop for Act {
     fn drop(&mut self) {
         let Self { name: act, key, target, source, request_id, end } = self;
         let (key, request_id) = (Some(key).filter(|key| !key.is_empty()), request_id.to_str().ok());
-        let outcome = end.map_or("abandoned by its client", |(_, problem)| problem.unwrap_or("done"));
+        let outcome = end.map_or("aborted: connection closed", |(_, problem)| problem.unwrap_or("done"));
         let status = end.map(|(status, _)| status.as_u16());
         let (peer, [trace, parent]) = (source.peer(), source.trace());
         tracing::info!(

@@ -140,7 +140,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
             let is_last = !is_between && *draining.borrow();
             let next = self.execute_all().await?;
             self.send().await?;
-            self.prove();
             self.release();
             let has_executed = self.vitals.phase() == Phase::Busy;
             if has_executed {
@@ -204,6 +203,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
                     execute(&mut self.visit, arguments, request, self.parser.is_inline).await
                 }
             };
+            // Before the first reply is sent: the client may never read it.
+            self.prove();
             self.parser.begin_next();
             self.read += length;
             let spliced = std::mem::take(&mut self.visit.session.spliced);
@@ -230,9 +231,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
 
     /// Records whose connection this is, once a command was executed for a valid key.
     fn prove(&mut self) {
-        if let Some(owner) = self.visit.session.owner()
-            && self.vitals.phase() == Phase::Busy
-        {
+        if let Some(owner) = self.visit.session.owner() {
             self.vitals.prove(owner);
             self.share.assign(Some(owner));
         }

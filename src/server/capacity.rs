@@ -11,7 +11,7 @@ use std::num::NonZero;
 const FILES_RESERVED: u64 = 32;
 
 /// Maximum number of connections of `server.probe_listen`.
-pub(super) const PROBES_MAX: usize = 32;
+pub(super) const PROBES_MAX: usize = 64;
 
 /// Files reserved for each worker besides: it may list the data directory.
 const FILES_RESERVED_EACH_WORKER: u64 = 4;

@@ -1,9 +1,8 @@
 //! The open connections of one listener: observed, closed after their timeouts, and chosen to give way to new ones.
 //!
-//! A connection is proven once a request of its owner was admitted: of a key, or of an address if no keys are configured. If all places
-//! are taken, strangers give way first, in the order of their arrival; so they can't keep out anybody who is quick to present a key. If
-//! strangers hold few places, the owner with the most connections gives way. Under its own pressure alone, an owner may use all places
-//! but those that newcomers need to prove themselves.
+//! A connection is proven by an admitted request of a key; if no keys are configured, of an address. If all places are taken, strangers
+//! give way first, in the order of their arrival. So strangers can't keep out clients that present a key quickly. If strangers hold few
+//! places, the owner with the most connections gives way. Without newcomers, one owner may use all places.
 
 use crate::budget::Owner;
 use crate::socket::{Moment, Phase, Vitals};
@@ -26,8 +25,8 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for a rejected client to read its response and close its side.
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Minimum age at which a stranger is closed for a new client: time for its first request. Also the minimum idle time of an owner's
-/// connection while the owner holds more than half of the places.
+/// Minimum age at which a stranger is closed for a new client: time for its first request. Also the minimum idle time of a connection
+/// whose owner holds more than its share of the places.
 const STRANGER_AGE_MIN: Duration = Duration::from_millis(250);
 
 /// Changes of phase until the first response: to [`Phase::New`], [`Phase::Head`], [`Phase::Busy`], and the next one.
@@ -138,11 +137,6 @@ impl Open {
         since + STRANGER_AGE_MIN
     }
 
-    /// Whether its request takes longer than most.
-    fn is_long(&self, now: Instant) -> bool {
-        now.duration_since(self.phase_since) >= REST_MIN
-    }
-
     /// Whether no request is in progress.
     fn is_idle(&self) -> bool {
         let moment = self.vitals.moment();
@@ -242,19 +236,27 @@ impl Clients {
         }
     }
 
-    /// Returns the proven connection that gives way next: the one that has rested longest, of the owner with the most connections if
-    /// there is one, otherwise of all.
+    /// Returns the index of the next proven connection to close, of the owner with the most connections.
+    ///
+    /// Idle connections are first, then requests without progress. If the owner holds more than its share, a newcomer does not wait for
+    /// any of them to rest: the newest connection has lost the least. Otherwise, connections of all owners that have rested may be closed.
     fn proven_next(&self, max: usize, now: Instant) -> Option<usize> {
-        let largest = self.largest_owner();
-        let of_largest = largest.and_then(|(owner, count)| {
-            let rest_min = if count * 2 > max { STRANGER_AGE_MIN } else { REST_MIN };
-            let own = |open: &Open| open.vitals.owner() == Some(owner);
-            self.longest_rest(now, |open, rest| own(open) && open.is_idle() && rest >= rest_min)
-                .or_else(|| self.longest_rest(now, |open, rest| own(open) && rest >= REST_MIN))
-                // A client that sends a byte now and then never rests. Its newest request has lost the least.
-                .or_else(|| self.proven.iter().rposition(|open| own(open) && open.is_long(now)))
-        });
-        of_largest.or_else(|| self.longest_rest(now, |open, rest| open.is_idle() && rest >= REST_MIN))
+        let (owner, is_over_share) = self.largest_owner(max)?;
+        let own = |open: &Open| open.vitals.owner() == Some(owner);
+        let rest_min = if is_over_share { STRANGER_AGE_MIN } else { REST_MIN };
+        let rested = self
+            .longest_rest(now, |open, rest| own(open) && open.is_idle() && rest >= rest_min)
+            .or_else(|| self.longest_rest(now, |open, rest| own(open) && rest >= REST_MIN));
+        if rested.is_some() {
+            return rested;
+        }
+        if is_over_share {
+            let newest = |may_close: &dyn Fn(&Open) -> bool| {
+                self.proven.iter().rposition(|open| own(open) && may_close(open))
+            };
+            return newest(&Open::is_idle).or_else(|| newest(&|_| true));
+        }
+        self.longest_rest(now, |open, rest| open.is_idle() && rest >= REST_MIN)
     }
 
     fn longest_rest(&self, now: Instant, may_close: impl Fn(&Open, Duration) -> bool) -> Option<usize> {
@@ -268,13 +270,16 @@ impl Clients {
         longest.map(|(_, at)| at)
     }
 
-    /// Returns the owner with the most proven connections, and their number.
-    fn largest_owner(&self) -> Option<(Owner, usize)> {
+    /// Returns the owner with the most proven connections, and whether these are more than its share of `max` places. A single owner may
+    /// have half of them.
+    fn largest_owner(&self, max: usize) -> Option<(Owner, bool)> {
         let mut counts: HashMap<Owner, usize> = HashMap::new();
         for owner in self.proven.iter().filter_map(|open| open.vitals.owner()) {
             *counts.entry(owner).or_default() += 1;
         }
-        counts.into_iter().max_by_key(|&(owner, count)| (count, owner))
+        let owners = counts.len().max(2);
+        let (owner, count) = counts.into_iter().max_by_key(|&(owner, count)| (count, owner))?;
+        Some((owner, count * owners > max))
     }
 }
 
@@ -475,15 +480,19 @@ mod tests {
         }
     }
 
+    /// Clients that exchange a byte now and then never rest, whether their requests are short or long.
     #[test]
-    fn trickling_owner_gives_way() {
+    fn restless_owner_over_share_gives_way() {
         let (runtime, start) = (stopped_runtime(), Instant::now());
-        let mut clients = clients(&runtime, &[9, 9, 9, 8], Phase::Busy, start);
-        let now = start + REST_MIN;
-        clients.proven.iter().for_each(|open| open.vitals.note_arrival(1));
-        clients.sweep(&TIMEOUTS, false, false, now);
-        clients.make_room(1, 4, now);
-        assert_eq!(owners(&clients), [8, 9, 9]);
+        for phase in [Phase::Idle, Phase::Busy] {
+            let mut clients = clients(&runtime, &[9, 9, 9, 8], phase, start);
+            let now = start + REST_MIN;
+            let hog = clients.proven.iter().filter(|open| open.vitals.owner() == Owner::from_number(9));
+            hog.for_each(|open| open.vitals.note_arrival(1));
+            clients.sweep(&TIMEOUTS, false, false, now);
+            clients.make_room(1, 4, now);
+            assert_eq!(owners(&clients), [8, 9, 9], "{phase:?}");
+        }
     }
 
     #[test]

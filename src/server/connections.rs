@@ -165,7 +165,7 @@ impl Connections {
     }
 }
 
-/// Whether a client caused the error of its own connection, which says nothing about the next one.
+/// Whether a client caused the error. Such an error affects its connection only, so accepting continues without a pause.
 fn is_of_client(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset)
 }

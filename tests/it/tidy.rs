@@ -21,7 +21,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("access", &["domain", "budget"]),
     ("engine", &["filter", "domain", "frame", "state", "journal", "store", "clock"]),
     ("budget", &[]),
-    ("socket", &["budget"]),
+    ("socket", &["budget", "turn"]),
     ("turn", &[]),
     ("http", &["domain", "access", "budget", "engine", "socket", "turn"]),
     ("resp", &["domain", "access", "budget", "engine", "socket", "turn"]),

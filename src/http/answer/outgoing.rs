@@ -1,5 +1,5 @@
-//! Outgoing bodies. Each one counts toward `limits.responses` until the client has read it, and a long one is produced only as fast as
-//! the client reads.
+//! Outgoing bodies. Each one counts toward `limits.responses` until the client has read it. A long one is produced only as fast as the
+//! client reads.
 //!
 //! All responses pass through [`Responses::count`], so that none can be forgotten. What a handler has produced completely counts as a
 //! whole. A stream reserves the memory of two chunks before its head is sent, and has no more than two in memory. What a stream needs
@@ -8,7 +8,7 @@
 use super::reply::Share;
 use super::{Code, Problem};
 use crate::budget::{Budget, Owner};
-use crate::turn::TURN_MAX;
+use crate::turn::Turn;
 use axum::BoxError;
 use axum::body::{Body, HttpBody};
 use axum::response::Response;
@@ -21,7 +21,7 @@ use prometheus_client::registry::Registry;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A body of up to this many bytes is part of the memory of its connection (`server/capacity.rs`).
 const FREE_BYTES: u64 = 16 << 10;
@@ -32,13 +32,16 @@ pub(crate) const CHUNK_BYTES: usize = 32 << 10;
 /// Chunks of a stream that may be in memory: a compressor keeps one until it gets the next.
 const CHUNKS_MAX: usize = 2;
 
+/// Memory of a stream.
+pub(crate) const STREAM_BYTES: u64 = (CHUNKS_MAX * CHUNK_BYTES) as u64;
+
 /// Memory of a gzip encoder: its tables, window and output.
 const GZIP_BYTES: u64 = 400 << 10;
 
 /// Memory of a zstd encoder at its fastest level: its tables, window and output.
 const ZSTD_BYTES: u64 = 2 << 20;
 
-/// Marks a response whose bytes all clients share: no client takes memory for them.
+/// Marks a response whose bytes never change, so that all clients share them. It is not compressed again.
 #[derive(Clone)]
 pub(crate) struct SharedBytes;
 
@@ -50,23 +53,46 @@ pub(crate) struct Uncompressed;
 #[derive(Clone)]
 pub(super) struct Counted;
 
+/// Strangers get this fraction of the memory, in addition.
+const STRANGERS_FRACTION: u64 = 8;
+
 /// The memory of all responses that are being sent.
-pub(crate) struct Responses(Arc<Budget>);
+pub(crate) struct Responses {
+    budget: Arc<Budget>,
+    /// For requests that need no key. Otherwise strangers could take the memory of the others.
+    strangers: Arc<Budget>,
+}
 
 impl Responses {
-    /// A budget of this size, whose metrics are registered.
+    /// Budgets of this size, and of a fraction of it for strangers. Their metrics are registered.
     pub(crate) fn new(limit_bytes: u64, registry: &mut Registry) -> Self {
         let budget = Budget::new(limit_bytes);
         let taken = ("response_bytes", "Bytes of responses that clients have not read yet");
         let refused =
             ("responses_refused", "Responses refused or broken off because limits.responses was reached");
         budget.register(registry, taken, refused);
-        Self(Arc::new(budget))
+        let strangers = Budget::new(limit_bytes / STRANGERS_FRACTION);
+        let taken = ("response_bytes_without_key", "Bytes of unread responses to requests without a key");
+        let refused =
+            ("responses_without_key_refused", "Responses to requests without a key that were refused");
+        strangers.register(registry, taken, refused);
+        Self { budget: Arc::new(budget), strangers: Arc::new(strangers) }
     }
 
     /// An empty share for a response that its handler counts.
     pub(crate) fn share(&self, owner: Option<Owner>) -> Share {
-        Share::empty(self.0.clone(), owner)
+        let budget = if owner.is_some() { &self.budget } else { &self.strangers };
+        Share::empty(budget.clone(), owner)
+    }
+
+    /// Reserves memory for a response before its request takes effect.
+    ///
+    /// # Errors
+    /// 503 `overloaded` if `limits.responses` is used up.
+    pub(crate) fn reserve(&self, owner: Option<Owner>, bytes: u64) -> Result<Share, Problem> {
+        let mut share = self.share(owner);
+        share.hold(bytes).map_err(|_| used_up())?;
+        Ok(share)
     }
 
     /// Counts the memory of a response.
@@ -82,17 +108,27 @@ impl Responses {
         let reserved = match length {
             Some(bytes) if bytes <= FREE_BYTES => return Ok(response),
             Some(bytes) => bytes,
-            None => (CHUNKS_MAX * CHUNK_BYTES) as u64,
+            None => STREAM_BYTES,
         };
-        let share = Share::of(self.0.clone(), owner, reserved).map_err(|_| used_up())?;
-        let memory = Memory::new(share);
-        Ok(response.map(|body| Body::new(Outgoing { body, memory, rest: Bytes::new(), length })))
+        Ok(counted(response, self.reserve(owner, reserved)?))
     }
 
-    /// Reserves the memory of an encoder for a response to be compressed. `None` if there is too little.
+    /// Reserves the memory of an encoder for a response to be compressed. `None` if there is too little: then it is sent as it is.
     pub(crate) fn encoder(&self, owner: Option<Owner>) -> Option<Share> {
-        Share::of(self.0.clone(), owner, ZSTD_BYTES).ok()
+        let mut share = self.share(owner);
+        share.hold_if_free(ZSTD_BYTES).then_some(share)
     }
+}
+
+/// Counts a response in memory that was reserved for it. The share returns with the last piece of the body.
+pub(crate) fn counted(mut response: Response, mut share: Share) -> Response {
+    response.extensions_mut().insert(Counted);
+    response.map(|body| {
+        let length = body.size_hint().exact();
+        // A complete body may need less, or is in memory already.
+        length.into_iter().for_each(|bytes| share.hold_anyway(bytes));
+        Body::new(Outgoing { body, memory: Memory::new(share), rest: Bytes::new(), length })
+    })
 }
 
 /// The problem if `limits.responses` is used up.
@@ -215,26 +251,25 @@ impl HttpBody for Outgoing {
 /// Prepares a response that may have been compressed: its encoder counts until the body ends, and it is produced in turns.
 pub(crate) fn paced(response: Response, encoder: Option<Share>) -> Response {
     let coding = response.headers().get(header::CONTENT_ENCODING);
-    let is_shared = response.extensions().get::<SharedBytes>().is_some();
     let bytes = match coding.map(http::HeaderValue::as_bytes) {
         Some(b"gzip") => GZIP_BYTES,
         Some(_) => ZSTD_BYTES,
         None => 0,
     };
-    let encoder = encoder.filter(|_| bytes > 0 && !is_shared).map(|mut share| {
+    let encoder = encoder.filter(|_| bytes > 0).map(|mut share| {
         share.hold_anyway(bytes);
         share
     });
     if response.body().size_hint().exact().is_some() {
         return response;
     }
-    response.map(|body| Body::new(Paced { body, spent: Duration::ZERO, _encoder: encoder }))
+    response.map(|body| Body::new(Paced { body, turn: Turn::default(), _encoder: encoder }))
 }
 
-/// A body that lets other connections have their turn after [`TURN_MAX`].
+/// A body that is produced in turns.
 struct Paced {
     body: Body,
-    spent: Duration,
+    turn: Turn,
     _encoder: Option<Share>,
 }
 
@@ -246,17 +281,18 @@ impl HttpBody for Paced {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        if self.spent >= TURN_MAX {
-            self.spent = Duration::ZERO;
+        if self.turn.is_over(Instant::now()) {
+            self.turn.end();
             // Woken immediately, the task would run again before the others have.
-            let mut turn = std::pin::pin!(tokio::task::yield_now());
-            if turn.as_mut().poll(context).is_pending() {
+            let mut others = std::pin::pin!(tokio::task::yield_now());
+            if others.as_mut().poll(context).is_pending() {
                 return Poll::Pending;
             }
         }
-        let begun = Instant::now();
         let frame = Pin::new(&mut self.body).poll_frame(context);
-        self.spent += begun.elapsed();
+        if frame.is_pending() {
+            self.turn.end();
+        }
         frame
     }
 
@@ -267,11 +303,4 @@ impl HttpBody for Paced {
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
     }
-}
-
-/// Collects a body of known length whose memory its handler counts: the share returns with its last piece.
-pub(super) fn held(bytes: Vec<u8>, share: Share) -> Body {
-    let length = bytes.len() as u64;
-    let memory = Memory::new(share);
-    Body::new(Outgoing { body: Body::from(bytes), memory, rest: Bytes::new(), length: Some(length) })
 }

@@ -1,6 +1,6 @@
 //! Problem documents (RFC 9457), the form of every failure.
 
-use super::outgoing::{Counted, held};
+use super::outgoing::counted;
 use super::reply::Share;
 use crate::domain::Timestamp;
 use axum::response::{IntoResponse, Response};
@@ -290,13 +290,8 @@ pub fn render(mut response: Response, request_id: &str, mut share: Share) -> Res
         parts.headers.insert(header::RETRY_AFTER, seconds.into());
     }
     parts.headers.insert(header::CONTENT_LENGTH, body.len().into());
-    let body = if problem.faults.len() > FAULTS_FREE {
-        parts.extensions.insert(Counted);
-        held(body, share)
-    } else {
-        body.into()
-    };
-    super::mark_replayed(Response::from_parts(parts, body), problem.replayed)
+    let response = super::mark_replayed(Response::from_parts(parts, body.into()), problem.replayed);
+    if problem.faults.len() > FAULTS_FREE { counted(response, share) } else { response }
 }
 
 /// Returns the problem for a failure without a document.

@@ -1,6 +1,6 @@
 //! Answers: JSON, and any number of values, one per line, as NDJSON or CSV.
 
-use super::outgoing::{CHUNK_BYTES, Counted, held};
+use super::outgoing::{CHUNK_BYTES, counted};
 use super::problem::{Code, Problem};
 use super::{Answer, mark_replayed};
 use crate::budget::{self, Budget};
@@ -83,22 +83,9 @@ pub(crate) struct HeldBody {
     pub(crate) _share: Share,
 }
 
-/// Builds a JSON response in memory that was reserved before the request took effect.
-pub(crate) fn json_reserved(replayed: bool, body: &impl Serialize, mut room: Share) -> Response {
-    match serde_json::to_vec(body) {
-        Ok(text) => {
-            room.hold_anyway(text.len() as u64);
-            mark_replayed(json_held(text, room), replayed)
-        }
-        Err(error) => unwritable(error).into_response(),
-    }
-}
-
 /// Builds a response from long JSON text. The share is returned once no piece of the text is in memory.
 pub(crate) fn json_held(text: Vec<u8>, share: Share) -> Response {
-    let mut response = as_json(held(text, share));
-    response.extensions_mut().insert(Counted);
-    response
+    counted(as_json(text), share)
 }
 
 /// A list that is read in parts while it is sent.
@@ -107,7 +94,10 @@ pub(crate) trait ListParts: Send + 'static {
     type Entry: Serialize;
 
     /// Reads the next entries, possibly none; `None` after the last ones.
-    fn read(&mut self) -> Result<Option<Vec<Self::Entry>>, BoxError>;
+    ///
+    /// # Errors
+    /// If the list no longer exists. Once the response has started, it breaks off.
+    fn read(&mut self) -> Result<Option<Vec<Self::Entry>>, Problem>;
 
     /// The cursor of the next page, once the last entries were read.
     fn next_cursor(&self) -> Option<String>;
@@ -118,16 +108,16 @@ pub(crate) async fn list(empty: &impl Serialize, parts: impl ListParts) -> Answe
     let mut text = serde_json::to_vec(empty).map_err(unwritable)?;
     text.truncate(text.len() - LIST_END.len());
     let mut list = ListWriter { parts, text, is_first: true, has_ended: false };
-    let first = list.chunk().await.map_err(|error| {
-        tracing::error!(%error, "a list can't be read");
-        Problem::new(Code::Internal, "see the service's log")
-    })?;
+    let first = list.chunk().await?;
     if list.has_ended {
         return Ok(as_json(first));
     }
     let rest = stream::try_unfold(list, async |mut list| match list.has_ended {
         true => Ok::<_, BoxError>(None),
-        false => Ok(Some((list.chunk().await?, list))),
+        false => match list.chunk().await {
+            Ok(chunk) => Ok(Some((chunk, list))),
+            Err(problem) => Err(problem.detail.into_owned().into()),
+        },
     });
     // A compressor polls once more after the end.
     Ok(as_json(Body::from_stream(stream::iter([Ok(first)]).chain(rest).fuse())))
@@ -146,11 +136,11 @@ struct ListWriter<P> {
 
 impl<P: ListParts> ListWriter<P> {
     /// Writes about [`CHUNK_BYTES`], or the rest of the list.
-    async fn chunk(&mut self) -> Result<Vec<u8>, BoxError> {
+    async fn chunk(&mut self) -> Result<Vec<u8>, Problem> {
         while self.text.len() < CHUNK_BYTES / 2 && !self.has_ended {
             match self.parts.read()? {
-                Some(entries) => self.write(&entries)?,
-                None => self.end()?,
+                Some(entries) => self.write(&entries).map_err(unwritable)?,
+                None => self.end().map_err(unwritable)?,
             }
             // Other requests on this processor get their turn.
             tokio::task::yield_now().await;

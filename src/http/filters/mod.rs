@@ -16,7 +16,6 @@ use crate::domain::{
     Command, Description, ImageBody, ImageFault, Kind, Name, Outcome, Refusal, Target, Update, UploadId,
 };
 use crate::engine::{ImageReader, capacity_max_of, image_part, raise, random};
-use axum::BoxError;
 use axum::extract::{Path, Request};
 use axum::response::Response;
 use http::{StatusCode, header};
@@ -247,7 +246,7 @@ impl FilterPage {
 impl ListParts for FilterPage {
     type Entry = Filter;
 
-    fn read(&mut self) -> Result<Option<Vec<Filter>>, BoxError> {
+    fn read(&mut self) -> Result<Option<Vec<Filter>>, Problem> {
         let engine = &self.api.engine;
         let find =
             |prefix: &str, after: Option<&Name>, limit| engine.view().list(self.kind, prefix, after, limit);

@@ -40,7 +40,10 @@ const SHORT: &[&str] = &[
 ];
 
 /// Operations whose responses all clients share.
-const SHARED: &[&str] = &["metrics", "openapi"];
+const SHARED: &[&str] = &["openapi"];
+
+/// Operations with a long response to requests without a key, which share a memory of their own.
+const WITHOUT_KEY: &[&str] = &["metrics"];
 
 /// Operations with a response of at most 100 KB, which counts as soon as it is longer than 16 KiB.
 const BOUNDED: &[&str] =
@@ -127,15 +130,20 @@ fn long_requests() -> Vec<(&'static str, Request<Body>)> {
 
 /// The bytes of responses that clients have not read yet.
 async fn unread(service: &Service) -> u64 {
+    gauge(service, "cuckood_response_bytes ").await
+}
+
+async fn gauge(service: &Service, name: &str) -> u64 {
     let text = service.get("/metrics").await.text();
-    let line = text.lines().find_map(|line| line.strip_prefix("cuckood_response_bytes "));
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
     line.unwrap().parse().unwrap()
 }
 
 #[test]
 fn every_operation_has_a_response_size() {
     let long: BTreeSet<&str> = long_requests().iter().map(|(id, _)| *id).collect();
-    let mut named: BTreeSet<&str> = SHORT.iter().chain(SHARED).chain(BOUNDED).copied().collect();
+    let mut named: BTreeSet<&str> =
+        SHORT.iter().chain(SHARED).chain(WITHOUT_KEY).chain(BOUNDED).copied().collect();
     named.extend(&long);
     let documented: BTreeSet<&str> = OPERATIONS.iter().map(|operation| operation.id.as_str()).collect();
     assert_eq!(documented, named, "add the operation to one of the lists, and its request if it can be long");
@@ -156,6 +164,17 @@ async fn unread_response_counts_until_dropped() {
         assert!(!read(response.into_body()).await.is_empty(), "{id}");
         assert_eq!(unread(&service).await, 0, "{id} is counted after it was read");
     }
+}
+
+#[tokio::test]
+async fn response_without_key_counts_apart() {
+    let service = full(HttpOptions::default()).await;
+    let scraped = service.begin(get("/metrics", "text/plain")).await;
+    assert_eq!(scraped.status(), 200);
+    assert!(gauge(&service, "cuckood_response_bytes_without_key ").await > 16 << 10);
+    assert_eq!(unread(&service).await, 0);
+    drop(scraped);
+    assert_eq!(gauge(&service, "cuckood_response_bytes_without_key ").await, 0);
 }
 
 #[tokio::test]

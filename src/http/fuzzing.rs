@@ -1,4 +1,5 @@
 //! Entry points of the fuzz targets in `fuzz/`; the program uses the same code.
 
 pub use super::imports::lines::{Delimiter, Format, Line, Lines, UploadFault};
-pub use super::items::{pairs as replacements, users_to_add as items};
+pub use super::items::pairs as replacements;
+pub use super::users::users_to_add as items;

@@ -8,6 +8,7 @@ mod admin;
 mod answer;
 mod api;
 mod call;
+mod codes;
 mod eligibility;
 mod events;
 mod filters;
@@ -24,6 +25,7 @@ mod redemptions;
 mod request;
 mod router;
 mod service;
+mod users;
 
 pub use answer::problem;
 pub use api::Control;

@@ -5,8 +5,7 @@ use super::answer::{Code, Problem};
 use super::api::Api;
 use super::call::{AccessRule, Direct, Effect, Right, Takes, direct};
 use super::filters::{campaigns, coupons};
-use super::items::{self, codes, users};
-use super::{admin, eligibility, events, generate, imports, pages, redemptions};
+use super::{admin, codes, eligibility, events, generate, imports, pages, redemptions, users};
 use axum::body::HttpBody;
 use axum::extract::Request;
 use http::{Method, StatusCode};
@@ -90,7 +89,7 @@ pub(super) fn routes() -> Routes {
         route!(generate::generate),
         route!(direct codes::check),
         route!(codes::count),
-        route!(items::look_up),
+        route!(codes::look_up),
         route!(codes::remove),
         route!(codes::replace),
         route!(imports::coupons::import),

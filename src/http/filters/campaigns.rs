@@ -1,0 +1,193 @@
+//! `/v1/campaigns`: the routes of campaigns. Both kinds share the handlers in `mod.rs`.
+
+use super::spec::{CampaignSpec, Filter, FilterPatch};
+use super::statistics::{DESCRIPTION, Statistics, StatisticsQuery};
+use super::{Cleared, FilterPage};
+use crate::domain::Kind;
+use crate::http::answer::{Answer, reply};
+use crate::http::call::{Call, Delete, Export, Maintain, Manage, Read};
+use crate::http::request::body::Streamed;
+use crate::http::request::query::PageQuery;
+use axum::extract::{Path, Request};
+use serde::Serialize;
+use serde_with::skip_serializing_none;
+use utoipa::ToSchema;
+
+// A page of campaigns, sorted by name.
+#[skip_serializing_none]
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({"campaigns": []}))]
+struct CampaignList {
+    campaigns: Vec<Filter>,
+    /// The cursor of the next page; absent on the last one.
+    next_cursor: Option<String>,
+}
+
+#[utoipa::path(
+    get,
+    path = "/v1/campaigns",
+    operation_id = "list_campaigns",
+    tag = "campaigns",
+    summary = "List campaigns",
+    description = "Sorted by name, page by page.",
+    params(PageQuery),
+    responses(
+        (status = 200, description = "A page, sorted by name", body = CampaignList),
+    )
+)]
+pub(crate) async fn list(call: Call<Read>, request: Request) -> Answer {
+    let page = FilterPage::asked(call, Kind::Campaign, &request)?;
+    reply::list(&CampaignList { campaigns: Vec::new(), next_cursor: None }, page).await
+}
+
+#[utoipa::path(
+    get,
+    path = "/v1/campaigns/{campaign}",
+    operation_id = "get_campaign",
+    tag = "campaigns",
+    summary = "Show a campaign",
+    description = "Its spec in force, and its statistics.",
+    responses(
+        (status = 200, description = "Its spec and statistics", body = Filter),
+    )
+)]
+pub(crate) async fn get(call: Call<Read>, Path(name): Path<String>) -> Answer {
+    let view = call.filter(Kind::Campaign, &name)?;
+    Ok(reply::ok(&Filter::of(&view, call.api.engine.now())))
+}
+
+#[utoipa::path(
+    put,
+    path = "/v1/campaigns/{campaign}",
+    operation_id = "put_campaign",
+    tag = "campaigns",
+    summary = "Create a campaign",
+    description = "Returns 200 if a campaign with the same resolved spec already exists. A title and \
+        labels are not compared: they are set, or remain as they are if they are omitted.",
+    request_body = CampaignSpec,
+    responses(
+        (status = 200, description = "It already exists", body = Filter),
+        (status = 201, description = "Created", body = Filter, headers(("Location" = String, description = "Its path"))),
+        (status = 409, description = "`already-exists`: `errors` points to the fields that differ"),
+    )
+)]
+pub(crate) async fn put(call: Call<Manage>, Path(name): Path<String>, request: Request) -> Answer {
+    super::put::<CampaignSpec>(&call, Kind::Campaign, &name, request).await
+}
+
+#[utoipa::path(
+    patch,
+    path = "/v1/campaigns/{campaign}",
+    operation_id = "patch_campaign",
+    tag = "campaigns",
+    summary = "Change when a campaign is active, its capacity, title or labels",
+    description = "A merge-patch (RFC 7396): absent fields remain.",
+    request_body(content(
+        (FilterPatch = "application/json"),
+        (FilterPatch = "application/merge-patch+json"),
+    )),
+    responses(
+        (status = 200, description = "Changed, or already as requested", body = Filter),
+    )
+)]
+pub(crate) async fn patch(call: Call<Manage>, Path(name): Path<String>, request: Request) -> Answer {
+    super::patch::<FilterPatch>(&call, Kind::Campaign, &name, request).await
+}
+
+#[utoipa::path(
+    delete,
+    path = "/v1/campaigns/{campaign}",
+    operation_id = "delete_campaign",
+    tag = "campaigns",
+    summary = "Delete a campaign and everything that belongs to it",
+    description = "Irreversible. A repeated request with the same key affects no successor of the same \
+        name.",
+    responses(
+        (status = 204, description = "Dropped"),
+    )
+)]
+pub(crate) async fn delete(call: Call<Delete>, Path(name): Path<String>) -> Answer {
+    super::delete(&call, Kind::Campaign, &name).await
+}
+
+#[utoipa::path(
+    post,
+    path = "/v1/campaigns/{campaign}/clear",
+    operation_id = "clear_campaign",
+    tag = "campaigns",
+    summary = "Remove all users from a campaign",
+    description = "Its spec and its secret remain.",
+    responses(
+        (status = 200, description = "Cleared", body = Cleared),
+    )
+)]
+pub(crate) async fn clear(call: Call<Manage>, Path(name): Path<String>) -> Answer {
+    super::clear(&call, Kind::Campaign, &name).await
+}
+
+#[utoipa::path(
+    get,
+    path = "/v1/campaigns/{campaign}/statistics",
+    operation_id = "get_campaign_statistics",
+    tag = "campaigns",
+    summary = "Count the changes of a campaign per day and hour",
+    description = DESCRIPTION,
+    params(StatisticsQuery),
+    responses(
+        (status = 200, description = "Counts per day and per hour", body = Statistics),
+    )
+)]
+pub(crate) async fn statistics(call: Call<Read>, Path(name): Path<String>, request: Request) -> Answer {
+    super::statistics::get(&call, Kind::Campaign, &name, &request)
+}
+
+#[utoipa::path(
+    get,
+    path = "/v1/campaigns/{campaign}/image",
+    operation_id = "get_campaign_image",
+    tag = "campaigns",
+    summary = "Download the image of a campaign",
+    description = "The whole campaign as of one position of the log: its spec, its secret and its \
+        tables, with checksums. Writes continue during the download. A `PUT` creates a \
+        campaign from it, here or on another server, and rejects an incomplete image. Keep \
+        it secret: its owner can test which users are in the campaign.",
+    responses(
+        (
+            status = 200,
+            description = "The image, streamed",
+            body = inline(Streamed),
+            content_type = "application/octet-stream",
+        ),
+        (status = 503, description = "`overloaded`: too many downloads of images; `draining`, `storage-failed`"),
+        (
+            status = 507,
+            description = "`disk-full`: a filter that has changed since the last snapshot is copied to the disk first",
+        ),
+    )
+)]
+pub(crate) async fn get_image(call: Call<Export>, Path(name): Path<String>) -> Answer {
+    super::get_image(&call, Kind::Campaign, &name).await
+}
+
+#[utoipa::path(
+    put,
+    path = "/v1/campaigns/{campaign}/image",
+    operation_id = "put_campaign_image",
+    tag = "campaigns",
+    summary = "Create a campaign from an image",
+    description = "All or nothing: the campaign appears once the image has been read and verified to \
+        its end. An interrupted upload leaves nothing. Lookups find the same users as in the \
+        original. The body can be of any length, and compressed with gzip or zstd. \
+        `Idempotency-Key` is ignored: a repeated upload is rejected, because the name is \
+        taken.",
+    request_body(content = inline(Streamed), content_type = "application/octet-stream"),
+    responses(
+        (status = 201, description = "Made", body = Filter, headers(("Location" = String, description = "Its path"))),
+        (status = 409, description = "`already-exists`: the name is taken"),
+        (status = 422, description = "`image-damaged`: the image is damaged, incomplete or foreign"),
+        (status = 507, description = "`memory-limit`, `disk-full`, `too-many-filters`"),
+    )
+)]
+pub(crate) async fn put_image(call: Call<Maintain>, Path(name): Path<String>, request: Request) -> Answer {
+    super::put_image(call, Kind::Campaign, &name, request).await
+}

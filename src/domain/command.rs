@@ -366,7 +366,25 @@ impl Command {
             | Command::Update(Update { annotations, .. })
             | Command::PutLineUp(PutLineUp { annotations, .. }) => annotations.memory_bytes(),
             Command::ImageBegin(ImageBegin { head, .. }) => head.profile.annotations.memory_bytes(),
-            _ => 0,
+            Command::Configure(_)
+            | Command::Delete { .. }
+            | Command::Insert { .. }
+            | Command::Remove { .. }
+            | Command::Replace { .. }
+            | Command::Clear { .. }
+            | Command::Redeem(_)
+            | Command::Confirm { .. }
+            | Command::Cancel { .. }
+            | Command::ImportBegin(_)
+            | Command::ImportLines(_)
+            | Command::ImportEnd(_)
+            | Command::Advance { .. }
+            | Command::TurnBack
+            | Command::DeleteLineUp { .. }
+            | Command::Restored { .. }
+            | Command::ImageRecord { .. }
+            | Command::ImageAbandon { .. }
+            | Command::Enable { .. } => 0,
         }
     }
 }

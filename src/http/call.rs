@@ -5,7 +5,7 @@ use super::answer::{Answer, Code, Problem, refusals};
 use super::api::Api;
 use crate::access::{Caller, Client, Guesses, Scope};
 use crate::domain::{
-    Applied, Command, FilterId, IdempotencyKey, KeyName, Kind, Name, Outcome, Raise, RedemptionId, Update,
+    Applied, Command, FilterId, IdempotencyKey, KeyName, Kind, Name, Outcome, Raise, RedemptionId,
 };
 use crate::engine::{Engine, FilterView, Layout, Lookup, Secret, SubmitError};
 use crate::socket::Peer;
@@ -325,21 +325,59 @@ pub(super) fn hash_of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32]
 /// Encodes a command's request, without values that are random or depend on the filter's previous state. It identifies the route, and
 /// contains everything in the query and body.
 fn canonical(command: &Command) -> Vec<u8> {
-    let serialize =
-        |command: &Command| postcard::to_stdvec(command).expect("commands go into the log like this");
-    let mut same = match command {
-        Command::Create { .. } | Command::Redeem(_) | Command::Update(_) => command.clone(),
-        _ => return serialize(command),
-    };
-    match &mut same {
-        Command::Create { id, secret, .. } => (*id, *secret) = (FilterId(0), Secret::new([0; _])),
-        Command::Redeem(crate::domain::Redeem { redemption, .. }) => *redemption = RedemptionId([0; 16]),
-        Command::Update(Update { capacity: Some(Raise { layout, .. }), .. }) => {
-            *layout = Layout { fingerprint_bits: 0, step_bits: 0, bucket_size: 0, buckets: 0, max_search: 0 };
+    match command {
+        Command::Create { kind, name, id: _, secret: _, spec, layout, window, annotations } => {
+            encode(&Command::Create {
+                kind: *kind,
+                name: name.clone(),
+                id: FilterId(0),
+                secret: Secret::new([0; _]),
+                spec: spec.clone(),
+                layout: *layout,
+                window: *window,
+                annotations: annotations.clone(),
+            })
         }
-        _ => {}
+        Command::Redeem(redeem) => {
+            let mut redeem = redeem.clone();
+            redeem.redemption = RedemptionId([0; 16]);
+            encode(&Command::Redeem(redeem))
+        }
+        Command::Update(update) => {
+            let mut update = update.clone();
+            if let Some(Raise { layout, .. }) = &mut update.capacity {
+                *layout =
+                    Layout { fingerprint_bits: 0, step_bits: 0, bucket_size: 0, buckets: 0, max_search: 0 };
+            }
+            encode(&Command::Update(update))
+        }
+        // Nothing in them is random or depends on the state.
+        Command::Configure(_)
+        | Command::Delete { .. }
+        | Command::Insert { .. }
+        | Command::Remove { .. }
+        | Command::Replace { .. }
+        | Command::Clear { .. }
+        | Command::Confirm { .. }
+        | Command::Cancel { .. }
+        | Command::ImportBegin(_)
+        | Command::ImportLines(_)
+        | Command::ImportEnd(_)
+        | Command::Advance { .. }
+        | Command::TurnBack
+        | Command::PutLineUp(_)
+        | Command::DeleteLineUp { .. }
+        | Command::Restored { .. }
+        | Command::Enable { .. } => encode(command),
+        // Images have no idempotency key.
+        Command::ImageBegin(_) | Command::ImageRecord { .. } | Command::ImageAbandon { .. } => {
+            encode(command)
+        }
     }
-    serialize(&same)
+}
+
+fn encode(command: &Command) -> Vec<u8> {
+    postcard::to_stdvec(command).expect("commands go into the log like this")
 }
 
 /// Parses the name of a campaign or coupon in a path.

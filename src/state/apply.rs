@@ -231,7 +231,25 @@ impl Shared {
             Command::PutLineUp(PutLineUp { name, .. }) | Command::DeleteLineUp { name } => {
                 self.catalog.line_ups.get(name).map(|line_up| FilterId(line_up.created_by.0))
             }
-            _ => command.target().map(|Target(filter)| filter),
+            Command::Configure(_)
+            | Command::Update(_)
+            | Command::Insert { .. }
+            | Command::Remove { .. }
+            | Command::Replace { .. }
+            | Command::Clear { .. }
+            | Command::Redeem(_)
+            | Command::Confirm { .. }
+            | Command::Cancel { .. }
+            | Command::ImportBegin(_)
+            | Command::ImportLines(_)
+            | Command::ImportEnd(_)
+            | Command::Advance { .. }
+            | Command::TurnBack
+            | Command::Restored { .. }
+            | Command::ImageBegin(_)
+            | Command::ImageRecord { .. }
+            | Command::ImageAbandon { .. }
+            | Command::Enable { .. } => command.target().map(|Target(filter)| filter),
         }
     }
 }

@@ -411,7 +411,26 @@ fn named(command: &Command) -> (Option<RedemptionId>, Option<(Digest, &Reference
     match command {
         Command::Confirm { redemption, .. } | Command::Cancel { redemption, .. } => (Some(*redemption), None),
         Command::Redeem(Redeem { digest, reference, .. }) => (None, Some((*digest, reference))),
-        _ => (None, None),
+        Command::Configure(_)
+        | Command::Create { .. }
+        | Command::Update(_)
+        | Command::Delete { .. }
+        | Command::Insert { .. }
+        | Command::Remove { .. }
+        | Command::Replace { .. }
+        | Command::Clear { .. }
+        | Command::ImportBegin(_)
+        | Command::ImportLines(_)
+        | Command::ImportEnd(_)
+        | Command::Advance { .. }
+        | Command::TurnBack
+        | Command::PutLineUp(_)
+        | Command::DeleteLineUp { .. }
+        | Command::Restored { .. }
+        | Command::ImageBegin(_)
+        | Command::ImageRecord { .. }
+        | Command::ImageAbandon { .. }
+        | Command::Enable { .. } => (None, None),
     }
 }
 

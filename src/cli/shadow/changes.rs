@@ -45,9 +45,20 @@ pub enum Event {
 /// Commands with items that are mirrored.
 pub const MIRRORED: [&str; 7] = ["cf.add", "cf.addnx", "cf.insert", "cf.insertnx", "cf.del", "sadd", "srem"];
 
-/// Commands of a key that leave its items as they are.
-const HARMLESS: &str = "cf.compact cf.count cf.exists cf.info cf.mexists cf.scandump copy dump exists persist pttl scard sdiff \
-                        sinter sismember smembers smismember srandmember sscan sunion touch ttl type watch";
+/// Commands that leave the items of the key that is their first argument as they are. In another database, a key of the same name may have
+/// any type.
+const HARMLESS: &str = "bf.exists bf.info bf.mexists bf.scandump bitcount bitfield_ro bitpos cf.compact cf.count cf.exists cf.info \
+                        cf.mexists cf.scandump copy dump exists expiretime geodist geohash geopos georadius_ro \
+                        georadiusbymember_ro geosearch get getbit getrange hexists hexpiretime hget hgetall hkeys hlen hmget \
+                        hpexpiretime hpttl hrandfield hscan hstrlen httl hvals json.get json.mget json.type lcs lindex llen lpos \
+                        lrange mget persist pexpiretime pfcount pttl scard sdiff sinter sismember smembers smismember sort_ro \
+                        srandmember sscan strlen substr sunion touch ttl type watch xlen xpending xrange xrevrange zcard zcount \
+                        zdiff zinter zlexcount zmscore zrandmember zrange zrangebylex zrangebyscore zrank zrevrange \
+                        zrevrangebylex zrevrangebyscore zrevrank zscan zscore zunion";
+
+/// Commands whose first argument is a database, a channel, a message or a pattern, and may be spelled like the key.
+const KEYLESS: &str = "acl client config echo hello info keys ping psubscribe publish punsubscribe select spublish ssubscribe subscribe \
+                       sunsubscribe unsubscribe";
 
 /// Commands that may change a key which is not their first. (MONITOR reports the commands of scripts as well.)
 const ELSEWHERE: &str = "copy migrate mset msetnx rename renamenx smove sort";
@@ -161,7 +172,7 @@ impl Interest {
                 }
                 None
             }
-            _ if is_first && is_one_of(HARMLESS) => None,
+            _ if is_first && (is_one_of(HARMLESS) || is_one_of(KEYLESS)) => None,
             _ if is_first || is_one_of(ELSEWHERE) => {
                 self.key_type = KeyType::Unknown;
                 not_mirrored()
@@ -278,6 +289,11 @@ mod tests {
             ("CF.EXISTS k a", None),
             ("SMEMBERS k", None),
             ("COPY k other", None),
+            ("GET k", None),
+            ("ZRANGE k 0 9", None),
+            ("SELECT k", None),
+            ("PUBLISH k news", None),
+            ("GETDEL k", not_mirrored("getdel")),
             ("PUBLISH news k", None),
             ("SPOP k", not_mirrored("spop")),
             ("COPY other k", not_mirrored("copy")),
@@ -347,7 +363,10 @@ mod tests {
             (None, Some(0), "DEL k", change()),
             (None, Some(7), "DEL k", Some(Event::OtherDatabase(7))),
             (None, Some(7), "SPOP k", Some(Event::OtherDatabase(7))),
-            (None, Some(7), "GET k", Some(Event::OtherDatabase(7))),
+            (None, Some(7), "SET k v", Some(Event::OtherDatabase(7))),
+            (None, Some(7), "GET k", None),
+            (None, Some(7), "HGETALL k", None),
+            (None, Some(7), "SELECT k", None),
             (None, Some(7), "CF.EXISTS k a", None),
             (None, Some(7), "CF.ADD other a", None),
             (None, Some(7), "CF.ADD k a b", None),

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::thread;
 
-/// Maximum number of events that wait.
+/// Maximum number of queued events.
 pub const QUEUE_MAX: usize = 65_536;
 
 /// The exit status after a second signal, as shells have it for SIGINT.

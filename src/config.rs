@@ -341,7 +341,6 @@ mod tests {
             ("CUCKOOD__RESP__LISTEN", "nowhere", "resp.listen"),
             ("CUCKOOD__JOURNAL__KIND", "paper", "journal.kind"),
             ("CUCKOOD__CLUSTER__LAG_MAX", "soon", "cluster.lag_max"),
-            ("CUCKOOD__RESP__DEFAULT_CAPACITY", "0", "resp.default_capacity"),
             ("CUCKOOD__RESP__KEYS", r#"[{key="ads:seen",filter="campaign:*"}]"#, "can't be mapped to"),
             ("CUCKOOD__AUTH__KEYS", two_of_one_name, "two keys have the name `shop`"),
             ("CUCKOOD__SNAPSHOTS__LOG_MAX", "1MiB", "snapshots.log_min is 64MiB, expected at most"),

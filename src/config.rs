@@ -77,7 +77,7 @@ pub struct Config {
     pub metrics: MetricsOptions,
     /// Log messages.
     pub log: Log,
-    /// What the log says about single requests.
+    /// Logging of single requests.
     pub telemetry: Telemetry,
     /// Environment variables that look like settings and are none.
     #[serde(skip)]

@@ -41,7 +41,7 @@ fn unreadable(path: &Path, error: &io::Error) -> anyhow::Error {
     anyhow!("can't read {}: {error}; name another file", path.display())
 }
 
-/// Returns whether a filter is `campaigns/NAME` or `coupons/NAME`.
+/// Returns the kind of `campaigns/NAME` or `coupons/NAME`.
 ///
 /// # Errors
 /// If it is neither.

@@ -54,7 +54,7 @@ fn advice(is_backup: bool) -> &'static str {
     }
 }
 
-/// The advice to run this command, which [`StoreError`] ends with. In the findings of this command, the next one takes its place.
+/// The advice to run this command, at the end of some [`StoreError`]s.
 const TO_VERIFY: [&str; 2] = ["; run `cuckood verify ", "; restart, and if that fails run `cuckood verify "];
 
 /// Replaces the advice to run this command with the next one.

@@ -364,21 +364,25 @@ fn commands_that_redis_rejects_are_not_mirrored() {
     assert_eq!((items(&client), &result["rejected"]), (json!(1), &json!(3)));
     // A filter was full, which a command does not show.
     let run = Running::start(&arguments);
-    say(&monitored.client(), &["CF.ADD k d"]);
+    let stream = monitored.client();
+    say(&stream, &["CF.ADD k d"]);
     until("mirrored", || present(&client, &["d"]) == json!([true]));
     let (status, result, message) = run.interrupt();
     assert_eq!((status, &result["rejected_unseen"]), (Some(1), &json!(1)), "{message}");
     assert_eq!(result["rejected_wrongly"], json!(0));
     // Redis has accepted a command that was not mirrored.
     let run = Running::start(&arguments);
-    say(&monitored.client(), &["SADD k x", "CF.ADD k e"]);
+    let stream = monitored.client();
+    say(&stream, &["SADD k x", "CF.ADD k e"]);
     until("mirrored", || present(&client, &["e"]) == json!([true]));
     let (status, result, message) = run.interrupt();
     assert_eq!((status, &result["rejected_wrongly"]), (Some(1), &json!(1)), "{message}");
     assert_eq!(result["rejected_unseen"], json!(0));
+    assert!(message.contains("see rejected_wrongly:"), "{message}");
     // A Redis that counts from 0 again has been restarted.
     let run = Running::start(&arguments);
-    say(&monitored.client(), &["CF.ADD k f"]);
+    let stream = monitored.client();
+    say(&stream, &["CF.ADD k f"]);
     until("mirrored", || present(&client, &["f"]) == json!([true]));
     let (status, result, message) = run.interrupt();
     assert_eq!((status, &result["rejected_unseen"]), (Some(0), &Value::Null), "{message}");

@@ -227,7 +227,7 @@ impl<'a> Mirror<'a> {
         self.send(self.act, &items)
     }
 
-    /// Counts the effects of a change, and those that it should have had.
+    /// Counts the effects of a change, and the missing ones.
     fn count(&mut self, act: Act, items: &[String], Applied { count, outcomes }: &Applied) {
         match act {
             Act::Add { .. } => self.summary.added += count,
@@ -277,7 +277,8 @@ impl<'a> Mirror<'a> {
     }
 }
 
-/// Items of which Redis has more copies than the campaign or coupon: those that are strict store one. Stored as hashes, up to a limit.
+/// Items that Redis may store in more copies than the campaign or coupon, because strict ones store a single copy. Stored as hashes, up to
+/// a limit.
 #[derive(Default)]
 struct FewerCopies {
     hashes: HashSet<u64>,

@@ -113,7 +113,7 @@ struct Rejections<'a> {
 }
 
 impl<'a> Rejections<'a> {
-    /// Starts to count; `None` if Redis does not report them.
+    /// Starts counting; `None` if Redis does not report them.
     fn start(client: &'a ::redis::Client) -> Option<Self> {
         Some(Self { client, before: rejected(client)? })
     }

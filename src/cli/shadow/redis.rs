@@ -16,7 +16,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time for a response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Time of silence after which the system asks whether the connection is alive, between two probes, and their number.
+/// Idle time before the system probes the connection, which is also the time between two probes, and the number of probes.
 const KEEPALIVE: (Duration, u32) = (Duration::from_secs(5), 3);
 
 /// Items read from a list with one command.

@@ -281,7 +281,7 @@ pub(super) fn client(call: &mut Call<'_, '_>) -> Result<(), Failure> {
 pub(super) fn info(call: &mut Call<'_, '_>) {
     call.batch.turn.note_long();
     let mut texts = Vec::new();
-    for section in Section::ALL {
+    for section in InfoSection::ALL {
         if section.is_requested(call.arguments.from(1)) && section.is_allowed(&call.caller) {
             texts.push(format!("# {section:?}\r\n{}", section.lines(call)));
         }
@@ -291,7 +291,7 @@ pub(super) fn info(call: &mut Call<'_, '_>) {
 
 /// A section of INFO. Its heading is the name of the variant.
 #[derive(Clone, Copy, Debug)]
-enum Section {
+enum InfoSection {
     Server,
     Clients,
     Memory,
@@ -302,7 +302,7 @@ enum Section {
     Keyspace,
 }
 
-impl Section {
+impl InfoSection {
     /// All sections, in Redis' order.
     const ALL: [Self; 8] = [
         Self::Server,

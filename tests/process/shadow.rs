@@ -138,6 +138,7 @@ fn impossible_mirror_is_rejected_immediately() {
         let (found, _, message) = run(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
         assert!(found == Some(status) && message.contains(why), "{arguments:?}: {found:?} {message}");
         assert!(!message.contains("a-secret"), "{message}");
+        assert!(message.matches("redis 127.0.0.1:").count() <= 1, "reported twice: {message}");
     }
     assert_eq!(present(&client, &["a", "b"]), json!([true, false]), "what came before the fault is mirrored");
     assert_eq!(service.terminate().code(), Some(0));

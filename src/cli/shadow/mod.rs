@@ -98,7 +98,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
         (_, Some(file), _) => mirror(&target, |to| feed::file(file, interest, to), None),
         (_, _, Some(client)) => {
-            let rejections = Rejections::start(&client);
+            let rejections = Rejections::start(&client)?;
             mirror(&target, |to| feed::monitor(client.clone(), interest, to), rejections.as_ref())
         }
         _ => bail!("there is no source of changes; name Redis with --redis, or a file with --commands"),
@@ -114,19 +114,24 @@ struct Rejections<'a> {
 
 impl<'a> Rejections<'a> {
     /// Starts counting; `None` if Redis does not report them.
-    fn start(client: &'a ::redis::Client) -> Option<Self> {
-        Some(Self { client, before: rejected(client)? })
+    ///
+    /// # Errors
+    /// If Redis can't be reached.
+    fn start(client: &'a ::redis::Client) -> anyhow::Result<Option<Self>> {
+        let before = known(Redis::connect(client)?.rejected_commands(&MIRRORED));
+        Ok(before.map(|before| Self { client, before }))
     }
 
     /// Returns their number so far; `None` if it is unknown, as after a restart of Redis, which counts from 0.
     fn count(&self) -> Option<u64> {
-        rejected(self.client)?.checked_sub(self.before)
+        let now = Redis::connect(self.client).and_then(|mut redis| redis.rejected_commands(&MIRRORED));
+        known(now)?.checked_sub(self.before)
     }
 }
 
-/// Returns how many of these commands Redis has rejected since its start; `None`, and a note, if that is unknown.
-fn rejected(client: &::redis::Client) -> Option<u64> {
-    match Redis::connect(client).and_then(|mut redis| redis.rejected_commands(&MIRRORED)) {
+/// Returns a number of rejected commands; `None`, and a note, if it is unknown.
+fn known(rejected: anyhow::Result<u64>) -> Option<u64> {
+    match rejected {
         Ok(count) => Some(count),
         Err(error) => {
             note(&format!("{error}; the number of rejected commands is unknown"));

@@ -77,7 +77,7 @@ pub struct Config {
     pub metrics: MetricsOptions,
     /// Log messages.
     pub log: Log,
-    /// What the log says about single requests.
+    /// Logging of single requests.
     pub telemetry: Telemetry,
     /// Environment variables that look like settings and are none.
     #[serde(skip)]
@@ -341,7 +341,6 @@ mod tests {
             ("CUCKOOD__RESP__LISTEN", "nowhere", "resp.listen"),
             ("CUCKOOD__JOURNAL__KIND", "paper", "journal.kind"),
             ("CUCKOOD__CLUSTER__LAG_MAX", "soon", "cluster.lag_max"),
-            ("CUCKOOD__RESP__DEFAULT_CAPACITY", "0", "resp.default_capacity"),
             ("CUCKOOD__RESP__KEYS", r#"[{key="ads:seen",filter="campaign:*"}]"#, "can't be mapped to"),
             ("CUCKOOD__AUTH__KEYS", two_of_one_name, "two keys have the name `shop`"),
             ("CUCKOOD__SNAPSHOTS__LOG_MAX", "1MiB", "snapshots.log_min is 64MiB, expected at most"),

@@ -43,7 +43,7 @@ pub struct Listeners {
     pub http: TcpListener,
     /// For Redis clients, if they are served.
     pub resp: Option<TcpListener>,
-    /// For probes and scrapers, if they have a listener.
+    /// For probes and scrapers; `None` without `server.probe_listen`.
     pub probes: Option<TcpListener>,
 }
 
@@ -168,8 +168,8 @@ impl Served {
         tokio::join!(self.http.accept(&listeners.http), resp, probes);
     }
 
-    /// Lets running requests finish. Uploads can be of any length; one that exceeds its share of the time gets a response that asks to
-    /// continue later.
+    /// Lets running requests finish. An upload that exceeds its share of the time gets a response that asks the client to continue
+    /// later.
     async fn drain(&mut self, control: &Control, timeout: Duration) {
         let uploads_end = async {
             tokio::time::sleep(timeout / UPLOADS_FRACTION).await;

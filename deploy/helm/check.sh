@@ -29,7 +29,10 @@ tls: {existingSecret: certificate}
 redis: {enabled: true}
 service: {type: LoadBalancer, annotations: {a: b}}
 persistence: {storageClass: fast, size: 100Gi, whenDeleted: Delete}
-networkPolicy: {enabled: true, from: [{namespaceSelector: {matchLabels: {a: b}}}]}
+networkPolicy:
+  enabled: true
+  from: [{namespaceSelector: {matchLabels: {a: b}}}]
+  probesFrom: [{namespaceSelector: {matchLabels: {scrapes: metrics}}}]
 serviceMonitor: {enabled: true, labels: {release: prometheus}}
 prometheusRule: {enabled: true, labels: {release: prometheus}}
 dashboard: {enabled: true}
@@ -93,6 +96,9 @@ for what in 'memory: 99Mi' 'team: shop' 'kind: ServiceAccount' 'serviceAccountNa
     'ingressClassName: nginx' 'host: "b.example"' 'path: "/docs"' 'secretName: certificate' 'key: b'; do
     rendered full "$what"
 done
+# Clients and Prometheus have separate rules.
+rules=$(sed -n '/^kind: NetworkPolicy/,/^---/p' "$place/full.rendered.yaml" | grep -oE '(port|a|scrapes): .*' | tr '\n' ' ')
+[ "$rules" = 'port: http port: redis a: b port: probes scrapes: metrics ' ] || { echo "helm: full has the rules $rules"; exit 1; }
 # Neither the chart's labels nor its addresses can be replaced: of two variables, the last one counts.
 without full 'app.kubernetes.io/name: other'
 listens=$(grep --after-context=1 'CUCKOOD__SERVER__LISTEN' "$place/full.rendered.yaml" | sed -n 's/.*value: *//p' | tail -1)

@@ -28,7 +28,7 @@ pub struct Caller {
     key: Option<Arc<Key>>,
     /// The address of an anonymous caller.
     address: Option<IpAddr>,
-    /// The generation of the keys under which it was last looked up.
+    /// The generation of the keys at the last lookup.
     generation: u64,
 }
 
@@ -43,12 +43,12 @@ impl Caller {
         self.address = Some(address.to_canonical());
     }
 
-    /// The owner of the caller's memory and connections: its key; without keys, its address.
+    /// Returns the owner of the caller's memory and connections: the key or, without keys, the address.
     pub fn owner(&self) -> Owner {
         match (&self.key, self.address) {
             (Some(key), _) => key.owner,
             (None, Some(IpAddr::V4(address))) => Owner::named(&address.octets()),
-            // A subscriber usually has all addresses with the same first 64 bits.
+            // A subscriber usually owns all addresses with the same first 64 bits.
             (None, Some(IpAddr::V6(address))) => Owner::named(&address.octets()[..8]),
             (None, None) => Owner::named(b"anonymous"),
         }

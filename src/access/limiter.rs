@@ -12,10 +12,10 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Log lines of one kind per minute, half of them immediately; the others are only counted.
+/// Maximum number of log lines of one kind per minute. Further lines are only counted.
 const LINES_PER_MINUTE: u32 = 10;
 
-/// The same for lines about slow requests, which operators ask for.
+/// The same for the slow requests of one protocol.
 const SLOW_LINES_PER_MINUTE: u32 = 600;
 
 /// Returns the time since the process first asked.
@@ -80,7 +80,7 @@ impl Default for LogLimiter {
 
 impl LogLimiter {
     fn new(lines_per_minute: u32) -> Self {
-        // Half of the lines immediately, and the other half spread over the minute.
+        // Half of the lines in a burst, and the other half spread over the minute.
         let lines = Limiter::new(lines_per_minute / 2, Duration::from_secs(60));
         Self { lines, suppressed: AtomicU64::new(0) }
     }

@@ -1,4 +1,4 @@
-//! The HTTP client of the subcommands: the service's address, the trusted certificates, the key, the errors, and how often to try.
+//! The HTTP client of the subcommands: address, trusted certificates, API key, errors and retries.
 
 use super::tls::TlsConnector;
 use crate::tls;

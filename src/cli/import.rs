@@ -2,7 +2,7 @@
 
 use super::client::{Client, ClientError, Connection, pauses};
 use super::shadow::redis::{self, Redis};
-use super::{items_of, open, progress, unreadable};
+use super::{kind_of, open, progress, unreadable};
 use crate::domain::counted;
 use crate::engine::random;
 use crate::http::ELSEWHERE_IDLE_SECONDS;
@@ -146,7 +146,7 @@ struct Upload {
 /// # Errors
 /// If the service rejects the import or some lines, or can't be reached.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    items_of(&args.into)?;
+    kind_of(&args.into)?;
     let (mut source, progress) = Source::open(args)?;
     let upload = Upload::new(args)?;
     upload.check_accepted()?;
@@ -204,7 +204,7 @@ impl Upload {
         })
     }
 
-    /// Asks with an empty dry run whether the upload would be accepted at all.
+    /// Checks with an empty dry run whether the service would accept the upload.
     fn check_accepted(&self) -> Result<(), ClientError> {
         let format = ["mode", "column", "delimiter", "if_absent"];
         let asked = self.query.iter().filter(|(name, _)| format.contains(name)).cloned();

@@ -37,7 +37,7 @@ fn valid_name(name: &str) -> Result<String, InvalidKey> {
     Ok(name.to_owned())
 }
 
-/// Takes the prefixes that the service takes.
+/// Accepts the same prefixes as the service.
 fn valid_prefix(prefix: &str) -> Result<String, InvalidKey> {
     let (name, sha256, prefix) = ("the key".to_owned(), "0".repeat(64), prefix.to_owned());
     access::digest(&KeyOptions { name, sha256, prefix: prefix.clone(), ..KeyOptions::default() })?;

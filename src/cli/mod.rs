@@ -19,6 +19,7 @@ mod tls;
 pub mod verify;
 mod workload;
 
+use crate::domain::Kind;
 use anyhow::{anyhow, bail};
 use serde_json::Value;
 use std::fs::File;
@@ -40,14 +41,14 @@ fn unreadable(path: &Path, error: &io::Error) -> anyhow::Error {
     anyhow!("can't read {}: {error}; name another file", path.display())
 }
 
-/// Returns the word for the items of `campaigns/NAME` or `coupons/NAME`.
+/// Returns the kind of `campaigns/NAME` or `coupons/NAME`.
 ///
 /// # Errors
 /// If it is neither.
-fn items_of(filter: &str) -> anyhow::Result<&'static str> {
+fn kind_of(filter: &str) -> anyhow::Result<Kind> {
     match filter.split_once('/') {
-        Some(("campaigns", name)) if !name.is_empty() => Ok("users"),
-        Some(("coupons", name)) if !name.is_empty() => Ok("codes"),
+        Some(("campaigns", name)) if !name.is_empty() => Ok(Kind::Campaign),
+        Some(("coupons", name)) if !name.is_empty() => Ok(Kind::Coupon),
         Some(_) | None => {
             bail!("`{filter}` is neither campaigns/NAME nor coupons/NAME; name one such as campaigns/spring")
         }

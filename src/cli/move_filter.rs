@@ -1,7 +1,7 @@
 //! `cuckood move`: streams the image of a campaign or coupon from one service to another.
 
 use super::client::{Client, ClientError, Connection, pauses};
-use super::{items_of, progress, report};
+use super::{kind_of, progress, report};
 use crate::domain::counted;
 use anyhow::bail;
 use indicatif::ProgressBar;
@@ -64,11 +64,13 @@ impl Place {
 /// Streams the image from one service to the other.
 ///
 /// # Errors
-/// If nothing was created, or that is unknown.
+/// If nothing was created, or the outcome is unknown.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    items_of(&args.what)?;
-    let kind = args.what.split_once('/').map_or(args.what.as_str(), |(kind, _)| kind);
-    let renamed = args.rename.as_ref().map_or_else(|| args.what.clone(), |name| format!("{kind}/{name}"));
+    let kind = kind_of(&args.what)?;
+    let renamed = match &args.rename {
+        Some(name) => format!("{}s/{name}", kind.as_str()),
+        None => args.what.clone(),
+    };
     let from = Place::new(&args.from, &args.what, args.key.as_ref(), args.cacert.as_ref())?;
     let (to_key, to_cacert) =
         (args.to_key.as_ref().or(args.key.as_ref()), args.to_cacert.as_ref().or(args.cacert.as_ref()));

@@ -46,7 +46,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// The next command for something that is damaged.
+/// Returns the next step after damage was found.
 fn advice(is_backup: bool) -> &'static str {
     match is_backup {
         true => "take another backup with `cuckood backup FILE`",
@@ -54,10 +54,17 @@ fn advice(is_backup: bool) -> &'static str {
     }
 }
 
-/// Returns a message without the advice to run this command, which other commands give.
-fn without_advice(text: &str) -> Option<&str> {
-    let (before, _) = text.split_once("`cuckood verify ")?;
-    before.rsplit_once(';').map(|(fault, _)| fault)
+/// The advice to run this command, at the end of some [`StoreError`]s.
+const TO_VERIFY: [&str; 2] = ["; run `cuckood verify ", "; restart, and if that fails run `cuckood verify "];
+
+/// Replaces the advice to run this command with the next one.
+fn advised(fault: &str, is_backup: bool) -> String {
+    for to_verify in TO_VERIFY {
+        if let Some((fault, _)) = fault.split_once(to_verify) {
+            return format!("{fault}; {}", advice(is_backup));
+        }
+    }
+    fault.to_owned()
 }
 
 /// Opens a copy of the directory, checks the log and the snapshots, and rebuilds the state.
@@ -78,9 +85,10 @@ fn of_backup(args: &Args) -> anyhow::Result<Findings> {
     }
     let scratch = scratch(file, args.scratch.as_deref())?;
     let clock = Clock::system(ClockLimits::default()).reading();
-    let last = restore(file, scratch.path(), &options(), clock, wrap)?;
-    progress.finish_and_clear();
     let rename = |text: &str| text.replace(&*scratch.path().to_string_lossy(), &file.to_string_lossy());
+    let last = restore(file, scratch.path(), &options(), clock, wrap)
+        .map_err(|error| anyhow!(rename(&advised(&error.to_string(), true))))?;
+    progress.finish_and_clear();
     let mut findings = findings(Store::open(scratch.path(), &options()), true, rename)?;
     findings.notes.insert(0, format!("archive: up to position {}, restored", last.0));
     Ok(findings)
@@ -92,14 +100,11 @@ fn findings(
     is_backup: bool,
     rename: impl Fn(&str) -> String,
 ) -> anyhow::Result<Findings> {
-    let failed = |error: String| match without_advice(&error) {
-        Some(fault) => anyhow!("{}; {}", rename(fault), advice(is_backup)),
-        None => anyhow!(rename(&error)),
-    };
-    let store = copy.map_err(|error| failed(error.to_string()))?;
-    let mut findings = verify(&Arc::new(store)).map_err(|error| failed(error.to_string()))?;
+    let text = |text: &str| rename(&advised(text, is_backup));
+    let store = copy.map_err(|error| anyhow!(text(&error.to_string())))?;
+    let mut findings = verify(&Arc::new(store)).map_err(|error| anyhow!(text(&error.to_string())))?;
     for line in findings.notes.iter_mut().chain(&mut findings.faults) {
-        *line = rename(without_advice(line).unwrap_or(line));
+        *line = text(line);
     }
     Ok(findings)
 }
@@ -132,4 +137,24 @@ fn print(path: &Path, is_json: bool, Findings { notes, faults }: &Findings) {
     let faults = faults.iter().map(|fault| format!("FAULT {fault}"));
     let lines = notes.iter().cloned().chain(faults).chain(whole.then(|| format!("{path}: whole")));
     report(is_json, &json, &lines.collect::<Vec<_>>().join("\n"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_to_verify_is_replaced() {
+        let dir = Path::new("data");
+        for error in [StoreError::damaged(dir, "a; b"), StoreError::failed(dir, "a; b".to_owned())] {
+            let (text, advised) = (error.to_string(), advised(&error.to_string(), false));
+            assert!(
+                text.contains("`cuckood verify data`") && !advised.contains("`cuckood verify"),
+                "{advised}"
+            );
+            assert!(advised.contains("a; b") && advised.contains("; restore a backup with"), "{advised}");
+        }
+        let other = "data: can't read: no such file; name another";
+        assert_eq!(advised(other, false), other);
+    }
 }

@@ -17,7 +17,7 @@ const REDEMPTION_LOG_BYTES: u64 = 170;
 /// Upper bound of the bytes of log per added item: a request with a single item.
 const ADD_LOG_BYTES: u64 = 60;
 
-/// What a service holds and does.
+/// Contents and load of a service.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
@@ -53,7 +53,7 @@ fn one() -> u64 {
     1
 }
 
-/// What a service costs.
+/// Cost of a service.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
 pub struct WorkloadPlan {
     /// Campaigns and coupons.

@@ -10,7 +10,7 @@ use crate::resp::RespOptions;
 use crate::store::StoreOptions;
 use std::time::Duration;
 
-/// Time for which rendered metrics are served again.
+/// Maximum age of rendered metrics that are served again.
 const METRICS_AGE_MAX: Duration = Duration::from_secs(1);
 
 impl Config {

@@ -1,30 +1,32 @@
-//! The table of all settings, with the range of each. A value that can't work is rejected at startup, not when it first matters.
+//! The table of all settings and their ranges. A value out of range is rejected at startup, before it can cause an error.
 
 use super::Config;
 use super::values::{Bytes, Period, Room};
 use crate::domain::command::{IDEMPOTENCY_ROOM_MAX_BYTES, IDEMPOTENCY_ROOM_MIN_BYTES};
 use crate::filter::layout::CAPACITY_MAX;
-use anyhow::ensure;
+use anyhow::bail;
 use std::fmt::{self, Display};
 use std::time::Duration;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// Maximum of a size without another one. The system's limits are lower.
+/// Maximum of sizes without a specific one. The system's limits are lower.
 const SIZE_MAX: u64 = 1 << 60;
 
 /// Maximum of most numbers. Queues and tables of this many entries would not fit into memory.
 const COUNT_MAX: u64 = 1 << 24;
 
-/// Memory of unfinished request heads beyond 8 KiB each, of all connections together. No head can be longer.
+/// Maximum memory for unfinished request heads beyond 8 KiB each, over all connections. It also limits the length of a single head.
 pub const HEADS_BYTES_MAX: u64 = 16 * MIB;
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Maximum of a timeout. Times that the clock can't represent are far beyond.
+/// Maximum of a timeout, far below the times that the clock can't represent.
 const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 /// Maximum of a retention: a hundred years.
@@ -43,7 +45,7 @@ enum Range {
     Count(u64, u64, fn(&Config) -> u64),
     /// A size in bytes.
     Size(u64, u64, fn(&Config) -> u64),
-    /// A size, of which a share of the memory is always accepted.
+    /// A size. A share of the memory is always accepted instead.
     Room(u64, u64, fn(&Config) -> Room),
     /// A duration.
     Time(Duration, Duration, fn(&Config) -> Duration),
@@ -170,9 +172,10 @@ pub(super) fn allowed(name: &str) -> Option<String> {
 /// Names the first setting that is out of range, its value and the range.
 pub(super) fn check(config: &Config) -> anyhow::Result<()> {
     for setting in SETTINGS {
-        let (is_allowed, value) = setting.range.check(config);
-        let range = setting.allowed().unwrap_or_default();
-        ensure!(is_allowed, "{} is {value}, expected {range}", setting.name);
+        if let Some(value) = setting.range.rejected(config) {
+            let range = setting.allowed().unwrap_or_default();
+            bail!("{} is {value}, expected {range}", setting.name);
+        }
     }
     Ok(())
 }
@@ -193,52 +196,50 @@ impl Setting {
 }
 
 impl Range {
-    /// Returns whether the value is in range, and the value.
-    fn check(&self, config: &Config) -> (bool, String) {
+    /// Returns the value if it is out of range.
+    fn rejected(&self, config: &Config) -> Option<String> {
         match self {
-            Range::Count(min, max, value) => within(*min, *max, value(config), |count| count.to_string()),
-            Range::Size(min, max, value) => {
-                within(*min, *max, value(config), |bytes| Bytes(bytes).to_string())
-            }
+            Range::Count(min, max, value) => outside(*min, *max, value(config)),
+            Range::Size(min, max, value) => outside(Bytes(*min), Bytes(*max), Bytes(value(config))),
             Range::Room(min, max, value) => match value(config) {
-                Room::Percent(percent) => (true, format!("{percent}%")),
-                Room::Bytes(bytes) => within(*min, *max, bytes, |bytes| Bytes(bytes).to_string()),
+                Room::Percent(_) => None,
+                Room::Bytes(bytes) => outside(Bytes(*min), Bytes(*max), Bytes(bytes)),
             },
-            Range::Time(min, max, value) => {
-                within(*min, *max, value(config), |time| Period(time).to_string())
-            }
-            Range::Any => (true, String::new()),
+            Range::Time(min, max, value) => outside(Period(*min), Period(*max), Period(value(config))),
+            Range::Any => None,
         }
     }
 }
 
-fn within<T: PartialOrd + Copy>(min: T, max: T, value: T, text: fn(T) -> String) -> (bool, String) {
-    (min <= value && value <= max, text(value))
+/// Returns a value that is less than `min` or greater than `max`.
+fn outside<T: PartialOrd + Display>(min: T, max: T, value: T) -> Option<String> {
+    (value < min || value > max).then(|| value.to_string())
 }
 
 impl Display for Bytes {
     /// Writes a size in its largest unit without a fraction, as the configuration spells it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = [("EiB", 60), ("PiB", 50), ("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
-        let fits = |bits: u32| self.0 > 0 && self.0.is_multiple_of(1 << bits);
-        match units.into_iter().find(|(_, bits)| fits(*bits)) {
-            Some((unit, bits)) => write!(f, "{}{unit}", self.0 >> bits),
-            None => write!(f, "{}B", self.0),
+        for (unit, bits) in [("EiB", 60), ("PiB", 50), ("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)] {
+            if self.0 > 0 && self.0.is_multiple_of(1 << bits) {
+                return write!(f, "{}{unit}", self.0 >> bits);
+            }
         }
+        write!(f, "{}B", self.0)
     }
 }
 
 impl Display for Period {
     /// Writes a duration in its largest unit without a fraction, as the configuration spells it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = [("d", DAY), ("h", Duration::from_secs(3_600)), ("m", Duration::from_secs(60))];
-        let units = units.into_iter().chain([("s", SECOND), ("ms", MS)]);
-        let fits = |unit: &Duration| !self.0.is_zero() && self.0.as_nanos().is_multiple_of(unit.as_nanos());
-        match units.into_iter().find(|(_, unit)| fits(unit)) {
-            Some((name, unit)) => write!(f, "{}{name}", self.0.as_nanos() / unit.as_nanos()),
-            None if self.0.is_zero() => f.write_str("0s"),
-            None => write!(f, "{:?}", self.0),
+        if self.0.is_zero() {
+            return f.write_str("0s");
         }
+        for (name, unit) in [("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND), ("ms", MS)] {
+            if self.0.as_nanos().is_multiple_of(unit.as_nanos()) {
+                return write!(f, "{}{name}", self.0.as_nanos() / unit.as_nanos());
+            }
+        }
+        write!(f, "{:?}", self.0)
     }
 }
 

@@ -129,7 +129,7 @@ pub struct Limits {
     pub body: Bytes,
     /// The most bytes of all bodies that are being read.
     pub bodies: Share,
-    /// Maximum bytes of all responses that are being sent.
+    /// Maximum memory for responses that are being sent, in bytes.
     pub responses: Share,
     /// The most campaigns and coupons together.
     pub filters: u64,
@@ -190,7 +190,7 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// Returns the duration beyond which a request is logged, if any is.
+    /// Returns the duration after which a request is logged as slow; `None` if none are.
     pub fn slow_request(&self) -> Option<Duration> {
         Some(self.slow_request.0).filter(|duration| !duration.is_zero())
     }

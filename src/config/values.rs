@@ -38,7 +38,7 @@ pub struct Bytes(pub u64);
 pub struct Share(pub u64);
 
 /// A duration in seconds, or a string such as `"24h"`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Debug, Deserialize)]
 #[serde(try_from = "OrText<u64>")]
 pub struct Period(pub Duration);
 

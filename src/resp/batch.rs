@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// Maximum number of commands to the engine in flight per connection.
 const IN_FLIGHT_MAX: usize = 64;
 
-/// Bytes that an item counts for in its connection's turn, in addition to its own.
+/// Cost of an item in its connection's turn, in addition to its length, in bytes.
 const ITEM_BYTES: usize = 16;
 
 /// Number of lookups in one step of a turn.
@@ -44,7 +44,7 @@ pub struct Batch<'a> {
     /// Buffer that lookups reuse.
     digests: Vec<Digest>,
     present: Vec<bool>,
-    /// The same for one step.
+    /// Results of one step of a lookup.
     found: Vec<bool>,
 }
 
@@ -147,7 +147,7 @@ impl<'a> Batch<'a> {
             + self.found.capacity()
     }
 
-    /// Gives memory back that only long commands need, beyond `kept` bytes.
+    /// Releases memory above `kept` bytes, which only long commands need.
     pub fn shrink(&mut self, kept: usize) {
         if self.present.capacity() + self.digests.capacity() * size_of::<Digest>() > kept {
             (self.digests, self.present, self.found) = (Vec::new(), Vec::new(), Vec::new());
@@ -162,7 +162,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// The filter of the gathered lookups, if it has this key: then it need not be found again.
+    /// Returns the filter of the gathered lookups if it has this key, which saves another search.
     pub fn checked(&self, key: &Key<'_>) -> Option<&Arc<FilterView>> {
         let Gathered { view, change, .. } = self.gathered.as_ref()?;
         let is_it = change.is_none() && view.kind == key.kind && view.name.as_str() == key.name();

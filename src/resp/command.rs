@@ -159,10 +159,10 @@ impl Row {
     }
 }
 
-/// The most commands that one request may name.
+/// Maximum number of commands that one request may name.
 const NAMED_MAX: usize = 1_000;
 
-/// `COMMAND [COUNT | LIST | INFO [name …] | DOCS [name …] | HELP]`: the commands, as clients ask for them.
+/// `COMMAND [COUNT | LIST | INFO [name …] | DOCS [name …] | HELP]`: describes the commands to clients.
 pub(super) fn describe(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     call.batch.turn.note_long();
     let (arguments, replies) = (call.arguments, &mut call.batch.replies);

@@ -34,7 +34,7 @@ const SPARE_FACTOR: usize = 4;
 /// Answers are sent once they have this many bytes, though more commands have arrived.
 const SEND_BYTES: usize = 64 << 10;
 
-/// Bytes that each command counts for in its connection's turn, in addition to those of its request and reply.
+/// Cost of a command in its connection's turn, in addition to the lengths of its request and reply, in bytes.
 const COMMAND_BYTES: usize = 32;
 
 /// Limits for a client that has presented its key.
@@ -67,7 +67,7 @@ struct Connection<'a, S> {
     /// Bytes that have arrived; those before `read` are executed.
     arrived: Vec<u8>,
     read: usize,
-    /// When the commands arrived whose replies are sent next.
+    /// Arrival time of the commands whose replies are sent next.
     since: Instant,
     /// Its share of `resp.buffers`.
     share: Share<&'a Budget>,
@@ -229,7 +229,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
         Ok(next)
     }
 
-    /// Records whose connection this is, once a command was executed for a valid key.
+    /// Records the owner of the connection once a command was executed with a valid key.
     fn prove(&mut self) {
         if let Some(owner) = self.visit.session.owner() {
             self.vitals.prove(owner);
@@ -254,8 +254,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
         ControlFlow::Break(())
     }
 
-    /// Sends the answers. Those to commands that were executed are sent in any case, so their memory is taken even where the others have
-    /// left none.
+    /// Sends the replies. Executed commands always get theirs, so these take memory even if other connections have left none.
     async fn send(&mut self) -> io::Result<()> {
         let slow_request = self.visit.shared.options.slow_request;
         slow_request.iter().for_each(|limit| self.log_if_slow(*limit));

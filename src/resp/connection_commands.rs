@@ -5,7 +5,8 @@ use super::help;
 use super::parser::{Arguments, integer};
 use super::replies::Protocol;
 use super::session::{Call, Session, Transaction};
-use crate::access::Scope;
+use super::shared::Shared;
+use crate::access::{Caller, Scope};
 use crate::domain::Kind;
 use crate::engine::Status;
 use std::time::Instant;
@@ -16,13 +17,13 @@ const MODULE_VERSION: i64 = 20_802;
 /// The version of Redis that the replies match. Some clients derive their features from it.
 pub const REDIS_VERSION: &str = "7.4.0";
 
-/// The user whom Redis has without any configuration.
+/// The default user of Redis.
 const DEFAULT_USER: &[u8] = b"default";
 
 /// Maximum length of a connection's name, and of the name and version of its library, in bytes.
 const NAME_BYTES_MAX: usize = 128;
 
-/// `AUTH key`, `AUTH user key`. The key alone identifies the caller, so any user will do.
+/// `AUTH key`, `AUTH user key`. The key identifies the caller, so any user is accepted.
 pub(super) fn auth(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     let arguments = call.arguments;
     match arguments.len() {
@@ -98,12 +99,12 @@ pub(super) fn hello(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Rejects a name that no connection may have.
+/// Rejects an invalid name of a connection.
 fn check_name(name: &[u8]) -> Result<(), Failure> {
     check_label("Client names", name)
 }
 
-/// Rejects a text that CLIENT INFO can't show, or that takes too much memory.
+/// Rejects a string that CLIENT INFO can't show, or that is too long.
 fn check_label(what: &str, value: &[u8]) -> Result<(), Failure> {
     if value.len() > NAME_BYTES_MAX {
         return Err(Failure::err(format!("{what} cannot be longer than {NAME_BYTES_MAX} bytes.")));
@@ -114,7 +115,7 @@ fn check_label(what: &str, value: &[u8]) -> Result<(), Failure> {
     }
 }
 
-/// `PING [message]`. Clients and load balancers find out by it whether to continue with this node.
+/// `PING [message]`. Clients and load balancers check with it whether this node can continue.
 pub(super) fn ping(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     let stopped = call.shared.engine.has_stopped();
     if let Some(failure) = stopped.and_then(|status| Failure::unready(&status, true)) {
@@ -186,7 +187,7 @@ pub(super) fn module(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The connection as CLIENT INFO describes it: those fields of Redis 7.2 that exist here, in Redis' order.
+/// Describes the connection for CLIENT INFO: the fields of Redis 7.2 that exist here, in Redis' order.
 fn description(call: &Call<'_, '_>, subcommand: &str) -> String {
     let Session { id, peer, name, library, since, .. } = &*call.session;
     let address = peer.map(|peer| peer.to_string()).unwrap_or_default();
@@ -200,16 +201,18 @@ fn description(call: &Call<'_, '_>, subcommand: &str) -> String {
     )
 }
 
-/// Whether CLIENT LIST with these options lists this connection. It lists no others: a client must not learn who else is connected.
+/// Whether CLIENT LIST with these options lists this connection. It lists no others: a client must not learn of other clients.
 fn is_listed(options: Arguments<'_>, id: u64) -> Result<bool, Failure> {
     if options.is_empty() {
         return Ok(true);
     }
     if options.at(0).eq_ignore_ascii_case(b"TYPE") && options.len() == 2 {
-        let is_type = |known: &&str| options.at(1).eq_ignore_ascii_case(known.as_bytes());
-        let known = ["normal", "master", "replica", "slave", "pubsub"].iter().find(|known| is_type(known));
-        let unknown = || format!("Unknown client type '{:.32}'", String::from_utf8_lossy(options.at(1)));
-        return known.map(|known| *known == "normal").ok_or_else(|| Failure::err(unknown()));
+        let requested = String::from_utf8_lossy(options.at(1));
+        return match requested.to_ascii_lowercase().as_str() {
+            "normal" => Ok(true),
+            "master" | "replica" | "slave" | "pubsub" => Ok(false),
+            _ => Err(Failure::err(format!("Unknown client type '{requested:.32}'"))),
+        };
     }
     if options.at(0).eq_ignore_ascii_case(b"ID") && options.len() > 1 {
         let ids: Option<Vec<i64>> = options.from(1).iter().map(integer).collect();
@@ -221,39 +224,47 @@ fn is_listed(options: Arguments<'_>, id: u64) -> Result<bool, Failure> {
 
 /// `CLIENT subcommand …`.
 pub(super) fn client(call: &mut Call<'_, '_>) -> Result<(), Failure> {
-    let subcommand = String::from_utf8_lossy(call.arguments.at(1)).to_ascii_lowercase();
-    let described = description(call, &subcommand);
-    let Call { session, arguments, .. } = call;
-    let replies = &mut call.batch.replies;
+    let arguments = call.arguments;
+    let subcommand = String::from_utf8_lossy(arguments.at(1)).to_ascii_lowercase();
     match (subcommand.as_str(), arguments.len()) {
-        ("help", 2) => help::CLIENT.help(replies),
-        ("id", 2) => replies.count(session.id),
-        ("getname", 2) if session.name.is_empty() => replies.null(),
-        ("getname", 2) => replies.bulk(&session.name),
-        ("info", 2) => replies.text(&described),
+        ("help", 2) => help::CLIENT.help(&mut call.batch.replies),
+        ("id", 2) => call.batch.replies.count(call.session.id),
+        ("getname", 2) if call.session.name.is_empty() => call.batch.replies.null(),
+        ("getname", 2) => call.batch.replies.bulk(&call.session.name),
+        ("info", 2) => {
+            let described = description(call, "info");
+            call.batch.replies.text(&described);
+        }
         ("list", _) => {
-            let is_listed = is_listed(arguments.from(2), session.id)?;
-            replies.text(if is_listed { &described } else { "" });
+            let listed = match is_listed(arguments.from(2), call.session.id)? {
+                true => description(call, "list"),
+                false => String::new(),
+            };
+            call.batch.replies.text(&listed);
         }
         ("setname", 3) => {
             check_name(arguments.at(2))?;
-            session.name = arguments.at(2).to_vec();
-            replies.simple("OK");
+            call.session.name = arguments.at(2).to_vec();
+            call.batch.replies.simple("OK");
         }
         ("setinfo", 4) => {
-            let attribute = String::from_utf8_lossy(arguments.at(2));
-            let known =
-                ["LIB-NAME", "LIB-VER"].iter().position(|known| attribute.eq_ignore_ascii_case(known));
-            let unknown = || Failure::err(format!("Unrecognized option '{attribute:.32}'"));
             check_label("lib-name and lib-ver", arguments.at(3))?;
-            session.library[known.ok_or_else(unknown)?] = arguments.at(3).to_vec();
-            replies.simple("OK");
+            let attribute = String::from_utf8_lossy(arguments.at(2));
+            let [name, version] = &mut call.session.library;
+            match attribute.to_ascii_lowercase().as_str() {
+                "lib-name" => *name = arguments.at(3).to_vec(),
+                "lib-ver" => *version = arguments.at(3).to_vec(),
+                _ => return Err(Failure::err(format!("Unrecognized option '{attribute:.32}'"))),
+            }
+            call.batch.replies.simple("OK");
         }
-        // The connections that have been idle longest are closed when there are too many: there is nothing to switch off.
+        // If there are too many connections, the least active are closed. No connection is exempt.
         ("no-evict" | "no-touch", 3) => {
-            let is_switch = |word: &&str| arguments.at(2).eq_ignore_ascii_case(word.as_bytes());
-            ["on", "off"].iter().find(|word| is_switch(word)).ok_or(Failure::SYNTAX)?;
-            replies.simple("OK");
+            let switch = arguments.at(2).to_ascii_lowercase();
+            match switch.as_slice() {
+                b"on" | b"off" => call.batch.replies.simple("OK"),
+                _ => return Err(Failure::SYNTAX),
+            }
         }
         (
             known @ ("help" | "id" | "getname" | "info" | "setname" | "setinfo" | "no-evict" | "no-touch"),
@@ -269,48 +280,100 @@ pub(super) fn client(call: &mut Call<'_, '_>) -> Result<(), Failure> {
 /// `INFO [section …]`: the service's metrics, in Redis' form. Sizes and counts of filters require the scope `read`.
 pub(super) fn info(call: &mut Call<'_, '_>) {
     call.batch.turn.note_long();
-    let requested = call.arguments.from(1);
-    let is_requested = |section: &str| {
-        let names = ["all", "default", "everything", section];
-        let is_named = |name: &[u8]| names.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()));
-        requested.is_empty() || requested.iter().any(is_named)
-    };
-    let texts = sections(call).into_iter().filter(|(section, _)| is_requested(section));
-    let texts: Vec<String> = texts.map(|(section, lines)| format!("# {section}\r\n{lines}")).collect();
+    let mut texts = Vec::new();
+    for section in InfoSection::ALL {
+        if section.is_requested(call.arguments.from(1)) && section.is_allowed(&call.caller) {
+            texts.push(format!("# {section:?}\r\n{}", section.lines(call)));
+        }
+    }
     call.batch.replies.text(&texts.join("\r\n"));
 }
 
-/// The sections of INFO, and their lines.
-fn sections(call: &Call<'_, '_>) -> Vec<(&'static str, String)> {
-    let (engine, metrics) = (&call.shared.engine, &call.shared.metrics);
-    let figures = call.shared.figures.read(Instant::now(), || engine.info());
-    let (version, uptime) = (env!("CARGO_PKG_VERSION"), figures.uptime_seconds);
-    let (clients, opened) = (metrics.connections.get(), metrics.connections_opened.get());
-    let (used, max) = (figures.tables_bytes + figures.records_bytes, engine.options().memory_max_bytes);
-    let loading = u8::from(matches!(engine.status(), Status::Recovering(_)));
-    let commands = metrics.commands_total.get();
-    let keys = [Kind::Campaign, Kind::Coupon].map(|kind| engine.view().count(kind)).iter().sum::<usize>();
-    let (process, run, port) = (std::process::id(), &call.shared.run_id, call.shared.options.port);
-    let server = format!(
-        "redis_version:{REDIS_VERSION}\r\nredis_mode:standalone\r\narch_bits:{}\r\nprocess_id:{process}\r\nrun_id:{run}\r\n\
-         tcp_port:{port}\r\ncuckood_version:{version}\r\nuptime_in_seconds:{uptime}\r\n",
-        usize::BITS
-    );
-    let memory = format!("used_memory:{used}\r\nmaxmemory:{max}\r\nmaxmemory_policy:noeviction\r\n");
-    let stats = format!("total_connections_received:{opened}\r\ntotal_commands_processed:{commands}\r\n");
-    let mut sections = vec![
-        ("Server", server),
-        ("Clients", format!("connected_clients:{clients}\r\n")),
-        ("Memory", memory),
-        ("Persistence", format!("loading:{loading}\r\n")),
-        ("Stats", stats),
-        ("Replication", "role:master\r\nconnected_slaves:0\r\n".to_owned()),
-        // Nodes that share a log are no cluster of Redis: each has all keys.
-        ("Cluster", "cluster_enabled:0\r\n".to_owned()),
-        ("Keyspace", format!("db0:keys={keys},expires=0,avg_ttl=0\r\n")),
+/// A section of INFO. Its heading is the name of the variant.
+#[derive(Clone, Copy, Debug)]
+enum InfoSection {
+    Server,
+    Clients,
+    Memory,
+    Persistence,
+    Stats,
+    Replication,
+    Cluster,
+    Keyspace,
+}
+
+impl InfoSection {
+    /// All sections, in Redis' order.
+    const ALL: [Self; 8] = [
+        Self::Server,
+        Self::Clients,
+        Self::Memory,
+        Self::Persistence,
+        Self::Stats,
+        Self::Replication,
+        Self::Cluster,
+        Self::Keyspace,
     ];
-    if !call.caller.may(Scope::Read) {
-        sections.retain(|(section, _)| !matches!(*section, "Memory" | "Keyspace"));
+
+    /// Whether the arguments of INFO name this section, or all.
+    fn is_requested(self, arguments: Arguments<'_>) -> bool {
+        let section = format!("{self:?}").to_ascii_lowercase();
+        for name in arguments.iter() {
+            let name = name.to_ascii_lowercase();
+            if name == section.as_bytes() || matches!(name.as_slice(), b"all" | b"default" | b"everything") {
+                return true;
+            }
+        }
+        arguments.is_empty()
     }
-    sections
+
+    fn is_allowed(self, caller: &Caller) -> bool {
+        match self {
+            Self::Memory | Self::Keyspace => caller.may(Scope::Read),
+            Self::Server
+            | Self::Clients
+            | Self::Persistence
+            | Self::Stats
+            | Self::Replication
+            | Self::Cluster => true,
+        }
+    }
+
+    /// Returns the lines below the heading.
+    fn lines(self, call: &Call<'_, '_>) -> String {
+        let Shared { engine, metrics, figures, options, run_id, .. } = call.shared;
+        match self {
+            Self::Server => format!(
+                "redis_version:{REDIS_VERSION}\r\nredis_mode:standalone\r\narch_bits:{}\r\nprocess_id:{}\r\nrun_id:{run_id}\r\n\
+                 tcp_port:{}\r\ncuckood_version:{}\r\nuptime_in_seconds:{}\r\n",
+                usize::BITS,
+                std::process::id(),
+                options.port,
+                env!("CARGO_PKG_VERSION"),
+                figures.read(Instant::now(), || engine.info()).uptime_seconds,
+            ),
+            Self::Clients => format!("connected_clients:{}\r\n", metrics.connections.get()),
+            Self::Memory => {
+                let info = figures.read(Instant::now(), || engine.info());
+                let used = info.tables_bytes + info.records_bytes;
+                let max = engine.options().memory_max_bytes;
+                format!("used_memory:{used}\r\nmaxmemory:{max}\r\nmaxmemory_policy:noeviction\r\n")
+            }
+            Self::Persistence => {
+                format!("loading:{}\r\n", u8::from(matches!(engine.status(), Status::Recovering(_))))
+            }
+            Self::Stats => format!(
+                "total_connections_received:{}\r\ntotal_commands_processed:{}\r\n",
+                metrics.connections_opened.get(),
+                metrics.commands_total.get(),
+            ),
+            Self::Replication => "role:master\r\nconnected_slaves:0\r\n".to_owned(),
+            // Nodes that share a log are not a Redis cluster: each has all keys.
+            Self::Cluster => "cluster_enabled:0\r\n".to_owned(),
+            Self::Keyspace => {
+                let keys = engine.view().count(Kind::Campaign) + engine.view().count(Kind::Coupon);
+                format!("db0:keys={keys},expires=0,avg_ttl=0\r\n")
+            }
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! The dumps of filters that clients read with CF.SCANDUMP. Each is an image, returned record by record.
 //!
-//! An iterator names a dump and its next record. The last record can be requested again. A dump pins disk space, so an abandoned one is
-//! dropped: after a while, or once its connection dumps the same filter again.
+//! An iterator names a dump and its next record. The last record can be requested again. A dump pins disk space. An abandoned dump is
+//! dropped after [`IDLE_MAX`], or when its connection starts another dump of the same filter.
 
 use super::failure::{Code, Failure};
 use crate::domain::FilterId;
@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// How long a dump waits for the next command.
+/// Maximum time between two commands of a dump.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
 /// Bits of an iterator that name the record. Together with those of the dump they fit into an exact double, for clients whose numbers are
@@ -26,10 +26,10 @@ const NUMBERS: u64 = 1 << 20;
 /// The owner of a dump: the name of the caller's key, and the filter.
 pub type Owner = (FilterId, String);
 
-/// The command that began a dump: the number of its connection, and the filter's key. A filter that is created again has the same.
+/// The origin of a dump: the number of its connection, and the filter's key. A filter that is created again keeps the key.
 pub type Origin = (u64, String);
 
-/// A dump, and the task that reads it, which is asked for records by their numbers.
+/// A dump. Its task returns records by their numbers.
 struct Dump {
     owner: Owner,
     origin: Origin,
@@ -47,7 +47,7 @@ pub struct Dumps {
     begun: Arc<AtomicU64>,
 }
 
-/// A piece of a dump: the iterator of the next one, and the bytes.
+/// A chunk of a dump: the iterator of the next chunk, and the bytes.
 pub type Piece = (i64, Vec<u8>);
 
 /// The end of a dump.
@@ -58,13 +58,12 @@ fn unknown() -> Failure {
 }
 
 impl Dumps {
-    /// Begins a dump, and gives its first piece. It replaces an unfinished one of the same origin.
+    /// Starts a dump and returns its first chunk. Replaces an unfinished dump of the same origin.
     pub async fn begin(&self, engine: &Engine, owner: Owner, origin: Origin) -> Result<Piece, Failure> {
         self.end(&origin).await;
         let download = engine.image(owner.0).await.map_err(|error| match error {
             SubmitError::Overloaded => {
-                let text = "too many images and backups are being read: retry once one ends, a minute after its last use";
-                Failure::new(Code::BUSY, text)
+                Failure::new(Code::BUSY, "too many images are being read; retry once one ends")
             }
             error => error.into(),
         })?;
@@ -74,7 +73,7 @@ impl Dumps {
         let number = self.begun.fetch_add(1, Ordering::Relaxed) % NUMBERS + 1;
         let dumps = self.clone();
         {
-            // The reader can't end before it is in the list.
+            // The lock keeps the reader from removing itself before it is in the list.
             let mut all = self.all.lock();
             let reader = tokio::spawn(async move {
                 read(download, asked).await;
@@ -85,22 +84,22 @@ impl Dumps {
         self.next(number << RECORD_BITS, &owner).await
     }
 
-    /// Ends the dump of this origin. Returns once its place is free.
+    /// Ends the dump of this origin, and waits until its place is free.
     async fn end(&self, origin: &Origin) {
         let Some(reader) = self.take(origin) else { return };
         reader.abort();
-        // It was aborted, or has ended.
+        // The reader was aborted or has ended.
         let _ = reader.await;
     }
 
-    /// Takes the reader of the dump of this origin from the list.
+    /// Removes the dump of this origin from the list, and returns its reader.
     fn take(&self, origin: &Origin) -> Option<JoinHandle<()>> {
         let mut all = self.all.lock();
         let (&number, _) = all.iter().find(|(_, dump)| dump.origin == *origin)?;
         all.remove(&number).map(|dump| dump.reader)
     }
 
-    /// The piece that an iterator names.
+    /// Returns the chunk that an iterator names.
     pub async fn next(&self, iterator: u64, owner: &Owner) -> Result<Piece, Failure> {
         let (number, record) = (iterator >> RECORD_BITS, iterator & ((1 << RECORD_BITS) - 1));
         let task =

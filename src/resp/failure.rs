@@ -11,7 +11,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Code(&'static str);
 
-/// Declares each code once, so that [`Code::ALL`] has all of them.
+/// Declares the codes, and lists them in [`Code::ALL`].
 macro_rules! codes {
     ($($doc:literal $code:ident;)*) => {
         impl Code {
@@ -24,18 +24,18 @@ macro_rules! codes {
 }
 
 codes! {
-    "The command is wrong, or can't be done." ERR;
-    "A key must be presented first." NOAUTH;
-    "The key is not known, or has expired." WRONGPASS;
-    "The key does not allow this." NOPERM;
-    "There is no such version of the protocol." NOPROTO;
-    "A queued command was wrong, so none was executed." EXECABORT;
+    "The command is invalid or can't be executed." ERR;
+    "An API key is required." NOAUTH;
+    "The API key is unknown or has expired." WRONGPASS;
+    "The API key lacks the permission." NOPERM;
+    "The version of the protocol is not supported." NOPROTO;
+    "A queued command was invalid, so none was executed." EXECABORT;
     "The service is recovering." LOADING;
-    "The service has too much to do." BUSY;
-    "There is no memory for this." OOM;
-    "Whether a write took effect is unknown." MISCONF;
-    "Writes are rejected, and this one was never tried." READONLY;
-    "The key calls too often." RATELIMIT;
+    "The service is overloaded." BUSY;
+    "A memory limit is reached." OOM;
+    "The outcome of a write is unknown." MISCONF;
+    "Writes are rejected; this one had no effect." READONLY;
+    "The API key exceeds its rate limit." RATELIMIT;
     "The end user has tried too many invalid codes." GUESSLIMIT;
 }
 

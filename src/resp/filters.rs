@@ -221,7 +221,7 @@ pub(super) fn info(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `DEL key …`, `UNLINK key …`: deletes filters, and all that belongs to them.
+/// `DEL key …`, `UNLINK key …`: deletes filters and their redemptions.
 pub(super) async fn delete(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     let arguments = call.arguments.from(1);
     if arguments.len() > ITEMS_MAX {
@@ -250,7 +250,7 @@ pub(super) async fn delete(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes the response to CF.INFO: exactly Redis' fields, in Redis' order. Some clients reject others, and read values as integers only.
+/// Writes the response to CF.INFO: Redis' fields in Redis' order. Some clients reject other fields and values that are not integers.
 fn describe(view: &FilterView, now: Timestamp, replies: &mut Replies) {
     let Description { spec, stats, .. } = view.describe(now);
     let fields = [

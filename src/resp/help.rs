@@ -1,4 +1,4 @@
-//! Subcommands: what HELP says about them, and the error for an unknown one.
+//! Subcommands: their help texts, and the error for unknown ones.
 
 use super::failure::Failure;
 use super::replies::Replies;
@@ -17,9 +17,9 @@ pub static CLIENT: Subcommands = Subcommands {
         ("GETNAME", "Return the name of the connection."),
         ("ID", "Return the ID of the connection."),
         ("INFO", "Return information about the connection."),
-        ("LIST [TYPE type] [ID id ...]", "The same as a list: of this connection only."),
-        ("NO-EVICT (ON|OFF)", "Return OK: no client is protected from being closed."),
-        ("NO-TOUCH (ON|OFF)", "Return OK: no access time exists."),
+        ("LIST [TYPE type] [ID id ...]", "Return the same as INFO: other connections are not listed."),
+        ("NO-EVICT (ON|OFF)", "Return OK. Without effect: any connection can be closed."),
+        ("NO-TOUCH (ON|OFF)", "Return OK. Without effect: access times are not recorded."),
         ("SETINFO (LIB-NAME|LIB-VER) value", "Set the name or version of the client's library."),
         ("SETNAME name", "Set the name of the connection."),
     ],
@@ -45,7 +45,7 @@ pub static MEMORY: Subcommands = Subcommands {
 
 /// The subcommands of MODULE.
 pub static MODULE: Subcommands =
-    Subcommands { command: "MODULE", all: &[("LIST", "Return the modules that clients look for.")] };
+    Subcommands { command: "MODULE", all: &[("LIST", "Return the module that clients require.")] };
 
 /// The subcommands of OBJECT.
 pub static OBJECT: Subcommands = Subcommands {
@@ -69,7 +69,7 @@ impl Subcommands {
         }
     }
 
-    /// The error for another subcommand.
+    /// Returns the error for an unknown subcommand.
     pub fn unknown(&self, other: &str) -> Failure {
         Failure::err(format!("unknown subcommand '{other:.128}'. Try {} HELP.", self.command))
     }

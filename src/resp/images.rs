@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 const TOO_MANY: &str = "16 dumps are being loaded, or 4 by this key: finish one, or retry in ten minutes, when unfinished ones end";
 
-/// Whether a dump of a filter would have no contents.
+/// Whether a dump of a filter would be empty.
 fn is_empty(view: &FilterView, now: Timestamp) -> bool {
     if view.describe(now).stats.items > 0 {
         return false;

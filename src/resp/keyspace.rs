@@ -1,4 +1,4 @@
-//! EXISTS, TYPE, SCAN and the other commands that look at keys. Those that visit many of them do so in steps of their connection's turn.
+//! EXISTS, TYPE, SCAN and other commands on keys. Commands that visit many keys do so in steps of their connection's turn.
 
 use super::failure::Failure;
 use super::help;
@@ -21,7 +21,7 @@ const PATTERN_BYTES_MAX: usize = 512;
 /// Number of filters visited in one step.
 const VISITED_AT_ONCE: usize = 256;
 
-/// Bytes that a key counts for in its connection's turn, in addition to its own.
+/// Cost of a key in its connection's turn, in addition to its length, in bytes.
 const KEY_BYTES: usize = 64;
 
 /// `EXISTS key …`. A key that is named twice counts twice.
@@ -68,7 +68,7 @@ pub(super) async fn size(call: &mut Call<'_, '_>) {
         let count = view.count(Kind::Campaign) + view.count(Kind::Coupon);
         return call.batch.replies.count(count as u64);
     }
-    // A filter that is created or deleted from here on makes the count outdated.
+    // Read before counting, so that later creations and deletions invalidate the count.
     let version = view.version();
     let is_valid = |counted: &&CountedKeys| counted.version == version && counted.prefix == prefix;
     let count = match call.session.counted_keys.as_ref().filter(is_valid) {

@@ -126,7 +126,7 @@ impl Parser {
         self.spans.capacity() * size_of::<Span>()
     }
 
-    /// Gives memory back that only a long request needs, beyond `kept` bytes.
+    /// Releases memory above `kept` bytes, which only long requests need.
     pub fn shrink(&mut self, kept: usize) {
         if self.spans.is_empty() && self.memory_bytes() > kept {
             self.spans = Vec::new();

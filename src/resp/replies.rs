@@ -9,7 +9,7 @@ pub enum Protocol {
     /// RESP2: the initial protocol of a connection.
     #[default]
     Two = 2,
-    /// RESP3: has maps, sets and booleans besides.
+    /// RESP3: also has maps, sets and booleans.
     Three = 3,
 }
 

@@ -55,7 +55,7 @@ pub struct Session {
     pub peer: Option<SocketAddr>,
     /// The name that the client has given the connection.
     pub name: Vec<u8>,
-    /// The name and the version of the client's library, as it has reported them.
+    /// The name and version of the client library, as reported by the client.
     pub library: [Vec<u8>; 2],
     /// When the client connected.
     pub since: Option<Instant>,
@@ -67,7 +67,7 @@ pub struct Session {
     pub counted_keys: Option<CountedKeys>,
     /// Commands of an executed transaction that have not run yet. They were counted in the key's rate when they were queued.
     pub counted: usize,
-    /// The caller of the last valid key; everyone if there are no keys.
+    /// The caller with the last valid key; an anonymous one if no keys are configured.
     caller: Option<Caller>,
     is_known: bool,
 }
@@ -89,7 +89,7 @@ impl Session {
         self.transaction.as_ref().map_or(0, |transaction| transaction.requests.capacity())
     }
 
-    /// Whether a key was presented that was in force at the last [`Self::refresh`], or none was needed.
+    /// Whether the presented key was valid at the last [`Self::refresh`], or none was required.
     pub fn is_known(&self) -> bool {
         self.is_known
     }
@@ -99,7 +99,7 @@ impl Session {
         self.caller.as_ref().filter(|_| self.is_known).map(Caller::owner)
     }
 
-    /// Looks whether the key is still in force: it may have expired or been removed.
+    /// Checks whether the key is still valid: it may have expired or been removed.
     pub fn refresh(&mut self, shared: &Shared) {
         let now = || shared.engine.time_of_day();
         self.is_known = self.caller.as_mut().is_some_and(|caller| shared.access.renew(caller, now).is_ok());
@@ -160,12 +160,12 @@ impl Session {
         tracing::info!(%denied, key, peer, command, suppressed, "a key was refused");
     }
 
-    /// The client's address, for lines in the log.
+    /// Returns the client's address for log lines.
     fn logged_peer(&self) -> Option<DisplayValue<IpAddr>> {
         self.peer.map(|peer| display(peer.ip().to_canonical()))
     }
 
-    /// Logs commands that were slow. Neither keys nor arguments are logged.
+    /// Logs slow commands, without the keys of filters and the arguments.
     pub fn log_slow(&self, shared: &Shared, counts: &Counts, took: Duration) {
         let Some(suppressed) = shared.slow.next_line() else { return };
         let (commands, count) = counts.summary();

@@ -65,7 +65,7 @@ pub struct Shared {
     pub access: Arc<Access>,
     /// Options from the configuration.
     pub options: RespOptions,
-    /// A random ID of this process, in 40 hexadecimal digits, as INFO has it.
+    /// A random ID of this process for INFO: 40 hexadecimal digits.
     pub run_id: String,
     /// The memory of long requests and answers.
     pub buffers: Budget,
@@ -121,9 +121,9 @@ pub struct RespOptions {
     pub buffers_bytes_max: u64,
     /// Rules that map keys to filters.
     pub keys: Vec<KeyRule>,
-    /// How long the engine may take to answer.
+    /// Maximum time for the engine to respond.
     pub request_timeout: Duration,
-    /// Batches of commands that take longer are logged; `None` for none.
+    /// Duration after which a batch of commands is logged as slow; `None` disables it.
     pub slow_request: Option<Duration>,
     /// The listener's port, which INFO reports.
     pub port: u16,
@@ -178,8 +178,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Registers the metrics. Their names start with the registry's prefix. The counter of each command and outcome is 0 before its first
-    /// event.
+    /// Registers the metrics. Their names start with the registry's prefix. The counters of all commands and outcomes start at 0.
     pub fn register(&self, to: &mut Registry) {
         let commands = ROWS.iter().map(|row| row.spelling).chain([UNKNOWN]);
         for command in commands {

@@ -7,13 +7,13 @@ use anyhow::ensure;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::num::NonZero;
 
-/// Files reserved for later, next to those of waiting connections: the data directory and certificates.
+/// Files reserved for the data directory and certificates, in addition to those of waiting connections.
 const FILES_RESERVED: u64 = 32;
 
 /// Maximum number of connections of `server.probe_listen`.
 pub(super) const PROBES_MAX: usize = 64;
 
-/// Files reserved for each worker besides: it may list the data directory.
+/// Additional files reserved for each worker, which may list the data directory.
 const FILES_RESERVED_EACH_WORKER: u64 = 4;
 
 /// With fewer connections than this, the service does not start.

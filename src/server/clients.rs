@@ -1,8 +1,8 @@
-//! The open connections of one listener: observed, closed after their timeouts, and chosen to give way to new ones.
+//! The open connections of one listener: observes them, closes them after their timeouts, and selects those that give way to new ones.
 //!
-//! A connection is proven by an admitted request of a key; if no keys are configured, of an address. If all places are taken, strangers
-//! give way first, in the order of their arrival. So strangers can't keep out clients that present a key quickly. If strangers hold few
-//! places, the owner with the most connections gives way. Without newcomers, one owner may use all places.
+//! An admitted request proves a connection, for its key or, if no keys are configured, for its address. If all places are taken, unproven
+//! connections (strangers) give way first, in the order of their arrival. So strangers can't lock out clients that present a key quickly.
+//! If strangers hold few places, the owner with the most connections gives way. Without new connections, one owner may use all places.
 
 use crate::budget::Owner;
 use crate::socket::{Moment, Phase, Vitals};
@@ -16,7 +16,7 @@ use tokio::task::AbortHandle;
 /// Bytes of a response that a client must accept within the write timeout.
 const ACCEPTED_BYTES_MIN: u64 = 32 << 10;
 
-/// Time in which a client must accept some of its response while the service drains.
+/// Maximum time without progress of a response while the service drains.
 const DRAIN_WRITE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Maximum duration of a TLS handshake.
@@ -49,7 +49,7 @@ pub(super) struct Timeouts {
     pub(super) write: Duration,
 }
 
-/// A place among the connections of a listener; free again when it is dropped, with the task that serves the connection.
+/// A place among the connections of a listener. The task that serves the connection holds it; dropping it frees the place.
 pub(super) struct Place {
     _permit: OwnedSemaphorePermit,
 }
@@ -71,7 +71,7 @@ pub(super) struct Open {
     phase_since: Instant,
     /// When it was first observed in this phase with this number of bytes read and written.
     rest_since: Instant,
-    /// When it was first observed blocked, and the bytes written by then. Starts again whenever the client has accepted enough.
+    /// When it was first observed blocked, and the bytes written by then. Reset when the client has accepted enough.
     blocked_since: Option<(Instant, u64)>,
 }
 
@@ -124,13 +124,13 @@ impl Open {
         }
     }
 
-    /// Returns how long the client and the service have exchanged nothing; `None` if they just have.
+    /// Returns the time since the last exchange of bytes; `None` if it was after the last observation.
     fn rest(&self, now: Instant) -> Option<Duration> {
         self.vitals.moment().is_same_rest(&self.last).then(|| now.duration_since(self.rest_since))
     }
 
-    /// Returns when a stranger may be closed for a new client. A slow client has more time for its first request; one that has had a
-    /// response without a key has none.
+    /// Returns when a stranger may be closed for a new client. Progress of the first request extends the time; requests without a key
+    /// after it don't.
     fn patience_ends_at(&self) -> Instant {
         let has_responded = self.vitals.moment().changes >= FIRST_RESPONSE_CHANGES;
         let since = if has_responded { self.opened_at } else { self.phase_since };
@@ -193,8 +193,8 @@ impl Clients {
         }
     }
 
-    /// Closes connections until `wanted` of `max` places are about to be free. Returns when to try again for the rest; `None` if none is
-    /// left, or if only a sweep can find more.
+    /// Closes connections to free `wanted` of `max` places. Returns when to retry for the rest; `None` if there is no rest, or if only a
+    /// sweep can find more.
     pub(super) fn make_room(&mut self, wanted: usize, max: usize, now: Instant) -> Option<Instant> {
         self.closing.retain(|place| place.strong_count() > 0);
         while self.closing.len() < wanted {
@@ -209,7 +209,7 @@ impl Clients {
         None
     }
 
-    /// Takes out the connection that gives way next.
+    /// Removes and returns the connection that gives way next.
     fn take_next(&mut self, max: usize, now: Instant) -> Next {
         while let Some(proven) = self.strangers.pop_front_if(|open| open.vitals.owner().is_some()) {
             self.proven.push(proven);
@@ -238,8 +238,8 @@ impl Clients {
 
     /// Returns the index of the next proven connection to close, of the owner with the most connections.
     ///
-    /// Idle connections are first, then requests without progress. If the owner holds more than its share, a newcomer does not wait for
-    /// any of them to rest: the newest connection has lost the least. Otherwise, connections of all owners that have rested may be closed.
+    /// Idle connections are first, then requests without progress. If the owner holds more than its share and no connection has rested,
+    /// its newest connection gives way, because it has lost the least. Otherwise, rested connections of all owners may give way.
     fn proven_next(&self, max: usize, now: Instant) -> Option<usize> {
         let (owner, is_over_share) = self.largest_owner(max)?;
         let own = |open: &Open| open.vitals.owner() == Some(owner);
@@ -286,7 +286,7 @@ impl Clients {
 /// The connection that gives way next.
 enum Next {
     Close(Open),
-    /// None yet; at this time perhaps.
+    /// None yet. If a time is given, there may be one then.
     Wait(Option<Instant>),
 }
 

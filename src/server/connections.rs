@@ -1,7 +1,7 @@
-//! The listener's loop: accepts connections up to a limit, hands them to the workers, and has them observed.
+//! The loop of a listener: accepts connections up to a limit, passes them to the workers, and sweeps them.
 //!
-//! One sweep several times a second checks all connections: a timer for every request would cost more than many requests do. When all
-//! places are taken, others are closed for the new ones (`clients.rs`); each freed place wakes the loop.
+//! A sweep checks all connections several times a second, because a timer per request would cost more than many requests. If all places
+//! are taken, `clients.rs` closes others for the new ones. Each freed place wakes the loop.
 
 use super::clients::{Clients, Open, Place, Timeouts};
 use super::http::Http;
@@ -165,7 +165,7 @@ impl Connections {
     }
 }
 
-/// Whether a client caused the error. Such an error affects its connection only, so accepting continues without a pause.
+/// Whether a client caused the error. If so, accepting continues without a pause, because other connections are not affected.
 fn is_of_client(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset)
 }

@@ -44,7 +44,7 @@ impl Http {
         // The sweep replaces hyper's timer, which counts the time between two requests as well.
         connections
             .header_read_timeout(None)
-            // A client that has sent its request may close its side, and still gets the response.
+            // A client may close its sending side after the request, and still receives the response.
             .half_close(true)
             .max_header_size(head_bytes_max)
             .max_buf_size(head_bytes_max.clamp(least, most));
@@ -82,7 +82,7 @@ impl Http {
     }
 }
 
-/// Records the end of the handler: now if the response is complete, otherwise at the end of its body.
+/// Records the end of the response: immediately if it is complete, otherwise at the end of its body.
 fn responded(response: hyper::Response<Body>, vitals: Arc<Vitals>) -> hyper::Response<Body> {
     if response.body().size_hint().exact().is_some() {
         vitals.enter(Phase::Idle);

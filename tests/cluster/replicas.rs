@@ -76,19 +76,22 @@ impl Nodes {
     }
 
     fn start(&self, name: &str, more: &[(&str, &str)]) -> Service {
+        let service = self.launch(name, more);
+        service.wait_until_ready();
+        service
+    }
+
+    /// Starts a node, which may never be ready.
+    fn launch(&self, name: &str, more: &[(&str, &str)]) -> Service {
         let settings = self.settings(name);
         let settings = settings.iter().map(|(name, value)| (*name, value.as_str()));
         let settings: Vec<(&str, &str)> = settings.chain(more.iter().copied()).collect();
-        Service::start_ready(program(), &self.folder(name), &settings)
+        Service::start(program(), &self.folder(name), &settings)
     }
 
     /// Starts a node that can't start, and returns its error.
     fn refused(&self, name: &str) -> String {
-        let settings = self.settings(name);
-        let mut settings: Vec<(&str, &str)> =
-            settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        settings.push(("CUCKOOD__NATS__CONNECT_TIMEOUT", "2s"));
-        let service = Service::start(program(), &self.folder(name), &settings);
+        let service = self.launch(name, &[("CUCKOOD__NATS__CONNECT_TIMEOUT", "2s")]);
         let output = service.output().clone();
         assert!(!service.wait().success());
         output.whole().join("\n")
@@ -311,11 +314,7 @@ fn lost_archive_is_shared_again_for_waiting_node() {
             archives.delete(snapshot.name).await.unwrap();
         }
     });
-    let settings = nodes.settings("second");
-    let mut settings: Vec<(&str, &str)> =
-        settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    settings.push(("CUCKOOD__NATS__CONNECT_TIMEOUT", "120s"));
-    let second = Service::start(program(), &nodes.folder("second"), &settings);
+    let second = nodes.launch("second", &[("CUCKOOD__NATS__CONNECT_TIMEOUT", "120s")]);
     assert!(says(&second, "waiting for a shared snapshot"));
     // Its interval is half an hour.
     let first = nodes.start("first", &[]);
@@ -335,15 +334,13 @@ fn wiped_node_waits_for_silent_object_store() {
     let network = Network::to(&nodes.servers.ports());
     for (name, silent) in [("second", &b"OBJ_"[..]), ("third", b"CONSUMER.CREATE.OBJ_")] {
         network.silence(silent);
-        let settings = nodes.settings(name);
-        let (urls, mut settings): (_, Vec<(&str, &str)>) =
-            (network.urls(), settings.iter().map(|(name, value)| (*name, value.as_str())).collect());
-        settings.extend([
+        let urls = network.urls();
+        let settings = [
             ("CUCKOOD__NATS__SERVERS", urls.as_str()),
             ("CUCKOOD__NATS__CONNECT_TIMEOUT", "2s"),
             ("CUCKOOD__CLUSTER__SHARE_SNAPSHOTS", "false"),
-        ]);
-        let start = || Service::start(program(), &nodes.folder(name), &settings);
+        ];
+        let start = || nodes.launch(name, &settings);
         let waits = |service: &Service| {
             assert!(says(service, "retrying until stopped"), "{name}");
             wait_until("a node that waits", || {

@@ -1,6 +1,7 @@
 //! Output about the program's own command line: completions for shells, and manual pages.
 
 use crate::program;
+use crate::support::ports;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -137,8 +138,7 @@ impl Failing {
         fs::write(path("damaged/format"), "cuckood data directory\nformat 1\nidentity 00\n").unwrap();
         fs::write(path("damaged/acknowledged"), "").unwrap();
         fs::create_dir(path("damaged/sled")).unwrap();
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
+        let url = format!("http://127.0.0.1:{}", ports::free(1)[0]);
         Failing { dir, url }
     }
 

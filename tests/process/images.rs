@@ -63,8 +63,10 @@ fn kill_during_image_upload_leaves_nothing() {
         write!(stream, "PUT {PATH}/image HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\n\r\n")
             .unwrap();
         stream.write_all(&image[..half]).unwrap();
-        until("a part has come", || service.metric("cuckood_applied_seq ") >= before + 2);
-        assert_eq!(service.metric("cuckood_images_loading "), 1);
+        until("a part has come", || {
+            let [applied, loading] = service.metrics(["cuckood_applied_seq ", "cuckood_images_loading "]);
+            applied >= before + 2 && loading == 1
+        });
         assert_eq!(client.get(PATH).unwrap().status, 404);
         if is_snapshot {
             assert_eq!(client.post("/v1/snapshots", &json!({})).unwrap().status, 200);

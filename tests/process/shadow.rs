@@ -42,8 +42,12 @@ fn make(client: &Client, name: &str, mode: &str) {
 }
 
 fn present(client: &Client, users: &[&str]) -> Value {
-    client.post("/v1/campaigns/spring/users/check", &json!({ "users": users })).unwrap().body["present"]
-        .clone()
+    present_in(client, "campaigns/spring", users)
+}
+
+fn present_in(client: &Client, campaign: &str, users: &[&str]) -> Value {
+    let body = json!({ "users": users });
+    client.post(&format!("/v1/{campaign}/users/check"), &body).unwrap().body["present"].clone()
 }
 
 fn items(client: &Client) -> Value {
@@ -134,6 +138,7 @@ fn impossible_mirror_is_rejected_immediately() {
         let (found, _, message) = run(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
         assert!(found == Some(status) && message.contains(why), "{arguments:?}: {found:?} {message}");
         assert!(!message.contains("a-secret"), "{message}");
+        assert!(message.matches("redis 127.0.0.1:").count() <= 1, "reported twice: {message}");
     }
     assert_eq!(present(&client, &["a", "b"]), json!([true, false]), "what came before the fault is mirrored");
     assert_eq!(service.terminate().code(), Some(0));
@@ -348,7 +353,7 @@ fn commands_that_redis_rejects_are_not_mirrored() {
     let service = Service::start_ready(program(), &directory.path().join("data"), &[]);
     let client = service.client();
     make(&client, "campaigns/spring", "compact");
-    let (url, monitored) = (url(&client), Monitored::with("MBbloomCF", &[7, 10, 10, 11]));
+    let (url, monitored) = (url(&client), Monitored::with("MBbloomCF", &[7, 10, 10, 11, 11, 11, 11, 2]));
     let redis = monitored.url();
     let arguments = ["--redis", &redis, "--key", "k", "--into", "campaigns/spring", "--url", &url];
     let run = Running::start(&arguments);
@@ -360,10 +365,28 @@ fn commands_that_redis_rejects_are_not_mirrored() {
     assert_eq!((items(&client), &result["rejected"]), (json!(1), &json!(3)));
     // A filter was full, which a command does not show.
     let run = Running::start(&arguments);
-    say(&monitored.client(), &["CF.ADD k d"]);
+    let stream = monitored.client();
+    say(&stream, &["CF.ADD k d"]);
     until("mirrored", || present(&client, &["d"]) == json!([true]));
     let (status, result, message) = run.interrupt();
     assert_eq!((status, &result["rejected_unseen"]), (Some(1), &json!(1)), "{message}");
+    assert_eq!(result["rejected_wrongly"], json!(0));
+    // Redis has accepted a command that was not mirrored.
+    let run = Running::start(&arguments);
+    let stream = monitored.client();
+    say(&stream, &["SADD k x", "CF.ADD k e"]);
+    until("mirrored", || present(&client, &["e"]) == json!([true]));
+    let (status, result, message) = run.interrupt();
+    assert_eq!((status, &result["rejected_wrongly"]), (Some(1), &json!(1)), "{message}");
+    assert_eq!(result["rejected_unseen"], json!(0));
+    assert!(message.contains("see rejected_wrongly:"), "{message}");
+    // A Redis that counts from 0 again has been restarted.
+    let run = Running::start(&arguments);
+    let stream = monitored.client();
+    say(&stream, &["CF.ADD k f"]);
+    until("mirrored", || present(&client, &["f"]) == json!([true]));
+    let (status, result, message) = run.interrupt();
+    assert_eq!((status, &result["rejected_unseen"]), (Some(0), &Value::Null), "{message}");
 
     // In a file, the type of the key is not known.
     let file = put(directory.path(), "commands", "SADD k a\nCF.ADD k b\nDEL k\nCF.ADD k c\n");
@@ -406,17 +429,17 @@ fn differing_contents_are_counted() {
 
     // Other databases have other keys.
     let text = "1.1 [0 a:1] \"SADD\" \"k\" \"zero\"\n1.2 [1 a:1] \"DEL\" \"k\"\n1.3 [1 a:1] \"SADD\" \"k\" \"one\"\n";
+    let reads = text.replace("DEL", "GET").replace("SADD", "ZSCORE");
+    let (status, result, message) = mirror("campaigns/strict", &reads, &[]);
+    assert_eq!((status, &result["other_databases"]), (Some(0), &json!(0)), "{message}");
     let (status, result, message) = mirror("campaigns/strict", text, &[]);
     assert_eq!((status, &result["other_databases"]), (Some(1), &json!(2)), "{message}");
     assert!(message.contains("--database"), "{message}");
-    let check = |users: &[&str]| {
-        client.post("/v1/campaigns/strict/users/check", &json!({ "users": users })).unwrap().body["present"]
-            .clone()
-    };
-    assert_eq!(check(&["zero", "one"]), json!([true, false]));
+    let strict = || present_in(&client, "campaigns/strict", &["zero", "one"]);
+    assert_eq!(strict(), json!([true, false]));
     let (status, result, message) = mirror("campaigns/strict", text, &["--database", "1"]);
     assert_eq!((status, &result["other_databases"]), (Some(0), &json!(0)), "{message}");
-    assert_eq!(check(&["zero", "one"]), json!([false, true]));
+    assert_eq!(strict(), json!([false, true]));
     assert_eq!(service.terminate().code(), Some(0));
 }
 

@@ -1,5 +1,5 @@
-//! A network to servers, of a node or of another server, that can hold back what is sent, in either direction, damage it, redirect it where
-//! nothing responds, and be cut.
+//! A network to servers, for a node or another server. It can delay or damage data in either direction, and cut all connections. It can
+//! redirect requests to a subject without responses.
 
 use parking_lot::{Condvar, Mutex};
 use std::io::{Read, Write};

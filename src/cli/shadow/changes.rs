@@ -34,7 +34,7 @@ pub enum Event {
     NotMirrored(String),
     /// A command has no effect: its arguments, or the type of the key, show that Redis rejects it.
     Rejected,
-    /// A command changes a key of the same name in this database, and the user has named none.
+    /// A command changes a key of the same name in this other database, and no database was named.
     OtherDatabase(i64),
     /// The file can't be read further.
     Fault(String),
@@ -45,20 +45,30 @@ pub enum Event {
 /// Commands with items that are mirrored.
 pub const MIRRORED: [&str; 7] = ["cf.add", "cf.addnx", "cf.insert", "cf.insertnx", "cf.del", "sadd", "srem"];
 
-/// Commands of a key that leave its items as they are.
-const HARMLESS: &str = "cf.compact cf.count cf.exists cf.info cf.mexists cf.scandump copy dump exists persist pttl scard sdiff \
-                        sinter sismember smembers smismember srandmember sscan sunion touch ttl type watch";
+/// Commands that don't change the items of their first argument, a key of any type: in another database, the key may have another type.
+const HARMLESS: &str = "bf.exists bf.info bf.mexists bf.scandump bitcount bitfield_ro bitpos cf.compact cf.count cf.exists cf.info \
+                        cf.mexists cf.scandump copy dump exists expiretime geodist geohash geopos georadius_ro \
+                        georadiusbymember_ro geosearch get getbit getrange hexists hexpiretime hget hgetall hkeys hlen hmget \
+                        hpexpiretime hpttl hrandfield hscan hstrlen httl hvals json.get json.mget json.type lcs lindex llen lpos \
+                        lrange mget persist pexpiretime pfcount pttl scard sdiff sinter sismember smembers smismember sort_ro \
+                        srandmember sscan strlen substr sunion touch ttl type watch xlen xpending xrange xrevrange zcard zcount \
+                        zdiff zinter zlexcount zmscore zrandmember zrange zrangebylex zrangebyscore zrank zrevrange \
+                        zrevrangebylex zrevrangebyscore zrevrank zscan zscore zunion";
+
+/// Commands whose first argument is a database, a channel, a message or a pattern, and may be spelled like the key.
+const KEYLESS: &str = "acl client config echo hello info keys ping psubscribe publish punsubscribe select spublish ssubscribe subscribe \
+                       sunsubscribe unsubscribe";
 
 /// Commands that may change a key which is not their first. (MONITOR reports the commands of scripts as well.)
 const ELSEWHERE: &str = "copy migrate mset msetnx rename renamenx smove sort";
 
-/// Commands that name no key and change all of their database.
+/// Commands without a key that change their entire database.
 const SWEEPING: &str = "flushdb";
 
-/// The same in all databases.
+/// Commands without a key that change several databases.
 const SWEEPING_ALL: &str = "flushall swapdb";
 
-/// Commands that can store a key in another database than the one they were sent to.
+/// Commands that can write to another database.
 const CROSSING: &str = "copy move";
 
 /// The smallest capacity that Redis accepts in CF.INSERT.
@@ -73,7 +83,7 @@ pub enum KeyType {
     Missing,
     /// A cuckoo filter.
     Filter {
-        /// Whether Redis has accepted that. Otherwise its first command may have been rejected.
+        /// Whether the type is certain. Otherwise Redis may have rejected the command that implies it.
         is_certain: bool,
     },
     /// A set. Without its last member, Redis deletes it, so a filter may take its place.
@@ -96,7 +106,7 @@ impl KeyType {
 pub struct Interest {
     /// The key.
     pub key: Vec<u8>,
-    /// The database; if the user has named none, 0 is mirrored, and changes in others are reported.
+    /// The database; if none was named, 0 is mirrored, and changes in others are reported.
     pub database: Option<i64>,
     /// The type of the key after the commands so far.
     pub key_type: KeyType,
@@ -127,7 +137,7 @@ impl Interest {
         }
     }
 
-    /// The same for a command in the database of the key.
+    /// Returns the effect of a command in the database of the key.
     fn effect_here(&mut self, name: &str, rest: &[Vec<u8>]) -> Option<Event> {
         let is_one_of = |commands: &str| commands.split(' ').any(|known| known == name);
         let not_mirrored = || Some(Event::NotMirrored(name.to_owned()));
@@ -161,7 +171,7 @@ impl Interest {
                 }
                 None
             }
-            _ if is_first && is_one_of(HARMLESS) => None,
+            _ if is_first && (is_one_of(HARMLESS) || is_one_of(KEYLESS)) => None,
             _ if is_first || is_one_of(ELSEWHERE) => {
                 self.key_type = KeyType::Unknown;
                 not_mirrored()
@@ -278,6 +288,11 @@ mod tests {
             ("CF.EXISTS k a", None),
             ("SMEMBERS k", None),
             ("COPY k other", None),
+            ("GET k", None),
+            ("ZRANGE k 0 9", None),
+            ("SELECT k", None),
+            ("PUBLISH k news", None),
+            ("GETDEL k", not_mirrored("getdel")),
             ("PUBLISH news k", None),
             ("SPOP k", not_mirrored("spop")),
             ("COPY other k", not_mirrored("copy")),
@@ -347,7 +362,10 @@ mod tests {
             (None, Some(0), "DEL k", change()),
             (None, Some(7), "DEL k", Some(Event::OtherDatabase(7))),
             (None, Some(7), "SPOP k", Some(Event::OtherDatabase(7))),
-            (None, Some(7), "GET k", Some(Event::OtherDatabase(7))),
+            (None, Some(7), "SET k v", Some(Event::OtherDatabase(7))),
+            (None, Some(7), "GET k", None),
+            (None, Some(7), "HGETALL k", None),
+            (None, Some(7), "SELECT k", None),
             (None, Some(7), "CF.EXISTS k a", None),
             (None, Some(7), "CF.ADD other a", None),
             (None, Some(7), "CF.ADD k a b", None),

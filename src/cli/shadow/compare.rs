@@ -1,4 +1,4 @@
-//! Asks Redis and the service about the same items, and counts where they disagree.
+//! Looks up the same items in Redis and the service, and counts disagreements.
 
 use super::mirror::{ITEMS_MAX, Target, item};
 use super::redis::Redis;
@@ -15,8 +15,8 @@ const LINE_BYTES_MAX: u64 = 4_096;
 /// Maximum number of disagreements that are listed.
 const LISTED_MAX: usize = 100;
 
-/// Looks up each item of a file, or of standard input for `-`, in both. Returns the number of items that only one of the two has, and the
-/// report. The report lists lines, not items, for those may be secrets.
+/// Looks up each item of a file, or of standard input for `-`, in both. Returns the number of disagreements, and the report. The report lists
+/// line numbers, because items may be secrets.
 ///
 /// # Errors
 /// If one of them can't be reached, or a line is not a valid item.

@@ -1,4 +1,4 @@
-//! The source of commands: MONITOR, over one connection after the other, or a file; and signals, over the same bounded queue.
+//! The source of events: MONITOR over successive connections, or a file; and signals. All use one bounded queue.
 
 use super::changes::{Event, Interest, KeyType};
 use super::commands::{Commands, parse};
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::thread;
 
-/// Maximum number of events that wait.
+/// Maximum number of queued events.
 pub const QUEUE_MAX: usize = 65_536;
 
 /// The exit status after a second signal, as shells have it for SIGINT.
@@ -54,8 +54,8 @@ pub fn monitor(client: Client, mut interest: Interest, to: Sender) -> anyhow::Re
     Ok(())
 }
 
-/// Sends changes until the connection breaks, and returns why it did; `None` if the queue is no longer read. If too many events wait, the
-/// connection is closed: otherwise they would wait in Redis, which has no limit for that by default.
+/// Sends changes until the connection breaks, and returns the reason; `None` if the queue is no longer read. If the queue is full, closes the
+/// connection. Otherwise Redis would queue the events, by default without a limit.
 fn follow(redis: Redis, interest: &mut Interest, to: &Sender) -> Option<String> {
     let mut sent = Ok(());
     let ended = redis.monitor(|line| {

@@ -2,7 +2,8 @@
 
 use super::changes::{Act, Event};
 use crate::cli::client::{Client, ClientError, Connection, pauses};
-use crate::cli::{items_of, note};
+use crate::cli::{kind_of, note};
+use crate::domain::Kind;
 use crate::engine::random;
 use anyhow::{Context, bail};
 use serde::Serialize;
@@ -52,7 +53,10 @@ impl Target {
     /// # Errors
     /// If it does not exist, or the service can't be asked.
     pub fn find(connection: &Connection, into: &str) -> anyhow::Result<Self> {
-        let items = items_of(into).context("--into")?;
+        let items = match kind_of(into).context("--into")? {
+            Kind::Campaign => "users",
+            Kind::Coupon => "codes",
+        };
         let target = Self { client: connection.client()?, path: format!("/v1/{into}"), items };
         target.client.get(&target.path, Some(TIMEOUT))?;
         Ok(target)
@@ -129,9 +133,12 @@ impl<'a> Mirror<'a> {
         Self { target, stop, run, requests: 0, act, items, fewer_copies, summary, start }
     }
 
-    /// Returns the summary of a run during which Redis has rejected this number of commands, as far as it is known.
-    pub fn summary(mut self, rejected: u64) -> Summary {
-        self.summary.rejected_unseen = rejected.saturating_sub(self.summary.rejected);
+    /// Returns the summary of a run during which Redis has rejected this number of commands, if it is known.
+    pub fn summary(mut self, rejected: Option<u64>) -> Summary {
+        if let Some(rejected) = rejected {
+            self.summary.rejected_unseen = Some(rejected.saturating_sub(self.summary.rejected));
+            self.summary.rejected_wrongly = Some(self.summary.rejected.saturating_sub(rejected));
+        }
         self.summary.seconds = self.start.elapsed().as_secs_f64();
         self.summary
     }
@@ -220,7 +227,7 @@ impl<'a> Mirror<'a> {
         self.send(self.act, &items)
     }
 
-    /// Counts the effects of a change, and those that it should have had.
+    /// Counts the effects of a change, and the missing ones.
     fn count(&mut self, act: Act, items: &[String], Applied { count, outcomes }: &Applied) {
         match act {
             Act::Add { .. } => self.summary.added += count,
@@ -270,7 +277,8 @@ impl<'a> Mirror<'a> {
     }
 }
 
-/// Items of which Redis has more copies than the campaign or coupon: those that are strict store one. Stored as hashes, up to a limit.
+/// Items that Redis may store in more copies than the campaign or coupon, because strict ones store a single copy. Stored as hashes, up to
+/// a limit.
 #[derive(Default)]
 struct FewerCopies {
     hashes: HashSet<u64>,
@@ -278,8 +286,8 @@ struct FewerCopies {
     is_full: bool,
 }
 
-/// Maximum number of hashes, 16 MB of memory.
-const HASHES_MAX: usize = 1 << 20;
+/// Maximum number of hashes. A hash table of 2^20 slots is 7/8 full with them, and takes 9 MiB of memory.
+const HASHES_MAX: usize = 7 << 17;
 
 impl FewerCopies {
     fn hash(item: &str) -> u64 {
@@ -317,10 +325,12 @@ pub struct Summary {
     pub cleared: u64,
     /// Items that the service can't store.
     pub skipped: u64,
-    /// Commands that were not mirrored because Redis rejected them.
+    /// Commands that were not mirrored because their arguments or the type of the key are invalid.
     pub rejected: u64,
-    /// Further commands that Redis rejected during the run, for any key: those for this key are mirrored.
-    pub rejected_unseen: u64,
+    /// Further commands that Redis rejected during the run, for any key; those for this key were mirrored. `None` if unknown.
+    pub rejected_unseen: Option<u64>,
+    /// Commands among `rejected` that Redis accepted, at least. `None` if unknown.
+    pub rejected_wrongly: Option<u64>,
     /// Copies that were not added: the campaign has the maximum number of copies of the item.
     pub saturated: u64,
     /// Items that were removed while Redis may have had another copy: the campaign or coupon stores one.
@@ -348,7 +358,8 @@ impl Summary {
     pub fn faults(&self) -> Vec<&'static str> {
         let counts = [
             ("skipped", self.skipped),
-            ("rejected_unseen", self.rejected_unseen),
+            ("rejected_unseen", self.rejected_unseen.unwrap_or_default()),
+            ("rejected_wrongly", self.rejected_wrongly.unwrap_or_default()),
             ("saturated", self.saturated),
             ("removed_early", self.removed_early),
             ("other_databases", self.other_databases),
@@ -369,7 +380,8 @@ mod tests {
         for (summary, fault) in [
             (Summary { gaps: 1, ..Summary::default() }, "gaps"),
             (Summary { skipped: 1, ..Summary::default() }, "skipped"),
-            (Summary { rejected_unseen: 1, ..Summary::default() }, "rejected_unseen"),
+            (Summary { rejected_unseen: Some(1), ..Summary::default() }, "rejected_unseen"),
+            (Summary { rejected_wrongly: Some(1), ..Summary::default() }, "rejected_wrongly"),
             (Summary { saturated: 1, ..Summary::default() }, "saturated"),
             (Summary { removed_early: 1, ..Summary::default() }, "removed_early"),
             (Summary { other_databases: 1, ..Summary::default() }, "other_databases"),

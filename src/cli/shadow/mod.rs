@@ -9,6 +9,7 @@ mod mirror;
 pub mod redis;
 
 use super::client::Connection;
+use super::note;
 use crate::domain::counted;
 use anyhow::{Context, bail, ensure};
 use changes::{Interest, KeyType, MIRRORED};
@@ -95,35 +96,61 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             );
             Ok(())
         }
-        (_, Some(file), _) => mirror(&target, |to| feed::file(file, interest, to), || 0),
+        (_, Some(file), _) => mirror(&target, |to| feed::file(file, interest, to), None),
         (_, _, Some(client)) => {
-            let before = rejected(&client);
-            let feed = |to| feed::monitor(client.clone(), interest, to);
-            // A Redis that was restarted counts from 0.
-            let rejected =
-                || before.zip(rejected(&client)).map_or(0, |(before, after)| after.saturating_sub(before));
-            mirror(&target, feed, rejected)
+            let rejections = Rejections::start(&client)?;
+            mirror(&target, |to| feed::monitor(client.clone(), interest, to), rejections.as_ref())
         }
         _ => bail!("there is no source of changes; name Redis with --redis, or a file with --commands"),
     }
 }
 
-/// Returns how many commands that change filters or sets Redis has rejected. MONITOR reports them like any others.
-fn rejected(client: &::redis::Client) -> Option<u64> {
-    Redis::connect(client).and_then(|mut redis| redis.rejected_commands(&MIRRORED)).ok()
+/// The commands for filters or sets that Redis rejects during a run. MONITOR reports them like any others.
+struct Rejections<'a> {
+    client: &'a ::redis::Client,
+    /// Their number before the run.
+    before: u64,
 }
 
-/// Mirrors the events of a feed, until it ends. `rejected` returns the number of commands that Redis has rejected by then.
+impl<'a> Rejections<'a> {
+    /// Starts counting; `None` if Redis does not report them.
+    ///
+    /// # Errors
+    /// If Redis can't be reached.
+    fn start(client: &'a ::redis::Client) -> anyhow::Result<Option<Self>> {
+        let before = known(Redis::connect(client)?.rejected_commands(&MIRRORED));
+        Ok(before.map(|before| Self { client, before }))
+    }
+
+    /// Returns their number so far; `None` if it is unknown, as after a restart of Redis, which counts from 0.
+    fn count(&self) -> Option<u64> {
+        let now = Redis::connect(self.client).and_then(|mut redis| redis.rejected_commands(&MIRRORED));
+        known(now)?.checked_sub(self.before)
+    }
+}
+
+/// Returns a number of rejected commands; `None`, and a note, if it is unknown.
+fn known(rejected: anyhow::Result<u64>) -> Option<u64> {
+    match rejected {
+        Ok(count) => Some(count),
+        Err(error) => {
+            note(&format!("{error}; the number of rejected commands is unknown"));
+            None
+        }
+    }
+}
+
+/// Mirrors the events of a feed, until it ends.
 fn mirror(
     target: &Target,
     feed: impl FnOnce(Sender) -> anyhow::Result<()>,
-    rejected: impl FnOnce() -> u64,
+    rejections: Option<&Rejections<'_>>,
 ) -> anyhow::Result<()> {
     let (to, events) = mpsc::sync_channel(feed::QUEUE_MAX);
     let mut mirror = Mirror::new(target, feed::on_signals(to.clone())?);
     feed(to)?;
     let ended = mirror.follow(&events);
-    let summary = mirror.summary(rejected());
+    let summary = mirror.summary(rejections.and_then(Rejections::count));
     print(&summary)?;
     ended?;
     if !summary.faults().is_empty() {

@@ -16,7 +16,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time for a response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Time of silence after which the system asks whether the connection is alive, between two probes, and their number.
+/// Idle time before the system probes the connection, which is also the time between two probes, and the number of probes.
 const KEEPALIVE: (Duration, u32) = (Duration::from_secs(5), 3);
 
 /// Items read from a list with one command.
@@ -89,15 +89,24 @@ impl Redis {
     /// Returns how many calls of these commands, named in lower case, have failed since Redis was started.
     ///
     /// # Errors
-    /// If the user may not read it.
+    /// If the user may not read it, or Redis is older than 6.2 and does not count it.
     pub fn rejected_commands(&mut self, names: &[&str]) -> anyhow::Result<u64> {
         let text: String = self.query(redis::cmd("INFO").arg("commandstats"))?;
-        let failed = text.lines().filter_map(|line| {
-            let (name, values) = line.strip_prefix("cmdstat_")?.split_once(':')?;
-            let failed = values.split(',').find_map(|value| value.strip_prefix("failed_calls="))?;
-            names.contains(&name).then(|| failed.parse::<u64>().ok()).flatten()
-        });
-        Ok(failed.sum())
+        let mut sum = 0;
+        for line in text.lines() {
+            let Some((name, values)) = line.strip_prefix("cmdstat_").and_then(|line| line.split_once(':'))
+            else {
+                continue;
+            };
+            if names.contains(&name) {
+                let failed = values.split(',').find_map(|value| value.strip_prefix("failed_calls="));
+                let failed: Option<u64> = failed.and_then(|count| count.parse().ok());
+                sum += failed.with_context(|| {
+                    format!("redis {}: INFO commandstats has no failed_calls", self.address)
+                })?;
+            }
+        }
+        Ok(sum)
     }
 
     /// Returns the type of a key.
@@ -256,9 +265,12 @@ mod tests {
     fn failed_calls_of_named_commands_are_summed() {
         const STATISTICS: &[u8] = b"$188\r\n# Commandstats\r\ncmdstat_sadd:calls=3,usec=1,rejected_calls=1,failed_calls=2\r\n\
             cmdstat_get:calls=3,usec=1,failed_calls=3\r\ncmdstat_srem:calls=3,usec=1\r\ncmdstat_cf.add:calls=9,failed_calls=4\r\n\r\n";
-        let (url, _server) = fake(&[STATISTICS]);
+        let (url, _server) = fake(&[STATISTICS, STATISTICS]);
         let mut redis = Redis::connect(&client(&url, None).unwrap()).unwrap();
-        assert_eq!(redis.rejected_commands(&["sadd", "srem", "cf.add"]).unwrap(), 6);
+        assert_eq!(redis.rejected_commands(&["sadd", "scard", "cf.add"]).unwrap(), 6);
+        // Redis 6.0 counts calls only.
+        let error = redis.rejected_commands(&["sadd", "srem"]).unwrap_err().to_string();
+        assert!(error.contains("no failed_calls"), "{error}");
     }
 
     #[test]

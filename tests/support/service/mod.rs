@@ -99,12 +99,16 @@ impl Service {
     /// The same, and waits until it is ready.
     pub fn start_ready(program: &Path, data: &Path, settings: &[(&str, &str)]) -> Service {
         let service = Service::start(program, data, settings);
+        service.wait_until_ready();
+        service
+    }
+
+    pub fn wait_until_ready(&self) {
         let began = Instant::now();
-        while service.client.get("/readyz").map(|answer| answer.status).ok() != Some(200) {
+        while self.client.get("/readyz").map(|answer| answer.status).ok() != Some(200) {
             assert!(began.elapsed() < START_TIMEOUT, "not ready in time");
             std::thread::sleep(Duration::from_millis(2));
         }
-        service
     }
 
     pub fn client(&self) -> Client {
@@ -126,22 +130,21 @@ impl Service {
 
     /// Where it listens for Redis clients.
     pub fn redis_address(&self) -> SocketAddr {
-        let told = self.output.wait_for(START_TIMEOUT, |line| {
-            let fields = &serde_json::from_str::<Value>(line).ok()?["fields"];
-            let is_it = fields["message"] == "listening for Redis clients";
-            is_it.then(|| fields["address"].as_str()?.parse().ok()).flatten()
-        });
-        told.expect("it listens for Redis clients")
+        self.address_of("listening for Redis clients")
     }
 
     /// Where it listens for probes.
     pub fn probe_address(&self) -> SocketAddr {
-        let told = self.output.wait_for(START_TIMEOUT, |line| {
+        self.address_of("listening for probes")
+    }
+
+    /// The address in a log line.
+    fn address_of(&self, message: &str) -> SocketAddr {
+        let address = self.output.wait_for(START_TIMEOUT, |line| {
             let fields = &serde_json::from_str::<Value>(line).ok()?["fields"];
-            let is_it = fields["message"] == "listening for probes";
-            is_it.then(|| fields["address"].as_str()?.parse().ok()).flatten()
+            (fields["message"] == message).then(|| fields["address"].as_str()?.parse().ok()).flatten()
         });
-        told.expect("it listens for probes")
+        address.unwrap_or_else(|| panic!("it isn't {message}"))
     }
 
     /// What it has written.
@@ -180,14 +183,15 @@ impl Service {
         self.metric_of(&self.client, name)
     }
 
+    /// Several of its metrics, from one response. Two readings may differ, as the service renders them once a second.
+    pub fn metrics<const COUNT: usize>(&self, names: [&str; COUNT]) -> [u64; COUNT] {
+        let text = self.client.metrics_text();
+        names.map(|name| metric_in(&text, name))
+    }
+
     /// One of its metrics, read by this client.
     pub fn metric_of(&self, client: &Client, name: &str) -> u64 {
-        let mut answer = client.agent.get(format!("{}/metrics", client.url)).call().expect("it is up");
-        let text = answer.body_mut().read_to_string().expect("it is up");
-        let figure = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
-        // An unused counter is omitted.
-        let unmoved = name.contains("_total").then_some(0);
-        figure.or(unmoved).unwrap_or_else(|| panic!("there is no {name}:\n{text}"))
+        metric_in(&client.metrics_text(), name)
     }
 
     /// Bytes that it has written so far, to files and wherever else.
@@ -304,6 +308,12 @@ impl Client {
         read(self.agent.get(format!("{}{path}", self.url)).call()?)
     }
 
+    fn metrics_text(&self) -> String {
+        let (status, text) = self.text("/metrics").expect("it is up");
+        assert_eq!(status, 200, "{text}");
+        text
+    }
+
     /// A response's status and exact body.
     pub fn text(&self, path: &str) -> Result<(u16, String), ureq::Error> {
         let mut response = self.agent.get(format!("{}{path}", self.url)).call()?;
@@ -371,6 +381,13 @@ fn read(mut response: ureq::http::Response<ureq::Body>) -> Result<Answer, ureq::
         Err(_) => Value::String(text),
     };
     Ok(Answer { status, body, replayed, position })
+}
+
+fn metric_in(text: &str, name: &str) -> u64 {
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    // An unused counter is omitted.
+    let unused = name.contains("_total").then_some(0);
+    value.or(unused).unwrap_or_else(|| panic!("there is no {name}:\n{text}"))
 }
 
 fn text(value: &Value) -> &str {

@@ -33,6 +33,7 @@ pub struct Plan<'a> {
 pub static NEVER: AtomicBool = AtomicBool::new(false);
 
 /// The duration of a run, and its response times in order.
+#[derive(Default)]
 pub struct Outcome {
     pub elapsed: Duration,
     pub latencies: Vec<Duration>,

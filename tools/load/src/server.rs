@@ -5,7 +5,7 @@ use crate::request::{Request, append_line, http_head, item};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -181,6 +181,16 @@ pub struct Client(TcpStream);
 impl Client {
     pub fn connect(port: u16) -> Result<Self> {
         Ok(Self(TcpStream::connect(("127.0.0.1", port))?))
+    }
+
+    /// Connects; this and every call fails if it takes longer than `patience`.
+    pub fn connect_within(port: u16, patience: Duration) -> Result<Self> {
+        let stream =
+            TcpStream::connect_timeout(&SocketAddrV4::new(Ipv4Addr::LOCALHOST, port).into(), patience)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))?;
+        Ok(Self(stream))
     }
 
     pub fn call(&mut self, request: &Request) -> Result<String> {

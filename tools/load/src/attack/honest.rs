@@ -1,10 +1,8 @@
 //! Honest clients during an attack: checks at a constant rate over connections that they keep, and requests on new connections.
 
-use crate::reply::frame;
+use crate::drive::Outcome;
 use crate::request::Request;
-use crate::server::Result;
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use crate::server::{Client, Result};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,24 +21,17 @@ pub struct Clients<'a> {
     pub is_kept: bool,
 }
 
-/// Response times in order, and the number of requests without the expected response.
+/// The expected responses, and the number of requests without one.
 #[derive(Default)]
 pub struct Seen {
-    pub latencies: Vec<Duration>,
+    pub outcome: Outcome,
     pub failed: usize,
 }
 
 impl Seen {
-    /// Returns the response time that this part of the responses did not exceed, in milliseconds.
-    pub fn quantile(&self, part: f64) -> f64 {
-        let at = (self.latencies.len() as f64 * part) as usize;
-        let latency = self.latencies.get(at).or(self.latencies.last());
-        latency.map_or(f64::NAN, |latency| latency.as_secs_f64() * 1e3)
-    }
-
     /// Requests without the expected response, and all.
     pub fn failures(&self) -> String {
-        format!("{} of {}", self.failed, self.latencies.len() + self.failed)
+        format!("{} of {}", self.failed, self.outcome.latencies.len() + self.failed)
     }
 }
 
@@ -54,11 +45,12 @@ impl Clients<'_> {
                 .map(|number| scope.spawn(move || self.client(number, start, is_over)))
                 .collect();
             for seen in clients.into_iter().filter_map(|client| client.join().ok()) {
-                all.latencies.extend(seen.latencies);
+                all.outcome.latencies.extend(seen.outcome.latencies);
                 all.failed += seen.failed;
             }
         });
-        all.latencies.sort_unstable();
+        all.outcome.latencies.sort_unstable();
+        all.outcome.elapsed = start.elapsed();
         all
     }
 
@@ -78,7 +70,7 @@ impl Clients<'_> {
                 connection = None;
             }
             match answered {
-                true => seen.latencies.push(due.elapsed()),
+                true => seen.outcome.latencies.push(due.elapsed()),
                 false if is_over.load(Relaxed) => {}
                 false => seen.failed += 1,
             }
@@ -86,34 +78,19 @@ impl Clients<'_> {
         seen
     }
 
-    fn exchange(&self, connection: &mut Option<TcpStream>) -> Result<()> {
-        let stream = match connection {
-            Some(stream) => stream,
-            None => {
-                let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, self.port).into();
-                let stream = TcpStream::connect_timeout(&to, PATIENCE)?;
-                stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(PATIENCE))?;
-                stream.set_write_timeout(Some(PATIENCE))?;
-                connection.insert(stream)
-            }
+    fn exchange(&self, connection: &mut Option<Client>) -> Result<()> {
+        let client = match connection {
+            Some(client) => client,
+            None => connection.insert(Client::connect_within(self.port, PATIENCE)?),
         };
-        stream.write_all(&self.request.bytes)?;
-        let (mut input, mut buffer) = (Vec::new(), [0; 4_096]);
-        while frame(&input, self.request.status)?.is_none() {
-            let count = stream.read(&mut buffer)?;
-            if count == 0 {
-                return Err("the server closed the connection".into());
-            }
-            input.extend_from_slice(&buffer[..count]);
-        }
-        Ok(())
+        client.call(self.request).map(drop)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
     use std::net::TcpListener;
 
     #[test]
@@ -140,7 +117,7 @@ mod tests {
             drop(listener);
             seen.join().unwrap()
         });
-        assert_eq!(seen.latencies.len(), 1);
+        assert_eq!(seen.outcome.latencies.len(), 1);
         assert!(seen.failed >= 2, "{}", seen.failures());
     }
 }

@@ -19,7 +19,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
-use stranger::{From, Pipeline, Stranger, Then};
+use stranger::{Addresses, Pipeline, Stranger, Then};
 
 /// Duration of an attack per second of `--seconds`.
 const LONGER: f64 = 5.0;
@@ -239,20 +239,20 @@ pub fn attack(options: &Options) -> Result<()> {
     )?;
     print("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")?;
     for attack in ATTACKS.iter().filter(|attack| attack.title.contains(&options.row)) {
-        let addresses = match attack.kind {
-            Kind::None => &[From::One][..],
-            _ => &[From::One, From::Many],
+        let all = match attack.kind {
+            Kind::None => &[Addresses::One][..],
+            _ => &[Addresses::One, Addresses::Many],
         };
-        for from in addresses {
-            let row = measure(&options.program, attack, *from, duration);
+        for addresses in all {
+            let row = measure(&options.program, attack, *addresses, duration);
             let row = row.unwrap_or_else(|error| format!("{} |", error.to_string().replace('\n', " ")));
-            print(&format!("| {} | {} | {row}", attack.title, from.name()))?;
+            print(&format!("| {} | {} | {row}", attack.title, addresses.name()))?;
         }
     }
     Ok(())
 }
 
-fn measure(program: &Path, attack: &Attack, from: From, duration: Duration) -> Result<String> {
+fn measure(program: &Path, attack: &Attack, addresses: Addresses, duration: Duration) -> Result<String> {
     let processors = Processors::split()?;
     let honest = Key::new(program, "honest", r#"["read", "write", "redeem"]"#)?;
     let other = Key::new(program, "other", attack.scopes)?;
@@ -278,7 +278,7 @@ fn measure(program: &Path, attack: &Attack, from: From, duration: Duration) -> R
         let kept = scope.spawn(|| kept.run(is_over));
         thread::sleep(HEAD_START);
         let new = scope.spawn(|| new.run(is_over));
-        scope.spawn(move || strike(attack.kind, from, server, &other.key, done, is_over));
+        scope.spawn(move || strike(attack.kind, addresses, server, &other.key, done, is_over));
         let most = watch(server, duration);
         is_over.store(true, Relaxed);
         let joined = |clients: thread::ScopedJoinHandle<'_, Seen>| clients.join().unwrap_or_default();
@@ -301,18 +301,25 @@ fn watch(server: &Server, duration: Duration) -> std::result::Result<u64, String
 }
 
 fn figures(seen: &Seen) -> String {
-    let [p50, p99] = [0.5, 0.99].map(|part| match seen.latencies.is_empty() {
+    let [p50, p99] = [0.5, 0.99].map(|part| match seen.outcome.latencies.is_empty() {
         true => "none".to_owned(),
-        false => format!("{:.1}", seen.quantile(part)),
+        false => format!("{:.1}", seen.outcome.quantile(part)),
     });
     format!("{p50} | {p99} | {}", seen.failures())
 }
 
 /// Attacks until it is over.
-fn strike(kind: Kind, from: From, server: &Server, key: &str, done: &AtomicU64, is_over: &AtomicBool) {
+fn strike(
+    kind: Kind,
+    addresses: Addresses,
+    server: &Server,
+    key: &str,
+    done: &AtomicU64,
+    is_over: &AtomicBool,
+) {
     // Of this thread, and of those that it starts.
     let _ = rustix::process::nice(19);
-    let stranger = |port| Stranger { port, from, done, is_over };
+    let stranger = |port| Stranger { port, addresses, done, is_over };
     let http = stranger(server.http);
     match kind {
         Kind::None => {}

@@ -29,25 +29,25 @@ const UNREAD_BUFFER_BYTES: usize = 4 << 10;
 
 /// The addresses that the attacker connects from.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum From {
+pub enum Addresses {
     One,
     Many,
 }
 
-impl From {
+impl Addresses {
     pub fn name(self) -> &'static str {
         match self {
-            From::One => "one",
-            From::Many => "many",
+            Addresses::One => "one",
+            Addresses::Many => "many",
         }
     }
 
     /// Returns the address of a connection; never that of the honest clients.
     fn address(self, number: u64) -> Ipv4Addr {
         match self {
-            From::One => Ipv4Addr::new(127, 0, 0, 2),
+            Addresses::One => Ipv4Addr::new(127, 0, 0, 2),
             // One of a million.
-            From::Many => {
+            Addresses::Many => {
                 let [.., b, c, d] = (number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 44).to_be_bytes();
                 Ipv4Addr::new(127, 1 + b, c, d)
             }
@@ -78,7 +78,7 @@ pub struct Pipeline<'a> {
 /// An attacker of one port.
 pub struct Stranger<'a> {
     pub port: u16,
-    pub from: From,
+    pub addresses: Addresses,
     /// Work done: connections or responses.
     pub done: &'a AtomicU64,
     pub is_over: &'a AtomicBool,
@@ -97,7 +97,7 @@ impl Stranger<'_> {
             let due = (start.elapsed().as_secs_f64() * f64::from(per_second)) as u64;
             while opened < due {
                 opened += 1;
-                opening.extend(open(self.from.address(opened), self.port, None).ok().map(Some));
+                opening.extend(open(self.addresses.address(opened), self.port, None).ok().map(Some));
             }
             for slot in &mut opening {
                 let Some(socket) = slot.take() else { continue };
@@ -131,7 +131,7 @@ impl Stranger<'_> {
             for (connection, request) in connections.iter_mut().zip(requests) {
                 if connection.socket.is_none() {
                     opened += 1;
-                    connection.open(self.from.address(opened), self.port, then);
+                    connection.open(self.addresses.address(opened), self.port, then);
                 }
                 let answers = connection.step(request, then);
                 self.done.fetch_add(answers, Relaxed);
@@ -150,7 +150,7 @@ impl Stranger<'_> {
     }
 
     fn pipeline_once(&self, number: u64, pipeline: &Pipeline<'_>) -> Result<()> {
-        let mut stream = connect(self.from.address(number), self.port)?;
+        let mut stream = connect(self.addresses.address(number), self.port)?;
         stream.write_all(pipeline.greeting)?;
         let mut reading = stream.try_clone()?;
         let (requests, mut buffer) = (pipeline.request.repeat(PIPELINED), vec![0; 256 << 10]);
@@ -303,7 +303,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let (done, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
-        let stranger = Stranger { port, from: From::Many, done: &done, is_over: &is_over };
+        let stranger = Stranger { port, addresses: Addresses::Many, done: &done, is_over: &is_over };
         let accepted = thread::scope(|scope| {
             scope.spawn(|| attack(&stranger));
             let accepted = accept(listener);
@@ -315,9 +315,9 @@ mod tests {
 
     #[test]
     fn addresses_differ() {
-        let many: BTreeSet<_> = (0..10_000).map(|number| From::Many.address(number)).collect();
+        let many: BTreeSet<_> = (0..10_000).map(|number| Addresses::Many.address(number)).collect();
         assert!(many.len() > 9_900 && !many.contains(&Ipv4Addr::LOCALHOST), "{}", many.len());
-        assert_eq!(From::One.address(1), From::One.address(2));
+        assert_eq!(Addresses::One.address(1), Addresses::One.address(2));
     }
 
     #[test]

@@ -168,16 +168,6 @@ impl Observations {
         self.copies_at = (adds_copies && import.mode == ImportMode::Append).then_some(import.changed_at);
     }
 
-    /// Looks whether items are present at this time.
-    pub(super) fn watch_presence(&mut self, now: Timestamp) {
-        self.copies_at = Some(now);
-    }
-
-    /// Whether most items were present, or there were none.
-    pub(super) fn are_present(&self) -> bool {
-        2 * self.sample.present(self.items) >= self.items
-    }
-
     /// Notes an item. `is_new` says that the log does not have its line yet.
     pub(super) fn item(&mut self, view: &FilterView, item: &str, digest: Digest, is_new: bool) {
         self.items += 1;

@@ -2,7 +2,7 @@
 
 use super::first_line::FirstLine;
 use super::lines::Format;
-use crate::domain::{Import, ImportMode, ImportWarning, Sizing, Timestamp};
+use crate::domain::{Import, ImportMode, ImportWarning, Sizing, Timestamp, is_invisible};
 use crate::engine::{Digest, FilterView, Mode};
 use std::collections::HashMap;
 
@@ -240,17 +240,6 @@ impl Observations {
 /// Whether a character at the end of an item is likely not meant to be a part of it.
 fn is_unseen(character: char) -> bool {
     character.is_whitespace() || is_invisible(character)
-}
-
-/// Whether a character is displayed as nothing (`Default_Ignorable_Code_Point`), and is no variant of an emoji.
-fn is_invisible(character: char) -> bool {
-    matches!(
-        character,
-        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}'
-            | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}'
-            | '\u{ffa0}' | '\u{fff0}'..='\u{fff8}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
-            | '\u{e0000}'..='\u{e0fff}'
-    )
 }
 
 #[cfg(test)]

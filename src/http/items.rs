@@ -305,7 +305,8 @@ pub(crate) async fn look_up(call: Call<LookUp>, Path(name): Path<String>, reques
     let (digests, _) = digests.await?;
     let memory = call.reserve(size_of_val(&digests[..]) as u64)?;
     let guesses = guesser.take(digests.len())?;
-    let (mut absent, mut last) = (0, Vec::new());
+    let mut absent = 0;
+    let mut last = Vec::new();
     for part in digests.chunks(LOOKED_UP) {
         let Some(found) = view.look_up(part, call.api.engine.now()) else {
             guesses.return_unused();

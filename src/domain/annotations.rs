@@ -1,6 +1,6 @@
 //! Titles and labels of campaigns, coupons and line-ups. Both are for people, and not part of the spec.
 
-use super::text::text_type;
+use super::text::{is_invisible, text_type};
 use super::{Invalid, NAME_BYTES_MAX, Name};
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -27,15 +27,6 @@ const LABEL_BYTES: u64 = 96;
 /// Returns whether a string is short enough and has no control characters.
 fn is_text(text: &str, bytes_max: usize) -> bool {
     text.len() <= bytes_max && !text.contains(char::is_control)
-}
-
-/// Returns whether a character changes the direction of its neighbors, or is invisible and without width. With such characters, a title
-/// looks like another one.
-fn is_hidden(c: char) -> bool {
-    matches!(c,
-        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-        | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
-    )
 }
 
 text_type! {
@@ -186,12 +177,12 @@ impl AnnotationsChange {
     /// Returns the place of the first string with a hidden character, as a JSON pointer. Only new requests are checked: 0.1.0 has accepted
     /// such strings, so logs, snapshots and images contain them.
     pub fn hidden_at(&self) -> Option<String> {
-        let title = self.title.as_ref().filter(|title| title.0.contains(is_hidden));
+        let title = self.title.as_ref().filter(|title| title.0.contains(is_invisible));
         if title.is_some() {
             return Some("/title".to_owned());
         }
         let mut values = self.labels.0.iter().filter_map(|(key, value)| Some((key, value.as_ref()?)));
-        let (key, _) = values.find(|(_, value)| value.0.contains(is_hidden))?;
+        let (key, _) = values.find(|(_, value)| value.0.contains(is_invisible))?;
         Some(format!("/labels/{key}"))
     }
 

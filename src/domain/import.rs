@@ -134,6 +134,11 @@ pub struct Import {
     pub upload: Option<UploadDigest>,
     /// Warnings about suspicious lines.
     pub warnings: Vec<ImportWarning>,
+    /// Whether a clear or a later replacement has removed items that it had added. Not judged before
+    /// [`Meaning::OvertakenImports`](super::Meaning::OvertakenImports) is enabled. Encoded imports have the fields of 0.1.0, so the head of a
+    /// snapshot lists the overtaken ones.
+    #[serde(skip)]
+    pub is_overtaken: bool,
 }
 
 /// The lines of an import, and their results.
@@ -172,6 +177,7 @@ impl Import {
             chain: 0,
             upload: None,
             warnings: Vec::new(),
+            is_overtaken: false,
         }
     }
 
@@ -289,8 +295,8 @@ fn repeated_percent(items: u64, different: u64) -> f64 {
     100.0 * items.saturating_sub(different) as f64 / items.max(1) as f64
 }
 
-/// A warning as the log and the state store it. A build that does not know a tag can't read the entry, so a warning that 0.1.0 does not know
-/// is stored as the closest one that it does, with values that this one never has.
+/// A warning as the log and the state store it. A build can't read an entry with an unknown tag. So a warning that is new since 0.1.0 is
+/// stored under a known tag, with values that this tag's own warning never has.
 #[derive(Serialize, Deserialize)]
 enum StoredWarning {
     /// Also [`ImportWarning::ItemsRepeated`].

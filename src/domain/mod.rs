@@ -31,7 +31,7 @@ pub use outcome::*;
 pub use redemption::*;
 pub use spec::*;
 pub use statistics::*;
-pub use text::counted;
+pub use text::{counted, is_invisible};
 pub use time::*;
 pub use version::*;
 

@@ -28,13 +28,16 @@ pub enum Meaning {
     ExactReplacement,
     /// No insert copies more than a small table ([`GrowthRule::Paced`](crate::filter::GrowthRule::Paced)).
     PacedGrowth,
+    /// The state stores which imports a clear or a replacement has overtaken ([`Import::is_overtaken`](super::Import::is_overtaken)), and
+    /// rejects them.
+    OvertakenImports,
 }
 
 impl Meaning {
     /// Returns the version that enables it.
     pub fn since(self) -> u16 {
         match self {
-            Meaning::ExactReplacement | Meaning::PacedGrowth => 2,
+            Meaning::ExactReplacement | Meaning::PacedGrowth | Meaning::OvertakenImports => 2,
         }
     }
 }

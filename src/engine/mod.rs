@@ -29,7 +29,7 @@ pub use crate::filter::{Digest, Growth, Layout, LayoutError, Mode, Secret, Segme
 pub use crate::journal::{Durability, JournalOptions, Peer, Replication, random};
 pub use crate::state::{
     Change, CodeFound, Eligibility, Explanation, FilterView, ImportTrial, Lookup, NamedLineUp, Question,
-    RedemptionPage, RedemptionQuery, Standing, Uncountable,
+    RedemptionPage, RedemptionQuery, Uncountable,
 };
 pub use backup::{ArchiveParts, Download, archive};
 pub use cluster::{ClusterOptions, SharingFigures};

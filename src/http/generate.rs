@@ -257,7 +257,8 @@ impl Generation<'_> {
     async fn add(&self, candidates: Candidates, is_repeat: bool) -> Result<Generated, Problem> {
         let count = u64::from(self.wanted.count);
         let batches_max = 4 * count.div_ceil(BATCH) + SPARE_BATCHES;
-        let mut generated = Generated { candidates, chosen: Vec::new(), replayed: true };
+        let chosen = Vec::with_capacity(self.wanted.count as usize);
+        let mut generated = Generated { candidates, chosen, replayed: true };
         let mut is_repeat = is_repeat;
         for batch in 0..batches_max {
             let missing = count - generated.chosen.len() as u64;

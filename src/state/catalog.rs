@@ -1,6 +1,6 @@
 //! The published names: campaigns, coupons and line-ups at one moment, and imports. The writer publishes it.
 
-use super::imports::{Imports, Standing};
+use super::imports::Imports;
 use super::view::FilterView;
 use crate::domain::{Annotations, Import, ImportId, Kind, LineUp, Name, Seq};
 use arc_swap::ArcSwap;
@@ -130,11 +130,6 @@ impl View {
     /// One import.
     pub fn import(&self, id: &ImportId) -> Option<Arc<Import>> {
         self.imports.read().get(id).cloned()
-    }
-
-    /// Whether the filter still has what an import has contributed.
-    pub fn import_standing(&self, id: &ImportId) -> Standing {
-        self.imports.read().standing(id)
     }
 }
 

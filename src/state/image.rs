@@ -13,15 +13,15 @@ use super::statistics::Statistics;
 use super::tables::{Staging, Tables};
 use super::view::{Counters, FilterView};
 use crate::domain::{
-    FilterHead, FilterId, ImageSection, Import, ImportId, Kind, Redemption, SectionId, Spec,
+    FilterHead, FilterId, ImageSection, Import, ImportId, Kind, Meaning, Redemption, SectionId, Spec,
     understood_version,
 };
 use crate::filter::{Filled, Filter, FilterImage, RestoreError, Restoring, Walk};
-use crate::frame::encode;
+use crate::frame::{append, encode};
 use crate::paged::{Copied, Extent, PAGE_BYTES, Page, Paged, Queue};
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::convert::Infallible;
 use std::sync::Arc;
 use thiserror::Error;
@@ -107,7 +107,8 @@ pub struct SnapshotImage {
     pub sections: Vec<Section>,
 }
 
-/// The fields of a head: the state without the parts that have sections or can be derived.
+/// The fields of a head: the state without the parts that have sections or can be derived. From version 2 on, the set of overtaken imports
+/// follows.
 #[derive(Serialize, Deserialize)]
 struct Head<S> {
     state: S,
@@ -177,7 +178,14 @@ fn read_head<E>(head: &[u8]) -> Result<Head<State>, RestoreStateError<E>> {
     if !(1..=understood_version()).contains(&version) {
         return Err(RestoreStateError::Newer(version));
     }
-    postcard::from_bytes(rest).map_err(RestoreStateError::Head)
+    let (mut head, rest) = postcard::take_from_bytes::<Head<State>>(rest).map_err(RestoreStateError::Head)?;
+    if version >= Meaning::OvertakenImports.since() {
+        let overtaken: BTreeSet<ImportId> = postcard::from_bytes(rest).map_err(RestoreStateError::Head)?;
+        for import in &mut head.imports {
+            import.is_overtaken = overtaken.contains(&import.id);
+        }
+    }
+    Ok(head)
 }
 
 impl State {
@@ -186,11 +194,18 @@ impl State {
         let (mut sections, copied) = (Vec::new(), self.shared.copied.clone());
         let records = freeze_queue(&mut self.records.queue, RECORDS, &copied, &mut sections);
         let filters = self.filters.values_mut().map(|filter| filter.freeze(&copied, &mut sections)).collect();
-        let imports = self.shared.view.imports.read().iter().map(|import| Import::clone(import)).collect();
+        let imports: Vec<Import> =
+            self.shared.view.imports.read().iter().map(|import| Import::clone(import)).collect();
+        let overtaken: BTreeSet<ImportId> =
+            imports.iter().filter(|import| import.is_overtaken).map(|import| import.id.clone()).collect();
         let line_ups =
             self.shared.catalog.line_ups.values().map(|line_up| NamedLineUp::clone(line_up)).collect();
         let head = Head { state: &*self, records, filters, imports, line_ups };
-        let head = encode(&(self.shared.format.min(understood_version()), head));
+        let version = self.shared.format.min(understood_version());
+        let mut head = encode(&(version, head));
+        if version >= Meaning::OvertakenImports.since() {
+            append(&overtaken, &mut head);
+        }
         SnapshotImage { head, sections }
     }
 }

@@ -7,8 +7,8 @@ use super::machine::{SWEEP_MAX, Shared, State, Subject};
 use super::tables::Staging;
 use crate::domain::{
     Count, Ending, FilterId, Guards, Happened, IMPORTS_KEPT_MAX, IMPORTS_UNFINISHED_MAX, Import, ImportBegin,
-    ImportEnd, ImportId, ImportLines, ImportMode, ImportState, ItemOutcome, KeyName, Name, Outcome, Refusal,
-    Timestamp, Tripped,
+    ImportEnd, ImportId, ImportLines, ImportMode, ImportState, ItemOutcome, KeyName, Meaning, Name, Outcome,
+    Refusal, Timestamp, Tripped,
 };
 use crate::filter::{Full, SlotState};
 use std::borrow::Cow;
@@ -19,24 +19,10 @@ use std::sync::atomic::Ordering;
 /// Memory of a record and its entries in the indexes, in bytes, rounded up. Texts and line errors are not counted.
 const IMPORT_BYTES: u64 = 600;
 
-/// Whether the filter still has what an import has contributed, except for items that were removed one by one. The state does not store it:
-/// for imports in a snapshot it is unknown.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Standing {
-    /// It was neither cleared nor replaced since.
-    Intact,
-    /// It was not, as far as this process has applied entries. An earlier entry may have done so.
-    Unknown,
-    /// It was cleared or replaced since.
-    Overtaken,
-}
-
 /// The records of all imports.
 #[derive(Debug, Default)]
 pub struct Imports {
     records: BTreeMap<ImportId, Arc<Import>>,
-    /// The standing of imports that are not intact.
-    standings: BTreeMap<ImportId, Standing>,
     /// No unfinished import has its last change before this time.
     unmoved_since: Timestamp,
     bytes: u64,
@@ -56,34 +42,20 @@ fn bytes_of(import: &Import) -> u64 {
 impl Imports {
     /// Restores the records from a snapshot.
     pub fn restore(imports: Vec<Import>) -> Self {
-        let mut replaced: BTreeMap<FilterId, Timestamp> = BTreeMap::new();
-        for import in &imports {
-            if import.mode == ImportMode::Replace && import.state == ImportState::Done {
-                let last = replaced.entry(import.filter).or_default();
-                *last = (*last).max(import.changed_at);
-            }
-        }
         let mut all = Self::default();
-        for import in imports {
-            let is_replaced = replaced.get(&import.filter).is_some_and(|last| *last > import.changed_at);
-            let standing = if is_replaced { Standing::Overtaken } else { Standing::Unknown };
-            let id = import.id.clone();
-            all.insert(import);
-            all.standings.insert(id, standing);
-        }
+        imports.into_iter().for_each(|import| all.insert(import));
         all
     }
 
-    /// The standing of an import.
-    pub fn standing(&self, id: &ImportId) -> Standing {
-        self.standings.get(id).copied().unwrap_or(Standing::Intact)
-    }
-
-    /// Notes that a filter was cleared, or replaced by an import.
-    fn overtake(&mut self, filter: FilterId, by: Option<&ImportId>) {
-        let others = self.records.values().filter(|import| import.filter == filter && by != Some(&import.id));
-        for import in others.filter(|import| import.counts.lines > 0) {
-            self.standings.insert(import.id.clone(), Standing::Overtaken);
+    /// Marks the imports whose items a filter has lost: at a clear all, at the end of a replacement those that started before it or with
+    /// it. Items that arrive during a replacement are in its tables, too. A clear also empties the tables of the staged import.
+    fn overtake(&mut self, filter: FilterId, by: Option<&Import>, staged: Option<&ImportId>) {
+        for import in self.records.values_mut() {
+            let is_earlier = by.is_none_or(|by| by.id != import.id && import.started_at <= by.started_at);
+            let has_items = import.counts.lines > 0 || staged == Some(&import.id);
+            if import.filter == filter && is_earlier && has_items && !import.is_overtaken {
+                Arc::make_mut(import).is_overtaken = true;
+            }
         }
     }
 
@@ -146,13 +118,9 @@ impl Imports {
         self.unmoved_since = self.unmoved_since.min(now);
     }
 
-    /// Stores a record. It replaces one with the same id. An import that is continued keeps its standing.
+    /// Stores a record. It replaces one with the same id.
     pub fn insert(&mut self, import: Import) {
-        let standing = self.standings.get(&import.id).copied();
         self.remove(&import.id);
-        if let Some(standing) = standing.filter(|_| import.counts.lines > 0) {
-            self.standings.insert(import.id.clone(), standing);
-        }
         self.bytes += bytes_of(&import);
         self.unmoved_since = self.unmoved_since.min(import.changed_at);
         self.records.insert(import.id.clone(), Arc::new(import));
@@ -160,7 +128,6 @@ impl Imports {
 
     fn remove(&mut self, id: &ImportId) -> Option<Arc<Import>> {
         let import = self.records.remove(id)?;
-        self.standings.remove(id);
         self.bytes -= bytes_of(&import);
         Some(import)
     }
@@ -186,7 +153,7 @@ impl Imports {
 
 impl Subject<'_> {
     /// Starts an import, continues an interrupted `append`, restarts an interrupted `replace`, or returns the result of a finished one.
-    /// Until it has finished its guards may be changed.
+    /// Until it has finished its guards may be changed. It rejects results and lines whose items were cleared or replaced since.
     pub(super) fn import_begin(&mut self, begin: &ImportBegin) -> Result<Outcome, Refusal> {
         self.view.require_added_codes()?;
         let &ImportBegin { import: ref id, mode, if_absent, guards, is_named, .. } = begin;
@@ -196,10 +163,15 @@ impl Subject<'_> {
             if known.filter != self.view.id || known.mode != mode || known.if_absent != if_absent {
                 return Err(Refusal::ImportDiffers);
             }
-            if known.state == ImportState::Done {
-                if known.guards != guards {
-                    return Err(Refusal::ImportDiffers);
-                }
+            let is_done = known.state == ImportState::Done;
+            if is_done && known.guards != guards {
+                return Err(Refusal::ImportDiffers);
+            }
+            // A replacement that is not done starts over.
+            if known.is_overtaken && (is_done || mode == ImportMode::Append) {
+                return Err(Refusal::ImportOvertaken);
+            }
+            if is_done {
                 return Ok(Outcome::Import(Box::new(Import::clone(known))));
             }
         }
@@ -279,7 +251,7 @@ impl Subject<'_> {
             match self.catch_up((*entries_max).into()) {
                 Ok(true) => {
                     self.swap(&guards).map_err(|tripped| self.import_trips(id, tripped))?;
-                    self.overtake_imports(Some(id));
+                    self.overtake_imports(Some(running));
                     self.count(Count::Imported, running.counts.added);
                 }
                 Ok(false) => return self.shared.answer_import(id, |_| ()),
@@ -293,9 +265,12 @@ impl Subject<'_> {
         })
     }
 
-    /// Notes that the filter was cleared, or replaced by an import: what other imports have contributed is gone.
-    pub(super) fn overtake_imports(&mut self, by: Option<&ImportId>) {
-        self.shared.view.imports.write().overtake(self.view.id, by);
+    /// Marks the imports whose items a clear, or this replacement, has removed.
+    pub(super) fn overtake_imports(&mut self, by: Option<&Import>) {
+        if self.shared.has(Meaning::OvertakenImports) {
+            let staged = self.staging.as_ref().map(|staging| &staging.import);
+            self.shared.view.imports.write().overtake(self.view.id, by, staged);
+        }
     }
 
     /// Ends an import that can't continue, with the reason.

@@ -28,7 +28,6 @@ pub use idempotency::{FIXED_BYTES as IDEMPOTENCY_FIXED_BYTES, Lookup};
 pub use image::{
     Epoch, Export, FrozenFilter, RestoreStateError, Section, Sections, SnapshotImage, enabled_in,
 };
-pub use imports::Standing;
 pub use ledger::{Change, RedemptionPage, RedemptionQuery};
 pub use machine::{Sizes, State};
 pub use memory::WaitingDemand;

@@ -228,6 +228,83 @@ fn import_fails_if_repeat_queue_overflows() {
     assert_eq!(coupon.present(0..40), (20..30).collect::<Vec<_>>());
 }
 
+/// A coupon in which this version of entries is enabled.
+fn at_version(version: u16) -> Coupon {
+    let mut coupon = Coupon::strict(200);
+    assert_eq!(coupon.apply(Command::Enable { version }), Outcome::Enabled);
+    coupon
+}
+
+fn broken_off(import: &str) -> Command {
+    let import = ImportId::new(import).unwrap();
+    Command::ImportEnd(ImportEnd { target: TARGET, import, ending: Ending::BrokenOff, entries_max: 1 })
+}
+
+/// Nodes of 0.1.0 don't store it, so it has no effect before the version is enabled.
+#[test]
+fn clear_overtakes_imports_from_version_2_on() {
+    for version in [1, 2] {
+        let mut coupon = at_version(version);
+        for import in ["done", "broken", "empty"] {
+            coupon.apply(begin(import, ImportMode::Append));
+        }
+        coupon.apply(lines("done", 0..10));
+        coupon.apply(end("done", 1));
+        coupon.apply(lines("broken", 10..20));
+        coupon.apply(broken_off("broken"));
+        coupon.apply(broken_off("empty"));
+        coupon.apply(begin("restarted", ImportMode::Replace));
+        coupon.apply(lines("restarted", 0..10));
+        // Its tables are emptied with its later items, so it counts although it has no items yet.
+        coupon.apply(begin("staged", ImportMode::Replace));
+        coupon.apply(Command::Clear { target: TARGET });
+        coupon.apply(lines("staged", 30..40));
+        coupon.end("staged", 100);
+        coupon.0.restart();
+        coupon.apply(Command::Enable { version: 2 });
+        let overtaken = Outcome::Refused(Refusal::ImportOvertaken);
+        for (import, mode, is_overtaken) in [
+            ("done", ImportMode::Append, true),
+            ("broken", ImportMode::Append, true),
+            ("staged", ImportMode::Replace, true),
+            ("empty", ImportMode::Append, false),
+            ("restarted", ImportMode::Replace, false),
+        ] {
+            let outcome = coupon.apply(begin(import, mode));
+            assert_eq!(outcome == overtaken, is_overtaken && version == 2, "{import}, version {version}");
+        }
+    }
+}
+
+#[test]
+fn replacement_overtakes_earlier_imports_only() {
+    let mut coupon = at_version(2);
+    for import in ["done", "broken"] {
+        coupon.apply(begin(import, ImportMode::Append));
+        coupon.apply(lines(import, 0..10));
+    }
+    coupon.apply(end("done", 1));
+    coupon.apply(broken_off("broken"));
+    coupon.apply(begin("nightly", ImportMode::Replace));
+    coupon.0.pass_seconds(1);
+    coupon.apply(begin("during", ImportMode::Append));
+    coupon.apply(lines("during", 20..30));
+    coupon.apply(begin("still", ImportMode::Append));
+    coupon.apply(lines("still", 30..35));
+    coupon.apply(end("during", 1));
+    coupon.apply(lines("nightly", 40..50));
+    coupon.end("nightly", 100);
+    coupon.0.restart();
+    let overtaken = Outcome::Refused(Refusal::ImportOvertaken);
+    for import in ["done", "broken"] {
+        assert_eq!(coupon.apply(begin(import, ImportMode::Append)), overtaken, "{import}");
+    }
+    assert_eq!(coupon.0.import(begin("during", ImportMode::Append)), ImportState::Done);
+    assert_eq!(coupon.0.import(begin("still", ImportMode::Append)), ImportState::Running);
+    assert_eq!(coupon.0.import(begin("nightly", ImportMode::Replace)), ImportState::Done);
+    assert_eq!(coupon.present(0..60), (20..35).chain(40..50).collect::<Vec<_>>());
+}
+
 #[test]
 fn newer_replacement_supersedes_older() {
     let mut coupon = Coupon::strict(100);

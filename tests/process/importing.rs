@@ -1,8 +1,8 @@
 //! `cuckood import` as its user sees it: its requests, its message after a rejection, and that it continues automatically after a broken
 //! connection.
 
-use crate::program;
 use crate::service::{Client, Service};
+use crate::{program, until};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -100,6 +100,36 @@ fn repeated_id_fails_after_clear() {
     assert!(failed.stdout.is_empty(), "no result is printed");
     assert_eq!(succeeds(url, &[INTO, &users, "--id", "codes-2"], None)["added"], 2);
     assert_eq!(items(&fixture.client), 2);
+}
+
+/// Breaks the upload off.
+struct Broken;
+
+impl Read for Broken {
+    fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+        Err(std::io::Error::other("the line is dead"))
+    }
+}
+
+/// The lines in the log are gone, so an upload that continues after them would lose them, also after a crash.
+#[test]
+fn interrupted_id_fails_after_clear() {
+    let Fixture { directory, service, client, .. } = Fixture::new(20_000);
+    // More lines than a batch.
+    let lines: String = (0..15_000).map(|number| format!("u{number}\n")).collect();
+    let imports = "/v1/campaigns/spring/imports?id=nightly";
+    let broken = std::io::Cursor::new(lines.clone()).chain(Broken);
+    assert!(client.another().import(imports, broken).is_err());
+    let import = || client.get("/v1/imports/nightly").unwrap().body;
+    until("the end of the upload", || import()["state"] == "interrupted");
+    assert_eq!(import()["lines"], 10_000);
+    assert_eq!(client.post("/v1/campaigns/spring/clear", &json!({})).unwrap().status, 200);
+    assert_eq!(client.post("/v1/snapshots", &json!({})).unwrap().status, 200);
+    service.kill();
+    let service = Service::start_ready(program(), &directory.path().join("data"), &[]);
+    let continued = service.client().import(imports, std::io::Cursor::new(lines)).unwrap();
+    assert_eq!((continued.status, &continued.body["code"]), (409, &json!("import-overtaken")));
+    assert_eq!(items(&service.client()), 0);
 }
 
 #[test]

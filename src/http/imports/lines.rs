@@ -278,11 +278,13 @@ impl Lines {
             self.heading -= 1;
             return Ok(Some(Line::Blank));
         }
-        let is_only_line = !self.is_begun && self.split.has_one_line();
+        let is_only_line = self.format == Format::Text && !self.is_begun && self.split.has_one_line();
+        let has_returns = self.split.has_returns();
         let delimiter = self.split.delimiter;
         let Some(line) = self.split.next() else { return Ok(None) };
         self.is_begun = true;
         let line = match line {
+            Err(_) if is_only_line && has_returns => return Err(UploadFault::CarriageReturns),
             Err(fault) => return Ok(Some(Line::Rejected(fault))),
             Ok(line) if memchr(0, line).is_some() => return Ok(Some(Line::Rejected(LineFault::Malformed))),
             Ok(line) => line,
@@ -389,10 +391,14 @@ impl Split {
         self.has_ended && memchr(b'\n', &self.arrived[self.begin..]).is_none()
     }
 
+    /// Whether the lines seem to end with a carriage return only.
+    fn has_returns(&self) -> bool {
+        self.has_return_in_head && !self.has_feed_in_head
+    }
+
     /// Why a header row can't be read.
     fn header_fault(&self) -> UploadFault {
-        let has_returns = self.has_return_in_head && !self.has_feed_in_head;
-        if has_returns { UploadFault::CarriageReturns } else { UploadFault::BadHeader }
+        if self.has_returns() { UploadFault::CarriageReturns } else { UploadFault::BadHeader }
     }
 
     /// Returns the next line without its end, or its error; `None` until its end has arrived.
@@ -739,8 +745,13 @@ mod tests {
             );
         }
         let long = b"code\r".repeat(LINE_BYTES_MAX / 4);
-        assert_eq!(read(Format::Csv, &[&long]), Err(UploadFault::CarriageReturns));
+        for format in [Format::Csv, Format::Text] {
+            assert_eq!(read(format, &[&long]), Err(UploadFault::CarriageReturns));
+            let pieces: Vec<&[u8]> = long.chunks(1_000).collect();
+            assert_eq!(read(format, &pieces), Err(UploadFault::CarriageReturns));
+        }
         assert_eq!(read(Format::Text, &[b"a\r"]).unwrap(), ["a"]);
+        assert_eq!(read(Format::Text, &[&long, b"\nb"]).unwrap(), ["!ItemTooLong", "b"]);
     }
 
     #[test]

@@ -145,6 +145,7 @@ mod tests {
             chain: 0,
             upload: None,
             warnings: Vec::new(),
+            is_overtaken: false,
         }
     }
 

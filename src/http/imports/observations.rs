@@ -2,7 +2,7 @@
 
 use super::first_line::FirstLine;
 use super::lines::Format;
-use crate::domain::{Import, ImportMode, ImportWarning, Sizing, Timestamp};
+use crate::domain::{Import, ImportMode, ImportWarning, Sizing, Timestamp, is_invisible};
 use crate::engine::{Digest, FilterView, Mode};
 use std::collections::HashMap;
 
@@ -168,16 +168,6 @@ impl Observations {
         self.copies_at = (adds_copies && import.mode == ImportMode::Append).then_some(import.changed_at);
     }
 
-    /// Looks whether items are present at this time.
-    pub(super) fn watch_presence(&mut self, now: Timestamp) {
-        self.copies_at = Some(now);
-    }
-
-    /// Whether most items were present, or there were none.
-    pub(super) fn are_present(&self) -> bool {
-        2 * self.sample.present(self.items) >= self.items
-    }
-
     /// Notes an item. `is_new` says that the log does not have its line yet.
     pub(super) fn item(&mut self, view: &FilterView, item: &str, digest: Digest, is_new: bool) {
         self.items += 1;
@@ -250,17 +240,6 @@ impl Observations {
 /// Whether a character at the end of an item is likely not meant to be a part of it.
 fn is_unseen(character: char) -> bool {
     character.is_whitespace() || is_invisible(character)
-}
-
-/// Whether a character is displayed as nothing (`Default_Ignorable_Code_Point`), and is no variant of an emoji.
-fn is_invisible(character: char) -> bool {
-    matches!(
-        character,
-        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}'
-            | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}'
-            | '\u{ffa0}' | '\u{fff0}'..='\u{fff8}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
-            | '\u{e0000}'..='\u{e0fff}'
-    )
 }
 
 #[cfg(test)]

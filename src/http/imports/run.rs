@@ -8,7 +8,7 @@ use crate::domain::{
     Command, Digests, Ending, Import, ImportBegin, ImportEnd, ImportLines, ImportMode, ImportState,
     ItemOutcome, KeyName, Outcome, Refusal,
 };
-use crate::engine::{FilterView, ImportTrial, Standing};
+use crate::engine::{FilterView, ImportTrial};
 use crate::http::answer::{Code, Problem, refusals};
 use crate::http::api::Api;
 use crate::http::call::Commands;
@@ -52,13 +52,15 @@ impl ImportRequest {
     /// import.
     async fn take_in(self, mut upload: Upload) -> Result<(Import, bool), Problem> {
         let mut commands = Commands::new(self.api.engine.clone(), self.view.kind, self.by.clone());
-        if self.continues_lost_lines() {
-            return Err(overtaken());
-        }
         let begin = Command::ImportBegin(self.begin.clone());
-        let import = of_import(commands.submit(begin).await?)?;
+        let import = of_import(commands.submit(begin).await.map_err(explain_refusal)?)?;
         if import.state == ImportState::Done {
-            return self.repeat(import, upload).await.map(|import| (import, true));
+            // A client that is still sending would not read the response, so the complete body is read first.
+            while upload.piece().await?.is_some() {}
+            if import.upload != Some(upload.fingerprint()) {
+                return Err(Code::ImportDiffers.into());
+            }
+            return Ok((import, true));
         }
         upload.continue_after(&import);
         let read = self.read(&mut upload, &mut commands).await;
@@ -74,41 +76,6 @@ impl ImportRequest {
             let _ = self.end(&commands, ending).await;
         }
         ended.map(|import| (import, false))
-    }
-
-    /// Returns the result of a finished import again, if the upload is the same and its items were neither cleared nor replaced.
-    async fn repeat(&self, import: Import, mut upload: Upload) -> Result<Import, Problem> {
-        let now = self.api.engine.now();
-        // A client that is still sending would not read the response, so the complete body is read first.
-        let are_present = match self.standing() {
-            Standing::Unknown => upload.read_present(now).await?,
-            Standing::Intact | Standing::Overtaken => true,
-        };
-        while upload.piece().await?.is_some() {}
-        if import.upload != Some(upload.fingerprint()) {
-            return Err(Code::ImportDiffers.into());
-        }
-        // Users that a campaign may have forgotten show nothing.
-        let forget =
-            self.view.spec.forget.map(|forget| import.started_at.plus_seconds(forget.after_seconds()));
-        let has_forgotten = forget.is_some_and(|time| time <= now);
-        match self.standing() {
-            Standing::Intact => Ok(import),
-            Standing::Unknown if are_present || has_forgotten => Ok(import),
-            Standing::Unknown | Standing::Overtaken => Err(overtaken()),
-        }
-    }
-
-    fn standing(&self) -> Standing {
-        self.api.engine.view().import_standing(&self.begin.import)
-    }
-
-    /// Whether it would skip lines of an interrupted upload whose items were cleared or replaced since.
-    fn continues_lost_lines(&self) -> bool {
-        let Some(known) = self.api.engine.view().import(&self.begin.import) else { return false };
-        let is_same = known.filter == self.view.id && known.mode == self.begin.mode;
-        let is_continued = is_same && known.mode == ImportMode::Append && known.state != ImportState::Done;
-        is_continued && self.standing() == Standing::Overtaken
     }
 
     async fn read(&self, upload: &mut Upload, commands: &mut Commands) -> Result<(), Problem> {
@@ -225,7 +192,11 @@ fn count(
     Ok(())
 }
 
-fn overtaken() -> Problem {
+/// Why an import can't begin. An overtaken one has lost its own items, which the detail of the code does not say.
+fn explain_refusal(problem: Problem) -> Problem {
+    if problem.code != Code::ImportOvertaken {
+        return problem;
+    }
     let detail = "the filter was cleared or replaced since this import; use another id to import again";
     Problem::new(Code::ImportOvertaken, detail)
 }

@@ -6,7 +6,7 @@ use super::observations::Observations;
 use super::pace::Pace;
 use crate::access::{Caller, Scope};
 use crate::domain::import::LINE_ERRORS_MAX;
-use crate::domain::{Ending, ITEMS_MAX, Import, LineError, LineFault, Timestamp, UploadDigest};
+use crate::domain::{Ending, ITEMS_MAX, Import, LineError, LineFault, UploadDigest};
 use crate::engine::{Digest, FilterView};
 use crate::http::answer::{Code, Problem};
 use crate::http::api::Api;
@@ -93,16 +93,6 @@ impl Upload {
         self.intake.durable = (import.counts.lines, import.chain);
         self.intake.rejected = (import.counts.rejected, import.guards.max_rejected);
         self.intake.observations.watch_copies(&self.source.view, import);
-    }
-
-    /// Reads the rest of the upload of an import that is done. Returns whether most of its items are present at this time.
-    ///
-    /// # Errors
-    /// If the upload is incomplete, invalid or stopped.
-    pub(super) async fn read_present(&mut self, now: Timestamp) -> Result<bool, Problem> {
-        self.intake.observations.watch_presence(now);
-        while self.next().await?.is_some() {}
-        Ok(self.intake.observations.are_present())
     }
 
     /// Reads the next piece of the body, or its end.

@@ -67,7 +67,7 @@ pub(super) fn routes() -> Routes {
         route!(users::count),
         route!(users::remove),
         route!(users::replace),
-        route!(imports::campaigns::import),
+        route!(imports::import_users),
         // Which campaigns a user may see
         route!(eligibility::one),
         route!(eligibility::batch),
@@ -92,7 +92,7 @@ pub(super) fn routes() -> Routes {
         route!(codes::look_up),
         route!(codes::remove),
         route!(codes::replace),
-        route!(imports::coupons::import),
+        route!(imports::import_codes),
         // Using codes
         route!(direct redemptions::redeem),
         route!(redemptions::list),

@@ -93,55 +93,95 @@ struct ImportList {
     imports: Vec<ImportAnswer>,
 }
 
-/// The route of one kind's imports.
-macro_rules! import_route {
-    ($filters:ident: $kind:ident, $path:literal, $items:literal, $conflicts:literal, $too_many:literal) => {
-        pub(crate) mod $filters {
-            use super::*;
+/// The rules of imports.
+const DESCRIPTION: &str = "The body can be of any length, and compressed with gzip or zstd. It must be UTF-8, with \
+    or without a byte-order mark; UTF-16 returns 422. Invalid lines are rejected and reported, blank ones skipped. A \
+    CSV record whose fields are all empty is blank.\n\nRepeating a finished `id` returns its result again, if mode, \
+    guards and every byte after decompression are the same. If the filter was cleared or replaced since, it returns \
+    409 `import-overtaken`.\n\nWith `mode=replace`, a code that is held or redeemed when the upload is complete \
+    remains in the pool, whether the upload contains it or not, also if it is cancelled or expires before the \
+    response. A code that was cancelled earlier is removed unless the upload contains it.";
 
-            #[utoipa::path(
-                post, path = $path, operation_id = concat!("import_", $items), tag = "imports",
-                summary = concat!("Import ", $items),
-                description = "The body can be of any length, and compressed with gzip or zstd. It must be UTF-8, with or without a byte-order \
-                    mark; UTF-16 returns 422. Invalid lines are rejected and reported, blank ones skipped. A CSV record whose fields are all \
-                    empty is blank.\n\nRepeating a finished `id` returns its result again, if mode, guards and every byte after \
-                    decompression are the same. If the filter was cleared or replaced since, it returns 409 `import-overtaken`.\n\nWith `mode=replace`, a code that is held or redeemed when the upload is complete remains \
-                    in the pool, whether the upload contains it or not, also if it is cancelled or expires before the response. A code \
-                    that was cancelled earlier is removed unless the upload contains it.",
-                params(ImportQuery),
-                request_body(content(
-                    (inline(Streamed) = "application/octet-stream"), (inline(Streamed) = "text/plain"),
-                    (inline(Streamed) = "application/x-ndjson"), (inline(Streamed) = "text/csv")
-                )),
-                responses(
-                    (
-                        status = 200, description = "The whole upload was read", body = ImportAnswer,
-                        headers(("Idempotency-Replayed" = String, description = "`true` if an earlier upload with this `id` completed the import"))
-                    ),
-                    (status = 404, description = "`import-not-found`: another node has ended the import, because it made no progress"),
-                    (status = 409, description = $conflicts),
-                    (status = 429, description = $too_many),
-                )
-            )]
-            pub(crate) async fn import(call: Call<call::Import>, Path(name): Path<String>, request: Request) -> Answer {
-                super::import(call, Kind::$kind, &name, request).await
-            }
-        }
-    };
+const ENDED_ELSEWHERE: &str =
+    "`import-not-found`: another node has ended the import, because it made no progress";
+
+#[utoipa::path(
+    post,
+    path = "/v1/campaigns/{campaign}/imports",
+    operation_id = "import_users",
+    tag = "imports",
+    summary = "Import users",
+    description = DESCRIPTION,
+    params(ImportQuery),
+    request_body(content(
+        (inline(Streamed) = "application/octet-stream"),
+        (inline(Streamed) = "text/plain"),
+        (inline(Streamed) = "application/x-ndjson"),
+        (inline(Streamed) = "text/csv")
+    )),
+    responses(
+        (
+            status = 200,
+            description = "The whole upload was read",
+            body = ImportAnswer,
+            headers((
+                "Idempotency-Replayed" = String,
+                description = "`true` if an earlier upload with this `id` completed the import"
+            ))
+        ),
+        (status = 404, description = ENDED_ELSEWHERE),
+        (status = 409, description = "`filter-full`, `import-differs`, `import-running`; `import-overtaken`, also by another \
+            import with `mode=replace` and by a clear; `import-guarded`, with the numbers; \
+            `import-stopped` by a `DELETE`"),
+        (status = 429, description = "`too-many-imports`"),
+    )
+)]
+pub(crate) async fn import_users(
+    call: Call<call::Import>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Answer {
+    import(call, Kind::Campaign, &name, request).await
 }
 
-import_route! {
-    campaigns: Campaign, "/v1/campaigns/{campaign}/imports", "users",
-    "`filter-full`, `import-differs`, `import-running`; `import-overtaken`, also by another import with `mode=replace` and by a clear; \
-     `import-guarded`, with the numbers; `import-stopped` by a `DELETE`",
-    "`too-many-imports`"
-}
-
-import_route! {
-    coupons: Coupon, "/v1/coupons/{coupon}/imports", "codes",
-    "`filter-full`, `import-differs`, `import-running`; `import-overtaken`, also by another import with `mode=replace` and by a clear; \
-     `import-guarded`, with the numbers; `import-stopped` by a `DELETE`; `requires-added-codes`",
-    "`too-many-imports`; `too-many-invalid-codes` for a dry run, a replacement, a repeated `id`, or a pool of fixed size"
+#[utoipa::path(
+    post,
+    path = "/v1/coupons/{coupon}/imports",
+    operation_id = "import_codes",
+    tag = "imports",
+    summary = "Import codes",
+    description = DESCRIPTION,
+    params(ImportQuery),
+    request_body(content(
+        (inline(Streamed) = "application/octet-stream"),
+        (inline(Streamed) = "text/plain"),
+        (inline(Streamed) = "application/x-ndjson"),
+        (inline(Streamed) = "text/csv")
+    )),
+    responses(
+        (
+            status = 200,
+            description = "The whole upload was read",
+            body = ImportAnswer,
+            headers((
+                "Idempotency-Replayed" = String,
+                description = "`true` if an earlier upload with this `id` completed the import"
+            ))
+        ),
+        (status = 404, description = ENDED_ELSEWHERE),
+        (status = 409, description = "`filter-full`, `import-differs`, `import-running`; `import-overtaken`, also by another \
+            import with `mode=replace` and by a clear; `import-guarded`, with the numbers; \
+            `import-stopped` by a `DELETE`; `requires-added-codes`"),
+        (status = 429, description = "`too-many-imports`; `too-many-invalid-codes` for a dry run, a replacement, a \
+            repeated `id`, or a pool of fixed size"),
+    )
+)]
+pub(crate) async fn import_codes(
+    call: Call<call::Import>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Answer {
+    import(call, Kind::Coupon, &name, request).await
 }
 
 async fn import(call: Call<call::Import>, kind: Kind, name: &str, request: Request) -> Answer {

@@ -276,7 +276,14 @@ mod tests {
         let earlier = |count: u64| Digests((0..count).map(|at| digest(before << 20 | at)).collect());
         match kind {
             0..=1 => create(a % FILTERS, a / FILTERS),
-            2..=7 => Command::Insert {
+            // Copies of a few items crowd their buckets.
+            7 => Command::Insert {
+                target,
+                digests: Digests((0..a % 9_000 + 1).map(|at| digest(serial << 20 | at / 9)).collect()),
+                if_absent: false,
+                revive: false,
+            },
+            2..=6 => Command::Insert {
                 target,
                 digests: digests(a % 9_000 + 1),
                 if_absent: a.is_multiple_of(3),

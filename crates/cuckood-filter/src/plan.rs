@@ -14,7 +14,7 @@ const SPARE_BITS: u8 = 7;
 const APPENDED_SHARE: u64 = 16;
 
 /// A table that is appended for crowded copies has at least one in this many of all buckets.
-const OVERFLOW_SHARE: u64 = 2;
+const OVERFLOW_SHARE: u64 = 16;
 
 /// The same after a table that is nearly empty.
 const OVERFLOW_SHARE_SMALL: u64 = 64;

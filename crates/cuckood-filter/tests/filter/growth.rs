@@ -216,11 +216,8 @@ proptest! {
         filter.set_growth_rule(rule);
         let most = layout.capacity_max(Mode::Compact);
         prop_assert!((capacity..100_000).contains(&most), "{most}");
-        let reader = filter.reader();
-        prop_assert_eq!(reader.view(0).capacity_max(&layout), most);
         for item in 0..most {
             prop_assert!(filter.insert(digest(item), false).is_ok(), "{} of {} items", item, most);
-            prop_assert!(item % 97 != 0 || reader.view(0).capacity_max(&layout) > item);
         }
         let full = (most..).find(|&item| filter.insert(digest(item), false).is_err());
         prop_assert!(full.is_some_and(|full| full < 2 * most + 200), "{:?} of {}", full, most);

@@ -68,9 +68,9 @@ async fn image_is_rejected_below_watermark() {
     options.store.free_space_min_bytes = u64::MAX / 2;
     let engine = engines::start(options).await;
     // The last snapshot has it.
-    assert!(!image(&engine, SMALL).await.is_empty());
-    engine.submit(None, Command::Clear { target: SMALL }, None).await.unwrap();
-    assert_eq!(engine.image(SMALL.0).await.err(), Some(SubmitError::DiskFull));
+    assert!(!image(&engine, LARGE).await.is_empty());
+    engine.submit(None, Command::Clear { target: LARGE }, None).await.unwrap();
+    assert_eq!(engine.image(LARGE.0).await.err(), Some(SubmitError::DiskFull));
     engine.shutdown().await;
 }
 

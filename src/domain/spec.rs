@@ -52,6 +52,14 @@ pub struct Spec {
 }
 
 impl Spec {
+    /// Different items that a filter of this spec takes, however it grows from this layout.
+    pub fn capacity_max(&self, layout: &Layout) -> u64 {
+        match self.growth {
+            Growth::Fixed => self.capacity,
+            Growth::Auto => layout.capacity_max(self.mode),
+        }
+    }
+
     /// Whether a filter of this kind and spec can start with this layout. Both may be untrusted, such as in an image.
     pub fn fits(&self, kind: Kind, layout: &Layout) -> bool {
         let Spec { capacity, mode, growth: _, sizing, ignore_case, stock, forget } = self;

@@ -77,7 +77,26 @@ impl Admission {
         at: Timestamp,
         is_keyed: bool,
     ) -> Verdict {
-        let Some(claim) = self.waiting.claim(state, command, at, is_keyed) else { return Verdict::Later };
+        let verdict = self.admit_claim(state, command, false, is_keyed);
+        if verdict == Verdict::Admitted || !state.repeats(command, at) {
+            return verdict;
+        }
+        if !self.waiting.keeps_redemptions() {
+            return Verdict::Later;
+        }
+        self.admit_claim(state, command, true, is_keyed)
+    }
+
+    fn admit_claim(
+        &mut self,
+        state: &State,
+        command: &Command,
+        is_repeated: bool,
+        is_keyed: bool,
+    ) -> Verdict {
+        let Some(claim) = self.waiting.claim(state, command, is_repeated, is_keyed) else {
+            return Verdict::Later;
+        };
         let (need, statistics) = (&claim.need, &claim.statistics);
         let taken = self.measure(state);
         let all = [self.need.bytes, need.bytes, statistics.bytes];
@@ -105,8 +124,7 @@ impl Admission {
         }
         // The commands in flight were counted at their upper bound, and some of them may free memory.
         let is_decided = self.need.is_none() && self.waiting.is_empty();
-        let is_repeat_decided = !claim.may_repeat || self.waiting.has_no_command();
-        if is_decided && is_repeat_decided { verdict } else { Verdict::Later }
+        if is_decided { verdict } else { Verdict::Later }
     }
 
     /// Returns the memory that the state took at the start of the batch.
@@ -276,7 +294,14 @@ mod tests {
         let earlier = |count: u64| Digests((0..count).map(|at| digest(before << 20 | at)).collect());
         match kind {
             0..=1 => create(a % FILTERS, a / FILTERS),
-            2..=7 => Command::Insert {
+            // Copies of a few items crowd their buckets.
+            7 => Command::Insert {
+                target,
+                digests: Digests(digests(a % 1_000 + 1).0.into_iter().flat_map(|item| [item; 9]).collect()),
+                if_absent: false,
+                revive: false,
+            },
+            2..=6 => Command::Insert {
                 target,
                 digests: digests(a % 9_000 + 1),
                 if_absent: a.is_multiple_of(3),

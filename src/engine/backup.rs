@@ -5,9 +5,11 @@ use super::handle::WeakEngine;
 use super::{Engine, Inner, Status, SubmitError};
 use crate::domain::Timestamp;
 use crate::store::archive::{ArchiveWriter, Piece};
-use crate::store::{Manifest, Store, StoreError};
+use crate::store::{Manifest, Spool, Store, StoreError};
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::spawn_blocking;
 
 /// Parts that have reached this size together are enough for one request, in bytes.
 const PARTS_BYTES: usize = 512 << 10;
@@ -19,6 +21,14 @@ pub(super) const DOWNLOADS_MAX: usize = 4;
 /// store open. No tree of events may be removed during a backup. An archive is rejected without its end, so nothing of it counts after an
 /// error.
 pub type ArchiveParts = Box<dyn FnMut(&Store) -> Result<Option<Vec<u8>>, StoreError> + Send>;
+
+/// The rest of a download.
+pub(super) enum Rest {
+    /// The writer reads it from the store.
+    Stored(ArchiveParts),
+    /// Any thread reads it from a file.
+    Spooled(Spool),
+}
 
 /// The archive of a snapshot, and of the events up to it.
 pub fn archive(snapshot: Arc<Manifest>) -> ArchiveParts {
@@ -74,15 +84,15 @@ pub(super) fn note_backup(inner: &Inner, store: &Store, at: Timestamp) {
 pub struct Download {
     engine: WeakEngine,
     /// The remaining parts; `None` after an error.
-    rest: Option<ArchiveParts>,
+    rest: Option<Rest>,
     is_backup: bool,
     _place: OwnedSemaphorePermit,
 }
 
 impl Download {
     /// A download of these parts, in a slot of its kind.
-    pub(super) fn new(engine: &Engine, parts: ArchiveParts, place: OwnedSemaphorePermit) -> Self {
-        Self { engine: engine.downgrade(), rest: Some(parts), is_backup: false, _place: place }
+    pub(super) fn new(engine: &Engine, rest: Rest, place: OwnedSemaphorePermit) -> Self {
+        Self { engine: engine.downgrade(), rest: Some(rest), is_backup: false, _place: place }
     }
 
     /// The next parts: of an image, its records. None after the last one. An archive without its end is rejected when it is read.
@@ -90,23 +100,41 @@ impl Download {
     /// # Errors
     /// [`SubmitError`]. Nothing follows after an error.
     pub async fn next(&mut self) -> Result<Vec<Vec<u8>>, SubmitError> {
-        let mut rest = self.rest.take().ok_or(SubmitError::StorageFailed)?;
+        let rest = self.rest.take().ok_or(SubmitError::StorageFailed)?;
         let engine = self.engine.upgrade()?;
-        let (is_backup, now) = (self.is_backup, engine.now());
-        let read = engine.ask(PARTS_BYTES as u64, move |writer, reply| {
-            // The rest of a state that may be wrong is given to no client.
-            if !reply.is_closed() && !matches!(*writer.inner.status.borrow(), Status::Diverged(_)) {
-                let parts = read_parts(&mut rest, &writer.store).map_err(SubmitError::unreadable);
-                if is_backup && parts.as_ref().is_ok_and(Vec::is_empty) {
-                    note_backup(&writer.inner, &writer.store, now);
+        let (parts, rest) = match rest {
+            Rest::Stored(rest) => read_stored(&engine, rest, self.is_backup).await?,
+            Rest::Spooled(mut spool) => {
+                if matches!(engine.status(), Status::Diverged(_)) {
+                    return Err(SubmitError::StorageFailed);
                 }
-                drop(reply.send(parts.map(|parts| (parts, rest))));
+                let read = spawn_blocking(move || (spool.pop(PARTS_BYTES), spool)).await;
+                let (parts, spool) = read.unwrap_or_else(|panic| resume_unwind(panic.into_panic()));
+                (parts.map_err(SubmitError::unreadable)?, Rest::Spooled(spool))
             }
-        });
-        let (parts, rest) = read.await?;
+        };
         self.rest = Some(rest);
         Ok(parts)
     }
+}
+
+async fn read_stored(
+    engine: &Engine,
+    mut rest: ArchiveParts,
+    is_backup: bool,
+) -> Result<(Vec<Vec<u8>>, Rest), SubmitError> {
+    let now = engine.now();
+    let read = engine.ask(PARTS_BYTES as u64, move |writer, reply| {
+        // The rest of a state that may be wrong is given to no client.
+        if !reply.is_closed() && !matches!(*writer.inner.status.borrow(), Status::Diverged(_)) {
+            let parts = read_parts(&mut rest, &writer.store).map_err(SubmitError::unreadable);
+            if is_backup && parts.as_ref().is_ok_and(Vec::is_empty) {
+                note_backup(&writer.inner, &writer.store, now);
+            }
+            drop(reply.send(parts.map(|parts| (parts, Rest::Stored(rest)))));
+        }
+    });
+    read.await
 }
 
 impl Engine {
@@ -134,6 +162,6 @@ impl Engine {
             }
         });
         let snapshot = pinned.await?.ok_or(SubmitError::StorageFailed)?;
-        Ok((snapshot.clone(), Download::new(self, archive(snapshot), place)))
+        Ok((snapshot.clone(), Download::new(self, Rest::Stored(archive(snapshot)), place)))
     }
 }

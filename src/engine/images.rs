@@ -2,7 +2,7 @@
 //! freezes this filter alone and copies it to a spool, in steps between commits. So an image never waits for other filters, and a slow
 //! client pins a file, not memory.
 
-use super::backup::{ArchiveParts, Download};
+use super::backup::{Download, Rest};
 use super::request::Reply;
 use super::writer::Writer;
 use super::{Engine, SubmitError};
@@ -13,8 +13,11 @@ use crate::store::{Manifest, Spool, Store, StoreError};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Bytes of an image that a step copies: a fraction of a millisecond's work.
-const STEP_BYTES: usize = 256 << 10;
+/// Chunks of a filter that a step copies, and a few more: a fraction of a millisecond's work. An empty chunk of a table takes as long.
+const STEP_CHUNKS: u64 = 4;
+
+/// The most chunks in a part of an image. Empty ones take few bytes.
+const PART_CHUNKS: usize = 16;
 
 /// A chunk of a filter, and the section of the image that it belongs to.
 type FilterChunk = (ImageSection, Chunk);
@@ -30,12 +33,14 @@ struct ImageRecords {
     waiting: Option<FilterChunk>,
     end: Option<u64>,
     writer: ArchiveWriter,
+    /// Chunks that were read.
+    chunks_read: u64,
 }
 
 impl ImageRecords {
     fn new(head: FilterHead, redemptions: u64, chunks: Chunks) -> Self {
         let (head, end, writer) = (Some(Box::new(head)), Some(redemptions), ArchiveWriter::default());
-        Self { head, chunks, waiting: None, end, writer }
+        Self { head, chunks, waiting: None, end, writer, chunks_read: 0 }
     }
 
     /// The records of a filter in a snapshot, which they pin.
@@ -74,19 +79,26 @@ impl ImageRecords {
         Self::new(export.head, export.redemptions, Box::new(next))
     }
 
+    fn read_chunk(&mut self, store: &Store) -> Result<(), StoreError> {
+        self.waiting = (self.chunks)(store)?;
+        self.chunks_read += 1;
+        Ok(())
+    }
+
     /// Returns the next record; `None` after the last one.
     fn next(&mut self, store: &Store) -> Result<Option<Vec<u8>>, StoreError> {
         let body = if let Some(head) = self.head.take() {
-            self.waiting = (self.chunks)(store)?;
+            self.read_chunk(store)?;
             ImageBody::Head(head)
         } else if let Some((section, chunk)) = self.waiting.take() {
             let mut part = ImagePart { section, chunks: vec![chunk] };
-            self.waiting = (self.chunks)(store)?;
+            self.read_chunk(store)?;
             while part.bytes() < IMAGE_PART_BYTES
+                && part.chunks.len() < PART_CHUNKS
                 && let Some((_, chunk)) = self.waiting.take_if(|(other, _)| *other == section)
             {
                 part.chunks.push(chunk);
-                self.waiting = (self.chunks)(store)?;
+                self.read_chunk(store)?;
             }
             ImageBody::Part(part)
         } else if let Some(redemptions) = self.end.take() {
@@ -102,7 +114,7 @@ impl ImageRecords {
 pub(super) struct ImageCopy {
     records: ImageRecords,
     spool: Spool,
-    reply: Reply<Option<ArchiveParts>>,
+    reply: Reply<Option<Rest>>,
 }
 
 /// The parts of a filter in a snapshot, if it has the filter as it is now: with the same head, and sections with the same changes.
@@ -126,7 +138,7 @@ fn find_unchanged(
 
 impl Writer {
     /// Starts an image of a filter. Responds `None` if there is no such filter.
-    fn start_image(&mut self, filter: FilterId, reply: Reply<Option<ArchiveParts>>) {
+    fn start_image(&mut self, filter: FilterId, reply: Reply<Option<Rest>>) {
         // Callers who disconnect and ask again would pile up.
         self.images.retain(|image| !image.reply.is_closed());
         // A dropped reply reports that storage has failed.
@@ -148,13 +160,13 @@ impl Writer {
     }
 
     /// The image of a filter in the newest snapshot; `None` if it has changed since.
-    fn stored_image(&self, id: FilterId, now: &FrozenFilter) -> Result<Option<ArchiveParts>, StoreError> {
+    fn stored_image(&self, id: FilterId, now: &FrozenFilter) -> Result<Option<Rest>, StoreError> {
         let Some(latest) = &self.snapshotter.latest else { return Ok(None) };
         let Some(export) = find_unchanged(&self.store, latest, id, now)? else { return Ok(None) };
         let newest = self.store.pin_newest()?.filter(|newest| newest.generation == latest.generation);
         let Some(snapshot) = newest else { return Ok(None) };
         let mut records = ImageRecords::stored(&self.store, snapshot, export)?;
-        Ok(Some(Box::new(move |store: &Store| records.next(store))))
+        Ok(Some(Rest::Stored(Box::new(move |store: &Store| records.next(store)))))
     }
 
     /// Continues the images that are being copied, one after the other, so that a small one does not wait for a large one. While changes
@@ -179,10 +191,8 @@ impl Writer {
         match image.step(&self.store) {
             Ok(false) => self.images.push_back(image),
             Ok(true) => {
-                let mut spool = image.spool;
-                let parts: ArchiveParts = Box::new(move |_: &Store| spool.pop());
                 // The caller may be gone.
-                let _ = image.reply.send(Ok(Some(parts)));
+                let _ = image.reply.send(Ok(Some(Rest::Spooled(image.spool))));
             }
             Err(error) => drop(image.reply.send(Err(unstorable(&error)))),
         }
@@ -192,11 +202,10 @@ impl Writer {
 impl ImageCopy {
     /// Copies some records. Returns whether all are copied.
     fn step(&mut self, store: &Store) -> Result<bool, StoreError> {
-        let mut bytes = 0;
-        while bytes < STEP_BYTES {
+        let end = self.records.chunks_read + STEP_CHUNKS;
+        while self.records.chunks_read < end {
             let Some(record) = self.records.next(store)? else { return Ok(true) };
             self.spool.push(store, &record)?;
-            bytes += record.len();
         }
         Ok(false)
     }
@@ -220,5 +229,38 @@ impl Engine {
         self.refuse_unless_ready()?;
         let parts = self.ask(0, move |writer, reply| writer.start_image(filter, reply)).await?;
         Ok(parts.map(|parts| Download::new(self, parts, place)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::StoreOptions;
+
+    /// Empty chunks of a sparse table take few bytes, but as long as others.
+    #[test]
+    fn steps_read_few_empty_chunks() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
+        let store = Store::open(directory.path(), &options).unwrap();
+        let mut left = 100;
+        let chunks: Chunks = Box::new(move |_: &Store| {
+            left -= i32::from(left > 0);
+            Ok((left > 0).then(|| (ImageSection::Tables, Chunk(vec![0; 40]))))
+        });
+        let (writer, spool) = (ArchiveWriter::default(), store.spool().unwrap());
+        let mut records =
+            ImageRecords { head: None, chunks, waiting: None, end: Some(0), writer, chunks_read: 0 };
+        records.read_chunk(&store).unwrap();
+        let mut image = ImageCopy { records, spool, reply: tokio::sync::oneshot::channel().0 };
+        for steps in 1.. {
+            let before = image.records.chunks_read;
+            let is_complete = image.step(&store).unwrap();
+            assert!(image.records.chunks_read - before <= STEP_CHUNKS + PART_CHUNKS as u64);
+            if is_complete {
+                assert!(steps > 5, "{steps}");
+                break;
+            }
+        }
     }
 }

@@ -90,7 +90,7 @@ pub fn plan(spec: &Spec) -> Result<Plan, LayoutError> {
         bits_per_item: layout.bits_per_item(spec.capacity),
         error_rate_at_capacity: layout.error_rate_at(load_at_capacity),
         load_at_capacity,
-        capacity_max: capacity_max(spec, &layout),
+        capacity_max: spec.capacity_max(&layout),
         reason: reason(spec),
         disk_bytes: disk_bytes(memory_bytes, log_bytes),
         replacement_peak_bytes: 2 * memory_bytes + REPLACEMENT_QUEUE_BYTES,
@@ -98,16 +98,9 @@ pub fn plan(spec: &Spec) -> Result<Plan, LayoutError> {
     })
 }
 
-fn capacity_max(spec: &Spec, layout: &Layout) -> u64 {
-    match spec.growth {
-        Growth::Fixed => spec.capacity,
-        Growth::Auto => layout.capacity_max(spec.mode),
-    }
-}
-
 /// Different items that a new filter of this spec takes, however it grows.
 pub fn capacity_max_of(spec: &Spec) -> u64 {
-    layout_of(spec).map_or(spec.capacity, |layout| capacity_max(spec, &layout))
+    layout_of(spec).map_or(spec.capacity, |layout| spec.capacity_max(&layout))
 }
 
 /// The error rate that a filter of this spec keeps at any size; `None` if it is strict.

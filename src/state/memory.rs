@@ -20,6 +20,8 @@ use std::collections::BTreeMap;
 pub struct WaitingDemand {
     filters: BTreeMap<FilterId, Demand>,
     commands: u64,
+    /// Those of them that don't repeat a redemption.
+    others: u64,
     /// The outcome of some command will be stored.
     keyed: bool,
 }
@@ -33,8 +35,7 @@ pub struct Claim {
     pub statistics: MemoryNeed,
     /// The command frees memory, or repeats a redemption.
     pub is_relief: bool,
-    /// It repeats a redemption, unless a waiting command ends that.
-    pub may_repeat: bool,
+    is_repeated: bool,
     /// The filter of the command, and its possible effects there.
     filter: Option<(FilterId, Demand)>,
     keyed: bool,
@@ -58,12 +59,11 @@ struct Demand {
 }
 
 impl WaitingDemand {
-    /// Returns the memory that a command can take if it is applied at `at`; `None` if that is unknown until the waiting ones are applied.
-    pub fn claim(&self, state: &State, command: &Command, at: Timestamp, keyed: bool) -> Option<Claim> {
-        let may_repeat = matches!(command, Command::Redeem(redeem) if state.repeats(redeem, at));
-        let is_repeated = may_repeat && self.commands == 0;
+    /// Returns the memory that a command can take; `None` if that is unknown until the waiting ones are applied. `is_repeated` says that it
+    /// [repeats](State::repeats) a redemption.
+    pub fn claim(&self, state: &State, command: &Command, is_repeated: bool, keyed: bool) -> Option<Claim> {
         let is_relief = command.frees_memory() || is_repeated;
-        let mut claim = Claim { keyed, may_repeat, is_relief, ..Claim::default() };
+        let mut claim = Claim { keyed, is_repeated, is_relief, ..Claim::default() };
         let holds = state.shared.totals.holds;
         // The swept filters or holds that the waiting commands don't cover.
         let swept = |all: u64| {
@@ -117,15 +117,16 @@ impl WaitingDemand {
         state.filters.get(id).is_some_and(|filter| filter.tables.filter.has_much_to_sweep())
     }
 
-    /// Whether no admitted command waits.
-    pub fn has_no_command(&self) -> bool {
-        self.commands == 0
+    /// Whether no waiting command can end a redemption: all of them repeat some.
+    pub fn keeps_redemptions(&self) -> bool {
+        self.others == 0
     }
 
     /// Adds a command that was admitted to the waiting ones.
     pub fn add(&mut self, claim: &Claim) {
         self.keyed |= claim.keyed;
         self.commands += 1;
+        self.others += u64::from(!claim.is_repeated);
         if let Some((id, new)) = claim.filter
             && new != Demand::default()
         {
@@ -135,9 +136,11 @@ impl WaitingDemand {
 }
 
 impl State {
-    /// Whether a redemption request gets an existing redemption if it is applied at `at`, before any other entry.
-    fn repeats(&self, redeem: &Redeem, at: Timestamp) -> bool {
-        let Redeem { target: Target(filter), digest, reference, .. } = redeem;
+    /// Whether a command gets an existing redemption if it is applied at `at`, before any entry that ends one.
+    pub fn repeats(&self, command: &Command, at: Timestamp) -> bool {
+        let Command::Redeem(Redeem { target: Target(filter), digest, reference, .. }) = command else {
+            return false;
+        };
         let Some(filter) = self.filters.get(filter) else { return false };
         let (at, ledger) = (at.max(self.shared.now), filter.view.ledger.read());
         ledger

@@ -239,10 +239,7 @@ impl FilterView {
 
     /// Different items that a filter of this spec takes, however it grows: later ones may be rejected.
     pub fn capacity_max(&self) -> u64 {
-        match self.spec.growth {
-            Growth::Fixed => self.spec.capacity,
-            Growth::Auto => self.layout.capacity_max(self.spec.mode),
-        }
+        self.spec.capacity_max(&self.layout)
     }
 
     /// Its days or hours with counts among the last `number` up to `now`, each with its beginning, in order.

@@ -16,8 +16,6 @@ pub struct Spool {
     lengths: VecDeque<usize>,
     written_bytes: u64,
     read_bytes: u64,
-    /// Bytes that were free on the file system before.
-    free_before: u64,
 }
 
 impl Store {
@@ -26,21 +24,20 @@ impl Store {
     /// # Errors
     /// [`StoreError::DiskFull`]; [`StoreError::Io`].
     pub fn spool(&self) -> Result<Spool, StoreError> {
-        self.space.check_reserve(0)?;
+        self.space.check()?;
         let dir = self.path().to_owned();
         let file = tempfile::tempfile_in(&dir).map_err(StoreError::io(&dir, "make a temporary file in"))?;
-        let free_before = self.space.free_bytes()?;
-        Ok(Spool { file, dir, lengths: VecDeque::new(), written_bytes: 0, read_bytes: 0, free_before })
+        Ok(Spool { file, dir, lengths: VecDeque::new(), written_bytes: 0, read_bytes: 0 })
     }
 }
 
 impl Spool {
-    /// Appends a record. It takes disk space under the same condition as a chunk of a snapshot.
+    /// Appends a record. It takes no disk space below the watermark: that is reserved for operations that free space.
     ///
     /// # Errors
     /// [`StoreError::DiskFull`]; [`StoreError::Io`].
     pub fn push(&mut self, store: &Store, record: &[u8]) -> Result<(), StoreError> {
-        store.space.check_snapshot(self.free_before)?;
+        store.space.check_beyond(record.len() as u64)?;
         let written = self.file.write_all_at(record, self.written_bytes);
         written.map_err(StoreError::io(&self.dir, "write a temporary file in"))?;
         self.written_bytes += record.len() as u64;
@@ -48,16 +45,22 @@ impl Spool {
         Ok(())
     }
 
-    /// Takes the next record; `None` after the last one.
+    /// Takes the next records until they have `bytes_max` together; none after the last one.
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub fn pop(&mut self) -> Result<Option<Vec<u8>>, StoreError> {
-        let Some(length) = self.lengths.pop_front() else { return Ok(None) };
-        let mut record = vec![0; length];
-        let read = self.file.read_exact_at(&mut record, self.read_bytes);
-        read.map_err(StoreError::io(&self.dir, "read a temporary file in"))?;
-        self.read_bytes += length as u64;
-        Ok(Some(record))
+    pub fn pop(&mut self, bytes_max: usize) -> Result<Vec<Vec<u8>>, StoreError> {
+        let (mut records, mut bytes) = (Vec::new(), 0);
+        while bytes < bytes_max
+            && let Some(length) = self.lengths.pop_front()
+        {
+            let mut record = vec![0; length];
+            let read = self.file.read_exact_at(&mut record, self.read_bytes);
+            read.map_err(StoreError::io(&self.dir, "read a temporary file in"))?;
+            self.read_bytes += length as u64;
+            bytes += length;
+            records.push(record);
+        }
+        Ok(records)
     }
 }

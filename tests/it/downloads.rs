@@ -2,8 +2,8 @@
 
 use crate::commands::{NewFilter, codes, insert, redeem, target};
 use crate::engines;
-use cuckood::domain::{Kind, Name, Outcome, Target, UploadId};
-use cuckood::engine::{Engine, image_part};
+use cuckood::domain::{Command, Kind, Name, Outcome, Target, UploadId};
+use cuckood::engine::{Engine, SubmitError, image_part};
 use cuckood::filter::Growth;
 use cuckood::store::archive::ImageReader;
 use tempfile::TempDir;
@@ -57,6 +57,23 @@ async fn image_waits_for_no_other_filter() {
     engine.shutdown().await;
 }
 
+/// Images take none of the disk space that is reserved for operations that free space.
+#[tokio::test]
+async fn image_is_rejected_below_watermark() {
+    let (engine, directory) = start().await;
+    engine.shutdown().await;
+    drop(engine);
+    let mut options = engines::options(directory.path());
+    // More space than any disk has.
+    options.store.free_space_min_bytes = u64::MAX / 2;
+    let engine = engines::start(options).await;
+    // The last snapshot has it.
+    assert!(!image(&engine, LARGE).await.is_empty());
+    engine.submit(None, Command::Clear { target: LARGE }, None).await.unwrap();
+    assert_eq!(engine.image(LARGE.0).await.err(), Some(SubmitError::DiskFull));
+    engine.shutdown().await;
+}
+
 /// Loads an image of a coupon under a new name, and returns its number of items.
 async fn load(engine: &Engine, image: &[u8], number: u64) -> u64 {
     let name = Name::new(&format!("copy-{number}")).unwrap();
@@ -96,6 +113,7 @@ async fn snapshot_and_images_of_one_filter_are_independent() {
         let items = load(&engine, &image.await.unwrap(), number + 10).await;
         let position = (items - CODES) / 100;
         assert!(items >= CODES && (items - CODES).is_multiple_of(100) && position <= IMAGES * 10, "{items}");
+        assert!(position >= number * 10, "image {number} lacks what was acknowledged before: {items}");
         let copy = engine.view().find(Kind::Coupon, &Name::new(&format!("copy-{}", number + 10)).unwrap());
         let (copy, now) = (copy.unwrap(), engine.now());
         let found =

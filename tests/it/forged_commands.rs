@@ -61,7 +61,8 @@ fn apply_forged(sample: &Sample, field: usize, value: &Value) -> bool {
     let Some(proposal) = forged else { return true };
     let mut state = sample.before.restore();
     let is_keyed = proposal.idempotency.is_some();
-    let claim = WaitingDemand::default().claim(&state, &proposal.command, proposal.at, is_keyed);
+    let is_repeated = state.repeats(&proposal.command, proposal.at);
+    let claim = WaitingDemand::default().claim(&state, &proposal.command, is_repeated, is_keyed);
     if claim.unwrap().need.bytes > MEMORY_BYTES_MAX {
         return true;
     }

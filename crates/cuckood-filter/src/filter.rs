@@ -267,7 +267,8 @@ impl Filter {
         }
     }
 
-    /// Removes one copy of an item, whatever its state: the newest one if it forgets. Returns whether there was one.
+    /// Removes one copy of an item, whatever its state: if it forgets, the newest one in the newest table that has
+    /// any. Returns whether there was one.
     #[inline]
     pub fn remove(&mut self, digest: Digest) -> bool {
         match &mut self.0 {

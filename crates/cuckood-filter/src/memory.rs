@@ -144,12 +144,14 @@ impl Drop for Reservation {
     }
 }
 
-/// Takes a mapping of this size from those reserved for this thread, if there is one.
+/// Takes a mapping of this size from the smallest of those reserved for this thread that has it, and releases the rest of that.
 fn take_reserved(bytes: usize) -> Option<Mapping> {
-    RESERVED.with_borrow_mut(|reserved| {
-        let at = reserved.iter().position(|piece| piece.bytes == bytes)?;
+    let mapping = RESERVED.with_borrow_mut(|reserved| {
+        let fitting = reserved.iter().enumerate().filter(|(_, piece)| piece.bytes >= bytes);
+        let (at, _) = fitting.min_by_key(|(_, piece)| piece.bytes)?;
         Some(reserved.swap_remove(at))
-    })
+    });
+    mapping.map(|mapping| mapping.shortened(bytes))
 }
 
 thread_local! {
@@ -181,6 +183,16 @@ impl Mapping {
         let (first, end) = unsafe { (start.add(skipped), start.add(skipped + bytes)) };
         drop((Self { start, bytes: skipped }, Self { start: end, bytes: HUGE_PAGE_BYTES - skipped }));
         Some(Self { start: first, bytes })
+    }
+
+    /// Releases all of it but the first `bytes`.
+    fn shortened(mut self, bytes: usize) -> Self {
+        let rest = self.bytes - bytes;
+        self.bytes = bytes;
+        // SAFETY: the rest is the end of the mapping, which no longer owns it.
+        let start = unsafe { self.start.add(bytes) };
+        drop(Self { start, bytes: rest });
+        self
     }
 
     fn advise_huge_pages(&self) {
@@ -367,6 +379,14 @@ mod tests {
         reservation.extend(&need, 0).unwrap();
         let taken = Words::zeroed(small / 8).unwrap();
         assert_eq!(reserved(), [large]);
+        // A table that is smaller than expected.
+        let smaller = Words::zeroed(3 * small / 8).unwrap();
+        assert_eq!(
+            (unreserved_tables(), smaller.into_remains().unwrap().bytes()),
+            (before, 3 * small as u64)
+        );
+        assert!(reserved().is_empty());
+        reservation.extend(&need, 0).unwrap();
         drop(reservation);
         assert!(reserved().is_empty());
         taken[0].store(7, Relaxed);

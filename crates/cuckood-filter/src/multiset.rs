@@ -7,7 +7,7 @@
 //! sum over all tables stays below twice the first one's.
 //!
 //! In a filter that forgets, the low bits of a slot are the tag of the step in which its copy was added ([`super::tags`]). So the cost of a
-//! lookup doesn't depend on the number of steps. Copies are added to the newest table only. When a step is forgotten, its items are no
+//! lookup doesn't depend on the number of steps. Copies are added to the newest table, unless their buckets there are crowded. When a step is forgotten, its items are no
 //! longer found, and inserts may take their slots. The other slots are freed incrementally ([`Multiset::retire`]), before their tag is
 //! given to another step; an older table is dropped once it is empty.
 
@@ -173,7 +173,7 @@ impl Multiset {
         Insert::Added
     }
 
-    /// Removes a copy of an item: the one that was added last if copies differ. Returns whether there was one.
+    /// Removes a copy of an item: the one that was added last to the newest table that has any. Returns whether there was one.
     pub(crate) fn remove(&mut self, digest: Digest) -> bool {
         let live = self.live();
         let Some(tag) = self.tables.tables.iter_mut().rev().find_map(|table| table.remove(digest, live))

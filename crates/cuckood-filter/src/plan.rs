@@ -14,7 +14,7 @@ const SPARE_BITS: u8 = 7;
 const APPENDED_SHARE: u64 = 16;
 
 /// A table that is appended for crowded copies has at least one in this many of all buckets.
-const OVERFLOW_SHARE: u64 = 2;
+const OVERFLOW_SHARE: u64 = 16;
 
 /// The same after a table that is nearly empty.
 const OVERFLOW_SHARE_SMALL: u64 = 64;
@@ -58,7 +58,7 @@ pub(crate) struct TablePlan {
 impl Layout {
     /// Different items that a filter of this layout takes, however it grows.
     pub fn capacity_max(&self, mode: Mode) -> u64 {
-        TablePlan::first(mode, self).capacity_max(0, self)
+        TablePlan::first(mode, self).capacity_max(self)
     }
 }
 
@@ -223,10 +223,9 @@ impl TablePlan {
         self.capacity().min(self.limit(GrowthRule::Paced, max_search))
     }
 
-    /// Different items that the newest table of a filter and all tables after it hold, once none of them can be larger. The older ones have
-    /// `older_buckets`, and the filter starts with the layout `first`.
-    pub(crate) fn capacity_max(mut self, mut older_buckets: u64, first: &Layout) -> u64 {
-        let mut capacity = 0;
+    /// Different items that a filter which starts with this table of the layout `first` holds, once no table can be larger.
+    fn capacity_max(mut self, first: &Layout) -> u64 {
+        let (mut capacity, mut older_buckets) = (0, 0);
         loop {
             while let Some(doubled) = self.doubled(1) {
                 self = doubled;

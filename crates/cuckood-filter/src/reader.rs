@@ -4,7 +4,7 @@
 //! between tables that a reader sees.
 
 use crate::hash::Digest;
-use crate::layout::{GrowthRule, Layout, Mode};
+use crate::layout::{GrowthRule, Mode};
 use crate::plan::TablePlan;
 use crate::slots::{LiveTags, STATE_MASK};
 use crate::table::{SegmentStats, Table};
@@ -248,16 +248,6 @@ impl View<'_> {
             only.items = counts.all();
         }
         segments
-    }
-
-    /// Different items that it takes, however it grows. It starts with this layout once it is empty.
-    pub fn capacity_max(&self, first: &Layout) -> u64 {
-        let mut plans: Vec<TablePlan> = self.published.tables().map(|table| table.plan).collect();
-        plans.sort_by_key(|plan| plan.number);
-        let Some(newest) = plans.pop() else { return 0 };
-        let buckets = plans.iter().map(TablePlan::buckets).sum();
-        let older: u64 = plans.iter().map(|plan| plan.items_max(first.max_search)).sum();
-        older + self.published.copy.unwrap_or(newest).capacity_max(buckets, first)
     }
 
     /// Its statistics.

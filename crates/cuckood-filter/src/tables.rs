@@ -28,6 +28,13 @@ const BUCKETS_AT_ONCE: u64 = 1 << 10;
 /// Tables of up to this many buckets are copied in one step if an item needs the larger one: about two milliseconds' work.
 const BUCKETS_CROWDED: u64 = 1 << 14;
 
+/// The most tables that a command makes a filter append because copies of a few items crowd their buckets. Some thousand random commands
+/// made it append one in general, and in small filters up to this many.
+const CROWDED_TABLES: u64 = 4;
+
+/// A table with a capacity for this many times the items of a command is not crowded by them.
+const CROWDING_ITEMS: u64 = 16;
+
 /// The tables of one filter, as its writer sees them.
 ///
 /// A snapshot owns the tables that it [freezes](FrozenTable). A table that the filter drops lives on until the snapshot releases it.
@@ -79,6 +86,28 @@ fn successor(newest: &TablePlan, held: u64, all_buckets: u64, items_min: u64) ->
         newest.mode == Mode::Compact && !newest.is_hard_to_fill() && 2 * held < newest.capacity();
     let doubled = newest.doubled(1).filter(|_| !is_crowded || 2 * newest.buckets() < all_buckets);
     doubled.or_else(|| newest.appended(all_buckets, items_min))
+}
+
+/// The tables that a filter would have after growth, and the memory for that.
+struct Forecast {
+    newest: TablePlan,
+    /// Items in the newest table.
+    held: u64,
+    /// Buckets of all tables.
+    buckets: u64,
+    need: MemoryNeed,
+}
+
+impl Forecast {
+    fn grow(&mut self, next: TablePlan) {
+        if next.number > self.newest.number {
+            (self.held, self.buckets) = (0, self.buckets + next.buckets());
+        } else {
+            self.buckets += next.buckets() - self.newest.buckets();
+        }
+        self.need += MemoryNeed::table(next.memory_bytes());
+        self.newest = next;
+    }
 }
 
 impl Tables {
@@ -205,9 +234,10 @@ impl Tables {
             return Ok(());
         }
         let all = self.tables.iter().map(|table| table.plan().buckets()).sum();
-        let next = match is_full || plan.buckets() <= BUCKETS_CROWDED {
+        let items_min = items_min.max(self.missing_capacity());
+        let next = match is_full {
             true => successor(&plan, held, all, items_min),
-            false => plan.overflow(all, held, items_min),
+            false => self.uncrowded(&plan, held, all, items_min),
         };
         let next = next.ok_or(Full)?;
         self.drop_copy();
@@ -221,6 +251,22 @@ impl Tables {
         }
         self.publish();
         Ok(())
+    }
+
+    /// Returns the table that follows the newest one if that is not full, but has no place for an item.
+    fn uncrowded(
+        &self,
+        newest: &TablePlan,
+        held: u64,
+        all_buckets: u64,
+        items_min: u64,
+    ) -> Option<TablePlan> {
+        match self.rule {
+            GrowthRule::Paced if newest.buckets() > BUCKETS_CROWDED => {
+                newest.overflow(all_buckets, held, items_min)
+            }
+            GrowthRule::Paced | GrowthRule::Immediate => successor(newest, held, all_buckets, items_min),
+        }
     }
 
     /// Grows, and copies a table at once if the item needs that. Completes a copy in progress first.
@@ -380,23 +426,57 @@ impl Tables {
         need
     }
 
-    fn forecast(&self, mut newest: TablePlan, mut held: u64, mut buckets: u64, mut items: u64) -> MemoryNeed {
-        let mut need = MemoryNeed::default();
-        while self.growth == Growth::Auto && items > 0 && held.saturating_add(items) > newest.certain_items()
-        {
+    fn forecast(&self, newest: TablePlan, held: u64, buckets: u64, items: u64) -> MemoryNeed {
+        let mut forecast = Forecast { newest, held, buckets, need: MemoryNeed::default() };
+        if self.growth == Growth::Fixed || items == 0 {
+            return forecast.need;
+        }
+        self.forecast_different(&mut forecast, items);
+        if self.mode == Mode::Compact {
+            let is_small = |newest: &TablePlan| newest.capacity() / CROWDING_ITEMS < items;
+            for appended in 0..CROWDED_TABLES {
+                if appended == 0 || is_small(&forecast.newest) {
+                    self.forecast_crowded(&mut forecast, items);
+                }
+            }
+        }
+        forecast.need
+    }
+
+    /// Grows for different items.
+    fn forecast_different(&self, forecast: &mut Forecast, mut items: u64) {
+        while items > 0 && forecast.held.saturating_add(items) > forecast.newest.certain_items() {
+            let Forecast { newest, held, buckets, .. } = *forecast;
             let Some(next) = successor(&newest, newest.capacity(), buckets, self.appended_items_min()) else {
                 break;
             };
             if next.number > newest.number {
                 items -= items.min(newest.certain_items().saturating_sub(held));
-                (held, buckets) = (0, buckets + next.buckets());
-            } else {
-                buckets += next.buckets() - newest.buckets();
             }
-            need += MemoryNeed::table(next.memory_bytes());
-            newest = next;
+            forecast.grow(next);
         }
-        need
+    }
+
+    /// Grows for an item that has no place because copies of a few items crowd their buckets, until a table is appended. That one takes
+    /// this many items.
+    fn forecast_crowded(&self, forecast: &mut Forecast, items: u64) {
+        let number = forecast.newest.number;
+        let items_min = self.appended_items_min().max(self.missing_capacity());
+        while forecast.newest.number == number {
+            let (newest, held) = (forecast.newest, forecast.held.saturating_add(items));
+            let Some(next) = self.uncrowded(&newest, held, forecast.buckets, items_min) else { return };
+            forecast.grow(next);
+        }
+        self.forecast_different(forecast, items);
+    }
+
+    /// The part of the promised capacity that the tables lack as long as the newest one is not copied. In a filter that forgets, the items
+    /// of older tables may expire, so those don't count.
+    fn missing_capacity(&self) -> u64 {
+        let all = self.tables.len();
+        let counted = if self.first.step_bits > 0 { &self.tables[all - 1..] } else { &self.tables };
+        let capacity = counted.iter().map(|table| table.plan().capacity()).sum();
+        self.first.capacity().saturating_sub(capacity)
     }
 
     /// Minimum number of items of an appended table.

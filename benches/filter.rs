@@ -7,7 +7,7 @@
 // A benchmark prints its results and stops at the first error.
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, clippy::too_many_lines)]
 
-use cuckood::filter::{Digest, Filter, Growth, Layout, MAX_SEARCH_DEFAULT, Mode, Reader, Secret, View};
+use cuckood::filter::{Digest, Filter, Growth, Layout, MAX_SEARCH_DEFAULT, Mode, Reader, Secret, TableView};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -216,7 +216,7 @@ fn measure_own(keys: &[Key]) -> Figures {
     let single = ns(items, || _ = black_box(digests.iter().filter(|digest| view.contains(**digest)).count()));
     // Long enough that the delay of the second thread's start doesn't matter.
     let passes = (TWO_READERS_CHECKS / items).max(1);
-    let two_readers = |look: &(dyn Fn(&View<'_>) + Sync)| {
+    let two_readers = |look: &(dyn Fn(&TableView<'_>) + Sync)| {
         ns(2 * passes * items, || {
             std::thread::scope(|scope| {
                 for _ in 0..2 {
@@ -337,7 +337,7 @@ fn measure_grown(keys: &[Key]) -> Figures {
     ]
 }
 
-struct Ours(Filter, View<'static>, Secret);
+struct Ours(Filter, TableView<'static>, Secret);
 
 impl Contestant for Ours {
     fn new(items: usize) -> Self {

@@ -16,7 +16,7 @@ use cuckood::domain::{
     KeyName, Kind, Name, Outcome, Redeem, RedemptionId, Reference, Sizing, Spec, Target, UploadDigest,
     Window,
 };
-use cuckood::engine::{Digest, Engine, FilterView, Growth, Mode, Status};
+use cuckood::engine::{Digest, Engine, EngineStatus, FilterView, Growth, Mode};
 use futures_util::future::join_all;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
@@ -45,7 +45,7 @@ async fn main() {
     let mut options = config.engine_options();
     options.memory_max_bytes = 16 << 30;
     let engine = Engine::start(options, Clock::system(ClockLimits::default()));
-    assert_eq!(engine.recovered().await, Status::Ready);
+    assert_eq!(engine.recovered().await, EngineStatus::Ready);
     let bench = Bench { other: create(&engine, "other", BATCH).await, engine, redemptions };
     bench.run().await;
     bench.engine.shutdown().await;

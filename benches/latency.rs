@@ -17,7 +17,7 @@ use axum::extract::State;
 use cuckood::clock::{Clock, ClockLimits};
 use cuckood::config::Config;
 use cuckood::domain::{Command as Change, Digests, Kind, Name, Sizing, Spec, Target, Window};
-use cuckood::engine::{Engine, Growth, Mode, Status};
+use cuckood::engine::{Engine, EngineStatus, Growth, Mode};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -253,7 +253,7 @@ async fn bare(data: String) {
     let config = Config::load(None, [("CUCKOOD__STORAGE__PATH", data)]).unwrap();
     let options = config.engine_options();
     let engine = Engine::start(options, Clock::system(ClockLimits::default()));
-    assert_eq!(engine.recovered().await, Status::Ready);
+    assert_eq!(engine.recovered().await, EngineStatus::Ready);
     let sizing = Sizing::ErrorRate(0.001);
     let spec = Spec {
         capacity: 200_000,

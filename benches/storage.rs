@@ -11,7 +11,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 use cuckood::clock::{Clock, ClockLimits};
 use cuckood::config::Config;
 use cuckood::domain::{Command, Digests, Kind, Name, Sizing, Spec, Target, Window};
-use cuckood::engine::{Digest, Engine, FilterView, Growth, Mode, Status};
+use cuckood::engine::{Digest, Engine, EngineStatus, FilterView, Growth, Mode};
 use cuckood::store::{Store, StoreOptions};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
@@ -61,7 +61,7 @@ async fn run(phase: &str, dir: &Path) {
     }
     let since = Instant::now();
     let engine = Engine::start(options, Clock::system(ClockLimits::default()));
-    assert_eq!(engine.recovered().await, Status::Ready);
+    assert_eq!(engine.recovered().await, EngineStatus::Ready);
     let opened = since.elapsed().as_secs_f64();
     match phase {
         "fill" => fill(&engine, CAPACITY, ITEMS).await,

@@ -105,10 +105,10 @@ struct Anchor {
 pub struct Clock {
     source: Arc<dyn Fn() -> ClockReading + Send + Sync>,
     limits: ClockLimits,
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<ClockState>>,
 }
 
-struct Shared {
+struct ClockState {
     anchor: Anchor,
     /// The time of readers, if it is stopped.
     stopped_at: Option<Timestamp>,
@@ -118,7 +118,7 @@ impl Clock {
     /// Trusts the wall clock's current reading; later readings are checked against it. `source` reads both clocks: that of the day, which
     /// may be stepped, and the time since the machine's boot, which never is, and goes on while the machine sleeps.
     pub fn new(source: impl Fn() -> ClockReading + Send + Sync + 'static, limits: ClockLimits) -> Clock {
-        let shared = Shared { anchor: Anchor::around(source(), &limits), stopped_at: None };
+        let shared = ClockState { anchor: Anchor::around(source(), &limits), stopped_at: None };
         Clock { source: Arc::new(source), limits, shared: Arc::new(Mutex::new(shared)) }
     }
 

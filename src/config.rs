@@ -6,13 +6,13 @@ mod ranges;
 mod sections;
 mod values;
 
-pub use cluster::{Cluster, Journal, JournalKind, Nats, SecretText};
+pub use cluster::{ClusterSettings, JournalKind, JournalSettings, Nats, SecretText};
 pub use ranges::HEADS_BYTES_MAX;
 pub use sections::{
-    ClockSection, Events, Idempotency, Limits, Log, LogFormat, Resp, Retention, Server, Snapshots, Storage,
-    Telemetry,
+    ClockSection, EventSettings, Idempotency, Limits, LogFormat, LogSettings, Resp, Retention, Server,
+    Snapshots, Storage, Telemetry,
 };
-pub use values::{Bytes, Period, Room, Share, machine_memory};
+pub use values::{Bytes, DurationSetting, Room, SizeOrShare, machine_memory};
 
 use crate::access::{AuthOptions, GuessingOptions, Keys, RateLimitOptions};
 use crate::http::options::MetricsOptions;
@@ -50,11 +50,11 @@ pub struct Config {
     /// When snapshots are taken.
     pub snapshots: Snapshots,
     /// Which log the service runs on.
-    pub journal: Journal,
+    pub journal: JournalSettings,
     /// How the log of several nodes is reached.
     pub nats: Nats,
     /// A node among several.
-    pub cluster: Cluster,
+    pub cluster: ClusterSettings,
     /// Limits of trust in the machine's clock.
     pub clock: ClockSection,
     /// Limits on memory, bodies, filters and queues.
@@ -72,11 +72,11 @@ pub struct Config {
     /// Redemptions on record.
     pub redemptions: Retention,
     /// Events.
-    pub events: Events,
+    pub events: EventSettings,
     /// Metrics at `/metrics`.
     pub metrics: MetricsOptions,
     /// Log messages.
-    pub log: Log,
+    pub log: LogSettings,
     /// Logging of single requests.
     pub telemetry: Telemetry,
     /// Environment variables that look like settings and are none.

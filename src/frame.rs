@@ -19,7 +19,7 @@ pub const FRAME_BYTES: usize = HEADER_BYTES + CHECKSUM_BYTES;
 
 /// A kind of frames.
 #[derive(Clone, Copy, Debug)]
-pub struct Format {
+pub struct FrameFormat {
     /// The bytes that every frame starts with.
     pub magic: [u8; 4],
     /// Its version.
@@ -55,7 +55,7 @@ pub enum FrameError {
     Damaged,
 }
 
-impl Format {
+impl FrameFormat {
     /// Appends a frame to `out`. Returns its checksum.
     ///
     /// # Panics
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const FORMAT: Format = Format { magic: *b"test", version: 3, payload_max: 300 };
+    const FORMAT: FrameFormat = FrameFormat { magic: *b"test", version: 3, payload_max: 300 };
 
     proptest! {
         #[test]
@@ -195,8 +195,11 @@ mod tests {
         let mut bytes = FORMAT.pack(&"value");
         assert_eq!(FORMAT.unpack::<String>(&bytes), Ok("value".to_owned()));
         assert_eq!(FORMAT.unpack::<(u64, u64)>(&bytes), Err(FrameError::Damaged));
-        assert_eq!(Format { version: 2, ..FORMAT }.unpack::<String>(&bytes), Err(FrameError::Newer(3)));
-        assert_eq!(Format { magic: *b"rest", ..FORMAT }.unpack::<String>(&bytes), Err(FrameError::Foreign));
+        assert_eq!(FrameFormat { version: 2, ..FORMAT }.unpack::<String>(&bytes), Err(FrameError::Newer(3)));
+        assert_eq!(
+            FrameFormat { magic: *b"rest", ..FORMAT }.unpack::<String>(&bytes),
+            Err(FrameError::Foreign)
+        );
         bytes.push(0);
         assert_eq!(FORMAT.unpack::<String>(&bytes), Err(FrameError::Damaged));
         assert_eq!(FORMAT.unpack::<String>(&[]), Err(FrameError::Damaged));

@@ -25,15 +25,15 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Exit status: 0 for success, 1 for a failure, which standard error describes, and 2 for an invalid command line.
 #[derive(Parser)]
 #[command(version, args_conflicts_with_subcommands = true)]
-struct Arguments {
+struct CommandLine {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<CliCommand>,
     #[command(flatten)]
     serve: cli::serve::Args,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum CliCommand {
     Serve(cli::serve::Args),
     Import(cli::import::Args),
     Shadow(cli::shadow::Args),
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     #[cfg(debug_assertions)]
     cli::take_faults();
-    match run(Arguments::parse()) {
+    match run(CommandLine::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             use std::io::Write;
@@ -73,24 +73,24 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: Arguments) -> anyhow::Result<()> {
+fn run(arguments: CommandLine) -> anyhow::Result<()> {
     match arguments.command {
         None => cli::serve::run(&arguments.serve),
-        Some(Command::Serve(args)) => cli::serve::run(&args),
-        Some(Command::Import(args)) => cli::import::run(&args),
-        Some(Command::Shadow(args)) => cli::shadow::run(&args),
-        Some(Command::Move(args)) => cli::move_filter::run(&args),
-        Some(Command::Backup(args)) => cli::backup::run(&args),
-        Some(Command::Restore(args)) => cli::restore::run(&args),
-        Some(Command::Repair(args)) => cli::repair::run(&args),
-        Some(Command::Verify(args)) => cli::verify::run(&args),
-        Some(Command::Cluster(args)) => cli::cluster::run(&args),
-        Some(Command::Openapi) => cli::print::openapi(),
-        Some(Command::Plan(args)) => cli::plan::run(&args),
-        Some(Command::Bench(args)) => cli::bench::run(&args),
-        Some(Command::Key(args)) => cli::key::run(&args),
-        Some(Command::Healthcheck(args)) => cli::healthcheck::run(&args),
-        Some(Command::Completions(args)) => cli::print::completions(&args, Arguments::command()),
-        Some(Command::Man(args)) => cli::print::manual(&args, Arguments::command()),
+        Some(CliCommand::Serve(args)) => cli::serve::run(&args),
+        Some(CliCommand::Import(args)) => cli::import::run(&args),
+        Some(CliCommand::Shadow(args)) => cli::shadow::run(&args),
+        Some(CliCommand::Move(args)) => cli::move_filter::run(&args),
+        Some(CliCommand::Backup(args)) => cli::backup::run(&args),
+        Some(CliCommand::Restore(args)) => cli::restore::run(&args),
+        Some(CliCommand::Repair(args)) => cli::repair::run(&args),
+        Some(CliCommand::Verify(args)) => cli::verify::run(&args),
+        Some(CliCommand::Cluster(args)) => cli::cluster::run(&args),
+        Some(CliCommand::Openapi) => cli::print::openapi(),
+        Some(CliCommand::Plan(args)) => cli::plan::run(&args),
+        Some(CliCommand::Bench(args)) => cli::bench::run(&args),
+        Some(CliCommand::Key(args)) => cli::key::run(&args),
+        Some(CliCommand::Healthcheck(args)) => cli::healthcheck::run(&args),
+        Some(CliCommand::Completions(args)) => cli::print::completions(&args, CommandLine::command()),
+        Some(CliCommand::Man(args)) => cli::print::manual(&args, CommandLine::command()),
     }
 }

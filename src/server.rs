@@ -16,13 +16,13 @@ use crate::access::Access;
 use crate::budget::Budget;
 use crate::clock::Clock;
 use crate::config::{Config, HEADS_BYTES_MAX};
-use crate::engine::{Engine, Status};
+use crate::engine::{Engine, EngineStatus};
 use crate::http::Control;
 use crate::resp::{self, RespOptions};
 use crate::tls::Tls;
 use anyhow::{Context, anyhow, bail};
-use clients::Timeouts;
-use connections::{Connections, Protocol, ProtocolContext};
+use clients::ConnectionTimeouts;
+use connections::{Connections, ListenerProtocol, ProtocolContext};
 use futures_util::future::OptionFuture;
 use http::Http;
 use reload::Reload;
@@ -97,15 +97,16 @@ pub async fn run(
         files: (server.tls_cert.clone(), server.tls_key.clone()),
     };
     let connections = |protocol, max, idle| {
-        let timeouts = Timeouts { header: server.header_timeout.0, idle, write: server.write_timeout.0 };
+        let timeouts =
+            ConnectionTimeouts { header: server.header_timeout.0, idle, write: server.write_timeout.0 };
         let speech = ProtocolContext { protocol, tls: tls.clone(), heads: heads.clone() };
         Connections::new(speech, workers.clone(), max, timeouts)
     };
-    let probes = Protocol::Http(Http::new(service.probes(), server.header_bytes_max.0));
-    let http = Protocol::Http(Http::new(service, server.header_bytes_max.0));
+    let probes = ListenerProtocol::Http(Http::new(service.probes(), server.header_bytes_max.0));
+    let http = ListenerProtocol::Http(Http::new(service, server.header_bytes_max.0));
     let mut served = Served {
         http: connections(http, http_max, server.idle_timeout.0),
-        resp: connections(Protocol::Resp(resp), resp_max, config.resp.idle_timeout()),
+        resp: connections(ListenerProtocol::Resp(resp), resp_max, config.resp.idle_timeout()),
         probes: connections(probes, capacity::PROBES_MAX, server.idle_timeout.0),
     };
     let stop = async {
@@ -113,7 +114,7 @@ pub async fn run(
         control.announce_stop();
         // Load balancers must notice before the listener closes.
         tracing::info!(delay = ?server.drain_delay.0, "draining; the listener closes after the delay");
-        if engine.status() == Status::Ready {
+        if engine.status() == EngineStatus::Ready {
             tokio::time::sleep(server.drain_delay.0).await;
         }
     };
@@ -133,9 +134,9 @@ pub async fn run(
     engine.shutdown().await;
     ended?;
     match engine.status() {
-        Status::Failed(reason) | Status::Diverged(reason) => bail!("storage failed: {reason}"),
-        Status::Panicked(reason) => bail!(reason),
-        Status::Recovering(_) | Status::Ready | Status::Draining => Ok(()),
+        EngineStatus::Failed(reason) | EngineStatus::Diverged(reason) => bail!("storage failed: {reason}"),
+        EngineStatus::Panicked(reason) => bail!(reason),
+        EngineStatus::Recovering(_) | EngineStatus::Ready | EngineStatus::Draining => Ok(()),
     }
 }
 
@@ -192,12 +193,12 @@ impl Served {
 /// Resolves if the data directory can't be recovered, or the state can't be trusted any more. Logs when the service is ready.
 async fn failure(engine: &Engine, config: &Config, address: SocketAddr) -> anyhow::Error {
     match engine.recovered().await {
-        Status::Failed(reason) | Status::Diverged(reason) => return anyhow!(reason),
-        Status::Ready => announce(config, address),
-        Status::Recovering(_) | Status::Draining | Status::Panicked(_) => {}
+        EngineStatus::Failed(reason) | EngineStatus::Diverged(reason) => return anyhow!(reason),
+        EngineStatus::Ready => announce(config, address),
+        EngineStatus::Recovering(_) | EngineStatus::Draining | EngineStatus::Panicked(_) => {}
     }
-    let status = engine.wait_for_status(|status| matches!(status, Status::Panicked(_))).await;
-    let Status::Panicked(reason) = status else { return pending().await };
+    let status = engine.wait_for_status(|status| matches!(status, EngineStatus::Panicked(_))).await;
+    let EngineStatus::Panicked(reason) = status else { return pending().await };
     anyhow!(reason)
 }
 

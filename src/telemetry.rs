@@ -1,6 +1,6 @@
 //! The log on standard error. Successful requests are logged at `debug` only, slow ones at `info` if `telemetry.slow_request` is set.
 
-use crate::config::{Log, LogFormat};
+use crate::config::{LogFormat, LogSettings};
 use anyhow::{Context, bail};
 use std::io::{self, IsTerminal};
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -11,7 +11,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 ///
 /// # Errors
 /// If `log.level` is not a valid filter, or this was called before.
-pub fn init(log: &Log) -> anyhow::Result<()> {
+pub fn init(log: &LogSettings) -> anyhow::Result<()> {
     let filter = filter(&log.level)?;
     let lines =
         tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());

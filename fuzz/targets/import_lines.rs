@@ -4,7 +4,7 @@
 #![no_main]
 
 use cuckood::domain::LineFault;
-use cuckood::http::fuzzing::{Delimiter, Format, Line, Lines, UploadFault};
+use cuckood::http::fuzzing::{Delimiter, Line, Lines, UploadFault, UploadFormat};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 
@@ -87,9 +87,9 @@ fn read_to_end<'a>(
     seen: &mut Vec<Seen>,
 ) -> Result<(), UploadFault> {
     let format = match media_type {
-        "text/csv" => Format::Csv,
-        "application/x-ndjson" => Format::NdJson,
-        _ => Format::Text,
+        "text/csv" => UploadFormat::Csv,
+        "application/x-ndjson" => UploadFormat::NdJson,
+        _ => UploadFormat::Text,
     };
     let mut lines = Lines::new(format, delimiter, column.map(str::to_owned));
     let mut pieces = pieces.into_iter();

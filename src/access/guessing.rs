@@ -17,7 +17,7 @@ use std::time::Duration;
 /// An end user, as a secret hash of the id that a trusted key gives, or else of the network address. A key is never an end user:
 /// a shop is one key with many end users.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Client(u64);
+pub struct EndUser(u64);
 
 /// Counts the invalid codes of each end user.
 pub struct Guessing {
@@ -54,14 +54,14 @@ impl Guessing {
     /// The end user of a request; `None` if the number of codes is not limited.
     ///
     /// `named` is the caller's name for the end user. Only trusted keys are believed.
-    pub fn client(&self, caller: &Caller, named: Option<&[u8]>, address: Option<IpAddr>) -> Option<Client> {
+    pub fn client(&self, caller: &Caller, named: Option<&[u8]>, address: Option<IpAddr>) -> Option<EndUser> {
         self.limit.as_ref()?;
         let is_one_of =
             |keys: &[String]| !caller.name().is_empty() && keys.iter().any(|key| key == caller.name());
         if is_one_of(&self.unlimited_keys) {
             return None;
         }
-        Some(Client(match named.filter(|_| is_one_of(&self.trusted_keys)) {
+        Some(EndUser(match named.filter(|_| is_one_of(&self.trusted_keys)) {
             Some(named) => self.hashing.hash_one((caller.name(), named)),
             None => self.hashing.hash_one(address.map(network)),
         }))
@@ -72,9 +72,9 @@ impl Guessing {
     ///
     /// # Errors
     /// [`Denied::TooManyInvalidCodes`] if the end user has no guess left.
-    pub fn start(&self, has_secrets: bool, client: Option<Client>) -> Result<Guesses<'_>, Denied> {
+    pub fn start(&self, has_secrets: bool, client: Option<EndUser>) -> Result<Guesses<'_>, Denied> {
         let client = client.filter(|_| has_secrets);
-        if let (Some(limit), Some(Client(hash))) = (&self.limit, client) {
+        if let (Some(limit), Some(EndUser(hash))) = (&self.limit, client) {
             limit.take(hash, 0, now()).map_err(|wait| self.too_many(wait))?;
         }
         Ok(Guesses { guessing: self, has_secrets, client, count: 0, taken_at: 0 })
@@ -100,7 +100,7 @@ fn network(address: IpAddr) -> IpAddr {
 pub struct Guesses<'a> {
     guessing: &'a Guessing,
     has_secrets: bool,
-    client: Option<Client>,
+    client: Option<EndUser>,
     count: u32,
     taken_at: u64,
 }
@@ -116,7 +116,7 @@ impl Guesses<'_> {
 
     fn take_at(&self, items: usize, now: u64) -> Result<Self, Denied> {
         let mut guesses = Self { count: 0, taken_at: now, ..*self };
-        if let (Some(limit), Some(Client(hash)), 1..) = (&self.guessing.limit, self.client, items) {
+        if let (Some(limit), Some(EndUser(hash)), 1..) = (&self.guessing.limit, self.client, items) {
             let most = limit.most.get();
             guesses.count = u32::try_from(items).ok().filter(|&codes| codes <= most).ok_or_else(|| {
                 self.guessing.refused.inc();
@@ -145,7 +145,7 @@ impl Guesses<'_> {
             guessing.invalid.inc_by(invalid as u64);
         }
         let rest = count.saturating_sub(u32::try_from(invalid).unwrap_or(u32::MAX));
-        if let (Some(limit), Some(Client(hash)), 1..) = (&guessing.limit, client, rest) {
+        if let (Some(limit), Some(EndUser(hash)), 1..) = (&guessing.limit, client, rest) {
             limit.return_unused(hash, rest, taken_at, now);
         }
     }
@@ -161,12 +161,12 @@ mod tests {
         Guessing::new(&GuessingOptions { invalid_codes_per_minute, ..GuessingOptions::default() })
     }
 
-    fn take(guessing: &Guessing, client: Client, codes: usize, now: u64) -> Result<Guesses<'_>, Denied> {
+    fn take(guessing: &Guessing, client: EndUser, codes: usize, now: u64) -> Result<Guesses<'_>, Denied> {
         Guesses { guessing, has_secrets: true, client: Some(client), count: 0, taken_at: 0 }
             .take_at(codes, now)
     }
 
-    fn wait(guessing: &Guessing, client: Client, codes: usize, now: u64) -> Option<Duration> {
+    fn wait(guessing: &Guessing, client: EndUser, codes: usize, now: u64) -> Option<Duration> {
         match take(guessing, client, codes, now) {
             Ok(guesses) => {
                 guesses.settle_at(0, now);
@@ -181,14 +181,14 @@ mod tests {
     fn code_beyond_limit_waits() {
         let (guessing, now) = (guessing(3), MINUTE);
         for _ in 0..3 {
-            take(&guessing, Client(1), 1, now).unwrap().settle_at(1, now);
+            take(&guessing, EndUser(1), 1, now).unwrap().settle_at(1, now);
         }
-        assert_eq!(wait(&guessing, Client(1), 1, now), Some(Duration::from_secs(20)));
-        assert_eq!(wait(&guessing, Client(1), 0, now), None, "nothing is guessed");
-        assert_eq!(wait(&guessing, Client(2), 3, now), None, "somebody else");
-        assert_eq!(wait(&guessing, Client(1), 1, now + 20_000_000_000), None);
+        assert_eq!(wait(&guessing, EndUser(1), 1, now), Some(Duration::from_secs(20)));
+        assert_eq!(wait(&guessing, EndUser(1), 0, now), None, "nothing is guessed");
+        assert_eq!(wait(&guessing, EndUser(2), 3, now), None, "somebody else");
+        assert_eq!(wait(&guessing, EndUser(1), 1, now + 20_000_000_000), None);
         assert!(matches!(
-            take(&guessing, Client(2), 4, now),
+            take(&guessing, EndUser(2), 4, now),
             Err(Denied::TooManyCodes { codes: 4, most: 3 })
         ));
     }
@@ -196,15 +196,15 @@ mod tests {
     #[test]
     fn guesses_in_flight_count_until_returned() {
         let (guessing, now) = (guessing(5), MINUTE);
-        let under_way = take(&guessing, Client(1), 3, now).unwrap();
-        assert!(wait(&guessing, Client(1), 3, now).is_some());
+        let under_way = take(&guessing, EndUser(1), 3, now).unwrap();
+        assert!(wait(&guessing, EndUser(1), 3, now).is_some());
         under_way.settle_at(1, now);
-        assert_eq!(wait(&guessing, Client(1), 4, now), None);
-        take(&guessing, Client(1), 4, now).unwrap().settle_at(0, now);
-        assert_eq!(wait(&guessing, Client(1), 4, now), None);
-        drop(take(&guessing, Client(1), 4, now));
+        assert_eq!(wait(&guessing, EndUser(1), 4, now), None);
+        take(&guessing, EndUser(1), 4, now).unwrap().settle_at(0, now);
+        assert_eq!(wait(&guessing, EndUser(1), 4, now), None);
+        drop(take(&guessing, EndUser(1), 4, now));
         assert!(
-            wait(&guessing, Client(1), 1, now).is_some(),
+            wait(&guessing, EndUser(1), 1, now).is_some(),
             "a client that hangs up learns nothing for free"
         );
     }
@@ -261,7 +261,7 @@ mod tests {
             for (client, codes, invalid, milliseconds, overlap) in steps {
                 // All fall into the same cells of some rows.
                 let client = client << 12 | 7;
-                if let Ok(guesses) = take(&guessing, Client(client), codes, now) {
+                if let Ok(guesses) = take(&guessing, EndUser(client), codes, now) {
                     under_way.push_back((client, guesses, now, invalid.min(codes)));
                 }
                 now += milliseconds * 1_000_000;

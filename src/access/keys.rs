@@ -16,7 +16,7 @@ use thiserror::Error;
 
 /// An API key.
 #[derive(Clone)]
-struct Key {
+struct ApiKey {
     options: KeyOptions,
     owner: Owner,
     rate: Option<Arc<Limiter>>,
@@ -25,7 +25,7 @@ struct Key {
 /// The origin of a request or connection: the holder of a key, or anonymous if no keys are configured.
 #[derive(Clone)]
 pub struct Caller {
-    key: Option<Arc<Key>>,
+    key: Option<Arc<ApiKey>>,
     /// The address of an anonymous caller.
     address: Option<IpAddr>,
     /// The generation of the keys at the last lookup.
@@ -134,7 +134,7 @@ pub struct InvalidKey(String);
 /// The keys in force.
 #[derive(Default)]
 pub struct Keys {
-    by_digest: HashMap<[u8; 32], Arc<Key>>,
+    by_digest: HashMap<[u8; 32], Arc<ApiKey>>,
     /// The rate of callers without a key.
     anonymous_rate: Option<Arc<Limiter>>,
     /// How often the keys were replaced.
@@ -149,7 +149,7 @@ impl Keys {
     pub fn new(auth: &AuthOptions, rate: &RateLimitOptions, before: &Keys) -> Result<Self, InvalidKey> {
         let limiter = || Arc::new(Limiter::new(rate.requests_per_second, Duration::from_secs(1)));
         let limiter = || (rate.requests_per_second > 0).then(limiter);
-        let mut by_digest: HashMap<_, Arc<Key>> = HashMap::new();
+        let mut by_digest: HashMap<_, Arc<ApiKey>> = HashMap::new();
         for options in &auth.keys {
             let digest = digest(options)?;
             if by_digest.values().any(|other| other.options.name == options.name) {
@@ -159,7 +159,7 @@ impl Keys {
             let same_name = before.by_digest.values().find(|known| known.options.name == options.name);
             let rate = same_name.and_then(|known| known.rate.clone()).or_else(limiter);
             let owner = Owner::named(options.name.as_bytes());
-            let key = Arc::new(Key { options: options.clone(), owner, rate });
+            let key = Arc::new(ApiKey { options: options.clone(), owner, rate });
             if let Some(other) = by_digest.insert(digest, key) {
                 let (other, name) = (&other.options.name, &options.name);
                 return Err(InvalidKey(format!(": `{other}` and `{name}` have the same sha256")));

@@ -10,7 +10,7 @@ mod limiter;
 mod options;
 
 pub use denied::Denied;
-pub use guessing::{Client, Guesses, Guessing};
+pub use guessing::{EndUser, Guesses, Guessing};
 pub use keys::{Caller, InvalidKey, Keys, digest};
 pub use limiter::LogLimiter;
 pub use options::{AuthOptions, GuessingOptions, KeyOptions, RateLimitOptions, Scope};

@@ -1,6 +1,6 @@
 //! `cuckood backup`: a consistent archive of a running service, or of the data directory of a stopped one, in a file.
 
-use super::client::Connection;
+use super::client::ServiceAddress;
 use super::{progress, report};
 use crate::domain::counted;
 use crate::engine::archive_directory;
@@ -26,7 +26,7 @@ pub struct Args {
     pub json: bool,
     /// How to reach the service; the key needs the scope `admin`.
     #[command(flatten)]
-    pub connection: Connection,
+    pub connection: ServiceAddress,
 }
 
 /// Streams the archive into `FILE.partial`, syncs it and renames it.

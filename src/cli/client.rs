@@ -24,7 +24,7 @@ const FAULTS_MAX: usize = 10;
 
 /// How to reach the service.
 #[derive(clap::Args, Debug, Clone)]
-pub struct Connection {
+pub struct ServiceAddress {
     /// Address of the service.
     #[arg(long, value_name = "URL", env = "CUCKOOD_URL", default_value = "http://127.0.0.1:8080")]
     pub url: String,
@@ -94,7 +94,7 @@ pub struct Client {
     agent: Agent,
 }
 
-impl Connection {
+impl ServiceAddress {
     /// Builds a client. Its timeout covers connecting only.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! `cuckood healthcheck`: asks whether the service is ready. For containers, whose image has no other HTTP client.
 
-use super::client::{Client, Connection};
+use super::client::{Client, ServiceAddress};
 use super::serve;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ pub struct Args {
 /// If the service is not ready, or can't be reached.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let client = match &args.url {
-        Some(url) => Connection { url: url.clone(), key: None, cacert: args.cacert.clone() }.client()?,
+        Some(url) => ServiceAddress { url: url.clone(), key: None, cacert: args.cacert.clone() }.client()?,
         None => {
             let config = serve::configuration(args.config.as_deref())?;
             let scheme = if config.tls() { "https" } else { "http" };

@@ -1,6 +1,6 @@
 //! `cuckood import`: imports a file, standard input or a key of Redis into a campaign or coupon.
 
-use super::client::{Client, ClientError, Connection, pauses};
+use super::client::{Client, ClientError, ServiceAddress, pauses};
 use super::shadow::redis::{self, Redis};
 use super::{kind_of, open, progress, unreadable};
 use crate::domain::counted;
@@ -91,7 +91,7 @@ pub struct Args {
 }
 
 /// The input of an upload.
-enum Source<'a> {
+enum UploadInput<'a> {
     /// A file, which can be read again when a connection breaks.
     File(&'a Path),
     /// Standard input or a pipe, which can't.
@@ -100,12 +100,12 @@ enum Source<'a> {
     Redis(Redis, &'a str),
 }
 
-impl Source<'_> {
-    fn open(args: &Args) -> anyhow::Result<(Source<'_>, ProgressBar)> {
+impl UploadInput<'_> {
+    fn open(args: &Args) -> anyhow::Result<(UploadInput<'_>, ProgressBar)> {
         if let (Some(url), Some(key)) = (&args.redis, &args.key) {
             let mut redis = Redis::connect(&redis::client(url, args.cacert.as_deref())?)?;
             let progress = progress::items(redis.length(key)?, "members");
-            return Ok((Source::Redis(redis, key), progress));
+            return Ok((UploadInput::Redis(redis, key), progress));
         }
         let path = args
             .file
@@ -115,8 +115,8 @@ impl Source<'_> {
         // A pipe has no length.
         let about = about.map_err(|error| unreadable(path, &error))?;
         Ok(match about.filter(Metadata::is_file) {
-            Some(about) => (Source::File(path), progress::bytes(Some(about.len()), "of the file")),
-            None => (Source::Stream(path), progress::bytes(None, "read")),
+            Some(about) => (UploadInput::File(path), progress::bytes(Some(about.len()), "of the file")),
+            None => (UploadInput::Stream(path), progress::bytes(None, "read")),
         })
     }
 
@@ -124,14 +124,14 @@ impl Source<'_> {
     fn read<'s>(&'s mut self, progress: &ProgressBar) -> anyhow::Result<Box<dyn Read + 's>> {
         progress.set_position(0);
         Ok(match self {
-            Source::File(path) | Source::Stream(path) => Box::new(progress.wrap_read(open(path)?)),
-            Source::Redis(redis, key) => Box::new(redis.members(key, progress.clone())?),
+            UploadInput::File(path) | UploadInput::Stream(path) => Box::new(progress.wrap_read(open(path)?)),
+            UploadInput::Redis(redis, key) => Box::new(redis.members(key, progress.clone())?),
         })
     }
 }
 
 /// An import to send.
-struct Upload {
+struct UploadRequest {
     client: Client,
     /// `/v1/campaigns/NAME/imports`, or the same for a coupon.
     path: String,
@@ -147,8 +147,8 @@ struct Upload {
 /// If the service rejects the import or some lines, or can't be reached.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     kind_of(&args.into)?;
-    let (mut source, progress) = Source::open(args)?;
-    let upload = Upload::new(args)?;
+    let (mut source, progress) = UploadInput::open(args)?;
+    let upload = UploadRequest::new(args)?;
     upload.check_accepted()?;
     let sent = upload.send(&mut source, &progress);
     progress.finish_and_clear();
@@ -164,7 +164,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Upload {
+impl UploadRequest {
     fn new(args: &Args) -> anyhow::Result<Self> {
         let name = args.file.as_deref().unwrap_or(Path::new("members.ndjson")).to_string_lossy();
         let (name, encoding) = match (name.strip_suffix(".gz"), name.strip_suffix(".zst")) {
@@ -193,7 +193,8 @@ impl Upload {
         let query = optional.into_iter().filter_map(|(name, value)| Some((name, value?)));
         let encoding = encoding.map(|encoding| ("Content-Encoding", encoding));
         let key = args.key.as_ref().filter(|_| args.redis.is_none()).or(args.api_key.as_ref());
-        let connection = Connection { url: args.url.clone(), key: key.cloned(), cacert: args.cacert.clone() };
+        let connection =
+            ServiceAddress { url: args.url.clone(), key: key.cloned(), cacert: args.cacert.clone() };
         Ok(Self {
             client: connection.client()?,
             path: format!("/v1/{}/imports", args.into),
@@ -213,7 +214,7 @@ impl Upload {
     }
 
     /// Sends everything, and continues when the connection breaks. Returns the service's response.
-    fn send(&self, source: &mut Source<'_>, progress: &ProgressBar) -> anyhow::Result<String> {
+    fn send(&self, source: &mut UploadInput<'_>, progress: &ProgressBar) -> anyhow::Result<String> {
         let mut schedule = RetrySchedule::new(self.retries);
         loop {
             let query = self.query.iter().cloned().chain([("id", self.id.clone())]);
@@ -228,7 +229,7 @@ impl Upload {
             if let (None, Some(failure)) = (broken.status, self.failure()) {
                 return Err(failure.into());
             }
-            let is_repeatable = matches!(source, Source::File(_)) && self.retries > 0;
+            let is_repeatable = matches!(source, UploadInput::File(_)) && self.retries > 0;
             let Some(pause) = schedule.pause(broken.code == RUNNING).filter(|_| is_repeatable) else {
                 let id = &self.id;
                 bail!("{broken}; added items stay; repeat the command with --id {id} to continue");

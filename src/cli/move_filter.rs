@@ -1,6 +1,6 @@
 //! `cuckood move`: streams the image of a campaign or coupon from one service to another.
 
-use super::client::{Client, ClientError, Connection, pauses};
+use super::client::{Client, ClientError, ServiceAddress, pauses};
 use super::{kind_of, progress, report};
 use crate::domain::counted;
 use anyhow::bail;
@@ -48,15 +48,15 @@ pub struct Args {
 }
 
 /// A filter on a service.
-struct Place {
+struct FilterAddress {
     client: Client,
     /// `/v1/campaigns/NAME`, or the same for a coupon.
     path: String,
 }
 
-impl Place {
+impl FilterAddress {
     fn new(url: &str, what: &str, key: Option<&String>, cacert: Option<&PathBuf>) -> anyhow::Result<Self> {
-        let connection = Connection { url: url.to_owned(), key: key.cloned(), cacert: cacert.cloned() };
+        let connection = ServiceAddress { url: url.to_owned(), key: key.cloned(), cacert: cacert.cloned() };
         Ok(Self { client: connection.client()?, path: format!("/v1/{what}") })
     }
 }
@@ -71,10 +71,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Some(name) => format!("{}s/{name}", kind.as_str()),
         None => args.what.clone(),
     };
-    let from = Place::new(&args.from, &args.what, args.key.as_ref(), args.cacert.as_ref())?;
+    let from = FilterAddress::new(&args.from, &args.what, args.key.as_ref(), args.cacert.as_ref())?;
     let (to_key, to_cacert) =
         (args.to_key.as_ref().or(args.key.as_ref()), args.to_cacert.as_ref().or(args.cacert.as_ref()));
-    let to = Place::new(&args.to, &renamed, to_key, to_cacert)?;
+    let to = FilterAddress::new(&args.to, &renamed, to_key, to_cacert)?;
     let created = to.client.url(&to.path);
     match to.client.get(&to.path, None) {
         Ok(_) => bail!("already-exists: {created} exists; choose another name with --rename"),
@@ -106,7 +106,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn attempt(from: &Place, to: &Place, progress: &ProgressBar) -> Result<(), ClientError> {
+fn attempt(from: &FilterAddress, to: &FilterAddress, progress: &ProgressBar) -> Result<(), ClientError> {
     let image = from.client.read(&format!("{}/image", from.path))?;
     progress.set_position(0);
     let body = SendBody::from_owned_reader(progress.wrap_read(image));

@@ -1,6 +1,6 @@
 //! The sections of the configuration that concern several machines: kind of log, how to reach it, and the node's identity.
 
-use super::values::{Bytes, Period, list};
+use super::values::{Bytes, DurationSetting, list};
 use crate::engine::ClusterOptions;
 use crate::journal::{NatsLogin, NatsOptions, NatsTls, OPEN_TIME};
 use serde::Deserialize;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 /// The section `journal`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Journal {
+pub struct JournalSettings {
     /// Which log the service runs on.
     pub kind: JournalKind,
 }
@@ -56,32 +56,32 @@ pub struct Nats {
     /// File with its private key.
     pub tls_key: PathBuf,
     /// How long the servers may take to be reached at a start.
-    pub connect_timeout: Period,
+    pub connect_timeout: DurationSetting,
 }
 
 /// The section `cluster`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Cluster {
+pub struct ClusterSettings {
     /// The name of the cluster, the same on all its nodes; empty for none.
     pub name: String,
     /// The name of this node; empty for the machine's.
     pub node: String,
     /// Maximum lag of a ready node.
-    pub lag_max: Period,
+    pub lag_max: DurationSetting,
     /// How long a read waits for its position or barrier.
-    pub wait: Period,
+    pub wait: DurationSetting,
     /// Whether this node's settings replace those in the log.
     pub configure: bool,
     /// Whether this node shares snapshots with the others.
     pub share_snapshots: bool,
     /// How old the newest shared snapshot may be.
-    pub snapshot_interval: Period,
+    pub snapshot_interval: DurationSetting,
     /// Bytes of the log that are retained before the older of two shared snapshots.
     pub log_margin: Bytes,
 }
 
-impl Cluster {
+impl ClusterSettings {
     /// The engine's options.
     pub fn options(&self) -> ClusterOptions {
         let share_every = self.share_snapshots.then_some(self.snapshot_interval.0);
@@ -96,7 +96,7 @@ impl Cluster {
 
 impl Nats {
     /// How this node reaches the log.
-    pub fn options(&self, cluster: &Cluster) -> NatsOptions {
+    pub fn options(&self, cluster: &ClusterSettings) -> NatsOptions {
         NatsOptions {
             servers: self.servers.clone(),
             stream: self.stream.clone(),

@@ -4,7 +4,7 @@ use super::{Config, JournalKind};
 use crate::domain::Settings;
 use crate::domain::command::{IDEMPOTENCY_ROOM_MAX_BYTES, IDEMPOTENCY_ROOM_MIN_BYTES};
 use crate::engine::{EngineOptions, SnapshotOptions};
-use crate::http::options::{HostOptions, HttpOptions, LimitOptions, Timeouts};
+use crate::http::options::{HostOptions, HttpOptions, LimitOptions, RequestTimeouts};
 use crate::journal::{Durability, JournalOptions, LocalOptions};
 use crate::resp::RespOptions;
 use crate::store::StoreOptions;
@@ -97,7 +97,10 @@ impl Config {
             metrics: self.metrics.clone(),
             metrics_age_max: METRICS_AGE_MAX,
             slow_request: self.telemetry.slow_request(),
-            timeouts: Timeouts { request: self.server.request_timeout.0, body: self.server.body_timeout.0 },
+            timeouts: RequestTimeouts {
+                request: self.server.request_timeout.0,
+                body: self.server.body_timeout.0,
+            },
             hosts: HostOptions {
                 names: self.server.hosts.clone(),
                 is_public: !self.server.listen.ip().to_canonical().is_loopback(),

@@ -1,7 +1,7 @@
 //! The table of all settings and their ranges. A value out of range is rejected at startup, before it can cause an error.
 
 use super::Config;
-use super::values::{Bytes, Period, Room};
+use super::values::{Bytes, DurationSetting, Room};
 use crate::domain::command::{IDEMPOTENCY_ROOM_MAX_BYTES, IDEMPOTENCY_ROOM_MIN_BYTES};
 use crate::filter::layout::CAPACITY_MAX;
 use anyhow::bail;
@@ -189,7 +189,9 @@ impl Setting {
             Range::Room(min, max, _) => {
                 Some(format!("{} to {}, or a share such as 10%", Bytes(*min), Bytes(*max)))
             }
-            Range::Time(min, max, _) => Some(format!("{} to {}", Period(*min), Period(*max))),
+            Range::Time(min, max, _) => {
+                Some(format!("{} to {}", DurationSetting(*min), DurationSetting(*max)))
+            }
             Range::Any => None,
         }
     }
@@ -205,7 +207,9 @@ impl Range {
                 Room::Percent(_) => None,
                 Room::Bytes(bytes) => outside(Bytes(*min), Bytes(*max), Bytes(bytes)),
             },
-            Range::Time(min, max, value) => outside(Period(*min), Period(*max), Period(value(config))),
+            Range::Time(min, max, value) => {
+                outside(DurationSetting(*min), DurationSetting(*max), DurationSetting(value(config)))
+            }
             Range::Any => None,
         }
     }
@@ -228,7 +232,7 @@ impl Display for Bytes {
     }
 }
 
-impl Display for Period {
+impl Display for DurationSetting {
     /// Writes a duration in its largest unit without a fraction, as the configuration spells it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_zero() {
@@ -309,8 +313,11 @@ mod tests {
             }
             Range::Time(min, max, _) => {
                 let below = (!min.is_zero()).then(|| "0s".to_owned()).into_iter();
-                let beyond = Period(*max + SECOND).to_string();
-                (vec![Period(*min).to_string(), Period(*max).to_string()], below.chain([beyond]).collect())
+                let beyond = DurationSetting(*max + SECOND).to_string();
+                (
+                    vec![DurationSetting(*min).to_string(), DurationSetting(*max).to_string()],
+                    below.chain([beyond]).collect(),
+                )
             }
             Range::Any => (Vec::new(), Vec::new()),
         }
@@ -365,7 +372,7 @@ mod tests {
             (Duration::from_secs(90 * 60), "90m"),
             (Duration::from_secs(86_400), "1d"),
         ] {
-            assert_eq!(Period(time).to_string(), text);
+            assert_eq!(DurationSetting(time).to_string(), text);
         }
     }
 }

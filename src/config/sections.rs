@@ -1,6 +1,6 @@
 //! The sections of the configuration of any service: one struct for each, with a field for each key.
 
-use super::values::{Bytes, Period, Room, Share, address, optional_address};
+use super::values::{Bytes, DurationSetting, Room, SizeOrShare, address, optional_address};
 use crate::clock::ClockLimits;
 use crate::http::options::HostName;
 use crate::journal::Durability;
@@ -31,19 +31,19 @@ pub struct Server {
     /// The most bytes in a request's line and headers.
     pub header_bytes_max: Bytes,
     /// How long the headers may take to arrive.
-    pub header_timeout: Period,
+    pub header_timeout: DurationSetting,
     /// How long the body may take to arrive.
-    pub body_timeout: Period,
+    pub body_timeout: DurationSetting,
     /// How long the handler may take to answer.
-    pub request_timeout: Period,
+    pub request_timeout: DurationSetting,
     /// How long a client may accept hardly anything of its answer.
-    pub write_timeout: Period,
+    pub write_timeout: DurationSetting,
     /// How long a connection may wait for its next request.
-    pub idle_timeout: Period,
+    pub idle_timeout: DurationSetting,
     /// Time from SIGTERM until the listener closes.
-    pub drain_delay: Period,
+    pub drain_delay: DurationSetting,
     /// How long running requests may take to finish at the end.
-    pub drain_timeout: Period,
+    pub drain_timeout: DurationSetting,
 }
 
 /// The section `resp`.
@@ -60,9 +60,9 @@ pub struct Resp {
     /// Maximum number of open connections.
     pub connections_max: usize,
     /// Maximum bytes of incomplete requests and unsent responses.
-    pub buffers: Share,
+    pub buffers: SizeOrShare,
     /// How long a connection may wait for its next command; 0 for any time.
-    pub idle_timeout: Period,
+    pub idle_timeout: DurationSetting,
 }
 
 impl Resp {
@@ -85,7 +85,7 @@ pub struct Storage {
     /// Bytes of the ballast file.
     pub ballast: Bytes,
     /// How long sled may take to open.
-    pub open_timeout: Period,
+    pub open_timeout: DurationSetting,
     /// Bytes of sled's cache.
     pub cache: Bytes,
     /// Bytes of a segment of the log.
@@ -107,9 +107,9 @@ pub struct Snapshots {
 #[serde(deny_unknown_fields)]
 pub struct ClockSection {
     /// How far the clock may be stepped.
-    pub max_jump: Period,
+    pub max_jump: DurationSetting,
     /// How long the service may have been stopped across a boot.
-    pub max_stop: Period,
+    pub max_stop: DurationSetting,
 }
 
 impl ClockSection {
@@ -124,13 +124,13 @@ impl ClockSection {
 #[serde(deny_unknown_fields)]
 pub struct Limits {
     /// The most bytes of tables and records.
-    pub memory: Share,
+    pub memory: SizeOrShare,
     /// The most bytes of a body.
     pub body: Bytes,
     /// The most bytes of all bodies that are being read.
-    pub bodies: Share,
+    pub bodies: SizeOrShare,
     /// Maximum memory for responses that are being sent, in bytes.
-    pub responses: Share,
+    pub responses: SizeOrShare,
     /// The most campaigns and coupons together.
     pub filters: u64,
     /// The most line-ups.
@@ -146,9 +146,9 @@ pub struct Limits {
 #[serde(deny_unknown_fields)]
 pub struct Idempotency {
     /// How long an outcome is stored if there is space.
-    pub retention: Period,
+    pub retention: DurationSetting,
     /// How long an outcome is stored even if space runs out.
-    pub retention_min: Period,
+    pub retention_min: DurationSetting,
     /// Maximum bytes of stored outcomes.
     pub room: Room,
 }
@@ -158,15 +158,15 @@ pub struct Idempotency {
 #[serde(deny_unknown_fields)]
 pub struct Retention {
     /// How long an interrupted import can be continued, or a redemption is stored after its last change.
-    pub retention: Period,
+    pub retention: DurationSetting,
 }
 
 /// The section `events`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Events {
+pub struct EventSettings {
     /// How long an event is stored; 0 for no events.
-    pub retention: Period,
+    pub retention: DurationSetting,
     /// The most bytes that stored events may take.
     pub room: Bytes,
 }
@@ -174,7 +174,7 @@ pub struct Events {
 /// The section `log`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Log {
+pub struct LogSettings {
     /// Log levels by module, in the syntax of [`tracing_subscriber::filter::Targets`].
     pub level: String,
     /// The format of log lines.
@@ -186,7 +186,7 @@ pub struct Log {
 #[serde(deny_unknown_fields)]
 pub struct Telemetry {
     /// Requests that take longer are logged; 0 for none.
-    pub slow_request: Period,
+    pub slow_request: DurationSetting,
 }
 
 impl Telemetry {

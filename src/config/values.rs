@@ -35,12 +35,12 @@ pub struct Bytes(pub u64);
 /// A size, or a share of the machine's memory, such as `"60%"`; in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(try_from = "OrText<u64>")]
-pub struct Share(pub u64);
+pub struct SizeOrShare(pub u64);
 
 /// A duration in seconds, or a string such as `"24h"`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Debug, Deserialize)]
 #[serde(try_from = "OrText<u64>")]
-pub struct Period(pub Duration);
+pub struct DurationSetting(pub Duration);
 
 #[derive(Deserialize)]
 #[serde(untagged)]
@@ -80,7 +80,7 @@ pub(super) fn list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Str
     })
 }
 
-impl TryFrom<OrText<u64>> for Period {
+impl TryFrom<OrText<u64>> for DurationSetting {
     type Error = String;
 
     fn try_from(value: OrText<u64>) -> Result<Self, String> {
@@ -125,7 +125,7 @@ impl TryFrom<OrText<u64>> for Room {
     }
 }
 
-impl TryFrom<OrText<u64>> for Share {
+impl TryFrom<OrText<u64>> for SizeOrShare {
     type Error = String;
 
     fn try_from(value: OrText<u64>) -> Result<Self, String> {

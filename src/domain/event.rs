@@ -1,6 +1,6 @@
 //! Events: changes of campaigns, coupons, line-ups, imports and redemptions, as the state machine reports them. An event names no item.
 
-use super::{ImportCounts, ImportMode, ImportState, Kind, RedemptionId, Status, Timestamp, Window};
+use super::{ImportCounts, ImportMode, ImportState, Kind, RedemptionId, RedemptionStatus, Timestamp, Window};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
@@ -71,7 +71,7 @@ pub enum Happened<'a> {
         /// How it changed.
         step: RedemptionStep,
         /// Its status now.
-        status: Status,
+        status: RedemptionStatus,
         /// If it is held: until when.
         expires_at: Option<Timestamp>,
         /// In an open pool: its number.
@@ -183,7 +183,7 @@ mod tests {
                 id: RedemptionId([255; 16]),
                 reference: long(),
                 step: RedemptionStep::HeldAgain,
-                status: Status::Held,
+                status: RedemptionStatus::Held,
                 expires_at: Some(most),
                 ordinal: Some(u64::MAX),
             },

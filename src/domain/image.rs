@@ -56,7 +56,7 @@ pub struct SectionId {
 
 /// A chunk of a section.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Chunk(#[serde(with = "serde_bytes")] pub Vec<u8>);
+pub struct ImageChunk(#[serde(with = "serde_bytes")] pub Vec<u8>);
 
 /// The section of an image that a part belongs to. They arrive in this order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -77,7 +77,7 @@ pub struct ImagePart {
     /// The section.
     pub section: ImageSection,
     /// The chunks.
-    pub chunks: Vec<Chunk>,
+    pub chunks: Vec<ImageChunk>,
 }
 
 impl ImagePart {

@@ -360,9 +360,9 @@ impl From<ImportWarning> for StoredWarning {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Display, Serialize, Deserialize)]
 #[display("{}", f64::from(*_0) / f64::from(WHOLE))]
 #[serde(try_from = "u32")]
-pub struct Share(u32);
+pub struct Fraction(u32);
 
-impl TryFrom<u32> for Share {
+impl TryFrom<u32> for Fraction {
     type Error = Invalid;
 
     fn try_from(millionths: u32) -> Result<Self, Invalid> {
@@ -372,7 +372,7 @@ impl TryFrom<u32> for Share {
 
 const WHOLE: u32 = 1_000_000;
 
-impl Share {
+impl Fraction {
     /// Creates a share, rounded to millionths.
     ///
     /// # Errors
@@ -425,7 +425,7 @@ pub struct Guards {
     /// Minimum number of items in a complete upload; 0 for no limit.
     pub min_items: u64,
     /// The share by which a replacement may be smaller than the previous content; `None` for no limit.
-    pub max_shrink: Option<Share>,
+    pub max_shrink: Option<Fraction>,
     /// The most rejected lines; `None` for no limit.
     pub max_rejected: Option<u64>,
 }
@@ -449,7 +449,7 @@ pub enum Tripped {
         /// Available items after the replacement.
         after: u64,
         /// The maximum share by which it may shrink.
-        max_shrink: Share,
+        max_shrink: Fraction,
     },
     /// Too many lines were rejected.
     #[error("{rejected} lines were rejected, the last one {}, and max_rejected is {max_rejected}", .last.map_or("untold".to_owned(), |last| last.to_string()))]
@@ -528,19 +528,21 @@ mod tests {
     fn decoded_share_is_at_most_one() {
         for (millionths, is_possible) in [(0, true), (WHOLE, true), (WHOLE + 1, false), (u32::MAX, false)] {
             let bytes = postcard::to_stdvec(&millionths).unwrap();
-            assert_eq!(postcard::from_bytes::<Share>(&bytes).is_ok(), is_possible, "{millionths}");
+            assert_eq!(postcard::from_bytes::<Fraction>(&bytes).is_ok(), is_possible, "{millionths}");
         }
     }
 
     #[test]
     fn share_at_limit_is_allowed() {
-        let share = Share::new(0.2).unwrap();
+        let share = Fraction::new(0.2).unwrap();
         assert!(!share.is_exceeded(10, 8) && share.is_exceeded(10, 7));
         assert!(!share.is_exceeded(0, 0) && !share.is_exceeded(8, 10));
-        assert!(Share::new(0.0).unwrap().is_exceeded(10, 9) && !Share::new(1.0).unwrap().is_exceeded(10, 0));
+        assert!(
+            Fraction::new(0.0).unwrap().is_exceeded(10, 9) && !Fraction::new(1.0).unwrap().is_exceeded(10, 0)
+        );
         assert_eq!(share.to_string(), "0.2");
         for no_share in [-0.1, 1.000_001, f64::NAN, f64::INFINITY] {
-            assert_eq!(Share::new(no_share), Err(Invalid("a share from 0 to 1")));
+            assert_eq!(Fraction::new(no_share), Err(Invalid("a share from 0 to 1")));
         }
     }
 
@@ -552,9 +554,9 @@ mod tests {
             before: u64,
             after: u64,
         ) {
-            let (smaller, larger) = (Share::new(a.min(b)).unwrap(), Share::new(a.max(b)).unwrap());
+            let (smaller, larger) = (Fraction::new(a.min(b)).unwrap(), Fraction::new(a.max(b)).unwrap());
             prop_assert!(smaller.is_exceeded(before, after) || !larger.is_exceeded(before, after));
-            prop_assert!(!larger.is_exceeded(before, before) && !Share::new(1.0).unwrap().is_exceeded(before, after));
+            prop_assert!(!larger.is_exceeded(before, before) && !Fraction::new(1.0).unwrap().is_exceeded(before, after));
         }
     }
 }

@@ -43,7 +43,7 @@ text_type! {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = RedemptionStatus)]
-pub enum Status {
+pub enum RedemptionStatus {
     /// The code is held until `expires_at`.
     Held,
     /// The code is redeemed.
@@ -64,7 +64,7 @@ pub struct Redemption {
     /// The caller's id.
     pub reference: Reference,
     /// Its status.
-    pub status: Status,
+    pub status: RedemptionStatus,
     /// When it was first requested.
     pub created_at: Timestamp,
     /// When its status last changed. It is forgotten once its retention has passed since then.
@@ -80,12 +80,12 @@ pub struct Redemption {
 impl Redemption {
     /// Whether it is held or redeemed: then no other redemption of its code is.
     pub fn stands(&self) -> bool {
-        matches!(self.status, Status::Held | Status::Redeemed)
+        matches!(self.status, RedemptionStatus::Held | RedemptionStatus::Redeemed)
     }
 
     /// When it expires; `None` unless it is a hold.
     pub fn held_until(&self) -> Option<Timestamp> {
-        self.expires_at.filter(|_| self.status == Status::Held)
+        self.expires_at.filter(|_| self.status == RedemptionStatus::Held)
     }
 
     /// Whether it is a hold that has expired at `now`, even if the log has no entry about that yet.
@@ -97,9 +97,9 @@ impl Redemption {
     /// does not matter when the log recorded the expiry.
     pub fn is_past_retention(&self, now: Timestamp, retention_seconds: u64) -> bool {
         let last = match (self.status, self.expires_at) {
-            (Status::Held, Some(expires_at)) => expires_at,
-            (Status::Held, None) => return false,
-            (Status::Expired, Some(expires_at)) => expires_at.min(self.changed_at),
+            (RedemptionStatus::Held, Some(expires_at)) => expires_at,
+            (RedemptionStatus::Held, None) => return false,
+            (RedemptionStatus::Expired, Some(expires_at)) => expires_at.min(self.changed_at),
             _ => self.changed_at,
         };
         last.plus_seconds(retention_seconds) <= now
@@ -108,7 +108,7 @@ impl Redemption {
     /// The redemption as a reader at `now` should see it: a hold past its time is expired.
     pub fn seen_at(mut self, now: Timestamp) -> Self {
         if self.has_run_out(now) {
-            self.status = Status::Expired;
+            self.status = RedemptionStatus::Expired;
         }
         self
     }

@@ -146,7 +146,7 @@ pub struct Stats {
     /// The most copies of one item that it can count.
     pub copies_max: u32,
     /// If it forgets: the steps that have items, oldest first.
-    pub steps: Vec<StepStats>,
+    pub steps: Vec<ForgetStepStats>,
 }
 
 impl Stats {
@@ -171,7 +171,7 @@ impl Stats {
 /// The users added in one step of a campaign that forgets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = Step)]
-pub struct StepStats {
+pub struct ForgetStepStats {
     /// When the step started.
     #[serde(rename = "started_at")]
     pub begin: Timestamp,

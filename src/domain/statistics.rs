@@ -1,6 +1,6 @@
 //! Counts of changes of one campaign or coupon, per day and per hour of the log's time, in UTC.
 
-use super::{Status, Timestamp};
+use super::{RedemptionStatus, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// A kind of change.
@@ -22,20 +22,20 @@ pub enum Count {
     Expired,
 }
 
-impl From<Status> for Count {
+impl From<RedemptionStatus> for Count {
     /// The count of redemptions that get this status.
-    fn from(status: Status) -> Self {
+    fn from(status: RedemptionStatus) -> Self {
         match status {
-            Status::Held => Self::Held,
-            Status::Redeemed => Self::Redeemed,
-            Status::Cancelled => Self::Cancelled,
-            Status::Expired => Self::Expired,
+            RedemptionStatus::Held => Self::Held,
+            RedemptionStatus::Redeemed => Self::Redeemed,
+            RedemptionStatus::Cancelled => Self::Cancelled,
+            RedemptionStatus::Expired => Self::Expired,
         }
     }
 }
 
 /// The counts of one period, in the order of [`Count`].
-pub type Counts = [u64; Count::Expired as usize + 1];
+pub type ChangeCounts = [u64; Count::Expired as usize + 1];
 
 /// A length of periods.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,20 +72,20 @@ impl Unit {
 
 /// A day or an hour with its counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Period {
+pub struct CountedPeriod {
     /// Number of such periods since 1970.
     pub number: u64,
     /// Its counts.
-    pub counts: Counts,
+    pub counts: ChangeCounts,
 }
 
-impl Period {
+impl CountedPeriod {
     /// Adds counts.
     #[inline]
-    pub fn add(&mut self, counts: &Counts) {
+    pub fn add(&mut self, counts: &ChangeCounts) {
         self.counts.iter_mut().zip(counts).for_each(|(sum, count)| *sum = sum.saturating_add(*count));
     }
 }
 
 /// The latest period of each [`Unit`], in that order.
-pub type Latest = [Period; Unit::ALL.len()];
+pub type Latest = [CountedPeriod; Unit::ALL.len()];

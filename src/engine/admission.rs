@@ -177,19 +177,19 @@ impl Admission {
 mod tests {
     use super::*;
     use crate::domain::image::ALGORITHM;
-    use crate::domain::statistics::Period;
+    use crate::domain::statistics::CountedPeriod;
     use crate::domain::{
-        Annotations, AnnotationsChange, Chunk, Digests, Ending, Entry, FORMAT_VERSION, FilterHead, FilterId,
-        Forget, IdempotencyKey, ImageBegin, ImageBody, ImagePart, ImageRecord, ImageSection, ImportBegin,
+        Annotations, AnnotationsChange, Digests, Ending, Entry, FORMAT_VERSION, FilterHead, FilterId, Forget,
+        IdempotencyKey, ImageBegin, ImageBody, ImageChunk, ImagePart, ImageRecord, ImageSection, ImportBegin,
         ImportEnd, ImportId, ImportLines, ImportMode, ImportWarning, KeyName, Kind, LineUp, Name, Profile,
-        Proposal, PutLineUp, Raise, Redeem, Redemption, RedemptionId, Reference, Seq, Sizing, Spec, Status,
-        Target, Timestamp, Update, UploadDigest, UploadId, Window,
+        Proposal, PutLineUp, Raise, Redeem, Redemption, RedemptionId, RedemptionStatus, Reference, Seq,
+        Sizing, Spec, Target, Timestamp, Update, UploadDigest, UploadId, Window,
     };
     use crate::engine::plan::layout_of;
     use crate::filter::{
         Digest, FIXED_SEARCH_MIN, Filter, Growth, Layout, MAX_SEARCH_DEFAULT, Mode, Secret, unreserved_tables,
     };
-    use crate::state::Statistics;
+    use crate::state::FilterStatistics;
     use proptest::prelude::*;
     use serde_json::json;
     use std::collections::BTreeMap;
@@ -389,7 +389,7 @@ mod tests {
             removes: 0,
             tables: filter.freeze(&Default::default()).0,
             last_change: u64::MAX,
-            latest: [Period { number: u64::MAX, counts: [1; 7] }; 2],
+            latest: [CountedPeriod { number: u64::MAX, counts: [1; 7] }; 2],
         };
         let (upload, id, head) = (UploadId(u128::from(id)), FilterId(serial << 8), Box::new(head));
         Command::ImageBegin(ImageBegin { upload, id, kind, name, head, checksum: u128::from(serial) })
@@ -401,7 +401,7 @@ mod tests {
             id: RedemptionId(u128::from(serial << 20 | number).to_be_bytes()),
             digest: digest(number),
             reference: Reference::new(&"r".repeat((a % 128 + 1) as usize)).unwrap(),
-            status: Status::Cancelled,
+            status: RedemptionStatus::Cancelled,
             created_at: Timestamp(0),
             changed_at: Timestamp(0),
             expires_at: None,
@@ -409,12 +409,12 @@ mod tests {
             ordinal: a.is_multiple_of(2).then_some(1),
         };
         let part = if a.is_multiple_of(5) {
-            let bits = Chunk(vec![(a % 255) as u8; 512 * (a % 15 + 1) as usize]);
+            let bits = ImageChunk(vec![(a % 255) as u8; 512 * (a % 15 + 1) as usize]);
             ImagePart { section: ImageSection::Ordinals, chunks: vec![bits] }
         } else if a % 5 == 1 {
             let periods = (1..=a % 48).rev().map(|before| (u64::MAX - before, [a; 7]));
             let page: Vec<u8> = periods.flat_map(|period| postcard::to_stdvec(&period).unwrap()).collect();
-            let page = Chunk(postcard::to_stdvec(serde_bytes::Bytes::new(&page)).unwrap());
+            let page = ImageChunk(postcard::to_stdvec(serde_bytes::Bytes::new(&page)).unwrap());
             ImagePart { section: ImageSection::Statistics, chunks: vec![page] }
         } else {
             // Pages that are hardly used take the most memory.
@@ -424,7 +424,7 @@ mod tests {
             let pages = placed.chunks(in_page).map(|values| {
                 let taken = u64::MAX >> (64 - values.len());
                 let encode = |bytes, value| postcard::to_extend(value, bytes).unwrap();
-                Chunk(values.iter().fold(taken.to_le_bytes().to_vec(), encode))
+                ImageChunk(values.iter().fold(taken.to_le_bytes().to_vec(), encode))
             });
             ImagePart { section: ImageSection::Redemptions, chunks: pages.collect() }
         };
@@ -507,7 +507,7 @@ mod tests {
                 assert_eq!(unreserved_tables(), self.mapped_before, "after {what}: {outcome}");
                 assert!(taken <= expected, "{taken} bytes, not {expected}, after {what}: {outcome}");
                 // What statistics take is no reason to reject what frees memory, and its records have a reserve.
-                let limit = self.limit + 16 * Statistics::GROWTH_BYTES + RESERVE_BYTES_MIN;
+                let limit = self.limit + 16 * FilterStatistics::GROWTH_BYTES + RESERVE_BYTES_MIN;
                 assert!(taken <= limit, "{taken} bytes at a limit of {}", self.limit);
             }
             self.admission.settle();

@@ -2,9 +2,9 @@
 //! to it; [`super::images`] has one filter.
 
 use super::handle::WeakEngine;
-use super::{Engine, Inner, Status, SubmitError};
+use super::{Engine, EngineStatus, Inner, SubmitError};
 use crate::domain::Timestamp;
-use crate::store::archive::{ArchiveWriter, Piece};
+use crate::store::archive::{ArchiveWriter, BackupPiece};
 use crate::store::{Manifest, Spool, Store, StoreError};
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -40,19 +40,19 @@ pub fn archive(snapshot: Arc<Manifest>) -> ArchiveParts {
         let last = snapshot.events_last;
         let find = |number| store.events().find_from(&store.events().trees(), number);
         let piece = if let Some(manifest) = first.take() {
-            Piece::Manifest(manifest)
+            BackupPiece::Manifest(manifest)
         } else if let Some((section, index)) = chunks.next() {
             let mut bytes = Vec::new();
             store.read_chunk(&section, index, &mut bytes)?;
-            Piece::Chunk { key: section.key, bytes: bytes.into() }
+            BackupPiece::Chunk { key: section.key, bytes: bytes.into() }
         } else if number <= last
             && let Some(pack) = find(number)?.filter(|pack| pack.first <= last)
         {
             // The last pack may have grown since the snapshot, and may grow again.
             number = pack.last() + 1;
-            Piece::Events(pack.up_to(pack.last().min(last)))
+            BackupPiece::Events(pack.up_to(pack.last().min(last)))
         } else if !std::mem::replace(&mut is_ended, true) {
-            Piece::End
+            BackupPiece::End
         } else {
             return Ok(None);
         };
@@ -81,7 +81,7 @@ pub(super) fn note_backup(inner: &Inner, store: &Store, at: Timestamp) {
 }
 
 /// A running download. Dropping it ends it. It does not keep the engine running.
-pub struct Download {
+pub struct BackupDownload {
     engine: WeakEngine,
     /// The remaining parts; `None` after an error.
     rest: Option<Rest>,
@@ -89,7 +89,7 @@ pub struct Download {
     _place: OwnedSemaphorePermit,
 }
 
-impl Download {
+impl BackupDownload {
     /// A download of these parts, in a slot of its kind.
     pub(super) fn new(engine: &Engine, rest: Rest, place: OwnedSemaphorePermit) -> Self {
         Self { engine: engine.downgrade(), rest: Some(rest), is_backup: false, _place: place }
@@ -105,7 +105,7 @@ impl Download {
         let (parts, rest) = match rest {
             Rest::Stored(rest) => read_stored(&engine, rest, self.is_backup).await?,
             Rest::Spooled(mut spool) => {
-                if matches!(engine.status(), Status::Diverged(_)) {
+                if matches!(engine.status(), EngineStatus::Diverged(_)) {
                     return Err(SubmitError::StorageFailed);
                 }
                 let read = spawn_blocking(move || (spool.pop(PARTS_BYTES), spool)).await;
@@ -126,7 +126,7 @@ async fn read_stored(
     let now = engine.now();
     let read = engine.ask(PARTS_BYTES as u64, move |writer, reply| {
         // The rest of a state that may be wrong is given to no client.
-        if !reply.is_closed() && !matches!(*writer.inner.status.borrow(), Status::Diverged(_)) {
+        if !reply.is_closed() && !matches!(*writer.inner.status.borrow(), EngineStatus::Diverged(_)) {
             let parts = read_parts(&mut rest, &writer.store).map_err(SubmitError::unreadable);
             if is_backup && parts.as_ref().is_ok_and(Vec::is_empty) {
                 note_backup(&writer.inner, &writer.store, now);
@@ -142,9 +142,9 @@ impl Engine {
     ///
     /// # Errors
     /// [`SubmitError`]; [`SubmitError::Overloaded`] also when too many backups are running.
-    pub async fn backup(&self) -> Result<Download, SubmitError> {
+    pub async fn backup(&self) -> Result<BackupDownload, SubmitError> {
         let (_, backup) = self.archive().await?;
-        Ok(Download { is_backup: true, ..backup })
+        Ok(BackupDownload { is_backup: true, ..backup })
     }
 
     /// Takes a snapshot, and starts an archive of it, with the snapshot. Writes continue. It reserves a slot first: from then on no tree of
@@ -152,7 +152,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`SubmitError`]; [`SubmitError::Overloaded`] also when too many of them are being taken.
-    pub(super) async fn archive(&self) -> Result<(Arc<Manifest>, Download), SubmitError> {
+    pub(super) async fn archive(&self) -> Result<(Arc<Manifest>, BackupDownload), SubmitError> {
         let place = self.inner.backups.clone().try_acquire_owned().map_err(|_| SubmitError::Overloaded)?;
         self.snapshot().await?;
         let pinned = self.ask(0, |writer, reply| {
@@ -162,6 +162,6 @@ impl Engine {
             }
         });
         let snapshot = pinned.await?.ok_or(SubmitError::StorageFailed)?;
-        Ok((snapshot.clone(), Download::new(self, Rest::Stored(archive(snapshot)), place)))
+        Ok((snapshot.clone(), BackupDownload::new(self, Rest::Stored(archive(snapshot)), place)))
     }
 }

@@ -6,9 +6,9 @@
 use super::backup::DOWNLOADS_MAX;
 use super::snapshotter::SnapshotReport;
 use super::writer::Writer;
-use super::{Status, SubmitError};
+use super::{EngineStatus, SubmitError};
 use crate::domain::{Command, Proposal, Seq, Timestamp, understood_version};
-use crate::journal::{JournalError, Peer, Ticket};
+use crate::journal::{JournalError, OtherNode, Ticket};
 use std::hash::BuildHasher;
 use std::time::{Duration, Instant};
 
@@ -106,7 +106,8 @@ impl Writer {
         }
         self.enable_at = Some(Instant::now() + ENABLE_PAUSE);
         let peers = self.inner.replication.get().map(|known| known.lock().peers.clone());
-        let lacks = |peer: &Peer| peer.is_present && peer.understands.is_none_or(|theirs| theirs < version);
+        let lacks =
+            |peer: &OtherNode| peer.is_present && peer.understands.is_none_or(|theirs| theirs < version);
         let old: Vec<String> = peers.into_iter().flatten().filter(lacks).map(|peer| peer.node).collect();
         if old.is_empty() {
             self.log_own(Command::Enable { version });
@@ -229,7 +230,9 @@ impl Writer {
         }
         // Writes wait until the state is stored, so clients should use another node.
         let status = &self.inner.status;
-        status.send_if_modified(|now| (*now == Status::Ready).then(|| *now = Status::Draining).is_some());
+        status.send_if_modified(|now| {
+            (*now == EngineStatus::Ready).then(|| *now = EngineStatus::Draining).is_some()
+        });
         // The outcome of their commands is unknown, and the snapshot may take long.
         self.proposed.callers.clear();
         let position = self.state.applied().0;

@@ -1,7 +1,7 @@
 //! A node of a cluster: positions that readers wait for, barriers, the lag of this node, and the snapshots that it shares.
 
 use super::handle::WeakEngine;
-use super::{Engine, Inner, LatestSnapshot, Status, SubmitError};
+use super::{Engine, EngineStatus, Inner, LatestSnapshot, SubmitError};
 use crate::domain::Seq;
 use crate::journal::{JournalError, NatsSnapshots, Replication, SharedSnapshot};
 use std::collections::BTreeSet;
@@ -78,9 +78,9 @@ impl Engine {
     }
 
     /// Why this node must stop answering: it can't follow the others' log.
-    pub fn has_stopped(&self) -> Option<Status> {
+    pub fn has_stopped(&self) -> Option<EngineStatus> {
         let status = self.is_shared().then(|| self.status())?;
-        matches!(status, Status::Failed(_) | Status::Diverged(_)).then_some(status)
+        matches!(status, EngineStatus::Failed(_) | EngineStatus::Diverged(_)).then_some(status)
     }
 
     /// Waits until this node has applied everything up to a position.
@@ -240,7 +240,7 @@ impl Sharer<'_> {
 
     /// Checks that others may have this node's state: it has not stopped, and there is no doubt that its state is right.
     fn check(&self) -> Result<(), JournalError> {
-        if let Status::Failed(why) | Status::Diverged(why) = self.engine.upgrade()?.status() {
+        if let EngineStatus::Failed(why) | EngineStatus::Diverged(why) = self.engine.upgrade()?.status() {
             return Err(JournalError::Failed(why));
         }
         if self.engine.inner.replication.get().is_some_and(|known| known.lock().is_in_doubt) {
@@ -273,10 +273,11 @@ fn latest(snapshot: &SharedSnapshot) -> LatestSnapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::Peer;
+    use crate::journal::OtherNode;
 
     fn turn_among(others: &[&str], own: &str, after: u64) -> u32 {
-        let peer = |node: &&str| Peer { node: (*node).to_owned(), is_present: true, ..Peer::default() };
+        let peer =
+            |node: &&str| OtherNode { node: (*node).to_owned(), is_present: true, ..OtherNode::default() };
         let mut known = Replication::default();
         (known.node, known.peers) = (own.to_owned(), others.iter().map(peer).collect());
         turn(&known, Seq(after))

@@ -1,14 +1,16 @@
 //! The handle to the engine: what requests ask of the state, of the writer, and of both together.
 
-use super::refusals::Attempt;
-use super::request::{Caller, Reply};
+use super::refusals::PendingRedemption;
+use super::request::{Reply, Waiter};
 use super::writer::{Request, Writer};
-use super::{Digest, FilterView, Info, Inner, Metrics, SnapshotReport, Status, SubmitError};
+use super::{
+    Digest, EngineInfo, EngineMetrics, EngineStatus, FilterView, Inner, SnapshotReport, SubmitError,
+};
 use crate::domain::{
     Applied, Command, FilterId, IdempotencyKey, KeyName, Kind, Proposal, Reference, Refusal, Timestamp,
 };
 use crate::filter::{Filter, RestoreError};
-use crate::state::{Lookup, View};
+use crate::state::{Lookup, Views};
 use std::panic::resume_unwind;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
@@ -58,7 +60,7 @@ impl Engine {
     }
 
     /// Returns the engine's status.
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> EngineStatus {
         self.inner.status.borrow().clone()
     }
 
@@ -68,16 +70,16 @@ impl Engine {
     }
 
     /// Waits until recovery has succeeded or failed.
-    pub async fn recovered(&self) -> Status {
-        self.wait_for_status(|status| !matches!(status, Status::Recovering(_))).await
+    pub async fn recovered(&self) -> EngineStatus {
+        self.wait_for_status(|status| !matches!(status, EngineStatus::Recovering(_))).await
     }
 
     /// Waits for a status.
-    pub async fn wait_for_status(&self, is_wanted: impl FnMut(&Status) -> bool) -> Status {
+    pub async fn wait_for_status(&self, is_wanted: impl FnMut(&EngineStatus) -> bool) -> EngineStatus {
         let mut status = self.inner.status.subscribe();
         let found = status.wait_for(is_wanted).await.map(|status| status.clone());
         // The sender lives as long as the engine.
-        found.unwrap_or(Status::Draining)
+        found.unwrap_or(EngineStatus::Draining)
     }
 
     /// The time that reads of the state go by. It stops while entries are in progress.
@@ -109,13 +111,13 @@ impl Engine {
     }
 
     /// The engine's metrics.
-    pub fn metrics(&self) -> &Metrics {
+    pub fn metrics(&self) -> &EngineMetrics {
         &self.inner.metrics
     }
 
     /// The read side; empty before recovery is complete.
-    pub fn view(&self) -> &View {
-        static NOTHING: LazyLock<View> = LazyLock::new(View::default);
+    pub fn view(&self) -> &Views {
+        static NOTHING: LazyLock<Views> = LazyLock::new(Views::default);
         self.inner.view.get().unwrap_or(&NOTHING)
     }
 
@@ -164,11 +166,11 @@ impl Engine {
             let permits = u32::try_from(bytes.div_ceil(QUEUE_UNIT_BYTES)).unwrap_or(u32::MAX);
             let share = self.inner.room.clone().try_acquire_many_owned(permits);
             let share = share.map_err(|_| SubmitError::Overloaded)?;
-            let room = (share, Attempt::of(&self.inner.refusals, &command));
+            let room = (share, PendingRedemption::of(&self.inner.refusals, &command));
             let (reply, answer) = oneshot::channel();
             let proposal = Proposal { at: Timestamp(0), by, command, idempotency: key };
             let (since, runtime) = (Instant::now(), Handle::current());
-            let caller = Caller { reply: Some(reply), since, room, runtime };
+            let caller = Waiter { reply: Some(reply), since, room, runtime };
             let request = Box::new(move |writer: &mut Writer| {
                 writer.inner.metrics.queue_seconds.observe(caller.since.elapsed().as_secs_f64());
                 writer.pending.push_back((proposal, caller));
@@ -274,17 +276,19 @@ impl Engine {
 
     pub(super) fn refuse_unless_ready(&self) -> Result<(), SubmitError> {
         match *self.inner.status.borrow() {
-            Status::Ready => Ok(()),
-            Status::Recovering(_) => Err(SubmitError::Recovering),
-            Status::Draining => Err(SubmitError::Draining),
-            Status::Failed(_) | Status::Diverged(_) | Status::Panicked(_) => Err(SubmitError::StorageFailed),
+            EngineStatus::Ready => Ok(()),
+            EngineStatus::Recovering(_) => Err(SubmitError::Recovering),
+            EngineStatus::Draining => Err(SubmitError::Draining),
+            EngineStatus::Failed(_) | EngineStatus::Diverged(_) | EngineStatus::Panicked(_) => {
+                Err(SubmitError::StorageFailed)
+            }
         }
     }
 
     /// Sizes and positions of the engine.
-    pub fn info(&self) -> Info {
+    pub fn info(&self) -> EngineInfo {
         let noted = *self.inner.figures.lock();
-        Info {
+        EngineInfo {
             last_seq: self.position(),
             tables_bytes: noted.sizes.tables_bytes + noted.sizes.discarded_tables_bytes,
             records_bytes: noted.sizes.records_bytes + noted.sizes.discarded_records_bytes,

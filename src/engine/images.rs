@@ -2,11 +2,11 @@
 //! freezes this filter alone and copies it to a spool, in steps between commits. So an image never waits for other filters, and a slow
 //! client pins a file, not memory.
 
-use super::backup::{Download, Rest};
+use super::backup::{BackupDownload, Rest};
 use super::request::Reply;
 use super::writer::Writer;
 use super::{Engine, SubmitError};
-use crate::domain::{Chunk, FilterHead, FilterId, ImageBody, ImagePart, ImageSection};
+use crate::domain::{FilterHead, FilterId, ImageBody, ImageChunk, ImagePart, ImageSection};
 use crate::state::{Export, FrozenFilter, Section};
 use crate::store::archive::{ArchiveWriter, IMAGE_PART_BYTES};
 use crate::store::{Manifest, Spool, Store, StoreError};
@@ -20,15 +20,15 @@ const STEP_CHUNKS: u64 = 4;
 const PART_CHUNKS: usize = 16;
 
 /// A chunk of a filter, and the section of the image that it belongs to.
-type FilterChunk = (ImageSection, Chunk);
+type FilterChunk = (ImageSection, ImageChunk);
 
 /// Reads the next chunk of a filter; `None` after the last one.
-type Chunks = Box<dyn FnMut(&Store) -> Result<Option<FilterChunk>, StoreError> + Send>;
+type FilterChunks = Box<dyn FnMut(&Store) -> Result<Option<FilterChunk>, StoreError> + Send>;
 
 /// The records of an image: its head, its parts and its end.
 struct ImageRecords {
     head: Option<Box<FilterHead>>,
-    chunks: Chunks,
+    chunks: FilterChunks,
     /// The chunk after the last part: it may belong to another section.
     waiting: Option<FilterChunk>,
     end: Option<u64>,
@@ -38,7 +38,7 @@ struct ImageRecords {
 }
 
 impl ImageRecords {
-    fn new(head: FilterHead, redemptions: u64, chunks: Chunks) -> Self {
+    fn new(head: FilterHead, redemptions: u64, chunks: FilterChunks) -> Self {
         let (head, end, writer) = (Some(Box::new(head)), Some(redemptions), ArchiveWriter::default());
         Self { head, chunks, waiting: None, end, writer, chunks_read: 0 }
     }
@@ -59,7 +59,7 @@ impl ImageRecords {
             let Some((kind, section, index)) = chunks.pop_front() else { return Ok(None) };
             let mut bytes = Vec::new();
             store.read_chunk(&section, index, &mut bytes)?;
-            Ok(Some((kind, Chunk(bytes))))
+            Ok(Some((kind, ImageChunk(bytes))))
         };
         Ok(Self::new(export.head, export.redemptions, Box::new(next)))
     }
@@ -70,7 +70,7 @@ impl ImageRecords {
             while let Some((kind, section)) = sections.front_mut() {
                 let mut bytes = Vec::new();
                 if section.next_chunk(&mut bytes) {
-                    return Ok(Some((*kind, Chunk(bytes))));
+                    return Ok(Some((*kind, ImageChunk(bytes))));
                 }
                 sections.pop_front();
             }
@@ -224,11 +224,11 @@ impl Engine {
     ///
     /// # Errors
     /// [`SubmitError`]; [`SubmitError::Overloaded`] also when too many images are being taken.
-    pub async fn image(&self, filter: FilterId) -> Result<Option<Download>, SubmitError> {
+    pub async fn image(&self, filter: FilterId) -> Result<Option<BackupDownload>, SubmitError> {
         let place = self.inner.images.clone().try_acquire_owned().map_err(|_| SubmitError::Overloaded)?;
         self.refuse_unless_ready()?;
         let parts = self.ask(0, move |writer, reply| writer.start_image(filter, reply)).await?;
-        Ok(parts.map(|parts| Download::new(self, parts, place)))
+        Ok(parts.map(|parts| BackupDownload::new(self, parts, place)))
     }
 }
 
@@ -244,9 +244,9 @@ mod tests {
         let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
         let store = Store::open(directory.path(), &options).unwrap();
         let mut left = 100;
-        let chunks: Chunks = Box::new(move |_: &Store| {
+        let chunks: FilterChunks = Box::new(move |_: &Store| {
             left -= i32::from(left > 0);
-            Ok((left > 0).then(|| (ImageSection::Tables, Chunk(vec![0; 40]))))
+            Ok((left > 0).then(|| (ImageSection::Tables, ImageChunk(vec![0; 40]))))
         });
         let (writer, spool) = (ArchiveWriter::default(), store.spool().unwrap());
         let mut records =

@@ -13,17 +13,17 @@ macro_rules! metrics {
     ($($name:literal, $help:literal => $field:ident: $type:ty = $new:expr;)*) => {
         /// The engine's metrics. Counters and gauges are atomic; only the writer's thread takes the histograms' short locks.
         #[derive(Clone, Debug)]
-        pub struct Metrics {
+        pub struct EngineMetrics {
             $(#[doc = $help] pub $field: $type,)*
         }
 
-        impl Default for Metrics {
+        impl Default for EngineMetrics {
             fn default() -> Self {
                 Self { $($field: $new,)* }
             }
         }
 
-        impl Metrics {
+        impl EngineMetrics {
             /// Registers the metrics. Their names start with the registry's prefix.
             pub fn register(&self, to: &mut Registry) {
                 $(to.register($name, $help, self.$field.clone());)*

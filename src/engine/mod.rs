@@ -26,17 +26,17 @@ mod verify;
 mod writer;
 
 pub use crate::filter::{Digest, Growth, Layout, LayoutError, Mode, Secret, SegmentStats, StateCounts};
-pub use crate::journal::{Durability, JournalOptions, Peer, Replication, random};
+pub use crate::journal::{Durability, JournalOptions, OtherNode, Replication, random};
 pub use crate::state::{
-    Change, CodeFound, Eligibility, Explanation, FilterView, ImportTrial, Lookup, NamedLineUp, Question,
-    RedemptionPage, RedemptionQuery, Uncountable,
+    ChangeNumber, CodeFound, Eligibility, Explanation, FilterView, ImportTrial, Lookup, NamedLineUp,
+    Question, RedemptionPage, RedemptionQuery, Uncountable,
 };
-pub use backup::{ArchiveParts, Download, archive};
+pub use backup::{ArchiveParts, BackupDownload, archive};
 pub use cluster::{ClusterOptions, SharingFigures};
 pub use event_log::EventFigures;
 pub use event_reader::{EventReader, EventsError, NumberedEvent};
 pub use handle::Engine;
-pub use metrics::Metrics;
+pub use metrics::EngineMetrics;
 pub use offline::{
     ClockRepair, archive_directory, positions, repair_clock, restore_into_cluster, skip_entry,
 };
@@ -57,7 +57,7 @@ pub use crate::store::archive::ImageReader;
 
 use crate::clock::Clock;
 use crate::domain::{Seq, Timestamp};
-use crate::state::{Sizes, View};
+use crate::state::{Sizes, Views};
 use crate::store::Store;
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
@@ -71,7 +71,7 @@ use utoipa::ToSchema;
 
 /// The engine's status.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Status {
+pub enum EngineStatus {
     /// It is loading the snapshot or replaying the log.
     Recovering(Progress),
     /// It serves reads and writes.
@@ -99,7 +99,7 @@ pub struct LatestSnapshot {
 
 /// Sizes and positions of the engine. The writer records most of them for threads that can't read the state themselves.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct Info {
+pub struct EngineInfo {
     /// The version of entries that is enabled.
     pub format: u16,
     /// The last entry applied.
@@ -129,14 +129,14 @@ pub struct Info {
 struct Inner {
     options: EngineOptions,
     clock: Clock,
-    metrics: Metrics,
+    metrics: EngineMetrics,
     started: Instant,
     /// Set once recovery is done.
-    view: OnceLock<View>,
+    view: OnceLock<Views>,
     /// Set while the writer has the store open.
     store: ArcSwapOption<Store>,
-    status: watch::Sender<Status>,
-    figures: Mutex<Info>,
+    status: watch::Sender<EngineStatus>,
+    figures: Mutex<EngineInfo>,
     /// The last entry that readers see.
     applied: AtomicU64,
     /// Notified when that changes.

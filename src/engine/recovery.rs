@@ -101,14 +101,18 @@ impl Progress {
 }
 
 /// Takes reports of progress.
-pub type Report<'a> = dyn FnMut(Progress) + 'a;
+pub type ReportProgress<'a> = dyn FnMut(Progress) + 'a;
 
 /// Builds the state from the store's newest complete snapshot and the journal's entries after it. Removes damaged snapshots: otherwise they
 /// would count as retained ones.
 ///
 /// # Errors
 /// If anything acknowledged can't be restored.
-pub fn recover(store: &Store, journal: &mut dyn Journal, report: &mut Report<'_>) -> Result<Recovered> {
+pub fn recover(
+    store: &Store,
+    journal: &mut dyn Journal,
+    report: &mut ReportProgress<'_>,
+) -> Result<Recovered> {
     let (mut state, mut manifest, mut damaged, mut why) = (State::default(), None, Vec::new(), None);
     for found in store.manifests()? {
         match load(store, &found, report) {
@@ -145,7 +149,7 @@ pub fn recover(store: &Store, journal: &mut dyn Journal, report: &mut Report<'_>
 ///
 /// # Errors
 /// [`StoreError::Damaged`] if a part of it is missing or damaged; [`JournalError::Newer`]; [`RecoveryError::Memory`].
-pub fn load(store: &Store, manifest: &Manifest, report: &mut Report<'_>) -> Result<State> {
+pub fn load(store: &Store, manifest: &Manifest, report: &mut ReportProgress<'_>) -> Result<State> {
     let restored = State::restore(&manifest.meta, &mut StoredSections { store, manifest, begun: 0, report });
     restored.map_err(|error| match error {
         RestoreStateError::Load(error) | RestoreStateError::Tables(RestoreError::Load(error)) => error,
@@ -160,7 +164,7 @@ struct StoredSections<'a> {
     store: &'a Store,
     manifest: &'a Manifest,
     begun: u64,
-    report: &'a mut Report<'a>,
+    report: &'a mut ReportProgress<'a>,
 }
 
 impl StoredSections<'_> {
@@ -226,7 +230,12 @@ fn out_of_memory(store: &Store, refused: OutOfMemory) -> RecoveryError {
 
 impl Recovered {
     /// Applies the log's entries after the state.
-    fn replay(&mut self, store: &Store, journal: &mut dyn Journal, report: &mut Report<'_>) -> Result<()> {
+    fn replay(
+        &mut self,
+        store: &Store,
+        journal: &mut dyn Journal,
+        report: &mut ReportProgress<'_>,
+    ) -> Result<()> {
         let Recovered { state, events, replayed, .. } = self;
         let (skipped, mut admission) = (store.skipped_entries()?, Admission::new(u64::MAX, SPARE_BYTES));
         let waker = bell();

@@ -25,7 +25,7 @@ pub(super) struct Refusals {
 }
 
 /// A redemption in progress. It ends when this is dropped.
-pub(super) struct Attempt {
+pub(super) struct PendingRedemption {
     refusals: Arc<Refusals>,
     digest: Digest,
 }
@@ -66,16 +66,16 @@ impl Refusals {
     }
 }
 
-impl Attempt {
+impl PendingRedemption {
     /// Notes the attempt that a command is, if it is one.
-    pub(super) fn of(refusals: &Arc<Refusals>, command: &Command) -> Option<Attempt> {
+    pub(super) fn of(refusals: &Arc<Refusals>, command: &Command) -> Option<PendingRedemption> {
         let Command::Redeem(Redeem { digest, .. }) = *command else { return None };
         refusals.attempts(digest).fetch_add(1, Ordering::Relaxed);
-        Some(Attempt { refusals: refusals.clone(), digest })
+        Some(PendingRedemption { refusals: refusals.clone(), digest })
     }
 }
 
-impl Drop for Attempt {
+impl Drop for PendingRedemption {
     fn drop(&mut self) {
         // After a panic of the writer, the next startup decides.
         if std::thread::panicking() {
@@ -96,7 +96,7 @@ mod tests {
         Spec, Target, Timestamp, Update, Window,
     };
     use crate::engine::{
-        Engine, EngineOptions, FilterView, Growth, JournalOptions, Mode, Status, SubmitError, creation,
+        Engine, EngineOptions, EngineStatus, FilterView, Growth, JournalOptions, Mode, SubmitError, creation,
     };
     use crate::journal::{
         Delivery, Durability, Journal, JournalError, LocalJournal, LocalOptions, OpenJournal, Ticket,
@@ -135,7 +135,7 @@ mod tests {
                 uptime: Duration::ZERO,
             };
             let engine = Engine::start(options, Clock::new(reading, ClockLimits::default()));
-            assert_eq!(engine.recovered().await, Status::Ready);
+            assert_eq!(engine.recovered().await, EngineStatus::Ready);
             let (mode, growth, sizing) = (Mode::Strict, Growth::Auto, Sizing::Exact);
             let stock = Some(1);
             let spec = Spec { capacity: 10, mode, growth, sizing, ignore_case: false, stock, forget: None };
@@ -240,8 +240,8 @@ mod tests {
     #[tokio::test]
     async fn repeated_request_never_overtakes_first() {
         let sold_out = SoldOut::new().await;
-        let first = Attempt::of(&sold_out.engine.inner.refusals, &sold_out.redeem(1));
-        let second = Attempt::of(&sold_out.engine.inner.refusals, &sold_out.redeem(1));
+        let first = PendingRedemption::of(&sold_out.engine.inner.refusals, &sold_out.redeem(1));
+        let second = PendingRedemption::of(&sold_out.engine.inner.refusals, &sold_out.redeem(1));
         assert!(first.is_some());
         assert_eq!((sold_out.refusal(1), sold_out.refusal(2)), (None, Some(Refusal::SoldOut)));
         drop(first);
@@ -249,7 +249,7 @@ mod tests {
         drop(second);
         assert_eq!(sold_out.refusal(1), Some(Refusal::SoldOut));
         let other = Command::Clear { target: Target(sold_out.pool.id) };
-        assert!(Attempt::of(&sold_out.engine.inner.refusals, &other).is_none());
+        assert!(PendingRedemption::of(&sold_out.engine.inner.refusals, &other).is_none());
     }
 
     /// Its caller may have disconnected: the log decides all the same.
@@ -313,12 +313,12 @@ mod tests {
             tokio::task::yield_now().await;
         }
         pool.time.fetch_add(10, Ordering::Relaxed);
-        assert_eq!(seen(), crate::domain::Status::Held);
+        assert_eq!(seen(), crate::domain::RedemptionStatus::Held);
         journal.is_on.store(false, Ordering::SeqCst);
         // It wakes the writer.
         pool.engine.submit(None, pool.redeem(2), None).await.unwrap();
         caller.await.unwrap().unwrap();
-        assert_eq!(seen(), crate::domain::Status::Cancelled);
+        assert_eq!(seen(), crate::domain::RedemptionStatus::Cancelled);
         assert_eq!(pool.engine.now(), Timestamp(1_001_009));
     }
 

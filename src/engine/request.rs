@@ -1,6 +1,6 @@
 //! The callers that wait for the outcome of a command, the reasons why a command has none, and the bell that wakes the writer's thread.
 
-use super::refusals::Attempt;
+use super::refusals::PendingRedemption;
 use crate::clock::ClockUnsure;
 use crate::domain::Applied;
 use crate::journal::Ticket;
@@ -70,18 +70,18 @@ impl SubmitError {
 pub(super) type Reply<T> = oneshot::Sender<Result<T, SubmitError>>;
 
 /// A caller that waits for the outcome of its command.
-pub(super) struct Caller {
+pub(super) struct Waiter {
     /// `None` once the caller has waited too long.
     pub(super) reply: Option<Reply<Applied>>,
     /// When the command was submitted, or picked up for its group commit.
     pub(super) since: Instant,
     /// The resources of the command until it is applied or rejected.
-    pub(super) room: (OwnedSemaphorePermit, Option<Attempt>),
+    pub(super) room: (OwnedSemaphorePermit, Option<PendingRedemption>),
     /// The runtime in which it was submitted.
     pub(super) runtime: Handle,
 }
 
-impl Caller {
+impl Waiter {
     /// Answers the caller. Its share of the queue is free again by the time it has the answer.
     pub(super) fn answer(self, answer: Result<Applied, SubmitError>) {
         drop(self.room);
@@ -94,7 +94,7 @@ impl Caller {
 
 /// Answers callers after a group commit. All callers of a runtime are woken by one task in it: from this thread, each would take a system
 /// call.
-pub(super) fn answer_all(answers: Vec<(Caller, Applied)>) {
+pub(super) fn answer_all(answers: Vec<(Waiter, Applied)>) {
     let mut groups: Vec<(Handle, Vec<_>)> = Vec::new();
     for (caller, applied) in answers {
         match groups.iter_mut().find(|(known, _)| known.id() == caller.runtime.id()) {
@@ -133,7 +133,7 @@ pub(super) fn wait(until: Option<Instant>) {
 #[derive(Default)]
 pub(super) struct Proposed {
     /// Overdue callers stay, and keep their share of the queue: otherwise a journal that never answers would take any number of commands.
-    pub(super) callers: BTreeMap<Ticket, Caller>,
+    pub(super) callers: BTreeMap<Ticket, Waiter>,
     /// The next ticket. Tickets are never reused.
     next: u64,
     /// All callers before this ticket have waited too long.
@@ -149,7 +149,7 @@ impl Proposed {
     }
 
     /// Returns the caller that has waited longest of those still waiting.
-    pub(super) fn oldest(&self) -> Option<&Caller> {
+    pub(super) fn oldest(&self) -> Option<&Waiter> {
         self.callers.range(Ticket(self.failed_below)..).next().map(|(_, caller)| caller)
     }
 
@@ -180,7 +180,7 @@ mod tests {
             let (reply, answer) = oneshot::channel();
             let room = (room.clone().try_acquire_owned().unwrap(), None);
             let runtime = runtimes[runtime].handle().clone();
-            let caller = Caller { reply: Some(reply), since: Instant::now(), room, runtime };
+            let caller = Waiter { reply: Some(reply), since: Instant::now(), room, runtime };
             answers.push((caller, Applied { outcome: Outcome::Cleared(number), replayed: false }));
             pending.push(answer);
         }

@@ -5,7 +5,7 @@ use super::recovery::{RecoveryError, Result};
 use crate::domain::{ClockReading, Command, Proposal, Seq, Timestamp};
 use crate::journal::{Durability, Journal, LocalJournal, LocalOptions};
 use crate::state::State;
-use crate::store::archive::{self, Piece};
+use crate::store::archive::{self, BackupPiece};
 use crate::store::{Manifest, RestoreTarget, Store, StoreError, StoreOptions};
 use std::io::{self, Read};
 use std::path::Path;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 const UNSYNCED_BYTES_MAX: u64 = 4 << 20;
 
 /// Takes the pieces of an archive.
-pub(super) type Sink<'a> = dyn FnMut(Piece<'_>) -> Result<(), StoreError> + 'a;
+pub(super) type Sink<'a> = dyn FnMut(BackupPiece<'_>) -> Result<(), StoreError> + 'a;
 
 /// Restores an archive into an empty or absent directory and returns the last position of its log, whose single entry records the restore.
 /// The archive is read twice: first to verify it, then to write it; both times through the reader that `wrap` returns, such as one that
@@ -64,7 +64,7 @@ pub fn restore<R: Read>(
 pub(super) fn verify_archive(read: impl FnOnce(&mut Sink<'_>) -> Result<()>) -> Result<Manifest> {
     let mut manifest = None;
     read(&mut |piece| {
-        if let Piece::Manifest(found) = piece {
+        if let BackupPiece::Manifest(found) = piece {
             manifest = Some(found);
         }
         Ok(())
@@ -86,16 +86,16 @@ pub(super) fn write_archive(
     read(&mut |piece| {
         store.space.check()?;
         match piece {
-            Piece::Manifest(mut found) => {
+            BackupPiece::Manifest(mut found) => {
                 found.place.clone_from(&manifest.place);
                 if found != manifest {
                     let replaced = io::Error::other("the archive has just been replaced: restore again");
                     return Err(StoreError::io(store.path(), "fill")(replaced));
                 }
             }
-            Piece::End => {}
-            Piece::Chunk { key, bytes } => writer.put_chunk(store, key, &bytes)?,
-            Piece::Events(pack) => {
+            BackupPiece::End => {}
+            BackupPiece::Chunk { key, bytes } => writer.put_chunk(store, key, &bytes)?,
+            BackupPiece::Events(pack) => {
                 unsynced_bytes += pack.size().bytes;
                 events.add(store, pack)?;
                 if unsynced_bytes >= UNSYNCED_BYTES_MAX {

@@ -8,13 +8,13 @@ use super::chores::ENABLE_PAUSE;
 use super::cluster::{ClusterOptions, start_sharing};
 use super::event_reader::EVENT_WAITERS_MAX;
 use super::handle::{QUEUE_UNIT_BYTES, WeakEngine};
-use super::recovery::{Recovered, RecoveryError, Report, Result, recover};
+use super::recovery::{Recovered, RecoveryError, ReportProgress, Result, recover};
 use super::request::{Proposed, bell};
 use super::restore::{verify_archive, write_archive};
 use super::snapshotter::{SnapshotOptions, Snapshotter};
 use super::timekeeping::Timekeeper;
 use super::writer::{Request, Writer};
-use super::{Engine, Info, Inner, Metrics, Progress, Status};
+use super::{Engine, EngineInfo, EngineMetrics, EngineStatus, Inner, Progress};
 use crate::clock::Clock;
 use crate::domain::{
     Command, Ending, Import, ImportEnd, ImportState, Proposal, Seq, Settings, Target, Timestamp,
@@ -22,7 +22,7 @@ use crate::domain::{
 };
 use crate::journal::{Journal, JournalError, JournalOptions, NatsSnapshots, SharedSnapshot};
 use crate::state::{RestoreStateError, State, enabled_in};
-use crate::store::archive::Piece;
+use crate::store::archive::BackupPiece;
 use crate::store::{Manifest, Store, StoreOptions, is_unused, panic_message};
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
@@ -87,12 +87,12 @@ impl Engine {
         let beginning = Progress::of("opening", 0, None);
         let inner = Arc::new(Inner {
             clock,
-            metrics: Metrics::default(),
+            metrics: EngineMetrics::default(),
             started: Instant::now(),
             view: OnceLock::new(),
             store: ArcSwapOption::empty(),
-            status: watch::Sender::new(Status::Recovering(beginning)),
-            figures: Mutex::new(Info::default()),
+            status: watch::Sender::new(EngineStatus::Recovering(beginning)),
+            figures: Mutex::new(EngineInfo::default()),
             applied: AtomicU64::new(0),
             moved: Notify::new(),
             logged_at: AtomicU64::new(0),
@@ -113,7 +113,7 @@ impl Engine {
         let spawned = thread::Builder::new().name("writer".into()).spawn(move || serve(&weak, inbox));
         if let Err(error) = spawned {
             let why = format!("the writer's thread can't be started: {error}");
-            engine.inner.proceed(Status::Failed(why));
+            engine.inner.proceed(EngineStatus::Failed(why));
         }
         engine
     }
@@ -126,7 +126,7 @@ impl Engine {
     /// Stops accepting commands, finishes the pending ones, takes a last snapshot and closes the store.
     pub async fn shutdown(&self) {
         // Commands that arrive from here on are rejected with `Draining`.
-        self.inner.proceed(Status::Draining);
+        self.inner.proceed(EngineStatus::Draining);
         // An error means that the writer has already ended.
         let _ = self.ask(0, |writer, done| writer.ending.push(done)).await;
     }
@@ -135,10 +135,10 @@ impl Engine {
 impl Inner {
     /// Changes to another status, unless a failure or a shutdown happened first: these stay visible. Progress of recovery, which is
     /// reported for every table, wakes no waiting task.
-    fn proceed(&self, next: Status) {
+    fn proceed(&self, next: EngineStatus) {
         self.status.send_if_modified(|status| {
-            let may_proceed = matches!(status, Status::Recovering(_) | Status::Ready);
-            let is_progress = matches!(next, Status::Recovering(_));
+            let may_proceed = matches!(status, EngineStatus::Recovering(_) | EngineStatus::Ready);
+            let is_progress = matches!(next, EngineStatus::Recovering(_));
             if may_proceed {
                 *status = next;
             }
@@ -153,7 +153,7 @@ fn serve(engine: &WeakEngine, inbox: mpsc::Receiver<Request>) {
     // A panic means that an invariant is broken: nothing may be written any more, and the status must say so.
     let ended = catch_unwind(AssertUnwindSafe(|| {
         let writer = prepare(inner, bell())?;
-        inner.proceed(Status::Ready);
+        inner.proceed(EngineStatus::Ready);
         start_sharing(engine);
         Ok::<_, RecoveryError>(writer.run(inbox))
     }));
@@ -164,10 +164,10 @@ fn serve(engine: &WeakEngine, inbox: mpsc::Receiver<Request>) {
         Ok(Ok(ending)) => return ending.into_iter().for_each(|done| drop(done.send(Ok(())))),
         // The status has been `Draining` since.
         Ok(Err(RecoveryError::Stopped)) => return,
-        Ok(Err(error)) => Status::Failed(error.to_string()),
+        Ok(Err(error)) => EngineStatus::Failed(error.to_string()),
         // The view is there once recovery is done.
-        Err(panic) if inner.view.get().is_none() => Status::Failed(panic_reason(&inner.options, panic)),
-        Err(panic) => Status::Panicked(panic_reason(&inner.options, panic)),
+        Err(panic) if inner.view.get().is_none() => EngineStatus::Failed(panic_reason(&inner.options, panic)),
+        Err(panic) => EngineStatus::Panicked(panic_reason(&inner.options, panic)),
     };
     tracing::error!(?status, "the engine has ended");
     inner.status.send_replace(status);
@@ -285,7 +285,7 @@ fn report_progress(inner: &Inner) -> impl FnMut(Progress) {
             last = Some((phase, Instant::now()));
             tracing::info!(phase, done, total, "recovering");
         }
-        inner.proceed(Status::Recovering(progress));
+        inner.proceed(EngineStatus::Recovering(progress));
     }
 }
 
@@ -339,7 +339,7 @@ fn open(options: &EngineOptions) -> Result<(Arc<Store>, Box<dyn Journal>)> {
 /// Servers that were just started may fail for a while, and other nodes may share another snapshot, so it tries again until
 /// `nats.connect_timeout`; and until the service is stopped while the servers don't respond and the log alone is not enough. Returns whether
 /// it is filled; a complete log needs no snapshot, and then the directory is empty.
-fn fill(inner: &Inner, report: &mut Report<'_>) -> Result<bool> {
+fn fill(inner: &Inner, report: &mut ReportProgress<'_>) -> Result<bool> {
     let EngineOptions { path, store, journal, .. } = &inner.options;
     let Some(shared) = journal.shared_snapshots()? else { return Ok(false) };
     let (until, mut is_late) = (Instant::now() + shared.options.connect_timeout, false);
@@ -361,7 +361,7 @@ fn fill(inner: &Inner, report: &mut Report<'_>) -> Result<bool> {
                 tracing::warn!(%error, "no shared snapshot within nats.connect_timeout; retrying until stopped");
             }
         }
-        if *inner.status.borrow() == Status::Draining {
+        if *inner.status.borrow() == EngineStatus::Draining {
             return Err(RecoveryError::Stopped);
         }
         let phase = "waiting for a shared snapshot";
@@ -376,7 +376,7 @@ fn fill(inner: &Inner, report: &mut Report<'_>) -> Result<bool> {
 }
 
 /// Tries the shared snapshots, the newest first. Returns whether there is any; it is an error if the log does not do without.
-fn fill_once(inner: &Inner, shared: &NatsSnapshots, report: &mut Report<'_>) -> Result<bool> {
+fn fill_once(inner: &Inner, shared: &NatsSnapshots, report: &mut ReportProgress<'_>) -> Result<bool> {
     let (snapshots, mut why, mut silence) = (shared.list()?, "there is none".to_owned(), None);
     for snapshot in &snapshots {
         match load(inner, shared, snapshot, report) {
@@ -401,7 +401,12 @@ fn fill_once(inner: &Inner, shared: &NatsSnapshots, report: &mut Report<'_>) -> 
 }
 
 /// Reads a snapshot to its end, then into the directory.
-fn load(inner: &Inner, shared: &NatsSnapshots, from: &SharedSnapshot, report: &mut Report<'_>) -> Result<()> {
+fn load(
+    inner: &Inner,
+    shared: &NatsSnapshots,
+    from: &SharedSnapshot,
+    report: &mut ReportProgress<'_>,
+) -> Result<()> {
     let SharedSnapshot { name, bytes, node, seq, .. } = from;
     let (total, mut done) = (Some(*bytes), 0);
     report(Progress::of("checking a shared snapshot", done, total));
@@ -414,7 +419,7 @@ fn load(inner: &Inner, shared: &NatsSnapshots, from: &SharedSnapshot, report: &m
     manifest.place.clone_from(&from.place);
     write_archive(&store, manifest, |sink| {
         shared.read(from, |piece| {
-            if let Piece::Chunk { bytes, .. } = &piece {
+            if let BackupPiece::Chunk { bytes, .. } = &piece {
                 done += bytes.len() as u64;
                 report(Progress::of("loading a shared snapshot", done, total));
             }
@@ -462,7 +467,7 @@ mod tests {
         let reading = ClockReading { wall: Timestamp(1_000), uptime: Duration::ZERO };
         let clock = Clock::new(move || reading, ClockLimits::default());
         let engine = Engine::start(options(directory.path()), clock);
-        assert_eq!(engine.recovered().await, Status::Ready);
+        assert_eq!(engine.recovered().await, EngineStatus::Ready);
         let mut status = engine.inner.status.subscribe();
         drop(engine);
         let ended = async { while status.changed().await.is_ok() {} };
@@ -473,7 +478,7 @@ mod tests {
     async fn download_does_not_keep_engine_running() {
         let directory = tempfile::tempdir().unwrap();
         let engine = Engine::start(options(directory.path()), Clock::system(ClockLimits::default()));
-        assert_eq!(engine.recovered().await, Status::Ready);
+        assert_eq!(engine.recovered().await, EngineStatus::Ready);
         let mut backup = engine.backup().await.unwrap();
         drop(engine);
         assert_eq!(backup.next().await, Err(SubmitError::Draining));
@@ -484,13 +489,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let clock = Clock::system(ClockLimits::default());
         let Engine { inner, .. } = &Engine::start(options(directory.path()), clock);
-        inner.status.subscribe().wait_for(|status| *status == Status::Ready).await.unwrap();
+        inner.status.subscribe().wait_for(|status| *status == EngineStatus::Ready).await.unwrap();
         let waiting = inner.status.subscribe();
-        let progress = Status::Recovering(Progress::of("snapshot", 7, None));
+        let progress = EngineStatus::Recovering(Progress::of("snapshot", 7, None));
         inner.proceed(progress.clone());
         assert_eq!(*inner.status.borrow(), progress);
         assert!(!waiting.has_changed().unwrap());
-        inner.proceed(Status::Ready);
+        inner.proceed(EngineStatus::Ready);
         assert!(waiting.has_changed().unwrap());
     }
 

@@ -6,10 +6,10 @@ use super::admission::{Admission, Verdict};
 use super::applying;
 use super::event_log::EventLog;
 use super::images::ImageCopy;
-use super::request::{Caller, Proposed, Reply, answer_all, wait};
+use super::request::{Proposed, Reply, Waiter, answer_all, wait};
 use super::snapshotter::{SnapshotReport, Snapshotter};
 use super::timekeeping::Timekeeper;
-use super::{Inner, LatestSnapshot, Status, SubmitError};
+use super::{EngineStatus, Inner, LatestSnapshot, SubmitError};
 use crate::domain::{Applied, Command, Proposal, Seq, Timestamp};
 use crate::journal::{Committed, Delivery, Journal, JournalError, Ticket};
 use crate::state::State;
@@ -51,7 +51,7 @@ pub(super) struct Writer {
     pub(super) admission: Admission,
     /// Commands that were received, with their callers. They are stamped once they are admitted. Some can't be admitted until all proposals
     /// are applied.
-    pub(super) pending: VecDeque<(Proposal, Caller)>,
+    pub(super) pending: VecDeque<(Proposal, Waiter)>,
     /// The callers that wait for the outcome of a proposed command.
     pub(super) proposed: Proposed,
     /// The callers that wait until everything acknowledged anywhere is applied, in the order of their barriers.
@@ -186,7 +186,7 @@ impl Writer {
             match self.admit(&at, &proposal) {
                 Ok(Some(at)) => {
                     let ticket = self.proposed.reserve(1);
-                    self.proposed.callers.insert(ticket, Caller { since: began, ..caller });
+                    self.proposed.callers.insert(ticket, Waiter { since: began, ..caller });
                     bytes += proposal.command.weight_bytes();
                     proposals.push(Proposal { at, ..proposal });
                     is_full = proposals.len() >= BATCH_ENTRIES_MAX || bytes >= BATCH_BYTES_MAX;
@@ -417,7 +417,11 @@ impl Writer {
         if matches!(error, JournalError::Trimmed(_)) {
             self.inner.outdated.notify_one();
         }
-        self.inner.status.send_replace(if is_diverged { Status::Diverged(why) } else { Status::Failed(why) });
+        self.inner.status.send_replace(if is_diverged {
+            EngineStatus::Diverged(why)
+        } else {
+            EngineStatus::Failed(why)
+        });
         self.proposed.callers.clear();
         self.barriers.clear();
         SubmitError::StorageFailed

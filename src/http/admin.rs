@@ -2,17 +2,17 @@
 
 use super::answer::outgoing::Uncompressed;
 use super::answer::reply::quality_in;
-use super::answer::{Answer, Code, Problem, refusals, reply};
+use super::answer::{Code, HandlerResult, Problem, refusals, reply};
 use super::api::Api;
 use super::call::{Call, Export, Maintain, Read};
 use super::filters::spec::{CampaignSpec, RequestedSpec};
 use super::metrics;
-use super::metrics::exposition::{Format, Text};
-use super::request::body::Streamed;
+use super::metrics::exposition::{RenderedText, TextFormat};
+use super::request::body::StreamedBody;
 use super::request::query;
 use crate::domain::{Kind, StateHash, Timestamp, understood_version};
 use crate::engine::{
-    self, Durability, Growth, LatestSnapshot, Mode, Peer, Plan, SnapshotReport, StoreFigures,
+    self, Durability, Growth, LatestSnapshot, Mode, OtherNode, Plan, SnapshotReport, StoreFigures,
 };
 use axum::extract::{Request, State};
 use axum::response::IntoResponse;
@@ -28,13 +28,13 @@ use utoipa::{IntoParams, ToSchema};
 /// Sizes and positions of the service.
 #[skip_serializing_none]
 #[derive(Serialize, ToSchema)]
-#[schema(example = json!({
+#[schema(as = Info, example = json!({
     "version": "0.1.0", "uptime_seconds": 60, "durability": "fsync", "filters": 2, "line_ups": 0, "redemptions": 0,
     "idempotency_records": 0, "idempotency_bytes": 0, "idempotency_room_bytes": 67_108_864, "last_seq": 4711,
     "memory": {"tables_bytes": 1_848_000, "records_bytes": 0, "limit_bytes": 1_073_741_824},
     "storage": {"disk_bytes": 8_388_608, "free_bytes": 10_737_418_240_u64, "wal_bytes_written": 4096, "snapshot_bytes_written": 0}
 }))]
-struct Info {
+struct ServiceInfo {
     #[schema(example = "0.1.0")]
     version: &'static str,
     /// The request's key. Absent if no keys are configured.
@@ -92,7 +92,7 @@ struct MemoryInfo {
 /// Version, uptime, durability, the caller's key, memory and storage of this node.
 #[utoipa::path(
     get, path = "/v1/info", operation_id = "info", tag = "operations",
-    responses((status = 200, description = "As of now", body = Info))
+    responses((status = 200, description = "As of now", body = ServiceInfo))
 )]
 pub(super) async fn info(call: Call<Read>) -> Response {
     let key = call.caller.key().map(|key| KeyInfo {
@@ -103,7 +103,7 @@ pub(super) async fn info(call: Call<Read>) -> Response {
     });
     let (engine, info) = (&call.api.engine, call.api.engine.info());
     let (options, view) = (engine.options(), engine.view());
-    let body = Info {
+    let body = ServiceInfo {
         version: env!("CARGO_PKG_VERSION"),
         key,
         uptime_seconds: info.uptime_seconds,
@@ -156,7 +156,7 @@ struct PlanQuery {
     params(PlanQuery),
     responses((status = 200, description = "Its first table", body = Plan))
 )]
-pub(super) async fn plan(_: Call<Read>, request: Request) -> Answer {
+pub(super) async fn plan(_: Call<Read>, request: Request) -> HandlerResult {
     let PlanQuery { capacity, error_rate, mode, growth, forget_after, forget_steps } =
         query::parse(&request)?;
     let none = CampaignSpec::default();
@@ -172,7 +172,7 @@ pub(super) async fn plan(_: Call<Read>, request: Request) -> Answer {
     post, path = "/v1/snapshots", operation_id = "take_snapshot", tag = "operations",
     responses((status = 200, description = "Taken", body = SnapshotReport))
 )]
-pub(super) async fn snapshot(call: Call<Maintain>) -> Answer {
+pub(super) async fn snapshot(call: Call<Maintain>) -> HandlerResult {
     call.caller.require_all_names()?;
     let report = call.api.engine.snapshot().await?;
     call.api.engine.share_snapshot();
@@ -189,13 +189,13 @@ pub(super) async fn snapshot(call: Call<Maintain>) -> Answer {
         (
             status = 200,
             description = "The archive, streamed",
-            body = inline(Streamed),
+            body = inline(StreamedBody),
             content_type = "application/octet-stream"
         ),
         (status = 503, description = "`overloaded`: too many downloads of backups; `draining`, `storage-failed`"),
     )
 )]
-pub(super) async fn backup(call: Call<Export>) -> Answer {
+pub(super) async fn backup(call: Call<Export>) -> HandlerResult {
     call.caller.require_all_names()?;
     let backup = call.api.engine.backup().await?;
     Ok(reply::attachment("cuckood.backup", backup))
@@ -204,10 +204,10 @@ pub(super) async fn backup(call: Call<Export>) -> Answer {
 /// This node among several.
 #[skip_serializing_none]
 #[derive(Serialize, ToSchema)]
-#[schema(example = json!({
+#[schema(as = Cluster, example = json!({
     "journal": "local", "position": 4711, "build": "0.1.0", "understands": 2, "enabled": 2, "nodes": []
 }))]
-struct Cluster {
+struct ClusterStatus {
     /// `local` for a single node, `nats` for one of several.
     #[schema(example = "nats")]
     journal: &'static str,
@@ -221,16 +221,16 @@ struct Cluster {
     /// The enabled version of the log's entries. Entries of higher versions are not written yet.
     enabled: u16,
     /// The replicated log, as this node sees it. Absent for a single node.
-    log: Option<Log>,
+    log: Option<SharedLog>,
     /// The other nodes that the log has reported since this node started.
-    nodes: Vec<Peer>,
+    nodes: Vec<OtherNode>,
 }
 
 /// The log that the nodes share.
 #[skip_serializing_none]
 #[derive(Serialize, ToSchema)]
 #[schema(as = ClusterLog)]
-struct Log {
+struct SharedLog {
     /// The name of this node.
     #[schema(example = "node-1")]
     node: String,
@@ -270,7 +270,7 @@ struct Log {
 /// Positions, lag, quorum and state hashes as this node knows them.
 #[utoipa::path(
     get, path = "/v1/cluster", operation_id = "cluster", tag = "operations",
-    responses((status = 200, description = "As of now, as this node sees it", body = Cluster))
+    responses((status = 200, description = "As of now, as this node sees it", body = ClusterStatus))
 )]
 pub(super) async fn cluster(call: Call<Read>) -> Response {
     let engine = &call.api.engine;
@@ -278,7 +278,7 @@ pub(super) async fn cluster(call: Call<Read>) -> Response {
     let journal = if replication.is_some() { "nats" } else { "local" };
     let nodes = replication.iter().flat_map(|replication| replication.peers.clone()).collect();
     let now = Instant::now();
-    let log = replication.map(|mut figures| Log {
+    let log = replication.map(|mut figures| SharedLog {
         quorum: figures.silence(now).is_zero(),
         no_quorum_seconds: figures.silence(now).as_secs_f64(),
         log_full_seconds: figures
@@ -301,7 +301,7 @@ pub(super) async fn cluster(call: Call<Read>) -> Response {
     });
     let (build, understands) = (env!("CARGO_PKG_VERSION"), understood_version());
     let (position, enabled) = (engine.position().0, engine.info().format);
-    let body = Cluster { journal, position, build, understands, enabled, log, nodes };
+    let body = ClusterStatus { journal, position, build, understands, enabled, log, nodes };
     reply::ok(&body)
 }
 
@@ -348,7 +348,7 @@ pub(super) async fn livez() -> Response {
         (status = 503, description = "`recovering` with its progress, `draining`, `storage-failed`, `diverged` or `too-far-behind` with the reason"),
     )
 )]
-pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Answer {
+pub(super) async fn readyz(State(api): State<Arc<Api>>) -> HandlerResult {
     let drains = "the service is draining; requests are still served";
     let behind =
         "this node has not reached a position of the log within cluster.lag_max: requests are still served";
@@ -374,15 +374,16 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Answer {
         content((String = "text/plain"), (String = "application/openmetrics-text"))
     ))
 )]
-pub(super) async fn metrics(State(api): State<Arc<Api>>, request: Request) -> Answer {
-    let (format, service) = (Format::preferred(request.headers()), api.clone());
+pub(super) async fn metrics(State(api): State<Arc<Api>>, request: Request) -> HandlerResult {
+    let (format, service) = (TextFormat::preferred(request.headers()), api.clone());
     let render = move || {
         // An idle writer does not check the clock, so it is checked here.
         let _ = service.engine.writes_refused();
         metrics::render(&service, format)
     };
     let text = api.exposition.text(format, Instant::now(), render).await;
-    let Text { plain, gzip } = text.map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
+    let RenderedText { plain, gzip } =
+        text.map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
     let (text, coding) = match quality_in(request.headers(), &header::ACCEPT_ENCODING, "gzip") > 0.0 {
         true => (gzip, Some([(header::CONTENT_ENCODING, "gzip")])),
         false => (plain, None),

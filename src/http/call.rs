@@ -1,9 +1,9 @@
 //! A request as its handler sees it: the service, the caller, and the right that the operation requires.
 
-use super::answer::reply::{HeldBody, Share};
-use super::answer::{Answer, Code, Problem, refusals};
+use super::answer::reply::{BudgetShare, HeldBody};
+use super::answer::{Code, HandlerResult, Problem, refusals};
 use super::api::Api;
-use crate::access::{Caller, Client, Guesses, Scope};
+use crate::access::{Caller, EndUser, Guesses, Scope};
 use crate::domain::{
     Applied, Command, FilterId, IdempotencyKey, KeyName, Kind, Name, Outcome, Raise, RedemptionId,
 };
@@ -107,11 +107,11 @@ impl<R: Right> FromRequestParts<Arc<Api>> for Call<R> {
 }
 
 /// The handler of a named resource, called without axum's router.
-pub(super) type Direct = Arc<dyn Fn(&Arc<Api>, Request) -> BoxFuture<'static, Answer> + Send + Sync>;
+pub(super) type Direct = Arc<dyn Fn(&Arc<Api>, Request) -> BoxFuture<'static, HandlerResult> + Send + Sync>;
 
 /// Lets a handler be called without axum's router, which matches the path again and boxes the handler twice. The path must be of its route,
 /// and without escapes.
-pub(super) fn direct<R: Right, Out: Future<Output = Answer> + Send + 'static>(
+pub(super) fn direct<R: Right, Out: Future<Output = HandlerResult> + Send + 'static>(
     handler: impl Fn(Call<R>, Path<String>, Request) -> Out + Copy + Send + Sync + 'static,
 ) -> Direct {
     Arc::new(move |api, request| {
@@ -149,7 +149,7 @@ impl<R> Call<R> {
     }
 
     /// The end user of a request, if the number of invalid codes is limited.
-    pub(super) fn client(&self, request: &Request) -> Option<Client> {
+    pub(super) fn client(&self, request: &Request) -> Option<EndUser> {
         let named = request.headers().get("x-client-id").map(HeaderValue::as_bytes);
         let address = request.extensions().get::<Peer>().map(|peer| peer.address.ip());
         self.api.access.guessing.client(&self.caller, named, address)
@@ -172,7 +172,7 @@ impl<R> Call<R> {
     ///
     /// # Errors
     /// 503 `overloaded`.
-    pub(super) fn room_for(&self, outcomes: usize) -> Result<Share, Problem> {
+    pub(super) fn room_for(&self, outcomes: usize) -> Result<BudgetShare, Problem> {
         self.reserve((outcomes * OUTCOME_BYTES) as u64)
     }
 
@@ -180,7 +180,7 @@ impl<R> Call<R> {
     ///
     /// # Errors
     /// 503 `overloaded`.
-    pub(super) fn reserve(&self, bytes: u64) -> Result<Share, Problem> {
+    pub(super) fn reserve(&self, bytes: u64) -> Result<BudgetShare, Problem> {
         self.api.responses.reserve(Some(self.caller.owner()), bytes)
     }
 
@@ -390,14 +390,14 @@ const BUSY_PAUSE: Duration = Duration::from_millis(20);
 const BUSY_PAUSES_MAX: u32 = 500;
 
 /// The commands of one upload.
-pub(super) struct Commands {
+pub(super) struct UploadCommands {
     engine: Engine,
     kind: Kind,
     by: Option<KeyName>,
     in_flight: Option<JoinHandle<Result<Outcome, Problem>>>,
 }
 
-impl Commands {
+impl UploadCommands {
     /// Commands about a filter of this kind, on behalf of a key.
     pub(super) fn new(engine: Engine, kind: Kind, by: Option<KeyName>) -> Self {
         Self { engine, kind, by, in_flight: None }

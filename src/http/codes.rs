@@ -1,11 +1,11 @@
 //! `/v1/coupons/{coupon}/codes`: lists of codes, and their lookup for a help desk.
 
-use super::answer::reply::{ListParts, Share};
-use super::answer::{Answer, Code, Problem, reply};
+use super::answer::reply::{BudgetShare, ListParts};
+use super::answer::{Code, HandlerResult, Problem, reply};
 use super::api::{Api, FilterHandle};
 use super::call::{Call, LookUp, Read, Resource, Write};
 use super::items::{self, ItemCounts, Listed, ORDER, ReplacedItems, ReplacementList};
-use super::redemptions::RedemptionAnswer;
+use super::redemptions::RedemptionResponse;
 use super::request::json::{self, Item};
 use crate::domain::{ITEMS_MAX, Inserted, Kind, Removed};
 use crate::engine::{CodeFound, Digest};
@@ -69,7 +69,7 @@ enum CodeStatus {
 struct CodeLookup {
     status: CodeStatus,
     /// The redemption that holds or used the code, unless its retention is over.
-    redemption: Option<RedemptionAnswer>,
+    redemption: Option<RedemptionResponse>,
 }
 
 impl From<CodeFound> for CodeLookup {
@@ -80,7 +80,7 @@ impl From<CodeFound> for CodeLookup {
             CodeFound::Held(redemption) => (CodeStatus::Held, Some(redemption)),
             CodeFound::Redeemed(redemption) => (CodeStatus::Redeemed, redemption),
         };
-        Self { status, redemption: redemption.map(RedemptionAnswer::from) }
+        Self { status, redemption: redemption.map(RedemptionResponse::from) }
     }
 }
 
@@ -112,7 +112,7 @@ fn list(body: &[u8]) -> Listed<'_> {
         (status = 429, description = "`too-many-invalid-codes`"),
     )
 )]
-pub(crate) async fn add(call: Call<Write>, Path(name): Path<String>, request: Request) -> Answer {
+pub(crate) async fn add(call: Call<Write>, Path(name): Path<String>, request: Request) -> HandlerResult {
     items::add(&call, Kind::Coupon, &name, request, |body| {
         let CodesToAdd { codes, revive } = json::parse(body)?;
         Ok((codes, revive))
@@ -135,7 +135,7 @@ pub(crate) async fn add(call: Call<Write>, Path(name): Path<String>, request: Re
         (status = 429, description = "`too-many-invalid-codes`"),
     )
 )]
-pub(crate) async fn check(call: Call<Read>, Path(name): Path<String>, request: Request) -> Answer {
+pub(crate) async fn check(call: Call<Read>, Path(name): Path<String>, request: Request) -> HandlerResult {
     let read = items::read(&call, Kind::Coupon, &name, request, list).await?;
     let valid = read.check(call.api.engine.now());
     Ok(reply::ok(&CodesValid { valid }))
@@ -154,7 +154,7 @@ pub(crate) async fn check(call: Call<Read>, Path(name): Path<String>, request: R
         (status = 429, description = "`too-many-invalid-codes`"),
     )
 )]
-pub(crate) async fn count(call: Call<Read>, Path(name): Path<String>, request: Request) -> Answer {
+pub(crate) async fn count(call: Call<Read>, Path(name): Path<String>, request: Request) -> HandlerResult {
     let read = items::read(&call, Kind::Coupon, &name, request, list).await?;
     let counts = read.count(call.api.engine.now());
     Ok(reply::ok(&ItemCounts { counts }))
@@ -174,7 +174,7 @@ pub(crate) async fn count(call: Call<Read>, Path(name): Path<String>, request: R
         (status = 429, description = "`too-many-invalid-codes`"),
     )
 )]
-pub(crate) async fn remove(call: Call<Write>, Path(name): Path<String>, request: Request) -> Answer {
+pub(crate) async fn remove(call: Call<Write>, Path(name): Path<String>, request: Request) -> HandlerResult {
     let read = items::read(&call, Kind::Coupon, &name, request, list);
     items::remove(&call, read.await?, Resource::Filter(Kind::Coupon, &name)).await
 }
@@ -195,7 +195,7 @@ pub(crate) async fn remove(call: Call<Write>, Path(name): Path<String>, request:
         (status = 429, description = "`too-many-invalid-codes`"),
     )
 )]
-pub(crate) async fn replace(call: Call<Write>, Path(name): Path<String>, request: Request) -> Answer {
+pub(crate) async fn replace(call: Call<Write>, Path(name): Path<String>, request: Request) -> HandlerResult {
     items::replace(&call, Kind::Coupon, &name, request).await
 }
 
@@ -214,7 +214,7 @@ pub(crate) async fn replace(call: Call<Write>, Path(name): Path<String>, request
         (status = 429, description = "`too-many-invalid-codes`"),
     )
 )]
-pub(crate) async fn look_up(call: Call<LookUp>, Path(name): Path<String>, request: Request) -> Answer {
+pub(crate) async fn look_up(call: Call<LookUp>, Path(name): Path<String>, request: Request) -> HandlerResult {
     let view = call.filter(Kind::Coupon, &name)?;
     let guesser = call.guesser(&view, &request)?;
     let digests = items::digests(&call, &view, request, list);
@@ -256,7 +256,7 @@ struct LookUpParts {
     digests: Vec<Digest>,
     next: usize,
     /// Of the digests.
-    _memory: Share,
+    _memory: BudgetShare,
 }
 
 impl ListParts for LookUpParts {

@@ -3,12 +3,12 @@
 
 use super::answer::outgoing::{counted, used_up};
 use super::answer::reply::ListParts;
-use super::answer::{Answer, Code, Fault, Problem, reply};
+use super::answer::{Code, HandlerResult, Problem, RequestFault, reply};
 use super::api::Api;
 use super::call::{Call, Delete, Manage, Read, Resource};
 use super::filters::spec::{labels_schema, visible};
-use super::request::json::{self, Faults, Item, Text};
-use super::request::query::{Page, PageQuery};
+use super::request::json::{self, Faults, Item, JsonText};
+use super::request::query::{CollectionPage, PageQuery};
 use crate::access::Caller;
 use crate::domain::name::{CAMPAIGNS_MAX, UNLESS_MAX};
 use crate::domain::{
@@ -46,7 +46,7 @@ struct EligibilityRequest<'a> {
     /// At least one name, in order of preference. Absent or empty with `line_up`.
     #[serde(borrow, default, deserialize_with = "json::list::<{ CAMPAIGNS_MAX + 1 }, _, _>")]
     #[schema(value_type = Vec<String>, max_items = 256)]
-    campaigns: Vec<Text<'a>>,
+    campaigns: Vec<JsonText<'a>>,
     /// Exclusion lists and frequency caps.
     #[serde(borrow, default, deserialize_with = "json::list::<{ UNLESS_MAX + 1 }, _, _>")]
     #[schema(max_items = 32)]
@@ -54,7 +54,7 @@ struct EligibilityRequest<'a> {
     /// The line-up, instead of `campaigns` and `unless`.
     #[serde(borrow, default)]
     #[schema(value_type = Option<String>, pattern = "^[a-z0-9][a-z0-9._-]{0,127}$")]
-    line_up: Option<Text<'a>>,
+    line_up: Option<JsonText<'a>>,
     /// Maximum number of campaigns; by default 1, or the line-up's limit.
     #[serde(default)]
     #[schema(minimum = 1, maximum = 256)]
@@ -94,7 +94,7 @@ struct EligibilityResults<'a> {
         (status = 404, description = "`line-up-not-found`"),
     )
 )]
-pub(super) async fn one(call: Call<Read>, request: Request) -> Answer {
+pub(super) async fn one(call: Call<Read>, request: Request) -> HandlerResult {
     let Call { api, caller, .. } = &call;
     let body = call.body(request).await?;
     let request: EligibilityRequest<'_> = json::parse(&body)?;
@@ -115,7 +115,7 @@ pub(super) async fn one(call: Call<Read>, request: Request) -> Answer {
         (status = 404, description = "`line-up-not-found`"),
     )
 )]
-pub(super) async fn batch(call: Call<Read>, request: Request) -> Answer {
+pub(super) async fn batch(call: Call<Read>, request: Request) -> HandlerResult {
     let Call { api, caller, .. } = &call;
     let mut share = api.responses.share(Some(caller.owner()));
     let body = call.body(request).await?;
@@ -153,7 +153,7 @@ pub(super) async fn batch(call: Call<Read>, request: Request) -> Answer {
 impl<'a> EligibilityRequest<'a> {
     fn memory_bytes(&self) -> usize {
         size_of::<Self>()
-            + self.campaigns.capacity() * size_of::<Text<'_>>()
+            + self.campaigns.capacity() * size_of::<JsonText<'_>>()
             + self.unless.capacity() * size_of::<Exclusion<'_>>()
     }
 
@@ -165,7 +165,7 @@ impl<'a> EligibilityRequest<'a> {
         if let Some(limit) = self.limit {
             check_limit(limit, at, faults);
         }
-        let Some(Text(line_up)) = &self.line_up else {
+        let Some(JsonText(line_up)) = &self.line_up else {
             return check(&self.campaigns, &self.unless, at, caller, faults);
         };
         check_name(line_up, || format!("{at}/line_up"), caller, faults)?;
@@ -186,7 +186,7 @@ impl<'a> EligibilityRequest<'a> {
         let Self { user, campaigns, unless, line_up, limit, explain } = self;
         let user = user.text().map_err(|fault| Problem::invalid_at(&format!("{at}/user"), fault))?;
         let limit = limit.map(|limit| limit as usize);
-        let Some(Text(name)) = line_up else {
+        let Some(JsonText(name)) = line_up else {
             let condition =
                 |Exclusion { campaign, at_least, only_for }| Unless { campaign, at_least, only_for };
             let unless = unless.into_iter().map(condition).collect();
@@ -198,7 +198,7 @@ impl<'a> EligibilityRequest<'a> {
         let at = || format!("{at}/line_up");
         let line_up = Name::new(&name).ok().and_then(|name| api.engine.view().line_up(&name));
         let line_up = line_up.ok_or_else(|| {
-            let faults = vec![Fault { pointer: at(), detail: "unknown".into() }];
+            let faults = vec![RequestFault { pointer: at(), detail: "unknown".into() }];
             Problem { faults, ..Code::LineUpNotFound.into() }
         })?;
         let line_up = &line_up.line_up;
@@ -222,7 +222,7 @@ struct LineUpSpec<'a> {
     /// Names in order of preference. Campaigns that don't exist yet are allowed.
     #[serde(borrow, deserialize_with = "json::list::<{ CAMPAIGNS_MAX + 1 }, _, _>")]
     #[schema(value_type = Vec<String>, min_items = 1, max_items = 256)]
-    campaigns: Vec<Text<'a>>,
+    campaigns: Vec<JsonText<'a>>,
     /// Exclusion lists and frequency caps.
     #[serde(borrow, default, deserialize_with = "json::list::<{ UNLESS_MAX + 1 }, _, _>")]
     #[schema(max_items = 32)]
@@ -241,7 +241,7 @@ struct LineUpSpec<'a> {
 /// A line-up.
 #[derive(Serialize, ToSchema)]
 #[schema(as = LineUp, example = json!({"name": "home", "campaigns": ["spring", "summer"], "unless": [], "limit": 1}))]
-struct LineUpAnswer<'a> {
+struct LineUpResponse<'a> {
     #[schema(value_type = String, example = "home")]
     name: &'a str,
     /// Names in order of preference.
@@ -264,7 +264,7 @@ struct LineUpAnswer<'a> {
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({"line_ups": []}))]
 struct LineUpList<'a> {
-    line_ups: Vec<LineUpAnswer<'a>>,
+    line_ups: Vec<LineUpResponse<'a>>,
     /// The cursor of the next page; absent on the last one.
     next_cursor: Option<String>,
 }
@@ -276,11 +276,15 @@ struct LineUpList<'a> {
     put, path = "/v1/line-ups/{line_up}", operation_id = "put_line_up", tag = "line-ups",
     request_body = LineUpSpec<'_>,
     responses(
-        (status = 200, description = "Replaced", body = LineUpAnswer<'_>),
-        (status = 201, description = "Created", body = LineUpAnswer<'_>, headers(("Location" = String, description = "Its path"))),
+        (status = 200, description = "Replaced", body = LineUpResponse<'_>),
+        (status = 201, description = "Created", body = LineUpResponse<'_>, headers(("Location" = String, description = "Its path"))),
     )
 )]
-pub(super) async fn put_line_up(call: Call<Manage>, Path(name): Path<String>, request: Request) -> Answer {
+pub(super) async fn put_line_up(
+    call: Call<Manage>,
+    Path(name): Path<String>,
+    request: Request,
+) -> HandlerResult {
     let name = parse_name(&name)?;
     let body = call.body(request).await?;
     let LineUpSpec { campaigns, unless, limit, title, labels } = json::parse(&body)?;
@@ -313,9 +317,9 @@ pub(super) async fn put_line_up(call: Call<Manage>, Path(name): Path<String>, re
     params(PageQuery),
     responses((status = 200, description = "A page, sorted by name", body = LineUpList<'_>))
 )]
-pub(super) async fn list_line_ups(call: Call<Read>, request: Request) -> Answer {
+pub(super) async fn list_line_ups(call: Call<Read>, request: Request) -> HandlerResult {
     let Call { api, caller, .. } = call;
-    let page = LineUpPage { page: Page::asked(&request, &caller)?, api, caller };
+    let page = LineUpPage { page: CollectionPage::asked(&request, &caller)?, api, caller };
     reply::list(&LineUpList { line_ups: Vec::new(), next_cursor: None }, page).await
 }
 
@@ -329,7 +333,7 @@ const LINE_UPS_READ: usize = 4;
 struct LineUpPage {
     api: Arc<Api>,
     caller: Caller,
-    page: Page,
+    page: CollectionPage,
 }
 
 impl ListParts for LineUpPage {
@@ -365,9 +369,9 @@ impl Serialize for StoredLineUp {
 /// The query as it is stored.
 #[utoipa::path(
     get, path = "/v1/line-ups/{line_up}", operation_id = "get_line_up", tag = "line-ups",
-    responses((status = 200, description = "The line-up", body = LineUpAnswer<'_>))
+    responses((status = 200, description = "The line-up", body = LineUpResponse<'_>))
 )]
-pub(super) async fn get_line_up(call: Call<Read>, Path(name): Path<String>) -> Answer {
+pub(super) async fn get_line_up(call: Call<Read>, Path(name): Path<String>) -> HandlerResult {
     let Call { api, caller, .. } = &call;
     let found = api.engine.view().line_up(&parse_name(&name)?).ok_or(Code::LineUpNotFound)?;
     // It may have been stored under another key, which may use other names.
@@ -382,7 +386,7 @@ pub(super) async fn get_line_up(call: Call<Read>, Path(name): Path<String>) -> A
     delete, path = "/v1/line-ups/{line_up}", operation_id = "delete_line_up", tag = "line-ups",
     responses((status = 204, description = "Deleted; its campaigns remain"))
 )]
-pub(super) async fn delete_line_up(call: Call<Delete>, Path(name): Path<String>) -> Answer {
+pub(super) async fn delete_line_up(call: Call<Delete>, Path(name): Path<String>) -> HandlerResult {
     let name = parse_name(&name)?;
     // A repeated request finds its stored outcome even after the line-up was deleted.
     if call.api.engine.view().line_up(&name).is_none() && !call.may_repeat() {
@@ -399,8 +403,8 @@ fn parse_name(name: &str) -> Result<Name, Problem> {
 }
 
 /// A line-up with owned names.
-fn owned(campaigns: &[Text<'_>], unless: &[Exclusion<'_>], limit: u32) -> Result<LineUp, Problem> {
-    let name = |Text(name): &Text<'_>| Name::new(name).map_err(Problem::at(""));
+fn owned(campaigns: &[JsonText<'_>], unless: &[Exclusion<'_>], limit: u32) -> Result<LineUp, Problem> {
+    let name = |JsonText(name): &JsonText<'_>| Name::new(name).map_err(Problem::at(""));
     let owned = |Exclusion { campaign, at_least, only_for }: &Exclusion<'_>| {
         let only_for = only_for.as_ref().map(name).transpose()?;
         Ok(Unless { campaign: name(campaign)?, at_least: *at_least, only_for })
@@ -423,19 +427,19 @@ fn check_copies(api: &Api, line_up: &LineUp) -> Result<(), Problem> {
     Ok(())
 }
 
-fn stored(NamedLineUp { name, line_up, annotations, .. }: &NamedLineUp) -> LineUpAnswer<'_> {
+fn stored(NamedLineUp { name, line_up, annotations, .. }: &NamedLineUp) -> LineUpResponse<'_> {
     answer(name, line_up, annotations.clone())
 }
 
-fn answer<'a>(name: &'a Name, line_up: &'a LineUp, annotations: Annotations) -> LineUpAnswer<'a> {
+fn answer<'a>(name: &'a Name, line_up: &'a LineUp, annotations: Annotations) -> LineUpResponse<'a> {
     let Annotations { title, labels } = annotations;
-    let text = |name: &'a Name| Text(Cow::Borrowed(name.as_str()));
+    let text = |name: &'a Name| JsonText(Cow::Borrowed(name.as_str()));
     let exclusion = |unless: &'a Unless| Exclusion {
         campaign: text(&unless.campaign),
         at_least: unless.at_least,
         only_for: unless.only_for.as_ref().map(text),
     };
-    LineUpAnswer {
+    LineUpResponse {
         name: name.as_str(),
         campaigns: line_up.campaigns.iter().map(Name::as_str).collect(),
         unless: line_up.unless.iter().map(exclusion).collect(),
@@ -453,7 +457,7 @@ struct Exclusion<'a> {
     /// The other campaign. A missing one excludes no user and is listed under `unknown`.
     #[serde(borrow)]
     #[schema(value_type = String, pattern = "^[a-z0-9][a-z0-9._-]{0,127}$")]
-    campaign: Text<'a>,
+    campaign: JsonText<'a>,
     /// Minimum number of copies: 1 for an exclusion list, more for a frequency cap. At most its `stats.copies_max`.
     #[serde(default = "one_by_default")]
     #[schema(value_type = u64, minimum = 1, maximum = 4_294_967_295_u64, default = 1)]
@@ -461,7 +465,7 @@ struct Exclusion<'a> {
     /// The campaign from which the user is excluded; by default all.
     #[serde(borrow, rename = "for", default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, pattern = "^[a-z0-9][a-z0-9._-]{0,127}$")]
-    only_for: Option<Text<'a>>,
+    only_for: Option<JsonText<'a>>,
 }
 
 /// The default of `limit` and `at_least`, for serde.
@@ -474,7 +478,7 @@ fn one_by_default() -> u32 {
 /// # Errors
 /// A name that the caller may not use (403).
 fn check(
-    campaigns: &[Text<'_>],
+    campaigns: &[JsonText<'_>],
     unless: &[Exclusion<'_>],
     at: &str,
     caller: &Caller,
@@ -488,15 +492,15 @@ fn check(
         faults.note(|| format!("{at}/unless"), format!("expected at most {UNLESS_MAX} elements"));
         return Ok(());
     }
-    for (index, Text(campaign)) in campaigns.iter().enumerate() {
+    for (index, JsonText(campaign)) in campaigns.iter().enumerate() {
         check_name(campaign, || format!("{at}/campaigns/{index}"), caller, faults)?;
     }
-    for (index, Exclusion { campaign: Text(campaign), at_least, only_for }) in unless.iter().enumerate() {
+    for (index, Exclusion { campaign: JsonText(campaign), at_least, only_for }) in unless.iter().enumerate() {
         check_name(campaign, || format!("{at}/unless/{index}/campaign"), caller, faults)?;
         if *at_least == 0 {
             faults.note(|| format!("{at}/unless/{index}/at_least"), "expected 1 or more");
         }
-        if let Some(Text(only_for)) = only_for {
+        if let Some(JsonText(only_for)) = only_for {
             check_name(only_for, || format!("{at}/unless/{index}/for"), caller, faults)?;
         }
     }

@@ -1,14 +1,14 @@
 //! `/v1/events`: all changes in order: the audit trail, and the input of a webhook sender or a data warehouse.
 
-use super::answer::reply::Lines;
-use super::answer::{Answer, Code, Problem};
+use super::answer::reply::LineFormat;
+use super::answer::{Code, HandlerResult, Problem};
 use super::call::{Call, Follow};
 use super::imports::{ImportStateName, failure};
-use super::request::body::Streamed;
+use super::request::body::StreamedBody;
 use super::request::query;
 use crate::domain::{
-    Event, FilterChange, Happened, ImportCounts, ImportMode, Kind, LineUpChange, RedemptionStep, Status,
-    Timestamp, Window,
+    Event, FilterChange, Happened, ImportCounts, ImportMode, Kind, LineUpChange, RedemptionStatus,
+    RedemptionStep, Timestamp, Window,
 };
 use crate::engine::{EventReader, NumberedEvent};
 use crate::socket::Peer;
@@ -130,7 +130,7 @@ event_names! {
 #[schema(as = EventLine, example = json!({
     "seq": 4711, "at": "2026-12-01T00:00:00.000Z", "key": "shop", "event": "users.added", "campaign": "spring", "added": 2
 }))]
-pub(super) struct EventAnswer {
+pub(super) struct EventResponse {
     /// The event's number. Later events have higher, possibly not consecutive numbers. With `storage.durability = "fsync"`, numbers are never reused.
     #[schema(minimum = 1, example = 4711)]
     seq: u64,
@@ -157,7 +157,7 @@ pub(super) struct EventAnswer {
     #[schema(example = "order-42")]
     reference: Option<String>,
     /// The redemption's status now.
-    status: Option<Status>,
+    status: Option<RedemptionStatus>,
     /// When the hold expires.
     expires_at: Option<Timestamp>,
     /// In an open pool: the redemption's number, unique among held and redeemed ones.
@@ -189,7 +189,7 @@ pub(super) struct EventAnswer {
     entry: Option<u64>,
 }
 
-impl EventAnswer {
+impl EventResponse {
     /// The same event of the campaign or coupon of this name.
     fn of(self, kind: Kind, name: Cow<'static, str>) -> Self {
         let name = Some(name.into_owned());
@@ -200,16 +200,16 @@ impl EventAnswer {
     }
 }
 
-impl From<NumberedEvent> for EventAnswer {
+impl From<NumberedEvent> for EventResponse {
     fn from(NumberedEvent { number, event: Event { at, by, what } }: NumberedEvent) -> Self {
         let key = by.map(Cow::into_owned);
-        let plain = EventAnswer { seq: number, at, key, event: name(&what), ..EventAnswer::default() };
+        let plain = EventResponse { seq: number, at, key, event: name(&what), ..EventResponse::default() };
         match what {
             Happened::Filter { kind, name, change } => of_filter(plain.of(kind, name), change),
-            Happened::LineUp { name, .. } => EventAnswer { line_up: Some(name.into_owned()), ..plain },
+            Happened::LineUp { name, .. } => EventResponse { line_up: Some(name.into_owned()), ..plain },
             Happened::ImportEnded { kind, name, import, mode, state, counts } => {
                 let ImportCounts { lines, added, already_present, already_redeemed, rejected } = counts;
-                EventAnswer {
+                EventResponse {
                     import: Some(import.into_owned()),
                     mode: Some(mode),
                     failure: failure(kind, state).map(|problem| problem.code),
@@ -222,34 +222,36 @@ impl From<NumberedEvent> for EventAnswer {
                     ..plain.of(kind, name)
                 }
             }
-            Happened::Redemption { coupon, id, reference, status, expires_at, ordinal, .. } => EventAnswer {
-                id: Some(id.to_string()),
-                reference: Some(reference.into_owned()),
-                status: Some(status),
-                expires_at,
-                ordinal,
-                ..plain.of(Kind::Coupon, coupon)
-            },
+            Happened::Redemption { coupon, id, reference, status, expires_at, ordinal, .. } => {
+                EventResponse {
+                    id: Some(id.to_string()),
+                    reference: Some(reference.into_owned()),
+                    status: Some(status),
+                    expires_at,
+                    ordinal,
+                    ..plain.of(Kind::Coupon, coupon)
+                }
+            }
             Happened::TurnedBack { redemptions, holds } => {
-                EventAnswer { redemptions: Some(redemptions), holds: Some(holds), ..plain }
+                EventResponse { redemptions: Some(redemptions), holds: Some(holds), ..plain }
             }
             Happened::Restored => plain,
-            Happened::Skipped { entry } => EventAnswer { entry: Some(entry), ..plain },
+            Happened::Skipped { entry } => EventResponse { entry: Some(entry), ..plain },
         }
     }
 }
 
-fn of_filter(plain: EventAnswer, change: FilterChange) -> EventAnswer {
+fn of_filter(plain: EventResponse, change: FilterChange) -> EventResponse {
     match change {
         FilterChange::Created | FilterChange::Deleted => plain,
         FilterChange::Updated { window: Window { starts_at, ends_at }, capacity, stock } => {
-            EventAnswer { capacity: Some(capacity), stock, starts_at, ends_at, ..plain }
+            EventResponse { capacity: Some(capacity), stock, starts_at, ends_at, ..plain }
         }
         FilterChange::Cleared(removed) | FilterChange::Removed(removed) => {
-            EventAnswer { removed: Some(removed), ..plain }
+            EventResponse { removed: Some(removed), ..plain }
         }
-        FilterChange::Added(added) => EventAnswer { added: Some(added), ..plain },
-        FilterChange::Replaced(replaced) => EventAnswer { replaced: Some(replaced), ..plain },
+        FilterChange::Added(added) => EventResponse { added: Some(added), ..plain },
+        FilterChange::Replaced(replaced) => EventResponse { replaced: Some(replaced), ..plain },
     }
 }
 
@@ -297,15 +299,15 @@ fn name(what: &Happened<'_>) -> EventName {
         (
             status = 200,
             description = "The events, one `EventLine` per line; none if there are no new ones",
-            content((inline(Streamed) = "application/x-ndjson"), (String = "text/csv"))
+            content((inline(StreamedBody) = "application/x-ndjson"), (String = "text/csv"))
         ),
         (status = 410, description = "`events-gone`: the event after `after` is no longer stored, or events are disabled"),
         (status = 503, description = "`overloaded`: too many requests are waiting for events; `draining`, `storage-failed`"),
     )
 )]
-pub(super) async fn list(call: Call<Follow>, request: Request) -> Answer {
+pub(super) async fn list(call: Call<Follow>, request: Request) -> HandlerResult {
     call.caller.require_all_names()?;
-    let lines = Lines::preferred(request.headers(), COLUMNS).unwrap_or(Lines::Ndjson);
+    let lines = LineFormat::preferred(request.headers(), COLUMNS).unwrap_or(LineFormat::Ndjson);
     let EventQuery { after, limit, wait } = query::parse(&request)?;
     let limit = limit.unwrap_or(LIMIT_DEFAULT);
     Problem::unless_within("/limit", limit, 1..=LIMIT_MAX)?;
@@ -340,7 +342,7 @@ pub(super) async fn list(call: Call<Follow>, request: Request) -> Answer {
 }
 
 /// Streams up to `limit` events, of which the first are read already.
-fn answer(reader: EventReader, first: Vec<NumberedEvent>, limit: usize, lines: Lines) -> Response {
+fn answer(reader: EventReader, first: Vec<NumberedEvent>, limit: usize, lines: LineFormat) -> Response {
     let start = (reader, Some(first), limit);
     lines.stream(stream::try_unfold(start, async |(mut reader, first, limit)| {
         let mut events = match first {
@@ -350,7 +352,7 @@ fn answer(reader: EventReader, first: Vec<NumberedEvent>, limit: usize, lines: L
         };
         events.truncate(limit);
         let left = limit - events.len();
-        let answers: Vec<EventAnswer> = events.into_iter().map(EventAnswer::from).collect();
+        let answers: Vec<EventResponse> = events.into_iter().map(EventResponse::from).collect();
         Ok((!answers.is_empty()).then_some((answers, (reader, None, left))))
     }))
 }

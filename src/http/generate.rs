@@ -8,10 +8,10 @@
 //! withdrawn since. A repeat finds the period by the time at which the first outcome was stored.
 
 use super::answer::outgoing::{STREAM_BYTES, counted};
-use super::answer::reply::{Lines, Share};
-use super::answer::{Answer, Code, Problem, mark_replayed};
+use super::answer::reply::{BudgetShare, LineFormat};
+use super::answer::{Code, HandlerResult, Problem, mark_replayed};
 use super::call::{Call, Decided, Resource, Write, hash_of};
-use super::request::body::Streamed;
+use super::request::body::StreamedBody;
 use super::request::json;
 use crate::domain::{Command, Digests, Inserted, ItemOutcome, Kind, Outcome, Target, Timestamp};
 use crate::engine::{Digest, FilterView, Growth, Lookup, random};
@@ -327,16 +327,20 @@ fn period_of(at: Timestamp, seconds: u64) -> u64 {
             description = "The codes, one per line: CSV with the header `code`, or NDJSON (`{\"code\":…}`) if `Accept` prefers it",
             content(
                 (String = "text/csv"),
-                (inline(Streamed) = "application/x-ndjson"),
+                (inline(StreamedBody) = "application/x-ndjson"),
             )
         ),
         (status = 409, description = "`filter-full`: a coupon of fixed size has too little capacity; `requires-added-codes`"),
         (status = 422, description = "`invalid-request`: also if the pattern has too few `#`; the detail states how many are required"),
     )
 )]
-pub(crate) async fn generate(call: Call<Write>, Path(coupon): Path<String>, request: Request) -> Answer {
+pub(crate) async fn generate(
+    call: Call<Write>,
+    Path(coupon): Path<String>,
+    request: Request,
+) -> HandlerResult {
     let view = call.filter(KIND, &coupon)?;
-    let lines = Lines::preferred(request.headers(), COLUMNS).unwrap_or(Lines::Csv(COLUMNS));
+    let lines = LineFormat::preferred(request.headers(), COLUMNS).unwrap_or(LineFormat::Csv(COLUMNS));
     let wanted: CodesToGenerate = json::parse(&call.body(request).await?)?;
     wanted.check_form()?;
     // A pattern with few places names codes, so nothing is looked up for it.
@@ -363,11 +367,11 @@ const WRITTEN: usize = 256;
 /// Indexes of the chosen candidates, and their memory.
 struct Chosen {
     indexes: Vec<u64>,
-    _memory: Share,
+    _memory: BudgetShare,
 }
 
 /// Streams the chosen candidates, one per line.
-fn answer(lines: Lines, candidates: Candidates, chosen: Chosen) -> Response {
+fn answer(lines: LineFormat, candidates: Candidates, chosen: Chosen) -> Response {
     lines.stream(stream::unfold(0, move |from| {
         let batch = chosen.indexes.iter().skip(from).take(WRITTEN);
         let codes: Vec<_> = batch.map(|&index| GeneratedCode { code: candidates.code(index) }).collect();

@@ -1,10 +1,10 @@
 //! What the operations on lists of items share: `users.rs` and `codes.rs` have their routes.
 
 use super::answer::outgoing::counted;
-use super::answer::{Answer, Code, Problem, reply};
+use super::answer::{Code, HandlerResult, Problem, reply};
 use super::call::{Call, Decided, Resource, Right, Write};
 use super::request::json::{self, Faults, Item};
-use super::request::source::Source;
+use super::request::source::RequestSource;
 use crate::access::{Guesses, Scope};
 use crate::domain::{Command, Digests, ITEMS_MAX, ItemOutcome, Kind, Outcome, Removed, Target, Timestamp};
 use crate::engine::{Digest, FilterView};
@@ -158,11 +158,11 @@ pub(super) async fn add(
     name: &str,
     request: Request,
     read: impl for<'a> FnOnce(&'a [u8]) -> Listed<'a>,
-) -> Answer {
+) -> HandlerResult {
     let view = call.filter(kind, name)?;
     // If a full pool rejects codes, one of them is absent.
     let guesser = view.may_refuse_codes().then(|| call.guesser(&view, &request)).transpose()?;
-    let source = (kind == Kind::Coupon).then(|| Source::of(&request));
+    let source = (kind == Kind::Coupon).then(|| RequestSource::of(&request));
     let (digests, flag) = digests(call, &view, request, read).await?;
     let (if_absent, revive) = match kind {
         Kind::Campaign => (flag, false),
@@ -203,7 +203,11 @@ pub(super) async fn add(
 }
 
 /// Removes items.
-pub(super) async fn remove(call: &Call<Write>, request: ItemRequest<'_>, about: Resource<'_>) -> Answer {
+pub(super) async fn remove(
+    call: &Call<Write>,
+    request: ItemRequest<'_>,
+    about: Resource<'_>,
+) -> HandlerResult {
     let ItemRequest { view, digests, flag: all, guesses } = request;
     let room = call.room_for(digests.len())?;
     let command = Command::Remove { target: Target(view.id), digests: Digests(digests), all };
@@ -213,7 +217,7 @@ pub(super) async fn remove(call: &Call<Write>, request: ItemRequest<'_>, about: 
 }
 
 /// Replaces items pair by pair.
-pub(super) async fn replace(call: &Call<Write>, kind: Kind, name: &str, request: Request) -> Answer {
+pub(super) async fn replace(call: &Call<Write>, kind: Kind, name: &str, request: Request) -> HandlerResult {
     let view = call.filter(kind, name)?;
     let guesser = call.guesser(&view, &request)?;
     let body = call.body(request).await?;

@@ -1,9 +1,9 @@
 //! The OpenAPI document: generated from the routes, and completed with what holds for all of them.
 
-use super::answer::{Fault, problem::Document};
+use super::answer::{RequestFault, problem::Document};
 use super::call::Effect;
-use super::events::EventAnswer;
-use super::imports::lines::{Delimiter, Format};
+use super::events::EventResponse;
+use super::imports::lines::{Delimiter, UploadFormat};
 use super::router::{self, Operation, Routes, SECURITY_SCHEME};
 use super::{events, redemptions};
 use http::Method;
@@ -24,7 +24,7 @@ use utoipa::OpenApi;
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
     ),
     servers((url = "/", description = "This service")),
-    components(schemas(Document<'_>, Fault, Delimiter, Format, EventAnswer)),
+    components(schemas(Document<'_>, RequestFault, Delimiter, UploadFormat, EventResponse)),
     tags(
         (name = "campaigns", description = "Sets of users that may see an ad"),
         (name = "users", description = "The users of a campaign"),

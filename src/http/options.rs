@@ -18,7 +18,7 @@ pub struct HttpOptions {
     /// The limit on requests per key.
     pub rate_limit: RateLimitOptions,
     /// Time-outs of requests.
-    pub timeouts: Timeouts,
+    pub timeouts: RequestTimeouts,
     /// The host names of a service without keys.
     pub hosts: HostOptions,
     /// Options of the metrics.
@@ -74,14 +74,14 @@ impl HostName {
 
 /// Time-outs of requests. Imports and backups are limited only by how long they may be silent.
 #[derive(Clone, Copy, Debug)]
-pub struct Timeouts {
+pub struct RequestTimeouts {
     /// From the end of the request to the answer.
     pub request: Duration,
     /// For the whole body; for an import, between two pieces of it.
     pub body: Duration,
 }
 
-impl Default for Timeouts {
+impl Default for RequestTimeouts {
     fn default() -> Self {
         Self { request: Duration::from_secs(30), body: Duration::from_secs(30) }
     }

@@ -1,14 +1,18 @@
 //! `/v1/coupons/{coupon}/redemptions`: redeeming codes, once each.
 
-use super::answer::reply::{self, Lines};
-use super::answer::{Answer, Code, Problem, refusals};
+use super::answer::reply::{self, LineFormat};
+use super::answer::{Code, HandlerResult, Problem, refusals};
 use super::api::{Api, FilterHandle, RedemptionOutcomes};
 use super::call::{Call, Decided, Read, Redeem, Resource};
-use super::request::json::{self, Faults, Item, Text};
+use super::request::json::{self, Faults, Item, JsonText};
 use super::request::query;
 use crate::domain::redemption::{HOLD_SECONDS_MAX, REFERENCE_BYTES_MAX};
-use crate::domain::{Command, Kind, Outcome, Redemption, RedemptionId, Reference, Status, Target, Timestamp};
-use crate::engine::{Change, CodeFound, Digest, FilterView, Mode, RedemptionPage, RedemptionQuery, random};
+use crate::domain::{
+    Command, Kind, Outcome, Redemption, RedemptionId, RedemptionStatus, Reference, Target, Timestamp,
+};
+use crate::engine::{
+    ChangeNumber, CodeFound, Digest, FilterView, Mode, RedemptionPage, RedemptionQuery, random,
+};
 use axum::BoxError;
 use axum::extract::{Path, Request};
 use axum::response::Response;
@@ -31,7 +35,7 @@ struct RedemptionRequest<'a> {
     /// The caller's id of this redemption, stored as given. The same code and reference identify the same redemption.
     #[serde(borrow)]
     #[schema(value_type = String, min_length = 1, max_length = 128)]
-    reference: Text<'a>,
+    reference: JsonText<'a>,
     /// 0 redeems the code immediately. Otherwise the code is held for this time, until confirmation or cancellation.
     #[serde(default)]
     #[schema(maximum = 604_800)]
@@ -64,11 +68,11 @@ impl RedemptionRequest<'_> {
     "id": "0f5e3c2b9a7d4f1e8c6b5a4938271605", "status": "redeemed", "reference": "order-42",
     "created_at": "2026-12-01T00:00:00.000Z", "redeemed_at": "2026-12-01T00:00:00.000Z"
 }))]
-pub(super) struct RedemptionAnswer {
+pub(super) struct RedemptionResponse {
     /// A random ID.
     #[schema(pattern = "^[0-9a-f]{32}$", example = "0f5e3c2b9a7d4f1e8c6b5a4938271605")]
     id: String,
-    status: Status,
+    status: RedemptionStatus,
     /// The caller's id.
     #[schema(example = "order-42")]
     reference: String,
@@ -84,7 +88,7 @@ pub(super) struct RedemptionAnswer {
     ordinal: Option<u64>,
 }
 
-impl From<Redemption> for RedemptionAnswer {
+impl From<Redemption> for RedemptionResponse {
     fn from(redemption: Redemption) -> Self {
         Self {
             id: redemption.id.to_string(),
@@ -93,7 +97,7 @@ impl From<Redemption> for RedemptionAnswer {
             created_at: redemption.created_at,
             expires_at: redemption.expires_at,
             redeemed_at: redemption.redeemed_at,
-            cancelled_at: (redemption.status == Status::Cancelled).then_some(redemption.changed_at),
+            cancelled_at: (redemption.status == RedemptionStatus::Cancelled).then_some(redemption.changed_at),
             ordinal: redemption.ordinal.filter(|_| redemption.stands()),
         }
     }
@@ -104,7 +108,7 @@ impl From<Redemption> for RedemptionAnswer {
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({"redemptions": []}))]
 struct RedemptionList {
-    redemptions: Vec<RedemptionAnswer>,
+    redemptions: Vec<RedemptionResponse>,
     /// The cursor of the next page; absent on the last one. A short page is not necessarily the last.
     next_cursor: Option<String>,
 }
@@ -119,7 +123,7 @@ struct ListQuery {
     reference: Option<String>,
     /// Only redemptions with this status.
     #[param(inline)]
-    status: Option<Status>,
+    status: Option<RedemptionStatus>,
     /// Only redemptions that changed after this time.
     #[param(value_type = Option<String>, format = DateTime)]
     changed_after: Option<Timestamp>,
@@ -144,14 +148,18 @@ const SCANS_MAX: usize = 100;
     post, path = "/v1/coupons/{coupon}/redemptions", operation_id = "redeem", tag = "redemptions",
     request_body = RedemptionRequest<'_>,
     responses(
-        (status = 200, description = "A repeat of an earlier code and reference: that redemption, confirmed or extended", body = RedemptionAnswer),
-        (status = 201, description = "Redeemed or held", body = RedemptionAnswer, headers(("Location" = String, description = "Its path"))),
+        (status = 200, description = "A repeat of an earlier code and reference: that redemption, confirmed or extended", body = RedemptionResponse),
+        (status = 201, description = "Redeemed or held", body = RedemptionResponse, headers(("Location" = String, description = "Its path"))),
         (status = 404, description = "`code-unknown`"),
         (status = 409, description = "`code-redeemed`, `code-held` (with `expires_at`), `outside-window`, `requires-strict-mode`, `sold-out`"),
         (status = 429, description = "`too-many-invalid-codes`"),
     )
 )]
-pub(super) async fn redeem(call: Call<Redeem>, Path(coupon): Path<String>, request: Request) -> Answer {
+pub(super) async fn redeem(
+    call: Call<Redeem>,
+    Path(coupon): Path<String>,
+    request: Request,
+) -> HandlerResult {
     let view = call.filter(Kind::Coupon, &coupon)?;
     let guesser = call.guesser(&view, &request)?;
     let body = call.body(request).await?;
@@ -184,7 +192,7 @@ pub(super) async fn redeem(call: Call<Redeem>, Path(coupon): Path<String>, reque
     match decided.outcome {
         Outcome::Redeemed(redemption) => {
             let path = format!("/v1/coupons/{coupon}/redemptions/{}", redemption.id);
-            Ok(reply::created(&path, decided.replayed, &RedemptionAnswer::from(redemption)))
+            Ok(reply::created(&path, decided.replayed, &RedemptionResponse::from(redemption)))
         }
         _ => settled(decided),
     }
@@ -252,7 +260,9 @@ fn counted(
     settled: &'static str,
 ) -> Result<Decided, Problem> {
     let outcome = match &decided {
-        Ok(Decided { outcome: Outcome::Redeemed(Redemption { status: Status::Held, .. }), .. }) => "held",
+        Ok(Decided {
+            outcome: Outcome::Redeemed(Redemption { status: RedemptionStatus::Held, .. }), ..
+        }) => "held",
         Ok(Decided { outcome: Outcome::Redeemed(_), .. }) => "redeemed",
         Ok(_) => settled,
         Err(problem) => problem.code.as_str(),
@@ -261,10 +271,10 @@ fn counted(
     decided
 }
 
-fn settled(decided: Decided) -> Answer {
+fn settled(decided: Decided) -> HandlerResult {
     match decided {
         Decided { outcome: Outcome::Settled(redemption), replayed } => {
-            Ok(reply::json(StatusCode::OK, replayed, &RedemptionAnswer::from(redemption)))
+            Ok(reply::json(StatusCode::OK, replayed, &RedemptionResponse::from(redemption)))
         }
         decided => Err(decided.unexpected()),
     }
@@ -284,13 +294,13 @@ fn settled(decided: Decided) -> Answer {
             description = "The redemptions on record: a page, or all as NDJSON or CSV (with a header row)",
             content(
                 (RedemptionList = "application/json"),
-                (RedemptionAnswer = "application/x-ndjson"),
+                (RedemptionResponse = "application/x-ndjson"),
                 (String = "text/csv"),
             )
         ),
     )
 )]
-pub(super) async fn list(call: Call<Read>, Path(coupon): Path<String>, request: Request) -> Answer {
+pub(super) async fn list(call: Call<Read>, Path(coupon): Path<String>, request: Request) -> HandlerResult {
     let view = call.filter(Kind::Coupon, &coupon)?;
     let ListQuery { reference, status, changed_after, limit, cursor } = query::parse(&request)?;
     let limit = limit.unwrap_or(query::PAGE_DEFAULT);
@@ -300,13 +310,13 @@ pub(super) async fn list(call: Call<Read>, Path(coupon): Path<String>, request: 
     let query = RedemptionQuery { reference, status, changed_after };
     let cursor = cursor.as_deref().filter(|cursor| !cursor.is_empty());
     let mut next = cursor.map(change_of).transpose()?;
-    if let Some(lines) = Lines::preferred(request.headers(), COLUMNS) {
+    if let Some(lines) = LineFormat::preferred(request.headers(), COLUMNS) {
         return Ok(export(call, view, query, next, lines));
     }
     let mut redemptions = Vec::new();
     for _ in 0..SCANS_MAX {
         let page = view.redemptions(&query, next, limit - redemptions.len(), call.api.engine.now());
-        redemptions.extend(page.redemptions.into_iter().map(RedemptionAnswer::from));
+        redemptions.extend(page.redemptions.into_iter().map(RedemptionResponse::from));
         next = page.next;
         if next.is_none() || redemptions.len() == limit {
             break;
@@ -326,8 +336,8 @@ fn export(
     call: Call<Read>,
     view: Arc<FilterView>,
     query: RedemptionQuery,
-    after: Option<Change>,
-    lines: Lines,
+    after: Option<ChangeNumber>,
+    lines: LineFormat,
 ) -> Response {
     let coupon = FilterHandle::of(&view);
     drop(view);
@@ -340,15 +350,15 @@ fn export(
             let Some(page) = page else { return Ok(None) };
             let RedemptionPage { redemptions, next } = page?;
             tokio::task::yield_now().await;
-            let answers: Vec<_> = redemptions.into_iter().map(RedemptionAnswer::from).collect();
+            let answers: Vec<_> = redemptions.into_iter().map(RedemptionResponse::from).collect();
             Ok(Some((answers, next.map(Some))))
         }
     }))
 }
 
-fn change_of(cursor: &str) -> Result<Change, Problem> {
+fn change_of(cursor: &str) -> Result<ChangeNumber, Problem> {
     let bytes = query::read_cursor(cursor)?.try_into().map_err(|_| query::invalid_cursor())?;
-    Ok(Change(u64::from_be_bytes(bytes)))
+    Ok(ChangeNumber(u64::from_be_bytes(bytes)))
 }
 
 /// Show a redemption
@@ -356,16 +366,19 @@ fn change_of(cursor: &str) -> Result<Change, Problem> {
 /// Its current status and times, until its retention is over.
 #[utoipa::path(
     get, path = "/v1/coupons/{coupon}/redemptions/{id}", operation_id = "get_redemption", tag = "redemptions",
-    responses((status = 200, description = "The redemption", body = RedemptionAnswer))
+    responses((status = 200, description = "The redemption", body = RedemptionResponse))
 )]
-pub(super) async fn get(call: Call<Read>, Path((coupon, redemption)): Path<(String, String)>) -> Answer {
+pub(super) async fn get(
+    call: Call<Read>,
+    Path((coupon, redemption)): Path<(String, String)>,
+) -> HandlerResult {
     let id = parse_id(&redemption)?;
     let find = || {
         let view = call.filter(Kind::Coupon, &coupon)?;
         view.redemption(&id, call.api.engine.now()).ok_or(Code::RedemptionNotFound.into())
     };
     let redemption = after_barrier(&call.api, find).await?;
-    Ok(reply::ok(&RedemptionAnswer::from(redemption)))
+    Ok(reply::ok(&RedemptionResponse::from(redemption)))
 }
 
 /// Redeem a held code
@@ -374,14 +387,14 @@ pub(super) async fn get(call: Call<Read>, Path((coupon, redemption)): Path<(Stri
 #[utoipa::path(
     post, path = "/v1/coupons/{coupon}/redemptions/{id}/confirm", operation_id = "confirm_redemption", tag = "redemptions",
     responses(
-        (status = 200, description = "Redeemed", body = RedemptionAnswer),
+        (status = 200, description = "Redeemed", body = RedemptionResponse),
         (status = 409, description = "`hold-expired`, `redemption-cancelled`, `requires-strict-mode`"),
     )
 )]
 pub(super) async fn confirm(
     call: Call<Redeem>,
     Path((coupon, redemption)): Path<(String, String)>,
-) -> Answer {
+) -> HandlerResult {
     let command = |target, redemption| Command::Confirm { target, redemption };
     change(&call, &coupon, &redemption, command, "confirmed").await
 }
@@ -393,11 +406,14 @@ pub(super) async fn confirm(
 #[utoipa::path(
     post, path = "/v1/coupons/{coupon}/redemptions/{id}/cancel", operation_id = "cancel_redemption", tag = "redemptions",
     responses(
-        (status = 200, description = "Cancelled, or expired earlier", body = RedemptionAnswer),
+        (status = 200, description = "Cancelled, or expired earlier", body = RedemptionResponse),
         (status = 409, description = "`requires-strict-mode`"),
     )
 )]
-pub(super) async fn cancel(call: Call<Redeem>, Path((coupon, redemption)): Path<(String, String)>) -> Answer {
+pub(super) async fn cancel(
+    call: Call<Redeem>,
+    Path((coupon, redemption)): Path<(String, String)>,
+) -> HandlerResult {
     let command = |target, redemption| Command::Cancel { target, redemption };
     change(&call, &coupon, &redemption, command, "cancelled").await
 }
@@ -409,7 +425,7 @@ async fn change(
     redemption: &str,
     command: impl FnOnce(Target, RedemptionId) -> Command,
     outcome: &'static str,
-) -> Answer {
+) -> HandlerResult {
     let view = after_barrier(&call.api, || call.filter(Kind::Coupon, coupon)).await?;
     if view.spec.mode == Mode::Compact {
         return Err(Code::RequiresStrictMode.into());

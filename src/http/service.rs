@@ -7,13 +7,13 @@
 use super::answer::outgoing::{SharedBytes, Uncompressed, paced};
 use super::answer::{Code, Problem, REQUEST_ID, problem, refusals};
 use super::api::Api;
-use super::request::source::{self, Source};
+use super::request::source::{self, RequestSource};
 use super::request::{head, origin};
 use super::router::{Operation, Operations, Route};
 use crate::access::{Caller, Denied, LogLimiter};
 use crate::budget::Owner;
 use crate::domain::Seq;
-use crate::engine::{Engine, Status};
+use crate::engine::{Engine, EngineStatus};
 use crate::socket::{Peer, Vitals};
 use axum::Router;
 use axum::body::{Body, HttpBody};
@@ -47,7 +47,7 @@ const COMPRESSED_BYTES_MIN: u64 = 1_024;
 /// The HTTP interface; clones share it.
 #[derive(Clone)]
 pub struct HttpService {
-    parts: Arc<Parts>,
+    parts: Arc<ServiceParts>,
     offer: Offer,
 }
 
@@ -59,7 +59,7 @@ enum Offer {
     Probes,
 }
 
-struct Parts {
+struct ServiceParts {
     api: Arc<Api>,
     operations: Arc<Operations>,
     router: Router,
@@ -74,7 +74,8 @@ impl HttpService {
     /// Puts the checks of these operations before a router.
     pub(super) fn new(api: Arc<Api>, operations: Arc<Operations>, router: Router) -> Self {
         let (room, slow) = (LogLimiter::default(), LogLimiter::for_slow_requests());
-        let parts = Arc::new(Parts { api, operations, router, room, slow, ids: RequestIds::default() });
+        let parts =
+            Arc::new(ServiceParts { api, operations, router, room, slow, ids: RequestIds::default() });
         Self { parts, offer: Offer::Everything }
     }
 
@@ -129,7 +130,7 @@ fn is_final(extensions: &Extensions) -> bool {
     extensions.get::<Uncompressed>().is_some() || extensions.get::<SharedBytes>().is_some()
 }
 
-impl Parts {
+impl ServiceParts {
     /// Admits or rejects a request. Counts the response and its memory, and renders its problem if it has one. Returns the owner of the
     /// memory as well.
     async fn answer(&self, mut request: Request, offer: Offer) -> (Response, Option<Owner>) {
@@ -169,7 +170,7 @@ impl Parts {
                 if let Some(slow) = &mut slow {
                     slow.caller = request.extensions().get().cloned();
                 }
-                act = operation.and_then(|operation| Act::begun(operation, &request, &id));
+                act = operation.and_then(|operation| AdministrativeAct::begun(operation, &request, &id));
                 let direct = operation.and_then(|operation| operation.direct.as_ref());
                 let response = match direct.filter(|_| !request.uri().path().contains('%')) {
                     Some(direct) => direct(&self.api, request).await.into_response(),
@@ -264,7 +265,7 @@ impl Parts {
         }
         let (engine, describes_node) = (&self.api.engine, matches!(path, "/readyz" | "/metrics"));
         let stopped = if describes_node { None } else { engine.has_stopped() };
-        let recovering = Some(engine.status()).filter(|status| matches!(status, Status::Recovering(_)));
+        let recovering = Some(engine.status()).filter(|status| matches!(status, EngineStatus::Recovering(_)));
         if let Some(problem) = stopped.or(recovering).and_then(refusals::unready) {
             return Err(problem);
         }
@@ -354,14 +355,14 @@ async fn whole(answer: impl Future<Output = Response>) -> Response {
 /// The data of a request that is logged if the response takes longer than the limit.
 struct Slow {
     limit: Duration,
-    source: Source,
+    source: RequestSource,
     /// Once it is admitted.
     caller: Option<Caller>,
 }
 
 impl Slow {
     fn new(limit: Duration, request: &Request) -> Self {
-        Self { limit, source: Source::of(request), caller: None }
+        Self { limit, source: RequestSource::of(request), caller: None }
     }
 
     /// The name of its key.
@@ -374,17 +375,17 @@ impl Slow {
 const TARGET_BYTES_MAX: usize = 300;
 
 /// A running administrative act. It is dropped before its end if its connection is closed.
-struct Act {
+struct AdministrativeAct {
     name: String,
     key: String,
     target: String,
-    source: Source,
+    source: RequestSource,
     request_id: HeaderValue,
     /// The status and the problem, once it has ended.
     end: Option<(StatusCode, Option<&'static str>)>,
 }
 
-impl Act {
+impl AdministrativeAct {
     /// The administrative act of an admitted request, if it is one.
     fn begun(operation: &Operation, request: &Request, id: &HeaderValue) -> Option<Self> {
         operation.access.filter(|access| access.is_audited)?;
@@ -394,14 +395,14 @@ impl Act {
             name: operation.id.clone(),
             key: caller.map(|caller| caller.name().to_owned()).unwrap_or_default(),
             target: path.get(..TARGET_BYTES_MAX).unwrap_or(path).to_owned(),
-            source: Source::of(request),
+            source: RequestSource::of(request),
             request_id: id.clone(),
             end: None,
         })
     }
 }
 
-impl Drop for Act {
+impl Drop for AdministrativeAct {
     fn drop(&mut self) {
         let Self { name: act, key, target, source, request_id, end } = self;
         let (key, request_id) = (Some(key).filter(|key| !key.is_empty()), request_id.to_str().ok());

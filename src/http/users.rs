@@ -1,6 +1,6 @@
 //! `/v1/campaigns/{campaign}/users`: lists of users.
 
-use super::answer::{Answer, reply};
+use super::answer::{HandlerResult, reply};
 use super::call::{Call, Read, Resource, Write};
 use super::items::{self, ItemCounts, Listed, ORDER, ReplacedItems, ReplacementList};
 use super::request::json::{self, Item};
@@ -80,7 +80,7 @@ fn list(body: &[u8]) -> Listed<'_> {
         (status = 409, description = "`filter-full`: none of them was added"),
     )
 )]
-pub(crate) async fn add(call: Call<Write>, Path(name): Path<String>, request: Request) -> Answer {
+pub(crate) async fn add(call: Call<Write>, Path(name): Path<String>, request: Request) -> HandlerResult {
     items::add(&call, Kind::Campaign, &name, request, |body| {
         let UsersToAdd { users, if_absent } = json::parse(body)?;
         Ok((users, if_absent))
@@ -101,7 +101,7 @@ pub(crate) async fn add(call: Call<Write>, Path(name): Path<String>, request: Re
         (status = 200, description = ORDER, body = UsersPresent),
     )
 )]
-pub(crate) async fn check(call: Call<Read>, Path(name): Path<String>, request: Request) -> Answer {
+pub(crate) async fn check(call: Call<Read>, Path(name): Path<String>, request: Request) -> HandlerResult {
     let read = items::read(&call, Kind::Campaign, &name, request, list).await?;
     let present = read.check(call.api.engine.now());
     Ok(reply::ok(&UsersPresent { present }))
@@ -119,7 +119,7 @@ pub(crate) async fn check(call: Call<Read>, Path(name): Path<String>, request: R
         (status = 200, description = ORDER, body = ItemCounts),
     )
 )]
-pub(crate) async fn count(call: Call<Read>, Path(name): Path<String>, request: Request) -> Answer {
+pub(crate) async fn count(call: Call<Read>, Path(name): Path<String>, request: Request) -> HandlerResult {
     let read = items::read(&call, Kind::Campaign, &name, request, list).await?;
     let counts = read.count(call.api.engine.now());
     Ok(reply::ok(&ItemCounts { counts }))
@@ -138,7 +138,7 @@ pub(crate) async fn count(call: Call<Read>, Path(name): Path<String>, request: R
         (status = 200, description = ORDER, body = Removed),
     )
 )]
-pub(crate) async fn remove(call: Call<Write>, Path(name): Path<String>, request: Request) -> Answer {
+pub(crate) async fn remove(call: Call<Write>, Path(name): Path<String>, request: Request) -> HandlerResult {
     let read = items::read(&call, Kind::Campaign, &name, request, |body| {
         let UsersToRemove { users, all } = json::parse(body)?;
         Ok((users, all))
@@ -160,7 +160,7 @@ pub(crate) async fn remove(call: Call<Write>, Path(name): Path<String>, request:
         (status = 409, description = "`filter-full`: none of them was replaced"),
     )
 )]
-pub(crate) async fn replace(call: Call<Write>, Path(name): Path<String>, request: Request) -> Answer {
+pub(crate) async fn replace(call: Call<Write>, Path(name): Path<String>, request: Request) -> HandlerResult {
     items::replace(&call, Kind::Campaign, &name, request).await
 }
 

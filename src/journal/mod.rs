@@ -10,8 +10,8 @@ mod nats;
 
 pub use local::{LocalJournal, LocalOptions};
 pub use nats::{
-    LogTime, NatsJournal, NatsLogin, NatsOptions, NatsSnapshots, NatsTls, OPEN_TIME, Parts, Peer,
-    Replication, SharedSnapshot, init_log, is_of_replicated_log, log_of,
+    ArchivePieces, LogTime, NatsJournal, NatsLogin, NatsOptions, NatsSnapshots, NatsTls, OPEN_TIME,
+    OtherNode, Replication, SharedSnapshot, init_log, is_of_replicated_log, log_of,
 };
 
 use crate::domain::{Command, Entry, Proposal, Seq, understood_version};

@@ -3,11 +3,11 @@
 //! the commands, and a client reads its own writes.
 
 use super::command::{Name, Row};
-use super::failure::{Code, Failure};
-use super::key::Key;
+use super::failure::{ErrorCode, Failure};
+use super::key::FilterKey;
 use super::parser::Arguments;
-use super::replies::{Protocol, Replies};
-use super::shared::{Counts, Shared, Submitted};
+use super::replies::{Replies, RespVersion};
+use super::shared::{CommandCounts, RespContext, Submitted};
 use crate::access::{Caller, Guesses};
 use crate::domain::{
     Command, Digests, ITEMS_MAX, Inserted, ItemOutcome, KeyName, Outcome, Refusal, Removed, Target,
@@ -33,8 +33,8 @@ pub struct Batch<'a> {
     /// Replies that have not been sent yet.
     pub replies: Replies,
     /// Answered commands that are not in the metrics yet.
-    pub counts: Counts,
-    shared: &'a Shared,
+    pub counts: CommandCounts,
+    shared: &'a RespContext,
     /// Commands gathered until a different one follows.
     gathered: Option<Gathered<'a>>,
     /// Changes in the order of their answers.
@@ -53,7 +53,7 @@ pub struct Gathered<'a> {
     /// The filter.
     pub view: Arc<FilterView>,
     /// `None` for lookups.
-    change: Option<Change>,
+    change: Option<PendingChange>,
     /// The caller of the changes.
     by: Option<KeyName>,
     digests: Vec<Digest>,
@@ -72,7 +72,7 @@ pub struct Part<'a> {
 
 /// A change of a filter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Change {
+pub enum PendingChange {
     /// Items are added.
     Add,
     /// Items are added if no colliding one is present.
@@ -93,14 +93,14 @@ impl<'a> Gathered<'a> {
     }
 
     /// The command to the engine. The digests stay here if they may be needed again.
-    fn command(&mut self, change: Change) -> Command {
+    fn command(&mut self, change: PendingChange) -> Command {
         let is_last = self.parts.len() == 1;
         let digests = if is_last { std::mem::take(&mut self.digests) } else { self.digests.clone() };
         let (target, digests) = (Target(self.view.id), Digests(digests));
         match change {
-            Change::Remove => Command::Remove { target, digests, all: false },
-            Change::Add => Command::Insert { target, digests, if_absent: false, revive: false },
-            Change::AddIfAbsent => Command::Insert { target, digests, if_absent: true, revive: false },
+            PendingChange::Remove => Command::Remove { target, digests, all: false },
+            PendingChange::Add => Command::Insert { target, digests, if_absent: false, revive: false },
+            PendingChange::AddIfAbsent => Command::Insert { target, digests, if_absent: true, revive: false },
         }
     }
 
@@ -121,11 +121,11 @@ impl<'a> Gathered<'a> {
 
 impl<'a> Batch<'a> {
     /// No command yet.
-    pub fn new(shared: &'a Shared) -> Self {
+    pub fn new(shared: &'a RespContext) -> Self {
         Self {
             turn: Turn::default(),
             replies: Replies::default(),
-            counts: Counts::default(),
+            counts: CommandCounts::default(),
             shared,
             gathered: None,
             in_flight: Vec::new(),
@@ -163,7 +163,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Returns the filter of the gathered lookups if it has this key, which saves another search.
-    pub fn checked(&self, key: &Key<'_>) -> Option<&Arc<FilterView>> {
+    pub fn checked(&self, key: &FilterKey<'_>) -> Option<&Arc<FilterView>> {
         let Gathered { view, change, .. } = self.gathered.as_ref()?;
         let is_it = change.is_none() && view.kind == key.kind && view.name.as_str() == key.name();
         is_it.then_some(view)
@@ -181,7 +181,7 @@ impl<'a> Batch<'a> {
     pub async fn add(
         &mut self,
         view: Arc<FilterView>,
-        change: Option<Change>,
+        change: Option<PendingChange>,
         caller: &Caller,
         part: Part<'a>,
         items: Arguments<'_>,
@@ -283,7 +283,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Tries the changes of each command separately and concurrently.
-    async fn try_one_by_one(&mut self, changes: Gathered<'a>, change: Change) {
+    async fn try_one_by_one(&mut self, changes: Gathered<'a>, change: PendingChange) {
         let (mut each, mut is_too_slow) = (changes.one_by_one(), false);
         loop {
             let submit = |mut changes: Gathered<'a>| {
@@ -320,7 +320,7 @@ impl<'a> Batch<'a> {
             Ok(Outcome::Refused(Refusal::FilterFull)) => {
                 return changes.parts.into_iter().for_each(|part| self.answer_changed(part, None));
             }
-            Ok(Outcome::Refused(Refusal::FilterGone)) if changes.change == Some(Change::Remove) => {
+            Ok(Outcome::Refused(Refusal::FilterGone)) if changes.change == Some(PendingChange::Remove) => {
                 Failure::err("Not found")
             }
             Ok(outcome) => Failure::of(&outcome),
@@ -330,7 +330,7 @@ impl<'a> Batch<'a> {
             self.replies.failure(&failure);
             self.counts.add(part.row.spelling, Some(failure.code));
             // If the outcome of a change is unknown, its guesses stay used.
-            if let Some(guesses) = part.guesses.filter(|_| failure.code != Code::MISCONF) {
+            if let Some(guesses) = part.guesses.filter(|_| failure.code != ErrorCode::MISCONF) {
                 guesses.return_unused();
             }
         }
@@ -349,7 +349,7 @@ impl<'a> Batch<'a> {
         }
         let failure = match (row.name, outcomes) {
             (Name::CfInsert | Name::CfInsertNx, _) => {
-                let failed = outcomes.is_none().then_some(Code::ERR);
+                let failed = outcomes.is_none().then_some(ErrorCode::ERR);
                 let all_full = vec![ItemOutcome::Saturated; if failed.is_some() { items } else { 0 }];
                 let outcomes = outcomes.unwrap_or(&all_full);
                 self.replies.array(outcomes.len());
@@ -375,7 +375,7 @@ impl<'a> Batch<'a> {
 fn is_too_much(result: &Result<Outcome, Failure>) -> bool {
     match result {
         Ok(outcome) => matches!(outcome, Outcome::Refused(Refusal::FilterFull)),
-        Err(failure) => failure.code == Code::OOM,
+        Err(failure) => failure.code == ErrorCode::OOM,
     }
 }
 
@@ -387,7 +387,7 @@ fn has_changed(outcome: ItemOutcome) -> bool {
 /// CF.INSERT only distinguishes added items.
 fn inserted(name: Name, outcome: ItemOutcome, replies: &mut Replies) {
     match (name, replies.protocol, outcome) {
-        (Name::CfInsert, Protocol::Three, _) => replies.boolean(has_changed(outcome)),
+        (Name::CfInsert, RespVersion::Three, _) => replies.boolean(has_changed(outcome)),
         (_, _, ItemOutcome::Saturated) => replies.integer(-1),
         _ => replies.integer(i64::from(has_changed(outcome))),
     }

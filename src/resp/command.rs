@@ -3,7 +3,7 @@
 use super::failure::Failure;
 use super::help;
 use super::replies::Replies;
-use super::session::Call;
+use super::session::AdmittedCommand;
 use crate::access::Scope;
 
 /// A command.
@@ -163,7 +163,7 @@ impl Row {
 const NAMED_MAX: usize = 1_000;
 
 /// `COMMAND [COUNT | LIST | INFO [name …] | DOCS [name …] | HELP]`: describes the commands to clients.
-pub(super) fn describe(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+pub(super) fn describe(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
     call.batch.turn.note_long();
     let (arguments, replies) = (call.arguments, &mut call.batch.replies);
     let subcommand = String::from_utf8_lossy(arguments.at(1)).to_ascii_lowercase();

@@ -2,10 +2,10 @@
 
 use super::batch::Batch;
 use super::execute::execute;
-use super::failure::{Code, Failure};
+use super::failure::{ErrorCode, Failure};
 use super::parser::{Parser, RequestLimits};
 use super::session::{Session, Visit};
-use super::shared::{Service, Shared};
+use super::shared::{RespContext, Service};
 use crate::budget::{Budget, Share};
 use crate::socket::{Phase, Vitals};
 use std::cell::RefCell;
@@ -51,9 +51,9 @@ thread_local! {
 }
 
 /// Is counted as an open connection until it is dropped.
-struct Open<'a>(&'a Shared);
+struct OpenCount<'a>(&'a RespContext);
 
-impl Drop for Open<'_> {
+impl Drop for OpenCount<'_> {
     fn drop(&mut self) {
         self.0.metrics.connections.dec();
     }
@@ -89,7 +89,7 @@ impl Service {
         let shared = &*self.0;
         shared.metrics.connections_opened.inc();
         shared.metrics.connections.inc();
-        let _open = Open(shared);
+        let _open = OpenCount(shared);
         let (session, batch) = (Session::new(shared, peer), Batch::new(shared));
         let mut connection = Connection {
             stream,
@@ -250,7 +250,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
         self.visit.batch.settle().await;
         (self.arrived, self.parser, self.read) = (Vec::new(), Parser::default(), 0);
         let text = "too many bytes of commands are being received: send shorter ones, or try again";
-        self.visit.batch.replies.failure(&Failure::new(Code::BUSY, text));
+        self.visit.batch.replies.failure(&Failure::new(ErrorCode::BUSY, text));
         ControlFlow::Break(())
     }
 

@@ -1,14 +1,14 @@
 //! Commands that concern the connection and the service: HELLO, AUTH, PING, SELECT, CLIENT, MODULE, INFO, and MULTI, EXEC, DISCARD.
 
-use super::failure::{Code, Failure};
+use super::failure::{ErrorCode, Failure};
 use super::help;
 use super::parser::{Arguments, integer};
-use super::replies::Protocol;
-use super::session::{Call, Session, Transaction};
-use super::shared::Shared;
+use super::replies::RespVersion;
+use super::session::{AdmittedCommand, Session, Transaction};
+use super::shared::RespContext;
 use crate::access::{Caller, Scope};
 use crate::domain::Kind;
-use crate::engine::Status;
+use crate::engine::EngineStatus;
 use std::time::Instant;
 
 /// The version of RedisBloom whose replies ours are like.
@@ -24,7 +24,7 @@ const DEFAULT_USER: &[u8] = b"default";
 const NAME_BYTES_MAX: usize = 128;
 
 /// `AUTH key`, `AUTH user key`. The key identifies the caller, so any user is accepted.
-pub(super) fn auth(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+pub(super) fn auth(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
     let arguments = call.arguments;
     match arguments.len() {
         2 => present(call, None, arguments.at(1))?,
@@ -35,7 +35,7 @@ pub(super) fn auth(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     Ok(())
 }
 
-fn present(call: &mut Call<'_, '_>, user: Option<&[u8]>, key: &[u8]) -> Result<(), Failure> {
+fn present(call: &mut AdmittedCommand<'_, '_>, user: Option<&[u8]>, key: &[u8]) -> Result<(), Failure> {
     if !call.shared.access.is_open() {
         return call.session.present(call.shared, key);
     }
@@ -50,13 +50,13 @@ fn present(call: &mut Call<'_, '_>, user: Option<&[u8]>, key: &[u8]) -> Result<(
 }
 
 /// `HELLO [version [AUTH user key] [SETNAME name]]`.
-pub(super) fn hello(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+pub(super) fn hello(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
     let (mut protocol, mut auth, mut name) = (call.batch.replies.protocol, None, None);
     if call.arguments.len() > 1 {
         protocol = match integer(call.arguments.at(1)) {
-            Some(2) => Protocol::Two,
-            Some(3) => Protocol::Three,
-            Some(_) => return Err(Failure::new(Code::NOPROTO, "unsupported protocol version")),
+            Some(2) => RespVersion::Two,
+            Some(3) => RespVersion::Three,
+            Some(_) => return Err(Failure::new(ErrorCode::NOPROTO, "unsupported protocol version")),
             None => return Err(Failure::err("Protocol version is not an integer or out of range")),
         };
     }
@@ -79,7 +79,7 @@ pub(super) fn hello(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     }
     if !call.session.is_known() {
         return Err(Failure::new(
-            Code::NOAUTH,
+            ErrorCode::NOAUTH,
             "HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be \
              used to authenticate the client and select the RESP protocol version at the same time",
         ));
@@ -116,7 +116,7 @@ fn check_label(what: &str, value: &[u8]) -> Result<(), Failure> {
 }
 
 /// `PING [message]`. Clients and load balancers check with it whether this node can continue.
-pub(super) fn ping(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+pub(super) fn ping(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
     let stopped = call.shared.engine.has_stopped();
     if let Some(failure) = stopped.and_then(|status| Failure::unready(&status, true)) {
         return Err(failure);
@@ -130,7 +130,7 @@ pub(super) fn ping(call: &mut Call<'_, '_>) -> Result<(), Failure> {
 }
 
 /// `SELECT 0`.
-pub(super) fn select(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+pub(super) fn select(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
     match integer(call.arguments.at(1)) {
         Some(0) => call.batch.replies.simple("OK"),
         Some(_) => return Err(Failure::err("DB index is out of range")),
@@ -140,7 +140,7 @@ pub(super) fn select(call: &mut Call<'_, '_>) -> Result<(), Failure> {
 }
 
 /// `MULTI`.
-pub(super) fn multi(call: &mut Call<'_, '_>) {
+pub(super) fn multi(call: &mut AdmittedCommand<'_, '_>) {
     if call.session.transaction.is_some() {
         // As in Redis, this does not abort the transaction.
         return call.batch.replies.failure(&Failure::err("MULTI calls can not be nested"));
@@ -150,12 +150,12 @@ pub(super) fn multi(call: &mut Call<'_, '_>) {
 }
 
 /// `EXEC`: the connection executes the queued requests next, like any others.
-pub(super) fn exec(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+pub(super) fn exec(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
     let transaction = call.session.transaction.take();
     let Transaction { requests, count, is_faulty } =
         transaction.ok_or_else(|| Failure::err("EXEC without MULTI"))?;
     if is_faulty {
-        return Err(Failure::new(Code::EXECABORT, "Transaction discarded because of previous errors."));
+        return Err(Failure::new(ErrorCode::EXECABORT, "Transaction discarded because of previous errors."));
     }
     call.batch.replies.array(count);
     (call.session.spliced, call.session.counted) = (requests, count);
@@ -163,14 +163,14 @@ pub(super) fn exec(call: &mut Call<'_, '_>) -> Result<(), Failure> {
 }
 
 /// `DISCARD`.
-pub(super) fn discard(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+pub(super) fn discard(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
     call.session.transaction.take().ok_or_else(|| Failure::err("DISCARD without MULTI"))?;
     call.batch.replies.simple("OK");
     Ok(())
 }
 
 /// `MODULE LIST`: clients check for the module of filters before they display one.
-pub(super) fn module(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+pub(super) fn module(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
     let replies = &mut call.batch.replies;
     let subcommand = String::from_utf8_lossy(call.arguments.at(1)).to_ascii_lowercase();
     match (subcommand.as_str(), call.arguments.len()) {
@@ -188,7 +188,7 @@ pub(super) fn module(call: &mut Call<'_, '_>) -> Result<(), Failure> {
 }
 
 /// Describes the connection for CLIENT INFO: the fields of Redis 7.2 that exist here, in Redis' order.
-fn description(call: &Call<'_, '_>, subcommand: &str) -> String {
+fn description(call: &AdmittedCommand<'_, '_>, subcommand: &str) -> String {
     let Session { id, peer, name, library, since, .. } = &*call.session;
     let address = peer.map(|peer| peer.to_string()).unwrap_or_default();
     let [name, lib_name, lib_ver] =
@@ -223,7 +223,7 @@ fn is_listed(options: Arguments<'_>, id: u64) -> Result<bool, Failure> {
 }
 
 /// `CLIENT subcommand …`.
-pub(super) fn client(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+pub(super) fn client(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
     let arguments = call.arguments;
     let subcommand = String::from_utf8_lossy(arguments.at(1)).to_ascii_lowercase();
     match (subcommand.as_str(), arguments.len()) {
@@ -278,7 +278,7 @@ pub(super) fn client(call: &mut Call<'_, '_>) -> Result<(), Failure> {
 }
 
 /// `INFO [section …]`: the service's metrics, in Redis' form. Sizes and counts of filters require the scope `read`.
-pub(super) fn info(call: &mut Call<'_, '_>) {
+pub(super) fn info(call: &mut AdmittedCommand<'_, '_>) {
     call.batch.turn.note_long();
     let mut texts = Vec::new();
     for section in InfoSection::ALL {
@@ -340,8 +340,8 @@ impl InfoSection {
     }
 
     /// Returns the lines below the heading.
-    fn lines(self, call: &Call<'_, '_>) -> String {
-        let Shared { engine, metrics, figures, options, run_id, .. } = call.shared;
+    fn lines(self, call: &AdmittedCommand<'_, '_>) -> String {
+        let RespContext { engine, metrics, figures, options, run_id, .. } = call.shared;
         match self {
             Self::Server => format!(
                 "redis_version:{REDIS_VERSION}\r\nredis_mode:standalone\r\narch_bits:{}\r\nprocess_id:{}\r\nrun_id:{run_id}\r\n\
@@ -360,7 +360,7 @@ impl InfoSection {
                 format!("used_memory:{used}\r\nmaxmemory:{max}\r\nmaxmemory_policy:noeviction\r\n")
             }
             Self::Persistence => {
-                format!("loading:{}\r\n", u8::from(matches!(engine.status(), Status::Recovering(_))))
+                format!("loading:{}\r\n", u8::from(matches!(engine.status(), EngineStatus::Recovering(_))))
             }
             Self::Stats => format!(
                 "total_connections_received:{}\r\ntotal_commands_processed:{}\r\n",

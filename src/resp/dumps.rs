@@ -3,9 +3,9 @@
 //! An iterator names a dump and its next record. The last record can be requested again. A dump pins disk space. An abandoned dump is
 //! dropped after [`IDLE_MAX`], or when its connection starts another dump of the same filter.
 
-use super::failure::{Code, Failure};
+use super::failure::{ErrorCode, Failure};
 use crate::domain::FilterId;
-use crate::engine::{Download, Engine, SubmitError};
+use crate::engine::{BackupDownload, Engine, SubmitError};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -24,14 +24,14 @@ const RECORD_BITS: u32 = 32;
 const NUMBERS: u64 = 1 << 20;
 
 /// The owner of a dump: the name of the caller's key, and the filter.
-pub type Owner = (FilterId, String);
+pub type DumpOwner = (FilterId, String);
 
 /// The origin of a dump: the number of its connection, and the filter's key. A filter that is created again keeps the key.
 pub type Origin = (u64, String);
 
 /// A dump. Its task returns records by their numbers.
 struct Dump {
-    owner: Owner,
+    owner: DumpOwner,
     origin: Origin,
     reader: JoinHandle<()>,
     task: mpsc::Sender<(u64, oneshot::Sender<Record>)>,
@@ -48,10 +48,10 @@ pub struct Dumps {
 }
 
 /// A chunk of a dump: the iterator of the next chunk, and the bytes.
-pub type Piece = (i64, Vec<u8>);
+pub type DumpPiece = (i64, Vec<u8>);
 
 /// The end of a dump.
-pub const END: Piece = (0, Vec::new());
+pub const END: DumpPiece = (0, Vec::new());
 
 fn unknown() -> Failure {
     Failure::err("Invalid position: start with 0; an iterator is valid for a minute, on its node")
@@ -59,11 +59,16 @@ fn unknown() -> Failure {
 
 impl Dumps {
     /// Starts a dump and returns its first chunk. Replaces an unfinished dump of the same origin.
-    pub async fn begin(&self, engine: &Engine, owner: Owner, origin: Origin) -> Result<Piece, Failure> {
+    pub async fn begin(
+        &self,
+        engine: &Engine,
+        owner: DumpOwner,
+        origin: Origin,
+    ) -> Result<DumpPiece, Failure> {
         self.end(&origin).await;
         let download = engine.image(owner.0).await.map_err(|error| match error {
             SubmitError::Overloaded => {
-                Failure::new(Code::BUSY, "too many images are being read; retry once one ends")
+                Failure::new(ErrorCode::BUSY, "too many images are being read; retry once one ends")
             }
             error => error.into(),
         })?;
@@ -100,7 +105,7 @@ impl Dumps {
     }
 
     /// Returns the chunk that an iterator names.
-    pub async fn next(&self, iterator: u64, owner: &Owner) -> Result<Piece, Failure> {
+    pub async fn next(&self, iterator: u64, owner: &DumpOwner) -> Result<DumpPiece, Failure> {
         let (number, record) = (iterator >> RECORD_BITS, iterator & ((1 << RECORD_BITS) - 1));
         let task =
             self.all.lock().get(&number).filter(|dump| dump.owner == *owner).map(|dump| dump.task.clone());
@@ -114,7 +119,7 @@ impl Dumps {
 }
 
 /// Reads the records of a dump, until its end or until the client abandons it. Only the next record and the last one are available.
-async fn read(mut download: Download, mut asked: mpsc::Receiver<(u64, oneshot::Sender<Record>)>) {
+async fn read(mut download: BackupDownload, mut asked: mpsc::Receiver<(u64, oneshot::Sender<Record>)>) {
     let (mut ready, mut next, mut last) = (VecDeque::new(), 0, Vec::new());
     while let Ok(Some((record, reply))) = timeout(IDLE_MAX, asked.recv()).await {
         if record == next {

@@ -3,11 +3,11 @@
 use super::command::{self, Name, Needs, Row, UNKNOWN};
 use super::failure::Failure;
 use super::parser::Arguments;
-use super::session::{Call, Done, Visit};
-use super::shared::Shared;
+use super::session::{AdmittedCommand, Done, Visit};
+use super::shared::RespContext;
 use super::{connection_commands, filters, images, keyspace};
 use crate::access::Scope;
-use crate::engine::Status;
+use crate::engine::EngineStatus;
 use std::ops::ControlFlow;
 
 /// Executes the command of a request, or queues it in a transaction. A failure is its reply. Returns whether the connection continues.
@@ -69,7 +69,7 @@ async fn run(
     if let Needs::Scope(scope) = row.needs {
         refuse_unless_ready(shared, scope)?;
     }
-    let call = &mut Call { shared, session, batch, row, arguments, caller };
+    let call = &mut AdmittedCommand { shared, session, batch, row, arguments, caller };
     if !row.is_gathered() {
         call.batch.settle().await;
     }
@@ -111,11 +111,11 @@ async fn run(
 }
 
 /// Rejects commands on filters while the service starts, and changes after storage has failed.
-fn refuse_unless_ready(shared: &Shared, scope: Scope) -> Result<(), Failure> {
+fn refuse_unless_ready(shared: &RespContext, scope: Scope) -> Result<(), Failure> {
     let status = shared.engine.status();
     match (Failure::unready(&status, shared.engine.is_shared()), status) {
         (Some(failure), _) => Err(failure),
-        (None, Status::Failed(_)) if scope != Scope::Read => Err(Failure::READ_ONLY),
+        (None, EngineStatus::Failed(_)) if scope != Scope::Read => Err(Failure::READ_ONLY),
         (None, _) => Ok(()),
     }
 }

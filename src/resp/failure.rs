@@ -3,18 +3,18 @@
 
 use crate::access::Denied;
 use crate::domain::{ITEMS_MAX, Outcome, Refusal};
-use crate::engine::{LayoutError, Status, SubmitError};
+use crate::engine::{EngineStatus, LayoutError, SubmitError};
 use std::borrow::Cow;
 use std::time::Duration;
 
 /// The first word of an error. Clients know most of them, and raise errors of their own types.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Code(&'static str);
+pub struct ErrorCode(&'static str);
 
-/// Declares the codes, and lists them in [`Code::ALL`].
+/// Declares the codes, and lists them in [`ErrorCode::ALL`].
 macro_rules! codes {
     ($($doc:literal $code:ident;)*) => {
-        impl Code {
+        impl ErrorCode {
             $(#[doc = $doc] pub const $code: Self = Self(stringify!($code));)*
 
             /// All codes.
@@ -39,7 +39,7 @@ codes! {
     "The end user has tried too many invalid codes." GUESSLIMIT;
 }
 
-impl Code {
+impl ErrorCode {
     /// Its spelling.
     pub fn as_str(self) -> &'static str {
         self.0
@@ -50,49 +50,51 @@ impl Code {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
     /// Its code.
-    pub code: Code,
+    pub code: ErrorCode,
     /// The error and the next step.
     pub text: Cow<'static, str>,
 }
 
 impl Failure {
     /// An argument is no number, or too large.
-    pub const NOT_AN_INTEGER: Self = Self::fixed(Code::ERR, "value is not an integer or out of range");
+    pub const NOT_AN_INTEGER: Self = Self::fixed(ErrorCode::ERR, "value is not an integer or out of range");
 
     /// The arguments don't follow the command's syntax.
-    pub const SYNTAX: Self = Self::fixed(Code::ERR, "syntax error");
+    pub const SYNTAX: Self = Self::fixed(ErrorCode::ERR, "syntax error");
 
     /// The filter can't take the item.
-    pub const FILTER_FULL: Self = Self::fixed(Code::ERR, "Filter is full");
+    pub const FILTER_FULL: Self = Self::fixed(ErrorCode::ERR, "Filter is full");
 
     /// The engine's response did not arrive in time.
-    pub const TOO_LATE: Self =
-        Self::fixed(Code::MISCONF, "the response took too long; whether the write took effect is unknown");
+    pub const TOO_LATE: Self = Self::fixed(
+        ErrorCode::MISCONF,
+        "the response took too long; whether the write took effect is unknown",
+    );
 
     /// The write was not tried, because earlier ones take too long.
     pub const NOT_TRIED: Self =
-        Self::fixed(Code::BUSY, "the writes before this one take too long: it was not tried, try again");
+        Self::fixed(ErrorCode::BUSY, "the writes before this one take too long: it was not tried, try again");
 
     /// Writes are rejected because storage failed earlier, so this one has certainly had no effect.
     pub const READ_ONLY: Self =
-        Self::fixed(Code::READONLY, "storage has failed: writes are rejected, reads continue");
+        Self::fixed(ErrorCode::READONLY, "storage has failed: writes are rejected, reads continue");
 
     /// No key of the configuration was presented.
     pub const WRONG_PASSWORD: Self =
-        Self::fixed(Code::WRONGPASS, "invalid username-password pair or user is disabled.");
+        Self::fixed(ErrorCode::WRONGPASS, "invalid username-password pair or user is disabled.");
 
-    const fn fixed(code: Code, text: &'static str) -> Self {
+    const fn fixed(code: ErrorCode, text: &'static str) -> Self {
         Self { code, text: Cow::Borrowed(text) }
     }
 
     /// A failure with this code.
-    pub fn new(code: Code, text: impl Into<Cow<'static, str>>) -> Self {
+    pub fn new(code: ErrorCode, text: impl Into<Cow<'static, str>>) -> Self {
         Self { code, text: text.into() }
     }
 
     /// A failure with the usual code.
     pub fn err(text: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(Code::ERR, text)
+        Self::new(ErrorCode::ERR, text)
     }
 
     /// The command has too few or too many arguments.
@@ -120,7 +122,7 @@ impl Failure {
             }
             Refusal::AlreadyExists(_) => Self::err("item exists"),
             Refusal::TooManyFilters => {
-                Self::new(Code::OOM, "limits.filters allows no more campaigns and coupons")
+                Self::new(ErrorCode::OOM, "limits.filters allows no more campaigns and coupons")
             }
             _ => Self::err("this campaign or coupon does not take this command"),
         }
@@ -136,17 +138,17 @@ impl Failure {
 
     /// Returns the error for commands on filters if the service is not ready. Reads continue after storage has failed. A cluster node
     /// answers nothing then, because other nodes have entries that it can't get.
-    pub fn unready(status: &Status, is_shared: bool) -> Option<Self> {
+    pub fn unready(status: &EngineStatus, is_shared: bool) -> Option<Self> {
         match status {
-            Status::Failed(_) | Status::Diverged(_) | Status::Panicked(_) if is_shared => {
-                Some(Self::new(Code::MISCONF, "this node no longer follows the log: use another node"))
+            EngineStatus::Failed(_) | EngineStatus::Diverged(_) | EngineStatus::Panicked(_) if is_shared => {
+                Some(Self::new(ErrorCode::MISCONF, "this node no longer follows the log: use another node"))
             }
-            Status::Recovering(_) => Some(SubmitError::Recovering.into()),
-            Status::Ready
-            | Status::Draining
-            | Status::Failed(_)
-            | Status::Diverged(_)
-            | Status::Panicked(_) => None,
+            EngineStatus::Recovering(_) => Some(SubmitError::Recovering.into()),
+            EngineStatus::Ready
+            | EngineStatus::Draining
+            | EngineStatus::Failed(_)
+            | EngineStatus::Diverged(_)
+            | EngineStatus::Panicked(_) => None,
         }
     }
 }
@@ -156,23 +158,27 @@ const UNKNOWN_OUTCOME: &str = "storage has failed; whether the write took effect
 impl From<SubmitError> for Failure {
     fn from(error: SubmitError) -> Self {
         let (code, text) = match error {
-            SubmitError::Overloaded => (Code::BUSY, "too many writes are waiting: try again"),
-            SubmitError::Recovering => (Code::LOADING, "cuckood is loading the dataset in memory: try again"),
-            SubmitError::Draining => (Code::READONLY, "the service is draining"),
-            SubmitError::StorageFailed => (Code::MISCONF, UNKNOWN_OUTCOME),
+            SubmitError::Overloaded => (ErrorCode::BUSY, "too many writes are waiting: try again"),
+            SubmitError::Recovering => {
+                (ErrorCode::LOADING, "cuckood is loading the dataset in memory: try again")
+            }
+            SubmitError::Draining => (ErrorCode::READONLY, "the service is draining"),
+            SubmitError::StorageFailed => (ErrorCode::MISCONF, UNKNOWN_OUTCOME),
             SubmitError::MemoryLimit => {
-                (Code::OOM, "the write might take more memory than limits.memory allows")
+                (ErrorCode::OOM, "the write might take more memory than limits.memory allows")
             }
             // Redis clients send no keys.
-            SubmitError::IdempotencyFull { .. } => (Code::OOM, "the memory limit is reached"),
-            SubmitError::NoMemory => (Code::OOM, "the machine has too little memory for the write"),
-            SubmitError::DiskFull => (Code::READONLY, "too little disk space is free: nothing was changed"),
-            SubmitError::TooFarBehind | SubmitError::NoQuorum => {
-                return Self::new(Code::BUSY, error.to_string());
+            SubmitError::IdempotencyFull { .. } => (ErrorCode::OOM, "the memory limit is reached"),
+            SubmitError::NoMemory => (ErrorCode::OOM, "the machine has too little memory for the write"),
+            SubmitError::DiskFull => {
+                (ErrorCode::READONLY, "too little disk space is free: nothing was changed")
             }
-            SubmitError::LogFull => return Self::new(Code::READONLY, error.to_string()),
+            SubmitError::TooFarBehind | SubmitError::NoQuorum => {
+                return Self::new(ErrorCode::BUSY, error.to_string());
+            }
+            SubmitError::LogFull => return Self::new(ErrorCode::READONLY, error.to_string()),
             SubmitError::ClockUnsure(unsure) => {
-                return Self::new(Code::READONLY, format!("{unsure}: nothing was changed"));
+                return Self::new(ErrorCode::READONLY, format!("{unsure}: nothing was changed"));
             }
         };
         Self::new(code, text)
@@ -186,12 +192,12 @@ impl From<Denied> for Failure {
         };
         match denied {
             // The key was there when it was presented: SIGHUP has removed it, or keys were configured.
-            Denied::NoKey | Denied::UnknownKey => Self::new(Code::NOAUTH, "Authentication required."),
-            Denied::KeyExpired(_) => Self::new(Code::NOAUTH, denied.to_string()),
-            Denied::MissingScope(_) | Denied::OtherPrefix => Self::new(Code::NOPERM, denied.to_string()),
-            Denied::TooManyRequests { wait: time } => wait(Code::RATELIMIT, time),
-            Denied::TooManyInvalidCodes { wait: time } => wait(Code::GUESSLIMIT, time),
-            Denied::TooManyCodes { .. } => Self::new(Code::GUESSLIMIT, denied.to_string()),
+            Denied::NoKey | Denied::UnknownKey => Self::new(ErrorCode::NOAUTH, "Authentication required."),
+            Denied::KeyExpired(_) => Self::new(ErrorCode::NOAUTH, denied.to_string()),
+            Denied::MissingScope(_) | Denied::OtherPrefix => Self::new(ErrorCode::NOPERM, denied.to_string()),
+            Denied::TooManyRequests { wait: time } => wait(ErrorCode::RATELIMIT, time),
+            Denied::TooManyInvalidCodes { wait: time } => wait(ErrorCode::GUESSLIMIT, time),
+            Denied::TooManyCodes { .. } => Self::new(ErrorCode::GUESSLIMIT, denied.to_string()),
         }
     }
 }
@@ -224,9 +230,9 @@ mod tests {
         ] {
             assert_eq!(Failure::from(error.clone()).code.as_str(), code, "{error}");
         }
-        assert_eq!(Failure::TOO_LATE.code, Code::MISCONF);
+        assert_eq!(Failure::TOO_LATE.code, ErrorCode::MISCONF);
         for not_tried in [Failure::READ_ONLY, Failure::NOT_TRIED] {
-            assert_ne!(not_tried.code, Code::MISCONF, "{not_tried:?}");
+            assert_ne!(not_tried.code, ErrorCode::MISCONF, "{not_tried:?}");
         }
     }
 

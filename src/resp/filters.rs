@@ -1,12 +1,12 @@
 //! CF.*: the commands on filters. [`Reserve`] describes which of CF.RESERVE's options have a meaning here.
 
-use super::batch::{Change, Part};
+use super::batch::{Part, PendingChange};
 use super::command::Name;
 use super::failure::Failure;
-use super::key::Key;
+use super::key::FilterKey;
 use super::parser::{Arguments, integer};
 use super::replies::Replies;
-use super::session::{Call, Done};
+use super::session::{AdmittedCommand, Done};
 use crate::access::Guesses;
 use crate::domain::{
     Command, Description, ITEM_BYTES_MAX, ITEMS_MAX, Kind, Outcome, Refusal, Sizing, Spec, Timestamp, Window,
@@ -38,7 +38,7 @@ fn check_blanks(view: &FilterView, items: Arguments<'_>) -> Result<(), Failure> 
 }
 
 /// `CF.EXISTS key item`, `CF.MEXISTS key item …`, `CF.COUNT key item`.
-pub(super) async fn check(call: &mut Call<'_, '_>) -> Result<Done, Failure> {
+pub(super) async fn check(call: &mut AdmittedCommand<'_, '_>) -> Result<Done, Failure> {
     let (row, items) = (call.row, call.arguments.from(2));
     check_items(items)?;
     call.batch.settle_changes().await;
@@ -80,9 +80,9 @@ pub(super) async fn check(call: &mut Call<'_, '_>) -> Result<Done, Failure> {
 
 /// Makes the batch answer the command, joined with similar ones of this filter.
 async fn gather<'a>(
-    call: &mut Call<'_, 'a>,
+    call: &mut AdmittedCommand<'_, 'a>,
     view: Arc<FilterView>,
-    change: Option<Change>,
+    change: Option<PendingChange>,
     items: Arguments<'_>,
     guesses: Option<Guesses<'a>>,
 ) -> Result<Done, Failure> {
@@ -93,7 +93,7 @@ async fn gather<'a>(
 
 /// Takes a guess for each item, if the filter is a coupon and the end user's guesses are limited.
 async fn guesses<'a>(
-    call: &mut Call<'_, 'a>,
+    call: &mut AdmittedCommand<'_, 'a>,
     view: &FilterView,
     items: usize,
 ) -> Result<Guesses<'a>, Failure> {
@@ -110,17 +110,17 @@ async fn guesses<'a>(
 }
 
 /// `CF.DEL key item`.
-pub(super) async fn remove(call: &mut Call<'_, '_>) -> Result<Done, Failure> {
+pub(super) async fn remove(call: &mut AdmittedCommand<'_, '_>) -> Result<Done, Failure> {
     let items = call.arguments.from(2);
     check_items(items)?;
     let view = call.find(call.arguments.at(1))?.ok_or_else(|| Failure::err("Not found"))?;
     check_blanks(&view, items)?;
     let guesses = guesses(call, &view, items.len()).await?;
-    gather(call, view, Some(Change::Remove), items, Some(guesses)).await
+    gather(call, view, Some(PendingChange::Remove), items, Some(guesses)).await
 }
 
 /// `CF.ADD key item`, `CF.ADDNX key item`; `CF.INSERT key [CAPACITY n] [NOCREATE] ITEMS item …`, and the same with `CF.INSERTNX`.
-pub(super) async fn add(call: &mut Call<'_, '_>) -> Result<Done, Failure> {
+pub(super) async fn add(call: &mut AdmittedCommand<'_, '_>) -> Result<Done, Failure> {
     let (mut items, mut capacity) = (call.arguments.from(2), call.shared.options.default_capacity);
     let (mut creates, mut has_options) = (true, matches!(call.row.name, Name::CfInsert | Name::CfInsertNx));
     while has_options {
@@ -150,7 +150,7 @@ pub(super) async fn add(call: &mut Call<'_, '_>) -> Result<Done, Failure> {
     };
     check_blanks(&view, items)?;
     let is_if_absent = matches!(call.row.name, Name::CfAddNx | Name::CfInsertNx);
-    let change = if is_if_absent { Change::AddIfAbsent } else { Change::Add };
+    let change = if is_if_absent { PendingChange::AddIfAbsent } else { PendingChange::Add };
     // If a full filter rejects codes, one of them is not in it.
     let guesses = match view.may_refuse_codes() {
         true => Some(guesses(call, &view, 1).await?),
@@ -160,14 +160,18 @@ pub(super) async fn add(call: &mut Call<'_, '_>) -> Result<Done, Failure> {
 }
 
 /// Parses the key of a filter to create, which the caller must be allowed to use.
-pub(super) fn usable_key<'v>(call: &Call<'v, '_>) -> Result<Key<'v>, Failure> {
+pub(super) fn usable_key<'v>(call: &AdmittedCommand<'v, '_>) -> Result<FilterKey<'v>, Failure> {
     let key = call.key(call.arguments.at(1)).ok_or_else(|| Failure::err(KEY_SYNTAX))?;
     call.require_key(&key)?;
     Ok(key)
 }
 
 /// Creates the filter of a key under which there is none. Another client may do so at the same time.
-async fn created(call: &mut Call<'_, '_>, key: &Key<'_>, capacity: u64) -> Result<Arc<FilterView>, Failure> {
+async fn created(
+    call: &mut AdmittedCommand<'_, '_>,
+    key: &FilterKey<'_>,
+    capacity: u64,
+) -> Result<Arc<FilterView>, Failure> {
     call.batch.settle().await;
     match create(call, key, Reserve::with_capacity(capacity)).await? {
         Outcome::Created(_) | Outcome::Exists(_) | Outcome::Refused(Refusal::AlreadyExists(_)) => {
@@ -178,7 +182,11 @@ async fn created(call: &mut Call<'_, '_>, key: &Key<'_>, capacity: u64) -> Resul
     }
 }
 
-async fn create(call: &mut Call<'_, '_>, key: &Key<'_>, reserve: Reserve) -> Result<Outcome, Failure> {
+async fn create(
+    call: &mut AdmittedCommand<'_, '_>,
+    key: &FilterKey<'_>,
+    reserve: Reserve,
+) -> Result<Outcome, Failure> {
     let spec = reserve.spec(key.kind)?;
     let command =
         crate::engine::creation(key.kind, key.owned_name(), spec, Window::default(), Default::default())?;
@@ -188,7 +196,7 @@ async fn create(call: &mut Call<'_, '_>, key: &Key<'_>, reserve: Reserve) -> Res
 }
 
 /// `CF.RESERVE key capacity [BUCKETSIZE n] [MAXITERATIONS n] [EXPANSION n]`.
-pub(super) async fn reserve(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+pub(super) async fn reserve(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
     if call.arguments.len().is_multiple_of(2) {
         return Err(Failure::arity(call.row.spelling));
     }
@@ -207,14 +215,14 @@ pub(super) async fn reserve(call: &mut Call<'_, '_>) -> Result<(), Failure> {
 }
 
 /// `CF.COMPACT key`. Does nothing: memory shrinks when a filter is cleared or empty.
-pub(super) fn compact(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+pub(super) fn compact(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
     call.find(call.arguments.at(1))?.ok_or_else(|| Failure::err("Cuckoo filter was not found"))?;
     call.batch.replies.simple("OK");
     Ok(())
 }
 
 /// `CF.INFO key`.
-pub(super) fn info(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+pub(super) fn info(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
     call.batch.turn.note_long();
     let view = call.find(call.arguments.at(1))?.ok_or_else(|| Failure::err("not found"))?;
     describe(&view, call.shared.engine.now(), &mut call.batch.replies);
@@ -222,7 +230,7 @@ pub(super) fn info(call: &mut Call<'_, '_>) -> Result<(), Failure> {
 }
 
 /// `DEL key …`, `UNLINK key …`: deletes filters and their redemptions.
-pub(super) async fn delete(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+pub(super) async fn delete(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
     let arguments = call.arguments.from(1);
     if arguments.len() > ITEMS_MAX {
         return Err(Failure::too_many("keys"));

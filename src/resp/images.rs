@@ -1,11 +1,11 @@
 //! CF.SCANDUMP and CF.LOADCHUNK: transfer of a filter in chunks.
 
 use super::dumps::END;
-use super::failure::{Code, Failure};
+use super::failure::{ErrorCode, Failure};
 use super::filters::usable_key;
-use super::key::Key;
+use super::key::FilterKey;
 use super::parser::integer;
-use super::session::Call;
+use super::session::AdmittedCommand;
 use crate::domain::{ImageBody, ImageFault, ImageRecord, Outcome, Refusal, Timestamp, UploadId};
 use crate::engine::{FilterView, RedemptionQuery, image_part};
 use sha2::{Digest, Sha256};
@@ -23,7 +23,7 @@ fn is_empty(view: &FilterView, now: Timestamp) -> bool {
 }
 
 /// `CF.SCANDUMP key iterator`: the piece that the iterator names, and the iterator of the next one.
-pub(super) async fn dump(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+pub(super) async fn dump(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
     let iterator = integer(call.arguments.at(2)).and_then(|iterator| u64::try_from(iterator).ok());
     let iterator = iterator.ok_or_else(|| Failure::err("Invalid position"))?;
     let view = call.find(call.arguments.at(1))?.ok_or_else(|| Failure::err("Not found"))?;
@@ -33,7 +33,7 @@ pub(super) async fn dump(call: &mut Call<'_, '_>) -> Result<(), Failure> {
     let (next, bytes) = match iterator {
         0 if is_empty(&view, shared.engine.now()) => END,
         0 => {
-            let key = Key::of(view.kind, &view.name);
+            let key = FilterKey::of(view.kind, &view.name);
             let origin = (call.session.id, key.to_string());
             let begun = shared.dumps.begin(&shared.engine, owner, origin).await;
             call.log_act(&key, &begun.as_ref().map(|_| Outcome::ImageReceived).map_err(Clone::clone));
@@ -51,7 +51,7 @@ pub(super) async fn dump(call: &mut Call<'_, '_>) -> Result<(), Failure> {
 }
 
 /// `CF.LOADCHUNK key iterator data`: a chunk of a dump. The last one creates the filter. Chunks contain their order.
-pub(super) async fn load(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+pub(super) async fn load(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
     integer(call.arguments.at(2))
         .filter(|iterator| *iterator > 0)
         .ok_or_else(|| Failure::err("Invalid position"))?;
@@ -71,7 +71,7 @@ pub(super) async fn load(call: &mut Call<'_, '_>) -> Result<(), Failure> {
 }
 
 /// Returns the ID of the upload of a caller to a key, the same on any node.
-fn upload(key: &Key<'_>, caller: &str) -> UploadId {
+fn upload(key: &FilterKey<'_>, caller: &str) -> UploadId {
     // No key contains a space.
     let hash: [u8; 32] = Sha256::digest(format!("{key} {caller}")).into();
     let (first, _) = hash.split_first_chunk().expect("a hash of 32 bytes has 16");
@@ -90,7 +90,7 @@ fn bad(fault: ImageFault) -> Failure {
 fn refused(refusal: &Refusal) -> Failure {
     match refusal {
         Refusal::NameTaken => Failure::err("item exists"),
-        Refusal::TooManyImages => Failure::new(Code::BUSY, TOO_MANY),
+        Refusal::TooManyImages => Failure::new(ErrorCode::BUSY, TOO_MANY),
         Refusal::ImageNotFound => {
             Failure::err("no dump is being loaded into this key: start with its first chunk")
         }

@@ -22,8 +22,8 @@ impl KeyRule {
         let sample = self.key.replace('*', "x");
         let mapped = self.map(sample.as_bytes()).unwrap_or_default();
         [&self.key, &self.filter].iter().all(|pattern| pattern.matches('*').count() == 1)
-            && Key::parse(sample.as_bytes(), &[]).is_none()
-            && Key::parse(mapped.as_bytes(), &[]).is_some()
+            && FilterKey::parse(sample.as_bytes(), &[]).is_none()
+            && FilterKey::parse(mapped.as_bytes(), &[]).is_some()
     }
 
     /// Returns the filter's key for a client's key.
@@ -45,7 +45,7 @@ impl KeyRule {
 
 /// The key of a filter.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Key<'a> {
+pub struct FilterKey<'a> {
     /// Campaign or coupon.
     pub kind: Kind,
     name: Cow<'a, str>,
@@ -54,11 +54,11 @@ pub struct Key<'a> {
 const CAMPAIGN: &str = "campaign:";
 const COUPON: &str = "coupon:";
 
-impl<'a> Key<'a> {
+impl<'a> FilterKey<'a> {
     /// Parses a key, mapped by the first rule that applies to it; `None` if no filter can have it.
     pub fn parse(bytes: &'a [u8], rules: &[KeyRule]) -> Option<Self> {
         if let Some(mapped) = rules.iter().find_map(|rule| rule.map(bytes)) {
-            let Key { kind, name } = Key::parse(mapped.as_bytes(), &[])?;
+            let FilterKey { kind, name } = FilterKey::parse(mapped.as_bytes(), &[])?;
             return Some(Self { kind, name: name.into_owned().into() });
         }
         let text = str::from_utf8(bytes).ok()?;
@@ -86,7 +86,7 @@ impl<'a> Key<'a> {
     }
 }
 
-impl fmt::Display for Key<'_> {
+impl fmt::Display for FilterKey<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let prefix = if self.kind == Kind::Campaign { CAMPAIGN } else { COUPON };
         write!(f, "{prefix}{}", self.name)
@@ -154,9 +154,9 @@ mod tests {
         assert!(seen.is_valid());
         assert_eq!(seen.map(b"ads:spring:seen").as_deref(), Some("campaign:ads.spring.seen"));
         let rules = [seen.clone()];
-        let mapped = Key::parse(b"ads:spring:seen", &rules).unwrap();
+        let mapped = FilterKey::parse(b"ads:spring:seen", &rules).unwrap();
         assert_eq!((mapped.kind, mapped.name()), (Kind::Campaign, "ads.spring.seen"));
-        assert_eq!(Key::parse(b"ads:Spring:seen", &rules), None);
+        assert_eq!(FilterKey::parse(b"ads:Spring:seen", &rules), None);
         assert_eq!(seen.reverse("campaign:ads.spring.seen").as_deref(), Some("ads:spring:seen"));
         for other in ["ads::seen", "ads:spring", "spring", "ads:seen"] {
             assert_eq!(seen.map(other.as_bytes()), None, "{other}");
@@ -187,10 +187,10 @@ mod tests {
             ("coupon:campaign:a", None),
             ("COUPON:a", None),
         ] {
-            let found = Key::parse(key.as_bytes(), &[]).map(|key| key.to_string());
+            let found = FilterKey::parse(key.as_bytes(), &[]).map(|key| key.to_string());
             assert_eq!(found.as_deref(), wanted, "{key}");
         }
-        assert_eq!(Key::parse(b"spring\xff", &[]), None);
+        assert_eq!(FilterKey::parse(b"spring\xff", &[]), None);
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 use super::failure::Failure;
 use super::help;
-use super::key::{Key, KeyRule, matches};
+use super::key::{FilterKey, KeyRule, matches};
 use super::parser::{Arguments, integer};
-use super::session::Call;
+use super::session::AdmittedCommand;
 use crate::domain::{ITEMS_MAX, Kind, Name};
 use crate::engine::FilterView;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const VISITED_AT_ONCE: usize = 256;
 const KEY_BYTES: usize = 64;
 
 /// `EXISTS key …`. A key that is named twice counts twice.
-pub(super) async fn exists(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+pub(super) async fn exists(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
     let keys = call.arguments.from(1);
     if keys.len() > ITEMS_MAX {
         return Err(Failure::too_many("keys"));
@@ -40,14 +40,14 @@ pub(super) async fn exists(call: &mut Call<'_, '_>) -> Result<(), Failure> {
 }
 
 /// `TYPE key`.
-pub(super) fn type_of(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+pub(super) fn type_of(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
     let is_there = call.find(call.arguments.at(1))?.is_some();
     call.batch.replies.simple(if is_there { TYPE } else { "none" });
     Ok(())
 }
 
 /// `TTL key`, `PTTL key`: -1 for a key, -2 if there is none.
-pub(super) fn ttl(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+pub(super) fn ttl(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
     let is_there = call.find(call.arguments.at(1))?.is_some();
     call.batch.replies.integer(if is_there { -1 } else { -2 });
     Ok(())
@@ -62,7 +62,7 @@ pub struct CountedKeys {
 }
 
 /// `DBSIZE`: counts the filters that the caller may use. For a caller with a prefix, the connection keeps the count.
-pub(super) async fn size(call: &mut Call<'_, '_>) {
+pub(super) async fn size(call: &mut AdmittedCommand<'_, '_>) {
     let (view, prefix) = (call.shared.engine.view(), call.caller.prefix().to_owned());
     if prefix.is_empty() {
         let count = view.count(Kind::Campaign) + view.count(Kind::Coupon);
@@ -84,7 +84,7 @@ pub(super) async fn size(call: &mut Call<'_, '_>) {
 }
 
 /// Visits the filters that the caller may use, in steps.
-async fn visit(call: &mut Call<'_, '_>, mut visitor: impl FnMut(Vec<Arc<FilterView>>)) {
+async fn visit(call: &mut AdmittedCommand<'_, '_>, mut visitor: impl FnMut(Vec<Arc<FilterView>>)) {
     for kind in [Kind::Campaign, Kind::Coupon] {
         let mut last: Option<Name> = None;
         loop {
@@ -102,7 +102,7 @@ async fn visit(call: &mut Call<'_, '_>, mut visitor: impl FnMut(Vec<Arc<FilterVi
 }
 
 /// `MEMORY USAGE key [SAMPLES n]`, `MEMORY HELP`.
-pub(super) fn memory(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+pub(super) fn memory(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
     let subcommand = String::from_utf8_lossy(call.arguments.at(1)).to_ascii_lowercase();
     match (subcommand.as_str(), call.arguments.len()) {
         ("usage", 3 | 5) => {}
@@ -122,7 +122,7 @@ pub(super) fn memory(call: &mut Call<'_, '_>) -> Result<(), Failure> {
 }
 
 /// `OBJECT ENCODING|REFCOUNT|IDLETIME key`, `OBJECT HELP`: as Redis replies for values of modules.
-pub(super) fn object(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+pub(super) fn object(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
     let subcommand = String::from_utf8_lossy(call.arguments.at(1)).to_ascii_lowercase();
     match (subcommand.as_str(), call.arguments.len()) {
         ("encoding" | "refcount" | "idletime", 3) => {}
@@ -180,7 +180,7 @@ impl<'a> Scan<'a> {
         if !self.has_type {
             return None;
         }
-        let key = Key::of(view.kind, &view.name);
+        let key = FilterKey::of(view.kind, &view.name);
         let mapped = rules.iter().find_map(|rule| rule.reverse(&key.to_string()));
         let bare = (view.kind == Kind::Campaign).then(|| view.name.as_str().to_owned());
         let mut keys = [mapped, Some(key.to_string()), bare].into_iter().flatten();
@@ -191,7 +191,7 @@ impl<'a> Scan<'a> {
 
 /// `SCAN cursor [MATCH pattern] [COUNT n] [TYPE type]`. Keys are in the order of their filters' IDs, which never change. So the last ID is
 /// a cursor for any connection, and a filter that isn't deleted is listed exactly once.
-pub(super) async fn scan(call: &mut Call<'_, '_>) -> Result<(), Failure> {
+pub(super) async fn scan(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
     let scan = Scan::parse(call.arguments.from(1))?;
     let mut views: Vec<Arc<FilterView>> = Vec::new();
     // Each page visits all filters, and keeps those with the smallest IDs.

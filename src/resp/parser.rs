@@ -34,7 +34,7 @@ struct Span {
 
 /// The next expected element.
 #[derive(Clone, Copy, Debug, Default)]
-enum State {
+enum ParserState {
     /// A request.
     #[default]
     Request,
@@ -47,7 +47,7 @@ enum State {
 /// A parser of one connection's requests.
 #[derive(Debug, Default)]
 pub struct Parser {
-    state: State,
+    state: ParserState,
     /// Bytes of the request that have been parsed.
     at: usize,
     spans: Vec<Span>,
@@ -64,7 +64,7 @@ impl Parser {
     pub fn parse(&mut self, bytes: &[u8], limits: &RequestLimits) -> Result<Option<usize>, Failure> {
         loop {
             match self.state {
-                State::Request => match bytes.first() {
+                ParserState::Request => match bytes.first() {
                     None => return Ok(None),
                     Some(b'*') => {
                         let Some(count) = self.number(bytes, WRONG_COUNT)? else { return Ok(None) };
@@ -73,12 +73,12 @@ impl Parser {
                         if left > limits.arguments_max {
                             return Err(wrong(WRONG_COUNT));
                         }
-                        self.state = State::Length { left };
+                        self.state = ParserState::Length { left };
                     }
                     Some(_) => return self.inline(bytes),
                 },
-                State::Length { left: 0 } => return Ok(Some(self.at)),
-                State::Length { left } => {
+                ParserState::Length { left: 0 } => return Ok(Some(self.at)),
+                ParserState::Length { left } => {
                     match bytes.get(self.at) {
                         None => return Ok(None),
                         Some(b'$') => {}
@@ -93,9 +93,9 @@ impl Parser {
                     if self.at + length > limits.request_bytes_max {
                         return Err(wrong("too big request"));
                     }
-                    self.state = State::Argument { left, length };
+                    self.state = ParserState::Argument { left, length };
                 }
-                State::Argument { left, length } => {
+                ParserState::Argument { left, length } => {
                     let end = self.at + length;
                     match bytes.get(end..end + 2) {
                         None => return Ok(None),
@@ -104,7 +104,7 @@ impl Parser {
                     }
                     self.push(self.at, length);
                     self.at = end + 2;
-                    self.state = State::Length { left: left - 1 };
+                    self.state = ParserState::Length { left: left - 1 };
                 }
             }
         }
@@ -117,7 +117,7 @@ impl Parser {
 
     /// Forgets the request.
     pub fn begin_next(&mut self) {
-        (self.state, self.at, self.is_inline) = (State::Request, 0, false);
+        (self.state, self.at, self.is_inline) = (ParserState::Request, 0, false);
         self.spans.clear();
     }
 
@@ -168,7 +168,7 @@ impl Parser {
         }
         self.is_inline = true;
         self.at = end + 1;
-        self.state = State::Length { left: 0 };
+        self.state = ParserState::Length { left: 0 };
         Ok(Some(self.at))
     }
 

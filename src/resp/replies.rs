@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 /// A version of the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Protocol {
+pub enum RespVersion {
     /// RESP2: the initial protocol of a connection.
     #[default]
     Two = 2,
@@ -17,7 +17,7 @@ pub enum Protocol {
 #[derive(Debug, Default)]
 pub struct Replies {
     /// The version to write.
-    pub protocol: Protocol,
+    pub protocol: RespVersion,
     bytes: Vec<u8>,
 }
 
@@ -70,9 +70,9 @@ impl Replies {
     /// Yes or no; 1 or 0 in RESP2.
     pub fn boolean(&mut self, is_true: bool) {
         match (self.protocol, is_true) {
-            (Protocol::Two, _) => self.integer(i64::from(is_true)),
-            (Protocol::Three, true) => self.bytes.extend_from_slice(b"#t\r\n"),
-            (Protocol::Three, false) => self.bytes.extend_from_slice(b"#f\r\n"),
+            (RespVersion::Two, _) => self.integer(i64::from(is_true)),
+            (RespVersion::Three, true) => self.bytes.extend_from_slice(b"#t\r\n"),
+            (RespVersion::Three, false) => self.bytes.extend_from_slice(b"#f\r\n"),
         }
     }
 
@@ -91,8 +91,8 @@ impl Replies {
     /// Text of several lines for people.
     pub fn text(&mut self, text: &str) {
         match self.protocol {
-            Protocol::Two => self.bulk(text.as_bytes()),
-            Protocol::Three => {
+            RespVersion::Two => self.bulk(text.as_bytes()),
+            RespVersion::Three => {
                 self.length(b'=', text.len() + "txt:".len());
                 self.bytes.extend_from_slice(b"txt:");
                 self.bytes.extend_from_slice(text.as_bytes());
@@ -104,8 +104,8 @@ impl Replies {
     /// Nothing.
     pub fn null(&mut self) {
         self.bytes.extend_from_slice(match self.protocol {
-            Protocol::Two => b"$-1\r\n",
-            Protocol::Three => b"_\r\n",
+            RespVersion::Two => b"$-1\r\n",
+            RespVersion::Three => b"_\r\n",
         });
     }
 
@@ -117,16 +117,16 @@ impl Replies {
     /// The head of a set; a list in RESP2.
     pub fn set(&mut self, length: usize) {
         match self.protocol {
-            Protocol::Two => self.array(length),
-            Protocol::Three => self.length(b'~', length),
+            RespVersion::Two => self.array(length),
+            RespVersion::Three => self.length(b'~', length),
         }
     }
 
     /// Writes the head of a map of `length` pairs; an array of twice the length in RESP2.
     pub fn map(&mut self, length: usize) {
         match self.protocol {
-            Protocol::Two => self.array(2 * length),
-            Protocol::Three => self.length(b'%', length),
+            RespVersion::Two => self.array(2 * length),
+            RespVersion::Three => self.length(b'%', length),
         }
     }
 
@@ -156,7 +156,7 @@ impl Replies {
 mod tests {
     use super::*;
 
-    fn written(protocol: Protocol, write: impl Fn(&mut Replies)) -> String {
+    fn written(protocol: RespVersion, write: impl Fn(&mut Replies)) -> String {
         let mut replies = Replies { protocol, ..Replies::default() };
         write(&mut replies);
         String::from_utf8(replies.bytes).unwrap()
@@ -176,11 +176,11 @@ mod tests {
             replies.bulk(b"");
         };
         assert_eq!(
-            written(Protocol::Two, all),
+            written(RespVersion::Two, all),
             "*2\r\n+OK\r\n:1\r\n*2\r\n:-1\r\n:9223372036854775807\r\n$-1\r\n$3\r\na\nb\r\n$0\r\n\r\n"
         );
         assert_eq!(
-            written(Protocol::Three, all),
+            written(RespVersion::Three, all),
             "%1\r\n+OK\r\n#t\r\n~2\r\n:-1\r\n:9223372036854775807\r\n_\r\n=7\r\ntxt:a\nb\r\n$0\r\n\r\n"
         );
     }
@@ -189,7 +189,7 @@ mod tests {
     fn error_never_contains_line_break() {
         let failure = Failure::err("unknown command 'a\r\n+OK'");
         assert_eq!(
-            written(Protocol::Two, |replies| replies.failure(&failure)),
+            written(RespVersion::Two, |replies| replies.failure(&failure)),
             "-ERR unknown command 'a  +OK'\r\n"
         );
     }

@@ -2,11 +2,11 @@
 
 use super::batch::Batch;
 use super::command::{Needs, Row};
-use super::failure::{Code, Failure};
-use super::key::Key;
+use super::failure::{ErrorCode, Failure};
+use super::key::FilterKey;
 use super::keyspace::CountedKeys;
 use super::parser::Arguments;
-use super::shared::{Counts, Shared};
+use super::shared::{CommandCounts, RespContext};
 use crate::access::{Caller, Denied};
 use crate::budget::Owner;
 use crate::domain::{Command, Outcome};
@@ -74,7 +74,7 @@ pub struct Session {
 
 impl Session {
     /// A new connection. Without keys, everything is allowed.
-    pub fn new(shared: &Shared, peer: Option<SocketAddr>) -> Self {
+    pub fn new(shared: &RespContext, peer: Option<SocketAddr>) -> Self {
         let id = shared.last_connection.fetch_add(1, Ordering::Relaxed) + 1;
         let mut caller = shared.access.caller(None).ok();
         if let (Some(caller), Some(peer)) = (&mut caller, peer) {
@@ -100,7 +100,7 @@ impl Session {
     }
 
     /// Checks whether the key is still valid: it may have expired or been removed.
-    pub fn refresh(&mut self, shared: &Shared) {
+    pub fn refresh(&mut self, shared: &RespContext) {
         let now = || shared.engine.time_of_day();
         self.is_known = self.caller.as_mut().is_some_and(|caller| shared.access.renew(caller, now).is_ok());
     }
@@ -109,14 +109,14 @@ impl Session {
     ///
     /// # Errors
     /// `WRONGPASS`; the connection keeps its previous caller.
-    pub fn present(&mut self, shared: &Shared, key: &[u8]) -> Result<(), Failure> {
+    pub fn present(&mut self, shared: &RespContext, key: &[u8]) -> Result<(), Failure> {
         let caller = shared.access.caller(Some(key));
         let known = caller.as_ref().map_err(|denied| *denied);
         let admitted = known.and_then(|caller| caller.require_unexpired(|| shared.engine.time_of_day()));
         if let Err(denied) = admitted {
             self.log_denied(shared, &denied, caller.as_ref().ok(), "auth");
             return Err(match denied {
-                Denied::KeyExpired(_) => Failure::new(Code::WRONGPASS, denied.to_string()),
+                Denied::KeyExpired(_) => Failure::new(ErrorCode::WRONGPASS, denied.to_string()),
                 _ => Failure::WRONG_PASSWORD,
             });
         }
@@ -129,7 +129,12 @@ impl Session {
     ///
     /// # Errors
     /// `NOAUTH`, `NOPERM` or `RATELIMIT`.
-    pub fn admit(&mut self, shared: &Shared, needs: Needs, command: &'static str) -> Result<Caller, Failure> {
+    pub fn admit(
+        &mut self,
+        shared: &RespContext,
+        needs: Needs,
+        command: &'static str,
+    ) -> Result<Caller, Failure> {
         let (access, now) = (&shared.access, || shared.engine.time_of_day());
         let is_counted = self.counted > 0;
         self.counted = self.counted.saturating_sub(1);
@@ -153,7 +158,13 @@ impl Session {
     }
 
     /// Logs that a key was rejected.
-    fn log_denied(&self, shared: &Shared, denied: &Denied, caller: Option<&Caller>, command: &'static str) {
+    fn log_denied(
+        &self,
+        shared: &RespContext,
+        denied: &Denied,
+        caller: Option<&Caller>,
+        command: &'static str,
+    ) {
         let Some(suppressed) = shared.access.next_log_line(denied) else { return };
         let key = caller.map(Caller::name).filter(|key| !key.is_empty());
         let peer = self.logged_peer();
@@ -166,7 +177,7 @@ impl Session {
     }
 
     /// Logs slow commands, without the keys of filters and the arguments.
-    pub fn log_slow(&self, shared: &Shared, counts: &Counts, took: Duration) {
+    pub fn log_slow(&self, shared: &RespContext, counts: &CommandCounts, took: Duration) {
         let Some(suppressed) = shared.slow.next_line() else { return };
         let (commands, count) = counts.summary();
         let key = self.caller.as_ref().map(Caller::name).filter(|key| !key.is_empty());
@@ -187,7 +198,7 @@ impl Session {
 /// A connection's state that outlasts a command.
 pub struct Visit<'a> {
     /// The state shared by all connections.
-    pub shared: &'a Shared,
+    pub shared: &'a RespContext,
     /// The key, the name and the transaction.
     pub session: Session,
     /// Unanswered commands, and replies.
@@ -195,9 +206,9 @@ pub struct Visit<'a> {
 }
 
 /// An admitted command, and the connection that it belongs to.
-pub struct Call<'v, 'a> {
+pub struct AdmittedCommand<'v, 'a> {
     /// The state shared by all connections.
-    pub shared: &'a Shared,
+    pub shared: &'a RespContext,
     /// The connection's session.
     pub session: &'v mut Session,
     /// The connection's batch, and its replies. Commands that write a reply settle it first.
@@ -221,17 +232,17 @@ pub enum Done {
     Ended,
 }
 
-impl Call<'_, '_> {
+impl AdmittedCommand<'_, '_> {
     /// Parses a key, mapped by the rules of the configuration; `None` if no filter can have it.
-    pub fn key<'k>(&self, key: &'k [u8]) -> Option<Key<'k>> {
-        Key::parse(key, &self.shared.options.keys)
+    pub fn key<'k>(&self, key: &'k [u8]) -> Option<FilterKey<'k>> {
+        FilterKey::parse(key, &self.shared.options.keys)
     }
 
     /// Rejects a key that the caller may not use.
     ///
     /// # Errors
     /// `NOPERM`.
-    pub fn require_key(&self, key: &Key<'_>) -> Result<(), Failure> {
+    pub fn require_key(&self, key: &FilterKey<'_>) -> Result<(), Failure> {
         self.caller.require_name(key.name()).map_err(|denied| {
             self.session.log_denied(self.shared, &denied, Some(&self.caller), self.row.spelling);
             denied.into()
@@ -257,7 +268,7 @@ impl Call<'_, '_> {
     }
 
     /// Logs an administrative act.
-    pub fn log_act(&self, key: &Key<'_>, result: &Result<Outcome, Failure>) {
+    pub fn log_act(&self, key: &FilterKey<'_>, result: &Result<Outcome, Failure>) {
         let outcome = match result {
             Ok(Outcome::Refused(refusal)) => Failure::refused(refusal).text,
             Ok(_) => "done".into(),

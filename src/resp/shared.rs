@@ -3,12 +3,12 @@
 
 use super::command::{ROWS, UNKNOWN};
 use super::dumps::Dumps;
-use super::failure::{Code, Failure};
+use super::failure::{ErrorCode, Failure};
 use super::key::KeyRule;
 use crate::access::{Access, LogLimiter};
 use crate::budget::Budget;
 use crate::domain::{Command, KeyName, Outcome};
-use crate::engine::{Engine, Info, random};
+use crate::engine::{Engine, EngineInfo, random};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -28,18 +28,18 @@ const INFO_AGE_MAX: Duration = Duration::from_secs(1);
 
 /// The service for Redis clients; clones are the same one.
 #[derive(Clone)]
-pub struct Service(pub(super) Arc<Shared>);
+pub struct Service(pub(super) Arc<RespContext>);
 
 impl Service {
     /// A service over an engine, for the callers that `access` admits.
     pub fn new(engine: Engine, access: Arc<Access>, options: RespOptions) -> Self {
         let buffers_bytes_max = options.buffers_bytes_max;
-        Self(Arc::new(Shared {
+        Self(Arc::new(RespContext {
             engine,
             access,
             options,
             buffers: Budget::new(buffers_bytes_max),
-            metrics: Metrics::default(),
+            metrics: RespMetrics::default(),
             last_connection: AtomicU64::new(0),
             dumps: Dumps::default(),
             figures: InfoCache::default(),
@@ -58,7 +58,7 @@ impl Service {
 }
 
 /// The state shared by all connections.
-pub struct Shared {
+pub struct RespContext {
     /// Decides everything.
     pub engine: Engine,
     /// Keys and permissions.
@@ -70,7 +70,7 @@ pub struct Shared {
     /// The memory of long requests and answers.
     pub buffers: Budget,
     /// Metrics.
-    pub metrics: Metrics,
+    pub metrics: RespMetrics,
     /// The number of the last connection.
     pub last_connection: AtomicU64,
     /// Dumps that clients are going through.
@@ -84,7 +84,7 @@ pub struct Shared {
 /// The outcome of a submitted command, or why there is none.
 pub type Submitted<'a> = BoxFuture<'a, Result<Outcome, Failure>>;
 
-impl Shared {
+impl RespContext {
     /// Submits a command for the holder of an API key. Its outcome may be awaited later; commands are applied in the order of their
     /// submissions.
     pub fn submit(&self, by: Option<KeyName>, command: Command) -> Submitted<'_> {
@@ -95,11 +95,11 @@ impl Shared {
 
 /// The metrics of the last second.
 #[derive(Default)]
-pub struct InfoCache(Mutex<Option<(Instant, Arc<Info>)>>);
+pub struct InfoCache(Mutex<Option<(Instant, Arc<EngineInfo>)>>);
 
 impl InfoCache {
     /// Returns metrics that are at most a second old.
-    pub fn read(&self, now: Instant, load: impl FnOnce() -> Info) -> Arc<Info> {
+    pub fn read(&self, now: Instant, load: impl FnOnce() -> EngineInfo) -> Arc<EngineInfo> {
         let mut last = self.0.lock();
         match &*last {
             Some((at, figures)) if now.saturating_duration_since(*at) < INFO_AGE_MAX => figures.clone(),
@@ -149,12 +149,12 @@ const BOUNDS: (f64, u16) = (10e-6, 20);
 const OK: &str = "ok";
 
 /// A command's name, and `ok` or the code of its error.
-type Labels = [(&'static str, &'static str); 2];
+type CommandLabels = [(&'static str, &'static str); 2];
 
 /// All metrics.
 #[derive(Debug)]
-pub struct Metrics {
-    commands: Family<Labels, Counter>,
+pub struct RespMetrics {
+    commands: Family<CommandLabels, Counter>,
     /// Commands, whatever their names and outcomes.
     pub commands_total: Counter,
     /// Seconds from the arrival of a batch of commands until all are answered.
@@ -165,7 +165,7 @@ pub struct Metrics {
     pub connections_opened: Counter,
 }
 
-impl Default for Metrics {
+impl Default for RespMetrics {
     fn default() -> Self {
         Self {
             commands: Family::default(),
@@ -177,12 +177,12 @@ impl Default for Metrics {
     }
 }
 
-impl Metrics {
+impl RespMetrics {
     /// Registers the metrics. Their names start with the registry's prefix. The counters of all commands and outcomes start at 0.
     pub fn register(&self, to: &mut Registry) {
         let commands = ROWS.iter().map(|row| row.spelling).chain([UNKNOWN]);
         for command in commands {
-            for outcome in [OK].into_iter().chain(Code::ALL.iter().map(|code| code.as_str())) {
+            for outcome in [OK].into_iter().chain(ErrorCode::ALL.iter().map(|code| code.as_str())) {
                 drop(self.commands.get_or_create_owned(&[("command", command), ("outcome", outcome)]));
             }
         }
@@ -201,12 +201,12 @@ const KEPT_COUNTERS: usize = 4;
 
 /// The commands that a connection has counted since the last flush, and their counters: finding one takes longer than counting.
 #[derive(Default)]
-pub struct Counts(Vec<(Labels, u64, Option<Counter>)>);
+pub struct CommandCounts(Vec<(CommandLabels, u64, Option<Counter>)>);
 
-impl Counts {
+impl CommandCounts {
     /// Counts a command, and its error if it failed.
-    pub fn add(&mut self, command: &'static str, failed: Option<Code>) {
-        let labels = [("command", command), ("outcome", failed.map_or(OK, Code::as_str))];
+    pub fn add(&mut self, command: &'static str, failed: Option<ErrorCode>) {
+        let labels = [("command", command), ("outcome", failed.map_or(OK, ErrorCode::as_str))];
         match self.0.iter_mut().find(|(known, ..)| *known == labels) {
             Some((_, count, _)) => *count += 1,
             None => self.0.push((labels, 1, None)),
@@ -222,7 +222,7 @@ impl Counts {
     }
 
     /// Adds all to the metrics.
-    pub fn flush(&mut self, metrics: &Metrics) {
+    pub fn flush(&mut self, metrics: &RespMetrics) {
         for (labels, count, counter) in &mut self.0 {
             let count = std::mem::take(count);
             counter.get_or_insert_with(|| metrics.commands.get_or_create_owned(labels)).inc_by(count);
@@ -239,11 +239,11 @@ mod tests {
 
     #[test]
     fn counts_of_connections_are_summed() {
-        let (metrics, mut registry) = (Metrics::default(), Registry::default());
+        let (metrics, mut registry) = (RespMetrics::default(), Registry::default());
         metrics.register(&mut registry);
         for _ in 0..3 {
-            let mut counts = Counts::default();
-            for (command, failed) in [("auth", None), ("auth", None), ("unknown", Some(Code::ERR))] {
+            let mut counts = CommandCounts::default();
+            for (command, failed) in [("auth", None), ("auth", None), ("unknown", Some(ErrorCode::ERR))] {
                 counts.add(command, failed);
             }
             counts.flush(&metrics);

@@ -40,7 +40,7 @@ const STRANGERS_FRACTION: usize = 8;
 
 /// Timeouts of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Timeouts {
+pub(super) struct ConnectionTimeouts {
     /// For the headers to arrive.
     pub(super) header: Duration,
     /// For the next request to start.
@@ -50,21 +50,21 @@ pub(super) struct Timeouts {
 }
 
 /// A place among the connections of a listener. The task that serves the connection holds it; dropping it frees the place.
-pub(super) struct Place {
+pub(super) struct ConnectionPlace {
     _permit: OwnedSemaphorePermit,
 }
 
-impl Place {
+impl ConnectionPlace {
     pub(super) fn new(permit: OwnedSemaphorePermit) -> Arc<Self> {
         Arc::new(Self { _permit: permit })
     }
 }
 
 /// The last observation of a connection.
-pub(super) struct Open {
+pub(super) struct OpenConnection {
     vitals: Arc<Vitals>,
     task: AbortHandle,
-    place: Weak<Place>,
+    place: Weak<ConnectionPlace>,
     opened_at: Instant,
     last: Moment,
     /// When it was first observed in this phase.
@@ -75,9 +75,14 @@ pub(super) struct Open {
     blocked_since: Option<(Instant, u64)>,
 }
 
-impl Open {
+impl OpenConnection {
     /// A connection whose task holds `place`.
-    pub(super) fn new(vitals: Arc<Vitals>, task: AbortHandle, place: Weak<Place>, now: Instant) -> Self {
+    pub(super) fn new(
+        vitals: Arc<Vitals>,
+        task: AbortHandle,
+        place: Weak<ConnectionPlace>,
+        now: Instant,
+    ) -> Self {
         let last = vitals.moment();
         Self {
             vitals,
@@ -106,7 +111,7 @@ impl Open {
         });
     }
 
-    fn is_overdue(&self, timeouts: &Timeouts, is_draining: bool, now: Instant) -> bool {
+    fn is_overdue(&self, timeouts: &ConnectionTimeouts, is_draining: bool, now: Instant) -> bool {
         let waited = |since: Instant| now.duration_since(since);
         if self.blocked_since.is_some_and(|(since, _)| waited(since) >= timeouts.write)
             || is_draining && self.last.is_blocked && waited(self.rest_since) >= DRAIN_WRITE_TIMEOUT
@@ -148,11 +153,11 @@ impl Open {
 #[derive(Default)]
 pub(super) struct Clients {
     /// Clients without an admitted request, in the order of their arrival.
-    strangers: VecDeque<Open>,
+    strangers: VecDeque<OpenConnection>,
     /// The other clients.
-    proven: Vec<Open>,
+    proven: Vec<OpenConnection>,
     /// Places of connections that were closed for new ones, until they are free.
-    closing: Vec<Weak<Place>>,
+    closing: Vec<Weak<ConnectionPlace>>,
 }
 
 impl Clients {
@@ -161,13 +166,19 @@ impl Clients {
     }
 
     /// Adds a new connection.
-    pub(super) fn add(&mut self, open: Open) {
+    pub(super) fn add(&mut self, open: OpenConnection) {
         self.strangers.push_back(open);
     }
 
     /// Closes overdue connections and drops ended ones. If the budget of heads `is_tight`, closes the strangers that hold it.
-    pub(super) fn sweep(&mut self, timeouts: &Timeouts, is_draining: bool, is_tight: bool, now: Instant) {
-        let stays = |open: &mut Open| {
+    pub(super) fn sweep(
+        &mut self,
+        timeouts: &ConnectionTimeouts,
+        is_draining: bool,
+        is_tight: bool,
+        now: Instant,
+    ) {
+        let stays = |open: &mut OpenConnection| {
             if open.task.is_finished() {
                 return false;
             }
@@ -242,7 +253,7 @@ impl Clients {
     /// its newest connection gives way, because it has lost the least. Otherwise, rested connections of all owners may give way.
     fn proven_next(&self, max: usize, now: Instant) -> Option<usize> {
         let (owner, is_over_share) = self.largest_owner(max)?;
-        let own = |open: &Open| open.vitals.owner() == Some(owner);
+        let own = |open: &OpenConnection| open.vitals.owner() == Some(owner);
         let rest_min = if is_over_share { STRANGER_AGE_MIN } else { REST_MIN };
         let rested = self
             .longest_rest(now, |open, rest| own(open) && open.is_idle() && rest >= rest_min)
@@ -251,15 +262,19 @@ impl Clients {
             return rested;
         }
         if is_over_share {
-            let newest = |may_close: &dyn Fn(&Open) -> bool| {
+            let newest = |may_close: &dyn Fn(&OpenConnection) -> bool| {
                 self.proven.iter().rposition(|open| own(open) && may_close(open))
             };
-            return newest(&Open::is_idle).or_else(|| newest(&|_| true));
+            return newest(&OpenConnection::is_idle).or_else(|| newest(&|_| true));
         }
         self.longest_rest(now, |open, rest| open.is_idle() && rest >= REST_MIN)
     }
 
-    fn longest_rest(&self, now: Instant, may_close: impl Fn(&Open, Duration) -> bool) -> Option<usize> {
+    fn longest_rest(
+        &self,
+        now: Instant,
+        may_close: impl Fn(&OpenConnection, Duration) -> bool,
+    ) -> Option<usize> {
         let mut longest: Option<(Duration, usize)> = None;
         for (at, open) in self.proven.iter().enumerate() {
             let Some(rest) = open.rest(now) else { continue };
@@ -285,7 +300,7 @@ impl Clients {
 
 /// The connection that gives way next.
 enum Next {
-    Close(Open),
+    Close(OpenConnection),
     /// None yet. If a time is given, there may be one then.
     Wait(Option<Instant>),
 }
@@ -296,24 +311,24 @@ mod tests {
     use tokio::runtime::Runtime;
     use tokio::sync::Semaphore;
 
-    const TIMEOUTS: Timeouts = Timeouts {
+    const TIMEOUTS: ConnectionTimeouts = ConnectionTimeouts {
         header: Duration::from_secs(30),
         idle: Duration::from_secs(75),
         write: Duration::from_secs(20),
     };
 
     /// A connection in this phase whose task never ends.
-    fn open(runtime: &Runtime, phase: Phase, since: Instant) -> Open {
+    fn open(runtime: &Runtime, phase: Phase, since: Instant) -> OpenConnection {
         let vitals = Arc::<Vitals>::default();
         vitals.enter(phase);
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        let place = Place::new(permit);
+        let place = ConnectionPlace::new(permit);
         let freed = Arc::downgrade(&place);
         let task = runtime.spawn(async move {
             let _place = place;
             std::future::pending::<()>().await;
         });
-        Open::new(vitals, task.abort_handle(), freed, since)
+        OpenConnection::new(vitals, task.abort_handle(), freed, since)
     }
 
     /// Connections of these owners, which have rested in this phase since `since`; 0 is no owner.

@@ -3,7 +3,7 @@
 //! A sweep checks all connections several times a second, because a timer per request would cost more than many requests. If all places
 //! are taken, `clients.rs` closes others for the new ones. Each freed place wakes the loop.
 
-use super::clients::{Clients, Open, Place, Timeouts};
+use super::clients::{Clients, ConnectionPlace, ConnectionTimeouts, OpenConnection};
 use super::http::Http;
 use super::workers::Workers;
 use crate::budget::Budget;
@@ -31,7 +31,7 @@ pub(super) const WAITING_MAX: usize = 16;
 
 /// The protocol of a listener.
 #[derive(Clone)]
-pub(super) enum Protocol {
+pub(super) enum ListenerProtocol {
     Http(Http),
     Resp(resp::Service),
 }
@@ -42,7 +42,7 @@ type Accepted = (std::net::TcpStream, SocketAddr);
 /// The protocol of a listener's connections, and the memory of unfinished heads, which all listeners share.
 #[derive(Clone)]
 pub(super) struct ProtocolContext {
-    pub(super) protocol: Protocol,
+    pub(super) protocol: ListenerProtocol,
     pub(super) tls: Option<Arc<Tls>>,
     pub(super) heads: Arc<Budget>,
 }
@@ -51,7 +51,7 @@ pub(super) struct ProtocolContext {
 pub(super) struct Connections {
     protocol_context: ProtocolContext,
     workers: Arc<Workers>,
-    timeouts: Timeouts,
+    timeouts: ConnectionTimeouts,
     max: u32,
     free: Arc<Semaphore>,
     clients: Clients,
@@ -66,7 +66,7 @@ impl Connections {
         protocol_context: ProtocolContext,
         workers: Arc<Workers>,
         max: usize,
-        timeouts: Timeouts,
+        timeouts: ConnectionTimeouts,
     ) -> Self {
         let max = u32::try_from(max.clamp(1, Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
         Self {
@@ -133,7 +133,7 @@ impl Connections {
     }
 
     fn ticks(&self) -> Interval {
-        let Timeouts { header, idle, write } = self.timeouts;
+        let ConnectionTimeouts { header, idle, write } = self.timeouts;
         let interval = (header.min(idle).min(write) / 8).clamp(Duration::from_millis(10), SWEEP_INTERVAL_MAX);
         let mut ticks = tokio::time::interval(interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -146,7 +146,7 @@ impl Connections {
         let vitals = Arc::<Vitals>::default();
         let connection =
             serve(self.protocol_context.clone(), accepted, vitals.clone(), self.draining.subscribe());
-        let place = Place::new(place);
+        let place = ConnectionPlace::new(place);
         let freed = Arc::downgrade(&place);
         let task = self.workers.spawn(async move {
             if let Err(error) = connection.await {
@@ -154,7 +154,7 @@ impl Connections {
             }
             drop(place);
         });
-        self.clients.add(Open::new(vitals, task, freed, Instant::now()));
+        self.clients.add(OpenConnection::new(vitals, task, freed, Instant::now()));
     }
 
     /// Closes overdue connections and drops ended ones.
@@ -202,8 +202,8 @@ async fn serve(
         _ = draining.wait_for(|is_draining| *is_draining) => return Ok(()),
     }
     let (counts_heads, inside) = match &protocol {
-        Protocol::Http(_) => (true, Inside::Http),
-        Protocol::Resp(_) => (false, Inside::Other),
+        ListenerProtocol::Http(_) => (true, Inside::Http),
+        ListenerProtocol::Resp(_) => (false, Inside::Other),
     };
     let socket = Socket::new(stream, vitals.clone(), heads, counts_heads);
     match tls {
@@ -216,7 +216,7 @@ async fn serve(
 }
 
 async fn serve_protocol(
-    protocol: Protocol,
+    protocol: ListenerProtocol,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     peer: SocketAddr,
     vitals: Arc<Vitals>,
@@ -224,7 +224,11 @@ async fn serve_protocol(
 ) -> io::Result<()> {
     vitals.enter(Phase::New);
     match protocol {
-        Protocol::Http(http) => Box::pin(http.serve(stream, Peer { address: peer, vitals }, draining)).await,
-        Protocol::Resp(service) => Box::pin(service.serve(stream, Some(peer), &vitals, draining)).await,
+        ListenerProtocol::Http(http) => {
+            Box::pin(http.serve(stream, Peer { address: peer, vitals }, draining)).await
+        }
+        ListenerProtocol::Resp(service) => {
+            Box::pin(service.serve(stream, Some(peer), &vitals, draining)).await
+        }
     }
 }

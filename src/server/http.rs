@@ -88,17 +88,17 @@ fn responded(response: hyper::Response<Body>, vitals: Arc<Vitals>) -> hyper::Res
         vitals.enter(Phase::Idle);
         return response;
     }
-    let end = Streamed { vitals };
+    let end = StreamedResponse { vitals };
     // Dropped with the body.
     response.map(|body| Body::new(body.map_frame(move |frame| (&end, frame).1)))
 }
 
 /// A response body that is produced while it is sent, until it is dropped.
-struct Streamed {
+struct StreamedResponse {
     vitals: Arc<Vitals>,
 }
 
-impl Drop for Streamed {
+impl Drop for StreamedResponse {
     fn drop(&mut self) {
         self.vitals.enter(Phase::Idle);
     }

@@ -1,7 +1,7 @@
 //! `apply`: an entry of the log changes the state and gets its answer.
 
-use super::idempotency::{Bounds, Lookup, Owner, Records, retention_min_seconds};
-use super::machine::{SWEEP_MAX, Shared, State};
+use super::idempotency::{Bounds, Lookup, RecordOwner, Records, retention_min_seconds};
+use super::machine::{SWEEP_MAX, SharedState, State};
 use crate::domain::{
     Annotations, Applied, Command, Entry, FilterId, Happened, IMAGE_IDLE_SECONDS, IdempotencyKey, Outcome,
     Profile, Proposal, PutLineUp, Refusal, Target, Timestamp,
@@ -61,7 +61,7 @@ impl State {
             self.abort_images(Timestamp(idle_since + 1));
         }
 
-        let owner = Owner::of(by.as_ref());
+        let owner = RecordOwner::of(by.as_ref());
         self.shared.events.by = by;
         let applied = match &idempotency {
             None => {
@@ -76,7 +76,7 @@ impl State {
 
     /// Executes a command unless it was executed before under the same key. A refusal changed nothing, so it is not stored: a repeat is
     /// decided again.
-    fn execute_once(&mut self, command: &Command, key: &IdempotencyKey, owner: Owner) -> Applied {
+    fn execute_once(&mut self, command: &Command, key: &IdempotencyKey, owner: RecordOwner) -> Applied {
         let bounds = Bounds::of(&self.shared.settings, self.shared.now);
         let refused = |why| Applied { outcome: Outcome::Refused(why), replayed: false };
         if let Some(stored) = self.look_up_stored(command, key, &bounds) {
@@ -220,7 +220,7 @@ fn is_deletion(command: &Command) -> bool {
     matches!(command, Command::Delete { .. } | Command::DeleteLineUp { .. })
 }
 
-impl Shared {
+impl SharedState {
     /// The filter or line-up that a command is about, if it exists. A line-up counts as a filter whose ID is that of the entry which
     /// created it: no key of a line-up is also one of a filter.
     fn named(&self, command: &Command) -> Option<FilterId> {
@@ -259,7 +259,8 @@ mod tests {
     use super::*;
     use crate::domain::{
         Digests, Ending, ImportBegin, ImportEnd, ImportId, ImportMode, KeyName, Kind, Name, Redeem,
-        Redemption, RedemptionId, Reference, Seq, Settings, Sizing, Spec, Status, UploadDigest, Window,
+        Redemption, RedemptionId, RedemptionStatus, Reference, Seq, Settings, Sizing, Spec, UploadDigest,
+        Window,
     };
     use crate::filter::{Digest, Growth, GrowthRule, Layout, Mode, Secret};
     use crate::state::FreshEvents;
@@ -560,7 +561,7 @@ mod tests {
                 prop_assert_eq!(machine.redemption(expired).unwrap().changed_at, Timestamp(machine.at));
                 prop_assert!(machine.redemption(expired + 1).is_none_or(|next| next.changed_at < Timestamp(machine.at)));
             }
-            prop_assert_eq!(machine.redemption(held).unwrap().status, Status::Expired);
+            prop_assert_eq!(machine.redemption(held).unwrap().status, RedemptionStatus::Expired);
             prop_assert_eq!(machine.state.sweep_events_bytes(5, Timestamp(machine.at)), 0);
         }
     }

@@ -78,14 +78,14 @@ impl Catalog {
 
 /// The read side, shared by all requests. The writer publishes to it.
 #[derive(Clone, Default)]
-pub struct View {
+pub struct Views {
     pub(super) catalog: Arc<ArcSwap<Catalog>>,
     pub(super) imports: Arc<RwLock<Imports>>,
     /// How long a redemption can be looked up after its last change, in seconds.
     pub(super) redemptions_retention: Arc<AtomicU64>,
 }
 
-impl View {
+impl Views {
     /// The filter of this name.
     pub fn find(&self, kind: Kind, name: &(impl AsRef<str> + ?Sized)) -> Option<Arc<FilterView>> {
         self.catalog.load().get(kind, name).cloned()

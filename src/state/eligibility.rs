@@ -3,7 +3,7 @@
 //! Lookups are prefetched in groups: while one waits for memory, the others load. That applies to the campaigns and to the conditions that
 //! exclude users from them.
 
-use super::catalog::{Catalog, View};
+use super::catalog::{Catalog, Views};
 use super::view::FilterView;
 use crate::domain::{Kind, LineUp, Timestamp, Unless, WindowPosition};
 use crate::filter::Digest;
@@ -90,7 +90,7 @@ pub struct Uncountable {
     pub copies_max: u32,
 }
 
-impl View {
+impl Views {
     /// Selects the campaigns that a user may see at `now`.
     ///
     /// # Errors

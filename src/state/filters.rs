@@ -1,9 +1,9 @@
 //! How campaigns, coupons and line-ups are created, changed and deleted.
 
 use super::catalog::NamedLineUp;
-use super::ledger::Change;
-use super::machine::{FilterState, Shared, State, Subject};
-use super::tables::Tables;
+use super::ledger::ChangeNumber;
+use super::machine::{FilterState, SharedState, State, Subject};
+use super::tables::EpochFilter;
 use super::view::FilterView;
 use crate::domain::{
     Annotations, FilterChange, FilterId, Happened, ImportState, Kind, LINE_UPS_BYTES_MAX, LineUpChange, Name,
@@ -45,8 +45,8 @@ impl State {
             return Err(Refusal::TooManyFilters);
         }
         let rule = self.shared.growth_rule();
-        let tables = Tables::new(self.shared.next_epoch(), spec, layout, rule);
-        let ledger = self.shared.empty_ledger(&profile, Change::default());
+        let tables = EpochFilter::new(self.shared.next_epoch(), spec, layout, rule);
+        let ledger = self.shared.empty_ledger(&profile, ChangeNumber::default());
         let (counters, reader) = (Arc::default(), tables.filter.reader());
         let redemptions_retention = self.shared.view.redemptions_retention.clone();
         let view = Arc::new(FilterView { id, profile, counters, reader, ledger, redemptions_retention });
@@ -138,7 +138,7 @@ impl Subject<'_> {
     }
 }
 
-impl Shared {
+impl SharedState {
     /// Creates a line-up, or replaces it.
     pub(super) fn put_line_up(&mut self, by: Seq, put: &PutLineUp) -> Result<Outcome, Refusal> {
         let PutLineUp { name, line_up, annotations: change } = put;

@@ -9,8 +9,8 @@
 
 use crate::domain::{
     ANNOTATIONS_BYTES_MAX, Command, Digests, FilterId, IDEMPOTENCY_ROOM_MAX_BYTES, IdempotencyKey, Inserted,
-    ItemOutcome, KeyName, Outcome, Redeem, Redemption, RedemptionId, Reference, Removed, Settings, Status,
-    Timestamp,
+    ItemOutcome, KeyName, Outcome, Redeem, Redemption, RedemptionId, RedemptionStatus, Reference, Removed,
+    Settings, Timestamp,
 };
 use crate::filter::Digest;
 use crate::frame::{decode, encode};
@@ -69,9 +69,9 @@ pub struct Bounds {
 
 /// The API key that a record counts for, by a hash of its name. Keys whose hashes are equal share a share.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub struct Owner(u16);
+pub struct RecordOwner(u16);
 
-impl Owner {
+impl RecordOwner {
     /// Returns the owner of an API key's records; requests without a key have an owner, too.
     pub fn of(by: Option<&KeyName>) -> Self {
         Self(by.map_or(0, |name| xxh3_64(name.as_str().as_bytes()) as u16))
@@ -84,14 +84,14 @@ pub struct Records {
     pub(super) queue: Queue,
     index: Index,
     /// Bytes of each owner's records.
-    bytes_of: BTreeMap<Owner, u64>,
+    bytes_of: BTreeMap<RecordOwner, u64>,
 }
 
 /// The head of a record. Its outcome follows.
 #[derive(Clone, Copy, Serialize, Deserialize)]
-struct Head {
+struct RecordHead {
     stored_at: Timestamp,
-    owner: Owner,
+    owner: RecordOwner,
     request: u64,
     key: [u8; 16],
 }
@@ -110,8 +110,8 @@ fn stored_request(key: &IdempotencyKey) -> u64 {
 }
 
 /// Reads a record: its head, and the outcome. `None` if it can't be stored again.
-fn read(bytes: &[u8]) -> Option<(Head, &[u8])> {
-    let (head, answer) = postcard::take_from_bytes::<Head>(bytes).ok()?;
+fn read(bytes: &[u8]) -> Option<(RecordHead, &[u8])> {
+    let (head, answer) = postcard::take_from_bytes::<RecordHead>(bytes).ok()?;
     (bytes.len() - answer.len() <= HEAD_BYTES).then_some((head, answer))
 }
 
@@ -186,7 +186,7 @@ impl Records {
     /// Stores the outcome of a request with a new key. The caller has freed space for it.
     pub fn store(
         &mut self,
-        owner: Owner,
+        owner: RecordOwner,
         filter: FilterId,
         key: &IdempotencyKey,
         command: &Command,
@@ -196,10 +196,10 @@ impl Records {
         let stored_at = now.min(TIME_MAX);
         let answer = pack(command, outcome, stored_at);
         let (request, key) = (stored_request(key), record_key(filter, key));
-        self.push(&Head { stored_at, owner, request, key }, &answer);
+        self.push(&RecordHead { stored_at, owner, request, key }, &answer);
     }
 
-    fn push(&mut self, head: &Head, answer: &[u8]) {
+    fn push(&mut self, head: &RecordHead, answer: &[u8]) {
         let mut buffer = [0; HEAD_BYTES];
         let encoded = postcard::to_slice(head, &mut buffer).expect("it has a maximum size");
         let bytes = stored_bytes(encoded.len() + answer.len()) as u64 + PLACE_BYTES;
@@ -213,7 +213,7 @@ impl Records {
     pub fn turn_back(&mut self, now: Timestamp) {
         for _ in 0..self.len() {
             let Some((head, answer)) = self.queue.front().and_then(read) else { break };
-            let head = Head { stored_at: head.stored_at.min(now), ..head };
+            let head = RecordHead { stored_at: head.stored_at.min(now), ..head };
             let answer = answer.to_vec();
             self.forget_oldest();
             self.push(&head, &answer);
@@ -242,7 +242,7 @@ impl Records {
     /// deleted yet.
     pub fn make_room(
         &mut self,
-        owner: Owner,
+        owner: RecordOwner,
         bytes: u64,
         bounds: &Bounds,
         records_max: usize,
@@ -264,7 +264,7 @@ impl Records {
 
     /// Whether this many more bytes fit into an owner's part of the one half, or into the other half together with the excess of all owners
     /// over their parts.
-    fn is_within_share(&self, owner: Owner, bytes: u64, bounds: &Bounds) -> bool {
+    fn is_within_share(&self, owner: RecordOwner, bytes: u64, bounds: &Bounds) -> bool {
         if bounds.keys <= 1 {
             return true;
         }
@@ -284,7 +284,7 @@ impl Records {
     fn forget_oldest(&mut self) {
         let Some(record) = self.queue.front() else { return };
         let bytes = counted_bytes(record);
-        if let Some((Head { key, owner, .. }, _)) = read(record) {
+        if let Some((RecordHead { key, owner, .. }, _)) = read(record) {
             self.index.remove(u128::from_le_bytes(key), self.queue.head());
             if let Some(used) = self.bytes_of.get_mut(&owner) {
                 *used -= bytes;
@@ -436,9 +436,9 @@ fn named(command: &Command) -> (Option<RedemptionId>, Option<(Digest, &Reference
 
 #[derive(Serialize, Deserialize)]
 enum Packed {
-    Inserted(Items, u64),
-    Removed(Items, u64),
-    Replaced(Items),
+    Inserted(PackedOutcomes, u64),
+    Removed(PackedOutcomes, u64),
+    Replaced(PackedOutcomes),
     Redeemed(PackedRedemption),
     Settled(PackedRedemption),
     Other(Outcome),
@@ -446,7 +446,7 @@ enum Packed {
 
 /// The outcomes of items: at most half a byte for each. Few outcomes differ from the one before.
 #[derive(Serialize, Deserialize)]
-enum Items {
+enum PackedOutcomes {
     /// Outcomes, and how many items in a row have each.
     Runs(Vec<(ItemOutcome, u32)>),
     /// Two outcomes in each byte, the first in the low bits. [`NO_OUTCOME`] follows the last one if their number is odd.
@@ -462,7 +462,7 @@ struct PackedRedemption {
     id: Option<RedemptionId>,
     /// None if the command says it.
     code: Option<(Digest, Reference)>,
-    status: Status,
+    status: RedemptionStatus,
     /// Milliseconds from that time until the outcome was stored.
     created: u64,
     changed: u64,
@@ -477,9 +477,13 @@ struct PackedRedemption {
 fn pack(command: &Command, outcome: &Outcome, stored_at: Timestamp) -> Vec<u8> {
     let pack_redemption = |redemption| PackedRedemption::new(command, redemption, stored_at);
     let packed = match outcome {
-        Outcome::Inserted(inserted) => Packed::Inserted(Items::pack(&inserted.outcomes), inserted.added),
-        Outcome::Removed(removed) => Packed::Removed(Items::pack(&removed.outcomes), removed.removed),
-        Outcome::Replaced(outcomes) => Packed::Replaced(Items::pack(outcomes)),
+        Outcome::Inserted(inserted) => {
+            Packed::Inserted(PackedOutcomes::pack(&inserted.outcomes), inserted.added)
+        }
+        Outcome::Removed(removed) => {
+            Packed::Removed(PackedOutcomes::pack(&removed.outcomes), removed.removed)
+        }
+        Outcome::Replaced(outcomes) => Packed::Replaced(PackedOutcomes::pack(outcomes)),
         Outcome::Redeemed(redemption) => Packed::Redeemed(pack_redemption(redemption)),
         Outcome::Settled(redemption) => Packed::Settled(pack_redemption(redemption)),
         other => Packed::Other(other.clone()),
@@ -535,7 +539,7 @@ impl PackedRedemption {
     }
 }
 
-impl Items {
+impl PackedOutcomes {
     fn pack(outcomes: &[ItemOutcome]) -> Self {
         let runs: Vec<_> = outcomes.chunk_by(PartialEq::eq).map(|run| (run[0], run.len() as u32)).collect();
         if encode(&runs).len() <= outcomes.len() / 2 {
@@ -581,7 +585,7 @@ mod tests {
 
     fn store(records: &mut Records, number: u64) {
         records.store(
-            Owner(0),
+            RecordOwner(0),
             FilterId(1),
             &key(number),
             &CLEAR,
@@ -607,7 +611,7 @@ mod tests {
         let room = 8 << 20;
         for number in 0..400_000 {
             let clear = Command::Clear { target: Target(FilterId(1)) };
-            records.make_room(Owner(0), Records::bytes_max(&clear), &bounds(number, room), 16).unwrap();
+            records.make_room(RecordOwner(0), Records::bytes_max(&clear), &bounds(number, room), 16).unwrap();
             store(&mut records, number);
             assert!(records.memory_bytes() <= room, "at {number}");
             if number % 997 == 0 {
@@ -657,7 +661,7 @@ mod tests {
             Command::Insert { target: Target(FilterId(1)), digests, if_absent: false, revive: false };
         for at in 0..3 {
             let outcome = Outcome::Cleared(at);
-            records.store(Owner(0), FilterId(1), &key(7), &insert, &outcome, Timestamp(at));
+            records.store(RecordOwner(0), FilterId(1), &key(7), &insert, &outcome, Timestamp(at));
         }
         assert_eq!(look_up(&records, 7), Lookup::Answered(Outcome::Cleared(2)));
         let late = |forgotten| records.look_up(FilterId(1), &key(7), &CLEAR, Some(Timestamp(forgotten)));
@@ -672,7 +676,8 @@ mod tests {
     #[test]
     fn record_with_long_head_is_rejected() {
         for (request, is_readable) in [((1 << REQUEST_BITS) - 1, true), (u64::MAX, false)] {
-            let head = Head { stored_at: TIME_MAX, owner: Owner(u16::MAX), request, key: [7; 16] };
+            let head =
+                RecordHead { stored_at: TIME_MAX, owner: RecordOwner(u16::MAX), request, key: [7; 16] };
             let mut queue = Queue::default();
             queue.push(&encode(&head), &pack(&CLEAR, &Outcome::Cleared(1), TIME_MAX));
             let records = Records::restore(queue);
@@ -693,9 +698,9 @@ mod tests {
             let bytes = Records::bytes_max(&clear);
             let mut number = 1;
             let mut try_store = |records: &mut Records, owner: u16| {
-                records.make_room(Owner(owner), bytes, &bounds, 16)?;
+                records.make_room(RecordOwner(owner), bytes, &bounds, 16)?;
                 let (key, outcome) = (key(number), Outcome::Cleared(number));
-                records.store(Owner(owner), FilterId(1), &key, &CLEAR, &outcome, Timestamp(number));
+                records.store(RecordOwner(owner), FilterId(1), &key, &CLEAR, &outcome, Timestamp(number));
                 number += 1;
                 Ok::<(), Option<Timestamp>>(())
             };
@@ -761,7 +766,7 @@ mod tests {
                 id: RedemptionId(id),
                 digest: Digest(7),
                 reference: Reference::new(&"r".repeat(length)).unwrap(),
-                status: Status::Held,
+                status: RedemptionStatus::Held,
                 created_at,
                 changed_at,
                 expires_at: held.then_some(expires_at),

@@ -7,10 +7,10 @@
 use super::catalog::NamedLineUp;
 use super::idempotency::Records;
 use super::imports::Imports;
-use super::ledger::{Change, Ledger, LedgerImage};
+use super::ledger::{ChangeNumber, Ledger, StoredLedger};
 use super::machine::{FilterState, State};
-use super::statistics::Statistics;
-use super::tables::{Staging, Tables};
+use super::statistics::FilterStatistics;
+use super::tables::{EpochFilter, Staging};
 use super::view::{Counters, FilterView};
 use crate::domain::{
     FilterHead, FilterId, ImageSection, Import, ImportId, Kind, Meaning, Redemption, SectionId, Spec,
@@ -52,7 +52,7 @@ pub(super) const REDEMPTIONS: u64 = 0;
 pub(super) const ORDINALS: u64 = 1;
 
 /// Replaces the bytes by the next chunk; `false` after the last one.
-type Chunks = Box<dyn FnMut(&mut Vec<u8>) -> bool + Send>;
+type SectionChunks = Box<dyn FnMut(&mut Vec<u8>) -> bool + Send>;
 
 /// A section of a snapshot. It owns its data as of the snapshot's start, until it is dropped. The store need not write it again if it has
 /// one with the same ID and number of changes.
@@ -61,7 +61,7 @@ pub struct Section {
     pub id: SectionId,
     /// A number that differs whenever the contents may.
     pub changes: u64,
-    chunks: Chunks,
+    chunks: SectionChunks,
 }
 
 impl Section {
@@ -100,7 +100,7 @@ pub trait Sections {
 }
 
 /// The head of a snapshot.
-pub struct SnapshotImage {
+pub struct SnapshotParts {
     /// The head, encoded.
     pub head: Vec<u8>,
     /// The sections that belong to it.
@@ -110,29 +110,29 @@ pub struct SnapshotImage {
 /// The fields of a head: the state without the parts that have sections or can be derived. From version 2 on, the set of overtaken imports
 /// follows.
 #[derive(Serialize, Deserialize)]
-struct Head<S> {
+struct SnapshotHead<S> {
     state: S,
     records: Extent,
-    filters: Vec<FilterStateImage>,
+    filters: Vec<StoredFilter>,
     imports: Vec<Import>,
     line_ups: Vec<NamedLineUp>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct FilterStateImage {
+struct StoredFilter {
     id: FilterId,
     head: FilterHead,
     tables: Epoch,
     /// A coupon's.
-    ledger: Option<LedgerImage>,
+    ledger: Option<StoredLedger>,
     /// The number of changes of its earlier statistics.
     statistics: u64,
-    staging: Option<StagingImage>,
+    staging: Option<StoredStaging>,
     is_hidden: bool,
 }
 
 #[derive(Serialize, Deserialize)]
-struct StagingImage {
+struct StoredStaging {
     import: ImportId,
     tables: (Epoch, FilterImage),
     changes: (Epoch, Extent),
@@ -173,12 +173,13 @@ pub fn enabled_in(head: &[u8]) -> Result<u16, RestoreStateError<Infallible>> {
 
 /// Reads a head of a known version: that of the enabled entries, for these decide which fields it has. So a build that doesn't know it
 /// reports a newer version, not damage.
-fn read_head<E>(head: &[u8]) -> Result<Head<State>, RestoreStateError<E>> {
+fn read_head<E>(head: &[u8]) -> Result<SnapshotHead<State>, RestoreStateError<E>> {
     let (version, rest) = postcard::take_from_bytes::<u16>(head).map_err(RestoreStateError::Head)?;
     if !(1..=understood_version()).contains(&version) {
         return Err(RestoreStateError::Newer(version));
     }
-    let (mut head, rest) = postcard::take_from_bytes::<Head<State>>(rest).map_err(RestoreStateError::Head)?;
+    let (mut head, rest) =
+        postcard::take_from_bytes::<SnapshotHead<State>>(rest).map_err(RestoreStateError::Head)?;
     if version >= Meaning::OvertakenImports.since() {
         let overtaken: BTreeSet<ImportId> = postcard::from_bytes(rest).map_err(RestoreStateError::Head)?;
         for import in &mut head.imports {
@@ -190,7 +191,7 @@ fn read_head<E>(head: &[u8]) -> Result<Head<State>, RestoreStateError<E>> {
 
 impl State {
     /// Begins a snapshot of the state as it is now. A dropped section is left out.
-    pub fn begin_snapshot(&mut self) -> SnapshotImage {
+    pub fn begin_snapshot(&mut self) -> SnapshotParts {
         let (mut sections, copied) = (Vec::new(), self.shared.copied.clone());
         let records = freeze_queue(&mut self.records.queue, RECORDS, &copied, &mut sections);
         let filters = self.filters.values_mut().map(|filter| filter.freeze(&copied, &mut sections)).collect();
@@ -200,13 +201,13 @@ impl State {
             imports.iter().filter(|import| import.is_overtaken).map(|import| import.id.clone()).collect();
         let line_ups =
             self.shared.catalog.line_ups.values().map(|line_up| NamedLineUp::clone(line_up)).collect();
-        let head = Head { state: &*self, records, filters, imports, line_ups };
+        let head = SnapshotHead { state: &*self, records, filters, imports, line_ups };
         let version = self.shared.format.min(understood_version());
         let mut head = encode(&(version, head));
         if version >= Meaning::OvertakenImports.since() {
             append(&overtaken, &mut head);
         }
-        SnapshotImage { head, sections }
+        SnapshotParts { head, sections }
     }
 }
 
@@ -220,7 +221,7 @@ fn freeze_queue(queue: &mut Queue, epoch: Epoch, copied: &Copied, sections: &mut
     queue.extent()
 }
 
-impl Tables {
+impl EpochFilter {
     /// Adds a section for each table.
     fn freeze(&mut self, copied: &Copied, sections: &mut Vec<Section>) -> (Epoch, FilterImage) {
         let epoch = self.epoch;
@@ -234,13 +235,13 @@ impl Tables {
 }
 
 impl FilterState {
-    fn freeze(&mut self, copied: &Copied, sections: &mut Vec<Section>) -> FilterStateImage {
+    fn freeze(&mut self, copied: &Copied, sections: &mut Vec<Section>) -> StoredFilter {
         let is_coupon = self.view.kind == Kind::Coupon;
         let ledger = is_coupon.then(|| self.view.ledger.write().freeze(copied, sections));
         let (tables, image) = self.tables.freeze(copied, sections);
         let staging = self.staging.as_mut().map(|staging| {
             let epoch = staging.epoch;
-            StagingImage {
+            StoredStaging {
                 import: staging.import.clone(),
                 tables: staging.tables.freeze(copied, sections),
                 changes: (epoch, freeze_queue(&mut staging.changes, epoch, copied, sections)),
@@ -250,7 +251,7 @@ impl FilterState {
         });
         let statistics = self.view.counters.statistics.lock().freeze(tables, copied, sections);
         let (id, head, is_hidden) = (self.view.id, self.view.head(image), self.is_hidden);
-        FilterStateImage { id, head, tables, ledger, statistics, staging, is_hidden }
+        StoredFilter { id, head, tables, ledger, statistics, staging, is_hidden }
     }
 }
 
@@ -275,7 +276,7 @@ impl Export {
         Ok(found.map(Self::of))
     }
 
-    fn of(FilterStateImage { head, tables, ledger, statistics, .. }: FilterStateImage) -> Self {
+    fn of(StoredFilter { head, tables, ledger, statistics, .. }: StoredFilter) -> Self {
         let ids = head.tables.tables().map(|(table, ..)| SectionId::new(tables, table.0));
         let sections = ids.map(|id| (ImageSection::Tables, id));
         let ledgers = ledger.iter().flat_map(|ledger| {
@@ -321,7 +322,7 @@ impl State {
     /// # Errors
     /// When anything is missing, damaged or of a newer version.
     pub fn restore<S: Sections>(head: &[u8], sections: &mut S) -> Result<Self, RestoreStateError<S::Error>> {
-        let Head { mut state, records, filters, imports, line_ups } = read_head(head)?;
+        let SnapshotHead { mut state, records, filters, imports, line_ups } = read_head(head)?;
         let settings = std::mem::take(&mut state.shared.settings);
         state.shared.configure(settings);
         let records = restore_queue(RECORDS, records, sections)?;
@@ -341,16 +342,12 @@ impl State {
     }
 }
 
-fn restore_filter<S: Sections>(
-    state: &mut State,
-    image: FilterStateImage,
-    sections: &mut S,
-) -> Restored<(), S> {
-    let FilterStateImage { id, head, tables: epoch, ledger, statistics: changes, staging, is_hidden } = image;
+fn restore_filter<S: Sections>(state: &mut State, image: StoredFilter, sections: &mut S) -> Restored<(), S> {
+    let StoredFilter { id, head, tables: epoch, ledger, statistics: changes, staging, is_hidden } = image;
     let ledger = match (head.profile.kind, ledger) {
         (Kind::Campaign, None) => state.shared.no_redemptions.clone(),
         (Kind::Coupon, Some(ledger)) => {
-            let last_change = Change(head.last_change);
+            let last_change = ChangeNumber(head.last_change);
             Arc::new(RwLock::new(restore_ledger(&ledger, last_change, is_hidden, sections)?))
         }
         (Kind::Campaign, Some(_)) | (Kind::Coupon, None) => {
@@ -361,7 +358,7 @@ fn restore_filter<S: Sections>(
     let tables = restore_tables(epoch, &head.tables, &head.profile.spec, filled, sections)?;
     let staging =
         staging.map(|staging| restore_staging(staging, &head.profile.spec, sections)).transpose()?;
-    let mut statistics = Statistics { latest: head.latest, ..Statistics::default() };
+    let mut statistics = FilterStatistics { latest: head.latest, ..FilterStatistics::default() };
     let unreadable = "statistics can't be read";
     load_chunks(sections, SectionId::new(epoch, STATISTICS), unreadable, |chunk| statistics.load(chunk))?;
     statistics.earlier.changes = changes;
@@ -384,13 +381,13 @@ fn restore_filter<S: Sections>(
 }
 
 fn restore_ledger<S: Sections>(
-    image: &LedgerImage,
-    last_change: Change,
+    image: &StoredLedger,
+    last_change: ChangeNumber,
     is_loading: bool,
     sections: &mut S,
 ) -> Restored<Ledger, S> {
     sections.reserve(image.memory_bytes).map_err(RestoreStateError::Load)?;
-    let &LedgerImage { epoch, changes, ordinals_changes, .. } = image;
+    let &StoredLedger { epoch, changes, ordinals_changes, .. } = image;
     let mut ledger = Ledger::new(epoch, ordinals_changes.is_some(), last_change);
     let (unreadable, ordinals) = ("a ledger can't be read", SectionId::new(epoch, ORDINALS));
     if ordinals_changes.is_some() {
@@ -403,8 +400,8 @@ fn restore_ledger<S: Sections>(
     is_complete.then_some(ledger).ok_or(RestoreStateError::Damaged(unreadable))
 }
 
-fn restore_staging<S: Sections>(image: StagingImage, spec: &Spec, sections: &mut S) -> Restored<Staging, S> {
-    let StagingImage { import, tables, changes, cleared, walk } = image;
+fn restore_staging<S: Sections>(image: StoredStaging, spec: &Spec, sections: &mut S) -> Restored<Staging, S> {
+    let StoredStaging { import, tables, changes, cleared, walk } = image;
     let tables = restore_tables(tables.0, &tables.1, spec, None, sections)?;
     let (epoch, extent) = changes;
     let changes = restore_queue(epoch, extent, sections)?;
@@ -418,7 +415,7 @@ fn restore_tables<S: Sections>(
     spec: &Spec,
     filled: Option<Filled>,
     sections: &mut S,
-) -> Restored<Tables, S> {
+) -> Restored<EpochFilter, S> {
     let mut load = |table: &Restoring<'_>| sections.table(SectionId::new(epoch, table.id().0), table);
     if image.forgets_after() != spec.forget.map(|forget| forget.steps()) {
         return Err(RestoreStateError::Tables(RestoreError::Image(
@@ -427,7 +424,7 @@ fn restore_tables<S: Sections>(
     }
     // If an image is being uploaded, the tables are filled up to its progress.
     let filter = Filter::restore(spec.mode, image, filled, &mut load).map_err(RestoreStateError::Tables)?;
-    Ok(Tables { epoch, filter })
+    Ok(EpochFilter { epoch, filter })
 }
 
 fn restore_queue<S: Sections>(epoch: Epoch, extent: Extent, sections: &mut S) -> Restored<Queue, S> {

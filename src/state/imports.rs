@@ -3,7 +3,7 @@
 //! An unfinished record is stored while its import runs, and for a time after an interruption. Of the finished ones, each owner's last few
 //! are stored.
 
-use super::machine::{SWEEP_MAX, Shared, State, Subject};
+use super::machine::{SWEEP_MAX, SharedState, State, Subject};
 use super::tables::Staging;
 use crate::domain::{
     Count, Ending, FilterId, Guards, Happened, IMPORTS_KEPT_MAX, IMPORTS_UNFINISHED_MAX, Import, ImportBegin,
@@ -317,7 +317,7 @@ impl Subject<'_> {
     }
 }
 
-impl Shared {
+impl SharedState {
     /// Changes the record of an import, if there is one, and returns it. Reports the end of one that was running.
     pub(super) fn update_import(
         &mut self,

@@ -3,13 +3,13 @@
 //! Such a filter is stored with the others, also in snapshots and in the memory account, but it is not in the catalog. Its redemptions are
 //! in its own queues, but none expires while it is hidden. A damaged image, or one without progress for too long, is dropped completely.
 
-use super::ledger::Change;
-use super::machine::{Arriving, FilterState, State};
-use super::statistics::Statistics;
-use super::tables::{Tables, slot_state};
+use super::ledger::ChangeNumber;
+use super::machine::{ArrivingImage, FilterState, State};
+use super::statistics::FilterStatistics;
+use super::tables::{EpochFilter, slot_state};
 use super::view::{Counters, FilterView};
 use crate::domain::{
-    ALGORITHM, Chunk, FilterChange, FilterHead, IMAGES_MAX, IMAGES_OF_KEY_MAX, ImageBegin, ImageBody,
+    ALGORITHM, FilterChange, FilterHead, IMAGES_MAX, IMAGES_OF_KEY_MAX, ImageBegin, ImageBody, ImageChunk,
     ImageFault, ImagePart, ImageRecord, ImageSection, Kind, LAST_CHANGE_MAX, Outcome, Profile, Redemption,
     Refusal, Timestamp, UploadId,
 };
@@ -41,18 +41,18 @@ impl State {
         check(head, kind).map_err(Refusal::ImageDamaged)?;
         let contradicts = |_| Refusal::ImageDamaged(ImageFault::Contradiction);
         let filter = Filter::unfilled(head.profile.spec.mode, &head.tables).map_err(contradicts)?;
-        let tables = Tables { epoch: shared.next_epoch(), filter };
-        let ledger = shared.empty_ledger(&head.profile, Change(head.last_change));
+        let tables = EpochFilter { epoch: shared.next_epoch(), filter };
+        let ledger = shared.empty_ledger(&head.profile, ChangeNumber(head.last_change));
         let redemptions_retention = shared.view.redemptions_retention.clone();
         let created_at = head.profile.created_at.min(shared.now);
         let profile = Profile { name: name.clone(), created_at, ..head.profile.clone() };
-        let statistics = Statistics { latest: head.latest, ..Statistics::default() };
+        let statistics = FilterStatistics { latest: head.latest, ..FilterStatistics::default() };
         let FilterHead { adds, removes, .. } = **head;
         let counters = Counters { adds: adds.into(), removes: removes.into(), statistics: statistics.into() };
         let (counters, reader) = (counters.into(), tables.filter.reader());
         let view = FilterView { id, profile, counters, reader, ledger, redemptions_retention };
         let (filled, items, changed_at) = (Default::default(), head.tables.items(), shared.now);
-        shared.images.0.insert(upload, Arriving { filter: id, by, filled, items, checksum, changed_at });
+        shared.images.0.insert(upload, ArrivingImage { filter: id, by, filled, items, checksum, changed_at });
         let mut filter = FilterState::new(Arc::new(view), tables, true);
         shared.note(&mut filter);
         self.filters.insert(id, filter);
@@ -115,7 +115,7 @@ impl FilterState {
     /// Takes the next record of an image. Returns whether the image is complete.
     fn receive(
         &mut self,
-        image: &mut Arriving,
+        image: &mut ArrivingImage,
         record: &ImageRecord,
         now: Timestamp,
     ) -> Result<bool, ImageFault> {
@@ -129,7 +129,7 @@ impl FilterState {
         let (is_sound, is_complete) = match &record.body {
             ImageBody::Head(_) => return Err(ImageFault::Order),
             ImageBody::Part(ImagePart { section, chunks }) => {
-                (chunks.iter().all(|Chunk(chunk)| self.load(image, *section, chunk)), false)
+                (chunks.iter().all(|ImageChunk(chunk)| self.load(image, *section, chunk)), false)
             }
             ImageBody::End { redemptions } => (self.finish_loading(image, *redemptions, now), true),
         };
@@ -137,7 +137,7 @@ impl FilterState {
     }
 
     /// Takes the next chunk of an image. Returns whether it contradicts nothing.
-    fn load(&mut self, image: &mut Arriving, section: ImageSection, chunk: &[u8]) -> bool {
+    fn load(&mut self, image: &mut ArrivingImage, section: ImageSection, chunk: &[u8]) -> bool {
         let (filter, view) = (&mut self.tables.filter, &self.view);
         match section {
             ImageSection::Tables => filter.fill(&mut image.filled, chunk).is_ok(),
@@ -155,7 +155,7 @@ impl FilterState {
     }
 
     /// Ends the image. Returns whether it is complete. The clock of its server may have been ahead.
-    fn finish_loading(&mut self, image: &Arriving, redemptions: u64, now: Timestamp) -> bool {
+    fn finish_loading(&mut self, image: &ArrivingImage, redemptions: u64, now: Timestamp) -> bool {
         let finished = self.tables.filter.finish_filling(image.filled, &image.items);
         let (held, _) = self.tables.used();
         let mut ledger = self.view.ledger.write();

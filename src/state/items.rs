@@ -6,7 +6,7 @@ use super::machine::Subject;
 use super::tables::{ChangeKind, REPEATED_FOR_EACH, slot_state};
 use crate::domain::{
     Count, FilterChange, Inserted, ItemOutcome, Kind, Meaning, Outcome, Redeem, Redemption, RedemptionId,
-    RedemptionStep, Refusal, Removed, Status, Timestamp,
+    RedemptionStatus, RedemptionStep, Refusal, Removed, Timestamp,
 };
 use crate::filter::{Digest, Full, Mode, SlotState};
 use std::collections::BTreeMap;
@@ -181,10 +181,10 @@ impl Subject<'_> {
         let hold = (hold_seconds > 0).then(|| now.plus_seconds(hold_seconds));
         if let Some(current) = self.current(digest).filter(|current| current.reference == *reference) {
             return Ok(Outcome::Settled(match (current.status, hold) {
-                (Status::Held, None) => self.settle(current, Status::Redeemed, None),
-                (Status::Held, Some(hold)) => {
+                (RedemptionStatus::Held, None) => self.settle(current, RedemptionStatus::Redeemed, None),
+                (RedemptionStatus::Held, Some(hold)) => {
                     let later = current.expires_at.map_or(hold, |expires_at| expires_at.max(hold));
-                    self.settle(current, Status::Held, Some(later))
+                    self.settle(current, RedemptionStatus::Held, Some(later))
                 }
                 _ => current,
             }));
@@ -205,7 +205,7 @@ impl Subject<'_> {
             id,
             digest,
             reference: reference.clone(),
-            status: if hold.is_some() { Status::Held } else { Status::Redeemed },
+            status: if hold.is_some() { RedemptionStatus::Held } else { RedemptionStatus::Redeemed },
             created_at: now,
             changed_at: now,
             expires_at: hold,
@@ -239,10 +239,12 @@ impl Subject<'_> {
     pub(super) fn confirm(&mut self, id: &RedemptionId) -> Result<Outcome, Refusal> {
         let redemption = self.redemption(id).ok_or(Refusal::RedemptionNotFound)?;
         match redemption.status {
-            Status::Redeemed => Ok(Outcome::Settled(redemption)),
-            Status::Held => Ok(Outcome::Settled(self.settle(redemption, Status::Redeemed, None))),
-            Status::Expired => Err(Refusal::HoldExpired),
-            Status::Cancelled => Err(Refusal::RedemptionCancelled),
+            RedemptionStatus::Redeemed => Ok(Outcome::Settled(redemption)),
+            RedemptionStatus::Held => {
+                Ok(Outcome::Settled(self.settle(redemption, RedemptionStatus::Redeemed, None)))
+            }
+            RedemptionStatus::Expired => Err(Refusal::HoldExpired),
+            RedemptionStatus::Cancelled => Err(Refusal::RedemptionCancelled),
         }
     }
 
@@ -250,8 +252,10 @@ impl Subject<'_> {
     pub(super) fn cancel(&mut self, id: &RedemptionId) -> Result<Outcome, Refusal> {
         let redemption = self.redemption(id).ok_or(Refusal::RedemptionNotFound)?;
         Ok(Outcome::Settled(match redemption.status {
-            Status::Held | Status::Redeemed => self.end(redemption, Status::Cancelled),
-            Status::Expired | Status::Cancelled => redemption,
+            RedemptionStatus::Held | RedemptionStatus::Redeemed => {
+                self.end(redemption, RedemptionStatus::Cancelled)
+            }
+            RedemptionStatus::Expired | RedemptionStatus::Cancelled => redemption,
         }))
     }
 
@@ -260,7 +264,7 @@ impl Subject<'_> {
         let current = self.current(digest);
         let was_redeemed = self.tables.filter.state(digest) == Some(SlotState::Redeemed);
         match current {
-            Some(current) if was_redeemed => drop(self.settle(current, Status::Cancelled, None)),
+            Some(current) if was_redeemed => drop(self.settle(current, RedemptionStatus::Cancelled, None)),
             // The code's redemption may have been deleted after its retention.
             None if was_redeemed => self.set_code(digest, SlotState::Available, REPEATED_FOR_EACH),
             Some(_) | None => {}
@@ -270,8 +274,9 @@ impl Subject<'_> {
 
     /// Cancels the hold of a code that has been removed, or that is available again.
     pub(super) fn withdraw_hold(&mut self, digest: Digest) {
-        if let Some(current) = self.current(digest).filter(|current| current.status == Status::Held) {
-            self.end(current, Status::Cancelled);
+        if let Some(current) = self.current(digest).filter(|current| current.status == RedemptionStatus::Held)
+        {
+            self.end(current, RedemptionStatus::Cancelled);
         }
     }
 
@@ -280,12 +285,12 @@ impl Subject<'_> {
     pub(super) fn expire_hold(&mut self, id: &RedemptionId) {
         if let Some(redemption) = self.stored(id) {
             self.shared.holds_expired += 1;
-            self.end(redemption, Status::Expired);
+            self.end(redemption, RedemptionStatus::Expired);
         }
     }
 
     /// Settles a redemption that ends. It retains the end of its hold.
-    fn end(&mut self, redemption: Redemption, status: Status) -> Redemption {
+    fn end(&mut self, redemption: Redemption, status: RedemptionStatus) -> Redemption {
         let expires_at = redemption.expires_at;
         self.settle(redemption, status, expires_at)
     }
@@ -316,7 +321,7 @@ impl Subject<'_> {
         if !redemption.is_past_retention(self.shared.now, retention) {
             return Some(redemption);
         }
-        if redemption.status != Status::Expired {
+        if redemption.status != RedemptionStatus::Expired {
             self.view.ledger.write().remove(&redemption.id);
         }
         None
@@ -338,21 +343,22 @@ impl Subject<'_> {
     fn settle(
         &mut self,
         redemption: Redemption,
-        status: Status,
+        status: RedemptionStatus,
         expires_at: Option<Timestamp>,
     ) -> Redemption {
         match status {
-            Status::Cancelled | Status::Expired if self.view.spec.stock.is_some() => {
+            RedemptionStatus::Cancelled | RedemptionStatus::Expired if self.view.spec.stock.is_some() => {
                 // In an open pool a code that is not in use is as if it had never been there.
                 self.tables.filter.remove(redemption.digest);
                 self.view.counters.removes.fetch_add(1, Ordering::Relaxed);
             }
             // Changes caused by time cost commands nothing: no queued change is repeated for them, and no table grows.
-            Status::Expired => self.set_code(redemption.digest, slot_state(status), 0),
+            RedemptionStatus::Expired => self.set_code(redemption.digest, slot_state(status), 0),
             _ => self.set_code(redemption.digest, slot_state(status), REPEATED_FOR_EACH),
         }
         let now = self.shared.now;
-        let redeemed_at = if status == Status::Redeemed { Some(now) } else { redemption.redeemed_at };
+        let redeemed_at =
+            if status == RedemptionStatus::Redeemed { Some(now) } else { redemption.redeemed_at };
         if redemption.status != status {
             self.count(status.into(), 1);
         }
@@ -377,12 +383,16 @@ fn take_one(leaving: &mut BTreeMap<Digest, u32>, item: Digest) -> bool {
 }
 
 /// The step from a current redemption to another status; `None` if no event reports it.
-fn step(before: &Redemption, status: Status, expires_at: Option<Timestamp>) -> Option<RedemptionStep> {
+fn step(
+    before: &Redemption,
+    status: RedemptionStatus,
+    expires_at: Option<Timestamp>,
+) -> Option<RedemptionStep> {
     match status {
-        Status::Held if before.expires_at == expires_at => None,
-        Status::Held => Some(RedemptionStep::Extended),
-        Status::Redeemed => Some(RedemptionStep::Confirmed),
-        Status::Cancelled => Some(RedemptionStep::Cancelled),
-        Status::Expired => Some(RedemptionStep::Expired),
+        RedemptionStatus::Held if before.expires_at == expires_at => None,
+        RedemptionStatus::Held => Some(RedemptionStep::Extended),
+        RedemptionStatus::Redeemed => Some(RedemptionStep::Confirmed),
+        RedemptionStatus::Cancelled => Some(RedemptionStep::Cancelled),
+        RedemptionStatus::Expired => Some(RedemptionStep::Expired),
     }
 }

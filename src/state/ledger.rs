@@ -7,7 +7,7 @@
 //! code stays redeemed.
 
 use super::image::{Epoch, ORDINALS, REDEMPTIONS, Section, freeze};
-use crate::domain::{Redemption, RedemptionId, Reference, STOCK_MAX, SectionId, Status, Timestamp};
+use crate::domain::{Redemption, RedemptionId, RedemptionStatus, Reference, STOCK_MAX, SectionId, Timestamp};
 use crate::filter::Digest;
 use crate::paged::{Copied, Numbers, Slab};
 use serde::{Deserialize, Serialize};
@@ -32,9 +32,9 @@ const CHANGE_BITS: u32 = 20;
 /// reader has seen.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Change(pub u64);
+pub struct ChangeNumber(pub u64);
 
-impl Change {
+impl ChangeNumber {
     /// The least position that a change at this time can have.
     fn first(at: Timestamp) -> u64 {
         at.0.min((1 << (64 - CHANGE_BITS)) - 1) << CHANGE_BITS
@@ -56,7 +56,7 @@ pub struct RedemptionQuery {
     /// Only redemptions with this reference.
     pub reference: Option<Reference>,
     /// Only redemptions with this status as the reader sees it.
-    pub status: Option<Status>,
+    pub status: Option<RedemptionStatus>,
     /// Only redemptions that changed after this time.
     pub changed_after: Option<Timestamp>,
 }
@@ -67,7 +67,7 @@ pub struct RedemptionPage {
     /// The redemptions that were found.
     pub redemptions: Vec<Redemption>,
     /// The start of the next page; `None` if this is the last one.
-    pub next: Option<Change>,
+    pub next: Option<ChangeNumber>,
 }
 
 /// A redemption, as a slab of the ledger stores it.
@@ -75,14 +75,14 @@ pub struct RedemptionPage {
 pub struct LedgerEntry {
     redemption: Redemption,
     /// The position of its last change.
-    change: Change,
+    change: ChangeNumber,
 }
 
 /// The keys of a redemption in the indexes.
-struct Keys {
+struct IndexKeys {
     id: RedemptionId,
-    change: Change,
-    reference: (u64, Change),
+    change: ChangeNumber,
+    reference: (u64, ChangeNumber),
     reference_bytes: u64,
     /// Its code, while it is held or redeemed.
     current: Option<Digest>,
@@ -93,10 +93,10 @@ struct Keys {
 }
 
 impl LedgerEntry {
-    fn keys(&self) -> Keys {
+    fn keys(&self) -> IndexKeys {
         let Self { redemption, change } = self;
         let hold = redemption.held_until().map(|until| (until, redemption.id));
-        Keys {
+        IndexKeys {
             id: redemption.id,
             change: *change,
             reference: (reference_hash(&redemption.reference), *change),
@@ -117,13 +117,13 @@ pub struct Ledger {
     redemptions: Slab<LedgerEntry>,
     by_id: BTreeMap<RedemptionId, u32>,
     current: BTreeMap<Digest, u32>,
-    by_change: BTreeMap<Change, u32>,
-    by_reference: BTreeMap<(u64, Change), ()>,
+    by_change: BTreeMap<ChangeNumber, u32>,
+    by_reference: BTreeMap<(u64, ChangeNumber), ()>,
     /// Held redemptions, by the time at which they expire.
     holds: BTreeMap<(Timestamp, RedemptionId), ()>,
     /// All others, by the time of their last change.
     ended: BTreeMap<(Timestamp, RedemptionId), ()>,
-    last_change: Change,
+    last_change: ChangeNumber,
     references_bytes: u64,
     /// The ordinals that are taken; `None` unless it is an open pool's.
     ordinals: Option<Box<Numbers>>,
@@ -133,7 +133,7 @@ pub struct Ledger {
 
 /// The metadata of a ledger in a snapshot, without the content of its sections.
 #[derive(Serialize, Deserialize)]
-pub(super) struct LedgerImage {
+pub(super) struct StoredLedger {
     pub(super) epoch: Epoch,
     pub(super) redemptions: u64,
     pub(super) changes: u64,
@@ -160,7 +160,7 @@ fn rekey<K: Ord, V>(index: &mut BTreeMap<K, V>, before: Option<K>, after: Option
 
 impl Ledger {
     /// An empty ledger. `last_change` is the position of the last change of a redemption that it will be loaded with.
-    pub(super) fn new(epoch: Epoch, is_open_pool: bool, last_change: Change) -> Self {
+    pub(super) fn new(epoch: Epoch, is_open_pool: bool, last_change: ChangeNumber) -> Self {
         let ordinals = is_open_pool.then(Box::default);
         Self { epoch, last_change, ordinals, ..Self::default() }
     }
@@ -186,7 +186,7 @@ impl Ledger {
     }
 
     /// Brings the indexes up to date with a slot. Returns whether no other redemption has one of the keys.
-    fn index(&mut self, slot: u32, before: Option<&Keys>, after: Option<&Keys>) -> bool {
+    fn index(&mut self, slot: u32, before: Option<&IndexKeys>, after: Option<&IndexKeys>) -> bool {
         self.references_bytes += after.map_or(0, |keys| keys.reference_bytes);
         self.references_bytes -= before.map_or(0, |keys| keys.reference_bytes);
         rekey(&mut self.by_reference, before.map(|k| k.reference), after.map(|k| k.reference), ());
@@ -206,7 +206,7 @@ impl Ledger {
     /// contradict nothing.
     pub(super) fn load(&mut self, chunk: &[u8], is_right: impl Fn(&Redemption) -> bool) -> bool {
         let Some(loaded) = self.redemptions.load(chunk) else { return false };
-        let loaded: Vec<(u32, Keys, bool)> = loaded
+        let loaded: Vec<(u32, IndexKeys, bool)> = loaded
             .map(|(slot, entry)| {
                 (slot, entry.keys(), is_right(&entry.redemption) && entry.change <= self.last_change)
             })
@@ -271,7 +271,7 @@ impl Ledger {
     }
 
     /// The position of the last change of any redemption, even if that is forgotten by now.
-    pub fn last_change(&self) -> Change {
+    pub fn last_change(&self) -> ChangeNumber {
         self.last_change
     }
 
@@ -324,12 +324,12 @@ impl Ledger {
     pub fn page(
         &self,
         query: &RedemptionQuery,
-        after: Option<Change>,
+        after: Option<ChangeNumber>,
         limit: usize,
         looked_at_max: usize,
         mut wanted: impl FnMut(&Redemption) -> Option<Redemption>,
     ) -> RedemptionPage {
-        let begin = after.max(query.changed_after.map(Change::at_last)).unwrap_or_default();
+        let begin = after.max(query.changed_after.map(ChangeNumber::at_last)).unwrap_or_default();
         let mut page = RedemptionPage { redemptions: Vec::new(), next: None };
         let mut looked_at = None;
         for (count, change) in self.changes_after(query, begin).enumerate() {
@@ -346,7 +346,11 @@ impl Ledger {
     }
 
     /// The positions of all redemptions that a query has to check.
-    fn changes_after(&self, query: &RedemptionQuery, begin: Change) -> Box<dyn Iterator<Item = Change> + '_> {
+    fn changes_after(
+        &self,
+        query: &RedemptionQuery,
+        begin: ChangeNumber,
+    ) -> Box<dyn Iterator<Item = ChangeNumber> + '_> {
         match &query.reference {
             None => {
                 let range = (Bound::Excluded(begin), Bound::Unbounded);
@@ -354,7 +358,7 @@ impl Ledger {
             }
             Some(reference) => {
                 let hash = reference_hash(reference);
-                let range = (Bound::Excluded((hash, begin)), Bound::Included((hash, Change(u64::MAX))));
+                let range = (Bound::Excluded((hash, begin)), Bound::Included((hash, ChangeNumber(u64::MAX))));
                 Box::new(self.by_reference.range(range).map(|((_, change), ())| *change))
             }
         }
@@ -366,7 +370,7 @@ impl Ledger {
         self.put(None, Some(LedgerEntry { redemption, change }));
     }
 
-    fn next_change(&mut self, now: Timestamp) -> Change {
+    fn next_change(&mut self, now: Timestamp) -> ChangeNumber {
         self.last_change = self.last_change.next(now);
         self.last_change
     }
@@ -442,7 +446,7 @@ impl Ledger {
         if self.current.contains_key(&entry.redemption.digest) {
             return false;
         }
-        entry.redemption.status = Status::Held;
+        entry.redemption.status = RedemptionStatus::Held;
         if let Some(ordinals) = &mut self.ordinals {
             let highest = ordinals.len().saturating_add(self.redemptions.len());
             let own = entry.redemption.ordinal.filter(|own| *own <= highest && ordinals.take(*own));
@@ -476,14 +480,14 @@ impl Ledger {
     }
 
     /// Adds sections for the redemptions and the ordinals.
-    pub(super) fn freeze(&mut self, copied: &Copied, sections: &mut Vec<Section>) -> LedgerImage {
+    pub(super) fn freeze(&mut self, copied: &Copied, sections: &mut Vec<Section>) -> StoredLedger {
         let (epoch, redemptions, memory_bytes) = (self.epoch, self.redemptions.len(), self.memory_bytes());
         let changes =
             freeze(SectionId::new(epoch, REDEMPTIONS), &mut self.redemptions.pages, copied, sections);
         let ordinals = self.ordinals.as_deref_mut();
         let ordinals_changes = ordinals
             .map(|ordinals| freeze(SectionId::new(epoch, ORDINALS), &mut ordinals.pages, copied, sections));
-        LedgerImage { epoch, redemptions, changes, memory_bytes, ordinals_changes }
+        StoredLedger { epoch, redemptions, changes, memory_bytes, ordinals_changes }
     }
 }
 
@@ -501,14 +505,19 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const STATUSES: [Status; 4] = [Status::Held, Status::Redeemed, Status::Cancelled, Status::Expired];
+    const STATUSES: [RedemptionStatus; 4] = [
+        RedemptionStatus::Held,
+        RedemptionStatus::Redeemed,
+        RedemptionStatus::Cancelled,
+        RedemptionStatus::Expired,
+    ];
 
     fn redemption(number: u64, at: u64) -> Redemption {
         Redemption {
             id: RedemptionId(u128::from(number).to_be_bytes()),
             digest: Digest(number),
             reference: Reference::new(&format!("order-{}", number % 3)).unwrap(),
-            status: Status::Held,
+            status: RedemptionStatus::Held,
             created_at: Timestamp(at),
             changed_at: Timestamp(at),
             expires_at: None,
@@ -532,7 +541,7 @@ mod tests {
                 status: status.map(|status| STATUSES[status]),
                 changed_after: changed_after.map(Timestamp),
             };
-            let (mut ledger, mut order) = (Ledger::new(Epoch(1), false, Change::default()), Vec::<Redemption>::new());
+            let (mut ledger, mut order) = (Ledger::new(Epoch(1), false, ChangeNumber::default()), Vec::<Redemption>::new());
             let (mut seen, mut cursor, mut now) = (Vec::new(), None, 0);
             let wanted = |r: &Redemption| query.status.is_none_or(|s| s == r.status).then(|| r.clone());
             for (step, number, pause) in steps {

@@ -5,19 +5,19 @@
 //! contains it, no command sees it, and the time of freeing has no effect. The memory account counts it until then. Data in use by readers
 //! or a snapshot is freed later.
 
-use super::catalog::{Catalog, View};
+use super::catalog::{Catalog, Views};
 use super::events::{Events, FreshEvents, History};
 use super::idempotency::Records;
 use super::image::Epoch;
-use super::ledger::{Change, Ledger};
-use super::tables::{ChangeKind, QUEUED_CHANGE_BYTES, REPEATED_FOR_EACH, Staging, Tables};
+use super::ledger::{ChangeNumber, Ledger};
+use super::tables::{ChangeKind, EpochFilter, QUEUED_CHANGE_BYTES, REPEATED_FOR_EACH, Staging};
 use super::view::FilterView;
 use crate::domain::{
-    Count, Counts, FORMAT_FIRST, FilterChange, FilterId, Happened, IMAGE_IDLE_SECONDS, ImportId, ImportState,
-    ItemOutcome, KeyName, Kind, Meaning, Profile, Redemption, RedemptionId, RedemptionStep, Refusal, Seq,
-    Settings, StateHash, Timestamp, UploadId,
+    ChangeCounts, Count, FORMAT_FIRST, FilterChange, FilterId, Happened, IMAGE_IDLE_SECONDS, ImportId,
+    ImportState, ItemOutcome, KeyName, Kind, Meaning, Profile, Redemption, RedemptionId, RedemptionStep,
+    Refusal, Seq, Settings, StateHash, Timestamp, UploadId,
 };
-use crate::filter::{Digest, Dropped, Filled, GrowthRule, SlotState, Source, StateCounts, Walk};
+use crate::filter::{CopySource, Digest, Dropped, Filled, GrowthRule, SlotState, StateCounts, Walk};
 use crate::paged::{Copied, Queue};
 use derive_more::{AddAssign, SubAssign};
 use parking_lot::RwLock;
@@ -50,13 +50,13 @@ pub struct State {
     pub(super) records: Records,
     /// The hash of all that was applied.
     pub(super) history: History,
-    pub(super) shared: Shared,
+    pub(super) shared: SharedState,
 }
 
 /// One campaign or coupon, as the writer sees it.
 pub(super) struct FilterState {
     pub(super) view: Arc<FilterView>,
-    pub(super) tables: Tables,
+    pub(super) tables: EpochFilter,
     /// The staged tables of an import with `mode=replace`, if one is running.
     pub(super) staging: Option<Box<Staging>>,
     /// It is not to be seen yet: an image of it arrives.
@@ -123,7 +123,7 @@ pub(super) struct Totals {
 
 /// The data shared by all filters.
 #[derive(Default, Serialize, Deserialize)]
-pub(super) struct Shared {
+pub(super) struct SharedState {
     /// The highest version of entries that may follow.
     pub(super) format: u16,
     /// The latest time of an entry.
@@ -139,7 +139,7 @@ pub(super) struct Shared {
     pub(super) totals: Totals,
     /// Changes of the filter that is worked on, which are not in its statistics yet.
     #[serde(skip)]
-    counts: Counts,
+    counts: ChangeCounts,
     /// Memory of all line-ups.
     #[serde(skip)]
     pub(super) line_ups_bytes: u64,
@@ -155,7 +155,7 @@ pub(super) struct Shared {
     #[serde(skip)]
     pub(super) catalog_changed: bool,
     #[serde(skip)]
-    pub(super) view: View,
+    pub(super) view: Views,
     /// Bytes that only snapshots still need.
     #[serde(skip)]
     pub(super) copied: Copied,
@@ -170,7 +170,7 @@ pub(super) struct Shared {
 impl Default for State {
     /// The state before the first entry.
     fn default() -> Self {
-        let mut shared = Shared { format: FORMAT_FIRST, ..Shared::default() };
+        let mut shared = SharedState { format: FORMAT_FIRST, ..SharedState::default() };
         shared.configure(Settings::default());
         Self {
             applied: Seq(0),
@@ -214,7 +214,7 @@ impl State {
     }
 
     /// Returns the read side. It shows changes of items immediately, and created, deleted or changed filters after [`Self::publish`].
-    pub fn view(&self) -> View {
+    pub fn view(&self) -> Views {
         self.shared.view.clone()
     }
 
@@ -244,7 +244,7 @@ impl State {
     }
 
     /// What a copy of a filter's tables is made of; `None` if the filter does not exist.
-    pub fn tables_of(&self, filter: FilterId) -> Option<Source> {
+    pub fn tables_of(&self, filter: FilterId) -> Option<CopySource> {
         Some(self.filters.get(&filter)?.tables.filter.tables().source())
     }
 
@@ -277,7 +277,11 @@ impl State {
 
 impl FilterState {
     /// Works on the filter, and brings totals and agenda up to date afterwards.
-    pub(super) fn work<T>(&mut self, shared: &mut Shared, work: impl FnOnce(&mut Subject<'_>) -> T) -> T {
+    pub(super) fn work<T>(
+        &mut self,
+        shared: &mut SharedState,
+        work: impl FnOnce(&mut Subject<'_>) -> T,
+    ) -> T {
         let Self { view, tables, staging, .. } = self;
         let done = work(&mut Subject { view, tables, staging, shared });
         shared.note(self);
@@ -291,14 +295,14 @@ impl FilterState {
     }
 
     /// A filter that is not counted yet: see [`Shared::note`].
-    pub(super) fn new(view: Arc<FilterView>, tables: Tables, is_hidden: bool) -> Box<Self> {
+    pub(super) fn new(view: Arc<FilterView>, tables: EpochFilter, is_hidden: bool) -> Box<Self> {
         Box::new(Self { view, tables, staging: None, is_hidden, totals: Totals::default(), tasks: None })
     }
 
     /// Its part of the totals and of the agenda, as it is now. Adds changes to the statistics.
-    fn footprint(&self, now: Timestamp, counts: &Counts) -> (Totals, Tasks) {
+    fn footprint(&self, now: Timestamp, counts: &ChangeCounts) -> (Totals, Tasks) {
         let Self { view, tables, staging, .. } = self;
-        let is_moving = |tables: &Tables| tables.filter.is_moving();
+        let is_moving = |tables: &EpochFilter| tables.filter.is_moving();
         let statistics_bytes = view.counters.statistics.lock().add(now, counts);
         let records_bytes = statistics_bytes + view.annotations.memory_bytes();
         let mut totals = Totals { tables_bytes: tables.memory_bytes(), records_bytes, ..Totals::default() };
@@ -334,7 +338,7 @@ impl FilterState {
     }
 }
 
-impl Shared {
+impl SharedState {
     /// Whether entries have this meaning.
     pub(super) fn has(&self, meaning: Meaning) -> bool {
         self.format >= meaning.since()
@@ -366,7 +370,7 @@ impl Shared {
     }
 
     /// Drops all tables of a filter, or staged ones.
-    pub(super) fn drop_tables(&mut self, tables: Tables) {
+    pub(super) fn drop_tables(&mut self, tables: EpochFilter) {
         self.discarded.tables.append(&mut tables.filter.into_dropped());
     }
 
@@ -395,13 +399,17 @@ impl Shared {
     }
 
     /// Empty tables of a filter's initial shape.
-    pub(super) fn empty_tables(&mut self, view: &FilterView) -> Tables {
+    pub(super) fn empty_tables(&mut self, view: &FilterView) -> EpochFilter {
         let rule = self.growth_rule();
-        Tables::new(self.next_epoch(), &view.spec, view.layout, rule)
+        EpochFilter::new(self.next_epoch(), &view.spec, view.layout, rule)
     }
 
     /// An empty ledger for a filter.
-    pub(super) fn empty_ledger(&mut self, profile: &Profile, last_change: Change) -> Arc<RwLock<Ledger>> {
+    pub(super) fn empty_ledger(
+        &mut self,
+        profile: &Profile,
+        last_change: ChangeNumber,
+    ) -> Arc<RwLock<Ledger>> {
         // Every filter takes a number: the hash of the state counts them.
         let epoch = self.next_epoch();
         match profile.kind {
@@ -429,9 +437,9 @@ impl Shared {
 /// The filter that a command works on, and what all filters share.
 pub(super) struct Subject<'a> {
     pub(super) view: &'a mut Arc<FilterView>,
-    pub(super) tables: &'a mut Tables,
+    pub(super) tables: &'a mut EpochFilter,
     pub(super) staging: &'a mut Option<Box<Staging>>,
-    pub(super) shared: &'a mut Shared,
+    pub(super) shared: &'a mut SharedState,
 }
 
 impl State {
@@ -566,7 +574,7 @@ impl Discarded {
 
 /// An image that arrives.
 #[derive(Clone, Serialize, Deserialize)]
-pub(super) struct Arriving {
+pub(super) struct ArrivingImage {
     /// The filter that is made of it, which is hidden.
     pub(super) filter: FilterId,
     /// The API key of the request that started it.
@@ -583,7 +591,7 @@ pub(super) struct Arriving {
 
 /// All images that arrive.
 #[derive(Clone, Default, Serialize, Deserialize)]
-pub(super) struct Images(pub(super) BTreeMap<UploadId, Arriving>);
+pub(super) struct Images(pub(super) BTreeMap<UploadId, ArrivingImage>);
 
 impl Images {
     /// When the upload with the oldest progress is aborted.
@@ -676,7 +684,7 @@ impl Agenda {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Reference, Status};
+    use crate::domain::{RedemptionStatus, Reference};
     use crate::filter::{Filter, Growth, Layout, Mode};
     use crate::state::image::Epoch;
     use crate::state::ledger::REDEMPTION_BYTES;
@@ -688,7 +696,7 @@ mod tests {
                 id: RedemptionId(u128::from(number).to_be_bytes()),
                 digest: Digest(number),
                 reference: Reference::new("order").unwrap(),
-                status: Status::Redeemed,
+                status: RedemptionStatus::Redeemed,
                 created_at: Timestamp(number),
                 changed_at: Timestamp(number),
                 expires_at: None,

@@ -5,10 +5,10 @@ use super::events;
 use super::imports::record_bytes;
 use super::ledger::Ledger;
 use super::machine::{FilterState, SWEEP_MAX, State, Task};
-use super::statistics::Statistics;
+use super::statistics::FilterStatistics;
 use super::tables::{COPIED_BESIDES_MAX, QUEUED_CHANGE_BYTES, REPEATED_FOR_EACH, Staging};
 use crate::domain::{
-    Chunk, Command, Ending, FilterId, ImageBegin, ImageBody, ImageRecord, ImageSection, ImportBegin,
+    Command, Ending, FilterId, ImageBegin, ImageBody, ImageChunk, ImageRecord, ImageSection, ImportBegin,
     ImportEnd, ImportLines, ImportMode, PutLineUp, Raise, Redeem, Target, Timestamp, Update,
 };
 use crate::filter::{Layout, MemoryNeed};
@@ -75,7 +75,7 @@ impl WaitingDemand {
         } else {
             swept(state.shared.agenda.len(Task::Expire)) + u64::from(command.target().is_some())
         };
-        claim.statistics = MemoryNeed::other(counted * Statistics::GROWTH_BYTES);
+        claim.statistics = MemoryNeed::other(counted * FilterStatistics::GROWTH_BYTES);
         if let Command::Create { id, .. } = command {
             claim.filter = Some((*id, Demand { reshapes: 1, ..Demand::default() }));
         }
@@ -180,12 +180,12 @@ fn memory_of_something_new(state: &State, command: &Command) -> MemoryNeed {
         }
         Command::ImageBegin(ImageBegin { head, .. }) => head.tables.memory().unwrap_or_default(),
         Command::ImageRecord { record: ImageRecord { body: ImageBody::Part(part), .. }, .. } => {
-            let bytes = |Chunk(chunk): &Chunk| match part.section {
+            let bytes = |ImageChunk(chunk): &ImageChunk| match part.section {
                 ImageSection::Tables => 0,
                 // Ordinals of current redemptions are counted twice until the image is complete.
                 ImageSection::Ordinals => 2 * Ledger::loading_ordinals_bytes(chunk),
                 ImageSection::Redemptions => Ledger::loading_bytes(chunk),
-                ImageSection::Statistics => Statistics::GROWTH_BYTES + chunk.len() as u64,
+                ImageSection::Statistics => FilterStatistics::GROWTH_BYTES + chunk.len() as u64,
             };
             MemoryNeed::other(part.chunks.iter().map(bytes).sum())
         }

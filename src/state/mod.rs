@@ -21,16 +21,16 @@ mod sweep;
 mod tables;
 mod view;
 
-pub use catalog::{NamedLineUp, View};
+pub use catalog::{NamedLineUp, Views};
 pub use eligibility::{Eligibility, Explanation, Question, Uncountable};
 pub use events::{Events, FreshEvents, NewEvent};
 pub use idempotency::{FIXED_BYTES as IDEMPOTENCY_FIXED_BYTES, Lookup};
 pub use image::{
-    Epoch, Export, FrozenFilter, RestoreStateError, Section, Sections, SnapshotImage, enabled_in,
+    Epoch, Export, FrozenFilter, RestoreStateError, Section, Sections, SnapshotParts, enabled_in,
 };
-pub use ledger::{Change, RedemptionPage, RedemptionQuery};
+pub use ledger::{ChangeNumber, RedemptionPage, RedemptionQuery};
 pub use machine::{Sizes, State};
 pub use memory::WaitingDemand;
-pub use statistics::Statistics;
+pub use statistics::FilterStatistics;
 pub use tables::ImportTrial;
 pub use view::{CodeFound, FilterView};

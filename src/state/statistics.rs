@@ -4,19 +4,19 @@
 //! again once a day or an hour with counts is over.
 
 use super::image::{self, Epoch, STATISTICS, Section};
-use crate::domain::{Counts, Latest, Period, SectionId, Timestamp, Unit};
+use crate::domain::{ChangeCounts, CountedPeriod, Latest, SectionId, Timestamp, Unit};
 use crate::frame::{append, take};
 use crate::paged::{Copied, Page, Paged};
 
 /// The bytes of one encoded period: varints of up to 10 bytes.
-const PERIOD_BYTES_MAX: u64 = 10 * (1 + size_of::<Counts>() as u64 / 8);
+const PERIOD_BYTES_MAX: u64 = 10 * (1 + size_of::<ChangeCounts>() as u64 / 8);
 
 /// Memory of a page besides its periods, in bytes. Rounded up.
 const PAGE_BYTES: u64 = 64;
 
 /// The statistics of one filter. A new filter has none.
 #[derive(Debug, Default)]
-pub struct Statistics {
+pub struct FilterStatistics {
     pub(super) latest: Latest,
     /// The earlier periods of each [`Unit`], in that order; no pages before there are any.
     pub(super) earlier: Paged<Earlier>,
@@ -27,7 +27,7 @@ pub struct Statistics {
 pub(super) struct Earlier(Box<[u8]>);
 
 /// Splits encoded periods after the first ones that `is_wanted` accepts.
-fn split(periods: &[u8], mut is_wanted: impl FnMut(&Period) -> bool) -> (&[u8], &[u8]) {
+fn split(periods: &[u8], mut is_wanted: impl FnMut(&CountedPeriod) -> bool) -> (&[u8], &[u8]) {
     let (mut wanted, mut rest) = (0, periods);
     while take(&mut rest).is_some_and(|period| is_wanted(&period)) {
         wanted = periods.len() - rest.len();
@@ -36,7 +36,7 @@ fn split(periods: &[u8], mut is_wanted: impl FnMut(&Period) -> bool) -> (&[u8], 
 }
 
 /// Decodes periods.
-fn periods(mut encoded: &[u8]) -> impl Iterator<Item = Period> {
+fn periods(mut encoded: &[u8]) -> impl Iterator<Item = CountedPeriod> {
     std::iter::from_fn(move || take(&mut encoded))
 }
 
@@ -56,7 +56,7 @@ impl Page for Earlier {
 
 impl Earlier {
     /// Appends a period, and drops those before the number `first`.
-    fn append(&mut self, period: &Period, first: u64) {
+    fn append(&mut self, period: &CountedPeriod, first: u64) {
         let (_, recent) = split(&self.0, |period| period.number < first);
         let mut periods = Vec::with_capacity(recent.len() + PERIOD_BYTES_MAX as usize);
         periods.extend_from_slice(recent);
@@ -67,7 +67,7 @@ impl Earlier {
     }
 
     /// Moves the counts of a period and of later ones to it.
-    fn move_to(&mut self, present: &mut Period) {
+    fn move_to(&mut self, present: &mut CountedPeriod) {
         let (before, later) = split(&self.0, |period| period.number < present.number);
         periods(later).for_each(|period| present.add(&period.counts));
         self.0 = before.into();
@@ -75,25 +75,25 @@ impl Earlier {
 
     /// Whether it is nothing but periods with counts, in order, and none that is too old or too late next to the latest one, which has
     /// counts too: each further period drops outdated ones only with counts that it completes.
-    fn is_sound(&self, unit: Unit, latest: &Period) -> bool {
+    fn is_sound(&self, unit: Unit, latest: &CountedPeriod) -> bool {
         let (first, mut next) = (latest.number.saturating_sub(unit.periods_max() - 1), 0);
-        let (_, rest) = split(&self.0, |&Period { number, counts }| {
+        let (_, rest) = split(&self.0, |&CountedPeriod { number, counts }| {
             let is_sound = number >= next && (first..latest.number).contains(&number);
             next = number.saturating_add(1);
-            is_sound && counts != Counts::default()
+            is_sound && counts != ChangeCounts::default()
         });
-        rest.is_empty() && (self.0.is_empty() || latest.counts != Counts::default())
+        rest.is_empty() && (self.0.is_empty() || latest.counts != ChangeCounts::default())
     }
 }
 
-impl Statistics {
+impl FilterStatistics {
     /// The most memory that a command can add, in bytes: it completes a day and an hour.
     pub const GROWTH_BYTES: u64 = 2 * (PAGE_BYTES + PERIOD_BYTES_MAX);
 
     /// Adds changes. Returns its memory besides its own size, in bytes.
     #[inline]
-    pub fn add(&mut self, now: Timestamp, counts: &Counts) -> u64 {
-        if *counts != Counts::default() {
+    pub fn add(&mut self, now: Timestamp, counts: &ChangeCounts) -> u64 {
+        if *counts != ChangeCounts::default() {
             for unit in Unit::ALL {
                 let present = unit.number_at(now);
                 if present > self.latest[unit as usize].number {
@@ -107,9 +107,9 @@ impl Statistics {
 
     #[cold]
     fn begin(&mut self, unit: Unit, number: u64) {
-        let present = Period { number, ..Period::default() };
+        let present = CountedPeriod { number, ..CountedPeriod::default() };
         let complete = std::mem::replace(&mut self.latest[unit as usize], present);
-        if complete.counts != Counts::default() {
+        if complete.counts != ChangeCounts::default() {
             while self.earlier.end() < Unit::ALL.len() as u64 {
                 self.earlier.push(Earlier::default());
             }
@@ -130,13 +130,13 @@ impl Statistics {
     }
 
     /// The periods with counts among the last `number` up to `now`, each with its beginning, in order.
-    pub fn last(&self, unit: Unit, number: u64, now: Timestamp) -> Vec<(Timestamp, Counts)> {
+    pub fn last(&self, unit: Unit, number: u64, now: Timestamp) -> Vec<(Timestamp, ChangeCounts)> {
         let (length, _) = unit.extent();
         let first = (unit.number_at(now) + 1).saturating_sub(number);
         let earlier = self.earlier.get(unit as u64).map_or(&[][..], |earlier| &earlier.0);
         let wanted = periods(earlier)
             .chain([self.latest[unit as usize]])
-            .filter(|period| period.number >= first && period.counts != Counts::default());
+            .filter(|period| period.number >= first && period.counts != ChangeCounts::default());
         wanted.map(|period| (Timestamp(period.number.saturating_mul(length)), period.counts)).collect()
     }
 
@@ -176,20 +176,20 @@ mod tests {
     use super::*;
     use crate::frame::encode;
 
-    const ONE: Counts = [1, 0, 0, 0, 0, 0, 0];
+    const ONE: ChangeCounts = [1, 0, 0, 0, 0, 0, 0];
 
     fn page(periods: &[u8]) -> Vec<u8> {
         encode(&serde_bytes::Bytes::new(periods))
     }
 
-    fn periods(periods: &[(u64, Counts)]) -> Vec<u8> {
+    fn periods(periods: &[(u64, ChangeCounts)]) -> Vec<u8> {
         periods.iter().flat_map(encode).collect()
     }
 
-    fn loads(latest: (u64, Counts), earlier: &[u8]) -> bool {
+    fn loads(latest: (u64, ChangeCounts), earlier: &[u8]) -> bool {
         let (number, counts) = latest;
-        let latest = [Period { number, counts }, Period::default()];
-        let mut statistics = Statistics { latest, ..Statistics::default() };
+        let latest = [CountedPeriod { number, counts }, CountedPeriod::default()];
+        let mut statistics = FilterStatistics { latest, ..FilterStatistics::default() };
         let chunk = [page(earlier), page(&[])].concat();
         statistics.load(&chunk) && statistics.is_complete()
     }
@@ -198,7 +198,7 @@ mod tests {
     fn statistics_out_of_order_or_range_are_rejected() {
         let all = periods(&[(601, ONE), (999, ONE)]);
         assert!(loads((1_000, ONE), &all));
-        assert!(loads((0, Counts::default()), &[]));
+        assert!(loads((0, ChangeCounts::default()), &[]));
         assert!(loads((u64::MAX, [u64::MAX; 7]), &[]));
         for (what, earlier) in [
             ("out of order", periods(&[(999, ONE), (601, ONE)])),
@@ -206,21 +206,21 @@ mod tests {
             ("twice the latest", periods(&[(1_000, ONE)])),
             ("later than the latest", periods(&[(1_001, ONE)])),
             ("too old", periods(&[(600, ONE)])),
-            ("empty", periods(&[(999, Counts::default())])),
+            ("empty", periods(&[(999, ChangeCounts::default())])),
             ("cut short", all[..all.len() - 1].to_vec()),
             ("too much", [&all[..], &[1]].concat()),
         ] {
             assert!(!loads((1_000, ONE), &earlier), "{what}");
         }
-        assert!(!loads((0, Counts::default()), &all), "earlier than none");
-        assert!(!loads((1_000, Counts::default()), &all), "before an empty one");
+        assert!(!loads((0, ChangeCounts::default()), &all), "earlier than none");
+        assert!(!loads((1_000, ChangeCounts::default()), &all), "before an empty one");
     }
 
     #[test]
     fn incomplete_statistics_are_rejected() {
         let page = page(&[]);
         for (pages, is_complete) in [(0, true), (1, false), (2, true), (3, false)] {
-            let mut statistics = Statistics::default();
+            let mut statistics = FilterStatistics::default();
             let are_loaded = (0..pages).all(|_| statistics.load(&page));
             assert_eq!(are_loaded && statistics.is_complete(), is_complete, "{pages} pages");
         }

@@ -16,8 +16,8 @@ use super::events::REVIVED_EVENTS_MAX;
 use super::ledger::{ENDED_MAX, Ledger};
 use super::machine::{SWEEP_MAX, State, Subject, Task};
 use crate::domain::{
-    Count, HOLD_SECONDS_MAX, Happened, Outcome, Redemption, RedemptionId, RedemptionStep, Settings, Status,
-    Timestamp,
+    Count, HOLD_SECONDS_MAX, Happened, Outcome, Redemption, RedemptionId, RedemptionStatus, RedemptionStep,
+    Settings, Timestamp,
 };
 use crate::filter::{Digest, SlotState};
 use std::sync::atomic::Ordering;
@@ -186,7 +186,7 @@ fn latest_end(now: Timestamp) -> Timestamp {
 fn prematurely_expired(ledger: &Ledger, now: Timestamp) -> Vec<(RedemptionId, Digest)> {
     let ended_too_soon = |redemption: &&Redemption| {
         let ends = redemption.expires_at.unwrap_or_default();
-        redemption.status == Status::Expired
+        redemption.status == RedemptionStatus::Expired
             && redemption.created_at <= now
             && now < ends
             && ends <= latest_end(now)
@@ -205,7 +205,7 @@ fn moved_to_present(redemption: &Redemption, now: Timestamp) -> Option<Redemptio
     let lasted =
         |end: Timestamp| Timestamp(now.0.saturating_add(end.0.saturating_sub(redemption.changed_at.0)));
     let brought = |end: Timestamp| match redemption.status {
-        Status::Held if end > latest_end(now) => lasted(end).min(latest_end(now)),
+        RedemptionStatus::Held if end > latest_end(now) => lasted(end).min(latest_end(now)),
         _ => end.min(latest_end(now)),
     };
     Some(Redemption {

@@ -17,9 +17,9 @@ use super::image::Epoch;
 use super::machine::Subject;
 use super::view::FilterView;
 use crate::domain::{
-    Import, ImportId, ImportMode, ImportState, ItemOutcome, Refusal, Spec, Status, Timestamp,
+    Import, ImportId, ImportMode, ImportState, ItemOutcome, RedemptionStatus, Refusal, Spec, Timestamp,
 };
-use crate::filter::{Digest, Filter, Full, Growth, GrowthRule, Insert, Layout, SlotState, Walk};
+use crate::filter::{Digest, Filter, Full, Growth, GrowthRule, InsertOutcome, Layout, SlotState, Walk};
 use crate::frame::decode;
 use crate::paged::{Queue, stored_bytes};
 use serde::{Deserialize, Serialize};
@@ -30,12 +30,12 @@ use std::sync::Arc;
 const WORDS_AN_INSERT: u64 = 32;
 
 /// A filter and the epoch of its tables: with a table's own number it identifies each table permanently.
-pub(super) struct Tables {
+pub(super) struct EpochFilter {
     pub(super) epoch: Epoch,
     pub(super) filter: Filter,
 }
 
-impl Tables {
+impl EpochFilter {
     /// Empty tables for a filter of this spec, which grows by this rule. One that forgets has no step yet: see [`Self::advance`].
     pub(super) fn new(epoch: Epoch, spec: &Spec, layout: Layout, rule: GrowthRule) -> Self {
         let steps = spec.forget.map(|forget| forget.steps());
@@ -86,21 +86,21 @@ impl Tables {
 }
 
 /// The outcome of an insert in the domain's words.
-pub(super) fn outcome(insert: Insert) -> ItemOutcome {
+pub(super) fn outcome(insert: InsertOutcome) -> ItemOutcome {
     match insert {
-        Insert::Added => ItemOutcome::Added,
-        Insert::Present(SlotState::Redeemed) => ItemOutcome::AlreadyRedeemed,
-        Insert::Present(SlotState::Available | SlotState::Held) => ItemOutcome::AlreadyPresent,
-        Insert::Saturated => ItemOutcome::Saturated,
+        InsertOutcome::Added => ItemOutcome::Added,
+        InsertOutcome::Present(SlotState::Redeemed) => ItemOutcome::AlreadyRedeemed,
+        InsertOutcome::Present(SlotState::Available | SlotState::Held) => ItemOutcome::AlreadyPresent,
+        InsertOutcome::Saturated => ItemOutcome::Saturated,
     }
 }
 
 /// The state of a code whose redemption has this status.
-pub(super) fn slot_state(status: Status) -> SlotState {
+pub(super) fn slot_state(status: RedemptionStatus) -> SlotState {
     match status {
-        Status::Held => SlotState::Held,
-        Status::Redeemed => SlotState::Redeemed,
-        Status::Cancelled | Status::Expired => SlotState::Available,
+        RedemptionStatus::Held => SlotState::Held,
+        RedemptionStatus::Redeemed => SlotState::Redeemed,
+        RedemptionStatus::Cancelled | RedemptionStatus::Expired => SlotState::Available,
     }
 }
 
@@ -155,7 +155,7 @@ pub(super) struct QueuedChange {
 /// The tables staged by an import.
 pub(super) struct Staging {
     pub(super) import: ImportId,
-    pub(super) tables: Tables,
+    pub(super) tables: EpochFilter,
     /// The changes to repeat, and the epoch of their queue.
     pub(super) changes: Queue,
     pub(super) epoch: Epoch,
@@ -212,7 +212,7 @@ impl Staging {
 
     /// Copies held and redeemed codes from the live tables, then repeats changes, at most `entries_max` of each. Returns whether the staged
     /// tables have caught up.
-    pub(super) fn catch_up(&mut self, live: &Tables, entries_max: u64) -> Result<bool, Full> {
+    pub(super) fn catch_up(&mut self, live: &EpochFilter, entries_max: u64) -> Result<bool, Full> {
         let entries_max = entries_max.max(1);
         let walked = self.copy_used(live, entries_max)?;
         self.repeat(live, entries_max)?;
@@ -228,7 +228,7 @@ impl Staging {
     }
 
     /// Copies more held and redeemed codes. Returns whether the walk is complete.
-    fn copy_used(&mut self, live: &Tables, entries_max: u64) -> Result<bool, Full> {
+    fn copy_used(&mut self, live: &EpochFilter, entries_max: u64) -> Result<bool, Full> {
         let Some(walk) = &mut self.walk else { return Ok(false) };
         let (mut buckets, mut found, mut at_end) = (0, Vec::new(), false);
         while !at_end && buckets + found.len() as u64 * BUCKETS_A_CODE < entries_max * BUCKETS_A_CODE {
@@ -245,7 +245,7 @@ impl Staging {
     }
 
     /// Repeats the oldest changes of the queue, at most `changes_max`.
-    fn repeat(&mut self, live: &Tables, changes_max: u64) -> Result<(), Full> {
+    fn repeat(&mut self, live: &EpochFilter, changes_max: u64) -> Result<(), Full> {
         let mut left = changes_max;
         while left > 0 && !self.changes.is_empty() {
             // Those of one kind in a row are repeated together.
@@ -265,7 +265,7 @@ impl Staging {
 }
 
 /// Repeats changes, all of one kind.
-fn repeat_all(tables: &mut Tables, live: &Tables, changes: &[QueuedChange]) -> Result<(), Full> {
+fn repeat_all(tables: &mut EpochFilter, live: &EpochFilter, changes: &[QueuedChange]) -> Result<(), Full> {
     let Some(QueuedChange { kind, .. }) = changes.first() else { return Ok(()) };
     match kind {
         ChangeKind::Add | ChangeKind::AddIfAbsent => {
@@ -301,7 +301,7 @@ fn repeat_all(tables: &mut Tables, live: &Tables, changes: &[QueuedChange]) -> R
 /// The tables of a trial: a copy of the live ones, or empty ones that would take their place.
 pub struct ImportTrial {
     view: Arc<FilterView>,
-    tables: Tables,
+    tables: EpochFilter,
     mode: ImportMode,
     if_absent: bool,
     now: Timestamp,
@@ -312,10 +312,10 @@ impl ImportTrial {
     pub fn new(view: Arc<FilterView>, live: Option<Filter>, if_absent: bool, now: Timestamp) -> Self {
         let epoch = Epoch::default();
         let (mode, mut tables) = match live {
-            Some(filter) => (ImportMode::Append, Tables { epoch, filter }),
+            Some(filter) => (ImportMode::Append, EpochFilter { epoch, filter }),
             None => {
                 let rule = view.reader.growth_rule();
-                (ImportMode::Replace, Tables::new(epoch, &view.spec, view.layout, rule))
+                (ImportMode::Replace, EpochFilter::new(epoch, &view.spec, view.layout, rule))
             }
         };
         tables.advance(&view.spec, now);

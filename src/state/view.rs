@@ -1,10 +1,10 @@
 //! A campaign or coupon as requests see it while the writer changes it. Look-ups in its tables take no lock.
 
-use super::ledger::{Change, Ledger, RedemptionPage, RedemptionQuery};
-use super::statistics::Statistics;
+use super::ledger::{ChangeNumber, Ledger, RedemptionPage, RedemptionQuery};
+use super::statistics::FilterStatistics;
 use crate::domain::{
-    ALGORITHM, Counts, Description, FilterHead, FilterId, Kind, Profile, Redemption, RedemptionId, Reference,
-    Refusal, Spec, Stats, Status, StepStats, Timestamp, Unit, WindowPosition,
+    ALGORITHM, ChangeCounts, Description, FilterHead, FilterId, ForgetStepStats, Kind, Profile, Redemption,
+    RedemptionId, RedemptionStatus, Reference, Refusal, Spec, Stats, Timestamp, Unit, WindowPosition,
 };
 use crate::filter::{self, Digest, FilterImage, FilterStats, Growth, Mode, Reader, SlotState, StateCounts};
 use parking_lot::{Mutex, RwLock};
@@ -39,7 +39,7 @@ pub struct Counters {
     /// Items removed.
     pub removes: AtomicU64,
     /// The changes per day and hour.
-    pub statistics: Mutex<Statistics>,
+    pub statistics: Mutex<FilterStatistics>,
 }
 
 /// One campaign or coupon, as readers see it. A new one replaces it when its window, its capacity or its tables are replaced.
@@ -156,7 +156,7 @@ impl FilterView {
                 let current = ledger.current(*digest).filter(|current| !current.has_run_out(now));
                 match (state, current) {
                     (None, _) => CodeFound::Absent,
-                    (Some(_), Some(current)) if current.status == Status::Held => {
+                    (Some(_), Some(current)) if current.status == RedemptionStatus::Held => {
                         CodeFound::Held(current.clone())
                     }
                     (Some(_), Some(current)) => CodeFound::Redeemed(self.seen_at(current, now)),
@@ -190,7 +190,7 @@ impl FilterView {
     pub fn redemptions(
         &self,
         query: &RedemptionQuery,
-        after: Option<Change>,
+        after: Option<ChangeNumber>,
         limit: usize,
         now: Timestamp,
     ) -> RedemptionPage {
@@ -243,19 +243,19 @@ impl FilterView {
     }
 
     /// Its days or hours with counts among the last `number` up to `now`, each with its beginning, in order.
-    pub fn statistics(&self, unit: Unit, number: u64, now: Timestamp) -> Vec<(Timestamp, Counts)> {
+    pub fn statistics(&self, unit: Unit, number: u64, now: Timestamp) -> Vec<(Timestamp, ChangeCounts)> {
         self.counters.statistics.lock().last(unit, number, now)
     }
 
     /// A view of its tables. A campaign that forgets is seen in its step at `now`.
     #[inline]
-    fn tables_at(&self, now: Timestamp) -> filter::View<'_> {
+    fn tables_at(&self, now: Timestamp) -> filter::TableView<'_> {
         self.reader.view(self.spec.forget.map_or(0, |forget| forget.step_at(now)))
     }
 
-    fn step_stats(&self, steps: &[filter::StepStats]) -> Vec<StepStats> {
+    fn step_stats(&self, steps: &[filter::StepStats]) -> Vec<ForgetStepStats> {
         let Some(forget) = self.spec.forget else { return Vec::new() };
-        let stats = |&filter::StepStats { step, items }: &filter::StepStats| StepStats {
+        let stats = |&filter::StepStats { step, items }: &filter::StepStats| ForgetStepStats {
             begin: forget.begin_of(step),
             items,
             forgotten_at: forget.end_of(step),
@@ -323,7 +323,7 @@ impl FilterView {
         match (state, self.spec.stock) {
             (Some(SlotState::Redeemed), _) => Some(Refusal::CodeRedeemed),
             (Some(SlotState::Held), _) => {
-                current.filter(|current| current.status == Status::Held).map(|_| Refusal::CodeHeld)
+                current.filter(|current| current.status == RedemptionStatus::Held).map(|_| Refusal::CodeHeld)
             }
             (Some(SlotState::Available), _) | (None, Some(_)) if is_inactive => Some(Refusal::OutsideWindow),
             // Expired holds free stock.

@@ -9,7 +9,7 @@ use super::StoreError;
 use super::events::EventPack;
 use super::snapshots::{CHUNK_BYTES_MAX, MANIFEST_BYTES_MAX, Manifest};
 use crate::domain::{ImageBody, ImageFault, ImageRecord, SectionId};
-use crate::frame::{FRAME_BYTES, Format, Frame, FrameError, decode, encode};
+use crate::frame::{FRAME_BYTES, Frame, FrameError, FrameFormat, decode, encode};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -19,10 +19,10 @@ use std::iter::repeat_n;
 use std::path::Path;
 
 /// A manifest is the largest payload, and the kind of the piece is before it.
-const BACKUP: Format = Format { magic: *b"ckar", version: 1, payload_max: MANIFEST_BYTES_MAX + 1 };
+const BACKUP: FrameFormat = FrameFormat { magic: *b"ckar", version: 1, payload_max: MANIFEST_BYTES_MAX + 1 };
 
 /// Each frame becomes a command, which must not be longer than 64 KiB.
-const IMAGE: Format = Format { magic: *b"ckim", version: 1, payload_max: 60 << 10 };
+const IMAGE: FrameFormat = FrameFormat { magic: *b"ckim", version: 1, payload_max: 60 << 10 };
 
 /// A part of an image that has reached this size is written, in bytes. It leaves space for another chunk.
 pub const IMAGE_PART_BYTES: usize = 36 << 10;
@@ -35,7 +35,7 @@ const END: u8 = b'E';
 
 /// Reads a chain of frames as its bytes arrive.
 struct Chain {
-    format: Format,
+    format: FrameFormat,
     bytes: Vec<u8>,
     /// Bytes that were read already.
     read: usize,
@@ -55,7 +55,7 @@ impl From<FrameError> for ImageFault {
 }
 
 impl Chain {
-    fn new(format: Format) -> Self {
+    fn new(format: FrameFormat) -> Self {
         Self { format, bytes: Vec::new(), read: 0, checksum: 0, has_ended: false }
     }
 
@@ -100,8 +100,8 @@ pub struct ArchiveWriter {
 
 impl ArchiveWriter {
     /// Returns the frame of the next piece of a backup.
-    pub fn frame(&mut self, piece: &Piece<'_>) -> Vec<u8> {
-        self.seal(BACKUP, piece, matches!(piece, Piece::End))
+    pub fn frame(&mut self, piece: &BackupPiece<'_>) -> Vec<u8> {
+        self.seal(BACKUP, piece, matches!(piece, BackupPiece::End))
     }
 
     /// Returns the record of an image with this content. The head must be the first, the end the last.
@@ -109,7 +109,7 @@ impl ArchiveWriter {
         self.seal(IMAGE, body, matches!(body, ImageBody::End { .. }))
     }
 
-    fn seal(&mut self, format: Format, content: &impl Serialize, is_end: bool) -> Vec<u8> {
+    fn seal(&mut self, format: FrameFormat, content: &impl Serialize, is_end: bool) -> Vec<u8> {
         let (kind, mut frame) = (if is_end { END } else { 0 }, Vec::new());
         self.checksum = format.seal(kind, self.checksum, &encode(content), &mut frame);
         frame
@@ -118,7 +118,7 @@ impl ArchiveWriter {
 
 /// A piece of a backup, in this order.
 #[derive(Serialize, Deserialize)]
-pub enum Piece<'a> {
+pub enum BackupPiece<'a> {
     /// The manifest of the snapshot.
     Manifest(Manifest),
     /// A chunk, in the manifest's order.
@@ -161,7 +161,7 @@ fn not_backup(path: &Path, found: &'static str) -> StoreError {
 pub fn read(
     path: &Path,
     mut from: impl Read,
-    mut sink: impl FnMut(Piece<'_>) -> Result<(), StoreError>,
+    mut sink: impl FnMut(BackupPiece<'_>) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
     let damaged = |what: &str| StoreError::Damaged {
         path: path.to_owned(),
@@ -183,13 +183,13 @@ pub fn read(
         chain.push(&buffer);
         if buffer.is_empty() {
             chain.finish().map_err(rejected)?;
-            return sink(Piece::End);
+            return sink(BackupPiece::End);
         }
         while let Some(frame) = chain.next().map_err(rejected)? {
             let piece =
                 postcard::from_bytes(frame.payload).map_err(|_| damaged("a piece can't be decoded"))?;
             order.check(&piece).map_err(damaged)?;
-            if !matches!(piece, Piece::End) {
+            if !matches!(piece, BackupPiece::End) {
                 sink(piece)?;
             }
         }
@@ -205,26 +205,30 @@ struct Order {
 }
 
 impl Order {
-    fn check(&mut self, piece: &Piece<'_>) -> Result<(), &'static str> {
+    fn check(&mut self, piece: &BackupPiece<'_>) -> Result<(), &'static str> {
         let is_first = !std::mem::replace(&mut self.has_begun, true);
-        if is_first && !matches!(piece, Piece::Manifest(_)) {
+        if is_first && !matches!(piece, BackupPiece::Manifest(_)) {
             return Err("it has no manifest");
         }
         match piece {
-            Piece::Manifest(Manifest { sections, .. }) if !sections.is_sorted_by(|a, b| a.key < b.key) => {
+            BackupPiece::Manifest(Manifest { sections, .. })
+                if !sections.is_sorted_by(|a, b| a.key < b.key) =>
+            {
                 return Err("it repeats a section, or has them in another order");
             }
-            Piece::Manifest(manifest) if is_first => {
+            BackupPiece::Manifest(manifest) if is_first => {
                 let sections = manifest.sections.iter();
                 let chunks = sections.map(|section| repeat_n(section.key, section.chunks as usize));
                 self.chunks = chunks.flatten().collect();
             }
-            Piece::Chunk { bytes, .. } if bytes.len() > CHUNK_BYTES_MAX => return Err("a chunk is too long"),
-            Piece::Chunk { key, .. } if self.chunks.pop_front() == Some(*key) => {}
-            Piece::Events(pack) => pack.check()?,
+            BackupPiece::Chunk { bytes, .. } if bytes.len() > CHUNK_BYTES_MAX => {
+                return Err("a chunk is too long");
+            }
+            BackupPiece::Chunk { key, .. } if self.chunks.pop_front() == Some(*key) => {}
+            BackupPiece::Events(pack) => pack.check()?,
             // The caller checks first that nothing follows.
-            Piece::End if self.chunks.is_empty() => {}
-            Piece::Manifest(_) | Piece::Chunk { .. } | Piece::End => {
+            BackupPiece::End if self.chunks.is_empty() => {}
+            BackupPiece::Manifest(_) | BackupPiece::Chunk { .. } | BackupPiece::End => {
                 return Err("it lacks chunks, or has too many");
             }
         }
@@ -287,14 +291,14 @@ impl ImageReader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Chunk, ImagePart, ImageSection, Seq, Timestamp};
+    use crate::domain::{ImageChunk, ImagePart, ImageSection, Seq, Timestamp};
     use crate::store::SectionRef;
     use proptest::prelude::*;
     use std::iter;
 
     fn image(parts: &[Vec<u8>]) -> Vec<u8> {
         let (mut writer, section) = (ArchiveWriter::default(), ImageSection::Tables);
-        let chunks = parts.iter().map(|part| vec![Chunk(part.clone())]);
+        let chunks = parts.iter().map(|part| vec![ImageChunk(part.clone())]);
         let parts = chunks.map(|chunks| ImageBody::Part(ImagePart { section, chunks }));
         parts.chain([ImageBody::End { redemptions: 7 }]).flat_map(|body| writer.record(&body)).collect()
     }
@@ -356,7 +360,7 @@ mod tests {
         let key = |part| SectionId { owner: 1, part };
         let section =
             |part| SectionRef { key: key(part), changes: 0, first_chunk: 0, chunks: 1, generation: 1 };
-        let chunk = |part, length| Piece::Chunk { key: key(part), bytes: vec![7; length].into() };
+        let chunk = |part, length| BackupPiece::Chunk { key: key(part), bytes: vec![7; length].into() };
         let read = |parts: &[u64], length| {
             let manifest = Manifest {
                 generation: 1,
@@ -368,7 +372,7 @@ mod tests {
                 meta: Vec::new(),
             };
             let chunks = parts.iter().map(|part| chunk(*part, length));
-            let pieces = iter::once(Piece::Manifest(manifest)).chain(chunks).chain([Piece::End]);
+            let pieces = iter::once(BackupPiece::Manifest(manifest)).chain(chunks).chain([BackupPiece::End]);
             let mut writer = ArchiveWriter::default();
             let archive: Vec<u8> = pieces.flat_map(|piece| writer.frame(&piece)).collect();
             super::read(Path::new("backup"), archive.as_slice(), |_| Ok(()))

@@ -28,7 +28,7 @@ use std::time::Duration;
 /// A failed operation, described by whatever failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{operation}: {detail}")]
-pub struct Fault {
+pub struct BackingFault {
     /// The failed operation.
     pub operation: &'static str,
     /// The details.
@@ -37,7 +37,7 @@ pub struct Fault {
 
 /// One change to a tree.
 #[derive(Clone, Debug)]
-pub enum Change {
+pub enum KeyChange {
     /// Set a key.
     Put(Vec<u8>, Vec<u8>),
     /// Remove a key if it exists.
@@ -45,32 +45,32 @@ pub enum Change {
 }
 
 /// The callback of [`Backing::scan`] for each key and value.
-pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
+pub type VisitEntry<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
 /// Ordered trees of keys and values, and a separate small record with two slots. One thread calls it.
 pub trait Backing: Send + Sync {
     /// The names of all trees.
     fn tree_names(&self) -> Vec<String>;
     /// Drops a tree and everything in it; no error if it does not exist.
-    fn drop_tree(&self, tree: &str) -> Result<(), Fault>;
+    fn drop_tree(&self, tree: &str) -> Result<(), BackingFault>;
     /// Applies the changes to a tree, all or none. Creates the tree if needed.
-    fn write(&self, tree: &str, changes: Vec<Change>) -> Result<(), Fault>;
+    fn write(&self, tree: &str, changes: Vec<KeyChange>) -> Result<(), BackingFault>;
     /// Appends the key's value to `value`; `false` if the key does not exist.
-    fn read(&self, tree: &str, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Fault>;
+    fn read(&self, tree: &str, key: &[u8], value: &mut Vec<u8>) -> Result<bool, BackingFault>;
     /// Visits the keys from `from` on, in order, until the callback stops it.
-    fn scan(&self, tree: &str, from: &[u8], visit: &mut Visit<'_>) -> Result<(), Fault>;
+    fn scan(&self, tree: &str, from: &[u8], visit: &mut VisitEntry<'_>) -> Result<(), BackingFault>;
     /// The last key of a tree, or its last one that is not after `to`.
-    fn last_key(&self, tree: &str, to: Option<&[u8]>) -> Result<Option<Vec<u8>>, Fault>;
+    fn last_key(&self, tree: &str, to: Option<&[u8]>) -> Result<Option<Vec<u8>>, BackingFault>;
     /// Passes everything written to the operating system, so that it survives a crash of the process.
-    fn flush(&self) -> Result<(), Fault>;
+    fn flush(&self) -> Result<(), BackingFault>;
     /// Makes everything flushed survive a power loss.
-    fn sync(&self) -> Result<(), Fault>;
+    fn sync(&self) -> Result<(), BackingFault>;
     /// Reads a slot of the small record; a slot that was never written reads as zeros.
-    fn read_record(&self, slot: u64, record: &mut [u8]) -> Result<(), Fault>;
+    fn read_record(&self, slot: u64, record: &mut [u8]) -> Result<(), BackingFault>;
     /// Writes a slot of the small record, which then survives a crash of the process.
-    fn write_record(&self, slot: u64, record: &[u8]) -> Result<(), Fault>;
+    fn write_record(&self, slot: u64, record: &[u8]) -> Result<(), BackingFault>;
     /// Waits until the record would survive a power loss.
-    fn sync_record(&self) -> Result<(), Fault>;
+    fn sync_record(&self) -> Result<(), BackingFault>;
 }
 
 /// Why sled did not open.
@@ -176,14 +176,14 @@ impl Backing for SledBacking {
         self.trees.read().keys().cloned().collect()
     }
 
-    fn drop_tree(&self, tree: &str) -> Result<(), Fault> {
+    fn drop_tree(&self, tree: &str) -> Result<(), BackingFault> {
         guarded("dropping a tree", || {
             self.trees.write().remove(tree);
             self.db.drop_tree(tree).map(drop)
         })
     }
 
-    fn write(&self, tree: &str, changes: Vec<Change>) -> Result<(), Fault> {
+    fn write(&self, tree: &str, changes: Vec<KeyChange>) -> Result<(), BackingFault> {
         guarded("writing", || {
             let tree = match self.tree(tree) {
                 Some(tree) => tree,
@@ -194,23 +194,23 @@ impl Backing for SledBacking {
                 }
             };
             // A single change needs no batch: a batch has a manifest, which is a second write to wait for.
-            let changes = match <[Change; 1]>::try_from(changes) {
-                Ok([Change::Put(key, value)]) => return tree.insert(key, value).map(drop),
-                Ok([Change::Remove(key)]) => return tree.remove(key).map(drop),
+            let changes = match <[KeyChange; 1]>::try_from(changes) {
+                Ok([KeyChange::Put(key, value)]) => return tree.insert(key, value).map(drop),
+                Ok([KeyChange::Remove(key)]) => return tree.remove(key).map(drop),
                 Err(changes) => changes,
             };
             let mut batch = sled::Batch::default();
             for change in changes {
                 match change {
-                    Change::Put(key, value) => batch.insert(key, value),
-                    Change::Remove(key) => batch.remove(key),
+                    KeyChange::Put(key, value) => batch.insert(key, value),
+                    KeyChange::Remove(key) => batch.remove(key),
                 }
             }
             tree.apply_batch(batch)
         })
     }
 
-    fn read(&self, tree: &str, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Fault> {
+    fn read(&self, tree: &str, key: &[u8], value: &mut Vec<u8>) -> Result<bool, BackingFault> {
         guarded("reading", || {
             let Some(tree) = self.tree(tree) else { return Ok(false) };
             let found = tree.get(key)?;
@@ -221,7 +221,7 @@ impl Backing for SledBacking {
         })
     }
 
-    fn scan(&self, tree: &str, from: &[u8], visit: &mut Visit<'_>) -> Result<(), Fault> {
+    fn scan(&self, tree: &str, from: &[u8], visit: &mut VisitEntry<'_>) -> Result<(), BackingFault> {
         let Some(tree) = self.tree(tree) else { return Ok(()) };
         let mut values = guarded("reading", || Ok(tree.range(from..)))?;
         // The visitor runs outside the guard: a panic of the visitor is not sled's.
@@ -233,7 +233,7 @@ impl Backing for SledBacking {
         Ok(())
     }
 
-    fn last_key(&self, tree: &str, to: Option<&[u8]>) -> Result<Option<Vec<u8>>, Fault> {
+    fn last_key(&self, tree: &str, to: Option<&[u8]>) -> Result<Option<Vec<u8>>, BackingFault> {
         guarded("reading", || {
             let Some(tree) = self.tree(tree) else { return Ok(None) };
             let last = match to {
@@ -244,22 +244,22 @@ impl Backing for SledBacking {
         })
     }
 
-    fn flush(&self) -> Result<(), Fault> {
+    fn flush(&self) -> Result<(), BackingFault> {
         guarded("flushing", || self.db.flush().map(drop))
     }
 
-    fn sync(&self) -> Result<(), Fault> {
+    fn sync(&self) -> Result<(), BackingFault> {
         let operation = "syncing";
         self.file.sync_data().map_err(|error| fault(operation, &error))?;
         let mut blobs = fs::read_dir(&self.blobs).map_err(|error| fault(operation, &error))?;
         if blobs.next().is_some() {
             let detail = format!("{} holds a file, and sled never syncs those", self.blobs.display());
-            return Err(Fault { operation, detail });
+            return Err(BackingFault { operation, detail });
         }
         Ok(())
     }
 
-    fn read_record(&self, slot: u64, record: &mut [u8]) -> Result<(), Fault> {
+    fn read_record(&self, slot: u64, record: &mut [u8]) -> Result<(), BackingFault> {
         match self.record.file.read_exact_at(record, slot * RECORD_BYTES_MAX as u64) {
             // The file has not got this slot.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => record.fill(0),
@@ -268,7 +268,7 @@ impl Backing for SledBacking {
         Ok(())
     }
 
-    fn write_record(&self, slot: u64, record: &[u8]) -> Result<(), Fault> {
+    fn write_record(&self, slot: u64, record: &[u8]) -> Result<(), BackingFault> {
         let RecordFile { file, failed, written } = &self.record;
         let synced = failed.get().map_or(Ok(()), |kind| Err((*kind).into()));
         let write = |()| file.write_all_at(record, slot * RECORD_BYTES_MAX as u64);
@@ -278,24 +278,24 @@ impl Backing for SledBacking {
         Ok(())
     }
 
-    fn sync_record(&self) -> Result<(), Fault> {
+    fn sync_record(&self) -> Result<(), BackingFault> {
         self.record.file.sync_data().map_err(|error| fault("syncing the record", &error))
     }
 }
 
 /// Describes an error of the operating system.
-fn fault(operation: &'static str, error: &io::Error) -> Fault {
+fn fault(operation: &'static str, error: &io::Error) -> BackingFault {
     let remedy = if is_full(error) { ": make room, then restart" } else { "" };
-    Fault { operation, detail: format!("{error}{remedy}") }
+    BackingFault { operation, detail: format!("{error}{remedy}") }
 }
 
 /// Runs an operation of sled, and turns a panic into an error.
-fn guarded<T>(operation: &'static str, call: impl FnOnce() -> sled::Result<T>) -> Result<T, Fault> {
+fn guarded<T>(operation: &'static str, call: impl FnOnce() -> sled::Result<T>) -> Result<T, BackingFault> {
     match catch_quietly(call) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(sled::Error::Io(error))) => Err(fault(operation, &error)),
-        Ok(Err(error)) => Err(Fault { operation, detail: error.to_string() }),
-        Err(panic) => Err(Fault { operation, detail: unreadable(&*panic) }),
+        Ok(Err(error)) => Err(BackingFault { operation, detail: error.to_string() }),
+        Err(panic) => Err(BackingFault { operation, detail: unreadable(&*panic) }),
     }
 }
 

@@ -44,22 +44,22 @@ const OTHERS: u32 = 0o077;
 /// Contents of the `format` file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Display)]
 #[display("{MAGIC}\nformat {number}\nidentity {:032x}\n", u128::from_be_bytes(*identity))]
-pub(crate) struct Format {
+pub(crate) struct DirectoryFormat {
     /// The number of the last migration.
     pub(crate) number: u32,
     /// Random number drawn when the directory was created; every part of the directory carries it.
     pub(crate) identity: [u8; 16],
 }
 
-impl Format {
-    fn parse(text: &str) -> Option<Format> {
+impl DirectoryFormat {
+    fn parse(text: &str) -> Option<DirectoryFormat> {
         let mut lines = text.lines();
         if lines.next() != Some(MAGIC) {
             return None;
         }
         let number = lines.next()?.strip_prefix("format ")?.parse().ok()?;
         let identity = u128::from_str_radix(lines.next()?.strip_prefix("identity ")?, 16).ok()?;
-        Some(Format { number, identity: identity.to_be_bytes() })
+        Some(DirectoryFormat { number, identity: identity.to_be_bytes() })
     }
 }
 
@@ -100,11 +100,11 @@ impl Directory {
     }
 
     /// Reads the `format` file; `None` if there is none yet.
-    pub(crate) fn format(&self) -> Result<Option<Format>, StoreError> {
+    pub(crate) fn format(&self) -> Result<Option<DirectoryFormat>, StoreError> {
         let Some(text) = self.text(FORMAT_FILE)? else { return Ok(None) };
         let path = self.file(FORMAT_FILE);
         let damaged = || StoreError::damaged(&self.path, format!("{} can't be read", path.display()));
-        Format::parse(&text).map(Some).ok_or_else(damaged)
+        DirectoryFormat::parse(&text).map(Some).ok_or_else(damaged)
     }
 
     /// Reads a small file of text; `None` if it is not there. Bytes that are no text are replaced.
@@ -249,7 +249,7 @@ pub(crate) fn boot_id() -> u128 {
     u128::from_str_radix(&id.trim().replace('-', ""), 16).unwrap_or(0)
 }
 
-const CLOCK: frame::Format = frame::Format { magic: *b"ckcl", version: 1, payload_max: 64 };
+const CLOCK: frame::FrameFormat = frame::FrameFormat { magic: *b"ckcl", version: 1, payload_max: 64 };
 
 /// The time of day and the time since the boot in milliseconds, and the boot.
 type ClockRecord = (Timestamp, u64, u128);

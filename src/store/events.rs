@@ -11,16 +11,16 @@
 //!
 //! The engine defines the meaning of the events, and drops them.
 
-use super::backing::Change;
+use super::backing::KeyChange;
 use super::{Store, StoreError, directory};
 use crate::domain::{EVENT_BYTES_MAX, Timestamp};
-use crate::frame::{FRAME_BYTES, Format, decode, encode};
+use crate::frame::{FRAME_BYTES, FrameFormat, decode, encode};
 use derive_more::{AddAssign, SubAssign};
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 
-const FORMAT: Format =
-    Format { magic: *b"ckev", version: 1, payload_max: directory::VALUE_BYTES_MAX - FRAME_BYTES };
+const FORMAT: FrameFormat =
+    FrameFormat { magic: *b"ckev", version: 1, payload_max: directory::VALUE_BYTES_MAX - FRAME_BYTES };
 
 /// Maximum size of a value besides its events, in bytes.
 const HEAD_BYTES: usize = FRAME_BYTES + 40;
@@ -208,7 +208,7 @@ impl EventStore<'_> {
     pub fn put(&self, tree: EventTree, pack: &EventPack) -> Result<(), StoreError> {
         let key = directory::number_key(pack.first).to_vec();
         // If storage has failed, a pack may have become longer than a value.
-        self.0.change(|backing| backing.write(&tree.name(), vec![Change::Put(key, pack.encode())]))
+        self.0.change(|backing| backing.write(&tree.name(), vec![KeyChange::Put(key, pack.encode())]))
     }
 
     /// The pack that has the event of this number, or else the first one after it. `trees` are all trees, in order.
@@ -241,7 +241,7 @@ impl EventStore<'_> {
     pub fn remove_from(&self, tree: EventTree, number: u64) -> Result<(), StoreError> {
         let mut changes = Vec::new();
         self.0.run(self.0.backing().scan(&tree.name(), &directory::number_key(number), &mut |key, _| {
-            changes.push(Change::Remove(key.to_vec()));
+            changes.push(KeyChange::Remove(key.to_vec()));
             ControlFlow::Continue(())
         }))?;
         if changes.is_empty() {

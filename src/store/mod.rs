@@ -30,7 +30,7 @@ pub(crate) use snapshots::{KEY_COST_BYTES, Removal};
 pub use spool::Spool;
 
 use crate::domain::{ClockReading, Seq, Timestamp};
-use backing::{Backing, Change, Fault};
+use backing::{Backing, BackingFault, KeyChange};
 use derive_more::Debug;
 use directory::{Directory, SavedClockFile, Space};
 use parking_lot::Mutex;
@@ -253,7 +253,7 @@ impl Store {
     }
 
     /// Writes to a tree.
-    pub(crate) fn write(&self, tree: &str, changes: Vec<Change>) -> Result<(), StoreError> {
+    pub(crate) fn write(&self, tree: &str, changes: Vec<KeyChange>) -> Result<(), StoreError> {
         self.change(|backing| backing.write(tree, changes))
     }
 
@@ -262,14 +262,14 @@ impl Store {
     }
 
     /// Converts the result of a read; a failed read does not poison the store.
-    pub(crate) fn run<T>(&self, result: Result<T, Fault>) -> Result<T, StoreError> {
+    pub(crate) fn run<T>(&self, result: Result<T, BackingFault>) -> Result<T, StoreError> {
         result.map_err(|fault| self.damaged(fault.to_string()))
     }
 
     /// Writes or syncs, unless that has failed before. A failure poisons the store.
     pub(crate) fn change(
         &self,
-        change: impl FnOnce(&dyn Backing) -> Result<(), Fault>,
+        change: impl FnOnce(&dyn Backing) -> Result<(), BackingFault>,
     ) -> Result<(), StoreError> {
         if let Some(reason) = self.poisoned() {
             return Err(StoreError::failed(self.path(), reason.to_owned()));
@@ -287,7 +287,7 @@ impl Store {
     /// [`StoreError::Failed`].
     pub fn mark_skipped(&self, entry: Seq, at: Timestamp) -> Result<(), StoreError> {
         let key = [directory::SKIPPED_KEYS, &directory::number_key(entry.0)].concat();
-        self.write(META_TREE, vec![Change::Put(key, at.0.to_le_bytes().to_vec())])?;
+        self.write(META_TREE, vec![KeyChange::Put(key, at.0.to_le_bytes().to_vec())])?;
         self.flush()?;
         self.sync()
     }

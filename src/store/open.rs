@@ -3,9 +3,11 @@
 //! opened, because sled writes to it.
 
 use super::backing::{
-    Backing, Change, OpenFault, Opened, RECORD_BYTES_MAX, RECORD_SLOTS, RecordFile, SledBacking, open_sled,
+    Backing, KeyChange, OpenFault, Opened, RECORD_BYTES_MAX, RECORD_SLOTS, RecordFile, SledBacking, open_sled,
 };
-use super::directory::{self, Directory, Format, SavedClockFile, Space, refuse_foreign, refuse_locked};
+use super::directory::{
+    self, Directory, DirectoryFormat, SavedClockFile, Space, refuse_foreign, refuse_locked,
+};
 use super::{Store, StoreError, StoreOptions};
 use parking_lot::Mutex;
 use rustix::fs::ioctl_ficlone;
@@ -167,7 +169,7 @@ pub(super) fn open(
 }
 
 /// The format of the directory, if it holds data. Refuses data that is newer or incomplete.
-fn found_format(directory: &Directory) -> Result<Option<Format>, StoreError> {
+fn found_format(directory: &Directory) -> Result<Option<DirectoryFormat>, StoreError> {
     let dir = directory.path();
     let interrupted = [
         (directory::RESTORING_FILE, "a restore into it was interrupted: empty it, then restore again"),
@@ -222,7 +224,7 @@ fn open_backing(
 }
 
 /// Creates a new directory. The marker is created first and removed last: other files in a marked directory are unused or obsolete.
-fn begin(directory: &Directory, marker: &str) -> Result<Format, StoreError> {
+fn begin(directory: &Directory, marker: &str) -> Result<DirectoryFormat, StoreError> {
     let mut identity = [0; 16];
     getrandom::fill(&mut identity)
         .map_err(|error| StoreError::io(directory.path(), "draw an identity for")(io::Error::other(error)))?;
@@ -245,7 +247,7 @@ fn begin(directory: &Directory, marker: &str) -> Result<Format, StoreError> {
     let sled_dir = directory.file(directory::SLED_DIR);
     fs::create_dir(&sled_dir).map_err(StoreError::io(&sled_dir, "make"))?;
     directory::sync_directory(directory.path())?;
-    Ok(Format { number: 0, identity })
+    Ok(DirectoryFormat { number: 0, identity })
 }
 
 /// Extends sled's file to the size that it would reach anyway. It writes zeros, because an unwritten block costs the same metadata as none,
@@ -345,7 +347,7 @@ fn refuse_unknown(path: &Path, found: u32) -> Result<(), StoreError> {
 
 /// Runs the migrations that the directory has not had, in order. Each is durable before the `format` file records it. If this is
 /// interrupted, the next start repeats the migration that was not recorded.
-fn migrate(store: &Store, mut format: Format) -> Result<(), StoreError> {
+fn migrate(store: &Store, mut format: DirectoryFormat) -> Result<(), StoreError> {
     for step in STEPS {
         let key = format!("migration/{:04}", step.number).into_bytes();
         let mut record = Vec::new();
@@ -360,7 +362,7 @@ fn migrate(store: &Store, mut format: Format) -> Result<(), StoreError> {
         if !recorded {
             (step.run)(store)?;
             let version = env!("CARGO_PKG_VERSION").as_bytes().to_vec();
-            store.write(directory::META_TREE, vec![Change::Put(key, version)])?;
+            store.write(directory::META_TREE, vec![KeyChange::Put(key, version)])?;
         }
         store.flush()?;
         store.sync()?;

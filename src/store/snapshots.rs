@@ -9,10 +9,10 @@
 //! a tree that is removed is first read into sled's cache, a little at a time. Dropping it then only marks its pages as free, which takes
 //! some microseconds each.
 
-use super::backing::Change;
+use super::backing::KeyChange;
 use super::{Store, StoreError, directory};
 use crate::domain::{SectionId, Seq, Timestamp, counted};
-use crate::frame::{Format, encode};
+use crate::frame::{FrameFormat, encode};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
@@ -32,7 +32,7 @@ const CHECKSUM_BYTES: usize = 16;
 /// Maximum size of a manifest, in bytes. It has about half a kilobyte for each filter, and up to three more for its title and labels.
 pub(super) const MANIFEST_BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 1 << 30 };
 
-const MANIFEST: Format = Format { magic: *b"ckmf", version: 1, payload_max: MANIFEST_BYTES_MAX };
+const MANIFEST: FrameFormat = FrameFormat { magic: *b"ckmf", version: 1, payload_max: MANIFEST_BYTES_MAX };
 
 /// Bytes of chunks after which they are synced, so that a commit and the end of a snapshot wait briefly. Under load the limit is not
 /// reached: each commit also makes earlier chunks durable.
@@ -121,7 +121,7 @@ impl SnapshotWriter {
         value.extend_from_slice(bytes);
         value.extend_from_slice(&chunk_checksum(self.generation, key, index, bytes).to_le_bytes());
         let written = value.len() as u64;
-        let change = Change::Put(directory::number_key(chunk).to_vec(), value);
+        let change = KeyChange::Put(directory::number_key(chunk).to_vec(), value);
         store.write(&directory::chunk_tree(self.generation, chunk), vec![change])?;
         store.snapshot_bytes_written.fetch_add(written, Relaxed);
         if store.unsynced_chunk_bytes.fetch_add(written, Relaxed) + written >= SYNC_EVERY_BYTES {
@@ -144,7 +144,7 @@ impl SnapshotWriter {
         for ahead in from..to {
             // One by one: sled applies a batch in no particular order, and the leaves would be split anywhere.
             let key = directory::number_key(chunk + ahead).to_vec();
-            store.write(&tree, vec![Change::Put(key, Vec::new())])?;
+            store.write(&tree, vec![KeyChange::Put(key, Vec::new())])?;
         }
         Ok(())
     }
@@ -183,7 +183,7 @@ impl SnapshotWriter {
         store.snapshot_bytes_written.fetch_add(bytes.len() as u64, Relaxed);
         let parts = (0..).zip(bytes.chunks(directory::VALUE_BYTES_MAX));
         let changes =
-            parts.map(|(part, bytes)| Change::Put(directory::number_key(part).to_vec(), bytes.to_vec()));
+            parts.map(|(part, bytes)| KeyChange::Put(directory::number_key(part).to_vec(), bytes.to_vec()));
         store.write(&directory::manifest_tree(generation), changes.collect())?;
         store.make_durable()?;
         store.writing.store(0, Relaxed);
@@ -323,7 +323,7 @@ impl Sweep {
         let is_done = traversal.step(store, budget, |key| {
             let is_named = |chunk| self.is_named(generation, chunk);
             if !is_whole && !directory::number_of_key(key).is_some_and(is_named) {
-                changes.push(Change::Remove(key.to_vec()));
+                changes.push(KeyChange::Remove(key.to_vec()));
             }
         })?;
         if is_done && is_whole {
@@ -501,7 +501,7 @@ pub fn check_snapshots(store: &Store, log_first: Seq, findings: &mut Findings) -
 mod tests {
     use super::*;
     use crate::store::StoreOptions;
-    use crate::store::backing::Change;
+    use crate::store::backing::KeyChange;
 
     /// The tree of a manifest is created before the manifest is written. If the process crashes in between, there is no such snapshot, and
     /// no damage.
@@ -555,7 +555,7 @@ mod tests {
         let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
         let store = Store::open(dir.path(), &options).unwrap();
         let key = |number: u64| number.to_be_bytes().to_vec();
-        let put = |number| Change::Put(key(number), vec![0; 100]);
+        let put = |number| KeyChange::Put(key(number), vec![0; 100]);
         store.write(TREE, (0..100).map(put).collect()).unwrap();
         let visits = |budget| {
             let (mut traversal, mut steps) =

@@ -6,7 +6,7 @@ use crate::store_support::{entries, options};
 use crate::timeouts::TIMEOUT;
 use cuckood::clock::{Clock, ClockLimits, Evidence, system_reading};
 use cuckood::domain::{ClockReading, Settings};
-use cuckood::engine::{Engine, EngineOptions, JournalOptions, Status, SubmitError};
+use cuckood::engine::{Engine, EngineOptions, EngineStatus, JournalOptions, SubmitError};
 use cuckood::journal::{Durability, NatsJournal, NatsOptions};
 use cuckood::store::Store;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ fn startup_entries_ignore_fast_clock() {
     let (path, store) = (dir.path().to_owned(), options(Durability::Fsync));
     let engine_options = EngineOptions { path, journal, store, settings, ..config().engine_options() };
     let engine = Engine::start(engine_options, Clock::new(clock, ClockLimits::default()));
-    assert_eq!(runtime.block_on(engine.recovered()), Status::Ready);
+    assert_eq!(runtime.block_on(engine.recovered()), EngineStatus::Ready);
     let refused = engine.writes_refused();
     let Some(SubmitError::ClockUnsure(unsure)) = refused else { panic!("{refused:?}") };
     assert_eq!(unsure.evidence, Evidence::Log);

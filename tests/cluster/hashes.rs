@@ -8,8 +8,8 @@ use crate::store_support::{append, proposal};
 use crate::timeouts::{TIMEOUT, wait_until};
 use cuckood::clock::{Clock, ClockLimits};
 use cuckood::domain::{Command, FORMAT_VERSION, Proposal, STATE_HASH_EVERY, Seq, StateHash, Timestamp};
-use cuckood::engine::{ClusterOptions, Status};
-use cuckood::journal::{Delivery, Journal, JournalError, NatsOptions, Peer, Ticket};
+use cuckood::engine::{ClusterOptions, EngineStatus};
+use cuckood::journal::{Delivery, Journal, JournalError, NatsOptions, OtherNode, Ticket};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -38,7 +38,7 @@ impl Node {
         matches!(self.poll_once(), Poll::Ready(Err(JournalError::Diverged { at: AT, .. })))
     }
 
-    fn peer(&mut self, name: &str) -> Option<Peer> {
+    fn peer(&mut self, name: &str) -> Option<OtherNode> {
         let peers = self.journal().replication().unwrap().lock().peers.clone();
         peers.into_iter().find(|peer| peer.node == name)
     }
@@ -211,7 +211,7 @@ fn backup_of_stopping_node_is_aborted() {
     second.report_hash(666);
     wait_until("its end", || {
         let _ = (first.poll_once(), second.poll_once());
-        matches!(engine.status(), Status::Diverged(_))
+        matches!(engine.status(), EngineStatus::Diverged(_))
     });
     runtime.block_on(backup.next()).unwrap_err();
 }

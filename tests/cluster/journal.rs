@@ -7,7 +7,7 @@ use crate::raw::{self, Raw};
 use crate::store_support::{append, entries, options, poll, proposal};
 use crate::timeouts::wait_until;
 use cuckood::domain::{Entry, Seq, Timestamp};
-use cuckood::frame::Format;
+use cuckood::frame::FrameFormat;
 use cuckood::journal::{
     Committed, Delivery, Durability, Journal, JournalError, JournalOptions, LocalJournal, LocalOptions,
     NatsJournal, NatsOptions, Ticket,
@@ -187,7 +187,7 @@ fn place_of_other_format_stops_node_after_trimming() {
     for number in 0..30 {
         append(node.journal(), vec![proposal(number, 10)]).unwrap();
     }
-    let earlier = Format { magic: *b"ckpl", version: 1, payload_max: 1 << 20 };
+    let earlier = FrameFormat { magic: *b"ckpl", version: 1, payload_max: 1 << 20 };
     node.take_snapshot_at(earlier.pack(&"whatever"));
     servers.speak(async |context| {
         context.get_stream("formats").await.unwrap().purge().sequence(20).await.unwrap();

@@ -4,11 +4,11 @@ use crate::nats::Servers;
 use async_nats::jetstream::context::Context;
 use async_nats::jetstream::stream::Stream;
 use bytes::Bytes;
-use cuckood::frame::Format;
+use cuckood::frame::FrameFormat;
 use std::future::Future;
 use tokio::runtime::Runtime;
 
-const FORMAT: Format = Format { magic: *b"cknl", version: 3, payload_max: 1 << 20 };
+const FORMAT: FrameFormat = FrameFormat { magic: *b"cknl", version: 3, payload_max: 1 << 20 };
 
 pub struct Raw {
     runtime: Runtime,
@@ -59,7 +59,7 @@ impl Raw {
 /// A message of a build with an earlier format.
 pub fn earlier() -> Bytes {
     let mut bytes = Vec::new();
-    Format { version: FORMAT.version - 1, ..FORMAT }.seal(0, 0, b"whatever", &mut bytes);
+    FrameFormat { version: FORMAT.version - 1, ..FORMAT }.seal(0, 0, b"whatever", &mut bytes);
     bytes.into()
 }
 

@@ -9,7 +9,7 @@ use crate::nats::Servers;
 use crate::operator::Operator;
 use crate::timeouts::wait_until;
 use cuckood::clock::{Clock, ClockLimits};
-use cuckood::engine::Status;
+use cuckood::engine::EngineStatus;
 use cuckood::journal::{Journal, NatsOptions};
 use serde_json::json;
 use std::fs;
@@ -269,7 +269,7 @@ fn node_stores_state_before_reporting_failure() {
     servers.speak(async |context| {
         context.delete_stream("engines").await.unwrap();
     });
-    runtime.block_on(until(|| matches!(engine.status(), Status::Failed(_))));
+    runtime.block_on(until(|| matches!(engine.status(), EngineStatus::Failed(_))));
     let info = engine.info();
     assert_eq!(info.snapshot.map(|snapshot| snapshot.seq), Some(info.last_seq));
     runtime.block_on(engine.shutdown());

@@ -8,12 +8,12 @@ use crate::store_support::{append, entries, options, proposal};
 use crate::timeouts::wait_until;
 use cuckood::clock::{Clock, ClockLimits};
 use cuckood::domain::{Seq, Timestamp};
-use cuckood::engine::{self, ClusterOptions, Status};
-use cuckood::frame::Format;
+use cuckood::engine::{self, ClusterOptions, EngineStatus};
+use cuckood::frame::FrameFormat;
 use cuckood::journal::{
     Durability, Journal, JournalError, NatsJournal, NatsOptions, NatsSnapshots, SharedSnapshot, init_log,
 };
-use cuckood::store::archive::{ArchiveWriter, Piece};
+use cuckood::store::archive::{ArchiveWriter, BackupPiece};
 use cuckood::store::{Manifest, Store};
 use futures_util::TryStreamExt;
 use std::cell::Cell;
@@ -79,7 +79,7 @@ fn manifest(seq: Seq, place: Vec<u8>) -> Manifest {
 /// The parts of its archive.
 fn archive(taken: &Manifest) -> impl Iterator<Item = Vec<u8>> + use<> {
     let mut writer = ArchiveWriter::default();
-    let pieces = [Piece::Manifest(taken.clone()), Piece::End];
+    let pieces = [BackupPiece::Manifest(taken.clone()), BackupPiece::End];
     let bytes = pieces.map(|piece| writer.frame(&piece)).concat();
     bytes.chunks(100_000).map(<[u8]>::to_vec).collect::<Vec<_>>().into_iter()
 }
@@ -497,8 +497,8 @@ fn directory_stays_if_shared_snapshots_have_other_format() {
         servers.first_message(LOG) > last + 1
     });
     runtime.block_on(sharing.shutdown());
-    let label = Format { magic: *b"cksh", version: 1, payload_max: 1 << 20 };
-    let place = Format { magic: *b"ckpl", version: 1, payload_max: 1 << 20 }.pack(&"whatever");
+    let label = FrameFormat { magic: *b"cksh", version: 1, payload_max: 1 << 20 };
+    let place = FrameFormat { magic: *b"ckpl", version: 1, payload_max: 1 << 20 }.pack(&"whatever");
     for snapshot in NatsSnapshots::open(&of(&servers, "operator")).unwrap().list().unwrap() {
         let (name, place) = (snapshot.name.clone(), place.clone());
         let relabelled = encoded(label.pack(&SharedSnapshot { place, ..snapshot }));
@@ -509,7 +509,7 @@ fn directory_stays_if_shared_snapshots_have_other_format() {
         });
     }
     let restarted = start(&dirs[0], "stopped", None);
-    let Status::Failed(why) = restarted.status() else { panic!("{:?}", restarted.status()) };
+    let EngineStatus::Failed(why) = restarted.status() else { panic!("{:?}", restarted.status()) };
     assert!(why.contains("run one version of cuckood"), "{why}");
     drop(restarted);
     let found = engine::positions(&[dirs[0].path().to_owned()]).unwrap();

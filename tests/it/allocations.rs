@@ -6,7 +6,7 @@ use crate::commands::{NewFilter, insert, target};
 use crate::contract::service::{Service, json};
 use crate::machine::Machine;
 use cuckood::domain::{Command, Outcome, Settings, Target, Timestamp};
-use cuckood::state::Statistics;
+use cuckood::state::FilterStatistics;
 use http::Method;
 use std::alloc::{GlobalAlloc, System};
 use std::cell::Cell;
@@ -127,7 +127,7 @@ fn tiny_campaigns_take_little_memory() {
 #[test]
 fn statistics_memory_matches_account() {
     const HOUR: u64 = 3_600_000;
-    let (heap, mut statistics) = (allocated(), Statistics::default());
+    let (heap, mut statistics) = (allocated(), FilterStatistics::default());
     for hour in 0..900 * 24 {
         statistics.add(Timestamp(hour * HOUR), &[hour + 1, 0, 0, 0, 0, 0, 0]);
         let before = allocated();

@@ -4,7 +4,7 @@ use crate::engines::defaults;
 use crate::store_support::{append, entries, open, open_journal, options, proposal};
 use cuckood::clock::{Clock, ClockLimits};
 use cuckood::domain::{Seq, Timestamp};
-use cuckood::engine::{Engine, EngineOptions, Status};
+use cuckood::engine::{Engine, EngineOptions, EngineStatus};
 use cuckood::journal::Durability;
 use cuckood::store::{RestoreTarget, Store, StoreCopy, StoreError, is_unused};
 use std::fs;
@@ -241,7 +241,7 @@ async fn backup_time_survives_restarts() {
     let start = async || {
         let options = EngineOptions { store: options(Durability::Flush), ..defaults(dir.path()) };
         let engine = Engine::start(options, Clock::system(ClockLimits::default()));
-        assert_eq!(engine.recovered().await, Status::Ready);
+        assert_eq!(engine.recovered().await, EngineStatus::Ready);
         let at = engine.info().backup_at.unwrap();
         (engine, at)
     };

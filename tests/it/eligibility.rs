@@ -4,7 +4,7 @@ use crate::commands::{NewFilter, target};
 use crate::machine::Machine;
 use cuckood::domain::{Command, Digests, Kind, LineUp, Sizing, Timestamp, Unless, Window, WindowPosition};
 use cuckood::filter::Growth;
-use cuckood::state::{Question, Uncountable, View};
+use cuckood::state::{Question, Uncountable, Views};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -118,7 +118,7 @@ fn expected(
 }
 
 fn found(
-    view: &View,
+    view: &Views,
     line_up: &LineUp<String>,
     user: usize,
     now: u64,

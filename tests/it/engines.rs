@@ -4,7 +4,7 @@ use crate::commands::NewFilter;
 use cuckood::clock::{Clock, ClockLimits};
 use cuckood::config::Config;
 use cuckood::domain::{Outcome, Settings, Target};
-use cuckood::engine::{Engine, EngineOptions, Status};
+use cuckood::engine::{Engine, EngineOptions, EngineStatus};
 use std::path::Path;
 
 /// The documented defaults with the settings of a new log.
@@ -29,7 +29,7 @@ pub async fn start(options: EngineOptions) -> Engine {
 
 pub async fn start_by(clock: Clock, options: EngineOptions) -> Engine {
     let engine = Engine::start(options, clock);
-    assert_eq!(engine.recovered().await, Status::Ready);
+    assert_eq!(engine.recovered().await, EngineStatus::Ready);
     engine
 }
 

@@ -8,7 +8,8 @@ use crate::memory_log::MemoryLog;
 use crate::storage_faults::Faulty;
 use crate::store_support::{CLOCK, append, open, open_journal, options};
 use cuckood::domain::{
-    ClockReading, Command, Entry, Event, Happened, KeyName, Proposal, Settings, Status, Target, Timestamp,
+    ClockReading, Command, Entry, Event, Happened, KeyName, Proposal, RedemptionStatus, Settings, Target,
+    Timestamp,
 };
 use cuckood::engine::event_log::{EventLog, EventsFound};
 use cuckood::engine::recovery::{RecoveryError, recover};
@@ -457,7 +458,7 @@ async fn nodes_produce_identical_events() {
     }
     assert_eq!(reported[0], reported[1]);
     let redeemed = reported[0].iter().filter(|NumberedEvent { event, .. }| {
-        matches!(event.what, Happened::Redemption { status: Status::Redeemed, .. })
+        matches!(event.what, Happened::Redemption { status: RedemptionStatus::Redeemed, .. })
     });
     assert_eq!(redeemed.count(), 50);
     assert_eq!(reported[0][1].event.by.as_deref(), Some("shop"));

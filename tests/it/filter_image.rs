@@ -1,7 +1,8 @@
 //! The image of one filter, as the commands by which it arrives.
 
 use cuckood::domain::{
-    Chunk, Command, FilterHead, FilterId, ImageBegin, ImageBody, ImagePart, ImageRecord, Kind, Name, UploadId,
+    Command, FilterHead, FilterId, ImageBegin, ImageBody, ImageChunk, ImagePart, ImageRecord, Kind, Name,
+    UploadId,
 };
 use cuckood::state::{Export, State};
 
@@ -27,7 +28,7 @@ impl Image {
             let at = frozen.iter().position(|frozen| frozen.id == id).expect("it is there");
             let mut frozen = frozen.swap_remove(at);
             while frozen.next_chunk(&mut chunk) {
-                let chunk = Chunk(chunk.clone());
+                let chunk = ImageChunk(chunk.clone());
                 match parts.last_mut() {
                     Some(part) if part.section == section && part.chunks.len() < CHUNKS => {
                         part.chunks.push(chunk);

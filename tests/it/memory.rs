@@ -3,8 +3,8 @@
 use crate::commands::{NewFilter, insert, name, name_of, redeem, redemption, remove, target};
 use crate::engines;
 use cuckood::domain::{
-    Applied, Command, IdempotencyKey, Kind, LineUp, Outcome, PutLineUp, Redemption, Refusal, Status, Target,
-    Update,
+    Applied, Command, IdempotencyKey, Kind, LineUp, Outcome, PutLineUp, Redemption, RedemptionStatus,
+    Refusal, Target, Update,
 };
 use cuckood::engine::{Engine, EngineOptions, FilterView, RedemptionQuery, SubmitError};
 use cuckood::filter::Layout;
@@ -240,18 +240,18 @@ async fn redemption_is_repeated_beyond_limit() {
         other => panic!("{other:?}"),
     };
     let again = submit(&engine, redeem(SHOP, 1, 70, "order", 0)).await;
-    assert_eq!(status(again), (redemption(1), Status::Redeemed));
+    assert_eq!(status(again), (redemption(1), RedemptionStatus::Redeemed));
     let again = submit_once(&engine, redeem(SHOP, 1, 71, "order", 0), 20).await.unwrap();
-    assert_eq!(status(again.outcome), (redemption(1), Status::Redeemed));
+    assert_eq!(status(again.outcome), (redemption(1), RedemptionStatus::Redeemed));
     let extended = submit(&engine, redeem(SHOP, 2, 72, "order", 900)).await;
-    assert_eq!(status(extended), (redemption(2), Status::Held));
+    assert_eq!(status(extended), (redemption(2), RedemptionStatus::Held));
     let confirmed = submit_once(&engine, redeem(SHOP, 2, 73, "order", 0), 21).await.unwrap();
-    assert_eq!(status(confirmed.outcome), (redemption(2), Status::Redeemed));
+    assert_eq!(status(confirmed.outcome), (redemption(2), RedemptionStatus::Redeemed));
     // A repetition behind a command that ends its hold is a new redemption, which takes memory.
     let cancel = engine.submit(None, Command::Cancel { target: SHOP, redemption: redemption(3) }, None);
     let again = engine.submit(None, redeem(SHOP, 3, 74, "order", 0), None);
     let (cancelled, again) = tokio::join!(cancel, again);
-    assert_eq!(status(cancelled.unwrap().outcome), (redemption(3), Status::Cancelled));
+    assert_eq!(status(cancelled.unwrap().outcome), (redemption(3), RedemptionStatus::Cancelled));
     assert_eq!(again, Err(SubmitError::MemoryLimit));
     for new in [redeem(SHOP, 8, 75, "order", 0), redeem(SHOP, 2, 76, "order-2", 0)] {
         assert_eq!(engine.submit(None, new, None).await, Err(SubmitError::MemoryLimit));

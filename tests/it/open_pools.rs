@@ -2,7 +2,7 @@
 
 use crate::commands::{NewFilter, code, codes, redeem, redemption, set_stock, target};
 use crate::machine::Machine;
-use cuckood::domain::{Command, Outcome, Redemption, Refusal, Settings, Status, Target, Timestamp};
+use cuckood::domain::{Command, Outcome, Redemption, RedemptionStatus, Refusal, Settings, Target, Timestamp};
 use cuckood::state::FreshEvents;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ const RETENTION_SECONDS: u64 = 30;
 struct Known {
     code: u64,
     reference: u64,
-    status: Status,
+    status: RedemptionStatus,
     ordinal: u64,
     expires_at: u64,
     changed_at: u64,
@@ -28,12 +28,12 @@ struct Known {
 
 impl Known {
     fn stands(&self) -> bool {
-        matches!(self.status, Status::Held | Status::Redeemed)
+        matches!(self.status, RedemptionStatus::Held | RedemptionStatus::Redeemed)
     }
 
     fn is_past_retention(&self, now: u64) -> bool {
-        let last = if self.status == Status::Expired { self.expires_at } else { self.changed_at };
-        self.status != Status::Held && last + RETENTION_SECONDS * 1_000 <= now
+        let last = if self.status == RedemptionStatus::Expired { self.expires_at } else { self.changed_at };
+        self.status != RedemptionStatus::Held && last + RETENTION_SECONDS * 1_000 <= now
     }
 }
 
@@ -65,21 +65,21 @@ impl Model {
     fn pass(&mut self, milliseconds: u64) {
         self.now += milliseconds;
         for known in self.redemptions.values_mut() {
-            if known.status == Status::Held && known.expires_at <= self.now {
-                *known = Known { status: Status::Expired, changed_at: self.now, ..*known };
+            if known.status == RedemptionStatus::Held && known.expires_at <= self.now {
+                *known = Known { status: RedemptionStatus::Expired, changed_at: self.now, ..*known };
             }
         }
     }
 
     fn redeem(&mut self, id: u64, code: u64, reference: u64, hold_seconds: u64) -> Answer {
         let (now, expires_at) = (self.now, self.now + hold_seconds * 1_000);
-        let status = if hold_seconds > 0 { Status::Held } else { Status::Redeemed };
+        let status = if hold_seconds > 0 { RedemptionStatus::Held } else { RedemptionStatus::Redeemed };
         if let Some((known_id, mut known)) = self.of_code(code) {
             let is_same = known.reference == reference && !known.is_past_retention(now);
             return match (known.status, is_same) {
-                (Status::Held, false) => Answer::Refused("code held"),
+                (RedemptionStatus::Held, false) => Answer::Refused("code held"),
                 (_, false) => Answer::Refused("code redeemed"),
-                (Status::Held, true) => {
+                (RedemptionStatus::Held, true) => {
                     known.changed_at = now;
                     known.expires_at = known.expires_at.max(expires_at);
                     known.status = status;
@@ -98,15 +98,19 @@ impl Model {
         Answer::Made(id)
     }
 
-    fn settle(&mut self, id: u64, status: Status) -> Answer {
+    fn settle(&mut self, id: u64, status: RedemptionStatus) -> Answer {
         let now = self.now;
         let Some(known) = self.redemptions.get_mut(&id).filter(|known| !known.is_past_retention(now)) else {
             return Answer::Refused("redemption not found");
         };
         match (known.status, status) {
-            (Status::Expired, Status::Redeemed) => return Answer::Refused("hold expired"),
-            (Status::Cancelled, Status::Redeemed) => return Answer::Refused("redemption cancelled"),
-            (Status::Held, _) | (Status::Redeemed, Status::Cancelled) => {
+            (RedemptionStatus::Expired, RedemptionStatus::Redeemed) => {
+                return Answer::Refused("hold expired");
+            }
+            (RedemptionStatus::Cancelled, RedemptionStatus::Redeemed) => {
+                return Answer::Refused("redemption cancelled");
+            }
+            (RedemptionStatus::Held, _) | (RedemptionStatus::Redeemed, RedemptionStatus::Cancelled) => {
                 (known.status, known.changed_at) = (status, now);
             }
             _ => {}
@@ -116,7 +120,7 @@ impl Model {
 
     /// Whether a reader at this time sees a code as redeemable.
     fn admits(&self, code: u64, now: u64) -> bool {
-        let stands = |known: &Known| known.status == Status::Redeemed || known.expires_at > now;
+        let stands = |known: &Known| known.status == RedemptionStatus::Redeemed || known.expires_at > now;
         let is_taken = self.of_code(code).is_some_and(|(_, known)| stands(&known));
         let standing = self.standing().filter(|(_, known)| stands(known)).count() as u64;
         !is_taken && standing < self.stock
@@ -160,7 +164,7 @@ fn assert_alike(found: &Redemption, known: &Known) {
     assert_eq!((found.digest, found.status), (code(number), status));
     assert_eq!((found.ordinal, found.reference.as_str()), (Some(ordinal), &*format!("order-{reference}")));
     assert_eq!(found.changed_at, Timestamp(changed_at));
-    if status == Status::Held {
+    if status == RedemptionStatus::Held {
         assert_eq!(found.expires_at, Some(Timestamp(expires_at)));
     }
 }
@@ -185,11 +189,11 @@ fn run(stock: u64, steps: &[Step]) {
             }
             9..11 => {
                 let command = Command::Confirm { target: POOL, redemption: redemption(recent) };
-                (command, Some(model.settle(recent, Status::Redeemed)))
+                (command, Some(model.settle(recent, RedemptionStatus::Redeemed)))
             }
             11..14 => {
                 let command = Command::Cancel { target: POOL, redemption: redemption(recent) };
-                (command, Some(model.settle(recent, Status::Cancelled)))
+                (command, Some(model.settle(recent, RedemptionStatus::Cancelled)))
             }
             14 => (Command::Clear { target: POOL }, None),
             _ => {

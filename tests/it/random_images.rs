@@ -2,7 +2,7 @@
 
 use crate::filter_image::Image;
 use crate::random_log::RandomLog;
-use cuckood::domain::{Chunk, ImagePart, ImageSection, Kind, Redemption};
+use cuckood::domain::{ImageChunk, ImagePart, ImageSection, Kind, Redemption};
 use cuckood::state::State;
 use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;
@@ -21,7 +21,7 @@ pub fn change_redemptions(part: &mut ImagePart, change: impl FnOnce(&mut Vec<Pla
         return false;
     }
     let mut all = Vec::new();
-    for Chunk(chunk) in &part.chunks {
+    for ImageChunk(chunk) in &part.chunks {
         let mut rest = chunk.as_slice();
         while !rest.is_empty() {
             let (taken, mut values) = rest.split_first_chunk().unwrap();
@@ -37,7 +37,7 @@ pub fn change_redemptions(part: &mut ImagePart, change: impl FnOnce(&mut Vec<Pla
     let pages = all.chunks(64).map(|values| {
         let taken = u64::MAX >> (64 - values.len());
         let encode = |bytes, value| postcard::to_extend(value, bytes).unwrap();
-        Chunk(values.iter().fold(taken.to_le_bytes().to_vec(), encode))
+        ImageChunk(values.iter().fold(taken.to_le_bytes().to_vec(), encode))
     });
     part.chunks = pages.collect();
     true

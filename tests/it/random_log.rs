@@ -3,10 +3,10 @@
 use crate::commands::{code, codes, insert};
 use crate::random_images::images;
 use cuckood::domain::{
-    AnnotationsChange, Command, Digests, Ending, Entry, FORMAT_VERSION, FilterId, Forget, Guards,
+    AnnotationsChange, Command, Digests, Ending, Entry, FORMAT_VERSION, FilterId, Forget, Fraction, Guards,
     IdempotencyKey, ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode, ImportWarning, KeyName, Kind,
-    LineUp, Name, Proposal, PutLineUp, Raise, Redeem, RedemptionId, Reference, Seq, Settings, Share, Sizing,
-    Spec, Target, Timestamp, Unless, Update, UploadDigest, UploadId, Window,
+    LineUp, Name, Proposal, PutLineUp, Raise, Redeem, RedemptionId, Reference, Seq, Settings, Sizing, Spec,
+    Target, Timestamp, Unless, Update, UploadDigest, UploadId, Window,
 };
 use cuckood::filter::{Growth, Layout, Mode, Secret};
 use cuckood::state::IDEMPOTENCY_FIXED_BYTES;
@@ -379,7 +379,7 @@ impl RandomLog {
         // One in a few does not keep to them.
         let guards = match self.serial % 4 {
             0 => mode.guards(),
-            1 => Guards { max_shrink: Share::new(0.5).ok(), ..Guards::default() },
+            1 => Guards { max_shrink: Fraction::new(0.5).ok(), ..Guards::default() },
             2 => Guards { min_items: 8, max_rejected: Some(2), ..Guards::default() },
             _ => Guards::default(),
         };

@@ -6,7 +6,7 @@ use crate::commands::{
 };
 use crate::random::Random;
 use cuckood::domain::{Command, Entry, Guards, ImportMode, Kind, Proposal, Seq, Target, Timestamp};
-use cuckood::state::{State, View};
+use cuckood::state::{State, Views};
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread;
@@ -92,7 +92,7 @@ fn log(seed: u64, steps: usize) -> Vec<Entry> {
     log.entries
 }
 
-fn is_valid(view: &View, number: u64) -> bool {
+fn is_valid(view: &Views, number: u64) -> bool {
     view.find(Kind::Coupon, &name_of(COUPON)).is_some_and(|coupon| coupon.contains(code(number), NOW))
 }
 

@@ -3,7 +3,7 @@
 use crate::commands::{NewFilter, code, insert, redemption, replace, target};
 use crate::machine::Machine;
 use cuckood::domain::ItemOutcome::{Absent, AlreadyPresent, AlreadyRedeemed, Replaced, Saturated};
-use cuckood::domain::{Command, Counts, ItemOutcome, Outcome, Target, Unit};
+use cuckood::domain::{ChangeCounts, Command, ItemOutcome, Outcome, Target, Unit};
 use cuckood::filter::{Growth, Mode};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ fn counts(machine: &Machine, items: impl IntoIterator<Item = u64>) -> Vec<u32> {
 /// Copies added and removed, by the statistics of the day.
 fn counted(machine: &Machine) -> (u64, u64) {
     let days = machine.filter(TARGET).statistics(Unit::Day, 1, machine.now);
-    let counts = days.first().map_or(Counts::default(), |(_, counts)| *counts);
+    let counts = days.first().map_or(ChangeCounts::default(), |(_, counts)| *counts);
     (counts[0], counts[1])
 }
 

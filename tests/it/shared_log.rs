@@ -8,7 +8,7 @@ use crate::memory_log::MemoryLog;
 use crate::store_support::TIMEOUT;
 use cuckood::clock::{Clock, ClockLimits};
 use cuckood::domain::{Applied, Command, Forget, Kind, Outcome, Seq, Target, Timestamp};
-use cuckood::engine::{Engine, EngineOptions, EventsError, Status, SubmitError};
+use cuckood::engine::{Engine, EngineOptions, EngineStatus, EventsError, SubmitError};
 use futures_util::future::join_all;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -193,7 +193,7 @@ async fn overdue_proposal_has_unknown_outcome() {
     node.create(SHOP).await;
     log.hold();
     assert_eq!(node.submit(insert(SHOP, 0..10)).await, Err(SubmitError::StorageFailed));
-    assert_eq!(node.engine.status(), Status::Ready);
+    assert_eq!(node.engine.status(), EngineStatus::Ready);
     assert!(node.holds(SHOP, 0..20).is_empty());
     // Committed late it is applied all the same, and nothing else is disturbed.
     log.go_on();

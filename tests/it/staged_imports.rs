@@ -7,8 +7,8 @@ use crate::commands::{
 use crate::engines;
 use crate::machine::Machine;
 use cuckood::domain::{
-    Command, Digests, Ending, Guards, ImportEnd, ImportId, ImportMode, ImportState, ItemOutcome, Kind,
-    Outcome, RedemptionId, Refusal, Share, Status, Target, Tripped,
+    Command, Digests, Ending, Fraction, Guards, ImportEnd, ImportId, ImportMode, ImportState, ItemOutcome,
+    Kind, Outcome, RedemptionId, RedemptionStatus, Refusal, Target, Tripped,
 };
 use cuckood::filter::Digest;
 use proptest::prelude::*;
@@ -72,7 +72,7 @@ impl Coupon {
 
     fn cancel(&mut self, redemption: RedemptionId) {
         let cancelled = self.apply(Command::Cancel { target: TARGET, redemption });
-        assert!(matches!(cancelled, Outcome::Settled(r) if r.status == Status::Cancelled));
+        assert!(matches!(cancelled, Outcome::Settled(r) if r.status == RedemptionStatus::Cancelled));
     }
 
     /// Ends an import in as few steps as possible; returns their number.
@@ -328,7 +328,7 @@ fn newer_replacement_supersedes_older() {
 /// The guard compares both tables' content at the swap, whatever was written during the upload.
 #[test]
 fn guards_compare_with_table_at_swap() {
-    let guards = |max_shrink| Guards { max_shrink: Share::new(max_shrink).ok(), ..Guards::default() };
+    let guards = |max_shrink| Guards { max_shrink: Fraction::new(max_shrink).ok(), ..Guards::default() };
     for (removed, is_done) in [(0, false), (5, true)] {
         let mut coupon = Coupon::strict(200);
         coupon.insert(0..10);
@@ -350,7 +350,7 @@ fn guards_compare_with_table_at_swap() {
             assert_eq!(coupon.present(0..200), [50, 51, 52, 53, 54, 100, 101, 102, 103, 104]);
             continue;
         }
-        let max_shrink = Share::new(0.2).unwrap();
+        let max_shrink = Fraction::new(0.2).unwrap();
         let refused =
             Outcome::Refused(Refusal::ImportGuarded(Tripped::Shrunk { before: 14, after: 9, max_shrink }));
         assert_eq!(ended, refused);

@@ -5,7 +5,8 @@ use crate::machine::{Machine, filters};
 use crate::random_log::{CODES, ITEMS, Numbers, RandomLog, numbers};
 use cuckood::domain::statistics::Unit;
 use cuckood::domain::{
-    Command, Digests, Entry, FilterId, Kind, Outcome, Proposal, Redeem, RedemptionId, Refusal, Status, Target,
+    Command, Digests, Entry, FilterId, Kind, Outcome, Proposal, Redeem, RedemptionId, RedemptionStatus,
+    Refusal, Target,
 };
 use cuckood::state::{RedemptionQuery, State};
 use proptest::prelude::*;
@@ -105,7 +106,7 @@ proptest! {
                 // Expired, cancelled or past its retention: never still current.
                 let stands = view
                     .redemption(&previous, state.now())
-                    .is_some_and(|r| matches!(r.status, Status::Held | Status::Redeemed));
+                    .is_some_and(|r| matches!(r.status, RedemptionStatus::Held | RedemptionStatus::Redeemed));
                 prop_assert!(previous == redemption.id || !stands, "two winners for code {number}");
             }
         }
@@ -146,11 +147,11 @@ fn turned_back_time_revives_holds() {
     let view = machine.filter(COUPON);
     let find = |serial: u64| view.redemption(&redemption(serial), now).unwrap();
     let describe = |serial| (find(serial).status, find(serial).expires_at);
-    assert_eq!(describe(1), (Status::Held, Some(start.plus_seconds(7 * DAY))));
-    assert_eq!((find(2).status, find(3).status), (Status::Expired, Status::Expired));
+    assert_eq!(describe(1), (RedemptionStatus::Held, Some(start.plus_seconds(7 * DAY))));
+    assert_eq!((find(2).status, find(3).status), (RedemptionStatus::Expired, RedemptionStatus::Expired));
     assert_eq!(view.redemption(&redemption(4), now), None);
-    assert_eq!(describe(5), (Status::Redeemed, None));
-    assert_eq!(describe(6), (Status::Held, Some(now.plus_seconds(900))));
+    assert_eq!(describe(5), (RedemptionStatus::Redeemed, None));
+    assert_eq!(describe(6), (RedemptionStatus::Held, Some(now.plus_seconds(900))));
     for serial in [1, 2, 3, 5, 6] {
         assert!(find(serial).created_at <= now && find(serial).changed_at <= now, "{serial}");
     }

@@ -6,13 +6,14 @@ use crate::machine::{Machine, Snapshot, filters};
 use crate::random_log::{Numbers, RandomLog};
 use cuckood::domain::statistics::Unit;
 use cuckood::domain::{
-    Command, Count, Counts, Entry, Event, FilterChange, FilterId, Happened, Import, ImportMode, ImportState,
-    Kind, Name, Outcome, Proposal, RedemptionStep, Settings, Status, Timestamp, UploadId,
+    ChangeCounts, Command, Count, Entry, Event, FilterChange, FilterId, Happened, Import, ImportMode,
+    ImportState, Kind, Name, Outcome, Proposal, RedemptionStatus, RedemptionStep, Settings, Timestamp,
+    UploadId,
 };
 use cuckood::engine::RunningSnapshot;
 use cuckood::engine::event_log::EventLog;
 use cuckood::frame::decode;
-use cuckood::state::{FilterView, FreshEvents, State, Statistics};
+use cuckood::state::{FilterStatistics, FilterView, FreshEvents, State};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,8 +25,8 @@ const DAYS_MAX: u64 = Unit::Day.periods_max();
 const HOURS_MAX: u64 = Unit::Hour.periods_max();
 
 /// Changes of one kind.
-fn only(what: Count, number: u64) -> Counts {
-    let mut counts = Counts::default();
+fn only(what: Count, number: u64) -> ChangeCounts {
+    let mut counts = ChangeCounts::default();
     counts[what as usize] = number;
     counts
 }
@@ -33,12 +34,12 @@ fn only(what: Count, number: u64) -> Counts {
 /// The counts of one filter: of each period, by its number.
 #[derive(Clone, Default)]
 struct Expected {
-    days: BTreeMap<u64, Counts>,
-    hours: BTreeMap<u64, Counts>,
+    days: BTreeMap<u64, ChangeCounts>,
+    hours: BTreeMap<u64, ChangeCounts>,
 }
 
 impl Expected {
-    fn periods(&mut self) -> [(&mut BTreeMap<u64, Counts>, u64, u64); 2] {
+    fn periods(&mut self) -> [(&mut BTreeMap<u64, ChangeCounts>, u64, u64); 2] {
         [(&mut self.days, DAY, DAYS_MAX), (&mut self.hours, HOUR, HOURS_MAX)]
     }
 
@@ -61,7 +62,12 @@ impl Expected {
 }
 
 /// The counts of the last `number` periods.
-fn last(all: &BTreeMap<u64, Counts>, length: u64, number: u64, now: Timestamp) -> Vec<(Timestamp, Counts)> {
+fn last(
+    all: &BTreeMap<u64, ChangeCounts>,
+    length: u64,
+    number: u64,
+    now: Timestamp,
+) -> Vec<(Timestamp, ChangeCounts)> {
     let recent = all.iter().filter(|(period, _)| **period + number > now.0 / length);
     recent.map(|(period, counts)| (Timestamp(period * length), *counts)).collect()
 }
@@ -112,10 +118,10 @@ impl Model {
                 Happened::Redemption { coupon, status, .. } => {
                     let id = names[&(Kind::Coupon, coupon.into_owned())];
                     let what = match status {
-                        Status::Redeemed => Count::Redeemed,
-                        Status::Held => Count::Held,
-                        Status::Cancelled => Count::Cancelled,
-                        Status::Expired => Count::Expired,
+                        RedemptionStatus::Redeemed => Count::Redeemed,
+                        RedemptionStatus::Held => Count::Held,
+                        RedemptionStatus::Cancelled => Count::Cancelled,
+                        RedemptionStatus::Expired => Count::Expired,
                     };
                     self.expected.entry(id).or_default().count(now, what, 1);
                 }
@@ -246,7 +252,7 @@ proptest! {
     fn statistics_are_as_they_were_counted(
         counted in proptest::collection::vec((0..900 * 24_u64, 0..7_usize, any::<u64>()), 0..700),
     ) {
-        let (mut statistics, mut expected, mut now) = (Statistics::default(), Expected::default(), Timestamp(0));
+        let (mut statistics, mut expected, mut now) = (FilterStatistics::default(), Expected::default(), Timestamp(0));
         for (number, (hours, what, count)) in counted.iter().enumerate() {
             let what = [Count::Added, Count::Removed, Count::Imported, Count::Redeemed, Count::Held, Count::Cancelled, Count::Expired][*what];
             if hours % 50 == 0 {
@@ -267,7 +273,7 @@ proptest! {
 /// A clock that was far ahead leaves nothing behind that lies in the future, and counts end where numbers do.
 #[test]
 fn turned_back_clock_moves_statistics_to_now() {
-    let mut statistics = Statistics::default();
+    let mut statistics = FilterStatistics::default();
     for (day, number) in [(1, 5), (2, u64::MAX), (3, 7), (u64::MAX / DAY, 9)] {
         statistics.add(Timestamp(day * DAY), &only(Count::Added, number));
     }

@@ -5,9 +5,9 @@ use crate::engines::defaults;
 use crate::store_support::{append, entries, open, open_journal, options, proposal};
 use cuckood::clock::{Clock, ClockLimits};
 use cuckood::domain::{Command, Entry, Kind, Name, Proposal, SectionId, Seq, Timestamp};
-use cuckood::engine::{Engine, Status, SubmitError};
+use cuckood::engine::{Engine, EngineStatus, SubmitError};
 use cuckood::journal::{Durability, Journal, JournalError, LocalJournal};
-use cuckood::store::backing::{Backing, Change, Fault, Visit};
+use cuckood::store::backing::{Backing, BackingFault, KeyChange, VisitEntry};
 use cuckood::store::{Store, StoreError};
 use futures_util::future::join_all;
 use std::path::Path;
@@ -22,14 +22,14 @@ pub struct Faulty {
 }
 
 impl Faulty {
-    fn run(&self, operation: impl FnOnce() -> Result<(), Fault>) -> Result<(), Fault> {
+    fn run(&self, operation: impl FnOnce() -> Result<(), BackingFault>) -> Result<(), BackingFault> {
         if self.left.fetch_sub(1, Relaxed) != 0 {
             return operation();
         }
         if self.takes_effect {
             operation()?;
         }
-        Err(Fault { operation: "testing", detail: "injected".to_owned() })
+        Err(BackingFault { operation: "testing", detail: "injected".to_owned() })
     }
 }
 
@@ -37,34 +37,34 @@ impl Backing for Faulty {
     fn tree_names(&self) -> Vec<String> {
         self.under.tree_names()
     }
-    fn drop_tree(&self, tree: &str) -> Result<(), Fault> {
+    fn drop_tree(&self, tree: &str) -> Result<(), BackingFault> {
         self.run(|| self.under.drop_tree(tree))
     }
-    fn write(&self, tree: &str, changes: Vec<Change>) -> Result<(), Fault> {
+    fn write(&self, tree: &str, changes: Vec<KeyChange>) -> Result<(), BackingFault> {
         self.run(|| self.under.write(tree, changes))
     }
-    fn read(&self, tree: &str, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Fault> {
+    fn read(&self, tree: &str, key: &[u8], value: &mut Vec<u8>) -> Result<bool, BackingFault> {
         self.under.read(tree, key, value)
     }
-    fn scan(&self, tree: &str, from: &[u8], visit: &mut Visit<'_>) -> Result<(), Fault> {
+    fn scan(&self, tree: &str, from: &[u8], visit: &mut VisitEntry<'_>) -> Result<(), BackingFault> {
         self.under.scan(tree, from, visit)
     }
-    fn last_key(&self, tree: &str, to: Option<&[u8]>) -> Result<Option<Vec<u8>>, Fault> {
+    fn last_key(&self, tree: &str, to: Option<&[u8]>) -> Result<Option<Vec<u8>>, BackingFault> {
         self.under.last_key(tree, to)
     }
-    fn flush(&self) -> Result<(), Fault> {
+    fn flush(&self) -> Result<(), BackingFault> {
         self.run(|| self.under.flush())
     }
-    fn sync(&self) -> Result<(), Fault> {
+    fn sync(&self) -> Result<(), BackingFault> {
         self.run(|| self.under.sync())
     }
-    fn read_record(&self, slot: u64, record: &mut [u8]) -> Result<(), Fault> {
+    fn read_record(&self, slot: u64, record: &mut [u8]) -> Result<(), BackingFault> {
         self.under.read_record(slot, record)
     }
-    fn write_record(&self, slot: u64, record: &[u8]) -> Result<(), Fault> {
+    fn write_record(&self, slot: u64, record: &[u8]) -> Result<(), BackingFault> {
         self.run(|| self.under.write_record(slot, record))
     }
-    fn sync_record(&self) -> Result<(), Fault> {
+    fn sync_record(&self) -> Result<(), BackingFault> {
         self.run(|| self.under.sync_record())
     }
 }
@@ -193,13 +193,13 @@ fn failed_write_with_effect_is_recovered() {
 async fn snapshot_callers_learn_of_storage_failure() {
     let dir = tempfile::tempdir().unwrap();
     let engine = Engine::start(defaults(dir.path()), Clock::system(ClockLimits::default()));
-    assert_eq!(engine.recovered().await, Status::Ready);
+    assert_eq!(engine.recovered().await, EngineStatus::Ready);
     // No sync succeeds next to it.
     std::fs::write(dir.path().join("sled/blobs/1"), "").unwrap();
     for outcome in join_all((0..3).map(|_| engine.snapshot())).await {
         assert_eq!(outcome, Err(SubmitError::StorageFailed));
     }
-    assert!(matches!(engine.status(), Status::Failed(_)));
+    assert!(matches!(engine.status(), EngineStatus::Failed(_)));
     assert_eq!(engine.snapshot().await, Err(SubmitError::StorageFailed));
 }
 

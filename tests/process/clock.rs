@@ -6,7 +6,8 @@ use crate::service::Service;
 use cuckood::clock::{ClockLimits, system_reading};
 use cuckood::config::Config;
 use cuckood::domain::{
-    Command as Change, Digests, Kind, Name, Outcome, Redeem, Reference, Sizing, Spec, Status, Target,
+    Command as Change, Digests, Kind, Name, Outcome, Redeem, RedemptionStatus, Reference, Sizing, Spec,
+    Target,
 };
 use cuckood::domain::{Timestamp, Window};
 use cuckood::engine::{Engine, Growth, Mode};
@@ -72,7 +73,7 @@ impl Past {
             Change::Redeem(Redeem { target: self.target, digest, redemption, reference, hold_seconds });
         let outcome = self.submit(command).await;
         assert!(
-            matches!(&outcome, Outcome::Redeemed(redemption) if redemption.status != Status::Expired),
+            matches!(&outcome, Outcome::Redeemed(redemption) if redemption.status != RedemptionStatus::Expired),
             "{outcome:?}"
         );
         format!("/v1/coupons/shop/redemptions/{redemption}")

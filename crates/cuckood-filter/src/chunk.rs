@@ -127,18 +127,18 @@ pub(crate) fn decode_chunk(bytes: &[u8], table: TableId, chunk: u32) -> Result<C
 }
 
 /// Changed words of a chunk with their old values, in the order of the changes.
-type Records = Vec<(u32, u64)>;
+type OldWords = Vec<(u32, u64)>;
 
 /// The undo log of a snapshot: the old values of words that have changed since its start.
 pub(crate) struct Undo {
     /// For each chunk its records; `None` once the chunk is taken. Empty once the snapshot has let go of the table.
-    chunks: Mutex<Vec<Option<Records>>>,
+    chunks: Mutex<Vec<Option<OldWords>>>,
     /// Bytes that only snapshots still need. Shared with everything else that the snapshot consists of.
     copied: Arc<AtomicU64>,
 }
 
 impl Undo {
-    fn chunks(&self) -> MutexGuard<'_, Vec<Option<Records>>> {
+    fn chunks(&self) -> MutexGuard<'_, Vec<Option<OldWords>>> {
         self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -151,7 +151,7 @@ impl Undo {
     }
 
     /// Takes the records of a chunk: its later changes are not recorded.
-    fn take(&self, chunk: usize) -> Records {
+    fn take(&self, chunk: usize) -> OldWords {
         let records = self.chunks()[chunk].take().unwrap_or_default();
         self.copied.fetch_sub(size_of_val(records.as_slice()) as u64, Relaxed);
         records

@@ -11,15 +11,15 @@ use crate::reader::Reader;
 use crate::set::{Set, Walk};
 use crate::table::GROUP;
 use crate::tables::{Dropped, Full, Tables};
-use crate::tags::{Insert, SlotState, StateCounts};
+use crate::tags::{InsertOutcome, SlotState, StateCounts};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 /// The writer's side of a filter. One thread owns it; any number of threads look items up in its [`Reader`]s.
-pub struct Filter(Kind);
+pub struct Filter(Structure);
 
-enum Kind {
+enum Structure {
     /// Fingerprints, and perhaps when they were added.
     Multiset(Multiset),
     /// Digests and states.
@@ -85,8 +85,8 @@ impl Filter {
 
     fn over(tables: Tables) -> Self {
         Self(match tables.mode {
-            Mode::Compact => Kind::Multiset(Multiset { tables }),
-            Mode::Strict => Kind::Set(Set { tables }),
+            Mode::Compact => Structure::Multiset(Multiset { tables }),
+            Mode::Strict => Structure::Set(Set { tables }),
         })
     }
 
@@ -136,10 +136,10 @@ impl Filter {
     /// Counts the contents of some buckets of a table, and copies what counts as copied already.
     fn count_in(&mut self, table: usize, buckets: Range<u64>) -> Result<(), FillError> {
         let counted = match &self.0 {
-            Kind::Multiset(filter) => {
+            Structure::Multiset(filter) => {
                 filter.count_in(table, buckets.clone()).ok_or(FillError::Contradiction)?
             }
-            Kind::Set(filter) => filter.count_in(buckets.clone()),
+            Structure::Set(filter) => filter.count_in(buckets.clone()),
         };
         let table = &mut self.tables_mut().tables[table];
         table.copy_filled(buckets);
@@ -150,7 +150,7 @@ impl Filter {
     /// All items are counted: it is known which of them are forgotten or cleared.
     fn finish_counting(&mut self) {
         self.tables_mut().steps.iter_mut().for_each(|steps| steps.update_forgotten());
-        if let Kind::Set(filter) = &mut self.0 {
+        if let Structure::Set(filter) = &mut self.0 {
             filter.finish_counting();
         }
         self.tables().publish();
@@ -169,29 +169,31 @@ impl Filter {
     /// Its tables, for snapshots and statistics.
     pub fn tables(&self) -> &Tables {
         match &self.0 {
-            Kind::Multiset(Multiset { tables }) | Kind::Set(Set { tables }) => tables,
+            Structure::Multiset(Multiset { tables }) | Structure::Set(Set { tables }) => tables,
         }
     }
 
     /// Its tables, for snapshots.
     pub fn tables_mut(&mut self) -> &mut Tables {
         match &mut self.0 {
-            Kind::Multiset(Multiset { tables }) | Kind::Set(Set { tables }) => tables,
+            Structure::Multiset(Multiset { tables }) | Structure::Set(Set { tables }) => tables,
         }
     }
 
     fn set(&self) -> Option<&Set> {
-        if let Kind::Set(filter) = &self.0 { Some(filter) } else { None }
+        if let Structure::Set(filter) = &self.0 { Some(filter) } else { None }
     }
 
     fn multiset_mut(&mut self) -> Option<&mut Multiset> {
-        if let Kind::Multiset(filter) = &mut self.0 { Some(filter) } else { None }
+        if let Structure::Multiset(filter) = &mut self.0 { Some(filter) } else { None }
     }
 
     /// All its tables, as dropped.
     pub fn into_dropped(self) -> Dropped {
         match self.0 {
-            Kind::Multiset(Multiset { tables }) | Kind::Set(Set { tables }) => tables.into_dropped(),
+            Structure::Multiset(Multiset { tables }) | Structure::Set(Set { tables }) => {
+                tables.into_dropped()
+            }
         }
     }
 
@@ -204,8 +206,8 @@ impl Filter {
     /// How many items it holds; in a compact filter, every copy counts.
     pub fn items(&self) -> u64 {
         match &self.0 {
-            Kind::Multiset(filter) => filter.items(),
-            Kind::Set(filter) => filter.counts().all(),
+            Structure::Multiset(filter) => filter.items(),
+            Structure::Set(filter) => filter.counts().all(),
         }
     }
 
@@ -217,8 +219,8 @@ impl Filter {
     /// Copies of an item. Never too low; in a compact filter, colliding items count too.
     pub fn count(&self, digest: Digest) -> u32 {
         match &self.0 {
-            Kind::Multiset(filter) => filter.count(digest),
-            Kind::Set(filter) => u32::from(filter.get(digest).is_some()),
+            Structure::Multiset(filter) => filter.count(digest),
+            Structure::Set(filter) => u32::from(filter.get(digest).is_some()),
         }
     }
 
@@ -231,9 +233,9 @@ impl Filter {
     ///
     /// # Errors
     /// [`Full`] if no slot is free and the filter can't grow (any further). The filter is unchanged then.
-    pub fn insert_many(&mut self, digests: &[Digest], if_absent: bool) -> Result<Vec<Insert>, Full> {
+    pub fn insert_many(&mut self, digests: &[Digest], if_absent: bool) -> Result<Vec<InsertOutcome>, Full> {
         let mut outcomes = Vec::with_capacity(digests.len());
-        if let Kind::Multiset(filter) = &mut self.0
+        if let Structure::Multiset(filter) = &mut self.0
             && !if_absent
         {
             filter.insert_first(digests, &mut outcomes);
@@ -245,7 +247,7 @@ impl Filter {
                     Ok(outcome) => outcomes.push(outcome),
                     Err(full) => {
                         let of = digests.iter().zip(&outcomes).rev();
-                        let added = of.filter(|(_, outcome)| **outcome == Insert::Added);
+                        let added = of.filter(|(_, outcome)| **outcome == InsertOutcome::Added);
                         added.for_each(|(&digest, _)| _ = self.remove(digest));
                         return Err(full);
                     }
@@ -260,10 +262,10 @@ impl Filter {
     /// # Errors
     /// [`Full`] as for [`Self::insert_many`].
     #[inline]
-    pub fn insert(&mut self, digest: Digest, if_absent: bool) -> Result<Insert, Full> {
+    pub fn insert(&mut self, digest: Digest, if_absent: bool) -> Result<InsertOutcome, Full> {
         match &mut self.0 {
-            Kind::Multiset(filter) => filter.insert(digest, if_absent),
-            Kind::Set(filter) => filter.insert(digest),
+            Structure::Multiset(filter) => filter.insert(digest, if_absent),
+            Structure::Set(filter) => filter.insert(digest),
         }
     }
 
@@ -272,14 +274,14 @@ impl Filter {
     #[inline]
     pub fn remove(&mut self, digest: Digest) -> bool {
         match &mut self.0 {
-            Kind::Multiset(filter) => filter.remove(digest),
-            Kind::Set(filter) => filter.remove(digest).is_some(),
+            Structure::Multiset(filter) => filter.remove(digest),
+            Structure::Set(filter) => filter.remove(digest).is_some(),
         }
     }
 
     /// Removes one copy of each item, or all of them, whatever their states. Returns how many copies of each were removed.
     pub fn remove_many(&mut self, digests: &[Digest], all: bool) -> Vec<u32> {
-        if let Kind::Multiset(filter) = &mut self.0
+        if let Structure::Multiset(filter) = &mut self.0
             && !all
             && let Some(removed) = filter.remove_many(digests)
         {
@@ -299,8 +301,8 @@ impl Filter {
     /// is left; otherwise slots are freed a few with every later change.
     pub fn clear(&mut self) -> u64 {
         match &mut self.0 {
-            Kind::Multiset(filter) => filter.clear(),
-            Kind::Set(filter) => filter.clear(),
+            Structure::Multiset(filter) => filter.clear(),
+            Structure::Set(filter) => filter.clear(),
         }
     }
 
@@ -330,7 +332,7 @@ impl Filter {
 
     /// Changes the state of an item that is in a strict filter, and returns the state from before.
     pub fn set_state(&mut self, digest: Digest, state: SlotState) -> Option<SlotState> {
-        if let Kind::Set(filter) = &mut self.0 { filter.set(digest, state) } else { None }
+        if let Structure::Set(filter) = &mut self.0 { filter.set(digest, state) } else { None }
     }
 
     /// Adds an item to a strict filter unless it is present, and sets its state.
@@ -338,7 +340,7 @@ impl Filter {
     /// # Errors
     /// [`Full`] as for [`Self::insert_many`].
     pub fn put(&mut self, digest: Digest, state: SlotState) -> Result<(), Full> {
-        if let Kind::Set(filter) = &mut self.0
+        if let Structure::Set(filter) = &mut self.0
             && filter.get(digest) != Some(state)
         {
             filter.insert(digest)?;
@@ -357,16 +359,16 @@ impl Filter {
     /// does [`Self::move_items`].
     pub fn is_moving(&self) -> bool {
         match &self.0 {
-            Kind::Multiset(filter) => filter.tables.newest().copy().is_some(),
-            Kind::Set(filter) => filter.is_moving(),
+            Structure::Multiset(filter) => filter.tables.newest().copy().is_some(),
+            Structure::Set(filter) => filter.is_moving(),
         }
     }
 
     /// Continues with that, in this many more buckets.
     pub fn move_items(&mut self, buckets: u64) {
         match &mut self.0 {
-            Kind::Multiset(filter) => _ = filter.tables.copy_on(buckets),
-            Kind::Set(filter) => filter.move_items(buckets),
+            Structure::Multiset(filter) => _ = filter.tables.copy_on(buckets),
+            Structure::Set(filter) => filter.move_items(buckets),
         }
     }
 
@@ -392,7 +394,7 @@ impl Filter {
 
     /// Returns whether [`Self::retire`] has something to do.
     pub fn is_retiring(&self) -> bool {
-        matches!(&self.0, Kind::Multiset(filter) if filter.is_retiring())
+        matches!(&self.0, Structure::Multiset(filter) if filter.is_retiring())
     }
 
     /// Frees the slots of forgotten items, in this many more words or a few more. Returns how many words that were; none if

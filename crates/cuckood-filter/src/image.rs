@@ -210,14 +210,14 @@ impl Restoring<'_> {
 }
 
 /// What a copy of a filter is made of: its state at one moment, and its tables, which its writer goes on to change.
-pub struct Source {
+pub struct CopySource {
     pub(crate) mode: Mode,
     pub(crate) rule: GrowthRule,
     pub(crate) image: FilterImage,
     pub(crate) tables: Vec<Arc<Table>>,
 }
 
-impl Source {
+impl CopySource {
     /// The memory of a copy.
     pub fn memory_bytes(&self) -> u64 {
         self.image.memory().map_or(u64::MAX, |need| need.bytes)

@@ -15,7 +15,7 @@ use crate::hash::Digest;
 use crate::layout::{Growth, GrowthRule};
 use crate::slots::LiveTags;
 use crate::tables::{BUCKETS_COPIED, Full, Tables};
-use crate::tags::{Insert, SlotState};
+use crate::tags::{InsertOutcome, SlotState};
 use crate::writer::{NoPath, Stored, TableWriter};
 use std::ops::Range;
 
@@ -65,14 +65,14 @@ impl Multiset {
     ///
     /// # Errors
     /// [`Full`] if no slot is free and the filter can't grow (any further). The filter is unchanged then.
-    pub(crate) fn insert(&mut self, digest: Digest, if_absent: bool) -> Result<Insert, Full> {
+    pub(crate) fn insert(&mut self, digest: Digest, if_absent: bool) -> Result<InsertOutcome, Full> {
         if if_absent || self.tables.tables.len() > 1 {
             let copies = self.count(digest);
             if if_absent && copies > 0 {
-                return Ok(Insert::Present(SlotState::Available));
+                return Ok(InsertOutcome::Present(SlotState::Available));
             }
             if copies >= self.tables.newest().plan().copies_max() {
-                return Ok(Insert::Saturated);
+                return Ok(InsertOutcome::Saturated);
             }
         }
         loop {
@@ -85,7 +85,7 @@ impl Multiset {
                 }
                 // A table that counts as full is not searched, so it has not reported that its buckets are full of copies.
                 Err(NoPath) if self.count(digest) >= self.tables.newest().plan().copies_max() => {
-                    return Ok(Insert::Saturated);
+                    return Ok(InsertOutcome::Saturated);
                 }
                 Err(NoPath) => self.make_room()?,
             }
@@ -130,7 +130,7 @@ impl Multiset {
     }
 
     /// Adds a copy of each of the first of many items, as long as the only table takes them. Reports the effects.
-    pub(crate) fn insert_first(&mut self, digests: &[Digest], outcomes: &mut Vec<Insert>) {
+    pub(crate) fn insert_first(&mut self, digests: &[Digest], outcomes: &mut Vec<InsertOutcome>) {
         if self.tables.tables.len() > 1 || digests.is_empty() || self.tables.newest().copy().is_some() {
             return;
         }
@@ -160,9 +160,9 @@ impl Multiset {
 
     /// Counts a stored item.
     #[inline(always)]
-    fn note(&mut self, tag: u64, stored: Stored) -> Insert {
+    fn note(&mut self, tag: u64, stored: Stored) -> InsertOutcome {
         if stored == Stored::Saturated {
-            return Insert::Saturated;
+            return InsertOutcome::Saturated;
         }
         if let Some(steps) = &mut self.tables.steps {
             if let Stored::Over(forgotten) = stored {
@@ -170,7 +170,7 @@ impl Multiset {
             }
             steps.count(tag);
         }
-        Insert::Added
+        InsertOutcome::Added
     }
 
     /// Removes a copy of an item: the one that was added last to the newest table that has any. Returns whether there was one.

@@ -35,7 +35,7 @@ impl Dimensions {
 }
 
 /// A way to place items in buckets (partial-key cuckoo hashing, Fan et al., CoNEXT 2014).
-pub(crate) trait Place: Copy {
+pub(crate) trait Placement: Copy {
     /// Whether slots have tags that age: a remove picks the newest copy.
     const AGES: bool = false;
 
@@ -86,7 +86,7 @@ fn flips(mixed: u64, bits: u8) -> u64 {
     (mixed & 0xffff_ffff) >> (32 - bits)
 }
 
-impl<const FIRST: bool, const TAGGED: bool> Place for Nested<FIRST, TAGGED> {
+impl<const FIRST: bool, const TAGGED: bool> Placement for Nested<FIRST, TAGGED> {
     const AGES: bool = TAGGED;
 
     #[inline(always)]
@@ -157,7 +157,7 @@ pub(crate) fn stored_digest(value: u64) -> Digest {
     Digest(value >> STATE_BITS)
 }
 
-impl Place for Whole {
+impl Placement for Whole {
     #[inline(always)]
     fn of(dimensions: &Dimensions) -> Self {
         Self { half: dimensions.base_buckets << dimensions.doublings >> 1 }
@@ -221,7 +221,7 @@ mod tests {
     use crate::plan::TablePlan;
     use proptest::prelude::*;
 
-    fn check_pair(place: impl Place, buckets: u64, digest: u64) -> Result<Probe, TestCaseError> {
+    fn check_pair(place: impl Placement, buckets: u64, digest: u64) -> Result<Probe, TestCaseError> {
         let probe = place.probe(Digest(digest));
         let [first, second] = probe.buckets;
         prop_assert!(first < buckets && second < buckets && first != second && probe.value != 0);

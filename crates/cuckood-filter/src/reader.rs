@@ -46,13 +46,13 @@ impl Published {
 }
 
 /// The state that the readers of a filter share with its writer.
-pub(crate) struct Shared {
+pub(crate) struct SharedFilter {
     pub(crate) published: ArcSwap<Published>,
     /// Of a strict filter: items by tag.
     pub(crate) counts: Box<[AtomicU64]>,
 }
 
-impl Shared {
+impl SharedFilter {
     pub(crate) fn new(mode: Mode, published: Published) -> Arc<Self> {
         let tags = if mode == Mode::Strict { STATE_MASK + 1 } else { 0 };
         let counts = (0..tags).map(|_| AtomicU64::new(0)).collect();
@@ -91,11 +91,11 @@ pub struct FilterStats {
 
 /// The reader's side of a filter. Takes no lock; clones are cheap.
 #[derive(Clone)]
-pub struct Reader(pub(crate) Arc<Shared>);
+pub struct Reader(pub(crate) Arc<SharedFilter>);
 
 /// A view of a filter in one step, for one request. It finds everything that was added before it was taken.
-pub struct View<'a> {
-    shared: &'a Shared,
+pub struct TableView<'a> {
+    shared: &'a SharedFilter,
     published: Guard<Arc<Published>>,
     step: u64,
     live: LiveTags,
@@ -104,10 +104,10 @@ pub struct View<'a> {
 impl Reader {
     /// A view of the filter's current state. If it forgets, as of this step.
     #[inline]
-    pub fn view(&self, step: u64) -> View<'_> {
+    pub fn view(&self, step: u64) -> TableView<'_> {
         let published = self.0.published.load();
         let live = published.steps.as_ref().map_or(LiveTags::NONE, |steps| steps.live(step));
-        View { shared: &self.0, published, step, live }
+        TableView { shared: &self.0, published, step, live }
     }
 
     /// How the filter grows.
@@ -122,7 +122,7 @@ impl Reader {
     }
 }
 
-impl View<'_> {
+impl TableView<'_> {
     #[inline]
     fn mode(&self) -> Mode {
         self.published.first.plan.mode

@@ -11,7 +11,7 @@ use crate::place::stored_digest;
 use crate::reader::state_in;
 use crate::slots::STATE_MASK;
 use crate::tables::{BUCKETS_COPIED, Full, Tables};
-use crate::tags::{AVAILABLE_TAGS, Insert, SlotState, StateCounts};
+use crate::tags::{AVAILABLE_TAGS, InsertOutcome, SlotState, StateCounts};
 use crate::writer::NoPath;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -90,7 +90,7 @@ impl Set {
     ///
     /// # Errors
     /// [`Full`] if no slot is free and the filter can't grow (any further). Then no item has changed.
-    pub(crate) fn insert(&mut self, digest: Digest) -> Result<Insert, Full> {
+    pub(crate) fn insert(&mut self, digest: Digest) -> Result<InsertOutcome, Full> {
         let available = self.available();
         loop {
             let has_room = self.tables.growth == Growth::Fixed || self.tables.newest().room() > 0;
@@ -101,14 +101,14 @@ impl Set {
             match held {
                 Ok(None) => break self.count(available, 1),
                 Ok(Some(held)) => match SlotState::of(held & STATE_MASK, available) {
-                    Some(state) => return Ok(Insert::Present(state)),
+                    Some(state) => return Ok(InsertOutcome::Present(state)),
                     None => break self.retag(digest, held & STATE_MASK, available),
                 },
                 Err(NoPath) => self.make_room()?,
             }
         }
         self.go_on();
-        Ok(Insert::Added)
+        Ok(InsertOutcome::Added)
     }
 
     /// Frees slots of cleared items, or replaces the table.

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::hash::Digest;
 use crate::layout::{self, Mode};
 use crate::memory::OutOfMemory;
-use crate::place::{Dimensions, Nested, Place, Probe, Whole, stored_digest};
+use crate::place::{Dimensions, Nested, Placement, Probe, Whole, stored_digest};
 use crate::plan::TablePlan;
 use crate::slots::{Fixed, Lanes, Live, LiveTags, STATE_MASK, STRICT_SLOTS, Shape, StrictShape, Tagged};
 use crate::{AtomicU64, Words};
@@ -73,7 +73,7 @@ pub(crate) struct Table {
 
 /// Functions that are compiled for each kind of table. Steps that a kind doesn't need compile to nothing.
 pub(crate) trait Kernel: 'static {
-    fn of<K: Kind>() -> &'static Self;
+    fn of<K: TableKind>() -> &'static Self;
 
     /// Returns the functions for tables of this plan: while all items are live, and while some are forgotten.
     fn both(plan: &TablePlan) -> [&'static Self; 2] {
@@ -123,7 +123,7 @@ struct ReadKernel {
 }
 
 impl Kernel for ReadKernel {
-    fn of<K: Kind>() -> &'static Self {
+    fn of<K: TableKind>() -> &'static Self {
         const {
             &Self {
                 contains: Table::contains_in::<K>,
@@ -136,9 +136,9 @@ impl Kernel for ReadKernel {
 }
 
 /// A kind of table: how it compares slots and places items. Code that depends on it is compiled for each kind.
-pub(crate) trait Kind: Copy {
+pub(crate) trait TableKind: Copy {
     type Shape: Shape;
-    type Place: Place;
+    type Place: Placement;
 
     fn of(table: &Table, live: LiveTags) -> Self;
 
@@ -272,7 +272,7 @@ pub(crate) struct KindOf<S, P> {
     place: P,
 }
 
-impl<S: Shape, P: Place> Kind for KindOf<S, P> {
+impl<S: Shape, P: Placement> TableKind for KindOf<S, P> {
     type Shape = S;
     type Place = P;
 
@@ -312,7 +312,7 @@ impl Table {
     #[inline(always)]
     pub(crate) fn strict_kind(&self) -> KindOf<StrictShape, Whole> {
         debug_assert!(self.plan.mode == Mode::Strict);
-        Kind::of(self, LiveTags::NONE)
+        TableKind::of(self, LiveTags::NONE)
     }
 
     #[inline(always)]
@@ -406,7 +406,7 @@ impl Table {
         (self.kernel(live).contains)(self, digest, live)
     }
 
-    fn contains_in<K: Kind>(&self, digest: Digest, live: LiveTags) -> bool {
+    fn contains_in<K: TableKind>(&self, digest: Digest, live: LiveTags) -> bool {
         let kind = K::of(self, live);
         let before = self.version();
         let hit = kind.holds_either(&self.words, &kind.place().probe(digest));
@@ -416,7 +416,7 @@ impl Table {
     /// [`Table::contains`] while items move. It is a separate function so that the usual case needs no stack.
     #[cold]
     #[inline(never)]
-    fn contains_moving<K: Kind>(&self, digest: Digest, live: LiveTags) -> bool {
+    fn contains_moving<K: TableKind>(&self, digest: Digest, live: LiveTags) -> bool {
         let kind = K::of(self, live);
         let probe = kind.place().probe(digest);
         self.read_consistently(|| kind.holds_either(&self.words, &probe).then_some(())).is_some()
@@ -427,7 +427,7 @@ impl Table {
         (self.kernel(live).count)(self, digest, live)
     }
 
-    fn count_in<K: Kind>(&self, digest: Digest, live: LiveTags) -> u32 {
+    fn count_in<K: TableKind>(&self, digest: Digest, live: LiveTags) -> u32 {
         let kind = K::of(self, live);
         let probe = kind.place().probe(digest);
         let mut most = 0;
@@ -449,7 +449,7 @@ impl Table {
         (self.kernel(live).contains_many)(self, digests, live, found);
     }
 
-    fn contains_many_in<K: Kind>(&self, digests: &[Digest], live: LiveTags, found: &mut [bool]) {
+    fn contains_many_in<K: TableKind>(&self, digests: &[Digest], live: LiveTags, found: &mut [bool]) {
         let kind = K::of(self, live);
         let mut found = found.chunks_mut(GROUP);
         self.for_each_group(kind, digests, |probes| {
@@ -472,7 +472,7 @@ impl Table {
     /// Calls `work` with the probes of many items, group by group, until it breaks. The next group's cache lines are prefetched while one is worked on,
     /// so that the memory is never idle.
     #[inline(always)]
-    pub(crate) fn for_each_group<K: Kind>(
+    pub(crate) fn for_each_group<K: TableKind>(
         &self,
         kind: K,
         digests: &[Digest],
@@ -493,7 +493,7 @@ impl Table {
 
     /// Computes the probes of a group and prefetches their cache lines. Returns how many there are.
     #[inline(always)]
-    fn probe_group<K: Kind>(&self, kind: K, digests: &[Digest], probes: &mut [Probe; GROUP]) -> usize {
+    fn probe_group<K: TableKind>(&self, kind: K, digests: &[Digest], probes: &mut [Probe; GROUP]) -> usize {
         for (probe, &digest) in probes.iter_mut().zip(digests) {
             *probe = kind.place().probe(digest);
             kind.prefetch(&self.words, probe);
@@ -523,7 +523,7 @@ impl Table {
         (self.kernels[0].prefetch)(self, digest);
     }
 
-    fn prefetch_in<K: Kind>(&self, digest: Digest) {
+    fn prefetch_in<K: TableKind>(&self, digest: Digest) {
         let kind = K::of(self, LiveTags::NONE);
         kind.prefetch(&self.words, &kind.place().probe(digest));
     }

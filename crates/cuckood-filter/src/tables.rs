@@ -6,11 +6,11 @@
 
 use crate::chunk::{FrozenTable, TableId};
 use crate::hash::Digest;
-use crate::image::{FilterImage, Load, RestoreError, Source, TableImage, restore_table};
+use crate::image::{CopySource, FilterImage, Load, RestoreError, TableImage, restore_table};
 use crate::layout::{Growth, GrowthRule, Layout, Mode};
 use crate::memory::{MemoryNeed, Remains};
 use crate::plan::TablePlan;
-use crate::reader::{Published, Shared};
+use crate::reader::{Published, SharedFilter};
 use crate::table::Table;
 use crate::tags::Steps;
 use crate::writer::TableWriter;
@@ -55,7 +55,7 @@ pub struct Tables {
     /// The table and the bucket at which freeing the slots of forgotten items continues; in a strict filter, while there are any, of
     /// cleared ones.
     pub(crate) sweep: Option<(usize, u64)>,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SharedFilter>,
 }
 
 /// The filter can't take all the items, and has changed nothing.
@@ -65,7 +65,7 @@ pub struct Full;
 
 /// The table change that raises a filter's capacity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Raise {
+enum TableRaise {
     /// The tables are large enough.
     Nothing,
     /// The filter is empty, and starts over.
@@ -117,7 +117,7 @@ impl Tables {
         let tables = vec![TableWriter::new(TableId(0), table, first.max_search)];
         let steps = kept.map(|kept| Box::new(Steps::new(kept, first.step_bits)));
         let rule = GrowthRule::default();
-        let shared = Shared::new(mode, published(&tables, steps.as_deref(), rule));
+        let shared = SharedFilter::new(mode, published(&tables, steps.as_deref(), rule));
         let sweep = steps.as_ref().map(|_| (0, 0));
         Self { mode, first, growth, rule, next_table: 1, tables, dropped: None, steps, sweep, shared }
     }
@@ -350,24 +350,24 @@ impl Tables {
 
     /// Returns the change that adds capacity for the items of a filter of this layout. In a filter that forgets, the items of older tables
     /// may expire, so those don't count.
-    fn plan_raise(&self, to: &Layout) -> Result<Raise, Full> {
+    fn plan_raise(&self, to: &Layout) -> Result<TableRaise, Full> {
         if self.items() == 0 {
             let is_right = self.is_as_created() && self.first == *to;
-            return Ok(if is_right { Raise::Nothing } else { Raise::StartOver });
+            return Ok(if is_right { TableRaise::Nothing } else { TableRaise::StartOver });
         }
         let (newest, wanted) = (self.newest_plan(), to.capacity());
         let older = if self.first.step_bits > 0 { &[] } else { &self.tables[..self.tables.len() - 1] };
         let missing = wanted.saturating_sub(older.iter().map(|table| table.plan().capacity()).sum());
         if newest.capacity() >= missing {
-            return Ok(Raise::Nothing);
+            return Ok(TableRaise::Nothing);
         }
         let current = self.newest().plan();
         let mut doubled = (1..32).filter_map(|times| current.doubled(times));
         if let Some(plan) = doubled.find(|plan| plan.capacity() >= missing) {
-            return Ok(Raise::Double(plan));
+            return Ok(TableRaise::Double(plan));
         }
         let missing = if self.first.step_bits > 0 { missing } else { missing - current.capacity() };
-        current.appended(self.buckets(), missing).map(Raise::Append).ok_or(Full)
+        current.appended(self.buckets(), missing).map(TableRaise::Append).ok_or(Full)
     }
 
     /// Adds the capacity of a new filter of this layout.
@@ -376,16 +376,16 @@ impl Tables {
     /// [`Full`] if no table can be that large. Then nothing has changed.
     pub(crate) fn raise(&mut self, to: Layout) -> Result<(), Full> {
         match self.plan_raise(&to)? {
-            Raise::Nothing => {}
-            Raise::StartOver => self.start_over(to),
-            Raise::Double(plan) => {
+            TableRaise::Nothing => {}
+            TableRaise::StartOver => self.start_over(to),
+            TableRaise::Double(plan) => {
                 self.drop_copy();
                 self.newest_mut().start_copy(Table::new(plan), 0);
                 if self.newest().plan().buckets() <= BUCKETS_AT_ONCE {
                     self.copy_on(u64::MAX);
                 }
             }
-            Raise::Append(plan) => {
+            TableRaise::Append(plan) => {
                 self.drop_copy();
                 self.push(Table::new(plan), 0);
             }
@@ -402,9 +402,9 @@ impl Tables {
     pub fn raising(&self, to: &Layout) -> Result<MemoryNeed, Full> {
         let start_over = MemoryNeed::table(to.memory_bytes());
         let table = match self.plan_raise(to)? {
-            Raise::Nothing => None,
-            Raise::StartOver => return Ok(start_over),
-            Raise::Double(plan) | Raise::Append(plan) => Some(plan),
+            TableRaise::Nothing => None,
+            TableRaise::StartOver => return Ok(start_over),
+            TableRaise::Double(plan) | TableRaise::Append(plan) => Some(plan),
         };
         let mut need = table.map_or_else(MemoryNeed::default, |plan| MemoryNeed::table(plan.memory_bytes()));
         if self.first.step_bits > 0 {
@@ -485,9 +485,9 @@ impl Tables {
     }
 
     /// What a copy of the filter is made of. The copy itself needs no writer.
-    pub fn source(&self) -> Source {
+    pub fn source(&self) -> CopySource {
         let tables = self.tables.iter().map(|table| table.table.clone()).collect();
-        Source { mode: self.mode, rule: self.rule, image: self.image(), tables }
+        CopySource { mode: self.mode, rule: self.rule, image: self.image(), tables }
     }
 
     /// Freezes the tables as they are now, for a snapshot. The image describes everything except the contents of the chunks. `copied`
@@ -551,7 +551,7 @@ impl Tables {
         };
         let steps = image.steps.as_ref().map(restored).transpose()?;
         let rule = GrowthRule::default();
-        let shared = Shared::new(mode, published(&tables, steps.as_deref(), rule));
+        let shared = SharedFilter::new(mode, published(&tables, steps.as_deref(), rule));
         let sweep = image.sweep.map(|(table, bucket)| (table as usize, bucket));
         Ok(Self { mode, first, growth, rule, next_table, tables, dropped: None, steps, sweep, shared })
     }

@@ -31,7 +31,7 @@ pub struct StepStats {
     pub items: u64,
 }
 
-type Items = Arc<[AtomicU64]>;
+type TagWords = Arc<[AtomicU64]>;
 
 /// The steps of one filter, as its writer sees them.
 pub(crate) struct Steps {
@@ -56,10 +56,10 @@ pub(crate) struct Known {
     /// The steps' numbers, oldest first. They never decrease.
     numbers: Vec<u64>,
     /// Items in the tables by their tags.
-    items: Items,
+    items: TagWords,
 }
 
-fn no_items(bits: u8) -> Items {
+fn no_items(bits: u8) -> TagWords {
     (0..1 << bits).map(|_| AtomicU64::new(0)).collect()
 }
 
@@ -296,7 +296,7 @@ impl SlotState {
 
 /// The effect of an insert.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Insert {
+pub enum InsertOutcome {
     /// A copy was stored.
     Added,
     /// Nothing was stored: the item was present already, in this state. A compact filter takes a colliding item for it,

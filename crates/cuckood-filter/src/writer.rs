@@ -4,10 +4,10 @@
 use crate::chunk::{FrozenTable, TableId, Undo};
 use crate::hash::Digest;
 use crate::layout::{FIXED_SEARCH_MIN, GrowthRule};
-use crate::place::{Place, Probe};
+use crate::place::{Placement, Probe};
 use crate::plan::TablePlan;
 use crate::slots::{LiveTags, Shape};
-use crate::table::{Kernel, Kind, Table};
+use crate::table::{Kernel, Table, TableKind};
 use std::cell::RefCell;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -90,7 +90,7 @@ struct WriteKernel {
 }
 
 impl Kernel for WriteKernel {
-    fn of<K: Kind>() -> &'static Self {
+    fn of<K: TableKind>() -> &'static Self {
         const {
             &Self {
                 insert: TableWriter::insert_in::<K>,
@@ -150,7 +150,12 @@ impl TableWriter {
         (self.kernel(live).insert)(self, digest, tag, live)
     }
 
-    fn insert_in<K: Kind>(&mut self, digest: Digest, tag: u64, live: LiveTags) -> Result<Stored, NoPath> {
+    fn insert_in<K: TableKind>(
+        &mut self,
+        digest: Digest,
+        tag: u64,
+        live: LiveTags,
+    ) -> Result<Stored, NoPath> {
         let kind = K::of(&self.table, live);
         self.store(kind, kind.place().probe(digest), tag)
     }
@@ -160,7 +165,7 @@ impl TableWriter {
         (self.kernel(live).insert_free)(self, digest, tag, live)
     }
 
-    fn insert_free_in<K: Kind>(&mut self, digest: Digest, tag: u64, live: LiveTags) -> Option<Stored> {
+    fn insert_free_in<K: TableKind>(&mut self, digest: Digest, tag: u64, live: LiveTags) -> Option<Stored> {
         let kind = K::of(&self.table, live);
         let probe = kind.place().probe(digest);
         let (bucket, slot) = kind.vacant_of_pair(&self.table.words, &probe)?;
@@ -178,7 +183,7 @@ impl TableWriter {
         (self.kernel(live).insert_many)(self, digests, tag, live, stored);
     }
 
-    fn insert_many_in<K: Kind>(
+    fn insert_many_in<K: TableKind>(
         &mut self,
         digests: &[Digest],
         tag: u64,
@@ -204,7 +209,7 @@ impl TableWriter {
         (self.kernel(live).remove)(self, digest, live)
     }
 
-    fn remove_in<K: Kind>(&mut self, digest: Digest, live: LiveTags) -> Option<u64> {
+    fn remove_in<K: TableKind>(&mut self, digest: Digest, live: LiveTags) -> Option<u64> {
         let kind = K::of(&self.table, live);
         let probe = kind.place().probe(digest);
         let found = if K::Place::AGES {
@@ -220,7 +225,7 @@ impl TableWriter {
         (self.kernels[0].remove_many)(self, digests, removed);
     }
 
-    fn remove_many_in<K: Kind>(&mut self, digests: &[Digest], removed: &mut Vec<bool>) {
+    fn remove_many_in<K: TableKind>(&mut self, digests: &[Digest], removed: &mut Vec<bool>) {
         if K::Place::AGES {
             return;
         }
@@ -236,7 +241,7 @@ impl TableWriter {
 
     /// Frees a slot, and returns the tag that it had.
     #[inline(always)]
-    fn take<K: Kind>(&mut self, kind: K, found: Option<(u64, u32, u64)>) -> Option<u64> {
+    fn take<K: TableKind>(&mut self, kind: K, found: Option<(u64, u32, u64)>) -> Option<u64> {
         let (bucket, slot, held) = found?;
         self.change_slot(kind, bucket, slot, held, 0);
         self.set_items(self.items - 1);
@@ -249,7 +254,7 @@ impl TableWriter {
     }
 
     /// The live copy of an item that was added last: the bucket, the slot and its value.
-    fn newest<K: Kind>(&self, kind: K, probe: &Probe, live: LiveTags) -> Option<(u64, u32, u64)> {
+    fn newest<K: TableKind>(&self, kind: K, probe: &Probe, live: LiveTags) -> Option<(u64, u32, u64)> {
         let lanes = kind.lanes();
         let mut newest: Option<(u64, (u64, u32, u64))> = None;
         for bucket in probe.buckets {
@@ -280,7 +285,7 @@ impl TableWriter {
         (self.kernels[1].free_forgotten)(self, buckets, live, report);
     }
 
-    fn free_forgotten_in<K: Kind>(
+    fn free_forgotten_in<K: TableKind>(
         &mut self,
         buckets: Range<u64>,
         live: LiveTags,
@@ -309,7 +314,7 @@ impl TableWriter {
 
     /// Stores an item with this tag unless both its buckets are full of colliding copies.
     #[inline(always)]
-    fn store<K: Kind>(&mut self, kind: K, probe: Probe, tag: u64) -> Result<Stored, NoPath> {
+    fn store<K: TableKind>(&mut self, kind: K, probe: Probe, tag: u64) -> Result<Stored, NoPath> {
         let value = probe.value | tag;
         let Some((bucket, slot)) = kind.vacant_of_pair(&self.table.words, &probe) else {
             return self.relocate(probe.buckets[1], value, kind);
@@ -319,7 +324,7 @@ impl TableWriter {
 
     /// Stores a value in a vacant slot.
     #[inline(always)]
-    fn fill_vacant<K: Kind>(&mut self, kind: K, bucket: u64, slot: u32, value: u64) -> Stored {
+    fn fill_vacant<K: TableKind>(&mut self, kind: K, bucket: u64, slot: u32, value: u64) -> Stored {
         let replaced = if K::Shape::REUSES { kind.slot(&self.table.words, bucket, slot) } else { 0 };
         self.change_slot(kind, bucket, slot, replaced, value);
         self.note_stored(replaced)
@@ -337,7 +342,7 @@ impl TableWriter {
     /// Frees a slot for an item along the shortest path to a vacant slot, unless its buckets, of which the second is given, are full of
     /// colliding copies. It is a separate function so that the usual case needs no stack.
     #[inline(never)]
-    fn relocate<K: Kind>(&mut self, bucket: u64, value: u64, kind: K) -> Result<Stored, NoPath> {
+    fn relocate<K: TableKind>(&mut self, bucket: u64, value: u64, kind: K) -> Result<Stored, NoPath> {
         let probe = Probe { value, buckets: [kind.place().other(bucket, value), bucket] };
         if kind.copies(&self.table.words, &probe) == 2 * kind.lanes().slots {
             return Ok(Stored::Saturated);
@@ -353,7 +358,7 @@ impl TableWriter {
 
     /// Moves the items of a path. The last item moves first, into the vacant slot; then each moves into the slot that its successor has
     /// left. So every item is always in one of its two buckets.
-    fn move_along<K: Kind>(
+    fn move_along<K: TableKind>(
         &mut self,
         kind: K,
         probe: &Probe,
@@ -379,7 +384,7 @@ impl TableWriter {
     ///
     /// All buckets that a node leads to are prefetched before the first one is looked at. A node is expanded only once no bucket found
     /// so far has a vacant slot: most searches end early, and the content of a vacant slot is never moved.
-    fn search<K: Kind>(&self, kind: K, probe: &Probe, nodes: &mut Vec<Node>) -> Option<(Node, u32)> {
+    fn search<K: TableKind>(&self, kind: K, probe: &Probe, nodes: &mut Vec<Node>) -> Option<(Node, u32)> {
         let lanes = kind.lanes();
         nodes.clear();
         nodes.extend(probe.buckets.map(|bucket| Node { bucket, parent: ROOT, slot: 0 }));
@@ -433,7 +438,7 @@ impl TableWriter {
 
     /// Replaces the value `held` of a slot by another. A slot may start in one word and end in the next.
     #[inline(always)]
-    fn change_slot<K: Kind>(&mut self, kind: K, bucket: u64, slot: u32, held: u64, value: u64) {
+    fn change_slot<K: TableKind>(&mut self, kind: K, bucket: u64, slot: u32, held: u64, value: u64) {
         debug_assert_eq!(kind.slot(&self.table.words, bucket, slot), held);
         let lanes = kind.lanes();
         let (word, shift) = lanes.position(bucket, slot);

@@ -2,7 +2,7 @@
 
 /// A command that a client has sent to Redis.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Command {
+pub struct RedisCommand {
     /// The database it was sent to; `None` where that is not reported.
     pub database: Option<i64>,
     /// Its name and arguments.
@@ -11,7 +11,7 @@ pub struct Command {
 
 /// A kind of change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Act {
+pub enum KeyChangeKind {
     /// Items are added.
     Add {
         /// Each once, if it was not there.
@@ -25,11 +25,11 @@ pub enum Act {
 
 /// An event of the key.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Event {
+pub enum KeyEvent {
     /// The connection to Redis broke.
     Broken(String),
     /// A command changes the key: the kind of change, and the items.
-    Change(Act, Vec<Vec<u8>>),
+    Change(KeyChangeKind, Vec<Vec<u8>>),
     /// A command may change the key in a way that is not mirrored; its name.
     NotMirrored(String),
     /// A command has no effect: its arguments, or the type of the key, show that Redis rejects it.
@@ -114,33 +114,33 @@ pub struct Interest {
 
 impl Interest {
     /// Returns the effect of a command on the key, if it has one.
-    pub fn effect(&mut self, command: &Command) -> Option<Event> {
+    pub fn effect(&mut self, command: &RedisCommand) -> Option<KeyEvent> {
         let (name, rest) = command.arguments.split_first()?;
         let name = String::from_utf8_lossy(name).to_ascii_lowercase();
         let is_one_of = |commands: &str| commands.split(' ').any(|known| known == name);
         if is_one_of(SWEEPING_ALL) {
             self.key_type = KeyType::Unknown;
-            return Some(Event::NotMirrored(name));
+            return Some(KeyEvent::NotMirrored(name));
         }
         let ours = self.database.unwrap_or(0);
         // Commands whose database is not reported are typed ones.
         match command.database.filter(|other| *other != ours) {
-            Some(_) if is_one_of(CROSSING) && rest.contains(&self.key) => Some(Event::NotMirrored(name)),
+            Some(_) if is_one_of(CROSSING) && rest.contains(&self.key) => Some(KeyEvent::NotMirrored(name)),
             Some(_) if is_one_of(SWEEPING) => None,
             Some(other) => {
                 let mut there =
                     Interest { key: self.key.clone(), database: None, key_type: KeyType::Unknown };
-                let effect = there.effect_here(&name, rest).filter(|effect| *effect != Event::Rejected);
-                effect.filter(|_| self.database.is_none()).map(|_| Event::OtherDatabase(other))
+                let effect = there.effect_here(&name, rest).filter(|effect| *effect != KeyEvent::Rejected);
+                effect.filter(|_| self.database.is_none()).map(|_| KeyEvent::OtherDatabase(other))
             }
             None => self.effect_here(&name, rest),
         }
     }
 
     /// Returns the effect of a command in the database of the key.
-    fn effect_here(&mut self, name: &str, rest: &[Vec<u8>]) -> Option<Event> {
+    fn effect_here(&mut self, name: &str, rest: &[Vec<u8>]) -> Option<KeyEvent> {
         let is_one_of = |commands: &str| commands.split(' ').any(|known| known == name);
-        let not_mirrored = || Some(Event::NotMirrored(name.to_owned()));
+        let not_mirrored = || Some(KeyEvent::NotMirrored(name.to_owned()));
         if is_one_of(SWEEPING) {
             self.key_type = KeyType::Unknown;
             return not_mirrored();
@@ -151,19 +151,19 @@ impl Interest {
         // Commands of one key have it first; elsewhere it is an item that is called like it.
         let is_first = rest.first() == Some(&self.key);
         let items = rest.get(1..).unwrap_or_default();
-        let add = |if_absent| Act::Add { if_absent };
+        let add = |if_absent| KeyChangeKind::Add { if_absent };
         match name {
             "del" | "unlink" => {
                 self.key_type = KeyType::Missing;
-                Some(Event::Change(Act::Clear, Vec::new()))
+                Some(KeyEvent::Change(KeyChangeKind::Clear, Vec::new()))
             }
             "cf.add" if is_first => self.change_one(name, add(false), items),
             "cf.addnx" if is_first => self.change_one(name, add(true), items),
-            "cf.del" if is_first => self.change_one(name, Act::Remove, items),
+            "cf.del" if is_first => self.change_one(name, KeyChangeKind::Remove, items),
             "cf.insert" if is_first => self.insert(name, add(false), items),
             "cf.insertnx" if is_first => self.insert(name, add(true), items),
             "sadd" if is_first => self.change_set(name, add(true), items),
-            "srem" if is_first => self.change_set(name, Act::Remove, items),
+            "srem" if is_first => self.change_set(name, KeyChangeKind::Remove, items),
             "cf.reserve" if is_first => {
                 // Redis rejects it if its options are invalid, or the key exists.
                 if self.key_type == KeyType::Missing {
@@ -181,56 +181,56 @@ impl Interest {
     }
 
     /// The effect of CF.INSERT or CF.INSERTNX with these arguments after the key.
-    fn insert(&mut self, name: &str, act: Act, arguments: &[Vec<u8>]) -> Option<Event> {
-        match Insert::parse(arguments) {
-            Some(Insert { items, creates }) if creates || self.key_type != KeyType::Missing => {
+    fn insert(&mut self, name: &str, act: KeyChangeKind, arguments: &[Vec<u8>]) -> Option<KeyEvent> {
+        match InsertArguments::parse(arguments) {
+            Some(InsertArguments { items, creates }) if creates || self.key_type != KeyType::Missing => {
                 self.change_filter(name, act, items)
             }
-            Some(_) | None => Some(Event::Rejected),
+            Some(_) | None => Some(KeyEvent::Rejected),
         }
     }
 
     /// The effect of a command that takes one item.
-    fn change_one(&mut self, name: &str, act: Act, items: &[Vec<u8>]) -> Option<Event> {
+    fn change_one(&mut self, name: &str, act: KeyChangeKind, items: &[Vec<u8>]) -> Option<KeyEvent> {
         match items {
             [_] => self.change_filter(name, act, items),
-            _ => Some(Event::Rejected),
+            _ => Some(KeyEvent::Rejected),
         }
     }
 
-    fn change_filter(&mut self, name: &str, act: Act, items: &[Vec<u8>]) -> Option<Event> {
+    fn change_filter(&mut self, name: &str, act: KeyChangeKind, items: &[Vec<u8>]) -> Option<KeyEvent> {
         match self.key_type {
-            KeyType::Set => return Some(Event::NotMirrored(name.to_owned())),
-            KeyType::Missing if act == Act::Remove => return Some(Event::Rejected),
+            KeyType::Set => return Some(KeyEvent::NotMirrored(name.to_owned())),
+            KeyType::Missing if act == KeyChangeKind::Remove => return Some(KeyEvent::Rejected),
             KeyType::Missing => self.key_type = KeyType::Filter { is_certain: true },
             KeyType::Unknown => self.key_type = KeyType::Filter { is_certain: false },
             KeyType::Filter { .. } => {}
         }
-        Some(Event::Change(act, items.to_vec()))
+        Some(KeyEvent::Change(act, items.to_vec()))
     }
 
-    fn change_set(&mut self, name: &str, act: Act, items: &[Vec<u8>]) -> Option<Event> {
+    fn change_set(&mut self, name: &str, act: KeyChangeKind, items: &[Vec<u8>]) -> Option<KeyEvent> {
         if items.is_empty() {
             return None;
         }
         match self.key_type {
-            KeyType::Filter { is_certain: true } => return Some(Event::Rejected),
-            KeyType::Filter { is_certain: false } => return Some(Event::NotMirrored(name.to_owned())),
-            KeyType::Missing if act == Act::Remove => return None,
+            KeyType::Filter { is_certain: true } => return Some(KeyEvent::Rejected),
+            KeyType::Filter { is_certain: false } => return Some(KeyEvent::NotMirrored(name.to_owned())),
+            KeyType::Missing if act == KeyChangeKind::Remove => return None,
             KeyType::Missing | KeyType::Unknown | KeyType::Set => self.key_type = KeyType::Set,
         }
-        Some(Event::Change(act, items.to_vec()))
+        Some(KeyEvent::Change(act, items.to_vec()))
     }
 }
 
 /// The arguments of CF.INSERT after the key.
-struct Insert<'a> {
+struct InsertArguments<'a> {
     items: &'a [Vec<u8>],
     /// Whether a missing filter is created.
     creates: bool,
 }
 
-impl<'a> Insert<'a> {
+impl<'a> InsertArguments<'a> {
     /// Parses `[CAPACITY n] [NOCREATE] ITEMS item …`; `None` if Redis rejects it.
     fn parse(mut arguments: &'a [Vec<u8>]) -> Option<Self> {
         let mut creates = true;
@@ -262,27 +262,27 @@ mod tests {
         Interest { key: b"k".to_vec(), database, key_type }
     }
 
-    fn command(database: Option<i64>, line: &str) -> Command {
-        Command { database, arguments: line.split(' ').map(|word| word.as_bytes().to_vec()).collect() }
+    fn command(database: Option<i64>, line: &str) -> RedisCommand {
+        RedisCommand { database, arguments: line.split(' ').map(|word| word.as_bytes().to_vec()).collect() }
     }
 
     #[test]
     fn command_effects_match_redis() {
         let of = |line: &str| interest(None, KeyType::Unknown).effect(&command(None, line));
         let items = |items: &[&str]| items.iter().map(|item| item.as_bytes().to_vec()).collect::<Vec<_>>();
-        let change = |act, of: &[&str]| Some(Event::Change(act, items(of)));
-        let add = |if_absent, of: &[&str]| change(Act::Add { if_absent }, of);
-        let not_mirrored = |name: &str| Some(Event::NotMirrored(name.to_owned()));
+        let change = |act, of: &[&str]| Some(KeyEvent::Change(act, items(of)));
+        let add = |if_absent, of: &[&str]| change(KeyChangeKind::Add { if_absent }, of);
+        let not_mirrored = |name: &str| Some(KeyEvent::NotMirrored(name.to_owned()));
         for (line, wanted) in [
             ("CF.ADD k a", add(false, &["a"])),
             ("cf.addnx k a", add(true, &["a"])),
             ("CF.INSERT k CAPACITY 9 NOCREATE items a b", add(false, &["a", "b"])),
             ("CF.INSERTNX k ITEMS ITEMS", add(true, &["ITEMS"])),
             ("SADD k a b k", add(true, &["a", "b", "k"])),
-            ("SREM k a b", change(Act::Remove, &["a", "b"])),
-            ("CF.DEL k a", change(Act::Remove, &["a"])),
-            ("DEL other k", change(Act::Clear, &[])),
-            ("unlink k", change(Act::Clear, &[])),
+            ("SREM k a b", change(KeyChangeKind::Remove, &["a", "b"])),
+            ("CF.DEL k a", change(KeyChangeKind::Remove, &["a"])),
+            ("DEL other k", change(KeyChangeKind::Clear, &[])),
+            ("unlink k", change(KeyChangeKind::Clear, &[])),
             ("SADD other k", None),
             ("CF.ADD other a", None),
             ("CF.EXISTS k a", None),
@@ -303,19 +303,19 @@ mod tests {
             ("MIGRATE host 6379 k 0 100", not_mirrored("migrate")),
             ("FLUSHALL", not_mirrored("flushall")),
             ("PING", None),
-            ("CF.ADD k", Some(Event::Rejected)),
-            ("CF.ADD k a b", Some(Event::Rejected)),
-            ("CF.DEL k a b", Some(Event::Rejected)),
-            ("CF.INSERT k a b", Some(Event::Rejected)),
-            ("CF.INSERT k ITEMS", Some(Event::Rejected)),
-            ("CF.INSERT k CAPACITY ITEMS a", Some(Event::Rejected)),
-            ("CF.INSERT k CAPACITY 3 ITEMS a", Some(Event::Rejected)),
-            ("CF.INSERT k ERROR 1 ITEMS a", Some(Event::Rejected)),
+            ("CF.ADD k", Some(KeyEvent::Rejected)),
+            ("CF.ADD k a b", Some(KeyEvent::Rejected)),
+            ("CF.DEL k a b", Some(KeyEvent::Rejected)),
+            ("CF.INSERT k a b", Some(KeyEvent::Rejected)),
+            ("CF.INSERT k ITEMS", Some(KeyEvent::Rejected)),
+            ("CF.INSERT k CAPACITY ITEMS a", Some(KeyEvent::Rejected)),
+            ("CF.INSERT k CAPACITY 3 ITEMS a", Some(KeyEvent::Rejected)),
+            ("CF.INSERT k ERROR 1 ITEMS a", Some(KeyEvent::Rejected)),
             ("SADD k", None),
         ] {
             assert_eq!(of(line), wanted, "{line}");
         }
-        let empty = Command { database: None, arguments: Vec::new() };
+        let empty = RedisCommand { database: None, arguments: Vec::new() };
         assert_eq!(interest(None, KeyType::Unknown).effect(&empty), None);
     }
 
@@ -324,8 +324,8 @@ mod tests {
     fn effects(key_type: &str, lines: &[&str]) -> String {
         let mut interest = interest(None, KeyType::named(key_type));
         let effects = lines.iter().map(|line| match interest.effect(&command(None, line)) {
-            Some(Event::Change(..)) => '+',
-            Some(Event::Rejected) => '!',
+            Some(KeyEvent::Change(..)) => '+',
+            Some(KeyEvent::Rejected) => '!',
             Some(_) => '?',
             None => '-',
         });
@@ -353,16 +353,16 @@ mod tests {
 
     #[test]
     fn other_databases_are_not_mirrored() {
-        let change = || Some(Event::Change(Act::Clear, Vec::new()));
-        let not_mirrored = |name: &str| Some(Event::NotMirrored(name.to_owned()));
+        let change = || Some(KeyEvent::Change(KeyChangeKind::Clear, Vec::new()));
+        let not_mirrored = |name: &str| Some(KeyEvent::NotMirrored(name.to_owned()));
         for (ours, other, line, wanted) in [
             (Some(1), Some(1), "DEL k", change()),
             (Some(1), Some(0), "DEL k", None),
             (Some(1), None, "DEL k", change()),
             (None, Some(0), "DEL k", change()),
-            (None, Some(7), "DEL k", Some(Event::OtherDatabase(7))),
-            (None, Some(7), "SPOP k", Some(Event::OtherDatabase(7))),
-            (None, Some(7), "SET k v", Some(Event::OtherDatabase(7))),
+            (None, Some(7), "DEL k", Some(KeyEvent::OtherDatabase(7))),
+            (None, Some(7), "SPOP k", Some(KeyEvent::OtherDatabase(7))),
+            (None, Some(7), "SET k v", Some(KeyEvent::OtherDatabase(7))),
             (None, Some(7), "GET k", None),
             (None, Some(7), "HGETALL k", None),
             (None, Some(7), "SELECT k", None),

@@ -1,6 +1,6 @@
 //! Commands as text: as MONITOR reports them, as they are typed into redis-cli, or in Redis' append-only format.
 
-use super::changes::Command;
+use super::changes::RedisCommand;
 use crate::resp::{Parser, RequestLimits};
 use regex::bytes::{Captures, Regex};
 use std::io::{self, BufRead, Read};
@@ -17,7 +17,7 @@ const APPENDED: RequestLimits = RequestLimits {
 };
 
 /// The commands of a file.
-pub struct Commands<R> {
+pub struct CommandFile<R> {
     from: R,
     /// The number of the command that was read last.
     pub number: u64,
@@ -25,7 +25,7 @@ pub struct Commands<R> {
     database: Option<i64>,
 }
 
-impl<R: BufRead> Commands<R> {
+impl<R: BufRead> CommandFile<R> {
     /// Reads commands from a file.
     pub fn new(from: R) -> Self {
         Self { from, number: 0, database: None }
@@ -35,12 +35,12 @@ impl<R: BufRead> Commands<R> {
     ///
     /// # Errors
     /// If there is something else.
-    pub fn read(&mut self) -> io::Result<Option<Command>> {
+    pub fn read(&mut self) -> io::Result<Option<RedisCommand>> {
         loop {
             self.number += 1;
             let command = match self.from.fill_buf()?.first() {
                 None => return Ok(None),
-                Some(b'*') => Some(Command { database: None, arguments: self.appended()? }),
+                Some(b'*') => Some(RedisCommand { database: None, arguments: self.appended()? }),
                 Some(_) => self.line()?,
             };
             let Some(command) = command else { continue };
@@ -49,7 +49,7 @@ impl<R: BufRead> Commands<R> {
             {
                 self.database = String::from_utf8_lossy(database).parse().ok();
             }
-            return Ok(Some(Command { database: command.database.or(self.database), ..command }));
+            return Ok(Some(RedisCommand { database: command.database.or(self.database), ..command }));
         }
     }
 
@@ -67,7 +67,7 @@ impl<R: BufRead> Commands<R> {
     }
 
     /// Reads a line; `None` if it is empty or a comment.
-    fn line(&mut self) -> io::Result<Option<Command>> {
+    fn line(&mut self) -> io::Result<Option<RedisCommand>> {
         let mut line = Vec::new();
         self.from.by_ref().take(BYTES_MAX).read_until(b'\n', &mut line)?;
         let line = line.trim_ascii();
@@ -104,7 +104,7 @@ fn regex(pattern: &str) -> Regex {
 }
 
 /// Parses a line without its end; `None` if it is no command.
-pub fn parse(line: &[u8]) -> Option<Command> {
+pub fn parse(line: &[u8]) -> Option<RedisCommand> {
     let origin = ORIGIN.captures(line);
     let database = origin.as_ref().and_then(|origin| str::from_utf8(&origin[1]).ok()?.parse().ok());
     // The first quote belongs to the command.
@@ -119,7 +119,7 @@ pub fn parse(line: &[u8]) -> Option<Command> {
         });
         rest = &rest[word[0].len()..];
     }
-    (!arguments.is_empty()).then_some(Command { database, arguments })
+    (!arguments.is_empty()).then_some(RedisCommand { database, arguments })
 }
 
 fn unescaped(text: &[u8]) -> Vec<u8> {
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     fn parsed(line: &str) -> Option<(Option<i64>, Vec<String>)> {
-        let Command { database, arguments } = parse(line.as_bytes())?;
+        let RedisCommand { database, arguments } = parse(line.as_bytes())?;
         let arguments = arguments.iter().map(|argument| argument.escape_ascii().to_string()).collect();
         Some((database, arguments))
     }
@@ -182,11 +182,11 @@ mod tests {
     }
 
     fn read(text: &str) -> (Vec<String>, Option<String>) {
-        let mut commands = Commands::new(text.as_bytes());
+        let mut commands = CommandFile::new(text.as_bytes());
         let mut found = Vec::new();
         loop {
             match commands.read() {
-                Ok(Some(Command { database, arguments })) => {
+                Ok(Some(RedisCommand { database, arguments })) => {
                     found.push(format!("{database:?} {}", arguments.join(&b' ').escape_ascii()));
                 }
                 Ok(None) => return (found, None),

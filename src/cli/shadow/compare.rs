@@ -1,6 +1,6 @@
 //! Looks up the same items in Redis and the service, and counts disagreements.
 
-use super::mirror::{ITEMS_MAX, Target, item};
+use super::mirror::{ITEMS_MAX, MirrorTarget, item};
 use super::redis::Redis;
 use crate::cli::open;
 use anyhow::{Context, bail};
@@ -20,7 +20,7 @@ const LISTED_MAX: usize = 100;
 ///
 /// # Errors
 /// If one of them can't be reached, or a line is not a valid item.
-pub fn run(redis: &mut Redis, key: &str, target: &Target, path: &Path) -> anyhow::Result<(u64, Value)> {
+pub fn run(redis: &mut Redis, key: &str, target: &MirrorTarget, path: &Path) -> anyhow::Result<(u64, Value)> {
     let question = match redis.type_of(key)?.as_str() {
         "set" => "SMISMEMBER",
         "MBbloomCF" => "CF.MEXISTS",

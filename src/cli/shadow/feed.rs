@@ -1,7 +1,7 @@
 //! The source of events: MONITOR over successive connections, or a file; and signals. All use one bounded queue.
 
-use super::changes::{Event, Interest, KeyType};
-use super::commands::{Commands, parse};
+use super::changes::{Interest, KeyEvent, KeyType};
+use super::commands::{CommandFile, parse};
 use super::redis::Redis;
 use crate::cli::client::pauses;
 use crate::cli::{note, open, stop_signals};
@@ -18,7 +18,7 @@ pub const QUEUE_MAX: usize = 65_536;
 const INTERRUPTED: i32 = 130;
 
 /// The queue of events.
-pub type Sender = SyncSender<Event>;
+pub type Sender = SyncSender<KeyEvent>;
 
 /// Sends the changes that MONITOR reports from now on.
 ///
@@ -40,7 +40,7 @@ pub fn monitor(client: Client, mut interest: Interest, to: Sender) -> anyhow::Re
             note("connected to Redis: changes are mirrored from now on; Ctrl-C ends it");
             // A queue that is no longer read ends it.
             let Some(why) = follow(redis, &mut interest, &to) else { return };
-            if to.send(Event::Broken(why)).is_err() {
+            if to.send(KeyEvent::Broken(why)).is_err() {
                 return;
             }
             let connected = pauses().find_map(|pause| {
@@ -75,7 +75,7 @@ fn follow(redis: Redis, interest: &mut Interest, to: &Sender) -> Option<String> 
 /// # Errors
 /// If it can't be opened.
 pub fn file(path: &Path, mut interest: Interest, to: Sender) -> anyhow::Result<()> {
-    let mut commands = Commands::new(open(path)?);
+    let mut commands = CommandFile::new(open(path)?);
     let name = path.display().to_string();
     thread::spawn(move || {
         let end = loop {
@@ -84,8 +84,8 @@ pub fn file(path: &Path, mut interest: Interest, to: Sender) -> anyhow::Result<(
                     Ok(()) => {}
                     Err(_) => return,
                 },
-                Ok(None) => break Event::End,
-                Err(error) => break Event::Fault(format!("{name}, command {}: {error}", commands.number)),
+                Ok(None) => break KeyEvent::End,
+                Err(error) => break KeyEvent::Fault(format!("{name}, command {}: {error}", commands.number)),
             }
         };
         // The queue may no longer be read.
@@ -110,7 +110,7 @@ pub fn on_signals(to: Sender) -> io::Result<Receiver<()>> {
         // Nothing waits for it any more if the mirror has ended.
         let _ = request.send(());
         // The queue may be full for as long as the service can't be reached.
-        thread::spawn(move || to.send(Event::End));
+        thread::spawn(move || to.send(KeyEvent::End));
         runtime.block_on(stopped());
         std::process::exit(INTERRUPTED);
     })?;
@@ -147,7 +147,7 @@ mod tests {
         redis.join().unwrap();
         let found = [(); 2].map(|()| events.recv().unwrap());
         assert!(
-            matches!(&found, [Event::Change(..), Event::Broken(why)] if why.contains("faster")),
+            matches!(&found, [KeyEvent::Change(..), KeyEvent::Broken(why)] if why.contains("faster")),
             "{found:?}"
         );
     }

@@ -1,7 +1,7 @@
 //! Applies events of Redis to the campaign or coupon, over HTTP: in order, in batches, each once however often it is sent.
 
-use super::changes::{Act, Event};
-use crate::cli::client::{Client, ClientError, Connection, pauses};
+use super::changes::{KeyChangeKind, KeyEvent};
+use crate::cli::client::{Client, ClientError, ServiceAddress, pauses};
 use crate::cli::{kind_of, note};
 use crate::domain::Kind;
 use crate::engine::random;
@@ -26,7 +26,7 @@ const ITEM_BYTES_MAX: usize = 512;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A campaign or coupon.
-pub struct Target {
+pub struct MirrorTarget {
     client: Client,
     /// `/v1/campaigns/NAME`, or the same for a coupon.
     path: String,
@@ -35,7 +35,7 @@ pub struct Target {
 }
 
 /// The outcome of a change.
-pub struct Applied {
+pub struct Mirrored {
     /// Number of items added or removed.
     pub count: u64,
     /// The outcome of each item, in the words of the API.
@@ -47,12 +47,12 @@ pub fn item(bytes: Vec<u8>) -> Option<String> {
     String::from_utf8(bytes).ok().filter(|item| (1..=ITEM_BYTES_MAX).contains(&item.len()))
 }
 
-impl Target {
+impl MirrorTarget {
     /// Finds `campaigns/NAME` or `coupons/NAME`.
     ///
     /// # Errors
     /// If it does not exist, or the service can't be asked.
-    pub fn find(connection: &Connection, into: &str) -> anyhow::Result<Self> {
+    pub fn find(connection: &ServiceAddress, into: &str) -> anyhow::Result<Self> {
         let items = match kind_of(into).context("--into")? {
             Kind::Campaign => "users",
             Kind::Coupon => "codes",
@@ -66,23 +66,23 @@ impl Target {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn apply(&self, act: Act, items: &[String], key: &str) -> Result<Applied, ClientError> {
+    pub fn apply(&self, act: KeyChangeKind, items: &[String], key: &str) -> Result<Mirrored, ClientError> {
         let mut body = json!({ self.items: items });
         let (operation, body, counted) = match act {
-            Act::Add { if_absent } => {
+            KeyChangeKind::Add { if_absent } => {
                 // A code is added once in any case.
                 if if_absent && self.items == "users" {
                     body["if_absent"] = true.into();
                 }
                 (self.items.to_owned(), Some(body), "added")
             }
-            Act::Remove => (format!("{}/remove", self.items), Some(body), "removed"),
-            Act::Clear => ("clear".to_owned(), None, "removed"),
+            KeyChangeKind::Remove => (format!("{}/remove", self.items), Some(body), "removed"),
+            KeyChangeKind::Clear => ("clear".to_owned(), None, "removed"),
         };
         let answer = self.post(&operation, body, Some(key))?;
         let outcomes = answer["outcomes"].as_array().into_iter().flatten().filter_map(Value::as_str);
         let outcomes = outcomes.map(str::to_owned).collect();
-        Ok(Applied { count: answer[counted].as_u64().unwrap_or(0), outcomes })
+        Ok(Mirrored { count: answer[counted].as_u64().unwrap_or(0), outcomes })
     }
 
     /// Returns which of these items are present.
@@ -109,14 +109,14 @@ impl Target {
 
 /// A mirror of one key.
 pub struct Mirror<'a> {
-    target: &'a Target,
+    target: &'a MirrorTarget,
     /// Receives a message when the end is requested.
     stop: Receiver<()>,
     /// The start of all idempotency keys of this run.
     run: String,
     requests: u64,
     /// Items that wait to be sent, and for what.
-    act: Act,
+    act: KeyChangeKind,
     items: Vec<String>,
     fewer_copies: FewerCopies,
     summary: Summary,
@@ -125,9 +125,9 @@ pub struct Mirror<'a> {
 
 impl<'a> Mirror<'a> {
     /// A mirror into a campaign or coupon.
-    pub fn new(target: &'a Target, stop: Receiver<()>) -> Self {
+    pub fn new(target: &'a MirrorTarget, stop: Receiver<()>) -> Self {
         let run = format!("shadow-{}", hex::encode(random::<16>()));
-        let (act, items) = (Act::Remove, Vec::new());
+        let (act, items) = (KeyChangeKind::Remove, Vec::new());
         let (summary, start) = (Summary::default(), Instant::now());
         let fewer_copies = FewerCopies::default();
         Self { target, stop, run, requests: 0, act, items, fewer_copies, summary, start }
@@ -147,7 +147,7 @@ impl<'a> Mirror<'a> {
     ///
     /// # Errors
     /// If the service rejects a change, or can't be reached when the end is requested.
-    pub fn follow(&mut self, events: &Receiver<Event>) -> anyhow::Result<()> {
+    pub fn follow(&mut self, events: &Receiver<KeyEvent>) -> anyhow::Result<()> {
         loop {
             // Events that have arrived by now are sent along.
             let arrived = events.try_recv();
@@ -162,20 +162,20 @@ impl<'a> Mirror<'a> {
     }
 
     /// Applies an event. Returns whether there may be more.
-    fn take(&mut self, event: Event) -> anyhow::Result<bool> {
+    fn take(&mut self, event: KeyEvent) -> anyhow::Result<bool> {
         match event {
-            Event::Broken(why) => {
+            KeyEvent::Broken(why) => {
                 self.summary.gaps += 1;
                 note(&format!("{why}; reconnecting; commands sent before that are missed"));
             }
-            Event::Change(act, items) => self.change(act, items)?,
-            Event::NotMirrored(name) => {
+            KeyEvent::Change(act, items) => self.change(act, items)?,
+            KeyEvent::NotMirrored(name) => {
                 if self.summary.not_mirrored(&name) {
                     note(&format!("{name} may have changed the key, and is not mirrored"));
                 }
             }
-            Event::Rejected => self.summary.rejected += 1,
-            Event::OtherDatabase(database) => {
+            KeyEvent::Rejected => self.summary.rejected += 1,
+            KeyEvent::OtherDatabase(database) => {
                 if self.summary.other_databases == 0 {
                     let key = "the key is also changed in database";
                     note(&format!(
@@ -184,22 +184,22 @@ impl<'a> Mirror<'a> {
                 }
                 self.summary.other_databases += 1;
             }
-            Event::Fault(what) => {
+            KeyEvent::Fault(what) => {
                 self.flush()?;
                 bail!(what);
             }
-            Event::End => return Ok(false),
+            KeyEvent::End => return Ok(false),
         }
         Ok(true)
     }
 
-    fn change(&mut self, act: Act, items: Vec<Vec<u8>>) -> anyhow::Result<()> {
+    fn change(&mut self, act: KeyChangeKind, items: Vec<Vec<u8>>) -> anyhow::Result<()> {
         self.summary.commands += 1;
         if self.act != act {
             self.flush()?;
             self.act = act;
         }
-        if act == Act::Clear {
+        if act == KeyChangeKind::Clear {
             return self.send(act, &[]);
         }
         for bytes in items {
@@ -228,30 +228,32 @@ impl<'a> Mirror<'a> {
     }
 
     /// Counts the effects of a change, and the missing ones.
-    fn count(&mut self, act: Act, items: &[String], Applied { count, outcomes }: &Applied) {
+    fn count(&mut self, act: KeyChangeKind, items: &[String], Mirrored { count, outcomes }: &Mirrored) {
         match act {
-            Act::Add { .. } => self.summary.added += count,
-            Act::Remove => self.summary.removed += count,
-            Act::Clear => {
+            KeyChangeKind::Add { .. } => self.summary.added += count,
+            KeyChangeKind::Remove => self.summary.removed += count,
+            KeyChangeKind::Clear => {
                 self.summary.cleared += count;
                 self.fewer_copies = FewerCopies::default();
             }
         }
         for (item, outcome) in items.iter().zip(outcomes) {
             match (act, outcome.as_str()) {
-                (Act::Add { .. }, "saturated") => self.summary.saturated += 1,
+                (KeyChangeKind::Add { .. }, "saturated") => self.summary.saturated += 1,
                 // Redis has stored another copy.
-                (Act::Add { if_absent: false }, "already_present") => self.fewer_copies.insert(item),
-                (Act::Remove, "removed") if self.fewer_copies.contains(item) => {
+                (KeyChangeKind::Add { if_absent: false }, "already_present") => {
+                    self.fewer_copies.insert(item)
+                }
+                (KeyChangeKind::Remove, "removed") if self.fewer_copies.contains(item) => {
                     self.summary.removed_early += 1;
                 }
-                (Act::Add { .. } | Act::Remove | Act::Clear, _) => {}
+                (KeyChangeKind::Add { .. } | KeyChangeKind::Remove | KeyChangeKind::Clear, _) => {}
             }
         }
     }
 
     /// Sends a change until the service responds.
-    fn send(&mut self, act: Act, items: &[String]) -> anyhow::Result<()> {
+    fn send(&mut self, act: KeyChangeKind, items: &[String]) -> anyhow::Result<()> {
         self.requests += 1;
         let key = format!("{}-{}", self.run, self.requests);
         let (mut pauses, mut is_first) = (pauses(), true);

@@ -8,13 +8,13 @@ mod feed;
 mod mirror;
 pub mod redis;
 
-use super::client::Connection;
+use super::client::ServiceAddress;
 use super::note;
 use crate::domain::counted;
 use anyhow::{Context, bail, ensure};
 use changes::{Interest, KeyType, MIRRORED};
 use feed::Sender;
-use mirror::{Mirror, Target};
+use mirror::{Mirror, MirrorTarget};
 use redis::Redis;
 use serde::Serialize;
 use std::io::{self, Write};
@@ -76,9 +76,9 @@ pub struct Args {
 /// If changes may be missing, or the two disagree.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let connection =
-        Connection { url: args.url.clone(), key: args.api_key.clone(), cacert: args.cacert.clone() };
+        ServiceAddress { url: args.url.clone(), key: args.api_key.clone(), cacert: args.cacert.clone() };
     let redis = args.redis.as_deref().map(|url| redis::client(url, args.cacert.as_deref())).transpose()?;
-    let target = Target::find(&connection, &args.into)?;
+    let target = MirrorTarget::find(&connection, &args.into)?;
     let of_redis = redis.as_ref().map(|redis| redis.get_connection_info().redis_settings().db());
     let database = args.database.or(of_redis);
     let interest = Interest { key: args.key.clone().into_bytes(), database, key_type: KeyType::Unknown };
@@ -142,7 +142,7 @@ fn known(rejected: anyhow::Result<u64>) -> Option<u64> {
 
 /// Mirrors the events of a feed, until it ends.
 fn mirror(
-    target: &Target,
+    target: &MirrorTarget,
     feed: impl FnOnce(Sender) -> anyhow::Result<()>,
     rejections: Option<&Rejections<'_>>,
 ) -> anyhow::Result<()> {

@@ -147,7 +147,7 @@ impl Redis {
         let (kind, _, command) = self.kind(key)?;
         let mut scan = redis::cmd(command);
         scan.arg(key).cursor_arg(0).arg("COUNT").arg(LIST_ITEMS);
-        let items: Items<'a> = match kind {
+        let items: KeyMembers<'a> = match kind {
             "set" => Box::new(scan.iter(&mut self.connection)?.map(|member| Ok(member?))),
             // Members of a sorted set with their scores, or fields of a hash with their values.
             "zset" | "hash" => {
@@ -191,11 +191,11 @@ impl Redis {
 }
 
 /// The members of a key.
-type Items<'a> = Box<dyn Iterator<Item = anyhow::Result<Vec<u8>>> + 'a>;
+type KeyMembers<'a> = Box<dyn Iterator<Item = anyhow::Result<Vec<u8>>> + 'a>;
 
 /// The members of a key, a JSON string per line. A member that is not UTF-8 becomes null, which the service rejects and reports.
 pub struct Members<'a> {
-    items: Items<'a>,
+    items: KeyMembers<'a>,
     line: Cursor<Vec<u8>>,
     progress: ProgressBar,
 }

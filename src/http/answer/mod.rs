@@ -5,13 +5,13 @@ pub mod problem;
 pub(crate) mod refusals;
 pub(crate) mod reply;
 
-pub(crate) use problem::{Code, Fault, Problem};
+pub(crate) use problem::{Code, Problem, RequestFault};
 
 use axum::response::Response;
 use http::{HeaderName, HeaderValue};
 
 /// The result of a handler.
-pub(crate) type Answer = Result<Response, Problem>;
+pub(crate) type HandlerResult = Result<Response, Problem>;
 
 /// The header with the request's ID; every response has it.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");

@@ -5,7 +5,7 @@
 //! whole. A stream reserves the memory of two chunks before its head is sent, and has no more than two in memory. What a stream needs
 //! besides, such as a list of digests, its handler counts in a separate share.
 
-use super::reply::Share;
+use super::reply::BudgetShare;
 use super::{Code, Problem};
 use crate::budget::{Budget, Owner};
 use crate::turn::Turn;
@@ -51,7 +51,7 @@ pub(crate) struct Uncompressed;
 
 /// Marks a response whose memory its handler has counted already.
 #[derive(Clone)]
-pub(super) struct Counted;
+pub(super) struct MemoryCounted;
 
 /// Strangers get this fraction of the memory, in addition.
 const STRANGERS_FRACTION: u64 = 8;
@@ -80,16 +80,16 @@ impl Responses {
     }
 
     /// An empty share for a response that its handler counts.
-    pub(crate) fn share(&self, owner: Option<Owner>) -> Share {
+    pub(crate) fn share(&self, owner: Option<Owner>) -> BudgetShare {
         let budget = if owner.is_some() { &self.budget } else { &self.strangers };
-        Share::empty(budget.clone(), owner)
+        BudgetShare::empty(budget.clone(), owner)
     }
 
     /// Reserves memory for a response before its request takes effect.
     ///
     /// # Errors
     /// 503 `overloaded` if `limits.responses` is used up.
-    pub(crate) fn reserve(&self, owner: Option<Owner>, bytes: u64) -> Result<Share, Problem> {
+    pub(crate) fn reserve(&self, owner: Option<Owner>, bytes: u64) -> Result<BudgetShare, Problem> {
         let mut share = self.share(owner);
         share.hold(bytes).map_err(|_| used_up())?;
         Ok(share)
@@ -101,7 +101,7 @@ impl Responses {
     /// 503 `overloaded` if `limits.responses` is used up.
     pub(crate) fn count(&self, owner: Option<Owner>, response: Response) -> Result<Response, Problem> {
         let extensions = response.extensions();
-        if extensions.get::<SharedBytes>().is_some() || extensions.get::<Counted>().is_some() {
+        if extensions.get::<SharedBytes>().is_some() || extensions.get::<MemoryCounted>().is_some() {
             return Ok(response);
         }
         let length = response.body().size_hint().exact();
@@ -114,15 +114,15 @@ impl Responses {
     }
 
     /// Reserves the memory of an encoder for a response to be compressed. `None` if there is too little: then it is sent as it is.
-    pub(crate) fn encoder(&self, owner: Option<Owner>) -> Option<Share> {
+    pub(crate) fn encoder(&self, owner: Option<Owner>) -> Option<BudgetShare> {
         let mut share = self.share(owner);
         share.hold_if_free(ZSTD_BYTES).then_some(share)
     }
 }
 
 /// Counts a response in memory that was reserved for it. The share returns with the last piece of the body.
-pub(crate) fn counted(mut response: Response, mut share: Share) -> Response {
-    response.extensions_mut().insert(Counted);
+pub(crate) fn counted(mut response: Response, mut share: BudgetShare) -> Response {
+    response.extensions_mut().insert(MemoryCounted);
     response.map(|body| {
         let length = body.size_hint().exact();
         // A complete body may need less, or is in memory already.
@@ -144,7 +144,7 @@ struct Memory {
 }
 
 struct Held {
-    share: Share,
+    share: BudgetShare,
     /// Bytes that it has held from the start.
     reserved: u64,
     chunks: usize,
@@ -152,7 +152,7 @@ struct Held {
 }
 
 impl Memory {
-    fn new(share: Share) -> Arc<Self> {
+    fn new(share: BudgetShare) -> Arc<Self> {
         let reserved = share.bytes();
         let state = Mutex::new(Held { share, reserved, chunks: 0, chunk_bytes: 0 });
         Arc::new(Self { state, waker: AtomicWaker::new() })
@@ -167,7 +167,7 @@ impl Memory {
         state.chunks += 1;
         state.chunk_bytes += bytes;
         drop(state);
-        Ok(Bytes::from_owner(Chunk { bytes: chunk, memory: self.clone() }))
+        Ok(Bytes::from_owner(UnreadChunk { bytes: chunk, memory: self.clone() }))
     }
 
     fn release(&self, bytes: u64) {
@@ -182,18 +182,18 @@ impl Memory {
 }
 
 /// A chunk that the client has not read yet.
-struct Chunk {
+struct UnreadChunk {
     bytes: Bytes,
     memory: Arc<Memory>,
 }
 
-impl AsRef<[u8]> for Chunk {
+impl AsRef<[u8]> for UnreadChunk {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Drop for Chunk {
+impl Drop for UnreadChunk {
     fn drop(&mut self) {
         let length = self.bytes.len() as u64;
         self.bytes = Bytes::new();
@@ -249,7 +249,7 @@ impl HttpBody for Outgoing {
 }
 
 /// Prepares a response that may have been compressed: its encoder counts until the body ends, and it is produced in turns.
-pub(crate) fn paced(response: Response, encoder: Option<Share>) -> Response {
+pub(crate) fn paced(response: Response, encoder: Option<BudgetShare>) -> Response {
     let coding = response.headers().get(header::CONTENT_ENCODING);
     let bytes = match coding.map(http::HeaderValue::as_bytes) {
         Some(b"gzip") => GZIP_BYTES,
@@ -270,7 +270,7 @@ pub(crate) fn paced(response: Response, encoder: Option<Share>) -> Response {
 struct Paced {
     body: Body,
     turn: Turn,
-    _encoder: Option<Share>,
+    _encoder: Option<BudgetShare>,
 }
 
 impl HttpBody for Paced {

@@ -1,7 +1,7 @@
 //! Problem documents (RFC 9457), the form of every failure.
 
 use super::outgoing::counted;
-use super::reply::Share;
+use super::reply::BudgetShare;
 use crate::domain::Timestamp;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
@@ -151,7 +151,8 @@ impl Code {
 
 /// A part of a request that is not valid.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
-pub struct Fault {
+#[schema(as = Fault)]
+pub struct RequestFault {
     /// The part, as a JSON pointer (RFC 6901) into the body, or `/` and the name of a parameter.
     #[schema(example = "/users/3")]
     pub pointer: String,
@@ -167,7 +168,7 @@ pub struct Problem {
     /// What happened in this case, for people.
     pub detail: Cow<'static, str>,
     /// The parts of the request that are not valid.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<RequestFault>,
     /// When the hold of the code expires.
     pub expires_at: Option<Timestamp>,
     /// When to try again, in seconds.
@@ -183,7 +184,7 @@ impl Problem {
     }
 
     /// The problem of a request with these invalid parts.
-    pub fn invalid(faults: Vec<Fault>) -> Self {
+    pub fn invalid(faults: Vec<RequestFault>) -> Self {
         let detail = match faults.len() {
             1 => format!("{} {}", faults[0].pointer, faults[0].detail).trim_start().to_owned().into(),
             count => Cow::Owned(format!("{count} parts of the request are not valid, see errors")),
@@ -193,7 +194,7 @@ impl Problem {
 
     /// The problem of a request with one invalid part.
     pub fn invalid_at(pointer: &str, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self::invalid(vec![Fault { pointer: pointer.to_owned(), detail: detail.into() }])
+        Self::invalid(vec![RequestFault { pointer: pointer.to_owned(), detail: detail.into() }])
     }
 
     /// Refuses a number that is not within its limits.
@@ -246,9 +247,9 @@ pub struct Document<'a> {
     /// The `X-Request-Id` of the response.
     request_id: &'a str,
     /// The parts of the request that are not valid.
-    #[serde(skip_serializing_if = "<[Fault]>::is_empty")]
+    #[serde(skip_serializing_if = "<[RequestFault]>::is_empty")]
     #[schema(required = false, max_items = 20_000)]
-    errors: &'a [Fault],
+    errors: &'a [RequestFault],
     /// With `code-held`: when the first hold of the code expires. Absent if it has ended since.
     #[serde(skip_serializing_if = "Option::is_none")]
     expires_at: Option<Timestamp>,
@@ -257,7 +258,7 @@ pub struct Document<'a> {
 /// Writes a problem into the answer's body. A failure without a problem gets the one that fits its status.
 ///
 /// Many faults are held in the memory of bodies. If that is used up, the first ones are reported.
-pub fn render(mut response: Response, request_id: &str, mut share: Share) -> Response {
+pub fn render(mut response: Response, request_id: &str, mut share: BudgetShare) -> Response {
     let status = response.status();
     let Some(mut problem) = response.extensions_mut().remove::<Problem>().or_else(|| bare(&response)) else {
         return response;
@@ -315,8 +316,8 @@ mod tests {
     use std::sync::Arc;
 
     /// A share of this much memory.
-    fn share(bytes: u64) -> Share {
-        Share::empty(Arc::new(Budget::new(bytes)), None)
+    fn share(bytes: u64) -> BudgetShare {
+        BudgetShare::empty(Arc::new(Budget::new(bytes)), None)
     }
 
     fn render(response: Response, request_id: &str) -> Response {
@@ -327,7 +328,7 @@ mod tests {
     fn many_faults_are_held_or_cut() {
         for (memory, reported) in [(1 << 20, 1_000), (0, FAULTS_FREE)] {
             let faults =
-                (0..1_000).map(|at| Fault { pointer: format!("/users/{at}"), detail: "empty".into() });
+                (0..1_000).map(|at| RequestFault { pointer: format!("/users/{at}"), detail: "empty".into() });
             let problem = Problem::invalid(faults.collect());
             let (_, document) = document(super::render(problem.into_response(), "1", share(memory)));
             assert_eq!(document["errors"].as_array().unwrap().len(), reported);

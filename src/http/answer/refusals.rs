@@ -1,11 +1,11 @@
 //! The only map from the engine's refusals and failures to problems.
 
-use super::problem::{Code, Fault, Problem, retry};
+use super::problem::{Code, Problem, RequestFault, retry};
 use crate::access::Denied;
 use crate::budget::UsedUp;
 use crate::domain::annotations::LABELS_MAX;
 use crate::domain::{Kind, Refusal};
-use crate::engine::{EventsError, LayoutError, Status, SubmitError};
+use crate::engine::{EngineStatus, EventsError, LayoutError, SubmitError};
 use std::time::Duration;
 
 /// The problem of a missing campaign or coupon.
@@ -80,7 +80,7 @@ pub(crate) fn refused(kind: Kind, refusal: Refusal) -> Problem {
 fn already_exists(fields: Vec<String>) -> Problem {
     let detail =
         format!("the name belongs to a filter with another spec; these fields differ: {}", fields.join(", "));
-    let differs = |field| Fault { pointer: format!("/{field}"), detail: "differs".into() };
+    let differs = |field| RequestFault { pointer: format!("/{field}"), detail: "differs".into() };
     let faults = fields.into_iter().map(differs).collect();
     Problem { faults, ..Problem::new(Code::AlreadyExists, detail) }
 }
@@ -172,18 +172,20 @@ impl From<LayoutError> for Problem {
 }
 
 /// The problem of a service that is not ready; `None` if it is.
-pub(crate) fn unready(status: Status) -> Option<Problem> {
+pub(crate) fn unready(status: EngineStatus) -> Option<Problem> {
     match status {
-        Status::Ready => None,
-        Status::Recovering(progress) => {
+        EngineStatus::Ready => None,
+        EngineStatus::Recovering(progress) => {
             let total = progress.total.map(|total| format!(" of {total}")).unwrap_or_default();
             let state = progress.why.unwrap_or_else(|| format!("{}{total}", progress.done));
             let detail = format!("{}: {state}", progress.phase);
             Some(Problem::new(Code::Recovering, detail))
         }
-        Status::Draining => Some(SubmitError::Draining.into()),
-        Status::Failed(reason) | Status::Panicked(reason) => Some(Problem::new(Code::StorageFailed, reason)),
-        Status::Diverged(reason) => Some(Problem::new(Code::Diverged, reason)),
+        EngineStatus::Draining => Some(SubmitError::Draining.into()),
+        EngineStatus::Failed(reason) | EngineStatus::Panicked(reason) => {
+            Some(Problem::new(Code::StorageFailed, reason))
+        }
+        EngineStatus::Diverged(reason) => Some(Problem::new(Code::Diverged, reason)),
     }
 }
 

@@ -2,9 +2,9 @@
 
 use super::outgoing::{CHUNK_BYTES, counted};
 use super::problem::{Code, Problem};
-use super::{Answer, mark_replayed};
+use super::{HandlerResult, mark_replayed};
 use crate::budget::{self, Budget};
-use crate::engine::Download;
+use crate::engine::BackupDownload;
 use axum::BoxError;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
@@ -53,8 +53,8 @@ pub(crate) fn created(path: &str, replayed: bool, body: &impl Serialize) -> Resp
 }
 
 /// Builds the response of a file to download.
-pub(crate) fn attachment(name: &str, download: Download) -> Response {
-    let parts = stream::try_unfold(download, async |mut download: Download| {
+pub(crate) fn attachment(name: &str, download: BackupDownload) -> Response {
+    let parts = stream::try_unfold(download, async |mut download: BackupDownload| {
         let parts = download.next().await.map_err(io::Error::other)?;
         Ok::<_, io::Error>((!parts.is_empty()).then(|| (parts.concat(), download)))
     });
@@ -72,7 +72,7 @@ pub(crate) fn empty(replayed: bool) -> Response {
 }
 
 /// A body's share of the budget.
-pub(crate) type Share = budget::Share<Arc<Budget>>;
+pub(crate) type BudgetShare = budget::Share<Arc<Budget>>;
 
 /// A complete body, decompressed if it was read, and its share of the memory.
 #[derive(AsRef)]
@@ -80,11 +80,11 @@ pub(crate) struct HeldBody {
     /// Dropped before the share.
     #[as_ref([u8])]
     pub(crate) bytes: Bytes,
-    pub(crate) _share: Share,
+    pub(crate) _share: BudgetShare,
 }
 
 /// Builds a response from long JSON text. The share is returned once no piece of the text is in memory.
-pub(crate) fn json_held(text: Vec<u8>, share: Share) -> Response {
+pub(crate) fn json_held(text: Vec<u8>, share: BudgetShare) -> Response {
     counted(as_json(text), share)
 }
 
@@ -104,7 +104,7 @@ pub(crate) trait ListParts: Send + 'static {
 }
 
 /// Builds a JSON object with one list. It is written as the client reads it; one that fits a chunk is complete.
-pub(crate) async fn list(empty: &impl Serialize, parts: impl ListParts) -> Answer {
+pub(crate) async fn list(empty: &impl Serialize, parts: impl ListParts) -> HandlerResult {
     let mut text = serde_json::to_vec(empty).map_err(unwritable)?;
     text.truncate(text.len() - LIST_END.len());
     let mut list = ListWriter { parts, text, is_first: true, has_ended: false };
@@ -182,21 +182,21 @@ fn with_type(media_type: &'static str, body: impl IntoResponse) -> Response {
 
 /// The format of a response with one value per line.
 #[derive(Clone, Copy)]
-pub(crate) enum Lines {
+pub(crate) enum LineFormat {
     /// One JSON object per line.
     Ndjson,
     /// RFC 4180, with a header row. The columns are fields of the JSON object, separated by commas; an absent field is an empty cell.
     Csv(&'static str),
 }
 
-impl Lines {
+impl LineFormat {
     /// Returns the format that the client prefers to JSON, if any.
     pub(crate) fn preferred(headers: &HeaderMap, columns: &'static str) -> Option<Self> {
         let json = quality(headers, "application/json");
         let (ndjson, csv) = (quality(headers, NDJSON), quality(headers, CSV));
         match csv > ndjson {
-            true => (csv > json).then_some(Lines::Csv(columns)),
-            false => (ndjson > json).then_some(Lines::Ndjson),
+            true => (csv > json).then_some(LineFormat::Csv(columns)),
+            false => (ndjson > json).then_some(LineFormat::Ndjson),
         }
     }
 
@@ -206,8 +206,8 @@ impl Lines {
         batches: impl Stream<Item = Result<Vec<T>, BoxError>> + Send + 'static,
     ) -> Response {
         let (media_type, header) = match self {
-            Lines::Ndjson => (NDJSON, None),
-            Lines::Csv(columns) => (CSV, Some(row(columns.split(',')))),
+            LineFormat::Ndjson => (NDJSON, None),
+            LineFormat::Csv(columns) => (CSV, Some(row(columns.split(',')))),
         };
         let lines = batches.map(move |batch| Ok::<_, BoxError>(self.write(batch?)?));
         // A compressor polls once more after the end.
@@ -220,11 +220,11 @@ impl Lines {
         let mut out = Vec::new();
         for value in values {
             match self {
-                Lines::Ndjson => {
+                LineFormat::Ndjson => {
                     serde_json::to_writer(&mut out, &value)?;
                     out.push(b'\n');
                 }
-                Lines::Csv(columns) => {
+                LineFormat::Csv(columns) => {
                     let value = serde_json::to_value(&value)?;
                     let cells = columns.split(',').map(|column| match &value[column] {
                         Value::Null => String::new(),
@@ -286,7 +286,7 @@ mod tests {
         let budget = Arc::new(Budget::new(1 << 20));
         let taken = budget.taken_bytes.clone();
         let text: Vec<u8> = (0..2 * CHUNK_BYTES + 1).map(|index| index as u8).collect();
-        let share = Share::of(budget, None, text.len() as u64).unwrap();
+        let share = BudgetShare::of(budget, None, text.len() as u64).unwrap();
         let response = json_held(text.clone(), share);
         assert_eq!(response.body().size_hint().exact(), Some(text.len() as u64));
         let mut held = response.into_body();
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn csv_quotes_cells_and_leaves_absent_fields_empty() {
-        let lines = Lines::Csv("id,note,count");
+        let lines = LineFormat::Csv("id,note,count");
         let values = [json!({"id": "a", "note": "say \"hi\", twice"}), json!({"id": "b\nc", "count": 7})];
         let wanted = "id,note,count\r\na,\"say \"\"hi\"\", twice\",\r\n\"b\nc\",,7\r\n";
         let response = lines.stream(stream::iter([Ok(values.to_vec())]));
@@ -324,7 +324,7 @@ mod tests {
             ("text/csv;q=0.5, application/json", None),
         ] {
             let headers = HeaderMap::from_iter([(header::ACCEPT, accept.parse().unwrap())]);
-            let preferred = Lines::preferred(&headers, "")
+            let preferred = LineFormat::preferred(&headers, "")
                 .map(|lines| lines.stream(stream::empty::<Result<Vec<()>, _>>()));
             let found = preferred.as_ref().map(|response| &response.headers()[header::CONTENT_TYPE]);
             assert_eq!(found.map(|found| found.to_str().unwrap()), wanted, "{accept}");

@@ -1,12 +1,12 @@
 //! `/v1/campaigns`: the routes of campaigns. Both kinds share the handlers in `mod.rs`.
 
-use super::spec::{CampaignSpec, Filter, FilterPatch};
-use super::statistics::{DESCRIPTION, Statistics, StatisticsQuery};
+use super::spec::{CampaignSpec, FilterPatch, FilterResponse};
+use super::statistics::{DESCRIPTION, StatisticsQuery, StatisticsResponse};
 use super::{Cleared, FilterPage};
 use crate::domain::Kind;
-use crate::http::answer::{Answer, reply};
+use crate::http::answer::{HandlerResult, reply};
 use crate::http::call::{Call, Delete, Export, Maintain, Manage, Read};
-use crate::http::request::body::Streamed;
+use crate::http::request::body::StreamedBody;
 use crate::http::request::query::PageQuery;
 use axum::extract::{Path, Request};
 use serde::Serialize;
@@ -18,7 +18,7 @@ use utoipa::ToSchema;
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({"campaigns": []}))]
 struct CampaignList {
-    campaigns: Vec<Filter>,
+    campaigns: Vec<FilterResponse>,
     /// The cursor of the next page; absent on the last one.
     next_cursor: Option<String>,
 }
@@ -35,7 +35,7 @@ struct CampaignList {
         (status = 200, description = "A page, sorted by name", body = CampaignList),
     )
 )]
-pub(crate) async fn list(call: Call<Read>, request: Request) -> Answer {
+pub(crate) async fn list(call: Call<Read>, request: Request) -> HandlerResult {
     let page = FilterPage::asked(call, Kind::Campaign, &request)?;
     reply::list(&CampaignList { campaigns: Vec::new(), next_cursor: None }, page).await
 }
@@ -48,12 +48,12 @@ pub(crate) async fn list(call: Call<Read>, request: Request) -> Answer {
     summary = "Show a campaign",
     description = "Its spec in force, and its statistics.",
     responses(
-        (status = 200, description = "Its spec and statistics", body = Filter),
+        (status = 200, description = "Its spec and statistics", body = FilterResponse),
     )
 )]
-pub(crate) async fn get(call: Call<Read>, Path(name): Path<String>) -> Answer {
+pub(crate) async fn get(call: Call<Read>, Path(name): Path<String>) -> HandlerResult {
     let view = call.filter(Kind::Campaign, &name)?;
-    Ok(reply::ok(&Filter::of(&view, call.api.engine.now())))
+    Ok(reply::ok(&FilterResponse::of(&view, call.api.engine.now())))
 }
 
 #[utoipa::path(
@@ -66,12 +66,12 @@ pub(crate) async fn get(call: Call<Read>, Path(name): Path<String>) -> Answer {
         labels are not compared: they are set, or remain as they are if they are omitted.",
     request_body = CampaignSpec,
     responses(
-        (status = 200, description = "It already exists", body = Filter),
-        (status = 201, description = "Created", body = Filter, headers(("Location" = String, description = "Its path"))),
+        (status = 200, description = "It already exists", body = FilterResponse),
+        (status = 201, description = "Created", body = FilterResponse, headers(("Location" = String, description = "Its path"))),
         (status = 409, description = "`already-exists`: `errors` points to the fields that differ"),
     )
 )]
-pub(crate) async fn put(call: Call<Manage>, Path(name): Path<String>, request: Request) -> Answer {
+pub(crate) async fn put(call: Call<Manage>, Path(name): Path<String>, request: Request) -> HandlerResult {
     super::put::<CampaignSpec>(&call, Kind::Campaign, &name, request).await
 }
 
@@ -87,10 +87,10 @@ pub(crate) async fn put(call: Call<Manage>, Path(name): Path<String>, request: R
         (FilterPatch = "application/merge-patch+json"),
     )),
     responses(
-        (status = 200, description = "Changed, or already as requested", body = Filter),
+        (status = 200, description = "Changed, or already as requested", body = FilterResponse),
     )
 )]
-pub(crate) async fn patch(call: Call<Manage>, Path(name): Path<String>, request: Request) -> Answer {
+pub(crate) async fn patch(call: Call<Manage>, Path(name): Path<String>, request: Request) -> HandlerResult {
     super::patch::<FilterPatch>(&call, Kind::Campaign, &name, request).await
 }
 
@@ -106,7 +106,7 @@ pub(crate) async fn patch(call: Call<Manage>, Path(name): Path<String>, request:
         (status = 204, description = "Dropped"),
     )
 )]
-pub(crate) async fn delete(call: Call<Delete>, Path(name): Path<String>) -> Answer {
+pub(crate) async fn delete(call: Call<Delete>, Path(name): Path<String>) -> HandlerResult {
     super::delete(&call, Kind::Campaign, &name).await
 }
 
@@ -121,7 +121,7 @@ pub(crate) async fn delete(call: Call<Delete>, Path(name): Path<String>) -> Answ
         (status = 200, description = "Cleared", body = Cleared),
     )
 )]
-pub(crate) async fn clear(call: Call<Manage>, Path(name): Path<String>) -> Answer {
+pub(crate) async fn clear(call: Call<Manage>, Path(name): Path<String>) -> HandlerResult {
     super::clear(&call, Kind::Campaign, &name).await
 }
 
@@ -134,10 +134,14 @@ pub(crate) async fn clear(call: Call<Manage>, Path(name): Path<String>) -> Answe
     description = DESCRIPTION,
     params(StatisticsQuery),
     responses(
-        (status = 200, description = "Counts per day and per hour", body = Statistics),
+        (status = 200, description = "Counts per day and per hour", body = StatisticsResponse),
     )
 )]
-pub(crate) async fn statistics(call: Call<Read>, Path(name): Path<String>, request: Request) -> Answer {
+pub(crate) async fn statistics(
+    call: Call<Read>,
+    Path(name): Path<String>,
+    request: Request,
+) -> HandlerResult {
     super::statistics::get(&call, Kind::Campaign, &name, &request)
 }
 
@@ -155,7 +159,7 @@ pub(crate) async fn statistics(call: Call<Read>, Path(name): Path<String>, reque
         (
             status = 200,
             description = "The image, streamed",
-            body = inline(Streamed),
+            body = inline(StreamedBody),
             content_type = "application/octet-stream",
         ),
         (status = 503, description = "`overloaded`: too many downloads of images; `draining`, `storage-failed`"),
@@ -165,7 +169,7 @@ pub(crate) async fn statistics(call: Call<Read>, Path(name): Path<String>, reque
         ),
     )
 )]
-pub(crate) async fn get_image(call: Call<Export>, Path(name): Path<String>) -> Answer {
+pub(crate) async fn get_image(call: Call<Export>, Path(name): Path<String>) -> HandlerResult {
     super::get_image(&call, Kind::Campaign, &name).await
 }
 
@@ -180,14 +184,18 @@ pub(crate) async fn get_image(call: Call<Export>, Path(name): Path<String>) -> A
         original. The body can be of any length, and compressed with gzip or zstd. \
         `Idempotency-Key` is ignored: a repeated upload is rejected, because the name is \
         taken.",
-    request_body(content = inline(Streamed), content_type = "application/octet-stream"),
+    request_body(content = inline(StreamedBody), content_type = "application/octet-stream"),
     responses(
-        (status = 201, description = "Made", body = Filter, headers(("Location" = String, description = "Its path"))),
+        (status = 201, description = "Made", body = FilterResponse, headers(("Location" = String, description = "Its path"))),
         (status = 409, description = "`already-exists`: the name is taken"),
         (status = 422, description = "`image-damaged`: the image is damaged, incomplete or foreign"),
         (status = 507, description = "`memory-limit`, `disk-full`, `too-many-filters`"),
     )
 )]
-pub(crate) async fn put_image(call: Call<Maintain>, Path(name): Path<String>, request: Request) -> Answer {
+pub(crate) async fn put_image(
+    call: Call<Maintain>,
+    Path(name): Path<String>,
+    request: Request,
+) -> HandlerResult {
     super::put_image(call, Kind::Campaign, &name, request).await
 }

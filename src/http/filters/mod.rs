@@ -7,12 +7,12 @@ pub(crate) mod spec;
 mod statistics;
 
 use super::answer::reply::ListParts;
-use super::answer::{Answer, Code, Problem, refusals, reply};
+use super::answer::{Code, HandlerResult, Problem, refusals, reply};
 use super::api::Api;
-use super::call::{Call, Commands, Delete, Export, Maintain, Manage, Read, Resource, parse_name};
+use super::call::{Call, Delete, Export, Maintain, Manage, Read, Resource, UploadCommands, parse_name};
 use super::request::body::{Pieces, has_media_type};
 use super::request::json::{self, OrNull};
-use super::request::query::Page;
+use super::request::query::CollectionPage;
 use crate::domain::spec::STOCK_MAX;
 use crate::domain::{
     Command, Description, ImageBody, ImageFault, Kind, Name, Outcome, Refusal, Target, Update, UploadId,
@@ -23,7 +23,7 @@ use axum::response::Response;
 use http::{StatusCode, header};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use spec::{CouponPatch, Filter, RequestedSpec, patched};
+use spec::{CouponPatch, FilterResponse, RequestedSpec, patched};
 use std::sync::Arc;
 use utoipa::ToSchema;
 
@@ -41,7 +41,7 @@ async fn put<T: Into<RequestedSpec> + DeserializeOwned>(
     kind: Kind,
     name: &str,
     request: Request,
-) -> Answer {
+) -> HandlerResult {
     let name = parse_name(kind, name)?;
     let requested: RequestedSpec = json::parse::<T>(&call.body(request).await?)?.into();
     let (spec, window, annotations) = requested.resolve()?;
@@ -63,9 +63,9 @@ fn created(replayed: bool, description: Description) -> Response {
 }
 
 /// A filter as an outcome describes it. A repeated request gets the same response, whatever the filter has become.
-fn described(description: Description) -> Filter {
+fn described(description: Description) -> FilterResponse {
     let capacity_max = capacity_max_of(&description.spec);
-    Filter::new(description, capacity_max)
+    FilterResponse::new(description, capacity_max)
 }
 
 /// Filters that are read together: the views of deleted ones must not stay in memory for long.
@@ -75,26 +75,26 @@ const FILTERS_READ: usize = 16;
 struct FilterPage {
     api: Arc<Api>,
     kind: Kind,
-    page: Page,
+    page: CollectionPage,
 }
 
 impl FilterPage {
     fn asked(call: Call<Read>, kind: Kind, request: &Request) -> Result<Self, Problem> {
-        let page = Page::asked(request, &call.caller)?;
+        let page = CollectionPage::asked(request, &call.caller)?;
         Ok(Self { api: call.api, kind, page })
     }
 }
 
 impl ListParts for FilterPage {
-    type Entry = Filter;
+    type Entry = FilterResponse;
 
-    fn read(&mut self) -> Result<Option<Vec<Filter>>, Problem> {
+    fn read(&mut self) -> Result<Option<Vec<FilterResponse>>, Problem> {
         let engine = &self.api.engine;
         let find =
             |prefix: &str, after: Option<&Name>, limit| engine.view().list(self.kind, prefix, after, limit);
         let views = self.page.read(FILTERS_READ, find, |view| (&view.name, &view.annotations.labels));
         let now = engine.now();
-        Ok(views.map(|views| views.iter().map(|view| Filter::of(view, now)).collect()))
+        Ok(views.map(|views| views.iter().map(|view| FilterResponse::of(view, now)).collect()))
     }
 
     fn next_cursor(&self) -> Option<String> {
@@ -108,7 +108,7 @@ async fn patch<T: Into<CouponPatch> + DeserializeOwned>(
     kind: Kind,
     name: &str,
     request: Request,
-) -> Answer {
+) -> HandlerResult {
     let view = call.filter(kind, name)?;
     let CouponPatch { capacity, stock, starts_at, ends_at, title, labels } =
         json::parse::<T>(&call.body(request).await?)?.into();
@@ -123,7 +123,7 @@ async fn patch<T: Into<CouponPatch> + DeserializeOwned>(
 }
 
 /// `DELETE`: deletes a filter.
-async fn delete(call: &Call<Delete>, kind: Kind, name: &str) -> Answer {
+async fn delete(call: &Call<Delete>, kind: Kind, name: &str) -> HandlerResult {
     let name = parse_name(kind, name)?;
     // A repeated request finds its stored outcome even after the filter was deleted.
     if call.api.engine.view().find(kind, &name).is_none() && !call.may_repeat() {
@@ -136,7 +136,7 @@ async fn delete(call: &Call<Delete>, kind: Kind, name: &str) -> Answer {
 }
 
 /// `POST …/clear`: removes everything that may be removed.
-async fn clear(call: &Call<Manage>, kind: Kind, name: &str) -> Answer {
+async fn clear(call: &Call<Manage>, kind: Kind, name: &str) -> HandlerResult {
     let view = call.filter(kind, name)?;
     let command = Command::Clear { target: Target(view.id) };
     let decided = call.submit(Resource::Filter(kind, name), command).await?;
@@ -145,14 +145,14 @@ async fn clear(call: &Call<Manage>, kind: Kind, name: &str) -> Answer {
 }
 
 /// `GET`: streams the image of a filter.
-async fn get_image(call: &Call<Export>, kind: Kind, name: &str) -> Answer {
+async fn get_image(call: &Call<Export>, kind: Kind, name: &str) -> HandlerResult {
     let view = call.filter(kind, name)?;
     let image = call.api.engine.image(view.id).await?.ok_or_else(|| refusals::not_found(kind))?;
     Ok(reply::attachment(&format!("{}.image", view.name), image))
 }
 
 /// `PUT`: makes a filter from an image.
-async fn put_image(call: Call<Maintain>, kind: Kind, name: &str, request: Request) -> Answer {
+async fn put_image(call: Call<Maintain>, kind: Kind, name: &str, request: Request) -> HandlerResult {
     let name = parse_name(kind, name)?;
     let (api, by) = (call.api, call.caller.key_name());
     let headers = request.headers();
@@ -165,7 +165,7 @@ async fn put_image(call: Call<Maintain>, kind: Kind, name: &str, request: Reques
     }
     let pieces = api.reading.upload(request)?;
     let (mut commands, id) =
-        (Commands::new(api.engine.clone(), kind, by), UploadId(u128::from_le_bytes(random())));
+        (UploadCommands::new(api.engine.clone(), kind, by), UploadId(u128::from_le_bytes(random())));
     // In a separate task: a handler is dropped when its client disconnects, but the uploaded part must still be discarded.
     let upload = tokio::spawn(async move {
         let description = upload_image(pieces, &mut commands, id, kind, &name).await;
@@ -182,7 +182,7 @@ async fn put_image(call: Call<Maintain>, kind: Kind, name: &str, request: Reques
 /// Turns the records of an uploaded image into commands, in order.
 async fn upload_image(
     mut pieces: Pieces,
-    commands: &mut Commands,
+    commands: &mut UploadCommands,
     upload: UploadId,
     kind: Kind,
     name: &Name,

@@ -3,8 +3,8 @@
 use crate::domain::annotations::LABEL_VALUE_BYTES_MAX;
 use crate::domain::spec::{FORGET_STEPS_DEFAULT, STOCK_MAX, parse_time, write_time};
 use crate::domain::{
-    Annotations, AnnotationsChange, Description, Forget, ForgetError, Kind, LabelChanges, LabelValue, Labels,
-    Sizing, Spec, StepStats, Timestamp, Title, Window,
+    Annotations, AnnotationsChange, Description, Forget, ForgetError, ForgetStepStats, Kind, LabelChanges,
+    LabelValue, Labels, Sizing, Spec, Timestamp, Title, Window,
 };
 use crate::engine::{FilterView, Growth, Mode, SegmentStats, error_rate_of};
 use crate::http::answer::Problem;
@@ -333,7 +333,7 @@ pub(crate) fn labels_schema() -> Object {
 /// A campaign or coupon: its resolved spec and statistics.
 #[skip_serializing_none]
 #[derive(Serialize, ToSchema)]
-#[schema(example = json!({
+#[schema(as = Filter, example = json!({
     "name": "spring", "capacity": 1_000_000, "mode": "compact", "error_rate": 0.001, "growth": "auto",
     "created_at": "2026-12-01T00:00:00.000Z",
     "stats": {
@@ -342,7 +342,7 @@ pub(crate) fn labels_schema() -> Object {
         "adds": 2, "removes": 0, "copies_max": 8
     }
 }))]
-pub(crate) struct Filter {
+pub(crate) struct FilterResponse {
     #[schema(example = "spring")]
     name: String,
     capacity: u64,
@@ -370,13 +370,14 @@ pub(crate) struct Filter {
     #[schema(schema_with = labels_schema, required = false)]
     labels: Labels,
     created_at: Timestamp,
-    stats: FilterStats,
+    stats: StatsResponse,
 }
 
 /// Statistics of a filter.
 #[skip_serializing_none]
 #[derive(Serialize, ToSchema)]
-struct FilterStats {
+#[schema(as = FilterStats)]
+struct StatsResponse {
     /// Items in it, counting every copy.
     items: u64,
     /// Items that fit into its segments. Never less than `items`.
@@ -404,7 +405,7 @@ struct FilterStats {
     /// Coupons only: codes that are redeemed.
     redeemed: Option<u64>,
     /// Campaigns that forget: users by the step in which they were added, oldest first.
-    steps: Option<Vec<StepStats>>,
+    steps: Option<Vec<ForgetStepStats>>,
 }
 
 /// One table of a filter.
@@ -417,7 +418,7 @@ struct Segment {
     bucket_size: u8,
 }
 
-impl Filter {
+impl FilterResponse {
     /// The filter at `now`.
     pub(crate) fn of(view: &FilterView, now: Timestamp) -> Self {
         Self::new(view.describe(now), view.capacity_max())
@@ -455,7 +456,7 @@ impl Filter {
             title,
             labels,
             created_at,
-            stats: FilterStats {
+            stats: StatsResponse {
                 items: stats.items,
                 capacity_now: segments.iter().map(|segment| segment.capacity).sum(),
                 capacity_max,

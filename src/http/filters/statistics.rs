@@ -1,8 +1,8 @@
 //! `GET …/statistics`: the changes of a campaign's or coupon's items, per day and per hour.
 
 use crate::domain::statistics::Unit;
-use crate::domain::{Counts, Kind, Timestamp};
-use crate::http::answer::{Answer, Problem, reply};
+use crate::domain::{ChangeCounts, Kind, Timestamp};
+use crate::http::answer::{HandlerResult, Problem, reply};
 use crate::http::call::{Call, Read};
 use crate::http::request::query;
 use axum::extract::Request;
@@ -33,11 +33,11 @@ const DAYS_DEFAULT: u64 = 30;
 
 /// Counts per day and per hour. Days and hours without changes are omitted.
 #[derive(Serialize, ToSchema)]
-#[schema(example = json!({
+#[schema(as = Statistics, example = json!({
     "days": [{"date": "2026-11-23", "added": 120, "removed": 3, "imported": 50_000}],
     "hours": [{"hour": "2026-11-23T14:00:00.000Z", "added": 120, "removed": 3, "imported": 50_000}]
 }))]
-pub(super) struct Statistics {
+pub(super) struct StatisticsResponse {
     /// In order, the oldest first.
     #[schema(max_items = 400)]
     days: Vec<DayCounts>,
@@ -86,7 +86,7 @@ struct PeriodCounts {
 }
 
 impl PeriodCounts {
-    fn new([added, removed, imported, redeemed, held, cancelled, expired]: Counts, kind: Kind) -> Self {
+    fn new([added, removed, imported, redeemed, held, cancelled, expired]: ChangeCounts, kind: Kind) -> Self {
         let of_coupon = |count| (kind == Kind::Coupon).then_some(count);
         let [redeemed, held, cancelled, expired] = [redeemed, held, cancelled, expired].map(of_coupon);
         Self { added, removed, imported, redeemed, held, cancelled, expired }
@@ -94,18 +94,18 @@ impl PeriodCounts {
 }
 
 /// Shows the statistics of a filter.
-pub(super) fn get(call: &Call<Read>, kind: Kind, name: &str, request: &Request) -> Answer {
+pub(super) fn get(call: &Call<Read>, kind: Kind, name: &str, request: &Request) -> HandlerResult {
     let view = call.filter(kind, name)?;
     let days = query::parse::<StatisticsQuery>(request)?.days.unwrap_or(DAYS_DEFAULT);
     Problem::unless_within("/days", days, 1..=Unit::Day.periods_max())?;
     let now = call.api.engine.logged_at();
-    let day = |(begin, counts): (Timestamp, Counts)| {
+    let day = |(begin, counts): (Timestamp, ChangeCounts)| {
         let mut date = begin.to_string();
         date.truncate("2026-11-23".len());
         DayCounts { date, counts: PeriodCounts::new(counts, kind) }
     };
     let hour = |(hour, counts)| HourCounts { hour, counts: PeriodCounts::new(counts, kind) };
-    Ok(reply::ok(&Statistics {
+    Ok(reply::ok(&StatisticsResponse {
         days: view.statistics(Unit::Day, days, now).into_iter().map(day).collect(),
         hours: view.statistics(Unit::Hour, Unit::Hour.periods_max(), now).into_iter().map(hour).collect(),
     }))

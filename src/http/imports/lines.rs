@@ -8,7 +8,7 @@
 //! lines would be a wrong item. So would a CSV file with another delimiter than the expected one.
 
 use crate::domain::{ITEM_BYTES_MAX, LineFault};
-use crate::http::request::json::Text;
+use crate::http::request::json::JsonText;
 use derive_more::Display;
 use memchr::memchr;
 use serde::Deserialize;
@@ -140,7 +140,7 @@ pub enum Line<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = ImportFormat)]
-pub enum Format {
+pub enum UploadFormat {
     /// One item per line; media type `text/plain`.
     Text,
     /// One JSON string or `{"item":…}` per line; media type `application/x-ndjson`.
@@ -152,7 +152,7 @@ pub enum Format {
 /// The lines of an upload.
 pub struct Lines {
     split: Split,
-    format: Format,
+    format: UploadFormat,
     /// The name of the column of CSV that holds the items; `None` for the only column.
     wanted: Option<String>,
     /// The index of that column, once the header row has been read.
@@ -173,8 +173,8 @@ pub struct Lines {
 impl Lines {
     /// Lines of an upload in this format. In CSV, the fields are separated by this delimiter, unless the first line states another, and the
     /// items are in this column, or in the only one.
-    pub fn new(format: Format, delimiter: Delimiter, wanted: Option<String>) -> Self {
-        let place = (format == Format::Csv).then_some(Place::Begin);
+    pub fn new(format: UploadFormat, delimiter: Delimiter, wanted: Option<String>) -> Self {
+        let place = (format == UploadFormat::Csv).then_some(CsvPosition::Begin);
         let split = Split { place, delimiter: delimiter.byte(), ..Split::default() };
         Self {
             split,
@@ -224,7 +224,7 @@ impl Lines {
         if !self.skip_mark()? {
             return Ok(false);
         }
-        while self.format == Format::Csv {
+        while self.format == UploadFormat::Csv {
             let delimiter = self.split.delimiter;
             let Some(line) = self.split.next() else {
                 let is_too_long = self.split.is_too_long;
@@ -278,7 +278,7 @@ impl Lines {
             self.heading -= 1;
             return Ok(Some(Line::Blank));
         }
-        let is_only_line = self.format == Format::Text && !self.is_begun && self.split.has_one_line();
+        let is_only_line = self.format == UploadFormat::Text && !self.is_begun && self.split.has_one_line();
         let has_returns = self.split.has_returns();
         let delimiter = self.split.delimiter;
         let Some(line) = self.split.next() else { return Ok(None) };
@@ -290,13 +290,13 @@ impl Lines {
             Ok(line) => line,
         };
         Ok(Some(match self.format {
-            Format::NdJson => ndjson(line),
-            Format::Text | Format::Csv if line.is_empty() => Line::Blank,
-            Format::Text if is_only_line && memchr(b'\r', line).is_some() => {
+            UploadFormat::NdJson => ndjson(line),
+            UploadFormat::Text | UploadFormat::Csv if line.is_empty() => Line::Blank,
+            UploadFormat::Text if is_only_line && memchr(b'\r', line).is_some() => {
                 return Err(UploadFault::CarriageReturns);
             }
-            Format::Text => item(line),
-            Format::Csv => {
+            UploadFormat::Text => item(line),
+            UploadFormat::Csv => {
                 let is_column = |index, _: &[u8]| index == self.column;
                 let has_column = find_field(line, delimiter, &mut self.field, is_column).is_some();
                 if has_column && !self.field.is_empty() {
@@ -326,7 +326,7 @@ struct Split {
     is_too_long: bool,
     has_ended: bool,
     /// CSV: where in its line the last byte is.
-    place: Option<Place>,
+    place: Option<CsvPosition>,
     /// CSV: the byte between fields.
     delimiter: u8,
     /// Number of bytes of the head that have arrived, and whether it has a NUL, a carriage return, a line feed.
@@ -338,7 +338,7 @@ struct Split {
 
 /// A place in a line of CSV.
 #[derive(Clone, Copy, PartialEq)]
-enum Place {
+enum CsvPosition {
     /// Before the first byte of a field.
     Begin,
     /// In a field without quotes.
@@ -353,15 +353,19 @@ enum Place {
     Spoiled,
 }
 
-impl Place {
+impl CsvPosition {
     fn after(self, byte: u8, delimiter: u8) -> Self {
         match (self, byte) {
-            (Place::Quoted, b'"') => Place::Closed,
-            (Place::Quoted, _) | (Place::Begin | Place::Closed, b'"') => Place::Quoted,
-            (Place::Returned | Place::Spoiled, _) => Place::Spoiled,
-            (Place::Begin | Place::Plain | Place::Closed, byte) if byte == delimiter => Place::Begin,
-            (Place::Begin | Place::Plain | Place::Closed, b'\r') => Place::Returned,
-            (Place::Begin | Place::Plain | Place::Closed, _) => Place::Plain,
+            (CsvPosition::Quoted, b'"') => CsvPosition::Closed,
+            (CsvPosition::Quoted, _) | (CsvPosition::Begin | CsvPosition::Closed, b'"') => {
+                CsvPosition::Quoted
+            }
+            (CsvPosition::Returned | CsvPosition::Spoiled, _) => CsvPosition::Spoiled,
+            (CsvPosition::Begin | CsvPosition::Plain | CsvPosition::Closed, byte) if byte == delimiter => {
+                CsvPosition::Begin
+            }
+            (CsvPosition::Begin | CsvPosition::Plain | CsvPosition::Closed, b'\r') => CsvPosition::Returned,
+            (CsvPosition::Begin | CsvPosition::Plain | CsvPosition::Closed, _) => CsvPosition::Plain,
         }
     }
 }
@@ -407,7 +411,7 @@ impl Split {
         let found = match &mut self.place {
             None => memchr(b'\n', rest),
             Some(place) => rest.iter().position(|&byte| {
-                let is_end = byte == b'\n' && *place != Place::Quoted;
+                let is_end = byte == b'\n' && *place != CsvPosition::Quoted;
                 if !is_end {
                     *place = place.after(byte, delimiter);
                 }
@@ -426,14 +430,15 @@ impl Split {
         }
         self.begin = self.arrived.len().min(end + 1);
         self.searched = self.begin;
-        let place = self.place.as_mut().map(|place| std::mem::replace(place, Place::Begin));
+        let place = self.place.as_mut().map(|place| std::mem::replace(place, CsvPosition::Begin));
         if std::mem::take(&mut self.is_too_long) {
             return Some(Err(LineFault::ItemTooLong));
         }
         let line = &self.arrived[begin..end];
         Some(match place {
-            Some(Place::Quoted | Place::Spoiled) => Err(LineFault::Malformed),
-            None | Some(Place::Begin | Place::Plain | Place::Closed | Place::Returned) => {
+            Some(CsvPosition::Quoted | CsvPosition::Spoiled) => Err(LineFault::Malformed),
+            None
+            | Some(CsvPosition::Begin | CsvPosition::Plain | CsvPosition::Closed | CsvPosition::Returned) => {
                 Ok(line.strip_suffix(b"\r").unwrap_or(line))
             }
         })
@@ -472,7 +477,7 @@ fn ndjson(line: &[u8]) -> Line<'_> {
     }
     let parsed = match line.trim_ascii_start().starts_with('{') {
         true => serde_json::from_str::<Object<'_>>(line).map(|object| object.item),
-        false => serde_json::from_str::<Text<'_>>(line).map(|text| text.0),
+        false => serde_json::from_str::<JsonText<'_>>(line).map(|text| text.0),
     };
     match parsed.map(|text| (length_fault(text.len()), text)) {
         Ok((None, text)) => Line::Item(text),
@@ -537,17 +542,17 @@ fn find_field(
     field: &mut Vec<u8>,
     mut is_wanted: impl FnMut(usize, &[u8]) -> bool,
 ) -> Option<usize> {
-    let (mut place, mut index) = (Place::Begin, 0);
+    let (mut place, mut index) = (CsvPosition::Begin, 0);
     field.clear();
     for &byte in record {
         let next = place.after(byte, delimiter);
         match (place, next) {
-            (_, Place::Begin) if is_wanted(index, field) => return Some(index),
-            (_, Place::Begin) => {
+            (_, CsvPosition::Begin) if is_wanted(index, field) => return Some(index),
+            (_, CsvPosition::Begin) => {
                 index += 1;
                 field.clear();
             }
-            (Place::Begin, Place::Quoted) | (Place::Quoted, Place::Closed) => {}
+            (CsvPosition::Begin, CsvPosition::Quoted) | (CsvPosition::Quoted, CsvPosition::Closed) => {}
             _ => field.push(byte),
         }
         place = next;
@@ -571,12 +576,12 @@ mod tests {
         }
     }
 
-    fn read(format: Format, pieces: &[&[u8]]) -> Result<Vec<String>, UploadFault> {
+    fn read(format: UploadFormat, pieces: &[&[u8]]) -> Result<Vec<String>, UploadFault> {
         read_column(format, None, pieces)
     }
 
     fn read_column(
-        format: Format,
+        format: UploadFormat,
         column: Option<&str>,
         pieces: &[&[u8]],
     ) -> Result<Vec<String>, UploadFault> {
@@ -584,7 +589,7 @@ mod tests {
     }
 
     fn read_csv(delimiter: Delimiter, column: Option<&str>, csv: &str) -> Result<Vec<String>, UploadFault> {
-        read_lines(Lines::new(Format::Csv, delimiter, column.map(str::to_owned)), &[csv.as_bytes()])
+        read_lines(Lines::new(UploadFormat::Csv, delimiter, column.map(str::to_owned)), &[csv.as_bytes()])
     }
 
     fn read_lines(mut lines: Lines, pieces: &[&[u8]]) -> Result<Vec<String>, UploadFault> {
@@ -612,15 +617,15 @@ mod tests {
         let long = vec![b'x'; 513];
         let pieces: [&[u8]; 4] = [b"a\r\n\n b \nl", b"ast\n", &long, b"\n\xff\nend"];
         assert_eq!(
-            read(Format::Text, &pieces).unwrap(),
+            read(UploadFormat::Text, &pieces).unwrap(),
             ["a", "-", " b ", "last", "!ItemTooLong", "!NotUtf8", "end"]
         );
-        assert_eq!(read(Format::Text, &[]).unwrap(), Vec::<String>::new());
+        assert_eq!(read(UploadFormat::Text, &[]).unwrap(), Vec::<String>::new());
     }
 
     #[test]
     fn endless_line_takes_bounded_memory() {
-        let mut lines = Lines::new(Format::Text, Delimiter::Comma, None);
+        let mut lines = Lines::new(UploadFormat::Text, Delimiter::Comma, None);
         for _ in 0..100 {
             lines.push(&[b'x'; 32 << 10]);
             assert_eq!(all(&mut lines).unwrap(), [""; 0]);
@@ -634,14 +639,14 @@ mod tests {
     fn ndjson_line_is_string_or_object() {
         let lines =
             b"\"a\"\n{\"item\":\"\\u0062\"}\n\n7\n{\"item\":7}\n{\"item\":\"c\",\"x\":1}\n\"\"\n\"d\" ";
-        let seen = read(Format::NdJson, &[lines]).unwrap();
+        let seen = read(UploadFormat::NdJson, &[lines]).unwrap();
         assert_eq!(seen, ["a", "b", "-", "!Malformed", "!Malformed", "!Malformed", "!Empty", "d"]);
     }
 
     #[test]
     fn csv_header_and_quotes_are_parsed() {
         let csv: &[u8] = b"id,code\r\n1,\"a,\"\"b\"\r\n2,c\n\n3\n4,\"two\nlines\"\n";
-        let of = |column: Option<&str>| read_column(Format::Csv, column, &[csv]);
+        let of = |column: Option<&str>| read_column(UploadFormat::Csv, column, &[csv]);
         assert_eq!(of(Some("code")).unwrap(), ["-", "a,\"b", "c", "-", "!Malformed", "two\nlines"]);
         for (column, detail) in [
             (None, "the header row has 2 columns, \"id\", \"code\": name the one that holds the items"),
@@ -655,13 +660,13 @@ mod tests {
             detail.contains("\"19 xxx") && detail.contains(" and 10 more") && detail.len() < 1_000,
             "{detail}"
         );
-        let one = read(Format::Csv, &[b"code\na\nb,x\n"]);
+        let one = read(UploadFormat::Csv, &[b"code\na\nb,x\n"]);
         assert_eq!(one.unwrap(), ["-", "a", "b"]);
     }
 
     #[test]
     fn invalid_csv_is_rejected() {
-        let of = |csv: &[u8]| read(Format::Csv, &[csv]);
+        let of = |csv: &[u8]| read(UploadFormat::Csv, &[csv]);
         // A quote inside a field is an ordinary character, and the next line is another record.
         assert_eq!(of(b"size\n5\" disk\n7\" tape\n").unwrap(), ["-", "5\" disk", "7\" tape"]);
         assert_eq!(of(b"code\n\xef\xbb\xbfa\n").unwrap(), ["-", "\u{feff}a"]);
@@ -678,24 +683,27 @@ mod tests {
         let longer = [b" ", &line[..]].concat();
         for (line, seen) in [(line, "a"), (longer, "!ItemTooLong")] {
             let (head, tail) = line.split_at(1_000);
-            assert_eq!(read(Format::NdJson, &[&line]).unwrap(), [seen]);
-            assert_eq!(read(Format::NdJson, &[head, tail]).unwrap(), [seen]);
+            assert_eq!(read(UploadFormat::NdJson, &[&line]).unwrap(), [seen]);
+            assert_eq!(read(UploadFormat::NdJson, &[head, tail]).unwrap(), [seen]);
         }
     }
 
     #[test]
     fn byte_order_mark_is_skipped_in_any_pieces() {
         for pieces in [vec![&b"\xef\xbb\xbfa\n"[..]], vec![b"\xef", b"\xbb", b"\xbf", b"a"]] {
-            assert_eq!(read(Format::Text, &pieces).unwrap(), ["a"]);
-            assert_eq!(read(Format::Csv, &pieces).unwrap(), ["-"]);
+            assert_eq!(read(UploadFormat::Text, &pieces).unwrap(), ["a"]);
+            assert_eq!(read(UploadFormat::Csv, &pieces).unwrap(), ["-"]);
         }
         let mark_only: &[u8] = b"\xef\xbb\xbf";
-        assert_eq!(read(Format::NdJson, &[mark_only, b"\"a\""]).unwrap(), ["a"]);
-        assert_eq!(read(Format::Text, &[mark_only]).unwrap(), [""; 0]);
-        assert_eq!(read(Format::Text, &[b"\xef", b"\xbb"]).unwrap(), ["!NotUtf8"]);
-        assert_eq!(read_column(Format::Csv, Some("b"), &[mark_only, b"a,b\n1,2\n"]).unwrap(), ["-", "2"]);
+        assert_eq!(read(UploadFormat::NdJson, &[mark_only, b"\"a\""]).unwrap(), ["a"]);
+        assert_eq!(read(UploadFormat::Text, &[mark_only]).unwrap(), [""; 0]);
+        assert_eq!(read(UploadFormat::Text, &[b"\xef", b"\xbb"]).unwrap(), ["!NotUtf8"]);
+        assert_eq!(
+            read_column(UploadFormat::Csv, Some("b"), &[mark_only, b"a,b\n1,2\n"]).unwrap(),
+            ["-", "2"]
+        );
         // One mark is skipped; a second one is a part of the item.
-        assert_eq!(read(Format::Text, &[mark_only, mark_only, b"a"]).unwrap(), ["\u{feff}a"]);
+        assert_eq!(read(UploadFormat::Text, &[mark_only, mark_only, b"a"]).unwrap(), ["\u{feff}a"]);
     }
 
     #[test]
@@ -712,13 +720,13 @@ mod tests {
             big,
             late,
         ] {
-            for format in [Format::Text, Format::NdJson, Format::Csv] {
+            for format in [UploadFormat::Text, UploadFormat::NdJson, UploadFormat::Csv] {
                 let bytes: Vec<&[u8]> = upload.chunks(1).collect();
                 assert_eq!(read(format, &bytes), Err(UploadFault::Utf16));
                 assert_eq!(read(format, &[&upload]), Err(UploadFault::Utf16));
             }
         }
-        assert_eq!(read(Format::Text, &[b"\xff", b"\n"]).unwrap(), ["!NotUtf8"]);
+        assert_eq!(read(UploadFormat::Text, &[b"\xff", b"\n"]).unwrap(), ["!NotUtf8"]);
     }
 
     #[test]
@@ -726,17 +734,17 @@ mod tests {
         let head = "u1\n".repeat(2_000);
         let seen =
             |format, rest: &str| read(format, &[head.as_bytes(), rest.as_bytes()]).unwrap()[2_000..].to_vec();
-        assert_eq!(seen(Format::Text, "a\0\nb\n\0"), ["!Malformed", "b", "!Malformed"]);
-        assert_eq!(seen(Format::Csv, "\"a\0\"\nb\n"), ["!Malformed", "b"]);
-        assert_eq!(seen(Format::NdJson, "\"a\0\"\n\"b\""), ["!Malformed", "b"]);
+        assert_eq!(seen(UploadFormat::Text, "a\0\nb\n\0"), ["!Malformed", "b", "!Malformed"]);
+        assert_eq!(seen(UploadFormat::Csv, "\"a\0\"\nb\n"), ["!Malformed", "b"]);
+        assert_eq!(seen(UploadFormat::NdJson, "\"a\0\"\n\"b\""), ["!Malformed", "b"]);
     }
 
     #[test]
     fn carriage_returns_as_line_ends_fail() {
         for (format, upload) in [
-            (Format::Csv, &b"code\ra\rb\r"[..]),
-            (Format::Csv, b"\xef\xbb\xbfid,code\r1,a"),
-            (Format::Text, b"a\rb\r"),
+            (UploadFormat::Csv, &b"code\ra\rb\r"[..]),
+            (UploadFormat::Csv, b"\xef\xbb\xbfid,code\r1,a"),
+            (UploadFormat::Text, b"a\rb\r"),
         ] {
             assert_eq!(read(format, &[upload]), Err(UploadFault::CarriageReturns));
             assert_eq!(
@@ -745,13 +753,13 @@ mod tests {
             );
         }
         let long = b"code\r".repeat(LINE_BYTES_MAX / 4);
-        for format in [Format::Csv, Format::Text] {
+        for format in [UploadFormat::Csv, UploadFormat::Text] {
             assert_eq!(read(format, &[&long]), Err(UploadFault::CarriageReturns));
             let pieces: Vec<&[u8]> = long.chunks(1_000).collect();
             assert_eq!(read(format, &pieces), Err(UploadFault::CarriageReturns));
         }
-        assert_eq!(read(Format::Text, &[b"a\r"]).unwrap(), ["a"]);
-        assert_eq!(read(Format::Text, &[&long, b"\nb"]).unwrap(), ["!ItemTooLong", "b"]);
+        assert_eq!(read(UploadFormat::Text, &[b"a\r"]).unwrap(), ["a"]);
+        assert_eq!(read(UploadFormat::Text, &[&long, b"\nb"]).unwrap(), ["!ItemTooLong", "b"]);
     }
 
     #[test]
@@ -805,7 +813,7 @@ mod tests {
         assert_eq!(unknown, Err(UploadFault::UnknownDelimiter));
         assert_eq!(read_csv(Delimiter::Comma, None, "sep=;\n").unwrap(), ["-"]);
         // It is a line of text, and after the header a record.
-        assert_eq!(read(Format::Text, &[b"sep=;\na"]).unwrap(), ["sep=;", "a"]);
+        assert_eq!(read(UploadFormat::Text, &[b"sep=;\na"]).unwrap(), ["sep=;", "a"]);
         assert_eq!(read_csv(Delimiter::Comma, None, "code\nsep=;\n").unwrap(), ["-", "sep=;"]);
     }
 
@@ -825,7 +833,7 @@ mod tests {
         fn lines_are_independent_of_pieces(bytes in "(\u{feff})?(sep=;\n)?[a\",;\r\n{}é]{0,40}", cut in 0usize..40) {
             let bytes = bytes.as_bytes();
             let (head, tail) = bytes.split_at(cut.min(bytes.len()));
-            for format in [Format::Text, Format::NdJson, Format::Csv] {
+            for format in [UploadFormat::Text, UploadFormat::NdJson, UploadFormat::Csv] {
                 prop_assert_eq!(read(format, &[head, tail]), read(format, &[bytes]));
             }
         }
@@ -833,15 +841,15 @@ mod tests {
 
     #[test]
     fn stray_carriage_return_fails_one_line() {
-        assert_eq!(read(Format::Csv, &[b"c\na\r\"b\nc\r\n"]).unwrap(), ["-", "!Malformed", "c"]);
-        assert_eq!(read(Format::Csv, &[b"c\r", b"\na\r", b"\n\r", b"\n"]).unwrap(), ["-", "a", "-"]);
-        assert_eq!(read(Format::Csv, &[b"c\na\r"]).unwrap(), ["-", "a"]);
-        assert_eq!(read(Format::Csv, &[b"c\n\"a\rb\"\n"]).unwrap(), ["-", "a\rb"]);
+        assert_eq!(read(UploadFormat::Csv, &[b"c\na\r\"b\nc\r\n"]).unwrap(), ["-", "!Malformed", "c"]);
+        assert_eq!(read(UploadFormat::Csv, &[b"c\r", b"\na\r", b"\n\r", b"\n"]).unwrap(), ["-", "a", "-"]);
+        assert_eq!(read(UploadFormat::Csv, &[b"c\na\r"]).unwrap(), ["-", "a"]);
+        assert_eq!(read(UploadFormat::Csv, &[b"c\n\"a\rb\"\n"]).unwrap(), ["-", "a\rb"]);
     }
 
     #[test]
     fn long_line_buffers_only_its_limit() {
-        let mut lines = Lines::new(Format::Csv, Delimiter::Comma, None);
+        let mut lines = Lines::new(UploadFormat::Csv, Delimiter::Comma, None);
         lines.push(b"c\n\"");
         assert_eq!(all(&mut lines).unwrap(), ["-"]);
         for _ in 0..100 {
@@ -857,7 +865,7 @@ mod tests {
     fn line_length_limit_is_exact() {
         let line = vec![b','; LINE_BYTES_MAX];
         let upload = |line: &[u8]| [b"c,d\n", line, b"\nb\n"].concat();
-        let of = |line: &[u8]| read_column(Format::Csv, Some("d"), &[&upload(line)]).unwrap();
+        let of = |line: &[u8]| read_column(UploadFormat::Csv, Some("d"), &[&upload(line)]).unwrap();
         assert_eq!(of(&line), ["-", "-", "!Malformed"]);
         assert_eq!(of(&[&line[..], b","].concat()), ["-", "!ItemTooLong", "!Malformed"]);
     }
@@ -881,7 +889,7 @@ mod tests {
             cuts.sort_unstable();
             let pieces: Vec<&[u8]> = cuts.windows(2).map(|cut| &upload.as_bytes()[cut[0]..cut[1]]).collect();
             let expected: Vec<String> = ["-".to_owned()].into_iter().chain(items).collect();
-            prop_assert_eq!(read_column(Format::Csv, Some("wanted"), &pieces), Ok(expected));
+            prop_assert_eq!(read_column(UploadFormat::Csv, Some("wanted"), &pieces), Ok(expected));
         }
     }
 }

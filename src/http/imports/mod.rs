@@ -10,22 +10,22 @@ mod upload;
 
 use crate::domain::import::IMPORTS_KEPT_MAX;
 use crate::domain::{
-    Guards, Import, ImportBegin, ImportId, ImportMode, ImportState, Kind, LineError, Name, Refusal, Share,
+    Fraction, Guards, Import, ImportBegin, ImportId, ImportMode, ImportState, Kind, LineError, Name, Refusal,
     Target, Timestamp,
 };
-use crate::http::answer::{Answer, Code, Problem, refusals, reply};
+use crate::http::answer::{Code, HandlerResult, Problem, refusals, reply};
 use crate::http::call::{self, Call, Read};
-use crate::http::request::body::{Streamed, has_media_type};
+use crate::http::request::body::{StreamedBody, has_media_type};
 use crate::http::request::query;
 use axum::extract::{Path, Request};
 use axum::response::IntoResponse;
 use axum::response::Response;
 use http::StatusCode;
-use lines::{Delimiter, Format};
+use lines::{Delimiter, UploadFormat};
 use run::ImportRequest;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
-use upload::{Source, Upload};
+use upload::{Upload, UploadPieces};
 use utoipa::{IntoParams, ToSchema};
 
 /// The parameters of an import.
@@ -34,7 +34,7 @@ use utoipa::{IntoParams, ToSchema};
 #[into_params(parameter_in = Query)]
 struct ImportQuery {
     /// The format of the upload, for clients that can't set the media type. It takes precedence over `Content-Type`.
-    format: Option<Format>,
+    format: Option<UploadFormat>,
     /// `append` by default.
     #[serde(default)]
     mode: ImportMode,
@@ -72,7 +72,8 @@ struct ImportQuery {
 
 impl ImportQuery {
     fn guards(&self) -> Result<Guards, Problem> {
-        let max_shrink = self.max_shrink.map(Share::new).transpose().map_err(Problem::at("/max_shrink"))?;
+        let max_shrink =
+            self.max_shrink.map(Fraction::new).transpose().map_err(Problem::at("/max_shrink"))?;
         if max_shrink.is_some() && self.mode == ImportMode::Append {
             return Err(Problem::invalid_at("/max_shrink", "allowed only with mode=replace"));
         }
@@ -90,7 +91,7 @@ impl ImportQuery {
 #[schema(example = json!({"imports": []}))]
 struct ImportList {
     /// Newest first.
-    imports: Vec<ImportAnswer>,
+    imports: Vec<ImportResponse>,
 }
 
 /// The rules of imports.
@@ -114,16 +115,16 @@ const ENDED_ELSEWHERE: &str =
     description = DESCRIPTION,
     params(ImportQuery),
     request_body(content(
-        (inline(Streamed) = "application/octet-stream"),
-        (inline(Streamed) = "text/plain"),
-        (inline(Streamed) = "application/x-ndjson"),
-        (inline(Streamed) = "text/csv")
+        (inline(StreamedBody) = "application/octet-stream"),
+        (inline(StreamedBody) = "text/plain"),
+        (inline(StreamedBody) = "application/x-ndjson"),
+        (inline(StreamedBody) = "text/csv")
     )),
     responses(
         (
             status = 200,
             description = "The whole upload was read",
-            body = ImportAnswer,
+            body = ImportResponse,
             headers((
                 "Idempotency-Replayed" = String,
                 description = "`true` if an earlier upload with this `id` completed the import"
@@ -140,7 +141,7 @@ pub(crate) async fn import_users(
     call: Call<call::Import>,
     Path(name): Path<String>,
     request: Request,
-) -> Answer {
+) -> HandlerResult {
     import(call, Kind::Campaign, &name, request).await
 }
 
@@ -153,16 +154,16 @@ pub(crate) async fn import_users(
     description = DESCRIPTION,
     params(ImportQuery),
     request_body(content(
-        (inline(Streamed) = "application/octet-stream"),
-        (inline(Streamed) = "text/plain"),
-        (inline(Streamed) = "application/x-ndjson"),
-        (inline(Streamed) = "text/csv")
+        (inline(StreamedBody) = "application/octet-stream"),
+        (inline(StreamedBody) = "text/plain"),
+        (inline(StreamedBody) = "application/x-ndjson"),
+        (inline(StreamedBody) = "text/csv")
     )),
     responses(
         (
             status = 200,
             description = "The whole upload was read",
-            body = ImportAnswer,
+            body = ImportResponse,
             headers((
                 "Idempotency-Replayed" = String,
                 description = "`true` if an earlier upload with this `id` completed the import"
@@ -180,11 +181,11 @@ pub(crate) async fn import_codes(
     call: Call<call::Import>,
     Path(name): Path<String>,
     request: Request,
-) -> Answer {
+) -> HandlerResult {
     import(call, Kind::Coupon, &name, request).await
 }
 
-async fn import(call: Call<call::Import>, kind: Kind, name: &str, request: Request) -> Answer {
+async fn import(call: Call<call::Import>, kind: Kind, name: &str, request: Request) -> HandlerResult {
     let view = call.filter(kind, name)?;
     let query: ImportQuery = query::parse(&request)?;
     let (mode, guards, is_named) = (query.mode, query.guards()?, query.id.is_some());
@@ -216,7 +217,7 @@ async fn import(call: Call<call::Import>, kind: Kind, name: &str, request: Reque
     };
     let memory_owner = call.caller.owner();
     let (pieces, caller) = (api.reading.upload(request)?, call.caller);
-    let source = Source { api: api.clone(), caller, view: view.clone(), live, pieces };
+    let source = UploadPieces { api: api.clone(), caller, view: view.clone(), live, pieces };
     let delimiter = query.delimiter.unwrap_or_default();
     let upload = Upload::open(format, delimiter, query.column, source).await?;
     let (target, owner) = (Target(view.id), by.clone().unwrap_or_default());
@@ -228,15 +229,18 @@ async fn import(call: Call<call::Import>, kind: Kind, name: &str, request: Reque
     if is_dry_run {
         let import = tokio::spawn(asked.try_out(upload, memory_owner, client)).await.map_err(failed)??;
         let counted = Import { state: ImportState::Done, ..import };
-        return Ok(reply::ok(&ImportAnswer { state: ImportStateName::Checked, ..counted.into() }));
+        return Ok(reply::ok(&ImportResponse { state: ImportStateName::Checked, ..counted.into() }));
     }
     let (import, replayed) = tokio::spawn(asked.run(upload, client)).await.map_err(failed)??;
-    Ok(reply::json(StatusCode::OK, replayed, &ImportAnswer::from(import)))
+    Ok(reply::json(StatusCode::OK, replayed, &ImportResponse::from(import)))
 }
 
-fn format(request: &Request, query: &ImportQuery) -> Result<Format, Problem> {
-    let formats =
-        [("text/plain", Format::Text), ("application/x-ndjson", Format::NdJson), ("text/csv", Format::Csv)];
+fn format(request: &Request, query: &ImportQuery) -> Result<UploadFormat, Problem> {
+    let formats = [
+        ("text/plain", UploadFormat::Text),
+        ("application/x-ndjson", UploadFormat::NdJson),
+        ("text/csv", UploadFormat::Csv),
+    ];
     let sent = formats.into_iter().find(|(media_type, _)| has_media_type(request.headers(), media_type));
     let Some(format) = query.format.or(sent.map(|(_, format)| format)) else {
         let detail =
@@ -244,13 +248,13 @@ fn format(request: &Request, query: &ImportQuery) -> Result<Format, Problem> {
         return Err(Problem::new(Code::UnsupportedMediaType, detail));
     };
     match format {
-        Format::Text | Format::NdJson if query.column.is_some() => {
+        UploadFormat::Text | UploadFormat::NdJson if query.column.is_some() => {
             Err(Problem::invalid_at("/column", "only CSV has columns"))
         }
-        Format::Text | Format::NdJson if query.delimiter.is_some() => {
+        UploadFormat::Text | UploadFormat::NdJson if query.delimiter.is_some() => {
             Err(Problem::invalid_at("/delimiter", "only CSV has delimiters"))
         }
-        Format::Text | Format::NdJson | Format::Csv => Ok(format),
+        UploadFormat::Text | UploadFormat::NdJson | UploadFormat::Csv => Ok(format),
     }
 }
 
@@ -281,15 +285,15 @@ pub(crate) async fn list(call: Call<Read>) -> Response {
 /// Its state, its counts and its first rejected lines.
 #[utoipa::path(
     get, path = "/v1/imports/{id}", operation_id = "get_import", tag = "imports",
-    responses((status = 200, description = "Its state and progress", body = ImportAnswer))
+    responses((status = 200, description = "Its state and progress", body = ImportResponse))
 )]
-pub(crate) async fn get(call: Call<Read>, Path(import): Path<String>) -> Answer {
+pub(crate) async fn get(call: Call<Read>, Path(import): Path<String>) -> HandlerResult {
     let Call { api, caller, .. } = &call;
     let found = ImportId::new(&import).ok().and_then(|id| api.engine.view().import(&id));
     // Answers as if the import did not exist, so that nothing about another tenant is revealed.
     let own = found.filter(|import| caller.require_name(import.name.as_str()).is_ok());
     let import = own.ok_or(Code::ImportNotFound)?;
-    Ok(reply::ok(&ImportAnswer::from(api.live_imports.corrected(&import, api.engine.now()))))
+    Ok(reply::ok(&ImportResponse::from(api.live_imports.corrected(&import, api.engine.now()))))
 }
 
 /// Stop an import
@@ -306,7 +310,7 @@ pub(crate) async fn get(call: Call<Read>, Path(import): Path<String>) -> Answer 
         ),
     )
 )]
-pub(crate) async fn stop(call: Call<call::Import>, Path(import): Path<String>) -> Answer {
+pub(crate) async fn stop(call: Call<call::Import>, Path(import): Path<String>) -> HandlerResult {
     let Call { api, caller, .. } = &call;
     let is_own = |name: &Name| caller.require_name(name.as_str()).is_ok();
     let id = ImportId::new(&import).map_err(|_| Code::ImportNotFound)?;
@@ -354,7 +358,7 @@ pub(crate) enum ImportStateName {
 /// The problem with which an import ended.
 #[derive(Serialize, ToSchema)]
 #[schema(as = ImportFailure)]
-pub(super) struct FailureAnswer {
+pub(super) struct FailureResponse {
     code: Code,
     /// The problem's detail, with the numbers of a violated guard.
     detail: String,
@@ -390,7 +394,7 @@ impl From<ImportState> for ImportStateName {
     "lines": 3, "added": 2, "already_present": 0, "already_redeemed": 0, "rejected": 1,
     "errors": [{"line": 2, "code": "item-too-long"}], "warnings": [], "seconds": 0.2
 }))]
-pub(super) struct ImportAnswer {
+pub(super) struct ImportResponse {
     #[schema(example = "nightly-2026-12-01")]
     id: String,
     state: ImportStateName,
@@ -414,12 +418,12 @@ pub(super) struct ImportAnswer {
     #[schema(max_items = 10)]
     warnings: Vec<String>,
     /// The reason if it failed or was stopped.
-    failure: Option<FailureAnswer>,
+    failure: Option<FailureResponse>,
     /// Time from its start to its last change, in seconds.
     seconds: f64,
 }
 
-impl From<Import> for ImportAnswer {
+impl From<Import> for ImportResponse {
     fn from(import: Import) -> Self {
         let failure = failure(import.kind, import.state);
         let name = |kind| (import.kind == kind).then(|| import.name.to_string());
@@ -441,7 +445,7 @@ impl From<Import> for ImportAnswer {
             errors: import.errors,
             warnings: import.warnings.iter().map(ToString::to_string).collect(),
             failure: failure
-                .map(|Problem { code, detail, .. }| FailureAnswer { code, detail: detail.into_owned() }),
+                .map(|Problem { code, detail, .. }| FailureResponse { code, detail: detail.into_owned() }),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Detects what looks wrong about an upload while it is read: it may be the wrong file, or in the wrong format.
 
 use super::first_line::FirstLine;
-use super::lines::Format;
+use super::lines::UploadFormat;
 use crate::domain::{Import, ImportMode, ImportWarning, Sizing, Timestamp, is_invisible};
 use crate::engine::{Digest, FilterView, Mode};
 use std::collections::HashMap;
@@ -148,8 +148,8 @@ fn share(lines: u64, part: u64, all: u64) -> u64 {
 
 impl Observations {
     /// Nothing noticed yet.
-    pub(super) fn new(format: Format) -> Self {
-        Self { is_text: format == Format::Text, ..Self::default() }
+    pub(super) fn new(format: UploadFormat) -> Self {
+        Self { is_text: format == UploadFormat::Text, ..Self::default() }
     }
 
     /// Notes the header row of CSV, if it has one column and the request names none.

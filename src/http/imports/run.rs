@@ -1,8 +1,8 @@
 //! Processes an upload: as an import, whose batches become commands, or as a dry run, which counts the same and changes nothing.
 
 use super::live::LiveImport;
-use super::upload::{Batch, Upload};
-use crate::access::{Client, Guesses};
+use super::upload::{LineBatch, Upload};
+use crate::access::{EndUser, Guesses};
 use crate::budget::{Owner, UsedUp};
 use crate::domain::{
     Command, Digests, Ending, Import, ImportBegin, ImportEnd, ImportLines, ImportMode, ImportState,
@@ -11,7 +11,7 @@ use crate::domain::{
 use crate::engine::{FilterView, ImportTrial};
 use crate::http::answer::{Code, Problem, refusals};
 use crate::http::api::Api;
-use crate::http::call::Commands;
+use crate::http::call::UploadCommands;
 use std::sync::Arc;
 use tokio::task::spawn_blocking;
 
@@ -30,7 +30,11 @@ pub(super) struct ImportRequest {
 impl ImportRequest {
     /// Reads the complete upload into the filter, as [`Self::take_in`] does. An import that fails may reveal whether a code is valid: it
     /// uses a guess, like a rejected `POST`.
-    pub(super) async fn run(self, upload: Upload, client: Option<Client>) -> Result<(Import, bool), Problem> {
+    pub(super) async fn run(
+        self,
+        upload: Upload,
+        client: Option<EndUser>,
+    ) -> Result<(Import, bool), Problem> {
         let api = self.api.clone();
         let guesser = api.access.guessing.start(self.may_reveal_codes(), client)?;
         let (guesses, mode) = (guesser.take(1)?, self.begin.mode);
@@ -51,7 +55,7 @@ impl ImportRequest {
     /// Reads the complete upload into the filter. The log always records the end. Returns whether an earlier upload had completed the
     /// import.
     async fn take_in(self, mut upload: Upload) -> Result<(Import, bool), Problem> {
-        let mut commands = Commands::new(self.api.engine.clone(), self.view.kind, self.by.clone());
+        let mut commands = UploadCommands::new(self.api.engine.clone(), self.view.kind, self.by.clone());
         let begin = Command::ImportBegin(self.begin.clone());
         let import = of_import(commands.submit(begin).await.map_err(explain_refusal)?)?;
         if import.state == ImportState::Done {
@@ -78,8 +82,8 @@ impl ImportRequest {
         ended.map(|import| (import, false))
     }
 
-    async fn read(&self, upload: &mut Upload, commands: &mut Commands) -> Result<(), Problem> {
-        while let Some(Batch { digests, lines, rejected, errors, chain }) = upload.next().await? {
+    async fn read(&self, upload: &mut Upload, commands: &mut UploadCommands) -> Result<(), Problem> {
+        while let Some(LineBatch { digests, lines, rejected, errors, chain }) = upload.next().await? {
             let (target, import) = (self.begin.target, self.begin.import.clone());
             let digests = Digests(digests);
             commands
@@ -102,7 +106,7 @@ impl ImportRequest {
         &self,
         live: &LiveImport,
         whole: Ending,
-        commands: &Commands,
+        commands: &UploadCommands,
     ) -> Result<Import, Problem> {
         loop {
             if live.is_stopped() {
@@ -115,7 +119,7 @@ impl ImportRequest {
         }
     }
 
-    async fn end(&self, commands: &Commands, ending: Ending) -> Result<Import, Problem> {
+    async fn end(&self, commands: &UploadCommands, ending: Ending) -> Result<Import, Problem> {
         let (target, import) = (self.begin.target, self.begin.import.clone());
         let end = Command::ImportEnd(ImportEnd { target, import, ending, entries_max: CATCH_UP_ENTRIES });
         of_import(commands.submit(end).await?)
@@ -127,7 +131,7 @@ impl ImportRequest {
         self,
         mut upload: Upload,
         owner: Owner,
-        client: Option<Client>,
+        client: Option<EndUser>,
     ) -> Result<Import, Problem> {
         let Self { api, view, begin, .. } = self;
         let guesser = api.access.guessing.start(view.has_secret_codes(), client)?;
@@ -178,7 +182,7 @@ fn reveals_codes(mode: ImportMode, code: Code) -> bool {
 fn count(
     import: &mut Import,
     trial: &mut ImportTrial,
-    batch: Batch,
+    batch: LineBatch,
     guesser: &Guesses<'_>,
 ) -> Result<(), Problem> {
     let allowed =

@@ -1,6 +1,6 @@
 //! An upload: pieces of the body become batches of lines, each when it is asked for.
 
-use super::lines::{Delimiter, Format, Line, Lines, UploadFault};
+use super::lines::{Delimiter, Line, Lines, UploadFault, UploadFormat};
 use super::live::LiveImport;
 use super::observations::Observations;
 use super::pace::Pace;
@@ -20,7 +20,7 @@ const END: u8 = 0xff;
 
 /// Lines that become one command.
 #[derive(Default)]
-pub(super) struct Batch {
+pub(super) struct LineBatch {
     pub(super) digests: Vec<Digest>,
     pub(super) lines: u64,
     pub(super) rejected: u64,
@@ -29,7 +29,7 @@ pub(super) struct Batch {
 }
 
 /// The pieces of an upload as they arrive.
-pub(super) struct Source {
+pub(super) struct UploadPieces {
     pub(super) api: Arc<Api>,
     pub(super) caller: Caller,
     pub(super) view: Arc<FilterView>,
@@ -37,10 +37,10 @@ pub(super) struct Source {
     pub(super) pieces: Pieces,
 }
 
-impl Source {
+impl UploadPieces {
     /// The next piece, unless the import is stopped, or its key was removed, has expired, or no longer covers the upload.
     async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
-        let Source { api, caller, view, live, pieces } = self;
+        let UploadPieces { api, caller, view, live, pieces } = self;
         let piece = tokio::select! {
             biased;
             () = live.stopped() => return Err(Code::ImportStopped.into()),
@@ -55,7 +55,7 @@ impl Source {
 
 /// The body of an import.
 pub(super) struct Upload {
-    pub(super) source: Source,
+    pub(super) source: UploadPieces,
     lines: Lines,
     intake: Intake,
     pace: Pace,
@@ -70,10 +70,10 @@ impl Upload {
     /// # Errors
     /// If it is not readable, incomplete or stopped.
     pub(super) async fn open(
-        format: Format,
+        format: UploadFormat,
         delimiter: Delimiter,
         column: Option<String>,
-        source: Source,
+        source: UploadPieces,
     ) -> Result<Self, Problem> {
         let hash = seeded(format, delimiter, column.as_deref());
         let intake = Intake::new(source.view.clone(), format);
@@ -117,7 +117,7 @@ impl Upload {
     ///
     /// # Errors
     /// If the upload is incomplete, invalid or stopped, or differs from the logged lines.
-    pub(super) async fn next(&mut self) -> Result<Option<Batch>, Problem> {
+    pub(super) async fn next(&mut self) -> Result<Option<LineBatch>, Problem> {
         while !self.intake.has_tripped {
             if let Some(line) = self.lines.next_line().map_err(unreadable)? {
                 if let Some(batch) = self.intake.take(line)? {
@@ -157,12 +157,12 @@ fn unreadable(fault: UploadFault) -> Problem {
 }
 
 /// The initial hash of an upload: the same bytes in another format are another upload. The comma adds nothing, as in 0.1.0.
-fn seeded(format: Format, delimiter: Delimiter, column: Option<&str>) -> Box<Xxh3> {
+fn seeded(format: UploadFormat, delimiter: Delimiter, column: Option<&str>) -> Box<Xxh3> {
     let mut hash = Box::new(Xxh3::new());
     match format {
-        Format::Text => hash.update(b"text"),
-        Format::NdJson => hash.update(b"ndjson"),
-        Format::Csv => hash.update(b"csv"),
+        UploadFormat::Text => hash.update(b"text"),
+        UploadFormat::NdJson => hash.update(b"ndjson"),
+        UploadFormat::Csv => hash.update(b"csv"),
     }
     if delimiter != Delimiter::Comma {
         hash.update(&[delimiter.byte()]);
@@ -178,7 +178,7 @@ fn seeded(format: Format, delimiter: Delimiter, column: Option<&str>) -> Box<Xxh
 /// Lines that are collected into batches. Those that the log already has are skipped.
 struct Intake {
     view: Arc<FilterView>,
-    batch: Batch,
+    batch: LineBatch,
     /// Lines read.
     lines: u64,
     /// Lines that the log has, and their hash.
@@ -193,14 +193,14 @@ struct Intake {
 }
 
 impl Intake {
-    fn new(view: Arc<FilterView>, format: Format) -> Self {
-        let (batch, observations) = (Batch::default(), Observations::new(format));
+    fn new(view: Arc<FilterView>, format: UploadFormat) -> Self {
+        let (batch, observations) = (LineBatch::default(), Observations::new(format));
         let (durable, rejected, has_tripped) = ((0, 0), (0, None), false);
         Self { view, batch, lines: 0, durable, chain: 0, rejected, has_tripped, observations }
     }
 
     /// Takes the next line. Returns the batch that it completes, if it completes one.
-    fn take(&mut self, line: Line<'_>) -> Result<Option<Batch>, Problem> {
+    fn take(&mut self, line: Line<'_>) -> Result<Option<LineBatch>, Problem> {
         let is_new = self.lines >= self.durable.0;
         let (digest, fault) = match line {
             Line::Item(item) if self.view.is_blank(&*item) => (None, Some(LineFault::Empty)),
@@ -240,7 +240,7 @@ impl Intake {
     }
 
     /// The lines of an incomplete batch. No further ones follow, unless the upload has fewer than the log.
-    fn rest(&mut self) -> Result<Option<Batch>, Problem> {
+    fn rest(&mut self) -> Result<Option<LineBatch>, Problem> {
         if self.lines < self.durable.0 {
             return Err(Code::ImportDiffers.into());
         }
@@ -288,7 +288,7 @@ mod tests {
     }
 
     fn digest<'a>(
-        (format, delimiter, column): (Format, Delimiter, Option<&str>),
+        (format, delimiter, column): (UploadFormat, Delimiter, Option<&str>),
         pieces: impl IntoIterator<Item = &'a [u8]>,
     ) -> u128 {
         let mut hash = seeded(format, delimiter, column);
@@ -300,14 +300,14 @@ mod tests {
     fn format_is_part_of_upload_hash() {
         let (comma, tab) = (Delimiter::Comma, Delimiter::Tab);
         let formats = [
-            (Format::Text, comma, None),
-            (Format::NdJson, comma, None),
-            (Format::Csv, comma, None),
-            (Format::Csv, comma, Some("a")),
-            (Format::Csv, comma, Some("b")),
-            (Format::Csv, tab, None),
-            (Format::Csv, tab, Some("a")),
-            (Format::Csv, Delimiter::Pipe, Some("a")),
+            (UploadFormat::Text, comma, None),
+            (UploadFormat::NdJson, comma, None),
+            (UploadFormat::Csv, comma, None),
+            (UploadFormat::Csv, comma, Some("a")),
+            (UploadFormat::Csv, comma, Some("b")),
+            (UploadFormat::Csv, tab, None),
+            (UploadFormat::Csv, tab, Some("a")),
+            (UploadFormat::Csv, Delimiter::Pipe, Some("a")),
         ];
         for (at, one) in formats.iter().enumerate() {
             for other in &formats[..at] {
@@ -320,7 +320,7 @@ mod tests {
         #[test]
         fn upload_hash_is_independent_of_pieces(bytes: Vec<u8>, cut: usize, other: u8) {
             let (head, tail) = bytes.split_at(cut % (bytes.len() + 1));
-            let text = (Format::Text, Delimiter::Comma, None);
+            let text = (UploadFormat::Text, Delimiter::Comma, None);
             let whole = digest(text, [&bytes[..]]);
             prop_assert_eq!(digest(text, [head, tail]), whole);
             prop_assert_ne!(digest(text, [&bytes[..], &[other]]), whole);

@@ -14,38 +14,38 @@ use tokio::task::spawn_blocking;
 
 /// The text format of metrics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::http) enum Format {
+pub(in crate::http) enum TextFormat {
     /// Prometheus' text format, version 0.0.4.
     Prometheus,
     /// OpenMetrics, version 1.0.0.
     OpenMetrics,
 }
 
-impl Format {
+impl TextFormat {
     /// Chooses the format by the header `Accept`: OpenMetrics if it is named and not ranked below plain text.
-    pub(in crate::http) fn preferred(headers: &HeaderMap) -> Format {
+    pub(in crate::http) fn preferred(headers: &HeaderMap) -> TextFormat {
         let open = quality(headers, "application/openmetrics-text");
         let is_first = open > 0.0 && open >= quality(headers, "text/plain");
-        if is_first { Format::OpenMetrics } else { Format::Prometheus }
+        if is_first { TextFormat::OpenMetrics } else { TextFormat::Prometheus }
     }
 
     /// Its media type.
     pub(in crate::http) fn media_type(self) -> &'static str {
         match self {
-            Format::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
-            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            TextFormat::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+            TextFormat::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
         }
     }
 }
 
 /// A rendered text and its compressed form. Clones share their memory.
 #[derive(Clone)]
-pub(in crate::http) struct Text {
+pub(in crate::http) struct RenderedText {
     pub(in crate::http) plain: Bytes,
     pub(in crate::http) gzip: Bytes,
 }
 
-impl Text {
+impl RenderedText {
     fn new(plain: String) -> Self {
         let gzip = compressed(plain.as_bytes(), Compression::fast());
         Self { gzip, plain: plain.into() }
@@ -58,7 +58,7 @@ impl Text {
 pub(in crate::http) struct Unrendered;
 
 /// The last text of one format, and the time at which its rendering started.
-type Last = Arc<Mutex<Option<(Instant, Text)>>>;
+type Last = Arc<Mutex<Option<(Instant, RenderedText)>>>;
 
 /// The last text of each format.
 pub(in crate::http) struct Exposition {
@@ -79,13 +79,13 @@ impl Exposition {
     /// [`Unrendered`].
     pub(in crate::http) async fn text(
         &self,
-        format: Format,
+        format: TextFormat,
         now: Instant,
         render: impl FnOnce() -> Result<String, fmt::Error> + Send + 'static,
-    ) -> Result<Text, Unrendered> {
+    ) -> Result<RenderedText, Unrendered> {
         let last = match format {
-            Format::Prometheus => &self.prometheus,
-            Format::OpenMetrics => &self.open_metrics,
+            TextFormat::Prometheus => &self.prometheus,
+            TextFormat::OpenMetrics => &self.open_metrics,
         };
         // The rendering owns the lock. So it ends, and its text is kept, even if its client disconnects.
         let mut last = last.clone().lock_owned().await;
@@ -95,7 +95,7 @@ impl Exposition {
             return Ok(text.clone());
         }
         let rendered = spawn_blocking(move || {
-            let text = render().map(Text::new).map_err(|fmt::Error| Unrendered)?;
+            let text = render().map(RenderedText::new).map_err(|fmt::Error| Unrendered)?;
             *last = Some((now, text.clone()));
             Ok(text)
         });
@@ -126,17 +126,17 @@ mod tests {
         let prometheus = "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;\
                           q=0.4,text/plain;version=0.0.4;q=0.2,*/*;q=0.1";
         for (accept, wanted) in [
-            ("", Format::Prometheus),
-            ("*/*", Format::Prometheus),
-            ("text/plain", Format::Prometheus),
-            ("text/plain;version=0.0.4;q=0.5, application/openmetrics-text;q=0.2", Format::Prometheus),
-            ("application/openmetrics-text;q=0", Format::Prometheus),
-            ("application/openmetrics-text", Format::OpenMetrics),
-            ("Application/OpenMetrics-Text; version=1.0.0, text/plain", Format::OpenMetrics),
-            (prometheus, Format::OpenMetrics),
+            ("", TextFormat::Prometheus),
+            ("*/*", TextFormat::Prometheus),
+            ("text/plain", TextFormat::Prometheus),
+            ("text/plain;version=0.0.4;q=0.5, application/openmetrics-text;q=0.2", TextFormat::Prometheus),
+            ("application/openmetrics-text;q=0", TextFormat::Prometheus),
+            ("application/openmetrics-text", TextFormat::OpenMetrics),
+            ("Application/OpenMetrics-Text; version=1.0.0, text/plain", TextFormat::OpenMetrics),
+            (prometheus, TextFormat::OpenMetrics),
         ] {
             let headers = HeaderMap::from_iter([(header::ACCEPT, HeaderValue::from_static(accept))]);
-            assert_eq!(Format::preferred(&headers), wanted, "{accept}");
+            assert_eq!(TextFormat::preferred(&headers), wanted, "{accept}");
         }
     }
 
@@ -144,13 +144,13 @@ mod tests {
     async fn text_is_shared_until_too_old() {
         let (exposition, texts, start) = (Exposition::new(SECOND), Arc::default(), Instant::now());
         let text = async |format, at| exposition.text(format, at, count(&texts)).await.unwrap();
-        let first = text(Format::Prometheus, start).await;
+        let first = text(TextFormat::Prometheus, start).await;
         let last = start + SECOND - Duration::from_nanos(1);
-        let same = text(Format::Prometheus, last).await;
+        let same = text(TextFormat::Prometheus, last).await;
         assert_eq!((&first.plain[..], first.plain.as_ptr()), (&b"text 0"[..], same.plain.as_ptr()));
         assert_eq!(first.gzip.as_ptr(), same.gzip.as_ptr());
-        assert_eq!(text(Format::OpenMetrics, last).await.plain, "text 1", "each format has its own");
-        assert_eq!(text(Format::Prometheus, start + SECOND).await.plain, "text 2");
+        assert_eq!(text(TextFormat::OpenMetrics, last).await.plain, "text 1", "each format has its own");
+        assert_eq!(text(TextFormat::Prometheus, start + SECOND).await.plain, "text 2");
         let mut plain = String::new();
         GzDecoder::new(&first.gzip[..]).read_to_string(&mut plain).unwrap();
         assert_eq!(plain, "text 0");
@@ -161,7 +161,7 @@ mod tests {
         let (exposition, texts, now) = (Exposition::new(SECOND), Arc::default(), Instant::now());
         let (send, receive) = mpsc::channel::<()>();
         let render = count(&texts);
-        let mut first = Box::pin(exposition.text(Format::Prometheus, now, move || {
+        let mut first = Box::pin(exposition.text(TextFormat::Prometheus, now, move || {
             // It lasts until all are waiting.
             let _ = receive.recv();
             render()
@@ -170,7 +170,7 @@ mod tests {
         // Its client disconnects.
         drop(first);
         let mut others: Vec<_> =
-            (0..100).map(|_| Box::pin(exposition.text(Format::Prometheus, now, count(&texts)))).collect();
+            (0..100).map(|_| Box::pin(exposition.text(TextFormat::Prometheus, now, count(&texts)))).collect();
         assert!(others.iter_mut().all(|other| other.now_or_never().is_none()));
         drop(send);
         for other in others {
@@ -182,11 +182,11 @@ mod tests {
     #[tokio::test]
     async fn failed_rendering_is_repeated() {
         let (exposition, now) = (Exposition::new(SECOND), Instant::now());
-        let failed = exposition.text(Format::Prometheus, now, || Err(fmt::Error)).await;
+        let failed = exposition.text(TextFormat::Prometheus, now, || Err(fmt::Error)).await;
         assert_eq!(failed.err(), Some(Unrendered));
-        let panicked = exposition.text(Format::Prometheus, now, || panic!("on purpose")).await;
+        let panicked = exposition.text(TextFormat::Prometheus, now, || panic!("on purpose")).await;
         assert_eq!(panicked.err(), Some(Unrendered));
-        let text = exposition.text(Format::Prometheus, now, || Ok("text".into())).await;
+        let text = exposition.text(TextFormat::Prometheus, now, || Ok("text".into())).await;
         assert_eq!(text.unwrap().plain, "text");
     }
 }

@@ -7,7 +7,7 @@ mod state;
 pub(super) use state::render;
 
 use crate::domain::Timestamp;
-use exposition::Format;
+use exposition::TextFormat;
 use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::encoding::{
     DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeMetric, MetricEncoder,
@@ -72,21 +72,21 @@ impl Figures<'_> {
 }
 
 /// Writes all metrics of these registries.
-fn write_text<const N: usize>(registries: [&Registry; N], format: Format) -> Result<String, fmt::Error> {
+fn write_text<const N: usize>(registries: [&Registry; N], format: TextFormat) -> Result<String, fmt::Error> {
     let (mut all, mut text) = (String::new(), String::new());
     registries.iter().try_for_each(|registry| encode_registry(&mut all, registry))?;
     let lines: Vec<&str> = all.lines().collect();
     for family in lines.chunk_by(|_, next| !next.starts_with("# HELP ")) {
         write_family(family, format, &mut text)?;
     }
-    if format == Format::OpenMetrics {
+    if format == TextFormat::OpenMetrics {
         text.push_str("# EOF\n");
     }
     Ok(text)
 }
 
 /// Writes a metric, given all its lines. One without a series is omitted.
-fn write_family(lines: &[&str], format: Format, text: &mut String) -> fmt::Result {
+fn write_family(lines: &[&str], format: TextFormat, text: &mut String) -> fmt::Result {
     let about = |prefix| lines.iter().find_map(|line| line.strip_prefix(prefix)?.split_once(' '));
     let (Some((name, help)), Some((_, kind))) = (about("# HELP "), about("# TYPE ")) else { return Ok(()) };
     let mut samples = lines.iter().filter(|line| !line.starts_with('#')).peekable();
@@ -94,7 +94,7 @@ fn write_family(lines: &[&str], format: Format, text: &mut String) -> fmt::Resul
         return Ok(());
     }
     let (suffix, kind) = match (format, kind) {
-        (Format::Prometheus, "counter") => ("_total", "counter"),
+        (TextFormat::Prometheus, "counter") => ("_total", "counter"),
         (_, kind) => ("", kind),
     };
     writeln!(text, "# HELP {name}{suffix} {help}\n# TYPE {name}{suffix} {kind}")?;
@@ -122,7 +122,7 @@ mod tests {
         registry.register("free_bytes", "Free", Gauge::<i64>::default());
         drop(counters.get_or_create(&[("route", "a")]));
         drop(histograms.get_or_create(&[("group", "a")]));
-        let text = write_text([&registry], Format::Prometheus).unwrap();
+        let text = write_text([&registry], TextFormat::Prometheus).unwrap();
         assert_eq!(
             text,
             "# HELP cuckood_requests_total Requests.\n# TYPE cuckood_requests_total counter\n\
@@ -135,7 +135,7 @@ mod tests {
              cuckood_wait_seconds_bucket{le=\"+Inf\",group=\"a\"} 0\n\
              # HELP cuckood_free_bytes Free.\n# TYPE cuckood_free_bytes gauge\ncuckood_free_bytes 0\n"
         );
-        let text = write_text([&registry], Format::OpenMetrics).unwrap();
+        let text = write_text([&registry], TextFormat::OpenMetrics).unwrap();
         assert!(
             text.starts_with("# HELP cuckood_requests Requests.\n# TYPE cuckood_requests counter\n"),
             "{text}"

@@ -1,9 +1,9 @@
 //! Metrics that are read when they are collected: the service's state and sizes, what expires, and the process.
 
-use super::exposition::Format;
+use super::exposition::TextFormat;
 use super::{Figures, rows, write_text};
 use crate::domain::{ImportState, Kind, Stats, Timestamp};
-use crate::engine::{Engine, Peer, StateCounts, Status};
+use crate::engine::{Engine, EngineStatus, OtherNode, StateCounts};
 use crate::http::api::Api;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use std::{fmt, fs};
 
 /// Renders all metrics of a service and of its process.
-pub(in crate::http) fn render(api: &Arc<Api>, format: Format) -> Result<String, fmt::Error> {
+pub(in crate::http) fn render(api: &Arc<Api>, format: TextFormat) -> Result<String, fmt::Error> {
     let mut state = Registry::with_prefix("cuckood");
     state.register_collector(Box::new(ServiceState(api.clone())));
     let mut process = Registry::default();
@@ -55,12 +55,12 @@ impl Collector for ServiceState {
 
 fn readiness(api: &Api, figures: &mut Figures<'_>) -> fmt::Result {
     let now = match api.engine.status() {
-        Status::Recovering(_) => "recovering",
-        Status::Failed(_) | Status::Panicked(_) => "failed",
-        Status::Diverged(_) => "diverged",
-        Status::Draining => "draining",
-        Status::Ready if api.is_draining.load(Ordering::Relaxed) => "draining",
-        Status::Ready => "ready",
+        EngineStatus::Recovering(_) => "recovering",
+        EngineStatus::Failed(_) | EngineStatus::Panicked(_) => "failed",
+        EngineStatus::Diverged(_) => "diverged",
+        EngineStatus::Draining => "draining",
+        EngineStatus::Ready if api.is_draining.load(Ordering::Relaxed) => "draining",
+        EngineStatus::Ready => "ready",
     };
     let is_ready = now == "ready" && !api.engine.is_too_far_behind();
     figures.gauge("ready", "1 while /readyz is 200", i64::from(is_ready))?;
@@ -118,7 +118,7 @@ fn cluster(engine: &Engine, figures: &mut Figures<'_>) -> fmt::Result {
     let (silence, lag) = (of.silence(now), of.lag(now));
     let full = of.full_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
     let shared = engine.info().sharing;
-    let is_different = |peer: &&Peer| peer.is_present && peer.differs == Some(true);
+    let is_different = |peer: &&OtherNode| peer.is_present && peer.differs == Some(true);
     let differing = of.peers.iter().filter(is_different).count() as u64;
     let (is_connected, has_quorum) = (of.disconnected_since.is_none(), silence.is_zero());
     rows!(figures.gauge {

@@ -4,7 +4,7 @@
 use super::decompression::{Coding, Expander, PIECE_BYTES_MAX};
 use crate::access::Caller;
 use crate::budget::{Budget, Owner, UsedUp};
-use crate::http::answer::reply::{HeldBody, Share};
+use crate::http::answer::reply::{BudgetShare, HeldBody};
 use crate::http::answer::{Code, Problem};
 use crate::http::options::HttpOptions;
 use axum::body::{BodyDataStream, HttpBody};
@@ -36,7 +36,7 @@ const REST_SILENCE: Duration = Duration::from_secs(1);
 /// A streamed body of bytes of any media type.
 #[derive(ToSchema)]
 #[schema(value_type = String, format = Binary)]
-pub(crate) struct Streamed(());
+pub(crate) struct StreamedBody(());
 
 /// How bodies are read.
 pub(crate) struct Reading {
@@ -102,18 +102,18 @@ impl Reading {
     }
 
     /// Reads a limited rest of a rejected body: a client that is still sending would not read the response.
-    async fn discard(&self, arriving: &mut Arriving) {
+    async fn discard(&self, arriving: &mut ArrivingBody) {
         arriving.silence = Some(REST_SILENCE);
         while arriving.received <= 2 * self.bytes_max as u64
             && let Ok(Some(_)) = arriving.frame().await
         {}
     }
 
-    async fn collect(&self, arriving: &mut Arriving) -> Result<HeldBody, Problem> {
+    async fn collect(&self, arriving: &mut ArrivingBody) -> Result<HeldBody, Problem> {
         arriving.check_length(arriving.body.size_hint().lower())?;
         let first = arriving.next().await?.unwrap_or_default();
         arriving.check_length(first.len() as u64)?;
-        let share = Share::of(self.budget.clone(), arriving.owner, first.len() as u64)?;
+        let share = BudgetShare::of(self.budget.clone(), arriving.owner, first.len() as u64)?;
         let mut next = arriving.next().await?;
         if next.is_none() {
             // Most bodies are one piece, which needs no copy.
@@ -132,8 +132,8 @@ impl Reading {
     }
 
     /// An empty share of the memory, for the result of parsing.
-    pub(crate) fn share(&self, owner: Option<Owner>) -> Share {
-        Share::empty(self.budget.clone(), owner)
+    pub(crate) fn share(&self, owner: Option<Owner>) -> BudgetShare {
+        BudgetShare::empty(self.budget.clone(), owner)
     }
 
     /// Begins to read an upload of any length.
@@ -142,15 +142,15 @@ impl Reading {
     /// Another coding (415), or too many concurrent bodies (503).
     pub(crate) fn upload(&self, request: Request) -> Result<Pieces, Problem> {
         let (bytes_max, silence, arriving) = (u64::MAX, Some(self.timeout), self.arriving(request)?);
-        let mut arriving = Arriving { bytes_max, silence, ..arriving };
+        let mut arriving = ArrivingBody { bytes_max, silence, ..arriving };
         arriving.begin(UPLOAD_BYTES, PIECE_BYTES_MAX)?;
         Ok(Pieces { arriving, uploads_end: self.uploads_end.clone(), expanded: 0 })
     }
 
     /// The body of a request, of which no more than the limit may arrive.
-    fn arriving(&self, request: Request) -> Result<Arriving, Problem> {
+    fn arriving(&self, request: Request) -> Result<ArrivingBody, Problem> {
         let owner = request.extensions().get::<Caller>().map(Caller::owner);
-        Ok(Arriving {
+        Ok(ArrivingBody {
             owner,
             coding: Some(Coding::of(request.headers())?),
             expander: None,
@@ -165,7 +165,7 @@ impl Reading {
 }
 
 /// A body that arrives and is decompressed in pieces.
-struct Arriving {
+struct ArrivingBody {
     body: BodyDataStream,
     /// How long to wait for the next frame.
     silence: Option<Duration>,
@@ -181,10 +181,10 @@ struct Arriving {
     bytes_max: u64,
     owner: Option<Owner>,
     /// Dropped after the decoder.
-    share: Share,
+    share: BudgetShare,
 }
 
-impl Arriving {
+impl ArrivingBody {
     /// Takes memory for the decoder and its piece, which is of at least `piece_bytes`, and for `bytes` more. Does nothing the second time.
     fn begin(&mut self, bytes: u64, piece_bytes: u64) -> Result<(), Problem> {
         if let Some(coding) = self.coding.take() {
@@ -248,7 +248,7 @@ impl Arriving {
 
 /// An upload, read in pieces.
 pub(crate) struct Pieces {
-    arriving: Arriving,
+    arriving: ArrivingBody,
     uploads_end: CancellationToken,
     /// Bytes that the upload has expanded to so far.
     expanded: u64,
@@ -314,13 +314,13 @@ fn body_bytes_max(budget: &Budget) -> u64 {
 struct Buffer {
     /// Dropped before the share.
     bytes: Vec<u8>,
-    share: Share,
+    share: BudgetShare,
 }
 
 impl Buffer {
     /// Creates an empty buffer.
     fn new(budget: &Arc<Budget>, owner: Option<Owner>) -> Self {
-        Self { bytes: Vec::new(), share: Share::empty(budget.clone(), owner) }
+        Self { bytes: Vec::new(), share: BudgetShare::empty(budget.clone(), owner) }
     }
 
     /// Appends bytes, up to `bytes_max` in total.

@@ -5,7 +5,7 @@
 use crate::domain::ITEM_BYTES_MAX;
 use crate::engine::{Digest, FilterView};
 use crate::http::answer::problem::FAULTS_MAX;
-use crate::http::answer::{Code, Fault, Problem};
+use crate::http::answer::{Code, Problem, RequestFault};
 use derive_more::AsRef;
 use serde::de::IntoDeserializer;
 use serde::de::value::{MapAccessDeserializer, StrDeserializer};
@@ -244,7 +244,7 @@ impl<'de, T: Clearable> Deserialize<'de> for OrNull<T> {
 /// A text, borrowed unless it has escapes.
 #[derive(AsRef, Serialize, Deserialize)]
 #[as_ref(str)]
-pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
+pub(crate) struct JsonText<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 
 /// A user id or a code, used exactly as given: 1 to 512 bytes of UTF-8.
 ///
@@ -319,13 +319,13 @@ const NAME_CHARACTERS_MAX: usize = 64;
 
 /// The faults of a request, up to a limit.
 #[derive(Default)]
-pub(crate) struct Faults(Vec<Fault>);
+pub(crate) struct Faults(Vec<RequestFault>);
 
 impl Faults {
     /// Adds a fault.
     pub(crate) fn note(&mut self, pointer: impl FnOnce() -> String, detail: impl Into<Cow<'static, str>>) {
         if self.0.len() < FAULTS_MAX {
-            self.0.push(Fault { pointer: pointer(), detail: detail.into() });
+            self.0.push(RequestFault { pointer: pointer(), detail: detail.into() });
         }
     }
 
@@ -431,7 +431,7 @@ mod tests {
     #[serde(deny_unknown_fields)]
     struct Names<'a> {
         #[serde(borrow, deserialize_with = "list::<4, _, _>")]
-        names: Vec<Text<'a>>,
+        names: Vec<JsonText<'a>>,
     }
 
     #[derive(Deserialize)]
@@ -445,7 +445,7 @@ mod tests {
         let many = format!(r#"{{"names":["a","\u0062"{}]}}"#, r#","c""#.repeat(100_000));
         let Names { names } = parse(many.as_bytes()).unwrap();
         assert!(names.len() == 4 && names.capacity() < 16);
-        assert!(matches!(&names[..2], [Text(Cow::Borrowed("a")), Text(Cow::Owned(b))] if b == "b"));
+        assert!(matches!(&names[..2], [JsonText(Cow::Borrowed("a")), JsonText(Cow::Owned(b))] if b == "b"));
         // Skipped elements must be valid JSON too.
         for broken in [r#"{"names":["a","b","c","d","e",]}"#, r#"{"names":["a","b","c","d","#] {
             assert_eq!(parse::<Names<'_>>(broken.as_bytes()).err().unwrap().code, Code::MalformedJson);

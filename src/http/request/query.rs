@@ -113,7 +113,7 @@ pub(crate) struct PageQuery {
 }
 
 /// A page of a collection, sorted by name, which is read in parts.
-pub(crate) struct Page {
+pub(crate) struct CollectionPage {
     /// The prefix of all names; `None` if no name can match.
     prefix: Option<String>,
     label: Option<Label>,
@@ -127,7 +127,7 @@ pub(crate) struct Page {
     has_ended: bool,
 }
 
-impl Page {
+impl CollectionPage {
     /// The page that a request asks for.
     ///
     /// # Errors

@@ -8,12 +8,12 @@ use tracing::field::{DisplayValue, display};
 
 /// The source of a request.
 #[derive(Clone, Debug)]
-pub(crate) struct Source {
+pub(crate) struct RequestSource {
     peer: Option<IpAddr>,
     traceparent: Option<HeaderValue>,
 }
 
-impl Source {
+impl RequestSource {
     pub(crate) fn of(request: &Request) -> Self {
         let peer = request.extensions().get::<Peer>().map(|peer| peer.address.ip().to_canonical());
         Self { peer, traceparent: traceparent(request.headers()).cloned() }

@@ -10,20 +10,20 @@
 //! frame "ckac": identity of the directory, last and synced (position and checksum each), boot (postcard)
 //! ```
 
-use super::log::{self, Link};
-use crate::frame::{FRAME_BYTES, Format, decode};
+use super::log::{self, LogEnd};
+use crate::frame::{FRAME_BYTES, FrameFormat, decode};
 use crate::store::{RECORD_SLOTS, Store, StoreError, boot_id};
 use serde::{Deserialize, Serialize};
 
-const FORMAT: Format = Format { magic: *b"ckac", version: 1, payload_max: 256 };
+const FORMAT: FrameFormat = FrameFormat { magic: *b"ckac", version: 1, payload_max: 256 };
 
 /// The acknowledged positions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Acknowledged {
     /// The last acknowledged position; it must survive a crash of the process.
-    last: Link,
+    last: LogEnd,
     /// The last position that was synced before it was acknowledged; it must survive a power loss.
-    synced: Link,
+    synced: LogEnd,
 }
 
 impl Acknowledged {
@@ -69,17 +69,17 @@ impl AcknowledgedRecord {
     }
 
     /// The last position that was acknowledged.
-    pub(super) fn last(&self) -> Link {
+    pub(super) fn last(&self) -> LogEnd {
         self.newest.last
     }
 
     /// The last position that was synced.
-    pub(super) fn synced(&self) -> Link {
+    pub(super) fn synced(&self) -> LogEnd {
         self.newest.synced
     }
 
     /// Records the position about to be acknowledged, and whether it has been synced.
-    pub(super) fn note(&mut self, store: &Store, last: Link, is_synced: bool) -> Result<(), StoreError> {
+    pub(super) fn note(&mut self, store: &Store, last: LogEnd, is_synced: bool) -> Result<(), StoreError> {
         let synced = if is_synced { last } else { self.newest.synced };
         self.newest = Acknowledged { last, synced };
         self.slot = (self.slot + 1) % RECORD_SLOTS;
@@ -97,7 +97,7 @@ mod tests {
     const IDENTITY: [u8; 16] = [3; 16];
 
     fn at(last: u64, synced: u64) -> Acknowledged {
-        let link = |seq| Link { seq: Seq(seq), checksum: u128::from(seq) << 100 };
+        let link = |seq| LogEnd { seq: Seq(seq), checksum: u128::from(seq) << 100 };
         Acknowledged { last: link(last), synced: link(synced) }
     }
 
@@ -115,7 +115,7 @@ mod tests {
         let open = || {
             Store::open(dir.path(), &StoreOptions { ballast_bytes: 0, ..StoreOptions::default() }).unwrap()
         };
-        let link = |seq| Link { seq: Seq(seq), checksum: 7 };
+        let link = |seq| LogEnd { seq: Seq(seq), checksum: 7 };
         {
             let store = open();
             AcknowledgedRecord::load(&store).unwrap().note(&store, log::first_link(&store), true).unwrap();

@@ -9,9 +9,9 @@
 //! Reading verifies every value's checksum, and the chain of checksums.
 
 use crate::domain::{Entry, Seq};
-use crate::frame::{FRAME_BYTES, Format, decode, encode};
+use crate::frame::{FRAME_BYTES, FrameFormat, decode, encode};
 use crate::journal::decode_entries;
-use crate::store::backing::Change;
+use crate::store::backing::KeyChange;
 use crate::store::{
     LOG_BASE_KEY, META_TREE, Removal, Store, StoreError, VALUE_BYTES_MAX, number_of_name, part_key,
     part_of_key,
@@ -22,7 +22,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use xxhash_rust::xxh3::xxh3_128;
 
-const FORMAT: Format = Format { magic: *b"cklg", version: 1, payload_max: VALUE_BYTES_MAX - FRAME_BYTES };
+const FORMAT: FrameFormat =
+    FrameFormat { magic: *b"cklg", version: 1, payload_max: VALUE_BYTES_MAX - FRAME_BYTES };
 
 /// The kind of a commit's last value.
 const LAST: u8 = 1;
@@ -38,7 +39,7 @@ const SEGMENT_PREFIX: &str = "log/";
 
 /// An end of the log: a position, and the checksum of the value that ends there; 0 if that is not known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct Link {
+pub(super) struct LogEnd {
     pub(super) seq: Seq,
     pub(super) checksum: u128,
 }
@@ -52,7 +53,7 @@ struct Commit<'a> {
     /// The entries.
     payload: &'a [u8],
     /// The end of the log with it.
-    end: Link,
+    end: LogEnd,
 }
 
 /// The first positions of all segments, in order.
@@ -70,13 +71,13 @@ fn tree(first: Seq) -> String {
 
 /// Sets the position after which a new directory's log starts.
 pub(super) fn set_base(store: &Store, seq: Seq) -> Result<(), StoreError> {
-    let base = Link { seq, ..first_link(store) };
-    store.write(META_TREE, vec![Change::Put(LOG_BASE_KEY.to_vec(), encode(&base))])
+    let base = LogEnd { seq, ..first_link(store) };
+    store.write(META_TREE, vec![KeyChange::Put(LOG_BASE_KEY.to_vec(), encode(&base))])
 }
 
 /// The beginning of a directory's first log. The chain of checksums starts from the directory's identity.
-pub(super) fn first_link(store: &Store) -> Link {
-    Link { seq: Seq(0), checksum: xxh3_128(store.identity()) }
+pub(super) fn first_link(store: &Store) -> LogEnd {
+    LogEnd { seq: Seq(0), checksum: xxh3_128(store.identity()) }
 }
 
 /// The log of a store.
@@ -85,13 +86,13 @@ pub(super) struct Log {
     /// The first positions of all segments, in order.
     segments: Vec<Seq>,
     /// The link before its first entry.
-    base: Link,
+    base: LogEnd,
     /// Its end, where the next commit is appended.
-    end: Link,
+    end: LogEnd,
     /// How full the last segment is.
     filled: u64,
     /// Where the last read stopped.
-    read_to: Option<Link>,
+    read_to: Option<LogEnd>,
     /// The segment that is being removed.
     removal: Option<Removal>,
 }
@@ -102,10 +103,10 @@ impl Log {
     ///
     /// # Errors
     /// [`StoreError::Damaged`] if the log ends before the acknowledged position, or differs there.
-    pub(super) fn open(store: Arc<Store>, acknowledged: Link) -> Result<Log, StoreError> {
+    pub(super) fn open(store: Arc<Store>, acknowledged: LogEnd) -> Result<Log, StoreError> {
         let mut bytes = Vec::new();
         store.run(store.backing().read(META_TREE, LOG_BASE_KEY, &mut bytes))?;
-        let base: Link = decode(&bytes).ok_or_else(|| store.damaged("tree meta: log-base is missing"))?;
+        let base: LogEnd = decode(&bytes).ok_or_else(|| store.damaged("tree meta: log-base is missing"))?;
         let segments = segments(&store);
         let mut log = Log { store, segments, base, end: base, filled: 0, read_to: None, removal: None };
         let from = log.find(acknowledged.seq).unwrap_or(0);
@@ -143,7 +144,7 @@ impl Log {
         let (tree, mut changes, mut is_last) = (tree(segment), Vec::new(), true);
         self.store.run(self.store.backing().scan(&tree, &part_key(position.0, 0), &mut |key, _| {
             is_last &= part_of_key(key).is_some_and(|(found, _)| found == position.0);
-            changes.push(Change::Remove(key.to_vec()));
+            changes.push(KeyChange::Remove(key.to_vec()));
             ControlFlow::Continue(())
         }))?;
         if !is_last {
@@ -154,8 +155,8 @@ impl Log {
     }
 
     /// The link before a segment. The checksum is only known at the log's start.
-    fn before(&self, segment: Seq) -> Link {
-        let unknown = Link { seq: Seq(segment.0.saturating_sub(1)), checksum: 0 };
+    fn before(&self, segment: Seq) -> LogEnd {
+        let unknown = LogEnd { seq: Seq(segment.0.saturating_sub(1)), checksum: 0 };
         if unknown.seq == self.base.seq { self.base } else { unknown }
     }
 
@@ -167,7 +168,7 @@ impl Log {
     fn walk(
         &self,
         segment: Seq,
-        at: &mut Link,
+        at: &mut LogEnd,
         mut visit: impl FnMut(Commit<'_>) -> Result<bool, String>,
     ) -> Result<Result<bool, String>, StoreError> {
         let (tree, from) = (tree(segment), part_key(at.seq.next().0, 0));
@@ -191,7 +192,7 @@ impl Log {
             }
             let (count, payload): (u32, _) =
                 postcard::take_from_bytes(&bytes).map_err(|error| error.to_string())?;
-            let end = Link { seq: Seq(at.seq.0 + u64::from(count)), checksum };
+            let end = LogEnd { seq: Seq(at.seq.0 + u64::from(count)), checksum };
             let goes_on = visit(Commit { first, count, payload, end })?;
             (*at, part) = (end, 0);
             bytes.clear();
@@ -215,7 +216,7 @@ impl Log {
     }
 
     /// The end, where the next commit is appended.
-    pub(super) fn end(&self) -> Link {
+    pub(super) fn end(&self) -> LogEnd {
         self.end
     }
 
@@ -236,7 +237,7 @@ impl Log {
             let kind = if part == last { LAST } else { 0 };
             checksum = FORMAT.seal(kind, checksum, piece, &mut value);
             written += value.len() as u64;
-            changes.push(Change::Put(part_key(first.0, part).to_vec(), value));
+            changes.push(KeyChange::Put(part_key(first.0, part).to_vec(), value));
         }
         let is_full = self.segments.is_empty() || self.filled >= segment_bytes;
         let segment = self.segments.last().copied().filter(|_| !is_full).unwrap_or(first);
@@ -247,7 +248,7 @@ impl Log {
             self.filled = 0;
         }
         self.filled += written + COMMIT_ROOM_BYTES;
-        self.end = Link { seq: Seq(self.end.seq.0 + u64::from(count)), checksum };
+        self.end = LogEnd { seq: Seq(self.end.seq.0 + u64::from(count)), checksum };
         Ok(())
     }
 
@@ -328,7 +329,7 @@ mod tests {
     }
 
     fn remove(store: &Store, segment: u64, position: u64, part: u16) {
-        store.write(&tree(Seq(segment)), vec![Change::Remove(part_key(position, part).to_vec())]).unwrap();
+        store.write(&tree(Seq(segment)), vec![KeyChange::Remove(part_key(position, part).to_vec())]).unwrap();
     }
 
     fn positions(log: &mut Log, after: u64) -> Vec<u64> {
@@ -380,7 +381,7 @@ mod tests {
             let (key, mut value) = (part_key(2, 0).to_vec(), Vec::new());
             assert!(store.backing().read(&tree(Seq(1)), &key, &mut value).unwrap());
             value[changed] ^= 1;
-            store.write(&tree(Seq(1)), vec![Change::Put(key, value)]).unwrap();
+            store.write(&tree(Seq(1)), vec![KeyChange::Put(key, value)]).unwrap();
             let opened = Log::open(store, acknowledged);
             assert!(matches!(opened, Err(StoreError::Damaged { .. })), "{changed}");
         }
@@ -394,8 +395,8 @@ mod tests {
         append(&mut log, 30_000);
         append(&mut log, 1);
         let acknowledged = log.end();
-        let base = Link { checksum: 7, ..first_link(&store) };
-        store.write(META_TREE, vec![Change::Put(LOG_BASE_KEY.to_vec(), encode(&base))]).unwrap();
+        let base = LogEnd { checksum: 7, ..first_link(&store) };
+        store.write(META_TREE, vec![KeyChange::Put(LOG_BASE_KEY.to_vec(), encode(&base))]).unwrap();
         let mut log = Log::open(store, acknowledged).unwrap();
         assert_eq!(positions(&mut log, 30_000), [30_001]);
         assert!(matches!(log.read(Seq(0)), Err(StoreError::Damaged { .. })));

@@ -3,14 +3,14 @@
 //! message. Readers count.
 
 use super::options::NODE_BYTES_MAX;
-use super::peers::Report;
-use crate::frame::{Format, FrameError};
+use super::peers::NodeReport;
+use crate::frame::{FrameError, FrameFormat};
 use crate::journal::JournalError;
 use crate::journal::random;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-pub(super) const FORMAT: Format = Format { magic: *b"cknl", version: 3, payload_max: 8 << 20 };
+pub(super) const FORMAT: FrameFormat = FrameFormat { magic: *b"cknl", version: 3, payload_max: 8 << 20 };
 
 /// Maximum size of a message without its payload, in bytes.
 pub(super) const OVERHEAD_BYTES: usize = 128;
@@ -38,7 +38,7 @@ pub(super) enum Body {
         payload: Vec<u8>,
     },
     /// The node is up, and reports about itself.
-    Beat(Report),
+    Beat(NodeReport),
 }
 
 /// A message of this service.
@@ -95,7 +95,7 @@ pub(super) fn of_other_build(what: &str, found: u16) -> JournalError {
 
 #[cfg(test)]
 mod tests {
-    use super::super::order::{self, LogId, Place};
+    use super::super::order::{self, LogId, StreamPlace};
     use super::super::snapshots::{LABEL, SharedSnapshot};
     use super::*;
     use crate::domain::{
@@ -106,9 +106,9 @@ mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
 
-    fn report() -> Report {
+    fn report() -> NodeReport {
         let hash = Some(StateHash { at: Seq(1 << 16), hash: 5 });
-        Report { applied: Seq(1 << 40), build: "1".to_owned(), understands: 3, hash }
+        NodeReport { applied: Seq(1 << 40), build: "1".to_owned(), understands: 3, hash }
     }
 
     #[test]
@@ -147,7 +147,7 @@ mod tests {
         }
         assert_eq!(decode(&encode(SessionId(1), 1, &begin("a".to_owned())), false), Ok(None));
         let (mut newer, version) = (Vec::new(), FORMAT.version + 1);
-        Format { version, ..FORMAT }.seal(0, 0, b"whatever", &mut newer);
+        FrameFormat { version, ..FORMAT }.seal(0, 0, b"whatever", &mut newer);
         assert!(decode(&newer, true).unwrap_err().starts_with(&format!("format {version};")));
         // Nothing shows that a later build has written it.
         newer[20] ^= 1;
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn earlier_format_is_foreign_after_present_one() {
         let (mut earlier, version) = (Vec::new(), FORMAT.version - 1);
-        Format { version, ..FORMAT }.seal(0, 0, b"whatever", &mut earlier);
+        FrameFormat { version, ..FORMAT }.seal(0, 0, b"whatever", &mut earlier);
         assert!(decode(&earlier, false).unwrap_err().starts_with(&format!("format {version};")));
         assert_eq!(decode(&earlier, true), Ok(None));
     }
@@ -194,7 +194,7 @@ mod tests {
     /// The messages of a session, in order, each with the name of its file.
     fn messages() -> [(&'static str, Message); 3] {
         let hash = Some(StateHash { at: Seq(1 << 16), hash: 5 << 100 });
-        let report = Report { applied: Seq(70_000), build: "0.1.0".to_owned(), understands: 1, hash };
+        let report = NodeReport { applied: Seq(70_000), build: "0.1.0".to_owned(), understands: 1, hash };
         let payload = proposals().iter().flat_map(crate::frame::encode).collect();
         let bodies = [
             ("begin", Body::Begin { node: "node-1".to_owned(), read: 0 }),
@@ -215,7 +215,7 @@ mod tests {
 
     /// The bytes of each file, as this build writes them.
     fn written() -> Vec<(&'static str, Vec<u8>)> {
-        let (mut place, mut files) = (Place::default(), Vec::new());
+        let (mut place, mut files) = (StreamPlace::default(), Vec::new());
         for (name, message) in messages() {
             let bytes = encode(message.session, message.number, &message.body);
             place.read(&message, checksum(&bytes)).unwrap().unwrap();
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn stream_of_release_is_read_and_written() {
         let read = |name| fs::read(file(name)).unwrap();
-        let (mut place, mut entries) = (Place::default(), Vec::new());
+        let (mut place, mut entries) = (StreamPlace::default(), Vec::new());
         for (name, expected) in messages() {
             let bytes = read(name);
             let message = decode(&bytes, false).unwrap_or_else(|error| panic!("{name}: {error}\n{FINAL}"));

@@ -21,8 +21,8 @@ mod snapshots;
 
 pub use options::{NatsLogin, NatsOptions, NatsTls, OPEN_TIME};
 pub use order::{is_of_replicated_log, log_of};
-pub use replication::{LogTime, Peer, Replication};
-pub use snapshots::{NatsSnapshots, Parts, SharedSnapshot};
+pub use replication::{LogTime, OtherNode, Replication};
+pub use snapshots::{ArchivePieces, NatsSnapshots, SharedSnapshot};
 
 use super::{Committed, Delivery, Journal, JournalError, Result, Ticket, check_space};
 use crate::domain::{Proposal, Seq};
@@ -34,11 +34,11 @@ use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use link::Link;
 use message::Body;
-use order::Place;
-use outbox::{Attempt, Outbox};
+use order::StreamPlace;
+use outbox::{DeliveryAttempt, Outbox};
 use parking_lot::Mutex;
 use peers::Peers;
-use reader::{News, READ_AHEAD, Reader, StreamMessage};
+use reader::{News, READ_AHEAD, StreamMessage, StreamReader};
 use std::error::Error;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -61,14 +61,14 @@ pub struct NatsJournal {
     store: Arc<Store>,
     link: Arc<Link>,
     /// Places at which the log can be read from, until it is.
-    starts: Vec<Place>,
+    starts: Vec<StreamPlace>,
     /// The other end of `messages`, until the reader has it.
     sender: Option<mpsc::Sender<News>>,
     messages: mpsc::Receiver<News>,
     /// The place after the last taken message.
-    place: Place,
+    place: StreamPlace,
     outbox: Outbox,
-    acks: FuturesUnordered<BoxFuture<'static, (Attempt, Result<PublishAck, PublishError>)>>,
+    acks: FuturesUnordered<BoxFuture<'static, (DeliveryAttempt, Result<PublishAck, PublishError>)>>,
     peers: Peers,
     /// A barrier that is passed and not delivered.
     passed: Option<Ticket>,
@@ -120,8 +120,9 @@ impl NatsJournal {
                 Ok(_) | Err(_) => {}
             }
         }
-        let is_readable = |place: &Place| place.stream + 1 >= link.first_message;
-        let starts: Vec<Place> = places.into_iter().chain([Place::default()]).filter(is_readable).collect();
+        let is_readable = |place: &StreamPlace| place.stream + 1 >= link.first_message;
+        let starts: Vec<StreamPlace> =
+            places.into_iter().chain([StreamPlace::default()]).filter(is_readable).collect();
         if starts.is_empty() {
             return Err(JournalError::Trimmed(format!(
                 "the log was trimmed up to message {}, and {path} has no snapshot that reaches so far",
@@ -135,7 +136,7 @@ impl NatsJournal {
             starts,
             sender: Some(sender),
             messages,
-            place: Place::default(),
+            place: StreamPlace::default(),
             outbox: Outbox::new(&options.node),
             acks: FuturesUnordered::new(),
             peers: Peers::new(options.open_time),
@@ -161,7 +162,7 @@ impl NatsJournal {
             let what = format!("the place of position {} in the stream is unknown", after.0);
             return Err(JournalError::Damaged(what));
         };
-        self.runtime.spawn(Reader::new(self.link.clone(), &place, sender).run());
+        self.runtime.spawn(StreamReader::new(self.link.clone(), &place, sender).run());
         self.runtime.spawn(count_elections(self.link.clone()));
         self.outbox.begin(place.stream);
         (self.place, self.moved_at) = (place, Instant::now());
@@ -230,7 +231,7 @@ impl NatsJournal {
         }
     }
 
-    fn take_ack(&mut self, attempt: Attempt, ack: Result<PublishAck, PublishError>) {
+    fn take_ack(&mut self, attempt: DeliveryAttempt, ack: Result<PublishAck, PublishError>) {
         // Not earlier: the log's clock has shown its time before now.
         let now = Instant::now();
         match ack {

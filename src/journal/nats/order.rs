@@ -12,9 +12,9 @@
 
 use super::message::{self, Body, Message, SessionId};
 use crate::domain::{Entry, Seq};
-use crate::frame::{Format, FrameError};
+use crate::frame::{FrameError, FrameFormat};
 use crate::journal::{JournalError, Result, check_understood, decode_entries};
-use crate::store::backing::Change;
+use crate::store::backing::KeyChange;
 use crate::store::{META_TREE, REPLICATED_LOG_KEY, Store, StoreError, VALUE_BYTES_MAX};
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 pub(super) const NODES_MAX: usize = 256;
 
 /// The version is that of messages: a place implies that messages of that version were read.
-const FORMAT: Format = Format { magic: *b"ckpl", payload_max: VALUE_BYTES_MAX, ..message::FORMAT };
+const FORMAT: FrameFormat = FrameFormat { magic: *b"ckpl", payload_max: VALUE_BYTES_MAX, ..message::FORMAT };
 
 /// The random identity of a log, drawn when its stream is created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -32,7 +32,7 @@ pub struct LogId(pub(super) u128);
 
 /// A node's latest session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct Session {
+pub(super) struct NodeSession {
     id: SessionId,
     /// The stream's number of the message that started it.
     begun: u64,
@@ -44,7 +44,7 @@ pub(super) struct Session {
 
 /// A place in the log: between two messages of the stream.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Place {
+pub(super) struct StreamPlace {
     /// The stream's number of the last message before it.
     pub(super) stream: u64,
     /// The last entry before it.
@@ -52,7 +52,7 @@ pub(super) struct Place {
     /// Checksum of the last message before it; 0 for a foreign one.
     pub(super) checksum: u128,
     /// The latest session of each node.
-    nodes: BTreeMap<String, Session>,
+    nodes: BTreeMap<String, NodeSession>,
     /// No dropped node has started its last session after this message.
     forgotten: u64,
 }
@@ -69,12 +69,12 @@ pub(super) enum Void {
 }
 
 /// The node and the entries of a message that counts, or the reason why it has no effect.
-pub(super) type Counted = Result<(String, Vec<Entry>), Void>;
+pub(super) type CountedMessage = Result<(String, Vec<Entry>), Void>;
 
-impl Place {
+impl StreamPlace {
     /// The place after a snapshot, at the start of a stream.
-    pub(super) fn after_snapshot(stream: u64, seq: Seq) -> Place {
-        Place { stream, seq, ..Place::default() }
+    pub(super) fn after_snapshot(stream: u64, seq: Seq) -> StreamPlace {
+        StreamPlace { stream, seq, ..StreamPlace::default() }
     }
 
     /// Whether the log before it has messages of this format that count.
@@ -92,7 +92,7 @@ impl Place {
     /// # Errors
     /// [`JournalError::Damaged`] if it counts and has no valid entries; [`JournalError::Newer`] if they enable a version that this build
     /// does not understand.
-    pub(super) fn read(&mut self, message: &Message, checksum: u128) -> Result<Counted> {
+    pub(super) fn read(&mut self, message: &Message, checksum: u128) -> Result<CountedMessage> {
         let counted = match self.sender_of(message) {
             Err(void) => Err(void),
             Ok(node) => {
@@ -138,7 +138,7 @@ impl Place {
         let (id, heard) = (message.session, self.stream + 1);
         let known = self.nodes.get(node).filter(|latest| latest.id == id);
         let begun = known.map_or(heard, |latest| latest.begun);
-        self.nodes.insert(node.to_owned(), Session { id, begun, heard, next: message.number + 1 });
+        self.nodes.insert(node.to_owned(), NodeSession { id, begun, heard, next: message.number + 1 });
         if self.nodes.len() > NODES_MAX {
             let silent = self.nodes.iter().min_by_key(|(_, latest)| latest.heard);
             let silent = silent.map(|(node, _)| node.clone()).and_then(|node| self.nodes.remove(&node));
@@ -165,7 +165,7 @@ pub fn log_of(store: &Store) -> Result<Option<LogId>, StoreError> {
 /// # Errors
 /// [`StoreError::Failed`].
 pub(super) fn note_log(store: &Store, LogId(log): LogId) -> Result<(), StoreError> {
-    store.write(META_TREE, vec![Change::Put(REPLICATED_LOG_KEY.to_vec(), log.to_be_bytes().to_vec())])
+    store.write(META_TREE, vec![KeyChange::Put(REPLICATED_LOG_KEY.to_vec(), log.to_be_bytes().to_vec())])
 }
 
 /// Whether the directory belongs to a replicated log.
@@ -174,18 +174,18 @@ pub fn is_of_replicated_log(store: &Store) -> bool {
 }
 
 /// Encodes a place in a log.
-pub(super) fn encode(log: LogId, place: &Place) -> Vec<u8> {
+pub(super) fn encode(log: LogId, place: &StreamPlace) -> Vec<u8> {
     FORMAT.pack(&(log, place))
 }
 
 /// The inverse of [`encode`].
-pub(super) fn decode(value: &[u8]) -> Result<(LogId, Place), FrameError> {
+pub(super) fn decode(value: &[u8]) -> Result<(LogId, StreamPlace), FrameError> {
     FORMAT.unpack(value)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::peers::Report;
+    use super::super::peers::NodeReport;
     use super::*;
     use crate::domain::{Command, FORMAT_VERSION, Proposal, Timestamp};
     use crate::store::StoreOptions;
@@ -200,17 +200,17 @@ mod tests {
     }
 
     fn beat(session: u128, number: u64) -> Message {
-        Message { session: SessionId(session), number, body: Body::Beat(Report::default()) }
+        Message { session: SessionId(session), number, body: Body::Beat(NodeReport::default()) }
     }
 
     /// The number that counted, or the reason that none did.
-    fn outcome(log: &mut Place, message: &Message) -> Result<u64, Void> {
+    fn outcome(log: &mut StreamPlace, message: &Message) -> Result<u64, Void> {
         log.read(message, 1).unwrap().map(|_| message.number)
     }
 
     #[test]
     fn message_counts_only_in_latest_session() {
-        let mut log = Place::default();
+        let mut log = StreamPlace::default();
         assert_eq!(outcome(&mut log, &commit(1, 1)), Err(Void::Over));
         outcome(&mut log, &begin("a", 1, 0)).unwrap();
         outcome(&mut log, &begin("b", 2, 0)).unwrap();
@@ -225,14 +225,14 @@ mod tests {
 
     #[test]
     fn message_counts_once_and_in_order() {
-        let mut log = Place::default();
+        let mut log = StreamPlace::default();
         outcome(&mut log, &begin("a", 1, 0)).unwrap();
         let read = [1, 1, 3, 2, 4, 3, 2, 1, 4].map(|number| outcome(&mut log, &commit(1, number)));
         let (copy, gap) = (Err(Void::Copy), Err(Void::Gap));
         assert_eq!(read, [Ok(1), copy, gap, Ok(2), gap, Ok(3), copy, copy, Ok(4)]);
         assert_eq!(log.seq, Seq(4));
         // A node that continues from this place knows it, too. Beats have numbers of the same row.
-        let mut other: Place = postcard::from_bytes(&postcard::to_stdvec(&log).unwrap()).unwrap();
+        let mut other: StreamPlace = postcard::from_bytes(&postcard::to_stdvec(&log).unwrap()).unwrap();
         assert_eq!(other, log);
         assert_eq!(outcome(&mut other, &commit(1, 4)), copy);
         assert_eq!(outcome(&mut other, &beat(1, 5)), Ok(5));
@@ -242,7 +242,7 @@ mod tests {
     /// Whatever servers do with the messages that start a session: nothing of it takes effect twice.
     #[test]
     fn session_start_requires_latest_session() {
-        let mut log = Place::default();
+        let mut log = StreamPlace::default();
         outcome(&mut log, &begin("a", 1, 0)).unwrap();
         outcome(&mut log, &commit(1, 1)).unwrap();
         assert_eq!(outcome(&mut log, &begin("a", 1, 0)), Err(Void::Copy));
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn silent_node_is_dropped_beyond_limit() {
-        let mut log = Place::default();
+        let mut log = StreamPlace::default();
         for number in 1..=NODES_MAX as u64 {
             outcome(&mut log, &begin(&format!("n{number}"), number.into(), number - 1)).unwrap();
         }
@@ -279,7 +279,7 @@ mod tests {
     /// The place is part of the state that a node stores when it stops.
     #[test]
     fn place_stays_before_message_that_cannot_be_read() {
-        let mut log = Place::default();
+        let mut log = StreamPlace::default();
         outcome(&mut log, &begin("a", 1, 0)).unwrap();
         log.skip(0);
         assert_eq!(outcome(&mut log, &commit(1, 1)), Ok(1));
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!((log_of(&store).unwrap(), is_of_replicated_log(&store)), (None, false));
         note_log(&store, LogId(9)).unwrap();
         assert_eq!((log_of(&store).unwrap(), is_of_replicated_log(&store)), (Some(LogId(9)), true));
-        let place = Place::after_snapshot(600, Seq(300));
+        let place = StreamPlace::after_snapshot(600, Seq(300));
         let mut encoded = encode(LogId(9), &place);
         assert_eq!(decode(&encoded), Ok((LogId(9), place)));
         encoded[40] ^= 1;

@@ -7,7 +7,7 @@
 
 use super::message::{self, Body, OVERHEAD_BYTES, SessionId};
 use super::order::Void;
-use super::peers::Report;
+use super::peers::NodeReport;
 use crate::domain::Proposal;
 use crate::frame;
 use crate::journal::{JournalError, Result, Ticket};
@@ -35,7 +35,7 @@ const OVERTAKEN_WITHIN: Duration = Duration::from_secs(60);
 const OVERTAKEN_PAUSE: Duration = Duration::from_secs(1);
 
 /// Identifies an attempt to send a message: the number of rewinds of the outbox, and the message's number.
-pub(super) type Attempt = (u64, u64);
+pub(super) type DeliveryAttempt = (u64, u64);
 
 /// A message that was not read back.
 #[derive(Debug)]
@@ -124,7 +124,7 @@ impl Outbox {
     }
 
     /// Makes a beat.
-    pub(super) fn beat(&mut self, report: Report) {
+    pub(super) fn beat(&mut self, report: NodeReport) {
         self.make(Body::Beat(report), Vec::new());
     }
 
@@ -133,7 +133,7 @@ impl Outbox {
     }
 
     /// The next message to send; it counts as sent.
-    pub(super) fn next(&mut self, now: Instant) -> Option<(Attempt, Bytes)> {
+    pub(super) fn next(&mut self, now: Instant) -> Option<(DeliveryAttempt, Bytes)> {
         if self.not_before.is_some_and(|at| now < at) || self.sent > 0 && !self.is_begun() {
             return None;
         }
@@ -163,7 +163,7 @@ impl Outbox {
     }
 
     /// A server has acknowledged an attempt as message `message` of the stream.
-    pub(super) fn acked(&mut self, (epoch, number): Attempt, message: u64, now: Instant) {
+    pub(super) fn acked(&mut self, (epoch, number): DeliveryAttempt, message: u64, now: Instant) {
         self.acked = self.acked.max(message);
         let at = number.checked_sub(self.first).filter(|_| epoch == self.epoch);
         if let Some(sent) = at.and_then(|at| self.window.get_mut(at as usize)) {
@@ -172,7 +172,7 @@ impl Outbox {
     }
 
     /// A server has rejected an attempt, or has not answered. Returns whether it matters: then the window is sent again.
-    pub(super) fn refused(&mut self, (epoch, number): Attempt, now: Instant) -> bool {
+    pub(super) fn refused(&mut self, (epoch, number): DeliveryAttempt, now: Instant) -> bool {
         epoch == self.epoch && number >= self.first && self.go_back(now)
     }
 
@@ -250,7 +250,7 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
-    use super::super::order::Place;
+    use super::super::order::StreamPlace;
     use super::*;
     use crate::domain::{Command, Digests, FilterId, Target, Timestamp};
     use crate::filter::Digest;
@@ -264,7 +264,7 @@ mod tests {
     /// An outbox over a log.
     struct Node {
         outbox: Outbox,
-        log: Place,
+        log: StreamPlace,
         now: Instant,
         /// Tickets and times of the entries that were counted.
         counted: Vec<(u64, u64)>,
@@ -274,10 +274,10 @@ mod tests {
         fn new() -> Node {
             let mut outbox = Outbox::new("a");
             outbox.begin(0);
-            Node { outbox, log: Place::default(), now: Instant::now(), counted: Vec::new() }
+            Node { outbox, log: StreamPlace::default(), now: Instant::now(), counted: Vec::new() }
         }
 
-        fn sent(&mut self) -> Vec<(Attempt, Bytes)> {
+        fn sent(&mut self) -> Vec<(DeliveryAttempt, Bytes)> {
             std::iter::from_fn(|| self.outbox.next(self.now)).collect()
         }
 
@@ -336,8 +336,9 @@ mod tests {
         assert_eq!((node.sent(), node.outbox.sent), (vec![], 0));
         node.wait();
         let again = node.sent();
-        let bytes =
-            |sent: &[(Attempt, Bytes)]| sent.iter().map(|(_, bytes)| bytes.clone()).collect::<Vec<_>>();
+        let bytes = |sent: &[(DeliveryAttempt, Bytes)]| {
+            sent.iter().map(|(_, bytes)| bytes.clone()).collect::<Vec<_>>()
+        };
         assert_eq!(bytes(&again)[..5], bytes(&first));
         again.iter().chain(&first).for_each(|(_, bytes)| node.read(bytes));
         assert_eq!(node.counted, (0..6).map(|number| (number, number)).collect::<Vec<_>>());
@@ -432,7 +433,7 @@ mod tests {
         assert_eq!(node.sent().len(), 1);
         node.outbox.barrier = Some(Ticket(1));
         assert!(node.outbox.needs_beat(false));
-        node.outbox.beat(Report::default());
+        node.outbox.beat(NodeReport::default());
         node.outbox.barrier = Some(Ticket(2));
         assert!(!node.outbox.needs_beat(true), "one at a time");
         let session = node.outbox.session;
@@ -453,7 +454,7 @@ mod tests {
         ) {
             const COMMANDS: u64 = 60;
             let mut node = Node::new();
-            let mut network: Vec<(Attempt, Bytes)> = Vec::new();
+            let mut network: Vec<(DeliveryAttempt, Bytes)> = Vec::new();
             let mut pushed = 0;
             for (what, which) in steps {
                 let sent = node.sent();

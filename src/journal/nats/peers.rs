@@ -5,7 +5,7 @@
 //! read from the log, our own included, so all nodes compare the same hashes. A node that differs stops after a delay, unless more nodes
 //! agree with it than differ.
 
-use super::replication::Peer;
+use super::replication::OtherNode;
 use crate::domain::{STATE_HASH_EVERY, Seq, StateHash, Timestamp, understood_version};
 use crate::journal::{JournalError, Result};
 use serde::{Deserialize, Serialize};
@@ -29,7 +29,7 @@ const GONE_AFTER: Duration = Duration::from_secs(600);
 
 /// A node's report about itself.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Report {
+pub(super) struct NodeReport {
     /// The last position that it has applied.
     pub(super) applied: Seq,
     /// Its build; empty if unknown.
@@ -48,7 +48,7 @@ pub(super) struct Peers {
     own: BTreeMap<Seq, u128>,
     /// The last position whose own hash was read from the log.
     confirmed: Seq,
-    all: BTreeMap<String, Peer>,
+    all: BTreeMap<String, OtherNode>,
     /// The time of the last message that was read.
     pub(super) read_at: Timestamp,
     /// The last position whose hash was reported, and when; `None` if a report is due.
@@ -65,11 +65,11 @@ impl Peers {
     }
 
     /// The next report, of a node that has applied everything up to a position.
-    pub(super) fn report(&mut self, applied: Seq, now: Instant) -> Report {
+    pub(super) fn report(&mut self, applied: Seq, now: Instant) -> NodeReport {
         let hash = self.last_hash();
         self.reported = Some((hash.map(|hash| hash.at), now));
         let (build, understands) = (env!("CARGO_PKG_VERSION").to_owned(), understood_version());
-        Report { applied, build, understands, hash }
+        NodeReport { applied, build, understands, hash }
     }
 
     /// When the next report is due.
@@ -97,7 +97,7 @@ impl Peers {
     }
 
     /// The last message is of this other node.
-    pub(super) fn heard(&mut self, node: &str) -> &mut Peer {
+    pub(super) fn heard(&mut self, node: &str) -> &mut OtherNode {
         if !self.all.contains_key(node) && self.all.len() >= PEERS_MAX {
             let silent = self.all.values().min_by_key(|peer| peer.heard_at).map(|peer| peer.node.clone());
             silent.map(|node| self.all.remove(&node));
@@ -108,12 +108,12 @@ impl Peers {
     }
 
     /// This node's own report was read; its hash counts from now on.
-    pub(super) fn take_own(&mut self, report: &Report) {
+    pub(super) fn take_own(&mut self, report: &NodeReport) {
         self.confirmed = self.confirmed.max(report.hash.map_or(Seq(0), |hash| hash.at));
     }
 
     /// Another node's report was read, after position `read`. A hash of a later position is impossible and ignored.
-    pub(super) fn take(&mut self, node: &str, report: Report, read: Seq) {
+    pub(super) fn take(&mut self, node: &str, report: NodeReport, read: Seq) {
         let is_possible = |hash: &StateHash| {
             (Seq(1)..=read).contains(&hash.at) && hash.at.0.is_multiple_of(STATE_HASH_EVERY)
         };
@@ -172,9 +172,10 @@ impl Peers {
     }
 
     /// All nodes that were heard of.
-    pub(super) fn list(&self) -> Vec<Peer> {
+    pub(super) fn list(&self) -> Vec<OtherNode> {
         let gone_before = self.read_at.0.saturating_sub(GONE_AFTER.as_millis() as u64);
-        let peer = |peer: &Peer| Peer { is_present: peer.heard_at.0 >= gone_before, ..peer.clone() };
+        let peer =
+            |peer: &OtherNode| OtherNode { is_present: peer.heard_at.0 >= gone_before, ..peer.clone() };
         self.all.values().map(peer).collect()
     }
 }
@@ -206,7 +207,7 @@ mod tests {
 
         fn report_hash(&mut self, node: &str, number: u64, hash: u128) -> Result<()> {
             let hash = Some(StateHash { at: Seq(number * EVERY), hash });
-            self.peers.take(node, Report { hash, ..Report::default() }, Seq(u64::MAX));
+            self.peers.take(node, NodeReport { hash, ..NodeReport::default() }, Seq(u64::MAX));
             self.wait(Duration::ZERO)
         }
 
@@ -271,7 +272,7 @@ mod tests {
         node.now += OPEN_TIME;
         for (other, hash) in [("c", 2), ("b", 1)] {
             let hash = Some(StateHash { at: Seq(EVERY), hash });
-            node.peers.take(other, Report { hash, ..Report::default() }, Seq(u64::MAX));
+            node.peers.take(other, NodeReport { hash, ..NodeReport::default() }, Seq(u64::MAX));
             node.peers.compare(node.now);
         }
         node.peers.decide(node.now).unwrap();
@@ -323,7 +324,7 @@ mod tests {
         let mut node = Node::new();
         let mut report_hash = |at, build: &str, read| {
             let hash = Some(StateHash { at: Seq(at), hash: 5 });
-            let report = Report { applied: Seq(1), build: build.to_owned(), understands: 3, hash };
+            let report = NodeReport { applied: Seq(1), build: build.to_owned(), understands: 3, hash };
             node.peers.take("b", report, Seq(read));
             let peer = node.peers.list().remove(0);
             (peer.hash.map(|hash| hash.at), peer.build)

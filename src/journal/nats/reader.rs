@@ -3,7 +3,7 @@
 
 use super::link::{Link, find_stream, retry};
 use super::message::{self, Message};
-use super::order::Place;
+use super::order::StreamPlace;
 use crate::domain::Timestamp;
 use crate::journal::{JournalError, Result};
 use async_nats::jetstream;
@@ -61,7 +61,7 @@ pub(super) struct StreamMessage {
 pub(super) type News = Result<StreamMessage>;
 
 /// The task that reads. It ends with its receiver, after an error that is final, or with its runtime.
-pub(super) struct Reader {
+pub(super) struct StreamReader {
     link: Arc<Link>,
     /// The number of the next message.
     next: u64,
@@ -74,11 +74,11 @@ pub(super) struct Reader {
     sender: mpsc::Sender<News>,
 }
 
-impl Reader {
+impl StreamReader {
     /// A reader from a place on.
-    pub(super) fn new(link: Arc<Link>, place: &Place, sender: mpsc::Sender<News>) -> Reader {
-        let &Place { stream, checksum: last, .. } = place;
-        Reader { link, next: stream + 1, last, has_own: stream > 0, lost_since: None, sender }
+    pub(super) fn new(link: Arc<Link>, place: &StreamPlace, sender: mpsc::Sender<News>) -> StreamReader {
+        let &StreamPlace { stream, checksum: last, .. } = place;
+        StreamReader { link, next: stream + 1, last, has_own: stream > 0, lost_since: None, sender }
     }
 
     pub(super) async fn run(mut self) {

@@ -34,7 +34,7 @@ pub struct LogTime {
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, ToSchema)]
 #[schema(as = ClusterNode)]
-pub struct Peer {
+pub struct OtherNode {
     /// Its name.
     #[schema(example = "node-2")]
     pub node: String,
@@ -93,7 +93,7 @@ pub struct Replication {
     /// Whether this node's state differs from another's, and it is open whose is right.
     pub is_in_doubt: bool,
     /// The other nodes.
-    pub peers: Vec<Peer>,
+    pub peers: Vec<OtherNode>,
     /// Why the reader can't continue, if it can't.
     pub trouble: Option<String>,
     /// Elections of the stream's leader since the start.

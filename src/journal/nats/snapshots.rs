@@ -10,12 +10,12 @@ use super::link::{
 };
 use super::message::of_other_build;
 use super::options::NatsOptions;
-use super::order::{LogId, Place, decode, encode, note_log};
+use super::order::{LogId, StreamPlace, decode, encode, note_log};
 use super::runtime;
 use crate::domain::{Seq, Timestamp};
-use crate::frame::{Format, FrameError};
+use crate::frame::{FrameError, FrameFormat};
 use crate::journal::{JournalError, Result, random};
-use crate::store::archive::{self, Piece};
+use crate::store::archive::{self, BackupPiece};
 use crate::store::{Manifest, Store, StoreError, VALUE_BYTES_MAX};
 use async_nats::header::NATS_ROLLUP;
 use async_nats::jetstream::context::Context;
@@ -38,7 +38,8 @@ use tokio::time::timeout;
 use tokio_util::io::StreamReader;
 
 /// A label: a [`SharedSnapshot`] in a frame. Its place has a frame within.
-pub(super) const LABEL: Format = Format { magic: *b"cksh", version: 1, payload_max: 2 * VALUE_BYTES_MAX };
+pub(super) const LABEL: FrameFormat =
+    FrameFormat { magic: *b"cksh", version: 1, payload_max: 2 * VALUE_BYTES_MAX };
 
 /// Maximum size of a chunk of an archive. Chunks are sent one after the other.
 const CHUNK_BYTES: usize = 512 << 10;
@@ -71,7 +72,7 @@ pub struct SharedSnapshot {
 
 /// The pieces of an archive, one after the other; `None` after the last one, however often it is asked again. An error means that nothing of
 /// this node may be shared: it may be found out while a snapshot is being uploaded, or after that.
-pub type Parts<'a> = dyn FnMut() -> Result<Option<Vec<u8>>> + 'a;
+pub type ArchivePieces<'a> = dyn FnMut() -> Result<Option<Vec<u8>>> + 'a;
 
 /// A failure that another attempt may be spared.
 fn failed(why: impl std::fmt::Display) -> JournalError {
@@ -82,7 +83,7 @@ fn damaged(name: &str, why: impl std::fmt::Display) -> JournalError {
     JournalError::Damaged(format!("the shared snapshot {name} {why}"))
 }
 
-fn place_of(snapshot: &SharedSnapshot) -> Result<(LogId, Place)> {
+fn place_of(snapshot: &SharedSnapshot) -> Result<(LogId, StreamPlace)> {
     match decode(&snapshot.place) {
         Ok(found) if found.1.seq == snapshot.seq => Ok(found),
         Err(FrameError::Newer(format)) => Err(of_other_build(&snapshot.name, format)),
@@ -116,14 +117,14 @@ fn snapshots(log: LogId, described: &[ObjectInfo]) -> Result<Vec<SharedSnapshot>
 }
 
 /// An archive that is being read. The last read fails if it doesn't match its digest.
-struct Download {
+struct ArchiveDownload {
     runtime: Handle,
     object: Object,
 }
 
-impl Read for Download {
+impl Read for ArchiveDownload {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        let Download { runtime, object } = self;
+        let ArchiveDownload { runtime, object } = self;
         let silent = |_| io::Error::new(io::ErrorKind::TimedOut, "the servers send nothing of the archive");
         runtime.block_on(async { timeout(SILENCE_MAX, object.read(out)).await.map_err(silent)? })
     }
@@ -178,7 +179,7 @@ impl NatsSnapshots {
     pub fn read<E: From<StoreError> + From<JournalError>>(
         &self,
         snapshot: &SharedSnapshot,
-        sink: impl FnMut(Piece<'_>) -> Result<(), StoreError>,
+        sink: impl FnMut(BackupPiece<'_>) -> Result<(), StoreError>,
     ) -> Result<(), E> {
         let object = self.runtime.block_on(async {
             let objects = self.context.get_object_store(&self.bucket).await.map_err(failed)?;
@@ -189,7 +190,7 @@ impl NatsSnapshots {
                 }
             })
         })?;
-        let download = Download { runtime: self.runtime.handle().clone(), object };
+        let download = ArchiveDownload { runtime: self.runtime.handle().clone(), object };
         let from = BufReader::with_capacity(BUFFER_BYTES, download);
         archive::read(Path::new(&snapshot.name), from, sink).map_err(|error| match error {
             StoreError::Damaged { path, what, .. } if path == Path::new(&snapshot.name) => {
@@ -316,7 +317,7 @@ impl NatsSnapshots {
     }
 
     /// Stores an archive. After an error a part of it may be there, and nothing of it follows later.
-    async fn put(&self, name: &str, parts: &mut Parts<'_>) -> Result<ObjectInfo> {
+    async fn put(&self, name: &str, parts: &mut ArchivePieces<'_>) -> Result<ObjectInfo> {
         let (name, chunk_size) = (name.to_owned(), Some(CHUNK_BYTES));
         let meta = ObjectMetadata { name, chunk_size, ..ObjectMetadata::default() };
         let mut fed = Ok(());
@@ -354,7 +355,7 @@ impl NatsSnapshots {
     ///
     /// # Errors
     /// [`JournalError::Failed`] if a shared snapshot is as new. Returns errors of `parts`, until the snapshot is shared.
-    pub fn share(&self, taken: &Manifest, parts: &mut Parts<'_>) -> Result<SharedSnapshot> {
+    pub fn share(&self, taken: &Manifest, parts: &mut ArchivePieces<'_>) -> Result<SharedSnapshot> {
         let (stream, log) = self.find_stream()?.ok_or_else(|| failed("there is no log"))?;
         if decode(&taken.place).map_or(true, |(of, _)| of != log) {
             return Err(failed("this node's snapshot belongs to another log: the stream was recreated"));
@@ -378,7 +379,7 @@ impl NatsSnapshots {
     }
 
     /// Uploads an archive, reads it back and adds its label. If it must not count then, it is removed.
-    fn upload(&self, taken: &Manifest, parts: &mut Parts<'_>) -> Result<SharedSnapshot> {
+    fn upload(&self, taken: &Manifest, parts: &mut ArchivePieces<'_>) -> Result<SharedSnapshot> {
         let (log, _) = decode(&taken.place).map_err(|_| failed("the snapshot has no place in a log"))?;
         let (seq, taken_at, place) = (taken.seq, taken.taken_at, taken.place.clone());
         let (runtime, node) = (&self.runtime, self.options.node.clone());
@@ -424,14 +425,14 @@ impl NatsSnapshots {
     ///
     /// # Errors
     /// [`JournalError::Failed`] if there is a log already; otherwise as [`NatsSnapshots::share`].
-    pub fn begin_log(&self, taken: &Manifest, parts: &mut Parts<'_>) -> Result<SharedSnapshot> {
+    pub fn begin_log(&self, taken: &Manifest, parts: &mut ArchivePieces<'_>) -> Result<SharedSnapshot> {
         self.check_absent()?;
         let NatsSnapshots { options, context, runtime, .. } = self;
         runtime.block_on(ensure_bucket(context, options))?;
         let mut wanted = stream_config(options);
         let log = log_id(&wanted)?;
         // After the message that this puts first.
-        let place = encode(log, &Place::after_snapshot(1, taken.seq));
+        let place = encode(log, &StreamPlace::after_snapshot(1, taken.seq));
         let snapshot = self.upload(&Manifest { place, ..taken.clone() }, parts)?;
         // Nodes reject the stream until it has its subject. From then on they need the snapshot to start: its first message is missing.
         let beginning = beginning(options);
@@ -486,7 +487,7 @@ mod tests {
             all.push(described(&snapshot(10).name, label));
         }
         assert_eq!(snapshots(LogId(7), &all).unwrap(), [snapshot(9), snapshot(4)]);
-        let newer = Format { version: 2, ..LABEL }.pack(&snapshot(12));
+        let newer = FrameFormat { version: 2, ..LABEL }.pack(&snapshot(12));
         all.push(described(&snapshot(12).name, newer));
         let rejected = snapshots(LogId(7), &all).unwrap_err();
         assert!(matches!(&rejected, JournalError::Newer(why) if why.contains("version is 2")), "{rejected}");

@@ -2,7 +2,7 @@
 
 use super::service::{Answer, Service, request};
 use axum::body::Body;
-use cuckood::http::options::{HttpOptions, LimitOptions, Timeouts};
+use cuckood::http::options::{HttpOptions, LimitOptions, RequestTimeouts};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use futures_util::StreamExt;
@@ -156,7 +156,7 @@ async fn bodies_share_limit() {
 #[tokio::test]
 async fn endless_empty_frames_are_too_large() {
     let limits = LimitOptions { body_bytes_max: 1 << 20, ..LimitOptions::default() };
-    let timeouts = Timeouts { body: Duration::from_secs(20), ..Timeouts::default() };
+    let timeouts = RequestTimeouts { body: Duration::from_secs(20), ..RequestTimeouts::default() };
     let service = Service::with(HttpOptions { limits, timeouts, ..HttpOptions::default() }).await;
     service.put("/v1/campaigns/spring", json!({"capacity": 1000})).await.json(201);
     let skippable = [&0x184D_2A50_u32.to_le_bytes()[..], &0xfff8_u32.to_le_bytes(), &[0; 0xfff8]].concat();

@@ -2,7 +2,7 @@
 
 use super::service::Service;
 use crate::memory_log::MemoryLog;
-use cuckood::http::options::{HttpOptions, Timeouts};
+use cuckood::http::options::{HttpOptions, RequestTimeouts};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use serde_json::json;
@@ -49,7 +49,7 @@ async fn full_queue_rejects_only_excess_writes() {
 async fn overdue_write_reports_unknown_outcome() {
     let log = MemoryLog::new();
     let journal = Some(log.options());
-    let timeouts = Timeouts { request: Duration::from_millis(1), ..Timeouts::default() };
+    let timeouts = RequestTimeouts { request: Duration::from_millis(1), ..RequestTimeouts::default() };
     let service = Service::on(journal, HttpOptions { timeouts, ..HttpOptions::default() }, |_| ()).await;
     log.hold();
     let unknown = service.put("/v1/campaigns/c", json!({ "capacity": 1_000 })).await;

@@ -127,7 +127,7 @@ impl Service {
         drop((http, engine));
         // As though another boot had kept it.
         let clock = directory.path().join("clock");
-        let format = cuckood::frame::Format { magic: *b"ckcl", version: 1, payload_max: 64 };
+        let format = cuckood::frame::FrameFormat { magic: *b"ckcl", version: 1, payload_max: 64 };
         let kept = std::fs::read(&clock).unwrap();
         let (frame, _) = format.open(&kept).unwrap().unwrap();
         let (wall, uptime, boot): (Timestamp, u64, u128) = cuckood::frame::decode(frame.payload).unwrap();

@@ -8,7 +8,9 @@ use cuckood::access::{Access, AuthOptions, GuessingOptions, KeyOptions, RateLimi
 use cuckood::budget::Budget;
 use cuckood::clock::ClockLimits;
 use cuckood::domain::{Applied, Command, FilterId, Kind, Name, Timestamp};
-use cuckood::engine::{Download, Durability, Engine, FilterView, JournalOptions, Status, SubmitError};
+use cuckood::engine::{
+    BackupDownload, Durability, Engine, EngineStatus, FilterView, JournalOptions, SubmitError,
+};
 use cuckood::journal::LocalOptions;
 use cuckood::resp::{self, RespOptions};
 use cuckood::socket::{Phase, Socket, Vitals};
@@ -79,7 +81,7 @@ impl Service {
         let draining = watch::Sender::new(false);
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let listener = runtime.block_on(async {
-            assert_eq!(engine.recovered().await, Status::Ready);
+            assert_eq!(engine.recovered().await, EngineStatus::Ready);
             TcpListener::bind("127.0.0.1:0").await.unwrap()
         });
         let address = listener.local_addr().unwrap();
@@ -104,7 +106,7 @@ impl Service {
     }
 
     /// Starts to read a filter's image, as another protocol would.
-    pub fn download(&self, filter: FilterId) -> Result<Option<Download>, SubmitError> {
+    pub fn download(&self, filter: FilterId) -> Result<Option<BackupDownload>, SubmitError> {
         let runtime = self.runtime.as_ref().unwrap();
         runtime.block_on(self.engine.image(filter))
     }

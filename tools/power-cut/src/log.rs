@@ -6,10 +6,10 @@
 use crate::filter_image::Image;
 use cuckood::domain::command::IDEMPOTENCY_ROOM_MIN_BYTES;
 use cuckood::domain::{
-    Command, Digests, Ending, Entry, FORMAT_VERSION, FilterId, Forget, Guards, IdempotencyKey, ImportBegin,
-    ImportEnd, ImportId, ImportLines, ImportMode, ImportWarning, KeyName, Kind, LineUp, Name, Proposal,
-    PutLineUp, Raise, Redeem, RedemptionId, Reference, Seq, Settings, Share, Sizing, Spec, Target, Timestamp,
-    Unless, Update, UploadDigest, UploadId, Window,
+    Command, Digests, Ending, Entry, FORMAT_VERSION, FilterId, Forget, Fraction, Guards, IdempotencyKey,
+    ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode, ImportWarning, KeyName, Kind, LineUp, Name,
+    Proposal, PutLineUp, Raise, Redeem, RedemptionId, Reference, Seq, Settings, Sizing, Spec, Target,
+    Timestamp, Unless, Update, UploadDigest, UploadId, Window,
 };
 use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
 use cuckood::state::State;
@@ -281,7 +281,7 @@ fn import(position: u64, mode: ImportMode) -> Command {
     match step % UPLOAD_COMMANDS {
         0 => {
             let guards = match (number % 3, mode) {
-                (0, ImportMode::Replace) => Guards { max_shrink: Share::new(0.9).ok(), ..mode.guards() },
+                (0, ImportMode::Replace) => Guards { max_shrink: Fraction::new(0.9).ok(), ..mode.guards() },
                 (1, _) => Guards { min_items: 5_000, max_rejected: Some(2), ..mode.guards() },
                 _ => mode.guards(),
             };

@@ -6,7 +6,7 @@
 use cuckood_filter::layout::{
     FINGERPRINT_BITS_MAX, FINGERPRINT_BITS_MIN, FIXED_SEARCH_MIN, MAX_SEARCH_DEFAULT,
 };
-use cuckood_filter::{Digest, Filter, Growth, Insert, Layout, LayoutError, Mode};
+use cuckood_filter::{Digest, Filter, Growth, InsertOutcome, Layout, LayoutError, Mode};
 use proptest::prelude::*;
 use std::num::NonZero;
 use std::ops::Range;
@@ -37,12 +37,12 @@ fn items(filling: u64, capacity: u64) -> impl Iterator<Item = Digest> {
 
 fn compact_takes(layout: Layout, mut items: impl Iterator<Item = Digest>) -> bool {
     let mut filter = Filter::new(Mode::Compact, layout, Growth::Fixed, None);
-    items.all(|digest| filter.insert(digest, false) == Ok(Insert::Added))
+    items.all(|digest| filter.insert(digest, false) == Ok(InsertOutcome::Added))
 }
 
 fn strict_takes(layout: Layout, mut items: impl Iterator<Item = Digest>) -> bool {
     let mut filter = Filter::new(Mode::Strict, layout, Growth::Fixed, None);
-    items.all(|digest| filter.insert(digest, false) == Ok(Insert::Added))
+    items.all(|digest| filter.insert(digest, false) == Ok(InsertOutcome::Added))
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Compact filters, with and without steps, against a model of every copy and its step.
 
 use super::*;
-use cuckood_filter::{Insert, SlotState};
+use cuckood_filter::{InsertOutcome, SlotState};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -148,17 +148,17 @@ impl Model {
         }
     }
 
-    fn insert(&mut self, item: u64, outcome: Insert, if_absent: bool, copies_max: u64) {
+    fn insert(&mut self, item: u64, outcome: InsertOutcome, if_absent: bool, copies_max: u64) {
         let copies = self.count(item, self.now);
         let expected = match copies {
-            1.. if if_absent => Insert::Present(SlotState::Available),
-            _ if u64::from(copies) == copies_max => Insert::Saturated,
-            _ => Insert::Added,
+            1.. if if_absent => InsertOutcome::Present(SlotState::Available),
+            _ if u64::from(copies) == copies_max => InsertOutcome::Saturated,
+            _ => InsertOutcome::Added,
         };
         // An item counts as present, and as saturated, with those that collide with it.
-        let may_differ = expected == Insert::Added && (!self.is_exact() || self.may_be_longer());
+        let may_differ = expected == InsertOutcome::Added && (!self.is_exact() || self.may_be_longer());
         assert!(outcome == expected || may_differ, "{item}: {outcome:?}");
-        if outcome == Insert::Added {
+        if outcome == InsertOutcome::Added {
             self.copies[item as usize].push(self.now);
         }
     }
@@ -182,7 +182,7 @@ impl Model {
                 let digests = digests(from, from + count);
                 for _ in 0..times {
                     let outcomes = filter.insert_many(&digests, if_absent);
-                    let same: Result<Vec<Insert>, _> = match outcomes {
+                    let same: Result<Vec<InsertOutcome>, _> = match outcomes {
                         Ok(_) => digests.iter().map(|&digest| twin.insert(digest, if_absent)).collect(),
                         Err(_) => twin.insert_many(&digests, if_absent),
                     };

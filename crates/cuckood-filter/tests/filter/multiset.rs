@@ -1,7 +1,7 @@
 //! Compact filters: whatever grows, nothing is lost, and tables are few.
 
 use super::*;
-use cuckood_filter::{Insert, SlotState};
+use cuckood_filter::{InsertOutcome, SlotState};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The case in which tables without nesting fail: short fingerprints, growth by a thousand, half of it removed.
@@ -10,7 +10,7 @@ fn half_remains_after_thousandfold_growth() {
     let mut filter = compact(Layout::compact_with(1_000, 14, 4, 50, Growth::Auto).unwrap());
     let items = digests(0, 1_000_000);
     let added = filter.insert_many(&items, false).unwrap();
-    assert!(added.iter().all(|outcome| *outcome == Insert::Added));
+    assert!(added.iter().all(|outcome| *outcome == InsertOutcome::Added));
     let (leaving, staying) = items.split_at(500_000);
     assert!(filter.remove_many(leaving, false).into_iter().all(|removed| removed == 1));
     let mut found = Vec::new();
@@ -68,15 +68,15 @@ fn readers_find_items_while_tables_are_replaced() {
 #[test]
 fn copies_saturate_at_two_buckets() {
     let mut filter = compact(Layout::compact(1_000, 0.001, Growth::Auto).unwrap());
-    let outcomes: Vec<Insert> = (0..1_000).map(|_| filter.insert(digest(1), false).unwrap()).collect();
-    assert_eq!(outcomes.iter().filter(|outcome| **outcome == Insert::Added).count(), 8);
-    assert_eq!(outcomes.last(), Some(&Insert::Saturated));
+    let outcomes: Vec<InsertOutcome> = (0..1_000).map(|_| filter.insert(digest(1), false).unwrap()).collect();
+    assert_eq!(outcomes.iter().filter(|outcome| **outcome == InsertOutcome::Added).count(), 8);
+    assert_eq!(outcomes.last(), Some(&InsertOutcome::Saturated));
     assert_eq!(filter.reader().view(0).stats().segments.len(), 1);
     assert_eq!(filter.remove_many(&[digest(1)], true), [8]);
     // A table that is full with them does not grow.
     let mut filter = compact(Layout::compact_with(10, 32, 8, 500, Growth::Auto).unwrap());
     let outcomes = filter.insert_many(&[digest(1); 20], false).unwrap();
-    assert_eq!(outcomes.iter().filter(|outcome| **outcome == Insert::Added).count(), 16);
+    assert_eq!(outcomes.iter().filter(|outcome| **outcome == InsertOutcome::Added).count(), 16);
 }
 
 /// Items with the maximum number of copies, added one after the other or in rounds, need few tables and little time.
@@ -160,7 +160,7 @@ fn insert_without_effect_changes_no_bytes() {
     let before = snapshot(&mut filter);
     for number in 0..next {
         if filter.reader().view(0).contains(digest(number)) {
-            assert_eq!(filter.insert(digest(number), true), Ok(Insert::Present(SlotState::Available)));
+            assert_eq!(filter.insert(digest(number), true), Ok(InsertOutcome::Present(SlotState::Available)));
         }
     }
     assert!(before == snapshot(&mut filter));

@@ -1,7 +1,7 @@
 //! Strict filters against a map from items to states.
 
 use super::*;
-use cuckood_filter::{Insert, SlotState, Walk};
+use cuckood_filter::{InsertOutcome, SlotState, Walk};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,12 +50,14 @@ impl Model {
             Operation::Insert(from, count) => {
                 let digests = digests(from, from + count);
                 let inserted = self.filter.insert_many(&digests, false).unwrap();
-                let one_by_one: Vec<Insert> =
+                let one_by_one: Vec<InsertOutcome> =
                     digests.iter().map(|&d| self.twin.insert(d, false).unwrap()).collect();
                 prop_assert_eq!(&inserted, &one_by_one);
                 for (number, outcome) in (from..).zip(inserted) {
-                    let expected =
-                        self.states.get(&number).map_or(Insert::Added, |state| Insert::Present(*state));
+                    let expected = self
+                        .states
+                        .get(&number)
+                        .map_or(InsertOutcome::Added, |state| InsertOutcome::Present(*state));
                     prop_assert_eq!(outcome, expected);
                     self.states.entry(number).or_insert(SlotState::Available);
                 }

@@ -14,6 +14,7 @@ use prometheus_client::registry::Registry;
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::ops::Deref;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
@@ -124,6 +125,9 @@ impl Budget {
         Ok(())
     }
 }
+
+/// A share of a budget that many tasks use.
+pub type BudgetShare = Share<Arc<Budget>>;
 
 /// A share of the budget; returned when it is dropped.
 #[derive(Debug)]

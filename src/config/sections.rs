@@ -36,7 +36,7 @@ pub struct Server {
     pub body_timeout: DurationSetting,
     /// How long the handler may take to answer.
     pub request_timeout: DurationSetting,
-    /// How long a client may accept hardly anything of its answer.
+    /// How long a client may accept hardly anything of its response.
     pub write_timeout: DurationSetting,
     /// How long a connection may wait for its next request.
     pub idle_timeout: DurationSetting,

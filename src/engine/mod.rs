@@ -110,7 +110,7 @@ pub struct EngineInfo {
     pub sizes: Sizes,
     /// Bytes of tables, including dropped ones that are not freed yet.
     pub tables_bytes: u64,
-    /// Bytes of redemptions and stored answers, approximately; in the same way.
+    /// Bytes of redemptions and stored outcomes, approximately; in the same way.
     pub records_bytes: u64,
     /// The store's metrics.
     pub storage: StoreFigures,

@@ -195,7 +195,7 @@ impl Writer {
                     self.pending.push_front((proposal, caller));
                     break;
                 }
-                Err(refusal) => caller.answer(self.stored_answer(&proposal, &refusal).ok_or(refusal)),
+                Err(refusal) => caller.answer(self.stored_outcome(&proposal, &refusal).ok_or(refusal)),
             }
         }
         if !proposals.is_empty() {
@@ -258,7 +258,7 @@ impl Writer {
     }
 
     /// Returns the stored outcome of a repeated request that can't be logged: it needs no memory and no space.
-    fn stored_answer(&self, proposal: &Proposal, refusal: &SubmitError) -> Option<Applied> {
+    fn stored_outcome(&self, proposal: &Proposal, refusal: &SubmitError) -> Option<Applied> {
         let Proposal { command, idempotency, .. } = proposal;
         let is_short = match refusal {
             SubmitError::MemoryLimit | SubmitError::NoMemory | SubmitError::IdempotencyFull { .. } => true,
@@ -269,7 +269,7 @@ impl Writer {
             SubmitError::StorageFailed | SubmitError::ClockUnsure(_) => false,
         };
         let key = idempotency.as_ref().filter(|_| is_short)?;
-        self.state.stored_answer(command, key, self.time.read())
+        self.state.stored_outcome(command, key, self.time.read())
     }
 
     /// Proposes commands, if the disk has space for the events of the holds that they will expire. An entry of a few bytes in the log can

@@ -1,8 +1,5 @@
 //! Endpoints for operators: sizes of the service, the cost of a planned filter, snapshots and backups.
 
-use super::answer::outgoing::Uncompressed;
-use super::answer::reply::quality_in;
-use super::answer::{Code, HandlerResult, Problem, refusals, reply};
 use super::api::Api;
 use super::call::{Call, Export, Maintain, Read};
 use super::filters::spec::{CampaignSpec, RequestedSpec};
@@ -10,6 +7,9 @@ use super::metrics;
 use super::metrics::exposition::{RenderedText, TextFormat};
 use super::request::body::StreamedBody;
 use super::request::query;
+use super::response::outgoing::Uncompressed;
+use super::response::success::quality_in;
+use super::response::{Code, HandlerResult, Problem, refusals, success};
 use crate::domain::{Kind, StateHash, Timestamp, understood_version};
 use crate::engine::{
     self, Durability, Growth, LatestSnapshot, Mode, OtherNode, Plan, SnapshotReport, StoreFigures,
@@ -123,7 +123,7 @@ pub(super) async fn info(call: Call<Read>) -> Response {
         },
         storage: info.storage,
     };
-    reply::ok(&body)
+    success::ok(&body)
 }
 
 /// The filter to plan.
@@ -162,7 +162,7 @@ pub(super) async fn plan(_: Call<Read>, request: Request) -> HandlerResult {
     let none = CampaignSpec::default();
     let campaign = CampaignSpec { capacity, mode, error_rate, growth, forget_after, forget_steps, ..none };
     let (spec, ..) = RequestedSpec::from(campaign).resolve()?;
-    Ok(reply::ok(&engine::plan(&spec)?))
+    Ok(success::ok(&engine::plan(&spec)?))
 }
 
 /// Take a snapshot now
@@ -176,7 +176,7 @@ pub(super) async fn snapshot(call: Call<Maintain>) -> HandlerResult {
     call.caller.require_all_names()?;
     let report = call.api.engine.snapshot().await?;
     call.api.engine.share_snapshot();
-    Ok(reply::ok(&report))
+    Ok(success::ok(&report))
 }
 
 /// Download a backup
@@ -198,7 +198,7 @@ pub(super) async fn snapshot(call: Call<Maintain>) -> HandlerResult {
 pub(super) async fn backup(call: Call<Export>) -> HandlerResult {
     call.caller.require_all_names()?;
     let backup = call.api.engine.backup().await?;
-    Ok(reply::attachment("cuckood.backup", backup))
+    Ok(success::attachment("cuckood.backup", backup))
 }
 
 /// This node among several.
@@ -302,7 +302,7 @@ pub(super) async fn cluster(call: Call<Read>) -> Response {
     let (build, understands) = (env!("CARGO_PKG_VERSION"), understood_version());
     let (position, enabled) = (engine.position().0, engine.info().format);
     let body = ClusterStatus { journal, position, build, understands, enabled, log, nodes };
-    reply::ok(&body)
+    success::ok(&body)
 }
 
 /// The response of a live process.
@@ -335,7 +335,7 @@ struct Readiness {
     responses((status = 200, description = "The process is alive", body = Health))
 )]
 pub(super) async fn livez() -> Response {
-    reply::ok(&Health { status: "ok" })
+    success::ok(&Health { status: "ok" })
 }
 
 /// Show whether the service is ready for requests
@@ -360,7 +360,7 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> HandlerResult {
         return Err(problem);
     }
     let writes = api.engine.writes_refused().map(|error| Problem::from(error).code.as_str());
-    Ok(reply::ok(&Readiness { status: "ok", writes }))
+    Ok(success::ok(&Readiness { status: "ok", writes }))
 }
 
 /// Show metrics for Prometheus

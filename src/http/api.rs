@@ -1,11 +1,11 @@
 //! The service that all handlers share, and what controls it while it runs.
 
-use super::answer::outgoing::Responses;
-use super::answer::{Problem, refusals};
 use super::imports::live::LiveImports;
 use super::metrics::exposition::Exposition;
 use super::options::{AuthOptions, HttpOptions};
 use super::request::body;
+use super::response::outgoing::Responses;
+use super::response::{Problem, refusals};
 use crate::access::{Access, InvalidKey};
 use crate::domain::{FilterId, Kind, Name, Timestamp};
 use crate::engine::{Engine, FilterView};

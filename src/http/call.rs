@@ -1,9 +1,10 @@
 //! A request as its handler sees it: the service, the caller, and the right that the operation requires.
 
-use super::answer::reply::{BudgetShare, HeldBody};
-use super::answer::{Code, HandlerResult, Problem, refusals};
 use super::api::Api;
+use super::request::body::HeldBody;
+use super::response::{Code, HandlerResult, Problem, refusals};
 use crate::access::{Caller, EndUser, Guesses, Scope};
+use crate::budget::BudgetShare;
 use crate::domain::{
     Applied, Command, FilterId, IdempotencyKey, KeyName, Kind, Name, Outcome, Raise, RedemptionId,
 };

@@ -1,12 +1,13 @@
 //! `/v1/coupons/{coupon}/codes`: lists of codes, and their lookup for a help desk.
 
-use super::answer::reply::{BudgetShare, ListParts};
-use super::answer::{Code, HandlerResult, Problem, reply};
 use super::api::{Api, FilterHandle};
 use super::call::{Call, LookUp, Read, Resource, Write};
 use super::items::{self, ItemCounts, Listed, ORDER, ReplacedItems, ReplacementList};
 use super::redemptions::RedemptionResponse;
 use super::request::json::{self, Item};
+use super::response::success::ListParts;
+use super::response::{Code, HandlerResult, Problem, success};
+use crate::budget::BudgetShare;
 use crate::domain::{ITEMS_MAX, Inserted, Kind, Removed};
 use crate::engine::{CodeFound, Digest};
 use axum::extract::{Path, Request};
@@ -138,7 +139,7 @@ pub(crate) async fn add(call: Call<Write>, Path(name): Path<String>, request: Re
 pub(crate) async fn check(call: Call<Read>, Path(name): Path<String>, request: Request) -> HandlerResult {
     let read = items::read(&call, Kind::Coupon, &name, request, list).await?;
     let valid = read.check(call.api.engine.now());
-    Ok(reply::ok(&CodesValid { valid }))
+    Ok(success::ok(&CodesValid { valid }))
 }
 
 #[utoipa::path(
@@ -157,7 +158,7 @@ pub(crate) async fn check(call: Call<Read>, Path(name): Path<String>, request: R
 pub(crate) async fn count(call: Call<Read>, Path(name): Path<String>, request: Request) -> HandlerResult {
     let read = items::read(&call, Kind::Coupon, &name, request, list).await?;
     let counts = read.count(call.api.engine.now());
-    Ok(reply::ok(&ItemCounts { counts }))
+    Ok(success::ok(&ItemCounts { counts }))
 }
 
 #[utoipa::path(
@@ -237,13 +238,13 @@ pub(crate) async fn look_up(call: Call<LookUp>, Path(name): Path<String>, reques
     guesses.settle(absent);
     if digests.len() <= LOOKED_UP {
         let codes = last.into_iter().map(CodeLookup::from).collect();
-        return Ok(reply::ok(&CodeLookups { codes }));
+        return Ok(success::ok(&CodeLookups { codes }));
     }
     let Call { api, .. } = call;
     let coupon = FilterHandle::of(&view);
     drop(view);
     let parts = LookUpParts { api, coupon, digests, next: 0, _memory: memory };
-    reply::list(&CodeLookups { codes: Vec::new() }, parts).await
+    success::list(&CodeLookups { codes: Vec::new() }, parts).await
 }
 
 /// Codes that are looked up together. If a request has more, their results are read again while they are sent.

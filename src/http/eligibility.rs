@@ -1,14 +1,14 @@
 //! `/v1/eligibility`: which of several campaigns a user may see. `/v1/line-ups`: named eligibility queries, so that an ad server need not
 //! contain them.
 
-use super::answer::outgoing::{counted, used_up};
-use super::answer::reply::ListParts;
-use super::answer::{Code, HandlerResult, Problem, RequestFault, reply};
 use super::api::Api;
 use super::call::{Call, Delete, Manage, Read, Resource};
 use super::filters::spec::{labels_schema, visible};
 use super::request::json::{self, Faults, Item, JsonText};
 use super::request::query::{CollectionPage, PageQuery};
+use super::response::outgoing::{counted, used_up};
+use super::response::success::ListParts;
+use super::response::{Code, HandlerResult, Problem, RequestFault, success};
 use crate::access::Caller;
 use crate::domain::name::{CAMPAIGNS_MAX, UNLESS_MAX};
 use crate::domain::{
@@ -101,7 +101,7 @@ pub(super) async fn one(call: Call<Read>, request: Request) -> HandlerResult {
     let mut faults = Faults::default();
     request.check("", caller, &mut faults)?;
     faults.check()?;
-    request.answer(api, caller, "", |answer| reply::ok(&answer))
+    request.respond(api, caller, "", |response| success::ok(&response))
 }
 
 /// Select the campaigns that several users may see
@@ -128,15 +128,15 @@ pub(super) async fn batch(call: Call<Read>, request: Request) -> HandlerResult {
     faults.check()?;
     let taken: usize = requests.iter().map(EligibilityRequest::memory_bytes).sum();
     let empty = EligibilityResults { results: Vec::new() };
-    let mut results = serde_json::to_vec(&empty).map_err(reply::unwritable)?;
+    let mut results = serde_json::to_vec(&empty).map_err(success::unwritable)?;
     let end = results.split_off(results.len() - "]}".len());
     for (index, request) in requests.into_iter().enumerate() {
         if index > 0 {
             results.push(b',');
         }
         let is_explained = request.explain;
-        request.answer(api, caller, &format!("/requests/{index}"), |answer| {
-            serde_json::to_writer(&mut results, &answer).map_err(reply::unwritable)
+        request.respond(api, caller, &format!("/requests/{index}"), |response| {
+            serde_json::to_writer(&mut results, &response).map_err(success::unwritable)
         })??;
         if is_explained || (index + 1).is_multiple_of(REQUESTS_AT_ONCE) {
             // The parsed requests and the results stay in memory while others get their turn.
@@ -147,7 +147,7 @@ pub(super) async fn batch(call: Call<Read>, request: Request) -> HandlerResult {
     results.extend_from_slice(&end);
     // A slow client keeps the response in memory until it has accepted it.
     share.hold(results.capacity() as u64).map_err(|_| used_up())?;
-    Ok(reply::json_held(results, share))
+    Ok(success::json_held(results, share))
 }
 
 impl<'a> EligibilityRequest<'a> {
@@ -176,7 +176,7 @@ impl<'a> EligibilityRequest<'a> {
     }
 
     /// Passes the result to `write`, since it borrows from the request.
-    fn answer<T>(
+    fn respond<T>(
         self,
         api: &Api,
         caller: &Caller,
@@ -301,10 +301,10 @@ pub(super) async fn put_line_up(
     let Outcome::LineUpStored { created, annotations } = decided.outcome else {
         return Err(decided.unexpected());
     };
-    let answer = answer(&name, &line_up, *annotations);
+    let response = line_up_response(&name, &line_up, *annotations);
     let response = match created {
-        true => reply::created(&format!("/v1/line-ups/{name}"), decided.replayed, &answer),
-        false => reply::json(StatusCode::OK, decided.replayed, &answer),
+        true => success::created(&format!("/v1/line-ups/{name}"), decided.replayed, &response),
+        false => success::json(StatusCode::OK, decided.replayed, &response),
     };
     Ok(counted(response, room))
 }
@@ -320,7 +320,7 @@ pub(super) async fn put_line_up(
 pub(super) async fn list_line_ups(call: Call<Read>, request: Request) -> HandlerResult {
     let Call { api, caller, .. } = call;
     let page = LineUpPage { page: CollectionPage::asked(&request, &caller)?, api, caller };
-    reply::list(&LineUpList { line_ups: Vec::new(), next_cursor: None }, page).await
+    success::list(&LineUpList { line_ups: Vec::new(), next_cursor: None }, page).await
 }
 
 /// Maximum size of a line-up in a response: 256 campaigns and 32 conditions with long names, a title and labels.
@@ -376,7 +376,7 @@ pub(super) async fn get_line_up(call: Call<Read>, Path(name): Path<String>) -> H
     let found = api.engine.view().line_up(&parse_name(&name)?).ok_or(Code::LineUpNotFound)?;
     // It may have been stored under another key, which may use other names.
     found.line_up.names().try_for_each(|name| caller.require_name(name.as_str()))?;
-    Ok(reply::ok(&stored(&found)))
+    Ok(success::ok(&stored(&found)))
 }
 
 /// Delete a line-up
@@ -395,7 +395,7 @@ pub(super) async fn delete_line_up(call: Call<Delete>, Path(name): Path<String>)
     let command = Command::DeleteLineUp { name: name.clone() };
     let decided = call.submit(Resource::LineUp(name.as_str()), command).await?;
     let Outcome::LineUpDeleted = decided.outcome else { return Err(decided.unexpected()) };
-    Ok(reply::empty(decided.replayed))
+    Ok(success::empty(decided.replayed))
 }
 
 fn parse_name(name: &str) -> Result<Name, Problem> {
@@ -428,10 +428,10 @@ fn check_copies(api: &Api, line_up: &LineUp) -> Result<(), Problem> {
 }
 
 fn stored(NamedLineUp { name, line_up, annotations, .. }: &NamedLineUp) -> LineUpResponse<'_> {
-    answer(name, line_up, annotations.clone())
+    line_up_response(name, line_up, annotations.clone())
 }
 
-fn answer<'a>(name: &'a Name, line_up: &'a LineUp, annotations: Annotations) -> LineUpResponse<'a> {
+fn line_up_response<'a>(name: &'a Name, line_up: &'a LineUp, annotations: Annotations) -> LineUpResponse<'a> {
     let Annotations { title, labels } = annotations;
     let text = |name: &'a Name| JsonText(Cow::Borrowed(name.as_str()));
     let exclusion = |unless: &'a Unless| Exclusion {

@@ -1,11 +1,11 @@
 //! `/v1/events`: all changes in order: the audit trail, and the input of a webhook sender or a data warehouse.
 
-use super::answer::reply::LineFormat;
-use super::answer::{Code, HandlerResult, Problem};
 use super::call::{Call, Follow};
 use super::imports::{ImportStateName, failure};
 use super::request::body::StreamedBody;
 use super::request::query;
+use super::response::success::LineFormat;
+use super::response::{Code, HandlerResult, Problem};
 use crate::domain::{
     Event, FilterChange, Happened, ImportCounts, ImportMode, Kind, LineUpChange, RedemptionStatus,
     RedemptionStep, Timestamp, Window,
@@ -21,7 +21,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 use utoipa::{IntoParams, ToSchema};
 
-/// The largest number of events in one answer.
+/// The largest number of events in one response.
 const LIMIT_MAX: usize = 10_000;
 
 /// The columns of events as CSV.
@@ -338,11 +338,11 @@ pub(super) async fn list(call: Call<Follow>, request: Request) -> HandlerResult 
             () = call.api.uploads_end.cancelled() => {}
         }
     }
-    Ok(answer(reader, events, limit, lines))
+    Ok(respond(reader, events, limit, lines))
 }
 
 /// Streams up to `limit` events, of which the first are read already.
-fn answer(reader: EventReader, first: Vec<NumberedEvent>, limit: usize, lines: LineFormat) -> Response {
+fn respond(reader: EventReader, first: Vec<NumberedEvent>, limit: usize, lines: LineFormat) -> Response {
     let start = (reader, Some(first), limit);
     lines.stream(stream::try_unfold(start, async |(mut reader, first, limit)| {
         let mut events = match first {
@@ -352,7 +352,7 @@ fn answer(reader: EventReader, first: Vec<NumberedEvent>, limit: usize, lines: L
         };
         events.truncate(limit);
         let left = limit - events.len();
-        let answers: Vec<EventResponse> = events.into_iter().map(EventResponse::from).collect();
-        Ok((!answers.is_empty()).then_some((answers, (reader, None, left))))
+        let responses: Vec<EventResponse> = events.into_iter().map(EventResponse::from).collect();
+        Ok((!responses.is_empty()).then_some((responses, (reader, None, left))))
     }))
 }

@@ -7,12 +7,13 @@
 //! remains. Once an outcome is deleted, its period is over, so the same request has other candidates: it never adds a code again that was
 //! withdrawn since. A repeat finds the period by the time at which the first outcome was stored.
 
-use super::answer::outgoing::{STREAM_BYTES, counted};
-use super::answer::reply::{BudgetShare, LineFormat};
-use super::answer::{Code, HandlerResult, Problem, mark_replayed};
 use super::call::{Call, Decided, Resource, Write, hash_of};
 use super::request::body::StreamedBody;
 use super::request::json;
+use super::response::outgoing::{STREAM_BYTES, counted};
+use super::response::success::LineFormat;
+use super::response::{Code, HandlerResult, Problem, mark_replayed};
+use crate::budget::BudgetShare;
 use crate::domain::{Command, Digests, Inserted, ItemOutcome, Kind, Outcome, Target, Timestamp};
 use crate::engine::{Digest, FilterView, Growth, Lookup, random};
 use axum::extract::{Path, Request};
@@ -358,7 +359,7 @@ pub(crate) async fn generate(
     let generation = Generation { call: &call, coupon: &coupon, view: &view, wanted: &wanted, identity };
     let Generated { candidates, chosen, replayed } = generation.run().await?;
     let chosen = Chosen { indexes: chosen, _memory: memory };
-    Ok(mark_replayed(counted(answer(lines, candidates, chosen), room), replayed))
+    Ok(mark_replayed(counted(respond(lines, candidates, chosen), room), replayed))
 }
 
 /// Codes that are written together.
@@ -371,7 +372,7 @@ struct Chosen {
 }
 
 /// Streams the chosen candidates, one per line.
-fn answer(lines: LineFormat, candidates: Candidates, chosen: Chosen) -> Response {
+fn respond(lines: LineFormat, candidates: Candidates, chosen: Chosen) -> Response {
     lines.stream(stream::unfold(0, move |from| {
         let batch = chosen.indexes.iter().skip(from).take(WRITTEN);
         let codes: Vec<_> = batch.map(|&index| GeneratedCode { code: candidates.code(index) }).collect();

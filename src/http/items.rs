@@ -1,10 +1,10 @@
 //! What the operations on lists of items share: `users.rs` and `codes.rs` have their routes.
 
-use super::answer::outgoing::counted;
-use super::answer::{Code, HandlerResult, Problem, reply};
 use super::call::{Call, Decided, Resource, Right, Write};
 use super::request::json::{self, Faults, Item};
 use super::request::source::RequestSource;
+use super::response::outgoing::counted;
+use super::response::{Code, HandlerResult, Problem, success};
 use crate::access::{Guesses, Scope};
 use crate::domain::{Command, Digests, ITEMS_MAX, ItemOutcome, Kind, Outcome, Removed, Target, Timestamp};
 use crate::engine::{Digest, FilterView};
@@ -199,7 +199,7 @@ pub(super) async fn add(
     }
     let decided = decided?;
     let Outcome::Inserted(inserted) = &decided.outcome else { return Err(decided.unexpected()) };
-    Ok(counted(reply::json(StatusCode::OK, decided.replayed, inserted), room))
+    Ok(counted(success::json(StatusCode::OK, decided.replayed, inserted), room))
 }
 
 /// Removes items.
@@ -213,7 +213,7 @@ pub(super) async fn remove(
     let command = Command::Remove { target: Target(view.id), digests: Digests(digests), all };
     let decided = submit(call, about, command, guesses).await?;
     let Outcome::Removed(removed) = &decided.outcome else { return Err(decided.unexpected()) };
-    Ok(counted(reply::json(StatusCode::OK, decided.replayed, removed), room))
+    Ok(counted(success::json(StatusCode::OK, decided.replayed, removed), room))
 }
 
 /// Replaces items pair by pair.
@@ -227,13 +227,13 @@ pub(super) async fn replace(call: &Call<Write>, kind: Kind, name: &str, request:
     let command = Command::Replace { target: Target(view.id), from: Digests(from), to: Digests(to) };
     let decided = submit(call, Resource::Filter(kind, name), command, guesses).await?;
     let Outcome::Replaced(outcomes) = decided.outcome else { return Err(decided.unexpected()) };
-    Ok(counted(reply::json(StatusCode::OK, decided.replayed, &ReplacedItems { outcomes }), room))
+    Ok(counted(success::json(StatusCode::OK, decided.replayed, &ReplacedItems { outcomes }), room))
 }
 
 /// Parses a body `{"replacements":[{"from":…,"to":…}]}` into the digests of both sides.
 ///
 /// # Errors
-/// The problem that the service answers.
+/// The problem that the service returns.
 pub fn pairs(
     body: &[u8],
     view: &FilterView,

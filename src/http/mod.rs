@@ -1,11 +1,10 @@
 //! The HTTP contract: parse the request, call the engine once, map the outcome. Handlers decide nothing themselves.
 //!
 //! `router.rs` has the routes. `service.rs` wraps them. A handler takes a `Call`, whose type names the scope that the handler requires
-//! (`call.rs`). `request/` parses input. `answer/` builds responses; `answer/refusals.rs` is the one map from refusals to problems. Each
+//! (`call.rs`). `request/` parses input. `response/` builds responses; `response/refusals.rs` is the one map from refusals to problems. Each
 //! family of resources has a folder or file, which works with the shared state of `api.rs`.
 
 mod admin;
-mod answer;
 mod api;
 mod call;
 mod codes;
@@ -23,24 +22,25 @@ pub mod options;
 mod pages;
 mod redemptions;
 mod request;
+mod response;
 mod router;
 mod service;
 mod users;
 
-pub use answer::problem;
 pub use api::Control;
 pub(crate) use imports::live::ELSEWHERE_IDLE_SECONDS;
 pub use options::HttpOptions;
+pub use response::problem;
 pub use service::HttpService;
 
 use crate::access::Access;
 use crate::engine::Engine;
-use answer::outgoing::Responses;
 use api::Api;
 use imports::live::LiveImports;
 use metrics::exposition::Exposition;
 use prometheus_client::registry::Registry;
 use request::body::Reading;
+use response::outgoing::Responses;
 use router::{Operations, Routes};
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;

@@ -1,9 +1,9 @@
 //! The OpenAPI document: generated from the routes, and completed with what holds for all of them.
 
-use super::answer::{RequestFault, problem::Document};
 use super::call::Effect;
 use super::events::EventResponse;
 use super::imports::lines::{Delimiter, UploadFormat};
+use super::response::{RequestFault, document::Document};
 use super::router::{self, Operation, Routes, SECURITY_SCHEME};
 use super::{events, redemptions};
 use http::Method;

@@ -75,7 +75,7 @@ impl HostName {
 /// Time-outs of requests. Imports and backups are limited only by how long they may be silent.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestTimeouts {
-    /// From the end of the request to the answer.
+    /// From the end of the request to the response.
     pub request: Duration,
     /// For the whole body; for an import, between two pieces of it.
     pub body: Duration,

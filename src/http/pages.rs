@@ -2,9 +2,9 @@
 //! Everything that they load is compiled in, so that they work without internet access (`console/` and `assets/` have the sources). What
 //! never changes is compressed once: strangers may request it, and compressing it costs more than any other request.
 
-use super::answer::outgoing::SharedBytes;
-use super::answer::reply::{compressed, quality_in};
 use super::api::Api;
+use super::response::outgoing::SharedBytes;
+use super::response::success::{compressed, quality_in};
 use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Redirect, Response};
@@ -62,7 +62,7 @@ pub(super) async fn openapi(State(api): State<Arc<Api>>, asked: HeaderMap) -> Re
         let document = Bytes::from((api.document)(asks_for_keys));
         File::new("application/json", None, document, [(header::X_CONTENT_TYPE_OPTIONS, "nosniff")])
     });
-    file.answer(&asked)
+    file.respond(&asked)
 }
 
 /// The pages and their files. All links are relative, so that they work with a proxy that adds a prefix.
@@ -88,7 +88,7 @@ pub(super) fn routes() -> Router<Arc<Api>> {
             (header::ETAG, &tag),
         ];
         let file = Arc::new(File::new(media_type, coding, Bytes::from_static(content), headers));
-        router.route(path, get(async move |asked: HeaderMap| file.answer(&asked)))
+        router.route(path, get(async move |asked: HeaderMap| file.respond(&asked)))
     })
 }
 
@@ -117,7 +117,7 @@ impl File {
     }
 
     /// Responds with the file, compressed if the client accepts gzip, or says that the client has it already.
-    fn answer(&self, asked: &HeaderMap) -> Response {
+    fn respond(&self, asked: &HeaderMap) -> Response {
         let headers = self.headers.clone();
         if self.headers.get(header::ETAG).is_some_and(|tag| is_known(asked, tag)) {
             return (StatusCode::NOT_MODIFIED, headers).into_response();

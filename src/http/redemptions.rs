@@ -1,11 +1,11 @@
 //! `/v1/coupons/{coupon}/redemptions`: redeeming codes, once each.
 
-use super::answer::reply::{self, LineFormat};
-use super::answer::{Code, HandlerResult, Problem, refusals};
 use super::api::{Api, FilterHandle, RedemptionOutcomes};
 use super::call::{Call, Decided, Read, Redeem, Resource};
 use super::request::json::{self, Faults, Item, JsonText};
 use super::request::query;
+use super::response::success::{self, LineFormat};
+use super::response::{Code, HandlerResult, Problem, refusals};
 use crate::domain::redemption::{HOLD_SECONDS_MAX, REFERENCE_BYTES_MAX};
 use crate::domain::{
     Command, Kind, Outcome, Redemption, RedemptionId, RedemptionStatus, Reference, Target, Timestamp,
@@ -192,7 +192,7 @@ pub(super) async fn redeem(
     match decided.outcome {
         Outcome::Redeemed(redemption) => {
             let path = format!("/v1/coupons/{coupon}/redemptions/{}", redemption.id);
-            Ok(reply::created(&path, decided.replayed, &RedemptionResponse::from(redemption)))
+            Ok(success::created(&path, decided.replayed, &RedemptionResponse::from(redemption)))
         }
         _ => settled(decided),
     }
@@ -274,7 +274,7 @@ fn counted(
 fn settled(decided: Decided) -> HandlerResult {
     match decided {
         Decided { outcome: Outcome::Settled(redemption), replayed } => {
-            Ok(reply::json(StatusCode::OK, replayed, &RedemptionResponse::from(redemption)))
+            Ok(success::json(StatusCode::OK, replayed, &RedemptionResponse::from(redemption)))
         }
         decided => Err(decided.unexpected()),
     }
@@ -325,7 +325,7 @@ pub(super) async fn list(call: Call<Read>, Path(coupon): Path<String>, request: 
         tokio::task::yield_now().await;
     }
     let next_cursor = next.map(|change| query::write_cursor(change.0.to_be_bytes()));
-    Ok(reply::ok(&RedemptionList { redemptions, next_cursor }))
+    Ok(success::ok(&RedemptionList { redemptions, next_cursor }))
 }
 
 /// Redemptions that are exported together.
@@ -350,8 +350,8 @@ fn export(
             let Some(page) = page else { return Ok(None) };
             let RedemptionPage { redemptions, next } = page?;
             tokio::task::yield_now().await;
-            let answers: Vec<_> = redemptions.into_iter().map(RedemptionResponse::from).collect();
-            Ok(Some((answers, next.map(Some))))
+            let responses: Vec<_> = redemptions.into_iter().map(RedemptionResponse::from).collect();
+            Ok(Some((responses, next.map(Some))))
         }
     }))
 }
@@ -378,7 +378,7 @@ pub(super) async fn get(
         view.redemption(&id, call.api.engine.now()).ok_or(Code::RedemptionNotFound.into())
     };
     let redemption = after_barrier(&call.api, find).await?;
-    Ok(reply::ok(&RedemptionResponse::from(redemption)))
+    Ok(success::ok(&RedemptionResponse::from(redemption)))
 }
 
 /// Redeem a held code

@@ -1,10 +1,10 @@
 //! All routes of the API, and their operations as the routes declare them. The first argument of a handler, a [`Call`](super::call::Call),
 //! declares the required permission. The checks before handlers, audit log, metrics and document read this one table.
 
-use super::answer::{Code, Problem};
 use super::api::Api;
 use super::call::{AccessRule, Direct, Effect, Right, Takes, direct};
 use super::filters::{campaigns, coupons};
+use super::response::{Code, Problem};
 use super::{admin, codes, eligibility, events, generate, imports, pages, redemptions, users};
 use axum::body::HttpBody;
 use axum::extract::Request;
@@ -218,8 +218,8 @@ impl Operation {
         Ok(())
     }
 
-    /// Whether it answers requests of this method. `HEAD` is answered like `GET`.
-    fn answers(&self, method: &str) -> bool {
+    /// Whether it accepts requests of this method. `HEAD` is answered like `GET`.
+    fn accepts(&self, method: &str) -> bool {
         self.method == method || (method == "HEAD" && self.method == Method::GET)
     }
 
@@ -232,7 +232,7 @@ impl Operation {
     }
 }
 
-/// Answers, by route, method and status.
+/// Responses, by route, method and status.
 type Requests = Family<[(&'static str, String); 3], Counter>;
 
 /// All operations, by path and method, with their metrics.
@@ -249,7 +249,7 @@ pub(super) struct Route {
     operations: Vec<Operation>,
     requests: Requests,
     /// The counters of `requests` that have ever been used, by method and status.
-    answers: [[OnceLock<Counter>; STATUSES.len()]; METHODS.len()],
+    responses: [[OnceLock<Counter>; STATUSES.len()]; METHODS.len()],
     /// By method.
     seconds: [Histogram; METHODS.len()],
 }
@@ -265,20 +265,20 @@ impl Operations {
         let seconds = Family::<[(&'static str, String); 1], Histogram>::new_with_constructor(|| {
             Histogram::new(exponential_buckets(25e-6, 2.0, 20))
         });
-        let help = "Time from a request's head to the head of its answer";
+        let help = "Time from a request's head to the head of its response";
         registry.register("http_request_duration_seconds", help, seconds.clone());
         let requests = Requests::default();
         registry.register("http_requests", "Requests answered", requests.clone());
         let route = |path: Option<String>, operations: Vec<Operation>| Route {
             seconds: METHODS.map(|method| {
-                let operation = operations.iter().find(|operation| operation.answers(method));
+                let operation = operations.iter().find(|operation| operation.accepts(method));
                 let group = operation.map_or_else(|| NO_ROUTE.into(), Operation::group);
                 seconds.get_or_create(&[("group", group)]).clone()
             }),
             path,
             operations,
             requests: requests.clone(),
-            answers: Default::default(),
+            responses: Default::default(),
         };
         let (mut paths, mut routes) = (matchit::Router::new(), Vec::new());
         let mut sorted = operations;
@@ -311,10 +311,10 @@ impl Operations {
 impl Route {
     /// The operation of this method.
     pub(super) fn operation(&self, method: &Method) -> Option<&Operation> {
-        self.operations.iter().find(|operation| operation.answers(method.as_str()))
+        self.operations.iter().find(|operation| operation.accepts(method.as_str()))
     }
 
-    /// Counts an answer.
+    /// Counts a response.
     pub(super) fn count(&self, method: &Method, status: StatusCode, took: Duration) {
         self.counter(method.as_str(), status.as_u16()).inc();
         self.seconds[method_index(method.as_str())].observe(took.as_secs_f64());
@@ -325,7 +325,7 @@ impl Route {
         let method = method_index(method);
         let known = &STATUSES[..STATUSES.len() - 1];
         let status = known.binary_search(&status).unwrap_or(known.len());
-        self.answers[method][status].get_or_init(|| {
+        self.responses[method][status].get_or_init(|| {
             let route = self.path.as_deref().unwrap_or(NO_ROUTE).to_owned();
             let status = match STATUSES[status] {
                 0 => "other".to_owned(),

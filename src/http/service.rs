@@ -4,11 +4,11 @@
 //! Layers of the router could do the same. But for every request, each of them would clone a boxed service and box a future, which costs about
 //! a microsecond.
 
-use super::answer::outgoing::{SharedBytes, Uncompressed, paced};
-use super::answer::{Code, Problem, REQUEST_ID, problem, refusals};
 use super::api::Api;
 use super::request::source::{self, RequestSource};
 use super::request::{head, origin};
+use super::response::outgoing::{SharedBytes, Uncompressed, paced};
+use super::response::{Code, Problem, REQUEST_ID, document, refusals};
 use super::router::{Operation, Operations, Route};
 use crate::access::{Caller, Denied, LogLimiter};
 use crate::budget::Owner;
@@ -85,43 +85,43 @@ impl HttpService {
     }
 
     /// Answers a request.
-    pub async fn answer(self, request: Request) -> Response {
+    pub async fn respond(self, request: Request) -> Response {
         if !request.headers().contains_key(header::ACCEPT_ENCODING) {
-            let (response, _) = self.parts.answer(request, self.offer).await;
+            let (response, _) = self.parts.respond(request, self.offer).await;
             return paced(response, None);
         }
         // Boxed: otherwise every request would reserve its memory.
-        self.answer_compressed(request).boxed().await
+        self.respond_compressed(request).boxed().await
     }
 
     /// Answers a request, and compresses a long response.
-    async fn answer_compressed(self, request: Request) -> Response {
+    async fn respond_compressed(self, request: Request) -> Response {
         let (parts, offer) = (&*self.parts, self.offer);
         let encoder = Mutex::new(None);
         let plain = service_fn(|request| async {
-            let (mut answer, owner) = parts.answer(request, offer).await;
-            let status = answer.status();
-            answer.extensions_mut().insert(status);
-            let length = answer.body().size_hint().exact();
-            let extensions = answer.extensions();
+            let (mut response, owner) = parts.respond(request, offer).await;
+            let status = response.status();
+            response.extensions_mut().insert(status);
+            let length = response.body().size_hint().exact();
+            let extensions = response.extensions();
             if length.is_none_or(|length| length >= COMPRESSED_BYTES_MIN) && !is_final(extensions) {
                 let share = parts.api.responses.encoder(owner);
                 if share.is_none() {
-                    answer.extensions_mut().insert(Uncompressed);
+                    response.extensions_mut().insert(Uncompressed);
                 }
                 *encoder.lock() = share;
             }
-            Ok::<_, Infallible>(answer)
+            Ok::<_, Infallible>(response)
         });
         let may_be = |_, _, _: &HeaderMap, extensions: &Extensions| !is_final(extensions);
         let long = DefaultPredicate::new().and(SizeAbove::new(COMPRESSED_BYTES_MIN)).and(may_be);
         let compression = Compression::new(plain).quality(CompressionLevel::Fastest).compress_when(long);
-        let Ok(mut answer) = compression.oneshot(request).await;
+        let Ok(mut response) = compression.oneshot(request).await;
         // The layer makes it 406 if the client accepts no encoding that it knows, but the request has taken effect.
-        if let Some(status) = answer.extensions_mut().remove() {
-            *answer.status_mut() = status;
+        if let Some(status) = response.extensions_mut().remove() {
+            *response.status_mut() = status;
         }
-        paced(answer.map(Body::new), encoder.into_inner())
+        paced(response.map(Body::new), encoder.into_inner())
     }
 }
 
@@ -133,7 +133,7 @@ fn is_final(extensions: &Extensions) -> bool {
 impl ServiceParts {
     /// Admits or rejects a request. Counts the response and its memory, and renders its problem if it has one. Returns the owner of the
     /// memory as well.
-    async fn answer(&self, mut request: Request, offer: Offer) -> (Response, Option<Owner>) {
+    async fn respond(&self, mut request: Request, offer: Offer) -> (Response, Option<Owner>) {
         let begun = Instant::now();
         let route = self.operations.route(request.uri().path());
         let id = self.ids.of(request.headers());
@@ -152,7 +152,7 @@ impl ServiceParts {
         let (mut act, mut position, mut owner) = (None, None, None);
         let mut response = {
             // Pinned where it is made: it is large, and each wrapper around it would copy it.
-            let answer = pin!(async {
+            let handled = pin!(async {
                 let admitted = self.admit(&mut request, offer, route, operation, &id, &mut is_stranger);
                 owner = match offer {
                     Offer::Everything => request.extensions().get::<Caller>().map(Caller::owner),
@@ -179,7 +179,7 @@ impl ServiceParts {
                 let counted = self.api.responses.count(owner, response);
                 counted.unwrap_or_else(IntoResponse::into_response)
             });
-            whole(in_turns(vitals.as_deref(), begun, answer.instrument(span.clone()))).await
+            whole(in_turns(vitals.as_deref(), begun, handled.instrument(span.clone()))).await
         };
         let (status, took) = (response.status(), begun.elapsed());
         route.count(&method, status, took);
@@ -209,7 +209,7 @@ impl ServiceParts {
         }
         if !status.is_success() {
             let share = self.api.responses.share(owner);
-            response = problem::render(response, id.to_str().unwrap_or_default(), share);
+            response = document::render(response, id.to_str().unwrap_or_default(), share);
         }
         // The key of an upload may have been removed since.
         if is_api && !is_stranger && code != Some(Code::Unauthenticated) {
@@ -347,9 +347,9 @@ async fn in_turns<T>(vitals: Option<&Vitals>, begun: Instant, handler: impl Futu
 }
 
 /// Turns a panic of the handler into a failure, so that the connection survives.
-async fn whole(answer: impl Future<Output = Response>) -> Response {
-    let answer = AssertUnwindSafe(answer).catch_unwind().await;
-    answer.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
+async fn whole(response: impl Future<Output = Response>) -> Response {
+    let response = AssertUnwindSafe(response).catch_unwind().await;
+    response.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
 }
 
 /// The data of a request that is logged if the response takes longer than the limit.
@@ -464,7 +464,7 @@ const MIN_POSITION: HeaderName = HeaderName::from_static("x-cuckood-min-position
 /// `strong` if nothing may be missing that was acknowledged before the request, on any node.
 const CONSISTENCY: HeaderName = HeaderName::from_static("x-cuckood-consistency");
 
-/// Waits until this node can answer as requested by the headers of a read.
+/// Waits until this node can response as requested by the headers of a read.
 ///
 /// # Errors
 /// `malformed-request`, `too-far-behind`, `no-quorum`.
@@ -517,9 +517,10 @@ mod tests {
     async fn panic_fails_one_request() {
         let panics = async { panic!("on purpose") };
         let budget = Budget::new(0);
-        let answer = problem::render(whole(panics).await, "checkout-9", Share::empty(Arc::new(budget), None));
-        assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
-        assert_eq!(answer.headers()["content-type"], "application/problem+json");
+        let response =
+            document::render(whole(panics).await, "checkout-9", Share::empty(Arc::new(budget), None));
+        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        assert_eq!(response.headers()["content-type"], "application/problem+json");
     }
 
     #[test]

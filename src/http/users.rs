@@ -1,14 +1,14 @@
 //! `/v1/campaigns/{campaign}/users`: lists of users.
 
-use super::answer::{HandlerResult, reply};
 use super::call::{Call, Read, Resource, Write};
 use super::items::{self, ItemCounts, Listed, ORDER, ReplacedItems, ReplacementList};
 use super::request::json::{self, Item};
+use super::response::{HandlerResult, success};
 use crate::domain::{ITEMS_MAX, Inserted, Kind, Removed};
 #[cfg(any(feature = "fuzzing", test))]
 use crate::{
     engine::{Digest, FilterView},
-    http::answer::Problem,
+    http::response::Problem,
 };
 use axum::extract::{Path, Request};
 use serde::{Deserialize, Serialize};
@@ -104,7 +104,7 @@ pub(crate) async fn add(call: Call<Write>, Path(name): Path<String>, request: Re
 pub(crate) async fn check(call: Call<Read>, Path(name): Path<String>, request: Request) -> HandlerResult {
     let read = items::read(&call, Kind::Campaign, &name, request, list).await?;
     let present = read.check(call.api.engine.now());
-    Ok(reply::ok(&UsersPresent { present }))
+    Ok(success::ok(&UsersPresent { present }))
 }
 
 #[utoipa::path(
@@ -122,7 +122,7 @@ pub(crate) async fn check(call: Call<Read>, Path(name): Path<String>, request: R
 pub(crate) async fn count(call: Call<Read>, Path(name): Path<String>, request: Request) -> HandlerResult {
     let read = items::read(&call, Kind::Campaign, &name, request, list).await?;
     let counts = read.count(call.api.engine.now());
-    Ok(reply::ok(&ItemCounts { counts }))
+    Ok(success::ok(&ItemCounts { counts }))
 }
 
 #[utoipa::path(
@@ -167,7 +167,7 @@ pub(crate) async fn replace(call: Call<Write>, Path(name): Path<String>, request
 /// Parses a body `{"users":[…],"if_absent":…}` into the items' digests and the flag.
 ///
 /// # Errors
-/// The problem that the service answers.
+/// The problem that the service returns.
 #[cfg(any(feature = "fuzzing", test))]
 pub fn users_to_add(
     body: &[u8],

@@ -37,7 +37,7 @@ pub struct Batch<'a> {
     shared: &'a RespContext,
     /// Commands gathered until a different one follows.
     gathered: Option<Gathered<'a>>,
-    /// Changes in the order of their answers.
+    /// Changes in the order of their replies.
     in_flight: Vec<(Gathered<'a>, Submitted<'a>)>,
     /// Bytes of memory of the commands in flight.
     in_flight_bytes: usize,

@@ -31,7 +31,7 @@ const READ_BYTES_MAX: usize = 64 << 10;
 /// Ratio of capacity to content from which a buffer is shrunk.
 const SPARE_FACTOR: usize = 4;
 
-/// Answers are sent once they have this many bytes, though more commands have arrived.
+/// Replies are sent once they have this many bytes, though more commands have arrived.
 const SEND_BYTES: usize = 64 << 10;
 
 /// Cost of a command in its connection's turn, in addition to the lengths of its request and reply, in bytes.

@@ -13,7 +13,7 @@ pub enum RespVersion {
     Three = 3,
 }
 
-/// Answers that have not been sent yet.
+/// Replies that have not been sent yet.
 #[derive(Debug, Default)]
 pub struct Replies {
     /// The version to write.
@@ -48,7 +48,7 @@ impl Replies {
         self.bytes.push(b'-');
         self.bytes.extend_from_slice(failure.code.as_str().as_bytes());
         self.bytes.push(b' ');
-        // The client's own words may be in the text, and they must not look like another answer.
+        // The client's own words may be in the text, and they must not look like another reply.
         self.bytes.extend(failure.text.bytes().map(|byte| if byte.is_ascii_control() { b' ' } else { byte }));
         self.end_line();
     }

@@ -67,7 +67,7 @@ pub struct RespContext {
     pub options: RespOptions,
     /// A random ID of this process for INFO: 40 hexadecimal digits.
     pub run_id: String,
-    /// The memory of long requests and answers.
+    /// The memory of long requests and replies.
     pub buffers: Budget,
     /// Metrics.
     pub metrics: RespMetrics,

@@ -67,7 +67,7 @@ impl Http {
             vitals.is_body_unread.store(false, Relaxed);
             let is_awaited = parts.headers.contains_key(header::EXPECT);
             let body = Unread { rest: Some(body), is_awaited, vitals: vitals.clone() };
-            let response = service.clone().answer(hyper::Request::from_parts(parts, Body::new(body)));
+            let response = service.clone().respond(hyper::Request::from_parts(parts, Body::new(body)));
             // Boxed: otherwise an idle connection would reserve the memory of a handler.
             Box::pin(async move { Ok::<_, Infallible>(responded(response.await, vitals)) })
         });

@@ -1,4 +1,4 @@
-//! `apply`: an entry of the log changes the state and gets its answer.
+//! `apply`: an entry of the log changes the state and gets its outcome.
 
 use super::idempotency::{Bounds, Lookup, RecordOwner, Records, retention_min_seconds};
 use super::machine::{SWEEP_MAX, SharedState, State};
@@ -15,7 +15,7 @@ const BUCKETS_EMPTIED: u64 = 4;
 const NO_FILTER: FilterId = FilterId(0);
 
 impl State {
-    /// Applies the entry that follows the last one, and returns its answer.
+    /// Applies the entry that follows the last one, and returns its outcome.
     ///
     /// # Panics
     /// When the entry does not follow the last one: the log has a gap, and going on would lose writes.
@@ -117,7 +117,7 @@ impl State {
         if is_deletion(command) { Some(NO_FILTER) } else { self.shared.named(command) }
     }
 
-    /// Returns the answer to a command whose key was used before.
+    /// Returns the outcome of a command whose key was used before.
     fn look_up_stored(&self, command: &Command, key: &IdempotencyKey, bounds: &Bounds) -> Option<Applied> {
         let reused = Applied { outcome: Outcome::Refused(Refusal::KeyReused), replayed: false };
         if let Some(filter) = self.recorded_under(command) {
@@ -138,7 +138,7 @@ impl State {
     }
 
     /// Returns what [`Self::apply`] would answer at `at` to a command whose key was used before, without an entry.
-    pub fn stored_answer(&self, command: &Command, key: &IdempotencyKey, at: Timestamp) -> Option<Applied> {
+    pub fn stored_outcome(&self, command: &Command, key: &IdempotencyKey, at: Timestamp) -> Option<Applied> {
         let bounds = Bounds::of(&self.shared.settings, at.max(self.shared.now));
         self.look_up_stored(command, key, &bounds)
     }

@@ -1,6 +1,6 @@
 //! The published names: campaigns, coupons and line-ups at one moment, and imports. The writer publishes it.
 
-use super::imports::Imports;
+use super::import_records::Imports;
 use super::view::FilterView;
 use crate::domain::{Annotations, Import, ImportId, Kind, LineUp, Name, Seq};
 use arc_swap::ArcSwap;
@@ -138,8 +138,8 @@ mod tests {
     use super::*;
     use crate::domain::{FilterId, Profile, Spec, Timestamp, Window};
     use crate::filter::{Filter, Growth, Layout, Mode, Reader, Secret};
-    use crate::state::image::Epoch;
     use crate::state::ledger::Ledger;
+    use crate::state::section::Epoch;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::iter::repeat_n;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
-/// Maximum size of a record before its answer, in bytes: the time, the owner, the hash of the request, and the key.
+/// Maximum size of a record before its outcome, in bytes: the time, the owner, the hash of the request, and the key.
 const HEAD_BYTES: usize = 7 + 3 + 7 + size_of::<u128>();
 
 /// The latest time in a record, in the year 19809: its encoding has seven bytes.
@@ -147,7 +147,7 @@ impl Records {
 
     /// The most memory that the record of a command can take, in bytes.
     pub fn bytes_max(command: &Command) -> u64 {
-        stored_bytes(HEAD_BYTES + answer_bytes_max(command)) as u64 + PLACE_BYTES
+        stored_bytes(HEAD_BYTES + outcome_bytes_max(command)) as u64 + PLACE_BYTES
     }
 
     /// The most memory that storing the record of a command can make the queue and the index ask for, in bytes, whatever is stored
@@ -378,7 +378,7 @@ const COUNT_MAX: u32 = 1 << 20;
 const ITEMS_HEAD_BYTES: usize = 64;
 
 /// Maximum bytes of an outcome with a redemption.
-const REDEMPTION_ANSWER_BYTES: usize = 256;
+const REDEMPTION_OUTCOME_BYTES: usize = 256;
 
 /// Maximum bytes of an outcome with a number or nothing.
 const SHORT_BYTES: usize = 32;
@@ -387,12 +387,12 @@ const SHORT_BYTES: usize = 32;
 const DESCRIPTION_BYTES: usize = 4_096;
 
 /// Maximum bytes of the packed outcome of a command.
-fn answer_bytes_max(command: &Command) -> usize {
+fn outcome_bytes_max(command: &Command) -> usize {
     let items = |digests: &Digests| ITEMS_HEAD_BYTES + digests.0.len().div_ceil(2);
     match command {
         Command::Insert { digests, .. } | Command::Remove { digests, .. } => items(digests),
         Command::Replace { from, .. } => items(from),
-        Command::Redeem(_) | Command::Confirm { .. } | Command::Cancel { .. } => REDEMPTION_ANSWER_BYTES,
+        Command::Redeem(_) | Command::Confirm { .. } | Command::Cancel { .. } => REDEMPTION_OUTCOME_BYTES,
         Command::Delete { .. } | Command::Clear { .. } | Command::Advance { .. } => SHORT_BYTES,
         Command::DeleteLineUp { .. } => SHORT_BYTES,
         Command::PutLineUp(_) => SHORT_BYTES + ANNOTATIONS_BYTES_MAX,
@@ -738,7 +738,7 @@ mod tests {
     fn there_and_back(command: &Command, outcome: &Outcome) -> usize {
         let bytes = pack(command, outcome, Timestamp(1_000));
         assert_eq!(unpack(&bytes, command, Timestamp(1_000)).as_ref(), Some(outcome));
-        assert!(bytes.len() <= answer_bytes_max(command), "{} bytes", bytes.len());
+        assert!(bytes.len() <= outcome_bytes_max(command), "{} bytes", bytes.len());
         bytes.len()
     }
 
@@ -793,7 +793,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_small() {
+    fn outcomes_are_small() {
         let alike = there_and_back(&insert(10_000), &inserted(vec![ItemOutcome::Added; 10_000]));
         assert!(alike <= 8, "{alike} bytes");
         let mut few = vec![ItemOutcome::Added; 10_000];

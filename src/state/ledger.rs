@@ -6,7 +6,7 @@
 //! The ledger of an open pool also has the ordinals that are taken. The ordinal of a redemption that is forgotten stays taken, because its
 //! code stays redeemed.
 
-use super::image::{Epoch, ORDINALS, REDEMPTIONS, Section, freeze};
+use super::section::{Epoch, ORDINALS, REDEMPTIONS, Section, freeze};
 use crate::domain::{Redemption, RedemptionId, RedemptionStatus, Reference, STOCK_MAX, SectionId, Timestamp};
 use crate::filter::Digest;
 use crate::paged::{Copied, Numbers, Slab};

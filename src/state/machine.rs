@@ -1,30 +1,31 @@
 //! The state machine's data: every filter, data that all filters share, and the stored outcomes of repeated requests. Filters share the
 //! image uploads, the agenda of due work, and the dropped data.
-//!
-//! Freeing the redemptions of a large coupon takes seconds, so dropped data is freed incrementally. It is not part of the state: no image
-//! contains it, no command sees it, and the time of freeing has no effect. The memory account counts it until then. Data in use by readers
-//! or a snapshot is freed later.
 
+use super::agenda::{AT_ONCE, Agenda, NO_TASKS, Tasks};
 use super::catalog::{Catalog, Views};
+use super::discarded::Discarded;
 use super::events::{Events, FreshEvents, History};
 use super::idempotency::Records;
-use super::image::Epoch;
 use super::ledger::{ChangeNumber, Ledger};
-use super::tables::{ChangeKind, EpochFilter, QUEUED_CHANGE_BYTES, REPEATED_FOR_EACH, Staging};
+use super::section::Epoch;
+use super::staging::{
+    CHANGE_BYTES, ChangeKind, QUEUED_CHANGE_BYTES, QUEUED_CHANGES_MAX, QueuedChange, REPEATED_FOR_EACH,
+    Staging,
+};
+use super::tables::EpochFilter;
 use super::view::FilterView;
 use crate::domain::{
     ChangeCounts, Count, FORMAT_FIRST, FilterChange, FilterId, Happened, IMAGE_IDLE_SECONDS, ImportId,
-    ImportState, ItemOutcome, KeyName, Kind, Meaning, Profile, Redemption, RedemptionId, RedemptionStep,
-    Refusal, Seq, Settings, StateHash, Timestamp, UploadId,
+    ImportState, ItemOutcome, KeyName, Kind, Meaning, Profile, Refusal, Seq, Settings, StateHash, Timestamp,
+    UploadId,
 };
-use crate::filter::{CopySource, Digest, Dropped, Filled, GrowthRule, SlotState, StateCounts, Walk};
+use crate::filter::{CopySource, Digest, Filled, GrowthRule, StateCounts, Walk};
 use crate::paged::{Copied, Queue};
 use derive_more::{AddAssign, SubAssign};
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -40,7 +41,7 @@ pub(super) const SWEEP_MAX: usize = 1_024;
 ///   after its retention.
 /// - Totals and agenda contain each filter's last noted values.
 ///
-/// Its encoding is for the head of a snapshot, which has filters, stored answers, imports and line-ups besides.
+/// Its encoding is for the head of a snapshot, which has filters, stored outcomes, imports and line-ups besides.
 #[derive(Serialize, Deserialize)]
 pub struct State {
     pub(super) applied: Seq,
@@ -72,7 +73,7 @@ pub(super) struct FilterState {
 pub struct Sizes {
     /// Bytes of all tables.
     pub tables_bytes: u64,
-    /// Bytes of redemptions, statistics, stored answers, titles, labels, line-ups, records of imports and the changes kept for them, and
+    /// Bytes of redemptions, statistics, stored outcomes, titles, labels, line-ups, records of imports and the changes kept for them, and
     /// events that are not stored yet.
     pub records_bytes: u64,
     /// Bytes of tables that commands have dropped, and that are not freed yet.
@@ -81,9 +82,9 @@ pub struct Sizes {
     pub discarded_records_bytes: u64,
     /// Redemptions on record.
     pub redemptions: u64,
-    /// Answers stored for repeated requests.
+    /// Outcomes stored for repeated requests.
     pub idempotency_records: u64,
-    /// Bytes of those answers: never more than the settings allow.
+    /// Bytes of those outcomes: never more than the settings allow.
     pub idempotency_bytes: u64,
     /// Codes of all strict coupons by status.
     pub codes: StateCounts,
@@ -466,32 +467,25 @@ impl Subject<'_> {
         self.shared.counts[what as usize] += number;
     }
 
-    /// Records a change of a redemption. The expiry or revival of a hold has no requester.
-    pub(super) fn record_redemption(&mut self, redemption: &Redemption, step: RedemptionStep) {
-        let what = || Happened::Redemption {
-            coupon: Cow::Borrowed(self.view.name.as_str()),
-            id: redemption.id,
-            reference: Cow::Borrowed(redemption.reference.as_str()),
-            step,
-            status: redemption.status,
-            expires_at: redemption.held_until(),
-            ordinal: redemption.ordinal,
-        };
-        let now = self.shared.now;
-        match step {
-            RedemptionStep::Expired | RedemptionStep::HeldAgain => {
-                self.shared.events.record_unrequested(now, what)
-            }
-            _ => self.shared.events.record(now, what),
+    /// Queues changes of items for the staged import, if there is one. While it catches up, `repeated` older ones are repeated for each.
+    pub(super) fn queue_changes(
+        &mut self,
+        kind: ChangeKind,
+        digests: impl IntoIterator<Item = Digest>,
+        repeated: u64,
+    ) {
+        let Some(staging) = self.staging else { return };
+        let before = staging.changes.len();
+        for digest in digests {
+            let mut buffer = [0; CHANGE_BYTES];
+            let encoded = postcard::to_slice(&QueuedChange { kind, digest }, &mut buffer);
+            staging.changes.push(encoded.expect("a change has a maximum size"), &[]);
         }
-    }
-
-    /// Changes a code's state. While an import catches up, `repeated` queued changes are repeated for it.
-    pub(super) fn set_code(&mut self, digest: Digest, state: SlotState, repeated: u64) {
-        self.tables.filter.set_state(digest, state);
-        // Before an import starts to catch up this need not be queued: its walk will find the code in this state.
-        if self.staging.as_ref().is_some_and(|staging| staging.is_catching_up()) {
-            self.queue_changes(ChangeKind::State, [digest], repeated);
+        let repeated = (staging.changes.len() - before) * repeated;
+        if staging.changes.len() > QUEUED_CHANGES_MAX {
+            self.abort_staging(ImportState::Overtaken);
+        } else if staging.is_catching_up() && staging.repeat(self.tables, repeated).is_err() {
+            self.abort_staging(ImportState::Failed);
         }
     }
 
@@ -531,47 +525,6 @@ impl Subject<'_> {
     }
 }
 
-/// Bytes of tables whose release costs about as much as one entry of a ledger.
-const TABLE_BYTES_AN_ENTRY: u64 = 1 << 10;
-
-/// Data that commands have dropped, and that is not freed yet.
-#[derive(Default)]
-pub(super) struct Discarded {
-    pub(super) tables: Dropped,
-    ledgers: Vec<Arc<RwLock<Ledger>>>,
-}
-
-impl Discarded {
-    pub(super) fn push_ledger(&mut self, ledger: Arc<RwLock<Ledger>>) {
-        if ledger.read().memory_bytes() > 0 {
-            self.ledgers.push(ledger);
-        }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.tables.is_empty() && self.ledgers.is_empty()
-    }
-
-    /// Bytes of ledgers, estimated.
-    pub(super) fn records_bytes(&self) -> u64 {
-        self.ledgers.iter().map(|ledger| ledger.read().memory_bytes()).sum()
-    }
-
-    /// Frees about this many entries of ledgers, or tables of the same cost. Returns the equivalent number of entries; 0 only if all
-    /// remaining data is in use.
-    pub(super) fn free(&mut self, entries_max: u64) -> u64 {
-        let mut freed = 0;
-        self.ledgers.retain_mut(|ledger| {
-            if let Some(ledger) = Arc::get_mut(ledger) {
-                freed += ledger.get_mut().free(entries_max.saturating_sub(freed));
-            }
-            ledger.read().memory_bytes() > 0
-        });
-        let bytes_max = entries_max.saturating_sub(freed).saturating_mul(TABLE_BYTES_AN_ENTRY);
-        freed + self.tables.release(bytes_max).div_ceil(TABLE_BYTES_AN_ENTRY)
-    }
-}
-
 /// An image that arrives.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct ArrivingImage {
@@ -608,152 +561,5 @@ impl Images {
     /// How far the tables of a hidden filter are filled.
     pub(super) fn filled(&self, filter: FilterId) -> Option<Filled> {
         self.0.values().find(|image| image.filter == filter).map(|image| image.filled)
-    }
-}
-
-/// Something that a filter has to do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Task {
-    /// The first of its holds expires.
-    Expire,
-    /// The first of its ended redemptions is forgotten, once its retention has passed.
-    Forget,
-    /// Its oldest users are forgotten: it advances to its next step.
-    ForgetUsers,
-    /// The slots of forgotten users are freed.
-    Retire,
-    /// Items move to another table.
-    Move,
-}
-
-/// When a filter has something to do, and for which redemption.
-pub(super) type Due = (Timestamp, RedemptionId);
-
-/// Due at any time, for no redemption.
-pub(super) const AT_ONCE: Due = (Timestamp(0), RedemptionId([0; 16]));
-
-/// The tasks of one filter, in the order of [`Task`].
-pub(super) type Tasks = [Option<Due>; Task::Move as usize + 1];
-
-/// The tasks of a filter that has none.
-pub(super) const NO_TASKS: Tasks = [None; Task::Move as usize + 1];
-
-/// The tasks of all filters.
-#[derive(Default, Serialize, Deserialize)]
-pub(super) struct Agenda {
-    /// For each task, in the order of [`Task`]: when it is due in which filter.
-    #[serde(skip)]
-    tasks: [BTreeSet<(Due, FilterId)>; Task::Move as usize + 1],
-    /// The campaign that was the last to free slots of forgotten users.
-    pub(super) last_retired: Option<FilterId>,
-}
-
-impl Agenda {
-    /// Notes that a filter has these tasks now, where it had those before.
-    pub(super) fn change(&mut self, filter: FilterId, before: &Tasks, now: &Tasks) {
-        for ((tasks, before), now) in self.tasks.iter_mut().zip(before).zip(now) {
-            if before != now {
-                if let Some(due) = *before {
-                    tasks.remove(&(due, filter));
-                }
-                tasks.extend(now.map(|due| (due, filter)));
-            }
-        }
-    }
-
-    /// How many filters have this task.
-    pub(super) fn len(&self, task: Task) -> u64 {
-        self.tasks[task as usize].len() as u64
-    }
-
-    /// When the task is due next, for which redemption, and in which filter.
-    pub(super) fn first(&self, task: Task) -> Option<(Timestamp, RedemptionId, FilterId)> {
-        self.tasks[task as usize].first().map(|&((at, redemption), filter)| (at, redemption, filter))
-    }
-
-    /// The campaign whose turn it is to free the slots of forgotten users, if there is one: they take turns, in the order of their ids.
-    pub(super) fn next_retiring(&mut self) -> Option<FilterId> {
-        let (.., first) = self.first(Task::Retire)?;
-        let after = self.last_retired.map_or(Bound::Unbounded, |last| Bound::Excluded((AT_ONCE, last)));
-        let next = self.tasks[Task::Retire as usize].range((after, Bound::Unbounded)).next();
-        self.last_retired = Some(next.map_or(first, |(_, filter)| *filter));
-        self.last_retired
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::domain::{RedemptionStatus, Reference};
-    use crate::filter::{Filter, Growth, Layout, Mode};
-    use crate::state::image::Epoch;
-    use crate::state::ledger::REDEMPTION_BYTES;
-
-    fn ledger(redemptions: u64) -> Ledger {
-        let mut ledger = Ledger::new(Epoch(1), false, Default::default());
-        for number in 0..redemptions {
-            ledger.insert(Redemption {
-                id: RedemptionId(u128::from(number).to_be_bytes()),
-                digest: Digest(number),
-                reference: Reference::new("order").unwrap(),
-                status: RedemptionStatus::Redeemed,
-                created_at: Timestamp(number),
-                changed_at: Timestamp(number),
-                expires_at: None,
-                redeemed_at: None,
-                ordinal: None,
-            });
-        }
-        ledger
-    }
-
-    fn strict(capacity: u64) -> Filter {
-        let layout = Layout::strict(capacity).unwrap();
-        Filter::new(Mode::Strict, layout, Growth::Auto, None)
-    }
-
-    /// For any size, a step frees hardly more than its limit. In the end everything is freed, also in the account.
-    #[test]
-    fn step_frees_bounded_number_of_entries() {
-        let mut discarded = Discarded::default();
-        discarded.push_ledger(Arc::new(RwLock::new(ledger(5_000))));
-        let filter = strict(500_000);
-        let tables_bytes = filter.tables().memory_bytes();
-        discarded.tables.append(&mut filter.into_dropped());
-        let records_bytes = discarded.records_bytes();
-        assert!(records_bytes >= 5_000 * REDEMPTION_BYTES);
-        let (mut steps, mut all) = (0, 0);
-        while !discarded.is_empty() {
-            let before = (discarded.records_bytes(), discarded.tables.memory_bytes());
-            let freed = discarded.free(1_000);
-            assert!((1..=1_000 + 2_048).contains(&freed), "{freed} entries");
-            let after = (discarded.records_bytes(), discarded.tables.memory_bytes());
-            assert!(after.0 <= before.0 && after.1 <= before.1 && before != after);
-            (steps, all) = (steps + 1, all + freed);
-        }
-        assert!(
-            all >= 5_000 * 5 + tables_bytes / TABLE_BYTES_AN_ENTRY && steps > 20,
-            "{all} entries in {steps}"
-        );
-        assert_eq!(discarded.free(1_000), 0);
-    }
-
-    /// Data in use by a reader is freed later, and delays nothing else.
-    #[test]
-    fn table_with_readers_is_freed_later() {
-        let mut discarded = Discarded::default();
-        let (looked_at, other) = (Arc::new(RwLock::new(ledger(10))), Arc::new(RwLock::new(ledger(10))));
-        discarded.push_ledger(looked_at.clone());
-        discarded.push_ledger(other);
-        let filter = strict(500_000);
-        let reader = filter.reader();
-        discarded.tables.append(&mut filter.into_dropped());
-        while discarded.free(100) > 0 {}
-        assert_eq!(looked_at.read().len(), 10);
-        assert!(discarded.records_bytes() > 0 && discarded.records_bytes() < 20 * REDEMPTION_BYTES);
-        assert_eq!(discarded.tables.memory_bytes(), reader.view(0).memory_bytes());
-        drop((looked_at, reader));
-        while discarded.free(100) > 0 {}
-        assert!(discarded.is_empty());
     }
 }

@@ -1,12 +1,13 @@
 //! The memory account: the state's memory, and an upper bound of a command's. With it, a command is rejected before it is logged if its
 //! memory is not available. `apply` itself never reads it.
 
+use super::agenda::Task;
 use super::events;
-use super::imports::record_bytes;
+use super::import_records::record_bytes;
 use super::ledger::Ledger;
-use super::machine::{FilterState, SWEEP_MAX, State, Task};
+use super::machine::{FilterState, SWEEP_MAX, State};
+use super::staging::{COPIED_BESIDES_MAX, QUEUED_CHANGE_BYTES, REPEATED_FOR_EACH, Staging};
 use super::statistics::FilterStatistics;
-use super::tables::{COPIED_BESIDES_MAX, QUEUED_CHANGE_BYTES, REPEATED_FOR_EACH, Staging};
 use crate::domain::{
     Command, Ending, FilterId, ImageBegin, ImageBody, ImageChunk, ImageRecord, ImageSection, ImportBegin,
     ImportEnd, ImportLines, ImportMode, PutLineUp, Raise, Redeem, Target, Timestamp, Update,

@@ -3,7 +3,7 @@
 //! The latest day and hour change with every write, and are in the head of a snapshot. The earlier ones are a section, which is only written
 //! again once a day or an hour with counts is over.
 
-use super::image::{self, Epoch, STATISTICS, Section};
+use super::section::{Epoch, STATISTICS, Section, freeze};
 use crate::domain::{ChangeCounts, CountedPeriod, Latest, SectionId, Timestamp, Unit};
 use crate::frame::{append, take};
 use crate::paged::{Copied, Page, Paged};
@@ -144,7 +144,7 @@ impl FilterStatistics {
     pub(super) fn freeze(&mut self, tables: Epoch, copied: &Copied, sections: &mut Vec<Section>) -> u64 {
         match self.earlier.changes {
             0 => 0,
-            _ => image::freeze(SectionId::new(tables, STATISTICS), &mut self.earlier, copied, sections),
+            _ => freeze(SectionId::new(tables, STATISTICS), &mut self.earlier, copied, sections),
         }
     }
 

@@ -12,9 +12,10 @@
 //! ended it, however far ahead the clock was. Users whom a campaign has forgotten stay forgotten; those added in the future count as added
 //! now.
 
+use super::agenda::Task;
 use super::events::REVIVED_EVENTS_MAX;
 use super::ledger::{ENDED_MAX, Ledger};
-use super::machine::{SWEEP_MAX, State, Subject, Task};
+use super::machine::{SWEEP_MAX, State, Subject};
 use crate::domain::{
     Count, HOLD_SECONDS_MAX, Happened, Outcome, Redemption, RedemptionId, RedemptionStatus, RedemptionStep,
     Settings, Timestamp,

@@ -4,10 +4,10 @@ use super::spec::{CouponPatch, CouponSpec, FilterResponse};
 use super::statistics::{DESCRIPTION, StatisticsQuery, StatisticsResponse};
 use super::{Cleared, FilterPage};
 use crate::domain::Kind;
-use crate::http::answer::{HandlerResult, reply};
 use crate::http::call::{Call, Delete, Export, Maintain, Manage, Read};
 use crate::http::request::body::StreamedBody;
 use crate::http::request::query::PageQuery;
+use crate::http::response::{HandlerResult, success};
 use axum::extract::{Path, Request};
 use serde::Serialize;
 use serde_with::skip_serializing_none;
@@ -37,7 +37,7 @@ struct CouponList {
 )]
 pub(crate) async fn list(call: Call<Read>, request: Request) -> HandlerResult {
     let page = FilterPage::asked(call, Kind::Coupon, &request)?;
-    reply::list(&CouponList { coupons: Vec::new(), next_cursor: None }, page).await
+    success::list(&CouponList { coupons: Vec::new(), next_cursor: None }, page).await
 }
 
 #[utoipa::path(
@@ -53,7 +53,7 @@ pub(crate) async fn list(call: Call<Read>, request: Request) -> HandlerResult {
 )]
 pub(crate) async fn get(call: Call<Read>, Path(name): Path<String>) -> HandlerResult {
     let view = call.filter(Kind::Coupon, &name)?;
-    Ok(reply::ok(&FilterResponse::of(&view, call.api.engine.now())))
+    Ok(success::ok(&FilterResponse::of(&view, call.api.engine.now())))
 }
 
 #[utoipa::path(

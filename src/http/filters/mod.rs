@@ -6,13 +6,13 @@ pub(crate) mod coupons;
 pub(crate) mod spec;
 mod statistics;
 
-use super::answer::reply::ListParts;
-use super::answer::{Code, HandlerResult, Problem, refusals, reply};
 use super::api::Api;
 use super::call::{Call, Delete, Export, Maintain, Manage, Read, Resource, UploadCommands, parse_name};
 use super::request::body::{Pieces, has_media_type};
 use super::request::json::{self, OrNull};
 use super::request::query::CollectionPage;
+use super::response::success::ListParts;
+use super::response::{Code, HandlerResult, Problem, refusals, success};
 use crate::domain::spec::STOCK_MAX;
 use crate::domain::{
     Command, Description, ImageBody, ImageFault, Kind, Name, Outcome, Refusal, Target, Update, UploadId,
@@ -50,7 +50,7 @@ async fn put<T: Into<RequestedSpec> + DeserializeOwned>(
     match decided.outcome {
         Outcome::Created(description) => Ok(created(decided.replayed, *description)),
         Outcome::Exists(description) => {
-            Ok(reply::json(StatusCode::OK, decided.replayed, &described(*description)))
+            Ok(success::json(StatusCode::OK, decided.replayed, &described(*description)))
         }
         _ => Err(decided.unexpected()),
     }
@@ -59,7 +59,7 @@ async fn put<T: Into<RequestedSpec> + DeserializeOwned>(
 /// The response when a filter was created.
 fn created(replayed: bool, description: Description) -> Response {
     let path = format!("/v1/{}s/{}", description.kind.as_str(), description.name);
-    reply::created(&path, replayed, &described(description))
+    success::created(&path, replayed, &described(description))
 }
 
 /// A filter as an outcome describes it. A repeated request gets the same response, whatever the filter has become.
@@ -119,7 +119,7 @@ async fn patch<T: Into<CouponPatch> + DeserializeOwned>(
     let command = Command::Update(Update { target, starts_at, ends_at, capacity, stock, annotations });
     let decided = call.submit(Resource::Filter(kind, name), command).await?;
     let Outcome::Updated(description) = decided.outcome else { return Err(decided.unexpected()) };
-    Ok(reply::json(StatusCode::OK, decided.replayed, &described(*description)))
+    Ok(success::json(StatusCode::OK, decided.replayed, &described(*description)))
 }
 
 /// `DELETE`: deletes a filter.
@@ -132,7 +132,7 @@ async fn delete(call: &Call<Delete>, kind: Kind, name: &str) -> HandlerResult {
     let command = Command::Delete { kind, name: name.clone() };
     let decided = call.submit(Resource::Filter(kind, name.as_str()), command).await?;
     let Outcome::Deleted = decided.outcome else { return Err(decided.unexpected()) };
-    Ok(reply::empty(decided.replayed))
+    Ok(success::empty(decided.replayed))
 }
 
 /// `POST …/clear`: removes everything that may be removed.
@@ -141,14 +141,14 @@ async fn clear(call: &Call<Manage>, kind: Kind, name: &str) -> HandlerResult {
     let command = Command::Clear { target: Target(view.id) };
     let decided = call.submit(Resource::Filter(kind, name), command).await?;
     let Outcome::Cleared(removed) = decided.outcome else { return Err(decided.unexpected()) };
-    Ok(reply::json(StatusCode::OK, decided.replayed, &Cleared { removed }))
+    Ok(success::json(StatusCode::OK, decided.replayed, &Cleared { removed }))
 }
 
 /// `GET`: streams the image of a filter.
 async fn get_image(call: &Call<Export>, kind: Kind, name: &str) -> HandlerResult {
     let view = call.filter(kind, name)?;
     let image = call.api.engine.image(view.id).await?.ok_or_else(|| refusals::not_found(kind))?;
-    Ok(reply::attachment(&format!("{}.image", view.name), image))
+    Ok(success::attachment(&format!("{}.image", view.name), image))
 }
 
 /// `PUT`: makes a filter from an image.

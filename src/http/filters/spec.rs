@@ -7,8 +7,8 @@ use crate::domain::{
     LabelValue, Labels, Sizing, Spec, Timestamp, Title, Window,
 };
 use crate::engine::{FilterView, Growth, Mode, SegmentStats, error_rate_of};
-use crate::http::answer::Problem;
 use crate::http::request::json::{Clearable, Faults, OrNull};
+use crate::http::response::Problem;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -500,7 +500,7 @@ mod tests {
             (r#"{"labels":{"team":1}}"#, "/labels/team", "expected a label's value or null"),
         ] {
             let problem = crate::http::request::json::parse::<FilterPatch>(body).err().unwrap();
-            assert_eq!(problem.code, crate::http::answer::Code::InvalidRequest, "{body}");
+            assert_eq!(problem.code, crate::http::response::Code::InvalidRequest, "{body}");
             let fault = &problem.faults[0];
             assert_eq!((&*fault.pointer, &*fault.detail), (pointer, detail), "{body}");
         }
@@ -538,7 +538,7 @@ mod tests {
             let problem = body(bad).unwrap_err();
             assert_eq!(
                 problem.code,
-                crate::http::answer::problem::Code::InvalidRequest,
+                crate::http::response::problem::Code::InvalidRequest,
                 "{bad}: {problem:?}"
             );
         }

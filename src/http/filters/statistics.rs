@@ -2,9 +2,9 @@
 
 use crate::domain::statistics::Unit;
 use crate::domain::{ChangeCounts, Kind, Timestamp};
-use crate::http::answer::{HandlerResult, Problem, reply};
 use crate::http::call::{Call, Read};
 use crate::http::request::query;
+use crate::http::response::{HandlerResult, Problem, success};
 use axum::extract::Request;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -105,7 +105,7 @@ pub(super) fn get(call: &Call<Read>, kind: Kind, name: &str, request: &Request) 
         DayCounts { date, counts: PeriodCounts::new(counts, kind) }
     };
     let hour = |(hour, counts)| HourCounts { hour, counts: PeriodCounts::new(counts, kind) };
-    Ok(reply::ok(&StatisticsResponse {
+    Ok(success::ok(&StatisticsResponse {
         days: view.statistics(Unit::Day, days, now).into_iter().map(day).collect(),
         hours: view.statistics(Unit::Hour, Unit::Hour.periods_max(), now).into_iter().map(hour).collect(),
     }))

@@ -13,10 +13,10 @@ use crate::domain::{
     Fraction, Guards, Import, ImportBegin, ImportId, ImportMode, ImportState, Kind, LineError, Name, Refusal,
     Target, Timestamp,
 };
-use crate::http::answer::{Code, HandlerResult, Problem, refusals, reply};
 use crate::http::call::{self, Call, Read};
 use crate::http::request::body::{StreamedBody, has_media_type};
 use crate::http::request::query;
+use crate::http::response::{Code, HandlerResult, Problem, refusals, success};
 use axum::extract::{Path, Request};
 use axum::response::IntoResponse;
 use axum::response::Response;
@@ -229,10 +229,10 @@ async fn import(call: Call<call::Import>, kind: Kind, name: &str, request: Reque
     if is_dry_run {
         let import = tokio::spawn(asked.try_out(upload, memory_owner, client)).await.map_err(failed)??;
         let counted = Import { state: ImportState::Done, ..import };
-        return Ok(reply::ok(&ImportResponse { state: ImportStateName::Checked, ..counted.into() }));
+        return Ok(success::ok(&ImportResponse { state: ImportStateName::Checked, ..counted.into() }));
     }
     let (import, replayed) = tokio::spawn(asked.run(upload, client)).await.map_err(failed)??;
-    Ok(reply::json(StatusCode::OK, replayed, &ImportResponse::from(import)))
+    Ok(success::json(StatusCode::OK, replayed, &ImportResponse::from(import)))
 }
 
 fn format(request: &Request, query: &ImportQuery) -> Result<UploadFormat, Problem> {
@@ -277,7 +277,7 @@ pub(crate) async fn list(call: Call<Read>) -> Response {
     });
     let imports =
         imports.iter().map(|import| api.live_imports.corrected(import, api.engine.now()).into()).collect();
-    reply::ok(&ImportList { imports })
+    success::ok(&ImportList { imports })
 }
 
 /// Show an import
@@ -293,7 +293,7 @@ pub(crate) async fn get(call: Call<Read>, Path(import): Path<String>) -> Handler
     // Answers as if the import did not exist, so that nothing about another tenant is revealed.
     let own = found.filter(|import| caller.require_name(import.name.as_str()).is_ok());
     let import = own.ok_or(Code::ImportNotFound)?;
-    Ok(reply::ok(&ImportResponse::from(api.live_imports.corrected(&import, api.engine.now()))))
+    Ok(success::ok(&ImportResponse::from(api.live_imports.corrected(&import, api.engine.now()))))
 }
 
 /// Stop an import

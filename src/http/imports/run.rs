@@ -9,9 +9,9 @@ use crate::domain::{
     ItemOutcome, KeyName, Outcome, Refusal,
 };
 use crate::engine::{FilterView, ImportTrial};
-use crate::http::answer::{Code, Problem, refusals};
 use crate::http::api::Api;
 use crate::http::call::UploadCommands;
+use crate::http::response::{Code, Problem, refusals};
 use std::sync::Arc;
 use tokio::task::spawn_blocking;
 

@@ -1,7 +1,7 @@
 //! The rendered metrics, which concurrent clients share. Rendering visits every filter and compresses a long text, and no key is required
 //! to request it. So it is done at most once in a time, and not by a worker.
 
-use crate::http::answer::reply::{compressed, quality};
+use crate::http::response::success::{compressed, quality};
 use bytes::Bytes;
 use flate2::Compression;
 use http::HeaderMap;

@@ -77,7 +77,7 @@ fn room(engine: &Engine, figures: &mut Figures<'_>) -> fmt::Result {
     rows!(figures.gauge {
         "memory_limit_bytes", "Maximum memory of tables and records" => options.memory_max_bytes;
         "tables_bytes", "Memory of filters" => info.tables_bytes;
-        "records_bytes", "Memory of redemptions and stored answers" => info.records_bytes;
+        "records_bytes", "Memory of redemptions and stored outcomes" => info.records_bytes;
         "applied_seq", "Sequence number of the last entry applied" => info.last_seq.0;
         "redemptions_kept", "Stored redemptions" => info.sizes.redemptions;
         "idempotency_records", "Stored responses to requests with an idempotency key" => info.sizes.idempotency_records;

@@ -3,13 +3,14 @@
 
 use super::decompression::{Coding, Expander, PIECE_BYTES_MAX};
 use crate::access::Caller;
+use crate::budget::BudgetShare;
 use crate::budget::{Budget, Owner, UsedUp};
-use crate::http::answer::reply::{BudgetShare, HeldBody};
-use crate::http::answer::{Code, Problem};
 use crate::http::options::HttpOptions;
+use crate::http::response::{Code, Problem};
 use axum::body::{BodyDataStream, HttpBody};
 use axum::extract::Request;
 use bytes::Bytes;
+use derive_more::AsRef;
 use futures_util::{FutureExt, StreamExt};
 use http::{HeaderMap, Method, header};
 use prometheus_client::registry::Registry;
@@ -162,6 +163,15 @@ impl Reading {
             share: self.share(owner),
         })
     }
+}
+
+/// A complete body, decompressed if it was read, and its share of the memory.
+#[derive(AsRef)]
+pub(crate) struct HeldBody {
+    /// Dropped before the share.
+    #[as_ref([u8])]
+    pub(crate) bytes: Bytes,
+    pub(crate) _share: BudgetShare,
 }
 
 /// A body that arrives and is decompressed in pieces.

@@ -3,7 +3,7 @@
 //! Trailing bytes that are no further member or frame are an error, and so is a missing end. A body is decompressed in chunks, so that one
 //! that expands a lot delays no other request for long.
 
-use crate::http::answer::{Code, Problem};
+use crate::http::response::{Code, Problem};
 use bytes::{Buf, Bytes};
 use flate2::write::MultiGzDecoder;
 use http::{HeaderMap, header};

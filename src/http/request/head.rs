@@ -1,6 +1,6 @@
 //! Rules about a request's head that hyper leaves to the service (RFC 9112).
 
-use crate::http::answer::{Code, Problem};
+use crate::http::response::{Code, Problem};
 use axum::extract::Request;
 use http::{HeaderMap, HeaderValue, Version, header};
 

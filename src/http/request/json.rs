@@ -4,8 +4,8 @@
 
 use crate::domain::ITEM_BYTES_MAX;
 use crate::engine::{Digest, FilterView};
-use crate::http::answer::problem::FAULTS_MAX;
-use crate::http::answer::{Code, Problem, RequestFault};
+use crate::http::response::problem::FAULTS_MAX;
+use crate::http::response::{Code, Problem, RequestFault};
 use derive_more::AsRef;
 use serde::de::IntoDeserializer;
 use serde::de::value::{MapAccessDeserializer, StrDeserializer};

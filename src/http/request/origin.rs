@@ -1,8 +1,8 @@
 //! Keeps web pages out of a service without keys. A browser sends requests for any page; only `Host` and `Origin`, which no page can forge,
 //! identify the page.
 
-use crate::http::answer::{Code, Problem};
 use crate::http::options::{HostName, HostOptions};
+use crate::http::response::{Code, Problem};
 use http::uri::{Authority, Scheme};
 use http::{HeaderMap, HeaderName, Method, Uri, header};
 use std::net::IpAddr;

@@ -4,7 +4,7 @@
 use super::json;
 use crate::access::Caller;
 use crate::domain::{Label, Labels, Name};
-use crate::http::answer::Problem;
+use crate::http::response::Problem;
 use axum::extract::Request;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;

@@ -153,7 +153,7 @@ impl Service {
 
     /// Sends a request and returns the response with its body unread.
     pub async fn begin(&self, request: Request<Body>) -> Response<Body> {
-        self.http.clone().answer(with_host(request)).await
+        self.http.clone().respond(with_host(request)).await
     }
 
     /// An undocumented response fails the test.
@@ -161,7 +161,7 @@ impl Service {
         let operation = Operation::of(request.method(), request.uri().path());
         let address = SocketAddr::from(([192, 0, 2, 7], 40_000));
         request.extensions_mut().insert(Peer { address, vitals: Arc::default() });
-        let (parts, body) = self.http.clone().answer(with_host(request)).await.into_parts();
+        let (parts, body) = self.http.clone().respond(with_host(request)).await.into_parts();
         let body = read(body).await;
         let answer = Answer { status: parts.status.as_u16(), headers: parts.headers, body };
         if let Some(operation) = operation {

@@ -6,11 +6,13 @@
 
 use super::catalog::NamedLineUp;
 use super::idempotency::Records;
-use super::imports::Imports;
+use super::import_records::Imports;
 use super::ledger::{ChangeNumber, Ledger, StoredLedger};
 use super::machine::{FilterState, State};
+use super::section::{Epoch, ORDINALS, RECORDS, REDEMPTIONS, STATISTICS, Section, freeze_queue};
+use super::staging::Staging;
 use super::statistics::FilterStatistics;
-use super::tables::{EpochFilter, Staging};
+use super::tables::EpochFilter;
 use super::view::{Counters, FilterView};
 use crate::domain::{
     FilterHead, FilterId, ImageSection, Import, ImportId, Kind, Meaning, Redemption, SectionId, Spec,
@@ -18,71 +20,13 @@ use crate::domain::{
 };
 use crate::filter::{Filled, Filter, FilterImage, RestoreError, Restoring, Walk};
 use crate::frame::{append, encode};
-use crate::paged::{Copied, Extent, PAGE_BYTES, Page, Paged, Queue};
+use crate::paged::{Copied, Extent, PAGE_BYTES, Queue};
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, VecDeque};
 use std::convert::Infallible;
 use std::sync::Arc;
 use thiserror::Error;
-
-/// The identity of a part of the state that a snapshot stores separately: the tables of a filter, a ledger, an import's queue of changes. A
-/// state assigns each number once, so a snapshot never takes a new part for one it already holds.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Epoch(pub u64);
-
-/// The epoch of the stored answers, which are there from the beginning. All other epochs are given later.
-pub(super) const RECORDS: Epoch = Epoch(0);
-
-/// Sections belong to an epoch. The part is the number of a table or a page, or one of those below.
-impl SectionId {
-    pub(super) fn new(epoch: Epoch, part: u64) -> Self {
-        Self { owner: epoch.0, part }
-    }
-}
-
-/// The part of a filter's tables with its statistics. Tables have lower numbers.
-pub(super) const STATISTICS: u64 = u32::MAX as u64;
-
-/// The part of a ledger with its redemptions.
-pub(super) const REDEMPTIONS: u64 = 0;
-
-/// The part of the ledger of an open pool with its ordinals.
-pub(super) const ORDINALS: u64 = 1;
-
-/// Replaces the bytes by the next chunk; `false` after the last one.
-type SectionChunks = Box<dyn FnMut(&mut Vec<u8>) -> bool + Send>;
-
-/// A section of a snapshot. It owns its data as of the snapshot's start, until it is dropped. The store need not write it again if it has
-/// one with the same ID and number of changes.
-pub struct Section {
-    /// Its name.
-    pub id: SectionId,
-    /// A number that differs whenever the contents may.
-    pub changes: u64,
-    chunks: SectionChunks,
-}
-
-impl Section {
-    /// Replaces `out` with the next chunk; `false` after the last one.
-    pub fn next_chunk(&mut self, out: &mut Vec<u8>) -> bool {
-        (self.chunks)(out)
-    }
-}
-
-/// Adds a section of pages. Returns its number of changes.
-pub(super) fn freeze<P: Page + Send + Sync + 'static>(
-    id: SectionId,
-    pages: &mut Paged<P>,
-    copied: &Copied,
-    sections: &mut Vec<Section>,
-) -> u64 {
-    let mut frozen = pages.freeze(copied);
-    let chunks = Box::new(move |out: &mut Vec<u8>| frozen.next_chunk(out));
-    sections.push(Section { id, changes: pages.changes, chunks });
-    pages.changes
-}
 
 /// Where a state that is being restored gets its sections from.
 pub trait Sections {
@@ -211,16 +155,6 @@ impl State {
     }
 }
 
-/// Adds a section for each page of a queue.
-fn freeze_queue(queue: &mut Queue, epoch: Epoch, copied: &Copied, sections: &mut Vec<Section>) -> Extent {
-    // A page only grows, so its length identifies its content.
-    sections.extend(queue.freeze(copied).map(|(number, changes, mut page)| {
-        let id = SectionId::new(epoch, number);
-        Section { id, changes, chunks: Box::new(move |out| page.next_chunk(out)) }
-    }));
-    queue.extent()
-}
-
 impl EpochFilter {
     /// Adds a section for each table.
     fn freeze(&mut self, copied: &Copied, sections: &mut Vec<Section>) -> (Epoch, FilterImage) {
@@ -327,7 +261,7 @@ impl State {
         state.shared.configure(settings);
         let records = restore_queue(RECORDS, records, sections)?;
         state.records =
-            Records::restore(records).ok_or(RestoreStateError::Damaged("a stored answer is too short"))?;
+            Records::restore(records).ok_or(RestoreStateError::Damaged("a stored outcome is too short"))?;
         *state.shared.view.imports.write() = Imports::restore(imports);
         for image in filters {
             restore_filter(&mut state, image, sections)?;
@@ -428,7 +362,7 @@ fn restore_tables<S: Sections>(
 }
 
 fn restore_queue<S: Sections>(epoch: Epoch, extent: Extent, sections: &mut S) -> Restored<Queue, S> {
-    let (mut pages, unreadable) = (Vec::new(), "a page of stored answers or kept changes can't be read");
+    let (mut pages, unreadable) = (Vec::new(), "a page of stored outcomes or kept changes can't be read");
     for number in extent.first..extent.first.saturating_add(extent.pages) {
         sections.reserve(2 * PAGE_BYTES as u64).map_err(RestoreStateError::Load)?;
         let mut page = Vec::new();

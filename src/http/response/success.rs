@@ -1,15 +1,14 @@
-//! Answers: JSON, and any number of values, one per line, as NDJSON or CSV.
+//! Responses of success: JSON, and any number of values, one per line, as NDJSON or CSV.
 
 use super::outgoing::{CHUNK_BYTES, counted};
 use super::problem::{Code, Problem};
 use super::{HandlerResult, mark_replayed};
-use crate::budget::{self, Budget};
+use crate::budget::BudgetShare;
 use crate::engine::BackupDownload;
 use axum::BoxError;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use derive_more::AsRef;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use futures_util::{Stream, StreamExt, stream};
@@ -17,7 +16,6 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde::Serialize;
 use serde_json::Value;
 use std::io::{self, Write};
-use std::sync::Arc;
 
 /// The media type of one JSON value per line.
 const NDJSON: &str = "application/x-ndjson";
@@ -30,7 +28,7 @@ pub(crate) fn ok(body: &impl Serialize) -> Response {
     json(StatusCode::OK, false, body)
 }
 
-/// Builds a JSON answer.
+/// Builds a JSON response.
 pub(crate) fn json(status: StatusCode, replayed: bool, body: &impl Serialize) -> Response {
     match serde_json::to_vec(body) {
         Ok(body) => mark_replayed(as_json((status, Body::from(body))), replayed),
@@ -40,7 +38,7 @@ pub(crate) fn json(status: StatusCode, replayed: bool, body: &impl Serialize) ->
 
 /// The problem for a response that can't be serialized.
 pub(crate) fn unwritable(error: serde_json::Error) -> Problem {
-    tracing::error!(%error, "an answer can't be written as JSON");
+    tracing::error!(%error, "a response can't be written as JSON");
     Problem::new(Code::Internal, "see the service's log")
 }
 
@@ -69,18 +67,6 @@ pub(crate) fn attachment(name: &str, download: BackupDownload) -> Response {
 /// Builds an empty response for a completed request.
 pub(crate) fn empty(replayed: bool) -> Response {
     mark_replayed(StatusCode::NO_CONTENT.into_response(), replayed)
-}
-
-/// A body's share of the budget.
-pub(crate) type BudgetShare = budget::Share<Arc<Budget>>;
-
-/// A complete body, decompressed if it was read, and its share of the memory.
-#[derive(AsRef)]
-pub(crate) struct HeldBody {
-    /// Dropped before the share.
-    #[as_ref([u8])]
-    pub(crate) bytes: Bytes,
-    pub(crate) _share: BudgetShare,
 }
 
 /// Builds a response from long JSON text. The share is returned once no piece of the text is in memory.
@@ -276,10 +262,12 @@ pub(crate) fn quality_in(headers: &HeaderMap, header: &HeaderName, wanted: &str)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::Budget;
     use axum::body::HttpBody;
     use futures_util::FutureExt;
     use http_body_util::BodyExt;
     use serde_json::json;
+    use std::sync::Arc;
 
     #[tokio::test]
     async fn share_is_returned_with_last_piece() {

@@ -1,9 +1,10 @@
-//! Outgoing answers, and the problem documents of all failures.
+//! Responses: of success, and the problem documents of all failures.
 
+pub(crate) mod document;
 pub(crate) mod outgoing;
 pub mod problem;
 pub(crate) mod refusals;
-pub(crate) mod reply;
+pub(crate) mod success;
 
 pub(crate) use problem::{Code, Problem, RequestFault};
 

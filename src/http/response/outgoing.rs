@@ -5,8 +5,8 @@
 //! whole. A stream reserves the memory of two chunks before its head is sent, and has no more than two in memory. What a stream needs
 //! besides, such as a list of digests, its handler counts in a separate share.
 
-use super::reply::BudgetShare;
 use super::{Code, Problem};
+use crate::budget::BudgetShare;
 use crate::budget::{Budget, Owner};
 use crate::turn::Turn;
 use axum::BoxError;

@@ -169,6 +169,7 @@ mod tests {
             counters: Arc::default(),
             ledger: Arc::new(RwLock::new(Ledger::new(Epoch(0), false, Default::default()))),
             redemptions_retention: Arc::default(),
+            capacity_max: std::sync::OnceLock::new(),
         })
     }
 

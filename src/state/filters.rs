@@ -11,7 +11,7 @@ use crate::domain::{
 };
 use crate::filter::{Full, Growth};
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 impl State {
     /// Creates a campaign or coupon. If an equal one exists, only sets its title and labels.
@@ -49,7 +49,15 @@ impl State {
         let ledger = self.shared.empty_ledger(&profile, ChangeNumber::default());
         let (counters, reader) = (Arc::default(), tables.filter.reader());
         let redemptions_retention = self.shared.view.redemptions_retention.clone();
-        let view = Arc::new(FilterView { id, profile, counters, reader, ledger, redemptions_retention });
+        let view = Arc::new(FilterView {
+            id,
+            profile,
+            counters,
+            reader,
+            ledger,
+            redemptions_retention,
+            capacity_max: OnceLock::new(),
+        });
         self.shared.show(view.clone());
         let description = view.describe(self.shared.now);
         self.shared.record_filter(&view, FilterChange::Created);
@@ -127,7 +135,11 @@ impl Subject<'_> {
             staging.tables.filter.raise(layout).map_err(beyond_reach)?;
         }
         self.tables.filter.raise(layout).map_err(beyond_reach)?;
-        self.change_view(|view| (view.profile.spec.capacity, view.profile.layout) = (capacity, layout));
+        self.change_view(|view| {
+            view.profile.spec.capacity = capacity;
+            view.profile.layout = layout;
+            view.capacity_max = OnceLock::new();
+        });
         Ok(())
     }
 

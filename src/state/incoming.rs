@@ -14,7 +14,7 @@ use crate::domain::{
     Refusal, Timestamp, UploadId,
 };
 use crate::filter::{Filter, Mode};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 impl State {
     /// Returns the image uploads without progress since `before`.
@@ -50,7 +50,15 @@ impl State {
         let FilterHead { adds, removes, .. } = **head;
         let counters = Counters { adds: adds.into(), removes: removes.into(), statistics: statistics.into() };
         let (counters, reader) = (counters.into(), tables.filter.reader());
-        let view = FilterView { id, profile, counters, reader, ledger, redemptions_retention };
+        let view = FilterView {
+            id,
+            profile,
+            counters,
+            reader,
+            ledger,
+            redemptions_retention,
+            capacity_max: OnceLock::new(),
+        };
         let (filled, items, changed_at) = (Default::default(), head.tables.items(), shared.now);
         shared.images.0.insert(upload, ArrivingImage { filter: id, by, filled, items, checksum, changed_at });
         let mut filter = FilterState::new(Arc::new(view), tables, true);

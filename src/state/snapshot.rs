@@ -25,7 +25,7 @@ use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, VecDeque};
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use thiserror::Error;
 
 /// Where a state that is being restored gets its sections from.
@@ -303,7 +303,15 @@ fn restore_filter<S: Sections>(state: &mut State, image: StoredFilter, sections:
     let counters = Counters { adds: adds.into(), removes: removes.into(), statistics: statistics.into() };
     let (counters, reader) = (counters.into(), tables.filter.reader());
     let redemptions_retention = state.shared.view.redemptions_retention.clone();
-    let view = Arc::new(FilterView { id, profile, counters, reader, ledger, redemptions_retention });
+    let view = Arc::new(FilterView {
+        id,
+        profile,
+        counters,
+        reader,
+        ledger,
+        redemptions_retention,
+        capacity_max: OnceLock::new(),
+    });
     if !is_hidden {
         state.shared.show(view.clone());
     }

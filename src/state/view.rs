@@ -9,8 +9,8 @@ use crate::domain::{
 use crate::filter::{self, Digest, FilterImage, FilterStats, Growth, Mode, Reader, SlotState, StateCounts};
 use parking_lot::{Mutex, RwLock};
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Maximum number of redemptions that one query scans, so that the writer need not wait long for the ledger.
 const SCANNED_MAX: usize = 1_000;
@@ -52,6 +52,8 @@ pub struct FilterView {
     pub(super) counters: Arc<Counters>,
     pub(super) ledger: Arc<RwLock<Ledger>>,
     pub(super) redemptions_retention: Arc<AtomicU64>,
+    /// That of the layout, once it was asked for: it takes longer to compute than everything else that a list shows.
+    pub(super) capacity_max: OnceLock<u64>,
 }
 
 /// A view is read like its profile. The secret in there never leaves the service but in an image or a backup.
@@ -239,7 +241,7 @@ impl FilterView {
 
     /// Different items that a filter of this spec takes, however it grows: later ones may be rejected.
     pub fn capacity_max(&self) -> u64 {
-        self.spec.capacity_max(&self.layout)
+        *self.capacity_max.get_or_init(|| self.spec.capacity_max(&self.layout))
     }
 
     /// Its days or hours with counts among the last `number` up to `now`, each with its beginning, in order.

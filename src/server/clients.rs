@@ -25,8 +25,8 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for a rejected client to read its response and close its side.
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Minimum age at which a stranger is closed for a new client: time for its first request. Also the minimum idle time of a connection
-/// whose owner holds more than its share of the places.
+/// Minimum age at which a stranger is closed for a new client if strangers hold all places: time for its first request. Also the minimum
+/// idle time of a connection whose owner holds more than its share of the places.
 const STRANGER_AGE_MIN: Duration = Duration::from_millis(250);
 
 /// Changes of phase until the first response: to [`Phase::New`], [`Phase::Head`], [`Phase::Busy`], and the next one.
@@ -136,10 +136,10 @@ impl OpenConnection {
 
     /// Returns when a stranger may be closed for a new client. Progress of the first request extends the time; requests without a key
     /// after it don't.
-    fn patience_ends_at(&self) -> Instant {
+    fn patience_ends_at(&self, patience: Duration) -> Instant {
         let has_responded = self.vitals.moment().changes >= FIRST_RESPONSE_CHANGES;
         let since = if has_responded { self.opened_at } else { self.phase_since };
-        since + STRANGER_AGE_MIN
+        since + patience
     }
 
     /// Whether no request is in progress.
@@ -225,13 +225,14 @@ impl Clients {
         while let Some(proven) = self.strangers.pop_front_if(|open| open.vitals.owner().is_some()) {
             self.proven.push(proven);
         }
+        let patience = patience(self.strangers.len(), max);
         let mut wait: Option<Instant> = None;
         for (at, open) in self.strangers.iter().enumerate() {
             if open.vitals.owner().is_some() {
                 // The next sweep moves it.
                 continue;
             }
-            let ends_at = open.patience_ends_at();
+            let ends_at = open.patience_ends_at(patience);
             if ends_at <= now {
                 return self.strangers.remove(at).map_or(Next::Wait(None), Next::Close);
             }
@@ -296,6 +297,13 @@ impl Clients {
         let (owner, count) = counts.into_iter().max_by_key(|&(owner, count)| (count, owner))?;
         Some((owner, count * owners > max))
     }
+}
+
+/// The time that a stranger has for its first request if all places are taken, and strangers hold this many of them. It is shorter while
+/// they hold few, so that as many newcomers per second find a place.
+fn patience(strangers: usize, max: usize) -> Duration {
+    let share = strangers as f64 / max as f64;
+    STRANGER_AGE_MIN.mul_f64(share.clamp(0.2, 1.0))
 }
 
 /// The connection that gives way next.
@@ -449,13 +457,26 @@ mod tests {
     fn strangers_give_way_in_order_of_arrival() {
         let (runtime, start) = (stopped_runtime(), Instant::now());
         let mut clients = clients(&runtime, &[0, 0, 7], Phase::Busy, start);
-        assert_eq!(clients.make_room(1, 3, start), Some(start + STRANGER_AGE_MIN));
+        assert_eq!(clients.make_room(1, 3, start), Some(start + patience(2, 3)));
         assert_eq!(owners(&clients), [0, 0, 7], "they have time for a request");
         let now = start + STRANGER_AGE_MIN;
         clients.make_room(2, 3, now);
         assert_eq!(owners(&clients), [7]);
         assert_eq!(clients.make_room(3, 3, now), None);
         assert_eq!(owners(&clients), [7], "a proven client was closed although it may still be at work");
+    }
+
+    /// However few places proven clients leave, 240 newcomers per second find one of 60.
+    #[test]
+    fn strangers_on_few_places_have_less_time() {
+        let (runtime, start) = (stopped_runtime(), Instant::now());
+        for strangers in [12, 30, 60] {
+            let owners: Vec<u64> = (0..60).map(|at| if at < strangers { 0 } else { at }).collect();
+            let mut clients = clients(&runtime, &owners, Phase::Busy, start);
+            let now = start + Duration::from_secs_f64(strangers as f64 / 240.0);
+            clients.make_room(strangers as usize, 60, now);
+            assert!(clients.strangers.is_empty(), "{strangers} strangers");
+        }
     }
 
     #[test]

@@ -27,25 +27,48 @@ const COMMITS: u64 = 500;
 const ROUNDS: usize = 9;
 
 fn main() {
-    let parent = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).map(PathBuf::from);
+    let parent = std::env::args()
+        .skip(1)
+        .find(|argument| !argument.starts_with('-'))
+        .map(PathBuf::from);
     let dir = tempfile::tempdir_in(parent.unwrap_or_else(std::env::temp_dir)).unwrap();
-    println!("commits/s, median of {ROUNDS} rounds of {COMMITS} (p50 and p99 of a commit, in microseconds)");
+    println!(
+        "commits/s, median of {ROUNDS} rounds of {COMMITS} (p50 and p99 of a commit, in microseconds)"
+    );
     for (bytes, digests) in [(64, 5), (4 << 10, 509), (64 << 10, 8_186)] {
         let path = |name: &str| dir.path().join(format!("{name}-{bytes}"));
         let mut contestants: Vec<(&str, Commit)> = vec![
             ("raw file, fdatasync", raw(&path("raw"), bytes)),
             (
                 "journal, fsync",
-                journal(&path("fsync"), digests, Durability::Fsync, Duration::from_millis(10)),
+                journal(
+                    &path("fsync"),
+                    digests,
+                    Durability::Fsync,
+                    Duration::from_millis(10),
+                ),
             ),
-            ("journal, fsync, no pause", journal(&path("eager"), digests, Durability::Fsync, Duration::ZERO)),
+            (
+                "journal, fsync, no pause",
+                journal(&path("eager"), digests, Durability::Fsync, Duration::ZERO),
+            ),
             (
                 "journal, fsync, 1 s",
-                journal(&path("lazy"), digests, Durability::Fsync, Duration::from_secs(1)),
+                journal(
+                    &path("lazy"),
+                    digests,
+                    Durability::Fsync,
+                    Duration::from_secs(1),
+                ),
             ),
             (
                 "journal, flush",
-                journal(&path("flush"), digests, Durability::Flush, Duration::from_millis(10)),
+                journal(
+                    &path("flush"),
+                    digests,
+                    Durability::Flush,
+                    Duration::from_millis(10),
+                ),
             ),
         ];
         let mut times = vec![(Vec::new(), Vec::new()); contestants.len()];
@@ -102,12 +125,17 @@ fn journal(path: &Path, digests: u64, durability: Durability, pause: Duration) -
         ..StoreOptions::default()
     };
     let store = Arc::new(Store::open(path, &options).unwrap());
-    let options = LocalOptions { durability, ..LocalOptions::default() };
+    let options = LocalOptions {
+        durability,
+        ..LocalOptions::default()
+    };
     let mut journal = LocalJournal::open(store, options).unwrap();
     let mut number = 0u64;
     Box::new(move || {
         number += 1;
-        let digests = (0..digests).map(|index| Digest(number << 32 | index)).collect();
+        let digests = (0..digests)
+            .map(|index| Digest(number << 32 | index))
+            .collect();
         let command = Command::Insert {
             target: Target(FilterId(1)),
             digests: Digests(digests),
@@ -118,6 +146,8 @@ fn journal(path: &Path, digests: u64, durability: Durability, pause: Duration) -
         let proposal = Proposal::new(Timestamp(number), command);
         journal.propose(Ticket(number), vec![proposal]).unwrap();
         let committed = journal.poll(last, &mut Context::from_waker(Waker::noop()));
-        assert!(matches!(committed, Poll::Ready(Ok(Delivery::Entries(committed))) if committed.len() == 1));
+        assert!(
+            matches!(committed, Poll::Ready(Ok(Delivery::Entries(committed))) if committed.len() == 1)
+        );
     })
 }

@@ -5,9 +5,16 @@
 //! cuckood asks for huge pages. `make bench WHAT=filter` makes glibc ask for them too, for the other crates and for the bare reads.
 
 // A benchmark prints its results and stops at the first error.
-#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, clippy::too_many_lines)]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::too_many_lines
+)]
 
-use cuckood::filter::{Digest, Filter, Growth, Layout, MAX_SEARCH_DEFAULT, Mode, Reader, Secret, TableView};
+use cuckood::filter::{
+    Digest, Filter, Growth, Layout, MAX_SEARCH_DEFAULT, Mode, Reader, Secret, TableView,
+};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -25,10 +32,22 @@ const STEPS: u32 = 8;
 const GROWN: usize = 1_000;
 /// Rows that are compared: of a plain filter, and of one that forgets; of one that was sized for its items, and of one that grew.
 const PAIRS: [(&str, &str); 4] = [
-    ("batched insert, prehashed", "forgetting: batched insert, prehashed"),
-    ("batched check, prehashed", "forgetting: batched check, prehashed"),
-    ("batched check, prehashed", "the same, a step being forgotten"),
-    ("sized for all: batched check, prehashed", "grown 1 000 times: batched check, prehashed"),
+    (
+        "batched insert, prehashed",
+        "forgetting: batched insert, prehashed",
+    ),
+    (
+        "batched check, prehashed",
+        "forgetting: batched check, prehashed",
+    ),
+    (
+        "batched check, prehashed",
+        "the same, a step being forgotten",
+    ),
+    (
+        "sized for all: batched check, prehashed",
+        "grown 1 000 times: batched check, prehashed",
+    ),
 ];
 
 /// The suffix of a value's name if it isn't a time.
@@ -43,8 +62,14 @@ type Figures = Vec<(&'static str, f64)>;
 type Measure = fn(&[Key], &[Key]) -> Figures;
 
 fn main() {
-    let sizes: Vec<usize> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
-    for items in if sizes.is_empty() { vec![1_000_000] } else { sizes } {
+    let sizes: Vec<usize> = std::env::args()
+        .filter_map(|argument| argument.parse().ok())
+        .collect();
+    for items in if sizes.is_empty() {
+        vec![1_000_000]
+    } else {
+        sizes
+    } {
         run(items, std::env::args().any(|argument| argument == "alone"));
     }
 }
@@ -53,11 +78,21 @@ fn run(items: usize, alone: bool) {
     let keys: Vec<Key> = (0..items).map(key).collect();
     let strangers: Vec<Key> = (items..2 * items).map(key).collect();
     let contestants: [(&str, Measure); 5] = [
-        ("cuckood", |keys, strangers| measure::<Ours>(keys, strangers)),
-        ("cuckoofilter (8 bit)", |keys, strangers| measure::<Cuckoofilter>(keys, strangers)),
-        ("scalable_cuckoo_filter", |keys, strangers| measure::<Scalable>(keys, strangers)),
-        ("autoscale_cuckoo_filter", |keys, strangers| measure::<Autoscale>(keys, strangers)),
-        ("qfilter", |keys, strangers| measure::<Qfilter>(keys, strangers)),
+        ("cuckood", |keys, strangers| {
+            measure::<Ours>(keys, strangers)
+        }),
+        ("cuckoofilter (8 bit)", |keys, strangers| {
+            measure::<Cuckoofilter>(keys, strangers)
+        }),
+        ("scalable_cuckoo_filter", |keys, strangers| {
+            measure::<Scalable>(keys, strangers)
+        }),
+        ("autoscale_cuckoo_filter", |keys, strangers| {
+            measure::<Autoscale>(keys, strangers)
+        }),
+        ("qfilter", |keys, strangers| {
+            measure::<Qfilter>(keys, strangers)
+        }),
     ];
     let contestants = &contestants[..if alone { 1 } else { contestants.len() }];
     let mut rounds: Vec<Vec<Figures>> = contestants.iter().map(|_| Vec::new()).collect();
@@ -67,11 +102,18 @@ fn run(items: usize, alone: bool) {
             rounds.push(contestant(&keys, &strangers));
         }
         own.push(
-            [measure_own(&keys), measure_forgetting(&keys), measure_strict(&keys), measure_grown(&keys)]
-                .concat(),
+            [
+                measure_own(&keys),
+                measure_forgetting(&keys),
+                measure_strict(&keys),
+                measure_grown(&keys),
+            ]
+            .concat(),
         );
     }
-    println!("{items} items, 16-bit fingerprints, median of {ROUNDS} rounds, ns an item (x cuckood)");
+    println!(
+        "{items} items, 16-bit fingerprints, median of {ROUNDS} rounds, ns an item (x cuckood)"
+    );
     let medians: Vec<Figures> = rounds.iter_mut().map(|rounds| median(rounds)).collect();
     print!("{:26}", "");
     medians[0].iter().for_each(|(name, _)| print!("{name:>16}"));
@@ -79,7 +121,11 @@ fn run(items: usize, alone: bool) {
     for ((name, _), figures) in contestants.iter().zip(&medians) {
         print!("{name:26}");
         for ((what, figure), (_, ours)) in figures.iter().zip(&medians[0]) {
-            let ratio = if *what == "bits" { String::new() } else { format!("({:.1})", figure / ours) };
+            let ratio = if *what == "bits" {
+                String::new()
+            } else {
+                format!("({:.1})", figure / ours)
+            };
             print!("{figure:>9.1} {ratio:<6}");
         }
         println!();
@@ -90,12 +136,22 @@ fn run(items: usize, alone: bool) {
     for (what, figure) in &own {
         match what.strip_suffix(BITS) {
             Some(what) => println!("{what:44}{figure:>8.1} bits an item"),
-            None => println!("{what:44}{figure:>8.1} ns   {:>5.2} x the memory alone", figure / memory),
+            None => println!(
+                "{what:44}{figure:>8.1} ns   {:>5.2} x the memory alone",
+                figure / memory
+            ),
         }
     }
-    let figure = |row: &str| own.iter().find(|(what, _)| *what == row).map_or(0.0, |(_, figure)| *figure);
+    let figure = |row: &str| {
+        own.iter()
+            .find(|(what, _)| *what == row)
+            .map_or(0.0, |(_, figure)| *figure)
+    };
     for (plain, forgetting) in PAIRS {
-        println!("{forgetting:44}{:>8.2} x {plain}", figure(forgetting) / figure(plain));
+        println!(
+            "{forgetting:44}{:>8.2} x {plain}",
+            figure(forgetting) / figure(plain)
+        );
     }
     println!();
 }
@@ -107,7 +163,11 @@ fn median(rounds: &mut [Figures]) -> Figures {
         figures.sort_by(f64::total_cmp);
         figures[figures.len() / 2]
     };
-    names.into_iter().enumerate().map(|(index, name)| (name, of(index))).collect()
+    names
+        .into_iter()
+        .enumerate()
+        .map(|(index, name)| (name, of(index)))
+        .collect()
 }
 
 fn ns(items: usize, work: impl FnOnce()) -> f64 {
@@ -136,14 +196,26 @@ fn measure<C: Contestant>(keys: &[Key], strangers: &[Key]) -> Figures {
     let mut filter = C::new(items);
     let insert = ns(items, || keys.iter().for_each(|key| filter.insert(key)));
     let bits = filter.bits() / items as f64;
-    let hit = ns(items, || assert!(keys.iter().all(|key| filter.contains(key))));
-    let miss = ns(items, || _ = black_box(strangers.iter().filter(|key| filter.contains(key)).count()));
+    let hit = ns(items, || {
+        assert!(keys.iter().all(|key| filter.contains(key)))
+    });
+    let miss = ns(items, || {
+        _ = black_box(strangers.iter().filter(|key| filter.contains(key)).count())
+    });
     let remove = ns(items, || assert!(keys.iter().all(|key| filter.remove(key))));
-    vec![("insert", insert), ("hit", hit), ("miss", miss), ("remove", remove), ("bits", bits)]
+    vec![
+        ("insert", insert),
+        ("hit", hit),
+        ("miss", miss),
+        ("remove", remove),
+        ("bits", bits),
+    ]
 }
 
 fn secret() -> Secret {
-    Secret::new(std::array::from_fn(|byte| (byte as u8).wrapping_mul(167).wrapping_add(29)))
+    Secret::new(std::array::from_fn(|byte| {
+        (byte as u8).wrapping_mul(167).wrapping_add(29)
+    }))
 }
 
 fn layout(items: usize) -> Layout {
@@ -159,7 +231,8 @@ fn two_lines(digests: &[Digest], words: &[u64]) -> f64 {
     ns(digests.len(), || {
         let mut sum = 0;
         for digest in digests {
-            sum += words[word_of(digest.0, words)] + words[word_of(digest.0.rotate_left(32), words)];
+            sum +=
+                words[word_of(digest.0, words)] + words[word_of(digest.0.rotate_left(32), words)];
         }
         black_box(sum);
     })
@@ -178,11 +251,15 @@ fn measure_own(keys: &[Key]) -> Figures {
     let compared = ns(items, || {
         // The bare comparison of `Lanes::any_equal`: whether one of four 16-bit slots holds the fingerprint.
         let holds = |word: u64, copies: u64| {
-            (word ^ copies).wrapping_sub(0x1_0001_0001_0001) & !(word ^ copies) & 0x8000_8000_8000_8000
+            (word ^ copies).wrapping_sub(0x1_0001_0001_0001)
+                & !(word ^ copies)
+                & 0x8000_8000_8000_8000
         };
         let either = |digest: &&Digest| {
             let copies = (digest.0 & 0xffff) * 0x1_0001_0001_0001;
-            (holds(words[at(digest.0)], copies) | holds(words[at(digest.0.rotate_left(32))], copies)) != 0
+            (holds(words[at(digest.0)], copies)
+                | holds(words[at(digest.0.rotate_left(32))], copies))
+                != 0
         };
         black_box(digests.iter().filter(either).count());
     });
@@ -213,7 +290,14 @@ fn measure_own(keys: &[Key]) -> Figures {
         }
     };
     let check_prehashed = ns(items, &mut prehashed);
-    let single = ns(items, || _ = black_box(digests.iter().filter(|digest| view.contains(**digest)).count()));
+    let single = ns(items, || {
+        _ = black_box(
+            digests
+                .iter()
+                .filter(|digest| view.contains(**digest))
+                .count(),
+        )
+    });
     // Long enough that the delay of the second thread's start doesn't matter.
     let passes = (TWO_READERS_CHECKS / items).max(1);
     let two_readers = |look: &(dyn Fn(&TableView<'_>) + Sync)| {
@@ -226,7 +310,12 @@ fn measure_own(keys: &[Key]) -> Figures {
         })
     };
     let two_single = two_readers(&|view| {
-        black_box(digests.iter().filter(|digest| view.contains(**digest)).count());
+        black_box(
+            digests
+                .iter()
+                .filter(|digest| view.contains(**digest))
+                .count(),
+        );
     });
     let two_batched = two_readers(&|view| {
         let mut found = Vec::new();
@@ -269,7 +358,10 @@ fn measure_forgetting(keys: &[Key]) -> Figures {
     let layout = Layout::forgetting(items as u64, ERROR_RATE, Growth::Fixed, STEPS).unwrap();
     let mut filter = Filter::new(Mode::Compact, layout, Growth::Fixed, Some(STEPS));
     let insert = ns(items, || {
-        for (step, digests) in digests.chunks(items.div_ceil(STEPS as usize + 1)).enumerate() {
+        for (step, digests) in digests
+            .chunks(items.div_ceil(STEPS as usize + 1))
+            .enumerate()
+        {
             _ = filter.advance(step as u64);
             for digests in digests.chunks(BATCH) {
                 filter.insert_many(digests, false).unwrap();
@@ -286,7 +378,12 @@ fn measure_forgetting(keys: &[Key]) -> Figures {
         })
     };
     let (check, forgotten) = (check_in(u64::from(STEPS)), check_in(u64::from(STEPS) + 1));
-    vec![(PAIRS[0].0, plain_insert), (PAIRS[0].1, insert), (PAIRS[1].1, check), (PAIRS[2].1, forgotten)]
+    vec![
+        (PAIRS[0].0, plain_insert),
+        (PAIRS[0].1, insert),
+        (PAIRS[1].1, check),
+        (PAIRS[2].1, forgotten),
+    ]
 }
 
 /// Single operations of a strict filter, which holds whole digests.
@@ -297,10 +394,16 @@ fn measure_strict(keys: &[Key]) -> Figures {
     let layout = Layout::strict(items as u64).unwrap();
     let memory = two_lines(&digests, &vec![1_u64; layout.memory_bytes() as usize / 8]);
     let mut filter = Filter::new(Mode::Strict, layout, Growth::Fixed, None);
-    let insert = ns(items, || digests.iter().for_each(|digest| _ = filter.insert(*digest, false).unwrap()));
+    let insert = ns(items, || {
+        digests
+            .iter()
+            .for_each(|digest| _ = filter.insert(*digest, false).unwrap())
+    });
     let reader = filter.reader();
     let view = reader.view(0);
-    let check = ns(items, || assert!(digests.iter().all(|digest| view.contains(*digest))));
+    let check = ns(items, || {
+        assert!(digests.iter().all(|digest| view.contains(*digest)))
+    });
     vec![
         ("strict: two independent lines an item", memory),
         ("strict: single check, prehashed", check),
@@ -392,7 +495,9 @@ struct Scalable(scalable_cuckoo_filter::ScalableCuckooFilter<Key>);
 
 impl Contestant for Scalable {
     fn new(items: usize) -> Self {
-        Self(scalable_cuckoo_filter::ScalableCuckooFilter::new(items, ERROR_RATE))
+        Self(scalable_cuckoo_filter::ScalableCuckooFilter::new(
+            items, ERROR_RATE,
+        ))
     }
 
     fn insert(&mut self, key: &Key) {
@@ -416,7 +521,9 @@ struct Autoscale(autoscale_cuckoo_filter::CuckooFilter<Key>);
 
 impl Contestant for Autoscale {
     fn new(items: usize) -> Self {
-        Self(autoscale_cuckoo_filter::CuckooFilter::new(items, ERROR_RATE))
+        Self(autoscale_cuckoo_filter::CuckooFilter::new(
+            items, ERROR_RATE,
+        ))
     }
 
     fn insert(&mut self, key: &Key) {

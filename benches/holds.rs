@@ -12,9 +12,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 use cuckood::clock::{Clock, ClockLimits};
 use cuckood::config::Config;
 use cuckood::domain::{
-    Command, Digests, Ending, Guards, ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode, ImportState,
-    KeyName, Kind, Name, Outcome, Redeem, RedemptionId, Reference, Sizing, Spec, Target, UploadDigest,
-    Window,
+    Command, Digests, Ending, Guards, ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode,
+    ImportState, KeyName, Kind, Name, Outcome, Redeem, RedemptionId, Reference, Sizing, Spec,
+    Target, UploadDigest, Window,
 };
 use cuckood::engine::{Digest, Engine, EngineStatus, FilterView, Growth, Mode};
 use futures_util::future::join_all;
@@ -33,20 +33,34 @@ const BATCH: u64 = 10_000;
 const CATCH_UP_ENTRIES: u32 = 2_500;
 
 /// Each step of the writer with a separate metric: no commit happens during one.
-const STEPS: [&str; 3] = ["apply_seconds", "free_step_seconds", "snapshot_step_seconds"];
+const STEPS: [&str; 3] = [
+    "apply_seconds",
+    "free_step_seconds",
+    "snapshot_step_seconds",
+];
 
 #[tokio::main]
 async fn main() {
-    let mut arguments = std::env::args().skip(1).filter(|argument| !argument.starts_with("--"));
-    let redemptions = arguments.next().map_or(5_000_000, |number| number.parse().unwrap());
-    let parent = arguments.next().map_or_else(std::env::temp_dir, PathBuf::from);
+    let mut arguments = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with("--"));
+    let redemptions = arguments
+        .next()
+        .map_or(5_000_000, |number| number.parse().unwrap());
+    let parent = arguments
+        .next()
+        .map_or_else(std::env::temp_dir, PathBuf::from);
     let dir = tempfile::tempdir_in(parent).unwrap();
     let config = Config::load(None, [("CUCKOOD__STORAGE__PATH", dir.path().join("data"))]).unwrap();
     let mut options = config.engine_options();
     options.memory_max_bytes = 16 << 30;
     let engine = Engine::start(options, Clock::system(ClockLimits::default()));
     assert_eq!(engine.recovered().await, EngineStatus::Ready);
-    let bench = Bench { other: create(&engine, "other", BATCH).await, engine, redemptions };
+    let bench = Bench {
+        other: create(&engine, "other", BATCH).await,
+        engine,
+        redemptions,
+    };
     bench.run().await;
     bench.engine.shutdown().await;
 }
@@ -68,13 +82,23 @@ impl Bench {
         let since = Instant::now();
         self.fill(&large).await;
         self.tell("fill", since.elapsed(), &before);
-        self.measure("clear", &large, Command::Clear { target: Target(large.id) }).await;
+        self.measure(
+            "clear",
+            &large,
+            Command::Clear {
+                target: Target(large.id),
+            },
+        )
+        .await;
         let before = self.steps();
         let since = Instant::now();
         let whole = self.upload(&large).await;
         self.tell("upload", since.elapsed(), &before);
         self.measure("swap", &large, whole).await;
-        let delete = Command::Delete { kind: Kind::Coupon, name: large.name.clone() };
+        let delete = Command::Delete {
+            kind: Kind::Coupon,
+            name: large.name.clone(),
+        };
         drop(large);
         self.measure("delete", &self.other, delete).await;
     }
@@ -86,8 +110,14 @@ impl Bench {
         }
         for from in (0..self.redemptions).step_by(BATCH as usize) {
             let numbers = from..self.redemptions.min(from + BATCH);
-            let redeemed = join_all(numbers.map(|number| submit(&self.engine, redemption(large, number))));
-            assert!(redeemed.await.iter().all(|outcome| matches!(outcome, Outcome::Redeemed(_))));
+            let redeemed =
+                join_all(numbers.map(|number| submit(&self.engine, redemption(large, number))));
+            assert!(
+                redeemed
+                    .await
+                    .iter()
+                    .all(|outcome| matches!(outcome, Outcome::Redeemed(_)))
+            );
         }
     }
 
@@ -118,8 +148,16 @@ impl Bench {
             });
             submit(&self.engine, lines).await;
         }
-        let ending = Ending::Whole { upload: UploadDigest { bytes: 1, hash: 1 }, warnings: Vec::new() };
-        Command::ImportEnd(ImportEnd { target, import, ending, entries_max: CATCH_UP_ENTRIES })
+        let ending = Ending::Whole {
+            upload: UploadDigest { bytes: 1, hash: 1 },
+            warnings: Vec::new(),
+        };
+        Command::ImportEnd(ImportEnd {
+            target,
+            import,
+            ending,
+            entries_max: CATCH_UP_ENTRIES,
+        })
     }
 
     /// Sends a command until it is done, and waits until all of its work is.
@@ -130,12 +168,16 @@ impl Bench {
             let since = Instant::now();
             let outcome = submit(&self.engine, command.clone()).await;
             waits.push(since.elapsed());
-            if !matches!(&outcome, Outcome::Import(import) if import.state == ImportState::Running) {
+            if !matches!(&outcome, Outcome::Import(import) if import.state == ImportState::Running)
+            {
                 break;
             }
         }
         let longest = waits.iter().max().unwrap().as_secs_f64() * 1e3;
-        println!("{what:<8} {} commands, the longest took {longest:.1} ms", waits.len());
+        println!(
+            "{what:<8} {} commands, the longest took {longest:.1} ms",
+            waits.len()
+        );
         let (mut others, idle) = (Vec::new(), Instant::now());
         while idle.elapsed() < Duration::from_secs(5) {
             let since = Instant::now();
@@ -143,7 +185,8 @@ impl Bench {
             others.push(since.elapsed());
         }
         others.sort_unstable();
-        let at = |share: f64| others[((others.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e3;
+        let at =
+            |share: f64| others[((others.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e3;
         println!(
             "         another client waited: p50 {:.2}, p99 {:.2}, most {:.2} ms",
             at(0.5),
@@ -156,13 +199,22 @@ impl Bench {
         // The queue of quiet work is empty once nothing has been freed, moved or written for a second.
         while last.1.elapsed() < Duration::from_secs(1) {
             tokio::time::sleep(Duration::from_millis(20)).await;
-            let done = self.steps().values().flatten().map(|(_, count)| count).sum();
+            let done = self
+                .steps()
+                .values()
+                .flatten()
+                .map(|(_, count)| count)
+                .sum();
             if done != last.0 {
                 last = (done, Instant::now());
             }
         }
         self.tell("quiet", began.elapsed(), &before);
-        assert_eq!(pool.describe(self.engine.now()).stats.segments.len(), 1, "all items have moved");
+        assert_eq!(
+            pool.describe(self.engine.now()).stats.segments.len(),
+            1,
+            "all items have moved"
+        );
     }
 
     fn steps(&self) -> Steps {
@@ -171,21 +223,38 @@ impl Bench {
         encode(&mut text, &registry).unwrap();
         let buckets = |step: &str| {
             let start = format!("{step}_bucket{{le=\"");
-            let lines = text.lines().filter_map(|line| line.strip_prefix(&start)?.split_once("\"} "));
-            lines.map(|(le, count)| (le.to_owned(), count.parse().unwrap())).collect()
+            let lines = text
+                .lines()
+                .filter_map(|line| line.strip_prefix(&start)?.split_once("\"} "));
+            lines
+                .map(|(le, count)| (le.to_owned(), count.parse().unwrap()))
+                .collect()
         };
-        STEPS.into_iter().map(|step| (step, buckets(step))).collect()
+        STEPS
+            .into_iter()
+            .map(|step| (step, buckets(step)))
+            .collect()
     }
 
     /// Prints the longest hold of each kind since then.
     fn tell(&self, what: &str, took: Duration, before: &Steps) {
         print!("{what:<8} {:6.1} s ", took.as_secs_f64());
         for (step, buckets) in self.steps() {
-            let counts = buckets.iter().zip(&before[step]).map(|((le, now), (_, then))| (le, now - then));
+            let counts = buckets
+                .iter()
+                .zip(&before[step])
+                .map(|((le, now), (_, then))| (le, now - then));
             let counts: Vec<_> = counts.collect();
             let all = counts.last().map_or(0, |(_, count)| *count);
-            let longest = counts.iter().find(|(_, count)| *count == all).map(|(le, _)| le.parse().unwrap());
-            let longest = if all == 0 { 0.0 } else { longest.unwrap_or(f64::INFINITY) * 1e3 };
+            let longest = counts
+                .iter()
+                .find(|(_, count)| *count == all)
+                .map(|(le, _)| le.parse().unwrap());
+            let longest = if all == 0 {
+                0.0
+            } else {
+                longest.unwrap_or(f64::INFINITY) * 1e3
+            };
             print!(" {step}: {all} steps, none longer than {longest:.2} ms;");
         }
         println!();
@@ -197,11 +266,26 @@ async fn submit(engine: &Engine, command: Command) -> Outcome {
 }
 
 async fn create(engine: &Engine, name: &str, capacity: u64) -> Arc<FilterView> {
-    let (name, window) = (Name::new(name).unwrap(), Window { starts_at: None, ends_at: None });
+    let (name, window) = (
+        Name::new(name).unwrap(),
+        Window {
+            starts_at: None,
+            ends_at: None,
+        },
+    );
     let (mode, growth, sizing) = (Mode::Strict, Growth::Auto, Sizing::Exact);
-    let spec = Spec { capacity, mode, growth, sizing, ignore_case: false, stock: None, forget: None };
+    let spec = Spec {
+        capacity,
+        mode,
+        growth,
+        sizing,
+        ignore_case: false,
+        stock: None,
+        forget: None,
+    };
     let command =
-        cuckood::engine::creation(Kind::Coupon, name.clone(), spec, window, Default::default()).unwrap();
+        cuckood::engine::creation(Kind::Coupon, name.clone(), spec, window, Default::default())
+            .unwrap();
     submit(engine, command).await;
     engine.view().find(Kind::Coupon, &name).unwrap()
 }
@@ -216,7 +300,12 @@ fn digests(numbers: Range<u64>) -> Digests {
 
 fn insertion(filter: &FilterView, numbers: Range<u64>) -> Command {
     let digests = digests(numbers);
-    Command::Insert { target: Target(filter.id), digests, if_absent: false, revive: false }
+    Command::Insert {
+        target: Target(filter.id),
+        digests,
+        if_absent: false,
+        revive: false,
+    }
 }
 
 fn redemption(filter: &FilterView, number: u64) -> Command {

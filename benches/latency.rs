@@ -43,7 +43,10 @@ const BATCH: u32 = 10_000;
 const RATE_BESIDE_BATCHES: f64 = 2_000.0;
 
 fn main() {
-    if let Some(data) = std::env::args().skip_while(|argument| argument != "bare").nth(1) {
+    if let Some(data) = std::env::args()
+        .skip_while(|argument| argument != "bare")
+        .nth(1)
+    {
         return tokio::runtime::Runtime::new().unwrap().block_on(bare(data));
     }
     let directory = tempfile::tempdir().unwrap();
@@ -86,18 +89,28 @@ impl Requests {
             .map(|name| json!({ "campaign": format!("{name}.seen"), "at_least": 3, "for": name }));
         let lists = ["opted-out", "registered"].map(|name| json!({ "campaign": name }));
         let unless: Vec<Value> = caps.chain(lists).collect();
-        let conditions =
-            unless.iter().map(|unless| unless["campaign"].as_str().unwrap().to_owned()).collect();
+        let conditions = unless
+            .iter()
+            .map(|unless| unless["campaign"].as_str().unwrap().to_owned())
+            .collect();
         let asked = |what, path, body| Asked { what, path, body };
         let line_up = json!({ "campaigns": names, "limit": CAMPAIGNS, "unless": unless });
         let mut limited = line_up.clone();
         limited["user"] = USER.into();
         let all = json!({ "user": USER, "campaigns": names, "limit": CAMPAIGNS });
         Requests {
-            check: asked("check of one", "/v1/campaigns/c0/users/check", json!({ "users": [USER] })),
+            check: asked(
+                "check of one",
+                "/v1/campaigns/c0/users/check",
+                json!({ "users": [USER] }),
+            ),
             eligibility: asked("eligibility over 20", ELIGIBILITY, all),
             limited: asked("with 20 caps, 2 lists", ELIGIBILITY, limited),
-            by_name: asked("the same, as a line-up", ELIGIBILITY, json!({ "user": USER, "line_up": "home" })),
+            by_name: asked(
+                "the same, as a line-up",
+                ELIGIBILITY,
+                json!({ "user": USER, "line_up": "home" }),
+            ),
             campaigns: names,
             conditions,
             line_up,
@@ -119,12 +132,27 @@ impl Requests {
 fn waits(data: &Path) {
     let requests = Requests::new();
     let service = requests.serve(data);
-    for asked in [&requests.check, &requests.eligibility, &requests.limited, &requests.by_name] {
+    for asked in [
+        &requests.check,
+        &requests.eligibility,
+        &requests.limited,
+        &requests.by_name,
+    ] {
         let request = service.request(asked);
         let highest = service.throughput(&request);
-        for rate in [RATE / 10.0, RATE, 0.5 * highest, 0.75 * highest, 0.9 * highest] {
+        for rate in [
+            RATE / 10.0,
+            RATE,
+            0.5 * highest,
+            0.75 * highest,
+            0.9 * highest,
+        ] {
             let (reached, waits) = service.at_rate(&request, rate);
-            println!("{:22} {rate:>8.0}/s  reached {reached:>7.0}/s  {}", asked.what, shape(waits));
+            println!(
+                "{:22} {rate:>8.0}/s  reached {reached:>7.0}/s  {}",
+                asked.what,
+                shape(waits)
+            );
         }
         println!("{:22} as fast as answers come: {highest:.0}/s", asked.what);
     }
@@ -132,16 +160,33 @@ fn waits(data: &Path) {
 
 /// Single checks alone, alongside batch checks, and alongside durable batch adds, in alternating rounds.
 fn beside_batches(data: &Path) {
-    let program = std::env::var("PROGRAM").unwrap_or_else(|_| env!("CARGO_BIN_EXE_cuckood").to_owned());
-    let service = Service::start(Command::new(program).env("CUCKOOD__STORAGE__PATH", data), "");
+    let program =
+        std::env::var("PROGRAM").unwrap_or_else(|_| env!("CARGO_BIN_EXE_cuckood").to_owned());
+    let service = Service::start(
+        Command::new(program).env("CUCKOOD__STORAGE__PATH", data),
+        "",
+    );
     let requests = Requests::new();
     service.prepare(&requests.campaigns[..1], USERS);
     let single = service.request(&requests.check);
     let users: Vec<String> = (0..BATCH).map(|number| format!("u{number:015}")).collect();
-    let batch = |path, body| service.request(&Asked { what: "", path, body });
+    let batch = |path, body| {
+        service.request(&Asked {
+            what: "",
+            path,
+            body,
+        })
+    };
     let check = batch("/v1/campaigns/c0/users/check", json!({ "users": users }));
-    let add = batch("/v1/campaigns/c0/users", json!({ "users": users, "if_absent": true }));
-    let contestants = [("alone", None), ("beside checks", Some(&check)), ("beside adds", Some(&add))];
+    let add = batch(
+        "/v1/campaigns/c0/users",
+        json!({ "users": users, "if_absent": true }),
+    );
+    let contestants = [
+        ("alone", None),
+        ("beside checks", Some(&check)),
+        ("beside adds", Some(&add)),
+    ];
     let mut rounds = vec![Vec::new(); contestants.len()];
     for _ in 0..ROUNDS {
         for ((_, batch), rounds) in contestants.iter().zip(&mut rounds) {
@@ -170,7 +215,11 @@ fn beside_batches(data: &Path) {
 fn median<const N: usize>(rounds: &[[f64; N]], of: usize) -> (f64, f64, f64) {
     let mut figures: Vec<f64> = rounds.iter().map(|round| round[of]).collect();
     figures.sort_by(f64::total_cmp);
-    (figures[figures.len() / 2], figures[0], figures[figures.len() - 1])
+    (
+        figures[figures.len() / 2],
+        figures[0],
+        figures[figures.len() - 1],
+    )
 }
 
 /// Eligibility with and without caps and exclusion lists, at one rate.
@@ -196,12 +245,20 @@ fn caps(service: &Service, requests: &Requests) {
 /// Checks through all layers compared with a bare handler.
 fn layers(directory: &Path) {
     let data = |name: &str| directory.join(name);
-    let Requests { campaigns: names, check, .. } = Requests::new();
+    let Requests {
+        campaigns: names,
+        check,
+        ..
+    } = Requests::new();
     let (key, entry) = key();
     let config = directory.join("keys.toml");
     std::fs::write(&config, format!("[auth]\nkeys = [{entry}]\n")).unwrap();
-    let bare =
-        Service::start(Command::new(std::env::current_exe().unwrap()).arg("bare").arg(data("bare")), "");
+    let bare = Service::start(
+        Command::new(std::env::current_exe().unwrap())
+            .arg("bare")
+            .arg(data("bare")),
+        "",
+    );
     let open = Service::start(
         Command::new(env!("CARGO_BIN_EXE_cuckood")).env("CUCKOOD__STORAGE__PATH", data("full")),
         "",
@@ -209,12 +266,18 @@ fn layers(directory: &Path) {
     open.prepare(&names[..1], USERS);
     let mut with_keys = Command::new(env!("CARGO_BIN_EXE_cuckood"));
     let keys = Service::start(
-        with_keys.arg("--config").arg(&config).env("CUCKOOD__STORAGE__PATH", data("keys")),
+        with_keys
+            .arg("--config")
+            .arg(&config)
+            .env("CUCKOOD__STORAGE__PATH", data("keys")),
         &key,
     );
     keys.prepare(&names[..1], USERS);
-    let contestants =
-        [("bare handler", &bare), ("all layers, no keys", &open), ("all layers and a key", &keys)];
+    let contestants = [
+        ("bare handler", &bare),
+        ("all layers, no keys", &open),
+        ("all layers and a key", &keys),
+    ];
     let mut rounds = vec![Vec::new(); contestants.len()];
     for _ in 0..ROUNDS {
         for ((_, service), rounds) in contestants.iter().zip(&mut rounds) {
@@ -229,7 +292,10 @@ fn layers(directory: &Path) {
         })
         .collect();
     for ((name, _), median) in contestants.iter().zip(&medians) {
-        println!("{name:24} {median:>8.0} checks/s  {:.2} x the bare handler", median / medians[0]);
+        println!(
+            "{name:24} {median:>8.0} checks/s  {:.2} x the bare handler",
+            median / medians[0]
+        );
     }
 }
 
@@ -244,8 +310,14 @@ fn key() -> (String, String) {
         .split_once('{')
         .and_then(|(_, rest)| rest.rsplit_once('}'))
         .map(|(entry, _)| format!("{{{entry}}}"));
-    let key = text.split_whitespace().find(|word| word.starts_with("ck_")).map(str::to_owned);
-    (key.unwrap_or_else(|| panic!("no key in {text}")), entry.unwrap_or_else(|| panic!("no entry in {text}")))
+    let key = text
+        .split_whitespace()
+        .find(|word| word.starts_with("ck_"))
+        .map(str::to_owned);
+    (
+        key.unwrap_or_else(|| panic!("no key in {text}")),
+        entry.unwrap_or_else(|| panic!("no entry in {text}")),
+    )
 }
 
 /// The same check without any layer around it.
@@ -264,20 +336,38 @@ async fn bare(data: String) {
         stock: None,
         forget: None,
     };
-    let window = Window { starts_at: None, ends_at: None };
+    let window = Window {
+        starts_at: None,
+        ends_at: None,
+    };
     let name = Name::new("c0").unwrap();
-    let change =
-        cuckood::engine::creation(Kind::Campaign, name.clone(), spec, window, Default::default()).unwrap();
+    let change = cuckood::engine::creation(
+        Kind::Campaign,
+        name.clone(),
+        spec,
+        window,
+        Default::default(),
+    )
+    .unwrap();
     engine.submit(None, change, None).await.unwrap();
     let filter = engine.view().find(Kind::Campaign, &name).unwrap();
     let digests = Digests(vec![filter.digest(USER)]);
-    let change = Change::Insert { target: Target(filter.id), digests, if_absent: false, revive: false };
+    let change = Change::Insert {
+        target: Target(filter.id),
+        digests,
+        if_absent: false,
+        revive: false,
+    };
     engine.submit(None, change, None).await.unwrap();
     let check = async |State(engine): State<Engine>, Json(body): Json<Value>| {
-        let filter = engine.view().find(Kind::Campaign, &Name::new("c0").unwrap()).unwrap();
+        let filter = engine
+            .view()
+            .find(Kind::Campaign, &Name::new("c0").unwrap())
+            .unwrap();
         let users = body["users"].as_array().unwrap().iter();
-        let present: Vec<bool> =
-            users.map(|user| filter.contains(filter.digest(user.as_str().unwrap()), engine.now())).collect();
+        let present: Vec<bool> = users
+            .map(|user| filter.contains(filter.digest(user.as_str().unwrap()), engine.now()))
+            .collect();
         Json(json!({ "present": present }))
     };
     let router = axum::Router::new()
@@ -285,7 +375,10 @@ async fn bare(data: String) {
         .route("/readyz", axum::routing::get(async || ""))
         .with_state(engine);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    eprintln!(r#"{{"fields":{{"message":"listening","address":"{}"}}}}"#, listener.local_addr().unwrap());
+    eprintln!(
+        r#"{{"fields":{{"message":"listening","address":"{}"}}}}"#,
+        listener.local_addr().unwrap()
+    );
     axum::serve(listener, router).await.unwrap();
 }
 
@@ -310,17 +403,27 @@ impl Service {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let mut lines = BufReader::new(child.stderr.take().unwrap())
+            .lines()
+            .map_while(Result::ok);
         let address = lines.find_map(|line| {
             let entry: Value = serde_json::from_str(&line).ok()?;
             (entry["fields"]["message"] == "listening")
                 .then(|| entry["fields"]["address"].as_str().unwrap().to_owned())
         });
         std::thread::spawn(move || lines.for_each(drop));
-        let authorization =
-            if key.is_empty() { String::new() } else { format!("Authorization: Bearer {key}\r\n") };
-        let service = Service { child, address: address.unwrap(), authorization };
-        while !exchange(&mut service.connect(), service.get("/readyz").as_bytes()).starts_with("HTTP/1.1 200")
+        let authorization = if key.is_empty() {
+            String::new()
+        } else {
+            format!("Authorization: Bearer {key}\r\n")
+        };
+        let service = Service {
+            child,
+            address: address.unwrap(),
+            authorization,
+        };
+        while !exchange(&mut service.connect(), service.get("/readyz").as_bytes())
+            .starts_with("HTTP/1.1 200")
         {
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -331,10 +434,16 @@ impl Service {
     fn prepare(&self, names: &[String], users: Range<u32>) {
         let users: String = users.map(|number| format!("u{number:015}\n")).collect();
         for name in names {
-            self.store(&format!("/v1/campaigns/{name}"), &json!({ "capacity": 200_000 }));
+            self.store(
+                &format!("/v1/campaigns/{name}"),
+                &json!({ "capacity": 200_000 }),
+            );
             let mut connection = self.connect();
             let path = format!("/v1/campaigns/{name}/imports");
-            let done = exchange(&mut connection, self.send("POST", &path, "text/plain", &users).as_bytes());
+            let done = exchange(
+                &mut connection,
+                self.send("POST", &path, "text/plain", &users).as_bytes(),
+            );
             assert!(done.starts_with("HTTP/1.1 200"), "{done}");
         }
     }
@@ -423,7 +532,10 @@ impl Service {
             let threads: Vec<_> = (0..CONNECTIONS)
                 .map(|number| scope.spawn(move || work(&mut self.connect(), number)))
                 .collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .collect()
         })
     }
 }
@@ -450,7 +562,12 @@ fn exchange(connection: &mut BufReader<TcpStream>, request: &[u8]) -> String {
 fn shape(mut waits: Vec<Duration>) -> String {
     waits.sort_unstable();
     let at = |share: f64| millisecond(&waits, share);
-    format!("p50 {:.2}, p99 {:.2}, p99.9 {:.2} ms", at(0.5), at(0.99), at(0.999))
+    format!(
+        "p50 {:.2}, p99 {:.2}, p99.9 {:.2} ms",
+        at(0.5),
+        at(0.99),
+        at(0.999)
+    )
 }
 
 /// Returns the quantile of the sorted waits, in milliseconds.

@@ -32,13 +32,21 @@ const PHASE: Duration = Duration::from_secs(8);
 const SETTLE: Duration = Duration::from_secs(4);
 
 fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
+    let arguments: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|a| !a.starts_with("--"))
+        .collect();
     if let [phase, dir] = &arguments[..] {
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         runtime.block_on(run(phase, Path::new(dir)));
         std::process::exit(0);
     }
-    let parent = arguments.first().map_or_else(std::env::temp_dir, PathBuf::from);
+    let parent = arguments
+        .first()
+        .map_or_else(std::env::temp_dir, PathBuf::from);
     let dir = tempfile::tempdir_in(parent).unwrap();
     for phase in ["fill", "replay", "storage", "load", "hold", "amplify"] {
         let status = std::process::Command::new(std::env::current_exe().unwrap())
@@ -67,7 +75,10 @@ async fn run(phase: &str, dir: &Path) {
         "fill" => fill(&engine, CAPACITY, ITEMS).await,
         "replay" => {
             let rate = ITEMS as f64 / opened / 1e6;
-            println!("replay          {opened:6.2} s  {rate:.1} M items/s, {}", peak());
+            println!(
+                "replay          {opened:6.2} s  {rate:.1} M items/s, {}",
+                peak()
+            );
             engine.shutdown().await;
         }
         "load" => {
@@ -96,11 +107,19 @@ fn read_all(data: &Path) {
         }
     }
     let seconds = since.elapsed().as_secs_f64();
-    println!("storage alone   {seconds:6.2} s  {:.2} GB/s read, {}", bytes as f64 / seconds / 1e9, peak());
+    println!(
+        "storage alone   {seconds:6.2} s  {:.2} GB/s read, {}",
+        bytes as f64 / seconds / 1e9,
+        peak()
+    );
 }
 
 async fn create(engine: &Engine, capacity: u64) -> Arc<FilterView> {
-    let sizing = Sizing::Layout { fingerprint_bits: 16, bucket_size: 4, max_search: 2_000 };
+    let sizing = Sizing::Layout {
+        fingerprint_bits: 16,
+        bucket_size: 4,
+        max_search: 2_000,
+    };
     let spec = Spec {
         capacity,
         mode: Mode::Compact,
@@ -110,7 +129,10 @@ async fn create(engine: &Engine, capacity: u64) -> Arc<FilterView> {
         stock: None,
         forget: None,
     };
-    let window = Window { starts_at: None, ends_at: None };
+    let window = Window {
+        starts_at: None,
+        ends_at: None,
+    };
     let command = cuckood::engine::creation(
         Kind::Campaign,
         Name::new("bench").unwrap(),
@@ -124,12 +146,22 @@ async fn create(engine: &Engine, capacity: u64) -> Arc<FilterView> {
 }
 
 fn filter(engine: &Engine) -> Arc<FilterView> {
-    engine.view().find(Kind::Campaign, &Name::new("bench").unwrap()).unwrap()
+    engine
+        .view()
+        .find(Kind::Campaign, &Name::new("bench").unwrap())
+        .unwrap()
 }
 
 fn insertion(filter: &FilterView, items: impl Iterator<Item = u64>) -> Command {
-    let digests = items.map(|item| Digest(item.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
-    Command::Insert { target: Target(filter.id), digests: Digests(digests), if_absent: false, revive: false }
+    let digests = items
+        .map(|item| Digest(item.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+        .collect();
+    Command::Insert {
+        target: Target(filter.id),
+        digests: Digests(digests),
+        if_absent: false,
+        revive: false,
+    }
 }
 
 async fn fill(engine: &Engine, capacity: u64, items: u64) {
@@ -202,7 +234,8 @@ async fn wait(
 ) -> [Vec<Duration>; 2] {
     let done = Arc::new(AtomicBool::new(false));
     let adding = {
-        let (engine, filter, next, done) = (engine.clone(), filter.clone(), next.clone(), done.clone());
+        let (engine, filter, next, done) =
+            (engine.clone(), filter.clone(), next.clone(), done.clone());
         tokio::spawn(async move {
             let mut times = Vec::new();
             while !done.load(Ordering::Relaxed) {
@@ -220,8 +253,9 @@ async fn wait(
         std::thread::spawn(move || {
             let (mut times, mut found, mut from) = (Vec::new(), Vec::new(), 0);
             while !done.load(Ordering::Relaxed) {
-                let digests: Vec<Digest> =
-                    (from..from + 100_u64).map(|i| Digest(i.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
+                let digests: Vec<Digest> = (from..from + 100_u64)
+                    .map(|i| Digest(i.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+                    .collect();
                 from = (from + 100) % ITEMS;
                 let since = Instant::now();
                 filter.contains_many(&digests, now, &mut found);
@@ -249,7 +283,9 @@ async fn wait(
         times
     });
     let [adds, checks] = waits.each_ref().map(|times| shape(times));
-    println!("{snapshots} snapshots, {rate:3.0} MB/s  adds of 100  {adds}; checks of 100  {checks}");
+    println!(
+        "{snapshots} snapshots, {rate:3.0} MB/s  adds of 100  {adds}; checks of 100  {checks}"
+    );
     waits
 }
 
@@ -286,24 +322,34 @@ fn held(engine: &Engine) -> String {
     encode(&mut text, &registry).unwrap();
     let count = |le: &str| -> u64 {
         let line = format!("snapshot_step_seconds_bucket{{le=\"{le}\"}} ");
-        text.lines().find_map(|text| text.strip_prefix(&line)?.parse().ok()).unwrap()
+        text.lines()
+            .find_map(|text| text.strip_prefix(&line)?.parse().ok())
+            .unwrap()
     };
     let all = count("+Inf");
     let [over_10, over_20, over_41] = ["0.01024", "0.02048", "0.04096"].map(|le| all - count(le));
-    format!("{all} steps of snapshots: {over_10} of more than 10 ms, {over_20} than 20.5, {over_41} than 41")
+    format!(
+        "{all} steps of snapshots: {over_10} of more than 10 ms, {over_20} than 20.5, {over_41} than 41"
+    )
 }
 
 /// Bytes that this process has written, nearly all of them to files.
 fn written() -> u64 {
     let io = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
-    io.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse().ok()).unwrap_or_default()
+    io.lines()
+        .find_map(|line| line.strip_prefix("wchar: ")?.parse().ok())
+        .unwrap_or_default()
 }
 
 /// The peak memory of this process.
 fn peak() -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let kilobytes = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse::<u64>().ok());
+    let kilobytes = status.lines().find_map(|line| {
+        line.strip_prefix("VmHWM:")?
+            .split_whitespace()
+            .next()?
+            .parse::<u64>()
+            .ok()
+    });
     format!("peak memory {} MB", kilobytes.unwrap_or_default() / 1_000)
 }

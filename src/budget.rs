@@ -74,7 +74,12 @@ impl Budget {
     /// A budget of this size.
     pub fn new(limit_bytes: u64) -> Self {
         let (taken_bytes, refused, owners) = Default::default();
-        Self { limit_bytes, taken_bytes, refused, owners }
+        Self {
+            limit_bytes,
+            taken_bytes,
+            refused,
+            owners,
+        }
     }
 
     /// Registers the two metrics by these names and help texts.
@@ -100,14 +105,24 @@ impl Budget {
     fn take(&self, more: u64, share_bytes: u64) -> Result<(), UsedUp> {
         let limit = self.limit_bytes_of(share_bytes);
         let grown = |taken: u64| taken.checked_add(more).filter(|&taken| taken <= limit);
-        match self.taken_bytes.inner().fetch_update(Relaxed, Relaxed, grown) {
+        match self
+            .taken_bytes
+            .inner()
+            .fetch_update(Relaxed, Relaxed, grown)
+        {
             Ok(_) => Ok(()),
             Err(_) => Err(UsedUp),
         }
     }
 
     /// Changes what an owner holds from `before` to `after` bytes of one share, whose bytes are taken already.
-    fn attribute(&self, owner: Owner, before: u64, after: u64, must_fit: bool) -> Result<(), UsedUp> {
+    fn attribute(
+        &self,
+        owner: Owner,
+        before: u64,
+        after: u64,
+        must_fit: bool,
+    ) -> Result<(), UsedUp> {
         let mut owners = self.owners.lock();
         let held = owners.entry(owner).or_default();
         let sum = (*held + after).saturating_sub(before);
@@ -140,7 +155,11 @@ pub struct Share<B: Deref<Target = Budget>> {
 impl<B: Deref<Target = Budget>> Share<B> {
     /// An empty share. Without an owner, only the budget limits it.
     pub fn empty(budget: B, owner: Option<Owner>) -> Self {
-        Self { budget, owner, bytes: 0 }
+        Self {
+            budget,
+            owner,
+            bytes: 0,
+        }
     }
 
     /// A share of this many bytes.
@@ -183,7 +202,9 @@ impl<B: Deref<Target = Budget>> Share<B> {
         let more = bytes - self.bytes;
         self.budget.take(more, bytes)?;
         if let Some(owner) = self.owner
-            && let Err(used_up) = self.budget.attribute(owner, owned(self.bytes), owned(bytes), true)
+            && let Err(used_up) =
+                self.budget
+                    .attribute(owner, owned(self.bytes), owned(bytes), true)
         {
             self.budget.taken_bytes.inner().fetch_sub(more, Relaxed);
             return Err(used_up);
@@ -257,7 +278,9 @@ mod tests {
         let mut large = Share::of(&budget, None, 14 << 20).unwrap();
         assert_eq!(large.hold((14 << 20) + 1), Err(UsedUp));
         assert!(Share::of(&budget, None, SMALL_BYTES + 1).is_err());
-        let small: Vec<_> = (0..32).map(|_| Share::of(&budget, None, SMALL_BYTES).unwrap()).collect();
+        let small: Vec<_> = (0..32)
+            .map(|_| Share::of(&budget, None, SMALL_BYTES).unwrap())
+            .collect();
         assert!(Share::of(&budget, None, 1).is_err());
         assert_eq!(budget.refused.get(), 3);
         drop(small);
@@ -277,9 +300,17 @@ mod tests {
             shares
         };
         let mut of_first = fill(first);
-        assert_eq!(taken.get(), limit / 9 * 8, "a single owner may use nearly all");
+        assert_eq!(
+            taken.get(),
+            limit / 9 * 8,
+            "a single owner may use nearly all"
+        );
         let of_second = fill(second);
-        assert!(of_second.len() > 5, "{} MiB are left for the second", of_second.len());
+        assert!(
+            of_second.len() > 5,
+            "{} MiB are left for the second",
+            of_second.len()
+        );
         of_first.truncate(20);
         assert!(fill(second).len() > 20, "space returns to both");
         drop((of_first, of_second));

@@ -40,20 +40,32 @@ pub struct ClockLimits {
 
 impl Default for ClockLimits {
     fn default() -> Self {
-        Self { jump_max: Duration::from_secs(3_600), stop_max: Duration::from_secs(30 * 86_400) }
+        Self {
+            jump_max: Duration::from_secs(3_600),
+            stop_max: Duration::from_secs(30 * 86_400),
+        }
     }
 }
 
 /// Reads the operating system's clocks.
 pub fn system_reading() -> ClockReading {
-    let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let since_epoch = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
     // std's `Instant` stops while a machine is suspended, and waking up would look like a jump.
     let time = clock_gettime(ClockId::Boottime);
-    let uptime = Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default());
-    ClockReading { wall: Timestamp(0).plus(since_epoch), uptime }
+    let uptime = Duration::new(
+        time.tv_sec.unsigned_abs(),
+        u32::try_from(time.tv_nsec).unwrap_or_default(),
+    );
+    ClockReading {
+        wall: Timestamp(0).plus(since_epoch),
+        uptime,
+    }
 }
 
-const SET_RIGHT: &str = "set it right; if it is right, stop the service and run `cuckood repair clock DIR`";
+const SET_RIGHT: &str =
+    "set it right; if it is right, stop the service and run `cuckood repair clock DIR`";
 
 /// Evidence for the expected time, displayed as what to do if the clock contradicts it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Display)]
@@ -73,7 +85,9 @@ pub enum Evidence {
     )]
     Log,
     /// The same, and it is not known well enough.
-    #[display("no response of the log's servers was fast enough to measure their time since startup")]
+    #[display(
+        "no response of the log's servers was fast enough to measure their time since startup"
+    )]
     UnknownLog,
 }
 
@@ -117,9 +131,19 @@ struct ClockState {
 impl Clock {
     /// Trusts the wall clock's current reading; later readings are checked against it. `source` reads both clocks: that of the day, which
     /// may be stepped, and the time since the machine's boot, which never is, and goes on while the machine sleeps.
-    pub fn new(source: impl Fn() -> ClockReading + Send + Sync + 'static, limits: ClockLimits) -> Clock {
-        let shared = ClockState { anchor: Anchor::around(source(), &limits), stopped_at: None };
-        Clock { source: Arc::new(source), limits, shared: Arc::new(Mutex::new(shared)) }
+    pub fn new(
+        source: impl Fn() -> ClockReading + Send + Sync + 'static,
+        limits: ClockLimits,
+    ) -> Clock {
+        let shared = ClockState {
+            anchor: Anchor::around(source(), &limits),
+            stopped_at: None,
+        };
+        Clock {
+            source: Arc::new(source),
+            limits,
+            shared: Arc::new(Mutex::new(shared)),
+        }
     }
 
     /// The operating system's clock.
@@ -136,12 +160,19 @@ impl Clock {
     /// `same_boot` says that the machine was not booted since.
     pub fn resume(&self, last: ClockReading, same_boot: bool) {
         let ClockReading { uptime, .. } = self.reading();
-        let anchor = Anchor { evidence: Evidence::LastRun, ..Anchor::around(last, &self.limits) };
+        let anchor = Anchor {
+            evidence: Evidence::LastRun,
+            ..Anchor::around(last, &self.limits)
+        };
         self.shared.lock().anchor = if same_boot && last.uptime <= uptime {
             anchor
         } else {
             let later = self.limits.stop_max.max(self.limits.jump_max);
-            Anchor { reading: ClockReading { uptime, ..last }, later, ..anchor }
+            Anchor {
+                reading: ClockReading { uptime, ..last },
+                later,
+                ..anchor
+            }
         };
     }
 
@@ -149,10 +180,22 @@ impl Clock {
     /// read `log` at most `longest_ago` and at least `shortest_ago` in the past.
     pub fn compare(&self, log: Timestamp, longest_ago: Duration, shortest_ago: Duration) {
         let round_trip = longest_ago.saturating_sub(shortest_ago);
-        let evidence = if round_trip > ROUND_TRIP_MAX { Evidence::UnknownLog } else { Evidence::Log };
-        let reading = ClockReading { wall: log.plus(shortest_ago), ..self.reading() };
+        let evidence = if round_trip > ROUND_TRIP_MAX {
+            Evidence::UnknownLog
+        } else {
+            Evidence::Log
+        };
+        let reading = ClockReading {
+            wall: log.plus(shortest_ago),
+            ..self.reading()
+        };
         let (earlier, later) = (DIFFERENCE_MAX, DIFFERENCE_MAX + round_trip);
-        self.shared.lock().anchor = Anchor { reading, earlier, later, evidence };
+        self.shared.lock().anchor = Anchor {
+            reading,
+            earlier,
+            later,
+            evidence,
+        };
     }
 
     /// The log's clock is not known yet.
@@ -198,11 +241,19 @@ impl Clock {
         let (reading, mut shared) = (self.reading(), self.shared.lock());
         let (anchor, clock) = (&mut shared.anchor, reading.wall);
         if clock.plus(LAG_MAX) < last_logged {
-            return Err(ClockUnsure { clock, expected: last_logged, evidence: Evidence::LastEntry });
+            return Err(ClockUnsure {
+                clock,
+                expected: last_logged,
+                evidence: Evidence::LastEntry,
+            });
         }
         let Anchor { evidence, .. } = *anchor;
         if !anchor.has(clock, reading.uptime) || evidence == Evidence::UnknownLog {
-            return Err(ClockUnsure { clock, expected: anchor.expected(reading.uptime), evidence });
+            return Err(ClockUnsure {
+                clock,
+                expected: anchor.expected(reading.uptime),
+                evidence,
+            });
         }
         if evidence == Evidence::LastRun && anchor.later > self.limits.jump_max {
             // The machine was booted. From here on the monotonic clock measures the elapsed time.
@@ -222,11 +273,18 @@ impl Anchor {
     /// The interval around a trusted reading that a step may reach.
     fn around(reading: ClockReading, limits: &ClockLimits) -> Anchor {
         let (earlier, later) = (limits.jump_max, limits.jump_max);
-        Anchor { reading, earlier, later, evidence: Evidence::Start }
+        Anchor {
+            reading,
+            earlier,
+            later,
+            evidence: Evidence::Start,
+        }
     }
 
     fn expected(&self, uptime: Duration) -> Timestamp {
-        self.reading.wall.plus(uptime.saturating_sub(self.reading.uptime))
+        self.reading
+            .wall
+            .plus(uptime.saturating_sub(self.reading.uptime))
     }
 
     /// Whether the wall clock is in the interval.
@@ -238,6 +296,9 @@ impl Anchor {
 
 impl Timestamp {
     fn plus(self, time: Duration) -> Timestamp {
-        Timestamp(self.0.saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
+        Timestamp(
+            self.0
+                .saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+        )
     }
 }

@@ -9,8 +9,8 @@ mod values;
 pub use cluster::{ClusterSettings, JournalKind, JournalSettings, Nats, SecretText};
 pub use ranges::HEADS_BYTES_MAX;
 pub use sections::{
-    ClockSection, EventSettings, Idempotency, Limits, LogFormat, LogSettings, Resp, Retention, Server,
-    Snapshots, Storage, Telemetry,
+    ClockSection, EventSettings, Idempotency, Limits, LogFormat, LogSettings, Resp, Retention,
+    Server, Snapshots, Storage, Telemetry,
 };
 pub use values::{Bytes, DurationSetting, Room, SizeOrShare, machine_memory};
 
@@ -94,7 +94,8 @@ impl Config {
         environment: impl IntoIterator<Item = (N, V)>,
     ) -> Result<Config, ConfigError> {
         let mut origins = vec!["defaults".to_string()];
-        let mut merged: Table = toml::from_str(DEFAULTS).map_err(|fault| invalid(&origins, &fault))?;
+        let mut merged: Table =
+            toml::from_str(DEFAULTS).map_err(|fault| invalid(&origins, &fault))?;
         if let Some(path) = file {
             let text = std::fs::read_to_string(path).map_err(|source| {
                 let path = path.display();
@@ -102,17 +103,27 @@ impl Config {
                     "can't read the configuration {path}: {source}; name a file with --config"
                 ))
             })?;
-            merge(&mut merged, toml::from_str(&text).map_err(|error| syntax(path, &text, &error))?);
+            merge(
+                &mut merged,
+                toml::from_str(&text).map_err(|error| syntax(path, &text, &error))?,
+            );
             origins.push(path.display().to_string());
         }
         let sections: Vec<String> = merged.keys().map(|section| format!("{section}_")).collect();
         let mut ignored = Vec::new();
         for (name, value) in environment {
             let (name, value) = (name.into(), value.into());
-            if !name.as_encoded_bytes().starts_with(ENVIRONMENT_PREFIX.as_bytes()) {
+            if !name
+                .as_encoded_bytes()
+                .starts_with(ENVIRONMENT_PREFIX.as_bytes())
+            {
                 let name = name.to_string_lossy();
-                let is_setting = |rest: &str| sections.iter().any(|section| rest.starts_with(section));
-                if name.strip_prefix("CUCKOOD_").is_some_and(|rest| is_setting(&rest.to_ascii_lowercase())) {
+                let is_setting =
+                    |rest: &str| sections.iter().any(|section| rest.starts_with(section));
+                if name
+                    .strip_prefix("CUCKOOD_")
+                    .is_some_and(|rest| is_setting(&rest.to_ascii_lowercase()))
+                {
                     ignored.push(name.into_owned());
                 }
                 continue;
@@ -128,7 +139,10 @@ impl Config {
         let mut merged = Value::Table(merged);
         stringify_times(&mut merged);
         let config: Config = serde_path_to_error::deserialize(merged).map_err(|fault| {
-            invalid(&origins, &describe_invalid(&fault.path().to_string(), fault.inner().message()))
+            invalid(
+                &origins,
+                &describe_invalid(&fault.path().to_string(), fault.inner().message()),
+            )
         })?;
         config.check().map_err(|fault| invalid(&origins, &fault))?;
         let keys = Keys::new(&config.auth, &config.rate_limit, &Keys::default());
@@ -139,7 +153,15 @@ impl Config {
     /// Checks the ranges, and the rules that concern more than the type of a setting.
     fn check(&self) -> anyhow::Result<()> {
         ranges::check(self)?;
-        let Self { server, resp, storage, nats, cluster, snapshots, .. } = self;
+        let Self {
+            server,
+            resp,
+            storage,
+            nats,
+            cluster,
+            snapshots,
+            ..
+        } = self;
         let is_empty = |path: &PathBuf| path.as_os_str().is_empty();
         let is_pair = |cert, key| is_empty(cert) == is_empty(key);
         ensure!(
@@ -148,14 +170,34 @@ impl Config {
         );
         if let Some(KeyRule { key, filter }) = resp.keys.iter().find(|rule| !rule.is_valid()) {
             let example = r#"{ key = "ads:*:seen", filter = "campaign:ads.*.seen" }"#;
-            bail!("resp.keys: `{key}` can't be mapped to `{filter}`, expected a rule such as {example}");
+            bail!(
+                "resp.keys: `{key}` can't be mapped to `{filter}`, expected a rule such as {example}"
+            );
         }
-        ensure!(!is_empty(&storage.path), "storage.path is empty; name a directory such as \"data\"");
-        let Self { guessing: GuessingOptions { trusted_keys, unlimited_keys, .. }, auth, .. } = self;
-        for (setting, names) in [("trusted_keys", trusted_keys), ("unlimited_keys", unlimited_keys)] {
+        ensure!(
+            !is_empty(&storage.path),
+            "storage.path is empty; name a directory such as \"data\""
+        );
+        let Self {
+            guessing:
+                GuessingOptions {
+                    trusted_keys,
+                    unlimited_keys,
+                    ..
+                },
+            auth,
+            ..
+        } = self;
+        for (setting, names) in [
+            ("trusted_keys", trusted_keys),
+            ("unlimited_keys", unlimited_keys),
+        ] {
             for name in names {
                 let is_known = auth.keys.iter().any(|key| key.name == *name);
-                ensure!(is_known, "guessing.{setting}: `{name}` is not the name of a key in auth.keys");
+                ensure!(
+                    is_known,
+                    "guessing.{setting}: `{name}` is not the name of a key in auth.keys"
+                );
             }
         }
         let (log_min, log_max) = (snapshots.log_min, snapshots.log_max);
@@ -168,7 +210,9 @@ impl Config {
                 !nats.servers.is_empty(),
                 "nats.servers is empty, expected an address such as nats://127.0.0.1:4222"
             );
-            nats.options(cluster).fault().map_or(Ok(()), |fault| Err(anyhow!(fault)))?;
+            nats.options(cluster)
+                .fault()
+                .map_or(Ok(()), |fault| Err(anyhow!(fault)))?;
             ensure!(
                 is_pair(&nats.tls_cert, &nats.tls_key),
                 "only one of nats.tls_cert and nats.tls_key is set; set both, or none"
@@ -191,7 +235,10 @@ impl Config {
 }
 
 fn invalid(origins: &[String], fault: &dyn std::fmt::Display) -> ConfigError {
-    ConfigError(format!("invalid configuration ({}): {fault}", origins.join(", ")))
+    ConfigError(format!(
+        "invalid configuration ({}): {fault}",
+        origins.join(", ")
+    ))
 }
 
 /// Merges `over` into `under`, table by table.
@@ -209,27 +256,44 @@ fn stringify_times(value: &mut Value) {
     match value {
         Value::Datetime(time) => *value = Value::String(time.to_string()),
         Value::Array(values) => values.iter_mut().for_each(stringify_times),
-        Value::Table(table) => table.iter_mut().for_each(|(_, value)| stringify_times(value)),
+        Value::Table(table) => table
+            .iter_mut()
+            .for_each(|(_, value)| stringify_times(value)),
         Value::String(_) | Value::Integer(_) | Value::Float(_) | Value::Boolean(_) => {}
     }
 }
 
 fn syntax(path: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
-    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+    let before = error
+        .span()
+        .and_then(|span| text.get(..span.start))
+        .unwrap_or_default();
     let line = before.matches('\n').count() + 1;
-    ConfigError(format!("{}, line {line}: {}", path.display(), error.message()))
+    ConfigError(format!(
+        "{}, line {line}: {}",
+        path.display(),
+        error.message()
+    ))
 }
 
 /// Returns the table that an environment variable sets, in the form of the file.
 fn variable(name: &str, value: &str) -> Result<Table, ConfigError> {
-    let keys = name.strip_prefix(ENVIRONMENT_PREFIX).unwrap_or_default().to_ascii_lowercase();
+    let keys = name
+        .strip_prefix(ENVIRONMENT_PREFIX)
+        .unwrap_or_default()
+        .to_ascii_lowercase();
     let (section, key) = keys.split_once("__").unwrap_or_default();
     if section.is_empty() || key.is_empty() {
-        return Err(ConfigError(format!("{name}: the name must be CUCKOOD__SECTION__KEY")));
+        return Err(ConfigError(format!(
+            "{name}: the name must be CUCKOOD__SECTION__KEY"
+        )));
     }
     let value = environment_value(value, SECRETS.contains(&(section, key)));
     let section_of_one = Table::from_iter([(key.to_owned(), value)]);
-    Ok(Table::from_iter([(section.to_owned(), Value::Table(section_of_one))]))
+    Ok(Table::from_iter([(
+        section.to_owned(),
+        Value::Table(section_of_one),
+    )]))
 }
 
 /// Parses a TOML value; text that isn't one is taken as a string. So is a secret that looks like a number: it may be one.
@@ -243,11 +307,14 @@ fn environment_value(text: &str, is_secret: bool) -> Value {
 /// Describes an invalid setting, without its value if that may be a secret. A range is more helpful than the type that the code gives it.
 fn describe_invalid(path: &str, message: &str) -> String {
     let of_type = message.rsplit_once(", expected ");
-    let ranged = of_type.and_then(|(fault, _)| Some(format!("{fault}, expected {}", ranges::allowed(path)?)));
+    let ranged = of_type
+        .and_then(|(fault, _)| Some(format!("{fault}, expected {}", ranges::allowed(path)?)));
     let message = ranged.as_deref().unwrap_or(message);
-    let may_be_secret = ["nats", "auth"].contains(&path.split(['.', '[']).next().unwrap_or_default());
-    let names_fields_alone =
-        ["missing field", "unknown field"].iter().any(|start| message.starts_with(start));
+    let may_be_secret =
+        ["nats", "auth"].contains(&path.split(['.', '[']).next().unwrap_or_default());
+    let names_fields_alone = ["missing field", "unknown field"]
+        .iter()
+        .any(|start| message.starts_with(start));
     if !may_be_secret || names_fields_alone {
         return format!("{path}: {message}");
     }
@@ -279,11 +346,20 @@ mod tests {
         assert_eq!(config.storage.path, Path::new("data"));
         assert_eq!(config.storage.durability, Durability::Fsync);
         let engine = config.engine_options();
-        let room =
-            (engine.memory_max_bytes / 10).clamp(IDEMPOTENCY_ROOM_MIN_BYTES, IDEMPOTENCY_ROOM_MAX_BYTES);
-        assert!(engine.settings.idempotency_room_bytes.abs_diff(room) <= 10, "a tenth");
+        let room = (engine.memory_max_bytes / 10)
+            .clamp(IDEMPOTENCY_ROOM_MIN_BYTES, IDEMPOTENCY_ROOM_MAX_BYTES);
+        assert!(
+            engine.settings.idempotency_room_bytes.abs_diff(room) <= 10,
+            "a tenth"
+        );
         let room = Settings::default().idempotency_room_bytes;
-        assert_eq!(Settings { idempotency_room_bytes: room, ..engine.settings }, Settings::default());
+        assert_eq!(
+            Settings {
+                idempotency_room_bytes: room,
+                ..engine.settings
+            },
+            Settings::default()
+        );
         let (limits, defaults) = (config.http_options().limits, LimitOptions::default());
         assert_eq!(limits.body_bytes_max, defaults.body_bytes_max);
         assert_eq!(limits.bodies_bytes_max, defaults.bodies_bytes_max);
@@ -300,8 +376,10 @@ mod tests {
     fn environment_overrides_file_overrides_defaults() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(&file, "[storage]\npath = \"/from/file\"\nballast = 7\n").unwrap();
-        let keys =
-            format!("[{{name=\"shop\", sha256=\"{}\", scopes=[\"read\",\"redeem\"]}}]", "0f".repeat(32));
+        let keys = format!(
+            "[{{name=\"shop\", sha256=\"{}\", scopes=[\"read\",\"redeem\"]}}]",
+            "0f".repeat(32)
+        );
         let environment = [
             ("CUCKOOD__STORAGE__PATH", "/from/environment"),
             ("CUCKOOD__STORAGE__DURABILITY", "flush"),
@@ -314,7 +392,10 @@ mod tests {
         assert_eq!(config.storage.path, Path::new("/from/environment"));
         assert_eq!(config.storage.ballast.0, 7);
         assert_eq!(config.storage.durability, Durability::Flush);
-        assert_eq!(config.redemptions.retention.0, Duration::from_secs(2 * 86_400));
+        assert_eq!(
+            config.redemptions.retention.0,
+            Duration::from_secs(2 * 86_400)
+        );
         assert_eq!(config.limits.memory.0, 1 << 30);
         assert_eq!(config.auth.keys[0].name, "shop");
     }
@@ -326,13 +407,20 @@ mod tests {
             {name = "shop", sha256 = "1111111111111111111111111111111111111111111111111111111111111111", scopes = []},
         ]"#;
         let of_shop = |more: &str| {
-            format!("[{{name = \"shop\", sha256 = \"{}\", scopes = [], {more}}}]", "0f".repeat(32))
+            format!(
+                "[{{name = \"shop\", sha256 = \"{}\", scopes = [], {more}}}]",
+                "0f".repeat(32)
+            )
         };
         for (name, value, wanted) in [
             ("CUCKOOD__STORAGE__PAHT", "x", "paht"),
             ("CUCKOOD__STORGE__PATH", "x", "storge"),
             ("CUCKOOD__SERVER__LISTEN", "nowhere", "server.listen"),
-            ("CUCKOOD__REDEMPTIONS__RETENTION", "soon", "redemptions.retention"),
+            (
+                "CUCKOOD__REDEMPTIONS__RETENTION",
+                "soon",
+                "redemptions.retention",
+            ),
             ("CUCKOOD__LIMITS__MEMORY", "200%", "limits.memory"),
             ("CUCKOOD__IDEMPOTENCY__ROOM", "101%", "idempotency.room"),
             ("CUCKOOD__NONSENSE", "1", "CUCKOOD__NONSENSE"),
@@ -341,17 +429,41 @@ mod tests {
             ("CUCKOOD__RESP__LISTEN", "nowhere", "resp.listen"),
             ("CUCKOOD__JOURNAL__KIND", "paper", "journal.kind"),
             ("CUCKOOD__CLUSTER__LAG_MAX", "soon", "cluster.lag_max"),
-            ("CUCKOOD__RESP__KEYS", r#"[{key="ads:seen",filter="campaign:*"}]"#, "can't be mapped to"),
-            ("CUCKOOD__AUTH__KEYS", two_of_one_name, "two keys have the name `shop`"),
-            ("CUCKOOD__SNAPSHOTS__LOG_MAX", "1MiB", "snapshots.log_min is 64MiB, expected at most"),
-            ("CUCKOOD__STORAGE__PATH", "", "storage.path is empty; name a directory such as \"data\""),
+            (
+                "CUCKOOD__RESP__KEYS",
+                r#"[{key="ads:seen",filter="campaign:*"}]"#,
+                "can't be mapped to",
+            ),
+            (
+                "CUCKOOD__AUTH__KEYS",
+                two_of_one_name,
+                "two keys have the name `shop`",
+            ),
+            (
+                "CUCKOOD__SNAPSHOTS__LOG_MAX",
+                "1MiB",
+                "snapshots.log_min is 64MiB, expected at most",
+            ),
+            (
+                "CUCKOOD__STORAGE__PATH",
+                "",
+                "storage.path is empty; name a directory such as \"data\"",
+            ),
             (
                 "CUCKOOD__GUESSING__TRUSTED_KEYS",
                 "[\"shop\"]",
                 "guessing.trusted_keys: `shop` is not the name of a key",
             ),
-            ("CUCKOOD__GUESSING__UNLIMITED_KEYS", "[\"shop\"]", "guessing.unlimited_keys: `shop` is not"),
-            ("CUCKOOD__SERVER__LISTEN", "localhost", "not an address such as \"127.0.0.1:8080\""),
+            (
+                "CUCKOOD__GUESSING__UNLIMITED_KEYS",
+                "[\"shop\"]",
+                "guessing.unlimited_keys: `shop` is not",
+            ),
+            (
+                "CUCKOOD__SERVER__LISTEN",
+                "localhost",
+                "not an address such as \"127.0.0.1:8080\"",
+            ),
             (
                 "CUCKOOD__AUTH__KEYS",
                 &of_shop("expires_at = \"soon\""),
@@ -370,16 +482,28 @@ mod tests {
 
     #[test]
     fn host_names_are_resolved() {
-        let config =
-            load(&[("CUCKOOD__SERVER__LISTEN", "localhost:1"), ("CUCKOOD__RESP__LISTEN", "")]).unwrap();
+        let config = load(&[
+            ("CUCKOOD__SERVER__LISTEN", "localhost:1"),
+            ("CUCKOOD__RESP__LISTEN", ""),
+        ])
+        .unwrap();
         assert!(config.server.listen.ip().is_loopback());
         assert_eq!((config.server.listen.port(), config.resp.listen), (1, None));
     }
 
     #[test]
     fn suspicious_settings_are_reported() {
-        assert!(load(&[("CUCKOOD_CONFIG", "x"), ("CUCKOOD_KEY", "y")]).unwrap().warnings().is_empty());
-        let config = load(&[("CUCKOOD_AUTH__KEYS", "hunter2"), ("CUCKOOD__LIMITS__MEMORY", "1EiB")]).unwrap();
+        assert!(
+            load(&[("CUCKOOD_CONFIG", "x"), ("CUCKOOD_KEY", "y")])
+                .unwrap()
+                .warnings()
+                .is_empty()
+        );
+        let config = load(&[
+            ("CUCKOOD_AUTH__KEYS", "hunter2"),
+            ("CUCKOOD__LIMITS__MEMORY", "1EiB"),
+        ])
+        .unwrap();
         let warnings = config.warnings();
         assert!(
             warnings[0].contains("CUCKOOD_AUTH__KEYS") && !warnings[0].contains("hunter2"),
@@ -391,22 +515,49 @@ mod tests {
     #[test]
     fn error_never_contains_secret() {
         for (name, value, wanted) in [
-            ("CUCKOOD__NATS__REPLICAS", "hunter2", "nats.replicas: wrong type or value"),
-            ("CUCKOOD__NATS__PASSWORD__OLD", "hunter2", "unknown field `password__old`"),
-            ("CUCKOOD__AUTH__KEYS", "hunter2", "auth.keys: wrong type or value, expected a sequence"),
-            ("CUCKOOD__AUTH__KEYS", r#"[{name = "shop", sha256 = "hunter2", scopes = "hunter2"}]"#, "scopes"),
+            (
+                "CUCKOOD__NATS__REPLICAS",
+                "hunter2",
+                "nats.replicas: wrong type or value",
+            ),
+            (
+                "CUCKOOD__NATS__PASSWORD__OLD",
+                "hunter2",
+                "unknown field `password__old`",
+            ),
+            (
+                "CUCKOOD__AUTH__KEYS",
+                "hunter2",
+                "auth.keys: wrong type or value, expected a sequence",
+            ),
+            (
+                "CUCKOOD__AUTH__KEYS",
+                r#"[{name = "shop", sha256 = "hunter2", scopes = "hunter2"}]"#,
+                "scopes",
+            ),
         ] {
             let error = load(&[(name, value)]).unwrap_err().to_string();
-            assert!(error.contains(wanted) && !error.contains("hunter2"), "{name}: {error}");
+            assert!(
+                error.contains(wanted) && !error.contains("hunter2"),
+                "{name}: {error}"
+            );
         }
         let file = tempfile::NamedTempFile::new().unwrap();
         for (text, wanted) in [
             ("[nats]\nstream = \"s\"\npassword = hunter2\n", "line 3"),
-            ("[nats]\npassword = [\"hunter2\"]\n", "nats.password: wrong type or value"),
+            (
+                "[nats]\npassword = [\"hunter2\"]\n",
+                "nats.password: wrong type or value",
+            ),
         ] {
             std::fs::write(&file, text).unwrap();
-            let error = Config::load(Some(file.path()), [("HOME", "/root")]).unwrap_err().to_string();
-            assert!(error.contains(wanted) && !error.contains("hunter2"), "{error}");
+            let error = Config::load(Some(file.path()), [("HOME", "/root")])
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.contains(wanted) && !error.contains("hunter2"),
+                "{error}"
+            );
         }
     }
 
@@ -423,7 +574,14 @@ mod tests {
             assert!(error.to_string().contains("UTF-8"), "{error}");
         }
         assert!(
-            Config::load(None, [("HOME".into(), strange("/root")), (strange("HOME"), "".into())]).is_ok()
+            Config::load(
+                None,
+                [
+                    ("HOME".into(), strange("/root")),
+                    (strange("HOME"), "".into())
+                ]
+            )
+            .is_ok()
         );
     }
 }

@@ -61,7 +61,11 @@ impl FrameFormat {
     /// # Panics
     /// If the payload is longer than a reader accepts: such a frame is never written.
     pub fn seal(&self, kind: u8, before: u128, payload: &[u8], out: &mut Vec<u8>) -> u128 {
-        assert!(payload.len() <= self.payload_max, "a payload of {} bytes", payload.len());
+        assert!(
+            payload.len() <= self.payload_max,
+            "a payload of {} bytes",
+            payload.len()
+        );
         let start = out.len();
         out.reserve(FRAME_BYTES + payload.len());
         out.extend_from_slice(&self.magic);
@@ -84,7 +88,9 @@ impl FrameFormat {
         if bytes[..known] != self.magic[..known] {
             return Err(FrameError::Foreign);
         }
-        let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+        let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
+            return Ok(None);
+        };
         let version = u16::from_le_bytes([header[4], header[5]]);
         if version != self.version {
             return Err(FrameError::Newer(version));
@@ -93,22 +99,32 @@ impl FrameFormat {
         if length > self.payload_max {
             return Err(FrameError::Damaged);
         }
-        let Some((payload, rest)) = rest.split_at_checked(length) else { return Ok(None) };
-        let Some(checksum) = rest.first_chunk::<CHECKSUM_BYTES>() else { return Ok(None) };
+        let Some((payload, rest)) = rest.split_at_checked(length) else {
+            return Ok(None);
+        };
+        let Some(checksum) = rest.first_chunk::<CHECKSUM_BYTES>() else {
+            return Ok(None);
+        };
         let checksum = u128::from_le_bytes(*checksum);
         if xxh3_128(&bytes[..HEADER_BYTES + length]) != checksum {
             return Err(FrameError::Damaged);
         }
         let mut before = [0; CHECKSUM_BYTES];
         before.copy_from_slice(&header[12..]);
-        let frame = Frame { kind: header[6], before: u128::from_le_bytes(before), payload, checksum };
+        let frame = Frame {
+            kind: header[6],
+            before: u128::from_le_bytes(before),
+            payload,
+            checksum,
+        };
         Ok(Some((frame, FRAME_BYTES + length)))
     }
 
     /// Whether bytes are an intact frame of whatever version: a newer program wrote them, and nothing has damaged them.
     pub fn is_intact(&self, bytes: &[u8]) -> bool {
-        let checksum =
-            |(body, checksum): (&[u8], &[u8; CHECKSUM_BYTES])| xxh3_128(body).to_le_bytes() == *checksum;
+        let checksum = |(body, checksum): (&[u8], &[u8; CHECKSUM_BYTES])| {
+            xxh3_128(body).to_le_bytes() == *checksum
+        };
         bytes.starts_with(&self.magic) && bytes.split_last_chunk().is_some_and(checksum)
     }
 
@@ -125,7 +141,9 @@ impl FrameFormat {
     /// [`FrameError`]; [`FrameError::Damaged`] also if anything follows the frame, or the payload is something else.
     pub fn unpack<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T, FrameError> {
         let (frame, length) = self.open(bytes)?.ok_or(FrameError::Damaged)?;
-        decode(frame.payload).filter(|_| length == bytes.len()).ok_or(FrameError::Damaged)
+        decode(frame.payload)
+            .filter(|_| length == bytes.len())
+            .ok_or(FrameError::Damaged)
     }
 }
 
@@ -157,7 +175,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const FORMAT: FrameFormat = FrameFormat { magic: *b"test", version: 3, payload_max: 300 };
+    const FORMAT: FrameFormat = FrameFormat {
+        magic: *b"test",
+        version: 3,
+        payload_max: 300,
+    };
 
     proptest! {
         #[test]
@@ -194,10 +216,24 @@ mod tests {
     fn error_describes_foreign_bytes() {
         let mut bytes = FORMAT.pack(&"value");
         assert_eq!(FORMAT.unpack::<String>(&bytes), Ok("value".to_owned()));
-        assert_eq!(FORMAT.unpack::<(u64, u64)>(&bytes), Err(FrameError::Damaged));
-        assert_eq!(FrameFormat { version: 2, ..FORMAT }.unpack::<String>(&bytes), Err(FrameError::Newer(3)));
         assert_eq!(
-            FrameFormat { magic: *b"rest", ..FORMAT }.unpack::<String>(&bytes),
+            FORMAT.unpack::<(u64, u64)>(&bytes),
+            Err(FrameError::Damaged)
+        );
+        assert_eq!(
+            FrameFormat {
+                version: 2,
+                ..FORMAT
+            }
+            .unpack::<String>(&bytes),
+            Err(FrameError::Newer(3))
+        );
+        assert_eq!(
+            FrameFormat {
+                magic: *b"rest",
+                ..FORMAT
+            }
+            .unpack::<String>(&bytes),
             Err(FrameError::Foreign)
         );
         bytes.push(0);

@@ -90,7 +90,9 @@ fn run(arguments: CommandLine) -> anyhow::Result<()> {
         Some(CliCommand::Bench(args)) => cli::bench::run(&args),
         Some(CliCommand::Key(args)) => cli::key::run(&args),
         Some(CliCommand::Healthcheck(args)) => cli::healthcheck::run(&args),
-        Some(CliCommand::Completions(args)) => cli::print::completions(&args, CommandLine::command()),
+        Some(CliCommand::Completions(args)) => {
+            cli::print::completions(&args, CommandLine::command())
+        }
         Some(CliCommand::Man(args)) => cli::print::manual(&args, CommandLine::command()),
     }
 }

@@ -59,16 +59,34 @@ pub async fn run(
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let address = reachable(&config, &listeners.http)?;
-    let resp_address = listeners.resp.as_ref().map(|listener| reachable(&config, listener)).transpose()?;
+    let resp_address = listeners
+        .resp
+        .as_ref()
+        .map(|listener| reachable(&config, listener))
+        .transpose()?;
     let server = &config.server;
-    let tls = config.tls().then(|| Tls::new(&server.tls_cert, &server.tls_key)).transpose()?.map(Arc::new);
+    let tls = config
+        .tls()
+        .then(|| Tls::new(&server.tls_cert, &server.tls_key))
+        .transpose()?
+        .map(Arc::new);
     let workers = Arc::new(Workers::start().context("failed to start worker threads")?);
     // Before storage opens files, so that enough descriptors are left for it.
     let [http_max, resp_max] = capacity::connections_max(&config)?;
-    let engine = Engine::start(config.engine_options(), Clock::system(config.clock.limits()));
-    let access = Arc::new(Access::new(&config.auth, &config.rate_limit, &config.guessing)?);
+    let engine = Engine::start(
+        config.engine_options(),
+        Clock::system(config.clock.limits()),
+    );
+    let access = Arc::new(Access::new(
+        &config.auth,
+        &config.rate_limit,
+        &config.guessing,
+    )?);
     let port = resp_address.map_or(0, |address| address.port());
-    let resp_options = RespOptions { port, ..config.resp_options() };
+    let resp_options = RespOptions {
+        port,
+        ..config.resp_options()
+    };
     let resp = resp::Service::new(engine.clone(), access.clone(), resp_options);
     let heads = Arc::new(Budget::new(HEADS_BYTES_MAX));
     let (service, control) =
@@ -97,16 +115,27 @@ pub async fn run(
         files: (server.tls_cert.clone(), server.tls_key.clone()),
     };
     let connections = |protocol, max, idle| {
-        let timeouts =
-            ConnectionTimeouts { header: server.header_timeout.0, idle, write: server.write_timeout.0 };
-        let speech = ProtocolContext { protocol, tls: tls.clone(), heads: heads.clone() };
+        let timeouts = ConnectionTimeouts {
+            header: server.header_timeout.0,
+            idle,
+            write: server.write_timeout.0,
+        };
+        let speech = ProtocolContext {
+            protocol,
+            tls: tls.clone(),
+            heads: heads.clone(),
+        };
         Connections::new(speech, workers.clone(), max, timeouts)
     };
     let probes = ListenerProtocol::Http(Http::new(service.probes(), server.header_bytes_max.0));
     let http = ListenerProtocol::Http(Http::new(service, server.header_bytes_max.0));
     let mut served = Served {
         http: connections(http, http_max, server.idle_timeout.0),
-        resp: connections(ListenerProtocol::Resp(resp), resp_max, config.resp.idle_timeout()),
+        resp: connections(
+            ListenerProtocol::Resp(resp),
+            resp_max,
+            config.resp.idle_timeout(),
+        ),
         probes: connections(probes, capacity::PROBES_MAX, server.idle_timeout.0),
     };
     let stop = async {
@@ -134,7 +163,9 @@ pub async fn run(
     engine.shutdown().await;
     ended?;
     match engine.status() {
-        EngineStatus::Failed(reason) | EngineStatus::Diverged(reason) => bail!("storage failed: {reason}"),
+        EngineStatus::Failed(reason) | EngineStatus::Diverged(reason) => {
+            bail!("storage failed: {reason}")
+        }
         EngineStatus::Panicked(reason) => bail!(reason),
         EngineStatus::Recovering(_) | EngineStatus::Ready | EngineStatus::Draining => Ok(()),
     }
@@ -163,9 +194,18 @@ struct Served {
 impl Served {
     /// Accepts connections. Never returns.
     async fn accept(&mut self, listeners: &Listeners) {
-        let resp = OptionFuture::from(listeners.resp.as_ref().map(|listener| self.resp.accept(listener)));
-        let probes =
-            OptionFuture::from(listeners.probes.as_ref().map(|listener| self.probes.accept(listener)));
+        let resp = OptionFuture::from(
+            listeners
+                .resp
+                .as_ref()
+                .map(|listener| self.resp.accept(listener)),
+        );
+        let probes = OptionFuture::from(
+            listeners
+                .probes
+                .as_ref()
+                .map(|listener| self.probes.accept(listener)),
+        );
         tokio::join!(self.http.accept(&listeners.http), resp, probes);
     }
 
@@ -197,15 +237,20 @@ async fn failure(engine: &Engine, config: &Config, address: SocketAddr) -> anyho
         EngineStatus::Ready => announce(config, address),
         EngineStatus::Recovering(_) | EngineStatus::Draining | EngineStatus::Panicked(_) => {}
     }
-    let status = engine.wait_for_status(|status| matches!(status, EngineStatus::Panicked(_))).await;
-    let EngineStatus::Panicked(reason) = status else { return pending().await };
+    let status = engine
+        .wait_for_status(|status| matches!(status, EngineStatus::Panicked(_)))
+        .await;
+    let EngineStatus::Panicked(reason) = status else {
+        return pending().await;
+    };
     anyhow!(reason)
 }
 
 /// Logs the addresses that a new user needs.
 fn announce(config: &Config, address: SocketAddr) {
     let scheme = if config.tls() { "https" } else { "http" };
-    let data = std::path::absolute(&config.storage.path).unwrap_or_else(|_| config.storage.path.clone());
+    let data =
+        std::path::absolute(&config.storage.path).unwrap_or_else(|_| config.storage.path.clone());
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "ready");
     tracing::info!(path = %data.display(), "data");
     tracing::info!(url = %format_args!("{scheme}://{address}/console"), "console");

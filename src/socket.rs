@@ -45,8 +45,14 @@ pub enum Phase {
     Closing,
 }
 
-const PHASES: [Phase; 6] =
-    [Phase::Handshake, Phase::New, Phase::Idle, Phase::Head, Phase::Busy, Phase::Closing];
+const PHASES: [Phase; 6] = [
+    Phase::Handshake,
+    Phase::New,
+    Phase::Idle,
+    Phase::Head,
+    Phase::Busy,
+    Phase::Closing,
+];
 
 const PHASE_BITS: u32 = 3;
 
@@ -105,7 +111,8 @@ impl Vitals {
             return;
         }
         let changes = (self.phase.load(Relaxed) >> PHASE_BITS).wrapping_add(1);
-        self.phase.store(changes << PHASE_BITS | phase as u32, Relaxed);
+        self.phase
+            .store(changes << PHASE_BITS | phase as u32, Relaxed);
     }
 
     /// Returns the record. The values may stem from different moments, each a little later than the one before.
@@ -121,13 +128,15 @@ impl Vitals {
 
     /// Records bytes that the client has accepted, and whether more wait.
     pub fn note_progress(&self, bytes: usize, is_blocked: bool) {
-        self.bytes_written.store(self.bytes_written.load(Relaxed) + bytes as u64, Relaxed);
+        self.bytes_written
+            .store(self.bytes_written.load(Relaxed) + bytes as u64, Relaxed);
         self.is_blocked.store(is_blocked, Relaxed);
     }
 
     /// Records bytes that the client has sent.
     pub fn note_arrival(&self, bytes: usize) {
-        self.bytes_read.store(self.bytes_read.load(Relaxed) + bytes as u64, Relaxed);
+        self.bytes_read
+            .store(self.bytes_read.load(Relaxed) + bytes as u64, Relaxed);
     }
 
     /// Records the owner of the client's last admitted request. From then on, the connection only gives way to other owners.
@@ -146,7 +155,11 @@ impl Vitals {
         let _awaiting = Awaiting::start(&self.end);
         poll_fn(|context| {
             self.end.waker.register(context.waker());
-            if self.end.has_come.load(Relaxed) { Poll::Ready(()) } else { Poll::Pending }
+            if self.end.has_come.load(Relaxed) {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
         })
         .await;
     }
@@ -227,7 +240,8 @@ impl<S> Socket<S> {
             Phase::Busy | Phase::Closing => return Ok(()),
         };
         if self.counts_heads || self.vitals.phase() == Phase::Handshake {
-            self.hold(before + bytes as u64).map_err(|_| io::ErrorKind::OutOfMemory)?;
+            self.hold(before + bytes as u64)
+                .map_err(|_| io::ErrorKind::OutOfMemory)?;
         }
         Ok(())
     }
@@ -235,7 +249,8 @@ impl<S> Socket<S> {
     fn hold(&mut self, head_bytes: u64) -> Result<(), crate::budget::UsedUp> {
         self.head_bytes = head_bytes;
         // The parser's buffer grows by doubling.
-        self.head.hold(2 * head_bytes.saturating_sub(HEAD_BYTES_FREE))?;
+        self.head
+            .hold(2 * head_bytes.saturating_sub(HEAD_BYTES_FREE))?;
         self.vitals.holds_head.store(self.head.bytes() > 0, Relaxed);
         Ok(())
     }
@@ -262,7 +277,8 @@ impl<S: AsyncRead + Unpin> Socket<S> {
         let mut space = [0; AHEAD_BYTES_MAX];
         while self.ahead.len() < AHEAD_BYTES_MAX {
             let mut buffer = ReadBuf::new(&mut space[self.ahead.len()..]);
-            let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(context, &mut buffer) else {
+            let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(context, &mut buffer)
+            else {
                 return;
             };
             if read.is_err() || buffer.filled().is_empty() {
@@ -319,7 +335,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Socket<S> {
         let length: usize = slices.iter().map(|slice| slice.len()).sum();
         if length <= GATHERED_BYTES_MAX {
             let mut gathered = Vec::with_capacity(length);
-            slices.iter().for_each(|slice| gathered.extend_from_slice(slice));
+            slices
+                .iter()
+                .for_each(|slice| gathered.extend_from_slice(slice));
             return self.poll_write(context, &gathered);
         }
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
@@ -373,7 +391,14 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
     /// A connection with a budget of this size for heads.
-    fn connection(heads: u64) -> (DuplexStream, Socket<DuplexStream>, Arc<Vitals>, Gauge<u64, AtomicU64>) {
+    fn connection(
+        heads: u64,
+    ) -> (
+        DuplexStream,
+        Socket<DuplexStream>,
+        Arc<Vitals>,
+        Gauge<u64, AtomicU64>,
+    ) {
         let (client, stream) = tokio::io::duplex(1 << 20);
         let (vitals, budget) = (Arc::<Vitals>::default(), Arc::new(Budget::new(heads)));
         let taken = budget.taken_bytes.clone();
@@ -408,7 +433,11 @@ mod tests {
             drop(client);
             vitals.enter(before);
             assert_eq!(socket.read(&mut [0]).await.unwrap(), 0);
-            assert_eq!(vitals.phase(), before, "the end of the stream is not a request");
+            assert_eq!(
+                vitals.phase(),
+                before,
+                "the end of the stream is not a request"
+            );
         }
     }
 
@@ -431,7 +460,10 @@ mod tests {
         socket.write_all(b"late").await.unwrap();
         assert_eq!(taken.get(), 0);
         client.write_all(&vec![b'x'; 17 << 10]).await.unwrap();
-        let refused = socket.read_exact(&mut buffer[..17 << 10]).await.unwrap_err();
+        let refused = socket
+            .read_exact(&mut buffer[..17 << 10])
+            .await
+            .unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::OutOfMemory);
         drop(socket);
         assert_eq!(taken.get(), 0);
@@ -497,10 +529,20 @@ mod tests {
         let stream = tokio::io::join(tokio::io::empty(), Calls::default());
         let mut socket = Socket::new(stream, Arc::default(), heads, true);
         let head = [b'h'; GATHERED_BYTES_MAX - 4];
-        let written = socket.write_vectored(&[IoSlice::new(&head), IoSlice::new(b"body")]).await;
+        let written = socket
+            .write_vectored(&[IoSlice::new(&head), IoSlice::new(b"body")])
+            .await;
         assert_eq!(written.unwrap(), GATHERED_BYTES_MAX);
-        assert_eq!(socket.stream.writer().plain, [[&head[..], b"body"].concat()]);
-        let written = socket.write_vectored(&[IoSlice::new(&head), IoSlice::new(b"5more")]).await;
-        assert_eq!((written.unwrap(), socket.stream.writer().vectored), (GATHERED_BYTES_MAX + 1, 1));
+        assert_eq!(
+            socket.stream.writer().plain,
+            [[&head[..], b"body"].concat()]
+        );
+        let written = socket
+            .write_vectored(&[IoSlice::new(&head), IoSlice::new(b"5more")])
+            .await;
+        assert_eq!(
+            (written.unwrap(), socket.stream.writer().vectored),
+            (GATHERED_BYTES_MAX + 1, 1)
+        );
     }
 }

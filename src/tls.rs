@@ -73,18 +73,25 @@ impl Tls {
             Inside::Http => presented.http.clone(),
             Inside::Other => presented.other.clone(),
         };
-        let accept = TlsAcceptor::from(config)
-            .accept_with(stream, |session| session.set_buffer_limit(Some(SESSION_BUFFER_BYTES)));
+        let accept = TlsAcceptor::from(config).accept_with(stream, |session| {
+            session.set_buffer_limit(Some(SESSION_BUFFER_BYTES))
+        });
         let accepted = accept.await;
-        accepted.inspect_err(|error| tracing::debug!(%error, "TLS handshake failed")).ok()
+        accepted
+            .inspect_err(|error| tracing::debug!(%error, "TLS handshake failed"))
+            .ok()
     }
 }
 
 fn read(cert: &Path, key: &Path) -> anyhow::Result<Presented> {
-    let chain = CertificateDer::pem_file_iter(cert).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let chain =
+        CertificateDer::pem_file_iter(cert).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let unreadable = |setting: &str, path: &Path, fault: pem::Error, wanted: &str| {
         let why = pem_fault(&fault);
-        anyhow!("{setting}: {}: {why}; name a PEM file with {wanted}", path.display())
+        anyhow!(
+            "{setting}: {}: {why}; name a PEM file with {wanted}",
+            path.display()
+        )
     };
     let chain_of = "the service's certificate, then those of its issuers";
     let chain = chain.map_err(|fault| unreadable("server.tls_cert", cert, fault, chain_of))?;
@@ -93,9 +100,13 @@ fn read(cert: &Path, key: &Path) -> anyhow::Result<Presented> {
         "server.tls_cert: {}: it has no certificate; name a PEM file with {chain_of}",
         cert.display()
     );
-    let expires_at = chain.iter().filter_map(|certificate| expiry(certificate).ok()).min();
+    let expires_at = chain
+        .iter()
+        .filter_map(|certificate| expiry(certificate).ok())
+        .min();
     let private = PrivateKeyDer::from_pem_file(key);
-    let private = private.map_err(|fault| unreadable("server.tls_key", key, fault, "the private key"))?;
+    let private =
+        private.map_err(|fault| unreadable("server.tls_key", key, fault, "the private key"))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
@@ -107,7 +118,11 @@ fn read(cert: &Path, key: &Path) -> anyhow::Result<Presented> {
         })?;
     let mut http = config.clone();
     http.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Presented { http: Arc::new(http), other: Arc::new(config), expires_at })
+    Ok(Presented {
+        http: Arc::new(http),
+        other: Arc::new(config),
+        expires_at,
+    })
 }
 
 /// Returns why a PEM file can't be read.
@@ -129,9 +144,14 @@ fn pair_fault(fault: &rustls::Error) -> String {
             "the key belongs to another certificate; name its own".to_owned()
         }
         rustls::Error::InvalidCertificate(fault) => {
-            format!("the certificate is rejected: {}; issue it again", reason(fault))
+            format!(
+                "the certificate is rejected: {}; issue it again",
+                reason(fault)
+            )
         }
-        rustls::Error::General(_) => "the key has an unknown type; use RSA, ECDSA or Ed25519".to_owned(),
+        rustls::Error::General(_) => {
+            "the key has an unknown type; use RSA, ECDSA or Ed25519".to_owned()
+        }
         other => other.to_string(),
     }
 }
@@ -140,7 +160,9 @@ fn pair_fault(fault: &rustls::Error) -> String {
 pub fn reason(fault: &CertificateError) -> String {
     match fault {
         CertificateError::UnknownIssuer => "no trusted authority has issued it".to_owned(),
-        CertificateError::Expired | CertificateError::ExpiredContext { .. } => "it has expired".to_owned(),
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "it has expired".to_owned()
+        }
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
             "it is not valid yet".to_owned()
         }
@@ -164,7 +186,10 @@ fn expiry(certificate: &[u8]) -> der::Result<Timestamp> {
     let signed = AnyRef::decode(&mut SliceReader::new(certificate.value())?)?;
     let mut fields = SliceReader::new(signed.value())?;
     // The version, if there is one; serial number, signature algorithm, issuer.
-    let has_version = matches!(AnyRef::decode(&mut fields)?.tag(), Tag::ContextSpecific { .. });
+    let has_version = matches!(
+        AnyRef::decode(&mut fields)?.tag(),
+        Tag::ContextSpecific { .. }
+    );
     for _ in 0..(if has_version { 3 } else { 2 }) {
         AnyRef::decode(&mut fields)?;
     }
@@ -195,7 +220,11 @@ mod tests {
         let mut roots = RootCertStore::empty();
         roots.add(made.cert.der().clone()).unwrap();
         for (inside, offered, wanted) in [
-            (Inside::Http, &["h2", "http/1.1"][..], Some(&b"http/1.1"[..])),
+            (
+                Inside::Http,
+                &["h2", "http/1.1"][..],
+                Some(&b"http/1.1"[..]),
+            ),
             (Inside::Http, &[], None),
             (Inside::Other, &["redis"], None),
         ] {
@@ -205,13 +234,20 @@ mod tests {
                 .unwrap()
                 .with_root_certificates(roots.clone())
                 .with_no_client_auth();
-            config.alpn_protocols = offered.iter().map(|name| name.as_bytes().to_vec()).collect();
+            config.alpn_protocols = offered
+                .iter()
+                .map(|name| name.as_bytes().to_vec())
+                .collect();
             let (client, server) = tokio::io::duplex(16 << 10);
             let connector = TlsConnector::from(Arc::new(config));
             let connect = connector.connect("localhost".try_into().unwrap(), client);
             let (client, server) = tokio::join!(connect, tls.accept(server, inside));
             assert!(server.is_some());
-            assert_eq!(client.unwrap().get_ref().1.alpn_protocol(), wanted, "{inside:?} {offered:?}");
+            assert_eq!(
+                client.unwrap().get_ref().1.alpn_protocol(),
+                wanted,
+                "{inside:?} {offered:?}"
+            );
         }
     }
 }

@@ -69,7 +69,10 @@ mod tests {
 
     /// A turn that started long ago.
     fn overdue() -> Turn {
-        Turn { start: Instant::now().checked_sub(LATER), ..Turn::default() }
+        Turn {
+            start: Instant::now().checked_sub(LATER),
+            ..Turn::default()
+        }
     }
 
     #[test]

@@ -24,8 +24,11 @@ const CLIENTS: usize = 50;
 const FOUGHT_OVER: u64 = 123_456;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let program =
-        PathBuf::from(std::env::args().nth(1).ok_or("name the program: demo target/release/cuckood")?);
+    let program = PathBuf::from(
+        std::env::args()
+            .nth(1)
+            .ok_or("name the program: demo target/release/cuckood")?,
+    );
     let directory = tempfile::tempdir()?;
     if std::env::args().nth(2).as_deref() != Some("replay") {
         lose_nothing(&program, directory.path())?;
@@ -46,12 +49,23 @@ fn lose_nothing(program: &Path, directory: &Path) -> Result<(), Box<dyn Error>> 
     let further = write_lines(&directory.join("further.txt"), MILLION..2 * MILLION, user)?;
     let codes = write_lines(&directory.join("codes.txt"), 0..MILLION, code)?;
 
-    let service = timed("start with an empty directory", || Ok(Service::start_ready(program, &data, &[])))?;
+    let service = timed("start with an empty directory", || {
+        Ok(Service::start_ready(program, &data, &[]))
+    })?;
     let client = service.client();
     for (path, spec) in [
-        ("/v1/campaigns/spring", json!({ "capacity": 2 * MILLION, "error_rate": 0.001 })),
-        ("/v1/campaigns/summer", json!({ "capacity": MILLION, "error_rate": 0.001 })),
-        ("/v1/campaigns/autumn", json!({ "capacity": 1_000, "mode": "strict" })),
+        (
+            "/v1/campaigns/spring",
+            json!({ "capacity": 2 * MILLION, "error_rate": 0.001 }),
+        ),
+        (
+            "/v1/campaigns/summer",
+            json!({ "capacity": MILLION, "error_rate": 0.001 }),
+        ),
+        (
+            "/v1/campaigns/autumn",
+            json!({ "capacity": 1_000, "mode": "strict" }),
+        ),
         ("/v1/coupons/welcome", json!({ "capacity": MILLION })),
     ] {
         expect(201, client.put(path, &spec)?)?;
@@ -65,29 +79,53 @@ fn lose_nothing(program: &Path, directory: &Path) -> Result<(), Box<dyn Error>> 
     timed("import 1 000 000 codes into coupon welcome", || {
         import(&client, "coupons/welcome", "codes", &codes)
     })?;
-    expect(200, client.post("/v1/campaigns/autumn/users", &json!({ "users": [user(7)] }))?)?;
+    expect(
+        200,
+        client.post("/v1/campaigns/autumn/users", &json!({ "users": [user(7)] }))?,
+    )?;
 
-    timed("ask 3 000 times which of three campaigns a user may see", || ask_eligibility(&client))?;
+    timed(
+        "ask 3 000 times which of three campaigns a user may see",
+        || ask_eligibility(&client),
+    )?;
     let winner = timed("redeem one code from 50 clients at once", || fight(&client))?;
     println!("   the winner is {} with redemption {}", winner.0, winner.1);
 
-    let durable =
-        timed("import further users, and SIGKILL in the middle", || kill_in_import(service, &further))?;
+    let durable = timed("import further users, and SIGKILL in the middle", || {
+        kill_in_import(service, &further)
+    })?;
     println!("   the service had told of {durable} lines");
-    let service = timed("start again", || Ok(Service::start_ready(program, &data, &[])))?;
+    let service = timed("start again", || {
+        Ok(Service::start_ready(program, &data, &[]))
+    })?;
     let client = service.client();
     let import_now = client.get("/v1/imports/further")?.body;
-    let kept = import_now["lines"].as_u64().ok_or("the import is not on record")?;
+    let kept = import_now["lines"]
+        .as_u64()
+        .ok_or("the import is not on record")?;
     println!("   the import is {} at {kept} lines", import_now["state"]);
     ensure(kept >= durable, "acknowledged lines are lost")?;
     timed("check everything that was acknowledged", || {
-        ensure(present(&client, 0..MILLION + kept)? == MILLION + kept, "users are lost")?;
+        ensure(
+            present(&client, 0..MILLION + kept)? == MILLION + kept,
+            "users are lost",
+        )?;
         let valid = valid_codes(&client)?;
-        ensure(valid == MILLION - 1, "codes are lost, or the used one is back")
+        ensure(
+            valid == MILLION - 1,
+            "codes are lost, or the used one is back",
+        )
     })?;
-    timed("see that the winner is still the only one", || still_the_winner(&client, &winner))?;
-    timed("continue the import", || import(&client, "campaigns/spring", "further", &further))?;
-    ensure(present(&client, 0..2 * MILLION)? == 2 * MILLION, "users are lost")?;
+    timed("see that the winner is still the only one", || {
+        still_the_winner(&client, &winner)
+    })?;
+    timed("continue the import", || {
+        import(&client, "campaigns/spring", "further", &further)
+    })?;
+    ensure(
+        present(&client, 0..2 * MILLION)? == 2 * MILLION,
+        "users are lost",
+    )?;
     let ended = timed("SIGTERM", || Ok(service.terminate()))?;
     ensure(ended.success(), "it did not end well")
 }
@@ -114,7 +152,10 @@ fn write_lines(
     Ok(path.into())
 }
 
-fn timed<T>(what: &str, work: impl FnOnce() -> Result<T, Box<dyn Error>>) -> Result<T, Box<dyn Error>> {
+fn timed<T>(
+    what: &str,
+    work: impl FnOnce() -> Result<T, Box<dyn Error>>,
+) -> Result<T, Box<dyn Error>> {
     let began = Instant::now();
     let done = work().map_err(|error| format!("{what}: {error}"))?;
     println!("{:>9.3} s  {what}", began.elapsed().as_secs_f64());
@@ -131,10 +172,22 @@ fn expect(status: u16, answer: service::Answer) -> Result<Value, Box<dyn Error>>
 }
 
 fn import(client: &Client, into: &str, id: &str, file: &Path) -> Result<(), Box<dyn Error>> {
-    let body = expect(200, client.import(&format!("/v1/{into}/imports?id={id}"), File::open(file)?)?)?;
-    ensure(body["state"] == "done" && body["rejected"] == 0, &body.to_string())?;
-    let (lines, seconds) = (body["lines"].as_u64().unwrap_or(0), body["seconds"].as_f64().unwrap_or(0.0));
-    println!("   {lines} lines durable, {:.0} a second", lines as f64 / seconds.max(1e-3));
+    let body = expect(
+        200,
+        client.import(&format!("/v1/{into}/imports?id={id}"), File::open(file)?)?,
+    )?;
+    ensure(
+        body["state"] == "done" && body["rejected"] == 0,
+        &body.to_string(),
+    )?;
+    let (lines, seconds) = (
+        body["lines"].as_u64().unwrap_or(0),
+        body["seconds"].as_f64().unwrap_or(0.0),
+    );
+    println!(
+        "   {lines} lines durable, {:.0} a second",
+        lines as f64 / seconds.max(1e-3)
+    );
     Ok(())
 }
 
@@ -151,7 +204,12 @@ fn ask_eligibility(client: &Client) -> Result<(), Box<dyn Error>> {
             _ => "spring",
         };
         // A compact filter may accept a user who was never added, but always accepts a member.
-        ensure(answer["eligible"].as_array().is_some_and(|found| found.len() == 1), &answer.to_string())?;
+        ensure(
+            answer["eligible"]
+                .as_array()
+                .is_some_and(|found| found.len() == 1),
+            &answer.to_string(),
+        )?;
         surprises += u32::from(answer["eligible"][0] != wanted);
     }
     println!("   {surprises} wrong yes (about 1.5 expected at 0.1 %)");
@@ -166,7 +224,9 @@ fn fight(client: &Client) -> Result<(String, String), Box<dyn Error>> {
                 scope.spawn(move || {
                     let reference = format!("order-{number}");
                     let body = json!({ "code": code(FOUGHT_OVER), "reference": reference });
-                    client.post("/v1/coupons/welcome/redemptions", &body).map(|answer| (reference, answer))
+                    client
+                        .post("/v1/coupons/welcome/redemptions", &body)
+                        .map(|answer| (reference, answer))
                 })
             })
             .collect();
@@ -176,8 +236,14 @@ fn fight(client: &Client) -> Result<(String, String), Box<dyn Error>> {
     for answer in answers {
         let (reference, answer) = answer.map_err(|_| "a client panicked")??;
         match answer.status {
-            201 => winners.push((reference, answer.body["id"].as_str().unwrap_or_default().to_string())),
-            _ => ensure(answer.body["code"] == "code-redeemed", &format!("{answer:?}"))?,
+            201 => winners.push((
+                reference,
+                answer.body["id"].as_str().unwrap_or_default().to_string(),
+            )),
+            _ => ensure(
+                answer.body["code"] == "code-redeemed",
+                &format!("{answer:?}"),
+            )?,
         }
     }
     ensure(winners.len() == 1, &format!("{} winners", winners.len()))?;
@@ -188,27 +254,50 @@ fn fight(client: &Client) -> Result<(String, String), Box<dyn Error>> {
 fn kill_in_import(service: Service, file: &Path) -> Result<u64, Box<dyn Error>> {
     let client = service.client();
     let (uploading, body) = (client.another(), File::open(file)?);
-    let upload =
-        std::thread::spawn(move || uploading.import("/v1/campaigns/spring/imports?id=further", body));
+    let upload = std::thread::spawn(move || {
+        uploading.import("/v1/campaigns/spring/imports?id=further", body)
+    });
     let durable = loop {
-        let lines = client.get("/v1/imports/further")?.body["lines"].as_u64().unwrap_or(0);
+        let lines = client.get("/v1/imports/further")?.body["lines"]
+            .as_u64()
+            .unwrap_or(0);
         if lines > MILLION / 3 {
             break lines;
         }
-        ensure(!upload.is_finished(), "the import ended before it could be killed")?;
+        ensure(
+            !upload.is_finished(),
+            "the import ended before it could be killed",
+        )?;
     };
     service.kill();
     let ended = upload.join().map_err(|_| "the upload panicked")?;
-    ensure(!matches!(ended, Ok(ref answer) if answer.status == 200), "the import was not in the middle")?;
+    ensure(
+        !matches!(ended, Ok(ref answer) if answer.status == 200),
+        "the import was not in the middle",
+    )?;
     Ok(durable)
 }
 
 fn present(client: &Client, numbers: std::ops::Range<u64>) -> Result<u64, Box<dyn Error>> {
-    count(client, "/v1/campaigns/spring/users/check", "users", "present", numbers, user)
+    count(
+        client,
+        "/v1/campaigns/spring/users/check",
+        "users",
+        "present",
+        numbers,
+        user,
+    )
 }
 
 fn valid_codes(client: &Client) -> Result<u64, Box<dyn Error>> {
-    count(client, "/v1/coupons/welcome/codes/check", "codes", "valid", 0..MILLION, code)
+    count(
+        client,
+        "/v1/coupons/welcome/codes/check",
+        "codes",
+        "valid",
+        0..MILLION,
+        code,
+    )
 }
 
 fn count(

@@ -14,8 +14,10 @@ use std::error::Error;
 use std::io::Cursor;
 
 const CAMPAIGNS: usize = 40;
-const PAGES: [(&str, std::ops::Range<usize>); 2] =
-    [("home", 0..CAMPAIGNS / 2), ("news", CAMPAIGNS / 2..CAMPAIGNS)];
+const PAGES: [(&str, std::ops::Range<usize>); 2] = [
+    ("home", 0..CAMPAIGNS / 2),
+    ("news", CAMPAIGNS / 2..CAMPAIGNS),
+];
 
 /// Impressions of one campaign for each user.
 const CAP: u8 = 3;
@@ -49,7 +51,9 @@ impl User {
     /// The first campaign of a page that it is to see.
     fn decide(&self, page: usize) -> Option<usize> {
         let mut campaigns = PAGES[page].1.clone();
-        campaigns.find(|&campaign| !self.opted_out && self.may_see(campaign) && self.seen[campaign] < CAP)
+        campaigns.find(|&campaign| {
+            !self.opted_out && self.may_see(campaign) && self.seen[campaign] < CAP
+        })
     }
 }
 
@@ -70,13 +74,22 @@ struct Hour {
 
 /// Replays an hour against a service without campaigns.
 pub fn replay(client: &Client) -> Result<(), Box<dyn Error>> {
-    let number = |variable: &str| std::env::var(variable).ok().and_then(|number| number.parse().ok());
+    let number = |variable: &str| {
+        std::env::var(variable)
+            .ok()
+            .and_then(|number| number.parse().ok())
+    };
     let count = number("REPLAY_USERS").unwrap_or(2_000_000);
     let seed = number("REPLAY_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     println!("   REPLAY_USERS={count} REPLAY_SEED={seed}");
     let mut random = Random::new(seed);
-    let mut users = timed("make up the users and their week", || Ok(make_up(count, &mut random)))?;
-    timed("import 40 audiences, who has seen what, and who has opted out", || load(client, &users))?;
+    let mut users = timed("make up the users and their week", || {
+        Ok(make_up(count, &mut random))
+    })?;
+    timed(
+        "import 40 audiences, who has seen what, and who has opted out",
+        || load(client, &users),
+    )?;
     let hour = timed("serve an hour", || serve(client, &mut users, &mut random))?;
     hour.compare()?;
     timed("compare who has seen what", || compare_seen(client, &users))
@@ -93,7 +106,11 @@ fn campaign(number: usize) -> String {
 fn make_up(count: u64, random: &mut Random) -> Vec<User> {
     let shares: Vec<u64> = (0..CAMPAIGNS).map(|_| 50 + random.below(500)).collect();
     let make_up = |_| {
-        let mut user = User { audiences: 0, opted_out: random.below(100) == 0, seen: [0; CAMPAIGNS] };
+        let mut user = User {
+            audiences: 0,
+            opted_out: random.below(100) == 0,
+            seen: [0; CAMPAIGNS],
+        };
         for (campaign, share) in shares.iter().enumerate() {
             if random.below(1_000) < *share {
                 user.audiences |= 1 << campaign;
@@ -111,17 +128,33 @@ fn load(client: &Client, users: &[User]) -> Result<(), Box<dyn Error>> {
     for number in 0..CAMPAIGNS {
         let name = campaign(number);
         let audience = |user: &User| u64::from(user.may_see(number));
-        fill(client, &name, &json!({ "error_rate": ERROR_RATE }), users, audience)?;
+        fill(
+            client,
+            &name,
+            &json!({ "error_rate": ERROR_RATE }),
+            users,
+            audience,
+        )?;
         let seen = |user: &User| u64::from(user.seen[number]);
         let spec = json!({ "error_rate": ERROR_RATE, "forget_after": "7d", "forget_steps": 7 });
         fill(client, &format!("{name}.seen"), &spec, users, seen)?;
     }
     let opted_out = |user: &User| u64::from(user.opted_out);
-    fill(client, "opted-out", &json!({ "mode": "strict" }), users, opted_out)?;
+    fill(
+        client,
+        "opted-out",
+        &json!({ "mode": "strict" }),
+        users,
+        opted_out,
+    )?;
     for (page, campaigns) in PAGES {
         let names: Vec<String> = campaigns.map(campaign).collect();
         let cap = |name: &String| json!({ "campaign": format!("{name}.seen"), "at_least": CAP, "for": name });
-        let unless: Vec<Value> = names.iter().map(cap).chain([json!({ "campaign": "opted-out" })]).collect();
+        let unless: Vec<Value> = names
+            .iter()
+            .map(cap)
+            .chain([json!({ "campaign": "opted-out" })])
+            .collect();
         let line_up = json!({ "campaigns": names, "unless": unless });
         expect(201, client.put(&format!("/v1/line-ups/{page}"), &line_up)?)?;
     }
@@ -147,31 +180,47 @@ fn fill(
     let mut spec = spec.clone();
     spec["capacity"] = (count + 1_000).into();
     expect(201, client.put(&path, &spec)?)?;
-    let done = expect(200, client.import(&format!("{path}/imports"), Cursor::new(lines))?)?;
+    let done = expect(
+        200,
+        client.import(&format!("{path}/imports"), Cursor::new(lines))?,
+    )?;
     ensure(done["added"] == count, &done.to_string())
 }
 
 fn serve(client: &Client, users: &mut [User], random: &mut Random) -> Result<Hour, Box<dyn Error>> {
     let none = vec![0; CAMPAIGNS];
-    let mut hour = Hour { wanted: none.clone(), shown: none, ..Hour::default() };
+    let mut hour = Hour {
+        wanted: none.clone(),
+        shown: none,
+        ..Hour::default()
+    };
     for _ in 0..users.len() / 10 / BATCH {
         let visits = draw(users.len() as u64, random);
         let ask = |&(user, page): &(usize, usize)| json!({ "user": name(user), "line_up": PAGES[page].0 });
         let requests: Vec<Value> = visits.iter().map(ask).collect();
         let answer = client.post("/v1/eligibility/batch", &json!({ "requests": requests }))?;
         let answer = expect(200, answer)?;
-        let results = answer["results"].as_array().filter(|results| results.len() == visits.len());
+        let results = answer["results"]
+            .as_array()
+            .filter(|results| results.len() == visits.len());
         let mut impressions = vec![Vec::new(); CAMPAIGNS];
         for (&(user, page), result) in visits.iter().zip(results.ok_or("results are missing")?) {
             let shown = result["eligible"][0].as_str();
-            let shown = PAGES[page].1.clone().find(|&number| shown == Some(campaign(number).as_str()));
+            let shown = PAGES[page]
+                .1
+                .clone()
+                .find(|&number| shown == Some(campaign(number).as_str()));
             hour.judge(&users[user], page, shown)?;
             if let Some(shown) = shown {
                 users[user].seen[shown] += 1;
                 impressions[shown].push(name(user));
             }
         }
-        for (number, seen) in impressions.iter().enumerate().filter(|(_, seen)| !seen.is_empty()) {
+        for (number, seen) in impressions
+            .iter()
+            .enumerate()
+            .filter(|(_, seen)| !seen.is_empty())
+        {
             let path = format!("/v1/campaigns/{}.seen/users", campaign(number));
             let added = expect(200, client.post(&path, &json!({ "users": seen }))?)?;
             ensure(added["added"] == seen.len(), &added.to_string())?;
@@ -185,7 +234,11 @@ fn draw(users: u64, random: &mut Random) -> Vec<(usize, usize)> {
     let mut drawn = HashSet::new();
     let mut visits = Vec::with_capacity(BATCH);
     while visits.len() < BATCH {
-        let among = if random.below(2) == 0 { users / BUSY } else { users };
+        let among = if random.below(2) == 0 {
+            users / BUSY
+        } else {
+            users
+        };
         let user = random.below(among) as usize;
         if drawn.insert(user) {
             visits.push((user, random.below(PAGES.len() as u64) as usize));
@@ -196,11 +249,19 @@ fn draw(users: u64, random: &mut Random) -> Vec<(usize, usize)> {
 
 impl Hour {
     /// Compares the advertisement shown to a user with the correct one.
-    fn judge(&mut self, user: &User, page: usize, shown: Option<usize>) -> Result<(), Box<dyn Error>> {
+    fn judge(
+        &mut self,
+        user: &User,
+        page: usize,
+        shown: Option<usize>,
+    ) -> Result<(), Box<dyn Error>> {
         let wanted = user.decide(page);
         match shown {
             Some(shown) => {
-                ensure(!user.opted_out, "somebody who has opted out is shown something")?;
+                ensure(
+                    !user.opted_out,
+                    "somebody who has opted out is shown something",
+                )?;
                 ensure(user.seen[shown] < CAP, "a cap is exceeded")?;
                 self.shown[shown] += 1;
                 self.shown_to_strangers += u64::from(!user.may_see(shown));
@@ -213,7 +274,11 @@ impl Hour {
         }
         let end = shown.or(wanted).unwrap_or(PAGES[page].1.end - 1);
         for campaign in PAGES[page].1.start..=end {
-            if user.may_see(campaign) { self.counted += 1 } else { self.strangers += 1 }
+            if user.may_see(campaign) {
+                self.counted += 1
+            } else {
+                self.strangers += 1
+            }
         }
         Ok(())
     }
@@ -230,7 +295,11 @@ impl Hour {
             print!("   {} {wanted:>6} {shown:>6}{end}", campaign(number));
         }
         for (what, wrong, of) in [
-            ("shown to strangers", self.shown_to_strangers, self.strangers),
+            (
+                "shown to strangers",
+                self.shown_to_strangers,
+                self.strangers,
+            ),
             ("capped too soon", self.capped_too_soon, self.counted),
         ] {
             within_the_error_rate(what, wrong, of)?;
@@ -243,7 +312,10 @@ impl Hour {
 fn within_the_error_rate(what: &str, wrong: u64, of: u64) -> Result<(), Box<dyn Error>> {
     let promised = of as f64 * ERROR_RATE;
     println!("   {what}: {wrong} of {of}, at most about {promised:.0} promised");
-    ensure(wrong as f64 <= promised + 5.0 * promised.sqrt() + 5.0, "far too many")
+    ensure(
+        wrong as f64 <= promised + 5.0 * promised.sqrt() + 5.0,
+        "far too many",
+    )
 }
 
 /// How often the busiest users have seen each campaign, by the service's count: never too low.
@@ -254,14 +326,23 @@ fn compare_seen(client: &Client, users: &[User]) -> Result<(), Box<dyn Error>> {
     for number in 0..CAMPAIGNS {
         let path = format!("/v1/campaigns/{}.seen/users/count", campaign(number));
         let answer = expect(200, client.post(&path, &json!({ "users": names }))?)?;
-        let counts = answer["counts"].as_array().filter(|counts| counts.len() == compared.len());
+        let counts = answer["counts"]
+            .as_array()
+            .filter(|counts| counts.len() == compared.len());
         for (user, count) in compared.iter().zip(counts.ok_or("counts are missing")?) {
             let (seen, count) = (u64::from(user.seen[number]), count.as_u64().unwrap_or(0));
             ensure(count >= seen, "an impression is forgotten")?;
-            (all, sum, counted, wrong) =
-                (all + 1, sum + seen, counted + count, wrong + u64::from(count > seen));
+            (all, sum, counted, wrong) = (
+                all + 1,
+                sum + seen,
+                counted + count,
+                wrong + u64::from(count > seen),
+            );
         }
     }
-    println!("   impressions of {} users: {sum} by the exact program, {counted} by the service", names.len());
+    println!(
+        "   impressions of {} users: {sum} by the exact program, {counted} by the service",
+        names.len()
+    );
     within_the_error_rate("counted too high", wrong, all)
 }

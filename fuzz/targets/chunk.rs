@@ -5,8 +5,8 @@
 
 use cuckood::filter::chunk::CHUNK_BYTES_MAX;
 use cuckood::filter::{
-    Digest, Filter, FilterImage, FrozenTable, Growth, Layout, Mode, RestoreError, Restoring, SlotState,
-    TableId,
+    Digest, Filter, FilterImage, FrozenTable, Growth, Layout, Mode, RestoreError, Restoring,
+    SlotState, TableId,
 };
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
@@ -29,15 +29,24 @@ struct Snapshot {
 static SNAPSHOTS: LazyLock<Vec<Snapshot>> = LazyLock::new(|| {
     let shapes = [(4, 2), (8, 4), (13, 4), (16, 8), (32, 4)];
     let compact = shapes.map(|(bits, bucket)| {
-        compact(Layout::compact_with(60, bits, bucket, 64, Growth::Auto).expect("a layout"), 60)
+        compact(
+            Layout::compact_with(60, bits, bucket, 64, Growth::Auto).expect("a layout"),
+            60,
+        )
     });
     let strict = [strict(60, 50), strict_moving(), strict(20_000, 18_000)];
-    compact.into_iter().chain([compact_grown()]).chain(strict).collect()
+    compact
+        .into_iter()
+        .chain([compact_grown()])
+        .chain(strict)
+        .collect()
 });
 
 // The first byte chooses the snapshot, the second the change; the rest is its input.
 fuzz_target!(|bytes: &[u8]| {
-    let [choice, damage, bytes @ ..] = bytes else { return };
+    let [choice, damage, bytes @ ..] = bytes else {
+        return;
+    };
     let snapshot = &SNAPSHOTS[usize::from(*choice) % SNAPSHOTS.len()];
     match damage % 4 {
         0 => one_chunk_is(snapshot, bytes),
@@ -50,10 +59,18 @@ fuzz_target!(|bytes: &[u8]| {
 /// A chunk is replaced by any bytes.
 fn one_chunk_is(snapshot: &Snapshot, bytes: &[u8]) {
     let which = bytes.first().map_or(0, |byte| usize::from(*byte)) % snapshot.chunks.len();
-    let (place, chunk) = snapshot.chunks.iter().nth(which).expect("it is one of them");
+    let (place, chunk) = snapshot
+        .chunks
+        .iter()
+        .nth(which)
+        .expect("it is one of them");
     let bytes = &bytes[bytes.len().min(1)..];
     let restored = restore(snapshot, &snapshot.image, |at, out| {
-        out.extend_from_slice(if at == *place { bytes } else { &snapshot.chunks[&at] });
+        out.extend_from_slice(if at == *place {
+            bytes
+        } else {
+            &snapshot.chunks[&at]
+        });
     });
     assert_eq!(restored.is_ok(), bytes == chunk, "chunk {place:?}");
 }
@@ -74,7 +91,9 @@ fn bits_flip(snapshot: &Snapshot, bytes: &[u8]) {
     }
     let is_whole = chunks.iter().eq(snapshot.chunks.values());
     let changed: BTreeMap<_, _> = snapshot.chunks.keys().zip(chunks).collect();
-    let restored = restore(snapshot, &snapshot.image, |at, out| out.extend_from_slice(&changed[&at]));
+    let restored = restore(snapshot, &snapshot.image, |at, out| {
+        out.extend_from_slice(&changed[&at])
+    });
     assert_eq!(restored.is_ok(), is_whole);
 }
 
@@ -94,12 +113,18 @@ fn words_are(snapshot: &Snapshot, bytes: &[u8]) {
     let (mut found, reader) = (Vec::new(), filter.reader());
     let view = reader.view(0);
     view.contains_many(&digests(64), &mut found);
-    let one_by_one: Vec<bool> = digests(64).iter().map(|digest| view.contains(*digest)).collect();
+    let one_by_one: Vec<bool> = digests(64)
+        .iter()
+        .map(|digest| view.contains(*digest))
+        .collect();
     assert_eq!(found, one_by_one);
     for (digest, found) in digests(64).into_iter().zip(found) {
         assert_eq!(view.count(digest) > 0, found);
     }
-    let states: Vec<Option<SlotState>> = digests(64).iter().map(|digest| view.state(*digest)).collect();
+    let states: Vec<Option<SlotState>> = digests(64)
+        .iter()
+        .map(|digest| view.state(*digest))
+        .collect();
     assert_eq!(view.states(&digests(64)), states);
 }
 
@@ -110,7 +135,9 @@ fn the_image_is(snapshot: &Snapshot, bytes: &[u8]) {
         let length = image.len();
         image[usize::from(change[0]) % length] ^= change[1];
     }
-    let Ok(image) = postcard::from_bytes::<FilterImage>(&image) else { return };
+    let Ok(image) = postcard::from_bytes::<FilterImage>(&image) else {
+        return;
+    };
     if !is_small(&serde_json::to_value(&image).expect("an image is plain data")) {
         return;
     }
@@ -152,24 +179,33 @@ fn restore(
 }
 
 fn digests(count: u64) -> Vec<Digest> {
-    (0..count).map(|n| Digest(xxh3_64(&n.to_le_bytes()))).collect()
+    (0..count)
+        .map(|n| Digest(xxh3_64(&n.to_le_bytes())))
+        .collect()
 }
 
 fn compact(layout: Layout, items: u64) -> Snapshot {
     let mut filter = Filter::new(Mode::Compact, layout, Growth::Auto, None);
-    filter.insert_many(&digests(items), false).expect("a filter that grows takes them");
+    filter
+        .insert_many(&digests(items), false)
+        .expect("a filter that grows takes them");
     snapshot(&mut filter)
 }
 
 /// Of several tables.
 fn compact_grown() -> Snapshot {
-    compact(Layout::compact_with(20, 8, 4, 64, Growth::Auto).expect("a layout"), 300)
+    compact(
+        Layout::compact_with(20, 8, 4, 64, Growth::Auto).expect("a layout"),
+        300,
+    )
 }
 
 fn strict(capacity: u64, items: u64) -> Snapshot {
     let layout = Layout::strict(capacity).expect("a layout");
     let mut filter = Filter::new(Mode::Strict, layout, Growth::Auto, None);
-    filter.insert_many(&digests(items), false).expect("a filter that grows takes them");
+    filter
+        .insert_many(&digests(items), false)
+        .expect("a filter that grows takes them");
     snapshot(&mut filter)
 }
 
@@ -179,7 +215,9 @@ fn strict_moving() -> Snapshot {
     let layout = Layout::strict(20_000).expect("a layout");
     let mut filter = Filter::new(Mode::Strict, layout, Growth::Auto, None);
     for digest in digests(40_000) {
-        filter.insert(digest, false).expect("a filter that grows takes it");
+        filter
+            .insert(digest, false)
+            .expect("a filter that grows takes it");
         if filter.is_moving() {
             return snapshot(&mut filter);
         }
@@ -189,7 +227,11 @@ fn strict_moving() -> Snapshot {
 
 fn snapshot(filter: &mut Filter) -> Snapshot {
     let (image, frozen) = filter.freeze(&Default::default());
-    Snapshot { mode: filter.mode(), image, chunks: all_chunks(frozen) }
+    Snapshot {
+        mode: filter.mode(),
+        image,
+        chunks: all_chunks(frozen),
+    }
 }
 
 fn all_chunks(frozen: Vec<FrozenTable>) -> BTreeMap<(TableId, u32), Vec<u8>> {

@@ -34,9 +34,24 @@ fuzz_target!(|input: (u8, u16, u8, u8, u64)| {
     let (sample, field) = (usize::from(sample), usize::from(field));
     let images = random_images::images();
     match forged % 8 {
-        0 => drop(send_forged(&images[sample % images.len()], Forgery::Head, field, &value)),
-        1 => drop(send_forged(&images[sample % images.len()], Forgery::Redemption, field, &value)),
-        2 => drop(send_forged(&images[sample % images.len()], Forgery::Copy, field, &value)),
+        0 => drop(send_forged(
+            &images[sample % images.len()],
+            Forgery::Head,
+            field,
+            &value,
+        )),
+        1 => drop(send_forged(
+            &images[sample % images.len()],
+            Forgery::Redemption,
+            field,
+            &value,
+        )),
+        2 => drop(send_forged(
+            &images[sample % images.len()],
+            Forgery::Copy,
+            field,
+            &value,
+        )),
         _ => drop(forged_commands::apply_forged_sample(sample, field, &value)),
     }
 });

@@ -28,7 +28,9 @@ type Seen = Result<Option<String>, LineFault>;
 
 // The first byte chooses the format, the next two how the upload is split; the rest is the upload.
 fuzz_target!(|bytes: &[u8]| {
-    let [format, low, high, upload @ ..] = bytes else { return };
+    let [format, low, high, upload @ ..] = bytes else {
+        return;
+    };
     let form = FORMATS[usize::from(*format) % FORMATS.len()];
     let (media_type, delimiter, column) = form;
     let upload = stretched(upload);
@@ -44,7 +46,11 @@ fuzz_target!(|bytes: &[u8]| {
     assert_eq!(cut, (whole.clone(), end.clone()), "the pieces matter");
 
     for item in whole.iter().flatten().flatten() {
-        assert!((1..=ITEM_BYTES_MAX).contains(&item.len()), "an item of {} bytes", item.len());
+        assert!(
+            (1..=ITEM_BYTES_MAX).contains(&item.len()),
+            "an item of {} bytes",
+            item.len()
+        );
     }
     let upload = upload.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&upload);
     match media_type {
@@ -63,7 +69,10 @@ fuzz_target!(|bytes: &[u8]| {
                 && ended.contains(&b'\r')
                 && upload.len() <= LINE_BYTES_MAX
             {
-                return assert!(end.is_err() && whole.is_empty(), "carriage returns as line ends");
+                return assert!(
+                    end.is_err() && whole.is_empty(),
+                    "carriage returns as line ends"
+                );
             }
             assert_eq!(end, Ok(()));
             let expected: Vec<Seen> = lines(upload).map(|line| judge(media_type, line)).collect();
@@ -141,7 +150,9 @@ fn pieces(upload: &[u8], seed: u16) -> impl Iterator<Item = &[u8]> {
 fn lines(upload: &[u8]) -> impl Iterator<Item = &[u8]> {
     let ended = upload.strip_suffix(b"\n").unwrap_or(upload);
     let is_empty = upload.is_empty();
-    ended.split(|byte| *byte == b'\n').filter(move |_| !is_empty)
+    ended
+        .split(|byte| *byte == b'\n')
+        .filter(move |_| !is_empty)
 }
 
 /// The expected result for a line of text or NDJSON, from an independent implementation.
@@ -194,7 +205,10 @@ fn is_given_twice(object: &str) -> bool {
                     f.write_str("an object")
                 }
 
-                fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Count, A::Error> {
+                fn visit_map<A: serde::de::MapAccess<'de>>(
+                    self,
+                    mut map: A,
+                ) -> Result<Count, A::Error> {
                     let mut count = 0;
                     while map.next_entry::<String, serde::de::IgnoredAny>()?.is_some() {
                         count += 1;
@@ -211,12 +225,17 @@ fn is_given_twice(object: &str) -> bool {
 /// The items of a CSV upload as the `csv` crate reads it, unless the two may differ: it also ends records at a lone `\r`, accepts an
 /// unclosed quote, and knows no limits.
 fn csv_items(upload: &[u8], delimiter: Delimiter, column: Option<&str>) -> Option<Vec<String>> {
-    let has_lone_return =
-        upload.iter().enumerate().any(|(at, byte)| *byte == b'\r' && upload.get(at + 1) != Some(&b'\n'));
+    let has_lone_return = upload
+        .iter()
+        .enumerate()
+        .any(|(at, byte)| *byte == b'\r' && upload.get(at + 1) != Some(&b'\n'));
     if has_lone_return
         || upload.len() > LINE_BYTES_MAX
         || upload.contains(&0)
-        || upload[..upload.len().min(5)].to_ascii_lowercase().windows(4).any(|stated| stated == b"sep=")
+        || upload[..upload.len().min(5)]
+            .to_ascii_lowercase()
+            .windows(4)
+            .any(|stated| stated == b"sep=")
         || upload.first().is_none_or(|byte| b"\r\n".contains(byte))
     {
         return None;
@@ -227,7 +246,10 @@ fn csv_items(upload: &[u8], delimiter: Delimiter, column: Option<&str>) -> Optio
             .has_headers(false)
             .flexible(true)
             .from_reader(upload.as_slice());
-        reader.byte_records().map(|record| record.expect("bytes in memory can be read")).collect::<Vec<_>>()
+        reader
+            .byte_records()
+            .map(|record| record.expect("bytes in memory can be read"))
+            .collect::<Vec<_>>()
     });
     // The rest after an open quote belongs to the last record.
     if followed.len() == records.len() {
@@ -235,7 +257,11 @@ fn csv_items(upload: &[u8], delimiter: Delimiter, column: Option<&str>) -> Optio
     }
     let (header, records) = records.split_first()?;
     // Another delimiter is refused.
-    if header.len() == 1 && Delimiter::ALL.into_iter().any(|other| header[0].contains(&other.byte())) {
+    if header.len() == 1
+        && Delimiter::ALL
+            .into_iter()
+            .any(|other| header[0].contains(&other.byte()))
+    {
         return None;
     }
     let column = match column {
@@ -246,5 +272,9 @@ fn csv_items(upload: &[u8], delimiter: Delimiter, column: Option<&str>) -> Optio
     };
     let items = records.iter().filter_map(|record| record.get(column));
     let fit = items.filter(|item| (1..=ITEM_BYTES_MAX).contains(&item.len()));
-    Some(fit.filter_map(|item| str::from_utf8(item).ok()).map(str::to_owned).collect())
+    Some(
+        fit.filter_map(|item| str::from_utf8(item).ok())
+            .map(str::to_owned)
+            .collect(),
+    )
 }

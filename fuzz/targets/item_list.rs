@@ -2,7 +2,9 @@
 
 #![no_main]
 
-use cuckood::domain::{Command, Entry, FilterId, Kind, Name, Proposal, Seq, Sizing, Spec, Timestamp, Window};
+use cuckood::domain::{
+    Command, Entry, FilterId, Kind, Name, Proposal, Seq, Sizing, Spec, Timestamp, Window,
+};
 use cuckood::engine::{Digest, FilterView, Growth, Layout, Mode, Secret};
 use cuckood::http::fuzzing;
 use cuckood::http::problem::{Code, Problem};
@@ -24,9 +26,17 @@ fuzz_target!(|bytes: &[u8]| {
     let [choice, body @ ..] = bytes else { return };
     let view = &VIEWS[usize::from(choice >> 1 & 1)];
     if choice & 1 == 0 {
-        agree(body, fuzzing::items(body, view, ITEMS_MAX), users(body, view));
+        agree(
+            body,
+            fuzzing::items(body, view, ITEMS_MAX),
+            users(body, view),
+        );
     } else {
-        agree(body, fuzzing::replacements(body, view, ITEMS_MAX), replacements(body, view));
+        agree(
+            body,
+            fuzzing::replacements(body, view, ITEMS_MAX),
+            replacements(body, view),
+        );
     }
 });
 
@@ -36,9 +46,15 @@ fn agree<T: PartialEq + Debug>(body: &[u8], found: Result<T, Problem>, expected:
         Err(problem) => {
             assert_eq!(expected, None, "{problem:?}");
             match problem.code {
-                Code::MalformedJson => assert!(serde_json::from_slice::<Value>(body).is_err(), "{problem:?}"),
+                Code::MalformedJson => assert!(
+                    serde_json::from_slice::<Value>(body).is_err(),
+                    "{problem:?}"
+                ),
                 Code::InvalidRequest => {
-                    assert!(serde_json::from_slice::<IgnoredAny>(body).is_ok(), "{problem:?}");
+                    assert!(
+                        serde_json::from_slice::<IgnoredAny>(body).is_ok(),
+                        "{problem:?}"
+                    );
                     assert!((1..=100).contains(&problem.faults.len()));
                 }
                 _ => panic!("{problem:?}"),
@@ -79,11 +95,19 @@ struct Pair {
 fn replacements(body: &[u8], view: &FilterView) -> Option<(Vec<Digest>, Vec<Digest>)> {
     // A derived struct would also be read from a list.
     let value = serde_json::from_slice::<Value>(body).ok()?;
-    if !value.get("replacements")?.as_array()?.iter().all(Value::is_object) {
+    if !value
+        .get("replacements")?
+        .as_array()?
+        .iter()
+        .all(Value::is_object)
+    {
         return None;
     }
     let Replacements { replacements } = serde_json::from_slice(body).ok()?;
-    let (from, to) = replacements.into_iter().map(|pair| (pair.from, pair.to)).unzip();
+    let (from, to) = replacements
+        .into_iter()
+        .map(|pair| (pair.from, pair.to))
+        .unzip();
     Some((digests(from, view)?, digests(to, view)?))
 }
 
@@ -117,7 +141,10 @@ fn view(ignore_case: bool) -> Arc<FilterView> {
         window: Window::default(),
         annotations: Default::default(),
     };
-    state.apply(Entry { seq: Seq(1), proposal: Proposal::new(Timestamp(0), create) });
+    state.apply(Entry {
+        seq: Seq(1),
+        proposal: Proposal::new(Timestamp(0), create),
+    });
     state.publish();
     state.view().find(kind, &name).expect("it was just made")
 }

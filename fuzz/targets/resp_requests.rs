@@ -15,13 +15,19 @@ fuzz_target!(|bytes: &[u8]| {
 });
 
 /// Low limits, so that short inputs reach them.
-const LIMITS: RequestLimits =
-    RequestLimits { arguments_max: 6, argument_bytes_max: 24, request_bytes_max: 96 };
+const LIMITS: RequestLimits = RequestLimits {
+    arguments_max: 6,
+    argument_bytes_max: 24,
+    request_bytes_max: 96,
+};
 
 type Request = Vec<Vec<u8>>;
 
 /// Parses requests that arrive in pieces. Returns the error that ended it, if one did; `found` has the requests before it.
-fn requests<'a>(pieces: impl Iterator<Item = &'a [u8]>, found: &mut Vec<Request>) -> Option<String> {
+fn requests<'a>(
+    pieces: impl Iterator<Item = &'a [u8]>,
+    found: &mut Vec<Request>,
+) -> Option<String> {
     let (mut parser, mut unread) = (Parser::default(), Vec::new());
     for piece in pieces {
         unread.extend_from_slice(piece);
@@ -29,7 +35,13 @@ fn requests<'a>(pieces: impl Iterator<Item = &'a [u8]>, found: &mut Vec<Request>
         loop {
             match parser.parse(&unread[read..], &LIMITS) {
                 Ok(Some(length)) => {
-                    found.push(parser.arguments(&unread[read..]).iter().map(<[u8]>::to_vec).collect());
+                    found.push(
+                        parser
+                            .arguments(&unread[read..])
+                            .iter()
+                            .map(<[u8]>::to_vec)
+                            .collect(),
+                    );
                     parser.begin_next();
                     read += length;
                 }
@@ -67,7 +79,9 @@ fn request(bytes: &[u8]) -> Result<Option<(Request, &[u8])>, ()> {
     if bytes[0] != b'*' {
         return inline(bytes);
     }
-    let Some((count, mut rest)) = number(&bytes[1..])? else { return Ok(None) };
+    let Some((count, mut rest)) = number(&bytes[1..])? else {
+        return Ok(None);
+    };
     let count = usize::try_from(count).unwrap_or(0);
     if count > limits.arguments_max {
         return Err(());
@@ -79,7 +93,9 @@ fn request(bytes: &[u8]) -> Result<Option<(Request, &[u8])>, ()> {
             Some(b'$') => {}
             Some(_) => return Err(()),
         }
-        let Some((length, after)) = number(&rest[1..])? else { return Ok(None) };
+        let Some((length, after)) = number(&rest[1..])? else {
+            return Ok(None);
+        };
         let length = usize::try_from(length).map_err(|_| ())?;
         let begun = bytes.len() - after.len();
         if length > limits.argument_bytes_max || begun + length > limits.request_bytes_max {
@@ -100,7 +116,10 @@ fn number(bytes: &[u8]) -> Result<Option<(i64, &[u8])>, ()> {
     let Some(end) = within.iter().position(|&byte| byte == b'\r') else {
         return if within.len() < 32 { Ok(None) } else { Err(()) };
     };
-    let number = std::str::from_utf8(&bytes[..end]).map_err(|_| ())?.parse().map_err(|_| ())?;
+    let number = std::str::from_utf8(&bytes[..end])
+        .map_err(|_| ())?
+        .parse()
+        .map_err(|_| ())?;
     match bytes.get(end + 1) {
         None => Ok(None),
         Some(b'\n') => Ok(Some((number, &bytes[end + 2..]))),
@@ -112,9 +131,15 @@ fn number(bytes: &[u8]) -> Result<Option<(i64, &[u8])>, ()> {
 fn inline(bytes: &[u8]) -> Result<Option<(Request, &[u8])>, ()> {
     let within = &bytes[..bytes.len().min(4 << 10)];
     let Some(end) = within.iter().position(|&byte| byte == b'\n') else {
-        return if within.len() < 4 << 10 { Ok(None) } else { Err(()) };
+        return if within.len() < 4 << 10 {
+            Ok(None)
+        } else {
+            Err(())
+        };
     };
-    let words = bytes[..end].split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let words = bytes[..end]
+        .split(u8::is_ascii_whitespace)
+        .filter(|word| !word.is_empty());
     let words: Request = words.map(<[u8]>::to_vec).collect();
     if words.iter().any(|word| matches!(word[0], b'"' | b'\'')) {
         return Err(());

@@ -47,24 +47,40 @@ impl Guessing {
 
     /// Registers its metrics. Their names start with the registry's prefix.
     pub fn register(&self, to: &mut Registry) {
-        to.register("guesses_refused", "Requests refused after too many invalid codes", self.refused.clone());
-        to.register("invalid_codes", "Invalid codes in checks and redemptions", self.invalid.clone());
+        to.register(
+            "guesses_refused",
+            "Requests refused after too many invalid codes",
+            self.refused.clone(),
+        );
+        to.register(
+            "invalid_codes",
+            "Invalid codes in checks and redemptions",
+            self.invalid.clone(),
+        );
     }
 
     /// The end user of a request; `None` if the number of codes is not limited.
     ///
     /// `named` is the caller's name for the end user. Only trusted keys are believed.
-    pub fn client(&self, caller: &Caller, named: Option<&[u8]>, address: Option<IpAddr>) -> Option<EndUser> {
+    pub fn client(
+        &self,
+        caller: &Caller,
+        named: Option<&[u8]>,
+        address: Option<IpAddr>,
+    ) -> Option<EndUser> {
         self.limit.as_ref()?;
-        let is_one_of =
-            |keys: &[String]| !caller.name().is_empty() && keys.iter().any(|key| key == caller.name());
+        let is_one_of = |keys: &[String]| {
+            !caller.name().is_empty() && keys.iter().any(|key| key == caller.name())
+        };
         if is_one_of(&self.unlimited_keys) {
             return None;
         }
-        Some(EndUser(match named.filter(|_| is_one_of(&self.trusted_keys)) {
-            Some(named) => self.hashing.hash_one((caller.name(), named)),
-            None => self.hashing.hash_one(address.map(network)),
-        }))
+        Some(EndUser(
+            match named.filter(|_| is_one_of(&self.trusted_keys)) {
+                Some(named) => self.hashing.hash_one((caller.name(), named)),
+                None => self.hashing.hash_one(address.map(network)),
+            },
+        ))
     }
 
     /// Starts a request of this end user that reveals whether items are valid. Only secret codes are guessed: the users of a campaign and
@@ -75,14 +91,24 @@ impl Guessing {
     pub fn start(&self, has_secrets: bool, client: Option<EndUser>) -> Result<Guesses<'_>, Denied> {
         let client = client.filter(|_| has_secrets);
         if let (Some(limit), Some(EndUser(hash))) = (&self.limit, client) {
-            limit.take(hash, 0, now()).map_err(|wait| self.too_many(wait))?;
+            limit
+                .take(hash, 0, now())
+                .map_err(|wait| self.too_many(wait))?;
         }
-        Ok(Guesses { guessing: self, has_secrets, client, count: 0, taken_at: 0 })
+        Ok(Guesses {
+            guessing: self,
+            has_secrets,
+            client,
+            count: 0,
+            taken_at: 0,
+        })
     }
 
     fn too_many(&self, wait: u64) -> Denied {
         self.refused.inc();
-        Denied::TooManyInvalidCodes { wait: Duration::from_nanos(wait) }
+        Denied::TooManyInvalidCodes {
+            wait: Duration::from_nanos(wait),
+        }
     }
 }
 
@@ -90,7 +116,9 @@ impl Guessing {
 /// of the second half.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+        IpAddr::V6(address) => {
+            Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()
+        }
         address => address,
     }
 }
@@ -115,13 +143,21 @@ impl Guesses<'_> {
     }
 
     fn take_at(&self, items: usize, now: u64) -> Result<Self, Denied> {
-        let mut guesses = Self { count: 0, taken_at: now, ..*self };
-        if let (Some(limit), Some(EndUser(hash)), 1..) = (&self.guessing.limit, self.client, items) {
+        let mut guesses = Self {
+            count: 0,
+            taken_at: now,
+            ..*self
+        };
+        if let (Some(limit), Some(EndUser(hash)), 1..) = (&self.guessing.limit, self.client, items)
+        {
             let most = limit.most.get();
-            guesses.count = u32::try_from(items).ok().filter(|&codes| codes <= most).ok_or_else(|| {
-                self.guessing.refused.inc();
-                Denied::TooManyCodes { codes: items, most }
-            })?;
+            guesses.count = u32::try_from(items)
+                .ok()
+                .filter(|&codes| codes <= most)
+                .ok_or_else(|| {
+                    self.guessing.refused.inc();
+                    Denied::TooManyCodes { codes: items, most }
+                })?;
             let taken = limit.take(hash, guesses.count, now);
             taken.map_err(|wait| self.guessing.too_many(wait))?;
         }
@@ -140,7 +176,13 @@ impl Guesses<'_> {
     }
 
     fn settle_at(self, invalid: usize, now: u64) {
-        let Self { guessing, has_secrets, client, count, taken_at } = self;
+        let Self {
+            guessing,
+            has_secrets,
+            client,
+            count,
+            taken_at,
+        } = self;
         if has_secrets {
             guessing.invalid.inc_by(invalid as u64);
         }
@@ -158,12 +200,26 @@ mod tests {
     use proptest::prelude::*;
 
     fn guessing(invalid_codes_per_minute: u32) -> Guessing {
-        Guessing::new(&GuessingOptions { invalid_codes_per_minute, ..GuessingOptions::default() })
+        Guessing::new(&GuessingOptions {
+            invalid_codes_per_minute,
+            ..GuessingOptions::default()
+        })
     }
 
-    fn take(guessing: &Guessing, client: EndUser, codes: usize, now: u64) -> Result<Guesses<'_>, Denied> {
-        Guesses { guessing, has_secrets: true, client: Some(client), count: 0, taken_at: 0 }
-            .take_at(codes, now)
+    fn take(
+        guessing: &Guessing,
+        client: EndUser,
+        codes: usize,
+        now: u64,
+    ) -> Result<Guesses<'_>, Denied> {
+        Guesses {
+            guessing,
+            has_secrets: true,
+            client: Some(client),
+            count: 0,
+            taken_at: 0,
+        }
+        .take_at(codes, now)
     }
 
     fn wait(guessing: &Guessing, client: EndUser, codes: usize, now: u64) -> Option<Duration> {
@@ -181,10 +237,19 @@ mod tests {
     fn code_beyond_limit_waits() {
         let (guessing, now) = (guessing(3), MINUTE);
         for _ in 0..3 {
-            take(&guessing, EndUser(1), 1, now).unwrap().settle_at(1, now);
+            take(&guessing, EndUser(1), 1, now)
+                .unwrap()
+                .settle_at(1, now);
         }
-        assert_eq!(wait(&guessing, EndUser(1), 1, now), Some(Duration::from_secs(20)));
-        assert_eq!(wait(&guessing, EndUser(1), 0, now), None, "nothing is guessed");
+        assert_eq!(
+            wait(&guessing, EndUser(1), 1, now),
+            Some(Duration::from_secs(20))
+        );
+        assert_eq!(
+            wait(&guessing, EndUser(1), 0, now),
+            None,
+            "nothing is guessed"
+        );
         assert_eq!(wait(&guessing, EndUser(2), 3, now), None, "somebody else");
         assert_eq!(wait(&guessing, EndUser(1), 1, now + 20_000_000_000), None);
         assert!(matches!(
@@ -200,7 +265,9 @@ mod tests {
         assert!(wait(&guessing, EndUser(1), 3, now).is_some());
         under_way.settle_at(1, now);
         assert_eq!(wait(&guessing, EndUser(1), 4, now), None);
-        take(&guessing, EndUser(1), 4, now).unwrap().settle_at(0, now);
+        take(&guessing, EndUser(1), 4, now)
+            .unwrap()
+            .settle_at(0, now);
         assert_eq!(wait(&guessing, EndUser(1), 4, now), None);
         drop(take(&guessing, EndUser(1), 4, now));
         assert!(
@@ -212,11 +279,19 @@ mod tests {
     #[test]
     fn client_use_is_never_evicted() {
         let (guessing, now) = (guessing(5), MINUTE);
-        let client =
-            |n: u32| guessing.client(&Caller::anonymous(), None, Some(IpAddr::from(n.to_be_bytes())));
-        take(&guessing, client(0).unwrap(), 5, now).unwrap().settle_at(5, now);
+        let client = |n: u32| {
+            guessing.client(
+                &Caller::anonymous(),
+                None,
+                Some(IpAddr::from(n.to_be_bytes())),
+            )
+        };
+        take(&guessing, client(0).unwrap(), 5, now)
+            .unwrap()
+            .settle_at(5, now);
         for other in 1..500_000 {
-            let _ = take(&guessing, client(other).unwrap(), 1, now).map(|guesses| guesses.settle_at(1, now));
+            let _ = take(&guessing, client(other).unwrap(), 1, now)
+                .map(|guesses| guesses.settle_at(1, now));
         }
         assert!(wait(&guessing, client(0).unwrap(), 1, now).is_some());
     }
@@ -224,10 +299,16 @@ mod tests {
     #[test]
     fn most_clients_keep_guesses_under_load() {
         let (guessing, now) = (guessing(5), MINUTE);
-        let client =
-            |n: u32| guessing.client(&Caller::anonymous(), None, Some(IpAddr::from(n.to_be_bytes())));
+        let client = |n: u32| {
+            guessing.client(
+                &Caller::anonymous(),
+                None,
+                Some(IpAddr::from(n.to_be_bytes())),
+            )
+        };
         for heavy in 0..20_000 {
-            let _ = take(&guessing, client(heavy).unwrap(), 5, now).map(|guesses| guesses.settle_at(5, now));
+            let _ = take(&guessing, client(heavy).unwrap(), 5, now)
+                .map(|guesses| guesses.settle_at(5, now));
         }
         let refused = |n: &u32| wait(&guessing, client(*n).unwrap(), 5, now).is_some();
         assert!((1_000_000..1_010_000).filter(refused).count() < 50);
@@ -236,13 +317,19 @@ mod tests {
     #[test]
     fn end_user_is_address_or_trusted_header() {
         let guessing = guessing(1);
-        let of = |address: &str| guessing.client(&Caller::anonymous(), Some(b"alice"), address.parse().ok());
+        let of = |address: &str| {
+            guessing.client(&Caller::anonymous(), Some(b"alice"), address.parse().ok())
+        };
         assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::"));
         assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
         assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
         assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
         assert_eq!(
-            super::Guessing::new(&GuessingOptions::default()).client(&Caller::anonymous(), None, None),
+            super::Guessing::new(&GuessingOptions::default()).client(
+                &Caller::anonymous(),
+                None,
+                None
+            ),
             None
         );
     }

@@ -35,7 +35,11 @@ pub struct Caller {
 impl Caller {
     /// The caller if no keys are configured.
     pub fn anonymous() -> Self {
-        Self { key: None, address: None, generation: 0 }
+        Self {
+            key: None,
+            address: None,
+            generation: 0,
+        }
     }
 
     /// Sets the address, which distinguishes anonymous callers.
@@ -66,7 +70,8 @@ impl Caller {
 
     /// The key's name for the log; `None` for anonymous callers.
     pub fn key_name(&self) -> Option<KeyName> {
-        self.key().map(|key| KeyName::new(&key.name).expect("a key with a longer name is not loaded"))
+        self.key()
+            .map(|key| KeyName::new(&key.name).expect("a key with a longer name is not loaded"))
     }
 
     /// The prefix of all names that the caller may use.
@@ -96,7 +101,11 @@ impl Caller {
     /// # Errors
     /// [`Denied::MissingScope`].
     pub fn require(&self, scope: Scope) -> Result<(), Denied> {
-        if self.may(scope) { Ok(()) } else { Err(Denied::MissingScope(scope)) }
+        if self.may(scope) {
+            Ok(())
+        } else {
+            Err(Denied::MissingScope(scope))
+        }
     }
 
     /// Rejects a name that the caller may not use.
@@ -104,7 +113,11 @@ impl Caller {
     /// # Errors
     /// [`Denied::OtherPrefix`].
     pub fn require_name(&self, name: &str) -> Result<(), Denied> {
-        if name.starts_with(self.prefix()) { Ok(()) } else { Err(Denied::OtherPrefix) }
+        if name.starts_with(self.prefix()) {
+            Ok(())
+        } else {
+            Err(Denied::OtherPrefix)
+        }
     }
 
     /// Returns the prefix of the names visible to a caller who lists the prefix `asked`; `None` if no name can match.
@@ -146,32 +159,70 @@ impl Keys {
     ///
     /// # Errors
     /// [`InvalidKey`].
-    pub fn new(auth: &AuthOptions, rate: &RateLimitOptions, before: &Keys) -> Result<Self, InvalidKey> {
-        let limiter = || Arc::new(Limiter::new(rate.requests_per_second, Duration::from_secs(1)));
+    pub fn new(
+        auth: &AuthOptions,
+        rate: &RateLimitOptions,
+        before: &Keys,
+    ) -> Result<Self, InvalidKey> {
+        let limiter = || {
+            Arc::new(Limiter::new(
+                rate.requests_per_second,
+                Duration::from_secs(1),
+            ))
+        };
         let limiter = || (rate.requests_per_second > 0).then(limiter);
         let mut by_digest: HashMap<_, Arc<ApiKey>> = HashMap::new();
         for options in &auth.keys {
             let digest = digest(options)?;
-            if by_digest.values().any(|other| other.options.name == options.name) {
+            if by_digest
+                .values()
+                .any(|other| other.options.name == options.name)
+            {
                 // They would share its rate, idempotency keys and end users.
-                return Err(InvalidKey(format!(": two keys have the name `{}`", options.name)));
+                return Err(InvalidKey(format!(
+                    ": two keys have the name `{}`",
+                    options.name
+                )));
             }
-            let same_name = before.by_digest.values().find(|known| known.options.name == options.name);
-            let rate = same_name.and_then(|known| known.rate.clone()).or_else(limiter);
+            let same_name = before
+                .by_digest
+                .values()
+                .find(|known| known.options.name == options.name);
+            let rate = same_name
+                .and_then(|known| known.rate.clone())
+                .or_else(limiter);
             let owner = Owner::named(options.name.as_bytes());
-            let key = Arc::new(ApiKey { options: options.clone(), owner, rate });
+            let key = Arc::new(ApiKey {
+                options: options.clone(),
+                owner,
+                rate,
+            });
             if let Some(other) = by_digest.insert(digest, key) {
                 let (other, name) = (&other.options.name, &options.name);
-                return Err(InvalidKey(format!(": `{other}` and `{name}` have the same sha256")));
+                return Err(InvalidKey(format!(
+                    ": `{other}` and `{name}` have the same sha256"
+                )));
             }
         }
         let anonymous_rate = before.anonymous_rate.clone().or_else(limiter);
-        Ok(Self { by_digest, anonymous_rate, generation: before.generation + 1 })
+        Ok(Self {
+            by_digest,
+            anonymous_rate,
+            generation: before.generation + 1,
+        })
     }
 
     fn find(&self, digest: [u8; 32]) -> Result<Caller, Denied> {
-        let key = self.by_digest.get(&digest).cloned().ok_or(Denied::UnknownKey)?;
-        Ok(Caller { key: Some(key), address: None, generation: self.generation })
+        let key = self
+            .by_digest
+            .get(&digest)
+            .cloned()
+            .ok_or(Denied::UnknownKey)?;
+        Ok(Caller {
+            key: Some(key),
+            address: None,
+            generation: self.generation,
+        })
     }
 }
 
@@ -180,18 +231,29 @@ impl Keys {
 /// # Errors
 /// [`InvalidKey`].
 pub fn digest(key: &KeyOptions) -> Result<[u8; 32], InvalidKey> {
-    let KeyOptions { name, prefix, sha256, .. } = key;
+    let KeyOptions {
+        name,
+        prefix,
+        sha256,
+        ..
+    } = key;
     let invalid = |fault: String| InvalidKey(format!(": {fault}"));
     if name.is_empty() {
-        return Err(invalid("a key has no name; give it one, such as name = \"shop\"".to_owned()));
+        return Err(invalid(
+            "a key has no name; give it one, such as name = \"shop\"".to_owned(),
+        ));
     }
     // It is logged with every write.
     if name.len() > KEY_NAME_BYTES_MAX {
-        return Err(invalid(format!("the name `{name}` is longer than {KEY_NAME_BYTES_MAX} bytes")));
+        return Err(invalid(format!(
+            "the name `{name}` is longer than {KEY_NAME_BYTES_MAX} bytes"
+        )));
     }
     if !prefix.is_empty() && !Name::is_valid(prefix) {
         let example = "use one such as \"shop-\"";
-        return Err(invalid(format!("no name starts with the prefix `{prefix}` of `{name}`; {example}")));
+        return Err(invalid(format!(
+            "no name starts with the prefix `{prefix}` of `{name}`; {example}"
+        )));
     }
     let fault = "is not 64 hexadecimal digits; `cuckood key new` prints one";
     parse_sha256(sha256).ok_or_else(|| invalid(format!("the sha256 of `{name}` {fault}")))
@@ -200,7 +262,9 @@ pub fn digest(key: &KeyOptions) -> Result<[u8; 32], InvalidKey> {
 /// Decodes 64 hexadecimal digits into 32 bytes.
 fn parse_sha256(text: &str) -> Option<[u8; 32]> {
     let mut digest = [0; 32];
-    hex::decode_to_slice(text, &mut digest).ok().map(|()| digest)
+    hex::decode_to_slice(text, &mut digest)
+        .ok()
+        .map(|()| digest)
 }
 
 /// Admission of callers.
@@ -233,7 +297,11 @@ impl Access {
     pub fn caller(&self, presented: Option<&[u8]>) -> Result<Caller, Denied> {
         let keys = self.keys.load();
         if keys.by_digest.is_empty() {
-            return Ok(Caller { key: None, address: None, generation: keys.generation });
+            return Ok(Caller {
+                key: None,
+                address: None,
+                generation: keys.generation,
+            });
         }
         // The time that the lookup takes depends on the digest, from which nothing about another key follows.
         keys.find(Sha256::digest(presented.ok_or(Denied::NoKey)?).into())
@@ -244,14 +312,23 @@ impl Access {
     ///
     /// # Errors
     /// [`Denied::NoKey`] if keys are now required, [`Denied::UnknownKey`] if its key was removed, [`Denied::KeyExpired`].
-    pub fn renew(&self, caller: &mut Caller, now: impl FnOnce() -> Timestamp) -> Result<(), Denied> {
+    pub fn renew(
+        &self,
+        caller: &mut Caller,
+        now: impl FnOnce() -> Timestamp,
+    ) -> Result<(), Denied> {
         let keys = self.keys.load();
         if caller.generation != keys.generation {
             let current = match &caller.key {
                 None => self.caller(None)?,
-                Some(known) => keys.find(parse_sha256(&known.options.sha256).unwrap_or_default())?,
+                Some(known) => {
+                    keys.find(parse_sha256(&known.options.sha256).unwrap_or_default())?
+                }
             };
-            *caller = Caller { address: caller.address, ..current };
+            *caller = Caller {
+                address: caller.address,
+                ..current
+            };
         }
         caller.require_unexpired(now)
     }
@@ -260,7 +337,11 @@ impl Access {
     ///
     /// # Errors
     /// Those of [`Self::renew`], and [`Denied::TooManyRequests`].
-    pub fn admit(&self, caller: &mut Caller, now: impl FnOnce() -> Timestamp) -> Result<(), Denied> {
+    pub fn admit(
+        &self,
+        caller: &mut Caller,
+        now: impl FnOnce() -> Timestamp,
+    ) -> Result<(), Denied> {
         self.renew(caller, now)?;
         self.count(caller)
     }
@@ -272,7 +353,12 @@ impl Access {
     pub fn count(&self, caller: &Caller) -> Result<(), Denied> {
         let taken = match &caller.key {
             Some(key) => key.rate.as_ref().map_or(Ok(()), |rate| rate.take()),
-            None => self.keys.load().anonymous_rate.as_ref().map_or(Ok(()), |rate| rate.take()),
+            None => self
+                .keys
+                .load()
+                .anonymous_rate
+                .as_ref()
+                .map_or(Ok(()), |rate| rate.take()),
         };
         taken.map_err(|wait| Denied::TooManyRequests { wait })
     }
@@ -281,8 +367,9 @@ impl Access {
     pub fn expiries(&self) -> Vec<(String, Timestamp)> {
         let keys = self.keys.load();
         let options = keys.by_digest.values().map(|key| &key.options);
-        let mut expiries: Vec<_> =
-            options.filter_map(|key| Some((key.name.clone(), key.expires_at?))).collect();
+        let mut expiries: Vec<_> = options
+            .filter_map(|key| Some((key.name.clone(), key.expires_at?)))
+            .collect();
         expiries.sort_unstable();
         expiries
     }
@@ -305,12 +392,23 @@ mod tests {
     }
 
     fn keys(keys: &[KeyOptions]) -> Result<Access, InvalidKey> {
-        let auth = AuthOptions { keys: keys.to_vec(), allow_anonymous: false };
-        Access::new(&auth, &RateLimitOptions::default(), &GuessingOptions::default())
+        let auth = AuthOptions {
+            keys: keys.to_vec(),
+            allow_anonymous: false,
+        };
+        Access::new(
+            &auth,
+            &RateLimitOptions::default(),
+            &GuessingOptions::default(),
+        )
     }
 
     fn two() -> Access {
-        keys(&[key("reader", &[Scope::Read], "eu-"), key("root", &[Scope::Admin], "")]).unwrap()
+        keys(&[
+            key("reader", &[Scope::Read], "eu-"),
+            key("root", &[Scope::Admin], ""),
+        ])
+        .unwrap()
     }
 
     #[test]
@@ -331,7 +429,9 @@ mod tests {
         let keys = two();
         let reader = keys.caller(Some(b"reader")).unwrap();
         assert!(reader.may(Scope::Read) && !reader.may(Scope::Write) && !reader.may(Scope::Admin));
-        assert!(reader.require_name("eu-spring").is_ok() && reader.require_name("us-spring").is_err());
+        assert!(
+            reader.require_name("eu-spring").is_ok() && reader.require_name("us-spring").is_err()
+        );
         assert!(reader.require_all_names().is_err());
         assert_eq!(
             ["", "eu", "eu-s", "us-"].map(|asked| reader.narrow(asked)),
@@ -343,7 +443,10 @@ mod tests {
 
     #[test]
     fn key_is_valid_until_expiry() {
-        let until = KeyOptions { expires_at: Some(Timestamp(1_000)), ..key("guest", &[Scope::Read], "") };
+        let until = KeyOptions {
+            expires_at: Some(Timestamp(1_000)),
+            ..key("guest", &[Scope::Read], "")
+        };
         let keys = keys(&[until, key("root", &[Scope::Admin], "")]).unwrap();
         assert_eq!(keys.expiries(), [("guest".to_owned(), Timestamp(1_000))]);
         let guest = keys.caller(Some(b"guest")).unwrap();
@@ -351,33 +454,63 @@ mod tests {
         let expired = Denied::KeyExpired(Timestamp(1_000));
         assert_eq!(guest.require_unexpired(|| Timestamp(1_000)), Err(expired));
         let root = keys.caller(Some(b"root")).unwrap();
-        assert_eq!(root.require_unexpired(|| unreachable!("it never expires")), Ok(()));
+        assert_eq!(
+            root.require_unexpired(|| unreachable!("it never expires")),
+            Ok(())
+        );
     }
 
     #[test]
     fn duplicate_key_name_or_digest_is_rejected() {
         let one = key("one", &[Scope::Read], "");
-        let of = |other: KeyOptions| keys(&[one.clone(), other]).err().map(|fault| fault.to_string());
+        let of = |other: KeyOptions| {
+            keys(&[one.clone(), other])
+                .err()
+                .map(|fault| fault.to_string())
+        };
         let says = |fault: &str| Some(format!("auth.keys: {fault}"));
-        let renamed = |name: &str, other: &KeyOptions| KeyOptions { name: name.into(), ..other.clone() };
+        let renamed = |name: &str, other: &KeyOptions| KeyOptions {
+            name: name.into(),
+            ..other.clone()
+        };
         let two = key("two", &[Scope::Read], "");
         assert_eq!(of(two.clone()), None);
-        assert_eq!(of(renamed("one", &two)), says("two keys have the name `one`"));
-        assert_eq!(of(renamed("", &two)), says("a key has no name; give it one, such as name = \"shop\""));
+        assert_eq!(
+            of(renamed("one", &two)),
+            says("two keys have the name `one`")
+        );
+        assert_eq!(
+            of(renamed("", &two)),
+            says("a key has no name; give it one, such as name = \"shop\"")
+        );
         assert_eq!(of(renamed(&"k".repeat(128), &two)), None);
         assert_eq!(
             of(renamed(&"k".repeat(129), &two)),
-            says(&format!("the name `{}` is longer than 128 bytes", "k".repeat(129)))
+            says(&format!(
+                "the name `{}` is longer than 128 bytes",
+                "k".repeat(129)
+            ))
         );
-        assert_eq!(of(renamed("two", &one)), says("`one` and `two` have the same sha256"));
-        let short = KeyOptions { sha256: "0f".into(), ..two.clone() };
-        let wanted = says("the sha256 of `two` is not 64 hexadecimal digits; `cuckood key new` prints one");
+        assert_eq!(
+            of(renamed("two", &one)),
+            says("`one` and `two` have the same sha256")
+        );
+        let short = KeyOptions {
+            sha256: "0f".into(),
+            ..two.clone()
+        };
+        let wanted =
+            says("the sha256 of `two` is not 64 hexadecimal digits; `cuckood key new` prints one");
         assert_eq!(of(short), wanted);
-        let prefixed = |prefix: &str| KeyOptions { prefix: prefix.into(), ..two.clone() };
+        let prefixed = |prefix: &str| KeyOptions {
+            prefix: prefix.into(),
+            ..two.clone()
+        };
         assert_eq!(of(prefixed("eu-")), None);
         for prefix in ["EU-", "-eu", "eu/", "coupon:eu"] {
-            let wanted =
-                format!("no name starts with the prefix `{prefix}` of `two`; use one such as \"shop-\"");
+            let wanted = format!(
+                "no name starts with the prefix `{prefix}` of `two`; use one such as \"shop-\""
+            );
             assert_eq!(of(prefixed(prefix)), says(&wanted));
         }
     }
@@ -385,7 +518,13 @@ mod tests {
     #[test]
     fn digest_of_wrong_length_is_rejected() {
         assert_eq!(parse_sha256(&"0F".repeat(32)), Some([15; 32]));
-        for bad in ["", "0f", &"0f".repeat(33), &"0g".repeat(32), &"é".repeat(32)] {
+        for bad in [
+            "",
+            "0f",
+            &"0f".repeat(33),
+            &"0g".repeat(32),
+            &"é".repeat(32),
+        ] {
             assert_eq!(parse_sha256(bad), None);
         }
     }
@@ -396,13 +535,23 @@ mod tests {
             sha256: hex::encode(Sha256::digest(name)),
             ..KeyOptions::default()
         };
-        AuthOptions { keys: names.iter().map(key).collect(), allow_anonymous: false }
+        AuthOptions {
+            keys: names.iter().map(key).collect(),
+            allow_anonymous: false,
+        }
     }
 
     #[test]
     fn used_rate_survives_reload() {
-        let rate_limit = RateLimitOptions { requests_per_second: 1 };
-        let entry = Access::new(&auth(&["old", "both"]), &rate_limit, &GuessingOptions::default()).unwrap();
+        let rate_limit = RateLimitOptions {
+            requests_per_second: 1,
+        };
+        let entry = Access::new(
+            &auth(&["old", "both"]),
+            &rate_limit,
+            &GuessingOptions::default(),
+        )
+        .unwrap();
         let admit = |key: &str| {
             let mut caller = entry.caller(Some(key.as_bytes()))?;
             entry.admit(&mut caller, || Timestamp(0))
@@ -432,23 +581,34 @@ mod tests {
         let early = || Timestamp(0);
         assert_eq!(entry.renew(shop, early), Ok(()));
         assert!(!shop.may(Scope::Write));
-        entry.replace_keys(&with_scopes("shop", &[Scope::Write])).unwrap();
+        entry
+            .replace_keys(&with_scopes("shop", &[Scope::Write]))
+            .unwrap();
         assert_eq!(entry.renew(shop, early), Ok(()));
         assert!(shop.may(Scope::Write));
         let mut expires = with_scopes("shop", &[Scope::Read]);
         expires.keys[0].expires_at = Some(Timestamp(10));
         entry.replace_keys(&expires).unwrap();
         assert_eq!(entry.renew(shop, || Timestamp(9)), Ok(()));
-        assert_eq!(entry.renew(shop, || Timestamp(10)), Err(Denied::KeyExpired(Timestamp(10))));
+        assert_eq!(
+            entry.renew(shop, || Timestamp(10)),
+            Err(Denied::KeyExpired(Timestamp(10)))
+        );
         entry.replace_keys(&auth(&["other"])).unwrap();
         for _ in 0..2 {
             assert_eq!(entry.renew(shop, early), Err(Denied::UnknownKey));
         }
-        entry.replace_keys(&with_scopes("shop", &[Scope::Redeem])).unwrap();
+        entry
+            .replace_keys(&with_scopes("shop", &[Scope::Redeem]))
+            .unwrap();
         assert_eq!(entry.renew(shop, early), Ok(()));
         assert!(shop.may(Scope::Redeem));
-        let open =
-            Access::new(&auth(&[]), &RateLimitOptions::default(), &GuessingOptions::default()).unwrap();
+        let open = Access::new(
+            &auth(&[]),
+            &RateLimitOptions::default(),
+            &GuessingOptions::default(),
+        )
+        .unwrap();
         let anonymous = &mut open.caller(None).unwrap();
         assert_eq!(open.renew(anonymous, early), Ok(()));
         open.replace_keys(&auth(&["first"])).unwrap();
@@ -457,26 +617,44 @@ mod tests {
 
     #[test]
     fn invalid_keys_change_nothing() {
-        let entry =
-            Access::new(&auth(&["old"]), &RateLimitOptions::default(), &GuessingOptions::default()).unwrap();
+        let entry = Access::new(
+            &auth(&["old"]),
+            &RateLimitOptions::default(),
+            &GuessingOptions::default(),
+        )
+        .unwrap();
         let refused = |names: &[&str]| entry.replace_keys(&auth(names)).unwrap_err().to_string();
-        assert_eq!(refused(&["new", "new"]), "auth.keys: two keys have the name `new`");
+        assert_eq!(
+            refused(&["new", "new"]),
+            "auth.keys: two keys have the name `new`"
+        );
         let last = "auth.keys is empty: reloading would disable authentication; restart to apply";
         assert_eq!(refused(&[]), last);
         assert_eq!(entry.caller(Some(b"old")).unwrap().name(), "old");
-        let open =
-            Access::new(&auth(&[]), &RateLimitOptions::default(), &GuessingOptions::default()).unwrap();
+        let open = Access::new(
+            &auth(&[]),
+            &RateLimitOptions::default(),
+            &GuessingOptions::default(),
+        )
+        .unwrap();
         assert!(open.is_open() && open.replace_keys(&auth(&["first"])).is_ok() && !open.is_open());
     }
 
     #[test]
     fn rate_is_off_unless_set() {
-        let off = Access::new(&auth(&[]), &RateLimitOptions::default(), &GuessingOptions::default()).unwrap();
+        let off = Access::new(
+            &auth(&[]),
+            &RateLimitOptions::default(),
+            &GuessingOptions::default(),
+        )
+        .unwrap();
         let admit = |entry: &Access| entry.admit(&mut Caller::anonymous(), || Timestamp(0));
         assert!((0..1_000).all(|_| admit(&off).is_ok()));
         let on = Access::new(
             &auth(&[]),
-            &RateLimitOptions { requests_per_second: 1 },
+            &RateLimitOptions {
+                requests_per_second: 1,
+            },
             &GuessingOptions::default(),
         )
         .unwrap();

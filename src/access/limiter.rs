@@ -48,7 +48,11 @@ impl Limiter {
     /// Allows `count` uses in any `time`; all of them immediately if it has been unused before.
     pub fn new(count: u32, time: Duration) -> Self {
         let most = time.as_nanos() as u64;
-        Self { cost: most / u64::from(count.max(1)), most, until: AtomicU64::new(0) }
+        Self {
+            cost: most / u64::from(count.max(1)),
+            most,
+            until: AtomicU64::new(0),
+        }
     }
 
     /// Uses it once.
@@ -61,7 +65,9 @@ impl Limiter {
 
     fn take_at(&self, now: u64) -> Result<(), u64> {
         let used = |until| used_until(until, self.cost, self.most, now);
-        let taken = self.until.fetch_update(Relaxed, Relaxed, |until| used(until).ok());
+        let taken = self
+            .until
+            .fetch_update(Relaxed, Relaxed, |until| used(until).ok());
         taken.or_else(used).map(drop)
     }
 }
@@ -82,7 +88,10 @@ impl LogLimiter {
     fn new(lines_per_minute: u32) -> Self {
         // Half of the lines in a burst, and the other half spread over the minute.
         let lines = Limiter::new(lines_per_minute / 2, Duration::from_secs(60));
-        Self { lines, suppressed: AtomicU64::new(0) }
+        Self {
+            lines,
+            suppressed: AtomicU64::new(0),
+        }
     }
 
     /// Limits the lines about slow requests.
@@ -124,7 +133,10 @@ impl Sketch {
     /// An empty sketch; 8 MiB.
     pub(super) fn new(most: NonZeroU32) -> Self {
         let shard = |_| Mutex::new(vec![0; ROWS << COLUMN_BITS].into_boxed_slice());
-        Self { most, shards: (0..1 << SHARD_BITS).map(shard).collect() }
+        Self {
+            most,
+            shards: (0..1 << SHARD_BITS).map(shard).collect(),
+        }
     }
 
     fn cost(&self, uses: u32) -> u64 {
@@ -188,7 +200,9 @@ mod tests {
     fn log_limiter_allows_ten_lines_in_any_minute() {
         let log = LogLimiter::default();
         let lines = (0..=60).map(|second| {
-            (0..10).filter(|_| log.lines.take_at((1_000 + second) * SECOND).is_ok()).count() as u64
+            (0..10)
+                .filter(|_| log.lines.take_at((1_000 + second) * SECOND).is_ok())
+                .count() as u64
         });
         assert_eq!(lines.sum::<u64>(), u64::from(LINES_PER_MINUTE));
     }

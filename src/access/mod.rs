@@ -38,7 +38,12 @@ impl Access {
     ) -> Result<Self, InvalidKey> {
         let keys = ArcSwap::from_pointee(Keys::new(auth, rate_limit, &Keys::default())?);
         let (rate_limit, guessing) = (rate_limit.clone(), Guessing::new(guessing));
-        Ok(Self { keys, rate_limit, guessing, log: LogLimiter::default() })
+        Ok(Self {
+            keys,
+            rate_limit,
+            guessing,
+            log: LogLimiter::default(),
+        })
     }
 
     /// Returns how many rejections were suppressed since the last one logged, or `None` to suppress this one. A key over its rate is valid,

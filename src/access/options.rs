@@ -37,7 +37,9 @@ fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>,
     let time = text.parse::<jiff::Timestamp>().ok();
     let milliseconds = time.and_then(|time| u64::try_from(time.as_millisecond()).ok());
     let time = milliseconds.ok_or_else(|| {
-        de::Error::custom(format!("wrong time '{text}', expected a time such as \"2027-01-31T00:00:00Z\""))
+        de::Error::custom(format!(
+            "wrong time '{text}', expected a time such as \"2027-01-31T00:00:00Z\""
+        ))
     })?;
     Ok(Some(Timestamp(time)))
 }

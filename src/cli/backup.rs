@@ -44,19 +44,29 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let bytes = save(service, args.from.as_deref(), &args.file).with_context(|| name.clone())?;
     let json = json!({ "file": name, "bytes": bytes, "seconds": start.elapsed().as_secs_f64() });
-    report(args.json, &json, &format!("wrote {name}, {}", counted(bytes, "byte")));
+    report(
+        args.json,
+        &json,
+        &format!("wrote {name}, {}", counted(bytes, "byte")),
+    );
     Ok(())
 }
 
 /// Saves the archive of a service, or else of a directory. Returns the number of bytes. Only the owner may read the file, because the
 /// archive contains secrets.
 fn save(service: Option<BodyReader<'_>>, from: Option<&Path>, path: &Path) -> anyhow::Result<u64> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     let partial = path.with_added_extension("partial");
     // An earlier attempt may have left it. If it can't be removed, creating it fails.
     let _ = std::fs::remove_file(&partial);
     let name = partial.file_name().unwrap_or_default();
-    let mut file = tempfile::Builder::new().prefix(name).rand_bytes(0).tempfile_in(directory)?;
+    let mut file = tempfile::Builder::new()
+        .prefix(name)
+        .rand_bytes(0)
+        .tempfile_in(directory)?;
     if let Some(dir) = from {
         archive_directory(dir, &mut file)?;
     }

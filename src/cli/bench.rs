@@ -48,14 +48,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let lines = report.as_object().into_iter().flatten();
     let text = match args.json {
         true => format!("{report}\n"),
-        false => lines.map(|(name, figure)| format!("{name:26}{figure}\n")).collect(),
+        false => lines
+            .map(|(name, figure)| format!("{name:26}{figure}\n"))
+            .collect(),
     };
     Ok(io::stdout().write_all(text.as_bytes())?)
 }
 
 /// Returns the digests of 16-byte ASCII keys with these numbers.
 fn digests(numbers: impl Iterator<Item = u64>) -> impl Iterator<Item = Digest> {
-    let secret = Secret::new(std::array::from_fn(|byte| (byte as u8).wrapping_mul(167).wrapping_add(29)));
+    let secret = Secret::new(std::array::from_fn(|byte| {
+        (byte as u8).wrapping_mul(167).wrapping_add(29)
+    }));
     numbers.map(move |number| secret.digest(format!("u{number:015}").as_bytes()))
 }
 
@@ -63,7 +67,10 @@ fn digests(numbers: impl Iterator<Item = u64>) -> impl Iterator<Item = Digest> {
 fn timed<T>(items: usize, work: impl FnOnce() -> T) -> (T, f64) {
     let start = Instant::now();
     let result = black_box(work());
-    (result, start.elapsed().as_nanos() as f64 / items.max(1) as f64)
+    (
+        result,
+        start.elapsed().as_nanos() as f64 / items.max(1) as f64,
+    )
 }
 
 fn full(filter: &Filter) -> String {
@@ -78,20 +85,35 @@ fn measure(args: &FilterArgs) -> anyhow::Result<Value> {
     let (items, bits) = (args.items, args.fingerprint_bits);
     let (mode, layout) = match args.mode.as_str() {
         "strict" => (Mode::Strict, Layout::strict(items)?),
-        _ => (Mode::Compact, Layout::compact_with(items, bits, 4, MAX_SEARCH_DEFAULT, Growth::Fixed)?),
+        _ => (
+            Mode::Compact,
+            Layout::compact_with(items, bits, 4, MAX_SEARCH_DEFAULT, Growth::Fixed)?,
+        ),
     };
     let members: Vec<Digest> = digests(0..items).collect();
     let strangers: Vec<Digest> = digests(items..2 * items).collect();
     let mut filter = Filter::new(mode, layout, Growth::Fixed, None);
-    let insert = || members.iter().all(|digest| filter.insert(*digest, false).is_ok());
+    let insert = || {
+        members
+            .iter()
+            .all(|digest| filter.insert(*digest, false).is_ok())
+    };
     let (all_in, insert_ns) = timed(members.len(), insert);
     ensure!(all_in, full(&filter));
 
     let reader = filter.reader();
     let view = reader.view(0);
-    let count = |digests: &[Digest]| digests.iter().filter(|digest| view.contains(**digest)).count();
+    let count = |digests: &[Digest]| {
+        digests
+            .iter()
+            .filter(|digest| view.contains(**digest))
+            .count()
+    };
     let (hits, hit_ns) = timed(members.len(), || count(&members));
-    ensure!(hits == members.len(), "the filter does not find every item that it holds");
+    ensure!(
+        hits == members.len(),
+        "the filter does not find every item that it holds"
+    );
     let (_, miss_ns) = timed(strangers.len(), || count(&strangers));
     let mut found = Vec::new();
     let check = |digests: &[Digest]| {
@@ -99,8 +121,14 @@ fn measure(args: &FilterArgs) -> anyhow::Result<Value> {
         black_box(&found);
     };
     let ((), check_batch_ns) = timed(members.len(), || members.chunks(BATCH).for_each(check));
-    let misses = if args.json { MISSES_MIN.max(items) } else { items };
-    let wrong = digests(items..items + misses).filter(|digest| view.contains(*digest)).count();
+    let misses = if args.json {
+        MISSES_MIN.max(items)
+    } else {
+        items
+    };
+    let wrong = digests(items..items + misses)
+        .filter(|digest| view.contains(*digest))
+        .count();
     drop(view);
     let remove = |digests: &[Digest]| drop(black_box(filter.remove_many(digests, false)));
     let ((), remove_ns) = timed(members.len(), || members.chunks(BATCH).for_each(remove));

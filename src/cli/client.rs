@@ -26,7 +26,12 @@ const FAULTS_MAX: usize = 10;
 #[derive(clap::Args, Debug, Clone)]
 pub struct ServiceAddress {
     /// Address of the service.
-    #[arg(long, value_name = "URL", env = "CUCKOOD_URL", default_value = "http://127.0.0.1:8080")]
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "CUCKOOD_URL",
+        default_value = "http://127.0.0.1:8080"
+    )]
     pub url: String,
     /// API key, if the service requires one.
     #[arg(long, value_name = "KEY", env = "CUCKOOD_KEY", hide_env_values = true)]
@@ -52,18 +57,26 @@ impl ClientError {
     /// A rejection.
     pub fn rejected(status: u16, code: &str, detail: &str) -> Self {
         let message = format!("{status} {code}: {detail}");
-        Self { status: Some(status), code: code.to_owned(), message }
+        Self {
+            status: Some(status),
+            code: code.to_owned(),
+            message,
+        }
     }
 
     /// Whether the same request may succeed later.
     pub fn is_transient(&self) -> bool {
-        self.status.is_none_or(|status| matches!(status, 408 | 429 | 502 | 503 | 504))
+        self.status
+            .is_none_or(|status| matches!(status, 408 | 429 | 502 | 503 | 504))
     }
 }
 
 /// Returns the pauses between attempts. They never end; each is twice the one before, up to a limit.
 pub fn pauses() -> impl Iterator<Item = Duration> + Send {
-    [250, 500, 1_000, 2_000, 4_000].into_iter().chain(repeat(8_000)).map(Duration::from_millis)
+    [250, 500, 1_000, 2_000, 4_000]
+        .into_iter()
+        .chain(repeat(8_000))
+        .map(Duration::from_millis)
 }
 
 /// Returns the error that a response describes. One without a problem document was sent by something else, such as a proxy.
@@ -78,7 +91,11 @@ fn rejected(status: StatusCode, text: &str) -> ClientError {
         );
     };
     // The detail of several faults does not name them.
-    let faults = problem["errors"].as_array().filter(|faults| faults.len() > 1).into_iter().flatten();
+    let faults = problem["errors"]
+        .as_array()
+        .filter(|faults| faults.len() > 1)
+        .into_iter()
+        .flatten();
     let text = |fault: &Value, field: &str| fault[field].as_str().unwrap_or_default().to_owned();
     let faults = faults
         .take(FAULTS_MAX)
@@ -101,27 +118,45 @@ impl ServiceAddress {
     /// If TLS is needed and there is no certificate to trust, or a damaged one in the file of `--cacert`.
     pub fn client(&self) -> anyhow::Result<Client> {
         // Without TLS no certificates are needed.
-        let is_tls = self.url.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://"));
+        let is_tls = self
+            .url
+            .get(..8)
+            .is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://"));
         let client = Client::with_tls(&self.url, TlsConfig::default());
         let agent = match is_tls {
             false => client.agent,
             true => {
                 let tcp = ().chain(ConnectProxyConnector::default()).chain(TcpConnector::default());
                 let connector = tcp.chain(TlsConnector::new(self.roots()?)?);
-                Agent::with_parts(client.agent.config().clone(), connector, DefaultResolver::default())
+                Agent::with_parts(
+                    client.agent.config().clone(),
+                    connector,
+                    DefaultResolver::default(),
+                )
             }
         };
-        Ok(Client { key: self.key.clone(), agent, ..client })
+        Ok(Client {
+            key: self.key.clone(),
+            agent,
+            ..client
+        })
     }
 
     /// Returns the certificates of `--cacert`, or of SSL_CERT_FILE and SSL_CERT_DIR, or else the system's.
     fn roots(&self) -> anyhow::Result<Vec<CertificateDer<'static>>> {
         let (source, found) = match &self.cacert {
-            Some(path) => (path.display().to_string(), load_certs_from_paths(Some(path), None)),
+            Some(path) => (
+                path.display().to_string(),
+                load_certs_from_paths(Some(path), None),
+            ),
             None => ("the system".to_owned(), load_native_certs()),
         };
         if found.certs.is_empty() || self.cacert.is_some() && !found.errors.is_empty() {
-            let faults: String = found.errors.iter().map(|fault| format!("; {fault}")).collect();
+            let faults: String = found
+                .errors
+                .iter()
+                .map(|fault| format!("; {fault}"))
+                .collect();
             bail!(
                 "{source} contains no certificate, or a damaged one{faults}; name a PEM file with --cacert or SSL_CERT_FILE"
             );
@@ -138,7 +173,11 @@ impl Client {
             .timeout_connect(Some(Duration::from_secs(5)))
             .tls_config(tls)
             .build();
-        Self { url: url.trim_end_matches('/').to_owned(), key: None, agent: agent.into() }
+        Self {
+            url: url.trim_end_matches('/').to_owned(),
+            key: None,
+            agent: agent.into(),
+        }
     }
 
     /// Returns the complete URL of a path.
@@ -162,13 +201,26 @@ impl Client {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let request = request.body(body).map_err(|error| self.broken(path, error.into()))?;
-        let request = self.agent.configure_request(request).timeout_global(timeout).build();
-        let mut response = self.agent.run(request).map_err(|error| self.broken(path, error))?;
+        let request = request
+            .body(body)
+            .map_err(|error| self.broken(path, error.into()))?;
+        let request = self
+            .agent
+            .configure_request(request)
+            .timeout_global(timeout)
+            .build();
+        let mut response = self
+            .agent
+            .run(request)
+            .map_err(|error| self.broken(path, error))?;
         if response.status().is_success() {
             return Ok(response);
         }
-        let text = response.body_mut().with_config().limit(RESPONSE_BYTES_MAX).read_to_string();
+        let text = response
+            .body_mut()
+            .with_config()
+            .limit(RESPONSE_BYTES_MAX)
+            .read_to_string();
         Err(rejected(response.status(), &text.unwrap_or_default()))
     }
 
@@ -185,7 +237,11 @@ impl Client {
         };
         let path = path.split('?').next().unwrap_or(path);
         let message = format!("{}: {why}", self.url(path));
-        ClientError { status: None, code: String::new(), message }
+        ClientError {
+            status: None,
+            code: String::new(),
+            message,
+        }
     }
 
     /// Sends a request, and returns the body of the response if its status is a success.
@@ -201,7 +257,11 @@ impl Client {
         timeout: Option<Duration>,
     ) -> Result<String, ClientError> {
         let mut response = self.send(method, path, headers, body, timeout)?;
-        let text = response.body_mut().with_config().limit(RESPONSE_BYTES_MAX).read_to_string();
+        let text = response
+            .body_mut()
+            .with_config()
+            .limit(RESPONSE_BYTES_MAX)
+            .read_to_string();
         text.map_err(|error| self.broken(path, error))
     }
 
@@ -228,9 +288,10 @@ impl Client {
 fn tls_fault(error: &std::io::Error) -> Option<String> {
     let advice = "name its certificate or its authority with --cacert";
     match error.get_ref()?.downcast_ref::<rustls::Error>()? {
-        rustls::Error::InvalidCertificate(fault) => {
-            Some(format!("the certificate of the service is rejected: {}; {advice}", tls::reason(fault)))
-        }
+        rustls::Error::InvalidCertificate(fault) => Some(format!(
+            "the certificate of the service is rejected: {}; {advice}",
+            tls::reason(fault)
+        )),
         rustls::Error::InvalidMessage(_) => {
             Some("the service does not use TLS; use a URL with http://".to_owned())
         }
@@ -245,7 +306,10 @@ mod tests {
     #[test]
     fn rejections_name_code_and_faults() {
         let proxy = rejected(StatusCode::BAD_GATEWAY, "<html>oops</html>").to_string();
-        assert!(proxy.starts_with("502 Bad Gateway: ") && proxy.contains("proxy"), "{proxy}");
+        assert!(
+            proxy.starts_with("502 Bad Gateway: ") && proxy.contains("proxy"),
+            "{proxy}"
+        );
         let one = r#"{"code":"invalid-request","detail":"/id too long","errors":[{"pointer":"/id","detail":"too long"}]}"#;
         assert_eq!(
             rejected(StatusCode::UNPROCESSABLE_ENTITY, one).to_string(),
@@ -256,7 +320,11 @@ mod tests {
             rejected(StatusCode::UNPROCESSABLE_ENTITY, two).to_string(),
             "422 invalid-request: 2 parts; /a missing; /b empty"
         );
-        let none = rejected(StatusCode::CONFLICT, r#"{"code":"filter-full","detail":"full"}"#).to_string();
+        let none = rejected(
+            StatusCode::CONFLICT,
+            r#"{"code":"filter-full","detail":"full"}"#,
+        )
+        .to_string();
         assert_eq!(none, "409 filter-full: full");
     }
 
@@ -264,7 +332,10 @@ mod tests {
     fn connection_error_names_url_and_next_step() {
         let client = Client::with_tls("http://127.0.0.1:1/", TlsConfig::default());
         // As printed, with the chain of causes.
-        let error = format!("{:#}", anyhow::Error::from(client.get("/readyz", None).unwrap_err()));
+        let error = format!(
+            "{:#}",
+            anyhow::Error::from(client.get("/readyz", None).unwrap_err())
+        );
         assert!(error.starts_with("http://127.0.0.1:1/readyz: "), "{error}");
         assert!(error.ends_with("; is the service running?"), "{error}");
     }

@@ -26,10 +26,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let Args::Init { config } = args;
     let journal = configuration(config.as_deref())?.engine_options().journal;
     let JournalOptions::Nats(options) = journal else {
-        bail!("journal.kind is \"local\", expected \"nats\"; set it to create a log for several nodes")
+        bail!(
+            "journal.kind is \"local\", expected \"nats\"; set it to create a log for several nodes"
+        )
     };
     let log = init_log(&options)?;
     let stream = options.stream;
-    print_line(&format!("created the stream {stream}, log {log}: start its nodes with empty directories"));
+    print_line(&format!(
+        "created the stream {stream}, log {log}: start its nodes with empty directories"
+    ));
     Ok(())
 }

@@ -28,7 +28,12 @@ pub struct Args {
 /// If the service is not ready, or can't be reached.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let client = match &args.url {
-        Some(url) => ServiceAddress { url: url.clone(), key: None, cacert: args.cacert.clone() }.client()?,
+        Some(url) => ServiceAddress {
+            url: url.clone(),
+            key: None,
+            cacert: args.cacert.clone(),
+        }
+        .client()?,
         None => {
             let config = serve::configuration(args.config.as_deref())?;
             let scheme = if config.tls() { "https" } else { "http" };
@@ -36,7 +41,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             let listen = config.server.probe_listen.unwrap_or(config.server.listen);
             let url = format!("{scheme}://{}", reachable_address(listen));
             // The request stays on this machine and carries no secret, and any local program could fake readiness.
-            Client::with_tls(&url, TlsConfig::builder().disable_verification(true).build())
+            Client::with_tls(
+                &url,
+                TlsConfig::builder().disable_verification(true).build(),
+            )
         }
     };
     client.get("/readyz", Some(Duration::from_secs(3)))?;
@@ -65,7 +73,10 @@ mod tests {
             ("127.0.0.1:1", "127.0.0.1:1"),
             ("192.0.2.7:80", "192.0.2.7:80"),
         ] {
-            assert_eq!(reachable_address(listen.parse().unwrap()).to_string(), wanted);
+            assert_eq!(
+                reachable_address(listen.parse().unwrap()).to_string(),
+                wanted
+            );
         }
     }
 }

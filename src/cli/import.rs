@@ -83,7 +83,12 @@ pub struct Args {
     #[arg(long)]
     pub json: bool,
     /// Address of the service.
-    #[arg(long, value_name = "URL", env = "CUCKOOD_URL", default_value = "http://127.0.0.1:8080")]
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "CUCKOOD_URL",
+        default_value = "http://127.0.0.1:8080"
+    )]
     pub url: String,
     /// PEM file of certificates to trust instead of the system's or SSL_CERT_FILE.
     #[arg(long, value_name = "FILE", env = "CUCKOOD_CACERT")]
@@ -107,15 +112,19 @@ impl UploadInput<'_> {
             let progress = progress::items(redis.length(key)?, "members");
             return Ok((UploadInput::Redis(redis, key), progress));
         }
-        let path = args
-            .file
-            .as_deref()
-            .ok_or_else(|| anyhow!("there is nothing to import; name a file, or Redis with --redis"))?;
-        let about = (path != Path::new("-")).then(|| path.metadata()).transpose();
+        let path = args.file.as_deref().ok_or_else(|| {
+            anyhow!("there is nothing to import; name a file, or Redis with --redis")
+        })?;
+        let about = (path != Path::new("-"))
+            .then(|| path.metadata())
+            .transpose();
         // A pipe has no length.
         let about = about.map_err(|error| unreadable(path, &error))?;
         Ok(match about.filter(Metadata::is_file) {
-            Some(about) => (UploadInput::File(path), progress::bytes(Some(about.len()), "of the file")),
+            Some(about) => (
+                UploadInput::File(path),
+                progress::bytes(Some(about.len()), "of the file"),
+            ),
             None => (UploadInput::Stream(path), progress::bytes(None, "read")),
         })
     }
@@ -124,7 +133,9 @@ impl UploadInput<'_> {
     fn read<'s>(&'s mut self, progress: &ProgressBar) -> anyhow::Result<Box<dyn Read + 's>> {
         progress.set_position(0);
         Ok(match self {
-            UploadInput::File(path) | UploadInput::Stream(path) => Box::new(progress.wrap_read(open(path)?)),
+            UploadInput::File(path) | UploadInput::Stream(path) => {
+                Box::new(progress.wrap_read(open(path)?))
+            }
             UploadInput::Redis(redis, key) => Box::new(redis.members(key, progress.clone())?),
         })
     }
@@ -159,48 +170,78 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if rejected > args.max_rejected.unwrap_or(0) {
         let lines = counted(rejected, "line");
         let were = if rejected == 1 { "was" } else { "were" };
-        bail!("{}: {lines} {were} rejected, see errors; allow some with --max-rejected", args.into);
+        bail!(
+            "{}: {lines} {were} rejected, see errors; allow some with --max-rejected",
+            args.into
+        );
     }
     Ok(())
 }
 
 impl UploadRequest {
     fn new(args: &Args) -> anyhow::Result<Self> {
-        let name = args.file.as_deref().unwrap_or(Path::new("members.ndjson")).to_string_lossy();
+        let name = args
+            .file
+            .as_deref()
+            .unwrap_or(Path::new("members.ndjson"))
+            .to_string_lossy();
         let (name, encoding) = match (name.strip_suffix(".gz"), name.strip_suffix(".zst")) {
             (Some(name), _) => (name, Some("gzip")),
             (_, Some(name)) => (name, Some("zstd")),
             _ => (&*name, None),
         };
-        let extension = name.rsplit_once('.').map_or("text", |(_, extension)| extension);
+        let extension = name
+            .rsplit_once('.')
+            .map_or("text", |(_, extension)| extension);
         let media_type = match args.format.as_deref().unwrap_or(extension) {
             "ndjson" | "jsonl" => "application/x-ndjson",
             "csv" => "text/csv",
             _ => "text/plain",
         };
-        let id = args.id.clone().unwrap_or_else(|| hex::encode(random::<16>()));
+        let id = args
+            .id
+            .clone()
+            .unwrap_or_else(|| hex::encode(random::<16>()));
         let if_absent = args.if_absent || args.redis.is_some();
         let optional = [
             ("column", args.column.clone()),
             ("delimiter", args.delimiter.clone()),
             ("min_items", args.min_items.map(|items| items.to_string())),
             ("max_shrink", args.max_shrink.map(|share| share.to_string())),
-            ("max_rejected", args.max_rejected.map(|lines| lines.to_string())),
+            (
+                "max_rejected",
+                args.max_rejected.map(|lines| lines.to_string()),
+            ),
             ("dry_run", args.dry_run.then(|| "true".to_owned())),
             ("if_absent", if_absent.then(|| "true".to_owned())),
         ];
         let mode = if args.replace { "replace" } else { "append" };
-        let query = optional.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        let query = optional
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?)));
         let encoding = encoding.map(|encoding| ("Content-Encoding", encoding));
-        let key = args.key.as_ref().filter(|_| args.redis.is_none()).or(args.api_key.as_ref());
-        let connection =
-            ServiceAddress { url: args.url.clone(), key: key.cloned(), cacert: args.cacert.clone() };
+        let key = args
+            .key
+            .as_ref()
+            .filter(|_| args.redis.is_none())
+            .or(args.api_key.as_ref());
+        let connection = ServiceAddress {
+            url: args.url.clone(),
+            key: key.cloned(),
+            cacert: args.cacert.clone(),
+        };
         Ok(Self {
             client: connection.client()?,
             path: format!("/v1/{}/imports", args.into),
             id,
-            query: [("mode", mode.to_owned())].into_iter().chain(query).collect(),
-            headers: [("Content-Type", media_type)].into_iter().chain(encoding).collect(),
+            query: [("mode", mode.to_owned())]
+                .into_iter()
+                .chain(query)
+                .collect(),
+            headers: [("Content-Type", media_type)]
+                .into_iter()
+                .chain(encoding)
+                .collect(),
             retries: args.retries,
         })
     }
@@ -208,9 +249,14 @@ impl UploadRequest {
     /// Checks with an empty dry run whether the service would accept the upload.
     fn check_accepted(&self) -> Result<(), ClientError> {
         let format = ["mode", "column", "delimiter", "if_absent"];
-        let asked = self.query.iter().filter(|(name, _)| format.contains(name)).cloned();
+        let asked = self
+            .query
+            .iter()
+            .filter(|(name, _)| format.contains(name))
+            .cloned();
         let query = asked.chain([("dry_run", "true".into()), ("min_items", "0".into())]);
-        self.post(query, &self.headers[..1], SendBody::none()).map(drop)
+        self.post(query, &self.headers[..1], SendBody::none())
+            .map(drop)
     }
 
     /// Sends everything, and continues when the connection breaks. Returns the service's response.
@@ -223,14 +269,19 @@ impl UploadRequest {
             drop(body);
             let broken = match sent {
                 Ok(text) => return Ok(text),
-                Err(error) if !error.is_transient() && error.code != RUNNING => return Err(error.into()),
+                Err(error) if !error.is_transient() && error.code != RUNNING => {
+                    return Err(error.into());
+                }
                 Err(error) => error,
             };
             if let (None, Some(failure)) = (broken.status, self.failure()) {
                 return Err(failure.into());
             }
             let is_repeatable = matches!(source, UploadInput::File(_)) && self.retries > 0;
-            let Some(pause) = schedule.pause(broken.code == RUNNING).filter(|_| is_repeatable) else {
+            let Some(pause) = schedule
+                .pause(broken.code == RUNNING)
+                .filter(|_| is_repeatable)
+            else {
                 let id = &self.id;
                 bail!("{broken}; added items stay; repeat the command with --id {id} to continue");
             };
@@ -254,8 +305,16 @@ impl UploadRequest {
         headers: &[(&str, &str)],
         body: SendBody<'_>,
     ) -> Result<String, ClientError> {
-        let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
-        self.client.call(Method::POST, &format!("{}?{query}", self.path), headers, body, None)
+        let query = form_urlencoded::Serializer::new(String::new())
+            .extend_pairs(query)
+            .finish();
+        self.client.call(
+            Method::POST,
+            &format!("{}?{query}", self.path),
+            headers,
+            body,
+            None,
+        )
     }
 }
 
@@ -269,7 +328,11 @@ struct RetrySchedule {
 
 impl RetrySchedule {
     fn new(retries: u32) -> Self {
-        Self { retries, pauses: Box::new(pauses()), waited: Duration::ZERO }
+        Self {
+            retries,
+            pauses: Box::new(pauses()),
+            waited: Duration::ZERO,
+        }
     }
 
     /// Returns the pause before the next upload; `None` for no more. Finding the previous one still running is no retry, unless it
@@ -292,7 +355,10 @@ mod tests {
 
     fn pauses(retries: u32, are_running: impl IntoIterator<Item = bool>) -> Vec<Duration> {
         let mut schedule = RetrySchedule::new(retries);
-        are_running.into_iter().map_while(|is_running| schedule.pause(is_running)).collect()
+        are_running
+            .into_iter()
+            .map_while(|is_running| schedule.pause(is_running))
+            .collect()
     }
 
     #[test]
@@ -301,15 +367,24 @@ mod tests {
             // The connection breaks, and the import counts as running from then on.
             let all = pauses(retries, [false].into_iter().chain([true; 1_000]));
             let waited: Duration = all.iter().skip(1).sum();
-            assert!(waited > Duration::from_secs(ELSEWHERE_IDLE_SECONDS), "{waited:?}");
+            assert!(
+                waited > Duration::from_secs(ELSEWHERE_IDLE_SECONDS),
+                "{waited:?}"
+            );
             assert!(all.len() < 1_000, "it ends");
         }
     }
 
     #[test]
     fn connection_breaks_up_to_configured_retries() {
-        assert_eq!(pauses(3, [false; 10]), [250, 500, 1_000].map(Duration::from_millis));
+        assert_eq!(
+            pauses(3, [false; 10]),
+            [250, 500, 1_000].map(Duration::from_millis)
+        );
         assert!(pauses(0, [false; 10]).is_empty());
-        assert_eq!(*pauses(20, [false; 30]).last().unwrap(), Duration::from_secs(8));
+        assert_eq!(
+            *pauses(20, [false; 30]).last().unwrap(),
+            Duration::from_secs(8)
+        );
     }
 }

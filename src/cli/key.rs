@@ -32,7 +32,11 @@ pub enum Args {
 
 /// Takes the names of keys that the service takes.
 fn valid_name(name: &str) -> Result<String, InvalidKey> {
-    let key = KeyOptions { name: name.to_owned(), sha256: "0".repeat(64), ..KeyOptions::default() };
+    let key = KeyOptions {
+        name: name.to_owned(),
+        sha256: "0".repeat(64),
+        ..KeyOptions::default()
+    };
     access::digest(&key)?;
     Ok(name.to_owned())
 }
@@ -40,7 +44,12 @@ fn valid_name(name: &str) -> Result<String, InvalidKey> {
 /// Accepts the same prefixes as the service.
 fn valid_prefix(prefix: &str) -> Result<String, InvalidKey> {
     let (name, sha256, prefix) = ("the key".to_owned(), "0".repeat(64), prefix.to_owned());
-    access::digest(&KeyOptions { name, sha256, prefix: prefix.clone(), ..KeyOptions::default() })?;
+    access::digest(&KeyOptions {
+        name,
+        sha256,
+        prefix: prefix.clone(),
+        ..KeyOptions::default()
+    })?;
     Ok(prefix)
 }
 
@@ -49,18 +58,33 @@ fn valid_prefix(prefix: &str) -> Result<String, InvalidKey> {
 /// # Errors
 /// If standard output can't be written to.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let Args::New { name, scopes, prefix, expires_at } = args;
+    let Args::New {
+        name,
+        scopes,
+        prefix,
+        expires_at,
+    } = args;
     let key = format!("ck_{}", URL_SAFE_NO_PAD.encode(random::<KEY_BYTES>()));
     let digest = hex::encode(Sha256::digest(&key));
     let entry: [(&str, Option<toml::Value>); 5] = [
         ("name", Some(name.clone().into())),
         ("sha256", Some(digest.into())),
         ("scopes", Some(scopes.clone().into())),
-        ("prefix", Some(prefix.clone()).filter(|prefix| !prefix.is_empty()).map(Into::into)),
-        ("expires_at", expires_at.map(|time| format!("{time:.3}").into())),
+        (
+            "prefix",
+            Some(prefix.clone())
+                .filter(|prefix| !prefix.is_empty())
+                .map(Into::into),
+        ),
+        (
+            "expires_at",
+            expires_at.map(|time| format!("{time:.3}").into()),
+        ),
     ];
-    let entry: toml::Table =
-        entry.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
+    let entry: toml::Table = entry
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+        .collect();
     let mut out = io::stdout();
     writeln!(out, "key:   {key}")?;
     Ok(writeln!(out, "entry: {}", toml::Value::Table(entry))?)
@@ -84,8 +108,9 @@ mod tests {
         for bad in ["", &"x".repeat(129)] {
             assert!(parsed(bad).is_err(), "{bad:?}");
         }
-        let prefixed =
-            |prefix: &str| Program::try_parse_from(["key", "new", "--name", "n", "--prefix", prefix]);
+        let prefixed = |prefix: &str| {
+            Program::try_parse_from(["key", "new", "--name", "n", "--prefix", prefix])
+        };
         assert!(prefixed("shop-").is_ok() && prefixed("Shop/").is_err());
     }
 }

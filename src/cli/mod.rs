@@ -50,7 +50,9 @@ fn kind_of(filter: &str) -> anyhow::Result<Kind> {
         Some(("campaigns", name)) if !name.is_empty() => Ok(Kind::Campaign),
         Some(("coupons", name)) if !name.is_empty() => Ok(Kind::Coupon),
         Some(_) | None => {
-            bail!("`{filter}` is neither campaigns/NAME nor coupons/NAME; name one such as campaigns/spring")
+            bail!(
+                "`{filter}` is neither campaigns/NAME nor coupons/NAME; name one such as campaigns/spring"
+            )
         }
     }
 }
@@ -68,12 +70,19 @@ fn print_line(text: &str) {
 
 /// Prints the result of a command that has done its work, in one of two forms.
 fn report(is_json: bool, json: &Value, text: &str) {
-    if is_json { print_line(&json.to_string()) } else { print_line(text) }
+    if is_json {
+        print_line(&json.to_string())
+    } else {
+        print_line(text)
+    }
 }
 
 /// Registers SIGINT and SIGTERM, and returns a function that waits for the next of them.
 fn stop_signals() -> io::Result<impl AsyncFnMut() + Send> {
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let (mut interrupt, mut terminate) = (
+        signal(SignalKind::interrupt())?,
+        signal(SignalKind::terminate())?,
+    );
     Ok(async move || {
         tokio::select! {
             _ = interrupt.recv() => {}
@@ -86,9 +95,14 @@ fn stop_signals() -> io::Result<impl AsyncFnMut() + Send> {
 #[cfg(debug_assertions)]
 pub fn take_faults() {
     let entries = std::env::var("CUCKOOD_TEST_PANIC_AT").unwrap_or_default();
-    let entries = entries.split(',').filter_map(|entry| entry.parse().ok()).collect();
+    let entries = entries
+        .split(',')
+        .filter_map(|entry| entry.parse().ok())
+        .collect();
     // Only this sets them.
     let _ = crate::engine::applying::PANIC_AT.set(entries);
-    let later = std::env::var("CUCKOOD_TEST_VERSION").ok().and_then(|version| version.parse().ok());
+    let later = std::env::var("CUCKOOD_TEST_VERSION")
+        .ok()
+        .and_then(|version| version.parse().ok());
     let _ = later.map(|version| crate::domain::version::LATER_VERSION.set(version));
 }

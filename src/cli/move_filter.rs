@@ -31,7 +31,12 @@ pub struct Args {
     #[arg(long, value_name = "KEY", env = "CUCKOOD_KEY", hide_env_values = true)]
     pub key: Option<String>,
     /// API key of the receiving service, if it is another one.
-    #[arg(long, value_name = "KEY", env = "CUCKOOD_TO_KEY", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "KEY",
+        env = "CUCKOOD_TO_KEY",
+        hide_env_values = true
+    )]
     pub to_key: Option<String>,
     /// PEM file of certificates to trust instead of the system's or SSL_CERT_FILE.
     #[arg(long, value_name = "FILE", env = "CUCKOOD_CACERT")]
@@ -55,9 +60,21 @@ struct FilterAddress {
 }
 
 impl FilterAddress {
-    fn new(url: &str, what: &str, key: Option<&String>, cacert: Option<&PathBuf>) -> anyhow::Result<Self> {
-        let connection = ServiceAddress { url: url.to_owned(), key: key.cloned(), cacert: cacert.cloned() };
-        Ok(Self { client: connection.client()?, path: format!("/v1/{what}") })
+    fn new(
+        url: &str,
+        what: &str,
+        key: Option<&String>,
+        cacert: Option<&PathBuf>,
+    ) -> anyhow::Result<Self> {
+        let connection = ServiceAddress {
+            url: url.to_owned(),
+            key: key.cloned(),
+            cacert: cacert.cloned(),
+        };
+        Ok(Self {
+            client: connection.client()?,
+            path: format!("/v1/{what}"),
+        })
     }
 }
 
@@ -71,9 +88,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Some(name) => format!("{}s/{name}", kind.as_str()),
         None => args.what.clone(),
     };
-    let from = FilterAddress::new(&args.from, &args.what, args.key.as_ref(), args.cacert.as_ref())?;
-    let (to_key, to_cacert) =
-        (args.to_key.as_ref().or(args.key.as_ref()), args.to_cacert.as_ref().or(args.cacert.as_ref()));
+    let from = FilterAddress::new(
+        &args.from,
+        &args.what,
+        args.key.as_ref(),
+        args.cacert.as_ref(),
+    )?;
+    let (to_key, to_cacert) = (
+        args.to_key.as_ref().or(args.key.as_ref()),
+        args.to_cacert.as_ref().or(args.cacert.as_ref()),
+    );
     let to = FilterAddress::new(&args.to, &renamed, to_key, to_cacert)?;
     let created = to.client.url(&to.path);
     match to.client.get(&to.path, None) {
@@ -82,14 +106,21 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Err(error) => return Err(error.into()),
     }
     let described = from.client.get(&from.path, None)?;
-    let progress = progress::bytes(described["stats"]["memory_bytes"].as_u64(), "of the image (about)");
+    let progress = progress::bytes(
+        described["stats"]["memory_bytes"].as_u64(),
+        "of the image (about)",
+    );
     let (start, mut pauses, mut retries) = (Instant::now(), pauses(), args.retries);
     let moved = loop {
         let broken = match attempt(&from, &to, &progress) {
             // The response to an earlier attempt was lost.
             Err(error) if retries < args.retries && error.code == "already-exists" => break Ok(()),
             // An image truncated in transit is damaged, too.
-            Err(error) if retries > 0 && (error.is_transient() || error.code == "image-damaged") => error,
+            Err(error)
+                if retries > 0 && (error.is_transient() || error.code == "image-damaged") =>
+            {
+                error
+            }
             ended => break ended,
         };
         retries -= 1;
@@ -101,15 +132,30 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     moved?;
     let (bytes, seconds) = (progress.position(), start.elapsed().as_secs_f64());
     let json = json!({ "made": created, "bytes": bytes, "seconds": seconds });
-    let made = format!("created {created} from {}; the original is still there", counted(bytes, "byte"));
+    let made = format!(
+        "created {created} from {}; the original is still there",
+        counted(bytes, "byte")
+    );
     report(args.json, &json, &made);
     Ok(())
 }
 
-fn attempt(from: &FilterAddress, to: &FilterAddress, progress: &ProgressBar) -> Result<(), ClientError> {
+fn attempt(
+    from: &FilterAddress,
+    to: &FilterAddress,
+    progress: &ProgressBar,
+) -> Result<(), ClientError> {
     let image = from.client.read(&format!("{}/image", from.path))?;
     progress.set_position(0);
     let body = SendBody::from_owned_reader(progress.wrap_read(image));
     let headers = [("Content-Type", "application/octet-stream")];
-    to.client.call(Method::PUT, &format!("{}/image", to.path), &headers, body, None).map(drop)
+    to.client
+        .call(
+            Method::PUT,
+            &format!("{}/image", to.path),
+            &headers,
+            body,
+            None,
+        )
+        .map(drop)
 }

@@ -49,19 +49,41 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(path) = &args.workload {
         let text = fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
         let workload: Workload = toml::from_str(&text).map_err(|fault| {
-            let line = fault.span().map_or(0, |span| text[..span.start].matches('\n').count()) + 1;
-            anyhow!("{}, line {line}: {}; docs/SCALE.md has an example", path.display(), fault.message())
+            let line = fault
+                .span()
+                .map_or(0, |span| text[..span.start].matches('\n').count())
+                + 1;
+            anyhow!(
+                "{}, line {line}: {}; docs/SCALE.md has an example",
+                path.display(),
+                fault.message()
+            )
         })?;
         let plan = workload::plan(&workload)?;
         return print(&plan, args.json, workload_text);
     }
-    let forget = args.forget_after.map(|seconds| Forget::new(seconds, args.forget_steps)).transpose();
+    let forget = args
+        .forget_after
+        .map(|seconds| Forget::new(seconds, args.forget_steps))
+        .transpose();
     let forget = forget.context("forgetting")?;
     let spec = Spec {
         capacity: args.capacity,
-        mode: if args.strict { Mode::Strict } else { Mode::Compact },
-        growth: if args.fixed { Growth::Fixed } else { Growth::Auto },
-        sizing: if args.strict { Sizing::Exact } else { Sizing::ErrorRate(args.error_rate) },
+        mode: if args.strict {
+            Mode::Strict
+        } else {
+            Mode::Compact
+        },
+        growth: if args.fixed {
+            Growth::Fixed
+        } else {
+            Growth::Auto
+        },
+        sizing: if args.strict {
+            Sizing::Exact
+        } else {
+            Sizing::ErrorRate(args.error_rate)
+        },
         ignore_case: false,
         stock: None,
         forget,
@@ -70,7 +92,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn print<P: Serialize>(plan: &P, json: bool, text: fn(&P) -> String) -> anyhow::Result<()> {
-    let text = if json { format!("{}\n", serde_json::to_value(plan)?) } else { text(plan) };
+    let text = if json {
+        format!("{}\n", serde_json::to_value(plan)?)
+    } else {
+        text(plan)
+    };
     Ok(io::stdout().write_all(text.as_bytes())?)
 }
 
@@ -82,10 +108,23 @@ fn workload_text(plan: &WorkloadPlan) -> String {
         ("redemptions", bytes(plan.redemptions_bytes)),
         ("memory, at most", bytes(plan.peak_bytes)),
         ("disk, at most", bytes(plan.disk_bytes)),
-        ("startup, at most about", format!("{:.1} seconds", plan.startup_seconds)),
-        ("log and events", format!("{}/s", ByteSize(plan.log_bytes_per_second))),
-        ("a snapshot every", plan.snapshot_every_seconds.map_or("never: no writes".into(), every)),
-        ("snapshots, at most", format!("{}/s", ByteSize(plan.snapshot_bytes_per_second))),
+        (
+            "startup, at most about",
+            format!("{:.1} seconds", plan.startup_seconds),
+        ),
+        (
+            "log and events",
+            format!("{}/s", ByteSize(plan.log_bytes_per_second)),
+        ),
+        (
+            "a snapshot every",
+            plan.snapshot_every_seconds
+                .map_or("never: no writes".into(), every),
+        ),
+        (
+            "snapshots, at most",
+            format!("{}/s", ByteSize(plan.snapshot_bytes_per_second)),
+        ),
     ])
 }
 
@@ -96,18 +135,28 @@ fn filter_text(plan: &Plan) -> String {
         ("table", format!("{} buckets", plan.buckets)),
         ("memory", bytes(plan.memory_bytes)),
         ("per item", format!("{:.2} bits", plan.bits_per_item)),
-        ("load at capacity", format!("{:.1}% of the slots", 100.0 * plan.load_at_capacity)),
+        (
+            "load at capacity",
+            format!("{:.1}% of the slots", 100.0 * plan.load_at_capacity),
+        ),
         ("capacity, at most", format!("{} items", plan.capacity_max)),
-        ("error rate at capacity", format!("{:.2e} of the absent items", plan.error_rate_at_capacity)),
+        (
+            "error rate at capacity",
+            format!("{:.2e} of the absent items", plan.error_rate_at_capacity),
+        ),
         ("disk, about", bytes(plan.disk_bytes)),
         ("memory while replaced", bytes(plan.replacement_peak_bytes)),
-        ("startup, at most about", format!("{:.1} seconds", plan.startup_seconds)),
+        (
+            "startup, at most about",
+            format!("{:.1} seconds", plan.startup_seconds),
+        ),
         ("why", plan.reason.clone()),
     ])
 }
 
 fn rows<const N: usize>(rows: [(&str, String); N]) -> String {
-    rows.map(|(name, value)| format!("{name:<24}{value}\n")).concat()
+    rows.map(|(name, value)| format!("{name:<24}{value}\n"))
+        .concat()
 }
 
 /// Formats a size: with a unit for people, and in bytes.
@@ -126,7 +175,8 @@ fn items(text: &str) -> Result<u64, String> {
     let number = number.replace('_', "");
     let (whole, fraction) = number.split_once('.').unwrap_or((&number, ""));
     let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    let fits = !whole.is_empty() && is_number(whole) && is_number(fraction) && fraction.len() <= zeros;
+    let fits =
+        !whole.is_empty() && is_number(whole) && is_number(fraction) && fraction.len() <= zeros;
     let digits = fits.then(|| format!("{whole}{fraction:0<zeros$}"));
     let items = digits.and_then(|digits| digits.parse().ok());
     items.ok_or_else(|| "expected a number of items, such as 250000, 250k or 2.5M".to_owned())
@@ -150,7 +200,19 @@ mod tests {
         ] {
             assert_eq!(items(text), Ok(wanted), "{text}");
         }
-        for text in ["", "M", "1.5", "0.0001k", "-1", "1e6", "ten", "1MM", "1.2.3M", "99999999999G", ".5M"] {
+        for text in [
+            "",
+            "M",
+            "1.5",
+            "0.0001k",
+            "-1",
+            "1e6",
+            "ten",
+            "1MM",
+            "1.2.3M",
+            "99999999999G",
+            ".5M",
+        ] {
             assert!(items(text).is_err(), "{text}");
         }
     }
@@ -165,16 +227,28 @@ mod tests {
         );
         assert_eq!((one.filters, many.filters), (1, 11));
         assert!(many.tables_bytes > 10 * one.tables_bytes);
-        assert_eq!((one.redemptions_bytes, many.redemptions_bytes), (0, 6_000 * 472));
+        assert_eq!(
+            (one.redemptions_bytes, many.redemptions_bytes),
+            (0, 6_000 * 472)
+        );
         assert!(many.peak_bytes > many.tables_bytes + many.redemptions_bytes + one.tables_bytes);
-        assert_eq!((one.log_bytes_per_second, one.snapshot_bytes_per_second), (0, 0));
+        assert_eq!(
+            (one.log_bytes_per_second, one.snapshot_bytes_per_second),
+            (0, 0)
+        );
         assert!(many.log_bytes_per_second > 0 && many.snapshot_every_seconds > Some(0.0));
         assert!(many.startup_seconds > one.startup_seconds && many.disk_bytes > one.disk_bytes);
         // Without writes no snapshot is due.
         let text = workload_text(&one);
-        assert!(text.contains("a snapshot every        never: no writes"), "{text}");
+        assert!(
+            text.contains("a snapshot every        never: no writes"),
+            "{text}"
+        );
         assert!(!text.contains("inf") && !text.contains("NaN"), "{text}");
         let error = toml::from_str::<Workload>("log_max_bytes = 0\nfilters = []").unwrap_err();
-        assert!(error.to_string().contains("expected a nonzero u64"), "{error}");
+        assert!(
+            error.to_string().contains("expected a nonzero u64"),
+            "{error}"
+        );
     }
 }

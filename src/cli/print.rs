@@ -27,7 +27,11 @@ pub struct Manual {
 /// # Errors
 /// If standard output can't be written to.
 pub fn openapi() -> anyhow::Result<()> {
-    Ok(write!(io::stdout(), "{}", crate::http::openapi::served(true))?)
+    Ok(write!(
+        io::stdout(),
+        "{}",
+        crate::http::openapi::served(true)
+    )?)
 }
 
 /// Prints the script for `program`, the command line with all subcommands.
@@ -47,6 +51,12 @@ pub fn completions(args: &Completions, mut program: clap::Command) -> anyhow::Re
 /// # Errors
 /// If a page can't be written.
 pub fn manual(args: &Manual, program: clap::Command) -> anyhow::Result<()> {
-    let written = fs::create_dir_all(&args.dir).and_then(|()| clap_mangen::generate_to(program, &args.dir));
-    written.map_err(|error| anyhow!("can't write {}: {error}; name another directory", args.dir.display()))
+    let written =
+        fs::create_dir_all(&args.dir).and_then(|()| clap_mangen::generate_to(program, &args.dir));
+    written.map_err(|error| {
+        anyhow!(
+            "can't write {}: {error}; name another directory",
+            args.dir.display()
+        )
+    })
 }

@@ -17,7 +17,10 @@ pub fn bytes(length: Option<u64>, unit: &'static str) -> ProgressBar {
 
 /// Shows bytes of a file that is read this many times.
 pub fn file(path: &Path, times: u64) -> ProgressBar {
-    bytes(path.metadata().ok().map(|about| times * about.len()), "of the archive")
+    bytes(
+        path.metadata().ok().map(|about| times * about.len()),
+        "of the archive",
+    )
 }
 
 /// Shows items of a total.

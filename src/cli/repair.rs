@@ -35,16 +35,24 @@ pub enum Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let (Args::Clock { dir } | Args::Skip { dir, .. }) = args;
     refuse_unused(dir)?;
-    let (clock, name) = (Clock::system(ClockLimits::default()).reading(), dir.display());
+    let (clock, name) = (
+        Clock::system(ClockLimits::default()).reading(),
+        dir.display(),
+    );
     if let Args::Skip { entry, .. } = args {
         let last = skip_entry(dir, clock.wall, Seq(*entry))?.0;
-        print_line(&format!("entry {entry} is skipped; its write has had no effect"));
+        print_line(&format!(
+            "entry {entry} is skipped; its write has had no effect"
+        ));
         print_line(&format!(
             "{name}: a snapshot covers it, up to position {last}; the service can be started"
         ));
         return Ok(());
     }
-    print_line(&format!("accepting the clock's time {} as right", clock.wall));
+    print_line(&format!(
+        "accepting the clock's time {} as right",
+        clock.wall
+    ));
     print_line(&describe(&repair_clock(dir, clock)?));
     let unreadable = || format!("{name} was repaired, and can't be read");
     let again = repair_clock(dir, clock).with_context(unreadable)?;
@@ -59,12 +67,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn describe(repair: &ClockRepair) -> String {
-    let Some(logged) = repair.logged else { return "the log is empty: nothing to repair".to_owned() };
+    let Some(logged) = repair.logged else {
+        return "the log is empty: nothing to repair".to_owned();
+    };
     let last = format!("the last entry of the log was written at {logged}");
     let Some(Seq(entry)) = repair.turned_back else {
         return format!("{last}\nit is not in the future: nothing to repair");
     };
-    let ClockRepair { redemptions, holds, .. } = repair;
+    let ClockRepair {
+        redemptions, holds, ..
+    } = repair;
     let redemptions = counted(*redemptions, "redemption");
     let holds = counted(*holds, "hold");
     format!(

@@ -46,7 +46,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             let wrap = |archive| progress.wrap_read(archive);
             let last = restore(file, dir, &StoreOptions::default(), clock, wrap)?;
             progress.finish_and_clear();
-            format!("restored {} into {}, up to position {}", file.display(), dir.display(), last.0)
+            format!(
+                "restored {} into {}, up to position {}",
+                file.display(),
+                dir.display(),
+                last.0
+            )
         }
         paths => bail!(
             "{} given, expected a backup and a directory, or --into-cluster with a backup or data directories",
@@ -62,7 +67,10 @@ fn into_cluster(args: &Args, clock: ClockReading) -> anyhow::Result<String> {
     let mut builder = tempfile::Builder::new();
     let builder = builder.prefix("cuckood-restore-");
     let folder = |scratch: &Path| builder.tempdir_in(scratch);
-    let folder = args.scratch.as_deref().map_or_else(|| builder.tempdir(), folder);
+    let folder = args
+        .scratch
+        .as_deref()
+        .map_or_else(|| builder.tempdir(), folder);
     let folder = folder.context(TEMPORARY)?;
     let positions = positions(&args.paths)?;
     let source = positions.last().map_or(&args.paths[0], |(dir, _)| dir);
@@ -73,7 +81,9 @@ fn into_cluster(args: &Args, clock: ClockReading) -> anyhow::Result<String> {
     }
     let scratch = folder.path().join("unpacked");
     let last = restore_into_cluster(file, &scratch, &config.engine_options().journal, clock)?;
-    let positions = positions.iter().map(|(dir, at)| format!("{}: up to position {}\n", dir.display(), at.0));
+    let positions = positions
+        .iter()
+        .map(|(dir, at)| format!("{}: up to position {}\n", dir.display(), at.0));
     let (mut told, source) = (positions.collect::<String>(), source.display());
     if !told.is_empty() {
         told.push_str(&format!("{source} is furthest ahead\n"));

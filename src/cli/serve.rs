@@ -27,24 +27,38 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     server::heap::share_c_heap();
     let config = configuration(args.config.as_deref())?;
     telemetry::init(&config.log)?;
-    config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+    config
+        .warnings()
+        .iter()
+        .for_each(|warning| tracing::warn!("{warning}"));
     // This runtime only accepts connections; the server's workers serve them.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
         let mut stopped = stop_signals()?;
         // Without a handler the signal would end the process.
         let hangups = signal(SignalKind::hangup())?;
         let file = args.config.clone();
-        let reloads = Reloads { hangups, read: Box::new(move || configuration(file.as_deref())) };
+        let reloads = Reloads {
+            hangups,
+            read: Box::new(move || configuration(file.as_deref())),
+        };
         let http = bind(config.server.listen).await?;
-        let resp = OptionFuture::from(config.resp.listen.map(bind)).await.transpose()?;
-        let probes = OptionFuture::from(config.server.probe_listen.map(bind)).await.transpose()?;
+        let resp = OptionFuture::from(config.resp.listen.map(bind))
+            .await
+            .transpose()?;
+        let probes = OptionFuture::from(config.server.probe_listen.map(bind))
+            .await
+            .transpose()?;
         server::run(config, Listeners { http, resp, probes }, reloads, stopped()).await
     })
 }
 
 async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).await.with_context(|| format!("can't listen on {address}"))
+    TcpListener::bind(address)
+        .await
+        .with_context(|| format!("can't listen on {address}"))
 }
 
 /// Loads the configuration: the file, if one is named, and the environment.

@@ -11,7 +11,8 @@ use rustls::{
 };
 use std::sync::Arc;
 use ureq::unversioned::transport::{
-    Buffers, ConnectionDetails, Connector, Either, LazyBuffers, NextTimeout, Transport, TransportAdapter,
+    Buffers, ConnectionDetails, Connector, Either, LazyBuffers, NextTimeout, Transport,
+    TransportAdapter,
 };
 
 /// Speaks TLS to servers whose certificate is trusted, or issued by a trusted one.
@@ -27,7 +28,8 @@ impl TlsConnector {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(trusted.iter().cloned());
-        let webpki = WebPkiServerVerifier::builder_with_provider(roots.into(), provider.clone()).build()?;
+        let webpki =
+            WebPkiServerVerifier::builder_with_provider(roots.into(), provider.clone()).build()?;
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .dangerous()
@@ -53,12 +55,14 @@ impl ServerCertVerifier for Verifier {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let verified = self.webpki.verify_server_cert(end_entity, intermediates, name, ocsp, now);
+        let verified = self
+            .webpki
+            .verify_server_cert(end_entity, intermediates, name, ocsp, now);
         match verified {
             // The validity was checked before; what remains is that it is an authority, or no one's.
-            Err(Error::InvalidCertificate(CertificateError::Other(_) | CertificateError::UnknownIssuer))
-                if self.trusted.iter().any(|trusted| trusted == end_entity) =>
-            {
+            Err(Error::InvalidCertificate(
+                CertificateError::Other(_) | CertificateError::UnknownIssuer,
+            )) if self.trusted.iter().any(|trusted| trusted == end_entity) => {
                 verify_server_name(&ParsedCertificate::try_from(end_entity)?, name)?;
                 Ok(ServerCertVerified::assertion())
             }
@@ -72,7 +76,8 @@ impl ServerCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.webpki.verify_tls12_signature(message, certificate, signature)
+        self.webpki
+            .verify_tls12_signature(message, certificate, signature)
     }
 
     fn verify_tls13_signature(
@@ -81,7 +86,8 @@ impl ServerCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.webpki.verify_tls13_signature(message, certificate, signature)
+        self.webpki
+            .verify_tls13_signature(message, certificate, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -97,19 +103,32 @@ impl<In: Transport> Connector<In> for TlsConnector {
         details: &ConnectionDetails<'_>,
         chained: Option<In>,
     ) -> Result<Option<Self::Out>, ureq::Error> {
-        let Some(transport) = chained else { return Ok(None) };
+        let Some(transport) = chained else {
+            return Ok(None);
+        };
         if !details.needs_tls() || transport.is_tls() {
             return Ok(Some(Either::A(transport)));
         }
-        let host = details.uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-        let name = ServerName::try_from(host).map_err(|_| ureq::Error::Tls("the host is no valid name"))?;
+        let host = details
+            .uri
+            .host()
+            .unwrap_or_default()
+            .trim_matches(['[', ']'])
+            .to_owned();
+        let name = ServerName::try_from(host)
+            .map_err(|_| ureq::Error::Tls("the host is no valid name"))?;
         let mut connection = ClientConnection::new(self.0.clone(), name)?;
         let mut socket = TransportAdapter::new(transport.boxed(), details.current_time.clone());
         socket.set_timeout(details.timeout);
         connection.complete_io(&mut socket)?;
-        let buffers =
-            LazyBuffers::new(details.config.input_buffer_size(), details.config.output_buffer_size());
-        Ok(Some(Either::B(TlsTransport { buffers, stream: StreamOwned::new(connection, socket) })))
+        let buffers = LazyBuffers::new(
+            details.config.input_buffer_size(),
+            details.config.output_buffer_size(),
+        );
+        Ok(Some(Either::B(TlsTransport {
+            buffers,
+            stream: StreamOwned::new(connection, socket),
+        })))
     }
 }
 

@@ -33,16 +33,32 @@ pub struct Args {
 /// If anything is wrong.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let is_backup = args.path.is_file();
-    let found = if is_backup { of_backup(args) } else { of_directory(args) };
+    let found = if is_backup {
+        of_backup(args)
+    } else {
+        of_directory(args)
+    };
     if let (Err(error), true) = (&found, args.json) {
         let faults = vec![format!("{error:#}")];
-        print(&args.path, true, &Findings { faults, ..Findings::default() });
+        print(
+            &args.path,
+            true,
+            &Findings {
+                faults,
+                ..Findings::default()
+            },
+        );
     }
     let findings = found?;
     print(&args.path, args.json, &findings);
     match findings.faults.len() as u64 {
         0 => Ok(()),
-        faults => bail!("{}: {}; {}", args.path.display(), counted(faults, "fault"), advice(is_backup)),
+        faults => bail!(
+            "{}: {}; {}",
+            args.path.display(),
+            counted(faults, "fault"),
+            advice(is_backup)
+        ),
     }
 }
 
@@ -55,7 +71,10 @@ fn advice(is_backup: bool) -> &'static str {
 }
 
 /// The advice to run this command, at the end of some [`StoreError`]s.
-const TO_VERIFY: [&str; 2] = ["; run `cuckood verify ", "; restart, and if that fails run `cuckood verify "];
+const TO_VERIFY: [&str; 2] = [
+    "; run `cuckood verify ",
+    "; restart, and if that fails run `cuckood verify ",
+];
 
 /// Replaces the advice to run this command with the next one.
 fn advised(fault: &str, is_backup: bool) -> String {
@@ -79,18 +98,25 @@ fn of_backup(args: &Args) -> anyhow::Result<Findings> {
     // Once to check it, and twice to restore it.
     let progress = progress::file(file, 3);
     let wrap = |archive: Box<dyn Read>| progress.wrap_read(archive);
-    let read = archive::open(file).and_then(|opened| archive::read(file, wrap(Box::new(opened)), |_| Ok(())));
+    let read = archive::open(file)
+        .and_then(|opened| archive::read(file, wrap(Box::new(opened)), |_| Ok(())));
     if let Err(error) = read {
-        return Ok(Findings { faults: vec![error.to_string()], ..Findings::default() });
+        return Ok(Findings {
+            faults: vec![error.to_string()],
+            ..Findings::default()
+        });
     }
     let scratch = scratch(file, args.scratch.as_deref())?;
     let clock = Clock::system(ClockLimits::default()).reading();
-    let rename = |text: &str| text.replace(&*scratch.path().to_string_lossy(), &file.to_string_lossy());
+    let rename =
+        |text: &str| text.replace(&*scratch.path().to_string_lossy(), &file.to_string_lossy());
     let last = restore(file, scratch.path(), &options(), clock, wrap)
         .map_err(|error| anyhow!(rename(&advised(&error.to_string(), true))))?;
     progress.finish_and_clear();
     let mut findings = findings(Store::open(scratch.path(), &options()), true, rename)?;
-    findings.notes.insert(0, format!("archive: up to position {}, restored", last.0));
+    findings
+        .notes
+        .insert(0, format!("archive: up to position {}, restored", last.0));
     Ok(findings)
 }
 
@@ -102,7 +128,8 @@ fn findings(
 ) -> anyhow::Result<Findings> {
     let text = |text: &str| rename(&advised(text, is_backup));
     let store = copy.map_err(|error| anyhow!(text(&error.to_string())))?;
-    let mut findings = verify(&Arc::new(store)).map_err(|error| anyhow!(text(&error.to_string())))?;
+    let mut findings =
+        verify(&Arc::new(store)).map_err(|error| anyhow!(text(&error.to_string())))?;
     for line in findings.notes.iter_mut().chain(&mut findings.faults) {
         *line = text(line);
     }
@@ -111,14 +138,21 @@ fn findings(
 
 /// Options that allow a full disk to be inspected.
 fn options() -> StoreOptions {
-    StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() }
+    StoreOptions {
+        free_space_min_bytes: 0,
+        ballast_bytes: 0,
+        ..StoreOptions::default()
+    }
 }
 
 /// Creates a temporary directory to restore into.
 fn scratch(file: &Path, scratch: Option<&Path>) -> anyhow::Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(".cuckood-verify-");
-    let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let parent = file
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     let made = match scratch {
         Some(scratch) => builder.tempdir_in(scratch),
         None => builder.tempdir_in(parent).or_else(|_| builder.tempdir()),
@@ -135,7 +169,11 @@ fn print(path: &Path, is_json: bool, Findings { notes, faults }: &Findings) {
     let (path, whole) = (path.display().to_string(), faults.is_empty());
     let json = json!({ "path": path, "whole": whole, "notes": notes, "faults": faults });
     let faults = faults.iter().map(|fault| format!("FAULT {fault}"));
-    let lines = notes.iter().cloned().chain(faults).chain(whole.then(|| format!("{path}: whole")));
+    let lines = notes
+        .iter()
+        .cloned()
+        .chain(faults)
+        .chain(whole.then(|| format!("{path}: whole")));
     report(is_json, &json, &lines.collect::<Vec<_>>().join("\n"));
 }
 
@@ -146,13 +184,19 @@ mod tests {
     #[test]
     fn advice_to_verify_is_replaced() {
         let dir = Path::new("data");
-        for error in [StoreError::damaged(dir, "a; b"), StoreError::failed(dir, "a; b".to_owned())] {
+        for error in [
+            StoreError::damaged(dir, "a; b"),
+            StoreError::failed(dir, "a; b".to_owned()),
+        ] {
             let (text, advised) = (error.to_string(), advised(&error.to_string(), false));
             assert!(
                 text.contains("`cuckood verify data`") && !advised.contains("`cuckood verify"),
                 "{advised}"
             );
-            assert!(advised.contains("a; b") && advised.contains("; restore a backup with"), "{advised}");
+            assert!(
+                advised.contains("a; b") && advised.contains("; restore a backup with"),
+                "{advised}"
+            );
         }
         let other = "data: can't read: no such file; name another";
         assert_eq!(advised(other, false), other);

@@ -82,29 +82,60 @@ pub struct WorkloadPlan {
 /// A message that names the field, if no layout fits a filter.
 pub fn plan(workload: &Workload) -> anyhow::Result<WorkloadPlan> {
     let (mut all, mut largest) = (WorkloadPlan::default(), 0);
-    for &FilterGroup { count, capacity, error_rate } in &workload.filters {
+    for &FilterGroup {
+        count,
+        capacity,
+        error_rate,
+    } in &workload.filters
+    {
         let sizing = error_rate.map_or(Sizing::Exact, Sizing::ErrorRate);
-        let mode = if error_rate.is_some() { Mode::Compact } else { Mode::Strict };
+        let mode = if error_rate.is_some() {
+            Mode::Compact
+        } else {
+            Mode::Strict
+        };
         let (growth, stock, forget) = (Growth::Auto, None, None);
-        let spec = Spec { capacity, mode, growth, sizing, ignore_case: false, stock, forget };
+        let spec = Spec {
+            capacity,
+            mode,
+            growth,
+            sizing,
+            ignore_case: false,
+            stock,
+            forget,
+        };
         let table_bytes = engine::plan(&spec)?.memory_bytes;
         all.filters = all.filters.saturating_add(count);
-        all.tables_bytes = all.tables_bytes.saturating_add(count.saturating_mul(table_bytes));
+        all.tables_bytes = all
+            .tables_bytes
+            .saturating_add(count.saturating_mul(table_bytes));
         largest = largest.max(table_bytes);
     }
-    let Workload { redemptions_per_second, redemptions_retention_seconds, adds_per_second, .. } = *workload;
+    let Workload {
+        redemptions_per_second,
+        redemptions_retention_seconds,
+        adds_per_second,
+        ..
+    } = *workload;
     let retained = redemptions_per_second.saturating_mul(redemptions_retention_seconds);
     all.redemptions_bytes = retained.saturating_mul(REDEMPTION_BYTES);
-    let parts = [all.tables_bytes, all.redemptions_bytes, all.filters.saturating_mul(FILTER_BYTES)];
+    let parts = [
+        all.tables_bytes,
+        all.redemptions_bytes,
+        all.filters.saturating_mul(FILTER_BYTES),
+    ];
     let state_bytes = parts.into_iter().fold(0, u64::saturating_add);
     all.peak_bytes = state_bytes.saturating_add(largest + REPLACEMENT_QUEUE_BYTES);
     let snapshots = SnapshotOptions::default();
-    let log_max_bytes = workload.log_max_bytes.map_or(snapshots.log_bytes_max, NonZero::get);
+    let log_max_bytes = workload
+        .log_max_bytes
+        .map_or(snapshots.log_bytes_max, NonZero::get);
     let log_bytes = state_bytes.max(snapshots.log_bytes_min).min(log_max_bytes);
     all.disk_bytes = disk_bytes(state_bytes, log_bytes);
     all.startup_seconds = startup_seconds(state_bytes, log_bytes);
     let redemptions = redemptions_per_second.saturating_mul(REDEMPTION_LOG_BYTES);
-    all.log_bytes_per_second = redemptions.saturating_add(adds_per_second.saturating_mul(ADD_LOG_BYTES));
+    all.log_bytes_per_second =
+        redemptions.saturating_add(adds_per_second.saturating_mul(ADD_LOG_BYTES));
     let every_seconds = log_bytes as f64 / all.log_bytes_per_second as f64;
     all.snapshot_every_seconds = every_seconds.is_finite().then_some(every_seconds);
     all.snapshot_bytes_per_second = (state_bytes as f64 / every_seconds) as u64;
@@ -122,7 +153,12 @@ mod tests {
         let (_, example) = text.split_once("```toml\n").unwrap();
         let (example, rest) = example.split_once("```\n").unwrap();
         let plan = plan(&toml::from_str(example).unwrap()).unwrap();
-        for bytes in [plan.tables_bytes, plan.redemptions_bytes, plan.peak_bytes, plan.disk_bytes] {
+        for bytes in [
+            plan.tables_bytes,
+            plan.redemptions_bytes,
+            plan.peak_bytes,
+            plan.disk_bytes,
+        ] {
             assert!(rest.contains(&format!("({bytes} bytes)")), "{plan:?}");
         }
     }

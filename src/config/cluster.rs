@@ -85,12 +85,24 @@ impl ClusterSettings {
     /// The engine's options.
     pub fn options(&self) -> ClusterOptions {
         let share_every = self.share_snapshots.then_some(self.snapshot_interval.0);
-        ClusterOptions { lag_max: self.lag_max.0, wait: self.wait.0, configure: self.configure, share_every }
+        ClusterOptions {
+            lag_max: self.lag_max.0,
+            wait: self.wait.0,
+            configure: self.configure,
+            share_every,
+        }
     }
 
     fn node(&self) -> String {
-        let machine = || rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Some(self.node.clone()).filter(|node| !node.is_empty()).unwrap_or_else(machine)
+        let machine = || {
+            rustix::system::uname()
+                .nodename()
+                .to_string_lossy()
+                .into_owned()
+        };
+        Some(self.node.clone())
+            .filter(|node| !node.is_empty())
+            .unwrap_or_else(machine)
     }
 }
 
@@ -109,7 +121,11 @@ impl Nats {
                 token: self.token.0.clone(),
                 credentials: self.credentials.clone(),
             },
-            tls: NatsTls { ca: self.tls_ca.clone(), cert: self.tls_cert.clone(), key: self.tls_key.clone() },
+            tls: NatsTls {
+                ca: self.tls_ca.clone(),
+                cert: self.tls_cert.clone(),
+                key: self.tls_key.clone(),
+            },
             connect_timeout: self.connect_timeout.0,
             log_margin: cluster.log_margin.0,
             open_time: OPEN_TIME,
@@ -141,9 +157,14 @@ mod tests {
         .unwrap();
         assert!(!format!("{config:?}").contains("hunter2"));
         let engine = config.engine_options();
-        let JournalOptions::Nats(options) = &engine.journal else { panic!("{:?}", engine.journal) };
+        let JournalOptions::Nats(options) = &engine.journal else {
+            panic!("{:?}", engine.journal)
+        };
         assert_eq!(options.servers, ["nats://a:4222", "tls://b"]);
-        assert_eq!((options.node.as_str(), options.replicas, options.log_margin), ("node-1", 3, 64 << 20));
+        assert_eq!(
+            (options.node.as_str(), options.replicas, options.log_margin),
+            ("node-1", 3, 64 << 20)
+        );
         assert_eq!(engine.cluster.lag_max, Duration::from_secs(3));
         assert!(!format!("{engine:?}").contains("hunter2"));
         for (name, value) in [
@@ -168,8 +189,14 @@ mod tests {
             ("\"12345678\"", "12345678"),
             ("a \"b\"", "a \"b\""),
         ] {
-            let Nats { password, token, .. } =
-                load(&[("CUCKOOD__NATS__PASSWORD", value), ("CUCKOOD__NATS__TOKEN", value)]).unwrap().nats;
+            let Nats {
+                password, token, ..
+            } = load(&[
+                ("CUCKOOD__NATS__PASSWORD", value),
+                ("CUCKOOD__NATS__TOKEN", value),
+            ])
+            .unwrap()
+            .nats;
             assert_eq!((password.0.as_str(), token.0.as_str()), (wanted, wanted));
         }
     }

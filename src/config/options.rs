@@ -50,7 +50,8 @@ impl Config {
                     .clamp(IDEMPOTENCY_ROOM_MIN_BYTES, IDEMPOTENCY_ROOM_MAX_BYTES),
                 idempotency_keys: self.auth.keys.len() as u64,
                 // Only 0 disables events.
-                events_retention_seconds: self.events.retention.0.as_millis().div_ceil(1_000) as u64,
+                events_retention_seconds: self.events.retention.0.as_millis().div_ceil(1_000)
+                    as u64,
                 imports_retention_seconds: self.imports.retention.0.as_secs(),
                 filters_max: self.limits.filters,
                 line_ups_max: self.limits.line_ups,

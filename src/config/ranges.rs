@@ -60,30 +60,73 @@ pub(super) const SETTINGS: &[Setting] = &[
     any("server.tls_cert"),
     any("server.tls_key"),
     any("server.hosts"),
-    count("server.connections_max", 1, COUNT_MAX, |config| config.server.connections_max as u64),
-    size("server.header_bytes_max", KIB, HEADS_BYTES_MAX, |config| config.server.header_bytes_max.0),
-    time("server.header_timeout", MS, TIMEOUT_MAX, |config| config.server.header_timeout.0),
-    time("server.body_timeout", MS, TIMEOUT_MAX, |config| config.server.body_timeout.0),
-    time("server.request_timeout", MS, TIMEOUT_MAX, |config| config.server.request_timeout.0),
-    time("server.write_timeout", MS, TIMEOUT_MAX, |config| config.server.write_timeout.0),
-    time("server.idle_timeout", MS, TIMEOUT_MAX, |config| config.server.idle_timeout.0),
-    time("server.drain_delay", Duration::ZERO, TIMEOUT_MAX, |config| config.server.drain_delay.0),
-    time("server.drain_timeout", MS, TIMEOUT_MAX, |config| config.server.drain_timeout.0),
+    count("server.connections_max", 1, COUNT_MAX, |config| {
+        config.server.connections_max as u64
+    }),
+    size("server.header_bytes_max", KIB, HEADS_BYTES_MAX, |config| {
+        config.server.header_bytes_max.0
+    }),
+    time("server.header_timeout", MS, TIMEOUT_MAX, |config| {
+        config.server.header_timeout.0
+    }),
+    time("server.body_timeout", MS, TIMEOUT_MAX, |config| {
+        config.server.body_timeout.0
+    }),
+    time("server.request_timeout", MS, TIMEOUT_MAX, |config| {
+        config.server.request_timeout.0
+    }),
+    time("server.write_timeout", MS, TIMEOUT_MAX, |config| {
+        config.server.write_timeout.0
+    }),
+    time("server.idle_timeout", MS, TIMEOUT_MAX, |config| {
+        config.server.idle_timeout.0
+    }),
+    time(
+        "server.drain_delay",
+        Duration::ZERO,
+        TIMEOUT_MAX,
+        |config| config.server.drain_delay.0,
+    ),
+    time("server.drain_timeout", MS, TIMEOUT_MAX, |config| {
+        config.server.drain_timeout.0
+    }),
     any("resp.listen"),
-    count("resp.default_capacity", 1, CAPACITY_MAX, |config| config.resp.default_capacity),
+    count("resp.default_capacity", 1, CAPACITY_MAX, |config| {
+        config.resp.default_capacity
+    }),
     any("resp.keys"),
-    count("resp.connections_max", 1, COUNT_MAX, |config| config.resp.connections_max as u64),
-    size("resp.buffers", MIB, SIZE_MAX, |config| config.resp.buffers.0),
-    time("resp.idle_timeout", Duration::ZERO, TIMEOUT_MAX, |config| config.resp.idle_timeout.0),
+    count("resp.connections_max", 1, COUNT_MAX, |config| {
+        config.resp.connections_max as u64
+    }),
+    size("resp.buffers", MIB, SIZE_MAX, |config| {
+        config.resp.buffers.0
+    }),
+    time("resp.idle_timeout", Duration::ZERO, TIMEOUT_MAX, |config| {
+        config.resp.idle_timeout.0
+    }),
     any("storage.path"),
     any("storage.durability"),
-    size("storage.free_space_min", 0, SIZE_MAX, |config| config.storage.free_space_min.0),
-    size("storage.ballast", 0, SIZE_MAX, |config| config.storage.ballast.0),
-    time("storage.open_timeout", MS, TIMEOUT_MAX, |config| config.storage.open_timeout.0),
-    size("storage.cache", MIB, SIZE_MAX, |config| config.storage.cache.0),
-    size("storage.wal_segment", KIB, SIZE_MAX, |config| config.storage.wal_segment.0),
-    size("snapshots.log_min", KIB, SIZE_MAX, |config| config.snapshots.log_min.0),
-    size("snapshots.log_max", KIB, SIZE_MAX, |config| config.snapshots.log_max.0),
+    size("storage.free_space_min", 0, SIZE_MAX, |config| {
+        config.storage.free_space_min.0
+    }),
+    size("storage.ballast", 0, SIZE_MAX, |config| {
+        config.storage.ballast.0
+    }),
+    time("storage.open_timeout", MS, TIMEOUT_MAX, |config| {
+        config.storage.open_timeout.0
+    }),
+    size("storage.cache", MIB, SIZE_MAX, |config| {
+        config.storage.cache.0
+    }),
+    size("storage.wal_segment", KIB, SIZE_MAX, |config| {
+        config.storage.wal_segment.0
+    }),
+    size("snapshots.log_min", KIB, SIZE_MAX, |config| {
+        config.snapshots.log_min.0
+    }),
+    size("snapshots.log_max", KIB, SIZE_MAX, |config| {
+        config.snapshots.log_max.0
+    }),
     any("journal.kind"),
     any("nats.servers"),
     any("nats.stream"),
@@ -95,75 +138,157 @@ pub(super) const SETTINGS: &[Setting] = &[
     any("nats.tls_ca"),
     any("nats.tls_cert"),
     any("nats.tls_key"),
-    time("nats.connect_timeout", SECOND, TIMEOUT_MAX, |config| config.nats.connect_timeout.0),
+    time("nats.connect_timeout", SECOND, TIMEOUT_MAX, |config| {
+        config.nats.connect_timeout.0
+    }),
     any("cluster.name"),
     any("cluster.node"),
-    time("cluster.lag_max", MS, TIMEOUT_MAX, |config| config.cluster.lag_max.0),
-    time("cluster.wait", MS, TIMEOUT_MAX, |config| config.cluster.wait.0),
+    time("cluster.lag_max", MS, TIMEOUT_MAX, |config| {
+        config.cluster.lag_max.0
+    }),
+    time("cluster.wait", MS, TIMEOUT_MAX, |config| {
+        config.cluster.wait.0
+    }),
     any("cluster.configure"),
     any("cluster.share_snapshots"),
-    time("cluster.snapshot_interval", MS.saturating_mul(200), TIMEOUT_MAX, |config| {
-        config.cluster.snapshot_interval.0
+    time(
+        "cluster.snapshot_interval",
+        MS.saturating_mul(200),
+        TIMEOUT_MAX,
+        |config| config.cluster.snapshot_interval.0,
+    ),
+    size("cluster.log_margin", 0, SIZE_MAX, |config| {
+        config.cluster.log_margin.0
     }),
-    size("cluster.log_margin", 0, SIZE_MAX, |config| config.cluster.log_margin.0),
-    time("clock.max_jump", SECOND, RETENTION_MAX, |config| config.clock.max_jump.0),
-    time("clock.max_stop", SECOND, RETENTION_MAX, |config| config.clock.max_stop.0),
-    size("limits.memory", MIB, SIZE_MAX, |config| config.limits.memory.0),
+    time("clock.max_jump", SECOND, RETENTION_MAX, |config| {
+        config.clock.max_jump.0
+    }),
+    time("clock.max_stop", SECOND, RETENTION_MAX, |config| {
+        config.clock.max_stop.0
+    }),
+    size("limits.memory", MIB, SIZE_MAX, |config| {
+        config.limits.memory.0
+    }),
     size("limits.body", 1, SIZE_MAX, |config| config.limits.body.0),
-    size("limits.bodies", MIB, SIZE_MAX, |config| config.limits.bodies.0),
-    size("limits.responses", MIB, SIZE_MAX, |config| config.limits.responses.0),
-    count("limits.filters", 1, COUNT_MAX, |config| config.limits.filters),
-    count("limits.line_ups", 0, COUNT_MAX, |config| config.limits.line_ups),
-    count("limits.queue_commands", 1, COUNT_MAX, |config| config.limits.queue_commands as u64),
-    size("limits.queue_bytes", MIB, SIZE_MAX, |config| config.limits.queue_bytes.0),
+    size("limits.bodies", MIB, SIZE_MAX, |config| {
+        config.limits.bodies.0
+    }),
+    size("limits.responses", MIB, SIZE_MAX, |config| {
+        config.limits.responses.0
+    }),
+    count("limits.filters", 1, COUNT_MAX, |config| {
+        config.limits.filters
+    }),
+    count("limits.line_ups", 0, COUNT_MAX, |config| {
+        config.limits.line_ups
+    }),
+    count("limits.queue_commands", 1, COUNT_MAX, |config| {
+        config.limits.queue_commands as u64
+    }),
+    size("limits.queue_bytes", MIB, SIZE_MAX, |config| {
+        config.limits.queue_bytes.0
+    }),
     any("auth.keys"),
     any("auth.allow_anonymous"),
-    count("guessing.invalid_codes_per_minute", 0, u32::MAX as u64, |config| {
-        config.guessing.invalid_codes_per_minute.into()
-    }),
+    count(
+        "guessing.invalid_codes_per_minute",
+        0,
+        u32::MAX as u64,
+        |config| config.guessing.invalid_codes_per_minute.into(),
+    ),
     any("guessing.trusted_keys"),
     any("guessing.unlimited_keys"),
-    count("rate_limit.requests_per_second", 0, u32::MAX as u64, |config| {
-        config.rate_limit.requests_per_second.into()
+    count(
+        "rate_limit.requests_per_second",
+        0,
+        u32::MAX as u64,
+        |config| config.rate_limit.requests_per_second.into(),
+    ),
+    time("idempotency.retention", SECOND, RETENTION_MAX, |config| {
+        config.idempotency.retention.0
     }),
-    time("idempotency.retention", SECOND, RETENTION_MAX, |config| config.idempotency.retention.0),
-    time("idempotency.retention_min", SECOND, RETENTION_MAX, |config| config.idempotency.retention_min.0),
-    room("idempotency.room", IDEMPOTENCY_ROOM_MIN_BYTES, IDEMPOTENCY_ROOM_MAX_BYTES, |config| {
-        config.idempotency.room
+    time(
+        "idempotency.retention_min",
+        SECOND,
+        RETENTION_MAX,
+        |config| config.idempotency.retention_min.0,
+    ),
+    room(
+        "idempotency.room",
+        IDEMPOTENCY_ROOM_MIN_BYTES,
+        IDEMPOTENCY_ROOM_MAX_BYTES,
+        |config| config.idempotency.room,
+    ),
+    time("imports.retention", SECOND, RETENTION_MAX, |config| {
+        config.imports.retention.0
     }),
-    time("imports.retention", SECOND, RETENTION_MAX, |config| config.imports.retention.0),
-    time("redemptions.retention", SECOND, RETENTION_MAX, |config| config.redemptions.retention.0),
-    time("events.retention", Duration::ZERO, RETENTION_MAX, |config| config.events.retention.0),
+    time("redemptions.retention", SECOND, RETENTION_MAX, |config| {
+        config.redemptions.retention.0
+    }),
+    time(
+        "events.retention",
+        Duration::ZERO,
+        RETENTION_MAX,
+        |config| config.events.retention.0,
+    ),
     size("events.room", MIB, SIZE_MAX, |config| config.events.room.0),
     any("metrics.per_filter"),
     any("log.level"),
     any("log.format"),
-    time("telemetry.slow_request", Duration::ZERO, TIMEOUT_MAX, |config| config.telemetry.slow_request.0),
+    time(
+        "telemetry.slow_request",
+        Duration::ZERO,
+        TIMEOUT_MAX,
+        |config| config.telemetry.slow_request.0,
+    ),
 ];
 
 const fn any(name: &'static str) -> Setting {
-    Setting { name, range: Range::Any }
+    Setting {
+        name,
+        range: Range::Any,
+    }
 }
 
 const fn count(name: &'static str, min: u64, max: u64, value: fn(&Config) -> u64) -> Setting {
-    Setting { name, range: Range::Count(min, max, value) }
+    Setting {
+        name,
+        range: Range::Count(min, max, value),
+    }
 }
 
 const fn size(name: &'static str, min: u64, max: u64, value: fn(&Config) -> u64) -> Setting {
-    Setting { name, range: Range::Size(min, max, value) }
+    Setting {
+        name,
+        range: Range::Size(min, max, value),
+    }
 }
 
 const fn room(name: &'static str, min: u64, max: u64, value: fn(&Config) -> Room) -> Setting {
-    Setting { name, range: Range::Room(min, max, value) }
+    Setting {
+        name,
+        range: Range::Room(min, max, value),
+    }
 }
 
-const fn time(name: &'static str, min: Duration, max: Duration, value: fn(&Config) -> Duration) -> Setting {
-    Setting { name, range: Range::Time(min, max, value) }
+const fn time(
+    name: &'static str,
+    min: Duration,
+    max: Duration,
+    value: fn(&Config) -> Duration,
+) -> Setting {
+    Setting {
+        name,
+        range: Range::Time(min, max, value),
+    }
 }
 
 /// Returns the allowed range of a setting, such as `1KiB to 16MiB`; `None` if it has none.
 pub(super) fn allowed(name: &str) -> Option<String> {
-    SETTINGS.iter().find(|setting| setting.name == name)?.allowed()
+    SETTINGS
+        .iter()
+        .find(|setting| setting.name == name)?
+        .allowed()
 }
 
 /// Checks each setting against its range.
@@ -186,12 +311,16 @@ impl Setting {
         match &self.range {
             Range::Count(min, max, _) => Some(format!("{min} to {max}")),
             Range::Size(min, max, _) => Some(format!("{} to {}", Bytes(*min), Bytes(*max))),
-            Range::Room(min, max, _) => {
-                Some(format!("{} to {}, or a share such as 10%", Bytes(*min), Bytes(*max)))
-            }
-            Range::Time(min, max, _) => {
-                Some(format!("{} to {}", DurationSetting(*min), DurationSetting(*max)))
-            }
+            Range::Room(min, max, _) => Some(format!(
+                "{} to {}, or a share such as 10%",
+                Bytes(*min),
+                Bytes(*max)
+            )),
+            Range::Time(min, max, _) => Some(format!(
+                "{} to {}",
+                DurationSetting(*min),
+                DurationSetting(*max)
+            )),
             Range::Any => None,
         }
     }
@@ -207,9 +336,11 @@ impl Range {
                 Room::Percent(_) => None,
                 Room::Bytes(bytes) => outside(Bytes(*min), Bytes(*max), Bytes(bytes)),
             },
-            Range::Time(min, max, value) => {
-                outside(DurationSetting(*min), DurationSetting(*max), DurationSetting(value(config)))
-            }
+            Range::Time(min, max, value) => outside(
+                DurationSetting(*min),
+                DurationSetting(*max),
+                DurationSetting(value(config)),
+            ),
             Range::Any => None,
         }
     }
@@ -223,7 +354,14 @@ fn outside<T: PartialOrd + Display>(min: T, max: T, value: T) -> Option<String> 
 impl Display for Bytes {
     /// Writes a size in its largest unit without a fraction, as the configuration spells it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (unit, bits) in [("EiB", 60), ("PiB", 50), ("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)] {
+        for (unit, bits) in [
+            ("EiB", 60),
+            ("PiB", 50),
+            ("TiB", 40),
+            ("GiB", 30),
+            ("MiB", 20),
+            ("KiB", 10),
+        ] {
             if self.0 > 0 && self.0.is_multiple_of(1 << bits) {
                 return write!(f, "{}{unit}", self.0 >> bits);
             }
@@ -238,7 +376,13 @@ impl Display for DurationSetting {
         if self.0.is_zero() {
             return f.write_str("0s");
         }
-        for (name, unit) in [("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND), ("ms", MS)] {
+        for (name, unit) in [
+            ("d", DAY),
+            ("h", HOUR),
+            ("m", MINUTE),
+            ("s", SECOND),
+            ("ms", MS),
+        ] {
             if self.0.as_nanos().is_multiple_of(unit.as_nanos()) {
                 return write!(f, "{}{name}", self.0.as_nanos() / unit.as_nanos());
             }
@@ -260,8 +404,13 @@ mod tests {
         let sections: Table = toml::from_str(DEFAULTS).unwrap();
         let mut found = Vec::new();
         for (section, keys) in sections {
-            let Value::Table(keys) = keys else { panic!("{section} is no section") };
-            found.extend(keys.into_iter().map(|(key, value)| (format!("{section}.{key}"), value)));
+            let Value::Table(keys) = keys else {
+                panic!("{section} is no section")
+            };
+            found.extend(
+                keys.into_iter()
+                    .map(|(key, value)| (format!("{section}.{key}"), value)),
+            );
         }
         found
     }
@@ -299,7 +448,11 @@ mod tests {
                 | Value::Table(_) => false,
             };
             let is_address = name.ends_with("listen");
-            assert_eq!(allowed(&name).is_some(), is_quantity && !is_address, "{name} = {default}");
+            assert_eq!(
+                allowed(&name).is_some(),
+                is_quantity && !is_address,
+                "{name} = {default}"
+            );
         }
     }
 
@@ -309,13 +462,19 @@ mod tests {
         match range {
             Range::Count(min, max, _) | Range::Size(min, max, _) | Range::Room(min, max, _) => {
                 let below = min.checked_sub(1).into_iter();
-                (texts(vec![*min, *max]), texts(below.chain([max + 1]).collect()))
+                (
+                    texts(vec![*min, *max]),
+                    texts(below.chain([max + 1]).collect()),
+                )
             }
             Range::Time(min, max, _) => {
                 let below = (!min.is_zero()).then(|| "0s".to_owned()).into_iter();
                 let beyond = DurationSetting(*max + SECOND).to_string();
                 (
-                    vec![DurationSetting(*min).to_string(), DurationSetting(*max).to_string()],
+                    vec![
+                        DurationSetting(*min).to_string(),
+                        DurationSetting(*max).to_string(),
+                    ],
                     below.chain([beyond]).collect(),
                 )
             }
@@ -328,12 +487,14 @@ mod tests {
         for setting in SETTINGS {
             let (allowed_values, rejected_values) = ends(&setting.range);
             for value in allowed_values {
-                load(setting.name, &value).unwrap_or_else(|error| panic!("{}: {error}", setting.name));
+                load(setting.name, &value)
+                    .unwrap_or_else(|error| panic!("{}: {error}", setting.name));
             }
             for value in rejected_values {
                 let error = load(setting.name, &value).expect_err(setting.name);
                 let range = setting.allowed().unwrap();
-                let is_told = error.contains(setting.name) && error.ends_with(&format!("expected {range}"));
+                let is_told =
+                    error.contains(setting.name) && error.ends_with(&format!("expected {range}"));
                 assert!(is_told, "{} = {value}: {error}", setting.name);
             }
         }
@@ -342,18 +503,46 @@ mod tests {
     #[test]
     fn rejection_names_setting_value_and_range() {
         for (name, value, wanted) in [
-            ("limits.memory", "0", "limits.memory is 0B, expected 1MiB to 1EiB"),
-            ("limits.memory", "0%", "limits.memory is 0B, expected 1MiB to 1EiB"),
-            ("server.request_timeout", "0s", "server.request_timeout is 0s, expected 1ms to 365d"),
-            ("server.header_bytes_max", "1", "server.header_bytes_max is 1B, expected 1KiB to 16MiB"),
-            ("limits.queue_commands", "0", "limits.queue_commands is 0, expected 1 to 16777216"),
+            (
+                "limits.memory",
+                "0",
+                "limits.memory is 0B, expected 1MiB to 1EiB",
+            ),
+            (
+                "limits.memory",
+                "0%",
+                "limits.memory is 0B, expected 1MiB to 1EiB",
+            ),
+            (
+                "server.request_timeout",
+                "0s",
+                "server.request_timeout is 0s, expected 1ms to 365d",
+            ),
+            (
+                "server.header_bytes_max",
+                "1",
+                "server.header_bytes_max is 1B, expected 1KiB to 16MiB",
+            ),
+            (
+                "limits.queue_commands",
+                "0",
+                "limits.queue_commands is 0, expected 1 to 16777216",
+            ),
             (
                 "idempotency.room",
                 "512KiB",
                 "idempotency.room is 512KiB, expected 1MiB to 16GiB, or a share such as 10%",
             ),
-            ("limits.filters", "-1", "limits.filters: invalid value: integer `-1`, expected 1 to 16777216"),
-            ("nats.replicas", "-1", "nats.replicas: wrong type or value, expected 1 to 5"),
+            (
+                "limits.filters",
+                "-1",
+                "limits.filters: invalid value: integer `-1`, expected 1 to 16777216",
+            ),
+            (
+                "nats.replicas",
+                "-1",
+                "nats.replicas: wrong type or value, expected 1 to 5",
+            ),
         ] {
             let error = load(name, value).unwrap_err();
             assert!(error.ends_with(wanted), "{name} = {value}: {error}");

@@ -68,7 +68,9 @@ pub struct Resp {
 impl Resp {
     /// How long a connection may wait for its next command.
     pub fn idle_timeout(&self) -> Duration {
-        Some(self.idle_timeout.0).filter(|timeout| !timeout.is_zero()).unwrap_or(Duration::MAX)
+        Some(self.idle_timeout.0)
+            .filter(|timeout| !timeout.is_zero())
+            .unwrap_or(Duration::MAX)
     }
 }
 
@@ -115,7 +117,10 @@ pub struct ClockSection {
 impl ClockSection {
     /// The limits for the clock.
     pub fn limits(&self) -> ClockLimits {
-        ClockLimits { jump_max: self.max_jump.0, stop_max: self.max_stop.0 }
+        ClockLimits {
+            jump_max: self.max_jump.0,
+            stop_max: self.max_stop.0,
+        }
     }
 }
 

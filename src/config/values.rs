@@ -52,10 +52,17 @@ enum OrText<T> {
 /// Parses an address, or resolves a host name such as localhost.
 pub(super) fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(deserializer)?;
-    let mut resolved: Vec<SocketAddr> = text.to_socket_addrs().map(Iterator::collect).unwrap_or_default();
+    let mut resolved: Vec<SocketAddr> = text
+        .to_socket_addrs()
+        .map(Iterator::collect)
+        .unwrap_or_default();
     // If there are several, clients try the address in dotted form first.
     resolved.sort_by_key(SocketAddr::is_ipv6);
-    let wrong = || de::Error::custom(format!("'{text}' is not an address such as \"127.0.0.1:8080\""));
+    let wrong = || {
+        de::Error::custom(format!(
+            "'{text}' is not an address such as \"127.0.0.1:8080\""
+        ))
+    };
     resolved.first().copied().ok_or_else(wrong)
 }
 
@@ -74,7 +81,10 @@ pub(super) fn list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Str
     Ok(match OrText::deserialize(deserializer)? {
         OrText::Plain(texts) => texts,
         OrText::Text(text) => {
-            let texts = text.split(',').map(str::trim).filter(|text| !text.is_empty());
+            let texts = text
+                .split(',')
+                .map(str::trim)
+                .filter(|text| !text.is_empty());
             texts.map(str::to_owned).collect()
         }
     })
@@ -89,9 +99,14 @@ impl TryFrom<OrText<u64>> for DurationSetting {
             OrText::Text(text) => text,
         };
         let span = text.parse::<Span>();
-        let seconds = span.and_then(|span| span.total((Unit::Second, SpanRelativeTo::days_are_24_hours())));
-        let duration = seconds.ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        duration.map(Self).ok_or_else(|| format!("'{text}' is not a duration such as \"30s\" or \"30d\""))
+        let seconds =
+            span.and_then(|span| span.total((Unit::Second, SpanRelativeTo::days_are_24_hours())));
+        let duration = seconds
+            .ok()
+            .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        duration
+            .map(Self)
+            .ok_or_else(|| format!("'{text}' is not a duration such as \"30s\" or \"30d\""))
     }
 }
 

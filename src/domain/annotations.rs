@@ -61,8 +61,13 @@ impl TryFrom<Box<str>> for Label {
     type Error = Invalid;
 
     fn try_from(text: Box<str>) -> Result<Self, Invalid> {
-        let (key, value) = text.split_once('=').ok_or(Invalid("a label such as team=shop"))?;
-        Ok(Self { key: Name::new(key)?, value: LabelValue::new(value)? })
+        let (key, value) = text
+            .split_once('=')
+            .ok_or(Invalid("a label such as team=shop"))?;
+        Ok(Self {
+            key: Name::new(key)?,
+            value: LabelValue::new(value)?,
+        })
     }
 }
 
@@ -85,13 +90,23 @@ impl<V, const MAX: usize> Labels<V, MAX> {
 
     /// Replaces the values.
     pub fn map<W>(self, change: impl Fn(V) -> W) -> Labels<W, MAX> {
-        Labels(self.0.into_iter().map(|(key, value)| (key, change(value))).collect())
+        Labels(
+            self.0
+                .into_iter()
+                .map(|(key, value)| (key, change(value)))
+                .collect(),
+        )
     }
 
     /// The memory of the labels that have a value of some length, in bytes.
     fn memory_bytes(&self, length: impl Fn(&V) -> Option<usize>) -> u64 {
-        let labels = self.0.iter().filter_map(|(key, value)| Some(key.as_str().len() + length(value)?));
-        let bytes = labels.map(|strings| LABEL_BYTES + strings as u64).sum::<u64>();
+        let labels = self
+            .0
+            .iter()
+            .filter_map(|(key, value)| Some(key.as_str().len() + length(value)?));
+        let bytes = labels
+            .map(|strings| LABEL_BYTES + strings as u64)
+            .sum::<u64>();
         if bytes == 0 { 0 } else { LABELS_BYTES + bytes }
     }
 }
@@ -120,7 +135,9 @@ impl<'de, V: Deserialize<'de>, const MAX: usize> Visitor<'de> for Labels<V, MAX>
     fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Self, A::Error> {
         while let Some((key, value)) = map.next_entry()? {
             if self.0.len() == MAX || self.0.insert(key, value).is_some() {
-                return Err(A::Error::custom(format_args!("expected at most {MAX} labels, each key once")));
+                return Err(A::Error::custom(format_args!(
+                    "expected at most {MAX} labels, each key once"
+                )));
             }
         }
         Ok(self)
@@ -151,14 +168,21 @@ impl Annotations {
     /// Returns the annotations after a change; `None` if there would be too many labels.
     pub fn changed(&self, change: &AnnotationsChange) -> Option<Self> {
         let title = change.title.as_ref().unwrap_or(&self.title).clone();
-        let mut labels = if change.replaces_labels { BTreeMap::new() } else { self.labels.0.clone() };
+        let mut labels = if change.replaces_labels {
+            BTreeMap::new()
+        } else {
+            self.labels.0.clone()
+        };
         for (key, value) in &change.labels.0 {
             match value {
                 Some(value) => labels.insert(key.clone(), value.clone()),
                 None => labels.remove(key),
             };
         }
-        (labels.len() <= LABELS_MAX).then_some(Self { title, labels: Labels(labels) })
+        (labels.len() <= LABELS_MAX).then_some(Self {
+            title,
+            labels: Labels(labels),
+        })
     }
 
     /// Returns the approximate memory that they take, in bytes.
@@ -171,17 +195,28 @@ impl AnnotationsChange {
     /// Sets what is given and keeps the rest.
     pub fn set(title: Option<Title>, labels: Option<Labels>) -> Self {
         let replaces_labels = labels.is_some();
-        Self { title, replaces_labels, labels: Labels(labels.unwrap_or_default().map(Some).0) }
+        Self {
+            title,
+            replaces_labels,
+            labels: Labels(labels.unwrap_or_default().map(Some).0),
+        }
     }
 
     /// Returns the place of the first string with a hidden character, as a JSON pointer. Only new requests are checked: 0.1.0 has accepted
     /// such strings, so logs, snapshots and images contain them.
     pub fn hidden_at(&self) -> Option<String> {
-        let title = self.title.as_ref().filter(|title| title.0.contains(is_invisible));
+        let title = self
+            .title
+            .as_ref()
+            .filter(|title| title.0.contains(is_invisible));
         if title.is_some() {
             return Some("/title".to_owned());
         }
-        let mut values = self.labels.0.iter().filter_map(|(key, value)| Some((key, value.as_ref()?)));
+        let mut values = self
+            .labels
+            .0
+            .iter()
+            .filter_map(|(key, value)| Some((key, value.as_ref()?)));
         let (key, _) = values.find(|(_, value)| value.0.contains(is_invisible))?;
         Some(format!("/labels/{key}"))
     }
@@ -189,7 +224,10 @@ impl AnnotationsChange {
     /// Returns an upper bound of the memory that it adds, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         let title = self.title.as_ref().map_or(0, |title| title.0.len());
-        title as u64 + self.labels.memory_bytes(|value| Some(value.as_ref()?.0.len()))
+        title as u64
+            + self
+                .labels
+                .memory_bytes(|value| Some(value.as_ref()?.0.len()))
     }
 }
 
@@ -199,24 +237,31 @@ mod tests {
     use serde_json::json;
 
     fn labels(count: usize) -> Labels {
-        let all: serde_json::Map<_, _> =
-            (0..count).map(|number| (format!("k{number}"), json!("v"))).collect();
+        let all: serde_json::Map<_, _> = (0..count)
+            .map(|number| (format!("k{number}"), json!("v")))
+            .collect();
         serde_json::from_value(all.into()).unwrap()
     }
 
     #[test]
     fn decoded_value_obeys_constructor() {
-        let title = |text: &str| postcard::from_bytes::<Title>(&postcard::to_stdvec(text).unwrap()).is_ok();
-        for (text, is_possible) in
-            [("", true), ("春のセール", true), ("a\nb", false), ("\u{85}", false), ("a\u{0}", false)]
-        {
+        let title =
+            |text: &str| postcard::from_bytes::<Title>(&postcard::to_stdvec(text).unwrap()).is_ok();
+        for (text, is_possible) in [
+            ("", true),
+            ("春のセール", true),
+            ("a\nb", false),
+            ("\u{85}", false),
+            ("a\u{0}", false),
+        ] {
             assert_eq!(title(text), is_possible, "{text:?}");
         }
         assert!(title(&"é".repeat(100)) && !title(&"x".repeat(201)));
         // 0.1.0 has stored such titles.
         assert!(title("a\u{202e}b\u{200b}"));
-        let many: BTreeMap<String, String> =
-            (0..17).map(|key| (format!("k{key:02}"), String::new())).collect();
+        let many: BTreeMap<String, String> = (0..17)
+            .map(|key| (format!("k{key:02}"), String::new()))
+            .collect();
         let sixteen: BTreeMap<_, _> = many.iter().take(16).collect();
         assert!(postcard::from_bytes::<Labels>(&postcard::to_stdvec(&sixteen).unwrap()).is_ok());
         assert!(postcard::from_bytes::<Labels>(&postcard::to_stdvec(&many).unwrap()).is_err());
@@ -227,7 +272,10 @@ mod tests {
             json!({"team": 1}),
             json!(["team"]),
         ] {
-            assert!(serde_json::from_value::<Labels>(bad.clone()).is_err(), "{bad}");
+            assert!(
+                serde_json::from_value::<Labels>(bad.clone()).is_err(),
+                "{bad}"
+            );
         }
         assert!(serde_json::from_str::<Labels>(r#"{"team":"a","team":"b"}"#).is_err());
     }
@@ -238,17 +286,28 @@ mod tests {
             let key = Name::new(&format!("{number:0>width$}", width = NAME_BYTES_MAX)).unwrap();
             (key, LabelValue("v".repeat(LABEL_VALUE_BYTES_MAX).into()))
         });
-        let (title, labels) = (Title("t".repeat(TITLE_BYTES_MAX).into()), Labels(longest.collect()));
+        let (title, labels) = (
+            Title("t".repeat(TITLE_BYTES_MAX).into()),
+            Labels(longest.collect()),
+        );
         let all = Annotations { title, labels };
-        assert_eq!(postcard::to_stdvec(&all).unwrap().len(), ANNOTATIONS_BYTES_MAX);
+        assert_eq!(
+            postcard::to_stdvec(&all).unwrap().len(),
+            ANNOTATIONS_BYTES_MAX
+        );
     }
 
     #[test]
     fn change_sets_and_drops_and_never_exceeds_limit() {
-        let full = Annotations::default().changed(&AnnotationsChange::set(None, Some(labels(16)))).unwrap();
+        let full = Annotations::default()
+            .changed(&AnnotationsChange::set(None, Some(labels(16))))
+            .unwrap();
         let one = |key: &str, value: Option<&str>| {
             let labels = serde_json::from_value(json!({key: value})).unwrap();
-            AnnotationsChange { labels, ..AnnotationsChange::default() }
+            AnnotationsChange {
+                labels,
+                ..AnnotationsChange::default()
+            }
         };
         assert_eq!(full.changed(&one("k16", Some("v"))), None);
         let fewer = full.changed(&one("k3", None)).unwrap();
@@ -256,7 +315,9 @@ mod tests {
         assert!(full.labels.contains(&label("k3=v")) && !fewer.labels.contains(&label("k3=v")));
         let again = fewer.changed(&one("k4", Some("a=b"))).unwrap();
         assert!(again.labels.contains(&label("k4=a=b")) && !again.labels.contains(&label("k4=v")));
-        let emptied = again.changed(&AnnotationsChange::set(None, Some(Labels::default()))).unwrap();
+        let emptied = again
+            .changed(&AnnotationsChange::set(None, Some(Labels::default())))
+            .unwrap();
         assert_eq!(emptied, Annotations::default());
         // What frees memory succeeds when memory is short.
         assert_eq!(one("k3", None).memory_bytes(), 0);

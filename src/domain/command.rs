@@ -1,9 +1,9 @@
 //! Commands: everything that can change the state, the log entries that carry them, and their positions in the log.
 
 use super::{
-    AnnotationsChange, Digests, Ending, FilterHead, FilterId, Guards, ImageBody, ImageRecord, ImportId,
-    ImportMode, KeyName, Kind, LineError, LineUp, Name, RedemptionId, Reference, Spec, Timestamp, UploadId,
-    Window,
+    AnnotationsChange, Digests, Ending, FilterHead, FilterId, Guards, ImageBody, ImageRecord,
+    ImportId, ImportMode, KeyName, Kind, LineError, LineUp, Name, RedemptionId, Reference, Spec,
+    Timestamp, UploadId, Window,
 };
 use crate::filter::{Digest, Layout, Secret};
 use serde::{Deserialize, Serialize, Serializer};
@@ -277,32 +277,51 @@ impl Command {
             Command::Create { .. } => ("create", None, false, 512),
             Command::Update(Update { target, .. }) => ("update", Some(*target), false, 0),
             Command::Delete { .. } => ("delete", None, true, 0),
-            Command::Insert { target, digests, .. } => ("insert", Some(*target), false, 8 * digests.0.len()),
-            Command::Remove { target, digests, .. } => ("remove", Some(*target), false, 8 * digests.0.len()),
-            Command::Replace { target, from, to } => {
-                ("replace", Some(*target), false, 8 * (from.0.len() + to.0.len()))
-            }
+            Command::Insert {
+                target, digests, ..
+            } => ("insert", Some(*target), false, 8 * digests.0.len()),
+            Command::Remove {
+                target, digests, ..
+            } => ("remove", Some(*target), false, 8 * digests.0.len()),
+            Command::Replace { target, from, to } => (
+                "replace",
+                Some(*target),
+                false,
+                8 * (from.0.len() + to.0.len()),
+            ),
             Command::Clear { target } => ("clear", Some(*target), true, 0),
             Command::Redeem(Redeem { target, .. }) => ("redeem", Some(*target), false, 0),
             Command::Confirm { target, .. } => ("confirm", Some(*target), false, 0),
             Command::Cancel { target, .. } => ("cancel", Some(*target), false, 0),
-            Command::ImportBegin(ImportBegin { target, .. }) => ("import start", Some(*target), false, 0),
-            Command::ImportLines(ImportLines { target, digests, .. }) => {
-                ("import lines", Some(*target), false, 8 * digests.0.len())
+            Command::ImportBegin(ImportBegin { target, .. }) => {
+                ("import start", Some(*target), false, 0)
             }
-            Command::ImportEnd(ImportEnd { target, ending, .. }) => {
-                ("import end", Some(*target), !matches!(ending, Ending::Whole { .. }), 0)
-            }
+            Command::ImportLines(ImportLines {
+                target, digests, ..
+            }) => ("import lines", Some(*target), false, 8 * digests.0.len()),
+            Command::ImportEnd(ImportEnd { target, ending, .. }) => (
+                "import end",
+                Some(*target),
+                !matches!(ending, Ending::Whole { .. }),
+                0,
+            ),
             Command::Advance { .. } => ("advance", None, false, 0),
             Command::TurnBack => ("turn back", None, false, 0),
-            Command::PutLineUp(PutLineUp { name, line_up, .. }) => {
-                ("put line-up", None, false, line_up.memory_bytes(name) as usize)
-            }
+            Command::PutLineUp(PutLineUp { name, line_up, .. }) => (
+                "put line-up",
+                None,
+                false,
+                line_up.memory_bytes(name) as usize,
+            ),
             Command::DeleteLineUp { .. } => ("delete line-up", None, true, 0),
             Command::Restored { .. } => ("restored", None, false, 0),
             Command::ImageBegin(_) => ("image start", None, false, 2_048),
             Command::ImageRecord { record, .. } => {
-                let bytes = if let ImageBody::Part(part) = &record.body { part.bytes() } else { 0 };
+                let bytes = if let ImageBody::Part(part) = &record.body {
+                    part.bytes()
+                } else {
+                    0
+                };
                 ("image record", None, false, bytes)
             }
             Command::ImageAbandon { .. } => ("image abandon", None, true, 0),
@@ -415,7 +434,12 @@ pub struct Proposal {
 impl Proposal {
     /// A command without a key and without idempotency.
     pub fn new(at: Timestamp, command: Command) -> Self {
-        Self { at, by: None, command, idempotency: None }
+        Self {
+            at,
+            by: None,
+            command,
+            idempotency: None,
+        }
     }
 }
 
@@ -429,7 +453,9 @@ pub struct Entry {
 }
 
 /// A position in the log. The first entry has position 1.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct Seq(pub u64);
 

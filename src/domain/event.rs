@@ -1,6 +1,8 @@
 //! Events: changes of campaigns, coupons, line-ups, imports and redemptions, as the state machine reports them. An event names no item.
 
-use super::{ImportCounts, ImportMode, ImportState, Kind, RedemptionId, RedemptionStatus, Timestamp, Window};
+use super::{
+    ImportCounts, ImportMode, ImportState, Kind, RedemptionId, RedemptionStatus, Timestamp, Window,
+};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
@@ -156,13 +158,24 @@ mod tests {
     fn event_round_trips_at_maximum_length() {
         let long = || Cow::<str>::Owned("x".repeat(128));
         let (kind, name, most) = (Kind::Coupon, long(), Timestamp(u64::MAX));
-        let window = Window { starts_at: Some(most), ends_at: Some(most) };
-        let tripped = Tripped::Rejected { rejected: u64::MAX, max_rejected: u64::MAX, last: None };
+        let window = Window {
+            starts_at: Some(most),
+            ends_at: Some(most),
+        };
+        let tripped = Tripped::Rejected {
+            rejected: u64::MAX,
+            max_rejected: u64::MAX,
+            last: None,
+        };
         let all = [
             Happened::Filter {
                 kind,
                 name: name.clone(),
-                change: FilterChange::Updated { window, capacity: u64::MAX, stock: Some(u64::MAX) },
+                change: FilterChange::Updated {
+                    window,
+                    capacity: u64::MAX,
+                    stock: Some(u64::MAX),
+                },
             },
             Happened::ImportEnded {
                 kind,
@@ -187,12 +200,19 @@ mod tests {
                 expires_at: Some(most),
                 ordinal: Some(u64::MAX),
             },
-            Happened::TurnedBack { redemptions: u64::MAX, holds: u64::MAX },
+            Happened::TurnedBack {
+                redemptions: u64::MAX,
+                holds: u64::MAX,
+            },
             Happened::Restored,
             Happened::Skipped { entry: u64::MAX },
         ];
         for what in all {
-            let event = Event { at: most, by: Some(long()), what };
+            let event = Event {
+                at: most,
+                by: Some(long()),
+                what,
+            };
             let bytes = postcard::to_stdvec(&event).unwrap();
             assert!(bytes.len() <= EVENT_BYTES_MAX, "{} bytes", bytes.len());
             assert_eq!(postcard::from_bytes(&bytes), Ok(event));

@@ -31,7 +31,9 @@ text_type! {
 }
 
 fn is_import_id(text: &str) -> bool {
-    let well = text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
+    let well = text
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
     well && (1..=128).contains(&text.len())
 }
 
@@ -49,7 +51,10 @@ pub enum ImportMode {
 impl ImportMode {
     /// The default guards: a replacement must not be empty.
     pub fn guards(self) -> Guards {
-        Guards { min_items: u64::from(self == ImportMode::Replace), ..Guards::default() }
+        Guards {
+            min_items: u64::from(self == ImportMode::Replace),
+            ..Guards::default()
+        }
     }
 }
 
@@ -182,9 +187,23 @@ impl Import {
     }
 
     /// Counts further lines, and the outcomes of the items in them.
-    pub fn count_lines(&mut self, outcomes: &[ItemOutcome], lines: u64, rejected: u64, errors: &[LineError]) {
-        let count = |wanted| outcomes.iter().filter(|outcome| **outcome == wanted).count() as u64;
-        let (added, already_redeemed) = (count(ItemOutcome::Added), count(ItemOutcome::AlreadyRedeemed));
+    pub fn count_lines(
+        &mut self,
+        outcomes: &[ItemOutcome],
+        lines: u64,
+        rejected: u64,
+        errors: &[LineError],
+    ) {
+        let count = |wanted| {
+            outcomes
+                .iter()
+                .filter(|outcome| **outcome == wanted)
+                .count() as u64
+        };
+        let (added, already_redeemed) = (
+            count(ItemOutcome::Added),
+            count(ItemOutcome::AlreadyRedeemed),
+        );
         let counts = &mut self.counts;
         counts.lines += lines;
         counts.added += added;
@@ -197,7 +216,11 @@ impl Import {
 
     /// Items that the upload has contributed so far. An item that a replacement already has is not counted again.
     pub fn items(&self) -> u64 {
-        let repeated = if self.mode == ImportMode::Append { self.counts.already_present } else { 0 };
+        let repeated = if self.mode == ImportMode::Append {
+            self.counts.already_present
+        } else {
+            0
+        };
         self.counts.added + self.counts.already_redeemed + repeated
     }
 
@@ -208,9 +231,10 @@ impl Import {
             ImportState::Interrupted | ImportState::Stopped => {
                 self.mode == ImportMode::Append && self.is_named
             }
-            ImportState::Done | ImportState::Failed | ImportState::Guarded(_) | ImportState::Overtaken => {
-                false
-            }
+            ImportState::Done
+            | ImportState::Failed
+            | ImportState::Guarded(_)
+            | ImportState::Overtaken => false,
         }
     }
 }
@@ -260,7 +284,9 @@ pub enum ImportWarning {
     #[error("most of the lines look like JSON: if this is NDJSON, send it as application/x-ndjson")]
     LooksLikeJson,
     /// The first line of a text looks like a header, but is an item.
-    #[error("the first line looks like a header, but is an item: with a header, send it as text/csv")]
+    #[error(
+        "the first line looks like a header, but is an item: with a header, send it as text/csv"
+    )]
     HeaderInText,
     /// The header row of CSV looks like an item, but is none.
     #[error(
@@ -268,7 +294,9 @@ pub enum ImportWarning {
     )]
     ItemInHeader,
     /// Items start or end with white space or invisible characters, which belong to them.
-    #[error("{items} items begin or end with white space or invisible characters, which are a part of them")]
+    #[error(
+        "{items} items begin or end with white space or invisible characters, which are a part of them"
+    )]
     WhiteSpace {
         /// Number of such items.
         items: u64,
@@ -326,16 +354,20 @@ enum StoredWarning {
 impl From<StoredWarning> for ImportWarning {
     fn from(stored: StoredWarning) -> Self {
         match stored {
-            StoredWarning::ItemsAlike { items, different } => {
-                Self::items_alike(items, different).unwrap_or(Self::ItemsRepeated { items, different })
-            }
+            StoredWarning::ItemsAlike { items, different } => Self::items_alike(items, different)
+                .unwrap_or(Self::ItemsRepeated { items, different }),
             StoredWarning::MostPresent { present, items } => Self::MostPresent { present, items },
             StoredWarning::LooksLikeCsv { separator: '\n' } => Self::HeaderInText,
             StoredWarning::LooksLikeCsv { separator } => Self::LooksLikeCsv { separator },
             StoredWarning::LooksLikeJson => Self::LooksLikeJson,
             StoredWarning::WhiteSpace { items } => Self::WhiteSpace { items },
-            StoredWarning::MostRejected { rejected: 0, lines: 1 } => Self::ItemInHeader,
-            StoredWarning::MostRejected { rejected, lines } => Self::MostRejected { rejected, lines },
+            StoredWarning::MostRejected {
+                rejected: 0,
+                lines: 1,
+            } => Self::ItemInHeader,
+            StoredWarning::MostRejected { rejected, lines } => {
+                Self::MostRejected { rejected, lines }
+            }
         }
     }
 }
@@ -344,14 +376,21 @@ impl From<ImportWarning> for StoredWarning {
     fn from(warning: ImportWarning) -> Self {
         match warning {
             ImportWarning::ItemsAlike { items, different }
-            | ImportWarning::ItemsRepeated { items, different } => Self::ItemsAlike { items, different },
+            | ImportWarning::ItemsRepeated { items, different } => {
+                Self::ItemsAlike { items, different }
+            }
             ImportWarning::MostPresent { present, items } => Self::MostPresent { present, items },
             ImportWarning::LooksLikeCsv { separator } => Self::LooksLikeCsv { separator },
             ImportWarning::LooksLikeJson => Self::LooksLikeJson,
             ImportWarning::HeaderInText => Self::LooksLikeCsv { separator: '\n' },
-            ImportWarning::ItemInHeader => Self::MostRejected { rejected: 0, lines: 1 },
+            ImportWarning::ItemInHeader => Self::MostRejected {
+                rejected: 0,
+                lines: 1,
+            },
             ImportWarning::WhiteSpace { items } => Self::WhiteSpace { items },
-            ImportWarning::MostRejected { rejected, lines } => Self::MostRejected { rejected, lines },
+            ImportWarning::MostRejected { rejected, lines } => {
+                Self::MostRejected { rejected, lines }
+            }
         }
     }
 }
@@ -366,7 +405,9 @@ impl TryFrom<u32> for Fraction {
     type Error = Invalid;
 
     fn try_from(millionths: u32) -> Result<Self, Invalid> {
-        (millionths <= WHOLE).then_some(Self(millionths)).ok_or(Invalid("a share from 0 to 1"))
+        (millionths <= WHOLE)
+            .then_some(Self(millionths))
+            .ok_or(Invalid("a share from 0 to 1"))
     }
 }
 
@@ -379,7 +420,10 @@ impl Fraction {
     /// [`Invalid`] for a number below 0, above 1 or NaN.
     pub fn new(share: f64) -> Result<Self, Invalid> {
         let millionths = Self((share * f64::from(WHOLE)).round() as u32);
-        (0.0..=1.0).contains(&share).then_some(millionths).ok_or(Invalid("a share from 0 to 1"))
+        (0.0..=1.0)
+            .contains(&share)
+            .then_some(millionths)
+            .ok_or(Invalid("a share from 0 to 1"))
     }
 
     /// Whether `after` is below `before` by more than this share of `before`.
@@ -442,7 +486,9 @@ pub enum Tripped {
         min_items: u64,
     },
     /// The replacement is too much smaller.
-    #[error("{after} available items would take the place of {before}, and max_shrink is {max_shrink}")]
+    #[error(
+        "{after} available items would take the place of {before}, and max_shrink is {max_shrink}"
+    )]
     Shrunk {
         /// Available items in the filter now.
         before: u64,
@@ -470,9 +516,11 @@ impl Guards {
     /// The violated guard.
     pub fn allow_rejected(&self, rejected: u64, last: Option<LineError>) -> Result<(), Tripped> {
         match self.max_rejected {
-            Some(max_rejected) if rejected > max_rejected => {
-                Err(Tripped::Rejected { rejected, max_rejected, last })
-            }
+            Some(max_rejected) if rejected > max_rejected => Err(Tripped::Rejected {
+                rejected,
+                max_rejected,
+                last,
+            }),
             _ => Ok(()),
         }
     }
@@ -483,7 +531,11 @@ impl Guards {
     /// The violated guard.
     pub fn allow_items(&self, items: u64) -> Result<(), Tripped> {
         let min_items = self.min_items;
-        if items < min_items { Err(Tripped::TooFewItems { items, min_items }) } else { Ok(()) }
+        if items < min_items {
+            Err(Tripped::TooFewItems { items, min_items })
+        } else {
+            Ok(())
+        }
     }
 
     /// Checks that a filter may have `after` available items instead of `before`.
@@ -492,9 +544,11 @@ impl Guards {
     /// The violated guard.
     pub fn allow_swap(&self, before: u64, after: u64) -> Result<(), Tripped> {
         match self.max_shrink {
-            Some(max_shrink) if max_shrink.is_exceeded(before, after) => {
-                Err(Tripped::Shrunk { before, after, max_shrink })
-            }
+            Some(max_shrink) if max_shrink.is_exceeded(before, after) => Err(Tripped::Shrunk {
+                before,
+                after,
+                max_shrink,
+            }),
             _ => Ok(()),
         }
     }
@@ -509,26 +563,65 @@ mod tests {
     #[test]
     fn warnings_are_stored_with_known_tags() {
         for (warning, bytes) in [
-            (ImportWarning::ItemsAlike { items: 20, different: 2 }, vec![0, 20, 2]),
-            (ImportWarning::ItemsRepeated { items: 20, different: 3 }, vec![0, 20, 3]),
-            (ImportWarning::MostPresent { present: 3, items: 4 }, vec![1, 3, 4]),
-            (ImportWarning::LooksLikeCsv { separator: ';' }, vec![2, 1, b';']),
+            (
+                ImportWarning::ItemsAlike {
+                    items: 20,
+                    different: 2,
+                },
+                vec![0, 20, 2],
+            ),
+            (
+                ImportWarning::ItemsRepeated {
+                    items: 20,
+                    different: 3,
+                },
+                vec![0, 20, 3],
+            ),
+            (
+                ImportWarning::MostPresent {
+                    present: 3,
+                    items: 4,
+                },
+                vec![1, 3, 4],
+            ),
+            (
+                ImportWarning::LooksLikeCsv { separator: ';' },
+                vec![2, 1, b';'],
+            ),
             (ImportWarning::HeaderInText, vec![2, 1, b'\n']),
             (ImportWarning::LooksLikeJson, vec![3]),
             (ImportWarning::WhiteSpace { items: 5 }, vec![4, 5]),
-            (ImportWarning::MostRejected { rejected: 1, lines: 1 }, vec![5, 1, 1]),
+            (
+                ImportWarning::MostRejected {
+                    rejected: 1,
+                    lines: 1,
+                },
+                vec![5, 1, 1],
+            ),
             (ImportWarning::ItemInHeader, vec![5, 0, 1]),
         ] {
             assert_eq!(postcard::to_stdvec(&warning).unwrap(), bytes, "{warning}");
-            assert_eq!(postcard::from_bytes::<ImportWarning>(&bytes).unwrap(), warning);
+            assert_eq!(
+                postcard::from_bytes::<ImportWarning>(&bytes).unwrap(),
+                warning
+            );
         }
     }
 
     #[test]
     fn decoded_share_is_at_most_one() {
-        for (millionths, is_possible) in [(0, true), (WHOLE, true), (WHOLE + 1, false), (u32::MAX, false)] {
+        for (millionths, is_possible) in [
+            (0, true),
+            (WHOLE, true),
+            (WHOLE + 1, false),
+            (u32::MAX, false),
+        ] {
             let bytes = postcard::to_stdvec(&millionths).unwrap();
-            assert_eq!(postcard::from_bytes::<Fraction>(&bytes).is_ok(), is_possible, "{millionths}");
+            assert_eq!(
+                postcard::from_bytes::<Fraction>(&bytes).is_ok(),
+                is_possible,
+                "{millionths}"
+            );
         }
     }
 
@@ -538,7 +631,8 @@ mod tests {
         assert!(!share.is_exceeded(10, 8) && share.is_exceeded(10, 7));
         assert!(!share.is_exceeded(0, 0) && !share.is_exceeded(8, 10));
         assert!(
-            Fraction::new(0.0).unwrap().is_exceeded(10, 9) && !Fraction::new(1.0).unwrap().is_exceeded(10, 0)
+            Fraction::new(0.0).unwrap().is_exceeded(10, 9)
+                && !Fraction::new(1.0).unwrap().is_exceeded(10, 0)
         );
         assert_eq!(share.to_string(), "0.2");
         for no_share in [-0.1, 1.000_001, f64::NAN, f64::INFINITY] {

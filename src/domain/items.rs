@@ -67,9 +67,17 @@ impl<'de> Deserialize<'de> for Digests {
         let bytes: Cow<'de, [u8]> = serde_bytes::deserialize(deserializer)?;
         let (digests, rest) = bytes.as_chunks::<8>();
         if !rest.is_empty() {
-            return Err(de::Error::invalid_length(bytes.len(), &"digests of 8 bytes each"));
+            return Err(de::Error::invalid_length(
+                bytes.len(),
+                &"digests of 8 bytes each",
+            ));
         }
-        Ok(Digests(digests.iter().map(|bytes| Digest(u64::from_le_bytes(*bytes))).collect()))
+        Ok(Digests(
+            digests
+                .iter()
+                .map(|bytes| Digest(u64::from_le_bytes(*bytes)))
+                .collect(),
+        ))
     }
 }
 

@@ -36,10 +36,12 @@ impl Name {
     /// Whether a text is a name.
     pub fn is_valid(text: &str) -> bool {
         let bytes = text.as_bytes();
-        let starts_well = bytes.first().is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-        let goes_on_well = bytes
-            .iter()
-            .all(|&b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-'));
+        let starts_well = bytes
+            .first()
+            .is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+        let goes_on_well = bytes.iter().all(|&b| {
+            b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-')
+        });
         starts_well && goes_on_well && bytes.len() <= NAME_BYTES_MAX
     }
 }
@@ -54,7 +56,9 @@ impl Borrow<str> for Name {
 /// The identity of one filter, drawn at random when it is created and never reused. A command addresses the filter by this id. If
 /// the filter is deleted and created again under the same name, an older command can't reach the new one: its digests were made
 /// with another secret.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Display, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Display, Serialize, Deserialize,
+)]
 #[debug("{_0:016x}")]
 #[display("{_0:016x}")]
 #[serde(transparent)]
@@ -98,22 +102,29 @@ pub struct Unless<N = Name> {
 impl LineUp {
     /// Every name in it.
     pub fn names(&self) -> impl Iterator<Item = &Name> {
-        let conditions =
-            self.unless.iter().flat_map(|unless| [Some(&unless.campaign), unless.only_for.as_ref()]);
+        let conditions = self
+            .unless
+            .iter()
+            .flat_map(|unless| [Some(&unless.campaign), unless.only_for.as_ref()]);
         self.campaigns.iter().chain(conditions.flatten())
     }
 
     /// Memory that it takes under this name, in bytes, approximately.
     pub fn memory_bytes(&self, name: &Name) -> u64 {
         let names = self.names().chain([name]);
-        LINE_UP_BYTES + names.map(|name| NAME_BYTES + name.as_str().len() as u64).sum::<u64>()
+        LINE_UP_BYTES
+            + names
+                .map(|name| NAME_BYTES + name.as_str().len() as u64)
+                .sum::<u64>()
     }
 }
 
 impl<N: AsRef<str>> Unless<N> {
     /// Whether it can leave users out of this campaign.
     pub fn concerns(&self, campaign: &str) -> bool {
-        self.only_for.as_ref().is_none_or(|only| only.as_ref() == campaign)
+        self.only_for
+            .as_ref()
+            .is_none_or(|only| only.as_ref() == campaign)
     }
 }
 
@@ -126,7 +137,19 @@ mod tests {
         for good in ["a", "0", "spring-sale_2026.v1", &"x".repeat(128)] {
             assert!(Name::new(good).is_ok(), "{good}");
         }
-        for bad in ["", "-a", ".a", "_a", "A", "aB", "a b", "ä", "a/b", "a%20", &"x".repeat(129)] {
+        for bad in [
+            "",
+            "-a",
+            ".a",
+            "_a",
+            "A",
+            "aB",
+            "a b",
+            "ä",
+            "a/b",
+            "a%20",
+            &"x".repeat(129),
+        ] {
             assert!(Name::new(bad).is_err(), "{bad}");
         }
     }

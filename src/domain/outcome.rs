@@ -2,7 +2,8 @@
 //! is the same on every machine.
 
 use super::{
-    Annotations, Description, ImageFault, Import, Inserted, ItemOutcome, Redemption, Removed, Tripped,
+    Annotations, Description, ImageFault, Import, Inserted, ItemOutcome, Redemption, Removed,
+    Tripped,
 };
 use serde::{Deserialize, Serialize};
 

@@ -15,7 +15,9 @@ pub const HOLD_SECONDS_MAX: u64 = 604_800;
 pub const REFERENCE_BYTES_MAX: usize = 128;
 
 /// A redemption's identity: 128 random bits, which can't be guessed. Written as 32 hexadecimal digits.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Display, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Display, Serialize, Deserialize,
+)]
 #[debug("{}", hex::encode(_0))]
 #[display("{:032x}", u128::from_be_bytes(*_0))]
 pub struct RedemptionId(pub [u8; 16]);
@@ -80,12 +82,16 @@ pub struct Redemption {
 impl Redemption {
     /// Whether it is held or redeemed: then no other redemption of its code is.
     pub fn stands(&self) -> bool {
-        matches!(self.status, RedemptionStatus::Held | RedemptionStatus::Redeemed)
+        matches!(
+            self.status,
+            RedemptionStatus::Held | RedemptionStatus::Redeemed
+        )
     }
 
     /// When it expires; `None` unless it is a hold.
     pub fn held_until(&self) -> Option<Timestamp> {
-        self.expires_at.filter(|_| self.status == RedemptionStatus::Held)
+        self.expires_at
+            .filter(|_| self.status == RedemptionStatus::Held)
     }
 
     /// Whether it is a hold that has expired at `now`, even if the log has no entry about that yet.
@@ -122,7 +128,13 @@ mod tests {
     fn id_has_one_spelling() {
         let id = RedemptionId([0xab; 16]);
         assert_eq!(id.to_string().parse(), Ok(id));
-        for bad in ["", "ab", &"AB".repeat(16), &"+b".repeat(16), &"ab".repeat(17)] {
+        for bad in [
+            "",
+            "ab",
+            &"AB".repeat(16),
+            &"+b".repeat(16),
+            &"ab".repeat(17),
+        ] {
             assert_eq!(
                 bad.parse::<RedemptionId>(),
                 Err(Invalid("the ID of a redemption: 32 hexadecimal digits")),
@@ -133,9 +145,19 @@ mod tests {
 
     #[test]
     fn decoded_reference_obeys_constructor() {
-        for (length, is_possible) in [(0, false), (1, true), (128, true), (129, false), (5_000, false)] {
+        for (length, is_possible) in [
+            (0, false),
+            (1, true),
+            (128, true),
+            (129, false),
+            (5_000, false),
+        ] {
             let bytes = postcard::to_stdvec(&"r".repeat(length)).unwrap();
-            assert_eq!(postcard::from_bytes::<Reference>(&bytes).is_ok(), is_possible, "{length}");
+            assert_eq!(
+                postcard::from_bytes::<Reference>(&bytes).is_ok(),
+                is_possible,
+                "{length}"
+            );
         }
     }
 

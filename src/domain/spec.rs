@@ -62,13 +62,32 @@ impl Spec {
 
     /// Whether a filter of this kind and spec can start with this layout. Both may be untrusted, such as in an image.
     pub fn fits(&self, kind: Kind, layout: &Layout) -> bool {
-        let Spec { capacity, mode, growth: _, sizing, ignore_case, stock, forget } = self;
+        let Spec {
+            capacity,
+            mode,
+            growth: _,
+            sizing,
+            ignore_case,
+            stock,
+            forget,
+        } = self;
         let is_compact = *mode == Mode::Compact;
         let sizing_fits = match *sizing {
             Sizing::Exact => !is_compact,
-            Sizing::ErrorRate(rate) => is_compact && (ERROR_RATE_MIN..=ERROR_RATE_MAX).contains(&rate),
-            Sizing::Layout { fingerprint_bits, bucket_size, max_search } => {
-                let chosen = Layout { fingerprint_bits, bucket_size, max_search, ..*layout };
+            Sizing::ErrorRate(rate) => {
+                is_compact && (ERROR_RATE_MIN..=ERROR_RATE_MAX).contains(&rate)
+            }
+            Sizing::Layout {
+                fingerprint_bits,
+                bucket_size,
+                max_search,
+            } => {
+                let chosen = Layout {
+                    fingerprint_bits,
+                    bucket_size,
+                    max_search,
+                    ..*layout
+                };
                 is_compact && chosen.check(*mode).is_ok()
             }
         };
@@ -112,7 +131,9 @@ impl Window {
 
     /// Whether the window ends after its start.
     pub fn is_ordered(&self) -> bool {
-        self.starts_at.zip(self.ends_at).is_none_or(|(start, end)| start < end)
+        self.starts_at
+            .zip(self.ends_at)
+            .is_none_or(|(start, end)| start < end)
     }
 }
 
@@ -207,9 +228,13 @@ impl Profile {
     pub fn differences(&self, other: &Profile) -> Vec<&'static str> {
         let (own, others) = (&self.spec, &other.spec);
         let after = |spec: &Spec| spec.forget.map(|forget| forget.after_seconds());
-        let steps = own.forget.zip(others.forget).is_some_and(|(own, others)| own.steps() != others.steps());
+        let steps = own
+            .forget
+            .zip(others.forget)
+            .is_some_and(|(own, others)| own.steps() != others.steps());
         let is_rate = |sizing| matches!(sizing, Sizing::ErrorRate(_));
-        let is_sized = own.sizing != others.sizing && ![own.sizing, others.sizing].contains(&Sizing::Exact);
+        let is_sized =
+            own.sizing != others.sizing && ![own.sizing, others.sizing].contains(&Sizing::Exact);
         let are_rates = is_rate(own.sizing) && is_rate(others.sizing);
         let fields = [
             (own.capacity != others.capacity, "capacity"),
@@ -223,7 +248,10 @@ impl Profile {
             (self.window.starts_at != other.window.starts_at, "starts_at"),
             (self.window.ends_at != other.window.ends_at, "ends_at"),
         ];
-        fields.into_iter().filter_map(|(differs, field)| differs.then_some(field)).collect()
+        fields
+            .into_iter()
+            .filter_map(|(differs, field)| differs.then_some(field))
+            .collect()
     }
 }
 
@@ -275,7 +303,12 @@ struct Wire {
 impl TryFrom<Wire> for Forget {
     type Error = ForgetError;
 
-    fn try_from(Wire { after_seconds, steps }: Wire) -> Result<Self, ForgetError> {
+    fn try_from(
+        Wire {
+            after_seconds,
+            steps,
+        }: Wire,
+    ) -> Result<Self, ForgetError> {
         Self::new(after_seconds, steps)
     }
 }
@@ -313,8 +346,10 @@ pub fn parse_time(text: &str) -> Result<u64, ForgetError> {
 
 /// A time as [`parse_time`] reads it, in the longest unit that fits.
 pub fn write_time(seconds: u64) -> String {
-    let (letter, length) =
-        UNITS.into_iter().find(|(_, length)| seconds.is_multiple_of(*length)).unwrap_or(('s', 1));
+    let (letter, length) = UNITS
+        .into_iter()
+        .find(|(_, length)| seconds.is_multiple_of(*length))
+        .unwrap_or(('s', 1));
     format!("{}{letter}", seconds / length)
 }
 
@@ -330,7 +365,10 @@ impl Forget {
         if !(STEPS_MIN..=STEPS_MAX).contains(&steps) {
             return Err(ForgetError::Steps);
         }
-        Ok(Self { after_seconds, steps })
+        Ok(Self {
+            after_seconds,
+            steps,
+        })
     }
 
     /// For how many seconds users stay at least.
@@ -383,7 +421,17 @@ mod tests {
             let segments = segments.iter().map(segment).collect();
             let (items, memory_bytes, adds, removes, copies_max) = (0, 0, 0, 0, 8);
             let (codes, steps) = (None, Vec::new());
-            Stats { items, memory_bytes, segments, adds, removes, codes, copies_max, steps }.error_rate()
+            Stats {
+                items,
+                memory_bytes,
+                segments,
+                adds,
+                removes,
+                codes,
+                copies_max,
+                steps,
+            }
+            .error_rate()
         };
         assert_eq!(rate(&[(0, 8)]), 0.0);
         let one = rate(&[(950, 8)]);
@@ -395,14 +443,26 @@ mod tests {
 
     #[test]
     fn window_includes_start_and_excludes_end() {
-        let window = Window { starts_at: Some(Timestamp(10)), ends_at: Some(Timestamp(20)) };
-        let inside: Vec<u64> = (8..22).filter(|&at| window.contains(Timestamp(at))).collect();
+        let window = Window {
+            starts_at: Some(Timestamp(10)),
+            ends_at: Some(Timestamp(20)),
+        };
+        let inside: Vec<u64> = (8..22)
+            .filter(|&at| window.contains(Timestamp(at)))
+            .collect();
         assert_eq!(inside, (10..20).collect::<Vec<_>>());
         assert_eq!(
             [9, 10, 19, 20].map(|at| window.position(Timestamp(at))),
-            [WindowPosition::Before, WindowPosition::Inside, WindowPosition::Inside, WindowPosition::After]
+            [
+                WindowPosition::Before,
+                WindowPosition::Inside,
+                WindowPosition::Inside,
+                WindowPosition::After
+            ]
         );
-        assert!(Window::default().contains(Timestamp(0)) && Window::default().contains(Timestamp::MAX));
+        assert!(
+            Window::default().contains(Timestamp(0)) && Window::default().contains(Timestamp::MAX)
+        );
     }
 
     proptest! {
@@ -430,19 +490,30 @@ mod tests {
 
     #[test]
     fn decoded_value_obeys_constructor() {
-        for (seconds, steps, is_possible) in
-            [(0, 8, false), (1, 8, false), (u64::MAX, 8, false), (60, 0, false), (60, 2, true)]
-        {
+        for (seconds, steps, is_possible) in [
+            (0, 8, false),
+            (1, 8, false),
+            (u64::MAX, 8, false),
+            (60, 0, false),
+            (60, 2, true),
+        ] {
             let bytes = postcard::to_stdvec(&(seconds, steps)).unwrap();
-            assert_eq!(postcard::from_bytes::<Forget>(&bytes).is_ok(), is_possible, "{seconds} {steps}");
+            assert_eq!(
+                postcard::from_bytes::<Forget>(&bytes).is_ok(),
+                is_possible,
+                "{seconds} {steps}"
+            );
         }
     }
 
     #[test]
     fn out_of_range_value_is_rejected() {
-        for (seconds, is_possible) in
-            [(59, false), (60, true), (400 * 86_400, true), (400 * 86_400 + 1, false)]
-        {
+        for (seconds, is_possible) in [
+            (59, false),
+            (60, true),
+            (400 * 86_400, true),
+            (400 * 86_400 + 1, false),
+        ] {
             assert_eq!(Forget::new(seconds, 8).is_ok(), is_possible);
         }
         for (steps, is_possible) in [(0, false), (1, false), (2, true), (32, true), (33, false)] {
@@ -463,7 +534,9 @@ mod tests {
             assert_eq!(write_time(seconds), written);
         }
         assert_eq!(parse_time("99999999999999999999d"), Ok(u64::MAX));
-        for text in ["", "d", "7", "7 d", "-7d", "+7d", "7D", "7w", "1.5d", "7d ", "٣d"] {
+        for text in [
+            "", "d", "7", "7 d", "-7d", "+7d", "7D", "7w", "1.5d", "7d ", "٣d",
+        ] {
             assert_eq!(parse_time(text), Err(ForgetError::NotATime), "{text}");
         }
     }

@@ -83,7 +83,10 @@ impl CountedPeriod {
     /// Adds counts.
     #[inline]
     pub fn add(&mut self, counts: &ChangeCounts) {
-        self.counts.iter_mut().zip(counts).for_each(|(sum, count)| *sum = sum.saturating_add(*count));
+        self.counts
+            .iter_mut()
+            .zip(counts)
+            .for_each(|(sum, count)| *sum = sum.saturating_add(*count));
     }
 }
 

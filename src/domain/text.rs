@@ -66,7 +66,9 @@ mod tests {
     #[test]
     fn variation_selector_is_visible() {
         assert!(
-            "\u{200b}\u{200d}\u{202e}\u{2066}\u{180e}\u{3164}\u{fff9}\u{e0001}".chars().all(is_invisible)
+            "\u{200b}\u{200d}\u{202e}\u{2066}\u{180e}\u{3164}\u{fff9}\u{e0001}"
+                .chars()
+                .all(is_invisible)
         );
         // Emoji presentation, and variants of Japanese and Mongolian characters.
         assert!(!"a é\u{301}春\u{a0}\u{fe0f}\u{e0100}\u{180b}".contains(is_invisible));

@@ -39,8 +39,13 @@ impl fmt::Display for Timestamp {
     /// Formats the time as in RFC 3339, always with three fraction digits, so that the strings sort like the times.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let milliseconds = self.0.min(LAST_MILLISECOND);
-        let since_epoch = SignedDuration::from_millis(milliseconds.try_into().map_err(|_| fmt::Error)?);
-        write!(f, "{:.3}Z", EPOCH.checked_add(since_epoch).map_err(|_| fmt::Error)?)
+        let since_epoch =
+            SignedDuration::from_millis(milliseconds.try_into().map_err(|_| fmt::Error)?);
+        write!(
+            f,
+            "{:.3}Z",
+            EPOCH.checked_add(since_epoch).map_err(|_| fmt::Error)?
+        )
     }
 }
 
@@ -66,8 +71,16 @@ impl<'de> Deserialize<'de> for Timestamp {
 
 /// Parses RFC 3339 only; jiff would also accept other forms of ISO 8601.
 fn parse(text: &str) -> Option<Timestamp> {
-    let shape: String =
-        text.chars().map(|c| if c.is_ascii_digit() { '0' } else { c.to_ascii_uppercase() }).collect();
+    let shape: String = text
+        .chars()
+        .map(|c| {
+            if c.is_ascii_digit() {
+                '0'
+            } else {
+                c.to_ascii_uppercase()
+            }
+        })
+        .collect();
     let rest = shape.strip_prefix(SECONDS)?;
     let zone = match rest.strip_prefix('.') {
         Some(fraction) if fraction.starts_with('0') => fraction.trim_start_matches('0'),
@@ -83,7 +96,11 @@ fn parse(text: &str) -> Option<Timestamp> {
     let parsed = format!("{local}{zone}");
     let pieces = Pieces::parse(&parsed).ok()?;
     let offset = SignedDuration::from_secs(pieces.to_numeric_offset()?.seconds().into());
-    let since_epoch = pieces.date().to_datetime(pieces.time()?).duration_since(EPOCH) - offset;
+    let since_epoch = pieces
+        .date()
+        .to_datetime(pieces.time()?)
+        .duration_since(EPOCH)
+        - offset;
     let milliseconds = u64::try_from(since_epoch.as_millis()).ok()?;
     let is_offset = offset.abs() < SignedDuration::from_hours(24);
     (is_offset && !since_epoch.is_negative() && milliseconds <= LAST_MILLISECOND)
@@ -122,9 +139,15 @@ mod tests {
             "2026-12-01T23:59:59.125Z",
             "9999-12-31T23:59:59.999Z",
         ] {
-            assert_eq!(parse(text).map(|time| time.to_string()).as_deref(), Some(text));
+            assert_eq!(
+                parse(text).map(|time| time.to_string()).as_deref(),
+                Some(text)
+            );
         }
-        assert_eq!(parse("2026-12-01T02:00:00+02:00"), parse("2026-12-01T00:00:00Z"));
+        assert_eq!(
+            parse("2026-12-01T02:00:00+02:00"),
+            parse("2026-12-01T00:00:00Z")
+        );
         assert_eq!(Timestamp::MAX.to_string(), "9999-12-31T23:59:59.999Z");
     }
 

@@ -131,7 +131,10 @@ impl Admission {
     fn measure(&mut self, state: &State) -> Taken {
         let taken = *self.taken.get_or_insert_with(|| {
             let sizes = state.sizes();
-            Taken { bytes: sizes.memory_bytes(), records_bytes: sizes.records_bytes }
+            Taken {
+                bytes: sizes.memory_bytes(),
+                records_bytes: sizes.records_bytes,
+            }
         });
         self.reserve_start = match self.reserve_start {
             Some(start) if taken.bytes > self.bytes_max => Some(start.min(taken.records_bytes)),
@@ -144,7 +147,10 @@ impl Admission {
     fn is_covered_by_reserve(&mut self, need: &MemoryNeed, taken: Taken) -> bool {
         let start = *self.reserve_start.get_or_insert(taken.records_bytes);
         let reserve = (self.bytes_max / RESERVE_PART).clamp(RESERVE_BYTES_MIN, RESERVE_BYTES_MAX);
-        let used = taken.records_bytes.saturating_sub(start).saturating_add(self.need.bytes);
+        let used = taken
+            .records_bytes
+            .saturating_sub(start)
+            .saturating_add(self.need.bytes);
         used.saturating_add(need.bytes) <= reserve
     }
 
@@ -179,15 +185,17 @@ mod tests {
     use crate::domain::image::ALGORITHM;
     use crate::domain::statistics::CountedPeriod;
     use crate::domain::{
-        Annotations, AnnotationsChange, Digests, Ending, Entry, FORMAT_VERSION, FilterHead, FilterId, Forget,
-        IdempotencyKey, ImageBegin, ImageBody, ImageChunk, ImagePart, ImageRecord, ImageSection, ImportBegin,
-        ImportEnd, ImportId, ImportLines, ImportMode, ImportWarning, KeyName, Kind, LineUp, Name, Profile,
-        Proposal, PutLineUp, Raise, Redeem, Redemption, RedemptionId, RedemptionStatus, Reference, Seq,
-        Sizing, Spec, Target, Timestamp, Update, UploadDigest, UploadId, Window,
+        Annotations, AnnotationsChange, Digests, Ending, Entry, FORMAT_VERSION, FilterHead,
+        FilterId, Forget, IdempotencyKey, ImageBegin, ImageBody, ImageChunk, ImagePart,
+        ImageRecord, ImageSection, ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode,
+        ImportWarning, KeyName, Kind, LineUp, Name, Profile, Proposal, PutLineUp, Raise, Redeem,
+        Redemption, RedemptionId, RedemptionStatus, Reference, Seq, Sizing, Spec, Target,
+        Timestamp, Update, UploadDigest, UploadId, Window,
     };
     use crate::engine::plan::layout_of;
     use crate::filter::{
-        Digest, FIXED_SEARCH_MIN, Filter, Growth, Layout, MAX_SEARCH_DEFAULT, Mode, Secret, unreserved_tables,
+        Digest, FIXED_SEARCH_MIN, Filter, Growth, Layout, MAX_SEARCH_DEFAULT, Mode, Secret,
+        unreserved_tables,
     };
     use crate::state::FilterStatistics;
     use proptest::prelude::*;
@@ -197,7 +205,10 @@ mod tests {
     const FILTERS: u64 = 5;
 
     fn cases() -> u32 {
-        std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(48)
+        std::env::var("PROPTEST_CASES")
+            .ok()
+            .and_then(|cases| cases.parse().ok())
+            .unwrap_or(48)
     }
 
     /// Random choices, but no worse than evenly spread.
@@ -222,29 +233,62 @@ mod tests {
     fn create(id: u64, what: u64) -> Command {
         // Capacities around the size from which tables are mapped.
         let capacity = [10, 3_000, 9_000, 30_000, 60_000][(what % 5) as usize];
-        let growth = if what.is_multiple_of(7) { Growth::Fixed } else { Growth::Auto };
+        let growth = if what.is_multiple_of(7) {
+            Growth::Fixed
+        } else {
+            Growth::Auto
+        };
         let max_search = [1, 3, 100, FIXED_SEARCH_MIN, MAX_SEARCH_DEFAULT][(what / 5 % 5) as usize];
         let fingerprint_bits = [4, 8, 16, 31][(what / 25 % 4) as usize];
         let bucket_size = [2, 4, 8][(what / 100 % 3) as usize];
         let (mode, growth, layout, sizing) = match what % 2 {
-            0 => (Mode::Strict, growth, Layout::strict(capacity).unwrap(), Sizing::Exact),
+            0 => (
+                Mode::Strict,
+                growth,
+                Layout::strict(capacity).unwrap(),
+                Sizing::Exact,
+            ),
             _ => {
-                let sizing = Sizing::Layout { fingerprint_bits, bucket_size, max_search };
+                let sizing = Sizing::Layout {
+                    fingerprint_bits,
+                    bucket_size,
+                    max_search,
+                };
                 let layout = |growth| {
-                    Layout::compact_with(capacity, fingerprint_bits, bucket_size, max_search, growth)
+                    Layout::compact_with(
+                        capacity,
+                        fingerprint_bits,
+                        bucket_size,
+                        max_search,
+                        growth,
+                    )
                 };
                 match layout(growth) {
                     Ok(layout) => (Mode::Compact, growth, layout, sizing),
-                    Err(_) => (Mode::Compact, Growth::Auto, layout(Growth::Auto).unwrap(), sizing),
+                    Err(_) => (
+                        Mode::Compact,
+                        Growth::Auto,
+                        layout(Growth::Auto).unwrap(),
+                        sizing,
+                    ),
                 }
             }
         };
-        let forget =
-            (mode == Mode::Compact && (what / 300).is_multiple_of(2)).then(|| Forget::new(60, 3).unwrap());
+        let forget = (mode == Mode::Compact && (what / 300).is_multiple_of(2))
+            .then(|| Forget::new(60, 3).unwrap());
         let layout = forget.map_or(layout, |forget| layout.with_steps(forget.steps()).unwrap());
         // Some of the strict ones are open pools.
-        let stock = (what.is_multiple_of(6) && growth == Growth::Auto).then_some(what / 6 % 1_000 + 1);
-        let spec = Spec { capacity, mode, growth, sizing, ignore_case: false, stock, forget };
+        let stock =
+            (what.is_multiple_of(6) && growth == Growth::Auto).then_some(what / 6 % 1_000 + 1);
+        let spec = Spec {
+            capacity,
+            mode,
+            growth,
+            sizing,
+            ignore_case: false,
+            stock,
+            forget,
+        };
         let (name, secret) = (Name::new(&format!("f{id}")).unwrap(), Secret::new([7; 192]));
         Command::Create {
             kind: Kind::Coupon,
@@ -260,7 +304,10 @@ mod tests {
 
     /// With a layout that depends on the filter.
     fn raise(target: Target, capacity: u64) -> Command {
-        let capacity = Some(Raise { capacity, layout: Layout::strict(capacity).unwrap() });
+        let capacity = Some(Raise {
+            capacity,
+            layout: Layout::strict(capacity).unwrap(),
+        });
         Command::Update(Update {
             target,
             starts_at: None,
@@ -280,7 +327,11 @@ mod tests {
         let campaigns = vec![campaign; (a / 128 % 256) as usize];
         Command::PutLineUp(PutLineUp {
             name,
-            line_up: LineUp { campaigns, unless: Vec::new(), limit: 1 },
+            line_up: LineUp {
+                campaigns,
+                unless: Vec::new(),
+                limit: 1,
+            },
             annotations: annotations(a),
         })
     }
@@ -288,16 +339,24 @@ mod tests {
     fn command(kind: u8, a: u64, serial: u64) -> Command {
         let target = Target(FilterId(a % FILTERS));
         let import = ImportId::new(&format!("i{}", a % FILTERS)).unwrap();
-        let digests = |count: u64| Digests((0..count).map(|at| digest(serial << 20 | at)).collect());
+        let digests =
+            |count: u64| Digests((0..count).map(|at| digest(serial << 20 | at)).collect());
         // An item that one of the last commands may have inserted.
         let before = serial - serial.min(1 + a % 8);
-        let earlier = |count: u64| Digests((0..count).map(|at| digest(before << 20 | at)).collect());
+        let earlier =
+            |count: u64| Digests((0..count).map(|at| digest(before << 20 | at)).collect());
         match kind {
             0..=1 => create(a % FILTERS, a / FILTERS),
             // Copies of a few items crowd their buckets.
             7 => Command::Insert {
                 target,
-                digests: Digests(digests(a % 1_000 + 1).0.into_iter().flat_map(|item| [item; 9]).collect()),
+                digests: Digests(
+                    digests(a % 1_000 + 1)
+                        .0
+                        .into_iter()
+                        .flat_map(|item| [item; 9])
+                        .collect(),
+                ),
                 if_absent: false,
                 revive: false,
             },
@@ -307,12 +366,21 @@ mod tests {
                 if_absent: a.is_multiple_of(3),
                 revive: false,
             },
-            8 => Command::Remove { target, digests: earlier(a % 9_000 + 1), all: a.is_multiple_of(5) },
-            9 => Command::Replace { target, from: earlier(200), to: digests(200) },
+            8 => Command::Remove {
+                target,
+                digests: earlier(a % 9_000 + 1),
+                all: a.is_multiple_of(5),
+            },
+            9 => Command::Replace {
+                target,
+                from: earlier(200),
+                to: digests(200),
+            },
             10 => Command::Clear { target },
-            11 => {
-                Command::Delete { kind: Kind::Coupon, name: Name::new(&format!("f{}", a % FILTERS)).unwrap() }
-            }
+            11 => Command::Delete {
+                kind: Kind::Coupon,
+                name: Name::new(&format!("f{}", a % FILTERS)).unwrap(),
+            },
             12 => Command::ImportBegin(ImportBegin {
                 target,
                 import,
@@ -340,7 +408,10 @@ mod tests {
                 },
                 entries_max: 5_000,
             }),
-            17 => raise(target, [3_000, 9_000, 30_000, 60_000, 200_000][(a / 7 % 5) as usize]),
+            17 => raise(
+                target,
+                [3_000, 9_000, 30_000, 60_000, 200_000][(a / 7 % 5) as usize],
+            ),
             18 => line_up(a),
             19 if a.is_multiple_of(4) => Command::TurnBack,
             22..=26 => of_image(kind - 1, a, serial),
@@ -358,7 +429,9 @@ mod tests {
         let upload = UploadId(u128::from(a % FILTERS));
         match kind {
             // On a separate thread: the source filter must not take its memory from this reservation.
-            21 => std::thread::spawn(move || image_begin(a % FILTERS, a / FILTERS, serial)).join().unwrap(),
+            21 => std::thread::spawn(move || image_begin(a % FILTERS, a / FILTERS, serial))
+                .join()
+                .unwrap(),
             22 => Command::ImageAbandon { upload },
             // The preceding parts are determined later.
             _ => image_part(upload, 0, a / FILTERS, serial),
@@ -367,9 +440,23 @@ mod tests {
 
     /// The image of a filter like the created ones.
     fn image_begin(id: u64, what: u64, serial: u64) -> Command {
-        let Command::Create { kind, secret, spec, layout, window, .. } = create(id, what) else { panic!() };
+        let Command::Create {
+            kind,
+            secret,
+            spec,
+            layout,
+            window,
+            ..
+        } = create(id, what)
+        else {
+            panic!()
+        };
         let name = Name::new(&format!("image{id}")).unwrap();
-        let kind = if spec.forget.is_some() { Kind::Campaign } else { kind };
+        let kind = if spec.forget.is_some() {
+            Kind::Campaign
+        } else {
+            kind
+        };
         let steps = spec.forget.map(|forget| forget.steps());
         let mut filter = Filter::new(spec.mode, layout, spec.growth, steps);
         let created_at = Timestamp(0);
@@ -389,10 +476,24 @@ mod tests {
             removes: 0,
             tables: filter.freeze(&Default::default()).0,
             last_change: u64::MAX,
-            latest: [CountedPeriod { number: u64::MAX, counts: [1; 7] }; 2],
+            latest: [CountedPeriod {
+                number: u64::MAX,
+                counts: [1; 7],
+            }; 2],
         };
-        let (upload, id, head) = (UploadId(u128::from(id)), FilterId(serial << 8), Box::new(head));
-        Command::ImageBegin(ImageBegin { upload, id, kind, name, head, checksum: u128::from(serial) })
+        let (upload, id, head) = (
+            UploadId(u128::from(id)),
+            FilterId(serial << 8),
+            Box::new(head),
+        );
+        Command::ImageBegin(ImageBegin {
+            upload,
+            id,
+            kind,
+            name,
+            head,
+            checksum: u128::from(serial),
+        })
     }
 
     /// Ended redemptions, which can be in any coupon; or ordinals that stay in use.
@@ -410,25 +511,41 @@ mod tests {
         };
         let part = if a.is_multiple_of(5) {
             let bits = ImageChunk(vec![(a % 255) as u8; 512 * (a % 15 + 1) as usize]);
-            ImagePart { section: ImageSection::Ordinals, chunks: vec![bits] }
+            ImagePart {
+                section: ImageSection::Ordinals,
+                chunks: vec![bits],
+            }
         } else if a % 5 == 1 {
             let periods = (1..=a % 48).rev().map(|before| (u64::MAX - before, [a; 7]));
-            let page: Vec<u8> = periods.flat_map(|period| postcard::to_stdvec(&period).unwrap()).collect();
+            let page: Vec<u8> = periods
+                .flat_map(|period| postcard::to_stdvec(&period).unwrap())
+                .collect();
             let page = ImageChunk(postcard::to_stdvec(serde_bytes::Bytes::new(&page)).unwrap());
-            ImagePart { section: ImageSection::Statistics, chunks: vec![page] }
+            ImagePart {
+                section: ImageSection::Statistics,
+                chunks: vec![page],
+            }
         } else {
             // Pages that are hardly used take the most memory.
             let in_page = [1, 17, 64][(a % 3) as usize];
-            let placed: Vec<_> =
-                (0..a % 200).map(|number| (redemption(number), serial << 20 | number)).collect();
+            let placed: Vec<_> = (0..a % 200)
+                .map(|number| (redemption(number), serial << 20 | number))
+                .collect();
             let pages = placed.chunks(in_page).map(|values| {
                 let taken = u64::MAX >> (64 - values.len());
                 let encode = |bytes, value| postcard::to_extend(value, bytes).unwrap();
                 ImageChunk(values.iter().fold(taken.to_le_bytes().to_vec(), encode))
             });
-            ImagePart { section: ImageSection::Redemptions, chunks: pages.collect() }
+            ImagePart {
+                section: ImageSection::Redemptions,
+                chunks: pages.collect(),
+            }
         };
-        let record = ImageRecord { before, checksum: u128::from(serial), body: ImageBody::Part(part) };
+        let record = ImageRecord {
+            before,
+            checksum: u128::from(serial),
+            body: ImageBody::Part(part),
+        };
         Command::ImageRecord { upload, record }
     }
 
@@ -446,16 +563,28 @@ mod tests {
 
     impl Model {
         fn submit(&mut self, mut command: Command, idempotency: Option<IdempotencyKey>) {
-            if let Command::Update(Update { target, capacity: Some(raise), .. }) = &mut command {
-                let Some(layout) = self.layout(*target, raise.capacity) else { return };
+            if let Command::Update(Update {
+                target,
+                capacity: Some(raise),
+                ..
+            }) = &mut command
+            {
+                let Some(layout) = self.layout(*target, raise.capacity) else {
+                    return;
+                };
                 raise.layout = layout;
             }
             match &mut command {
-                Command::ImageBegin(ImageBegin { upload, checksum, .. }) => {
+                Command::ImageBegin(ImageBegin {
+                    upload, checksum, ..
+                }) => {
                     self.images.insert(*upload, *checksum);
                 }
                 Command::ImageRecord { upload, record } => {
-                    record.before = self.images.insert(*upload, record.checksum).unwrap_or_default();
+                    record.before = self
+                        .images
+                        .insert(*upload, record.checksum)
+                        .unwrap_or_default();
                 }
                 _ => {}
             }
@@ -465,15 +594,22 @@ mod tests {
                 self.apply();
                 self.at = Timestamp(self.at.0.saturating_sub(90_000));
             }
-            let mut verdict = self.admission.admit(&self.state, &command, self.at, idempotency.is_some());
+            let mut verdict =
+                self.admission
+                    .admit(&self.state, &command, self.at, idempotency.is_some());
             if verdict == Verdict::Later {
                 self.apply();
-                verdict = self.admission.admit(&self.state, &command, self.at, idempotency.is_some());
+                verdict =
+                    self.admission
+                        .admit(&self.state, &command, self.at, idempotency.is_some());
             }
             match verdict {
                 Verdict::Admitted => {
                     let taken = self.admission.taken.unwrap().bytes + self.admission.need.bytes;
-                    let proposal = Proposal { idempotency, ..Proposal::new(self.at, command) };
+                    let proposal = Proposal {
+                        idempotency,
+                        ..Proposal::new(self.at, command)
+                    };
                     self.batch.push((proposal, taken));
                 }
                 Verdict::BeyondLimit | Verdict::ReserveUsedUp => {}
@@ -493,26 +629,43 @@ mod tests {
             self.state.publish();
             let filters = self.state.view().list(Kind::Coupon, "", None, usize::MAX);
             let filter = filters.iter().find(|filter| Target(filter.id) == target)?;
-            layout_of(&Spec { capacity, growth: Growth::Auto, ..filter.spec.clone() }).ok()
+            layout_of(&Spec {
+                capacity,
+                growth: Growth::Auto,
+                ..filter.spec.clone()
+            })
+            .ok()
         }
 
         fn apply(&mut self) {
             for (proposal, expected) in std::mem::take(&mut self.batch) {
                 let what = format!("{:.80}", format!("{:?}", proposal.command));
-                let applied = self.state.apply(Entry { seq: self.state.applied().next(), proposal });
+                let applied = self.state.apply(Entry {
+                    seq: self.state.applied().next(),
+                    proposal,
+                });
                 // If memory is short, discarded data is freed before anything is rejected.
                 while self.state.free_discarded(1_000) {}
                 let taken = self.state.sizes().tables_bytes + self.state.sizes().records_bytes;
                 let outcome = format!("{:.80}", format!("{:?}", applied.outcome));
-                assert_eq!(unreserved_tables(), self.mapped_before, "after {what}: {outcome}");
-                assert!(taken <= expected, "{taken} bytes, not {expected}, after {what}: {outcome}");
+                assert_eq!(
+                    unreserved_tables(),
+                    self.mapped_before,
+                    "after {what}: {outcome}"
+                );
+                assert!(
+                    taken <= expected,
+                    "{taken} bytes, not {expected}, after {what}: {outcome}"
+                );
                 // What statistics take is no reason to reject what frees memory, and its records have a reserve.
                 let limit = self.limit + 16 * FilterStatistics::GROWTH_BYTES + RESERVE_BYTES_MIN;
                 assert!(taken <= limit, "{taken} bytes at a limit of {}", self.limit);
             }
             self.admission.settle();
             // Holds expire, and an hour or a day may be over.
-            self.at = self.at.plus_seconds([20, 20, 3_600, 86_400][(self.at.0 / 1_000 % 4) as usize]);
+            self.at = self
+                .at
+                .plus_seconds([20, 20, 3_600, 86_400][(self.at.0 / 1_000 % 4) as usize]);
         }
     }
 

@@ -33,7 +33,9 @@ impl Unappliable {
         match is_replicated {
             true => format!("{dir}: {self}; update cuckood on every node (docs/CLUSTER.md)"),
             false => {
-                format!("{dir}: {self}; update cuckood, or run `cuckood repair skip --entry {entry} {dir}`")
+                format!(
+                    "{dir}: {self}; update cuckood, or run `cuckood repair skip --entry {entry} {dir}`"
+                )
             }
         }
     }
@@ -56,7 +58,10 @@ fn addressed(state: &mut State, Target(id): Target) -> String {
     state.publish();
     let view = state.view();
     let kinds = [Kind::Campaign, Kind::Coupon].into_iter();
-    match kinds.flat_map(|kind| view.list(kind, "", None, usize::MAX)).find(|filter| filter.id == id) {
+    match kinds
+        .flat_map(|kind| view.list(kind, "", None, usize::MAX))
+        .find(|filter| filter.id == id)
+    {
         Some(filter) => format!(" of {} `{}`", filter.kind.as_str(), filter.name),
         None => format!(" of filter {:016x}", id.0),
     }
@@ -71,14 +76,21 @@ pub(super) fn apply(state: &mut State, entry: Entry) -> Result<Applied, Unapplia
     let (word, named, target) = (command.word(), named(command), command.target());
     catch(|| {
         debug_assert!(
-            PANIC_AT.get().is_none_or(|entries| !entries.contains(&seq.0)),
+            PANIC_AT
+                .get()
+                .is_none_or(|entries| !entries.contains(&seq.0)),
             "a test asked for this panic"
         );
         state.apply(entry)
     })
     .map_err(|panic| {
         let subject = named.or_else(|| catch(|| Some(addressed(state, target?))).ok()?);
-        Unappliable { entry: seq, command: word, subject: subject.unwrap_or_default(), panic }
+        Unappliable {
+            entry: seq,
+            command: word,
+            subject: subject.unwrap_or_default(),
+            panic,
+        }
     })
 }
 

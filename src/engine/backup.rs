@@ -33,7 +33,8 @@ pub(super) enum Rest {
 /// The archive of a snapshot, and of the events up to it.
 pub fn archive(snapshot: Arc<Manifest>) -> ArchiveParts {
     let sections = snapshot.sections.clone().into_iter();
-    let mut chunks = sections.flat_map(|section| (0..section.chunks).map(move |index| (section, index)));
+    let mut chunks =
+        sections.flat_map(|section| (0..section.chunks).map(move |index| (section, index)));
     let (mut first, mut number, mut is_ended) = (Some(Manifest::clone(&snapshot)), 0, false);
     let mut writer = ArchiveWriter::default();
     Box::new(move |store: &Store| {
@@ -44,7 +45,10 @@ pub fn archive(snapshot: Arc<Manifest>) -> ArchiveParts {
         } else if let Some((section, index)) = chunks.next() {
             let mut bytes = Vec::new();
             store.read_chunk(&section, index, &mut bytes)?;
-            BackupPiece::Chunk { key: section.key, bytes: bytes.into() }
+            BackupPiece::Chunk {
+                key: section.key,
+                bytes: bytes.into(),
+            }
         } else if number <= last
             && let Some(pack) = find(number)?.filter(|pack| pack.first <= last)
         {
@@ -61,7 +65,10 @@ pub fn archive(snapshot: Arc<Manifest>) -> ArchiveParts {
 }
 
 /// Reads the next parts; none after the last one.
-pub(super) fn read_parts(rest: &mut ArchiveParts, store: &Store) -> Result<Vec<Vec<u8>>, StoreError> {
+pub(super) fn read_parts(
+    rest: &mut ArchiveParts,
+    store: &Store,
+) -> Result<Vec<Vec<u8>>, StoreError> {
     let (mut parts, mut bytes) = (Vec::new(), 0);
     while bytes < PARTS_BYTES
         && let Some(part) = rest(store)?
@@ -92,7 +99,12 @@ pub struct BackupDownload {
 impl BackupDownload {
     /// A download of these parts, in a slot of its kind.
     pub(super) fn new(engine: &Engine, rest: Rest, place: OwnedSemaphorePermit) -> Self {
-        Self { engine: engine.downgrade(), rest: Some(rest), is_backup: false, _place: place }
+        Self {
+            engine: engine.downgrade(),
+            rest: Some(rest),
+            is_backup: false,
+            _place: place,
+        }
     }
 
     /// The next parts: of an image, its records. None after the last one. An archive without its end is rejected when it is read.
@@ -110,7 +122,10 @@ impl BackupDownload {
                 }
                 let read = spawn_blocking(move || (spool.pop(PARTS_BYTES), spool)).await;
                 let (parts, spool) = read.unwrap_or_else(|panic| resume_unwind(panic.into_panic()));
-                (parts.map_err(SubmitError::unreadable)?, Rest::Spooled(spool))
+                (
+                    parts.map_err(SubmitError::unreadable)?,
+                    Rest::Spooled(spool),
+                )
             }
         };
         self.rest = Some(rest);
@@ -126,7 +141,8 @@ async fn read_stored(
     let now = engine.now();
     let read = engine.ask(PARTS_BYTES as u64, move |writer, reply| {
         // The rest of a state that may be wrong is given to no client.
-        if !reply.is_closed() && !matches!(*writer.inner.status.borrow(), EngineStatus::Diverged(_)) {
+        if !reply.is_closed() && !matches!(*writer.inner.status.borrow(), EngineStatus::Diverged(_))
+        {
             let parts = read_parts(&mut rest, &writer.store).map_err(SubmitError::unreadable);
             if is_backup && parts.as_ref().is_ok_and(Vec::is_empty) {
                 note_backup(&writer.inner, &writer.store, now);
@@ -144,7 +160,10 @@ impl Engine {
     /// [`SubmitError`]; [`SubmitError::Overloaded`] also when too many backups are running.
     pub async fn backup(&self) -> Result<BackupDownload, SubmitError> {
         let (_, backup) = self.archive().await?;
-        Ok(BackupDownload { is_backup: true, ..backup })
+        Ok(BackupDownload {
+            is_backup: true,
+            ..backup
+        })
     }
 
     /// Takes a snapshot, and starts an archive of it, with the snapshot. Writes continue. It reserves a slot first: from then on no tree of
@@ -153,7 +172,12 @@ impl Engine {
     /// # Errors
     /// [`SubmitError`]; [`SubmitError::Overloaded`] also when too many of them are being taken.
     pub(super) async fn archive(&self) -> Result<(Arc<Manifest>, BackupDownload), SubmitError> {
-        let place = self.inner.backups.clone().try_acquire_owned().map_err(|_| SubmitError::Overloaded)?;
+        let place = self
+            .inner
+            .backups
+            .clone()
+            .try_acquire_owned()
+            .map_err(|_| SubmitError::Overloaded)?;
         self.snapshot().await?;
         let pinned = self.ask(0, |writer, reply| {
             // Storage may have failed since the snapshot. A dropped reply says so.
@@ -162,6 +186,9 @@ impl Engine {
             }
         });
         let snapshot = pinned.await?.ok_or(SubmitError::StorageFailed)?;
-        Ok((snapshot.clone(), BackupDownload::new(self, Rest::Stored(archive(snapshot)), place)))
+        Ok((
+            snapshot.clone(),
+            BackupDownload::new(self, Rest::Stored(archive(snapshot)), place),
+        ))
     }
 }

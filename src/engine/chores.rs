@@ -38,7 +38,11 @@ impl Writer {
             || !self.images.is_empty()
             || self.has_old_events()
             || self.state.has_discarded() && !self.is_freeing_blocked;
-        if has_work { Some(Instant::now()) } else { self.advance_at() }
+        if has_work {
+            Some(Instant::now())
+        } else {
+            self.advance_at()
+        }
     }
 
     /// When a separate entry should be logged, if there is a reason for one: there are tables to be emptied, or something is due. A
@@ -48,7 +52,11 @@ impl Writer {
             return None;
         }
         let is_now = self.state.can_advance() && !self.snapshotter.has_work();
-        let wait = if is_now { 0 } else { self.due_at()?.0.saturating_sub(self.time.read().0) };
+        let wait = if is_now {
+            0
+        } else {
+            self.due_at()?.0.saturating_sub(self.time.read().0)
+        };
         let at = Instant::now().checked_add(Duration::from_millis(wait))?;
         Some(at.max(self.advance_after))
     }
@@ -58,7 +66,10 @@ impl Writer {
     fn due_at(&self) -> Option<Timestamp> {
         let due = self.state.due_at().filter(|_| self.time.is_trusted())?;
         let (since, turn) = match self.inner.options.journal.is_shared() {
-            true => (due.max(self.state.now()), self.turns.hash_one(due.0) % TURN_MS_MAX),
+            true => (
+                due.max(self.state.now()),
+                self.turns.hash_one(due.0) % TURN_MS_MAX,
+            ),
             false => (due, 0),
         };
         Some(Timestamp(since.0.saturating_add(GATHERED_MS + turn)))
@@ -81,7 +92,11 @@ impl Writer {
 
     /// Logs and applies a command that continues started work.
     fn advance(&mut self) {
-        let buckets_max = if self.snapshotter.has_work() { 0 } else { BUCKETS_AN_ADVANCE };
+        let buckets_max = if self.snapshotter.has_work() {
+            0
+        } else {
+            BUCKETS_AN_ADVANCE
+        };
         // A journal that commits later wakes the writer up when it does. Until then no other one follows.
         self.advance = self.log_own(Command::Advance { buckets_max });
         if self.advance.is_none() {
@@ -92,8 +107,12 @@ impl Writer {
 
     /// Logs a command of no caller, unless the clock or the disk forbids that.
     fn log_own(&mut self, command: Command) -> Option<Ticket> {
-        let (ticket, at) = (self.proposed.reserve(1), self.time.stamp_entries(self.state.now()));
-        at.is_ok_and(|at| self.log(ticket, vec![Proposal::new(at, command)])).then_some(ticket)
+        let (ticket, at) = (
+            self.proposed.reserve(1),
+            self.time.stamp_entries(self.state.now()),
+        );
+        at.is_ok_and(|at| self.log(ticket, vec![Proposal::new(at, command)]))
+            .then_some(ticket)
     }
 
     /// Logs that entries may be of the version that this build understands, once every other node that still runs has reported that it
@@ -105,10 +124,20 @@ impl Writer {
             return;
         }
         self.enable_at = Some(Instant::now() + ENABLE_PAUSE);
-        let peers = self.inner.replication.get().map(|known| known.lock().peers.clone());
-        let lacks =
-            |peer: &OtherNode| peer.is_present && peer.understands.is_none_or(|theirs| theirs < version);
-        let old: Vec<String> = peers.into_iter().flatten().filter(lacks).map(|peer| peer.node).collect();
+        let peers = self
+            .inner
+            .replication
+            .get()
+            .map(|known| known.lock().peers.clone());
+        let lacks = |peer: &OtherNode| {
+            peer.is_present && peer.understands.is_none_or(|theirs| theirs < version)
+        };
+        let old: Vec<String> = peers
+            .into_iter()
+            .flatten()
+            .filter(lacks)
+            .map(|peer| peer.node)
+            .collect();
         if old.is_empty() {
             self.log_own(Command::Enable { version });
             self.apply_committed();
@@ -138,8 +167,13 @@ impl Writer {
             return;
         }
         let began = Instant::now();
-        let removed = self.events.remove_old(&self.store, self.time.read(), OLD_EVENTS_STEP_BYTES);
-        self.inner.metrics.snapshot_step_seconds.observe(began.elapsed().as_secs_f64());
+        let removed = self
+            .events
+            .remove_old(&self.store, self.time.read(), OLD_EVENTS_STEP_BYTES);
+        self.inner
+            .metrics
+            .snapshot_step_seconds
+            .observe(began.elapsed().as_secs_f64());
         self.note_figures();
         if let Err(error) = removed {
             self.storage_error(&error.into());
@@ -155,7 +189,10 @@ impl Writer {
         let freed = self.state.free_discarded(entries_max);
         self.admission.note_freed();
         self.is_freeing_blocked = !freed;
-        self.inner.metrics.free_step_seconds.observe(began.elapsed().as_secs_f64());
+        self.inner
+            .metrics
+            .free_step_seconds
+            .observe(began.elapsed().as_secs_f64());
         self.note_figures();
         freed
     }
@@ -163,14 +200,18 @@ impl Writer {
     /// Answers the callers whom a snapshot serves; all of them if it failed.
     fn answer_snapshots(&mut self, result: &Result<SnapshotReport, SubmitError>) {
         let covered = result.as_ref().map_or(Seq(u64::MAX), |report| report.seq);
-        for (_, reply) in self.snapshot_requests.extract_if(.., |(asked, _)| *asked <= covered) {
+        for (_, reply) in self
+            .snapshot_requests
+            .extract_if(.., |(asked, _)| *asked <= covered)
+        {
             let _ = reply.send(result.clone());
         }
     }
 
     fn continue_snapshot(&mut self, quiet: bool) {
         // Disconnected clients are removed, so the limit of connections also limits those that wait.
-        self.snapshot_requests.retain(|(_, asked)| !asked.is_closed());
+        self.snapshot_requests
+            .retain(|(_, asked)| !asked.is_closed());
         // Leftovers of the last one go first: they would never go while callers ask for one after the other.
         let has_work = self.snapshotter.has_work();
         let is_wanted =
@@ -187,13 +228,24 @@ impl Writer {
         let (began, mut begun) = (Instant::now(), Ok(()));
         if is_wanted {
             let (place, now) = (self.journal.place(), self.time.read());
-            begun = self.snapshotter.begin(&mut self.state, &mut self.events, place, now);
+            begun = self
+                .snapshotter
+                .begin(&mut self.state, &mut self.events, place, now);
         }
-        let stepped = begun.map_err(Into::into).and_then(|()| match self.snapshotter.is_running() {
-            true => self.snapshotter.step(&self.state, quiet),
-            false => self.snapshotter.remove_leftovers(&mut *self.journal, quiet).map(|()| None),
-        });
-        self.inner.metrics.snapshot_step_seconds.observe(began.elapsed().as_secs_f64());
+        let stepped =
+            begun
+                .map_err(Into::into)
+                .and_then(|()| match self.snapshotter.is_running() {
+                    true => self.snapshotter.step(&self.state, quiet),
+                    false => self
+                        .snapshotter
+                        .remove_leftovers(&mut *self.journal, quiet)
+                        .map(|()| None),
+                });
+        self.inner
+            .metrics
+            .snapshot_step_seconds
+            .observe(began.elapsed().as_secs_f64());
         self.note_figures();
         match stepped {
             Ok(None) => {}
@@ -225,19 +277,25 @@ impl Writer {
     /// Stores the state of a node whose log is no longer usable, before the node's status says so: it contains everything that the node has
     /// acknowledged, and may be the only copy.
     pub(super) fn save_state(&mut self, error: &JournalError) {
-        if !self.inner.options.journal.is_shared() || matches!(error, JournalError::Diverged { .. }) {
+        if !self.inner.options.journal.is_shared() || matches!(error, JournalError::Diverged { .. })
+        {
             return;
         }
         // Writes wait until the state is stored, so clients should use another node.
         let status = &self.inner.status;
         status.send_if_modified(|now| {
-            (*now == EngineStatus::Ready).then(|| *now = EngineStatus::Draining).is_some()
+            (*now == EngineStatus::Ready)
+                .then(|| *now = EngineStatus::Draining)
+                .is_some()
         });
         // The outcome of their commands is unknown, and the snapshot may take long.
         self.proposed.callers.clear();
         let position = self.state.applied().0;
         match self.take_last_snapshot() {
-            true => tracing::warn!(position, "stored the state; the data directory can begin a new log"),
+            true => tracing::warn!(
+                position,
+                "stored the state; the data directory can begin a new log"
+            ),
             false => tracing::error!(position, "can't store the state"),
         }
     }

@@ -47,7 +47,10 @@ impl Inner {
     pub(super) fn log_refusal(&self) -> Option<SubmitError> {
         let known = self.replication.get()?.lock();
         let is_silent = known.silence(Instant::now()) > self.options.cluster.lag_max;
-        known.full_since.map(|_| SubmitError::LogFull).or(is_silent.then_some(SubmitError::NoQuorum))
+        known
+            .full_since
+            .map(|_| SubmitError::LogFull)
+            .or(is_silent.then_some(SubmitError::NoQuorum))
     }
 }
 
@@ -73,7 +76,11 @@ impl Engine {
     /// Whether this node should get no reads although it could answer them: it has not reached a position that it knows to be in the log.
     /// Silence of the log is no evidence for that.
     pub fn is_too_far_behind(&self) -> bool {
-        let lag = self.inner.replication.get().map(|known| known.lock().lag(Instant::now()));
+        let lag = self
+            .inner
+            .replication
+            .get()
+            .map(|known| known.lock().lag(Instant::now()));
         lag.is_some_and(|lag| lag > self.inner.options.cluster.lag_max)
     }
 
@@ -96,8 +103,14 @@ impl Engine {
             }
         };
         // Only another node of a shared log can have returned a later one.
-        let wait = if self.is_shared() { self.inner.options.cluster.wait } else { Duration::ZERO };
-        timeout(wait, reached).await.map_err(|_| SubmitError::TooFarBehind)
+        let wait = if self.is_shared() {
+            self.inner.options.cluster.wait
+        } else {
+            Duration::ZERO
+        };
+        timeout(wait, reached)
+            .await
+            .map_err(|_| SubmitError::TooFarBehind)
     }
 
     /// Waits until this node has applied everything that any node had acknowledged before the call.
@@ -121,7 +134,9 @@ impl Engine {
                 writer.barriers.retain(|(_, reply)| !reply.is_closed());
             }
         });
-        timeout(self.inner.options.cluster.wait, passed).await.unwrap_or(Err(SubmitError::NoQuorum))
+        timeout(self.inner.options.cluster.wait, passed)
+            .await
+            .unwrap_or(Err(SubmitError::NoQuorum))
     }
 }
 
@@ -145,10 +160,14 @@ pub(super) fn start_sharing(engine: &WeakEngine) {
     let share = move |runtime: Runtime| {
         let Inner { options, share, .. } = &*engine.inner;
         let every = options.cluster.share_every;
-        let pause =
-            every.map_or(PAUSE_MAX, |every| (every / CHECKS_PER_INTERVAL).clamp(PAUSE_MIN, PAUSE_MAX));
+        let pause = every.map_or(PAUSE_MAX, |every| {
+            (every / CHECKS_PER_INTERVAL).clamp(PAUSE_MIN, PAUSE_MAX)
+        });
         let (mut port, mut is_requested) = (None, false);
-        let sharer = Sharer { engine: &engine, runtime: &runtime };
+        let sharer = Sharer {
+            engine: &engine,
+            runtime: &runtime,
+        };
         while engine.upgrade().is_ok() {
             // Otherwise the status says why. The right to share one is left to others.
             if sharer.check().is_ok()
@@ -156,7 +175,8 @@ pub(super) fn start_sharing(engine: &WeakEngine) {
             {
                 tracing::warn!(%error, "can't share snapshots now");
             }
-            is_requested = runtime.block_on(async { timeout(pause, share.notified()).await.is_ok() });
+            is_requested =
+                runtime.block_on(async { timeout(pause, share.notified()).await.is_ok() });
         }
     };
     let runtime = Builder::new_current_thread().enable_time().build();
@@ -174,8 +194,14 @@ struct Sharer<'a> {
 
 impl Sharer<'_> {
     /// Checks the shared snapshots, and does due work. Connects first if necessary.
-    fn check_shared(&self, port: &mut Option<NatsSnapshots>, is_requested: bool) -> Result<(), JournalError> {
-        let Inner { options, figures, .. } = &*self.engine.inner;
+    fn check_shared(
+        &self,
+        port: &mut Option<NatsSnapshots>,
+        is_requested: bool,
+    ) -> Result<(), JournalError> {
+        let Inner {
+            options, figures, ..
+        } = &*self.engine.inner;
         if port.is_none() {
             *port = options.journal.shared_snapshots()?;
         }
@@ -196,7 +222,8 @@ impl Sharer<'_> {
         let mut noted = figures.lock();
         match &shared {
             Ok(newest) => {
-                (noted.sharing.newest, noted.sharing.shared) = (Some(*newest), noted.sharing.shared + 1)
+                (noted.sharing.newest, noted.sharing.shared) =
+                    (Some(*newest), noted.sharing.shared + 1)
             }
             Err(_) => noted.sharing.failed += 1,
         }
@@ -205,18 +232,35 @@ impl Sharer<'_> {
 
     /// Whether a snapshot must be shared: there are new entries, and a snapshot was requested or the newest is old. Nodes take turns, so
     /// that usually one uploads it.
-    fn is_due(&self, newest: Option<LatestSnapshot>, is_requested: bool) -> Result<bool, JournalError> {
-        let (engine, Inner { options, started, replication, .. }) =
-            (self.engine.upgrade()?, &*self.engine.inner);
-        let Some(every) = options.cluster.share_every else { return Ok(false) };
+    fn is_due(
+        &self,
+        newest: Option<LatestSnapshot>,
+        is_requested: bool,
+    ) -> Result<bool, JournalError> {
+        let (
+            engine,
+            Inner {
+                options,
+                started,
+                replication,
+                ..
+            },
+        ) = (self.engine.upgrade()?, &*self.engine.inner);
+        let Some(every) = options.cluster.share_every else {
+            return Ok(false);
+        };
         let (now, position) = (engine.now(), newest.map_or(Seq(0), |newest| newest.seq));
         // One from far in the future was taken by a clock that was wrong.
         let latest = now.0.saturating_add(every.as_millis() as u64);
-        let age = newest.filter(|newest| newest.taken_at.0 <= latest).map_or_else(
-            || every + started.elapsed(),
-            |newest| Duration::from_millis(now.0.saturating_sub(newest.taken_at.0)),
-        );
-        let turn = replication.get().map_or(0, |known| turn(&known.lock(), position));
+        let age = newest
+            .filter(|newest| newest.taken_at.0 <= latest)
+            .map_or_else(
+                || every + started.elapsed(),
+                |newest| Duration::from_millis(now.0.saturating_sub(newest.taken_at.0)),
+            );
+        let turn = replication
+            .get()
+            .map_or(0, |known| turn(&known.lock(), position));
         let is_wanted = is_requested || age >= every + turn * (every / TURNS);
         Ok(is_wanted && engine.position() > position)
     }
@@ -233,17 +277,35 @@ impl Sharer<'_> {
             Ok((!parts.is_empty()).then(|| parts.concat()))
         };
         let shared = port.share(&snapshot, part)?;
-        let (name, bytes, milliseconds) = (&shared.name, shared.bytes, began.elapsed().as_millis() as u64);
-        tracing::info!(name, bytes, milliseconds, seq = shared.seq.0, "shared a snapshot");
+        let (name, bytes, milliseconds) = (
+            &shared.name,
+            shared.bytes,
+            began.elapsed().as_millis() as u64,
+        );
+        tracing::info!(
+            name,
+            bytes,
+            milliseconds,
+            seq = shared.seq.0,
+            "shared a snapshot"
+        );
         Ok(latest(&shared))
     }
 
     /// Checks that others may have this node's state: it has not stopped, and there is no doubt that its state is right.
     fn check(&self) -> Result<(), JournalError> {
-        if let EngineStatus::Failed(why) | EngineStatus::Diverged(why) = self.engine.upgrade()?.status() {
+        if let EngineStatus::Failed(why) | EngineStatus::Diverged(why) =
+            self.engine.upgrade()?.status()
+        {
             return Err(JournalError::Failed(why));
         }
-        if self.engine.inner.replication.get().is_some_and(|known| known.lock().is_in_doubt) {
+        if self
+            .engine
+            .inner
+            .replication
+            .get()
+            .is_some_and(|known| known.lock().is_in_doubt)
+        {
             let why = "the state differs from that of another node, and it is open whose is right";
             return Err(JournalError::Failed(why.to_owned()));
         }
@@ -260,14 +322,21 @@ impl From<SubmitError> for JournalError {
 /// How many present nodes share the snapshot after this position before this node does. All nodes that know each other have different turns,
 /// and the first one changes.
 fn turn(known: &Replication, after: Seq) -> u32 {
-    let others = known.peers.iter().filter(|peer| peer.is_present).map(|peer| peer.node.as_str());
+    let others = known
+        .peers
+        .iter()
+        .filter(|peer| peer.is_present)
+        .map(|peer| peer.node.as_str());
     let nodes: BTreeSet<&str> = others.chain([known.node.as_str()]).collect();
     let before = nodes.range(..known.node.as_str()).count() as u64;
     ((before + after.0) % nodes.len() as u64) as u32
 }
 
 fn latest(snapshot: &SharedSnapshot) -> LatestSnapshot {
-    LatestSnapshot { seq: snapshot.seq, taken_at: snapshot.taken_at }
+    LatestSnapshot {
+        seq: snapshot.seq,
+        taken_at: snapshot.taken_at,
+    }
 }
 
 #[cfg(test)]
@@ -276,8 +345,11 @@ mod tests {
     use crate::journal::OtherNode;
 
     fn turn_among(others: &[&str], own: &str, after: u64) -> u32 {
-        let peer =
-            |node: &&str| OtherNode { node: (*node).to_owned(), is_present: true, ..OtherNode::default() };
+        let peer = |node: &&str| OtherNode {
+            node: (*node).to_owned(),
+            is_present: true,
+            ..OtherNode::default()
+        };
         let mut known = Replication::default();
         (known.node, known.peers) = (own.to_owned(), others.iter().map(peer).collect());
         turn(&known, Seq(after))

@@ -82,7 +82,10 @@ impl EventLog {
         let may_be_gone = log.trees.first().is_some_and(|tree| tree.first > last);
         if last > 0
             && !may_be_gone
-            && store.events().find_from(&log.trees, last)?.is_none_or(|pack| pack.first > last)
+            && store
+                .events()
+                .find_from(&log.trees, last)?
+                .is_none_or(|pack| pack.first > last)
         {
             return Err(store.damaged(format!("events/: event {last} is missing")));
         }
@@ -92,9 +95,13 @@ impl EventLog {
 
     /// Goes on with the last pack of the last tree, if there is one.
     fn resume(&mut self, store: &Store) -> Result<(), StoreError> {
-        let Some(tree) = self.trees.last() else { return Ok(()) };
-        let (mut sealed, mut tail) =
-            (tree.before, EventPack::empty(tree.first, tree.first.saturating_sub(1)));
+        let Some(tree) = self.trees.last() else {
+            return Ok(());
+        };
+        let (mut sealed, mut tail) = (
+            tree.before,
+            EventPack::empty(tree.first, tree.first.saturating_sub(1)),
+        );
         store.events().scan(*tree, &[], |pack| {
             sealed += std::mem::replace(&mut tail, pack).size();
             ControlFlow::Continue(())
@@ -117,7 +124,10 @@ impl EventLog {
         }
         let mut fresh = std::mem::take(&mut self.fresh);
         state.take_events(&mut fresh);
-        let stored = fresh.iter().map(|event| self.push(store, event)).fold(Ok(()), Result::and);
+        let stored = fresh
+            .iter()
+            .map(|event| self.push(store, event))
+            .fold(Ok(()), Result::and);
         self.fresh = fresh;
         stored
     }
@@ -138,7 +148,11 @@ impl EventLog {
             stored = stored.and(self.choose_tree(store, event.at, event.at));
         }
         self.tail.push(event.at, event.bytes);
-        if self.tail.is_full() { stored.and(self.seal(store)) } else { stored }
+        if self.tail.is_full() {
+            stored.and(self.seal(store))
+        } else {
+            stored
+        }
     }
 
     /// Adds a pack of an archive, after the events that are stored.
@@ -146,7 +160,10 @@ impl EventLog {
     /// # Errors
     /// Those of [`Self::take`].
     pub(super) fn add(&mut self, store: &Store, pack: EventPack) -> Result<(), StoreError> {
-        let last = pack.events().last().and_then(|(_, last)| decode::<Event<'_>>(last));
+        let last = pack
+            .events()
+            .last()
+            .and_then(|(_, last)| decode::<Event<'_>>(last));
         let (since, last) = (pack.since, last.map_or(pack.since, |last| last.at));
         self.tail = pack;
         self.choose_tree(store, since, last)?;
@@ -183,8 +200,13 @@ impl EventLog {
         while let Some(tree) = self.trees.pop_if(|tree| tree.first > last + 1) {
             store.events().drop_tree(tree)?;
         }
-        let Some(&tree) = self.trees.last() else { return Ok(()) };
-        let cut = store.events().find_from(&[tree], last)?.filter(|pack| pack.first <= last);
+        let Some(&tree) = self.trees.last() else {
+            return Ok(());
+        };
+        let cut = store
+            .events()
+            .find_from(&[tree], last)?
+            .filter(|pack| pack.first <= last);
         store.events().remove_from(tree, last + 1)?;
         // Replaces the longer one: no earlier event is missing if the process crashes in between.
         cut.map_or(Ok(()), |cut| store.events().put(tree, &cut.up_to(last)))?;
@@ -192,17 +214,31 @@ impl EventLog {
     }
 
     /// Begins a tree for the tail, whose events are from these times, if the last one is full or must not have it.
-    fn choose_tree(&mut self, store: &Store, since: Timestamp, last: Timestamp) -> Result<(), StoreError> {
+    fn choose_tree(
+        &mut self,
+        store: &Store,
+        since: Timestamp,
+        last: Timestamp,
+    ) -> Result<(), StoreError> {
         let bytes = self.sealed.bytes;
-        let has_room = self.trees.last().is_some_and(|tree| bytes - tree.before.bytes < TREE_BYTES);
+        let has_room = self
+            .trees
+            .last()
+            .is_some_and(|tree| bytes - tree.before.bytes < TREE_BYTES);
         let fits = has_room && self.is_covered(since) && self.is_covered(last);
-        if fits { Ok(()) } else { self.begin_tree(store, since, last) }
+        if fits {
+            Ok(())
+        } else {
+            self.begin_tree(store, since, last)
+        }
     }
 
     /// Whether the last tree may have events of this time, also by the retention as it is now.
     fn is_covered(&self, at: Timestamp) -> bool {
         let is_recent = |tree: &EventTree| at < tree.since.plus_seconds(self.tree_seconds());
-        self.trees.last().is_some_and(|tree| tree.covers(at) && is_recent(tree))
+        self.trees
+            .last()
+            .is_some_and(|tree| tree.covers(at) && is_recent(tree))
     }
 
     /// How much time a tree covers, in seconds.
@@ -212,9 +248,19 @@ impl EventLog {
 
     /// Starts a tree, or replaces an unused one. It is stored immediately, before its first pack: a store without any tree would look
     /// damaged once the older ones are deleted.
-    fn begin_tree(&mut self, store: &Store, since: Timestamp, last: Timestamp) -> Result<(), StoreError> {
+    fn begin_tree(
+        &mut self,
+        store: &Store,
+        since: Timestamp,
+        last: Timestamp,
+    ) -> Result<(), StoreError> {
         let (first, before) = (self.tail.previous + 1, self.sealed);
-        let tree = EventTree { first, since, until: last.plus_seconds(self.tree_seconds()), before };
+        let tree = EventTree {
+            first,
+            since,
+            until: last.plus_seconds(self.tree_seconds()),
+            before,
+        };
         let unused = self.trees.pop_if(|tree| tree.before == before);
         self.trees.push(tree);
         store.events().begin_tree(tree)?;
@@ -239,7 +285,9 @@ impl EventLog {
     /// # Errors
     /// Those of [`Self::take`].
     pub fn save(&mut self, store: &Store) -> Result<(), StoreError> {
-        let Some(tree) = self.trees.last().filter(|_| self.saved < self.tail.count) else { return Ok(()) };
+        let Some(tree) = self.trees.last().filter(|_| self.saved < self.tail.count) else {
+            return Ok(());
+        };
         store.events().put(*tree, &self.tail)?;
         self.saved = self.tail.count;
         Ok(())
@@ -250,8 +298,14 @@ impl EventLog {
         let oldest = self.trees.first();
         let mut kept = self.made();
         kept -= oldest.map_or(kept, |oldest| oldest.before);
-        let oldest_at = oldest.filter(|_| kept.events > 0).map(|oldest| oldest.since);
-        EventFigures { kept: kept.events, bytes: kept.bytes, oldest_at }
+        let oldest_at = oldest
+            .filter(|_| kept.events > 0)
+            .map(|oldest| oldest.since);
+        EventFigures {
+            kept: kept.events,
+            bytes: kept.bytes,
+            oldest_at,
+        }
     }
 
     /// The size of all events, counted as the trees count it.
@@ -265,8 +319,16 @@ impl EventLog {
     ///
     /// # Errors
     /// [`StoreError::Damaged`] if it can't be read.
-    pub fn find(&self, store: &Store, number: u64, must_exist: bool) -> Result<EventsFound, StoreError> {
-        let first = self.trees.first().map_or(self.tail.first, |tree| tree.first);
+    pub fn find(
+        &self,
+        store: &Store,
+        number: u64,
+        must_exist: bool,
+    ) -> Result<EventsFound, StoreError> {
+        let first = self
+            .trees
+            .first()
+            .map_or(self.tail.first, |tree| tree.first);
         if number < first && must_exist {
             return Ok(EventsFound::Gone);
         }
@@ -292,7 +354,12 @@ impl EventLog {
     ///
     /// # Errors
     /// Those of [`Self::take`].
-    pub fn remove_old(&mut self, store: &Store, now: Timestamp, budget: u64) -> Result<(), StoreError> {
+    pub fn remove_old(
+        &mut self,
+        store: &Store,
+        now: Timestamp,
+        budget: u64,
+    ) -> Result<(), StoreError> {
         if let Some(removal) = &mut self.removal {
             if !removal.step(store, budget)? {
                 self.removal = None;
@@ -323,12 +390,15 @@ impl EventLog {
     /// Whether the first tree is over, by its own time or by that of a later one: a clock that was ahead may have made it look young.
     fn is_any_expired(&self, now: Timestamp) -> bool {
         let ends = self.trees.first().map(|tree| tree.until).into_iter();
-        ends.chain(self.trees.iter().skip(1).map(|tree| tree.since)).any(|at| self.is_expired(at, now))
+        ends.chain(self.trees.iter().skip(1).map(|tree| tree.since))
+            .any(|at| self.is_expired(at, now))
     }
 
     /// Whether all events are over, those of the last tree included.
     fn are_all_expired(&self, now: Timestamp) -> bool {
-        self.trees.last().is_some_and(|last| last.before != self.made() && self.is_expired(last.until, now))
+        self.trees
+            .last()
+            .is_some_and(|last| last.before != self.made() && self.is_expired(last.until, now))
     }
 
     /// Whether the oldest tree can go.

@@ -52,7 +52,11 @@ impl Engine {
     /// A reader of the events after the one with this number; without a number, of all stored ones.
     pub fn events_after(&self, after: Option<u64>) -> EventReader {
         let next = after.map_or(0, |after| after.saturating_add(1));
-        EventReader { engine: self.clone(), next, must_exist: after.is_some() }
+        EventReader {
+            engine: self.clone(),
+            next,
+            must_exist: after.is_some(),
+        }
     }
 }
 
@@ -64,11 +68,25 @@ impl EventReader {
     pub async fn read(&mut self) -> Result<Vec<NumberedEvent>, EventsError> {
         loop {
             let (number, must_exist) = (self.next, self.must_exist);
-            let found = self.engine.ask(PACK_BYTES, move |Writer { events, store, state, .. }, reply| {
-                let found = events.find(store, number, must_exist).map_err(SubmitError::unreadable);
-                let (retention, next) = (state.settings().events_retention_seconds, state.events().next());
-                drop(reply.send(found.map(|found| (found, retention, next))));
-            });
+            let found = self.engine.ask(
+                PACK_BYTES,
+                move |Writer {
+                          events,
+                          store,
+                          state,
+                          ..
+                      },
+                      reply| {
+                    let found = events
+                        .find(store, number, must_exist)
+                        .map_err(SubmitError::unreadable);
+                    let (retention, next) = (
+                        state.settings().events_retention_seconds,
+                        state.events().next(),
+                    );
+                    drop(reply.send(found.map(|found| (found, retention, next))));
+                },
+            );
             let (found, retention_seconds, next) = found.await?;
             if retention_seconds == 0 {
                 return Err(EventsError::Off);
@@ -83,8 +101,11 @@ impl EventReader {
             };
             let (now, mut events) = (self.engine.now(), Vec::new());
             for (number, bytes) in pack.events().filter(|(number, _)| *number >= self.next) {
-                let unreadable =
-                    || SubmitError::unreadable(format_args!("events/: event {number} can't be decoded"));
+                let unreadable = || {
+                    SubmitError::unreadable(format_args!(
+                        "events/: event {number} can't be decoded"
+                    ))
+                };
                 let event: Event<'_> = decode(bytes).ok_or_else(unreadable)?;
                 if event.at.plus_seconds(retention_seconds) > now {
                     events.push(NumberedEvent { number, event });
@@ -106,7 +127,10 @@ impl EventReader {
     /// [`EventsError::TooManyWaiting`].
     pub async fn wait(&self) -> Result<(), EventsError> {
         let inner = &self.engine.inner;
-        let _place = inner.event_waiters.try_acquire().map_err(|_| EventsError::TooManyWaiting)?;
+        let _place = inner
+            .event_waiters
+            .try_acquire()
+            .map_err(|_| EventsError::TooManyWaiting)?;
         let mut last = inner.events_last.subscribe();
         // The sender lives as long as the engine.
         let _ = last.wait_for(|last| *last >= self.next).await;

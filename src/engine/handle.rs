@@ -7,7 +7,8 @@ use super::{
     Digest, EngineInfo, EngineMetrics, EngineStatus, FilterView, Inner, SnapshotReport, SubmitError,
 };
 use crate::domain::{
-    Applied, Command, FilterId, IdempotencyKey, KeyName, Kind, Proposal, Reference, Refusal, Timestamp,
+    Applied, Command, FilterId, IdempotencyKey, KeyName, Kind, Proposal, Reference, Refusal,
+    Timestamp,
 };
 use crate::filter::{Filter, RestoreError};
 use crate::state::{Lookup, Views};
@@ -47,16 +48,25 @@ impl WeakEngine {
     /// # Errors
     /// [`SubmitError::Draining`] if it has ended, or its last handle is gone.
     pub(super) fn upgrade(&self) -> Result<Engine, SubmitError> {
-        let requests = self.requests.upgrade().filter(|requests| !requests.is_closed());
+        let requests = self
+            .requests
+            .upgrade()
+            .filter(|requests| !requests.is_closed());
         let requests = requests.ok_or(SubmitError::Draining)?;
-        Ok(Engine { inner: self.inner.clone(), requests })
+        Ok(Engine {
+            inner: self.inner.clone(),
+            requests,
+        })
     }
 }
 
 impl Engine {
     /// Returns a reference that does not keep the engine running.
     pub(super) fn downgrade(&self) -> WeakEngine {
-        WeakEngine { inner: self.inner.clone(), requests: self.requests.downgrade() }
+        WeakEngine {
+            inner: self.inner.clone(),
+            requests: self.requests.downgrade(),
+        }
     }
 
     /// Returns the engine's status.
@@ -71,13 +81,20 @@ impl Engine {
 
     /// Waits until recovery has succeeded or failed.
     pub async fn recovered(&self) -> EngineStatus {
-        self.wait_for_status(|status| !matches!(status, EngineStatus::Recovering(_))).await
+        self.wait_for_status(|status| !matches!(status, EngineStatus::Recovering(_)))
+            .await
     }
 
     /// Waits for a status.
-    pub async fn wait_for_status(&self, is_wanted: impl FnMut(&EngineStatus) -> bool) -> EngineStatus {
+    pub async fn wait_for_status(
+        &self,
+        is_wanted: impl FnMut(&EngineStatus) -> bool,
+    ) -> EngineStatus {
         let mut status = self.inner.status.subscribe();
-        let found = status.wait_for(is_wanted).await.map(|status| status.clone());
+        let found = status
+            .wait_for(is_wanted)
+            .await
+            .map(|status| status.clone());
         // The sender lives as long as the engine.
         found.unwrap_or(EngineStatus::Draining)
     }
@@ -99,9 +116,19 @@ impl Engine {
 
     /// Why writes are rejected although the engine is ready; `None` if they aren't. Updates the clock's metrics.
     pub fn writes_refused(&self) -> Option<SubmitError> {
-        let Inner { store, figures, memory_short_bytes, .. } = &*self.inner;
+        let Inner {
+            store,
+            figures,
+            memory_short_bytes,
+            ..
+        } = &*self.inner;
         let unsure = self.inner.stamp(self.logged_at()).err();
-        let is_disk_full = || store.load().as_ref().is_some_and(|store| store.space.check().is_err());
+        let is_disk_full = || {
+            store
+                .load()
+                .as_ref()
+                .is_some_and(|store| store.space.check().is_err())
+        };
         let is_memory_full =
             || figures.lock().sizes.memory_bytes() >= memory_short_bytes.load(Ordering::Relaxed);
         let refusal = self.inner.log_refusal().or(unsure.map(SubmitError::from));
@@ -129,9 +156,17 @@ impl Engine {
         digest: Digest,
         reference: &Reference,
     ) -> Option<Refusal> {
-        let Inner { options, refusals, metrics, clock, .. } = &*self.inner;
+        let Inner {
+            options,
+            refusals,
+            metrics,
+            clock,
+            ..
+        } = &*self.inner;
         // The attempts first: a failure of storage is known before the attempts end that it leaves undecided.
-        if options.journal.is_shared() || refusals.is_attempted(digest) || self.refuse_unless_ready().is_err()
+        if options.journal.is_shared()
+            || refusals.is_attempted(digest)
+            || self.refuse_unless_ready().is_err()
         {
             return None;
         }
@@ -168,18 +203,35 @@ impl Engine {
             let share = share.map_err(|_| SubmitError::Overloaded)?;
             let room = (share, PendingRedemption::of(&self.inner.refusals, &command));
             let (reply, answer) = oneshot::channel();
-            let proposal = Proposal { at: Timestamp(0), by, command, idempotency: key };
+            let proposal = Proposal {
+                at: Timestamp(0),
+                by,
+                command,
+                idempotency: key,
+            };
             let (since, runtime) = (Instant::now(), Handle::current());
-            let caller = Waiter { reply: Some(reply), since, room, runtime };
+            let caller = Waiter {
+                reply: Some(reply),
+                since,
+                room,
+                runtime,
+            };
             let request = Box::new(move |writer: &mut Writer| {
-                writer.inner.metrics.queue_seconds.observe(caller.since.elapsed().as_secs_f64());
+                writer
+                    .inner
+                    .metrics
+                    .queue_seconds
+                    .observe(caller.since.elapsed().as_secs_f64());
                 writer.pending.push_back((proposal, caller));
                 bytes
             });
-            self.requests.try_send(request).map(|()| answer).map_err(|error| match error {
-                TrySendError::Full(_) => SubmitError::Overloaded,
-                TrySendError::Closed(_) => SubmitError::Draining,
-            })
+            self.requests
+                .try_send(request)
+                .map(|()| answer)
+                .map_err(|error| match error {
+                    TrySendError::Full(_) => SubmitError::Overloaded,
+                    TrySendError::Closed(_) => SubmitError::Draining,
+                })
         };
         let queued = queue();
         let is_overloaded = queued.as_ref().err() == Some(&SubmitError::Overloaded);
@@ -192,7 +244,11 @@ impl Engine {
     ///
     /// # Errors
     /// [`SubmitError`].
-    pub async fn recorded(&self, command: Command, key: IdempotencyKey) -> Result<Lookup, SubmitError> {
+    pub async fn recorded(
+        &self,
+        command: Command,
+        key: IdempotencyKey,
+    ) -> Result<Lookup, SubmitError> {
         self.refuse_unless_ready()?;
         let (now, bytes) = (self.now(), command.weight_bytes());
         let look_up = move |writer: &mut Writer, reply: Reply<_>| {
@@ -221,7 +277,12 @@ impl Engine {
     /// [`SubmitError`].
     pub async fn snapshot(&self) -> Result<SnapshotReport, SubmitError> {
         self.refuse_unless_ready()?;
-        self.ask(0, |writer, reply| writer.snapshot_requests.push((writer.state.applied(), reply))).await
+        self.ask(0, |writer, reply| {
+            writer
+                .snapshot_requests
+                .push((writer.state.applied(), reply))
+        })
+        .await
     }
 
     /// Copies the tables of a filter for a trial; `None` if the filter does not exist. `hold` accounts for their bytes.
@@ -239,7 +300,9 @@ impl Engine {
                 // The caller may be gone.
                 let _ = reply.send(Ok(writer.state.tables_of(filter)));
             };
-            let Some(live) = self.ask(0, tables_of).await? else { return Ok(None) };
+            let Some(live) = self.ask(0, tables_of).await? else {
+                return Ok(None);
+            };
             hold(live.memory_bytes())?;
             match spawn_blocking(move || live.copy())
                 .await
@@ -247,7 +310,9 @@ impl Engine {
             {
                 Ok(copy) => return Ok(Some(copy)),
                 Err(RestoreError::Memory(_)) => return Err(SubmitError::NoMemory.into()),
-                Err(changed) => tracing::debug!(%changed, "the tables changed while they were copied"),
+                Err(changed) => {
+                    tracing::debug!(%changed, "the tables changed while they were copied")
+                }
             }
         }
         Err(SubmitError::Overloaded.into())
@@ -270,7 +335,10 @@ impl Engine {
             serve(writer, reply);
             bytes
         });
-        self.requests.send(request).await.map_err(|_| SubmitError::Draining)?;
+        self.requests
+            .send(request)
+            .await
+            .map_err(|_| SubmitError::Draining)?;
         answer.await.unwrap_or(Err(SubmitError::StorageFailed))
     }
 
@@ -292,7 +360,13 @@ impl Engine {
             last_seq: self.position(),
             tables_bytes: noted.sizes.tables_bytes + noted.sizes.discarded_tables_bytes,
             records_bytes: noted.sizes.records_bytes + noted.sizes.discarded_records_bytes,
-            storage: self.inner.store.load().as_ref().map(|store| store.figures()).unwrap_or_default(),
+            storage: self
+                .inner
+                .store
+                .load()
+                .as_ref()
+                .map(|store| store.figures())
+                .unwrap_or_default(),
             queue_commands: (self.requests.max_capacity() - self.requests.capacity()) as u64,
             uptime_seconds: self.inner.started.elapsed().as_secs(),
             ..noted

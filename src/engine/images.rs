@@ -39,8 +39,19 @@ struct ImageRecords {
 
 impl ImageRecords {
     fn new(head: FilterHead, redemptions: u64, chunks: FilterChunks) -> Self {
-        let (head, end, writer) = (Some(Box::new(head)), Some(redemptions), ArchiveWriter::default());
-        Self { head, chunks, waiting: None, end, writer, chunks_read: 0 }
+        let (head, end, writer) = (
+            Some(Box::new(head)),
+            Some(redemptions),
+            ArchiveWriter::default(),
+        );
+        Self {
+            head,
+            chunks,
+            waiting: None,
+            end,
+            writer,
+            chunks_read: 0,
+        }
     }
 
     /// The records of a filter in a snapshot, which they pin.
@@ -51,12 +62,15 @@ impl ImageRecords {
         let mut chunks = VecDeque::new();
         for (kind, id) in export.sections {
             let section = snapshot.find(id);
-            let section = *section.ok_or_else(|| store.damaged("a snapshot lacks a section of a filter"))?;
+            let section =
+                *section.ok_or_else(|| store.damaged("a snapshot lacks a section of a filter"))?;
             chunks.extend((0..section.chunks).map(|index| (kind, section, index)));
         }
         let next = move |store: &Store| {
             let _pinned = &snapshot;
-            let Some((kind, section, index)) = chunks.pop_front() else { return Ok(None) };
+            let Some((kind, section, index)) = chunks.pop_front() else {
+                return Ok(None);
+            };
             let mut bytes = Vec::new();
             store.read_chunk(&section, index, &mut bytes)?;
             Ok(Some((kind, ImageChunk(bytes))))
@@ -65,7 +79,12 @@ impl ImageRecords {
     }
 
     /// The records of a frozen filter.
-    fn frozen(FrozenFilter { export, mut sections }: FrozenFilter) -> Self {
+    fn frozen(
+        FrozenFilter {
+            export,
+            mut sections,
+        }: FrozenFilter,
+    ) -> Self {
         let next = move |_: &Store| {
             while let Some((kind, section)) = sections.front_mut() {
                 let mut bytes = Vec::new();
@@ -91,7 +110,10 @@ impl ImageRecords {
             self.read_chunk(store)?;
             ImageBody::Head(head)
         } else if let Some((section, chunk)) = self.waiting.take() {
-            let mut part = ImagePart { section, chunks: vec![chunk] };
+            let mut part = ImagePart {
+                section,
+                chunks: vec![chunk],
+            };
             self.read_chunk(store)?;
             while part.bytes() < IMAGE_PART_BYTES
                 && part.chunks.len() < PART_CHUNKS
@@ -127,12 +149,16 @@ fn find_unchanged(
     id: FilterId,
     now: &FrozenFilter,
 ) -> Result<Option<Export>, StoreError> {
-    let is_stored =
-        |section: &Section| snapshot.find(section.id).is_some_and(|stored| stored.changes == section.changes);
+    let is_stored = |section: &Section| {
+        snapshot
+            .find(section.id)
+            .is_some_and(|stored| stored.changes == section.changes)
+    };
     if !now.sections.iter().all(|(_, section)| is_stored(section)) {
         return Ok(None);
     }
-    let found = Export::find(&snapshot.meta, id).map_err(|error| store.damaged(error.to_string()))?;
+    let found =
+        Export::find(&snapshot.meta, id).map_err(|error| store.damaged(error.to_string()))?;
     Ok(found.filter(|found| *found == now.export))
 }
 
@@ -145,13 +171,19 @@ impl Writer {
         if self.failed || reply.is_closed() {
             return;
         }
-        let Some(frozen) = self.state.freeze_filter(filter) else { return drop(reply.send(Ok(None))) };
+        let Some(frozen) = self.state.freeze_filter(filter) else {
+            return drop(reply.send(Ok(None)));
+        };
         match self.stored_image(filter, &frozen) {
             Ok(Some(parts)) => drop(reply.send(Ok(Some(parts)))),
             Ok(None) => match self.store.spool() {
                 Ok(spool) => {
                     let records = ImageRecords::frozen(frozen);
-                    self.images.push_back(ImageCopy { records, spool, reply });
+                    self.images.push_back(ImageCopy {
+                        records,
+                        spool,
+                        reply,
+                    });
                 }
                 Err(error) => drop(reply.send(Err(unstorable(&error)))),
             },
@@ -161,12 +193,23 @@ impl Writer {
 
     /// The image of a filter in the newest snapshot; `None` if it has changed since.
     fn stored_image(&self, id: FilterId, now: &FrozenFilter) -> Result<Option<Rest>, StoreError> {
-        let Some(latest) = &self.snapshotter.latest else { return Ok(None) };
-        let Some(export) = find_unchanged(&self.store, latest, id, now)? else { return Ok(None) };
-        let newest = self.store.pin_newest()?.filter(|newest| newest.generation == latest.generation);
-        let Some(snapshot) = newest else { return Ok(None) };
+        let Some(latest) = &self.snapshotter.latest else {
+            return Ok(None);
+        };
+        let Some(export) = find_unchanged(&self.store, latest, id, now)? else {
+            return Ok(None);
+        };
+        let newest = self
+            .store
+            .pin_newest()?
+            .filter(|newest| newest.generation == latest.generation);
+        let Some(snapshot) = newest else {
+            return Ok(None);
+        };
         let mut records = ImageRecords::stored(&self.store, snapshot, export)?;
-        Ok(Some(Rest::Stored(Box::new(move |store: &Store| records.next(store)))))
+        Ok(Some(Rest::Stored(Box::new(move |store: &Store| {
+            records.next(store)
+        }))))
     }
 
     /// Continues the images that are being copied, one after the other, so that a small one does not wait for a large one. While changes
@@ -177,14 +220,17 @@ impl Writer {
         }
         self.step_image();
         while !self.images.is_empty()
-            && self.state.sizes().snapshot_bytes as usize > self.inner.options.snapshots.pinned_bytes_max
+            && self.state.sizes().snapshot_bytes as usize
+                > self.inner.options.snapshots.pinned_bytes_max
         {
             self.step_image();
         }
     }
 
     fn step_image(&mut self) {
-        let Some(mut image) = self.images.pop_front() else { return };
+        let Some(mut image) = self.images.pop_front() else {
+            return;
+        };
         if image.reply.is_closed() {
             return;
         }
@@ -204,7 +250,9 @@ impl ImageCopy {
     fn step(&mut self, store: &Store) -> Result<bool, StoreError> {
         let end = self.records.chunks_read + STEP_CHUNKS;
         while self.records.chunks_read < end {
-            let Some(record) = self.records.next(store)? else { return Ok(true) };
+            let Some(record) = self.records.next(store)? else {
+                return Ok(true);
+            };
             self.spool.push(store, &record)?;
         }
         Ok(false)
@@ -225,9 +273,16 @@ impl Engine {
     /// # Errors
     /// [`SubmitError`]; [`SubmitError::Overloaded`] also when too many images are being taken.
     pub async fn image(&self, filter: FilterId) -> Result<Option<BackupDownload>, SubmitError> {
-        let place = self.inner.images.clone().try_acquire_owned().map_err(|_| SubmitError::Overloaded)?;
+        let place = self
+            .inner
+            .images
+            .clone()
+            .try_acquire_owned()
+            .map_err(|_| SubmitError::Overloaded)?;
         self.refuse_unless_ready()?;
-        let parts = self.ask(0, move |writer, reply| writer.start_image(filter, reply)).await?;
+        let parts = self
+            .ask(0, move |writer, reply| writer.start_image(filter, reply))
+            .await?;
         Ok(parts.map(|parts| BackupDownload::new(self, parts, place)))
     }
 }
@@ -241,7 +296,11 @@ mod tests {
     #[test]
     fn steps_read_few_empty_chunks() {
         let directory = tempfile::tempdir().unwrap();
-        let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
+        let options = StoreOptions {
+            free_space_min_bytes: 0,
+            ballast_bytes: 0,
+            ..StoreOptions::default()
+        };
         let store = Store::open(directory.path(), &options).unwrap();
         let mut left = 100;
         let chunks: FilterChunks = Box::new(move |_: &Store| {
@@ -249,10 +308,20 @@ mod tests {
             Ok((left > 0).then(|| (ImageSection::Tables, ImageChunk(vec![0; 40]))))
         });
         let (writer, spool) = (ArchiveWriter::default(), store.spool().unwrap());
-        let mut records =
-            ImageRecords { head: None, chunks, waiting: None, end: Some(0), writer, chunks_read: 0 };
+        let mut records = ImageRecords {
+            head: None,
+            chunks,
+            waiting: None,
+            end: Some(0),
+            writer,
+            chunks_read: 0,
+        };
         records.read_chunk(&store).unwrap();
-        let mut image = ImageCopy { records, spool, reply: tokio::sync::oneshot::channel().0 };
+        let mut image = ImageCopy {
+            records,
+            spool,
+            reply: tokio::sync::oneshot::channel().0,
+        };
         for steps in 1.. {
             let before = image.records.chunks_read;
             let is_complete = image.step(&store).unwrap();

@@ -25,11 +25,13 @@ mod timekeeping;
 mod verify;
 mod writer;
 
-pub use crate::filter::{Digest, Growth, Layout, LayoutError, Mode, Secret, SegmentStats, StateCounts};
+pub use crate::filter::{
+    Digest, Growth, Layout, LayoutError, Mode, Secret, SegmentStats, StateCounts,
+};
 pub use crate::journal::{Durability, JournalOptions, OtherNode, Replication, random};
 pub use crate::state::{
-    ChangeNumber, CodeFound, Eligibility, Explanation, FilterView, ImportTrial, Lookup, NamedLineUp,
-    Question, RedemptionPage, RedemptionQuery, Uncountable,
+    ChangeNumber, CodeFound, Eligibility, Explanation, FilterView, ImportTrial, Lookup,
+    NamedLineUp, Question, RedemptionPage, RedemptionQuery, Uncountable,
 };
 pub use backup::{ArchiveParts, BackupDownload, archive};
 pub use cluster::{ClusterOptions, SharingFigures};
@@ -41,8 +43,8 @@ pub use offline::{
     ClockRepair, archive_directory, positions, repair_clock, restore_into_cluster, skip_entry,
 };
 pub use plan::{
-    Plan, REPLACEMENT_QUEUE_BYTES, capacity_max_of, creation, disk_bytes, error_rate_of, image_part, plan,
-    raise, startup_seconds,
+    Plan, REPLACEMENT_QUEUE_BYTES, capacity_max_of, creation, disk_bytes, error_rate_of,
+    image_part, plan, raise, startup_seconds,
 };
 pub use recovery::{Progress, RecoveryError};
 pub use request::SubmitError;

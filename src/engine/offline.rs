@@ -20,7 +20,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 fn options() -> StoreOptions {
-    StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, sync_snapshots: false, ..Default::default() }
+    StoreOptions {
+        free_space_min_bytes: 0,
+        ballast_bytes: 0,
+        sync_snapshots: false,
+        ..Default::default()
+    }
 }
 
 fn open(dir: &Path, options: &StoreOptions) -> Result<Arc<Store>> {
@@ -48,7 +53,11 @@ fn snapshot_of(store: &Arc<Store>) -> Result<Arc<Manifest>> {
     if let Some(mut log) = local_log(store)? {
         let mut recovered = recover(store, &mut log, &mut |_| ())?;
         let (last, at) = (recovered.state.applied(), recovered.state.now());
-        if recovered.manifest.as_ref().is_none_or(|manifest| manifest.seq < last) {
+        if recovered
+            .manifest
+            .as_ref()
+            .is_none_or(|manifest| manifest.seq < last)
+        {
             recovered.take_snapshot(store, at)?;
         }
     }
@@ -94,7 +103,10 @@ pub fn positions(sources: &[PathBuf]) -> Result<Vec<(PathBuf, Seq)>> {
         }
         let position = match local_log(&store)? {
             Some(log) => log.last(),
-            None => store.manifests()?.first().map_or(Seq(0), |manifest| manifest.seq),
+            None => store
+                .manifests()?
+                .first()
+                .map_or(Seq(0), |manifest| manifest.seq),
         };
         positions.push((dir.clone(), position));
     }
@@ -115,7 +127,9 @@ pub fn restore_into_cluster(
 ) -> Result<Seq> {
     let shared = journal.shared_snapshots()?;
     let shared = shared.ok_or_else(|| {
-        failed("journal.kind is \"local\", expected \"nats\"; set it to start a log for several nodes")
+        failed(
+            "journal.kind is \"local\", expected \"nats\"; set it to start a log for several nodes",
+        )
     })?;
     shared.check_absent()?;
     restore(file, scratch, &options(), clock, |archive| archive)?;
@@ -144,8 +158,19 @@ pub struct ClockRepair {
 
 /// Opens a directory that has a local log. A repair needs no free space to start.
 fn open_to_repair(dir: &Path, instead: &str) -> Result<(Arc<Store>, LocalJournal)> {
-    let store = open(dir, &StoreOptions { free_space_min_bytes: 0, ..StoreOptions::default() })?;
-    let replicated = || failed(format!("{} belongs to a replicated log: {instead}", dir.display()));
+    let store = open(
+        dir,
+        &StoreOptions {
+            free_space_min_bytes: 0,
+            ..StoreOptions::default()
+        },
+    )?;
+    let replicated = || {
+        failed(format!(
+            "{} belongs to a replicated log: {instead}",
+            dir.display()
+        ))
+    };
     let log = local_log(&store)?.ok_or_else(replicated)?;
     Ok((store, log))
 }
@@ -163,12 +188,21 @@ pub fn repair_clock(dir: &Path, clock: ClockReading) -> Result<ClockRepair> {
     if state.now() > now {
         for committed in log.append(vec![Proposal::new(now, Command::TurnBack)])? {
             let seq = committed.entry.seq;
-            if let Outcome::TurnedBack { redemptions, holds } = state.apply(committed.entry).outcome {
-                repair = ClockRepair { turned_back: Some(seq), redemptions, holds, ..repair };
+            if let Outcome::TurnedBack { redemptions, holds } = state.apply(committed.entry).outcome
+            {
+                repair = ClockRepair {
+                    turned_back: Some(seq),
+                    redemptions,
+                    holds,
+                    ..repair
+                };
             }
         }
     }
-    let is_ahead = recovered.manifest.as_ref().is_some_and(|manifest| manifest.taken_at > now);
+    let is_ahead = recovered
+        .manifest
+        .as_ref()
+        .is_some_and(|manifest| manifest.taken_at > now);
     if repair.turned_back.is_some() || is_ahead {
         recovered.take_snapshot(&store, now)?;
     }
@@ -194,7 +228,8 @@ pub fn skip_entry(dir: &Path, now: Timestamp, entry: Seq) -> Result<Seq> {
         store.mark_skipped(entry, now)?;
     }
     let recovered = recover(&store, &mut log, &mut |_| ());
-    let mut recovered = recovered.map_err(|next| failed(format!("entry {number} is skipped; {next}")))?;
+    let mut recovered =
+        recovered.map_err(|next| failed(format!("entry {number} is skipped; {next}")))?;
     recovered.take_snapshot(&store, now)?;
     log.settle()?;
     Ok(recovered.state.applied())

@@ -3,8 +3,8 @@
 
 use super::snapshotter::SnapshotOptions;
 use crate::domain::{
-    AnnotationsChange, Command, FilterId, ImageBegin, ImageBody, ImageRecord, ImportId, Kind, Name, Raise,
-    Sizing, Spec, UploadId, Window,
+    AnnotationsChange, Command, FilterId, ImageBegin, ImageBody, ImageRecord, ImportId, Kind, Name,
+    Raise, Sizing, Spec, UploadId, Window,
 };
 use crate::filter::{Growth, Layout, LayoutError, Secret};
 use crate::journal::random;
@@ -63,7 +63,11 @@ pub struct Plan {
 
 /// Disk space for the snapshots of a state, and for the log. As much log is kept behind the older of two snapshots as between them.
 pub fn disk_bytes(state_bytes: u64, log_bytes: u64) -> u64 {
-    SLED_FACTOR.saturating_mul(SNAPSHOTS.saturating_mul(state_bytes).saturating_add(2 * log_bytes))
+    SLED_FACTOR.saturating_mul(
+        SNAPSHOTS
+            .saturating_mul(state_bytes)
+            .saturating_add(2 * log_bytes),
+    )
 }
 
 /// Upper bound of a start with two processors.
@@ -108,7 +112,9 @@ pub fn error_rate_of(spec: &Spec) -> Option<f64> {
     match spec.sizing {
         Sizing::Exact => None,
         Sizing::ErrorRate(rate) => Some(rate),
-        Sizing::Layout { .. } => layout_of(spec).ok().map(|layout| layout.error_rate_max(spec.growth)),
+        Sizing::Layout { .. } => layout_of(spec)
+            .ok()
+            .map(|layout| layout.error_rate_max(spec.growth)),
     }
 }
 
@@ -124,7 +130,9 @@ fn reason(spec: &Spec) -> String {
             format!("the smallest table whose error stays within {rate} even when it is full")
         }
         (Sizing::ErrorRate(rate), Growth::Auto) => {
-            format!("the smallest first segment with half of {rate}: each further one gets half of the rest")
+            format!(
+                "the smallest first segment with half of {rate}: each further one gets half of the rest"
+            )
         }
     }
 }
@@ -136,10 +144,20 @@ pub(super) fn layout_of(spec: &Spec) -> Result<Layout, LayoutError> {
             None => Layout::compact(spec.capacity, rate, spec.growth),
             Some(forget) => Layout::forgetting(spec.capacity, rate, spec.growth, forget.steps()),
         },
-        Sizing::Layout { fingerprint_bits, bucket_size, max_search } => {
-            let layout =
-                Layout::compact_with(spec.capacity, fingerprint_bits, bucket_size, max_search, spec.growth)?;
-            spec.forget.map_or(Ok(layout), |forget| layout.with_steps(forget.steps()))
+        Sizing::Layout {
+            fingerprint_bits,
+            bucket_size,
+            max_search,
+        } => {
+            let layout = Layout::compact_with(
+                spec.capacity,
+                fingerprint_bits,
+                bucket_size,
+                max_search,
+                spec.growth,
+            )?;
+            spec.forget
+                .map_or(Ok(layout), |forget| layout.with_steps(forget.steps()))
         }
         Sizing::Exact => Layout::strict(spec.capacity),
     }
@@ -157,7 +175,16 @@ pub fn creation(
     annotations: AnnotationsChange,
 ) -> Result<Command, LayoutError> {
     let (layout, id, secret) = (layout_of(&spec)?, FilterId::random(), Secret::new(random()));
-    Ok(Command::Create { kind, name, id, secret, spec, layout, window, annotations })
+    Ok(Command::Create {
+        kind,
+        name,
+        id,
+        secret,
+        spec,
+        layout,
+        window,
+        annotations,
+    })
 }
 
 /// The capacity to which a filter is raised, with the layout for it.
@@ -167,9 +194,10 @@ pub fn creation(
 pub fn raise(filter: &FilterView, capacity: u64) -> Result<Raise, LayoutError> {
     let layout = match filter.spec.growth {
         // A capacity only ever rises: if it won't be raised now, it won't when the command is applied.
-        Growth::Auto if capacity > filter.spec.capacity => {
-            layout_of(&Spec { capacity, ..filter.spec.clone() })?
-        }
+        Growth::Auto if capacity > filter.spec.capacity => layout_of(&Spec {
+            capacity,
+            ..filter.spec.clone()
+        })?,
         Growth::Auto | Growth::Fixed => filter.layout,
     };
     Ok(Raise { capacity, layout })
@@ -177,7 +205,11 @@ pub fn raise(filter: &FilterView, capacity: u64) -> Result<Raise, LayoutError> {
 
 /// Builds the command that carries a record of an uploaded image. The first record creates a filter of this kind and name.
 pub fn image_part(upload: UploadId, kind: Kind, name: &Name, record: ImageRecord) -> Command {
-    let ImageRecord { before, checksum, body } = record;
+    let ImageRecord {
+        before,
+        checksum,
+        body,
+    } = record;
     match body {
         ImageBody::Head(head) => Command::ImageBegin(ImageBegin {
             upload,
@@ -187,9 +219,14 @@ pub fn image_part(upload: UploadId, kind: Kind, name: &Name, record: ImageRecord
             head,
             checksum,
         }),
-        ImageBody::Part(_) | ImageBody::End { .. } => {
-            Command::ImageRecord { upload, record: ImageRecord { before, checksum, body } }
-        }
+        ImageBody::Part(_) | ImageBody::End { .. } => Command::ImageRecord {
+            upload,
+            record: ImageRecord {
+                before,
+                checksum,
+                body,
+            },
+        },
     }
 }
 
@@ -203,6 +240,7 @@ impl FilterId {
 impl ImportId {
     /// Draws an ID for an import to which the client gave none.
     pub fn random() -> ImportId {
-        ImportId::new(&hex::encode(random::<16>())).expect("an import's ID may contain hexadecimal digits")
+        ImportId::new(&hex::encode(random::<16>()))
+            .expect("an import's ID may contain hexadecimal digits")
     }
 }

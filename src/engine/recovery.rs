@@ -52,7 +52,10 @@ pub enum RecoveryError {
 impl RecoveryError {
     /// Whether nothing is damaged, and this build is too old.
     pub(super) fn is_newer(&self) -> bool {
-        matches!(self, Self::Store(StoreError::Newer { .. }) | Self::Journal(JournalError::Newer(_)))
+        matches!(
+            self,
+            Self::Store(StoreError::Newer { .. }) | Self::Journal(JournalError::Newer(_))
+        )
     }
 
     /// Whether the servers of the log did not respond, so that another attempt may succeed.
@@ -96,7 +99,12 @@ pub struct Progress {
 impl Progress {
     /// Progress of a phase that is doing something.
     pub fn of(phase: &'static str, done: u64, total: Option<u64>) -> Self {
-        Self { phase, done, total, why: None }
+        Self {
+            phase,
+            done,
+            total,
+            why: None,
+        }
     }
 }
 
@@ -113,7 +121,8 @@ pub fn recover(
     journal: &mut dyn Journal,
     report: &mut ReportProgress<'_>,
 ) -> Result<Recovered> {
-    let (mut state, mut manifest, mut damaged, mut why) = (State::default(), None, Vec::new(), None);
+    let (mut state, mut manifest, mut damaged, mut why) =
+        (State::default(), None, Vec::new(), None);
     for found in store.manifests()? {
         match load(store, &found, report) {
             Ok(loaded) => {
@@ -132,16 +141,31 @@ pub fn recover(
     }
     JournalError::check_version(state.applied(), state.format())?;
     let (began, events) = (Instant::now(), EventLog::open(store, &state)?);
-    let mut recovered =
-        Recovered { state, events, manifest, damaged, replayed: 0, replay_time: Duration::ZERO };
-    recovered.replay(store, journal, report).map_err(|error| match (error, why) {
-        // No snapshot is complete, and the log does not reach back to its first entry.
-        (RecoveryError::Journal(JournalError::Damaged(_)), Some(why)) if recovered.manifest.is_none() => why,
-        (error, _) => error,
-    })?;
+    let mut recovered = Recovered {
+        state,
+        events,
+        manifest,
+        damaged,
+        replayed: 0,
+        replay_time: Duration::ZERO,
+    };
+    recovered
+        .replay(store, journal, report)
+        .map_err(|error| match (error, why) {
+            // No snapshot is complete, and the log does not reach back to its first entry.
+            (RecoveryError::Journal(JournalError::Damaged(_)), Some(why))
+                if recovered.manifest.is_none() =>
+            {
+                why
+            }
+            (error, _) => error,
+        })?;
     recovered.events.settle(store, &recovered.state)?;
     recovered.replay_time = began.elapsed();
-    recovered.damaged.iter().try_for_each(|manifest| store.forget_snapshot(manifest))?;
+    recovered
+        .damaged
+        .iter()
+        .try_for_each(|manifest| store.forget_snapshot(manifest))?;
     Ok(recovered)
 }
 
@@ -150,9 +174,19 @@ pub fn recover(
 /// # Errors
 /// [`StoreError::Damaged`] if a part of it is missing or damaged; [`JournalError::Newer`]; [`RecoveryError::Memory`].
 pub fn load(store: &Store, manifest: &Manifest, report: &mut ReportProgress<'_>) -> Result<State> {
-    let restored = State::restore(&manifest.meta, &mut StoredSections { store, manifest, begun: 0, report });
+    let restored = State::restore(
+        &manifest.meta,
+        &mut StoredSections {
+            store,
+            manifest,
+            begun: 0,
+            report,
+        },
+    );
     restored.map_err(|error| match error {
-        RestoreStateError::Load(error) | RestoreStateError::Tables(RestoreError::Load(error)) => error,
+        RestoreStateError::Load(error) | RestoreStateError::Tables(RestoreError::Load(error)) => {
+            error
+        }
         RestoreStateError::Tables(RestoreError::Memory(refused)) => out_of_memory(store, refused),
         RestoreStateError::Newer(found) => JournalError::newer(manifest.seq, found).into(),
         damage => store.damaged(damage.to_string()).into(),
@@ -179,8 +213,13 @@ impl Sections for StoredSections<'_> {
     type Error = RecoveryError;
 
     fn chunk(&mut self, id: SectionId, chunk: u32, out: &mut Vec<u8>) -> Result<bool> {
-        let section = self.manifest.find(id).filter(|section| chunk < section.chunks);
-        let Some(section) = section else { return Ok(false) };
+        let section = self
+            .manifest
+            .find(id)
+            .filter(|section| chunk < section.chunks);
+        let Some(section) = section else {
+            return Ok(false);
+        };
         if chunk == 0 {
             self.report_one();
         }
@@ -189,31 +228,47 @@ impl Sections for StoredSections<'_> {
     }
 
     fn reserve(&mut self, bytes: u64) -> Result<()> {
-        let reserved = Reservation::new().extend(&MemoryNeed::default(), SPARE_BYTES.saturating_add(bytes));
+        let reserved =
+            Reservation::new().extend(&MemoryNeed::default(), SPARE_BYTES.saturating_add(bytes));
         reserved.map_err(|refused| out_of_memory(self.store, refused))
     }
 
     /// Loads a large table with one thread per processor, each a share of it: checksums take time, and so does touching fresh memory.
-    fn table(&mut self, id: SectionId, table: &Restoring<'_>) -> Result<(), RestoreError<RecoveryError>> {
+    fn table(
+        &mut self,
+        id: SectionId,
+        table: &Restoring<'_>,
+    ) -> Result<(), RestoreError<RecoveryError>> {
         // A missing section is not loaded, and the check that follows rejects it.
-        let Some(section) = self.manifest.find(id).filter(|section| section.chunks == table.chunks()) else {
+        let Some(section) = self
+            .manifest
+            .find(id)
+            .filter(|section| section.chunks == table.chunks())
+        else {
             return Ok(());
         };
         self.report_one();
         let (store, chunks) = (self.store, section.chunks);
         let load = |first: u32, end: u32| {
             table.load(first..end, |chunk, out| {
-                store.read_chunk(section, chunk, out).map_err(RecoveryError::from)
+                store
+                    .read_chunk(section, chunk, out)
+                    .map_err(RecoveryError::from)
             })
         };
-        let share = share(chunks, || thread::available_parallelism().map_or(1, NonZero::get) as u32);
+        let share = share(chunks, || {
+            thread::available_parallelism().map_or(1, NonZero::get) as u32
+        });
         thread::scope(|scope| {
             // The first share is this thread's.
             let starts = (share..chunks).step_by(share as usize);
-            let others: Vec<_> =
-                starts.map(|first| scope.spawn(move || load(first, chunks.min(first + share)))).collect();
+            let others: Vec<_> = starts
+                .map(|first| scope.spawn(move || load(first, chunks.min(first + share))))
+                .collect();
             load(0, chunks.min(share))?;
-            others.into_iter().try_for_each(|other| other.join().unwrap_or_else(|panic| resume_unwind(panic)))
+            others
+                .into_iter()
+                .try_for_each(|other| other.join().unwrap_or_else(|panic| resume_unwind(panic)))
         })
     }
 }
@@ -221,7 +276,11 @@ impl Sections for StoredSections<'_> {
 /// Returns how many of a table's chunks one thread loads. Most tables are small, and for them the number of processors is not asked:
 /// that reads several files of the control group.
 fn share(chunks: u32, processors: impl FnOnce() -> u32) -> u32 {
-    if chunks <= SHARE_CHUNKS_MIN { chunks } else { chunks.div_ceil(processors()).max(SHARE_CHUNKS_MIN) }
+    if chunks <= SHARE_CHUNKS_MIN {
+        chunks
+    } else {
+        chunks.div_ceil(processors()).max(SHARE_CHUNKS_MIN)
+    }
 }
 
 fn out_of_memory(store: &Store, refused: OutOfMemory) -> RecoveryError {
@@ -236,8 +295,16 @@ impl Recovered {
         journal: &mut dyn Journal,
         report: &mut ReportProgress<'_>,
     ) -> Result<()> {
-        let Recovered { state, events, replayed, .. } = self;
-        let (skipped, mut admission) = (store.skipped_entries()?, Admission::new(u64::MAX, SPARE_BYTES));
+        let Recovered {
+            state,
+            events,
+            replayed,
+            ..
+        } = self;
+        let (skipped, mut admission) = (
+            store.skipped_entries()?,
+            Admission::new(u64::MAX, SPARE_BYTES),
+        );
         let waker = bell();
         loop {
             let committed = match journal.poll(state.applied(), &mut Context::from_waker(&waker))? {
@@ -254,10 +321,18 @@ impl Recovered {
                     report(Progress::of("replay", *replayed, None));
                 }
                 if skipped.contains_key(&entry.seq) {
-                    tracing::warn!(entry = entry.seq.0, "skipping an entry marked by `cuckood repair skip`");
+                    tracing::warn!(
+                        entry = entry.seq.0,
+                        "skipping an entry marked by `cuckood repair skip`"
+                    );
                     state.skip(&entry);
                 } else {
-                    let Proposal { at, command, idempotency, .. } = &entry.proposal;
+                    let Proposal {
+                        at,
+                        command,
+                        idempotency,
+                        ..
+                    } = &entry.proposal;
                     let verdict = admission.admit(state, command, *at, idempotency.is_some());
                     if let Verdict::NoMemory(refused) = verdict {
                         return Err(out_of_memory(store, refused));
@@ -283,8 +358,17 @@ impl Recovered {
     /// # Errors
     /// Those of [`RunningSnapshot`].
     pub fn take_snapshot(&mut self, store: &Store, at: Timestamp) -> Result<Manifest, StoreError> {
-        let (Recovered { state, events, manifest, .. }, place) = (self, Vec::new());
-        let mut running = RunningSnapshot::begin(store, state, events, manifest.as_ref(), place, at)?;
+        let (
+            Recovered {
+                state,
+                events,
+                manifest,
+                ..
+            },
+            place,
+        ) = (self, Vec::new());
+        let mut running =
+            RunningSnapshot::begin(store, state, events, manifest.as_ref(), place, at)?;
         running.write(store, u64::MAX, Duration::MAX)?;
         running.finish(store)
     }
@@ -298,6 +382,9 @@ mod tests {
     fn small_tables_ask_for_no_processors() {
         assert_eq!(share(SHARE_CHUNKS_MIN, || unreachable!()), SHARE_CHUNKS_MIN);
         assert_eq!(share(SHARE_CHUNKS_MIN + 1, || 2), SHARE_CHUNKS_MIN);
-        assert_eq!(share(8 * SHARE_CHUNKS_MIN + 1, || 4), 2 * SHARE_CHUNKS_MIN + 1);
+        assert_eq!(
+            share(8 * SHARE_CHUNKS_MIN + 1, || 4),
+            2 * SHARE_CHUNKS_MIN + 1
+        );
     }
 }

@@ -69,9 +69,14 @@ impl Refusals {
 impl PendingRedemption {
     /// Notes the attempt that a command is, if it is one.
     pub(super) fn of(refusals: &Arc<Refusals>, command: &Command) -> Option<PendingRedemption> {
-        let Command::Redeem(Redeem { digest, .. }) = *command else { return None };
+        let Command::Redeem(Redeem { digest, .. }) = *command else {
+            return None;
+        };
         refusals.attempts(digest).fetch_add(1, Ordering::Relaxed);
-        Some(PendingRedemption { refusals: refusals.clone(), digest })
+        Some(PendingRedemption {
+            refusals: refusals.clone(),
+            digest,
+        })
     }
 }
 
@@ -82,7 +87,9 @@ impl Drop for PendingRedemption {
             return;
         }
         // A reader that sees the end of the attempt also sees its effects.
-        self.refusals.attempts(self.digest).fetch_sub(1, Ordering::Release);
+        self.refusals
+            .attempts(self.digest)
+            .fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -92,14 +99,16 @@ mod tests {
     use crate::clock::{Clock, ClockLimits};
     use crate::config::Config;
     use crate::domain::{
-        ClockReading, Kind, Name, Outcome, Proposal, RedemptionId, Reference, Refusal, Seq, Settings, Sizing,
-        Spec, Target, Timestamp, Update, Window,
+        ClockReading, Kind, Name, Outcome, Proposal, RedemptionId, Reference, Refusal, Seq,
+        Settings, Sizing, Spec, Target, Timestamp, Update, Window,
     };
     use crate::engine::{
-        Engine, EngineOptions, EngineStatus, FilterView, Growth, JournalOptions, Mode, SubmitError, creation,
+        Engine, EngineOptions, EngineStatus, FilterView, Growth, JournalOptions, Mode, SubmitError,
+        creation,
     };
     use crate::journal::{
-        Delivery, Durability, Journal, JournalError, LocalJournal, LocalOptions, OpenJournal, Ticket,
+        Delivery, Durability, Journal, JournalError, LocalJournal, LocalOptions, OpenJournal,
+        Ticket,
     };
     use crate::store::Store;
     use std::sync::Arc;
@@ -126,8 +135,15 @@ mod tests {
             let directory = tempfile::tempdir().unwrap();
             let config = Config::load(None, [("CUCKOOD__STORAGE__DURABILITY", "relaxed")]).unwrap();
             let (path, settings) = (directory.path().to_owned(), Settings::default());
-            let mut options = adjust(EngineOptions { path, settings, ..config.engine_options() });
-            (options.store.free_space_min_bytes, options.store.ballast_bytes) = (0, 0);
+            let mut options = adjust(EngineOptions {
+                path,
+                settings,
+                ..config.engine_options()
+            });
+            (
+                options.store.free_space_min_bytes,
+                options.store.ballast_bytes,
+            ) = (0, 0);
             let time = Arc::new(AtomicU64::new(1_000_000));
             let wall = time.clone();
             let reading = move || ClockReading {
@@ -138,14 +154,37 @@ mod tests {
             assert_eq!(engine.recovered().await, EngineStatus::Ready);
             let (mode, growth, sizing) = (Mode::Strict, Growth::Auto, Sizing::Exact);
             let stock = Some(1);
-            let spec = Spec { capacity: 10, mode, growth, sizing, ignore_case: false, stock, forget: None };
+            let spec = Spec {
+                capacity: 10,
+                mode,
+                growth,
+                sizing,
+                ignore_case: false,
+                stock,
+                forget: None,
+            };
             let name = Name::new("sale").unwrap();
-            let create =
-                creation(Kind::Coupon, name.clone(), spec, Window::default(), Default::default()).unwrap();
+            let create = creation(
+                Kind::Coupon,
+                name.clone(),
+                spec,
+                Window::default(),
+                Default::default(),
+            )
+            .unwrap();
             engine.submit(None, create, None).await.unwrap();
             let pool = engine.view().find(Kind::Coupon, &name).unwrap();
-            let sold_out = SoldOut { engine, pool, time, _directory: directory };
-            sold_out.engine.submit(None, sold_out.redeem(0), None).await.unwrap();
+            let sold_out = SoldOut {
+                engine,
+                pool,
+                time,
+                _directory: directory,
+            };
+            sold_out
+                .engine
+                .submit(None, sold_out.redeem(0), None)
+                .await
+                .unwrap();
             sold_out
         }
 
@@ -155,7 +194,14 @@ mod tests {
             stock: Option<u64>,
         ) -> Command {
             let (target, annotations) = (Target(self.pool.id), Default::default());
-            Command::Update(Update { target, starts_at, ends_at, capacity: None, stock, annotations })
+            Command::Update(Update {
+                target,
+                starts_at,
+                ends_at,
+                capacity: None,
+                stock,
+                annotations,
+            })
         }
 
         fn redeem(&self, code: u64) -> Command {
@@ -166,11 +212,21 @@ mod tests {
             let target = Target(self.pool.id);
             let (digest, reference) = (digest(code), reference(code));
             let redemption = RedemptionId(crate::journal::random());
-            (redemption, Command::Redeem(Redeem { target, digest, redemption, reference, hold_seconds }))
+            (
+                redemption,
+                Command::Redeem(Redeem {
+                    target,
+                    digest,
+                    redemption,
+                    reference,
+                    hold_seconds,
+                }),
+            )
         }
 
         fn refusal(&self, code: u64) -> Option<Refusal> {
-            self.engine.certain_refusal(&self.pool, digest(code), &reference(code))
+            self.engine
+                .certain_refusal(&self.pool, digest(code), &reference(code))
         }
     }
 
@@ -195,8 +251,16 @@ mod tests {
             self.1.proposed.fetch_add(batch.len(), Ordering::SeqCst);
             self.0.propose(first, batch)
         }
-        fn poll(&mut self, after: Seq, context: &mut Context<'_>) -> Poll<Result<Delivery, JournalError>> {
-            if self.1.is_on.load(Ordering::SeqCst) { Poll::Pending } else { self.0.poll(after, context) }
+        fn poll(
+            &mut self,
+            after: Seq,
+            context: &mut Context<'_>,
+        ) -> Poll<Result<Delivery, JournalError>> {
+            if self.1.is_on.load(Ordering::SeqCst) {
+                Poll::Pending
+            } else {
+                self.0.poll(after, context)
+            }
         }
         fn wake_at(&self) -> Option<Instant> {
             self.0.wake_at()
@@ -231,7 +295,11 @@ mod tests {
         // A client whose redemption exists gets it again.
         assert_eq!(sold_out.refusal(0), None);
         assert_eq!(sold_out.engine.info().last_seq, before);
-        let logged = sold_out.engine.submit(None, sold_out.redeem(1), None).await.unwrap();
+        let logged = sold_out
+            .engine
+            .submit(None, sold_out.redeem(1), None)
+            .await
+            .unwrap();
         assert_eq!(logged.outcome, Outcome::Refused(Refusal::SoldOut));
         assert_eq!(sold_out.engine.metrics().refused_unlogged.get(), 1);
     }
@@ -243,12 +311,17 @@ mod tests {
         let first = PendingRedemption::of(&sold_out.engine.inner.refusals, &sold_out.redeem(1));
         let second = PendingRedemption::of(&sold_out.engine.inner.refusals, &sold_out.redeem(1));
         assert!(first.is_some());
-        assert_eq!((sold_out.refusal(1), sold_out.refusal(2)), (None, Some(Refusal::SoldOut)));
+        assert_eq!(
+            (sold_out.refusal(1), sold_out.refusal(2)),
+            (None, Some(Refusal::SoldOut))
+        );
         drop(first);
         assert_eq!(sold_out.refusal(1), None);
         drop(second);
         assert_eq!(sold_out.refusal(1), Some(Refusal::SoldOut));
-        let other = Command::Clear { target: Target(sold_out.pool.id) };
+        let other = Command::Clear {
+            target: Target(sold_out.pool.id),
+        };
         assert!(PendingRedemption::of(&sold_out.engine.inner.refusals, &other).is_none());
     }
 
@@ -272,7 +345,11 @@ mod tests {
         assert!(refusals.is_attempted(digest(1)));
         hold.is_on.store(false, Ordering::SeqCst);
         // After it in the log.
-        sold_out.engine.submit(None, sold_out.redeem(2), None).await.unwrap();
+        sold_out
+            .engine
+            .submit(None, sold_out.redeem(2), None)
+            .await
+            .unwrap();
         assert!(!refusals.is_attempted(digest(1)) && !refusals.is_attempted(digest(2)));
     }
 
@@ -280,15 +357,27 @@ mod tests {
     #[tokio::test]
     async fn overdue_attempt_lasts_until_log_has_decided() {
         let hold = Hold::default();
-        let (journal, commit_timeout) = (JournalOptions::Other(Arc::new(hold.clone())), Duration::ZERO);
-        let sold_out = SoldOut::over(|options| EngineOptions { journal, commit_timeout, ..options }).await;
+        let (journal, commit_timeout) = (
+            JournalOptions::Other(Arc::new(hold.clone())),
+            Duration::ZERO,
+        );
+        let sold_out = SoldOut::over(|options| EngineOptions {
+            journal,
+            commit_timeout,
+            ..options
+        })
+        .await;
         let refusals = sold_out.engine.inner.refusals.clone();
         hold.is_on.store(true, Ordering::SeqCst);
         let overdue = sold_out.engine.submit(None, sold_out.redeem(1), None).await;
         assert_eq!(overdue, Err(SubmitError::StorageFailed));
         assert!(refusals.is_attempted(digest(1)));
         hold.is_on.store(false, Ordering::SeqCst);
-        sold_out.engine.submit(None, sold_out.redeem(2), None).await.unwrap();
+        sold_out
+            .engine
+            .submit(None, sold_out.redeem(2), None)
+            .await
+            .unwrap();
         assert!(!refusals.is_attempted(digest(1)));
     }
 
@@ -297,7 +386,11 @@ mod tests {
     async fn hold_seen_expired_is_never_cancelled() {
         let journal = Hold::default();
         let options = JournalOptions::Other(Arc::new(journal.clone()));
-        let pool = SoldOut::over(|all| EngineOptions { journal: options, ..all }).await;
+        let pool = SoldOut::over(|all| EngineOptions {
+            journal: options,
+            ..all
+        })
+        .await;
         let raise = pool.update([None; 2], Some(2));
         pool.engine.submit(None, raise, None).await.unwrap();
         let (id, hold) = pool.hold(1, 1);
@@ -306,7 +399,10 @@ mod tests {
         pool.time.fetch_add(999, Ordering::Relaxed);
         let before = journal.proposed.load(Ordering::SeqCst);
         journal.is_on.store(true, Ordering::SeqCst);
-        let cancel = Command::Cancel { target: Target(pool.pool.id), redemption: id };
+        let cancel = Command::Cancel {
+            target: Target(pool.pool.id),
+            redemption: id,
+        };
         let engine = pool.engine.clone();
         let caller = tokio::spawn(async move { engine.submit(None, cancel, None).await });
         while journal.proposed.load(Ordering::SeqCst) == before {
@@ -316,7 +412,10 @@ mod tests {
         assert_eq!(seen(), crate::domain::RedemptionStatus::Held);
         journal.is_on.store(false, Ordering::SeqCst);
         // It wakes the writer.
-        pool.engine.submit(None, pool.redeem(2), None).await.unwrap();
+        pool.engine
+            .submit(None, pool.redeem(2), None)
+            .await
+            .unwrap();
         caller.await.unwrap().unwrap();
         assert_eq!(seen(), crate::domain::RedemptionStatus::Cancelled);
         assert_eq!(pool.engine.now(), Timestamp(1_001_009));
@@ -326,7 +425,10 @@ mod tests {
     async fn answered_caller_reads_at_current_time() {
         let pool = SoldOut::new().await;
         for _ in 0..2_000 {
-            pool.engine.submit(None, Command::Advance { buckets_max: 0 }, None).await.unwrap();
+            pool.engine
+                .submit(None, Command::Advance { buckets_max: 0 }, None)
+                .await
+                .unwrap();
             let now = pool.time.fetch_add(1, Ordering::Relaxed) + 1;
             assert_eq!(pool.engine.now(), Timestamp(now));
         }
@@ -343,9 +445,16 @@ mod tests {
         let raise = sold_out.update([None; 2], Some(2));
         sold_out.engine.submit(None, raise, None).await.unwrap();
         assert_eq!(sold_out.refusal(1), None);
-        sold_out.engine.submit(None, sold_out.redeem(2), None).await.unwrap();
+        sold_out
+            .engine
+            .submit(None, sold_out.redeem(2), None)
+            .await
+            .unwrap();
         assert_eq!(sold_out.refusal(1), Some(Refusal::SoldOut));
-        let delete = Command::Delete { kind: Kind::Coupon, name: sold_out.pool.name.clone() };
+        let delete = Command::Delete {
+            kind: Kind::Coupon,
+            name: sold_out.pool.name.clone(),
+        };
         sold_out.engine.submit(None, delete, None).await.unwrap();
         assert_eq!(sold_out.refusal(1), None);
     }
@@ -356,13 +465,21 @@ mod tests {
         let sold_out = SoldOut::new().await;
         let set = async |starts_at: u64, ends_at: u64| {
             let window = [starts_at, ends_at].map(|at| Some(Some(Timestamp(at))));
-            sold_out.engine.submit(None, sold_out.update(window, None), None).await.unwrap();
+            sold_out
+                .engine
+                .submit(None, sold_out.update(window, None), None)
+                .await
+                .unwrap();
         };
         set(0, 1_000_100).await;
         assert_eq!(sold_out.refusal(1), Some(Refusal::SoldOut));
         sold_out.time.fetch_add(100, Ordering::Relaxed);
         assert_eq!(sold_out.refusal(1), None);
-        let logged = sold_out.engine.submit(None, sold_out.redeem(1), None).await.unwrap();
+        let logged = sold_out
+            .engine
+            .submit(None, sold_out.redeem(1), None)
+            .await
+            .unwrap();
         assert_eq!(logged.outcome, Outcome::Refused(Refusal::OutsideWindow));
         assert_eq!(sold_out.refusal(1), Some(Refusal::OutsideWindow));
         set(1_000_300, 1_000_400).await;
@@ -375,7 +492,9 @@ mod tests {
     #[tokio::test]
     async fn writer_decides_if_clock_wrong_or_stopping() {
         let sold_out = SoldOut::new().await;
-        sold_out.time.store(1_000_000 + 3_600_001, Ordering::Relaxed);
+        sold_out
+            .time
+            .store(1_000_000 + 3_600_001, Ordering::Relaxed);
         assert_eq!(sold_out.refusal(1), None);
         sold_out.time.store(1_000_000, Ordering::Relaxed);
         assert_eq!(sold_out.refusal(1), Some(Refusal::SoldOut));

@@ -97,13 +97,20 @@ impl Waiter {
 pub(super) fn answer_all(answers: Vec<(Waiter, Applied)>) {
     let mut groups: Vec<(Handle, Vec<_>)> = Vec::new();
     for (caller, applied) in answers {
-        match groups.iter_mut().find(|(known, _)| known.id() == caller.runtime.id()) {
+        match groups
+            .iter_mut()
+            .find(|(known, _)| known.id() == caller.runtime.id())
+        {
             Some((_, group)) => group.push((caller, applied)),
             None => groups.push((caller.runtime.clone(), vec![(caller, applied)])),
         }
     }
     for (runtime, group) in groups {
-        runtime.spawn(async { group.into_iter().for_each(|(caller, applied)| caller.answer(Ok(applied))) });
+        runtime.spawn(async {
+            group
+                .into_iter()
+                .for_each(|(caller, applied)| caller.answer(Ok(applied)))
+        });
     }
 }
 
@@ -150,7 +157,10 @@ impl Proposed {
 
     /// Returns the caller that has waited longest of those still waiting.
     pub(super) fn oldest(&self) -> Option<&Waiter> {
-        self.callers.range(Ticket(self.failed_below)..).next().map(|(_, caller)| caller)
+        self.callers
+            .range(Ticket(self.failed_below)..)
+            .next()
+            .map(|(_, caller)| caller)
     }
 
     /// Reports an unknown outcome to all callers that have waited since `before`.
@@ -180,14 +190,32 @@ mod tests {
             let (reply, answer) = oneshot::channel();
             let room = (room.clone().try_acquire_owned().unwrap(), None);
             let runtime = runtimes[runtime].handle().clone();
-            let caller = Waiter { reply: Some(reply), since: Instant::now(), room, runtime };
-            answers.push((caller, Applied { outcome: Outcome::Cleared(number), replayed: false }));
+            let caller = Waiter {
+                reply: Some(reply),
+                since: Instant::now(),
+                room,
+                runtime,
+            };
+            answers.push((
+                caller,
+                Applied {
+                    outcome: Outcome::Cleared(number),
+                    replayed: false,
+                },
+            ));
             pending.push(answer);
         }
         answer_all(answers);
-        assert!(pending.iter_mut().all(|answer| answer.try_recv() == Err(TryRecvError::Empty)));
+        assert!(
+            pending
+                .iter_mut()
+                .all(|answer| answer.try_recv() == Err(TryRecvError::Empty))
+        );
         for (runtime, wanted) in [(0, 0), (1, 1), (0, 2)] {
-            let answer = runtimes[runtime].block_on(&mut pending[wanted]).unwrap().unwrap();
+            let answer = runtimes[runtime]
+                .block_on(&mut pending[wanted])
+                .unwrap()
+                .unwrap();
             assert_eq!(answer.outcome, Outcome::Cleared(wanted as u64));
         }
         assert_eq!(room.available_permits(), 5);

@@ -33,9 +33,17 @@ pub fn restore<R: Read>(
 ) -> Result<Seq> {
     // Before the archive is verified, which takes long: a service that starts during that must not take the directory for a new one.
     let begun = RestoreTarget::begin(dir)?;
-    let read = |sink: &mut Sink<'_>| Ok(archive::read(file, wrap(Box::new(archive::open(file)?)), sink)?);
-    let verified =
-        begun.check_space(options).map_err(RecoveryError::from).and_then(|()| verify_archive(read));
+    let read = |sink: &mut Sink<'_>| {
+        Ok(archive::read(
+            file,
+            wrap(Box::new(archive::open(file)?)),
+            sink,
+        )?)
+    };
+    let verified = begun
+        .check_space(options)
+        .map_err(RecoveryError::from)
+        .and_then(|()| verify_archive(read));
     let mut manifest = match verified {
         Ok(manifest) => manifest,
         Err(error) => {
@@ -47,9 +55,13 @@ pub fn restore<R: Read>(
     manifest.place.clear();
     let (store, seq) = (Arc::new(begun.open(options)?), manifest.seq);
     write_archive(&store, manifest, read)?;
-    let mut log = LocalJournal::begin_after(store.clone(), seq, LocalOptions::at(Durability::Relaxed))?;
+    let mut log =
+        LocalJournal::begin_after(store.clone(), seq, LocalOptions::at(Durability::Relaxed))?;
     // At the time of the entry before it, whatever this machine's clock says.
-    log.append(vec![Proposal::new(Timestamp(0), Command::Restored { clock: clock.wall })])?;
+    log.append(vec![Proposal::new(
+        Timestamp(0),
+        Command::Restored { clock: clock.wall },
+    )])?;
     log.settle()?;
     // However old the archive is, this machine's clock counts from now on.
     store.save_clock(clock);
@@ -89,7 +101,8 @@ pub(super) fn write_archive(
             BackupPiece::Manifest(mut found) => {
                 found.place.clone_from(&manifest.place);
                 if found != manifest {
-                    let replaced = io::Error::other("the archive has just been replaced: restore again");
+                    let replaced =
+                        io::Error::other("the archive has just been replaced: restore again");
                     return Err(StoreError::io(store.path(), "fill")(replaced));
                 }
             }
@@ -106,7 +119,14 @@ pub(super) fn write_archive(
         }
         Ok(())
     })?;
-    let Manifest { taken_at, events_last, place, sections, meta, .. } = manifest;
+    let Manifest {
+        taken_at,
+        events_last,
+        place,
+        sections,
+        meta,
+        ..
+    } = manifest;
     for section in &sections {
         writer.end_section(section.key, section.changes);
     }

@@ -29,7 +29,11 @@ pub struct SnapshotOptions {
 
 impl Default for SnapshotOptions {
     fn default() -> Self {
-        Self { log_bytes_min: 64 << 20, log_bytes_max: 240 << 20, pinned_bytes_max: 64 << 20 }
+        Self {
+            log_bytes_min: 64 << 20,
+            log_bytes_max: 240 << 20,
+            pinned_bytes_max: 64 << 20,
+        }
     }
 }
 
@@ -79,8 +83,11 @@ const STEP_BYTES_MAX: u64 = 2 << 20;
 
 /// A step ends after this time once it has written something, however slow the disk is. Tests count bytes, and must not depend on
 /// the speed of the machine.
-const STEP_TIME_MAX: Duration =
-    if cfg!(test) { Duration::from_secs(3_600) } else { Duration::from_millis(10) };
+const STEP_TIME_MAX: Duration = if cfg!(test) {
+    Duration::from_secs(3_600)
+} else {
+    Duration::from_millis(10)
+};
 
 /// The largest step of removing leftovers. It is larger because they are only read and dropped.
 const REMOVAL_BYTES_MAX: u64 = 4 << 20;
@@ -161,7 +168,14 @@ impl Snapshotter {
         now: Timestamp,
     ) -> Result<(), StoreError> {
         let latest = self.latest.as_ref();
-        self.running = Some(RunningSnapshot::begin(&self.store, state, events, latest, place, now)?);
+        self.running = Some(RunningSnapshot::begin(
+            &self.store,
+            state,
+            events,
+            latest,
+            place,
+            now,
+        )?);
         self.covered_bytes = self.log_bytes;
         self.balance = 0;
         Ok(())
@@ -169,7 +183,9 @@ impl Snapshotter {
 
     /// Continues the running snapshot; `quiet` if no command has arrived. Returns its report if this step has finished it.
     pub(super) fn step(&mut self, state: &State, quiet: bool) -> Result<Option<SnapshotReport>> {
-        let Some(mut running) = self.running.take() else { return Ok(None) };
+        let Some(mut running) = self.running.take() else {
+            return Ok(None);
+        };
         if !running.is_complete() {
             self.write(&mut running, state, quiet)?;
             self.running = Some(running);
@@ -183,7 +199,11 @@ impl Snapshotter {
             self.log_bytes -= std::mem::take(&mut self.covered_bytes);
         }
         let manifest = finished?;
-        let report = SnapshotReport { seq: manifest.seq, bytes_written, seconds: duration.as_secs_f64() };
+        let report = SnapshotReport {
+            seq: manifest.seq,
+            bytes_written,
+            seconds: duration.as_secs_f64(),
+        };
         self.latest = Some(manifest);
         self.log_bytes -= std::mem::take(&mut self.covered_bytes);
         self.is_out_of_space = false;
@@ -192,11 +212,22 @@ impl Snapshotter {
     }
 
     /// Writes the amount that commits have paid for, a little if no command has arrived, and more if copy-on-write pins too much memory.
-    fn write(&mut self, running: &mut RunningSnapshot, state: &State, quiet: bool) -> Result<(), StoreError> {
-        let (pinned, pinned_max) = (|| state.sizes().snapshot_bytes as usize, self.options.pinned_bytes_max);
+    fn write(
+        &mut self,
+        running: &mut RunningSnapshot,
+        state: &State,
+        quiet: bool,
+    ) -> Result<(), StoreError> {
+        let (pinned, pinned_max) = (
+            || state.sizes().snapshot_bytes as usize,
+            self.options.pinned_bytes_max,
+        );
         // As the pinned bytes approach their limit each commit pays for more, so the limit is hardly ever reached.
-        let haste = 1 + pinned().saturating_sub(pinned_max / 2).saturating_mul(16) / pinned_max.max(1);
-        let paid = u64::try_from(self.balance).unwrap_or(0).saturating_mul(haste as u64);
+        let haste =
+            1 + pinned().saturating_sub(pinned_max / 2).saturating_mul(16) / pinned_max.max(1);
+        let paid = u64::try_from(self.balance)
+            .unwrap_or(0)
+            .saturating_mul(haste as u64);
         let least = if quiet { QUIET_STEP_BYTES } else { 1 };
         let budget = paid.clamp(least, STEP_BYTES_MAX);
         self.balance = budget as i64 - running.write(&self.store, budget, STEP_TIME_MAX)? as i64;
@@ -207,7 +238,11 @@ impl Snapshotter {
     }
 
     /// Removes some superfluous data: the log first, then earlier snapshots. While commands arrive, only the amount they have paid for.
-    pub(super) fn remove_leftovers(&mut self, journal: &mut dyn Journal, quiet: bool) -> Result<()> {
+    pub(super) fn remove_leftovers(
+        &mut self,
+        journal: &mut dyn Journal,
+        quiet: bool,
+    ) -> Result<()> {
         let paid = u64::try_from(self.balance).unwrap_or(0);
         let budget = paid.clamp(QUIET_STEP_BYTES, REMOVAL_BYTES_MAX);
         if !quiet && paid < budget {
@@ -217,8 +252,13 @@ impl Snapshotter {
         self.leftovers = match std::mem::replace(&mut self.leftovers, Leftovers::Gone) {
             Leftovers::Unknown => Leftovers::Found(self.store.sweep()?),
             Leftovers::Found(mut sweep) => {
-                let goes_on = journal.prune(sweep.log_through, budget)? || sweep.step(&self.store, budget)?;
-                if goes_on { Leftovers::Found(sweep) } else { Leftovers::Gone }
+                let goes_on =
+                    journal.prune(sweep.log_through, budget)? || sweep.step(&self.store, budget)?;
+                if goes_on {
+                    Leftovers::Found(sweep)
+                } else {
+                    Leftovers::Gone
+                }
             }
             Leftovers::Gone => Leftovers::Gone,
         };
@@ -271,7 +311,14 @@ impl RunningSnapshot {
         let image = state.begin_snapshot();
         let fresh = reuse(&mut writer, image.sections, latest);
         let began = Instant::now();
-        Ok(Self { writer, head: image.head, taken_at: now, fresh, bytes_written: 0, began })
+        Ok(Self {
+            writer,
+            head: image.head,
+            taken_at: now,
+            fresh,
+            bytes_written: 0,
+            began,
+        })
     }
 
     /// Whether everything but the manifest is written.
@@ -335,8 +382,8 @@ fn reuse(
 mod tests {
     use super::*;
     use crate::domain::{
-        Command, Digests, Entry, FilterId, Kind, Name, Proposal, RedemptionId, Reference, Sizing, Spec,
-        Target, Window,
+        Command, Digests, Entry, FilterId, Kind, Name, Proposal, RedemptionId, Reference, Sizing,
+        Spec, Target, Window,
     };
     use crate::domain::{Redeem, SectionId};
     use crate::filter::{Digest, Growth, Layout, Mode, Secret};
@@ -345,30 +392,46 @@ mod tests {
     use crate::store::StoreOptions;
 
     fn store_in(dir: &tempfile::TempDir) -> Arc<Store> {
-        let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
+        let options = StoreOptions {
+            free_space_min_bytes: 0,
+            ballast_bytes: 0,
+            ..StoreOptions::default()
+        };
         Arc::new(Store::open(dir.path(), &options).unwrap())
     }
 
     /// Begins a snapshot of a state whose events were not taken so far.
     fn begin(snapshotter: &mut Snapshotter, state: &mut State) {
         let mut events = EventLog::open(&snapshotter.store, &State::default()).unwrap();
-        snapshotter.begin(state, &mut events, Vec::new(), Timestamp(1_000)).unwrap();
+        snapshotter
+            .begin(state, &mut events, Vec::new(), Timestamp(1_000))
+            .unwrap();
     }
 
     fn apply(state: &mut State, command: Command) {
         let proposal = Proposal::new(Timestamp(1_000), command);
-        state.apply(Entry { seq: state.applied().next(), proposal });
+        state.apply(Entry {
+            seq: state.applied().next(),
+            proposal,
+        });
     }
 
     /// A state with an empty filter for a million items.
     fn state(mode: Mode, growth: Growth) -> State {
         let mut state = State::default();
         let (layout, sizing) = match mode {
-            Mode::Compact => (Layout::compact(1_000_000, 0.001, growth), Sizing::ErrorRate(0.001)),
+            Mode::Compact => (
+                Layout::compact(1_000_000, 0.001, growth),
+                Sizing::ErrorRate(0.001),
+            ),
             Mode::Strict => (Layout::strict(1_000_000), Sizing::Exact),
         };
         let create = Command::Create {
-            kind: if mode == Mode::Strict { Kind::Coupon } else { Kind::Campaign },
+            kind: if mode == Mode::Strict {
+                Kind::Coupon
+            } else {
+                Kind::Campaign
+            },
             name: Name::new("launch").unwrap(),
             id: FilterId(1),
             secret: Secret::new([7; 192]),
@@ -394,16 +457,29 @@ mod tests {
     }
 
     fn insert(state: &mut State, items: std::ops::Range<u64>) {
-        let digests = items.map(|item| Digest(item.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
+        let digests = items
+            .map(|item| Digest(item.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+            .collect();
         let target = Target(FilterId(1));
-        apply(state, Command::Insert { target, digests: Digests(digests), if_absent: false, revive: false });
+        apply(
+            state,
+            Command::Insert {
+                target,
+                digests: Digests(digests),
+                if_absent: false,
+                revive: false,
+            },
+        );
     }
 
     /// A commit that pays for a chunk and a half gets one and two chunks in turn, not two each time.
     #[test]
     fn snapshot_work_is_proportional_to_commits() {
         const LOGGED: u64 = 12 << 10;
-        let (mut state, dir) = (state(Mode::Compact, Growth::Fixed), tempfile::tempdir().unwrap());
+        let (mut state, dir) = (
+            state(Mode::Compact, Growth::Fixed),
+            tempfile::tempdir().unwrap(),
+        );
         let mut snapshotter = Snapshotter::new(store_in(&dir), SnapshotOptions::default(), None, 0);
         begin(&mut snapshotter, &mut state);
         let mut paid = 0;
@@ -415,31 +491,50 @@ mod tests {
             }
         };
         let more = paid.abs_diff(report.bytes_written);
-        assert!(more <= 2 * LOGGED, "{paid} paid, {} written", report.bytes_written);
+        assert!(
+            more <= 2 * LOGGED,
+            "{paid} paid, {} written",
+            report.bytes_written
+        );
     }
 
     /// On a disk so slow that no time is left for more, a step still writes one chunk, and no payment is lost.
     #[test]
     fn step_without_time_writes_one_chunk() {
-        let (mut state, dir) = (state(Mode::Compact, Growth::Fixed), tempfile::tempdir().unwrap());
+        let (mut state, dir) = (
+            state(Mode::Compact, Growth::Fixed),
+            tempfile::tempdir().unwrap(),
+        );
         let mut snapshotter = Snapshotter::new(store_in(&dir), SnapshotOptions::default(), None, 0);
         begin(&mut snapshotter, &mut state);
         let mut running = snapshotter.running.take().unwrap();
         let mut sizes = Vec::new();
         while !running.is_complete() {
-            running.write(&snapshotter.store, STEP_BYTES_MAX, Duration::ZERO).unwrap();
+            running
+                .write(&snapshotter.store, STEP_BYTES_MAX, Duration::ZERO)
+                .unwrap();
             sizes.push(running.bytes_written);
         }
-        assert!(sizes.len() as u64 >= size(&state) / 16_384, "{} steps", sizes.len());
+        assert!(
+            sizes.len() as u64 >= size(&state) / 16_384,
+            "{} steps",
+            sizes.len()
+        );
         assert!(sizes.windows(2).all(|pair| pair[1] - pair[0] <= 16_384));
     }
 
     /// It is not repeated immediately, and the log stays.
     #[test]
     fn snapshot_too_long_is_postponed() {
-        let (mut state, dir) = (state(Mode::Compact, Growth::Fixed), tempfile::tempdir().unwrap());
-        let options =
-            SnapshotOptions { log_bytes_min: 1_000, log_bytes_max: 1_000, ..SnapshotOptions::default() };
+        let (mut state, dir) = (
+            state(Mode::Compact, Growth::Fixed),
+            tempfile::tempdir().unwrap(),
+        );
+        let options = SnapshotOptions {
+            log_bytes_min: 1_000,
+            log_bytes_max: 1_000,
+            ..SnapshotOptions::default()
+        };
         let mut snapshotter = Snapshotter::new(store_in(&dir), options, None, 0);
         snapshotter.leftovers = Leftovers::Gone;
         snapshotter.note_logged(1_000, &state);
@@ -471,7 +566,10 @@ mod tests {
             insert(&mut state, item..item + BATCH);
         }
         let dir = tempfile::tempdir().unwrap();
-        let options = SnapshotOptions { pinned_bytes_max: PINNED_BYTES_MAX, ..SnapshotOptions::default() };
+        let options = SnapshotOptions {
+            pinned_bytes_max: PINNED_BYTES_MAX,
+            ..SnapshotOptions::default()
+        };
         let mut snapshotter = Snapshotter::new(store_in(&dir), options, None, 0);
         begin(&mut snapshotter, &mut state);
         let (mut item, mut most) = (FIRST, 0);
@@ -484,7 +582,10 @@ mod tests {
             assert!(pinned_bytes(&state) < PINNED_BYTES_MAX + PINNED_BYTES_MAX / 8);
         }
         assert!(!snapshotter.is_running(), "the snapshot never ended");
-        assert!(most > PINNED_BYTES_MAX / 2, "the bound was never near: {most}");
+        assert!(
+            most > PINNED_BYTES_MAX / 2,
+            "the bound was never near: {most}"
+        );
     }
 
     /// The bound also holds when entries change more than they log: each item frees slots of cleared ones.
@@ -498,7 +599,16 @@ mod tests {
         }
         let (target, digest) = (Target(FilterId(1)), Digest(0x9e37_79b9_7f4a_7c15));
         let (redemption, reference) = (RedemptionId([1; 16]), Reference::new("order").unwrap());
-        apply(&mut state, Command::Redeem(Redeem { target, digest, redemption, reference, hold_seconds: 0 }));
+        apply(
+            &mut state,
+            Command::Redeem(Redeem {
+                target,
+                digest,
+                redemption,
+                reference,
+                hold_seconds: 0,
+            }),
+        );
         apply(&mut state, Command::Clear { target });
         // The sweep gets ahead of the snapshot, which would otherwise have written each bucket before it is swept.
         for item in ITEMS..ITEMS + 4_000 {
@@ -506,7 +616,10 @@ mod tests {
         }
         let item = ITEMS + 4_000;
         let dir = tempfile::tempdir().unwrap();
-        let options = SnapshotOptions { pinned_bytes_max: PINNED_BYTES_MAX, ..SnapshotOptions::default() };
+        let options = SnapshotOptions {
+            pinned_bytes_max: PINNED_BYTES_MAX,
+            ..SnapshotOptions::default()
+        };
         let mut snapshotter = Snapshotter::new(store_in(&dir), options, None, 0);
         begin(&mut snapshotter, &mut state);
         let mut most = 0;
@@ -517,14 +630,23 @@ mod tests {
             snapshotter.note_logged(1, &state);
             snapshotter.step(&state, false).unwrap();
         }
-        assert!(most < PINNED_BYTES_MAX + PINNED_BYTES_MAX / 2, "{most} bytes were pinned");
-        assert!(most > PINNED_BYTES_MAX / 2, "the bound was never near: {most}");
+        assert!(
+            most < PINNED_BYTES_MAX + PINNED_BYTES_MAX / 2,
+            "{most} bytes were pinned"
+        );
+        assert!(
+            most > PINNED_BYTES_MAX / 2,
+            "the bound was never near: {most}"
+        );
     }
 
     /// A section that never changes does not stay alone in a part of the file that could otherwise be freed.
     #[test]
     fn unchanged_tables_are_rewritten_occasionally() {
-        let (mut state, dir) = (state(Mode::Compact, Growth::Fixed), tempfile::tempdir().unwrap());
+        let (mut state, dir) = (
+            state(Mode::Compact, Growth::Fixed),
+            tempfile::tempdir().unwrap(),
+        );
         let mut snapshotter = Snapshotter::new(store_in(&dir), SnapshotOptions::default(), None, 0);
         let mut written = Vec::new();
         for generation in 1..=40 {
@@ -538,7 +660,11 @@ mod tests {
                 written.push(generation);
             }
             let sections = &snapshotter.latest.as_ref().unwrap().sections;
-            assert!(sections.iter().all(|section| section.generation + REUSED_MAX >= generation));
+            assert!(
+                sections
+                    .iter()
+                    .all(|section| section.generation + REUSED_MAX >= generation)
+            );
         }
         assert_eq!(written, [1, 18, 35]);
     }
@@ -551,7 +677,9 @@ mod tests {
         let store = store_in(&dir);
         let abandon = |seq| {
             let mut writer = store.begin_snapshot(Seq(seq)).unwrap();
-            writer.put_chunk(&store, SectionId { owner: 1, part: 0 }, &[1; 100]).unwrap();
+            writer
+                .put_chunk(&store, SectionId { owner: 1, part: 0 }, &[1; 100])
+                .unwrap();
         };
         abandon(1);
         abandon(2);
@@ -562,7 +690,12 @@ mod tests {
         let mut left_after = |logged, quiet| {
             snapshotter.note_logged(logged, &State::default());
             snapshotter.remove_leftovers(&mut journal, quiet).unwrap();
-            store.backing().tree_names().iter().filter(|tree| tree.starts_with("chunks/")).count()
+            store
+                .backing()
+                .tree_names()
+                .iter()
+                .filter(|tree| tree.starts_with("chunks/"))
+                .count()
         };
         assert_eq!(left_after(0, false), 3);
         assert_eq!(left_after(0, true), 3, "the leftovers are listed");

@@ -83,7 +83,8 @@ impl Engine {
     /// Starts an engine over a data directory. Returns immediately; [`Engine::recovered`] waits for recovery.
     pub fn start(options: EngineOptions, clock: Clock) -> Engine {
         let (requests, inbox) = mpsc::channel(options.queue_commands_max);
-        let permits = usize::try_from(options.queue_bytes_max / QUEUE_UNIT_BYTES).unwrap_or(usize::MAX);
+        let permits =
+            usize::try_from(options.queue_bytes_max / QUEUE_UNIT_BYTES).unwrap_or(usize::MAX);
         let beginning = Progress::of("opening", 0, None);
         let inner = Arc::new(Inner {
             clock,
@@ -110,7 +111,9 @@ impl Engine {
         });
         let engine = Engine { inner, requests };
         let weak = engine.downgrade();
-        let spawned = thread::Builder::new().name("writer".into()).spawn(move || serve(&weak, inbox));
+        let spawned = thread::Builder::new()
+            .name("writer".into())
+            .spawn(move || serve(&weak, inbox));
         if let Err(error) = spawned {
             let why = format!("the writer's thread can't be started: {error}");
             engine.inner.proceed(EngineStatus::Failed(why));
@@ -166,7 +169,9 @@ fn serve(engine: &WeakEngine, inbox: mpsc::Receiver<Request>) {
         Ok(Err(RecoveryError::Stopped)) => return,
         Ok(Err(error)) => EngineStatus::Failed(error.to_string()),
         // The view is there once recovery is done.
-        Err(panic) if inner.view.get().is_none() => EngineStatus::Failed(panic_reason(&inner.options, panic)),
+        Err(panic) if inner.view.get().is_none() => {
+            EngineStatus::Failed(panic_reason(&inner.options, panic))
+        }
         Err(panic) => EngineStatus::Panicked(panic_reason(&inner.options, panic)),
     };
     tracing::error!(?status, "the engine has ended");
@@ -174,12 +179,18 @@ fn serve(engine: &WeakEngine, inbox: mpsc::Receiver<Request>) {
 }
 
 /// Returns the reported reason of a panic in the writer's thread.
-fn panic_reason(EngineOptions { path, journal, .. }: &EngineOptions, panic: Box<dyn Any + Send>) -> String {
+fn panic_reason(
+    EngineOptions { path, journal, .. }: &EngineOptions,
+    panic: Box<dyn Any + Send>,
+) -> String {
     let dir = path.display();
     match panic.downcast::<Unappliable>() {
         Ok(unappliable) => unappliable.advice(path, journal.is_shared()),
         Err(panic) => {
-            format!("{dir}: the writer has panicked: {}; run `cuckood verify {dir}`", panic_message(&*panic))
+            format!(
+                "{dir}: the writer has panicked: {}; run `cuckood verify {dir}`",
+                panic_message(&*panic)
+            )
         }
     }
 }
@@ -188,19 +199,27 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
     let options = &inner.options;
     let began = Instant::now();
     let mut report = report_progress(inner);
-    let mut is_filled = options.journal.is_shared() && is_unused(&options.path) && fill(inner, &mut report)?;
+    let mut is_filled =
+        options.journal.is_shared() && is_unused(&options.path) && fill(inner, &mut report)?;
     let mut opened = open(options);
     // Other nodes may trim the log again while the directory is filled.
     for _ in 0..FILLS_MAX {
-        let Err(RecoveryError::Journal(JournalError::Trimmed(why))) = &opened else { break };
-        tracing::warn!(why, "the log was trimmed: beginning with a snapshot that nodes share");
+        let Err(RecoveryError::Journal(JournalError::Trimmed(why))) = &opened else {
+            break;
+        };
+        tracing::warn!(
+            why,
+            "the log was trimmed: beginning with a snapshot that nodes share"
+        );
         is_filled = fill(inner, &mut report)?;
         opened = open(options);
     }
     let (store, mut journal) = opened?;
     inner.store.store(Some(store.clone()));
     // It is set here and nowhere else.
-    let _ = journal.replication().map(|replication| inner.replication.set(replication));
+    let _ = journal
+        .replication()
+        .map(|replication| inner.replication.set(replication));
     let recovered = recover(&store, &mut *journal, &mut report)?;
     let logged = recovered.state.now();
     let mut time = Timekeeper::new(inner, &store, &recovered);
@@ -213,7 +232,10 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
         match journal.propose(proposed.reserve(proposals.len()), proposals) {
             // The service still starts and serves reads; the next startup logs them.
             Err(JournalError::DiskFull(reason)) => {
-                tracing::warn!(reason, "disk full; settings stay, and interrupted uploads are not ended");
+                tracing::warn!(
+                    reason,
+                    "disk full; settings stay, and interrupted uploads are not ended"
+                );
             }
             logged => logged?,
         }
@@ -228,8 +250,12 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
     // The view is set here and nowhere else, so it can't be set already.
     let _ = inner.view.set(recovered.state.view());
     let (log_bytes, mut events) = (recovered.replayed * ENTRY_BYTES, recovered.events);
-    let snapshotter =
-        Snapshotter::new(store.clone(), options.snapshots.clone(), recovered.manifest, log_bytes);
+    let snapshotter = Snapshotter::new(
+        store.clone(),
+        options.snapshots.clone(),
+        recovered.manifest,
+        log_bytes,
+    );
     events.room_bytes = options.events_room_bytes;
     let mut writer = Writer {
         inner: inner.clone(),
@@ -251,7 +277,10 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
         is_freeing_blocked: false,
         advance: None,
         advance_after: Instant::now(),
-        enable_at: options.cluster.configure.then(|| Instant::now() + ENABLE_PAUSE),
+        enable_at: options
+            .cluster
+            .configure
+            .then(|| Instant::now() + ENABLE_PAUSE),
         is_disk_short: false,
         failed: false,
         ending: Vec::new(),
@@ -269,18 +298,28 @@ fn note_recovered(inner: &Inner, recovered: &Recovered, is_filled: bool, took: D
     inner.figures.lock().sharing.bootstrap = is_filled.then_some(took);
     let metrics = &inner.metrics;
     metrics.recovery_seconds.set(took.as_secs_f64());
-    metrics.replay_seconds.set(recovered.replay_time.as_secs_f64());
+    metrics
+        .replay_seconds
+        .set(recovered.replay_time.as_secs_f64());
     metrics.replayed_entries.set(recovered.replayed as i64);
     let (seq, milliseconds) = (recovered.state.applied().0, took.as_millis() as u64);
     let snapshot = recovered.manifest.as_ref().map(|manifest| manifest.seq.0);
-    tracing::info!(seq, snapshot, replayed = recovered.replayed, milliseconds, "recovered");
+    tracing::info!(
+        seq,
+        snapshot,
+        replayed = recovered.replayed,
+        milliseconds,
+        "recovered"
+    );
 }
 
 /// Reports progress of recovery: in the log at intervals, in the status always.
 fn report_progress(inner: &Inner) -> impl FnMut(Progress) {
     let mut last: Option<(&str, Instant)> = None;
     move |progress| {
-        let Progress { phase, done, total, .. } = progress;
+        let Progress {
+            phase, done, total, ..
+        } = progress;
         if last.is_none_or(|(reported, at)| reported != phase || at.elapsed() >= REPORT_PAUSE) {
             last = Some((phase, Instant::now()));
             tracing::info!(phase, done, total, "recovering");
@@ -297,24 +336,43 @@ fn commands_at_start(options: &EngineOptions, state: &State, at: Timestamp) -> V
     let is_joining = options.journal.is_shared() && state.applied() > Seq(0);
     let mut commands = Vec::new();
     if ours != logs && is_joining && !options.cluster.configure {
-        tracing::warn!(?ours, ?logs, "settings differ from the log's; cluster.configure replaces those");
+        tracing::warn!(
+            ?ours,
+            ?logs,
+            "settings differ from the log's; cluster.configure replaces those"
+        );
     } else if ours != logs {
         commands.push(Command::Configure(ours.clone()));
     }
     let version = understood_version();
-    commands.extend((state.format() < version && !is_joining).then_some(Command::Enable { version }));
+    commands
+        .extend((state.format() < version && !is_joining).then_some(Command::Enable { version }));
     // A single node knows that all uploads have ended. In a cluster another node may have one, but would have ended it after such an idle
     // time.
     let idle_since = Timestamp(at.0.saturating_sub(UPLOAD_IDLE_MAX.as_millis() as u64));
     let is_replicated = matches!(options.journal, JournalOptions::Nats(_));
-    let dead_before = if is_replicated { idle_since } else { Timestamp::MAX };
+    let dead_before = if is_replicated {
+        idle_since
+    } else {
+        Timestamp::MAX
+    };
     let images = state.images_unmoved_since(dead_before).into_iter();
     commands.extend(images.map(|upload| Command::ImageAbandon { upload }));
-    let is_dead = |import: &Import| import.state == ImportState::Running && import.changed_at < dead_before;
-    let imports = state.view().imports().into_iter().filter(|import| is_dead(import));
+    let is_dead =
+        |import: &Import| import.state == ImportState::Running && import.changed_at < dead_before;
+    let imports = state
+        .view()
+        .imports()
+        .into_iter()
+        .filter(|import| is_dead(import));
     commands.extend(imports.map(|import| {
         let (target, import) = (Target(import.filter), import.id.clone());
-        Command::ImportEnd(ImportEnd { target, import, ending: Ending::BrokenOff, entries_max: 0 })
+        Command::ImportEnd(ImportEnd {
+            target,
+            import,
+            ending: Ending::BrokenOff,
+            entries_max: 0,
+        })
     }));
     commands
 }
@@ -340,8 +398,15 @@ fn open(options: &EngineOptions) -> Result<(Arc<Store>, Box<dyn Journal>)> {
 /// `nats.connect_timeout`; and until the service is stopped while the servers don't respond and the log alone is not enough. Returns whether
 /// it is filled; a complete log needs no snapshot, and then the directory is empty.
 fn fill(inner: &Inner, report: &mut ReportProgress<'_>) -> Result<bool> {
-    let EngineOptions { path, store, journal, .. } = &inner.options;
-    let Some(shared) = journal.shared_snapshots()? else { return Ok(false) };
+    let EngineOptions {
+        path,
+        store,
+        journal,
+        ..
+    } = &inner.options;
+    let Some(shared) = journal.shared_snapshots()? else {
+        return Ok(false);
+    };
     let (until, mut is_late) = (Instant::now() + shared.options.connect_timeout, false);
     let is_filled = loop {
         let error = match fill_once(inner, &shared, report) {
@@ -365,7 +430,10 @@ fn fill(inner: &Inner, report: &mut ReportProgress<'_>) -> Result<bool> {
             return Err(RecoveryError::Stopped);
         }
         let phase = "waiting for a shared snapshot";
-        report(Progress { why: Some(error.to_string()), ..Progress::of(phase, 0, None) });
+        report(Progress {
+            why: Some(error.to_string()),
+            ..Progress::of(phase, 0, None)
+        });
         thread::sleep(PAUSE);
     };
     if is_unused(path) {
@@ -376,7 +444,11 @@ fn fill(inner: &Inner, report: &mut ReportProgress<'_>) -> Result<bool> {
 }
 
 /// Tries the shared snapshots, the newest first. Returns whether there is any; it is an error if the log does not do without.
-fn fill_once(inner: &Inner, shared: &NatsSnapshots, report: &mut ReportProgress<'_>) -> Result<bool> {
+fn fill_once(
+    inner: &Inner,
+    shared: &NatsSnapshots,
+    report: &mut ReportProgress<'_>,
+) -> Result<bool> {
     let (snapshots, mut why, mut silence) = (shared.list()?, "there is none".to_owned(), None);
     for snapshot in &snapshots {
         match load(inner, shared, snapshot, report) {
@@ -407,13 +479,22 @@ fn load(
     from: &SharedSnapshot,
     report: &mut ReportProgress<'_>,
 ) -> Result<()> {
-    let SharedSnapshot { name, bytes, node, seq, .. } = from;
+    let SharedSnapshot {
+        name,
+        bytes,
+        node,
+        seq,
+        ..
+    } = from;
     let (total, mut done) = (Some(*bytes), 0);
     report(Progress::of("checking a shared snapshot", done, total));
     let mut manifest = verify_archive(|sink| shared.read(from, sink))?;
     check_usable(from, &manifest)?;
     NatsSnapshots::check_place(from)?;
-    let store = Arc::new(Store::open_to_fill(&inner.options.path, &inner.options.store)?);
+    let store = Arc::new(Store::open_to_fill(
+        &inner.options.path,
+        &inner.options.store,
+    )?);
     // Durable with the snapshot.
     shared.adopt(from, &store)?;
     manifest.place.clone_from(&from.place);
@@ -429,7 +510,13 @@ fn load(
     // However old the snapshot is, this machine's clock counts.
     store.save_clock(inner.clock.reading());
     store.seal()?;
-    tracing::info!(name, bytes, node, seq = seq.0, "began with a shared snapshot");
+    tracing::info!(
+        name,
+        bytes,
+        node,
+        seq = seq.0,
+        "began with a shared snapshot"
+    );
     Ok(())
 }
 
@@ -441,7 +528,10 @@ fn check_usable(shared: &SharedSnapshot, found: &Manifest) -> Result<(), Journal
     let at = shared.seq;
     match enabled_in(&found.meta) {
         Ok(version) if found.seq == at => JournalError::check_version(at, version),
-        Ok(_) => Err(JournalError::Damaged(format!("{} is of another position", shared.name))),
+        Ok(_) => Err(JournalError::Damaged(format!(
+            "{} is of another position",
+            shared.name
+        ))),
         Err(RestoreStateError::Newer(version)) => Err(JournalError::newer(at, version)),
         Err(error) => Err(JournalError::Damaged(error.to_string())),
     }
@@ -457,27 +547,40 @@ mod tests {
     use std::path::Path;
 
     fn options(path: &Path) -> EngineOptions {
-        Config::load(None, [("CUCKOOD__STORAGE__PATH", path)]).unwrap().engine_options()
+        Config::load(None, [("CUCKOOD__STORAGE__PATH", path)])
+            .unwrap()
+            .engine_options()
     }
 
     /// The status channel closes when the engine and its writer are dropped.
     #[tokio::test]
     async fn engine_ends_with_last_handle() {
         let directory = tempfile::tempdir().unwrap();
-        let reading = ClockReading { wall: Timestamp(1_000), uptime: Duration::ZERO };
+        let reading = ClockReading {
+            wall: Timestamp(1_000),
+            uptime: Duration::ZERO,
+        };
         let clock = Clock::new(move || reading, ClockLimits::default());
         let engine = Engine::start(options(directory.path()), clock);
         assert_eq!(engine.recovered().await, EngineStatus::Ready);
         let mut status = engine.inner.status.subscribe();
         drop(engine);
         let ended = async { while status.changed().await.is_ok() {} };
-        assert!(tokio::time::timeout(Duration::from_secs(60), ended).await.is_ok(), "the writer goes on");
+        assert!(
+            tokio::time::timeout(Duration::from_secs(60), ended)
+                .await
+                .is_ok(),
+            "the writer goes on"
+        );
     }
 
     #[tokio::test]
     async fn download_does_not_keep_engine_running() {
         let directory = tempfile::tempdir().unwrap();
-        let engine = Engine::start(options(directory.path()), Clock::system(ClockLimits::default()));
+        let engine = Engine::start(
+            options(directory.path()),
+            Clock::system(ClockLimits::default()),
+        );
         assert_eq!(engine.recovered().await, EngineStatus::Ready);
         let mut backup = engine.backup().await.unwrap();
         drop(engine);
@@ -489,7 +592,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let clock = Clock::system(ClockLimits::default());
         let Engine { inner, .. } = &Engine::start(options(directory.path()), clock);
-        inner.status.subscribe().wait_for(|status| *status == EngineStatus::Ready).await.unwrap();
+        inner
+            .status
+            .subscribe()
+            .wait_for(|status| *status == EngineStatus::Ready)
+            .await
+            .unwrap();
         let waiting = inner.status.subscribe();
         let progress = EngineStatus::Recovering(Progress::of("snapshot", 7, None));
         inner.proceed(progress.clone());
@@ -504,15 +612,33 @@ mod tests {
         let head = |version| {
             let mut state = State::default();
             let enable = Proposal::new(Timestamp(1), Command::Enable { version });
-            state.apply(Entry { seq: Seq(1), proposal: enable });
+            state.apply(Entry {
+                seq: Seq(1),
+                proposal: enable,
+            });
             state.begin_snapshot().head
         };
         let check = |seq, meta: &[u8]| {
             let (name, seq, taken_at) = ("snapshot-1".to_owned(), Seq(seq), Timestamp(1));
             let (node, bytes, place, sections) = ("node".to_owned(), 0, Vec::new(), Vec::new());
-            let shared = SharedSnapshot { name, seq, taken_at, node, bytes, place: place.clone() };
+            let shared = SharedSnapshot {
+                name,
+                seq,
+                taken_at,
+                node,
+                bytes,
+                place: place.clone(),
+            };
             let (generation, events_last, meta) = (1, 0, meta.to_vec());
-            let manifest = Manifest { generation, seq: Seq(1), taken_at, events_last, place, sections, meta };
+            let manifest = Manifest {
+                generation,
+                seq: Seq(1),
+                taken_at,
+                events_last,
+                place,
+                sections,
+                meta,
+            };
             check_usable(&shared, &manifest)
         };
         let meta = head(1);
@@ -520,14 +646,23 @@ mod tests {
         let later = FORMAT_VERSION + 1;
         let rejected = check(1, &head(later)).unwrap_err().to_string();
         let version = format!("version {later}");
-        assert!(rejected.contains(&version) && rejected.contains("update this node"), "{rejected}");
+        assert!(
+            rejected.contains(&version) && rejected.contains("update this node"),
+            "{rejected}"
+        );
         // The head starts with its version.
         let mut newer = meta.clone();
         newer[0] = 77;
         let rejected = check(1, &newer).unwrap_err();
-        assert!(matches!(&rejected, JournalError::Newer(why) if why.contains("version 77")), "{rejected}");
+        assert!(
+            matches!(&rejected, JournalError::Newer(why) if why.contains("version 77")),
+            "{rejected}"
+        );
         for damaged in [check(1, &meta[..2]), check(2, &meta)] {
-            assert!(matches!(damaged, Err(JournalError::Damaged(_))), "{damaged:?}");
+            assert!(
+                matches!(damaged, Err(JournalError::Damaged(_))),
+                "{damaged:?}"
+            );
         }
     }
 }

@@ -19,10 +19,17 @@ impl Inner {
     /// # Errors
     /// [`ClockUnsure`].
     pub(super) fn stamp(&self, last_logged: Timestamp) -> Result<Timestamp, ClockUnsure> {
-        let Inner { clock, replication, metrics, .. } = self;
+        let Inner {
+            clock,
+            replication,
+            metrics,
+            ..
+        } = self;
         match replication.get().map(|known| known.lock().log_time) {
             Some(None) => clock.compare_with_unknown(),
-            Some(Some(LogTime { log, sent, seen })) => clock.compare(log, sent.elapsed(), seen.elapsed()),
+            Some(Some(LogTime { log, sent, seen })) => {
+                clock.compare(log, sent.elapsed(), seen.elapsed())
+            }
             None => {}
         }
         let stamp = clock.stamp(last_logged);
@@ -48,16 +55,32 @@ impl Timekeeper {
         let logged = recovered.state.now();
         if logged > Timestamp(0) {
             // Only the log's entries are evidence that the clock lags; a snapshot is not.
-            let snapshot_at = recovered.manifest.as_ref().map(|manifest| manifest.taken_at);
+            let snapshot_at = recovered
+                .manifest
+                .as_ref()
+                .map(|manifest| manifest.taken_at);
             let snapshot_at = snapshot_at.filter(|at| *at <= inner.clock.reading().wall);
             let known = logged.max(snapshot_at.unwrap_or(logged));
-            let reading = ClockReading { wall: known, uptime: Duration::ZERO };
-            let saved = store.saved_clock().filter(|saved| saved.same_boot || saved.reading.wall >= known);
-            let saved = saved.unwrap_or(SavedClock { reading, same_boot: false });
+            let reading = ClockReading {
+                wall: known,
+                uptime: Duration::ZERO,
+            };
+            let saved = store
+                .saved_clock()
+                .filter(|saved| saved.same_boot || saved.reading.wall >= known);
+            let saved = saved.unwrap_or(SavedClock {
+                reading,
+                same_boot: false,
+            });
             inner.clock.resume(saved.reading, saved.same_boot);
         }
         let (inner, store) = (inner.clone(), store.clone());
-        let mut keeper = Self { inner, store, reported: None, save_at: Instant::now() };
+        let mut keeper = Self {
+            inner,
+            store,
+            reported: None,
+            save_at: Instant::now(),
+        };
         keeper.save(logged);
         keeper
     }
@@ -66,7 +89,10 @@ impl Timekeeper {
     ///
     /// # Errors
     /// See [`Self::stamp`].
-    pub(super) fn stamp_entries(&mut self, last_logged: Timestamp) -> Result<Timestamp, ClockUnsure> {
+    pub(super) fn stamp_entries(
+        &mut self,
+        last_logged: Timestamp,
+    ) -> Result<Timestamp, ClockUnsure> {
         // Entries of several nodes are stamped and applied in different places.
         if self.inner.replication.get().is_none() {
             self.inner.clock.stop_readers();

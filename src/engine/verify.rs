@@ -29,10 +29,18 @@ pub fn verify(store: &Arc<Store>) -> Result<Findings> {
     let checked = check_events(store, &mut findings);
     findings.take(checked);
     for (entry, at) in findings.take(store.skipped_entries()).unwrap_or_default() {
-        findings.notes.push(format!("log: entry {} is skipped, by `cuckood repair skip` at {at}", entry.0));
+        findings.notes.push(format!(
+            "log: entry {} is skipped, by `cuckood repair skip` at {at}",
+            entry.0
+        ));
     }
     if findings.faults.is_empty() {
-        let panicked = |panic| format!("{}: the state can't be rebuilt: {panic}", store.path().display());
+        let panicked = |panic| {
+            format!(
+                "{}: the state can't be rebuilt: {panic}",
+                store.path().display()
+            )
+        };
         let rebuilt = catch(|| rebuild(store, &mut findings.faults)).map_err(panicked);
         let rebuilt = findings.take(rebuilt).transpose();
         if rebuilt.as_ref().is_err_and(RecoveryError::is_newer) {
@@ -51,14 +59,20 @@ fn check_log(store: &Arc<Store>, notes: &mut Vec<String>) -> Result<Seq, Journal
         return Ok(Seq(0));
     };
     let (first, last) = (journal.first_available(), journal.last());
-    let (mut at, mut context) = (Seq(first.0.saturating_sub(1)), Context::from_waker(Waker::noop()));
+    let (mut at, mut context) = (
+        Seq(first.0.saturating_sub(1)),
+        Context::from_waker(Waker::noop()),
+    );
     while let Poll::Ready(delivery) = journal.poll(at, &mut context) {
         if let Delivery::Entries(entries) = delivery? {
             at = entries.last().map_or(at, |committed| committed.entry.seq);
         }
     }
     let entries = counted((at.0 + 1).saturating_sub(first.0), "entry");
-    notes.push(format!("log: positions {} to {}, {entries}", first.0, last.0));
+    notes.push(format!(
+        "log: positions {} to {}, {entries}",
+        first.0, last.0
+    ));
     Ok(first)
 }
 
@@ -74,7 +88,10 @@ fn check_events(store: &Store, findings: &mut Findings) -> Result<(), StoreError
             if pack.first < tree.first {
                 faults.push(format!("event {} is in a tree of later ones", pack.first));
             }
-            if let Some((bad, _)) = pack.events().find(|(_, event)| decode::<Event<'_>>(event).is_none()) {
+            if let Some((bad, _)) = pack
+                .events()
+                .find(|(_, event)| decode::<Event<'_>>(event).is_none())
+            {
                 faults.push(format!("event {bad} can't be decoded"));
             }
             first = first.or(Some(pack.first));

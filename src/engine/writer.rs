@@ -124,9 +124,21 @@ impl Writer {
             return None;
         }
         let pending = self.pending.front().map(|(_, caller)| caller);
-        let oldest = self.proposed.oldest().into_iter().chain(pending).map(|caller| caller.since).min();
+        let oldest = self
+            .proposed
+            .oldest()
+            .into_iter()
+            .chain(pending)
+            .map(|caller| caller.since)
+            .min();
         let overdue_at = oldest.map(|since| since + self.inner.options.commit_timeout);
-        let times = [self.journal.wake_at(), quiet_at, overdue_at, Some(self.time.save_at), self.enable_at];
+        let times = [
+            self.journal.wake_at(),
+            quiet_at,
+            overdue_at,
+            Some(self.time.save_at),
+            self.enable_at,
+        ];
         times.into_iter().flatten().min()
     }
 
@@ -179,14 +191,23 @@ impl Writer {
             self.store.space.restore_ballast();
         }
         let (began, stamp) = (Instant::now(), self.time.stamp_entries(self.state.now()));
-        let at = self.inner.log_refusal().map_or(stamp.map_err(SubmitError::from), Err);
+        let at = self
+            .inner
+            .log_refusal()
+            .map_or(stamp.map_err(SubmitError::from), Err);
         let (first, mut proposals, mut bytes) = (self.proposed.reserve(0), Vec::new(), 0);
         let mut is_full = false;
         while !is_full && let Some((proposal, caller)) = self.pending.pop_front() {
             match self.admit(&at, &proposal) {
                 Ok(Some(at)) => {
                     let ticket = self.proposed.reserve(1);
-                    self.proposed.callers.insert(ticket, Waiter { since: began, ..caller });
+                    self.proposed.callers.insert(
+                        ticket,
+                        Waiter {
+                            since: began,
+                            ..caller
+                        },
+                    );
                     bytes += proposal.command.weight_bytes();
                     proposals.push(Proposal { at, ..proposal });
                     is_full = proposals.len() >= BATCH_ENTRIES_MAX || bytes >= BATCH_BYTES_MAX;
@@ -195,12 +216,17 @@ impl Writer {
                     self.pending.push_front((proposal, caller));
                     break;
                 }
-                Err(refusal) => caller.answer(self.stored_outcome(&proposal, &refusal).ok_or(refusal)),
+                Err(refusal) => {
+                    caller.answer(self.stored_outcome(&proposal, &refusal).ok_or(refusal))
+                }
             }
         }
         if !proposals.is_empty() {
             let is_proposed = self.log(first, proposals);
-            self.inner.metrics.flush_seconds.observe(began.elapsed().as_secs_f64());
+            self.inner
+                .metrics
+                .flush_seconds
+                .observe(began.elapsed().as_secs_f64());
             self.inner.metrics.commits.inc_by(is_proposed.into());
         }
         is_full
@@ -212,7 +238,11 @@ impl Writer {
         at: &Result<Timestamp, SubmitError>,
         proposal: &Proposal,
     ) -> Result<Option<Timestamp>, SubmitError> {
-        let Proposal { command, idempotency, .. } = proposal;
+        let Proposal {
+            command,
+            idempotency,
+            ..
+        } = proposal;
         if self.failed {
             return Err(SubmitError::StorageFailed);
         }
@@ -231,16 +261,24 @@ impl Writer {
         }
         let is_keyed = idempotency.is_some();
         let mut verdict = self.admission.admit(&self.state, command, at, is_keyed);
-        while matches!(verdict, Verdict::BeyondLimit | Verdict::NoMemory(_) | Verdict::ReserveUsedUp)
-            && self.free_discarded(FREED_IN_NEED)
+        while matches!(
+            verdict,
+            Verdict::BeyondLimit | Verdict::NoMemory(_) | Verdict::ReserveUsedUp
+        ) && self.free_discarded(FREED_IN_NEED)
         {
             verdict = self.admission.admit(&self.state, command, at, is_keyed);
         }
         if matches!(command, Command::Insert { .. } | Command::ImportLines(_)) {
             let is_short = matches!(verdict, Verdict::BeyondLimit | Verdict::NoMemory(_));
             let limit = self.inner.options.memory_max_bytes;
-            let short = if is_short { self.state.sizes().memory_bytes().min(limit) } else { limit };
-            self.inner.memory_short_bytes.store(short, Ordering::Relaxed);
+            let short = if is_short {
+                self.state.sizes().memory_bytes().min(limit)
+            } else {
+                limit
+            };
+            self.inner
+                .memory_short_bytes
+                .store(short, Ordering::Relaxed);
         }
         match verdict {
             Verdict::Admitted => Ok(Some(at)),
@@ -248,10 +286,15 @@ impl Writer {
             Verdict::Later | Verdict::BeyondLimit => Err(SubmitError::MemoryLimit),
             Verdict::ReserveUsedUp => {
                 let retry_after_seconds = self.state.seconds_to_forgotten_record();
-                Err(SubmitError::IdempotencyFull { retry_after_seconds })
+                Err(SubmitError::IdempotencyFull {
+                    retry_after_seconds,
+                })
             }
             Verdict::NoMemory(refused) => {
-                tracing::warn!(bytes = refused.bytes, "the system has no more memory; write rejected");
+                tracing::warn!(
+                    bytes = refused.bytes,
+                    "the system has no more memory; write rejected"
+                );
                 Err(SubmitError::NoMemory)
             }
         }
@@ -259,9 +302,15 @@ impl Writer {
 
     /// Returns the stored outcome of a repeated request that can't be logged: it needs no memory and no space.
     fn stored_outcome(&self, proposal: &Proposal, refusal: &SubmitError) -> Option<Applied> {
-        let Proposal { command, idempotency, .. } = proposal;
+        let Proposal {
+            command,
+            idempotency,
+            ..
+        } = proposal;
         let is_short = match refusal {
-            SubmitError::MemoryLimit | SubmitError::NoMemory | SubmitError::IdempotencyFull { .. } => true,
+            SubmitError::MemoryLimit
+            | SubmitError::NoMemory
+            | SubmitError::IdempotencyFull { .. } => true,
             SubmitError::DiskFull | SubmitError::LogFull => true,
             SubmitError::Overloaded | SubmitError::Recovering | SubmitError::Draining => false,
             SubmitError::TooFarBehind | SubmitError::NoQuorum => false,
@@ -275,14 +324,20 @@ impl Writer {
     /// Proposes commands, if the disk has space for the events of the holds that they will expire. An entry of a few bytes in the log can
     /// expire a thousand. Returns whether they are proposed; otherwise they are rejected.
     pub(super) fn log(&mut self, first: Ticket, proposals: Vec<Proposal>) -> bool {
-        let at = proposals.last().map_or_else(Timestamp::default, |proposal| proposal.at);
-        let frees_space = proposals.iter().all(|proposal| proposal.command.frees_space());
+        let at = proposals
+            .last()
+            .map_or_else(Timestamp::default, |proposal| proposal.at);
+        let frees_space = proposals
+            .iter()
+            .all(|proposal| proposal.command.frees_space());
         let has_room = match self.state.sweep_events_bytes(proposals.len(), at) {
             0 => Ok(()),
             events_bytes if frees_space => self.store.space.check_reserve(events_bytes),
             events_bytes => self.store.space.check_beyond(events_bytes),
         };
-        let proposed = has_room.map_err(Into::into).and_then(|()| self.journal.propose(first, proposals));
+        let proposed = has_room
+            .map_err(Into::into)
+            .and_then(|()| self.journal.propose(first, proposals));
         if let Err(error) = &proposed {
             let refusal = self.storage_error(error);
             for caller in self.proposed.callers.split_off(&first).into_values() {
@@ -296,8 +351,9 @@ impl Writer {
     pub(super) fn apply_committed(&mut self) -> bool {
         let mut any = false;
         while !self.failed
-            && let Poll::Ready(news) =
-                self.journal.poll(self.state.applied(), &mut Context::from_waker(&self.waker))
+            && let Poll::Ready(news) = self
+                .journal
+                .poll(self.state.applied(), &mut Context::from_waker(&self.waker))
         {
             match news {
                 Ok(Delivery::Entries(committed)) => {
@@ -305,7 +361,9 @@ impl Writer {
                     any = true;
                 }
                 Ok(Delivery::Passed(passed)) => {
-                    while let Some((_, reply)) = self.barriers.pop_front_if(|(barrier, _)| *barrier <= passed)
+                    while let Some((_, reply)) = self
+                        .barriers
+                        .pop_front_if(|(barrier, _)| *barrier <= passed)
                     {
                         let _ = reply.send(Ok(()));
                     }
@@ -337,7 +395,8 @@ impl Writer {
             self.advance.take_if(|advance| Some(*advance) == ticket);
             let applied = applying::apply(&mut self.state, entry);
             // Unwinds without another message: the engine reports this one, and the process ends.
-            let applied = applied.unwrap_or_else(|unappliable| resume_unwind(Box::new(unappliable)));
+            let applied =
+                applied.unwrap_or_else(|unappliable| resume_unwind(Box::new(unappliable)));
             stored = stored.and(self.events.take(&self.store, &mut self.state));
             if let Some(caller) = ticket.and_then(|ticket| self.proposed.callers.remove(&ticket)) {
                 answers.push((caller, applied));
@@ -347,7 +406,10 @@ impl Writer {
         self.advance_after = began;
         self.is_partly_applied = true;
         self.state.publish();
-        self.inner.metrics.apply_seconds.observe(began.elapsed().as_secs_f64());
+        self.inner
+            .metrics
+            .apply_seconds
+            .observe(began.elapsed().as_secs_f64());
         self.note_figures();
         self.inner.refusals.end();
         // Before a caller knows: it may judge holds by the clock from here on.
@@ -364,10 +426,14 @@ impl Writer {
     /// Reports an unknown outcome to overdue callers. If the journal commits their commands later, they are applied. Commands that waited
     /// for them are rejected.
     fn fail_overdue_callers(&mut self) {
-        let Some(before) = Instant::now().checked_sub(self.inner.options.commit_timeout) else { return };
+        let Some(before) = Instant::now().checked_sub(self.inner.options.commit_timeout) else {
+            return;
+        };
         self.proposed.fail_overdue(before);
         while !self.proposed.callers.is_empty()
-            && let Some((_, overdue)) = self.pending.pop_front_if(|(_, caller)| caller.since <= before)
+            && let Some((_, overdue)) = self
+                .pending
+                .pop_front_if(|(_, caller)| caller.since <= before)
         {
             overdue.answer(Err(SubmitError::Overloaded));
         }
@@ -375,11 +441,23 @@ impl Writer {
 
     /// Publishes positions and sizes.
     pub(super) fn note_figures(&mut self) {
-        let Inner { figures, applied, logged_at, moved, events_last, replication, .. } = &*self.inner;
+        let Inner {
+            figures,
+            applied,
+            logged_at,
+            moved,
+            events_last,
+            replication,
+            ..
+        } = &*self.inner;
         let (state, latest) = (&self.state, self.snapshotter.latest.as_ref());
         let mut noted = figures.lock();
-        (noted.format, noted.sizes, noted.events) = (state.format(), state.sizes(), self.events.figures());
-        noted.snapshot = latest.map(|latest| LatestSnapshot { seq: latest.seq, taken_at: latest.taken_at });
+        (noted.format, noted.sizes, noted.events) =
+            (state.format(), state.sizes(), self.events.figures());
+        noted.snapshot = latest.map(|latest| LatestSnapshot {
+            seq: latest.seq,
+            taken_at: latest.taken_at,
+        });
         drop(noted);
         logged_at.store(state.now().0, Ordering::Relaxed);
         applied.store(state.applied().0, Ordering::Release);
@@ -400,7 +478,10 @@ impl Writer {
             return SubmitError::DiskFull;
         }
         if let JournalError::TooLong(reason) = error {
-            tracing::error!(reason, "failed to store a snapshot; keeping the log and earlier snapshots");
+            tracing::error!(
+                reason,
+                "failed to store a snapshot; keeping the log and earlier snapshots"
+            );
             return SubmitError::StorageFailed;
         }
         tracing::error!(%error, "storage failed; rejecting writes");

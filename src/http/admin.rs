@@ -157,10 +157,24 @@ struct PlanQuery {
     responses((status = 200, description = "Its first table", body = Plan))
 )]
 pub(super) async fn plan(_: Call<Read>, request: Request) -> HandlerResult {
-    let PlanQuery { capacity, error_rate, mode, growth, forget_after, forget_steps } =
-        query::parse(&request)?;
+    let PlanQuery {
+        capacity,
+        error_rate,
+        mode,
+        growth,
+        forget_after,
+        forget_steps,
+    } = query::parse(&request)?;
     let none = CampaignSpec::default();
-    let campaign = CampaignSpec { capacity, mode, error_rate, growth, forget_after, forget_steps, ..none };
+    let campaign = CampaignSpec {
+        capacity,
+        mode,
+        error_rate,
+        growth,
+        forget_after,
+        forget_steps,
+        ..none
+    };
     let (spec, ..) = RequestedSpec::from(campaign).resolve()?;
     Ok(success::ok(&engine::plan(&spec)?))
 }
@@ -275,15 +289,22 @@ struct SharedLog {
 pub(super) async fn cluster(call: Call<Read>) -> Response {
     let engine = &call.api.engine;
     let replication = engine.replication();
-    let journal = if replication.is_some() { "nats" } else { "local" };
-    let nodes = replication.iter().flat_map(|replication| replication.peers.clone()).collect();
+    let journal = if replication.is_some() {
+        "nats"
+    } else {
+        "local"
+    };
+    let nodes = replication
+        .iter()
+        .flat_map(|replication| replication.peers.clone())
+        .collect();
     let now = Instant::now();
     let log = replication.map(|mut figures| SharedLog {
         quorum: figures.silence(now).is_zero(),
         no_quorum_seconds: figures.silence(now).as_secs_f64(),
-        log_full_seconds: figures
-            .full_since
-            .map_or(0.0, |since| now.saturating_duration_since(since).as_secs_f64()),
+        log_full_seconds: figures.full_since.map_or(0.0, |since| {
+            now.saturating_duration_since(since).as_secs_f64()
+        }),
         lag_seconds: figures.lag(now).as_secs_f64(),
         connected: figures.disconnected_since.is_none(),
         behind_messages: figures.behind_messages(),
@@ -301,7 +322,15 @@ pub(super) async fn cluster(call: Call<Read>) -> Response {
     });
     let (build, understands) = (env!("CARGO_PKG_VERSION"), understood_version());
     let (position, enabled) = (engine.position().0, engine.info().format);
-    let body = ClusterStatus { journal, position, build, understands, enabled, log, nodes };
+    let body = ClusterStatus {
+        journal,
+        position,
+        build,
+        understands,
+        enabled,
+        log,
+        nodes,
+    };
     success::ok(&body)
 }
 
@@ -350,17 +379,26 @@ pub(super) async fn livez() -> Response {
 )]
 pub(super) async fn readyz(State(api): State<Arc<Api>>) -> HandlerResult {
     let drains = "the service is draining; requests are still served";
-    let behind =
-        "this node has not reached a position of the log within cluster.lag_max: requests are still served";
+    let behind = "this node has not reached a position of the log within cluster.lag_max: requests are still served";
     let is_draining = api.is_draining.load(Ordering::Relaxed);
     if let Some(problem) = refusals::unready(api.engine.status())
         .or_else(|| is_draining.then(|| Problem::new(Code::Draining, drains)))
-        .or_else(|| api.engine.is_too_far_behind().then(|| Problem::new(Code::TooFarBehind, behind)))
+        .or_else(|| {
+            api.engine
+                .is_too_far_behind()
+                .then(|| Problem::new(Code::TooFarBehind, behind))
+        })
     {
         return Err(problem);
     }
-    let writes = api.engine.writes_refused().map(|error| Problem::from(error).code.as_str());
-    Ok(success::ok(&Readiness { status: "ok", writes }))
+    let writes = api
+        .engine
+        .writes_refused()
+        .map(|error| Problem::from(error).code.as_str());
+    Ok(success::ok(&Readiness {
+        status: "ok",
+        writes,
+    }))
 }
 
 /// Show metrics for Prometheus
@@ -384,11 +422,15 @@ pub(super) async fn metrics(State(api): State<Arc<Api>>, request: Request) -> Ha
     let text = api.exposition.text(format, Instant::now(), render).await;
     let RenderedText { plain, gzip } =
         text.map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
-    let (text, coding) = match quality_in(request.headers(), &header::ACCEPT_ENCODING, "gzip") > 0.0 {
+    let (text, coding) = match quality_in(request.headers(), &header::ACCEPT_ENCODING, "gzip") > 0.0
+    {
         true => (gzip, Some([(header::CONTENT_ENCODING, "gzip")])),
         false => (plain, None),
     };
-    let headers = [(header::CONTENT_TYPE, format.media_type()), (header::VARY, "accept, accept-encoding")];
+    let headers = [
+        (header::CONTENT_TYPE, format.media_type()),
+        (header::VARY, "accept, accept-encoding"),
+    ];
     let mut response = (headers, coding, text).into_response();
     response.extensions_mut().insert(Uncompressed);
     Ok(response)

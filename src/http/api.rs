@@ -53,9 +53,14 @@ pub(super) struct Api {
 impl Api {
     /// Everything that expires: keys by their names, and the certificate.
     pub(super) fn expiries(&self) -> Vec<(Option<String>, Timestamp)> {
-        let keys = self.access.expiries().into_iter().map(|(name, at)| (Some(name), at));
+        let keys = self
+            .access
+            .expiries()
+            .into_iter()
+            .map(|(name, at)| (Some(name), at));
         let certificate = Timestamp(self.certificate_expires_at.load(Ordering::Relaxed));
-        keys.chain((certificate.0 > 0).then_some((None, certificate))).collect()
+        keys.chain((certificate.0 > 0).then_some((None, certificate)))
+            .collect()
     }
 }
 
@@ -68,7 +73,11 @@ pub(super) struct FilterHandle {
 
 impl FilterHandle {
     pub(super) fn of(view: &FilterView) -> Self {
-        Self { kind: view.kind, name: view.name.clone(), id: view.id }
+        Self {
+            kind: view.kind,
+            name: view.name.clone(),
+            id: view.id,
+        }
     }
 
     /// Returns its current view.
@@ -77,7 +86,9 @@ impl FilterHandle {
     /// 404 if it was deleted.
     pub(super) fn view(&self, api: &Api) -> Result<Arc<FilterView>, Problem> {
         let found = api.engine.view().find(self.kind, &self.name);
-        found.filter(|view| view.id == self.id).ok_or_else(|| refusals::not_found(self.kind))
+        found
+            .filter(|view| view.id == self.id)
+            .ok_or_else(|| refusals::not_found(self.kind))
     }
 }
 
@@ -96,7 +107,9 @@ impl Control {
 
     /// Sets the time at which the certificate expires, for the metrics.
     pub fn note_certificate(&self, expires_at: Option<Timestamp>) {
-        self.0.certificate_expires_at.store(expires_at.map_or(0, |at| at.0), Ordering::Relaxed);
+        self.0
+            .certificate_expires_at
+            .store(expires_at.map_or(0, |at| at.0), Ordering::Relaxed);
     }
 
     /// Everything that expires: keys by their names, and the certificate.

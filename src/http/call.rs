@@ -98,17 +98,24 @@ impl<R: Right> FromRequestParts<Arc<Api>> for Call<R> {
 
     async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, Problem> {
         let caller = parts.extensions.get::<Caller>().cloned();
-        let caller = caller.ok_or_else(|| Problem::new(Code::Unauthenticated, "the key was not checked"))?;
+        let caller =
+            caller.ok_or_else(|| Problem::new(Code::Unauthenticated, "the key was not checked"))?;
         let idempotency_key = match R::RULE.effect {
             Effect::WritesOnce => idempotency_header(&parts.headers)?.cloned(),
             Effect::Reads | Effect::Writes => None,
         };
-        Ok(Self { api: api.clone(), caller, idempotency_key, right: PhantomData })
+        Ok(Self {
+            api: api.clone(),
+            caller,
+            idempotency_key,
+            right: PhantomData,
+        })
     }
 }
 
 /// The handler of a named resource, called without axum's router.
-pub(super) type Direct = Arc<dyn Fn(&Arc<Api>, Request) -> BoxFuture<'static, HandlerResult> + Send + Sync>;
+pub(super) type Direct =
+    Arc<dyn Fn(&Arc<Api>, Request) -> BoxFuture<'static, HandlerResult> + Send + Sync>;
 
 /// Lets a handler be called without axum's router, which matches the path again and boxes the handler twice. The path must be of its route,
 /// and without escapes.
@@ -118,7 +125,13 @@ pub(super) fn direct<R: Right, Out: Future<Output = HandlerResult> + Send + 'sta
     Arc::new(move |api, request| {
         let (api, (mut parts, body)) = (api.clone(), request.into_parts());
         Box::pin(async move {
-            let name = parts.uri.path().split('/').nth(3).unwrap_or_default().to_owned();
+            let name = parts
+                .uri
+                .path()
+                .split('/')
+                .nth(3)
+                .unwrap_or_default()
+                .to_owned();
             let call = Call::from_request_parts(&mut parts, &api).await?;
             handler(call, Path(name), Request::from_parts(parts, body)).await
         })
@@ -146,21 +159,42 @@ impl<R> Call<R> {
     /// The filter of this name.
     pub(super) fn filter(&self, kind: Kind, name: &str) -> Result<Arc<FilterView>, Problem> {
         let found = self.api.engine.view().find(kind, name);
-        found.ok_or_else(|| parse_name(kind, name).err().unwrap_or_else(|| refusals::not_found(kind)))
+        found.ok_or_else(|| {
+            parse_name(kind, name)
+                .err()
+                .unwrap_or_else(|| refusals::not_found(kind))
+        })
     }
 
     /// The end user of a request, if the number of invalid codes is limited.
     pub(super) fn client(&self, request: &Request) -> Option<EndUser> {
-        let named = request.headers().get("x-client-id").map(HeaderValue::as_bytes);
-        let address = request.extensions().get::<Peer>().map(|peer| peer.address.ip());
-        self.api.access.guessing.client(&self.caller, named, address)
+        let named = request
+            .headers()
+            .get("x-client-id")
+            .map(HeaderValue::as_bytes);
+        let address = request
+            .extensions()
+            .get::<Peer>()
+            .map(|peer| peer.address.ip());
+        self.api
+            .access
+            .guessing
+            .client(&self.caller, named, address)
     }
 
     /// A request that reveals whether items of a filter are valid. It is rejected before its body is read if its end user has no guess
     /// left.
-    pub(super) fn guesser(&self, view: &FilterView, request: &Request) -> Result<Guesses<'_>, Problem> {
+    pub(super) fn guesser(
+        &self,
+        view: &FilterView,
+        request: &Request,
+    ) -> Result<Guesses<'_>, Problem> {
         let has_secrets = view.has_secret_codes();
-        let client = if has_secrets { self.client(request) } else { None };
+        let client = if has_secrets {
+            self.client(request)
+        } else {
+            None
+        };
         Ok(self.api.access.guessing.start(has_secrets, client)?)
     }
 
@@ -196,13 +230,22 @@ impl<R> Call<R> {
     }
 
     /// Submits a command and returns its outcome; a refusal becomes a problem.
-    pub(super) async fn submit(&self, about: Resource<'_>, command: Command) -> Result<Decided, Problem> {
+    pub(super) async fn submit(
+        &self,
+        about: Resource<'_>,
+        command: Command,
+    ) -> Result<Decided, Problem> {
         self.submit_part(about, "", command).await
     }
 
     /// The logged key of one of the commands that a request consists of, if the request has a key. The first part is empty: it has the
     /// request's own key, so that another request with that key is recognized. A space, which no header has, precedes the others.
-    fn part_key(&self, about: Resource<'_>, part: &str, command: &Command) -> Option<IdempotencyKey> {
+    fn part_key(
+        &self,
+        about: Resource<'_>,
+        part: &str,
+        command: &Command,
+    ) -> Option<IdempotencyKey> {
         let key = self.idempotency_key()?;
         let key = match part {
             "" => Cow::Borrowed(key),
@@ -246,7 +289,10 @@ impl<R> Call<R> {
         };
         let Applied { outcome, replayed } = applied?;
         match outcome {
-            Outcome::Refused(refusal) => Err(Problem { replayed, ..refusals::refused(kind, refusal) }),
+            Outcome::Refused(refusal) => Err(Problem {
+                replayed,
+                ..refusals::refused(kind, refusal)
+            }),
             outcome => Ok(Decided { outcome, replayed }),
         }
     }
@@ -283,7 +329,9 @@ const KEY_BYTES_MAX: usize = 255;
 /// If it is empty, too long, not visible ASCII, or was sent twice.
 fn idempotency_header(headers: &HeaderMap) -> Result<Option<&HeaderValue>, Problem> {
     let mut values = headers.get_all(&IDEMPOTENCY_KEY).iter();
-    let Some(value) = values.next() else { return Ok(None) };
+    let Some(value) = values.next() else {
+        return Ok(None);
+    };
     let key = value.as_bytes();
     let is_visible = key.iter().all(u8::is_ascii_graphic);
     if values.next().is_some() || !is_visible || !(1..=KEY_BYTES_MAX).contains(&key.len()) {
@@ -303,14 +351,24 @@ pub(crate) enum Resource<'a> {
 }
 
 /// Builds the key that is logged, from the caller, the name, the header and the command.
-fn idempotency_key(caller: &str, resource: Resource<'_>, header: &[u8], command: &Command) -> IdempotencyKey {
+fn idempotency_key(
+    caller: &str,
+    resource: Resource<'_>,
+    header: &[u8],
+    command: &Command,
+) -> IdempotencyKey {
     let (kind, name) = match resource {
         Resource::Filter(kind, name) => (kind.as_str(), name),
         Resource::LineUp(name) => ("line-up", name),
     };
     let scope = hash_of([caller.as_bytes(), kind.as_bytes(), name.as_bytes(), header]);
-    let (scope, _) = scope.split_first_chunk().expect("a hash of 32 bytes has 16");
-    IdempotencyKey { scope: u128::from_le_bytes(*scope), request: xxh3_64(&canonical(command)) }
+    let (scope, _) = scope
+        .split_first_chunk()
+        .expect("a hash of 32 bytes has 16");
+    IdempotencyKey {
+        scope: u128::from_le_bytes(*scope),
+        request: xxh3_64(&canonical(command)),
+    }
 }
 
 /// Returns the SHA-256 hash of these parts. Each counts with its length, so that no others have the same hash.
@@ -327,18 +385,25 @@ pub(super) fn hash_of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32]
 /// contains everything in the query and body.
 fn canonical(command: &Command) -> Vec<u8> {
     match command {
-        Command::Create { kind, name, id: _, secret: _, spec, layout, window, annotations } => {
-            encode(&Command::Create {
-                kind: *kind,
-                name: name.clone(),
-                id: FilterId(0),
-                secret: Secret::new([0; _]),
-                spec: spec.clone(),
-                layout: *layout,
-                window: *window,
-                annotations: annotations.clone(),
-            })
-        }
+        Command::Create {
+            kind,
+            name,
+            id: _,
+            secret: _,
+            spec,
+            layout,
+            window,
+            annotations,
+        } => encode(&Command::Create {
+            kind: *kind,
+            name: name.clone(),
+            id: FilterId(0),
+            secret: Secret::new([0; _]),
+            spec: spec.clone(),
+            layout: *layout,
+            window: *window,
+            annotations: annotations.clone(),
+        }),
         Command::Redeem(redeem) => {
             let mut redeem = redeem.clone();
             redeem.redemption = RedemptionId([0; 16]);
@@ -347,8 +412,13 @@ fn canonical(command: &Command) -> Vec<u8> {
         Command::Update(update) => {
             let mut update = update.clone();
             if let Some(Raise { layout, .. }) = &mut update.capacity {
-                *layout =
-                    Layout { fingerprint_bits: 0, step_bits: 0, bucket_size: 0, buckets: 0, max_search: 0 };
+                *layout = Layout {
+                    fingerprint_bits: 0,
+                    step_bits: 0,
+                    bucket_size: 0,
+                    buckets: 0,
+                    max_search: 0,
+                };
             }
             encode(&Command::Update(update))
         }
@@ -383,7 +453,8 @@ fn encode(command: &Command) -> Vec<u8> {
 
 /// Parses the name of a campaign or coupon in a path.
 pub(super) fn parse_name(kind: Kind, name: &str) -> Result<Name, Problem> {
-    Name::new(name).map_err(|error| Problem::invalid_at(&format!("/{}", kind.as_str()), error.to_string()))
+    Name::new(name)
+        .map_err(|error| Problem::invalid_at(&format!("/{}", kind.as_str()), error.to_string()))
 }
 
 /// How long and how often to wait while the engine is busy.
@@ -401,7 +472,12 @@ pub(super) struct UploadCommands {
 impl UploadCommands {
     /// Commands about a filter of this kind, on behalf of a key.
     pub(super) fn new(engine: Engine, kind: Kind, by: Option<KeyName>) -> Self {
-        Self { engine, kind, by, in_flight: None }
+        Self {
+            engine,
+            kind,
+            by,
+            in_flight: None,
+        }
     }
 
     /// Sends a command once the one before is done, without waiting for its outcome.
@@ -413,18 +489,29 @@ impl UploadCommands {
 
     /// Waits for the command in flight.
     pub(super) async fn settle(&mut self) -> Result<(), Problem> {
-        let Some(command) = self.in_flight.take() else { return Ok(()) };
-        command.await.map_err(|_| Problem::new(Code::Internal, "the upload failed"))?.map(drop)
+        let Some(command) = self.in_flight.take() else {
+            return Ok(());
+        };
+        command
+            .await
+            .map_err(|_| Problem::new(Code::Internal, "the upload failed"))?
+            .map(drop)
     }
 
     /// Submits a command, again and again while the engine is busy, and waits for its outcome.
-    pub(super) fn submit(&self, command: Command) -> impl Future<Output = Result<Outcome, Problem>> + use<> {
+    pub(super) fn submit(
+        &self,
+        command: Command,
+    ) -> impl Future<Output = Result<Outcome, Problem>> + use<> {
         let (engine, kind, by) = (self.engine.clone(), self.kind, self.by.clone());
         async move {
             for _ in 0..BUSY_PAUSES_MAX {
                 match engine.submit(by.clone(), command.clone(), None).await {
                     Err(SubmitError::Overloaded) => tokio::time::sleep(BUSY_PAUSE).await,
-                    Ok(Applied { outcome: Outcome::Refused(refusal), .. }) => {
+                    Ok(Applied {
+                        outcome: Outcome::Refused(refusal),
+                        ..
+                    }) => {
                         return Err(refusals::refused(kind, refusal));
                     }
                     applied => return Ok(applied?.outcome),
@@ -473,7 +560,10 @@ mod tests {
         assert_ne!(one, scope("shop", Kind::Campaign, "spring", b"k"));
         assert_ne!(one, scope("shop", Kind::Coupon, "sprin", b"gk"));
         assert_ne!(one, scope("shop", Kind::Coupon, "spring", b"l"));
-        assert_ne!(one, idempotency_key("shop", Resource::LineUp("spring"), b"k", &command).scope);
+        assert_ne!(
+            one,
+            idempotency_key("shop", Resource::LineUp("spring"), b"k", &command).scope
+        );
     }
 
     #[test]
@@ -486,12 +576,17 @@ mod tests {
         };
         assert_eq!(idempotency_header(&HeaderMap::new()).unwrap(), None);
         assert_eq!(
-            idempotency_header(&with(b"order-42")).unwrap().map(HeaderValue::as_bytes),
+            idempotency_header(&with(b"order-42"))
+                .unwrap()
+                .map(HeaderValue::as_bytes),
             Some(&b"order-42"[..])
         );
         assert!(idempotency_header(&with(&[b'k'; 255])).is_ok());
         for bad in [&b""[..], b"a b", &[b'k'; 256], "ä".as_bytes()] {
-            assert_eq!(idempotency_header(&with(bad)).unwrap_err().code, Code::MalformedRequest);
+            assert_eq!(
+                idempotency_header(&with(bad)).unwrap_err().code,
+                Code::MalformedRequest
+            );
         }
     }
 }

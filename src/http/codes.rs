@@ -81,7 +81,10 @@ impl From<CodeFound> for CodeLookup {
             CodeFound::Held(redemption) => (CodeStatus::Held, Some(redemption)),
             CodeFound::Redeemed(redemption) => (CodeStatus::Redeemed, redemption),
         };
-        Self { status, redemption: redemption.map(RedemptionResponse::from) }
+        Self {
+            status,
+            redemption: redemption.map(RedemptionResponse::from),
+        }
     }
 }
 
@@ -113,7 +116,11 @@ fn list(body: &[u8]) -> Listed<'_> {
         (status = 429, description = "`too-many-invalid-codes`"),
     )
 )]
-pub(crate) async fn add(call: Call<Write>, Path(name): Path<String>, request: Request) -> HandlerResult {
+pub(crate) async fn add(
+    call: Call<Write>,
+    Path(name): Path<String>,
+    request: Request,
+) -> HandlerResult {
     items::add(&call, Kind::Coupon, &name, request, |body| {
         let CodesToAdd { codes, revive } = json::parse(body)?;
         Ok((codes, revive))
@@ -136,7 +143,11 @@ pub(crate) async fn add(call: Call<Write>, Path(name): Path<String>, request: Re
         (status = 429, description = "`too-many-invalid-codes`"),
     )
 )]
-pub(crate) async fn check(call: Call<Read>, Path(name): Path<String>, request: Request) -> HandlerResult {
+pub(crate) async fn check(
+    call: Call<Read>,
+    Path(name): Path<String>,
+    request: Request,
+) -> HandlerResult {
     let read = items::read(&call, Kind::Coupon, &name, request, list).await?;
     let valid = read.check(call.api.engine.now());
     Ok(success::ok(&CodesValid { valid }))
@@ -155,7 +166,11 @@ pub(crate) async fn check(call: Call<Read>, Path(name): Path<String>, request: R
         (status = 429, description = "`too-many-invalid-codes`"),
     )
 )]
-pub(crate) async fn count(call: Call<Read>, Path(name): Path<String>, request: Request) -> HandlerResult {
+pub(crate) async fn count(
+    call: Call<Read>,
+    Path(name): Path<String>,
+    request: Request,
+) -> HandlerResult {
     let read = items::read(&call, Kind::Coupon, &name, request, list).await?;
     let counts = read.count(call.api.engine.now());
     Ok(success::ok(&ItemCounts { counts }))
@@ -175,7 +190,11 @@ pub(crate) async fn count(call: Call<Read>, Path(name): Path<String>, request: R
         (status = 429, description = "`too-many-invalid-codes`"),
     )
 )]
-pub(crate) async fn remove(call: Call<Write>, Path(name): Path<String>, request: Request) -> HandlerResult {
+pub(crate) async fn remove(
+    call: Call<Write>,
+    Path(name): Path<String>,
+    request: Request,
+) -> HandlerResult {
     let read = items::read(&call, Kind::Coupon, &name, request, list);
     items::remove(&call, read.await?, Resource::Filter(Kind::Coupon, &name)).await
 }
@@ -196,7 +215,11 @@ pub(crate) async fn remove(call: Call<Write>, Path(name): Path<String>, request:
         (status = 429, description = "`too-many-invalid-codes`"),
     )
 )]
-pub(crate) async fn replace(call: Call<Write>, Path(name): Path<String>, request: Request) -> HandlerResult {
+pub(crate) async fn replace(
+    call: Call<Write>,
+    Path(name): Path<String>,
+    request: Request,
+) -> HandlerResult {
     items::replace(&call, Kind::Coupon, &name, request).await
 }
 
@@ -215,7 +238,11 @@ pub(crate) async fn replace(call: Call<Write>, Path(name): Path<String>, request
         (status = 429, description = "`too-many-invalid-codes`"),
     )
 )]
-pub(crate) async fn look_up(call: Call<LookUp>, Path(name): Path<String>, request: Request) -> HandlerResult {
+pub(crate) async fn look_up(
+    call: Call<LookUp>,
+    Path(name): Path<String>,
+    request: Request,
+) -> HandlerResult {
     let view = call.filter(Kind::Coupon, &name)?;
     let guesser = call.guesser(&view, &request)?;
     let digests = items::digests(&call, &view, request, list);
@@ -230,7 +257,10 @@ pub(crate) async fn look_up(call: Call<LookUp>, Path(name): Path<String>, reques
             return Err(Code::RequiresStrictMode.into());
         };
         // A code that is held or redeemed does not count as a guess.
-        absent += found.iter().filter(|found| **found == CodeFound::Absent).count();
+        absent += found
+            .iter()
+            .filter(|found| **found == CodeFound::Absent)
+            .count();
         last = found;
         // Other requests on this processor get their turn.
         tokio::task::yield_now().await;
@@ -243,7 +273,13 @@ pub(crate) async fn look_up(call: Call<LookUp>, Path(name): Path<String>, reques
     let Call { api, .. } = call;
     let coupon = FilterHandle::of(&view);
     drop(view);
-    let parts = LookUpParts { api, coupon, digests, next: 0, _memory: memory };
+    let parts = LookUpParts {
+        api,
+        coupon,
+        digests,
+        next: 0,
+        _memory: memory,
+    };
     success::list(&CodeLookups { codes: Vec::new() }, parts).await
 }
 
@@ -271,7 +307,9 @@ impl ListParts for LookUpParts {
         let part = &rest[..rest.len().min(LOOKED_UP)];
         self.next += part.len();
         let view = self.coupon.view(&self.api)?;
-        let found = view.look_up(part, self.api.engine.now()).unwrap_or_default();
+        let found = view
+            .look_up(part, self.api.engine.now())
+            .unwrap_or_default();
         Ok(Some(found.into_iter().map(CodeLookup::from).collect()))
     }
 

@@ -12,7 +12,8 @@ use super::response::{Code, HandlerResult, Problem, RequestFault, success};
 use crate::access::Caller;
 use crate::domain::name::{CAMPAIGNS_MAX, UNLESS_MAX};
 use crate::domain::{
-    Annotations, AnnotationsChange, Command, Kind, Labels, LineUp, Name, Outcome, PutLineUp, Title, Unless,
+    Annotations, AnnotationsChange, Command, Kind, Labels, LineUp, Name, Outcome, PutLineUp, Title,
+    Unless,
 };
 use crate::engine::{Eligibility, NamedLineUp, Question, Uncountable};
 use axum::extract::{Path, Request};
@@ -44,11 +45,19 @@ struct EligibilityRequest<'a> {
     #[schema(value_type = String, min_length = 1, max_length = 512)]
     user: Item<'a>,
     /// At least one name, in order of preference. Absent or empty with `line_up`.
-    #[serde(borrow, default, deserialize_with = "json::list::<{ CAMPAIGNS_MAX + 1 }, _, _>")]
+    #[serde(
+        borrow,
+        default,
+        deserialize_with = "json::list::<{ CAMPAIGNS_MAX + 1 }, _, _>"
+    )]
     #[schema(value_type = Vec<String>, max_items = 256)]
     campaigns: Vec<JsonText<'a>>,
     /// Exclusion lists and frequency caps.
-    #[serde(borrow, default, deserialize_with = "json::list::<{ UNLESS_MAX + 1 }, _, _>")]
+    #[serde(
+        borrow,
+        default,
+        deserialize_with = "json::list::<{ UNLESS_MAX + 1 }, _, _>"
+    )]
     #[schema(max_items = 32)]
     unless: Vec<Exclusion<'a>>,
     /// The line-up, instead of `campaigns` and `unless`.
@@ -127,7 +136,9 @@ pub(super) async fn batch(call: Call<Read>, request: Request) -> HandlerResult {
     }
     faults.check()?;
     let taken: usize = requests.iter().map(EligibilityRequest::memory_bytes).sum();
-    let empty = EligibilityResults { results: Vec::new() };
+    let empty = EligibilityResults {
+        results: Vec::new(),
+    };
     let mut results = serde_json::to_vec(&empty).map_err(success::unwritable)?;
     let end = results.split_off(results.len() - "]}".len());
     for (index, request) in requests.into_iter().enumerate() {
@@ -140,13 +151,17 @@ pub(super) async fn batch(call: Call<Read>, request: Request) -> HandlerResult {
         })??;
         if is_explained || (index + 1).is_multiple_of(REQUESTS_AT_ONCE) {
             // The parsed requests and the results stay in memory while others get their turn.
-            share.hold((taken + results.capacity()) as u64).map_err(|_| used_up())?;
+            share
+                .hold((taken + results.capacity()) as u64)
+                .map_err(|_| used_up())?;
             tokio::task::yield_now().await;
         }
     }
     results.extend_from_slice(&end);
     // A slow client keeps the response in memory until it has accepted it.
-    share.hold(results.capacity() as u64).map_err(|_| used_up())?;
+    share
+        .hold(results.capacity() as u64)
+        .map_err(|_| used_up())?;
     Ok(success::json_held(results, share))
 }
 
@@ -170,7 +185,10 @@ impl<'a> EligibilityRequest<'a> {
         };
         check_name(line_up, || format!("{at}/line_up"), caller, faults)?;
         if !(self.campaigns.is_empty() && self.unless.is_empty()) {
-            faults.note(|| format!("{at}/line_up"), "give either a line-up, or campaigns and unless");
+            faults.note(
+                || format!("{at}/line_up"),
+                "give either a line-up, or campaigns and unless",
+            );
         }
         Ok(())
     }
@@ -183,29 +201,74 @@ impl<'a> EligibilityRequest<'a> {
         at: &str,
         write: impl FnOnce(Eligibility<'_>) -> T,
     ) -> Result<T, Problem> {
-        let Self { user, campaigns, unless, line_up, limit, explain } = self;
-        let user = user.text().map_err(|fault| Problem::invalid_at(&format!("{at}/user"), fault))?;
+        let Self {
+            user,
+            campaigns,
+            unless,
+            line_up,
+            limit,
+            explain,
+        } = self;
+        let user = user
+            .text()
+            .map_err(|fault| Problem::invalid_at(&format!("{at}/user"), fault))?;
         let limit = limit.map(|limit| limit as usize);
         let Some(JsonText(name)) = line_up else {
-            let condition =
-                |Exclusion { campaign, at_least, only_for }| Unless { campaign, at_least, only_for };
+            let condition = |Exclusion {
+                                 campaign,
+                                 at_least,
+                                 only_for,
+                             }| Unless {
+                campaign,
+                at_least,
+                only_for,
+            };
             let unless = unless.into_iter().map(condition).collect();
-            let line_up = LineUp { campaigns, unless, limit: 1 };
-            let question = Question { user, line_up: &line_up, limit: limit.unwrap_or(1), explain };
+            let line_up = LineUp {
+                campaigns,
+                unless,
+                limit: 1,
+            };
+            let question = Question {
+                user,
+                line_up: &line_up,
+                limit: limit.unwrap_or(1),
+                explain,
+            };
             let found = api.engine.view().evaluate(&question, api.engine.now());
-            return Ok(write(found.map_err(|uncountable| too_many_copies(&uncountable, at))?));
+            return Ok(write(
+                found.map_err(|uncountable| too_many_copies(&uncountable, at))?,
+            ));
         };
         let at = || format!("{at}/line_up");
-        let line_up = Name::new(&name).ok().and_then(|name| api.engine.view().line_up(&name));
+        let line_up = Name::new(&name)
+            .ok()
+            .and_then(|name| api.engine.view().line_up(&name));
         let line_up = line_up.ok_or_else(|| {
-            let faults = vec![RequestFault { pointer: at(), detail: "unknown".into() }];
-            Problem { faults, ..Code::LineUpNotFound.into() }
+            let faults = vec![RequestFault {
+                pointer: at(),
+                detail: "unknown".into(),
+            }];
+            Problem {
+                faults,
+                ..Code::LineUpNotFound.into()
+            }
         })?;
         let line_up = &line_up.line_up;
         // It may have been stored under another key, which may use other names.
-        line_up.names().try_for_each(|name| caller.require_name(name.as_str()))?;
+        line_up
+            .names()
+            .try_for_each(|name| caller.require_name(name.as_str()))?;
         let limit = limit.unwrap_or(line_up.limit as usize);
-        let found = api.engine.view().evaluate(&Question { user, line_up, limit, explain }, api.engine.now());
+        let found = api.engine.view().evaluate(
+            &Question {
+                user,
+                line_up,
+                limit,
+                explain,
+            },
+            api.engine.now(),
+        );
         let found = found.map_err(|uncountable| {
             let detail = format!("unless {}: {uncountable}", uncountable.condition);
             Problem::invalid_at(&at(), detail)
@@ -224,7 +287,11 @@ struct LineUpSpec<'a> {
     #[schema(value_type = Vec<String>, min_items = 1, max_items = 256)]
     campaigns: Vec<JsonText<'a>>,
     /// Exclusion lists and frequency caps.
-    #[serde(borrow, default, deserialize_with = "json::list::<{ UNLESS_MAX + 1 }, _, _>")]
+    #[serde(
+        borrow,
+        default,
+        deserialize_with = "json::list::<{ UNLESS_MAX + 1 }, _, _>"
+    )]
     #[schema(max_items = 32)]
     unless: Vec<Exclusion<'a>>,
     /// Maximum number of campaigns, unless a request overrides it.
@@ -287,7 +354,13 @@ pub(super) async fn put_line_up(
 ) -> HandlerResult {
     let name = parse_name(&name)?;
     let body = call.body(request).await?;
-    let LineUpSpec { campaigns, unless, limit, title, labels } = json::parse(&body)?;
+    let LineUpSpec {
+        campaigns,
+        unless,
+        limit,
+        title,
+        labels,
+    } = json::parse(&body)?;
     let mut faults = Faults::default();
     check_limit(limit, "", &mut faults);
     check(&campaigns, &unless, "", &call.caller, &mut faults)?;
@@ -296,9 +369,19 @@ pub(super) async fn put_line_up(
     check_copies(&call.api, &line_up)?;
     let annotations = visible(AnnotationsChange::set(title, labels))?;
     let room = call.reserve(LINE_UP_BYTES)?;
-    let command = Command::PutLineUp(PutLineUp { name: name.clone(), line_up: line_up.clone(), annotations });
-    let decided = call.submit(Resource::LineUp(name.as_str()), command).await?;
-    let Outcome::LineUpStored { created, annotations } = decided.outcome else {
+    let command = Command::PutLineUp(PutLineUp {
+        name: name.clone(),
+        line_up: line_up.clone(),
+        annotations,
+    });
+    let decided = call
+        .submit(Resource::LineUp(name.as_str()), command)
+        .await?;
+    let Outcome::LineUpStored {
+        created,
+        annotations,
+    } = decided.outcome
+    else {
         return Err(decided.unexpected());
     };
     let response = line_up_response(&name, &line_up, *annotations);
@@ -319,8 +402,19 @@ pub(super) async fn put_line_up(
 )]
 pub(super) async fn list_line_ups(call: Call<Read>, request: Request) -> HandlerResult {
     let Call { api, caller, .. } = call;
-    let page = LineUpPage { page: CollectionPage::asked(&request, &caller)?, api, caller };
-    success::list(&LineUpList { line_ups: Vec::new(), next_cursor: None }, page).await
+    let page = LineUpPage {
+        page: CollectionPage::asked(&request, &caller)?,
+        api,
+        caller,
+    };
+    success::list(
+        &LineUpList {
+            line_ups: Vec::new(),
+            next_cursor: None,
+        },
+        page,
+    )
+    .await
 }
 
 /// Maximum size of a line-up in a response: 256 campaigns and 32 conditions with long names, a title and labels.
@@ -341,11 +435,19 @@ impl ListParts for LineUpPage {
 
     fn read(&mut self) -> Result<Option<Vec<StoredLineUp>>, Problem> {
         let view = self.api.engine.view();
-        let find = |prefix: &str, after: Option<&Name>, limit| view.list_line_ups(prefix, after, limit);
-        let read = self.page.read(LINE_UPS_READ, find, |found| (&found.name, &found.annotations.labels));
-        let Some(mut found) = read else { return Ok(None) };
+        let find =
+            |prefix: &str, after: Option<&Name>, limit| view.list_line_ups(prefix, after, limit);
+        let read = self.page.read(LINE_UPS_READ, find, |found| {
+            (&found.name, &found.annotations.labels)
+        });
+        let Some(mut found) = read else {
+            return Ok(None);
+        };
         found.retain(|found| {
-            found.line_up.names().all(|name| self.caller.require_name(name.as_str()).is_ok())
+            found
+                .line_up
+                .names()
+                .all(|name| self.caller.require_name(name.as_str()).is_ok())
         });
         Ok(Some(found.into_iter().map(StoredLineUp).collect()))
     }
@@ -373,9 +475,16 @@ impl Serialize for StoredLineUp {
 )]
 pub(super) async fn get_line_up(call: Call<Read>, Path(name): Path<String>) -> HandlerResult {
     let Call { api, caller, .. } = &call;
-    let found = api.engine.view().line_up(&parse_name(&name)?).ok_or(Code::LineUpNotFound)?;
+    let found = api
+        .engine
+        .view()
+        .line_up(&parse_name(&name)?)
+        .ok_or(Code::LineUpNotFound)?;
     // It may have been stored under another key, which may use other names.
-    found.line_up.names().try_for_each(|name| caller.require_name(name.as_str()))?;
+    found
+        .line_up
+        .names()
+        .try_for_each(|name| caller.require_name(name.as_str()))?;
     Ok(success::ok(&stored(&found)))
 }
 
@@ -393,8 +502,12 @@ pub(super) async fn delete_line_up(call: Call<Delete>, Path(name): Path<String>)
         return Err(Code::LineUpNotFound.into());
     }
     let command = Command::DeleteLineUp { name: name.clone() };
-    let decided = call.submit(Resource::LineUp(name.as_str()), command).await?;
-    let Outcome::LineUpDeleted = decided.outcome else { return Err(decided.unexpected()) };
+    let decided = call
+        .submit(Resource::LineUp(name.as_str()), command)
+        .await?;
+    let Outcome::LineUpDeleted = decided.outcome else {
+        return Err(decided.unexpected());
+    };
     Ok(success::empty(decided.replayed))
 }
 
@@ -403,15 +516,31 @@ fn parse_name(name: &str) -> Result<Name, Problem> {
 }
 
 /// A line-up with owned names.
-fn owned(campaigns: &[JsonText<'_>], unless: &[Exclusion<'_>], limit: u32) -> Result<LineUp, Problem> {
+fn owned(
+    campaigns: &[JsonText<'_>],
+    unless: &[Exclusion<'_>],
+    limit: u32,
+) -> Result<LineUp, Problem> {
     let name = |JsonText(name): &JsonText<'_>| Name::new(name).map_err(Problem::at(""));
-    let owned = |Exclusion { campaign, at_least, only_for }: &Exclusion<'_>| {
+    let owned = |Exclusion {
+                     campaign,
+                     at_least,
+                     only_for,
+                 }: &Exclusion<'_>| {
         let only_for = only_for.as_ref().map(name).transpose()?;
-        Ok(Unless { campaign: name(campaign)?, at_least: *at_least, only_for })
+        Ok(Unless {
+            campaign: name(campaign)?,
+            at_least: *at_least,
+            only_for,
+        })
     };
     let campaigns = campaigns.iter().map(name).collect::<Result<_, _>>()?;
     let unless = unless.iter().map(owned).collect::<Result<_, Problem>>()?;
-    Ok(LineUp { campaigns, unless, limit })
+    Ok(LineUp {
+        campaigns,
+        unless,
+        limit,
+    })
 }
 
 /// Rejects a condition with more copies than its campaign can count. If the campaign is created later, requests are rejected.
@@ -421,17 +550,34 @@ fn check_copies(api: &Api, line_up: &LineUp) -> Result<(), Problem> {
             && unless.at_least > view.copies_max()
         {
             let copies_max = view.copies_max();
-            return Err(too_many_copies(&Uncountable { condition, copies_max }, ""));
+            return Err(too_many_copies(
+                &Uncountable {
+                    condition,
+                    copies_max,
+                },
+                "",
+            ));
         }
     }
     Ok(())
 }
 
-fn stored(NamedLineUp { name, line_up, annotations, .. }: &NamedLineUp) -> LineUpResponse<'_> {
+fn stored(
+    NamedLineUp {
+        name,
+        line_up,
+        annotations,
+        ..
+    }: &NamedLineUp,
+) -> LineUpResponse<'_> {
     line_up_response(name, line_up, annotations.clone())
 }
 
-fn line_up_response<'a>(name: &'a Name, line_up: &'a LineUp, annotations: Annotations) -> LineUpResponse<'a> {
+fn line_up_response<'a>(
+    name: &'a Name,
+    line_up: &'a LineUp,
+    annotations: Annotations,
+) -> LineUpResponse<'a> {
     let Annotations { title, labels } = annotations;
     let text = |name: &'a Name| JsonText(Cow::Borrowed(name.as_str()));
     let exclusion = |unless: &'a Unless| Exclusion {
@@ -463,7 +609,12 @@ struct Exclusion<'a> {
     #[schema(value_type = u64, minimum = 1, maximum = 4_294_967_295_u64, default = 1)]
     at_least: u32,
     /// The campaign from which the user is excluded; by default all.
-    #[serde(borrow, rename = "for", default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        borrow,
+        rename = "for",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schema(value_type = Option<String>, pattern = "^[a-z0-9][a-z0-9._-]{0,127}$")]
     only_for: Option<JsonText<'a>>,
 }
@@ -485,23 +636,55 @@ fn check(
     faults: &mut Faults,
 ) -> Result<(), Problem> {
     if !(1..=CAMPAIGNS_MAX).contains(&campaigns.len()) {
-        faults.note(|| format!("{at}/campaigns"), format!("expected 1 to {CAMPAIGNS_MAX} elements"));
+        faults.note(
+            || format!("{at}/campaigns"),
+            format!("expected 1 to {CAMPAIGNS_MAX} elements"),
+        );
         return Ok(());
     }
     if unless.len() > UNLESS_MAX {
-        faults.note(|| format!("{at}/unless"), format!("expected at most {UNLESS_MAX} elements"));
+        faults.note(
+            || format!("{at}/unless"),
+            format!("expected at most {UNLESS_MAX} elements"),
+        );
         return Ok(());
     }
     for (index, JsonText(campaign)) in campaigns.iter().enumerate() {
-        check_name(campaign, || format!("{at}/campaigns/{index}"), caller, faults)?;
+        check_name(
+            campaign,
+            || format!("{at}/campaigns/{index}"),
+            caller,
+            faults,
+        )?;
     }
-    for (index, Exclusion { campaign: JsonText(campaign), at_least, only_for }) in unless.iter().enumerate() {
-        check_name(campaign, || format!("{at}/unless/{index}/campaign"), caller, faults)?;
+    for (
+        index,
+        Exclusion {
+            campaign: JsonText(campaign),
+            at_least,
+            only_for,
+        },
+    ) in unless.iter().enumerate()
+    {
+        check_name(
+            campaign,
+            || format!("{at}/unless/{index}/campaign"),
+            caller,
+            faults,
+        )?;
         if *at_least == 0 {
-            faults.note(|| format!("{at}/unless/{index}/at_least"), "expected 1 or more");
+            faults.note(
+                || format!("{at}/unless/{index}/at_least"),
+                "expected 1 or more",
+            );
         }
         if let Some(JsonText(only_for)) = only_for {
-            check_name(only_for, || format!("{at}/unless/{index}/for"), caller, faults)?;
+            check_name(
+                only_for,
+                || format!("{at}/unless/{index}/for"),
+                caller,
+                faults,
+            )?;
         }
     }
     Ok(())
@@ -510,7 +693,10 @@ fn check(
 /// Adds to `faults` that a limit is too low or too high.
 fn check_limit(limit: u32, at: &str, faults: &mut Faults) {
     if !(1..=CAMPAIGNS_MAX as u32).contains(&limit) {
-        faults.note(|| format!("{at}/limit"), format!("expected 1 to {CAMPAIGNS_MAX}"));
+        faults.note(
+            || format!("{at}/limit"),
+            format!("expected 1 to {CAMPAIGNS_MAX}"),
+        );
     }
 }
 

@@ -151,7 +151,10 @@ pub(super) struct EventResponse {
     starts_at: Option<Timestamp>,
     ends_at: Option<Timestamp>,
     /// The redemption.
-    #[schema(pattern = "^[0-9a-f]{32}$", example = "0f5e3c2b9a7d4f1e8c6b5a4938271605")]
+    #[schema(
+        pattern = "^[0-9a-f]{32}$",
+        example = "0f5e3c2b9a7d4f1e8c6b5a4938271605"
+    )]
     id: Option<String>,
     /// The caller's id of the redemption.
     #[schema(example = "order-42")]
@@ -194,21 +197,54 @@ impl EventResponse {
     fn of(self, kind: Kind, name: Cow<'static, str>) -> Self {
         let name = Some(name.into_owned());
         match kind {
-            Kind::Campaign => Self { campaign: name, ..self },
-            Kind::Coupon => Self { coupon: name, ..self },
+            Kind::Campaign => Self {
+                campaign: name,
+                ..self
+            },
+            Kind::Coupon => Self {
+                coupon: name,
+                ..self
+            },
         }
     }
 }
 
 impl From<NumberedEvent> for EventResponse {
-    fn from(NumberedEvent { number, event: Event { at, by, what } }: NumberedEvent) -> Self {
+    fn from(
+        NumberedEvent {
+            number,
+            event: Event { at, by, what },
+        }: NumberedEvent,
+    ) -> Self {
         let key = by.map(Cow::into_owned);
-        let plain = EventResponse { seq: number, at, key, event: name(&what), ..EventResponse::default() };
+        let plain = EventResponse {
+            seq: number,
+            at,
+            key,
+            event: name(&what),
+            ..EventResponse::default()
+        };
         match what {
             Happened::Filter { kind, name, change } => of_filter(plain.of(kind, name), change),
-            Happened::LineUp { name, .. } => EventResponse { line_up: Some(name.into_owned()), ..plain },
-            Happened::ImportEnded { kind, name, import, mode, state, counts } => {
-                let ImportCounts { lines, added, already_present, already_redeemed, rejected } = counts;
+            Happened::LineUp { name, .. } => EventResponse {
+                line_up: Some(name.into_owned()),
+                ..plain
+            },
+            Happened::ImportEnded {
+                kind,
+                name,
+                import,
+                mode,
+                state,
+                counts,
+            } => {
+                let ImportCounts {
+                    lines,
+                    added,
+                    already_present,
+                    already_redeemed,
+                    rejected,
+                } = counts;
                 EventResponse {
                     import: Some(import.into_owned()),
                     mode: Some(mode),
@@ -222,21 +258,32 @@ impl From<NumberedEvent> for EventResponse {
                     ..plain.of(kind, name)
                 }
             }
-            Happened::Redemption { coupon, id, reference, status, expires_at, ordinal, .. } => {
-                EventResponse {
-                    id: Some(id.to_string()),
-                    reference: Some(reference.into_owned()),
-                    status: Some(status),
-                    expires_at,
-                    ordinal,
-                    ..plain.of(Kind::Coupon, coupon)
-                }
-            }
-            Happened::TurnedBack { redemptions, holds } => {
-                EventResponse { redemptions: Some(redemptions), holds: Some(holds), ..plain }
-            }
+            Happened::Redemption {
+                coupon,
+                id,
+                reference,
+                status,
+                expires_at,
+                ordinal,
+                ..
+            } => EventResponse {
+                id: Some(id.to_string()),
+                reference: Some(reference.into_owned()),
+                status: Some(status),
+                expires_at,
+                ordinal,
+                ..plain.of(Kind::Coupon, coupon)
+            },
+            Happened::TurnedBack { redemptions, holds } => EventResponse {
+                redemptions: Some(redemptions),
+                holds: Some(holds),
+                ..plain
+            },
             Happened::Restored => plain,
-            Happened::Skipped { entry } => EventResponse { entry: Some(entry), ..plain },
+            Happened::Skipped { entry } => EventResponse {
+                entry: Some(entry),
+                ..plain
+            },
         }
     }
 }
@@ -244,14 +291,29 @@ impl From<NumberedEvent> for EventResponse {
 fn of_filter(plain: EventResponse, change: FilterChange) -> EventResponse {
     match change {
         FilterChange::Created | FilterChange::Deleted => plain,
-        FilterChange::Updated { window: Window { starts_at, ends_at }, capacity, stock } => {
-            EventResponse { capacity: Some(capacity), stock, starts_at, ends_at, ..plain }
-        }
-        FilterChange::Cleared(removed) | FilterChange::Removed(removed) => {
-            EventResponse { removed: Some(removed), ..plain }
-        }
-        FilterChange::Added(added) => EventResponse { added: Some(added), ..plain },
-        FilterChange::Replaced(replaced) => EventResponse { replaced: Some(replaced), ..plain },
+        FilterChange::Updated {
+            window: Window { starts_at, ends_at },
+            capacity,
+            stock,
+        } => EventResponse {
+            capacity: Some(capacity),
+            stock,
+            starts_at,
+            ends_at,
+            ..plain
+        },
+        FilterChange::Cleared(removed) | FilterChange::Removed(removed) => EventResponse {
+            removed: Some(removed),
+            ..plain
+        },
+        FilterChange::Added(added) => EventResponse {
+            added: Some(added),
+            ..plain
+        },
+        FilterChange::Replaced(replaced) => EventResponse {
+            replaced: Some(replaced),
+            ..plain
+        },
     }
 }
 
@@ -260,18 +322,33 @@ fn name(what: &Happened<'_>) -> EventName {
         Happened::Filter { kind, change, .. } => {
             let (campaign, coupon) = match change {
                 FilterChange::Created => (EventName::CampaignCreated, EventName::CouponCreated),
-                FilterChange::Updated { .. } => (EventName::CampaignChanged, EventName::CouponChanged),
+                FilterChange::Updated { .. } => {
+                    (EventName::CampaignChanged, EventName::CouponChanged)
+                }
                 FilterChange::Cleared(_) => (EventName::CampaignCleared, EventName::CouponCleared),
                 FilterChange::Deleted => (EventName::CampaignDeleted, EventName::CouponDeleted),
                 FilterChange::Added(_) => (EventName::UsersAdded, EventName::CodesAdded),
                 FilterChange::Removed(_) => (EventName::UsersRemoved, EventName::CodesWithdrawn),
                 FilterChange::Replaced(_) => (EventName::UsersReplaced, EventName::CodesReplaced),
             };
-            if *kind == Kind::Campaign { campaign } else { coupon }
+            if *kind == Kind::Campaign {
+                campaign
+            } else {
+                coupon
+            }
         }
-        Happened::LineUp { change: LineUpChange::Created, .. } => EventName::LineUpCreated,
-        Happened::LineUp { change: LineUpChange::Replaced, .. } => EventName::LineUpChanged,
-        Happened::LineUp { change: LineUpChange::Deleted, .. } => EventName::LineUpDeleted,
+        Happened::LineUp {
+            change: LineUpChange::Created,
+            ..
+        } => EventName::LineUpCreated,
+        Happened::LineUp {
+            change: LineUpChange::Replaced,
+            ..
+        } => EventName::LineUpChanged,
+        Happened::LineUp {
+            change: LineUpChange::Deleted,
+            ..
+        } => EventName::LineUpDeleted,
         Happened::ImportEnded { .. } => EventName::ImportEnded,
         Happened::Redemption { step, .. } => match step {
             RedemptionStep::Created => EventName::RedemptionCreated,
@@ -312,7 +389,10 @@ pub(super) async fn list(call: Call<Follow>, request: Request) -> HandlerResult 
     let limit = limit.unwrap_or(LIMIT_DEFAULT);
     Problem::unless_within("/limit", limit, 1..=LIMIT_MAX)?;
     if wait > WAIT_MAX {
-        return Err(Problem::invalid_at("/wait", format!("expected 0 to {WAIT_MAX} seconds")));
+        return Err(Problem::invalid_at(
+            "/wait",
+            format!("expected 0 to {WAIT_MAX} seconds"),
+        ));
     }
     Problem::unless_within("/after", after.unwrap_or(0), 0..=NUMBER_MAX)?;
     let mut reader = call.api.engine.events_after(after);
@@ -342,17 +422,26 @@ pub(super) async fn list(call: Call<Follow>, request: Request) -> HandlerResult 
 }
 
 /// Streams up to `limit` events, of which the first are read already.
-fn respond(reader: EventReader, first: Vec<NumberedEvent>, limit: usize, lines: LineFormat) -> Response {
+fn respond(
+    reader: EventReader,
+    first: Vec<NumberedEvent>,
+    limit: usize,
+    lines: LineFormat,
+) -> Response {
     let start = (reader, Some(first), limit);
-    lines.stream(stream::try_unfold(start, async |(mut reader, first, limit)| {
-        let mut events = match first {
-            Some(first) => first,
-            None if limit == 0 => return Ok(None),
-            None => reader.read().await?,
-        };
-        events.truncate(limit);
-        let left = limit - events.len();
-        let responses: Vec<EventResponse> = events.into_iter().map(EventResponse::from).collect();
-        Ok((!responses.is_empty()).then_some((responses, (reader, None, left))))
-    }))
+    lines.stream(stream::try_unfold(
+        start,
+        async |(mut reader, first, limit)| {
+            let mut events = match first {
+                Some(first) => first,
+                None if limit == 0 => return Ok(None),
+                None => reader.read().await?,
+            };
+            events.truncate(limit);
+            let left = limit - events.len();
+            let responses: Vec<EventResponse> =
+                events.into_iter().map(EventResponse::from).collect();
+            Ok((!responses.is_empty()).then_some((responses, (reader, None, left))))
+        },
+    ))
 }

@@ -76,7 +76,8 @@ impl CodesToGenerate {
         Problem::unless_within("/count", *count, 1..=COUNT_MAX)?;
         let is_text = !pattern.chars().any(char::is_control);
         if !is_text || !(1..=PATTERN_BYTES_MAX).contains(&pattern.len()) {
-            let detail = format!("expected 1 to {PATTERN_BYTES_MAX} bytes without control characters");
+            let detail =
+                format!("expected 1 to {PATTERN_BYTES_MAX} bytes without control characters");
             return Err(Problem::invalid_at("/pattern", detail));
         }
         Ok(())
@@ -110,11 +111,16 @@ struct Candidates {
 
 impl Candidates {
     fn code(&self, index: u64) -> String {
-        let random = Sha256::new().chain_update(self.seed).chain_update(index.to_le_bytes()).finalize();
+        let random = Sha256::new()
+            .chain_update(self.seed)
+            .chain_update(index.to_le_bytes())
+            .finalize();
         let mut random = random.iter();
         let place = |c| match c {
             // 32 divides 256, so every character is as likely as the others.
-            '#' => random.next().map_or('#', |byte| char::from(ALPHABET[usize::from(byte % 32)])),
+            '#' => random
+                .next()
+                .map_or('#', |byte| char::from(ALPHABET[usize::from(byte % 32)])),
             c => c,
         };
         self.pattern.chars().map(place).collect()
@@ -159,7 +165,12 @@ impl Generation<'_> {
             self.admit(self.items())?;
             return self.add(self.candidates(None), false).await;
         }
-        let period_seconds = self.call.api.engine.idempotency_retention_min_seconds().await?;
+        let period_seconds = self
+            .call
+            .api
+            .engine
+            .idempotency_retention_min_seconds()
+            .await?;
         let mut is_second_try = false;
         loop {
             // Counted before the look-up: if nothing is stored, none of the items is the request's own.
@@ -173,7 +184,9 @@ impl Generation<'_> {
             match self.add(earlier.unwrap_or(current), is_repeat).await {
                 // Another node has executed the request in another period. This one has applied that by now.
                 Err(problem)
-                    if problem.code == Code::IdempotencyKeyReused && !is_repeat && !is_second_try =>
+                    if problem.code == Code::IdempotencyKeyReused
+                        && !is_repeat
+                        && !is_second_try =>
                 {
                     is_second_try = true;
                 }
@@ -208,10 +221,24 @@ impl Generation<'_> {
         let CodesToGenerate { count, pattern } = self.wanted;
         let (count, name) = (count.to_le_bytes(), self.call.caller.name());
         let secret = &self.view.secret.as_bytes()[..];
-        let parts = [secret, pattern.as_bytes(), &count, name.as_bytes(), self.identity];
+        let parts = [
+            secret,
+            pattern.as_bytes(),
+            &count,
+            name.as_bytes(),
+            self.identity,
+        ];
         let period_bytes = period.map(u64::to_le_bytes);
-        let seed = hash_of(parts.into_iter().chain(period_bytes.as_ref().map(|bytes| &bytes[..])));
-        Candidates { seed, pattern: pattern.as_str().into(), period }
+        let seed = hash_of(
+            parts
+                .into_iter()
+                .chain(period_bytes.as_ref().map(|bytes| &bytes[..])),
+        );
+        Candidates {
+            seed,
+            pattern: pattern.as_str().into(),
+            period,
+        }
     }
 
     /// Finds the candidates of the stored request that this one repeats.
@@ -223,16 +250,27 @@ impl Generation<'_> {
         current: &Candidates,
         period_seconds: u64,
     ) -> Result<Option<Candidates>, Problem> {
-        let stored_at = match self.recorded(current, 0, u64::from(self.wanted.count)).await? {
+        let stored_at = match self
+            .recorded(current, 0, u64::from(self.wanted.count))
+            .await?
+        {
             Lookup::New => return Ok(None),
             Lookup::Answered(_) => return Ok(Some(current.clone())),
             Lookup::Reused(stored_at) => stored_at,
         };
         let stored_in = period_of(stored_at, period_seconds);
         // It may have arrived just before, or on a node whose clock is ahead, or at a node that runs 0.1.0.
-        for period in [Some(stored_in), stored_in.checked_sub(1), Some(stored_in + 1), None] {
+        for period in [
+            Some(stored_in),
+            stored_in.checked_sub(1),
+            Some(stored_in + 1),
+            None,
+        ] {
             let candidates = self.candidates(period);
-            match self.recorded(&candidates, 0, u64::from(self.wanted.count)).await? {
+            match self
+                .recorded(&candidates, 0, u64::from(self.wanted.count))
+                .await?
+            {
                 Lookup::New => return Ok(None),
                 Lookup::Answered(_) => return Ok(Some(candidates)),
                 Lookup::Reused(_) => tokio::task::yield_now().await,
@@ -245,13 +283,29 @@ impl Generation<'_> {
     fn command(&self, candidates: &Candidates, batch: u64, missing: u64) -> Command {
         let start = batch * BATCH;
         let digests = Digests(candidates.digests(self.view, start..start + missing.min(BATCH)));
-        Command::Insert { target: Target(self.view.id), digests, if_absent: true, revive: false }
+        Command::Insert {
+            target: Target(self.view.id),
+            digests,
+            if_absent: true,
+            revive: false,
+        }
     }
 
     /// Looks up what is stored for a batch.
-    async fn recorded(&self, candidates: &Candidates, batch: u64, missing: u64) -> Result<Lookup, Problem> {
+    async fn recorded(
+        &self,
+        candidates: &Candidates,
+        batch: u64,
+        missing: u64,
+    ) -> Result<Lookup, Problem> {
         let command = self.command(candidates, batch, missing);
-        self.call.recorded(Resource::Filter(KIND, self.coupon), &candidates.part(batch), command).await
+        self.call
+            .recorded(
+                Resource::Filter(KIND, self.coupon),
+                &candidates.part(batch),
+                command,
+            )
+            .await
     }
 
     /// Adds candidates until the pool has got as many codes as the request wants.
@@ -259,14 +313,24 @@ impl Generation<'_> {
         let count = u64::from(self.wanted.count);
         let batches_max = 4 * count.div_ceil(BATCH) + SPARE_BATCHES;
         let chosen = Vec::with_capacity(self.wanted.count as usize);
-        let mut generated = Generated { candidates, chosen, replayed: true };
+        let mut generated = Generated {
+            candidates,
+            chosen,
+            replayed: true,
+        };
         let mut is_repeat = is_repeat;
         for batch in 0..batches_max {
             let missing = count - generated.chosen.len() as u64;
-            let decided = self.decide(&generated.candidates, batch, missing, is_repeat).await?;
+            let decided = self
+                .decide(&generated.candidates, batch, missing, is_repeat)
+                .await?;
             is_repeat |= decided.replayed;
             generated.replayed &= decided.replayed;
-            let Decided { outcome: Outcome::Inserted(Inserted { outcomes, .. }), .. } = &decided else {
+            let Decided {
+                outcome: Outcome::Inserted(Inserted { outcomes, .. }),
+                ..
+            } = &decided
+            else {
                 return Err(decided.unexpected());
             };
             let indexes = (batch * BATCH..).zip(outcomes);
@@ -277,7 +341,10 @@ impl Generation<'_> {
             }
             tokio::task::yield_now().await;
         }
-        Err(Problem::new(Code::FilterFull, "nearly all new codes collide with codes of this compact coupon"))
+        Err(Problem::new(
+            Code::FilterFull,
+            "nearly all new codes collide with codes of this compact coupon",
+        ))
     }
 
     /// Decides which candidates of a batch are new. A repeat executes a batch only if no attempt before has: its outcome is not stored,
@@ -291,19 +358,29 @@ impl Generation<'_> {
     ) -> Result<Decided, Problem> {
         if is_repeat {
             match self.recorded(candidates, batch, missing).await? {
-                Lookup::Answered(outcome) => return Ok(Decided { outcome, replayed: true }),
+                Lookup::Answered(outcome) => {
+                    return Ok(Decided {
+                        outcome,
+                        replayed: true,
+                    });
+                }
                 Lookup::Reused(_) => return Err(Code::IdempotencyKeyReused.into()),
                 Lookup::New => {}
             }
-            let first = self.recorded(candidates, 0, u64::from(self.wanted.count)).await?;
+            let first = self
+                .recorded(candidates, 0, u64::from(self.wanted.count))
+                .await?;
             if !matches!(first, Lookup::Answered(_)) {
-                let detail = "the stored outcome of this request has just expired; retry it as a new one";
+                let detail =
+                    "the stored outcome of this request has just expired; retry it as a new one";
                 return Err(Problem::new(Code::Overloaded, detail));
             }
         }
         let command = self.command(candidates, batch, missing);
         let part = candidates.part(batch);
-        self.call.submit_part(Resource::Filter(KIND, self.coupon), &part, command).await
+        self.call
+            .submit_part(Resource::Filter(KIND, self.coupon), &part, command)
+            .await
     }
 }
 
@@ -341,13 +418,17 @@ pub(crate) async fn generate(
     request: Request,
 ) -> HandlerResult {
     let view = call.filter(KIND, &coupon)?;
-    let lines = LineFormat::preferred(request.headers(), COLUMNS).unwrap_or(LineFormat::Csv(COLUMNS));
+    let lines =
+        LineFormat::preferred(request.headers(), COLUMNS).unwrap_or(LineFormat::Csv(COLUMNS));
     let wanted: CodesToGenerate = json::parse(&call.body(request).await?)?;
     wanted.check_form()?;
     // A pattern with few places names codes, so nothing is looked up for it.
     if let Err(guessable) = wanted.check_guessing(wanted.count.into()) {
         let items = view.describe(call.api.engine.now()).stats.items;
-        return Err(wanted.check_guessing(items + u64::from(wanted.count)).err().unwrap_or(guessable));
+        return Err(wanted
+            .check_guessing(items + u64::from(wanted.count))
+            .err()
+            .unwrap_or(guessable));
     }
     if view.spec.stock.is_some() {
         return Err(Code::RequiresAddedCodes.into());
@@ -356,10 +437,26 @@ pub(crate) async fn generate(
     let room = call.reserve(STREAM_BYTES)?;
     let nonce = random::<16>();
     let identity = call.idempotency_key().unwrap_or(&nonce);
-    let generation = Generation { call: &call, coupon: &coupon, view: &view, wanted: &wanted, identity };
-    let Generated { candidates, chosen, replayed } = generation.run().await?;
-    let chosen = Chosen { indexes: chosen, _memory: memory };
-    Ok(mark_replayed(counted(respond(lines, candidates, chosen), room), replayed))
+    let generation = Generation {
+        call: &call,
+        coupon: &coupon,
+        view: &view,
+        wanted: &wanted,
+        identity,
+    };
+    let Generated {
+        candidates,
+        chosen,
+        replayed,
+    } = generation.run().await?;
+    let chosen = Chosen {
+        indexes: chosen,
+        _memory: memory,
+    };
+    Ok(mark_replayed(
+        counted(respond(lines, candidates, chosen), room),
+        replayed,
+    ))
 }
 
 /// Codes that are written together.
@@ -375,7 +472,11 @@ struct Chosen {
 fn respond(lines: LineFormat, candidates: Candidates, chosen: Chosen) -> Response {
     lines.stream(stream::unfold(0, move |from| {
         let batch = chosen.indexes.iter().skip(from).take(WRITTEN);
-        let codes: Vec<_> = batch.map(|&index| GeneratedCode { code: candidates.code(index) }).collect();
+        let codes: Vec<_> = batch
+            .map(|&index| GeneratedCode {
+                code: candidates.code(index),
+            })
+            .collect();
         async move {
             tokio::task::yield_now().await;
             let next = from + codes.len();
@@ -389,7 +490,11 @@ mod tests {
     use super::*;
 
     fn candidates(pattern: &str) -> Candidates {
-        Candidates { seed: [7; 32], pattern: pattern.into(), period: None }
+        Candidates {
+            seed: [7; 32],
+            pattern: pattern.into(),
+            period: None,
+        }
     }
 
     #[test]
@@ -406,7 +511,9 @@ mod tests {
         let codes: Vec<String> = (0..32_000).map(|index| candidates.code(index)).collect();
         for place in 0..4 {
             let mut counts = [0_f64; 128];
-            codes.iter().for_each(|code| counts[usize::from(code.as_bytes()[place])] += 1.0);
+            codes
+                .iter()
+                .for_each(|code| counts[usize::from(code.as_bytes()[place])] += 1.0);
             let deviation = |&c: &u8| (counts[usize::from(c)] - 1_000.0).powi(2) / 1_000.0;
             let chi_squared: f64 = ALPHABET.iter().map(deviation).sum();
             assert!(chi_squared < 61.1, "place {place}: {chi_squared}");
@@ -416,8 +523,14 @@ mod tests {
     #[test]
     fn pattern_must_fit_its_codes() {
         let check = |count, pattern: &str, held| {
-            let wanted = CodesToGenerate { count, pattern: pattern.into() };
-            wanted.check_form().and_then(|()| wanted.check_guessing(u64::from(count) + held)).is_ok()
+            let wanted = CodesToGenerate {
+                count,
+                pattern: pattern.into(),
+            };
+            wanted
+                .check_form()
+                .and_then(|()| wanted.check_guessing(u64::from(count) + held))
+                .is_ok()
         };
         assert!(check(1, "A-####", 0));
         assert!(!check(1, "A-###", 0));

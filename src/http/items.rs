@@ -6,7 +6,9 @@ use super::request::source::RequestSource;
 use super::response::outgoing::counted;
 use super::response::{Code, HandlerResult, Problem, success};
 use crate::access::{Guesses, Scope};
-use crate::domain::{Command, Digests, ITEMS_MAX, ItemOutcome, Kind, Outcome, Removed, Target, Timestamp};
+use crate::domain::{
+    Command, Digests, ITEMS_MAX, ItemOutcome, Kind, Outcome, Removed, Target, Timestamp,
+};
 use crate::engine::{Digest, FilterView};
 use axum::extract::Request;
 use http::StatusCode;
@@ -89,7 +91,12 @@ async fn submit(
     let decided = call.submit(about, command).await;
     match decided.as_ref().map(|decided| &decided.outcome) {
         Ok(Outcome::Removed(Removed { outcomes, .. }) | Outcome::Replaced(outcomes)) => {
-            guesses.settle(outcomes.iter().filter(|outcome| is_wrong_guess(**outcome)).count());
+            guesses.settle(
+                outcomes
+                    .iter()
+                    .filter(|outcome| is_wrong_guess(**outcome))
+                    .count(),
+            );
         }
         Err(problem) if !matches!(problem.code, Code::StorageFailed | Code::FilterFull) => {
             guesses.return_unused();
@@ -131,7 +138,12 @@ pub(super) async fn read<'a, R: Right>(
     let guesser = call.guesser(&view, &request)?;
     let (digests, flag) = digests(call, &view, request, read).await?;
     let guesses = guesser.take(digests.len())?;
-    Ok(ItemRequest { view, digests, flag, guesses })
+    Ok(ItemRequest {
+        view,
+        digests,
+        flag,
+        guesses,
+    })
 }
 
 impl ItemRequest<'_> {
@@ -139,14 +151,20 @@ impl ItemRequest<'_> {
     pub(super) fn check(self, now: Timestamp) -> Vec<bool> {
         let mut present = Vec::with_capacity(self.digests.len());
         self.view.contains_many(&self.digests, now, &mut present);
-        self.guesses.settle(present.iter().filter(|&&present| !present).count());
+        self.guesses
+            .settle(present.iter().filter(|&&present| !present).count());
         present
     }
 
     /// Returns how many copies of each item are present.
     pub(super) fn count(self, now: Timestamp) -> Vec<u32> {
-        let counts: Vec<u32> = self.digests.iter().map(|&digest| self.view.count(digest, now)).collect();
-        self.guesses.settle(counts.iter().filter(|&&count| count == 0).count());
+        let counts: Vec<u32> = self
+            .digests
+            .iter()
+            .map(|&digest| self.view.count(digest, now))
+            .collect();
+        self.guesses
+            .settle(counts.iter().filter(|&&count| count == 0).count());
         counts
     }
 }
@@ -161,7 +179,10 @@ pub(super) async fn add(
 ) -> HandlerResult {
     let view = call.filter(kind, name)?;
     // If a full pool rejects codes, one of them is absent.
-    let guesser = view.may_refuse_codes().then(|| call.guesser(&view, &request)).transpose()?;
+    let guesser = view
+        .may_refuse_codes()
+        .then(|| call.guesser(&view, &request))
+        .transpose()?;
     let source = (kind == Kind::Coupon).then(|| RequestSource::of(&request));
     let (digests, flag) = digests(call, &view, request, read).await?;
     let (if_absent, revive) = match kind {
@@ -174,11 +195,18 @@ pub(super) async fn add(
     let codes = digests.len();
     let room = call.room_for(codes)?;
     let guesses = guesser.map(|guesser| guesser.take(1)).transpose()?;
-    let command = Command::Insert { target: Target(view.id), digests: Digests(digests), if_absent, revive };
+    let command = Command::Insert {
+        target: Target(view.id),
+        digests: Digests(digests),
+        if_absent,
+        revive,
+    };
     let decided = call.submit(Resource::Filter(kind, name), command).await;
     if let Some(source) = source.filter(|_| revive) {
         // Used codes can be used again. The route doesn't show it.
-        let outcome = decided.as_ref().map_or_else(|problem| problem.code.as_str(), |_| "done");
+        let outcome = decided
+            .as_ref()
+            .map_or_else(|problem| problem.code.as_str(), |_| "done");
         let key = Some(call.caller.name()).filter(|key| !key.is_empty());
         let (peer, [trace, parent]) = (source.peer(), source.trace());
         tracing::info!(
@@ -194,12 +222,19 @@ pub(super) async fn add(
         );
     }
     if let Some(guesses) = guesses {
-        let is_full = decided.as_ref().is_err_and(|problem| problem.code == Code::FilterFull);
+        let is_full = decided
+            .as_ref()
+            .is_err_and(|problem| problem.code == Code::FilterFull);
         guesses.settle(is_full.into());
     }
     let decided = decided?;
-    let Outcome::Inserted(inserted) = &decided.outcome else { return Err(decided.unexpected()) };
-    Ok(counted(success::json(StatusCode::OK, decided.replayed, inserted), room))
+    let Outcome::Inserted(inserted) = &decided.outcome else {
+        return Err(decided.unexpected());
+    };
+    Ok(counted(
+        success::json(StatusCode::OK, decided.replayed, inserted),
+        room,
+    ))
 }
 
 /// Removes items.
@@ -208,26 +243,58 @@ pub(super) async fn remove(
     request: ItemRequest<'_>,
     about: Resource<'_>,
 ) -> HandlerResult {
-    let ItemRequest { view, digests, flag: all, guesses } = request;
+    let ItemRequest {
+        view,
+        digests,
+        flag: all,
+        guesses,
+    } = request;
     let room = call.room_for(digests.len())?;
-    let command = Command::Remove { target: Target(view.id), digests: Digests(digests), all };
+    let command = Command::Remove {
+        target: Target(view.id),
+        digests: Digests(digests),
+        all,
+    };
     let decided = submit(call, about, command, guesses).await?;
-    let Outcome::Removed(removed) = &decided.outcome else { return Err(decided.unexpected()) };
-    Ok(counted(success::json(StatusCode::OK, decided.replayed, removed), room))
+    let Outcome::Removed(removed) = &decided.outcome else {
+        return Err(decided.unexpected());
+    };
+    Ok(counted(
+        success::json(StatusCode::OK, decided.replayed, removed),
+        room,
+    ))
 }
 
 /// Replaces items pair by pair.
-pub(super) async fn replace(call: &Call<Write>, kind: Kind, name: &str, request: Request) -> HandlerResult {
+pub(super) async fn replace(
+    call: &Call<Write>,
+    kind: Kind,
+    name: &str,
+    request: Request,
+) -> HandlerResult {
     let view = call.filter(kind, name)?;
     let guesser = call.guesser(&view, &request)?;
     let body = call.body(request).await?;
     let (from, to) = pairs(body.as_ref(), &view, ITEMS_MAX)?;
     let room = call.room_for(from.len())?;
     let guesses = guesser.take(from.len())?;
-    let command = Command::Replace { target: Target(view.id), from: Digests(from), to: Digests(to) };
+    let command = Command::Replace {
+        target: Target(view.id),
+        from: Digests(from),
+        to: Digests(to),
+    };
     let decided = submit(call, Resource::Filter(kind, name), command, guesses).await?;
-    let Outcome::Replaced(outcomes) = decided.outcome else { return Err(decided.unexpected()) };
-    Ok(counted(success::json(StatusCode::OK, decided.replayed, &ReplacedItems { outcomes }), room))
+    let Outcome::Replaced(outcomes) = decided.outcome else {
+        return Err(decided.unexpected());
+    };
+    Ok(counted(
+        success::json(
+            StatusCode::OK,
+            decided.replayed,
+            &ReplacedItems { outcomes },
+        ),
+        room,
+    ))
 }
 
 /// Parses a body `{"replacements":[{"from":…,"to":…}]}` into the digests of both sides.
@@ -242,10 +309,16 @@ pub fn pairs(
     let ReplacementList { replacements } = json::parse(body)?;
     json::check_length("replacements", replacements.len(), items_max)?;
     let mut faults = Faults::default();
-    let each = replacements.iter().enumerate().map(|(index, Replacement { from, to })| {
-        let from = faults.digest(view, from, || format!("/replacements/{index}/from"));
-        (from, faults.digest(view, to, || format!("/replacements/{index}/to")))
-    });
+    let each = replacements
+        .iter()
+        .enumerate()
+        .map(|(index, Replacement { from, to })| {
+            let from = faults.digest(view, from, || format!("/replacements/{index}/from"));
+            (
+                from,
+                faults.digest(view, to, || format!("/replacements/{index}/to")),
+            )
+        });
     let pairs = each.unzip();
     faults.check()?;
     Ok(pairs)

@@ -78,6 +78,13 @@ pub fn service(
         registry,
         redemptions,
     });
-    let router = router.split_for_parts().0.merge(pages::routes()).with_state(api.clone());
-    (HttpService::new(api.clone(), operations, router), Control(api))
+    let router = router
+        .split_for_parts()
+        .0
+        .merge(pages::routes())
+        .with_state(api.clone());
+    (
+        HttpService::new(api.clone(), operations, router),
+        Control(api),
+    )
 }

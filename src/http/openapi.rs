@@ -114,15 +114,20 @@ fn name_values(schemas: &mut Map<String, Value>) {
             name.starts_with(|c: char| c.is_ascii_alphabetic()) && uses.get(&name) == Some(&1)
         };
         if !enum_values(schema).all(is_usable) {
-            let names: Vec<String> =
-                enum_values(schema).map(|value| format!("{name}{}", pascal_case(value))).collect();
+            let names: Vec<String> = enum_values(schema)
+                .map(|value| format!("{name}{}", pascal_case(value)))
+                .collect();
             schema["x-enum-varnames"] = names.into();
         }
     }
 }
 
 fn enum_values(schema: &Value) -> impl Iterator<Item = &str> {
-    schema["enum"].as_array().into_iter().flatten().filter_map(Value::as_str)
+    schema["enum"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
 }
 
 /// Joins the words of a text, each with a capital letter in front.
@@ -138,7 +143,12 @@ fn pascal_case(text: &str) -> String {
 
 /// Moves header parameters, headers and error responses, which many operations have in common, to the components.
 fn share(operation: &mut Value, components: &mut Value) {
-    for parameter in operation.get_mut("parameters").and_then(Value::as_array_mut).into_iter().flatten() {
+    for parameter in operation
+        .get_mut("parameters")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
         if parameter["in"] == "header" {
             let name = parameter["name"].as_str().unwrap_or_default().to_owned();
             refer(parameter, components, "parameters", &name);
@@ -149,7 +159,11 @@ fn share(operation: &mut Value, components: &mut Value) {
             refer(header, components, "headers", name);
         }
         if status.as_str() >= "400" {
-            let code = response["description"].as_str().unwrap_or_default().split('`').nth(1);
+            let code = response["description"]
+                .as_str()
+                .unwrap_or_default()
+                .split('`')
+                .nth(1);
             let name = format!("{status}-{}", code.unwrap_or("failure"));
             refer(response, components, "responses", &name);
         }
@@ -175,9 +189,13 @@ fn forbid_null(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
             for list in ["type", "oneOf"] {
-                let Some(Value::Array(choices)) = fields.get_mut(list) else { continue };
+                let Some(Value::Array(choices)) = fields.get_mut(list) else {
+                    continue;
+                };
                 choices.retain(|choice| choice != "null" && choice["type"] != "null");
-                let [only] = choices.as_mut_slice() else { continue };
+                let [only] = choices.as_mut_slice() else {
+                    continue;
+                };
                 match only.take() {
                     Value::Object(only) => {
                         fields.remove(list);
@@ -202,8 +220,12 @@ fn complete(declared: &Operation, operation: &mut Value) {
         Some(Value::Array(known)) => known,
         _ => Vec::new(),
     };
-    parameters.iter_mut().for_each(|parameter| forbid_null(&mut parameter["schema"]));
-    let in_path = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    parameters
+        .iter_mut()
+        .for_each(|parameter| forbid_null(&mut parameter["schema"]));
+    let in_path = path
+        .split('/')
+        .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
     parameters.extend(in_path.map(|name| path_parameter(path, name)));
     if declared.is_read() {
         let position = json!({ "type": "integer", "format": "int64", "minimum": 0 });
@@ -214,8 +236,7 @@ fn complete(declared: &Operation, operation: &mut Value) {
         parameters.push(header_parameter("X-Cuckood-Consistency", text, strong));
     }
     if is_once {
-        let text =
-            "Repeating a request with the same key has no further effect and returns the same response.";
+        let text = "Repeating a request with the same key has no further effect and returns the same response.";
         let key = json!({ "type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]{1,255}$" });
         parameters.push(header_parameter("Idempotency-Key", text, key));
     }
@@ -224,7 +245,11 @@ fn complete(declared: &Operation, operation: &mut Value) {
     if too_many.is_some_and(|description| description.contains("`too-many-invalid-codes`")) {
         let text = "The end user for whom codes are tried, if the key is one of `guessing.trusted_keys`. For other keys, or without it, the \
             limit on invalid codes counts those of the network address.";
-        parameters.push(header_parameter("X-Client-Id", text, json!({ "type": "string" })));
+        parameters.push(header_parameter(
+            "X-Client-Id",
+            text,
+            json!({ "type": "string" }),
+        ));
     }
     if !parameters.is_empty() {
         operation["parameters"] = parameters.into();
@@ -246,7 +271,8 @@ fn complete(declared: &Operation, operation: &mut Value) {
     }
     if path == "/v1/events" {
         let line = json!({ "$ref": "#/components/schemas/EventLine" });
-        operation["responses"]["200"]["content"]["application/x-ndjson"]["schema"]["contentSchema"] = line;
+        operation["responses"]["200"]["content"]["application/x-ndjson"]["schema"]["contentSchema"] =
+            line;
     }
 }
 
@@ -305,11 +331,27 @@ fn general_problems(declared: &Operation) -> impl Iterator<Item = (&'static str,
     let is_upload = takes_body && effect == Some(Effect::Writes);
     let problems = [
         (!is_write, "503", "`recovering`"),
-        (is_read && (is_api || path == "/metrics"), "503", "`overloaded`"),
-        (is_read, "503", "`too-far-behind`, `no-quorum`: this node can't meet the condition; another may"),
+        (
+            is_read && (is_api || path == "/metrics"),
+            "503",
+            "`overloaded`",
+        ),
+        (
+            is_read,
+            "503",
+            "`too-far-behind`, `no-quorum`: this node can't meet the condition; another may",
+        ),
         (is_write, "503", "`recovering`, `draining`, `overloaded`"),
-        (is_write, "503", "`storage-failed`: the outcome of a write is unknown"),
-        (is_write, "503", "`clock-unsure`: no writes until the machine's clock is right"),
+        (
+            is_write,
+            "503",
+            "`storage-failed`: the outcome of a write is unknown",
+        ),
+        (
+            is_write,
+            "503",
+            "`clock-unsure`: no writes until the machine's clock is right",
+        ),
         (is_write, "507", "`memory-limit`, `disk-full`, `log-full`"),
         (
             true,
@@ -324,21 +366,49 @@ fn general_problems(declared: &Operation) -> impl Iterator<Item = (&'static str,
         (is_of("/redemptions/{id}"), "404", "`redemption-not-found`"),
         (is_of("/imports/{id}"), "404", "`import-not-found`"),
         (is_of("{line_up}") && !is_put, "404", "`line-up-not-found`"),
-        (is_of("{campaign}") && !is_put, "404", "`campaign-not-found`"),
+        (
+            is_of("{campaign}") && !is_put,
+            "404",
+            "`campaign-not-found`",
+        ),
         (is_of("{coupon}") && !is_put, "404", "`coupon-not-found`"),
-        (is_put && (path.ends_with("{campaign}") || path.ends_with("{coupon}")), "507", "`too-many-filters`"),
-        (is_put && path.ends_with("{line_up}"), "507", "`too-many-line-ups`"),
+        (
+            is_put && (path.ends_with("{campaign}") || path.ends_with("{coupon}")),
+            "507",
+            "`too-many-filters`",
+        ),
+        (
+            is_put && path.ends_with("{line_up}"),
+            "507",
+            "`too-many-line-ups`",
+        ),
         (takes_body && !is_upload, "400", "`malformed-json`"),
-        (takes_body, "408", "`request-timeout`: the body did not arrive in time"),
-        (takes_body && !is_upload, "413", "`body-too-large`: the detail states the limit"),
+        (
+            takes_body,
+            "408",
+            "`request-timeout`: the body did not arrive in time",
+        ),
+        (
+            takes_body && !is_upload,
+            "413",
+            "`body-too-large`: the detail states the limit",
+        ),
         (
             is_upload && path.ends_with("/imports"),
             "413",
             "`body-too-large`: the compressed body expands too much",
         ),
         (takes_body, "415", "`unsupported-media-type`"),
-        (takes_body, "501", "`not-implemented`: the body has a transfer coding other than `chunked`"),
-        (is_api, "422", "`invalid-request`, with a pointer to each fault"),
+        (
+            takes_body,
+            "501",
+            "`not-implemented`: the body has a transfer coding other than `chunked`",
+        ),
+        (
+            is_api,
+            "422",
+            "`invalid-request`, with a pointer to each fault",
+        ),
         (is_once, "429", "`idempotency-full`"),
         (is_once, "422", "`idempotency-key-reused`"),
     ];
@@ -368,13 +438,21 @@ fn path_parameter(path: &str, name: &str) -> Value {
 fn finish(effect: Option<Effect>, status: &str, response: &mut Value) {
     let is_api = effect.is_some();
     let is_once = effect == Some(Effect::WritesOnce) && !matches!(status, "401" | "403" | "503");
-    let (text, number) = (json!({ "type": "string" }), json!({ "type": "integer", "minimum": 1 }));
+    let (text, number) = (
+        json!({ "type": "string" }),
+        json!({ "type": "integer", "minimum": 1 }),
+    );
     let position = json!({ "type": "integer", "format": "int64", "minimum": 0 });
     let id = "The request's id if it has 1 to 128 letters, digits and `-_.:/+=@`; otherwise a generated one";
     let wait = "Seconds to wait before the next attempt; absent with `storage-failed`";
     for (holds, name, description, schema) in [
         (true, "X-Request-Id", id, text.clone()),
-        (is_once, "Idempotency-Replayed", "`true` if this is the response to an earlier request", text),
+        (
+            is_once,
+            "Idempotency-Replayed",
+            "`true` if this is the response to an earlier request",
+            text,
+        ),
         (
             is_api && status != "401",
             "X-Cuckood-Position",

@@ -83,7 +83,10 @@ pub struct RequestTimeouts {
 
 impl Default for RequestTimeouts {
     fn default() -> Self {
-        Self { request: Duration::from_secs(30), body: Duration::from_secs(30) }
+        Self {
+            request: Duration::from_secs(30),
+            body: Duration::from_secs(30),
+        }
     }
 }
 
@@ -100,6 +103,10 @@ pub struct LimitOptions {
 
 impl Default for LimitOptions {
     fn default() -> Self {
-        Self { body_bytes_max: 32 << 20, bodies_bytes_max: 256 << 20, responses_bytes_max: 128 << 20 }
+        Self {
+            body_bytes_max: 32 << 20,
+            bodies_bytes_max: 256 << 20,
+            responses_bytes_max: 128 << 20,
+        }
     }
 }

@@ -35,17 +35,65 @@ macro_rules! asset {
 }
 
 /// Files: path, media type, content coding, policy and content of each.
-type Files = [(&'static str, &'static str, Option<&'static str>, &'static str, &'static [u8]); 8];
+type Files = [(
+    &'static str,
+    &'static str,
+    Option<&'static str>,
+    &'static str,
+    &'static [u8],
+); 8];
 
 const FILES: Files = [
-    ("/console", HTML, None, CONSOLE, asset!("console/index.html")),
-    ("/console/app.js", SCRIPT, None, CONSOLE, asset!("console/app.js")),
-    ("/console/app.css", STYLE, None, CONSOLE, asset!("console/app.css")),
-    ("/console/icon.svg", "image/svg+xml", None, CONSOLE, asset!("console/icon.svg")),
+    (
+        "/console",
+        HTML,
+        None,
+        CONSOLE,
+        asset!("console/index.html"),
+    ),
+    (
+        "/console/app.js",
+        SCRIPT,
+        None,
+        CONSOLE,
+        asset!("console/app.js"),
+    ),
+    (
+        "/console/app.css",
+        STYLE,
+        None,
+        CONSOLE,
+        asset!("console/app.css"),
+    ),
+    (
+        "/console/icon.svg",
+        "image/svg+xml",
+        None,
+        CONSOLE,
+        asset!("console/icon.svg"),
+    ),
     ("/docs/", HTML, None, DOCS, asset!("swagger-ui/index.html")),
-    ("/docs/start.js", SCRIPT, None, DOCS, asset!("swagger-ui/start.js")),
-    ("/docs/swagger-ui-bundle.js", SCRIPT, Some("gzip"), DOCS, asset!("swagger-ui/swagger-ui-bundle.js.gz")),
-    ("/docs/swagger-ui.css", STYLE, Some("gzip"), DOCS, asset!("swagger-ui/swagger-ui.css.gz")),
+    (
+        "/docs/start.js",
+        SCRIPT,
+        None,
+        DOCS,
+        asset!("swagger-ui/start.js"),
+    ),
+    (
+        "/docs/swagger-ui-bundle.js",
+        SCRIPT,
+        Some("gzip"),
+        DOCS,
+        asset!("swagger-ui/swagger-ui-bundle.js.gz"),
+    ),
+    (
+        "/docs/swagger-ui.css",
+        STYLE,
+        Some("gzip"),
+        DOCS,
+        asset!("swagger-ui/swagger-ui.css.gz"),
+    ),
 ];
 
 /// Show this document
@@ -60,7 +108,12 @@ pub(super) async fn openapi(State(api): State<Arc<Api>>, asked: HeaderMap) -> Re
     let asks_for_keys = !api.access.is_open();
     let file = DOCUMENTS[usize::from(asks_for_keys)].get_or_init(|| {
         let document = Bytes::from((api.document)(asks_for_keys));
-        File::new("application/json", None, document, [(header::X_CONTENT_TYPE_OPTIONS, "nosniff")])
+        File::new(
+            "application/json",
+            None,
+            document,
+            [(header::X_CONTENT_TYPE_OPTIONS, "nosniff")],
+        )
     });
     file.respond(&asked)
 }
@@ -73,23 +126,36 @@ pub(super) fn routes() -> Router<Arc<Api>> {
         ("/console/index.html", "../console"),
         ("/docs", "docs/"),
     ];
-    let router = redirects.into_iter().fold(Router::new(), |router, (from, to)| {
-        router.route(from, get(async move || Redirect::temporary(to)))
-    });
-    FILES.into_iter().fold(router, |router, (path, media_type, coding, policy, content)| {
-        // Weak, because responses may be compressed.
-        let tag = format!("W/\"{}\"", hex::encode(&Sha256::digest(content)[..12]));
-        let headers = [
-            (header::CONTENT_SECURITY_POLICY, policy),
-            (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-            (header::REFERRER_POLICY, "no-referrer"),
-            // A browser asks each time whether a file has changed, so that an upgrade shows immediately.
-            (header::CACHE_CONTROL, "no-cache"),
-            (header::ETAG, &tag),
-        ];
-        let file = Arc::new(File::new(media_type, coding, Bytes::from_static(content), headers));
-        router.route(path, get(async move |asked: HeaderMap| file.respond(&asked)))
-    })
+    let router = redirects
+        .into_iter()
+        .fold(Router::new(), |router, (from, to)| {
+            router.route(from, get(async move || Redirect::temporary(to)))
+        });
+    FILES.into_iter().fold(
+        router,
+        |router, (path, media_type, coding, policy, content)| {
+            // Weak, because responses may be compressed.
+            let tag = format!("W/\"{}\"", hex::encode(&Sha256::digest(content)[..12]));
+            let headers = [
+                (header::CONTENT_SECURITY_POLICY, policy),
+                (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+                (header::REFERRER_POLICY, "no-referrer"),
+                // A browser asks each time whether a file has changed, so that an upgrade shows immediately.
+                (header::CACHE_CONTROL, "no-cache"),
+                (header::ETAG, &tag),
+            ];
+            let file = Arc::new(File::new(
+                media_type,
+                coding,
+                Bytes::from_static(content),
+                headers,
+            ));
+            router.route(
+                path,
+                get(async move |asked: HeaderMap| file.respond(&asked)),
+            )
+        },
+    )
 }
 
 /// A file that never changes.
@@ -112,24 +178,47 @@ impl File {
         let coding = coding.map(|coding| (header::CONTENT_ENCODING, coding));
         let gzip = coding.is_none().then(OnceLock::new);
         let text = |text| HeaderValue::from_str(text).expect("a file's headers are visible ASCII");
-        let headers = headers.into_iter().chain(coding).map(|(name, value)| (name, text(value))).collect();
-        Self { media_type, headers, content, gzip }
+        let headers = headers
+            .into_iter()
+            .chain(coding)
+            .map(|(name, value)| (name, text(value)))
+            .collect();
+        Self {
+            media_type,
+            headers,
+            content,
+            gzip,
+        }
     }
 
     /// Responds with the file, compressed if the client accepts gzip, or says that the client has it already.
     fn respond(&self, asked: &HeaderMap) -> Response {
         let headers = self.headers.clone();
-        if self.headers.get(header::ETAG).is_some_and(|tag| is_known(asked, tag)) {
+        if self
+            .headers
+            .get(header::ETAG)
+            .is_some_and(|tag| is_known(asked, tag))
+        {
             return (StatusCode::NOT_MODIFIED, headers).into_response();
         }
-        let mut response =
-            (headers, [(header::CONTENT_TYPE, self.media_type)], self.content.clone()).into_response();
+        let mut response = (
+            headers,
+            [(header::CONTENT_TYPE, self.media_type)],
+            self.content.clone(),
+        )
+            .into_response();
         if let Some(gzip) = &self.gzip {
-            response.headers_mut().insert(header::VARY, HeaderValue::from_static("accept-encoding"));
+            response
+                .headers_mut()
+                .insert(header::VARY, HeaderValue::from_static("accept-encoding"));
             if quality_in(asked, &header::ACCEPT_ENCODING, "gzip") > 0.0 {
-                response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-                *response.body_mut() =
-                    gzip.get_or_init(|| compressed(&self.content, Compression::best())).clone().into();
+                response
+                    .headers_mut()
+                    .insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+                *response.body_mut() = gzip
+                    .get_or_init(|| compressed(&self.content, Compression::best()))
+                    .clone()
+                    .into();
             }
         }
         response.extensions_mut().insert(SharedBytes);
@@ -139,8 +228,14 @@ impl File {
 
 /// Whether `If-None-Match` names this tag.
 fn is_known(headers: &HeaderMap, tag: &HeaderValue) -> bool {
-    let lists = headers.get_all(header::IF_NONE_MATCH).into_iter().filter_map(|value| value.to_str().ok());
-    lists.flat_map(|list| list.split(',')).map(str::trim).any(|known| known == "*" || known == tag)
+    let lists = headers
+        .get_all(header::IF_NONE_MATCH)
+        .into_iter()
+        .filter_map(|value| value.to_str().ok());
+    lists
+        .flat_map(|list| list.split(','))
+        .map(str::trim)
+        .any(|known| known == "*" || known == tag)
 }
 
 #[cfg(test)]
@@ -157,8 +252,13 @@ mod tests {
             ("zstd", false),
             ("", false),
         ] {
-            let headers = HeaderMap::from_iter([(header::ACCEPT_ENCODING, accepted.parse().unwrap())]);
-            assert_eq!(quality_in(&headers, &header::ACCEPT_ENCODING, "gzip") > 0.0, wanted, "{accepted}");
+            let headers =
+                HeaderMap::from_iter([(header::ACCEPT_ENCODING, accepted.parse().unwrap())]);
+            assert_eq!(
+                quality_in(&headers, &header::ACCEPT_ENCODING, "gzip") > 0.0,
+                wanted,
+                "{accepted}"
+            );
         }
     }
 }

@@ -8,7 +8,8 @@ use super::response::success::{self, LineFormat};
 use super::response::{Code, HandlerResult, Problem, refusals};
 use crate::domain::redemption::{HOLD_SECONDS_MAX, REFERENCE_BYTES_MAX};
 use crate::domain::{
-    Command, Kind, Outcome, Redemption, RedemptionId, RedemptionStatus, Reference, Target, Timestamp,
+    Command, Kind, Outcome, Redemption, RedemptionId, RedemptionStatus, Reference, Target,
+    Timestamp,
 };
 use crate::engine::{
     ChangeNumber, CodeFound, Digest, FilterView, Mode, RedemptionPage, RedemptionQuery, random,
@@ -70,7 +71,10 @@ impl RedemptionRequest<'_> {
 }))]
 pub(super) struct RedemptionResponse {
     /// A random ID.
-    #[schema(pattern = "^[0-9a-f]{32}$", example = "0f5e3c2b9a7d4f1e8c6b5a4938271605")]
+    #[schema(
+        pattern = "^[0-9a-f]{32}$",
+        example = "0f5e3c2b9a7d4f1e8c6b5a4938271605"
+    )]
     id: String,
     status: RedemptionStatus,
     /// The caller's id.
@@ -97,7 +101,8 @@ impl From<Redemption> for RedemptionResponse {
             created_at: redemption.created_at,
             expires_at: redemption.expires_at,
             redeemed_at: redemption.redeemed_at,
-            cancelled_at: (redemption.status == RedemptionStatus::Cancelled).then_some(redemption.changed_at),
+            cancelled_at: (redemption.status == RedemptionStatus::Cancelled)
+                .then_some(redemption.changed_at),
             ordinal: redemption.ordinal.filter(|_| redemption.stands()),
         }
     }
@@ -135,7 +140,8 @@ struct ListQuery {
 }
 
 /// The columns of the list as CSV.
-pub(super) const COLUMNS: &str = "id,status,reference,created_at,expires_at,redeemed_at,cancelled_at,ordinal";
+pub(super) const COLUMNS: &str =
+    "id,status,reference,created_at,expires_at,redeemed_at,cancelled_at,ordinal";
 
 /// Parts of the ledger that one request reads before it returns its results so far.
 const SCANS_MAX: usize = 100;
@@ -168,7 +174,9 @@ pub(super) async fn redeem(
     let guesses = guesser.take(1)?;
     let engine = &call.api.engine;
     // The outcome of a request with an idempotency key has to be stored.
-    let refused = (!call.may_repeat()).then(|| engine.certain_refusal(&view, digest, &reference)).flatten();
+    let refused = (!call.may_repeat())
+        .then(|| engine.certain_refusal(&view, digest, &reference))
+        .flatten();
     let decided = match refused {
         Some(refusal) => Err(refusals::refused(Kind::Coupon, refusal)),
         None => {
@@ -181,18 +189,32 @@ pub(super) async fn redeem(
                 reference,
                 hold_seconds,
             });
-            call.submit(Resource::Filter(Kind::Coupon, &coupon), command).await
+            call.submit(Resource::Filter(Kind::Coupon, &coupon), command)
+                .await
         }
     };
     let decided = decided.map_err(|problem| explain(&call, &coupon, digest, problem));
-    let is_invalid =
-        |problem: &Problem| matches!(problem.code, Code::CodeUnknown | Code::CodeRedeemed | Code::CodeHeld);
-    guesses.settle(decided.as_ref().err().map_or(0, |problem| is_invalid(problem).into()));
+    let is_invalid = |problem: &Problem| {
+        matches!(
+            problem.code,
+            Code::CodeUnknown | Code::CodeRedeemed | Code::CodeHeld
+        )
+    };
+    guesses.settle(
+        decided
+            .as_ref()
+            .err()
+            .map_or(0, |problem| is_invalid(problem).into()),
+    );
     let decided = counted(&call, decided, "repeated")?;
     match decided.outcome {
         Outcome::Redeemed(redemption) => {
             let path = format!("/v1/coupons/{coupon}/redemptions/{}", redemption.id);
-            Ok(success::created(&path, decided.replayed, &RedemptionResponse::from(redemption)))
+            Ok(success::created(
+                &path,
+                decided.replayed,
+                &RedemptionResponse::from(redemption),
+            ))
         }
         _ => settled(decided),
     }
@@ -240,14 +262,24 @@ fn explain(call: &Call<Redeem>, coupon: &str, digest: Digest, problem: Problem) 
         return problem;
     }
     // The newest view, since the log has decided.
-    let Ok(view) = call.filter(Kind::Coupon, coupon) else { return problem };
-    let found = view.look_up(&[digest], call.api.engine.now()).unwrap_or_default().pop();
+    let Ok(view) = call.filter(Kind::Coupon, coupon) else {
+        return problem;
+    };
+    let found = view
+        .look_up(&[digest], call.api.engine.now())
+        .unwrap_or_default()
+        .pop();
     match (problem.code, found) {
-        (Code::CodeHeld, Some(CodeFound::Held(hold))) => Problem { expires_at: hold.expires_at, ..problem },
+        (Code::CodeHeld, Some(CodeFound::Held(hold))) => Problem {
+            expires_at: hold.expires_at,
+            ..problem
+        },
         (Code::CodeRedeemed, Some(CodeFound::Redeemed(None))) => {
-            let detail =
-                "the code was redeemed; under which reference is unknown after redemptions.retention";
-            Problem { detail: detail.into(), ..problem }
+            let detail = "the code was redeemed; under which reference is unknown after redemptions.retention";
+            Problem {
+                detail: detail.into(),
+                ..problem
+            }
         }
         _ => problem,
     }
@@ -261,21 +293,37 @@ fn counted(
 ) -> Result<Decided, Problem> {
     let outcome = match &decided {
         Ok(Decided {
-            outcome: Outcome::Redeemed(Redemption { status: RedemptionStatus::Held, .. }), ..
+            outcome:
+                Outcome::Redeemed(Redemption {
+                    status: RedemptionStatus::Held,
+                    ..
+                }),
+            ..
         }) => "held",
-        Ok(Decided { outcome: Outcome::Redeemed(_), .. }) => "redeemed",
+        Ok(Decided {
+            outcome: Outcome::Redeemed(_),
+            ..
+        }) => "redeemed",
         Ok(_) => settled,
         Err(problem) => problem.code.as_str(),
     };
-    call.api.redemptions.get_or_create(&[("outcome", outcome)]).inc();
+    call.api
+        .redemptions
+        .get_or_create(&[("outcome", outcome)])
+        .inc();
     decided
 }
 
 fn settled(decided: Decided) -> HandlerResult {
     match decided {
-        Decided { outcome: Outcome::Settled(redemption), replayed } => {
-            Ok(success::json(StatusCode::OK, replayed, &RedemptionResponse::from(redemption)))
-        }
+        Decided {
+            outcome: Outcome::Settled(redemption),
+            replayed,
+        } => Ok(success::json(
+            StatusCode::OK,
+            replayed,
+            &RedemptionResponse::from(redemption),
+        )),
         decided => Err(decided.unexpected()),
     }
 }
@@ -300,14 +348,28 @@ fn settled(decided: Decided) -> HandlerResult {
         ),
     )
 )]
-pub(super) async fn list(call: Call<Read>, Path(coupon): Path<String>, request: Request) -> HandlerResult {
+pub(super) async fn list(
+    call: Call<Read>,
+    Path(coupon): Path<String>,
+    request: Request,
+) -> HandlerResult {
     let view = call.filter(Kind::Coupon, &coupon)?;
-    let ListQuery { reference, status, changed_after, limit, cursor } = query::parse(&request)?;
+    let ListQuery {
+        reference,
+        status,
+        changed_after,
+        limit,
+        cursor,
+    } = query::parse(&request)?;
     let limit = limit.unwrap_or(query::PAGE_DEFAULT);
     Problem::unless_within("/limit", limit, 1..=query::PAGE_MAX)?;
     let reference = reference.as_deref().map(Reference::new).transpose();
     let reference = reference.map_err(Problem::at("/reference"))?;
-    let query = RedemptionQuery { reference, status, changed_after };
+    let query = RedemptionQuery {
+        reference,
+        status,
+        changed_after,
+    };
     let cursor = cursor.as_deref().filter(|cursor| !cursor.is_empty());
     let mut next = cursor.map(change_of).transpose()?;
     if let Some(lines) = LineFormat::preferred(request.headers(), COLUMNS) {
@@ -315,7 +377,12 @@ pub(super) async fn list(call: Call<Read>, Path(coupon): Path<String>, request: 
     }
     let mut redemptions = Vec::new();
     for _ in 0..SCANS_MAX {
-        let page = view.redemptions(&query, next, limit - redemptions.len(), call.api.engine.now());
+        let page = view.redemptions(
+            &query,
+            next,
+            limit - redemptions.len(),
+            call.api.engine.now(),
+        );
         redemptions.extend(page.redemptions.into_iter().map(RedemptionResponse::from));
         next = page.next;
         if next.is_none() || redemptions.len() == limit {
@@ -325,7 +392,10 @@ pub(super) async fn list(call: Call<Read>, Path(coupon): Path<String>, request: 
         tokio::task::yield_now().await;
     }
     let next_cursor = next.map(|change| query::write_cursor(change.0.to_be_bytes()));
-    Ok(success::ok(&RedemptionList { redemptions, next_cursor }))
+    Ok(success::ok(&RedemptionList {
+        redemptions,
+        next_cursor,
+    }))
 }
 
 /// Redemptions that are exported together.
@@ -343,21 +413,28 @@ fn export(
     drop(view);
     lines.stream(stream::try_unfold(Some(after), move |after| {
         let page = after.map(|after| {
-            let view = coupon.view(&call.api).map_err(|gone| BoxError::from(gone.detail.into_owned()))?;
+            let view = coupon
+                .view(&call.api)
+                .map_err(|gone| BoxError::from(gone.detail.into_owned()))?;
             Ok::<_, BoxError>(view.redemptions(&query, after, EXPORTED, call.api.engine.now()))
         });
         async move {
             let Some(page) = page else { return Ok(None) };
             let RedemptionPage { redemptions, next } = page?;
             tokio::task::yield_now().await;
-            let responses: Vec<_> = redemptions.into_iter().map(RedemptionResponse::from).collect();
+            let responses: Vec<_> = redemptions
+                .into_iter()
+                .map(RedemptionResponse::from)
+                .collect();
             Ok(Some((responses, next.map(Some))))
         }
     }))
 }
 
 fn change_of(cursor: &str) -> Result<ChangeNumber, Problem> {
-    let bytes = query::read_cursor(cursor)?.try_into().map_err(|_| query::invalid_cursor())?;
+    let bytes = query::read_cursor(cursor)?
+        .try_into()
+        .map_err(|_| query::invalid_cursor())?;
     Ok(ChangeNumber(u64::from_be_bytes(bytes)))
 }
 
@@ -375,7 +452,8 @@ pub(super) async fn get(
     let id = parse_id(&redemption)?;
     let find = || {
         let view = call.filter(Kind::Coupon, &coupon)?;
-        view.redemption(&id, call.api.engine.now()).ok_or(Code::RedemptionNotFound.into())
+        view.redemption(&id, call.api.engine.now())
+            .ok_or(Code::RedemptionNotFound.into())
     };
     let redemption = after_barrier(&call.api, find).await?;
     Ok(success::ok(&RedemptionResponse::from(redemption)))
@@ -431,14 +509,18 @@ async fn change(
         return Err(Code::RequiresStrictMode.into());
     }
     let command = command(Target(view.id), parse_id(redemption)?);
-    let decided = call.submit(Resource::Filter(Kind::Coupon, coupon), command).await;
+    let decided = call
+        .submit(Resource::Filter(Kind::Coupon, coupon), command)
+        .await;
     settled(counted(call, decided, outcome)?)
 }
 
 /// Looks something up; if this node does not know it, again after a barrier: another node may have acknowledged it just now.
 async fn after_barrier<T>(api: &Api, find: impl Fn() -> Result<T, Problem>) -> Result<T, Problem> {
     match find() {
-        Err(problem) if problem.code.status() == StatusCode::NOT_FOUND && api.engine.is_shared() => {
+        Err(problem)
+            if problem.code.status() == StatusCode::NOT_FOUND && api.engine.is_shared() =>
+        {
             api.engine.barrier().await?;
             find()
         }

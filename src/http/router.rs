@@ -34,7 +34,11 @@ macro_rules! route {
 }
 
 /// What [`route!`] declares.
-type DeclaredRoute = (Option<AccessRule>, Option<Direct>, UtoipaMethodRouter<Arc<Api>>);
+type DeclaredRoute = (
+    Option<AccessRule>,
+    Option<Direct>,
+    UtoipaMethodRouter<Arc<Api>>,
+);
 
 /// Returns the requirements of a handler.
 fn rule<A, H: Takes<A>>(_: H) -> AccessRule {
@@ -42,7 +46,12 @@ fn rule<A, H: Takes<A>>(_: H) -> AccessRule {
 }
 
 fn documented_statuses(operation: &openapi::path::Operation) -> Vec<u16> {
-    operation.responses.responses.keys().filter_map(|status| status.parse().ok()).collect()
+    operation
+        .responses
+        .responses
+        .keys()
+        .filter_map(|status| status.parse().ok())
+        .collect()
 }
 
 fn is_in_query(parameter: &RefOr<Parameter>) -> bool {
@@ -138,14 +147,21 @@ impl Routes {
             ];
             for (method, operation) in operations {
                 let Some(operation) = operation else { continue };
-                let security =
-                    access.map(|access| SecurityRequirement::new(SECURITY_SCHEME, [access.scope.as_str()]));
+                let security = access.map(|access| {
+                    SecurityRequirement::new(SECURITY_SCHEME, [access.scope.as_str()])
+                });
                 operation.security = Some(security.into_iter().collect());
                 self.operations.push(Operation {
                     path: path.clone(),
                     method,
                     id: operation.operation_id.clone().unwrap_or_default(),
-                    tag: operation.tags.iter().flatten().next().cloned().unwrap_or_default(),
+                    tag: operation
+                        .tags
+                        .iter()
+                        .flatten()
+                        .next()
+                        .cloned()
+                        .unwrap_or_default(),
                     access,
                     takes_query: operation.parameters.iter().flatten().any(is_in_query),
                     takes_body: operation.request_body.is_some(),
@@ -169,16 +185,26 @@ const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "ot
 
 /// The statuses with separate counters, in order; the last one is for all others.
 const STATUSES: [u16; 24] = [
-    200, 201, 204, 206, 304, 308, 400, 401, 403, 404, 405, 406, 408, 409, 410, 413, 415, 422, 429, 500, 501,
-    503, 507, 0,
+    200, 201, 204, 206, 304, 308, 400, 401, 403, 404, 405, 406, 408, 409, 410, 413, 415, 422, 429,
+    500, 501, 503, 507, 0,
 ];
 
 /// Usual responses on paths without operations: pages for people, and mistakes.
-const NO_ROUTE_ANSWERS: [(&str, u16); 7] =
-    [("GET", 200), ("GET", 304), ("GET", 401), ("GET", 403), ("GET", 404), ("GET", 503), ("POST", 404)];
+const NO_ROUTE_ANSWERS: [(&str, u16); 7] = [
+    ("GET", 200),
+    ("GET", 304),
+    ("GET", 401),
+    ("GET", 403),
+    ("GET", 404),
+    ("GET", 503),
+    ("POST", 404),
+];
 
 fn method_index(method: &str) -> usize {
-    METHODS.iter().position(|known| *known == method).unwrap_or(METHODS.len() - 1)
+    METHODS
+        .iter()
+        .position(|known| *known == method)
+        .unwrap_or(METHODS.len() - 1)
 }
 
 /// One operation.
@@ -202,18 +228,30 @@ pub(super) struct Operation {
 impl Operation {
     /// Whether it changes nothing, and has a position of the log.
     pub(super) fn is_read(&self) -> bool {
-        self.access.is_some_and(|access| access.effect == Effect::Reads)
+        self.access
+            .is_some_and(|access| access.effect == Effect::Reads)
     }
 
     /// Rejects parameters and a body if the operation has none. A client that sends `?dry_run=true` with a clear expects no change.
     pub(super) fn require_expected(&self, request: &Request) -> Result<(), Problem> {
-        let query = request.uri().query().filter(|_| self.access.is_some() && !self.takes_query);
-        if let Some((name, _)) = query.and_then(|query| form_urlencoded::parse(query.as_bytes()).next()) {
-            return Err(Problem::invalid_at(&format!("/{name}"), "this operation has no parameters"));
+        let query = request
+            .uri()
+            .query()
+            .filter(|_| self.access.is_some() && !self.takes_query);
+        if let Some((name, _)) =
+            query.and_then(|query| form_urlencoded::parse(query.as_bytes()).next())
+        {
+            return Err(Problem::invalid_at(
+                &format!("/{name}"),
+                "this operation has no parameters",
+            ));
         }
         let writes = self.access.is_some() && !self.is_read();
         if writes && !self.takes_body && request.body().size_hint().lower() > NOTHING_BYTES {
-            return Err(Problem::new(Code::InvalidRequest, "this operation takes no body"));
+            return Err(Problem::new(
+                Code::InvalidRequest,
+                "this operation takes no body",
+            ));
         }
         Ok(())
     }
@@ -262,16 +300,19 @@ impl Operations {
         statuses: impl Fn(&Operation) -> Vec<u16>,
         registry: &mut Registry,
     ) -> Arc<Self> {
-        let seconds = Family::<[(&'static str, String); 1], Histogram>::new_with_constructor(|| {
-            Histogram::new(exponential_buckets(25e-6, 2.0, 20))
-        });
+        let seconds =
+            Family::<[(&'static str, String); 1], Histogram>::new_with_constructor(|| {
+                Histogram::new(exponential_buckets(25e-6, 2.0, 20))
+            });
         let help = "Time from a request's head to the head of its response";
         registry.register("http_request_duration_seconds", help, seconds.clone());
         let requests = Requests::default();
         registry.register("http_requests", "Requests answered", requests.clone());
         let route = |path: Option<String>, operations: Vec<Operation>| Route {
             seconds: METHODS.map(|method| {
-                let operation = operations.iter().find(|operation| operation.accepts(method));
+                let operation = operations
+                    .iter()
+                    .find(|operation| operation.accepts(method));
                 let group = operation.map_or_else(|| NO_ROUTE.into(), Operation::group);
                 seconds.get_or_create(&[("group", group)]).clone()
             }),
@@ -285,7 +326,9 @@ impl Operations {
         sorted.sort_by(|a, b| a.path.cmp(&b.path));
         for operations in sorted.chunk_by(|a, b| a.path == b.path) {
             let path = &operations[0].path;
-            paths.insert(path, routes.len()).expect("the router has accepted the same paths");
+            paths
+                .insert(path, routes.len())
+                .expect("the router has accepted the same paths");
             routes.push(route(Some(path.clone()), operations.to_vec()));
         }
         let other = route(None, Vec::new());
@@ -299,19 +342,27 @@ impl Operations {
         for (method, status) in NO_ROUTE_ANSWERS {
             other.counter(method, status);
         }
-        Arc::new(Self { paths, routes, other })
+        Arc::new(Self {
+            paths,
+            routes,
+            other,
+        })
     }
 
     /// The route of a path; a common one for all paths without operations.
     pub(super) fn route(&self, path: &str) -> &Route {
-        self.paths.at(path).map_or(&self.other, |found| &self.routes[*found.value])
+        self.paths
+            .at(path)
+            .map_or(&self.other, |found| &self.routes[*found.value])
     }
 }
 
 impl Route {
     /// The operation of this method.
     pub(super) fn operation(&self, method: &Method) -> Option<&Operation> {
-        self.operations.iter().find(|operation| operation.accepts(method.as_str()))
+        self.operations
+            .iter()
+            .find(|operation| operation.accepts(method.as_str()))
     }
 
     /// Counts a response.
@@ -331,7 +382,11 @@ impl Route {
                 0 => "other".to_owned(),
                 status => status.to_string(),
             };
-            let labels = [("route", route), ("method", METHODS[method].to_owned()), ("status", status)];
+            let labels = [
+                ("route", route),
+                ("method", METHODS[method].to_owned()),
+                ("status", status),
+            ];
             self.requests.get_or_create(&labels).clone()
         })
     }
@@ -367,10 +422,21 @@ mod tests {
             "take_snapshot",
         ];
         assert_eq!(ids(|access| access.scope == Scope::Admin), admin);
-        let redeem = ["cancel_redemption", "confirm_redemption", "look_up_codes", "redeem"];
+        let redeem = [
+            "cancel_redemption",
+            "confirm_redemption",
+            "look_up_codes",
+            "redeem",
+        ];
         assert_eq!(ids(|access| access.scope == Scope::Redeem), redeem);
-        assert_eq!(ids(|access| access.scope == Scope::Read && access.effect != Effect::Reads), [""; 0]);
-        assert_eq!(ids(|access| access.scope == Scope::Write && access.effect == Effect::Reads), [""; 0]);
+        assert_eq!(
+            ids(|access| access.scope == Scope::Read && access.effect != Effect::Reads),
+            [""; 0]
+        );
+        assert_eq!(
+            ids(|access| access.scope == Scope::Write && access.effect == Effect::Reads),
+            [""; 0]
+        );
         let without_key = [
             "import_codes",
             "import_users",

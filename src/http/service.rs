@@ -74,14 +74,26 @@ impl HttpService {
     /// Puts the checks of these operations before a router.
     pub(super) fn new(api: Arc<Api>, operations: Arc<Operations>, router: Router) -> Self {
         let (room, slow) = (LogLimiter::default(), LogLimiter::for_slow_requests());
-        let parts =
-            Arc::new(ServiceParts { api, operations, router, room, slow, ids: RequestIds::default() });
-        Self { parts, offer: Offer::Everything }
+        let parts = Arc::new(ServiceParts {
+            api,
+            operations,
+            router,
+            room,
+            slow,
+            ids: RequestIds::default(),
+        });
+        Self {
+            parts,
+            offer: Offer::Everything,
+        }
     }
 
     /// Returns the same interface without the routes that need a key.
     pub fn probes(&self) -> Self {
-        Self { parts: self.parts.clone(), offer: Offer::Probes }
+        Self {
+            parts: self.parts.clone(),
+            offer: Offer::Probes,
+        }
     }
 
     /// Answers a request.
@@ -114,8 +126,12 @@ impl HttpService {
             Ok::<_, Infallible>(response)
         });
         let may_be = |_, _, _: &HeaderMap, extensions: &Extensions| !is_final(extensions);
-        let long = DefaultPredicate::new().and(SizeAbove::new(COMPRESSED_BYTES_MIN)).and(may_be);
-        let compression = Compression::new(plain).quality(CompressionLevel::Fastest).compress_when(long);
+        let long = DefaultPredicate::new()
+            .and(SizeAbove::new(COMPRESSED_BYTES_MIN))
+            .and(may_be);
+        let compression = Compression::new(plain)
+            .quality(CompressionLevel::Fastest)
+            .compress_when(long);
         let Ok(mut response) = compression.oneshot(request).await;
         // The layer makes it 406 if the client accepts no encoding that it knows, but the request has taken effect.
         if let Some(status) = response.extensions_mut().remove() {
@@ -141,19 +157,28 @@ impl ServiceParts {
         let (path, request_id) = (route.path.as_deref(), id.to_str().ok());
         let span = tracing::debug_span!("request", %method, route = path, request_id,
             trace = source::trace(request.headers())[0], parent = source::trace(request.headers())[1]);
-        let mut slow = self.api.options.slow_request.map(|limit| Slow::new(limit, &request));
-        let vitals = request.extensions().get::<Peer>().map(|peer| peer.vitals.clone());
+        let mut slow = self
+            .api
+            .options
+            .slow_request
+            .map(|limit| Slow::new(limit, &request));
+        let vitals = request
+            .extensions()
+            .get::<Peer>()
+            .map(|peer| peer.vitals.clone());
         let operation = route.operation(&method);
         let is_read = operation.is_some_and(Operation::is_read);
         let is_api = path.unwrap_or(request.uri().path()).starts_with("/v1");
-        let may_be_cached = !is_api && !matches!(request.uri().path(), "/livez" | "/readyz" | "/metrics");
+        let may_be_cached =
+            !is_api && !matches!(request.uri().path(), "/livez" | "/readyz" | "/metrics");
         // The position shows how often others write.
         let mut is_stranger = !self.api.access.is_open();
         let (mut act, mut position, mut owner) = (None, None, None);
         let mut response = {
             // Pinned where it is made: it is large, and each wrapper around it would copy it.
             let handled = pin!(async {
-                let admitted = self.admit(&mut request, offer, route, operation, &id, &mut is_stranger);
+                let admitted =
+                    self.admit(&mut request, offer, route, operation, &id, &mut is_stranger);
                 owner = match offer {
                     Offer::Everything => request.extensions().get::<Caller>().map(Caller::owner),
                     Offer::Probes => Some(Owner::named(b"probes")),
@@ -170,7 +195,8 @@ impl ServiceParts {
                 if let Some(slow) = &mut slow {
                     slow.caller = request.extensions().get().cloned();
                 }
-                act = operation.and_then(|operation| AdministrativeAct::begun(operation, &request, &id));
+                act = operation
+                    .and_then(|operation| AdministrativeAct::begun(operation, &request, &id));
                 let direct = operation.and_then(|operation| operation.direct.as_ref());
                 let response = match direct.filter(|_| !request.uri().path().contains('%')) {
                     Some(direct) => direct(&self.api, request).await.into_response(),
@@ -179,7 +205,12 @@ impl ServiceParts {
                 let counted = self.api.responses.count(owner, response);
                 counted.unwrap_or_else(IntoResponse::into_response)
             });
-            whole(in_turns(vitals.as_deref(), begun, handled.instrument(span.clone()))).await
+            whole(in_turns(
+                vitals.as_deref(),
+                begun,
+                handled.instrument(span.clone()),
+            ))
+            .await
         };
         let (status, took) = (response.status(), begun.elapsed());
         route.count(&method, status, took);
@@ -187,14 +218,18 @@ impl ServiceParts {
         if let Some(slow) = slow.filter(|slow| took >= slow.limit)
             && let Some(suppressed) = self.slow.next_line()
         {
-            let (key, peer, [trace, parent]) = (slow.key(), slow.source.peer(), slow.source.trace());
+            let (key, peer, [trace, parent]) =
+                (slow.key(), slow.source.peer(), slow.source.trace());
             let (status, seconds) = (status.as_u16(), took.as_secs_f64());
             tracing::info!(
                 %method, route = path, status, seconds, key, peer, trace, parent, request_id, suppressed,
                 "a request was slow"
             );
         }
-        let code = response.extensions().get::<Problem>().map(|problem| problem.code);
+        let code = response
+            .extensions()
+            .get::<Problem>()
+            .map(|problem| problem.code);
         if let Some(mut act) = act {
             act.end = Some((status, code.map(Code::as_str)));
         }
@@ -202,7 +237,13 @@ impl ServiceParts {
         if let Some(code @ (Code::MemoryLimit | Code::TooManyFilters | Code::TooManyLineUps)) = code
             && let Some(suppressed) = self.room.next_line()
         {
-            tracing::warn!(route = path, code = code.as_str(), request_id, suppressed, "a write was refused");
+            tracing::warn!(
+                route = path,
+                code = code.as_str(),
+                request_id,
+                suppressed,
+                "a write was refused"
+            );
         }
         if status == StatusCode::INTERNAL_SERVER_ERROR {
             tracing::error!(parent: &span, request_id, route = path, "a request failed");
@@ -218,7 +259,9 @@ impl ServiceParts {
             response.headers_mut().insert(POSITION, position.0.into());
         }
         if !may_be_cached {
-            response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+            response
+                .headers_mut()
+                .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         }
         response.headers_mut().insert(REQUEST_ID, id);
         // hyper answers up to 16 requests of a client that has sent several before others have their turn.
@@ -264,8 +307,13 @@ impl ServiceParts {
             return Ok(());
         }
         let (engine, describes_node) = (&self.api.engine, matches!(path, "/readyz" | "/metrics"));
-        let stopped = if describes_node { None } else { engine.has_stopped() };
-        let recovering = Some(engine.status()).filter(|status| matches!(status, EngineStatus::Recovering(_)));
+        let stopped = if describes_node {
+            None
+        } else {
+            engine.has_stopped()
+        };
+        let recovering =
+            Some(engine.status()).filter(|status| matches!(status, EngineStatus::Recovering(_)));
         if let Some(problem) = stopped.or(recovering).and_then(refusals::unready) {
             return Err(problem);
         }
@@ -278,15 +326,17 @@ impl ServiceParts {
                 let peer = request.extensions().get::<Peer>();
                 let peer = peer.map(|peer| tracing::field::display(peer.address.ip()));
                 // The path of an unknown route may contain a code.
-                let (route, request_id) = (route.path.as_deref().unwrap_or("none"), id.to_str().ok());
+                let (route, request_id) =
+                    (route.path.as_deref().unwrap_or("none"), id.to_str().ok());
                 let method = request.method();
                 tracing::info!(%denied, key, peer, %method, route, request_id, suppressed, "a key was refused");
             }
             Problem::from(denied)
         };
         let access = &self.api.access;
-        let mut caller =
-            access.caller(presented_key(request.headers())).map_err(|denied| refused(denied, None))?;
+        let mut caller = access
+            .caller(presented_key(request.headers()))
+            .map_err(|denied| refused(denied, None))?;
         let renewed = access.renew(&mut caller, || self.api.engine.time_of_day());
         *is_stranger &= renewed.is_err();
         if let Some(peer) = request.extensions().get::<Peer>() {
@@ -308,14 +358,21 @@ impl ServiceParts {
 }
 
 /// Refuses a caller that lacks the operation's scope, or may not use the name in the path.
-fn permit(caller: &Caller, route: &str, operation: Option<&Operation>, path: &str) -> Result<(), Denied> {
+fn permit(
+    caller: &Caller,
+    route: &str,
+    operation: Option<&Operation>,
+    path: &str,
+) -> Result<(), Denied> {
     if let Some(access) = operation.and_then(|operation| operation.access) {
         caller.require(access.scope)?;
     }
     // No valid name contains a character that must be escaped in a path, so an escaped prefix never matches.
     let is_named = ["/v1/campaigns/", "/v1/coupons/", "/v1/line-ups/"];
     if !caller.prefix().is_empty()
-        && is_named.iter().any(|collection| route.starts_with(collection))
+        && is_named
+            .iter()
+            .any(|collection| route.starts_with(collection))
         && let Some(name) = path.split('/').nth(3)
     {
         caller.require_name(name)?;
@@ -326,14 +383,22 @@ fn permit(caller: &Caller, route: &str, operation: Option<&Operation>, path: &st
 /// The key in the `Authorization` header, if there is exactly one.
 fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
-    let (Some(value), None) = (values.next(), values.next()) else { return None };
+    let (Some(value), None) = (values.next(), values.next()) else {
+        return None;
+    };
     let (scheme, key) = value.as_bytes().split_at_checked(SCHEME.len())?;
     (scheme.eq_ignore_ascii_case(SCHEME) && !key.is_empty()).then_some(key)
 }
 
 /// Runs the handler as part of its connection's turn, which ends when the handler waits.
-async fn in_turns<T>(vitals: Option<&Vitals>, begun: Instant, handler: impl Future<Output = T>) -> T {
-    let Some(vitals) = vitals else { return handler.await };
+async fn in_turns<T>(
+    vitals: Option<&Vitals>,
+    begun: Instant,
+    handler: impl Future<Output = T>,
+) -> T {
+    let Some(vitals) = vitals else {
+        return handler.await;
+    };
     vitals.turn.lock().start(begun);
     let mut handler = pin!(handler);
     poll_fn(|context| {
@@ -362,12 +427,19 @@ struct Slow {
 
 impl Slow {
     fn new(limit: Duration, request: &Request) -> Self {
-        Self { limit, source: RequestSource::of(request), caller: None }
+        Self {
+            limit,
+            source: RequestSource::of(request),
+            caller: None,
+        }
     }
 
     /// The name of its key.
     fn key(&self) -> Option<&str> {
-        self.caller.as_ref().map(Caller::name).filter(|key| !key.is_empty())
+        self.caller
+            .as_ref()
+            .map(Caller::name)
+            .filter(|key| !key.is_empty())
     }
 }
 
@@ -393,7 +465,9 @@ impl AdministrativeAct {
         let caller = request.extensions().get::<Caller>();
         Some(Self {
             name: operation.id.clone(),
-            key: caller.map(|caller| caller.name().to_owned()).unwrap_or_default(),
+            key: caller
+                .map(|caller| caller.name().to_owned())
+                .unwrap_or_default(),
             target: path.get(..TARGET_BYTES_MAX).unwrap_or(path).to_owned(),
             source: RequestSource::of(request),
             request_id: id.clone(),
@@ -404,9 +478,21 @@ impl AdministrativeAct {
 
 impl Drop for AdministrativeAct {
     fn drop(&mut self) {
-        let Self { name: act, key, target, source, request_id, end } = self;
-        let (key, request_id) = (Some(key).filter(|key| !key.is_empty()), request_id.to_str().ok());
-        let outcome = end.map_or("aborted: connection closed", |(_, problem)| problem.unwrap_or("done"));
+        let Self {
+            name: act,
+            key,
+            target,
+            source,
+            request_id,
+            end,
+        } = self;
+        let (key, request_id) = (
+            Some(key).filter(|key| !key.is_empty()),
+            request_id.to_str().ok(),
+        );
+        let outcome = end.map_or("aborted: connection closed", |(_, problem)| {
+            problem.unwrap_or("done")
+        });
         let status = end.map(|(status, _)| status.as_u16());
         let (peer, [trace, parent]) = (source.peer(), source.trace());
         tracing::info!(
@@ -442,9 +528,12 @@ impl RequestIds {
     }
 
     fn make(&self) -> HeaderValue {
-        let id = self.secret.hash_one(self.count.fetch_add(1, Ordering::Relaxed));
+        let id = self
+            .secret
+            .hash_one(self.count.fetch_add(1, Ordering::Relaxed));
         let mut digits = [0; 16];
-        hex::encode_to_slice(id.to_be_bytes(), &mut digits).expect("eight bytes have sixteen digits");
+        hex::encode_to_slice(id.to_be_bytes(), &mut digits)
+            .expect("eight bytes have sixteen digits");
         HeaderValue::from_bytes(&digits).expect("a header may contain hexadecimal digits")
     }
 }
@@ -452,7 +541,10 @@ impl RequestIds {
 /// Whether a request id is safe to send back and to log.
 fn is_harmless(id: &HeaderValue) -> bool {
     (1..=REQUEST_ID_BYTES_MAX).contains(&id.len())
-        && id.as_bytes().iter().all(|&b| b.is_ascii_alphanumeric() || b"-_.:/+=@".contains(&b))
+        && id
+            .as_bytes()
+            .iter()
+            .all(|&b| b.is_ascii_alphanumeric() || b"-_.:/+=@".contains(&b))
 }
 
 /// The position of the log that a response reflects.
@@ -484,7 +576,9 @@ fn asked(headers: &HeaderMap) -> Result<(Option<Seq>, bool), Problem> {
     let malformed = |detail: &'static str| Problem::new(Code::MalformedRequest, detail);
     let min = headers.get(MIN_POSITION).map(|value| {
         let number = value.to_str().ok().and_then(|text| text.parse().ok());
-        number.map(Seq).ok_or_else(|| malformed("X-Cuckood-Min-Position must be a number"))
+        number
+            .map(Seq)
+            .ok_or_else(|| malformed("X-Cuckood-Min-Position must be a number"))
     });
     let consistency = headers.get(CONSISTENCY);
     if consistency.is_some_and(|consistency| consistency != "strong") {
@@ -508,7 +602,13 @@ mod tests {
             headers.get(REQUEST_ID) == Some(&RequestIds::default().of(&headers))
         };
         assert!(is_taken_over(&[b"order-42/7"]));
-        for bad in [&[&b""[..]][..], &[b"a b"], &[b"a\"b"], &[&[b'x'; 129]], &[b"a", b"b"]] {
+        for bad in [
+            &[&b""[..]][..],
+            &[b"a b"],
+            &[b"a\"b"],
+            &[&[b'x'; 129]],
+            &[b"a", b"b"],
+        ] {
             assert!(!is_taken_over(bad));
         }
     }
@@ -517,23 +617,34 @@ mod tests {
     async fn panic_fails_one_request() {
         let panics = async { panic!("on purpose") };
         let budget = Budget::new(0);
-        let response =
-            document::render(whole(panics).await, "checkout-9", Share::empty(Arc::new(budget), None));
+        let response = document::render(
+            whole(panics).await,
+            "checkout-9",
+            Share::empty(Arc::new(budget), None),
+        );
         assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
-        assert_eq!(response.headers()["content-type"], "application/problem+json");
+        assert_eq!(
+            response.headers()["content-type"],
+            "application/problem+json"
+        );
     }
 
     #[test]
     fn consistency_headers_are_parsed_or_rejected() {
         let of = |pairs: &[(HeaderName, &'static str)]| {
-            let headers =
-                pairs.iter().map(|(name, value)| (name.clone(), http::HeaderValue::from_static(value)));
+            let headers = pairs
+                .iter()
+                .map(|(name, value)| (name.clone(), http::HeaderValue::from_static(value)));
             asked(&headers.collect())
         };
         assert_eq!(of(&[]).unwrap(), (None, false));
         let both = of(&[(MIN_POSITION, "17"), (CONSISTENCY, "strong")]).unwrap();
         assert_eq!(both, (Some(Seq(17)), true));
-        for bad in [(MIN_POSITION, "-1"), (MIN_POSITION, ""), (CONSISTENCY, "weak")] {
+        for bad in [
+            (MIN_POSITION, "-1"),
+            (MIN_POSITION, ""),
+            (CONSISTENCY, "weak"),
+        ] {
             assert_eq!(of(&[bad]).unwrap_err().code, Code::MalformedRequest);
         }
     }

@@ -80,7 +80,11 @@ fn list(body: &[u8]) -> Listed<'_> {
         (status = 409, description = "`filter-full`: none of them was added"),
     )
 )]
-pub(crate) async fn add(call: Call<Write>, Path(name): Path<String>, request: Request) -> HandlerResult {
+pub(crate) async fn add(
+    call: Call<Write>,
+    Path(name): Path<String>,
+    request: Request,
+) -> HandlerResult {
     items::add(&call, Kind::Campaign, &name, request, |body| {
         let UsersToAdd { users, if_absent } = json::parse(body)?;
         Ok((users, if_absent))
@@ -101,7 +105,11 @@ pub(crate) async fn add(call: Call<Write>, Path(name): Path<String>, request: Re
         (status = 200, description = ORDER, body = UsersPresent),
     )
 )]
-pub(crate) async fn check(call: Call<Read>, Path(name): Path<String>, request: Request) -> HandlerResult {
+pub(crate) async fn check(
+    call: Call<Read>,
+    Path(name): Path<String>,
+    request: Request,
+) -> HandlerResult {
     let read = items::read(&call, Kind::Campaign, &name, request, list).await?;
     let present = read.check(call.api.engine.now());
     Ok(success::ok(&UsersPresent { present }))
@@ -119,7 +127,11 @@ pub(crate) async fn check(call: Call<Read>, Path(name): Path<String>, request: R
         (status = 200, description = ORDER, body = ItemCounts),
     )
 )]
-pub(crate) async fn count(call: Call<Read>, Path(name): Path<String>, request: Request) -> HandlerResult {
+pub(crate) async fn count(
+    call: Call<Read>,
+    Path(name): Path<String>,
+    request: Request,
+) -> HandlerResult {
     let read = items::read(&call, Kind::Campaign, &name, request, list).await?;
     let counts = read.count(call.api.engine.now());
     Ok(success::ok(&ItemCounts { counts }))
@@ -138,7 +150,11 @@ pub(crate) async fn count(call: Call<Read>, Path(name): Path<String>, request: R
         (status = 200, description = ORDER, body = Removed),
     )
 )]
-pub(crate) async fn remove(call: Call<Write>, Path(name): Path<String>, request: Request) -> HandlerResult {
+pub(crate) async fn remove(
+    call: Call<Write>,
+    Path(name): Path<String>,
+    request: Request,
+) -> HandlerResult {
     let read = items::read(&call, Kind::Campaign, &name, request, |body| {
         let UsersToRemove { users, all } = json::parse(body)?;
         Ok((users, all))
@@ -160,7 +176,11 @@ pub(crate) async fn remove(call: Call<Write>, Path(name): Path<String>, request:
         (status = 409, description = "`filter-full`: none of them was replaced"),
     )
 )]
-pub(crate) async fn replace(call: Call<Write>, Path(name): Path<String>, request: Request) -> HandlerResult {
+pub(crate) async fn replace(
+    call: Call<Write>,
+    Path(name): Path<String>,
+    request: Request,
+) -> HandlerResult {
     items::replace(&call, Kind::Campaign, &name, request).await
 }
 

@@ -34,7 +34,8 @@ const SHARED_COMMIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Draws random bytes from the operating system.
 pub fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).expect("the operating system gives random bytes once it has booted");
+    getrandom::fill(&mut bytes)
+        .expect("the operating system gives random bytes once it has booted");
     bytes
 }
 
@@ -79,14 +80,22 @@ impl JournalOptions {
     pub fn open(&self, store: &Arc<Store>) -> Result<Box<dyn Journal>> {
         let path = store.path().display();
         match self {
-            JournalOptions::Local(_) if is_of_replicated_log(store) => Err(JournalError::Damaged(format!(
-                "{path} holds snapshots of a replicated log, and no log: set journal.kind to \"nats\", or restore a backup elsewhere"
-            ))),
-            JournalOptions::Nats(_) if local::has_log(store) => Err(JournalError::Damaged(format!(
-                "{path} has a local log: a node of a replicated log needs an empty directory"
-            ))),
-            JournalOptions::Local(options) => Ok(Box::new(LocalJournal::open(store.clone(), *options)?)),
-            JournalOptions::Nats(options) => Ok(Box::new(NatsJournal::open(store.clone(), options)?)),
+            JournalOptions::Local(_) if is_of_replicated_log(store) => {
+                Err(JournalError::Damaged(format!(
+                    "{path} holds snapshots of a replicated log, and no log: set journal.kind to \"nats\", or restore a backup elsewhere"
+                )))
+            }
+            JournalOptions::Nats(_) if local::has_log(store) => {
+                Err(JournalError::Damaged(format!(
+                    "{path} has a local log: a node of a replicated log needs an empty directory"
+                )))
+            }
+            JournalOptions::Local(options) => {
+                Ok(Box::new(LocalJournal::open(store.clone(), *options)?))
+            }
+            JournalOptions::Nats(options) => {
+                Ok(Box::new(NatsJournal::open(store.clone(), options)?))
+            }
             JournalOptions::Other(log) => {
                 let journal = log.open(store)?;
                 store.begin_use()?;
@@ -113,7 +122,11 @@ impl JournalOptions {
 
     /// How long it may take to commit. A caller of a node that shares its log can try another one, so it gets an unknown outcome sooner.
     pub fn commit_timeout(&self) -> Duration {
-        if self.is_shared() { SHARED_COMMIT_TIMEOUT } else { COMMIT_TIMEOUT }
+        if self.is_shared() {
+            SHARED_COMMIT_TIMEOUT
+        } else {
+            COMMIT_TIMEOUT
+        }
     }
 
     /// The crashes that an acknowledged write survives.
@@ -171,7 +184,11 @@ fn decode_entries(first: Seq, count: u64, mut payload: &[u8]) -> Result<Vec<Entr
         payload = rest;
         entries.push(Entry { seq, proposal });
     }
-    if payload.is_empty() { Ok(entries) } else { Err("its entries do not fill it".to_owned()) }
+    if payload.is_empty() {
+        Ok(entries)
+    } else {
+        Err("its entries do not fill it".to_owned())
+    }
 }
 
 /// Rejects entries after one that enables a version which this build does not understand.
@@ -179,10 +196,12 @@ fn decode_entries(first: Seq, count: u64, mut payload: &[u8]) -> Result<Vec<Entr
 /// # Errors
 /// [`JournalError::Newer`].
 fn check_understood(entries: &[Entry]) -> Result<()> {
-    entries.iter().try_for_each(|entry| match entry.proposal.command {
-        Command::Enable { version } => JournalError::check_version(entry.seq, version),
-        _ => Ok(()),
-    })
+    entries
+        .iter()
+        .try_for_each(|entry| match entry.proposal.command {
+            Command::Enable { version } => JournalError::check_version(entry.seq, version),
+            _ => Ok(()),
+        })
 }
 
 /// The result of a call of the journal.
@@ -244,7 +263,11 @@ impl JournalError {
     /// # Errors
     /// [`JournalError::Newer`].
     pub(crate) fn check_version(at: Seq, version: u16) -> Result<()> {
-        if version > understood_version() { Err(JournalError::newer(at, version)) } else { Ok(()) }
+        if version > understood_version() {
+            Err(JournalError::newer(at, version))
+        } else {
+            Ok(())
+        }
     }
 
     /// The rejection of entries after a position at which a version is enabled that this build does not understand.

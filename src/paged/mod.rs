@@ -48,7 +48,13 @@ pub struct Paged<P> {
 
 impl<P> Default for Paged<P> {
     fn default() -> Self {
-        Self { first: 0, pages: VecDeque::new(), bytes: 0, changes: 0, copied: None }
+        Self {
+            first: 0,
+            pages: VecDeque::new(),
+            bytes: 0,
+            changes: 0,
+            copied: None,
+        }
     }
 }
 
@@ -148,11 +154,15 @@ impl<P: Page> Paged<P> {
     }
 
     /// [`Self::freeze`] for each page, with its number and its memory.
-    fn freeze_each(&mut self, copied: &Copied) -> impl Iterator<Item = (u64, u64, Frozen<P>)> + use<P> {
+    fn freeze_each(
+        &mut self,
+        copied: &Copied,
+    ) -> impl Iterator<Item = (u64, u64, Frozen<P>)> + use<P> {
         self.copied = Some(copied.clone());
         let (pages, copied) = (self.pages.clone(), copied.clone());
-        let freeze =
-            move |(number, page): (u64, Arc<P>)| (number, page.bytes(), Frozen::new([page].into(), &copied));
+        let freeze = move |(number, page): (u64, Arc<P>)| {
+            (number, page.bytes(), Frozen::new([page].into(), &copied))
+        };
         (self.first..).zip(pages).map(freeze)
     }
 }
@@ -178,7 +188,12 @@ pub struct Frozen<P: Page> {
 
 impl<P: Page> Frozen<P> {
     fn new(pages: VecDeque<Arc<P>>, copied: &Copied) -> Self {
-        Self { pages, encoded: Vec::new(), taken: 0, copied: copied.clone() }
+        Self {
+            pages,
+            encoded: Vec::new(),
+            taken: 0,
+            copied: copied.clone(),
+        }
     }
 
     /// Replaces `out` with the next chunk; `false` after the last one. Pages that are small enough are not split.
@@ -193,7 +208,11 @@ impl<P: Page> Frozen<P> {
             }
         }
         let left = &self.encoded[self.taken..];
-        let chunk = if left.len() > CHUNK_BYTES_MAX { &left[..CHUNK_BYTES] } else { left };
+        let chunk = if left.len() > CHUNK_BYTES_MAX {
+            &left[..CHUNK_BYTES]
+        } else {
+            left
+        };
         out.clear();
         out.extend_from_slice(chunk);
         self.taken += chunk.len();

@@ -85,7 +85,11 @@ impl Queue {
     pub fn push(&mut self, start: &[u8], end: &[u8]) -> u64 {
         let length = u16::try_from(start.len() + end.len()).expect("the strings are short");
         let bytes = stored_bytes(usize::from(length));
-        if self.pages.back().is_none_or(|page| page.0.len() + bytes > PAGE_BYTES) {
+        if self
+            .pages
+            .back()
+            .is_none_or(|page| page.0.len() + bytes > PAGE_BYTES)
+        {
             self.pages.push(Strings(Vec::new()));
             self.drop_spent_page();
         }
@@ -152,7 +156,11 @@ impl Queue {
     /// Every string with its position, the oldest first.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> {
         self.pages.iter().flat_map(|(number, page)| {
-            let mut offset = if number == self.pages.first { self.head } else { 0 };
+            let mut offset = if number == self.pages.first {
+                self.head
+            } else {
+                0
+            };
             std::iter::from_fn(move || {
                 let at = offset;
                 let string = read(&page.0, at)?;
@@ -171,7 +179,10 @@ impl Queue {
 
     /// Bytes that a string which takes `bytes` would add to [`Self::span_bytes`]. It may have to start a new page.
     pub fn growth_bytes(&self, bytes: usize) -> u64 {
-        let left = self.pages.back().map_or(0, |page| PAGE_BYTES - page.0.len());
+        let left = self
+            .pages
+            .back()
+            .map_or(0, |page| PAGE_BYTES - page.0.len());
         (if bytes <= left { bytes } else { left + bytes }) as u64
     }
 
@@ -182,7 +193,10 @@ impl Queue {
 
     /// Drops the first page once all its strings have left, unless strings are appended to it.
     fn drop_spent_page(&mut self) {
-        let is_spent = self.pages.front().is_some_and(|page| page.0.len() <= self.head);
+        let is_spent = self
+            .pages
+            .front()
+            .is_some_and(|page| page.0.len() <= self.head);
         if is_spent && self.pages.end() - self.pages.first > 1 {
             self.pages.pop_first();
             self.head = 0;
@@ -192,17 +206,31 @@ impl Queue {
     /// Returns the metadata of the queue for a snapshot.
     pub fn extent(&self) -> Extent {
         let first = self.pages.first;
-        Extent { first, pages: self.pages.end() - first, head: self.head as u64 }
+        Extent {
+            first,
+            pages: self.pages.end() - first,
+            head: self.head as u64,
+        }
     }
 
     /// Freezes the pages for a snapshot. Returns each with its number and length.
-    pub fn freeze(&mut self, copied: &Copied) -> impl Iterator<Item = (u64, u64, Frozen<Strings>)> + use<> {
+    pub fn freeze(
+        &mut self,
+        copied: &Copied,
+    ) -> impl Iterator<Item = (u64, u64, Frozen<Strings>)> + use<> {
         self.pages.freeze_each(copied)
     }
 
     /// Restores a queue from its pages. `None` if they don't hold complete strings, or none of them starts where the oldest one should.
     pub fn restore(extent: Extent, pages: Vec<Vec<u8>>) -> Option<Self> {
-        let mut queue = Self { pages: Paged { first: extent.first, ..Paged::default() }, head: 0, len: 0 };
+        let mut queue = Self {
+            pages: Paged {
+                first: extent.first,
+                ..Paged::default()
+            },
+            head: 0,
+            len: 0,
+        };
         for page in pages {
             let mut rest = page.as_slice();
             queue.pages.push(Strings::decode(&mut rest)?);
@@ -236,7 +264,9 @@ mod tests {
             queue.pop();
             model.pop_front();
         } else {
-            let string = operation.to_le_bytes().repeat(usize::from(operation % 20_000));
+            let string = operation
+                .to_le_bytes()
+                .repeat(usize::from(operation % 20_000));
             let (start, end) = string.split_at(string.len().min(32));
             let position = queue.push(start, end);
             assert_eq!(queue.get(position), Some(string.as_slice()));

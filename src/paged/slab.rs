@@ -38,13 +38,20 @@ impl<T, const WORDS: usize> Slots<T, WORDS> {
     /// The number of values before a slot.
     fn rank(&self, slot: u32) -> usize {
         let (word, bit) = ((slot / u64::BITS) as usize, slot % u64::BITS);
-        let before: u32 = self.taken[..word].iter().map(|word| word.count_ones()).sum();
+        let before: u32 = self.taken[..word]
+            .iter()
+            .map(|word| word.count_ones())
+            .sum();
         (before + (self.taken[word] & ((1 << bit) - 1)).count_ones()) as usize
     }
 
     /// The lowest free slot; [`Self::COUNT`] if there is none.
     fn lowest_free(&self) -> u32 {
-        let word = self.taken.iter().take_while(|word| **word == u64::MAX).count();
+        let word = self
+            .taken
+            .iter()
+            .take_while(|word| **word == u64::MAX)
+            .count();
         u64::BITS * word as u32 + self.taken.get(word).map_or(0, |word| word.trailing_ones())
     }
 
@@ -55,7 +62,8 @@ impl<T, const WORDS: usize> Slots<T, WORDS> {
     fn insert(&mut self, slot: u32, value: T) {
         let (len, index) = (self.values.len(), self.rank(slot));
         if len == self.values.capacity() {
-            self.values.reserve_exact((len + 1).next_multiple_of(CAPACITY_STEP) - len);
+            self.values
+                .reserve_exact((len + 1).next_multiple_of(CAPACITY_STEP) - len);
         }
         self.values.insert(index, value);
         self.taken[(slot / u64::BITS) as usize] |= 1 << (slot % u64::BITS);
@@ -64,14 +72,17 @@ impl<T, const WORDS: usize> Slots<T, WORDS> {
     fn remove(&mut self, slot: u32) -> Option<T> {
         let value = self.values.remove(self.index(slot)?);
         self.taken[(slot / u64::BITS) as usize] &= !(1 << (slot % u64::BITS));
-        self.values.shrink_to(self.values.len().next_multiple_of(CAPACITY_STEP));
+        self.values
+            .shrink_to(self.values.len().next_multiple_of(CAPACITY_STEP));
         Some(value)
     }
 }
 
 impl<T: Clone + Serialize + DeserializeOwned, const WORDS: usize> Page for Slots<T, WORDS> {
     fn encode(&self, out: &mut Vec<u8>) {
-        self.taken.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
+        self.taken
+            .iter()
+            .for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
         self.values.iter().for_each(|value| append(value, out));
     }
 
@@ -80,7 +91,10 @@ impl<T: Clone + Serialize + DeserializeOwned, const WORDS: usize> Page for Slots
         for word in &mut taken {
             *word = u64::from_le_bytes(*bytes.split_off(..size_of::<u64>())?.first_chunk()?);
         }
-        let count = taken.iter().map(|word| word.count_ones() as usize).sum::<usize>();
+        let count = taken
+            .iter()
+            .map(|word| word.count_ones() as usize)
+            .sum::<usize>();
         let mut values = Vec::with_capacity(count.next_multiple_of(CAPACITY_STEP));
         for _ in 0..count {
             values.push(take(bytes)?);
@@ -105,7 +119,11 @@ pub struct Slab<T, const WORDS: usize = 1> {
 
 impl<T, const WORDS: usize> Default for Slab<T, WORDS> {
     fn default() -> Self {
-        Self { pages: Paged::default(), vacant: BTreeSet::new(), len: 0 }
+        Self {
+            pages: Paged::default(),
+            vacant: BTreeSet::new(),
+            len: 0,
+        }
     }
 }
 
@@ -118,7 +136,9 @@ impl<T: Clone + Serialize + DeserializeOwned, const WORDS: usize> Slab<T, WORDS>
         let values = inserts.saturating_add(CAPACITY_STEP as u64 - 1);
         let pages = inserts.div_ceil(Slots::<T, WORDS>::COUNT.into());
         let pages_bytes = pages.saturating_mul(Slots::<T, WORDS>::BYTES);
-        values.saturating_mul(size_of::<T>() as u64).saturating_add(pages_bytes)
+        values
+            .saturating_mul(size_of::<T>() as u64)
+            .saturating_add(pages_bytes)
     }
 
     /// Number of values.
@@ -175,7 +195,11 @@ impl<T: Clone + Serialize + DeserializeOwned, const WORDS: usize> Slab<T, WORDS>
     /// Changes the value in a slot, if it has one.
     pub fn update<R>(&mut self, slot: u32, change: impl FnOnce(&mut T) -> R) -> Option<R> {
         let (page, slot) = Self::place(slot);
-        self.pages.change(page, |slots| slots.index(slot).map(|index| change(&mut slots.values[index])))?
+        self.pages.change(page, |slots| {
+            slots
+                .index(slot)
+                .map(|index| change(&mut slots.values[index]))
+        })?
     }
 
     /// Frees a slot and returns its value.
@@ -187,7 +211,9 @@ impl<T: Clone + Serialize + DeserializeOwned, const WORDS: usize> Slab<T, WORDS>
 
     /// Every value with the number of its slot, in order.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        self.pages.iter().flat_map(|(page, slots)| values(page, slots))
+        self.pages
+            .iter()
+            .flat_map(|(page, slots)| values(page, slots))
     }
 
     /// Adds the values of a chunk after those already loaded. Returns them with their slots; `None` if the chunk is damaged.
@@ -200,7 +226,13 @@ impl<T: Clone + Serialize + DeserializeOwned, const WORDS: usize> Slab<T, WORDS>
                 self.vacant.insert(number);
             }
         }
-        u32::try_from(loaded.end.saturating_mul(Slots::<T, WORDS>::COUNT.into()).saturating_sub(1)).ok()?;
+        u32::try_from(
+            loaded
+                .end
+                .saturating_mul(Slots::<T, WORDS>::COUNT.into())
+                .saturating_sub(1),
+        )
+        .ok()?;
         let pages = loaded.filter_map(|page| Some((page, self.pages.get(page)?)));
         Some(pages.flat_map(|(page, slots)| values(page, slots)))
     }
@@ -219,16 +251,26 @@ impl<T: Clone + Serialize + DeserializeOwned, const WORDS: usize> Slab<T, WORDS>
 
     /// The page of a slot, and the slot's place there.
     fn place(slot: u32) -> (u64, u32) {
-        (u64::from(slot / Slots::<T, WORDS>::COUNT), slot % Slots::<T, WORDS>::COUNT)
+        (
+            u64::from(slot / Slots::<T, WORDS>::COUNT),
+            slot % Slots::<T, WORDS>::COUNT,
+        )
     }
 
     fn add_page(&mut self) {
         self.vacant.insert(self.pages.end());
-        self.pages.push(Slots { taken: [0; WORDS], values: Vec::new() });
+        self.pages.push(Slots {
+            taken: [0; WORDS],
+            values: Vec::new(),
+        });
     }
 
     /// Takes or frees slots of a page. Drops pages at the end that have no value.
-    fn change<R>(&mut self, number: u64, change: impl FnOnce(&mut Slots<T, WORDS>) -> R) -> Option<R> {
+    fn change<R>(
+        &mut self,
+        number: u64,
+        change: impl FnOnce(&mut Slots<T, WORDS>) -> R,
+    ) -> Option<R> {
         let (changed, before, after, is_full) = self.pages.change(number, |page| {
             let before = page.values.len();
             (change(page), before, page.values.len(), page.is_full())
@@ -247,10 +289,15 @@ impl<T: Clone + Serialize + DeserializeOwned, const WORDS: usize> Slab<T, WORDS>
     }
 }
 
-fn values<T, const WORDS: usize>(page: u64, slots: &Slots<T, WORDS>) -> impl Iterator<Item = (u32, &T)> {
+fn values<T, const WORDS: usize>(
+    page: u64,
+    slots: &Slots<T, WORDS>,
+) -> impl Iterator<Item = (u32, &T)> {
     let first = page as u32 * Slots::<T, WORDS>::COUNT;
     let taken = (0..Slots::<T, WORDS>::COUNT).filter(|slot| slots.is_taken(*slot));
-    taken.zip(&slots.values).map(move |(slot, value)| (first + slot, value))
+    taken
+        .zip(&slots.values)
+        .map(move |(slot, value)| (first + slot, value))
 }
 
 /// Words of a page of numbers.
@@ -294,7 +341,9 @@ mod tests {
     use std::sync::atomic::Ordering::Relaxed;
 
     fn contents(slab: &Slab<String>) -> Vec<(u32, String)> {
-        slab.iter().map(|(slot, value)| (slot, value.clone())).collect()
+        slab.iter()
+            .map(|(slot, value)| (slot, value.clone()))
+            .collect()
     }
 
     /// Slots of a page.
@@ -306,7 +355,10 @@ mod tests {
 
     /// Returns the memory of the slab, counted page by page.
     fn census(slab: &Slab<String>) -> usize {
-        let values = slab.pages.iter().map(|(_, page)| page.values.capacity() * size_of::<String>());
+        let values = slab
+            .pages
+            .iter()
+            .map(|(_, page)| page.values.capacity() * size_of::<String>());
         let page_bytes = size_of::<Slots<String, 1>>() + 2 * size_of::<usize>();
         // At least a third of a B-tree's nodes is used.
         values.map(|bytes| bytes + page_bytes).sum::<usize>()
@@ -412,12 +464,22 @@ mod tests {
             values.iter().fold(taken.to_le_bytes().to_vec(), encode)
         };
         let whole = page(0b101, &["a", "b"]);
-        assert_eq!(contents(&restored(&[whole], 0).unwrap()), [(0, "a".into()), (2, "b".into())]);
-        for (taken, values) in [(0b1, &["a", "b"][..]), (0b111, &["a", "b"]), (0b0, &[]), (u64::MAX, &["a"])]
-        {
+        assert_eq!(
+            contents(&restored(&[whole], 0).unwrap()),
+            [(0, "a".into()), (2, "b".into())]
+        );
+        for (taken, values) in [
+            (0b1, &["a", "b"][..]),
+            (0b111, &["a", "b"]),
+            (0b0, &[]),
+            (u64::MAX, &["a"]),
+        ] {
             assert!(restored(&[page(taken, values)], 0).is_none(), "{taken}");
         }
-        let (mut slab, with_stray_byte) = (Slab::<String>::default(), [page(0b1, &["a"]), vec![7]].concat());
+        let (mut slab, with_stray_byte) = (
+            Slab::<String>::default(),
+            [page(0b1, &["a"]), vec![7]].concat(),
+        );
         assert!(slab.load(&with_stray_byte).is_none());
         assert_eq!((slab.len(), slab.memory_bytes()), (0, 0));
         assert!(slab.free_page().is_none());
@@ -446,7 +508,9 @@ mod tests {
 
     fn all(numbers: &Numbers) -> Vec<u64> {
         let end = numbers.pages.end() * PAGE_NUMBERS;
-        (1..=end).filter(|number| numbers.contains(*number)).collect()
+        (1..=end)
+            .filter(|number| numbers.contains(*number))
+            .collect()
     }
 
     /// Takes a snapshot, with changes between its chunks.
@@ -463,7 +527,8 @@ mod tests {
 
     fn restored_numbers(chunks: &[Vec<u8>], changes: u64) -> Option<Numbers> {
         let mut numbers = Numbers::default();
-        let is_loaded = chunks.iter().all(|chunk| numbers.load(chunk).is_some()) && numbers.is_trimmed();
+        let is_loaded =
+            chunks.iter().all(|chunk| numbers.load(chunk).is_some()) && numbers.is_trimmed();
         numbers.pages.changes = changes;
         is_loaded.then_some(numbers)
     }
@@ -535,10 +600,15 @@ mod tests {
     fn snapshot_has_bit_for_each_number() {
         let mut numbers = Numbers::default();
         (1..=100_000).for_each(|number| assert_eq!(numbers.take_lowest(), number));
-        (1..100_000).step_by(2).for_each(|number| numbers.release(number));
+        (1..100_000)
+            .step_by(2)
+            .for_each(|number| numbers.release(number));
         let bytes = snapshot(&mut numbers, |_| ()).concat();
         assert_eq!(bytes.len(), 25 * 8 * NUMBER_WORDS);
         assert!(restored_numbers(&[bytes[..24 * 8 * NUMBER_WORDS].to_vec()], 0).is_some());
-        assert!(restored_numbers(&[vec![0; 8 * NUMBER_WORDS]], 0).is_none(), "it ends with an empty page");
+        assert!(
+            restored_numbers(&[vec![0; 8 * NUMBER_WORDS]], 0).is_none(),
+            "it ends with an empty page"
+        );
     }
 }

@@ -95,27 +95,58 @@ impl<'a> Gathered<'a> {
     /// The command to the engine. The digests stay here if they may be needed again.
     fn command(&mut self, change: PendingChange) -> Command {
         let is_last = self.parts.len() == 1;
-        let digests = if is_last { std::mem::take(&mut self.digests) } else { self.digests.clone() };
+        let digests = if is_last {
+            std::mem::take(&mut self.digests)
+        } else {
+            self.digests.clone()
+        };
         let (target, digests) = (Target(self.view.id), Digests(digests));
         match change {
-            PendingChange::Remove => Command::Remove { target, digests, all: false },
-            PendingChange::Add => Command::Insert { target, digests, if_absent: false, revive: false },
-            PendingChange::AddIfAbsent => Command::Insert { target, digests, if_absent: true, revive: false },
+            PendingChange::Remove => Command::Remove {
+                target,
+                digests,
+                all: false,
+            },
+            PendingChange::Add => Command::Insert {
+                target,
+                digests,
+                if_absent: false,
+                revive: false,
+            },
+            PendingChange::AddIfAbsent => Command::Insert {
+                target,
+                digests,
+                if_absent: true,
+                revive: false,
+            },
         }
     }
 
     /// The same changes, those of each command for themselves.
     fn one_by_one(self) -> impl Iterator<Item = Gathered<'a>> {
-        let Self { view, change, by, digests, parts } = self;
+        let Self {
+            view,
+            change,
+            by,
+            digests,
+            parts,
+        } = self;
         let mut digests = digests.into_iter();
         parts.into_iter().map(move |part| {
             let digests = digests.by_ref().take(part.items).collect();
-            Gathered { view: view.clone(), change, by: by.clone(), digests, parts: smallvec![part] }
+            Gathered {
+                view: view.clone(),
+                change,
+                by: by.clone(),
+                digests,
+                parts: smallvec![part],
+            }
         })
     }
 
     fn memory_bytes(&self) -> usize {
-        self.digests.capacity() * size_of::<Digest>() + self.parts.capacity() * size_of::<Part<'_>>()
+        self.digests.capacity() * size_of::<Digest>()
+            + self.parts.capacity() * size_of::<Part<'_>>()
     }
 }
 
@@ -156,7 +187,10 @@ impl<'a> Batch<'a> {
 
     /// Answers all changes so far. Callers that read a filter do this before finding it, so that they see these changes.
     pub async fn settle_changes(&mut self) {
-        let has_changes = self.gathered.as_ref().is_some_and(|gathered| gathered.change.is_some());
+        let has_changes = self
+            .gathered
+            .as_ref()
+            .is_some_and(|gathered| gathered.change.is_some());
         if has_changes || !self.in_flight.is_empty() {
             self.settle().await;
         }
@@ -198,11 +232,23 @@ impl<'a> Batch<'a> {
         let gathered = self.gathered.get_or_insert_with(|| match change {
             Some(_) => {
                 let (digests, by) = (Vec::with_capacity(part.items), caller.key_name());
-                Gathered { view, change, by, digests, parts: SmallVec::new() }
+                Gathered {
+                    view,
+                    change,
+                    by,
+                    digests,
+                    parts: SmallVec::new(),
+                }
             }
             None => {
                 let digests = std::mem::take(digests);
-                Gathered { view, change, by: None, digests, parts: SmallVec::new() }
+                Gathered {
+                    view,
+                    change,
+                    by: None,
+                    digests,
+                    parts: SmallVec::new(),
+                }
             }
         });
         gathered.add(part, items, &mut self.turn).await;
@@ -216,7 +262,9 @@ impl<'a> Batch<'a> {
 
     /// Completes the gathered commands: answers lookups, submits changes.
     async fn close(&mut self) {
-        let Some(mut gathered) = self.gathered.take() else { return };
+        let Some(mut gathered) = self.gathered.take() else {
+            return;
+        };
         let Some(change) = gathered.change else {
             // Replies follow the order of the commands.
             self.answer_in_flight().await;
@@ -224,19 +272,28 @@ impl<'a> Batch<'a> {
         };
         // If changes of several commands don't fit together, they are tried one by one. Nothing that follows them in the same filter may
         // overtake them.
-        let may_be_overtaken =
-            |(earlier, _): &(Gathered<'_>, _)| earlier.view.id == gathered.view.id && earlier.parts.len() > 1;
+        let may_be_overtaken = |(earlier, _): &(Gathered<'_>, _)| {
+            earlier.view.id == gathered.view.id && earlier.parts.len() > 1
+        };
         if self.in_flight.len() >= IN_FLIGHT_MAX || self.in_flight.iter().any(may_be_overtaken) {
             self.answer_in_flight().await;
         }
         // The engine has the digests, too.
-        self.in_flight_bytes += gathered.memory_bytes() + gathered.digests.capacity() * size_of::<Digest>();
-        let submitted = self.shared.submit(gathered.by.clone(), gathered.command(change));
+        self.in_flight_bytes +=
+            gathered.memory_bytes() + gathered.digests.capacity() * size_of::<Digest>();
+        let submitted = self
+            .shared
+            .submit(gathered.by.clone(), gathered.command(change));
         self.in_flight.push((gathered, submitted));
     }
 
     async fn answer_checks(&mut self, checks: Gathered<'a>) {
-        let Gathered { view, mut digests, parts, .. } = checks;
+        let Gathered {
+            view,
+            mut digests,
+            parts,
+            ..
+        } = checks;
         let now = self.shared.engine.now();
         self.present.clear();
         match digests[..] {
@@ -259,7 +316,9 @@ impl<'a> Batch<'a> {
             if part.row.name == Name::CfMExists {
                 self.replies.array(present.len());
             }
-            present.iter().for_each(|&present| self.replies.boolean(present));
+            present
+                .iter()
+                .for_each(|&present| self.replies.boolean(present));
             self.counts.add(part.row.spelling, None);
         }
         digests.clear();
@@ -288,7 +347,8 @@ impl<'a> Batch<'a> {
         loop {
             let submit = |mut changes: Gathered<'a>| {
                 let command = changes.command(change);
-                let submitted = (!is_too_slow).then(|| self.shared.submit(changes.by.clone(), command));
+                let submitted =
+                    (!is_too_slow).then(|| self.shared.submit(changes.by.clone(), command));
                 (changes, submitted)
             };
             let in_flight: Vec<_> = each.by_ref().take(IN_FLIGHT_MAX).map(submit).collect();
@@ -300,7 +360,9 @@ impl<'a> Batch<'a> {
                     Some(submitted) => submitted.await,
                     None => Err(Failure::NOT_TRIED),
                 };
-                is_too_slow |= result.as_ref().is_err_and(|failure| *failure == Failure::TOO_LATE);
+                is_too_slow |= result
+                    .as_ref()
+                    .is_err_and(|failure| *failure == Failure::TOO_LATE);
                 self.answer(changes, result);
             }
         }
@@ -308,7 +370,10 @@ impl<'a> Batch<'a> {
 
     fn answer(&mut self, changes: Gathered<'a>, result: Result<Outcome, Failure>) {
         let failure = match result {
-            Ok(Outcome::Inserted(Inserted { outcomes, .. }) | Outcome::Removed(Removed { outcomes, .. })) => {
+            Ok(
+                Outcome::Inserted(Inserted { outcomes, .. })
+                | Outcome::Removed(Removed { outcomes, .. }),
+            ) => {
                 let mut rest = &outcomes[..];
                 for part in changes.parts {
                     let (own, others) = rest.split_at(part.items.min(rest.len()));
@@ -318,9 +383,14 @@ impl<'a> Batch<'a> {
                 return;
             }
             Ok(Outcome::Refused(Refusal::FilterFull)) => {
-                return changes.parts.into_iter().for_each(|part| self.answer_changed(part, None));
+                return changes
+                    .parts
+                    .into_iter()
+                    .for_each(|part| self.answer_changed(part, None));
             }
-            Ok(Outcome::Refused(Refusal::FilterGone)) if changes.change == Some(PendingChange::Remove) => {
+            Ok(Outcome::Refused(Refusal::FilterGone))
+                if changes.change == Some(PendingChange::Remove) =>
+            {
                 Failure::err("Not found")
             }
             Ok(outcome) => Failure::of(&outcome),
@@ -338,7 +408,11 @@ impl<'a> Batch<'a> {
 
     /// Answers a command whose changes were made, with these outcomes; none if its items don't all fit, so that none was added.
     fn answer_changed(&mut self, part: Part<'a>, outcomes: Option<&[ItemOutcome]>) {
-        let Part { row, items, guesses } = part;
+        let Part {
+            row,
+            items,
+            guesses,
+        } = part;
         if let Some(guesses) = guesses {
             let absent = |outcome: &&ItemOutcome| **outcome != ItemOutcome::Removed;
             guesses.settle(match outcomes {
@@ -350,10 +424,13 @@ impl<'a> Batch<'a> {
         let failure = match (row.name, outcomes) {
             (Name::CfInsert | Name::CfInsertNx, _) => {
                 let failed = outcomes.is_none().then_some(ErrorCode::ERR);
-                let all_full = vec![ItemOutcome::Saturated; if failed.is_some() { items } else { 0 }];
+                let all_full =
+                    vec![ItemOutcome::Saturated; if failed.is_some() { items } else { 0 }];
                 let outcomes = outcomes.unwrap_or(&all_full);
                 self.replies.array(outcomes.len());
-                outcomes.iter().for_each(|&outcome| inserted(row.name, outcome, &mut self.replies));
+                outcomes
+                    .iter()
+                    .for_each(|&outcome| inserted(row.name, outcome, &mut self.replies));
                 return self.counts.add(row.spelling, failed);
             }
             (_, None) => Failure::FILTER_FULL,
@@ -380,7 +457,10 @@ fn is_too_much(result: &Result<Outcome, Failure>) -> bool {
 }
 
 fn has_changed(outcome: ItemOutcome) -> bool {
-    matches!(outcome, ItemOutcome::Added | ItemOutcome::Revived | ItemOutcome::Removed)
+    matches!(
+        outcome,
+        ItemOutcome::Added | ItemOutcome::Revived | ItemOutcome::Removed
+    )
 }
 
 /// One item of CF.INSERT or CF.INSERTNX: 1 if it was added, 0 if it was there, -1 if the filter can't take it. With RESP3 booleans,

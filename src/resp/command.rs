@@ -90,7 +90,14 @@ const fn row(
     keys: KeyPositions,
     summary: &'static str,
 ) -> Row {
-    Row { name, spelling, arity, needs, keys, summary }
+    Row {
+        name,
+        spelling,
+        arity,
+        needs,
+        keys,
+        summary,
+    }
 }
 
 const READ: Needs = Needs::Scope(Scope::Read);
@@ -99,42 +106,280 @@ const ADMIN: Needs = Needs::Scope(Scope::Admin);
 
 /// All commands, in the order of their spelling.
 pub static ROWS: [Row; 36] = [
-    row(Name::Auth, "auth", -2, Needs::Nothing, NO_KEYS, "Presents an API key."),
-    row(Name::CfAdd, "cf.add", 3, WRITE, ONE_KEY, "Adds an item to a filter; creates the filter."),
-    row(Name::CfAddNx, "cf.addnx", 3, WRITE, ONE_KEY, "Adds an item to a filter if it is absent."),
-    row(Name::CfCompact, "cf.compact", 2, WRITE, ONE_KEY, "Does nothing: filters shrink automatically."),
-    row(Name::CfCount, "cf.count", 3, READ, ONE_KEY, "Counts the copies of an item."),
-    row(Name::CfDel, "cf.del", 3, WRITE, ONE_KEY, "Removes one copy of an item."),
-    row(Name::CfExists, "cf.exists", 3, READ, ONE_KEY, "Whether an item is in a filter."),
-    row(Name::CfInfo, "cf.info", 2, READ, ONE_KEY, "Shows a filter's settings and statistics."),
-    row(Name::CfInsert, "cf.insert", -4, WRITE, ONE_KEY, "Adds items to a filter, all or none."),
-    row(Name::CfInsertNx, "cf.insertnx", -4, WRITE, ONE_KEY, "Adds those items to a filter that are absent."),
-    row(Name::CfLoadChunk, "cf.loadchunk", 4, ADMIN, ONE_KEY, "Loads a chunk of a dump into a new filter."),
-    row(Name::CfMExists, "cf.mexists", -3, READ, ONE_KEY, "Which items are in a filter."),
-    row(Name::CfReserve, "cf.reserve", -3, WRITE, ONE_KEY, "Creates a filter."),
-    row(Name::CfScanDump, "cf.scandump", 3, ADMIN, ONE_KEY, "Dumps a filter in chunks."),
-    row(Name::Client, "client", -2, Needs::Key, NO_KEYS, "Names the connection, or shows it."),
-    row(Name::Command, "command", -1, Needs::Key, NO_KEYS, "Lists commands."),
+    row(
+        Name::Auth,
+        "auth",
+        -2,
+        Needs::Nothing,
+        NO_KEYS,
+        "Presents an API key.",
+    ),
+    row(
+        Name::CfAdd,
+        "cf.add",
+        3,
+        WRITE,
+        ONE_KEY,
+        "Adds an item to a filter; creates the filter.",
+    ),
+    row(
+        Name::CfAddNx,
+        "cf.addnx",
+        3,
+        WRITE,
+        ONE_KEY,
+        "Adds an item to a filter if it is absent.",
+    ),
+    row(
+        Name::CfCompact,
+        "cf.compact",
+        2,
+        WRITE,
+        ONE_KEY,
+        "Does nothing: filters shrink automatically.",
+    ),
+    row(
+        Name::CfCount,
+        "cf.count",
+        3,
+        READ,
+        ONE_KEY,
+        "Counts the copies of an item.",
+    ),
+    row(
+        Name::CfDel,
+        "cf.del",
+        3,
+        WRITE,
+        ONE_KEY,
+        "Removes one copy of an item.",
+    ),
+    row(
+        Name::CfExists,
+        "cf.exists",
+        3,
+        READ,
+        ONE_KEY,
+        "Whether an item is in a filter.",
+    ),
+    row(
+        Name::CfInfo,
+        "cf.info",
+        2,
+        READ,
+        ONE_KEY,
+        "Shows a filter's settings and statistics.",
+    ),
+    row(
+        Name::CfInsert,
+        "cf.insert",
+        -4,
+        WRITE,
+        ONE_KEY,
+        "Adds items to a filter, all or none.",
+    ),
+    row(
+        Name::CfInsertNx,
+        "cf.insertnx",
+        -4,
+        WRITE,
+        ONE_KEY,
+        "Adds those items to a filter that are absent.",
+    ),
+    row(
+        Name::CfLoadChunk,
+        "cf.loadchunk",
+        4,
+        ADMIN,
+        ONE_KEY,
+        "Loads a chunk of a dump into a new filter.",
+    ),
+    row(
+        Name::CfMExists,
+        "cf.mexists",
+        -3,
+        READ,
+        ONE_KEY,
+        "Which items are in a filter.",
+    ),
+    row(
+        Name::CfReserve,
+        "cf.reserve",
+        -3,
+        WRITE,
+        ONE_KEY,
+        "Creates a filter.",
+    ),
+    row(
+        Name::CfScanDump,
+        "cf.scandump",
+        3,
+        ADMIN,
+        ONE_KEY,
+        "Dumps a filter in chunks.",
+    ),
+    row(
+        Name::Client,
+        "client",
+        -2,
+        Needs::Key,
+        NO_KEYS,
+        "Names the connection, or shows it.",
+    ),
+    row(
+        Name::Command,
+        "command",
+        -1,
+        Needs::Key,
+        NO_KEYS,
+        "Lists commands.",
+    ),
     row(Name::DbSize, "dbsize", 1, READ, NO_KEYS, "Counts filters."),
     row(Name::Del, "del", -2, ADMIN, (1, -1, 1), "Deletes filters."),
-    row(Name::Discard, "discard", 1, Needs::Key, NO_KEYS, "Discards the queued commands."),
-    row(Name::Echo, "echo", 2, Needs::Key, NO_KEYS, "Answers its argument."),
-    row(Name::Exec, "exec", 1, Needs::Key, NO_KEYS, "Executes the queued commands."),
-    row(Name::Exists, "exists", -2, READ, (1, -1, 1), "Counts how many of the keys are filters."),
-    row(Name::Hello, "hello", -1, Needs::Nothing, NO_KEYS, "Selects the protocol; may present a key."),
-    row(Name::Info, "info", -1, Needs::Key, NO_KEYS, "Shows the service's metrics."),
-    row(Name::Memory, "memory", -2, READ, (2, 2, 1), "Returns the memory of a filter."),
-    row(Name::Module, "module", -2, Needs::Key, NO_KEYS, "Lists the modules that clients look for."),
-    row(Name::Multi, "multi", 1, Needs::Key, NO_KEYS, "Queues the following commands until EXEC."),
-    row(Name::Object, "object", -2, READ, (2, 2, 1), "Returns metadata of a key."),
-    row(Name::Ping, "ping", -1, Needs::Key, NO_KEYS, "Answers PONG, or its argument."),
-    row(Name::PTtl, "pttl", 2, READ, ONE_KEY, "Returns -1: filters do not expire."),
-    row(Name::Quit, "quit", -1, Needs::Nothing, NO_KEYS, "Closes the connection."),
-    row(Name::Scan, "scan", -2, READ, NO_KEYS, "Lists keys, a page at a time."),
-    row(Name::Select, "select", 2, Needs::Key, NO_KEYS, "Chooses database 0, the only one."),
-    row(Name::Ttl, "ttl", 2, READ, ONE_KEY, "Returns -1: filters do not expire."),
-    row(Name::Type, "type", 2, READ, ONE_KEY, "Whether a key is a filter."),
-    row(Name::Unlink, "unlink", -2, ADMIN, (1, -1, 1), "Deletes filters, as DEL does."),
+    row(
+        Name::Discard,
+        "discard",
+        1,
+        Needs::Key,
+        NO_KEYS,
+        "Discards the queued commands.",
+    ),
+    row(
+        Name::Echo,
+        "echo",
+        2,
+        Needs::Key,
+        NO_KEYS,
+        "Answers its argument.",
+    ),
+    row(
+        Name::Exec,
+        "exec",
+        1,
+        Needs::Key,
+        NO_KEYS,
+        "Executes the queued commands.",
+    ),
+    row(
+        Name::Exists,
+        "exists",
+        -2,
+        READ,
+        (1, -1, 1),
+        "Counts how many of the keys are filters.",
+    ),
+    row(
+        Name::Hello,
+        "hello",
+        -1,
+        Needs::Nothing,
+        NO_KEYS,
+        "Selects the protocol; may present a key.",
+    ),
+    row(
+        Name::Info,
+        "info",
+        -1,
+        Needs::Key,
+        NO_KEYS,
+        "Shows the service's metrics.",
+    ),
+    row(
+        Name::Memory,
+        "memory",
+        -2,
+        READ,
+        (2, 2, 1),
+        "Returns the memory of a filter.",
+    ),
+    row(
+        Name::Module,
+        "module",
+        -2,
+        Needs::Key,
+        NO_KEYS,
+        "Lists the modules that clients look for.",
+    ),
+    row(
+        Name::Multi,
+        "multi",
+        1,
+        Needs::Key,
+        NO_KEYS,
+        "Queues the following commands until EXEC.",
+    ),
+    row(
+        Name::Object,
+        "object",
+        -2,
+        READ,
+        (2, 2, 1),
+        "Returns metadata of a key.",
+    ),
+    row(
+        Name::Ping,
+        "ping",
+        -1,
+        Needs::Key,
+        NO_KEYS,
+        "Answers PONG, or its argument.",
+    ),
+    row(
+        Name::PTtl,
+        "pttl",
+        2,
+        READ,
+        ONE_KEY,
+        "Returns -1: filters do not expire.",
+    ),
+    row(
+        Name::Quit,
+        "quit",
+        -1,
+        Needs::Nothing,
+        NO_KEYS,
+        "Closes the connection.",
+    ),
+    row(
+        Name::Scan,
+        "scan",
+        -2,
+        READ,
+        NO_KEYS,
+        "Lists keys, a page at a time.",
+    ),
+    row(
+        Name::Select,
+        "select",
+        2,
+        Needs::Key,
+        NO_KEYS,
+        "Chooses database 0, the only one.",
+    ),
+    row(
+        Name::Ttl,
+        "ttl",
+        2,
+        READ,
+        ONE_KEY,
+        "Returns -1: filters do not expire.",
+    ),
+    row(
+        Name::Type,
+        "type",
+        2,
+        READ,
+        ONE_KEY,
+        "Whether a key is a filter.",
+    ),
+    row(
+        Name::Unlink,
+        "unlink",
+        -2,
+        ADMIN,
+        (1, -1, 1),
+        "Deletes filters, as DEL does.",
+    ),
 ];
 
 /// The label of commands that don't exist.
@@ -143,7 +388,8 @@ pub const UNKNOWN: &str = "unknown";
 impl Row {
     /// Returns the row of the command with this name, in letters of either case.
     pub fn find(name: &[u8]) -> Option<&'static Row> {
-        ROWS.iter().find(|row| row.spelling.as_bytes().eq_ignore_ascii_case(name))
+        ROWS.iter()
+            .find(|row| row.spelling.as_bytes().eq_ignore_ascii_case(name))
     }
 
     /// Whether the batch answers the command, together with others of its filter.
@@ -155,7 +401,11 @@ impl Row {
     /// Whether the command accepts this number of arguments, itself included.
     pub fn takes(&self, arguments: usize) -> bool {
         let arguments = i64::try_from(arguments).unwrap_or(i64::MAX);
-        if self.arity < 0 { arguments >= -self.arity } else { arguments == self.arity }
+        if self.arity < 0 {
+            arguments >= -self.arity
+        } else {
+            arguments == self.arity
+        }
     }
 }
 
@@ -169,7 +419,9 @@ pub(super) fn describe(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure
     let subcommand = String::from_utf8_lossy(arguments.at(1)).to_ascii_lowercase();
     let named = arguments.from(2);
     if named.len() > NAMED_MAX {
-        return Err(Failure::err(format!("one request names at most {NAMED_MAX} commands")));
+        return Err(Failure::err(format!(
+            "one request names at most {NAMED_MAX} commands"
+        )));
     }
     match subcommand.as_str() {
         "" | "info" if named.is_empty() => {
@@ -179,7 +431,8 @@ pub(super) fn describe(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure
         "count" if named.is_empty() => replies.count(ROWS.len() as u64),
         "list" if named.is_empty() => {
             replies.array(ROWS.len());
-            ROWS.iter().for_each(|row| replies.bulk(row.spelling.as_bytes()));
+            ROWS.iter()
+                .for_each(|row| replies.bulk(row.spelling.as_bytes()));
         }
         "info" => {
             replies.array(named.len());
@@ -211,26 +464,48 @@ fn write_row(row: &Row, replies: &mut Replies) {
     replies.array(10);
     replies.bulk(row.spelling.as_bytes());
     replies.integer(row.arity);
-    let group = if row.spelling.starts_with("cf.") { "@cuckoo" } else { "@keyspace" };
+    let group = if row.spelling.starts_with("cf.") {
+        "@cuckoo"
+    } else {
+        "@keyspace"
+    };
     let (flags, categories) = match row.needs {
-        Needs::Nothing => ("noscript loading stale fast no_auth", vec!["@fast", "@connection"]),
+        Needs::Nothing => (
+            "noscript loading stale fast no_auth",
+            vec!["@fast", "@connection"],
+        ),
         Needs::Key => ("loading stale fast", vec!["@fast", "@connection"]),
         Needs::Scope(Scope::Read) => ("readonly fast", vec!["@read", "@fast", group]),
         Needs::Scope(_) => ("write denyoom", vec!["@write", "@slow", group]),
     };
     replies.set(flags.split(' ').count());
     flags.split(' ').for_each(|flag| replies.simple(flag));
-    [first, last, step].into_iter().for_each(|position| replies.integer(position));
+    [first, last, step]
+        .into_iter()
+        .for_each(|position| replies.integer(position));
     replies.set(categories.len());
-    categories.iter().for_each(|category| replies.simple(category));
+    categories
+        .iter()
+        .for_each(|category| replies.simple(category));
     (0..3).for_each(|_| replies.array(0));
 }
 
 fn write_docs(row: &Row, replies: &mut Replies) {
-    let group = if row.spelling.starts_with("cf.") { "cf" } else { "generic" };
+    let group = if row.spelling.starts_with("cf.") {
+        "cf"
+    } else {
+        "generic"
+    };
     replies.bulk(row.spelling.as_bytes());
     replies.map(3);
-    replies.words(["summary", row.summary, "since", env!("CARGO_PKG_VERSION"), "group", group]);
+    replies.words([
+        "summary",
+        row.summary,
+        "since",
+        env!("CARGO_PKG_VERSION"),
+        "group",
+        group,
+    ]);
 }
 
 #[cfg(test)]
@@ -245,14 +520,22 @@ mod tests {
                 assert_eq!(Row::find(spelling.as_bytes()).unwrap().name, row.name);
             }
         }
-        for other in [&b""[..], b"get", b"cf.ad", b"cf.adds", b"\xff", &[b'x'; 100]] {
+        for other in [
+            &b""[..],
+            b"get",
+            b"cf.ad",
+            b"cf.adds",
+            b"\xff",
+            &[b'x'; 100],
+        ] {
             assert!(Row::find(other).is_none(), "{}", other.escape_ascii());
         }
     }
 
     #[test]
     fn negative_arity_is_minimum() {
-        let takes = |spelling: &str, arguments| Row::find(spelling.as_bytes()).unwrap().takes(arguments);
+        let takes =
+            |spelling: &str, arguments| Row::find(spelling.as_bytes()).unwrap().takes(arguments);
         assert!(takes("cf.add", 3) && !takes("cf.add", 2) && !takes("cf.add", 4));
         assert!(takes("cf.insert", 4) && takes("cf.insert", 1_000) && !takes("cf.insert", 3));
     }

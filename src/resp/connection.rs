@@ -38,12 +38,18 @@ const SEND_BYTES: usize = 64 << 10;
 const COMMAND_BYTES: usize = 32;
 
 /// Limits for a client that has presented its key.
-const AUTHENTICATED_LIMITS: RequestLimits =
-    RequestLimits { arguments_max: 64 << 10, argument_bytes_max: 64 << 10, request_bytes_max: 8 << 20 };
+const AUTHENTICATED_LIMITS: RequestLimits = RequestLimits {
+    arguments_max: 64 << 10,
+    argument_bytes_max: 64 << 10,
+    request_bytes_max: 8 << 20,
+};
 
 /// Limits for unauthenticated clients: enough for HELLO and AUTH.
-const UNAUTHENTICATED_LIMITS: RequestLimits =
-    RequestLimits { arguments_max: 10, argument_bytes_max: 1 << 10, request_bytes_max: 4 << 10 };
+const UNAUTHENTICATED_LIMITS: RequestLimits = RequestLimits {
+    arguments_max: 10,
+    argument_bytes_max: 1 << 10,
+    request_bytes_max: 4 << 10,
+};
 
 thread_local! {
     /// Where bytes are read to first, so that idle connections need no memory for it.
@@ -94,7 +100,11 @@ impl Service {
         let mut connection = Connection {
             stream,
             vitals,
-            visit: Visit { shared, session, batch },
+            visit: Visit {
+                shared,
+                session,
+                batch,
+            },
             parser: Parser::default(),
             arrived: Vec::new(),
             read: 0,
@@ -119,11 +129,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
             if is_between && *draining.borrow() {
                 return Ok(true);
             }
-            self.vitals.enter(match (is_between, self.visit.session.is_known()) {
-                (true, true) => Phase::Idle,
-                (true, false) => Phase::New,
-                (false, _) => Phase::Head,
-            });
+            self.vitals
+                .enter(match (is_between, self.visit.session.is_known()) {
+                    (true, true) => Phase::Idle,
+                    (true, false) => Phase::New,
+                    (false, _) => Phase::Head,
+                });
             let read = tokio::select! {
                 biased;
                 read = self.read() => read?,
@@ -143,7 +154,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
             self.release();
             let has_executed = self.vitals.phase() == Phase::Busy;
             if has_executed {
-                self.visit.shared.metrics.batch_seconds.observe(began.elapsed().as_secs_f64());
+                self.visit
+                    .shared
+                    .metrics
+                    .batch_seconds
+                    .observe(began.elapsed().as_secs_f64());
             }
             if next.is_break() || is_last && has_executed {
                 return Ok(true);
@@ -171,7 +186,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
 
     /// The limits of the next request.
     fn limits(&self) -> &'static RequestLimits {
-        if self.visit.session.is_known() { &AUTHENTICATED_LIMITS } else { &UNAUTHENTICATED_LIMITS }
+        if self.visit.session.is_known() {
+            &AUTHENTICATED_LIMITS
+        } else {
+            &UNAUTHENTICATED_LIMITS
+        }
     }
 
     /// Executes all commands that have arrived.
@@ -216,12 +235,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
             if next.is_break() {
                 break next;
             }
-            let reply_bytes = self.visit.batch.replies.bytes().len().saturating_sub(replied_bytes);
+            let reply_bytes = self
+                .visit
+                .batch
+                .replies
+                .bytes()
+                .len()
+                .saturating_sub(replied_bytes);
             if self.visit.batch.replies.bytes().len() >= SEND_BYTES {
                 self.send().await?;
             }
             replied_bytes = self.visit.batch.replies.bytes().len();
-            self.visit.batch.turn.work(length + reply_bytes + COMMAND_BYTES).await;
+            self.visit
+                .batch
+                .turn
+                .work(length + reply_bytes + COMMAND_BYTES)
+                .await;
         };
         self.visit.batch.settle().await;
         self.arrived.drain(..self.read);
@@ -239,7 +268,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
 
     /// Logs the commands whose replies are ready if they took longer than the limit.
     fn log_if_slow(&self, limit: Duration) {
-        let (took, Visit { shared, session, batch }) = (self.since.elapsed(), &self.visit);
+        let (
+            took,
+            Visit {
+                shared,
+                session,
+                batch,
+            },
+        ) = (self.since.elapsed(), &self.visit);
         if took >= limit && !batch.replies.bytes().is_empty() {
             session.log_slow(shared, &batch.counts, took);
         }
@@ -250,20 +286,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
         self.visit.batch.settle().await;
         (self.arrived, self.parser, self.read) = (Vec::new(), Parser::default(), 0);
         let text = "too many bytes of commands are being received: send shorter ones, or try again";
-        self.visit.batch.replies.failure(&Failure::new(ErrorCode::BUSY, text));
+        self.visit
+            .batch
+            .replies
+            .failure(&Failure::new(ErrorCode::BUSY, text));
         ControlFlow::Break(())
     }
 
     /// Sends the replies. Executed commands always get theirs, so these take memory even if other connections have left none.
     async fn send(&mut self) -> io::Result<()> {
         let slow_request = self.visit.shared.options.slow_request;
-        slow_request.iter().for_each(|limit| self.log_if_slow(*limit));
+        slow_request
+            .iter()
+            .for_each(|limit| self.log_if_slow(*limit));
         self.visit.batch.counts.flush(&self.visit.shared.metrics);
         if self.visit.batch.replies.bytes().is_empty() {
             return Ok(());
         }
         self.share.hold_anyway(self.needed_bytes());
-        self.stream.write_all(self.visit.batch.replies.bytes()).await?;
+        self.stream
+            .write_all(self.visit.batch.replies.bytes())
+            .await?;
         self.stream.flush().await?;
         if slow_request.is_some() {
             // The client may have accepted the replies slowly.

@@ -35,15 +35,19 @@ pub(super) fn auth(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
     Ok(())
 }
 
-fn present(call: &mut AdmittedCommand<'_, '_>, user: Option<&[u8]>, key: &[u8]) -> Result<(), Failure> {
+fn present(
+    call: &mut AdmittedCommand<'_, '_>,
+    user: Option<&[u8]>,
+    key: &[u8],
+) -> Result<(), Failure> {
     if !call.shared.access.is_open() {
         return call.session.present(call.shared, key);
     }
     // As in Redis without a password.
     match user {
-        None => {
-            Err(Failure::err("AUTH <password> called without any password configured: auth.keys is empty"))
-        }
+        None => Err(Failure::err(
+            "AUTH <password> called without any password configured: auth.keys is empty",
+        )),
         Some(DEFAULT_USER) => Ok(()),
         Some(_) => Err(Failure::WRONG_PASSWORD),
     }
@@ -56,8 +60,17 @@ pub(super) fn hello(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
         protocol = match integer(call.arguments.at(1)) {
             Some(2) => RespVersion::Two,
             Some(3) => RespVersion::Three,
-            Some(_) => return Err(Failure::new(ErrorCode::NOPROTO, "unsupported protocol version")),
-            None => return Err(Failure::err("Protocol version is not an integer or out of range")),
+            Some(_) => {
+                return Err(Failure::new(
+                    ErrorCode::NOPROTO,
+                    "unsupported protocol version",
+                ));
+            }
+            None => {
+                return Err(Failure::err(
+                    "Protocol version is not an integer or out of range",
+                ));
+            }
         };
     }
     let mut rest = call.arguments.from(2);
@@ -71,7 +84,9 @@ pub(super) fn hello(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
             rest = rest.from(2);
         } else {
             let option = String::from_utf8_lossy(rest.at(0));
-            return Err(Failure::err(format!("Syntax error in HELLO option '{option:.32}'")));
+            return Err(Failure::err(format!(
+                "Syntax error in HELLO option '{option:.32}'"
+            )));
         }
     }
     if let Some((user, key)) = auth {
@@ -107,11 +122,15 @@ fn check_name(name: &[u8]) -> Result<(), Failure> {
 /// Rejects a string that CLIENT INFO can't show, or that is too long.
 fn check_label(what: &str, value: &[u8]) -> Result<(), Failure> {
     if value.len() > NAME_BYTES_MAX {
-        return Err(Failure::err(format!("{what} cannot be longer than {NAME_BYTES_MAX} bytes.")));
+        return Err(Failure::err(format!(
+            "{what} cannot be longer than {NAME_BYTES_MAX} bytes."
+        )));
     }
     match value.iter().all(u8::is_ascii_graphic) {
         true => Ok(()),
-        false => Err(Failure::err(format!("{what} cannot contain spaces, newlines or special characters."))),
+        false => Err(Failure::err(format!(
+            "{what} cannot contain spaces, newlines or special characters."
+        ))),
     }
 }
 
@@ -143,7 +162,10 @@ pub(super) fn select(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> 
 pub(super) fn multi(call: &mut AdmittedCommand<'_, '_>) {
     if call.session.transaction.is_some() {
         // As in Redis, this does not abort the transaction.
-        return call.batch.replies.failure(&Failure::err("MULTI calls can not be nested"));
+        return call
+            .batch
+            .replies
+            .failure(&Failure::err("MULTI calls can not be nested"));
     }
     call.session.transaction = Some(Transaction::default());
     call.batch.replies.simple("OK");
@@ -152,10 +174,16 @@ pub(super) fn multi(call: &mut AdmittedCommand<'_, '_>) {
 /// `EXEC`: the connection executes the queued requests next, like any others.
 pub(super) fn exec(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
     let transaction = call.session.transaction.take();
-    let Transaction { requests, count, is_faulty } =
-        transaction.ok_or_else(|| Failure::err("EXEC without MULTI"))?;
+    let Transaction {
+        requests,
+        count,
+        is_faulty,
+    } = transaction.ok_or_else(|| Failure::err("EXEC without MULTI"))?;
     if is_faulty {
-        return Err(Failure::new(ErrorCode::EXECABORT, "Transaction discarded because of previous errors."));
+        return Err(Failure::new(
+            ErrorCode::EXECABORT,
+            "Transaction discarded because of previous errors.",
+        ));
     }
     call.batch.replies.array(count);
     (call.session.spliced, call.session.counted) = (requests, count);
@@ -164,7 +192,10 @@ pub(super) fn exec(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
 
 /// `DISCARD`.
 pub(super) fn discard(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
-    call.session.transaction.take().ok_or_else(|| Failure::err("DISCARD without MULTI"))?;
+    call.session
+        .transaction
+        .take()
+        .ok_or_else(|| Failure::err("DISCARD without MULTI"))?;
     call.batch.replies.simple("OK");
     Ok(())
 }
@@ -189,7 +220,14 @@ pub(super) fn module(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> 
 
 /// Describes the connection for CLIENT INFO: the fields of Redis 7.2 that exist here, in Redis' order.
 fn description(call: &AdmittedCommand<'_, '_>, subcommand: &str) -> String {
-    let Session { id, peer, name, library, since, .. } = &*call.session;
+    let Session {
+        id,
+        peer,
+        name,
+        library,
+        since,
+        ..
+    } = &*call.session;
     let address = peer.map(|peer| peer.to_string()).unwrap_or_default();
     let [name, lib_name, lib_ver] =
         [name, &library[0], &library[1]].map(|text| String::from_utf8_lossy(text));
@@ -211,13 +249,17 @@ fn is_listed(options: Arguments<'_>, id: u64) -> Result<bool, Failure> {
         return match requested.to_ascii_lowercase().as_str() {
             "normal" => Ok(true),
             "master" | "replica" | "slave" | "pubsub" => Ok(false),
-            _ => Err(Failure::err(format!("Unknown client type '{requested:.32}'"))),
+            _ => Err(Failure::err(format!(
+                "Unknown client type '{requested:.32}'"
+            ))),
         };
     }
     if options.at(0).eq_ignore_ascii_case(b"ID") && options.len() > 1 {
         let ids: Option<Vec<i64>> = options.from(1).iter().map(integer).collect();
         let ids = ids.ok_or_else(|| Failure::err("Invalid client ID"))?;
-        return Ok(ids.into_iter().any(|listed| u64::try_from(listed) == Ok(id)));
+        return Ok(ids
+            .into_iter()
+            .any(|listed| u64::try_from(listed) == Ok(id)));
     }
     Err(Failure::SYNTAX)
 }
@@ -254,7 +296,11 @@ pub(super) fn client(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> 
             match attribute.to_ascii_lowercase().as_str() {
                 "lib-name" => *name = arguments.at(3).to_vec(),
                 "lib-ver" => *version = arguments.at(3).to_vec(),
-                _ => return Err(Failure::err(format!("Unrecognized option '{attribute:.32}'"))),
+                _ => {
+                    return Err(Failure::err(format!(
+                        "Unrecognized option '{attribute:.32}'"
+                    )));
+                }
             }
             call.batch.replies.simple("OK");
         }
@@ -267,7 +313,8 @@ pub(super) fn client(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> 
             }
         }
         (
-            known @ ("help" | "id" | "getname" | "info" | "setname" | "setinfo" | "no-evict" | "no-touch"),
+            known @ ("help" | "id" | "getname" | "info" | "setname" | "setinfo" | "no-evict"
+            | "no-touch"),
             _,
         ) => {
             return Err(Failure::arity(&format!("client|{known}")));
@@ -320,7 +367,9 @@ impl InfoSection {
         let section = format!("{self:?}").to_ascii_lowercase();
         for name in arguments.iter() {
             let name = name.to_ascii_lowercase();
-            if name == section.as_bytes() || matches!(name.as_slice(), b"all" | b"default" | b"everything") {
+            if name == section.as_bytes()
+                || matches!(name.as_slice(), b"all" | b"default" | b"everything")
+            {
                 return true;
             }
         }
@@ -341,7 +390,14 @@ impl InfoSection {
 
     /// Returns the lines below the heading.
     fn lines(self, call: &AdmittedCommand<'_, '_>) -> String {
-        let RespContext { engine, metrics, figures, options, run_id, .. } = call.shared;
+        let RespContext {
+            engine,
+            metrics,
+            figures,
+            options,
+            run_id,
+            ..
+        } = call.shared;
         match self {
             Self::Server => format!(
                 "redis_version:{REDIS_VERSION}\r\nredis_mode:standalone\r\narch_bits:{}\r\nprocess_id:{}\r\nrun_id:{run_id}\r\n\
@@ -350,7 +406,9 @@ impl InfoSection {
                 std::process::id(),
                 options.port,
                 env!("CARGO_PKG_VERSION"),
-                figures.read(Instant::now(), || engine.info()).uptime_seconds,
+                figures
+                    .read(Instant::now(), || engine.info())
+                    .uptime_seconds,
             ),
             Self::Clients => format!("connected_clients:{}\r\n", metrics.connections.get()),
             Self::Memory => {
@@ -360,7 +418,10 @@ impl InfoSection {
                 format!("used_memory:{used}\r\nmaxmemory:{max}\r\nmaxmemory_policy:noeviction\r\n")
             }
             Self::Persistence => {
-                format!("loading:{}\r\n", u8::from(matches!(engine.status(), EngineStatus::Recovering(_))))
+                format!(
+                    "loading:{}\r\n",
+                    u8::from(matches!(engine.status(), EngineStatus::Recovering(_)))
+                )
             }
             Self::Stats => format!(
                 "total_connections_received:{}\r\ntotal_commands_processed:{}\r\n",

@@ -67,9 +67,10 @@ impl Dumps {
     ) -> Result<DumpPiece, Failure> {
         self.end(&origin).await;
         let download = engine.image(owner.0).await.map_err(|error| match error {
-            SubmitError::Overloaded => {
-                Failure::new(ErrorCode::BUSY, "too many images are being read; retry once one ends")
-            }
+            SubmitError::Overloaded => Failure::new(
+                ErrorCode::BUSY,
+                "too many images are being read; retry once one ends",
+            ),
             error => error.into(),
         })?;
         let download = download.ok_or_else(|| Failure::err("Not found"))?;
@@ -84,14 +85,24 @@ impl Dumps {
                 read(download, asked).await;
                 dumps.all.lock().remove(&number);
             });
-            all.insert(number, Dump { owner: owner.clone(), origin, reader, task });
+            all.insert(
+                number,
+                Dump {
+                    owner: owner.clone(),
+                    origin,
+                    reader,
+                    task,
+                },
+            );
         }
         self.next(number << RECORD_BITS, &owner).await
     }
 
     /// Ends the dump of this origin, and waits until its place is free.
     async fn end(&self, origin: &Origin) {
-        let Some(reader) = self.take(origin) else { return };
+        let Some(reader) = self.take(origin) else {
+            return;
+        };
         reader.abort();
         // The reader was aborted or has ended.
         let _ = reader.await;
@@ -107,10 +118,17 @@ impl Dumps {
     /// Returns the chunk that an iterator names.
     pub async fn next(&self, iterator: u64, owner: &DumpOwner) -> Result<DumpPiece, Failure> {
         let (number, record) = (iterator >> RECORD_BITS, iterator & ((1 << RECORD_BITS) - 1));
-        let task =
-            self.all.lock().get(&number).filter(|dump| dump.owner == *owner).map(|dump| dump.task.clone());
+        let task = self
+            .all
+            .lock()
+            .get(&number)
+            .filter(|dump| dump.owner == *owner)
+            .map(|dump| dump.task.clone());
         let (reply, answer) = oneshot::channel();
-        task.ok_or_else(unknown)?.send((record, reply)).await.map_err(|_| unknown())?;
+        task.ok_or_else(unknown)?
+            .send((record, reply))
+            .await
+            .map_err(|_| unknown())?;
         match answer.await.map_err(|_| unknown())?? {
             Some(bytes) => Ok((i64::try_from(iterator + 1).map_err(|_| unknown())?, bytes)),
             None => Ok(END),
@@ -119,7 +137,10 @@ impl Dumps {
 }
 
 /// Reads the records of a dump, until its end or until the client abandons it. Only the next record and the last one are available.
-async fn read(mut download: BackupDownload, mut asked: mpsc::Receiver<(u64, oneshot::Sender<Record>)>) {
+async fn read(
+    mut download: BackupDownload,
+    mut asked: mpsc::Receiver<(u64, oneshot::Sender<Record>)>,
+) {
     let (mut ready, mut next, mut last) = (VecDeque::new(), 0, Vec::new());
     while let Ok(Some((record, reply))) = timeout(IDLE_MAX, asked.recv()).await {
         if record == next {

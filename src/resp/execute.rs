@@ -19,10 +19,19 @@ pub async fn execute(
 ) -> ControlFlow<()> {
     let Some(row) = Row::find(arguments.at(0)) else {
         let name = String::from_utf8_lossy(arguments.at(0));
-        fail(visit, UNKNOWN, Failure::err(format!("unknown command '{name:.128}'"))).await;
+        fail(
+            visit,
+            UNKNOWN,
+            Failure::err(format!("unknown command '{name:.128}'")),
+        )
+        .await;
         // An invalid line may be the head of an HTTP request, which a web page makes a browser send. The rest of it must not be parsed as
         // commands.
-        return if is_inline { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+        return if is_inline {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        };
     };
     let done = run(visit, row, arguments, request).await;
     if matches!(done, Ok(Done::Answered | Done::Ended)) {
@@ -54,10 +63,17 @@ async fn run(
     if !row.takes(arguments.len()) {
         return Err(Failure::arity(row.spelling));
     }
-    let Visit { shared, session, batch } = visit;
+    let Visit {
+        shared,
+        session,
+        batch,
+    } = visit;
     let caller = session.admit(shared, row.needs, row.spelling)?;
     if let Some(transaction) = &mut session.transaction
-        && !matches!(row.name, Name::Multi | Name::Exec | Name::Discard | Name::Quit)
+        && !matches!(
+            row.name,
+            Name::Multi | Name::Exec | Name::Discard | Name::Quit
+        )
     {
         if row.needs == Needs::Nothing {
             return Err(Failure::err("Command not allowed inside a transaction"));
@@ -69,13 +85,22 @@ async fn run(
     if let Needs::Scope(scope) = row.needs {
         refuse_unless_ready(shared, scope)?;
     }
-    let call = &mut AdmittedCommand { shared, session, batch, row, arguments, caller };
+    let call = &mut AdmittedCommand {
+        shared,
+        session,
+        batch,
+        row,
+        arguments,
+        caller,
+    };
     if !row.is_gathered() {
         call.batch.settle().await;
     }
     match row.name {
         Name::CfExists | Name::CfMExists | Name::CfCount => return filters::check(call).await,
-        Name::CfAdd | Name::CfAddNx | Name::CfInsert | Name::CfInsertNx => return filters::add(call).await,
+        Name::CfAdd | Name::CfAddNx | Name::CfInsert | Name::CfInsertNx => {
+            return filters::add(call).await;
+        }
         Name::CfDel => return filters::remove(call).await,
         Name::CfReserve => filters::reserve(call).await?,
         Name::CfCompact => filters::compact(call)?,

@@ -57,7 +57,8 @@ pub struct Failure {
 
 impl Failure {
     /// An argument is no number, or too large.
-    pub const NOT_AN_INTEGER: Self = Self::fixed(ErrorCode::ERR, "value is not an integer or out of range");
+    pub const NOT_AN_INTEGER: Self =
+        Self::fixed(ErrorCode::ERR, "value is not an integer or out of range");
 
     /// The arguments don't follow the command's syntax.
     pub const SYNTAX: Self = Self::fixed(ErrorCode::ERR, "syntax error");
@@ -72,24 +73,36 @@ impl Failure {
     );
 
     /// The write was not tried, because earlier ones take too long.
-    pub const NOT_TRIED: Self =
-        Self::fixed(ErrorCode::BUSY, "the writes before this one take too long: it was not tried, try again");
+    pub const NOT_TRIED: Self = Self::fixed(
+        ErrorCode::BUSY,
+        "the writes before this one take too long: it was not tried, try again",
+    );
 
     /// Writes are rejected because storage failed earlier, so this one has certainly had no effect.
-    pub const READ_ONLY: Self =
-        Self::fixed(ErrorCode::READONLY, "storage has failed: writes are rejected, reads continue");
+    pub const READ_ONLY: Self = Self::fixed(
+        ErrorCode::READONLY,
+        "storage has failed: writes are rejected, reads continue",
+    );
 
     /// No key of the configuration was presented.
-    pub const WRONG_PASSWORD: Self =
-        Self::fixed(ErrorCode::WRONGPASS, "invalid username-password pair or user is disabled.");
+    pub const WRONG_PASSWORD: Self = Self::fixed(
+        ErrorCode::WRONGPASS,
+        "invalid username-password pair or user is disabled.",
+    );
 
     const fn fixed(code: ErrorCode, text: &'static str) -> Self {
-        Self { code, text: Cow::Borrowed(text) }
+        Self {
+            code,
+            text: Cow::Borrowed(text),
+        }
     }
 
     /// A failure with this code.
     pub fn new(code: ErrorCode, text: impl Into<Cow<'static, str>>) -> Self {
-        Self { code, text: text.into() }
+        Self {
+            code,
+            text: text.into(),
+        }
     }
 
     /// A failure with the usual code.
@@ -117,13 +130,14 @@ impl Failure {
     pub fn refused(refusal: &Refusal) -> Self {
         match refusal {
             Refusal::FilterFull => Self::FILTER_FULL,
-            Refusal::FilterGone => {
-                Self::err("the filter was deleted during the command: nothing was changed, try again")
-            }
+            Refusal::FilterGone => Self::err(
+                "the filter was deleted during the command: nothing was changed, try again",
+            ),
             Refusal::AlreadyExists(_) => Self::err("item exists"),
-            Refusal::TooManyFilters => {
-                Self::new(ErrorCode::OOM, "limits.filters allows no more campaigns and coupons")
-            }
+            Refusal::TooManyFilters => Self::new(
+                ErrorCode::OOM,
+                "limits.filters allows no more campaigns and coupons",
+            ),
             _ => Self::err("this campaign or coupon does not take this command"),
         }
     }
@@ -140,8 +154,13 @@ impl Failure {
     /// answers nothing then, because other nodes have entries that it can't get.
     pub fn unready(status: &EngineStatus, is_shared: bool) -> Option<Self> {
         match status {
-            EngineStatus::Failed(_) | EngineStatus::Diverged(_) | EngineStatus::Panicked(_) if is_shared => {
-                Some(Self::new(ErrorCode::MISCONF, "this node no longer follows the log: use another node"))
+            EngineStatus::Failed(_) | EngineStatus::Diverged(_) | EngineStatus::Panicked(_)
+                if is_shared =>
+            {
+                Some(Self::new(
+                    ErrorCode::MISCONF,
+                    "this node no longer follows the log: use another node",
+                ))
             }
             EngineStatus::Recovering(_) => Some(SubmitError::Recovering.into()),
             EngineStatus::Ready
@@ -159,26 +178,35 @@ impl From<SubmitError> for Failure {
     fn from(error: SubmitError) -> Self {
         let (code, text) = match error {
             SubmitError::Overloaded => (ErrorCode::BUSY, "too many writes are waiting: try again"),
-            SubmitError::Recovering => {
-                (ErrorCode::LOADING, "cuckood is loading the dataset in memory: try again")
-            }
+            SubmitError::Recovering => (
+                ErrorCode::LOADING,
+                "cuckood is loading the dataset in memory: try again",
+            ),
             SubmitError::Draining => (ErrorCode::READONLY, "the service is draining"),
             SubmitError::StorageFailed => (ErrorCode::MISCONF, UNKNOWN_OUTCOME),
-            SubmitError::MemoryLimit => {
-                (ErrorCode::OOM, "the write might take more memory than limits.memory allows")
-            }
+            SubmitError::MemoryLimit => (
+                ErrorCode::OOM,
+                "the write might take more memory than limits.memory allows",
+            ),
             // Redis clients send no keys.
             SubmitError::IdempotencyFull { .. } => (ErrorCode::OOM, "the memory limit is reached"),
-            SubmitError::NoMemory => (ErrorCode::OOM, "the machine has too little memory for the write"),
-            SubmitError::DiskFull => {
-                (ErrorCode::READONLY, "too little disk space is free: nothing was changed")
-            }
+            SubmitError::NoMemory => (
+                ErrorCode::OOM,
+                "the machine has too little memory for the write",
+            ),
+            SubmitError::DiskFull => (
+                ErrorCode::READONLY,
+                "too little disk space is free: nothing was changed",
+            ),
             SubmitError::TooFarBehind | SubmitError::NoQuorum => {
                 return Self::new(ErrorCode::BUSY, error.to_string());
             }
             SubmitError::LogFull => return Self::new(ErrorCode::READONLY, error.to_string()),
             SubmitError::ClockUnsure(unsure) => {
-                return Self::new(ErrorCode::READONLY, format!("{unsure}: nothing was changed"));
+                return Self::new(
+                    ErrorCode::READONLY,
+                    format!("{unsure}: nothing was changed"),
+                );
             }
         };
         Self::new(code, text)
@@ -188,13 +216,20 @@ impl From<SubmitError> for Failure {
 impl From<Denied> for Failure {
     fn from(denied: Denied) -> Self {
         let wait = |code, wait: Duration| {
-            Self::new(code, format!("{denied}: try again in {:.3} s", wait.as_secs_f64()))
+            Self::new(
+                code,
+                format!("{denied}: try again in {:.3} s", wait.as_secs_f64()),
+            )
         };
         match denied {
             // The key was there when it was presented: SIGHUP has removed it, or keys were configured.
-            Denied::NoKey | Denied::UnknownKey => Self::new(ErrorCode::NOAUTH, "Authentication required."),
+            Denied::NoKey | Denied::UnknownKey => {
+                Self::new(ErrorCode::NOAUTH, "Authentication required.")
+            }
             Denied::KeyExpired(_) => Self::new(ErrorCode::NOAUTH, denied.to_string()),
-            Denied::MissingScope(_) | Denied::OtherPrefix => Self::new(ErrorCode::NOPERM, denied.to_string()),
+            Denied::MissingScope(_) | Denied::OtherPrefix => {
+                Self::new(ErrorCode::NOPERM, denied.to_string())
+            }
             Denied::TooManyRequests { wait: time } => wait(ErrorCode::RATELIMIT, time),
             Denied::TooManyInvalidCodes { wait: time } => wait(ErrorCode::GUESSLIMIT, time),
             Denied::TooManyCodes { .. } => Self::new(ErrorCode::GUESSLIMIT, denied.to_string()),
@@ -217,7 +252,11 @@ mod tests {
     #[test]
     fn unknown_outcome_has_separate_code() {
         let (clock, expected, evidence) = (Timestamp(0), Timestamp(1), Evidence::LastEntry);
-        let lags = ClockUnsure { clock, expected, evidence };
+        let lags = ClockUnsure {
+            clock,
+            expected,
+            evidence,
+        };
         for (error, code) in [
             (SubmitError::Recovering, "LOADING"),
             (SubmitError::Overloaded, "BUSY"),

@@ -9,7 +9,8 @@ use super::replies::Replies;
 use super::session::{AdmittedCommand, Done};
 use crate::access::Guesses;
 use crate::domain::{
-    Command, Description, ITEM_BYTES_MAX, ITEMS_MAX, Kind, Outcome, Refusal, Sizing, Spec, Timestamp, Window,
+    Command, Description, ITEM_BYTES_MAX, ITEMS_MAX, Kind, Outcome, Refusal, Sizing, Spec,
+    Timestamp, Window,
 };
 use crate::engine::{FilterView, Growth, Layout, Mode};
 use std::ops::RangeInclusive;
@@ -23,9 +24,14 @@ fn check_items(items: Arguments<'_>) -> Result<(), Failure> {
     if items.len() > ITEMS_MAX {
         return Err(Failure::too_many("items"));
     }
-    match items.iter().all(|item| (1..=ITEM_BYTES_MAX).contains(&item.len())) {
+    match items
+        .iter()
+        .all(|item| (1..=ITEM_BYTES_MAX).contains(&item.len()))
+    {
         true => Ok(()),
-        false => Err(Failure::err(format!("an item has 1 to {ITEM_BYTES_MAX} bytes"))),
+        false => Err(Failure::err(format!(
+            "an item has 1 to {ITEM_BYTES_MAX} bytes"
+        ))),
     }
 }
 
@@ -33,7 +39,9 @@ fn check_items(items: Arguments<'_>) -> Result<(), Failure> {
 fn check_blanks(view: &FilterView, items: Arguments<'_>) -> Result<(), Failure> {
     match items.iter().any(|item| view.is_blank(item)) {
         false => Ok(()),
-        true => Err(Failure::err("an item is nothing but white space, which this coupon ignores")),
+        true => Err(Failure::err(
+            "an item is nothing but white space, which this coupon ignores",
+        )),
     }
 }
 
@@ -51,11 +59,21 @@ pub(super) async fn check(call: &mut AdmittedCommand<'_, '_>) -> Result<Done, Fa
             && let Some(view) = call.batch.checked(key)
         {
             check_blanks(view, items)?;
-            call.batch.add_check(Part { row, items: items.len(), guesses: None }, items).await;
+            call.batch
+                .add_check(
+                    Part {
+                        row,
+                        items: items.len(),
+                        guesses: None,
+                    },
+                    items,
+                )
+                .await;
             return Ok(Done::Deferred);
         }
     }
-    let Some(view) = key.and_then(|key| call.shared.engine.view().find(key.kind, key.name())) else {
+    let Some(view) = key.and_then(|key| call.shared.engine.view().find(key.kind, key.name()))
+    else {
         call.batch.settle().await;
         if row.name == Name::CfMExists {
             call.batch.replies.array(items.len());
@@ -86,8 +104,14 @@ async fn gather<'a>(
     items: Arguments<'_>,
     guesses: Option<Guesses<'a>>,
 ) -> Result<Done, Failure> {
-    let part = Part { row: call.row, items: items.len(), guesses };
-    call.batch.add(view, change, &call.caller, part, items).await;
+    let part = Part {
+        row: call.row,
+        items: items.len(),
+        guesses,
+    };
+    call.batch
+        .add(view, change, &call.caller, part, items)
+        .await;
     Ok(Done::Deferred)
 }
 
@@ -106,23 +130,37 @@ async fn guesses<'a>(
         // Unused guesses of earlier commands are returned when those are answered.
         call.batch.settle().await;
     }
-    Ok(guessing.start(view.has_secret_codes(), client)?.take(items)?)
+    Ok(guessing
+        .start(view.has_secret_codes(), client)?
+        .take(items)?)
 }
 
 /// `CF.DEL key item`.
 pub(super) async fn remove(call: &mut AdmittedCommand<'_, '_>) -> Result<Done, Failure> {
     let items = call.arguments.from(2);
     check_items(items)?;
-    let view = call.find(call.arguments.at(1))?.ok_or_else(|| Failure::err("Not found"))?;
+    let view = call
+        .find(call.arguments.at(1))?
+        .ok_or_else(|| Failure::err("Not found"))?;
     check_blanks(&view, items)?;
     let guesses = guesses(call, &view, items.len()).await?;
-    gather(call, view, Some(PendingChange::Remove), items, Some(guesses)).await
+    gather(
+        call,
+        view,
+        Some(PendingChange::Remove),
+        items,
+        Some(guesses),
+    )
+    .await
 }
 
 /// `CF.ADD key item`, `CF.ADDNX key item`; `CF.INSERT key [CAPACITY n] [NOCREATE] ITEMS item …`, and the same with `CF.INSERTNX`.
 pub(super) async fn add(call: &mut AdmittedCommand<'_, '_>) -> Result<Done, Failure> {
     let (mut items, mut capacity) = (call.arguments.from(2), call.shared.options.default_capacity);
-    let (mut creates, mut has_options) = (true, matches!(call.row.name, Name::CfInsert | Name::CfInsertNx));
+    let (mut creates, mut has_options) = (
+        true,
+        matches!(call.row.name, Name::CfInsert | Name::CfInsertNx),
+    );
     while has_options {
         let (option, rest) = (items.at(0), items.from(1));
         let is = |word: &str| option.eq_ignore_ascii_case(word.as_bytes());
@@ -150,7 +188,11 @@ pub(super) async fn add(call: &mut AdmittedCommand<'_, '_>) -> Result<Done, Fail
     };
     check_blanks(&view, items)?;
     let is_if_absent = matches!(call.row.name, Name::CfAddNx | Name::CfInsertNx);
-    let change = if is_if_absent { PendingChange::AddIfAbsent } else { PendingChange::Add };
+    let change = if is_if_absent {
+        PendingChange::AddIfAbsent
+    } else {
+        PendingChange::Add
+    };
     // If a full filter rejects codes, one of them is not in it.
     let guesses = match view.may_refuse_codes() {
         true => Some(guesses(call, &view, 1).await?),
@@ -161,7 +203,9 @@ pub(super) async fn add(call: &mut AdmittedCommand<'_, '_>) -> Result<Done, Fail
 
 /// Parses the key of a filter to create, which the caller must be allowed to use.
 pub(super) fn usable_key<'v>(call: &AdmittedCommand<'v, '_>) -> Result<FilterKey<'v>, Failure> {
-    let key = call.key(call.arguments.at(1)).ok_or_else(|| Failure::err(KEY_SYNTAX))?;
+    let key = call
+        .key(call.arguments.at(1))
+        .ok_or_else(|| Failure::err(KEY_SYNTAX))?;
     call.require_key(&key)?;
     Ok(key)
 }
@@ -188,8 +232,13 @@ async fn create(
     reserve: Reserve,
 ) -> Result<Outcome, Failure> {
     let spec = reserve.spec(key.kind)?;
-    let command =
-        crate::engine::creation(key.kind, key.owned_name(), spec, Window::default(), Default::default())?;
+    let command = crate::engine::creation(
+        key.kind,
+        key.owned_name(),
+        spec,
+        Window::default(),
+        Default::default(),
+    )?;
     let result = call.submit(command).await;
     call.log_act(key, &result);
     result
@@ -203,7 +252,13 @@ pub(super) async fn reserve(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Fa
     let reserve = Reserve::parse(call.arguments.from(2))?;
     let key = usable_key(call)?;
     let exists = || Failure::refused(&Refusal::AlreadyExists(Vec::new()));
-    if call.shared.engine.view().find(key.kind, key.name()).is_some() {
+    if call
+        .shared
+        .engine
+        .view()
+        .find(key.kind, key.name())
+        .is_some()
+    {
         return Err(exists());
     }
     match create(call, &key, reserve).await? {
@@ -216,7 +271,8 @@ pub(super) async fn reserve(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Fa
 
 /// `CF.COMPACT key`. Does nothing: memory shrinks when a filter is cleared or empty.
 pub(super) fn compact(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
-    call.find(call.arguments.at(1))?.ok_or_else(|| Failure::err("Cuckoo filter was not found"))?;
+    call.find(call.arguments.at(1))?
+        .ok_or_else(|| Failure::err("Cuckoo filter was not found"))?;
     call.batch.replies.simple("OK");
     Ok(())
 }
@@ -224,7 +280,9 @@ pub(super) fn compact(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure>
 /// `CF.INFO key`.
 pub(super) fn info(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
     call.batch.turn.note_long();
-    let view = call.find(call.arguments.at(1))?.ok_or_else(|| Failure::err("not found"))?;
+    let view = call
+        .find(call.arguments.at(1))?
+        .ok_or_else(|| Failure::err("not found"))?;
     describe(&view, call.shared.engine.now(), &mut call.batch.replies);
     Ok(())
 }
@@ -245,8 +303,16 @@ pub(super) async fn delete(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Fai
     }
     let mut deleted = 0;
     let engine = &call.shared.engine;
-    for key in keys.iter().filter(|key| engine.view().find(key.kind, key.name()).is_some()) {
-        let result = call.submit(Command::Delete { kind: key.kind, name: key.owned_name() }).await;
+    for key in keys
+        .iter()
+        .filter(|key| engine.view().find(key.kind, key.name()).is_some())
+    {
+        let result = call
+            .submit(Command::Delete {
+                kind: key.kind,
+                name: key.owned_name(),
+            })
+            .await;
         call.log_act(key, &result);
         match result? {
             Outcome::Deleted => deleted += 1,
@@ -263,14 +329,20 @@ fn describe(view: &FilterView, now: Timestamp, replies: &mut Replies) {
     let Description { spec, stats, .. } = view.describe(now);
     let fields = [
         ("Size", stats.memory_bytes),
-        ("Number of buckets", stats.segments.iter().map(|segment| segment.buckets).sum()),
+        (
+            "Number of buckets",
+            stats.segments.iter().map(|segment| segment.buckets).sum(),
+        ),
         ("Number of filters", stats.segments.len() as u64),
         // As in Redis, the current number.
         ("Number of items inserted", stats.items),
         ("Number of items deleted", stats.removes),
         ("Bucket size", view.layout.bucket_size.into()),
         // It grows by doubling.
-        ("Expansion rate", if spec.growth == Growth::Auto { 2 } else { 0 }),
+        (
+            "Expansion rate",
+            if spec.growth == Growth::Auto { 2 } else { 0 },
+        ),
         ("Max iterations", view.layout.max_search.into()),
     ];
     replies.map(fields.len());
@@ -304,16 +376,24 @@ struct Reserve {
 impl Reserve {
     /// A filter that grows beyond its capacity.
     fn with_capacity(capacity: u64) -> Self {
-        Self { capacity, bucket_size: None, growth: Growth::Auto }
+        Self {
+            capacity,
+            bucket_size: None,
+            growth: Growth::Auto,
+        }
     }
 
     /// Parses `capacity [BUCKETSIZE n] [MAXITERATIONS n] [EXPANSION n]`. Rejects the same values as Redis.
     fn parse(arguments: Arguments<'_>) -> Result<Self, Failure> {
         integer(arguments.at(0)).ok_or_else(bad_capacity)?;
-        let options = arguments.from(1).options(["BUCKETSIZE", "MAXITERATIONS", "EXPANSION"]);
+        let options = arguments
+            .from(1)
+            .options(["BUCKETSIZE", "MAXITERATIONS", "EXPANSION"]);
         let options = options.ok_or_else(|| Failure::err("Unknown argument received"))?;
         let value = |at: usize, name, range| {
-            options[at].map(|value: &[u8]| option_value(name, value, range)).transpose()
+            options[at]
+                .map(|value: &[u8]| option_value(name, value, range))
+                .transpose()
         };
         let bucket_size = value(0, "BUCKETSIZE", 1..=255)?;
         value(1, "MAXITERATIONS", 1..=65_535)?;
@@ -323,19 +403,35 @@ impl Reserve {
             bucket_size: bucket_size
                 .and_then(|size| u8::try_from(size).ok())
                 .filter(|size| matches!(size, 2 | 4 | 8)),
-            growth: if is_fixed { Growth::Fixed } else { Growth::Auto },
+            growth: if is_fixed {
+                Growth::Fixed
+            } else {
+                Growth::Auto
+            },
         })
     }
 
     /// The spec of a filter of this kind: compact campaigns and strict coupons, as over HTTP.
     fn spec(self, kind: Kind) -> Result<Spec, Failure> {
-        let Self { capacity, bucket_size, growth } = self;
+        let Self {
+            capacity,
+            bucket_size,
+            growth,
+        } = self;
         let (mode, sizing) = match (kind, bucket_size) {
             (Kind::Coupon, _) => (Mode::Strict, Sizing::Exact),
             (Kind::Campaign, None) => (Mode::Compact, Sizing::ErrorRate(ERROR_RATE)),
             (Kind::Campaign, Some(bucket_size)) => (Mode::Compact, self.layout(bucket_size)?),
         };
-        Ok(Spec { capacity, mode, growth, sizing, ignore_case: false, stock: None, forget: None })
+        Ok(Spec {
+            capacity,
+            mode,
+            growth,
+            sizing,
+            ignore_case: false,
+            stock: None,
+            forget: None,
+        })
     }
 
     /// The shortest fingerprints that keep the error rate in buckets of this size.
@@ -346,10 +442,21 @@ impl Reserve {
             Growth::Fixed => ERROR_RATE,
         };
         for fingerprint_bits in 4..=FINGERPRINT_BITS_MAX {
-            match Layout::compact_with(self.capacity, fingerprint_bits, bucket_size, MAX_SEARCH, self.growth)
-            {
+            match Layout::compact_with(
+                self.capacity,
+                fingerprint_bits,
+                bucket_size,
+                MAX_SEARCH,
+                self.growth,
+            ) {
                 Ok(layout) if layout.error_rate_at(1.0) > share => {}
-                Ok(_) => return Ok(Sizing::Layout { fingerprint_bits, bucket_size, max_search: MAX_SEARCH }),
+                Ok(_) => {
+                    return Ok(Sizing::Layout {
+                        fingerprint_bits,
+                        bucket_size,
+                        max_search: MAX_SEARCH,
+                    });
+                }
                 Err(_) if fingerprint_bits < FINGERPRINT_BITS_MAX => {}
                 Err(error) => return Err(error.into()),
             }
@@ -376,7 +483,9 @@ fn option_value(name: &str, value: &[u8], range: RangeInclusive<i64>) -> Result<
         return Ok(value);
     }
     let (least, most) = range.into_inner();
-    Err(Failure::err(format!("{name}: value must be an integer between {least} and {most}, inclusive.")))
+    Err(Failure::err(format!(
+        "{name}: value must be an integer between {least} and {most}, inclusive."
+    )))
 }
 
 #[cfg(test)]
@@ -385,10 +494,15 @@ mod tests {
     use super::*;
 
     fn parsed(line: &str) -> Result<Reserve, String> {
-        let limits = RequestLimits { arguments_max: 0, argument_bytes_max: 0, request_bytes_max: 0 };
+        let limits = RequestLimits {
+            arguments_max: 0,
+            argument_bytes_max: 0,
+            request_bytes_max: 0,
+        };
         let (mut parser, line) = (Parser::default(), format!("{line}\r\n"));
         parser.parse(line.as_bytes(), &limits).unwrap();
-        Reserve::parse(parser.arguments(line.as_bytes())).map_err(|failure| failure.text.into_owned())
+        Reserve::parse(parser.arguments(line.as_bytes()))
+            .map_err(|failure| failure.text.into_owned())
     }
 
     #[test]
@@ -397,8 +511,20 @@ mod tests {
         assert_eq!(parsed("1000"), Ok(plain));
         assert_eq!(parsed("1000 MAXITERATIONS 20 expansion 4"), Ok(plain));
         assert_eq!(parsed("1000 BUCKETSIZE 3"), Ok(plain));
-        assert_eq!(parsed("1000 bucketsize 8"), Ok(Reserve { bucket_size: Some(8), ..plain }));
-        assert_eq!(parsed("1000 EXPANSION 0"), Ok(Reserve { growth: Growth::Fixed, ..plain }));
+        assert_eq!(
+            parsed("1000 bucketsize 8"),
+            Ok(Reserve {
+                bucket_size: Some(8),
+                ..plain
+            })
+        );
+        assert_eq!(
+            parsed("1000 EXPANSION 0"),
+            Ok(Reserve {
+                growth: Growth::Fixed,
+                ..plain
+            })
+        );
         for (line, wanted) in [
             ("x", "Bad capacity"),
             ("-1", "Capacity must be at least"),
@@ -417,20 +543,40 @@ mod tests {
 
     #[test]
     fn every_bucket_size_keeps_error_rate() {
-        for (bucket_size, growth) in
-            [2, 4, 8].into_iter().flat_map(|size| [(size, Growth::Auto), (size, Growth::Fixed)])
+        for (bucket_size, growth) in [2, 4, 8]
+            .into_iter()
+            .flat_map(|size| [(size, Growth::Auto), (size, Growth::Fixed)])
         {
             for capacity in [16, 1_000, 1_000_000] {
-                let reserve = Reserve { capacity, bucket_size: Some(bucket_size), growth };
-                let Ok(Spec { sizing: Sizing::Layout { fingerprint_bits, max_search, .. }, .. }) =
-                    reserve.spec(Kind::Campaign)
+                let reserve = Reserve {
+                    capacity,
+                    bucket_size: Some(bucket_size),
+                    growth,
+                };
+                let Ok(Spec {
+                    sizing:
+                        Sizing::Layout {
+                            fingerprint_bits,
+                            max_search,
+                            ..
+                        },
+                    ..
+                }) = reserve.spec(Kind::Campaign)
                 else {
                     panic!("{reserve:?}")
                 };
-                let layout =
-                    Layout::compact_with(capacity, fingerprint_bits, bucket_size, max_search, growth)
-                        .unwrap();
-                assert!(layout.error_rate_at(1.0) <= ERROR_RATE, "{reserve:?} {layout:?}");
+                let layout = Layout::compact_with(
+                    capacity,
+                    fingerprint_bits,
+                    bucket_size,
+                    max_search,
+                    growth,
+                )
+                .unwrap();
+                assert!(
+                    layout.error_rate_at(1.0) <= ERROR_RATE,
+                    "{reserve:?} {layout:?}"
+                );
                 assert!(fingerprint_bits <= 16, "{reserve:?} {layout:?}");
             }
         }

@@ -26,7 +26,9 @@ fn is_empty(view: &FilterView, now: Timestamp) -> bool {
 pub(super) async fn dump(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
     let iterator = integer(call.arguments.at(2)).and_then(|iterator| u64::try_from(iterator).ok());
     let iterator = iterator.ok_or_else(|| Failure::err("Invalid position"))?;
-    let view = call.find(call.arguments.at(1))?.ok_or_else(|| Failure::err("Not found"))?;
+    let view = call
+        .find(call.arguments.at(1))?
+        .ok_or_else(|| Failure::err("Not found"))?;
     let owner = (view.id, call.caller.name().to_owned());
     let shared = call.shared;
     call.batch.turn.note_long();
@@ -36,7 +38,13 @@ pub(super) async fn dump(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failu
             let key = FilterKey::of(view.kind, &view.name);
             let origin = (call.session.id, key.to_string());
             let begun = shared.dumps.begin(&shared.engine, owner, origin).await;
-            call.log_act(&key, &begun.as_ref().map(|_| Outcome::ImageReceived).map_err(Clone::clone));
+            call.log_act(
+                &key,
+                &begun
+                    .as_ref()
+                    .map(|_| Outcome::ImageReceived)
+                    .map_err(Clone::clone),
+            );
             begun?
         }
         iterator => shared.dumps.next(iterator, &owner).await?,
@@ -57,8 +65,13 @@ pub(super) async fn load(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failu
         .ok_or_else(|| Failure::err("Invalid position"))?;
     let key = usable_key(call)?;
     let record = ImageRecord::read(call.arguments.at(3)).map_err(bad)?;
-    let (upload, is_end) = (upload(&key, call.caller.name()), matches!(record.body, ImageBody::End { .. }));
-    let result = call.submit(image_part(upload, key.kind, &key.owned_name(), record)).await;
+    let (upload, is_end) = (
+        upload(&key, call.caller.name()),
+        matches!(record.body, ImageBody::End { .. }),
+    );
+    let result = call
+        .submit(image_part(upload, key.kind, &key.owned_name(), record))
+        .await;
     if is_end {
         call.log_act(&key, &result);
     }
@@ -80,9 +93,9 @@ fn upload(key: &FilterKey<'_>, caller: &str) -> UploadId {
 
 fn bad(fault: ImageFault) -> Failure {
     match fault {
-        ImageFault::Foreign => {
-            Failure::err("received bad data: it is not a dump of cuckood; dumps of Redis can't be loaded")
-        }
+        ImageFault::Foreign => Failure::err(
+            "received bad data: it is not a dump of cuckood; dumps of Redis can't be loaded",
+        ),
         fault => Failure::err(format!("received bad data: {fault}; nothing is left of it")),
     }
 }

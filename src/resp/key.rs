@@ -21,7 +21,9 @@ impl KeyRule {
     pub fn is_valid(&self) -> bool {
         let sample = self.key.replace('*', "x");
         let mapped = self.map(sample.as_bytes()).unwrap_or_default();
-        [&self.key, &self.filter].iter().all(|pattern| pattern.matches('*').count() == 1)
+        [&self.key, &self.filter]
+            .iter()
+            .all(|pattern| pattern.matches('*').count() == 1)
             && FilterKey::parse(sample.as_bytes(), &[]).is_none()
             && FilterKey::parse(mapped.as_bytes(), &[]).is_some()
     }
@@ -38,7 +40,10 @@ impl KeyRule {
 
     fn replace(key: &str, from: &str, to: &str) -> Option<String> {
         let (before, after) = from.split_once('*')?;
-        let star = key.strip_prefix(before)?.strip_suffix(after).filter(|star| !star.is_empty())?;
+        let star = key
+            .strip_prefix(before)?
+            .strip_suffix(after)
+            .filter(|star| !star.is_empty())?;
         Some(to.replacen('*', star, 1))
     }
 }
@@ -59,7 +64,10 @@ impl<'a> FilterKey<'a> {
     pub fn parse(bytes: &'a [u8], rules: &[KeyRule]) -> Option<Self> {
         if let Some(mapped) = rules.iter().find_map(|rule| rule.map(bytes)) {
             let FilterKey { kind, name } = FilterKey::parse(mapped.as_bytes(), &[])?;
-            return Some(Self { kind, name: name.into_owned().into() });
+            return Some(Self {
+                kind,
+                name: name.into_owned().into(),
+            });
         }
         let text = str::from_utf8(bytes).ok()?;
         let (kind, name) = match (text.strip_prefix(CAMPAIGN), text.strip_prefix(COUPON)) {
@@ -67,12 +75,18 @@ impl<'a> FilterKey<'a> {
             (_, Some(name)) => (Kind::Coupon, name),
             (None, None) => (Kind::Campaign, text),
         };
-        Name::is_valid(name).then_some(Self { kind, name: name.into() })
+        Name::is_valid(name).then_some(Self {
+            kind,
+            name: name.into(),
+        })
     }
 
     /// The key of a filter.
     pub fn of(kind: Kind, name: &'a Name) -> Self {
-        Self { kind, name: name.as_str().into() }
+        Self {
+            kind,
+            name: name.as_str().into(),
+        }
     }
 
     /// The filter's name.
@@ -88,7 +102,11 @@ impl<'a> FilterKey<'a> {
 
 impl fmt::Display for FilterKey<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let prefix = if self.kind == Kind::Campaign { CAMPAIGN } else { COUPON };
+        let prefix = if self.kind == Kind::Campaign {
+            CAMPAIGN
+        } else {
+            COUPON
+        };
         write!(f, "{prefix}{}", self.name)
     }
 }
@@ -149,15 +167,27 @@ mod tests {
 
     #[test]
     fn rules_map_in_both_directions() {
-        let rule = |key: &str, filter: &str| KeyRule { key: key.into(), filter: filter.into() };
+        let rule = |key: &str, filter: &str| KeyRule {
+            key: key.into(),
+            filter: filter.into(),
+        };
         let seen = rule("ads:*:seen", "campaign:ads.*.seen");
         assert!(seen.is_valid());
-        assert_eq!(seen.map(b"ads:spring:seen").as_deref(), Some("campaign:ads.spring.seen"));
+        assert_eq!(
+            seen.map(b"ads:spring:seen").as_deref(),
+            Some("campaign:ads.spring.seen")
+        );
         let rules = [seen.clone()];
         let mapped = FilterKey::parse(b"ads:spring:seen", &rules).unwrap();
-        assert_eq!((mapped.kind, mapped.name()), (Kind::Campaign, "ads.spring.seen"));
+        assert_eq!(
+            (mapped.kind, mapped.name()),
+            (Kind::Campaign, "ads.spring.seen")
+        );
         assert_eq!(FilterKey::parse(b"ads:Spring:seen", &rules), None);
-        assert_eq!(seen.reverse("campaign:ads.spring.seen").as_deref(), Some("ads:spring:seen"));
+        assert_eq!(
+            seen.reverse("campaign:ads.spring.seen").as_deref(),
+            Some("ads:spring:seen")
+        );
         for other in ["ads::seen", "ads:spring", "spring", "ads:seen"] {
             assert_eq!(seen.map(other.as_bytes()), None, "{other}");
         }
@@ -232,7 +262,11 @@ mod tests {
             ("a\\", "a\\", true),
             ("coupon:*", "coupon:spring", true),
         ] {
-            assert_eq!(matches(pattern.as_bytes(), text.as_bytes()), wanted, "{pattern} {text}");
+            assert_eq!(
+                matches(pattern.as_bytes(), text.as_bytes()),
+                wanted,
+                "{pattern} {text}"
+            );
         }
     }
 
@@ -242,7 +276,9 @@ mod tests {
             ([], _) => text.is_empty(),
             ([b'*', rest @ ..], _) => (0..=text.len()).any(|skipped| slow(rest, &text[skipped..])),
             (_, []) => false,
-            (_, [first, rest @ ..]) => one(pattern, *first).is_some_and(|pattern| slow(pattern, rest)),
+            (_, [first, rest @ ..]) => {
+                one(pattern, *first).is_some_and(|pattern| slow(pattern, rest))
+            }
         }
     }
 

@@ -42,7 +42,9 @@ pub(super) async fn exists(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Fai
 /// `TYPE key`.
 pub(super) fn type_of(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
     let is_there = call.find(call.arguments.at(1))?.is_some();
-    call.batch.replies.simple(if is_there { TYPE } else { "none" });
+    call.batch
+        .replies
+        .simple(if is_there { TYPE } else { "none" });
     Ok(())
 }
 
@@ -76,7 +78,11 @@ pub(super) async fn size(call: &mut AdmittedCommand<'_, '_>) {
         None => {
             let mut count = 0;
             visit(call, |views| count += views.len() as u64).await;
-            call.session.counted_keys = Some(CountedKeys { version, prefix, count });
+            call.session.counted_keys = Some(CountedKeys {
+                version,
+                prefix,
+                count,
+            });
             count
         }
     };
@@ -115,7 +121,10 @@ pub(super) fn memory(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> 
     }
     call.batch.turn.note_long();
     match call.find(call.arguments.at(2))? {
-        Some(view) => call.batch.replies.count(view.describe(call.shared.engine.now()).stats.memory_bytes),
+        Some(view) => call
+            .batch
+            .replies
+            .count(view.describe(call.shared.engine.now()).stats.memory_bytes),
         None => call.batch.replies.null(),
     }
     Ok(())
@@ -157,12 +166,16 @@ struct Scan<'a> {
 impl<'a> Scan<'a> {
     /// Parses `cursor [MATCH pattern] [COUNT n] [TYPE type]`.
     fn parse(arguments: Arguments<'a>) -> Result<Self, Failure> {
-        let cursor = str::from_utf8(arguments.at(0)).ok().and_then(|cursor| cursor.parse().ok());
+        let cursor = str::from_utf8(arguments.at(0))
+            .ok()
+            .and_then(|cursor| cursor.parse().ok());
         let cursor = cursor.ok_or_else(|| Failure::err("invalid cursor"))?;
         let options = arguments.from(1).options(["MATCH", "COUNT", "TYPE"]);
         let [pattern, count, kind] = options.ok_or(Failure::SYNTAX)?;
         if pattern.is_some_and(|pattern| pattern.len() > PATTERN_BYTES_MAX) {
-            return Err(Failure::err(format!("a pattern has at most {PATTERN_BYTES_MAX} bytes")));
+            return Err(Failure::err(format!(
+                "a pattern has at most {PATTERN_BYTES_MAX} bytes"
+            )));
         }
         let (least, most) = PAGE_KEYS;
         let keys = match count.map(integer) {
@@ -172,7 +185,12 @@ impl<'a> Scan<'a> {
             Some(None) => return Err(Failure::NOT_AN_INTEGER),
         };
         let has_type = kind.is_none_or(|kind| kind.eq_ignore_ascii_case(TYPE.as_bytes()));
-        Ok(Self { cursor, pattern, keys, has_type })
+        Ok(Self {
+            cursor,
+            pattern,
+            keys,
+            has_type,
+        })
     }
 
     /// Returns the first key of a filter that matches: the one that a rule maps to it, the one with its kind, or a campaign's bare name.
@@ -184,7 +202,10 @@ impl<'a> Scan<'a> {
         let mapped = rules.iter().find_map(|rule| rule.reverse(&key.to_string()));
         let bare = (view.kind == Kind::Campaign).then(|| view.name.as_str().to_owned());
         let mut keys = [mapped, Some(key.to_string()), bare].into_iter().flatten();
-        let matches = |key: &String| self.pattern.is_none_or(|pattern| matches(pattern, key.as_bytes()));
+        let matches = |key: &String| {
+            self.pattern
+                .is_none_or(|pattern| matches(pattern, key.as_bytes()))
+        };
         keys.find(matches)
     }
 }
@@ -206,7 +227,10 @@ pub(super) async fn scan(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failu
     })
     .await;
     views.sort_unstable_by_key(|view| view.id);
-    let next = views.last().filter(|_| has_more).map_or(0, |view| view.id.0);
+    let next = views
+        .last()
+        .filter(|_| has_more)
+        .map_or(0, |view| view.id.0);
     let mut keys = Vec::new();
     for view in views {
         keys.extend(scan.key(&view, &call.shared.options.keys));
@@ -216,6 +240,7 @@ pub(super) async fn scan(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failu
     call.batch.replies.array(2);
     call.batch.replies.bulk(next.to_string().as_bytes());
     call.batch.replies.array(keys.len());
-    keys.iter().for_each(|key| call.batch.replies.bulk(key.as_bytes()));
+    keys.iter()
+        .for_each(|key| call.batch.replies.bulk(key.as_bytes()));
     Ok(())
 }

@@ -61,13 +61,19 @@ impl Parser {
     ///
     /// # Errors
     /// The syntax error. The start of the next request is unknown then, so the connection ends.
-    pub fn parse(&mut self, bytes: &[u8], limits: &RequestLimits) -> Result<Option<usize>, Failure> {
+    pub fn parse(
+        &mut self,
+        bytes: &[u8],
+        limits: &RequestLimits,
+    ) -> Result<Option<usize>, Failure> {
         loop {
             match self.state {
                 ParserState::Request => match bytes.first() {
                     None => return Ok(None),
                     Some(b'*') => {
-                        let Some(count) = self.number(bytes, WRONG_COUNT)? else { return Ok(None) };
+                        let Some(count) = self.number(bytes, WRONG_COUNT)? else {
+                            return Ok(None);
+                        };
                         // Redis ignores such a request without a reply.
                         let left = usize::try_from(count).unwrap_or(0);
                         if left > limits.arguments_max {
@@ -83,10 +89,15 @@ impl Parser {
                         None => return Ok(None),
                         Some(b'$') => {}
                         Some(other) => {
-                            return Err(wrong(&format!("expected '$', got '{}'", other.escape_ascii())));
+                            return Err(wrong(&format!(
+                                "expected '$', got '{}'",
+                                other.escape_ascii()
+                            )));
                         }
                     }
-                    let Some(length) = self.number(bytes, WRONG_LENGTH)? else { return Ok(None) };
+                    let Some(length) = self.number(bytes, WRONG_LENGTH)? else {
+                        return Ok(None);
+                    };
                     let fits = |length: &usize| *length <= limits.argument_bytes_max;
                     let length = usize::try_from(length).ok().filter(fits);
                     let length = length.ok_or_else(|| wrong(WRONG_LENGTH))?;
@@ -112,7 +123,10 @@ impl Parser {
 
     /// The arguments of the complete request at the start of `bytes`.
     pub fn arguments<'a>(&'a self, bytes: &'a [u8]) -> Arguments<'a> {
-        Arguments { bytes, spans: &self.spans }
+        Arguments {
+            bytes,
+            spans: &self.spans,
+        }
     }
 
     /// Forgets the request.
@@ -138,7 +152,11 @@ impl Parser {
         let line = &bytes[self.at + 1..];
         let within = &line[..line.len().min(NUMBER_LINE_BYTES_MAX)];
         let Some(end) = memchr(b'\r', within) else {
-            return if within.len() < NUMBER_LINE_BYTES_MAX { Ok(None) } else { Err(wrong(fault)) };
+            return if within.len() < NUMBER_LINE_BYTES_MAX {
+                Ok(None)
+            } else {
+                Err(wrong(fault))
+            };
         };
         let number = integer(&line[..end]).ok_or_else(|| wrong(fault))?;
         match line.get(end + 1) {
@@ -155,7 +173,11 @@ impl Parser {
         let within = &bytes[..bytes.len().min(INLINE_BYTES_MAX)];
         let Some(end) = memchr(b'\n', within) else {
             let is_too_long = within.len() == INLINE_BYTES_MAX;
-            return if is_too_long { Err(wrong("too big inline request")) } else { Ok(None) };
+            return if is_too_long {
+                Err(wrong("too big inline request"))
+            } else {
+                Ok(None)
+            };
         };
         let mut start = 0;
         for word in within[..=end].split(u8::is_ascii_whitespace) {
@@ -173,8 +195,12 @@ impl Parser {
     }
 
     fn push(&mut self, start: usize, length: usize) {
-        let small = |number| u32::try_from(number).expect("the limit on requests is far below 4 GiB");
-        self.spans.push(Span { start: small(start), length: small(length) });
+        let small =
+            |number| u32::try_from(number).expect("the limit on requests is far below 4 GiB");
+        self.spans.push(Span {
+            start: small(start),
+            length: small(length),
+        });
     }
 }
 
@@ -198,12 +224,17 @@ impl<'a> Arguments<'a> {
 
     /// The argument at this position; empty if there is none.
     pub fn at(&self, position: usize) -> &'a [u8] {
-        self.spans.get(position).map_or(&[], |span| of(self.bytes, span))
+        self.spans
+            .get(position)
+            .map_or(&[], |span| of(self.bytes, span))
     }
 
     /// Those from this position on.
     pub fn from(&self, position: usize) -> Self {
-        Self { bytes: self.bytes, spans: self.spans.get(position..).unwrap_or_default() }
+        Self {
+            bytes: self.bytes,
+            spans: self.spans.get(position..).unwrap_or_default(),
+        }
     }
 
     /// The values of these options, each a word that its value follows; `None` if there is anything else, or a word twice.
@@ -211,8 +242,10 @@ impl<'a> Arguments<'a> {
         let mut values = [None; N];
         for at in (0..self.len()).step_by(2) {
             let is_option = |word: &&str| self.at(at).eq_ignore_ascii_case(word.as_bytes());
-            let (option, value) =
-                (words.iter().position(is_option)?, of(self.bytes, self.spans.get(at + 1)?));
+            let (option, value) = (
+                words.iter().position(is_option)?,
+                of(self.bytes, self.spans.get(at + 1)?),
+            );
             values[option] = Some(values[option].xor(Some(value))?);
         }
         Some(values)
@@ -248,8 +281,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const LIMITS: RequestLimits =
-        RequestLimits { arguments_max: 5, argument_bytes_max: 20, request_bytes_max: 80 };
+    const LIMITS: RequestLimits = RequestLimits {
+        arguments_max: 5,
+        argument_bytes_max: 20,
+        request_bytes_max: 80,
+    };
 
     type Request = Vec<Vec<u8>>;
 
@@ -258,7 +294,9 @@ mod tests {
     }
 
     /// All requests in bytes that arrive in these pieces, and how it ends.
-    fn parsed<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<Request>, Option<String>, Vec<u8>) {
+    fn parsed<'a>(
+        pieces: impl IntoIterator<Item = &'a [u8]>,
+    ) -> (Vec<Request>, Option<String>, Vec<u8>) {
         let (mut parser, mut unread, mut requests) = (Parser::default(), Vec::new(), Vec::new());
         for piece in pieces {
             unread.extend_from_slice(piece);
@@ -329,11 +367,22 @@ mod tests {
             (b"*1\r\n$1\r\nab\r\n", "expected the end of a line"),
             (b"GET \"a b\"\r\n", "quotes in an inline request"),
         ] {
-            assert_eq!(whole(bytes).1, Some(format!("Protocol error: {error}")), "{}", bytes.escape_ascii());
+            assert_eq!(
+                whole(bytes).1,
+                Some(format!("Protocol error: {error}")),
+                "{}",
+                bytes.escape_ascii()
+            );
         }
         let long = encoded(&vec![vec![b'x'; 20]; 4]);
-        assert_eq!(whole(&long).1, Some("Protocol error: too big request".into()));
-        assert_eq!(whole(&[b'x'; INLINE_BYTES_MAX]).1, Some("Protocol error: too big inline request".into()));
+        assert_eq!(
+            whole(&long).1,
+            Some("Protocol error: too big request".into())
+        );
+        assert_eq!(
+            whole(&[b'x'; INLINE_BYTES_MAX]).1,
+            Some("Protocol error: too big inline request".into())
+        );
         assert_eq!(whole(&[b'x'; INLINE_BYTES_MAX - 1]).1, None);
     }
 
@@ -341,17 +390,31 @@ mod tests {
     fn option_is_set_once() {
         let bytes = b"count 1 match a COUNT 2\r\n";
         let mut parser = Parser::default();
-        parser.parse(bytes, &RequestLimits { arguments_max: 6, ..LIMITS }).unwrap();
+        parser
+            .parse(
+                bytes,
+                &RequestLimits {
+                    arguments_max: 6,
+                    ..LIMITS
+                },
+            )
+            .unwrap();
         let all = parser.arguments(bytes);
         assert_eq!(all.options(["MATCH", "COUNT"]), None);
-        assert_eq!(all.from(2).options(["COUNT", "MATCH"]), Some([Some(&b"2"[..]), Some(b"a")]));
+        assert_eq!(
+            all.from(2).options(["COUNT", "MATCH"]),
+            Some([Some(&b"2"[..]), Some(b"a")])
+        );
         assert_eq!(all.from(2).options(["COUNT"]), None);
         assert_eq!(all.from(1).options(["MATCH", "COUNT"]), None);
     }
 
     #[test]
     fn announced_length_allocates_nothing() {
-        let limits = RequestLimits { arguments_max: 1 << 20, ..LIMITS };
+        let limits = RequestLimits {
+            arguments_max: 1 << 20,
+            ..LIMITS
+        };
         let mut parser = Parser::default();
         assert_eq!(parser.parse(b"*1000000\r\n$20\r\n", &limits), Ok(None));
         assert_eq!(parser.memory_bytes(), 0);

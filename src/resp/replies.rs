@@ -46,10 +46,16 @@ impl Replies {
     /// An error.
     pub fn failure(&mut self, failure: &Failure) {
         self.bytes.push(b'-');
-        self.bytes.extend_from_slice(failure.code.as_str().as_bytes());
+        self.bytes
+            .extend_from_slice(failure.code.as_str().as_bytes());
         self.bytes.push(b' ');
         // The client's own words may be in the text, and they must not look like another reply.
-        self.bytes.extend(failure.text.bytes().map(|byte| if byte.is_ascii_control() { b' ' } else { byte }));
+        self.bytes.extend(
+            failure
+                .text
+                .bytes()
+                .map(|byte| if byte.is_ascii_control() { b' ' } else { byte }),
+        );
         self.end_line();
     }
 
@@ -157,7 +163,10 @@ mod tests {
     use super::*;
 
     fn written(protocol: RespVersion, write: impl Fn(&mut Replies)) -> String {
-        let mut replies = Replies { protocol, ..Replies::default() };
+        let mut replies = Replies {
+            protocol,
+            ..Replies::default()
+        };
         write(&mut replies);
         String::from_utf8(replies.bytes).unwrap()
     }

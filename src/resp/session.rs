@@ -38,7 +38,9 @@ impl Transaction {
     /// If the transaction is too long.
     pub fn queue(&mut self, request: &[u8]) -> Result<(), Failure> {
         if self.requests.len() + request.len() > TRANSACTION_BYTES_MAX {
-            return Err(Failure::err(format!("a transaction has at most {TRANSACTION_BYTES_MAX} bytes")));
+            return Err(Failure::err(format!(
+                "a transaction has at most {TRANSACTION_BYTES_MAX} bytes"
+            )));
         }
         self.requests.extend_from_slice(request);
         self.count += 1;
@@ -81,12 +83,21 @@ impl Session {
             caller.set_address(peer.ip());
         }
         let since = Some(Instant::now());
-        Self { id, peer, since, is_known: caller.is_some(), caller, ..Self::default() }
+        Self {
+            id,
+            peer,
+            since,
+            is_known: caller.is_some(),
+            caller,
+            ..Self::default()
+        }
     }
 
     /// Bytes of memory that transactions take.
     pub fn memory_bytes(&self) -> usize {
-        self.transaction.as_ref().map_or(0, |transaction| transaction.requests.capacity())
+        self.transaction
+            .as_ref()
+            .map_or(0, |transaction| transaction.requests.capacity())
     }
 
     /// Whether the presented key was valid at the last [`Self::refresh`], or none was required.
@@ -96,13 +107,19 @@ impl Session {
 
     /// Returns the owner of the connection's memory; `None` for a client without a valid key.
     pub fn owner(&self) -> Option<Owner> {
-        self.caller.as_ref().filter(|_| self.is_known).map(Caller::owner)
+        self.caller
+            .as_ref()
+            .filter(|_| self.is_known)
+            .map(Caller::owner)
     }
 
     /// Checks whether the key is still valid: it may have expired or been removed.
     pub fn refresh(&mut self, shared: &RespContext) {
         let now = || shared.engine.time_of_day();
-        self.is_known = self.caller.as_mut().is_some_and(|caller| shared.access.renew(caller, now).is_ok());
+        self.is_known = self
+            .caller
+            .as_mut()
+            .is_some_and(|caller| shared.access.renew(caller, now).is_ok());
     }
 
     /// Presents a key.
@@ -112,7 +129,8 @@ impl Session {
     pub fn present(&mut self, shared: &RespContext, key: &[u8]) -> Result<(), Failure> {
         let caller = shared.access.caller(Some(key));
         let known = caller.as_ref().map_err(|denied| *denied);
-        let admitted = known.and_then(|caller| caller.require_unexpired(|| shared.engine.time_of_day()));
+        let admitted =
+            known.and_then(|caller| caller.require_unexpired(|| shared.engine.time_of_day()));
         if let Err(denied) = admitted {
             self.log_denied(shared, &denied, caller.as_ref().ok(), "auth");
             return Err(match denied {
@@ -147,9 +165,9 @@ impl Session {
             (None, Needs::Key | Needs::Scope(_)) => Err(Denied::NoKey),
             (Some(caller), Needs::Nothing) => access.count(caller).map(|()| Caller::anonymous()),
             (Some(caller), Needs::Key) => admit(caller).map(|()| caller.clone()),
-            (Some(caller), Needs::Scope(scope)) => {
-                admit(caller).and_then(|()| caller.require(scope)).map(|()| caller.clone())
-            }
+            (Some(caller), Needs::Scope(scope)) => admit(caller)
+                .and_then(|()| caller.require(scope))
+                .map(|()| caller.clone()),
         };
         admitted.map_err(|denied| {
             self.log_denied(shared, &denied, self.caller.as_ref(), command);
@@ -165,7 +183,9 @@ impl Session {
         caller: Option<&Caller>,
         command: &'static str,
     ) {
-        let Some(suppressed) = shared.access.next_log_line(denied) else { return };
+        let Some(suppressed) = shared.access.next_log_line(denied) else {
+            return;
+        };
         let key = caller.map(Caller::name).filter(|key| !key.is_empty());
         let peer = self.logged_peer();
         tracing::info!(%denied, key, peer, command, suppressed, "a key was refused");
@@ -178,9 +198,15 @@ impl Session {
 
     /// Logs slow commands, without the keys of filters and the arguments.
     pub fn log_slow(&self, shared: &RespContext, counts: &CommandCounts, took: Duration) {
-        let Some(suppressed) = shared.slow.next_line() else { return };
+        let Some(suppressed) = shared.slow.next_line() else {
+            return;
+        };
         let (commands, count) = counts.summary();
-        let key = self.caller.as_ref().map(Caller::name).filter(|key| !key.is_empty());
+        let key = self
+            .caller
+            .as_ref()
+            .map(Caller::name)
+            .filter(|key| !key.is_empty());
         let (peer, client, seconds) = (self.logged_peer(), self.id, took.as_secs_f64());
         tracing::info!(
             commands,
@@ -244,7 +270,8 @@ impl AdmittedCommand<'_, '_> {
     /// `NOPERM`.
     pub fn require_key(&self, key: &FilterKey<'_>) -> Result<(), Failure> {
         self.caller.require_name(key.name()).map_err(|denied| {
-            self.session.log_denied(self.shared, &denied, Some(&self.caller), self.row.spelling);
+            self.session
+                .log_denied(self.shared, &denied, Some(&self.caller), self.row.spelling);
             denied.into()
         })
     }
@@ -254,7 +281,9 @@ impl AdmittedCommand<'_, '_> {
     /// # Errors
     /// `NOPERM`.
     pub fn find(&self, key: &[u8]) -> Result<Option<Arc<FilterView>>, Failure> {
-        let Some(key) = self.key(key) else { return Ok(None) };
+        let Some(key) = self.key(key) else {
+            return Ok(None);
+        };
         self.require_key(&key)?;
         Ok(self.shared.engine.view().find(key.kind, key.name()))
     }

@@ -51,8 +51,14 @@ impl Service {
     /// Registers its metrics. Their names start with the registry's prefix.
     pub fn register(&self, registry: &mut Registry) {
         self.0.metrics.register(registry);
-        let taken = ("resp_buffer_bytes", "Bytes that long RESP requests and answers take");
-        let refused = ("resp_buffers_refused", "RESP connections closed because resp.buffers was reached");
+        let taken = (
+            "resp_buffer_bytes",
+            "Bytes that long RESP requests and answers take",
+        );
+        let refused = (
+            "resp_buffers_refused",
+            "RESP connections closed because resp.buffers was reached",
+        );
         self.0.buffers.register(registry, taken, refused);
     }
 }
@@ -88,7 +94,10 @@ impl RespContext {
     /// Submits a command for the holder of an API key. Its outcome may be awaited later; commands are applied in the order of their
     /// submissions.
     pub fn submit(&self, by: Option<KeyName>, command: Command) -> Submitted<'_> {
-        let applied = timeout(self.options.request_timeout, self.engine.submit(by, command, None));
+        let applied = timeout(
+            self.options.request_timeout,
+            self.engine.submit(by, command, None),
+        );
         async { Ok(applied.await.map_err(|_| Failure::TOO_LATE)??.outcome) }.boxed()
     }
 }
@@ -102,7 +111,9 @@ impl InfoCache {
     pub fn read(&self, now: Instant, load: impl FnOnce() -> EngineInfo) -> Arc<EngineInfo> {
         let mut last = self.0.lock();
         match &*last {
-            Some((at, figures)) if now.saturating_duration_since(*at) < INFO_AGE_MAX => figures.clone(),
+            Some((at, figures)) if now.saturating_duration_since(*at) < INFO_AGE_MAX => {
+                figures.clone()
+            }
             _ => {
                 let figures = Arc::new(load());
                 *last = Some((now, figures.clone()));
@@ -182,17 +193,35 @@ impl RespMetrics {
     pub fn register(&self, to: &mut Registry) {
         let commands = ROWS.iter().map(|row| row.spelling).chain([UNKNOWN]);
         for command in commands {
-            for outcome in [OK].into_iter().chain(ErrorCode::ALL.iter().map(|code| code.as_str())) {
-                drop(self.commands.get_or_create_owned(&[("command", command), ("outcome", outcome)]));
+            for outcome in [OK]
+                .into_iter()
+                .chain(ErrorCode::ALL.iter().map(|code| code.as_str()))
+            {
+                drop(
+                    self.commands
+                        .get_or_create_owned(&[("command", command), ("outcome", outcome)]),
+                );
             }
         }
         let help = "RESP commands answered, by outcome: ok, or the error's code";
         to.register("resp_commands", help, self.commands.clone());
         let help = "Time from the arrival of a batch of RESP commands until all are answered";
-        to.register("resp_batch_duration_seconds", help, self.batch_seconds.clone());
-        to.register("resp_connections", "RESP connections that are open", self.connections.clone());
+        to.register(
+            "resp_batch_duration_seconds",
+            help,
+            self.batch_seconds.clone(),
+        );
+        to.register(
+            "resp_connections",
+            "RESP connections that are open",
+            self.connections.clone(),
+        );
         let opened = self.connections_opened.clone();
-        to.register("resp_connections_opened", "RESP connections that were opened", opened);
+        to.register(
+            "resp_connections_opened",
+            "RESP connections that were opened",
+            opened,
+        );
     }
 }
 
@@ -206,7 +235,10 @@ pub struct CommandCounts(Vec<(CommandLabels, u64, Option<Counter>)>);
 impl CommandCounts {
     /// Counts a command, and its error if it failed.
     pub fn add(&mut self, command: &'static str, failed: Option<ErrorCode>) {
-        let labels = [("command", command), ("outcome", failed.map_or(OK, ErrorCode::as_str))];
+        let labels = [
+            ("command", command),
+            ("outcome", failed.map_or(OK, ErrorCode::as_str)),
+        ];
         match self.0.iter_mut().find(|(known, ..)| *known == labels) {
             Some((_, count, _)) => *count += 1,
             None => self.0.push((labels, 1, None)),
@@ -216,7 +248,10 @@ impl CommandCounts {
     /// Returns the names of the commands since the last flush, and their number.
     pub fn summary(&self) -> (String, u64) {
         let counted = self.0.iter().filter(|(_, count, _)| *count > 0);
-        let names: BTreeSet<&str> = counted.clone().map(|([(_, command), _], ..)| *command).collect();
+        let names: BTreeSet<&str> = counted
+            .clone()
+            .map(|([(_, command), _], ..)| *command)
+            .collect();
         let names: Vec<&str> = names.into_iter().collect();
         (names.join(" "), counted.map(|(_, count, _)| count).sum())
     }
@@ -225,7 +260,9 @@ impl CommandCounts {
     pub fn flush(&mut self, metrics: &RespMetrics) {
         for (labels, count, counter) in &mut self.0 {
             let count = std::mem::take(count);
-            counter.get_or_insert_with(|| metrics.commands.get_or_create_owned(labels)).inc_by(count);
+            counter
+                .get_or_insert_with(|| metrics.commands.get_or_create_owned(labels))
+                .inc_by(count);
             metrics.commands_total.inc_by(count);
         }
         self.0.truncate(KEPT_COUNTERS);
@@ -243,7 +280,11 @@ mod tests {
         metrics.register(&mut registry);
         for _ in 0..3 {
             let mut counts = CommandCounts::default();
-            for (command, failed) in [("auth", None), ("auth", None), ("unknown", Some(ErrorCode::ERR))] {
+            for (command, failed) in [
+                ("auth", None),
+                ("auth", None),
+                ("unknown", Some(ErrorCode::ERR)),
+            ] {
                 counts.add(command, failed);
             }
             counts.flush(&metrics);

@@ -106,14 +106,18 @@ impl OpenConnection {
             self.rest_since = now;
         }
         self.blocked_since = moment.is_blocked.then(|| match self.blocked_since {
-            Some((since, before)) if moment.bytes_written - before < ACCEPTED_BYTES_MIN => (since, before),
+            Some((since, before)) if moment.bytes_written - before < ACCEPTED_BYTES_MIN => {
+                (since, before)
+            }
             _ => (now, moment.bytes_written),
         });
     }
 
     fn is_overdue(&self, timeouts: &ConnectionTimeouts, is_draining: bool, now: Instant) -> bool {
         let waited = |since: Instant| now.duration_since(since);
-        if self.blocked_since.is_some_and(|(since, _)| waited(since) >= timeouts.write)
+        if self
+            .blocked_since
+            .is_some_and(|(since, _)| waited(since) >= timeouts.write)
             || is_draining && self.last.is_blocked && waited(self.rest_since) >= DRAIN_WRITE_TIMEOUT
         {
             return true;
@@ -131,14 +135,21 @@ impl OpenConnection {
 
     /// Returns the time since the last exchange of bytes; `None` if it was after the last observation.
     fn rest(&self, now: Instant) -> Option<Duration> {
-        self.vitals.moment().is_same_rest(&self.last).then(|| now.duration_since(self.rest_since))
+        self.vitals
+            .moment()
+            .is_same_rest(&self.last)
+            .then(|| now.duration_since(self.rest_since))
     }
 
     /// Returns when a stranger may be closed for a new client. Progress of the first request extends the time; requests without a key
     /// after it don't.
     fn patience_ends_at(&self, patience: Duration) -> Instant {
         let has_responded = self.vitals.moment().changes >= FIRST_RESPONSE_CHANGES;
-        let since = if has_responded { self.opened_at } else { self.phase_since };
+        let since = if has_responded {
+            self.opened_at
+        } else {
+            self.phase_since
+        };
         since + patience
     }
 
@@ -222,7 +233,10 @@ impl Clients {
 
     /// Removes and returns the connection that gives way next.
     fn take_next(&mut self, max: usize, now: Instant) -> Next {
-        while let Some(proven) = self.strangers.pop_front_if(|open| open.vitals.owner().is_some()) {
+        while let Some(proven) = self
+            .strangers
+            .pop_front_if(|open| open.vitals.owner().is_some())
+        {
             self.proven.push(proven);
         }
         let patience = patience(self.strangers.len(), max);
@@ -234,7 +248,10 @@ impl Clients {
             }
             let ends_at = open.patience_ends_at(patience);
             if ends_at <= now {
-                return self.strangers.remove(at).map_or(Next::Wait(None), Next::Close);
+                return self
+                    .strangers
+                    .remove(at)
+                    .map_or(Next::Wait(None), Next::Close);
             }
             wait = Some(wait.map_or(ends_at, |earliest| earliest.min(ends_at)));
         }
@@ -255,16 +272,24 @@ impl Clients {
     fn proven_next(&self, max: usize, now: Instant) -> Option<usize> {
         let (owner, is_over_share) = self.largest_owner(max)?;
         let own = |open: &OpenConnection| open.vitals.owner() == Some(owner);
-        let rest_min = if is_over_share { STRANGER_AGE_MIN } else { REST_MIN };
+        let rest_min = if is_over_share {
+            STRANGER_AGE_MIN
+        } else {
+            REST_MIN
+        };
         let rested = self
-            .longest_rest(now, |open, rest| own(open) && open.is_idle() && rest >= rest_min)
+            .longest_rest(now, |open, rest| {
+                own(open) && open.is_idle() && rest >= rest_min
+            })
             .or_else(|| self.longest_rest(now, |open, rest| own(open) && rest >= REST_MIN));
         if rested.is_some() {
             return rested;
         }
         if is_over_share {
             let newest = |may_close: &dyn Fn(&OpenConnection) -> bool| {
-                self.proven.iter().rposition(|open| own(open) && may_close(open))
+                self.proven
+                    .iter()
+                    .rposition(|open| own(open) && may_close(open))
             };
             return newest(&OpenConnection::is_idle).or_else(|| newest(&|_| true));
         }
@@ -294,7 +319,9 @@ impl Clients {
             *counts.entry(owner).or_default() += 1;
         }
         let owners = counts.len().max(2);
-        let (owner, count) = counts.into_iter().max_by_key(|&(owner, count)| (count, owner))?;
+        let (owner, count) = counts
+            .into_iter()
+            .max_by_key(|&(owner, count)| (count, owner))?;
         Some((owner, count * owners > max))
     }
 }
@@ -356,13 +383,19 @@ mod tests {
     /// The owners of the connections that are left.
     fn owners(clients: &Clients) -> Vec<u64> {
         let all = clients.strangers.iter().chain(&clients.proven);
-        let mut owners: Vec<u64> = all.map(|open| open.vitals.owner().map_or(0, Owner::number)).collect();
+        let mut owners: Vec<u64> = all
+            .map(|open| open.vitals.owner().map_or(0, Owner::number))
+            .collect();
         owners.sort_unstable();
         owners
     }
 
     /// Checks once a second, after `step`. Returns the second in which the connection was overdue, if that was within an hour.
-    fn overdue_after(phase: Phase, is_draining: bool, mut step: impl FnMut(u64, &Vitals)) -> Option<u64> {
+    fn overdue_after(
+        phase: Phase,
+        is_draining: bool,
+        mut step: impl FnMut(u64, &Vitals),
+    ) -> Option<u64> {
         let (runtime, start) = (Runtime::new().unwrap(), Instant::now());
         let mut open = open(&runtime, phase, start);
         (1..=3_600).find(|&second| {
@@ -391,7 +424,9 @@ mod tests {
     fn each_request_restarts_timeout() {
         let request = |second, vitals: &Vitals| {
             if second % 70 == 0 && second <= 700 {
-                [Phase::Head, Phase::Busy, Phase::Idle].into_iter().for_each(|phase| vitals.enter(phase));
+                [Phase::Head, Phase::Busy, Phase::Idle]
+                    .into_iter()
+                    .for_each(|phase| vitals.enter(phase));
             }
         };
         assert_eq!(overdue_after(Phase::Idle, false, request), Some(775));
@@ -400,7 +435,9 @@ mod tests {
     #[test]
     fn response_must_be_accepted_at_minimum_rate() {
         let at_rate = |bytes_a_second: usize, is_draining| {
-            overdue_after(Phase::Idle, is_draining, |_, vitals| vitals.note_progress(bytes_a_second, true))
+            overdue_after(Phase::Idle, is_draining, |_, vitals| {
+                vitals.note_progress(bytes_a_second, true)
+            })
         };
         let least = ACCEPTED_BYTES_MIN as usize / 20;
         assert_eq!(at_rate(0, false), Some(21));
@@ -424,7 +461,9 @@ mod tests {
 
     /// A runtime whose tasks run in `block_on` only.
     fn stopped_runtime() -> Runtime {
-        tokio::runtime::Builder::new_current_thread().build().unwrap()
+        tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap()
     }
 
     #[test]
@@ -434,11 +473,18 @@ mod tests {
         let now = start + REST_MIN;
         for wanted in [1, 1, 2] {
             clients.make_room(wanted, 3, now);
-            assert_eq!(clients.proven.len(), 3 - wanted, "the earlier ones are still closing");
+            assert_eq!(
+                clients.proven.len(),
+                3 - wanted,
+                "the earlier ones are still closing"
+            );
         }
         runtime.block_on(tokio::task::yield_now());
         clients.make_room(1, 3, now);
-        assert!(clients.is_empty(), "the last one stays although the places of the others are free");
+        assert!(
+            clients.is_empty(),
+            "the last one stays although the places of the others are free"
+        );
     }
 
     #[test]
@@ -450,7 +496,10 @@ mod tests {
         // The task can't have finished: its runtime stands still.
         clients.closing = vec![Weak::new()];
         clients.make_room(1, 2, now);
-        assert!(clients.is_empty(), "a task that is not finished holds up the next client");
+        assert!(
+            clients.is_empty(),
+            "a task that is not finished holds up the next client"
+        );
     }
 
     #[test]
@@ -463,7 +512,11 @@ mod tests {
         clients.make_room(2, 3, now);
         assert_eq!(owners(&clients), [7]);
         assert_eq!(clients.make_room(3, 3, now), None);
-        assert_eq!(owners(&clients), [7], "a proven client was closed although it may still be at work");
+        assert_eq!(
+            owners(&clients),
+            [7],
+            "a proven client was closed although it may still be at work"
+        );
     }
 
     /// However few places proven clients leave, 240 newcomers per second find one of 60.
@@ -471,7 +524,9 @@ mod tests {
     fn strangers_on_few_places_have_less_time() {
         let (runtime, start) = (stopped_runtime(), Instant::now());
         for strangers in [12, 30, 60] {
-            let owners: Vec<u64> = (0..60).map(|at| if at < strangers { 0 } else { at }).collect();
+            let owners: Vec<u64> = (0..60)
+                .map(|at| if at < strangers { 0 } else { at })
+                .collect();
             let mut clients = clients(&runtime, &owners, Phase::Busy, start);
             let now = start + Duration::from_secs_f64(strangers as f64 / 240.0);
             clients.make_room(strangers as usize, 60, now);
@@ -497,7 +552,10 @@ mod tests {
         ask(&clients);
         clients.sweep(&TIMEOUTS, false, false, now);
         clients.make_room(1, 1, now);
-        assert!(clients.is_empty(), "a stranger that asks often is never closed");
+        assert!(
+            clients.is_empty(),
+            "a stranger that asks often is never closed"
+        );
     }
 
     #[test]
@@ -523,7 +581,10 @@ mod tests {
         for phase in [Phase::Idle, Phase::Busy] {
             let mut clients = clients(&runtime, &[9, 9, 9, 8], phase, start);
             let now = start + REST_MIN;
-            let hog = clients.proven.iter().filter(|open| open.vitals.owner() == Owner::from_number(9));
+            let hog = clients
+                .proven
+                .iter()
+                .filter(|open| open.vitals.owner() == Owner::from_number(9));
             hog.for_each(|open| open.vitals.note_arrival(1));
             clients.sweep(&TIMEOUTS, false, false, now);
             clients.make_room(1, 4, now);

@@ -115,7 +115,9 @@ impl Connections {
             }
             retry_at = match waiting.len() {
                 0 => None,
-                wanted => self.clients.make_room(wanted, self.max as usize, Instant::now()),
+                wanted => self
+                    .clients
+                    .make_room(wanted, self.max as usize, Instant::now()),
             };
         }
     }
@@ -133,8 +135,13 @@ impl Connections {
     }
 
     fn ticks(&self) -> Interval {
-        let ConnectionTimeouts { header, idle, write } = self.timeouts;
-        let interval = (header.min(idle).min(write) / 8).clamp(Duration::from_millis(10), SWEEP_INTERVAL_MAX);
+        let ConnectionTimeouts {
+            header,
+            idle,
+            write,
+        } = self.timeouts;
+        let interval =
+            (header.min(idle).min(write) / 8).clamp(Duration::from_millis(10), SWEEP_INTERVAL_MAX);
         let mut ticks = tokio::time::interval(interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ticks
@@ -144,8 +151,12 @@ impl Connections {
         // Small responses must not be delayed. A socket that rejects the option still works.
         let _ = accepted.0.set_nodelay(true);
         let vitals = Arc::<Vitals>::default();
-        let connection =
-            serve(self.protocol_context.clone(), accepted, vitals.clone(), self.draining.subscribe());
+        let connection = serve(
+            self.protocol_context.clone(),
+            accepted,
+            vitals.clone(),
+            self.draining.subscribe(),
+        );
         let place = ConnectionPlace::new(place);
         let freed = Arc::downgrade(&place);
         let task = self.workers.spawn(async move {
@@ -154,20 +165,25 @@ impl Connections {
             }
             drop(place);
         });
-        self.clients.add(OpenConnection::new(vitals, task, freed, Instant::now()));
+        self.clients
+            .add(OpenConnection::new(vitals, task, freed, Instant::now()));
     }
 
     /// Closes overdue connections and drops ended ones.
     fn sweep(&mut self, now: Instant) {
         let refused = self.protocol_context.heads.refused.get();
         let is_tight = std::mem::replace(&mut self.heads_refused, refused) != refused;
-        self.clients.sweep(&self.timeouts, *self.draining.borrow(), is_tight, now);
+        self.clients
+            .sweep(&self.timeouts, *self.draining.borrow(), is_tight, now);
     }
 }
 
 /// Whether a client caused the error. If so, accepting continues without a pause, because other connections are not affected.
 fn is_of_client(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset)
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset
+    )
 }
 
 /// Resolves at this time, or never.
@@ -190,7 +206,11 @@ async fn serve(
     vitals: Arc<Vitals>,
     mut draining: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    let ProtocolContext { protocol, tls, heads } = protocol_context;
+    let ProtocolContext {
+        protocol,
+        tls,
+        heads,
+    } = protocol_context;
     let stream = TcpStream::from_std(stream)?;
     if tls.is_none() {
         vitals.enter(Phase::New);
@@ -225,7 +245,15 @@ async fn serve_protocol(
     vitals.enter(Phase::New);
     match protocol {
         ListenerProtocol::Http(http) => {
-            Box::pin(http.serve(stream, Peer { address: peer, vitals }, draining)).await
+            Box::pin(http.serve(
+                stream,
+                Peer {
+                    address: peer,
+                    vitals,
+                },
+                draining,
+            ))
+            .await
         }
         ListenerProtocol::Resp(service) => {
             Box::pin(service.serve(stream, Some(peer), &vitals, draining)).await

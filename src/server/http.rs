@@ -48,7 +48,10 @@ impl Http {
             .half_close(true)
             .max_header_size(head_bytes_max)
             .max_buf_size(head_bytes_max.clamp(least, most));
-        Self { service, connections }
+        Self {
+            service,
+            connections,
+        }
     }
 
     /// Serves a connection until it ends, or until its request is finished and `draining` is true.
@@ -58,7 +61,10 @@ impl Http {
         peer: Peer,
         mut draining: watch::Receiver<bool>,
     ) -> io::Result<()> {
-        let Self { service, connections } = self;
+        let Self {
+            service,
+            connections,
+        } = self;
         let respond = service_fn(move |request: hyper::Request<Incoming>| {
             let vitals = peer.vitals.clone();
             vitals.enter(Phase::Busy);
@@ -66,8 +72,14 @@ impl Http {
             parts.extensions.insert(peer.clone());
             vitals.is_body_unread.store(false, Relaxed);
             let is_awaited = parts.headers.contains_key(header::EXPECT);
-            let body = Unread { rest: Some(body), is_awaited, vitals: vitals.clone() };
-            let response = service.clone().respond(hyper::Request::from_parts(parts, Body::new(body)));
+            let body = Unread {
+                rest: Some(body),
+                is_awaited,
+                vitals: vitals.clone(),
+            };
+            let response = service
+                .clone()
+                .respond(hyper::Request::from_parts(parts, Body::new(body)));
             // Boxed: otherwise an idle connection would reserve the memory of a handler.
             Box::pin(async move { Ok::<_, Infallible>(responded(response.await, vitals)) })
         });
@@ -124,7 +136,9 @@ impl HttpBody for Unread {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let Some(rest) = &mut self.rest else { return Poll::Ready(None) };
+        let Some(rest) = &mut self.rest else {
+            return Poll::Ready(None);
+        };
         let frame = Pin::new(rest).poll_frame(context);
         if matches!(frame, Poll::Ready(None | Some(Err(_)))) {
             self.rest = None;
@@ -137,7 +151,9 @@ impl HttpBody for Unread {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.rest.as_ref().map_or_else(|| SizeHint::with_exact(0), Incoming::size_hint)
+        self.rest
+            .as_ref()
+            .map_or_else(|| SizeHint::with_exact(0), Incoming::size_hint)
     }
 }
 
@@ -153,7 +169,10 @@ impl Drop for Unread {
         }
         // Outside a runtime there is no connection to keep.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(tokio::time::timeout(UNREAD_TIMEOUT, discard(rest, self.vitals.clone())));
+            runtime.spawn(tokio::time::timeout(
+                UNREAD_TIMEOUT,
+                discard(rest, self.vitals.clone()),
+            ));
         }
     }
 }
@@ -162,7 +181,9 @@ async fn discard(mut rest: Incoming, vitals: Arc<Vitals>) {
     let mut left = UNREAD_BYTES_MAX;
     while let Some(Ok(frame)) = rest.frame().await {
         let bytes = frame.data_ref().map_or(0, Bytes::len);
-        let Some(less) = left.checked_sub(bytes) else { return };
+        let Some(less) = left.checked_sub(bytes) else {
+            return;
+        };
         left = less;
     }
     vitals.is_body_unread.store(false, Relaxed);

@@ -36,7 +36,8 @@ pub(super) struct Reload {
 impl Reload {
     /// Never returns.
     pub(super) async fn run(mut self) {
-        self.control.note_certificate(self.tls.as_ref().and_then(|tls| tls.expires_at()));
+        self.control
+            .note_certificate(self.tls.as_ref().and_then(|tls| tls.expires_at()));
         let mut days = tokio::time::interval(WARN_INTERVAL);
         loop {
             tokio::select! {
@@ -51,23 +52,32 @@ impl Reload {
 
     fn reload(&mut self) {
         tracing::info!("SIGHUP: reloading keys and certificate");
-        let replaced = (self.reloads.read)().map_err(|error| error.to_string()).and_then(|config| {
-            self.control.replace_keys(&config.auth).map_err(|error| error.to_string())?;
-            if config.tls() {
-                self.files = (config.server.tls_cert, config.server.tls_key);
-            }
-            Ok(config.auth.keys.len())
-        });
+        let replaced = (self.reloads.read)()
+            .map_err(|error| error.to_string())
+            .and_then(|config| {
+                self.control
+                    .replace_keys(&config.auth)
+                    .map_err(|error| error.to_string())?;
+                if config.tls() {
+                    self.files = (config.server.tls_cert, config.server.tls_key);
+                }
+                Ok(config.auth.keys.len())
+            });
         match replaced {
             Ok(keys) => tracing::info!(keys, "reloaded API keys"),
-            Err(error) => tracing::error!(%error, "failed to reload API keys; keeping current keys"),
+            Err(error) => {
+                tracing::error!(%error, "failed to reload API keys; keeping current keys")
+            }
         }
         let Some(tls) = &self.tls else { return };
         match tls.read(&self.files.0, &self.files.1) {
             Ok(()) => tracing::info!("reloaded certificate"),
             Err(error) => {
                 let error = format!("{error:#}");
-                tracing::error!(error, "failed to reload certificate; keeping current certificate")
+                tracing::error!(
+                    error,
+                    "failed to reload certificate; keeping current certificate"
+                )
             }
         }
         self.control.note_certificate(tls.expires_at());
@@ -79,7 +89,11 @@ impl Reload {
         for (key, expires_at) in self.control.expiries() {
             if expires_at.0 <= now.0 + WARN_BEFORE {
                 let subject = if key.is_some() { "key" } else { "certificate" };
-                let event = if expires_at <= now { "has expired" } else { "expires soon" };
+                let event = if expires_at <= now {
+                    "has expired"
+                } else {
+                    "expires soon"
+                };
                 tracing::warn!(key, %expires_at, "{subject} {event}");
             }
         }

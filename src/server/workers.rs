@@ -38,12 +38,18 @@ impl Workers {
     /// If a thread or a runtime can't be created.
     pub(super) fn start() -> io::Result<Self> {
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
-        (0..processors).map(Worker::start).collect::<io::Result<_>>().map(Self)
+        (0..processors)
+            .map(Worker::start)
+            .collect::<io::Result<_>>()
+            .map(Self)
     }
 
     /// Runs a task on the worker with the fewest tasks. The handle cancels it.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
-        let idlest = self.0.iter().min_by_key(|worker| Arc::strong_count(&worker.tasks));
+        let idlest = self
+            .0
+            .iter()
+            .min_by_key(|worker| Arc::strong_count(&worker.tasks));
         let worker = idlest.expect("there is a worker for each processor, and a processor");
         let counted = worker.tasks.clone();
         let task = worker.handle.spawn(async move {
@@ -58,7 +64,10 @@ impl Worker {
     fn start(number: usize) -> io::Result<Self> {
         // A thread that runs one runtime can't drop another: without a thread it leaks, and the service does not start.
         let runtime = ManuallyDrop::new(
-            Builder::new_current_thread().event_interval(EVENT_INTERVAL).enable_all().build()?,
+            Builder::new_current_thread()
+                .event_interval(EVENT_INTERVAL)
+                .enable_all()
+                .build()?,
         );
         let (handle, (stop, stopped)) = (runtime.handle().clone(), oneshot::channel());
         let serve = move || {
@@ -73,8 +82,15 @@ impl Worker {
             let _ = runtime.block_on(stopped);
             runtime.shutdown_background();
         };
-        let thread = thread::Builder::new().name(format!("worker-{number}")).spawn(serve)?;
-        Ok(Self { handle, tasks: Arc::default(), stop: Some(stop), thread: Some(thread) })
+        let thread = thread::Builder::new()
+            .name(format!("worker-{number}"))
+            .spawn(serve)?;
+        Ok(Self {
+            handle,
+            tasks: Arc::default(),
+            stop: Some(stop),
+            thread: Some(thread),
+        })
     }
 }
 
@@ -95,7 +111,11 @@ mod tests {
 
     #[test]
     fn tasks_are_balanced_and_never_migrate() {
-        let workers = Workers((0..3).map(|number| Worker::start(number).unwrap()).collect());
+        let workers = Workers(
+            (0..3)
+                .map(|number| Worker::start(number).unwrap())
+                .collect(),
+        );
         let (sender, receiver) = mpsc::channel();
         for _ in 0..6 {
             let sender = sender.clone();
@@ -106,10 +126,16 @@ mod tests {
                 std::future::pending().await
             });
         }
-        let tasks = receiver.iter().take(6).inspect(|(before, after)| assert_eq!(before, after));
+        let tasks = receiver
+            .iter()
+            .take(6)
+            .inspect(|(before, after)| assert_eq!(before, after));
         let mut threads: Vec<_> = tasks.map(|(thread, _)| format!("{thread:?}")).collect();
         threads.sort();
-        let each: Vec<usize> = threads.chunk_by(|one, next| one == next).map(<[_]>::len).collect();
+        let each: Vec<usize> = threads
+            .chunk_by(|one, next| one == next)
+            .map(<[_]>::len)
+            .collect();
         assert_eq!(each, [2, 2, 2]);
         drop(workers);
         // The workers' end dropped their tasks, and with them all senders but ours.

@@ -62,14 +62,20 @@ impl Agenda {
 
     /// When the task is due next, for which redemption, and in which filter.
     pub(super) fn first(&self, task: Task) -> Option<(Timestamp, RedemptionId, FilterId)> {
-        self.tasks[task as usize].first().map(|&((at, redemption), filter)| (at, redemption, filter))
+        self.tasks[task as usize]
+            .first()
+            .map(|&((at, redemption), filter)| (at, redemption, filter))
     }
 
     /// The campaign whose turn it is to free the slots of forgotten users, if there is one: they take turns, in the order of their ids.
     pub(super) fn next_retiring(&mut self) -> Option<FilterId> {
         let (.., first) = self.first(Task::Retire)?;
-        let after = self.last_retired.map_or(Bound::Unbounded, |last| Bound::Excluded((AT_ONCE, last)));
-        let next = self.tasks[Task::Retire as usize].range((after, Bound::Unbounded)).next();
+        let after = self
+            .last_retired
+            .map_or(Bound::Unbounded, |last| Bound::Excluded((AT_ONCE, last)));
+        let next = self.tasks[Task::Retire as usize]
+            .range((after, Bound::Unbounded))
+            .next();
         self.last_retired = Some(next.map_or(first, |(_, filter)| *filter));
         self.last_retired
     }

@@ -56,7 +56,9 @@ fn page<'a, T>(
         _ => Bound::Included(prefix),
     };
     let found = all.range::<str, _>((start, Bound::Unbounded));
-    found.take_while(move |(name, _)| name.as_str().starts_with(prefix)).map(|(_, found)| found)
+    found
+        .take_while(move |(name, _)| name.as_str().starts_with(prefix))
+        .map(|(_, found)| found)
 }
 
 impl Catalog {
@@ -92,9 +94,18 @@ impl Views {
     }
 
     /// Up to `limit` filters whose names start with `prefix`, after `after`, in order.
-    pub fn list(&self, kind: Kind, prefix: &str, after: Option<&Name>, limit: usize) -> Vec<Arc<FilterView>> {
+    pub fn list(
+        &self,
+        kind: Kind,
+        prefix: &str,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Vec<Arc<FilterView>> {
         let catalog = self.catalog.load();
-        page(&catalog.filters[kind as usize], prefix, after).take(limit).cloned().collect()
+        page(&catalog.filters[kind as usize], prefix, after)
+            .take(limit)
+            .cloned()
+            .collect()
     }
 
     /// The line-up of this name.
@@ -103,8 +114,16 @@ impl Views {
     }
 
     /// Up to `limit` line-ups whose names start with `prefix`, after `after`, in order.
-    pub fn list_line_ups(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Vec<Arc<NamedLineUp>> {
-        page(&self.catalog.load().line_ups, prefix, after).take(limit).cloned().collect()
+    pub fn list_line_ups(
+        &self,
+        prefix: &str,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Vec<Arc<NamedLineUp>> {
+        page(&self.catalog.load().line_ups, prefix, after)
+            .take(limit)
+            .cloned()
+            .collect()
     }
 
     /// How many line-ups there are.
@@ -167,20 +186,32 @@ mod tests {
             profile,
             reader: reader.clone(),
             counters: Arc::default(),
-            ledger: Arc::new(RwLock::new(Ledger::new(Epoch(0), false, Default::default()))),
+            ledger: Arc::new(RwLock::new(Ledger::new(
+                Epoch(0),
+                false,
+                Default::default(),
+            ))),
             redemptions_retention: Arc::default(),
             capacity_max: std::sync::OnceLock::new(),
         })
     }
 
     fn reader() -> Reader {
-        Filter::new(Mode::Strict, Layout::strict(1).unwrap(), Growth::Fixed, None).reader()
+        Filter::new(
+            Mode::Strict,
+            Layout::strict(1).unwrap(),
+            Growth::Fixed,
+            None,
+        )
+        .reader()
     }
 
     #[test]
     fn change_copies_few_filters() {
         let (reader, mut catalog) = (reader(), Catalog::default());
-        let views: Vec<_> = (0..10_000).map(|number| named(&reader, &format!("c{number}"))).collect();
+        let views: Vec<_> = (0..10_000)
+            .map(|number| named(&reader, &format!("c{number}")))
+            .collect();
         views.iter().cloned().for_each(|view| catalog.insert(view));
         let before: Vec<usize> = views.iter().map(Arc::strong_count).collect();
 
@@ -189,9 +220,15 @@ mod tests {
         catalog.insert(named(&reader, "new"));
         catalog.remove(Kind::Campaign, &Name::new("c7000").unwrap());
 
-        let copied = views.iter().zip(&before).filter(|(view, before)| Arc::strong_count(view) > **before);
+        let copied = views
+            .iter()
+            .zip(&before)
+            .filter(|(view, before)| Arc::strong_count(view) > **before);
         assert!(copied.count() < 100);
-        assert_eq!([&published, &catalog].map(|catalog| catalog.filters[0].size()), [10_000; 2]);
+        assert_eq!(
+            [&published, &catalog].map(|catalog| catalog.filters[0].size()),
+            [10_000; 2]
+        );
     }
 
     proptest! {

@@ -32,7 +32,10 @@ impl Discarded {
 
     /// Bytes of ledgers, estimated.
     pub(super) fn records_bytes(&self) -> u64 {
-        self.ledgers.iter().map(|ledger| ledger.read().memory_bytes()).sum()
+        self.ledgers
+            .iter()
+            .map(|ledger| ledger.read().memory_bytes())
+            .sum()
     }
 
     /// Frees about this many entries of ledgers, or tables of the same cost. Returns the equivalent number of entries; 0 only if all
@@ -45,8 +48,14 @@ impl Discarded {
             }
             ledger.read().memory_bytes() > 0
         });
-        let bytes_max = entries_max.saturating_sub(freed).saturating_mul(TABLE_BYTES_AN_ENTRY);
-        freed + self.tables.release(bytes_max).div_ceil(TABLE_BYTES_AN_ENTRY)
+        let bytes_max = entries_max
+            .saturating_sub(freed)
+            .saturating_mul(TABLE_BYTES_AN_ENTRY);
+        freed
+            + self
+                .tables
+                .release(bytes_max)
+                .div_ceil(TABLE_BYTES_AN_ENTRY)
     }
 }
 
@@ -111,7 +120,10 @@ mod tests {
     #[test]
     fn table_with_readers_is_freed_later() {
         let mut discarded = Discarded::default();
-        let (looked_at, other) = (Arc::new(RwLock::new(ledger(10))), Arc::new(RwLock::new(ledger(10))));
+        let (looked_at, other) = (
+            Arc::new(RwLock::new(ledger(10))),
+            Arc::new(RwLock::new(ledger(10))),
+        );
         discarded.push_ledger(looked_at.clone());
         discarded.push_ledger(other);
         let filter = strict(500_000);
@@ -120,7 +132,10 @@ mod tests {
         while discarded.free(100) > 0 {}
         assert_eq!(looked_at.read().len(), 10);
         assert!(discarded.records_bytes() > 0 && discarded.records_bytes() < 20 * REDEMPTION_BYTES);
-        assert_eq!(discarded.tables.memory_bytes(), reader.view(0).memory_bytes());
+        assert_eq!(
+            discarded.tables.memory_bytes(),
+            reader.view(0).memory_bytes()
+        );
         drop((looked_at, reader));
         while discarded.free(100) > 0 {}
         assert!(discarded.is_empty());

@@ -102,8 +102,10 @@ impl Views {
     ) -> Result<Eligibility<'a>, Uncountable> {
         let catalog = self.catalog.load();
         let mut conditions = Conditions::new(&catalog, question, now)?;
-        let mut found =
-            Eligibility { explanations: question.explain.then(Vec::new), ..Eligibility::default() };
+        let mut found = Eligibility {
+            explanations: question.explain.then(Vec::new),
+            ..Eligibility::default()
+        };
         let mut rest = &question.line_up.campaigns[..];
         let mut ahead = question.limit.clamp(FIRST_GROUP, GROUP);
         let mut group = Vec::with_capacity(ahead.min(rest.len()));
@@ -111,10 +113,17 @@ impl Views {
             let names;
             (names, rest) = rest.split_at(ahead.min(rest.len()));
             ahead = GROUP;
-            group.extend(names.iter().map(|name| Candidate::new(&catalog, question, name.as_ref(), now)));
-            group.iter().filter(|candidate| candidate.digest.is_some()).for_each(|candidate| {
-                conditions.prefetch(candidate.name);
-            });
+            group.extend(
+                names
+                    .iter()
+                    .map(|name| Candidate::new(&catalog, question, name.as_ref(), now)),
+            );
+            group
+                .iter()
+                .filter(|candidate| candidate.digest.is_some())
+                .for_each(|candidate| {
+                    conditions.prefetch(candidate.name);
+                });
             for candidate in group.drain(..) {
                 candidate.decide(&mut conditions, &mut found);
                 if found.eligible.len() == question.limit {
@@ -137,15 +146,34 @@ struct Candidate<'a, 'c> {
 }
 
 impl<'a, 'c> Candidate<'a, 'c> {
-    fn new<N>(catalog: &'c Catalog, question: &Question<'a, N>, name: &'a str, now: Timestamp) -> Self {
+    fn new<N>(
+        catalog: &'c Catalog,
+        question: &Question<'a, N>,
+        name: &'a str,
+        now: Timestamp,
+    ) -> Self {
         let view = catalog.get(Kind::Campaign, name);
         let window = view.map_or(WindowPosition::Inside, |view| view.window.position(now));
         let looked_at = view.filter(|_| window == WindowPosition::Inside || question.explain);
-        Self { name, view, window, digest: looked_at.map(|view| prefetched(view, question.user)) }
+        Self {
+            name,
+            view,
+            window,
+            digest: looked_at.map(|view| prefetched(view, question.user)),
+        }
     }
 
-    fn decide<N: AsRef<str>>(self, conditions: &mut Conditions<'a, 'c, N>, found: &mut Eligibility<'a>) {
-        let Self { name: campaign, view, window, digest } = self;
+    fn decide<N: AsRef<str>>(
+        self,
+        conditions: &mut Conditions<'a, 'c, N>,
+        found: &mut Eligibility<'a>,
+    ) {
+        let Self {
+            name: campaign,
+            view,
+            window,
+            digest,
+        } = self;
         found.evaluated += 1;
         let Some(view) = view else {
             found.unknown.push(campaign);
@@ -154,8 +182,11 @@ impl<'a, 'c> Candidate<'a, 'c> {
         let present = digest.is_some_and(|digest| view.contains(digest, conditions.now));
         let is_active = window == WindowPosition::Inside;
         let is_explained = found.explanations.is_some();
-        let excluded_by =
-            if is_explained || is_active && present { conditions.first(campaign) } else { None };
+        let excluded_by = if is_explained || is_active && present {
+            conditions.first(campaign)
+        } else {
+            None
+        };
         match (is_active, present, excluded_by) {
             (false, _, _) => found.inactive.push(campaign),
             (true, true, None) => found.eligible.push(campaign),
@@ -165,7 +196,14 @@ impl<'a, 'c> Candidate<'a, 'c> {
         if let Some(explanations) = &mut found.explanations {
             let error_rate = view.describe(conditions.now).stats.error_rate();
             let eligible = is_active && present && excluded_by.is_none();
-            explanations.push(Explanation { campaign, present, window, excluded_by, error_rate, eligible });
+            explanations.push(Explanation {
+                campaign,
+                present,
+                window,
+                excluded_by,
+                error_rate,
+                eligible,
+            });
         }
     }
 }
@@ -194,7 +232,11 @@ struct Condition<'a, 'c, N> {
 }
 
 impl<'a, 'c, N: AsRef<str>> Conditions<'a, 'c, N> {
-    fn new(catalog: &'c Catalog, question: &Question<'a, N>, now: Timestamp) -> Result<Self, Uncountable> {
+    fn new(
+        catalog: &'c Catalog,
+        question: &Question<'a, N>,
+        now: Timestamp,
+    ) -> Result<Self, Uncountable> {
         let mut all = Vec::with_capacity(question.line_up.unless.len());
         for (condition, unless) in question.line_up.unless.iter().enumerate() {
             let view = catalog.get(Kind::Campaign, unless.campaign.as_ref());
@@ -202,12 +244,24 @@ impl<'a, 'c, N: AsRef<str>> Conditions<'a, 'c, N> {
                 && let Some(copies_max) = view.map(|view| view.copies_max())
                 && unless.at_least > copies_max
             {
-                return Err(Uncountable { condition, copies_max });
+                return Err(Uncountable {
+                    condition,
+                    copies_max,
+                });
             }
             let is_active = view.is_some_and(|view| view.window.contains(now));
-            all.push(Condition { unless, view, digest: None, answer: (!is_active).then_some(false) });
+            all.push(Condition {
+                unless,
+                view,
+                digest: None,
+                answer: (!is_active).then_some(false),
+            });
         }
-        Ok(Self { user: question.user, now, all })
+        Ok(Self {
+            user: question.user,
+            now,
+            all,
+        })
     }
 
     /// Prefetches the lookups of this campaign's conditions.
@@ -223,9 +277,15 @@ impl<'a, 'c, N: AsRef<str>> Conditions<'a, 'c, N> {
 
     /// The campaign of the first condition that leaves the user out of this campaign.
     fn first(&mut self, campaign: &str) -> Option<&'a str> {
-        let mut concerned = self.all.iter_mut().filter(|condition| condition.unless.concerns(campaign));
-        let first = concerned
-            .find_map(|condition| condition.leaves_out(self.user, self.now).then_some(condition.unless))?;
+        let mut concerned = self
+            .all
+            .iter_mut()
+            .filter(|condition| condition.unless.concerns(campaign));
+        let first = concerned.find_map(|condition| {
+            condition
+                .leaves_out(self.user, self.now)
+                .then_some(condition.unless)
+        })?;
         Some(first.campaign.as_ref())
     }
 
@@ -242,7 +302,9 @@ impl<'a, 'c, N: AsRef<str>> Conditions<'a, 'c, N> {
 
 impl<N> Condition<'_, '_, N> {
     fn leaves_out(&mut self, user: &str, now: Timestamp) -> bool {
-        let (None, Some(view)) = (self.answer, self.view) else { return self.answer == Some(true) };
+        let (None, Some(view)) = (self.answer, self.view) else {
+            return self.answer == Some(true);
+        };
         let digest = self.digest.unwrap_or_else(|| view.digest(user));
         let answer = match self.unless.at_least {
             ..=1 => view.contains(digest, now),

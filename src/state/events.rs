@@ -10,8 +10,8 @@
 //! command depends on it.
 
 use crate::domain::{
-    Applied, EVENT_BYTES_MAX, Entry, Event, Happened, KeyName, RESTORE_LEAP, RESTORE_NUMBERS_A_SECOND,
-    STATE_HASH_EVERY, Seq, StateHash, Timestamp,
+    Applied, EVENT_BYTES_MAX, Entry, Event, Happened, KeyName, RESTORE_LEAP,
+    RESTORE_NUMBERS_A_SECOND, STATE_HASH_EVERY, Seq, StateHash, Timestamp,
 };
 use crate::frame::append;
 use serde::{Deserialize, Serialize};
@@ -76,11 +76,14 @@ impl FreshEvents {
     /// The events, in order.
     pub fn iter(&self) -> impl Iterator<Item = NewEvent<'_>> {
         let begins = std::iter::once(0).chain(self.ends.iter().map(|(_, _, end)| *end));
-        self.ends.iter().zip(begins).map(|(&(number, at, end), begin)| NewEvent {
-            number,
-            at,
-            bytes: &self.bytes[begin..end],
-        })
+        self.ends
+            .iter()
+            .zip(begins)
+            .map(|(&(number, at, end), begin)| NewEvent {
+                number,
+                at,
+                bytes: &self.bytes[begin..end],
+            })
     }
 
     /// Removes all events. Keeps a little memory for the next ones.
@@ -88,14 +91,21 @@ impl FreshEvents {
         self.bytes.clear();
         self.ends.clear();
         self.bytes.shrink_to(RETAINED_BYTES_MAX);
-        self.ends.shrink_to(RETAINED_BYTES_MAX / size_of::<(u64, Timestamp, usize)>());
+        self.ends
+            .shrink_to(RETAINED_BYTES_MAX / size_of::<(u64, Timestamp, usize)>());
     }
 }
 
 /// Before the first event.
 impl Default for Events {
     fn default() -> Self {
-        Self { is_on: false, last: 0, next: 1, by: None, fresh: FreshEvents::default() }
+        Self {
+            is_on: false,
+            last: 0,
+            next: 1,
+            by: None,
+            fresh: FreshEvents::default(),
+        }
     }
 }
 
@@ -114,7 +124,10 @@ impl Events {
     /// same backup. `clock` is the clock's reading.
     pub(super) fn leap(&mut self, clock: Timestamp) {
         let seconds = (clock.0 / 1_000).min(u64::from(u32::MAX));
-        self.next = self.next.saturating_add(RESTORE_LEAP).max(seconds * RESTORE_NUMBERS_A_SECOND);
+        self.next = self
+            .next
+            .saturating_add(RESTORE_LEAP)
+            .max(seconds * RESTORE_NUMBERS_A_SECOND);
     }
 
     /// Records a change that the entry's API key has requested.
@@ -122,16 +135,28 @@ impl Events {
     pub(super) fn record<'a>(&mut self, at: Timestamp, what: impl FnOnce() -> Happened<'a>) {
         if self.is_on {
             let by = self.by.take();
-            self.push(&Event { at, by: by.as_ref().map(|by| Cow::Borrowed(by.as_str())), what: what() });
+            self.push(&Event {
+                at,
+                by: by.as_ref().map(|by| Cow::Borrowed(by.as_str())),
+                what: what(),
+            });
             self.by = by;
         }
     }
 
     /// Records a change without a request.
     #[inline]
-    pub(super) fn record_unrequested<'a>(&mut self, at: Timestamp, what: impl FnOnce() -> Happened<'a>) {
+    pub(super) fn record_unrequested<'a>(
+        &mut self,
+        at: Timestamp,
+        what: impl FnOnce() -> Happened<'a>,
+    ) {
         if self.is_on {
-            self.push(&Event { at, by: None, what: what() });
+            self.push(&Event {
+                at,
+                by: None,
+                what: what(),
+            });
         }
     }
 
@@ -144,7 +169,9 @@ impl Events {
         let begin = self.fresh.bytes.len();
         append(event, &mut self.fresh.bytes);
         debug_assert!(self.fresh.bytes.len() - begin <= EVENT_BYTES_MAX);
-        self.fresh.ends.push((self.next, event.at, self.fresh.bytes.len()));
+        self.fresh
+            .ends
+            .push((self.next, event.at, self.fresh.bytes.len()));
         self.last = self.next;
         self.next += 1;
     }
@@ -176,11 +203,17 @@ impl History {
 
     /// Completes the entry's part of the hash, with its outcome and the state's totals.
     pub(super) fn end(&mut self, at: Seq, applied: &Applied, figures: [u64; 8]) {
-        append(&(&applied.outcome, applied.replayed, figures), &mut self.buffer);
+        append(
+            &(&applied.outcome, applied.replayed, figures),
+            &mut self.buffer,
+        );
         self.hash = xxh3_128(&self.buffer);
         self.buffer.shrink_to(RETAINED_BYTES_MAX);
         if at.0.is_multiple_of(STATE_HASH_EVERY) {
-            self.last = StateHash { at, hash: self.hash };
+            self.last = StateHash {
+                at,
+                hash: self.hash,
+            };
         }
     }
 }
@@ -207,14 +240,20 @@ mod tests {
         events.record(Timestamp(1), || unreachable!("it is off"));
         events.is_on = true;
         events.by = Some(KeyName::new("shop").unwrap());
-        let turned_back = |holds| Happened::TurnedBack { redemptions: 0, holds };
+        let turned_back = |holds| Happened::TurnedBack {
+            redemptions: 0,
+            holds,
+        };
         events.record(Timestamp(1), || turned_back(1));
         events.record_unrequested(Timestamp(2), || turned_back(2));
         events.leap(Timestamp(0));
         events.record(Timestamp(3), || Happened::Restored);
         let (shop, third) = (Some("shop".to_owned()), 3 + RESTORE_LEAP);
-        let expected =
-            [(1, shop.clone(), turned_back(1)), (2, None, turned_back(2)), (third, shop, Happened::Restored)];
+        let expected = [
+            (1, shop.clone(), turned_back(1)),
+            (2, None, turned_back(2)),
+            (third, shop, Happened::Restored),
+        ];
         assert_eq!(taken(&events.fresh), expected);
         assert_eq!((events.last(), events.next()), (third, third + 1));
         events.fresh.clear();
@@ -222,7 +261,10 @@ mod tests {
     }
 
     fn entry(seq: u64, at: u64) -> Entry {
-        Entry { seq: Seq(seq), proposal: Proposal::new(Timestamp(at), Command::Advance { buckets_max: 1 }) }
+        Entry {
+            seq: Seq(seq),
+            proposal: Proposal::new(Timestamp(at), Command::Advance { buckets_max: 1 }),
+        }
     }
 
     fn state_after(times: impl IntoIterator<Item = u64>) -> State {
@@ -240,7 +282,10 @@ mod tests {
         assert_eq!(hash([1, 2, 3]).at, Seq(3));
         // The state itself is the same in the end.
         assert_ne!(hash([1, 2, 3]).hash, hash([2, 2, 3]).hash);
-        assert_ne!(state_after([1, 2]).hash().hash, state_after([1, 2, 2]).hash().hash);
+        assert_ne!(
+            state_after([1, 2]).hash().hash,
+            state_after([1, 2, 2]).hash().hash
+        );
     }
 
     #[test]
@@ -253,12 +298,19 @@ mod tests {
         };
         let usual = hash(Outcome::Advanced, false, [0; 8]);
         assert_eq!(hash(Outcome::Advanced, false, [0; 8]), usual);
-        assert_ne!(hash(Outcome::Refused(Refusal::FilterGone), false, [0; 8]), usual);
+        assert_ne!(
+            hash(Outcome::Refused(Refusal::FilterGone), false, [0; 8]),
+            usual
+        );
         assert_ne!(hash(Outcome::Advanced, true, [0; 8]), usual);
         for number in 0..8 {
             let mut figures = [0; 8];
             figures[number] = 1;
-            assert_ne!(hash(Outcome::Advanced, false, figures), usual, "figure {number}");
+            assert_ne!(
+                hash(Outcome::Advanced, false, figures),
+                usual,
+                "figure {number}"
+            );
         }
     }
 

@@ -6,8 +6,8 @@ use super::machine::{FilterState, SharedState, State, Subject};
 use super::tables::EpochFilter;
 use super::view::FilterView;
 use crate::domain::{
-    Annotations, FilterChange, FilterId, Happened, ImportState, Kind, LINE_UPS_BYTES_MAX, LineUpChange, Name,
-    Outcome, Profile, PutLineUp, Raise, Refusal, Seq, Spec, Update,
+    Annotations, FilterChange, FilterId, Happened, ImportState, Kind, LINE_UPS_BYTES_MAX,
+    LineUpChange, Name, Outcome, Profile, PutLineUp, Raise, Refusal, Seq, Spec, Update,
 };
 use crate::filter::{Full, Growth};
 use std::borrow::Cow;
@@ -16,11 +16,20 @@ use std::sync::{Arc, OnceLock};
 impl State {
     /// Creates a campaign or coupon. If an equal one exists, only sets its title and labels.
     pub(super) fn create(&mut self, id: FilterId, profile: Profile) -> Result<Outcome, Refusal> {
-        let Profile { kind, ref name, ref spec, layout, ref window, .. } = profile;
+        let Profile {
+            kind,
+            ref name,
+            ref spec,
+            layout,
+            ref window,
+            ..
+        } = profile;
         if let Some(existing) = self.shared.catalog.get(kind, name) {
             let differences = existing.differences(&profile);
             if !differences.is_empty() {
-                return Err(Refusal::AlreadyExists(differences.into_iter().map(String::from).collect()));
+                return Err(Refusal::AlreadyExists(
+                    differences.into_iter().map(String::from).collect(),
+                ));
             }
             let id = existing.id;
             return self.on(id, |filter| {
@@ -69,7 +78,12 @@ impl State {
 
     /// Deletes a campaign or coupon with everything that belongs to it. It disappears immediately; its memory is freed later.
     pub(super) fn delete(&mut self, kind: Kind, name: &Name) -> Result<Outcome, Refusal> {
-        let id = self.shared.catalog.get(kind, name).map(|view| view.id).ok_or(Refusal::FilterGone)?;
+        let id = self
+            .shared
+            .catalog
+            .get(kind, name)
+            .map(|view| view.id)
+            .ok_or(Refusal::FilterGone)?;
         self.on(id, |filter| filter.abort_staging(ImportState::Interrupted))?;
         self.shared.interrupt_imports(id);
         let filter = self.filters.remove(&id).ok_or(Refusal::FilterGone)?;
@@ -85,8 +99,19 @@ impl State {
 impl Subject<'_> {
     /// Changes when the filter is active, raises its capacity, and changes its stock, title and labels; all or nothing.
     pub(super) fn update(&mut self, update: &Update) -> Result<Outcome, Refusal> {
-        let &Update { starts_at, ends_at, capacity: ref raise, stock, annotations: ref change, .. } = update;
-        let annotations = self.view.annotations.changed(change).ok_or(Refusal::TooManyLabels)?;
+        let &Update {
+            starts_at,
+            ends_at,
+            capacity: ref raise,
+            stock,
+            annotations: ref change,
+            ..
+        } = update;
+        let annotations = self
+            .view
+            .annotations
+            .changed(change)
+            .ok_or(Refusal::TooManyLabels)?;
         let mut window = self.view.window;
         window.starts_at = starts_at.unwrap_or(window.starts_at);
         window.ends_at = ends_at.unwrap_or(window.ends_at);
@@ -97,7 +122,10 @@ impl Subject<'_> {
             self.view.check_stock(stock)?;
         }
         let before = self.view.clone();
-        if let Some(raise) = raise.as_ref().filter(|raise| raise.capacity != self.view.spec.capacity) {
+        if let Some(raise) = raise
+            .as_ref()
+            .filter(|raise| raise.capacity != self.view.spec.capacity)
+        {
             self.raise(raise)?;
         }
         let stock = stock.or(self.view.spec.stock);
@@ -108,13 +136,28 @@ impl Subject<'_> {
         if self.view.profile != before.profile {
             self.record_updated();
         }
-        Ok(Outcome::Updated(Box::new(self.view.describe(self.shared.now))))
+        Ok(Outcome::Updated(Box::new(
+            self.view.describe(self.shared.now),
+        )))
     }
 
     /// Records that the filter was changed.
     fn record_updated(&mut self) {
-        let Profile { window, spec: Spec { capacity, stock, .. }, .. } = self.view.profile;
-        self.shared.record_filter(self.view, FilterChange::Updated { window, capacity, stock });
+        let Profile {
+            window,
+            spec: Spec {
+                capacity, stock, ..
+            },
+            ..
+        } = self.view.profile;
+        self.shared.record_filter(
+            self.view,
+            FilterChange::Updated {
+                window,
+                capacity,
+                stock,
+            },
+        );
     }
 
     /// Raises the capacity, also of staged tables.
@@ -124,14 +167,25 @@ impl Subject<'_> {
             return Err(Refusal::CapacityFixed);
         }
         if capacity < spec.capacity {
-            return Err(Refusal::CapacityLowered { capacity: spec.capacity });
+            return Err(Refusal::CapacityLowered {
+                capacity: spec.capacity,
+            });
         }
-        if !(Spec { capacity, ..spec.clone() }).fits(self.view.kind, &layout) {
+        if !(Spec {
+            capacity,
+            ..spec.clone()
+        })
+        .fits(self.view.kind, &layout)
+        {
             return Err(Refusal::CapacityBeyondReach);
         }
         let beyond_reach = |Full| Refusal::CapacityBeyondReach;
         if let Some(staging) = self.staging {
-            self.tables.filter.tables().raising(&layout).map_err(beyond_reach)?;
+            self.tables
+                .filter
+                .tables()
+                .raising(&layout)
+                .map_err(beyond_reach)?;
             staging.tables.filter.raise(layout).map_err(beyond_reach)?;
         }
         self.tables.filter.raise(layout).map_err(beyond_reach)?;
@@ -153,14 +207,27 @@ impl Subject<'_> {
 impl SharedState {
     /// Creates a line-up, or replaces it.
     pub(super) fn put_line_up(&mut self, by: Seq, put: &PutLineUp) -> Result<Outcome, Refusal> {
-        let PutLineUp { name, line_up, annotations: change } = put;
+        let PutLineUp {
+            name,
+            line_up,
+            annotations: change,
+        } = put;
         let before = self.catalog.line_ups.get(name).cloned();
-        let (created_by, bytes_before) =
-            before.as_ref().map_or((by, 0), |before| (before.created_by, before.memory_bytes()));
+        let (created_by, bytes_before) = before
+            .as_ref()
+            .map_or((by, 0), |before| (before.created_by, before.memory_bytes()));
         let none = Annotations::default();
-        let annotations = before.as_ref().map_or(&none, |before| &before.annotations).changed(change);
+        let annotations = before
+            .as_ref()
+            .map_or(&none, |before| &before.annotations)
+            .changed(change);
         let annotations = annotations.ok_or(Refusal::TooManyLabels)?;
-        let stored = NamedLineUp { name: name.clone(), line_up: line_up.clone(), annotations, created_by };
+        let stored = NamedLineUp {
+            name: name.clone(),
+            line_up: line_up.clone(),
+            annotations,
+            created_by,
+        };
         let bytes = self.line_ups_bytes - bytes_before + stored.memory_bytes();
         let is_one_too_many =
             before.is_none() && self.catalog.line_ups.size() as u64 >= self.settings.line_ups_max;
@@ -169,7 +236,9 @@ impl SharedState {
         }
         self.line_ups_bytes = bytes;
         let stored = Arc::new(stored);
-        self.catalog.line_ups.insert_mut(name.clone(), stored.clone());
+        self.catalog
+            .line_ups
+            .insert_mut(name.clone(), stored.clone());
         self.catalog_changed = true;
         match &before {
             None => self.record_line_up(name, LineUpChange::Created),
@@ -177,12 +246,20 @@ impl SharedState {
             Some(_) => {}
         }
         let annotations = Box::new(stored.annotations.clone());
-        Ok(Outcome::LineUpStored { created: before.is_none(), annotations })
+        Ok(Outcome::LineUpStored {
+            created: before.is_none(),
+            annotations,
+        })
     }
 
     /// Deletes a line-up.
     pub(super) fn delete_line_up(&mut self, name: &Name) -> Result<Outcome, Refusal> {
-        let bytes = self.catalog.line_ups.get(name).ok_or(Refusal::LineUpNotFound)?.memory_bytes();
+        let bytes = self
+            .catalog
+            .line_ups
+            .get(name)
+            .ok_or(Refusal::LineUpNotFound)?
+            .memory_bytes();
         self.catalog.line_ups.remove_mut(name);
         self.line_ups_bytes -= bytes;
         self.catalog_changed = true;
@@ -191,6 +268,9 @@ impl SharedState {
     }
 
     fn record_line_up(&mut self, name: &Name, change: LineUpChange) {
-        self.events.record(self.now, || Happened::LineUp { name: Cow::Borrowed(name.as_str()), change });
+        self.events.record(self.now, || Happened::LineUp {
+            name: Cow::Borrowed(name.as_str()),
+            change,
+        });
     }
 }

@@ -8,9 +8,9 @@
 //! the other half is used first come, first served.
 
 use crate::domain::{
-    ANNOTATIONS_BYTES_MAX, Command, Digests, FilterId, IDEMPOTENCY_ROOM_MAX_BYTES, IdempotencyKey, Inserted,
-    ItemOutcome, KeyName, Outcome, Redeem, Redemption, RedemptionId, RedemptionStatus, Reference, Removed,
-    Settings, Timestamp,
+    ANNOTATIONS_BYTES_MAX, Command, Digests, FilterId, IDEMPOTENCY_ROOM_MAX_BYTES, IdempotencyKey,
+    Inserted, ItemOutcome, KeyName, Outcome, Redeem, Redemption, RedemptionId, RedemptionStatus,
+    Reference, Removed, Settings, Timestamp,
 };
 use crate::filter::Digest;
 use crate::frame::{decode, encode};
@@ -131,7 +131,11 @@ impl Records {
             *bytes_of.entry(head.owner).or_default() += counted_bytes(bytes);
         }
         index.0.iter_mut().for_each(|list| list.sort_unstable());
-        Some(Self { queue, index, bytes_of })
+        Some(Self {
+            queue,
+            index,
+            bytes_of,
+        })
     }
 
     /// Stored outcomes.
@@ -141,7 +145,11 @@ impl Records {
 
     /// The memory of all records, in bytes; an upper bound.
     pub fn memory_bytes(&self) -> u64 {
-        let fixed = if self.queue.has_pages() { FIXED_BYTES } else { 0 };
+        let fixed = if self.queue.has_pages() {
+            FIXED_BYTES
+        } else {
+            0
+        };
         fixed + self.queue.span_bytes() + self.len() * PLACE_BYTES
     }
 
@@ -153,7 +161,11 @@ impl Records {
     /// The most memory that storing the record of a command can make the queue and the index ask for, in bytes, whatever is stored
     /// before it; `begun` says that some record is.
     pub fn growth_bytes(&self, command: &Command, begun: bool) -> u64 {
-        let first = if begun || self.queue.has_pages() { 0 } else { FIXED_BYTES };
+        let first = if begun || self.queue.has_pages() {
+            0
+        } else {
+            FIXED_BYTES
+        };
         // If the string does not fit into the last page, less than its own size is wasted there.
         first + 2 * Self::bytes_max(command)
     }
@@ -167,10 +179,13 @@ impl Records {
         forgotten: Option<Timestamp>,
     ) -> Lookup {
         let wanted = record_key(filter, key);
-        let found = self.index.find(u128::from_le_bytes(wanted), self.queue.head()).filter_map(|position| {
-            let (head, answer) = read(self.queue.get(position)?)?;
-            (head.key == wanted).then_some((position, head, answer))
-        });
+        let found = self
+            .index
+            .find(u128::from_le_bytes(wanted), self.queue.head())
+            .filter_map(|position| {
+                let (head, answer) = read(self.queue.get(position)?)?;
+                (head.key == wanted).then_some((position, head, answer))
+            });
         // An older record with the same key may be waiting to be forgotten.
         let newest = found.max_by_key(|(position, ..)| *position);
         match newest.filter(|(_, head, _)| Some(head.stored_at) > forgotten) {
@@ -196,7 +211,15 @@ impl Records {
         let stored_at = now.min(TIME_MAX);
         let answer = pack(command, outcome, stored_at);
         let (request, key) = (stored_request(key), record_key(filter, key));
-        self.push(&RecordHead { stored_at, owner, request, key }, &answer);
+        self.push(
+            &RecordHead {
+                stored_at,
+                owner,
+                request,
+                key,
+            },
+            &answer,
+        );
     }
 
     fn push(&mut self, head: &RecordHead, answer: &[u8]) {
@@ -212,8 +235,13 @@ impl Records {
     /// relative to its storage, so they move with it.
     pub fn turn_back(&mut self, now: Timestamp) {
         for _ in 0..self.len() {
-            let Some((head, answer)) = self.queue.front().and_then(read) else { break };
-            let head = RecordHead { stored_at: head.stored_at.min(now), ..head };
+            let Some((head, answer)) = self.queue.front().and_then(read) else {
+                break;
+            };
+            let head = RecordHead {
+                stored_at: head.stored_at.min(now),
+                ..head
+            };
             let answer = answer.to_vec();
             self.forget_oldest();
             self.push(&head, &answer);
@@ -249,7 +277,8 @@ impl Records {
     ) -> Result<(), Option<Timestamp>> {
         for _ in 0..records_max {
             let needed = self.queue.growth_bytes(bytes as usize) + FIXED_BYTES;
-            let is_room = self.queue.span_bytes() + self.len() * PLACE_BYTES + needed <= bounds.room_bytes;
+            let is_room =
+                self.queue.span_bytes() + self.len() * PLACE_BYTES + needed <= bounds.room_bytes;
             if is_room && self.is_within_share(owner, bytes, bounds) {
                 return Ok(());
             }
@@ -278,14 +307,20 @@ impl Records {
 
     /// When the oldest record was stored.
     pub(super) fn oldest(&self) -> Option<Timestamp> {
-        self.queue.front().and_then(read).map(|(head, _)| head.stored_at)
+        self.queue
+            .front()
+            .and_then(read)
+            .map(|(head, _)| head.stored_at)
     }
 
     fn forget_oldest(&mut self) {
-        let Some(record) = self.queue.front() else { return };
+        let Some(record) = self.queue.front() else {
+            return;
+        };
         let bytes = counted_bytes(record);
         if let Some((RecordHead { key, owner, .. }, _)) = read(record) {
-            self.index.remove(u128::from_le_bytes(key), self.queue.head());
+            self.index
+                .remove(u128::from_le_bytes(key), self.queue.head());
             if let Some(used) = self.bytes_of.get_mut(&owner) {
                 *used -= bytes;
                 if *used == 0 {
@@ -299,18 +334,26 @@ impl Records {
 
 /// Minimum retention of outcomes, in seconds; never longer than the maximum.
 pub(super) fn retention_min_seconds(settings: &Settings) -> u64 {
-    settings.idempotency_retention_min_seconds.min(settings.idempotency_retention_seconds)
+    settings
+        .idempotency_retention_min_seconds
+        .min(settings.idempotency_retention_seconds)
 }
 
 impl Bounds {
     /// The bounds that these settings set now.
     pub(super) fn of(settings: &Settings, now: Timestamp) -> Self {
-        let before = |seconds: u64| now.0.checked_sub(seconds.saturating_mul(1_000)).map(Timestamp);
+        let before = |seconds: u64| {
+            now.0
+                .checked_sub(seconds.saturating_mul(1_000))
+                .map(Timestamp)
+        };
         Self {
             forgotten: before(settings.idempotency_retention_seconds),
             expendable: before(retention_min_seconds(settings)),
             // With more, the index could not distinguish positions.
-            room_bytes: settings.idempotency_room_bytes.min(IDEMPOTENCY_ROOM_MAX_BYTES),
+            room_bytes: settings
+                .idempotency_room_bytes
+                .min(IDEMPOTENCY_ROOM_MAX_BYTES),
             keys: settings.idempotency_keys,
         }
     }
@@ -348,7 +391,9 @@ impl Index {
         let (tag, head) = (key as u32, head / ALIGNMENT as u64);
         let list = self.0.get(list_of(key)).map_or(&[][..], Vec::as_slice);
         let from = list.partition_point(|place| (place >> 32) < u64::from(tag));
-        let same = list[from..].iter().take_while(move |place| **place >> 32 == u64::from(tag));
+        let same = list[from..]
+            .iter()
+            .take_while(move |place| **place >> 32 == u64::from(tag));
         same.map(move |place| {
             (head + u64::from((*place as u32).wrapping_sub(head as u32))) * ALIGNMENT as u64
         })
@@ -361,7 +406,9 @@ impl Index {
     }
 
     fn remove(&mut self, key: u128, position: u64) {
-        let Some(list) = self.0.get_mut(list_of(key)) else { return };
+        let Some(list) = self.0.get_mut(list_of(key)) else {
+            return;
+        };
         if let Ok(at) = list.binary_search(&place(key, position)) {
             list.remove(at);
         }
@@ -392,13 +439,17 @@ fn outcome_bytes_max(command: &Command) -> usize {
     match command {
         Command::Insert { digests, .. } | Command::Remove { digests, .. } => items(digests),
         Command::Replace { from, .. } => items(from),
-        Command::Redeem(_) | Command::Confirm { .. } | Command::Cancel { .. } => REDEMPTION_OUTCOME_BYTES,
+        Command::Redeem(_) | Command::Confirm { .. } | Command::Cancel { .. } => {
+            REDEMPTION_OUTCOME_BYTES
+        }
         Command::Delete { .. } | Command::Clear { .. } | Command::Advance { .. } => SHORT_BYTES,
         Command::DeleteLineUp { .. } => SHORT_BYTES,
         Command::PutLineUp(_) => SHORT_BYTES + ANNOTATIONS_BYTES_MAX,
         Command::TurnBack | Command::Restored { .. } | Command::Enable { .. } => SHORT_BYTES,
         Command::Create { .. } | Command::Update(_) => DESCRIPTION_BYTES + ANNOTATIONS_BYTES_MAX,
-        Command::ImageBegin(_) | Command::ImageRecord { .. } => DESCRIPTION_BYTES + ANNOTATIONS_BYTES_MAX,
+        Command::ImageBegin(_) | Command::ImageRecord { .. } => {
+            DESCRIPTION_BYTES + ANNOTATIONS_BYTES_MAX
+        }
         Command::Configure(_) => DESCRIPTION_BYTES,
         Command::ImageAbandon { .. } | Command::ImportBegin(_) => DESCRIPTION_BYTES,
         Command::ImportLines(_) | Command::ImportEnd(_) => DESCRIPTION_BYTES,
@@ -409,8 +460,12 @@ fn outcome_bytes_max(command: &Command) -> usize {
 /// no redemption: it draws another ID.
 fn named(command: &Command) -> (Option<RedemptionId>, Option<(Digest, &Reference)>) {
     match command {
-        Command::Confirm { redemption, .. } | Command::Cancel { redemption, .. } => (Some(*redemption), None),
-        Command::Redeem(Redeem { digest, reference, .. }) => (None, Some((*digest, reference))),
+        Command::Confirm { redemption, .. } | Command::Cancel { redemption, .. } => {
+            (Some(*redemption), None)
+        }
+        Command::Redeem(Redeem {
+            digest, reference, ..
+        }) => (None, Some((*digest, reference))),
         Command::Configure(_)
         | Command::Create { .. }
         | Command::Update(_)
@@ -494,8 +549,14 @@ fn pack(command: &Command, outcome: &Outcome, stored_at: Timestamp) -> Vec<u8> {
 /// Unpacks the outcome for a repeated request; `None` if the bytes are not an outcome of it.
 fn unpack(bytes: &[u8], command: &Command, stored_at: Timestamp) -> Option<Outcome> {
     Some(match decode(bytes)? {
-        Packed::Inserted(items, added) => Outcome::Inserted(Inserted { outcomes: items.unpack()?, added }),
-        Packed::Removed(items, removed) => Outcome::Removed(Removed { outcomes: items.unpack()?, removed }),
+        Packed::Inserted(items, added) => Outcome::Inserted(Inserted {
+            outcomes: items.unpack()?,
+            added,
+        }),
+        Packed::Removed(items, removed) => Outcome::Removed(Removed {
+            outcomes: items.unpack()?,
+            removed,
+        }),
         Packed::Replaced(items) => Outcome::Replaced(items.unpack()?),
         Packed::Redeemed(packed) => Outcome::Redeemed(packed.unpack(command, stored_at)?),
         Packed::Settled(packed) => Outcome::Settled(packed.unpack(command, stored_at)?),
@@ -514,7 +575,9 @@ impl PackedRedemption {
             status: redemption.status,
             created: since(redemption.created_at),
             changed: since(redemption.changed_at),
-            expires: redemption.expires_at.map(|at| since(at).wrapping_neg() as i64),
+            expires: redemption
+                .expires_at
+                .map(|at| since(at).wrapping_neg() as i64),
             redeemed: redemption.redeemed_at.map(since),
             ordinal: redemption.ordinal,
         }
@@ -522,7 +585,9 @@ impl PackedRedemption {
 
     fn unpack(self, command: &Command, stored_at: Timestamp) -> Option<Redemption> {
         let (named_id, named_code) = named(command);
-        let code = self.code.or_else(|| named_code.map(|(digest, reference)| (digest, reference.clone())));
+        let code = self
+            .code
+            .or_else(|| named_code.map(|(digest, reference)| (digest, reference.clone())));
         let (digest, reference) = code?;
         let before = |since: u64| Timestamp(stored_at.0.wrapping_sub(since));
         Some(Redemption {
@@ -532,7 +597,9 @@ impl PackedRedemption {
             status: self.status,
             created_at: before(self.created),
             changed_at: before(self.changed),
-            expires_at: self.expires.map(|after| before((after as u64).wrapping_neg())),
+            expires_at: self
+                .expires
+                .map(|after| before((after as u64).wrapping_neg())),
             redeemed_at: self.redeemed.map(before),
             ordinal: self.ordinal,
         })
@@ -541,12 +608,18 @@ impl PackedRedemption {
 
 impl PackedOutcomes {
     fn pack(outcomes: &[ItemOutcome]) -> Self {
-        let runs: Vec<_> = outcomes.chunk_by(PartialEq::eq).map(|run| (run[0], run.len() as u32)).collect();
+        let runs: Vec<_> = outcomes
+            .chunk_by(PartialEq::eq)
+            .map(|run| (run[0], run.len() as u32))
+            .collect();
         if encode(&runs).len() <= outcomes.len() / 2 {
             return Self::Runs(runs);
         }
-        let half = |outcome: Option<&ItemOutcome>| outcome.map_or(NO_OUTCOME, |outcome| *outcome as u8);
-        let pairs = outcomes.chunks(2).map(|pair| half(pair.first()) | half(pair.get(1)) << 4);
+        let half =
+            |outcome: Option<&ItemOutcome>| outcome.map_or(NO_OUTCOME, |outcome| *outcome as u8);
+        let pairs = outcomes
+            .chunks(2)
+            .map(|pair| half(pair.first()) | half(pair.get(1)) << 4);
         Self::Pairs(pairs.collect())
     }
 
@@ -554,12 +627,17 @@ impl PackedOutcomes {
         match self {
             Self::Runs(runs) => {
                 let count: u64 = runs.iter().map(|(_, count)| u64::from(*count)).sum();
-                let all = runs.into_iter().flat_map(|(outcome, count)| repeat_n(outcome, count as usize));
+                let all = runs
+                    .into_iter()
+                    .flat_map(|(outcome, count)| repeat_n(outcome, count as usize));
                 (count <= u64::from(COUNT_MAX)).then(|| all.collect())
             }
             Self::Pairs(bytes) => {
                 let halves = bytes.iter().flat_map(|byte| [byte & 15, byte >> 4]);
-                halves.filter(|half| *half != NO_OUTCOME).map(|half| decode(&[half])).collect()
+                halves
+                    .filter(|half| *half != NO_OUTCOME)
+                    .map(|half| decode(&[half]))
+                    .collect()
             }
         }
     }
@@ -573,14 +651,24 @@ mod tests {
     use crate::paged::{Copied, Extent};
     use proptest::prelude::*;
 
-    static CLEAR: Command = Command::Clear { target: Target(FilterId(1)) };
+    static CLEAR: Command = Command::Clear {
+        target: Target(FilterId(1)),
+    };
 
     fn key(number: u64) -> IdempotencyKey {
-        IdempotencyKey { scope: xxh3_128(&number.to_le_bytes()), request: number }
+        IdempotencyKey {
+            scope: xxh3_128(&number.to_le_bytes()),
+            request: number,
+        }
     }
 
     fn bounds(expendable: u64, room_bytes: u64) -> Bounds {
-        Bounds { forgotten: None, expendable: Some(Timestamp(expendable)), room_bytes, keys: 1 }
+        Bounds {
+            forgotten: None,
+            expendable: Some(Timestamp(expendable)),
+            room_bytes,
+            keys: 1,
+        }
     }
 
     fn store(records: &mut Records, number: u64) {
@@ -599,8 +687,12 @@ mod tests {
     }
 
     fn real_bytes(records: &Records) -> u64 {
-        let index_bytes: usize =
-            records.index.0.iter().map(|list| size_of_val(list) + 8 * list.capacity()).sum();
+        let index_bytes: usize = records
+            .index
+            .0
+            .iter()
+            .map(|list| size_of_val(list) + 8 * list.capacity())
+            .sum();
         records.queue.extent().pages * PAGE_BYTES as u64 + index_bytes as u64
     }
 
@@ -610,64 +702,132 @@ mod tests {
         let mut records = Records::default();
         let room = 8 << 20;
         for number in 0..400_000 {
-            let clear = Command::Clear { target: Target(FilterId(1)) };
-            records.make_room(RecordOwner(0), Records::bytes_max(&clear), &bounds(number, room), 16).unwrap();
+            let clear = Command::Clear {
+                target: Target(FilterId(1)),
+            };
+            records
+                .make_room(
+                    RecordOwner(0),
+                    Records::bytes_max(&clear),
+                    &bounds(number, room),
+                    16,
+                )
+                .unwrap();
             store(&mut records, number);
             assert!(records.memory_bytes() <= room, "at {number}");
             if number % 997 == 0 {
-                assert!(real_bytes(&records) <= records.memory_bytes(), "at {number}");
+                assert!(
+                    real_bytes(&records) <= records.memory_bytes(),
+                    "at {number}"
+                );
             }
         }
-        assert!(records.len() > 140_000, "{} records in 8 MiB", records.len());
-        assert_eq!(look_up(&records, 399_999), Lookup::Answered(Outcome::Cleared(399_999)));
-        let pages = records.queue.freeze(&Copied::default()).map(|(_, _, mut page)| {
-            let (mut bytes, mut chunk) = (Vec::new(), Vec::new());
-            while page.next_chunk(&mut chunk) {
-                bytes.extend_from_slice(&chunk);
-            }
-            bytes
-        });
+        assert!(
+            records.len() > 140_000,
+            "{} records in 8 MiB",
+            records.len()
+        );
+        assert_eq!(
+            look_up(&records, 399_999),
+            Lookup::Answered(Outcome::Cleared(399_999))
+        );
+        let pages = records
+            .queue
+            .freeze(&Copied::default())
+            .map(|(_, _, mut page)| {
+                let (mut bytes, mut chunk) = (Vec::new(), Vec::new());
+                while page.next_chunk(&mut chunk) {
+                    bytes.extend_from_slice(&chunk);
+                }
+                bytes
+            });
         let pages = pages.collect();
-        let restored = Records::restore(Queue::restore(records.queue.extent(), pages).unwrap()).unwrap();
-        assert_eq!((restored.len(), restored.memory_bytes()), (records.len(), records.memory_bytes()));
+        let restored =
+            Records::restore(Queue::restore(records.queue.extent(), pages).unwrap()).unwrap();
+        assert_eq!(
+            (restored.len(), restored.memory_bytes()),
+            (records.len(), records.memory_bytes())
+        );
         assert!(real_bytes(&restored) <= restored.memory_bytes());
         for number in 0..400_000 {
-            assert_eq!(look_up(&restored, number), look_up(&records, number), "{number}");
+            assert_eq!(
+                look_up(&restored, number),
+                look_up(&records, number),
+                "{number}"
+            );
         }
         records.forget(&bounds(400_000, 0), usize::MAX);
-        assert_eq!((records.len(), records.index.0.iter().map(Vec::len).sum::<usize>()), (0, 0));
+        assert_eq!(
+            (
+                records.len(),
+                records.index.0.iter().map(Vec::len).sum::<usize>()
+            ),
+            (0, 0)
+        );
         assert!(real_bytes(&records) <= records.memory_bytes());
     }
 
     /// The index's positions wrap around after 32 GiB. Records on both sides are found.
     #[test]
     fn positions_wrap_around() {
-        let extent = Extent { first: (1 << 35) / PAGE_BYTES as u64 - 1, pages: 1, head: 0 };
-        let mut records = Records::restore(Queue::restore(extent, vec![Vec::new()]).unwrap()).unwrap();
+        let extent = Extent {
+            first: (1 << 35) / PAGE_BYTES as u64 - 1,
+            pages: 1,
+            head: 0,
+        };
+        let mut records =
+            Records::restore(Queue::restore(extent, vec![Vec::new()]).unwrap()).unwrap();
         (0..10_000).for_each(|number| store(&mut records, number));
         for number in 0..10_000 {
-            assert_eq!(look_up(&records, number), Lookup::Answered(Outcome::Cleared(number)));
+            assert_eq!(
+                look_up(&records, number),
+                Lookup::Answered(Outcome::Cleared(number))
+            );
         }
         records.forget(&bounds(10_000, 0), 9_000);
         assert_eq!(look_up(&records, 8_999), Lookup::New);
-        assert_eq!(look_up(&records, 9_000), Lookup::Answered(Outcome::Cleared(9_000)));
+        assert_eq!(
+            look_up(&records, 9_000),
+            Lookup::Answered(Outcome::Cleared(9_000))
+        );
     }
 
     #[test]
     fn newest_record_of_key_wins() {
         let mut records = Records::default();
         let digests = Digests(Vec::new());
-        let insert =
-            Command::Insert { target: Target(FilterId(1)), digests, if_absent: false, revive: false };
+        let insert = Command::Insert {
+            target: Target(FilterId(1)),
+            digests,
+            if_absent: false,
+            revive: false,
+        };
         for at in 0..3 {
             let outcome = Outcome::Cleared(at);
-            records.store(RecordOwner(0), FilterId(1), &key(7), &insert, &outcome, Timestamp(at));
+            records.store(
+                RecordOwner(0),
+                FilterId(1),
+                &key(7),
+                &insert,
+                &outcome,
+                Timestamp(at),
+            );
         }
         assert_eq!(look_up(&records, 7), Lookup::Answered(Outcome::Cleared(2)));
-        let late = |forgotten| records.look_up(FilterId(1), &key(7), &CLEAR, Some(Timestamp(forgotten)));
-        assert_eq!((late(1), late(2)), (Lookup::Answered(Outcome::Cleared(2)), Lookup::New));
-        assert_eq!(records.look_up(FilterId(2), &key(7), &CLEAR, None), Lookup::New);
-        let other = IdempotencyKey { request: 8, ..key(7) };
+        let late =
+            |forgotten| records.look_up(FilterId(1), &key(7), &CLEAR, Some(Timestamp(forgotten)));
+        assert_eq!(
+            (late(1), late(2)),
+            (Lookup::Answered(Outcome::Cleared(2)), Lookup::New)
+        );
+        assert_eq!(
+            records.look_up(FilterId(2), &key(7), &CLEAR, None),
+            Lookup::New
+        );
+        let other = IdempotencyKey {
+            request: 8,
+            ..key(7)
+        };
         let reused = records.look_up(FilterId(1), &other, &CLEAR, None);
         assert!(matches!(reused, Lookup::Reused(_)), "{reused:?}");
     }
@@ -676,13 +836,22 @@ mod tests {
     #[test]
     fn record_with_long_head_is_rejected() {
         for (request, is_readable) in [((1 << REQUEST_BITS) - 1, true), (u64::MAX, false)] {
-            let head =
-                RecordHead { stored_at: TIME_MAX, owner: RecordOwner(u16::MAX), request, key: [7; 16] };
+            let head = RecordHead {
+                stored_at: TIME_MAX,
+                owner: RecordOwner(u16::MAX),
+                request,
+                key: [7; 16],
+            };
             let mut queue = Queue::default();
-            queue.push(&encode(&head), &pack(&CLEAR, &Outcome::Cleared(1), TIME_MAX));
+            queue.push(
+                &encode(&head),
+                &pack(&CLEAR, &Outcome::Cleared(1), TIME_MAX),
+            );
             let records = Records::restore(queue);
             assert_eq!(records.is_some(), is_readable, "{request:x}");
-            records.into_iter().for_each(|mut records| records.turn_back(Timestamp(5)));
+            records
+                .into_iter()
+                .for_each(|mut records| records.turn_back(Timestamp(5)));
         }
     }
 
@@ -732,18 +901,33 @@ mod tests {
 
     fn insert(count: usize) -> Command {
         let digests = Digests(vec![Digest(0); count]);
-        Command::Insert { target: Target(FilterId(1)), digests, if_absent: false, revive: false }
+        Command::Insert {
+            target: Target(FilterId(1)),
+            digests,
+            if_absent: false,
+            revive: false,
+        }
     }
 
     fn there_and_back(command: &Command, outcome: &Outcome) -> usize {
         let bytes = pack(command, outcome, Timestamp(1_000));
-        assert_eq!(unpack(&bytes, command, Timestamp(1_000)).as_ref(), Some(outcome));
-        assert!(bytes.len() <= outcome_bytes_max(command), "{} bytes", bytes.len());
+        assert_eq!(
+            unpack(&bytes, command, Timestamp(1_000)).as_ref(),
+            Some(outcome)
+        );
+        assert!(
+            bytes.len() <= outcome_bytes_max(command),
+            "{} bytes",
+            bytes.len()
+        );
         bytes.len()
     }
 
     fn inserted(outcomes: Vec<ItemOutcome>) -> Outcome {
-        let added = outcomes.iter().filter(|outcome| **outcome == ItemOutcome::Added).count() as u64;
+        let added = outcomes
+            .iter()
+            .filter(|outcome| **outcome == ItemOutcome::Added)
+            .count() as u64;
         Outcome::Inserted(Inserted { outcomes, added })
     }
 

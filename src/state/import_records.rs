@@ -2,7 +2,8 @@
 //! ones, each owner's last few are stored.
 
 use crate::domain::{
-    FilterId, IMPORTS_KEPT_MAX, IMPORTS_UNFINISHED_MAX, Import, ImportId, KeyName, Name, Refusal, Timestamp,
+    FilterId, IMPORTS_KEPT_MAX, IMPORTS_UNFINISHED_MAX, Import, ImportId, KeyName, Name, Refusal,
+    Timestamp,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,9 +41,15 @@ impl Imports {
 
     /// Marks the imports whose items a filter has lost: at a clear all, at the end of a replacement those that started before it or with
     /// it. Items that arrive during a replacement are in its tables, too. A clear also empties the tables of the staged import.
-    pub(super) fn overtake(&mut self, filter: FilterId, by: Option<&Import>, staged: Option<&ImportId>) {
+    pub(super) fn overtake(
+        &mut self,
+        filter: FilterId,
+        by: Option<&Import>,
+        staged: Option<&ImportId>,
+    ) {
         for import in self.records.values_mut() {
-            let is_earlier = by.is_none_or(|by| by.id != import.id && import.started_at <= by.started_at);
+            let is_earlier =
+                by.is_none_or(|by| by.id != import.id && import.started_at <= by.started_at);
             let has_items = import.counts.lines > 0 || staged == Some(&import.id);
             if import.filter == filter && is_earlier && has_items && !import.is_overtaken {
                 Arc::make_mut(import).is_overtaken = true;
@@ -85,14 +92,21 @@ impl Imports {
     /// # Errors
     /// [`Refusal::TooManyImports`] when the owner has the maximum number of other unfinished imports.
     pub fn make_room(&mut self, owner: &KeyName, id: &ImportId) -> Result<(), Refusal> {
-        let others = self.records.values().filter(|import| import.owner == *owner && import.id != *id);
-        let (unfinished, mut over): (Vec<_>, Vec<_>) = others.partition(|import| import.is_unfinished());
+        let others = self
+            .records
+            .values()
+            .filter(|import| import.owner == *owner && import.id != *id);
+        let (unfinished, mut over): (Vec<_>, Vec<_>) =
+            others.partition(|import| import.is_unfinished());
         if unfinished.len() >= IMPORTS_UNFINISHED_MAX {
             return Err(Refusal::TooManyImports);
         }
         over.sort_by_key(|import| (import.changed_at, &import.id));
         let spare = over.len().saturating_sub(IMPORTS_KEPT_MAX);
-        let spare: Vec<ImportId> = over[..spare].iter().map(|import| import.id.clone()).collect();
+        let spare: Vec<ImportId> = over[..spare]
+            .iter()
+            .map(|import| import.id.clone())
+            .collect();
         for id in spare {
             self.remove(&id);
         }
@@ -132,12 +146,24 @@ impl Imports {
 
     /// Deletes unfinished imports whose last change is not after `before`, at most `imports_max`, and returns them.
     pub fn forget_unmoved(&mut self, before: Timestamp, imports_max: usize) -> Vec<Arc<Import>> {
-        let unfinished = self.records.values().filter(|import| import.is_unfinished());
+        let unfinished = self
+            .records
+            .values()
+            .filter(|import| import.is_unfinished());
         let unmoved = unfinished.filter(|import| import.changed_at <= before);
-        let ids: Vec<ImportId> = unmoved.map(|import| import.id.clone()).take(imports_max).collect();
+        let ids: Vec<ImportId> = unmoved
+            .map(|import| import.id.clone())
+            .take(imports_max)
+            .collect();
         let forgotten = ids.iter().filter_map(|id| self.remove(id)).collect();
-        let left = self.records.values().filter(|import| import.is_unfinished());
-        self.unmoved_since = left.map(|import| import.changed_at).min().unwrap_or(Timestamp::MAX);
+        let left = self
+            .records
+            .values()
+            .filter(|import| import.is_unfinished());
+        self.unmoved_since = left
+            .map(|import| import.changed_at)
+            .min()
+            .unwrap_or(Timestamp::MAX);
         forgotten
     }
 }
@@ -162,7 +188,10 @@ mod tests {
     }
 
     fn count(imports: &Imports, owner: &KeyName, unfinished: bool) -> usize {
-        imports.iter().filter(|i| i.owner == *owner && i.is_unfinished() == unfinished).count()
+        imports
+            .iter()
+            .filter(|i| i.owner == *owner && i.is_unfinished() == unfinished)
+            .count()
     }
 
     proptest! {

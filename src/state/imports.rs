@@ -3,8 +3,9 @@
 use super::machine::{SWEEP_MAX, SharedState, State, Subject};
 use super::staging::Staging;
 use crate::domain::{
-    Count, Ending, FilterId, Guards, Happened, Import, ImportBegin, ImportEnd, ImportId, ImportLines,
-    ImportMode, ImportState, ItemOutcome, Meaning, Outcome, Refusal, Timestamp, Tripped,
+    Count, Ending, FilterId, Guards, Happened, Import, ImportBegin, ImportEnd, ImportId,
+    ImportLines, ImportMode, ImportState, ItemOutcome, Meaning, Outcome, Refusal, Timestamp,
+    Tripped,
 };
 use crate::filter::{Full, SlotState};
 use std::borrow::Cow;
@@ -16,7 +17,14 @@ impl Subject<'_> {
     /// Until it has finished its guards may be changed. It rejects results and lines whose items were cleared or replaced since.
     pub(super) fn import_begin(&mut self, begin: &ImportBegin) -> Result<Outcome, Refusal> {
         self.view.require_added_codes()?;
-        let &ImportBegin { import: ref id, mode, if_absent, guards, is_named, .. } = begin;
+        let &ImportBegin {
+            import: ref id,
+            mode,
+            if_absent,
+            guards,
+            is_named,
+            ..
+        } = begin;
         let now = self.shared.now;
         let known = self.shared.view.imports.read().get(id).cloned();
         if let Some(known) = &known {
@@ -38,14 +46,27 @@ impl Subject<'_> {
         let import = match known {
             Some(known) if mode == ImportMode::Append => {
                 let state = ImportState::Running;
-                Import { state, guards, is_named, changed_at: now, ..Import::clone(&known) }
+                Import {
+                    state,
+                    guards,
+                    is_named,
+                    changed_at: now,
+                    ..Import::clone(&known)
+                }
             }
             known => {
                 let owner = known.map_or_else(|| begin.owner.clone(), |known| known.owner.clone());
-                Import { owner, ..Import::begun(begin, self.view.kind, self.view.name.clone(), now) }
+                Import {
+                    owner,
+                    ..Import::begun(begin, self.view.kind, self.view.name.clone(), now)
+                }
             }
         };
-        self.shared.view.imports.write().make_room(&import.owner, id)?;
+        self.shared
+            .view
+            .imports
+            .write()
+            .make_room(&import.owner, id)?;
         if mode == ImportMode::Replace {
             self.stage(id.clone());
         }
@@ -54,9 +75,19 @@ impl Subject<'_> {
     }
 
     /// Adds the next piece of an upload: all of it or, if the filter is full or a guard trips, nothing.
-    pub(super) fn import_lines(&mut self, piece: &ImportLines, running: &Import) -> Result<Outcome, Refusal> {
+    pub(super) fn import_lines(
+        &mut self,
+        piece: &ImportLines,
+        running: &Import,
+    ) -> Result<Outcome, Refusal> {
         let (id, digests) = (&piece.import, &piece.digests.0);
-        let &Import { mode, if_absent, guards, counts, .. } = running;
+        let &Import {
+            mode,
+            if_absent,
+            guards,
+            counts,
+            ..
+        } = running;
         let rejected = counts.rejected + piece.rejected;
         let allowed = guards.allow_rejected(rejected, piece.errors.last().copied());
         allowed.map_err(|tripped| self.import_trips(id, tripped))?;
@@ -64,7 +95,8 @@ impl Subject<'_> {
             ImportMode::Append => &mut *self.tables,
             ImportMode::Replace => {
                 let staging = self.staging.as_mut();
-                let staging = staging.filter(|staging| staging.import == *id && !staging.is_catching_up());
+                let staging =
+                    staging.filter(|staging| staging.import == *id && !staging.is_catching_up());
                 &mut staging.ok_or(Refusal::ImportNotFound)?.tables
             }
         };
@@ -80,7 +112,10 @@ impl Subject<'_> {
             }
         }
         if mode == ImportMode::Append {
-            let added = outcomes.iter().filter(|outcome| **outcome == ItemOutcome::Added).count() as u64;
+            let added = outcomes
+                .iter()
+                .filter(|outcome| **outcome == ItemOutcome::Added)
+                .count() as u64;
             self.view.counters.adds.fetch_add(added, Ordering::Relaxed);
             self.count(Count::Imported, added);
             self.queue_inserted(digests, &outcomes, if_absent);
@@ -95,27 +130,44 @@ impl Subject<'_> {
     /// once they have caught up: until then the import is still running, and each further end advances it by at most `entries_max` entries.
     ///
     /// A tripped guard fails the import: too few items immediately, and too much shrinkage once all queued changes are repeated.
-    pub(super) fn import_end(&mut self, end: &ImportEnd, running: &Import) -> Result<Outcome, Refusal> {
-        let ImportEnd { import: id, ending, entries_max, .. } = end;
+    pub(super) fn import_end(
+        &mut self,
+        end: &ImportEnd,
+        running: &Import,
+    ) -> Result<Outcome, Refusal> {
+        let ImportEnd {
+            import: id,
+            ending,
+            entries_max,
+            ..
+        } = end;
         let Ending::Whole { upload, warnings } = ending else {
-            let state =
-                if *ending == Ending::Stopped { ImportState::Stopped } else { ImportState::Interrupted };
+            let state = if *ending == Ending::Stopped {
+                ImportState::Stopped
+            } else {
+                ImportState::Interrupted
+            };
             if running.mode == ImportMode::Replace {
                 self.abort_staging(state);
             }
             return self.shared.answer_import(id, |import| import.state = state);
         };
         let &Import { mode, guards, .. } = running;
-        guards.allow_items(running.items()).map_err(|tripped| self.import_trips(id, tripped))?;
+        guards
+            .allow_items(running.items())
+            .map_err(|tripped| self.import_trips(id, tripped))?;
         if mode == ImportMode::Replace {
             match self.catch_up((*entries_max).into()) {
                 Ok(true) => {
-                    self.swap(&guards).map_err(|tripped| self.import_trips(id, tripped))?;
+                    self.swap(&guards)
+                        .map_err(|tripped| self.import_trips(id, tripped))?;
                     self.overtake_imports(Some(running));
                     self.count(Count::Imported, running.counts.added);
                 }
                 Ok(false) => return self.shared.answer_import(id, |_| ()),
-                Err(Full) => return Err(self.import_fails(id, ImportState::Failed, Refusal::FilterFull)),
+                Err(Full) => {
+                    return Err(self.import_fails(id, ImportState::Failed, Refusal::FilterFull));
+                }
             }
         }
         self.shared.answer_import(id, |import| {
@@ -129,7 +181,11 @@ impl Subject<'_> {
     pub(super) fn overtake_imports(&mut self, by: Option<&Import>) {
         if self.shared.has(Meaning::OvertakenImports) {
             let staged = self.staging.as_ref().map(|staging| &staging.import);
-            self.shared.view.imports.write().overtake(self.view.id, by, staged);
+            self.shared
+                .view
+                .imports
+                .write()
+                .overtake(self.view.id, by, staged);
         }
     }
 
@@ -144,12 +200,20 @@ impl Subject<'_> {
     }
 
     fn import_trips(&mut self, id: &ImportId, tripped: Tripped) -> Refusal {
-        self.import_fails(id, ImportState::Guarded(tripped), Refusal::ImportGuarded(tripped))
+        self.import_fails(
+            id,
+            ImportState::Guarded(tripped),
+            Refusal::ImportGuarded(tripped),
+        )
     }
 
     /// Lets the staged tables catch up by at most `entries_max` entries. Returns whether they have.
     fn catch_up(&mut self, entries_max: u64) -> Result<bool, Full> {
-        if self.staging.as_ref().is_some_and(|staging| !staging.is_catching_up()) {
+        if self
+            .staging
+            .as_ref()
+            .is_some_and(|staging| !staging.is_catching_up())
+        {
             self.begin_catching_up();
         }
         let staging = self.staging.as_mut().ok_or(Full)?;
@@ -161,15 +225,24 @@ impl Subject<'_> {
     /// # Errors
     /// The guard that forbids it.
     fn swap(&mut self, guards: &Guards) -> Result<(), Tripped> {
-        let after = self.staging.as_ref().map_or(0, |staging| staging.tables.available());
+        let after = self
+            .staging
+            .as_ref()
+            .map_or(0, |staging| staging.tables.available());
         guards.allow_swap(self.tables.available(), after)?;
-        let Some(staging) = self.staging.take() else { return Ok(()) };
+        let Some(staging) = self.staging.take() else {
+            return Ok(());
+        };
         let replaced = std::mem::replace(self.tables, staging.tables);
         // Where users are forgotten, all that are there now count as added now: the upload may have taken long.
         self.tables.advance(&self.view.spec, self.shared.now);
         let counters = &self.view.counters;
-        counters.removes.fetch_add(replaced.filter.items(), Ordering::Relaxed);
-        counters.adds.fetch_add(self.tables.filter.items(), Ordering::Relaxed);
+        counters
+            .removes
+            .fetch_add(replaced.filter.items(), Ordering::Relaxed);
+        counters
+            .adds
+            .fetch_add(self.tables.filter.items(), Ordering::Relaxed);
         let reader = self.tables.filter.reader();
         self.change_view(|view| view.reader = reader);
         self.shared.drop_tables(replaced);
@@ -198,7 +271,11 @@ impl SharedState {
     ///
     /// # Errors
     /// Why it is not running.
-    pub(super) fn running_import(&self, filter: FilterId, id: &ImportId) -> Result<Arc<Import>, Refusal> {
+    pub(super) fn running_import(
+        &self,
+        filter: FilterId,
+        id: &ImportId,
+    ) -> Result<Arc<Import>, Refusal> {
         let imports = self.view.imports.read();
         let import = imports.get(id).filter(|import| import.filter == filter);
         let import = import.ok_or(Refusal::ImportNotFound)?;
@@ -214,8 +291,14 @@ impl SharedState {
     }
 
     /// Changes the record of an import, which is the response.
-    fn answer_import(&mut self, id: &ImportId, change: impl FnOnce(&mut Import)) -> Result<Outcome, Refusal> {
-        let import = self.update_import(id, change).ok_or(Refusal::ImportNotFound)?;
+    fn answer_import(
+        &mut self,
+        id: &ImportId,
+        change: impl FnOnce(&mut Import),
+    ) -> Result<Outcome, Refusal> {
+        let import = self
+            .update_import(id, change)
+            .ok_or(Refusal::ImportNotFound)?;
         Ok(Outcome::Import(Box::new(import)))
     }
 
@@ -244,16 +327,37 @@ impl SharedState {
 impl State {
     /// Deletes unfinished imports that were not continued within the retention time.
     pub(super) fn forget_unmoved_imports(&mut self) {
-        let retention_ms = self.shared.settings.imports_retention_seconds.saturating_mul(1_000);
-        let Some(before) = self.shared.now.0.checked_sub(retention_ms).map(Timestamp) else { return };
-        if self.shared.view.imports.read().unmoved_since().is_none_or(|since| since > before) {
+        let retention_ms = self
+            .shared
+            .settings
+            .imports_retention_seconds
+            .saturating_mul(1_000);
+        let Some(before) = self.shared.now.0.checked_sub(retention_ms).map(Timestamp) else {
+            return;
+        };
+        if self
+            .shared
+            .view
+            .imports
+            .read()
+            .unmoved_since()
+            .is_none_or(|since| since > before)
+        {
             return;
         }
-        let forgotten = self.shared.view.imports.write().forget_unmoved(before, SWEEP_MAX);
+        let forgotten = self
+            .shared
+            .view
+            .imports
+            .write()
+            .forget_unmoved(before, SWEEP_MAX);
         for import in forgotten {
             if import.state == ImportState::Running {
                 let state = ImportState::Interrupted;
-                self.shared.record_ended_import(&Import { state, ..Import::clone(&import) });
+                self.shared.record_ended_import(&Import {
+                    state,
+                    ..Import::clone(&import)
+                });
             }
             // Its filter may be deleted.
             let _ = self.on(import.filter, |filter| {

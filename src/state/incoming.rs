@@ -9,9 +9,9 @@ use super::statistics::FilterStatistics;
 use super::tables::{EpochFilter, slot_state};
 use super::view::{Counters, FilterView};
 use crate::domain::{
-    ALGORITHM, FilterChange, FilterHead, IMAGES_MAX, IMAGES_OF_KEY_MAX, ImageBegin, ImageBody, ImageChunk,
-    ImageFault, ImagePart, ImageRecord, ImageSection, Kind, LAST_CHANGE_MAX, Outcome, Profile, Redemption,
-    Refusal, Timestamp, UploadId,
+    ALGORITHM, FilterChange, FilterHead, IMAGES_MAX, IMAGES_OF_KEY_MAX, ImageBegin, ImageBody,
+    ImageChunk, ImageFault, ImagePart, ImageRecord, ImageSection, Kind, LAST_CHANGE_MAX, Outcome,
+    Profile, Redemption, Refusal, Timestamp, UploadId,
 };
 use crate::filter::{Filter, Mode};
 use std::sync::{Arc, OnceLock};
@@ -19,36 +19,66 @@ use std::sync::{Arc, OnceLock};
 impl State {
     /// Returns the image uploads without progress since `before`.
     pub fn images_unmoved_since(&self, before: Timestamp) -> Vec<UploadId> {
-        let unmoved = self.shared.images.0.iter().filter(|(_, image)| image.changed_at < before);
+        let unmoved = self
+            .shared
+            .images
+            .0
+            .iter()
+            .filter(|(_, image)| image.changed_at < before);
         unmoved.map(|(upload, _)| *upload).collect()
     }
 
     /// Makes the filter of an image, with empty tables. It is not shown.
     pub(super) fn image_begin(&mut self, begin: &ImageBegin) -> Result<Outcome, Refusal> {
-        let &ImageBegin { upload, id, kind, ref name, ref head, checksum } = begin;
+        let &ImageBegin {
+            upload,
+            id,
+            kind,
+            ref name,
+            ref head,
+            checksum,
+        } = begin;
         self.abort_image(upload);
         let shared = &mut self.shared;
         if shared.catalog.get(kind, name).is_some() {
             return Err(Refusal::NameTaken);
         }
-        if self.filters.len() as u64 >= shared.settings.filters_max || self.filters.contains_key(&id) {
+        if self.filters.len() as u64 >= shared.settings.filters_max
+            || self.filters.contains_key(&id)
+        {
             return Err(Refusal::TooManyFilters);
         }
         let by = shared.events.by.clone();
-        if shared.images.0.len() >= IMAGES_MAX || shared.images.of_key(by.as_ref()) >= IMAGES_OF_KEY_MAX {
+        if shared.images.0.len() >= IMAGES_MAX
+            || shared.images.of_key(by.as_ref()) >= IMAGES_OF_KEY_MAX
+        {
             return Err(Refusal::TooManyImages);
         }
         check(head, kind).map_err(Refusal::ImageDamaged)?;
         let contradicts = |_| Refusal::ImageDamaged(ImageFault::Contradiction);
         let filter = Filter::unfilled(head.profile.spec.mode, &head.tables).map_err(contradicts)?;
-        let tables = EpochFilter { epoch: shared.next_epoch(), filter };
+        let tables = EpochFilter {
+            epoch: shared.next_epoch(),
+            filter,
+        };
         let ledger = shared.empty_ledger(&head.profile, ChangeNumber(head.last_change));
         let redemptions_retention = shared.view.redemptions_retention.clone();
         let created_at = head.profile.created_at.min(shared.now);
-        let profile = Profile { name: name.clone(), created_at, ..head.profile.clone() };
-        let statistics = FilterStatistics { latest: head.latest, ..FilterStatistics::default() };
+        let profile = Profile {
+            name: name.clone(),
+            created_at,
+            ..head.profile.clone()
+        };
+        let statistics = FilterStatistics {
+            latest: head.latest,
+            ..FilterStatistics::default()
+        };
         let FilterHead { adds, removes, .. } = **head;
-        let counters = Counters { adds: adds.into(), removes: removes.into(), statistics: statistics.into() };
+        let counters = Counters {
+            adds: adds.into(),
+            removes: removes.into(),
+            statistics: statistics.into(),
+        };
         let (counters, reader) = (counters.into(), tables.filter.reader());
         let view = FilterView {
             id,
@@ -60,7 +90,17 @@ impl State {
             capacity_max: OnceLock::new(),
         };
         let (filled, items, changed_at) = (Default::default(), head.tables.items(), shared.now);
-        shared.images.0.insert(upload, ArrivingImage { filter: id, by, filled, items, checksum, changed_at });
+        shared.images.0.insert(
+            upload,
+            ArrivingImage {
+                filter: id,
+                by,
+                filled,
+                items,
+                checksum,
+                changed_at,
+            },
+        );
         let mut filter = FilterState::new(Arc::new(view), tables, true);
         shared.note(&mut filter);
         self.filters.insert(id, filter);
@@ -73,7 +113,12 @@ impl State {
         upload: UploadId,
         record: &ImageRecord,
     ) -> Result<Outcome, Refusal> {
-        let image = self.shared.images.0.get_mut(&upload).ok_or(Refusal::ImageNotFound)?;
+        let image = self
+            .shared
+            .images
+            .0
+            .get_mut(&upload)
+            .ok_or(Refusal::ImageNotFound)?;
         let id = image.filter;
         let filter = self.filters.get_mut(&id).ok_or(Refusal::ImageNotFound)?;
         let received = filter.receive(image, record, self.shared.now);
@@ -136,12 +181,17 @@ impl FilterState {
         (image.checksum, image.changed_at) = (record.checksum, now);
         let (is_sound, is_complete) = match &record.body {
             ImageBody::Head(_) => return Err(ImageFault::Order),
-            ImageBody::Part(ImagePart { section, chunks }) => {
-                (chunks.iter().all(|ImageChunk(chunk)| self.load(image, *section, chunk)), false)
-            }
+            ImageBody::Part(ImagePart { section, chunks }) => (
+                chunks
+                    .iter()
+                    .all(|ImageChunk(chunk)| self.load(image, *section, chunk)),
+                false,
+            ),
             ImageBody::End { redemptions } => (self.finish_loading(image, *redemptions, now), true),
         };
-        is_sound.then_some(is_complete).ok_or(ImageFault::Contradiction)
+        is_sound
+            .then_some(is_complete)
+            .ok_or(ImageFault::Contradiction)
     }
 
     /// Takes the next chunk of an image. Returns whether it contradicts nothing.
@@ -164,7 +214,10 @@ impl FilterState {
 
     /// Ends the image. Returns whether it is complete. The clock of its server may have been ahead.
     fn finish_loading(&mut self, image: &ArrivingImage, redemptions: u64, now: Timestamp) -> bool {
-        let finished = self.tables.filter.finish_filling(image.filled, &image.items);
+        let finished = self
+            .tables
+            .filter
+            .finish_filling(image.filled, &image.items);
         let (held, _) = self.tables.used();
         let mut ledger = self.view.ledger.write();
         let mut statistics = self.view.counters.statistics.lock();
@@ -182,7 +235,13 @@ fn check(head: &FilterHead, kind: Kind) -> Result<(), ImageFault> {
     if head.algorithm != ALGORITHM {
         return Err(ImageFault::Algorithm(head.algorithm));
     }
-    let Profile { kind: own, spec, layout, window, .. } = &head.profile;
+    let Profile {
+        kind: own,
+        spec,
+        layout,
+        window,
+        ..
+    } = &head.profile;
     if *own != kind {
         return Err(ImageFault::Kind(*own));
     }

@@ -2,7 +2,9 @@
 
 use super::machine::Subject;
 use super::staging::{ChangeKind, REPEATED_FOR_EACH};
-use crate::domain::{Count, FilterChange, Inserted, ItemOutcome, Meaning, Outcome, Refusal, Removed};
+use crate::domain::{
+    Count, FilterChange, Inserted, ItemOutcome, Meaning, Outcome, Refusal, Removed,
+};
 use crate::filter::{Digest, Full, Mode, SlotState};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -23,11 +25,16 @@ impl Subject<'_> {
                 if *outcome == ItemOutcome::AlreadyRedeemed {
                     // If the code is in the request twice, it is available again the second time.
                     let revived = self.revive(digest);
-                    *outcome = if revived { ItemOutcome::Revived } else { ItemOutcome::AlreadyPresent };
+                    *outcome = if revived {
+                        ItemOutcome::Revived
+                    } else {
+                        ItemOutcome::AlreadyPresent
+                    };
                 }
             }
         }
-        let is_added = |outcome: &&ItemOutcome| matches!(outcome, ItemOutcome::Added | ItemOutcome::Revived);
+        let is_added =
+            |outcome: &&ItemOutcome| matches!(outcome, ItemOutcome::Added | ItemOutcome::Revived);
         let added = outcomes.iter().filter(is_added).count() as u64;
         self.view.counters.adds.fetch_add(added, Ordering::Relaxed);
         self.count(Count::Added, added);
@@ -40,7 +47,11 @@ impl Subject<'_> {
     pub(super) fn remove(&mut self, digests: &[Digest], all: bool) -> Result<Outcome, Refusal> {
         self.view.require_added_codes()?;
         let (removed, leaving) = self.take_out(digests, all);
-        let kind = if all { ChangeKind::RemoveAll } else { ChangeKind::Remove };
+        let kind = if all {
+            ChangeKind::RemoveAll
+        } else {
+            ChangeKind::Remove
+        };
         self.queue_changes(kind, leaving, REPEATED_FOR_EACH);
         self.record_items(removed.removed, FilterChange::Removed);
         Ok(Outcome::Removed(removed))
@@ -52,13 +63,18 @@ impl Subject<'_> {
         let states = self.tables.filter.reader().view(0).states(digests);
         let is_redeemed = |state: &Option<SlotState>| *state == Some(SlotState::Redeemed);
         let (mut leaving, mut held) = (Vec::with_capacity(digests.len()), Vec::new());
-        for (state, &digest) in states.iter().zip(digests).filter(|(state, _)| !is_redeemed(state)) {
+        for (state, &digest) in states
+            .iter()
+            .zip(digests)
+            .filter(|(state, _)| !is_redeemed(state))
+        {
             held.extend((*state == Some(SlotState::Held)).then_some(digest));
             leaving.push(digest);
         }
         let copies = self.tables.filter.remove_many(&leaving, all);
         // Only now: a reader would find a code available whose hold is withdrawn and that is still there.
-        held.into_iter().for_each(|digest| self.withdraw_hold(digest));
+        held.into_iter()
+            .for_each(|digest| self.withdraw_hold(digest));
         let mut left = copies.iter();
         let outcomes = states.iter().map(|state| match is_redeemed(state) {
             true => ItemOutcome::AlreadyRedeemed,
@@ -67,7 +83,10 @@ impl Subject<'_> {
         });
         let outcomes = outcomes.collect();
         let removed = copies.iter().map(|copies| u64::from(*copies)).sum();
-        self.view.counters.removes.fetch_add(removed, Ordering::Relaxed);
+        self.view
+            .counters
+            .removes
+            .fetch_add(removed, Ordering::Relaxed);
         self.count(Count::Removed, removed);
         (Removed { outcomes, removed }, leaving)
     }
@@ -82,7 +101,8 @@ impl Subject<'_> {
         let mut returning = Vec::new();
         let mut leaving: BTreeMap<Digest, u32> = BTreeMap::new();
         for (&from, &to) in from.iter().zip(to) {
-            let is_redeemed = |digest| self.tables.filter.state(digest) == Some(SlotState::Redeemed);
+            let is_redeemed =
+                |digest| self.tables.filter.state(digest) == Some(SlotState::Redeemed);
             if is_redeemed(from) || is_redeemed(to) {
                 outcomes.push(ItemOutcome::AlreadyRedeemed);
                 continue;
@@ -129,13 +149,21 @@ impl Subject<'_> {
             .flat_map(|(digest, count)| std::iter::repeat_n(digest, count as usize))
             .collect();
         self.take_out(&leaving, false);
-        returning.into_iter().for_each(|digest| self.withdraw_hold(digest));
+        returning
+            .into_iter()
+            .for_each(|digest| self.withdraw_hold(digest));
         self.queue_changes(ChangeKind::Add, coming, REPEATED_FOR_EACH);
         self.queue_changes(ChangeKind::AddIfAbsent, staying, REPEATED_FOR_EACH);
         self.queue_changes(ChangeKind::Remove, leaving, REPEATED_FOR_EACH);
-        self.view.counters.adds.fetch_add(added.len() as u64, Ordering::Relaxed);
+        self.view
+            .counters
+            .adds
+            .fetch_add(added.len() as u64, Ordering::Relaxed);
         self.count(Count::Added, added.len() as u64);
-        let replaced = outcomes.iter().filter(|outcome| **outcome == ItemOutcome::Replaced).count() as u64;
+        let replaced = outcomes
+            .iter()
+            .filter(|outcome| **outcome == ItemOutcome::Replaced)
+            .count() as u64;
         self.record_items(replaced, FilterChange::Replaced);
         Ok(Outcome::Replaced(outcomes))
     }
@@ -150,7 +178,10 @@ impl Subject<'_> {
     /// Removes everything but held and redeemed codes.
     pub(super) fn clear(&mut self) -> Outcome {
         let removed = self.tables.filter.clear();
-        self.view.counters.removes.fetch_add(removed, Ordering::Relaxed);
+        self.view
+            .counters
+            .removes
+            .fetch_add(removed, Ordering::Relaxed);
         self.count(Count::Removed, removed);
         if let Some(staging) = self.staging {
             // If the upload is still running, the staged tables are cleared at its end.
@@ -161,14 +192,17 @@ impl Subject<'_> {
             }
         }
         self.overtake_imports(None);
-        self.shared.record_filter(self.view, FilterChange::Cleared(removed));
+        self.shared
+            .record_filter(self.view, FilterChange::Cleared(removed));
         Outcome::Cleared(removed)
     }
 }
 
 /// Takes one copy of an item out of those that are to be removed. Returns whether there was one.
 fn take_one(leaving: &mut BTreeMap<Digest, u32>, item: Digest) -> bool {
-    let Some(copies) = leaving.get_mut(&item) else { return false };
+    let Some(copies) = leaving.get_mut(&item) else {
+        return false;
+    };
     *copies -= 1;
     if *copies == 0 {
         leaving.remove(&item);

@@ -7,7 +7,9 @@
 //! code stays redeemed.
 
 use super::section::{Epoch, ORDINALS, REDEMPTIONS, Section, freeze};
-use crate::domain::{Redemption, RedemptionId, RedemptionStatus, Reference, STOCK_MAX, SectionId, Timestamp};
+use crate::domain::{
+    Redemption, RedemptionId, RedemptionStatus, Reference, STOCK_MAX, SectionId, Timestamp,
+};
 use crate::filter::Digest;
 use crate::paged::{Copied, Numbers, Slab};
 use serde::{Deserialize, Serialize};
@@ -103,7 +105,9 @@ impl LedgerEntry {
             reference_bytes: redemption.reference.as_str().len() as u64,
             current: redemption.stands().then_some(redemption.digest),
             hold,
-            ended: hold.is_none().then_some((redemption.changed_at, redemption.id)),
+            ended: hold
+                .is_none()
+                .then_some((redemption.changed_at, redemption.id)),
         }
     }
 }
@@ -148,7 +152,12 @@ fn reference_hash(reference: &Reference) -> u64 {
 }
 
 /// Replaces a key of an index by another. Returns whether that one was free.
-fn rekey<K: Ord, V>(index: &mut BTreeMap<K, V>, before: Option<K>, after: Option<K>, value: V) -> bool {
+fn rekey<K: Ord, V>(
+    index: &mut BTreeMap<K, V>,
+    before: Option<K>,
+    after: Option<K>,
+    value: V,
+) -> bool {
     if before == after {
         return true;
     }
@@ -162,12 +171,19 @@ impl Ledger {
     /// An empty ledger. `last_change` is the position of the last change of a redemption that it will be loaded with.
     pub(super) fn new(epoch: Epoch, is_open_pool: bool, last_change: ChangeNumber) -> Self {
         let ordinals = is_open_pool.then(Box::default);
-        Self { epoch, last_change, ordinals, ..Self::default() }
+        Self {
+            epoch,
+            last_change,
+            ordinals,
+            ..Self::default()
+        }
     }
 
     /// Puts a redemption into a slot, or into a new one; without a redemption, frees the slot. All indexes follow.
     fn put(&mut self, slot: Option<u32>, after: Option<LedgerEntry>) {
-        let before = slot.and_then(|slot| self.redemptions.get(slot)).map(LedgerEntry::keys);
+        let before = slot
+            .and_then(|slot| self.redemptions.get(slot))
+            .map(LedgerEntry::keys);
         let keys = after.as_ref().map(LedgerEntry::keys);
         let slot = match (slot, after) {
             (None, None) => return,
@@ -189,26 +205,62 @@ impl Ledger {
     fn index(&mut self, slot: u32, before: Option<&IndexKeys>, after: Option<&IndexKeys>) -> bool {
         self.references_bytes += after.map_or(0, |keys| keys.reference_bytes);
         self.references_bytes -= before.map_or(0, |keys| keys.reference_bytes);
-        rekey(&mut self.by_reference, before.map(|k| k.reference), after.map(|k| k.reference), ());
-        rekey(&mut self.holds, before.and_then(|k| k.hold), after.and_then(|k| k.hold), ());
-        rekey(&mut self.ended, before.and_then(|k| k.ended), after.and_then(|k| k.ended), ());
-        rekey(&mut self.by_id, before.map(|k| k.id), after.map(|k| k.id), slot)
-            & rekey(&mut self.by_change, before.map(|k| k.change), after.map(|k| k.change), slot)
-            & rekey(&mut self.current, before.and_then(|k| k.current), after.and_then(|k| k.current), slot)
+        rekey(
+            &mut self.by_reference,
+            before.map(|k| k.reference),
+            after.map(|k| k.reference),
+            (),
+        );
+        rekey(
+            &mut self.holds,
+            before.and_then(|k| k.hold),
+            after.and_then(|k| k.hold),
+            (),
+        );
+        rekey(
+            &mut self.ended,
+            before.and_then(|k| k.ended),
+            after.and_then(|k| k.ended),
+            (),
+        );
+        rekey(
+            &mut self.by_id,
+            before.map(|k| k.id),
+            after.map(|k| k.id),
+            slot,
+        ) & rekey(
+            &mut self.by_change,
+            before.map(|k| k.change),
+            after.map(|k| k.change),
+            slot,
+        ) & rekey(
+            &mut self.current,
+            before.and_then(|k| k.current),
+            after.and_then(|k| k.current),
+            slot,
+        )
     }
 
     /// Takes the next chunk of the ordinals of an image or a snapshot. Returns whether it is sound.
     pub(super) fn load_ordinals(&mut self, chunk: &[u8]) -> bool {
-        self.ordinals.as_mut().is_some_and(|ordinals| ordinals.load(chunk).is_some())
+        self.ordinals
+            .as_mut()
+            .is_some_and(|ordinals| ordinals.load(chunk).is_some())
     }
 
     /// Takes the next chunk of the redemptions of an image or a snapshot, after the ordinals. `is_right` judges each. Returns whether they
     /// contradict nothing.
     pub(super) fn load(&mut self, chunk: &[u8], is_right: impl Fn(&Redemption) -> bool) -> bool {
-        let Some(loaded) = self.redemptions.load(chunk) else { return false };
+        let Some(loaded) = self.redemptions.load(chunk) else {
+            return false;
+        };
         let loaded: Vec<(u32, IndexKeys, bool)> = loaded
             .map(|(slot, entry)| {
-                (slot, entry.keys(), is_right(&entry.redemption) && entry.change <= self.last_change)
+                (
+                    slot,
+                    entry.keys(),
+                    is_right(&entry.redemption) && entry.change <= self.last_change,
+                )
             })
             .collect();
         loaded.iter().all(|(slot, keys, is_right)| {
@@ -218,14 +270,19 @@ impl Ledger {
 
     /// Whether a redemption has an ordinal that its pool can have assigned, and that no other current redemption has.
     fn load_ordinal_of(&mut self, slot: u32) -> bool {
-        let found = self.in_slot(slot).map(|redemption| (redemption.ordinal, redemption.stands()));
-        let Some((ordinal, stands)) = found else { return false };
+        let found = self
+            .in_slot(slot)
+            .map(|redemption| (redemption.ordinal, redemption.stands()));
+        let Some((ordinal, stands)) = found else {
+            return false;
+        };
         match (&self.ordinals, ordinal) {
             (None, ordinal) => ordinal.is_none(),
             (Some(ordinals), Some(ordinal)) => {
                 (1..=STOCK_MAX).contains(&ordinal)
                     && (!stands
-                        || ordinals.contains(ordinal) && self.loaded.get_or_insert_default().take(ordinal))
+                        || ordinals.contains(ordinal)
+                            && self.loaded.get_or_insert_default().take(ordinal))
             }
             (Some(_), None) => false,
         }
@@ -255,8 +312,12 @@ impl Ledger {
     /// Memory that a chunk of redemptions needs in any ledger, in bytes; none if it is damaged.
     pub(super) fn loading_bytes(chunk: &[u8]) -> u64 {
         let mut slab = Slab::<LedgerEntry>::default();
-        let Some(loaded) = slab.load(chunk) else { return 0 };
-        let references: u64 = loaded.map(|(_, entry)| REDEMPTION_BYTES + entry.keys().reference_bytes).sum();
+        let Some(loaded) = slab.load(chunk) else {
+            return 0;
+        };
+        let references: u64 = loaded
+            .map(|(_, entry)| REDEMPTION_BYTES + entry.keys().reference_bytes)
+            .sum();
         slab.memory_bytes() + references
     }
 
@@ -277,8 +338,12 @@ impl Ledger {
 
     /// Memory that it takes, in bytes, estimated.
     pub(super) fn memory_bytes(&self) -> u64 {
-        let ordinals: u64 =
-            self.ordinals.iter().chain(&self.loaded).map(|numbers| numbers.memory_bytes()).sum();
+        let ordinals: u64 = self
+            .ordinals
+            .iter()
+            .chain(&self.loaded)
+            .map(|numbers| numbers.memory_bytes())
+            .sum();
         let indexes = self.by_id.len() as u64 * REDEMPTION_BYTES;
         self.redemptions.memory_bytes() + indexes + self.references_bytes + ordinals
     }
@@ -287,7 +352,9 @@ impl Ledger {
     pub(super) fn growth_bytes(redemptions: u64) -> u64 {
         let indexes = redemptions.saturating_mul(REDEMPTION_BYTES);
         let ordinals = Numbers::growth_bytes(redemptions);
-        Slab::<LedgerEntry>::growth_bytes(redemptions).saturating_add(indexes).saturating_add(ordinals)
+        Slab::<LedgerEntry>::growth_bytes(redemptions)
+            .saturating_add(indexes)
+            .saturating_add(ordinals)
     }
 
     /// Every redemption.
@@ -329,17 +396,28 @@ impl Ledger {
         looked_at_max: usize,
         mut wanted: impl FnMut(&Redemption) -> Option<Redemption>,
     ) -> RedemptionPage {
-        let begin = after.max(query.changed_after.map(ChangeNumber::at_last)).unwrap_or_default();
-        let mut page = RedemptionPage { redemptions: Vec::new(), next: None };
+        let begin = after
+            .max(query.changed_after.map(ChangeNumber::at_last))
+            .unwrap_or_default();
+        let mut page = RedemptionPage {
+            redemptions: Vec::new(),
+            next: None,
+        };
         let mut looked_at = None;
         for (count, change) in self.changes_after(query, begin).enumerate() {
             if count == looked_at_max || page.redemptions.len() == limit {
                 page.next = looked_at;
                 break;
             }
-            let redemption = self.by_change.get(&change).and_then(|slot| self.in_slot(*slot));
-            page.redemptions
-                .extend(redemption.filter(|redemption| query.asks_for(redemption)).and_then(&mut wanted));
+            let redemption = self
+                .by_change
+                .get(&change)
+                .and_then(|slot| self.in_slot(*slot));
+            page.redemptions.extend(
+                redemption
+                    .filter(|redemption| query.asks_for(redemption))
+                    .and_then(&mut wanted),
+            );
             looked_at = Some(change);
         }
         page
@@ -358,8 +436,15 @@ impl Ledger {
             }
             Some(reference) => {
                 let hash = reference_hash(reference);
-                let range = (Bound::Excluded((hash, begin)), Bound::Included((hash, ChangeNumber(u64::MAX))));
-                Box::new(self.by_reference.range(range).map(|((_, change), ())| *change))
+                let range = (
+                    Bound::Excluded((hash, begin)),
+                    Bound::Included((hash, ChangeNumber(u64::MAX))),
+                );
+                Box::new(
+                    self.by_reference
+                        .range(range)
+                        .map(|((_, change), ())| *change),
+                )
             }
         }
     }
@@ -377,7 +462,9 @@ impl Ledger {
 
     /// Replaces a changed redemption. If it is no longer current, its code and its ordinal are free.
     pub fn settle(&mut self, redemption: Redemption) {
-        let Some(&slot) = self.by_id.get(&redemption.id) else { return };
+        let Some(&slot) = self.by_id.get(&redemption.id) else {
+            return;
+        };
         let stood = self.in_slot(slot).is_some_and(Redemption::stands);
         if let (Some(ordinals), Some(ordinal)) = (&mut self.ordinals, redemption.ordinal)
             && stood
@@ -415,7 +502,10 @@ impl Ledger {
                 self.current.pop_first().is_some(),
                 self.by_change.pop_first().is_some(),
                 self.by_reference.pop_first().is_some(),
-                self.holds.pop_first().or_else(|| self.ended.pop_first()).is_some(),
+                self.holds
+                    .pop_first()
+                    .or_else(|| self.ended.pop_first())
+                    .is_some(),
             ];
             match removed.into_iter().filter(|is_removed| *is_removed).count() as u64 {
                 0 => break,
@@ -428,8 +518,9 @@ impl Ledger {
     /// Changes the times of those redemptions for which `amended` returns others. The order of their changes stays as it is. Returns how
     /// many changed.
     pub fn amend(&mut self, amended: impl Fn(&Redemption) -> Option<Redemption>) -> u64 {
-        let amended =
-            |(slot, entry): (u32, &LedgerEntry)| Some((slot, amended(&entry.redemption)?, entry.change));
+        let amended = |(slot, entry): (u32, &LedgerEntry)| {
+            Some((slot, amended(&entry.redemption)?, entry.change))
+        };
         let changes: Vec<_> = self.redemptions.iter().filter_map(amended).collect();
         let count = changes.len() as u64;
         for (slot, redemption, change) in changes {
@@ -441,15 +532,22 @@ impl Ledger {
     /// Revives an ended hold, unless its code has another current redemption. It keeps its ordinal, unless that is taken, or too high for a
     /// pool with this many redemptions. Returns whether it was revived.
     pub fn hold_again(&mut self, id: &RedemptionId) -> bool {
-        let Some(&slot) = self.by_id.get(id) else { return false };
-        let Some(mut entry) = self.redemptions.get(slot).cloned() else { return false };
+        let Some(&slot) = self.by_id.get(id) else {
+            return false;
+        };
+        let Some(mut entry) = self.redemptions.get(slot).cloned() else {
+            return false;
+        };
         if self.current.contains_key(&entry.redemption.digest) {
             return false;
         }
         entry.redemption.status = RedemptionStatus::Held;
         if let Some(ordinals) = &mut self.ordinals {
             let highest = ordinals.len().saturating_add(self.redemptions.len());
-            let own = entry.redemption.ordinal.filter(|own| *own <= highest && ordinals.take(*own));
+            let own = entry
+                .redemption
+                .ordinal
+                .filter(|own| *own <= highest && ordinals.take(*own));
             entry.redemption.ordinal = own.or_else(|| Some(ordinals.take_lowest()));
         }
         self.put(Some(slot), Some(entry));
@@ -468,7 +566,9 @@ impl Ledger {
 
     /// The hold that ran out first, at `now` or earlier.
     pub(super) fn overdue(&self, now: Timestamp) -> Option<RedemptionId> {
-        self.first_hold().filter(|(until, _)| *until <= now).map(|(_, id)| id)
+        self.first_hold()
+            .filter(|(until, _)| *until <= now)
+            .map(|(_, id)| id)
     }
 
     /// Whether a redemption at `now` would find fewer codes of an open pool held or redeemed than `stock`. It ends at most [`ENDED_MAX`] holds
@@ -481,13 +581,30 @@ impl Ledger {
 
     /// Adds sections for the redemptions and the ordinals.
     pub(super) fn freeze(&mut self, copied: &Copied, sections: &mut Vec<Section>) -> StoredLedger {
-        let (epoch, redemptions, memory_bytes) = (self.epoch, self.redemptions.len(), self.memory_bytes());
-        let changes =
-            freeze(SectionId::new(epoch, REDEMPTIONS), &mut self.redemptions.pages, copied, sections);
+        let (epoch, redemptions, memory_bytes) =
+            (self.epoch, self.redemptions.len(), self.memory_bytes());
+        let changes = freeze(
+            SectionId::new(epoch, REDEMPTIONS),
+            &mut self.redemptions.pages,
+            copied,
+            sections,
+        );
         let ordinals = self.ordinals.as_deref_mut();
-        let ordinals_changes = ordinals
-            .map(|ordinals| freeze(SectionId::new(epoch, ORDINALS), &mut ordinals.pages, copied, sections));
-        StoredLedger { epoch, redemptions, changes, memory_bytes, ordinals_changes }
+        let ordinals_changes = ordinals.map(|ordinals| {
+            freeze(
+                SectionId::new(epoch, ORDINALS),
+                &mut ordinals.pages,
+                copied,
+                sections,
+            )
+        });
+        StoredLedger {
+            epoch,
+            redemptions,
+            changes,
+            memory_bytes,
+            ordinals_changes,
+        }
     }
 }
 
@@ -495,8 +612,12 @@ impl RedemptionQuery {
     /// Whether the query matches a redemption, whatever its status. The indexes alone can't decide: hashes of references collide, and in a
     /// crowded millisecond a position runs ahead of the time.
     fn asks_for(&self, redemption: &Redemption) -> bool {
-        self.reference.as_ref().is_none_or(|reference| *reference == redemption.reference)
-            && self.changed_after.is_none_or(|after| redemption.changed_at > after)
+        self.reference
+            .as_ref()
+            .is_none_or(|reference| *reference == redemption.reference)
+            && self
+                .changed_after
+                .is_none_or(|after| redemption.changed_at > after)
     }
 }
 

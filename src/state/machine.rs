@@ -9,15 +9,15 @@ use super::idempotency::Records;
 use super::ledger::{ChangeNumber, Ledger};
 use super::section::Epoch;
 use super::staging::{
-    CHANGE_BYTES, ChangeKind, QUEUED_CHANGE_BYTES, QUEUED_CHANGES_MAX, QueuedChange, REPEATED_FOR_EACH,
-    Staging,
+    CHANGE_BYTES, ChangeKind, QUEUED_CHANGE_BYTES, QUEUED_CHANGES_MAX, QueuedChange,
+    REPEATED_FOR_EACH, Staging,
 };
 use super::tables::EpochFilter;
 use super::view::FilterView;
 use crate::domain::{
-    ChangeCounts, Count, FORMAT_FIRST, FilterChange, FilterId, Happened, IMAGE_IDLE_SECONDS, ImportId,
-    ImportState, ItemOutcome, KeyName, Kind, Meaning, Profile, Refusal, Seq, Settings, StateHash, Timestamp,
-    UploadId,
+    ChangeCounts, Count, FORMAT_FIRST, FilterChange, FilterId, Happened, IMAGE_IDLE_SECONDS,
+    ImportId, ImportState, ItemOutcome, KeyName, Kind, Meaning, Profile, Refusal, Seq, Settings,
+    StateHash, Timestamp, UploadId,
 };
 use crate::filter::{CopySource, Digest, Filled, GrowthRule, StateCounts, Walk};
 use crate::paged::{Copied, Queue};
@@ -102,7 +102,10 @@ pub struct Sizes {
 impl Sizes {
     /// Bytes of tables and records, including dropped ones that are not freed yet.
     pub fn memory_bytes(&self) -> u64 {
-        self.tables_bytes + self.records_bytes + self.discarded_tables_bytes + self.discarded_records_bytes
+        self.tables_bytes
+            + self.records_bytes
+            + self.discarded_tables_bytes
+            + self.discarded_records_bytes
     }
 }
 
@@ -171,7 +174,10 @@ pub(super) struct SharedState {
 impl Default for State {
     /// The state before the first entry.
     fn default() -> Self {
-        let mut shared = SharedState { format: FORMAT_FIRST, ..SharedState::default() };
+        let mut shared = SharedState {
+            format: FORMAT_FIRST,
+            ..SharedState::default()
+        };
         shared.configure(Settings::default());
         Self {
             applied: Seq(0),
@@ -201,7 +207,10 @@ impl State {
 
     /// The hash of everything applied so far.
     pub fn hash(&self) -> StateHash {
-        StateHash { at: self.applied, hash: self.history.hash }
+        StateHash {
+            at: self.applied,
+            hash: self.history.hash,
+        }
     }
 
     /// The hash at the last position at which nodes compare; at position 0 before the first.
@@ -222,7 +231,10 @@ impl State {
     /// Publishes the current filters to readers. Cheap when none was created, deleted or changed.
     pub fn publish(&mut self) {
         if std::mem::take(&mut self.shared.catalog_changed) {
-            self.shared.view.catalog.store(Arc::new(self.shared.catalog.clone()));
+            self.shared
+                .view
+                .catalog
+                .store(Arc::new(self.shared.catalog.clone()));
         }
     }
 
@@ -283,8 +295,18 @@ impl FilterState {
         shared: &mut SharedState,
         work: impl FnOnce(&mut Subject<'_>) -> T,
     ) -> T {
-        let Self { view, tables, staging, .. } = self;
-        let done = work(&mut Subject { view, tables, staging, shared });
+        let Self {
+            view,
+            tables,
+            staging,
+            ..
+        } = self;
+        let done = work(&mut Subject {
+            view,
+            tables,
+            staging,
+            shared,
+        });
         shared.note(self);
         done
     }
@@ -292,21 +314,39 @@ impl FilterState {
     /// Sets how its tables grow.
     pub(super) fn set_growth_rule(&mut self, rule: GrowthRule) {
         self.tables.filter.set_growth_rule(rule);
-        self.staging.iter_mut().for_each(|staging| staging.tables.filter.set_growth_rule(rule));
+        self.staging
+            .iter_mut()
+            .for_each(|staging| staging.tables.filter.set_growth_rule(rule));
     }
 
     /// A filter that is not counted yet: see [`Shared::note`].
     pub(super) fn new(view: Arc<FilterView>, tables: EpochFilter, is_hidden: bool) -> Box<Self> {
-        Box::new(Self { view, tables, staging: None, is_hidden, totals: Totals::default(), tasks: None })
+        Box::new(Self {
+            view,
+            tables,
+            staging: None,
+            is_hidden,
+            totals: Totals::default(),
+            tasks: None,
+        })
     }
 
     /// Its part of the totals and of the agenda, as it is now. Adds changes to the statistics.
     fn footprint(&self, now: Timestamp, counts: &ChangeCounts) -> (Totals, Tasks) {
-        let Self { view, tables, staging, .. } = self;
+        let Self {
+            view,
+            tables,
+            staging,
+            ..
+        } = self;
         let is_moving = |tables: &EpochFilter| tables.filter.is_moving();
         let statistics_bytes = view.counters.statistics.lock().add(now, counts);
         let records_bytes = statistics_bytes + view.annotations.memory_bytes();
-        let mut totals = Totals { tables_bytes: tables.memory_bytes(), records_bytes, ..Totals::default() };
+        let mut totals = Totals {
+            tables_bytes: tables.memory_bytes(),
+            records_bytes,
+            ..Totals::default()
+        };
         let mut tasks = [
             None,
             None,
@@ -327,7 +367,8 @@ impl FilterState {
             if !self.is_hidden {
                 totals.holds = ledger.holds_len() as u64;
                 let states = tables.filter.counts();
-                totals.codes = states.map_or_else(StateCounts::default, |states| view.code_counts(states));
+                totals.codes =
+                    states.map_or_else(StateCounts::default, |states| view.code_counts(states));
             }
             (tasks[0], tasks[1]) = (ledger.first_hold(), ledger.first_ended());
         }
@@ -347,7 +388,11 @@ impl SharedState {
 
     /// How tables grow.
     pub(super) fn growth_rule(&self) -> GrowthRule {
-        if self.has(Meaning::PacedGrowth) { GrowthRule::Paced } else { GrowthRule::Immediate }
+        if self.has(Meaning::PacedGrowth) {
+            GrowthRule::Paced
+        } else {
+            GrowthRule::Immediate
+        }
     }
 
     /// Brings the totals and the agenda up to date with a filter, and takes the tables that it has dropped. They grow by the rule in force.
@@ -355,7 +400,9 @@ impl SharedState {
         filter.set_growth_rule(self.growth_rule());
         let staged = filter.staging.as_mut().map(|staging| &mut staging.tables);
         for tables in [Some(&mut filter.tables), staged].into_iter().flatten() {
-            self.discarded.tables.append(&mut tables.filter.tables_mut().take_dropped());
+            self.discarded
+                .tables
+                .append(&mut tables.filter.tables_mut().take_dropped());
         }
         let (totals, tasks) = filter.footprint(self.now, &std::mem::take(&mut self.counts));
         let before = filter.tasks.as_deref().unwrap_or(&NO_TASKS);
@@ -372,14 +419,23 @@ impl SharedState {
 
     /// Drops all tables of a filter, or staged ones.
     pub(super) fn drop_tables(&mut self, tables: EpochFilter) {
-        self.discarded.tables.append(&mut tables.filter.into_dropped());
+        self.discarded
+            .tables
+            .append(&mut tables.filter.into_dropped());
     }
 
     /// Drops a filter, which is no longer visible. Its memory is freed later.
     pub(super) fn drop_filter(&mut self, filter: FilterState) {
-        let FilterState { view, tables, totals, tasks, .. } = filter;
+        let FilterState {
+            view,
+            tables,
+            totals,
+            tasks,
+            ..
+        } = filter;
         self.totals -= totals;
-        self.agenda.change(view.id, tasks.as_deref().unwrap_or(&NO_TASKS), &NO_TASKS);
+        self.agenda
+            .change(view.id, tasks.as_deref().unwrap_or(&NO_TASKS), &NO_TASKS);
         view.counters.statistics.lock().discard();
         self.discarded.push_ledger(view.ledger.clone());
         self.drop_tables(tables);
@@ -388,7 +444,9 @@ impl SharedState {
     /// Applies these settings, and publishes those that readers need.
     pub(super) fn configure(&mut self, settings: Settings) {
         let retention = settings.redemptions_retention_seconds;
-        self.view.redemptions_retention.store(retention, Ordering::Relaxed);
+        self.view
+            .redemptions_retention
+            .store(retention, Ordering::Relaxed);
         self.events.is_on = settings.events_retention_seconds > 0;
         self.settings = settings;
     }
@@ -431,7 +489,11 @@ impl SharedState {
     /// Reports a change of a campaign or coupon.
     pub(super) fn record_filter(&mut self, view: &FilterView, change: FilterChange) {
         let name = Cow::Borrowed(view.name.as_str());
-        self.events.record(self.now, || Happened::Filter { kind: view.kind, name, change });
+        self.events.record(self.now, || Happened::Filter {
+            kind: view.kind,
+            name,
+            change,
+        });
     }
 }
 
@@ -455,7 +517,8 @@ impl State {
     ) -> Result<T, Refusal> {
         let filter = self.filters.get_mut(&filter).ok_or(Refusal::FilterGone)?;
         Ok(filter.work(&mut self.shared, |filter| {
-            filter.shared.users_forgotten += filter.tables.advance(&filter.view.spec, filter.shared.now);
+            filter.shared.users_forgotten +=
+                filter.tables.advance(&filter.view.spec, filter.shared.now);
             work(filter)
         }))
     }
@@ -479,7 +542,9 @@ impl Subject<'_> {
         for digest in digests {
             let mut buffer = [0; CHANGE_BYTES];
             let encoded = postcard::to_slice(&QueuedChange { kind, digest }, &mut buffer);
-            staging.changes.push(encoded.expect("a change has a maximum size"), &[]);
+            staging
+                .changes
+                .push(encoded.expect("a change has a maximum size"), &[]);
         }
         let repeated = (staging.changes.len() - before) * repeated;
         if staging.changes.len() > QUEUED_CHANGES_MAX {
@@ -490,9 +555,21 @@ impl Subject<'_> {
     }
 
     /// Queues an insert for the staged import. Redeemed codes among its items have not changed.
-    pub(super) fn queue_inserted(&mut self, digests: &[Digest], outcomes: &[ItemOutcome], if_absent: bool) {
-        let kind = if if_absent { ChangeKind::AddIfAbsent } else { ChangeKind::Add };
-        let taken = outcomes.iter().zip(digests).filter(|(o, _)| **o != ItemOutcome::AlreadyRedeemed);
+    pub(super) fn queue_inserted(
+        &mut self,
+        digests: &[Digest],
+        outcomes: &[ItemOutcome],
+        if_absent: bool,
+    ) {
+        let kind = if if_absent {
+            ChangeKind::AddIfAbsent
+        } else {
+            ChangeKind::Add
+        };
+        let taken = outcomes
+            .iter()
+            .zip(digests)
+            .filter(|(o, _)| **o != ItemOutcome::AlreadyRedeemed);
         self.queue_changes(kind, taken.map(|(_, &digest)| digest), REPEATED_FOR_EACH);
     }
 
@@ -510,17 +587,31 @@ impl Subject<'_> {
     /// Stages empty tables for an import. Another staged import is superseded.
     pub(super) fn stage(&mut self, import: ImportId) {
         let is_same = Staging::is_of(self.staging, &import);
-        self.abort_staging(if is_same { ImportState::Interrupted } else { ImportState::Overtaken });
+        self.abort_staging(if is_same {
+            ImportState::Interrupted
+        } else {
+            ImportState::Overtaken
+        });
         let epoch = self.shared.next_epoch();
         let tables = self.shared.empty_tables(self.view);
         let (changes, cleared, walk) = (Queue::default(), false, None);
-        *self.staging = Some(Box::new(Staging { import, tables, changes, epoch, cleared, walk }));
+        *self.staging = Some(Box::new(Staging {
+            import,
+            tables,
+            changes,
+            epoch,
+            cleared,
+            walk,
+        }));
     }
 
     /// Drops the staged tables, if there are any, and ends their import in this state.
     pub(super) fn abort_staging(&mut self, why: ImportState) {
-        let Some(staging) = self.staging.take() else { return };
-        self.shared.update_import(&staging.import, |import| import.state = why);
+        let Some(staging) = self.staging.take() else {
+            return;
+        };
+        self.shared
+            .update_import(&staging.import, |import| import.state = why);
         self.shared.drop_tables(staging.tables);
     }
 }
@@ -555,11 +646,17 @@ impl Images {
 
     /// The number of this API key's image uploads. Requests without a key have no share.
     pub(super) fn of_key(&self, by: Option<&KeyName>) -> usize {
-        self.0.values().filter(|image| by.is_some() && image.by.as_ref() == by).count()
+        self.0
+            .values()
+            .filter(|image| by.is_some() && image.by.as_ref() == by)
+            .count()
     }
 
     /// How far the tables of a hidden filter are filled.
     pub(super) fn filled(&self, filter: FilterId) -> Option<Filled> {
-        self.0.values().find(|image| image.filter == filter).map(|image| image.filled)
+        self.0
+            .values()
+            .find(|image| image.filter == filter)
+            .map(|image| image.filled)
     }
 }

@@ -9,8 +9,9 @@ use super::machine::{FilterState, SWEEP_MAX, State};
 use super::staging::{COPIED_BESIDES_MAX, QUEUED_CHANGE_BYTES, REPEATED_FOR_EACH, Staging};
 use super::statistics::FilterStatistics;
 use crate::domain::{
-    Command, Ending, FilterId, ImageBegin, ImageBody, ImageChunk, ImageRecord, ImageSection, ImportBegin,
-    ImportEnd, ImportLines, ImportMode, PutLineUp, Raise, Redeem, Target, Timestamp, Update,
+    Command, Ending, FilterId, ImageBegin, ImageBody, ImageChunk, ImageRecord, ImageSection,
+    ImportBegin, ImportEnd, ImportLines, ImportMode, PutLineUp, Raise, Redeem, Target, Timestamp,
+    Update,
 };
 use crate::filter::{Layout, MemoryNeed};
 use derive_more::AddAssign;
@@ -62,9 +63,20 @@ struct Demand {
 impl WaitingDemand {
     /// Returns the memory that a command can take; `None` if that is unknown until the waiting ones are applied. `is_repeated` says that it
     /// [repeats](State::repeats) a redemption.
-    pub fn claim(&self, state: &State, command: &Command, is_repeated: bool, keyed: bool) -> Option<Claim> {
+    pub fn claim(
+        &self,
+        state: &State,
+        command: &Command,
+        is_repeated: bool,
+        keyed: bool,
+    ) -> Option<Claim> {
         let is_relief = command.frees_memory() || is_repeated;
-        let mut claim = Claim { keyed, is_repeated, is_relief, ..Claim::default() };
+        let mut claim = Claim {
+            keyed,
+            is_repeated,
+            is_relief,
+            ..Claim::default()
+        };
         let holds = state.shared.totals.holds;
         // The swept filters or holds that the waiting commands don't cover.
         let swept = |all: u64| {
@@ -78,13 +90,25 @@ impl WaitingDemand {
         };
         claim.statistics = MemoryNeed::other(counted * FilterStatistics::GROWTH_BYTES);
         if let Command::Create { id, .. } = command {
-            claim.filter = Some((*id, Demand { reshapes: 1, ..Demand::default() }));
+            claim.filter = Some((
+                *id,
+                Demand {
+                    reshapes: 1,
+                    ..Demand::default()
+                },
+            ));
         }
         if let Some(Target(id)) = command.target() {
             let waiting = self.filters.get(&id);
             // These depend on the tables and their items.
-            let is_dependent =
-                matches!(command, Command::Clear { .. } | Command::Update(Update { capacity: Some(_), .. }));
+            let is_dependent = matches!(
+                command,
+                Command::Clear { .. }
+                    | Command::Update(Update {
+                        capacity: Some(_),
+                        ..
+                    })
+            );
             if waiting.is_some_and(|waiting| waiting.reshapes > 0 || is_dependent) {
                 return None;
             }
@@ -114,8 +138,13 @@ impl WaitingDemand {
 
     /// Whether a clear must wait because the filter is still freeing most slots of the previous one.
     pub fn must_wait_for_clear(state: &State, command: &Command) -> bool {
-        let Command::Clear { target: Target(id) } = command else { return false };
-        state.filters.get(id).is_some_and(|filter| filter.tables.filter.has_much_to_sweep())
+        let Command::Clear { target: Target(id) } = command else {
+            return false;
+        };
+        state
+            .filters
+            .get(id)
+            .is_some_and(|filter| filter.tables.filter.has_much_to_sweep())
     }
 
     /// Whether no waiting command can end a redemption: all of them repeat some.
@@ -139,10 +168,18 @@ impl WaitingDemand {
 impl State {
     /// Whether a command gets an existing redemption if it is applied at `at`, before any entry that ends one.
     pub fn repeats(&self, command: &Command, at: Timestamp) -> bool {
-        let Command::Redeem(Redeem { target: Target(filter), digest, reference, .. }) = command else {
+        let Command::Redeem(Redeem {
+            target: Target(filter),
+            digest,
+            reference,
+            ..
+        }) = command
+        else {
             return false;
         };
-        let Some(filter) = self.filters.get(filter) else { return false };
+        let Some(filter) = self.filters.get(filter) else {
+            return false;
+        };
         let (at, ledger) = (at.max(self.shared.now), filter.view.ledger.read());
         ledger
             .current(*digest)
@@ -151,7 +188,10 @@ impl State {
 
     /// Seconds until the oldest stored outcome is deleted, for a request that has to wait for that.
     pub fn seconds_to_forgotten_record(&self) -> u64 {
-        let (now, retention) = (self.shared.now, self.shared.settings.idempotency_retention_seconds);
+        let (now, retention) = (
+            self.shared.now,
+            self.shared.settings.idempotency_retention_seconds,
+        );
         let forgotten_at = self.records.oldest().unwrap_or(now).plus_seconds(retention);
         forgotten_at.0.saturating_sub(now.0).div_ceil(1_000).max(1)
     }
@@ -160,9 +200,17 @@ impl State {
 /// An upper bound of the memory for turning the time back: in open pools, codes of prematurely ended holds are inserted again.
 fn turning_back(state: &State) -> MemoryNeed {
     let mut need = MemoryNeed::default();
-    for filter in state.filters.values().filter(|filter| filter.view.spec.stock.is_some()) {
+    for filter in state
+        .filters
+        .values()
+        .filter(|filter| filter.view.spec.stock.is_some())
+    {
         let ended = filter.view.ledger.read().len() as u64;
-        need += filter.growth(&Demand { items: ended, uses: ended, ..Demand::default() });
+        need += filter.growth(&Demand {
+            items: ended,
+            uses: ended,
+            ..Demand::default()
+        });
     }
     need
 }
@@ -171,16 +219,27 @@ fn turning_back(state: &State) -> MemoryNeed {
 fn memory_of_something_new(state: &State, command: &Command) -> MemoryNeed {
     match command {
         // An invalid filter is rejected, and takes none.
-        Command::Create { kind, spec, layout, .. } if !spec.fits(*kind, layout) => MemoryNeed::default(),
+        Command::Create {
+            kind, spec, layout, ..
+        } if !spec.fits(*kind, layout) => MemoryNeed::default(),
         Command::Create { layout, .. } => MemoryNeed::table(layout.memory_bytes()),
         Command::TurnBack => turning_back(state),
-        Command::PutLineUp(PutLineUp { name, line_up, .. }) => MemoryNeed::other(line_up.memory_bytes(name)),
+        Command::PutLineUp(PutLineUp { name, line_up, .. }) => {
+            MemoryNeed::other(line_up.memory_bytes(name))
+        }
         Command::Configure(settings) => {
             let is_on = settings.events_retention_seconds > 0;
             MemoryNeed::other(if is_on { events::FIXED_BYTES } else { 0 })
         }
         Command::ImageBegin(ImageBegin { head, .. }) => head.tables.memory().unwrap_or_default(),
-        Command::ImageRecord { record: ImageRecord { body: ImageBody::Part(part), .. }, .. } => {
+        Command::ImageRecord {
+            record:
+                ImageRecord {
+                    body: ImageBody::Part(part),
+                    ..
+                },
+            ..
+        } => {
             let bytes = |ImageChunk(chunk): &ImageChunk| match part.section {
                 ImageSection::Tables => 0,
                 // Ordinals of current redemptions are counted twice until the image is complete.
@@ -225,12 +284,19 @@ impl FilterState {
         let (mut demand, mut need) = (Demand::default(), MemoryNeed::default());
         let table = || MemoryNeed::table(self.view.layout.memory_bytes());
         match command {
-            Command::Insert { digests, revive, .. } => {
+            Command::Insert {
+                digests, revive, ..
+            } => {
                 demand.items = digests.0.len() as u64;
                 demand.changes = demand.items * if *revive { 2 } else { 1 };
             }
             // Lines go to the staged tables if these are the import's, and to the live ones otherwise.
-            Command::ImportLines(ImportLines { digests, import, errors, .. }) => {
+            Command::ImportLines(ImportLines {
+                digests,
+                import,
+                errors,
+                ..
+            }) => {
                 need += MemoryNeed::other(size_of_val(errors.as_slice()) as u64);
                 let items = digests.0.len() as u64;
                 match Staging::is_of(&self.staging, import) {
@@ -240,7 +306,11 @@ impl FilterState {
             }
             Command::Remove { digests, all, .. } => {
                 let items = digests.0.len() as u64;
-                demand.removes = if *all { items * self.tables.filter.copies_max() } else { items };
+                demand.removes = if *all {
+                    items * self.tables.filter.copies_max()
+                } else {
+                    items
+                };
                 // Each item may also end a hold.
                 demand.changes = 2 * items;
             }
@@ -260,22 +330,38 @@ impl FilterState {
             Command::Clear { .. } => {
                 demand.reshapes = 1;
                 need += self.tables.filter.clearing();
-                if self.staging.as_ref().is_some_and(|staging| staging.is_catching_up()) {
+                if self
+                    .staging
+                    .as_ref()
+                    .is_some_and(|staging| staging.is_catching_up())
+                {
                     need += table();
                 }
             }
-            Command::Update(Update { capacity: Some(Raise { layout, .. }), .. }) => {
+            Command::Update(Update {
+                capacity: Some(Raise { layout, .. }),
+                ..
+            }) => {
                 demand.reshapes = 1;
                 need += self.raising(layout);
             }
-            Command::ImportBegin(ImportBegin { mode, import, owner, .. }) => {
+            Command::ImportBegin(ImportBegin {
+                mode,
+                import,
+                owner,
+                ..
+            }) => {
                 demand.reshapes = 1;
                 need += MemoryNeed::other(record_bytes(import, owner, &self.view.name));
                 if *mode == ImportMode::Replace {
                     need += table();
                 }
             }
-            Command::ImportEnd(ImportEnd { ending, entries_max, .. }) => {
+            Command::ImportEnd(ImportEnd {
+                ending,
+                entries_max,
+                ..
+            }) => {
                 demand.reshapes = 1;
                 if let Ending::Whole { warnings, .. } = ending {
                     need += MemoryNeed::other(size_of_val(warnings.as_slice()) as u64);
@@ -299,7 +385,9 @@ impl FilterState {
         }
         match &self.staging {
             None => demand.changes = 0,
-            Some(staging) if staging.is_catching_up() => demand.staged += demand.changes * REPEATED_FOR_EACH,
+            Some(staging) if staging.is_catching_up() => {
+                demand.staged += demand.changes * REPEATED_FOR_EACH
+            }
             Some(_) => {}
         }
         let mut all = *before;
@@ -340,7 +428,9 @@ impl FilterState {
 
     /// An upper bound of the memory for copying `entries_max` codes and repeating the same number of changes, after the waiting commands.
     fn catching_up(&self, waiting: &Demand, entries_max: u64, holds: u64) -> MemoryNeed {
-        let Some(staging) = &self.staging else { return MemoryNeed::default() };
+        let Some(staging) = &self.staging else {
+            return MemoryNeed::default();
+        };
         let repeated = entries_max.min(staging.changes.len() + waiting.changes + holds);
         let (held, redeemed) = self.tables.used();
         let taken_over = (entries_max + COPIED_BESIDES_MAX).min(held + redeemed + waiting.uses);
@@ -350,7 +440,10 @@ impl FilterState {
             return from_empty;
         }
         let mut all = *waiting;
-        all += Demand { staged, ..Demand::default() };
+        all += Demand {
+            staged,
+            ..Demand::default()
+        };
         let mut need = self.growth(&all).beyond(&self.growth(waiting));
         // Repeated changes may empty the staged tables, which then start over.
         if repeated * staging.tables.filter.copies_max() >= staging.tables.filter.items() {

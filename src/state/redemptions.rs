@@ -5,8 +5,8 @@ use super::machine::Subject;
 use super::staging::{ChangeKind, REPEATED_FOR_EACH};
 use super::tables::slot_state;
 use crate::domain::{
-    Happened, Kind, Outcome, Redeem, Redemption, RedemptionId, RedemptionStatus, RedemptionStep, Refusal,
-    Timestamp,
+    Happened, Kind, Outcome, Redeem, Redemption, RedemptionId, RedemptionStatus, RedemptionStep,
+    Refusal, Timestamp,
 };
 use crate::filter::{Digest, Full, Mode, SlotState};
 use std::borrow::Cow;
@@ -15,18 +15,31 @@ use std::sync::atomic::Ordering;
 impl Subject<'_> {
     /// Redeems or holds a code. If the same reference asks again, its current redemption is returned.
     pub(super) fn redeem(&mut self, redeem: &Redeem) -> Result<Outcome, Refusal> {
-        let &Redeem { digest, redemption: id, ref reference, hold_seconds, .. } = redeem;
+        let &Redeem {
+            digest,
+            redemption: id,
+            ref reference,
+            hold_seconds,
+            ..
+        } = redeem;
         // A campaign may be strict, but has no ledger.
         if self.view.kind == Kind::Campaign || self.view.spec.mode == Mode::Compact {
             return Err(Refusal::RequiresStrictMode);
         }
         let now = self.shared.now;
         let hold = (hold_seconds > 0).then(|| now.plus_seconds(hold_seconds));
-        if let Some(current) = self.current(digest).filter(|current| current.reference == *reference) {
+        if let Some(current) = self
+            .current(digest)
+            .filter(|current| current.reference == *reference)
+        {
             return Ok(Outcome::Settled(match (current.status, hold) {
-                (RedemptionStatus::Held, None) => self.settle(current, RedemptionStatus::Redeemed, None),
+                (RedemptionStatus::Held, None) => {
+                    self.settle(current, RedemptionStatus::Redeemed, None)
+                }
                 (RedemptionStatus::Held, Some(hold)) => {
-                    let later = current.expires_at.map_or(hold, |expires_at| expires_at.max(hold));
+                    let later = current
+                        .expires_at
+                        .map_or(hold, |expires_at| expires_at.max(hold));
                     self.settle(current, RedemptionStatus::Held, Some(later))
                 }
                 _ => current,
@@ -48,7 +61,11 @@ impl Subject<'_> {
             id,
             digest,
             reference: reference.clone(),
-            status: if hold.is_some() { RedemptionStatus::Held } else { RedemptionStatus::Redeemed },
+            status: if hold.is_some() {
+                RedemptionStatus::Held
+            } else {
+                RedemptionStatus::Redeemed
+            },
             created_at: now,
             changed_at: now,
             expires_at: hold,
@@ -73,7 +90,10 @@ impl Subject<'_> {
         if is_full(self) {
             return Err(Refusal::SoldOut);
         }
-        self.tables.filter.put(digest, SlotState::Available).map_err(|Full| Refusal::FilterFull)?;
+        self.tables
+            .filter
+            .put(digest, SlotState::Available)
+            .map_err(|Full| Refusal::FilterFull)?;
         self.view.counters.adds.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -83,9 +103,11 @@ impl Subject<'_> {
         let redemption = self.redemption(id).ok_or(Refusal::RedemptionNotFound)?;
         match redemption.status {
             RedemptionStatus::Redeemed => Ok(Outcome::Settled(redemption)),
-            RedemptionStatus::Held => {
-                Ok(Outcome::Settled(self.settle(redemption, RedemptionStatus::Redeemed, None)))
-            }
+            RedemptionStatus::Held => Ok(Outcome::Settled(self.settle(
+                redemption,
+                RedemptionStatus::Redeemed,
+                None,
+            ))),
             RedemptionStatus::Expired => Err(Refusal::HoldExpired),
             RedemptionStatus::Cancelled => Err(Refusal::RedemptionCancelled),
         }
@@ -107,7 +129,9 @@ impl Subject<'_> {
         let current = self.current(digest);
         let was_redeemed = self.tables.filter.state(digest) == Some(SlotState::Redeemed);
         match current {
-            Some(current) if was_redeemed => drop(self.settle(current, RedemptionStatus::Cancelled, None)),
+            Some(current) if was_redeemed => {
+                drop(self.settle(current, RedemptionStatus::Cancelled, None))
+            }
             // The code's redemption may have been deleted after its retention.
             None if was_redeemed => self.set_code(digest, SlotState::Available, REPEATED_FOR_EACH),
             Some(_) | None => {}
@@ -117,7 +141,9 @@ impl Subject<'_> {
 
     /// Cancels the hold of a code that has been removed, or that is available again.
     pub(super) fn withdraw_hold(&mut self, digest: Digest) {
-        if let Some(current) = self.current(digest).filter(|current| current.status == RedemptionStatus::Held)
+        if let Some(current) = self
+            .current(digest)
+            .filter(|current| current.status == RedemptionStatus::Held)
         {
             self.end(current, RedemptionStatus::Cancelled);
         }
@@ -150,11 +176,17 @@ impl Subject<'_> {
 
     /// A redemption that can be looked up. If it is a hold that has run out, the hold is ended first.
     fn redemption(&mut self, id: &RedemptionId) -> Option<Redemption> {
-        let has_run_out = self.view.ledger.read().get(id)?.has_run_out(self.shared.now);
+        let has_run_out = self
+            .view
+            .ledger
+            .read()
+            .get(id)?
+            .has_run_out(self.shared.now);
         if has_run_out {
             self.expire_hold(id);
         }
-        self.stored(id).and_then(|redemption| self.unless_over(redemption))
+        self.stored(id)
+            .and_then(|redemption| self.unless_over(redemption))
     }
 
     /// Returns a redemption, unless its retention has passed. An overdue one is deleted now, except an expired hold: that is retained as
@@ -176,7 +208,11 @@ impl Subject<'_> {
 
     /// Stores a new redemption, and sets the state of its code.
     fn enter(&mut self, redemption: Redemption) {
-        self.set_code(redemption.digest, slot_state(redemption.status), REPEATED_FOR_EACH);
+        self.set_code(
+            redemption.digest,
+            slot_state(redemption.status),
+            REPEATED_FOR_EACH,
+        );
         self.record_redemption(&redemption, RedemptionStep::Created);
         self.count(redemption.status.into(), 1);
         self.view.ledger.write().insert(redemption);
@@ -190,7 +226,9 @@ impl Subject<'_> {
         expires_at: Option<Timestamp>,
     ) -> Redemption {
         match status {
-            RedemptionStatus::Cancelled | RedemptionStatus::Expired if self.view.spec.stock.is_some() => {
+            RedemptionStatus::Cancelled | RedemptionStatus::Expired
+                if self.view.spec.stock.is_some() =>
+            {
                 // In an open pool a code that is not in use is as if it had never been there.
                 self.tables.filter.remove(redemption.digest);
                 self.view.counters.removes.fetch_add(1, Ordering::Relaxed);
@@ -200,13 +238,22 @@ impl Subject<'_> {
             _ => self.set_code(redemption.digest, slot_state(status), REPEATED_FOR_EACH),
         }
         let now = self.shared.now;
-        let redeemed_at =
-            if status == RedemptionStatus::Redeemed { Some(now) } else { redemption.redeemed_at };
+        let redeemed_at = if status == RedemptionStatus::Redeemed {
+            Some(now)
+        } else {
+            redemption.redeemed_at
+        };
         if redemption.status != status {
             self.count(status.into(), 1);
         }
         let step = step(&redemption, status, expires_at);
-        let settled = Redemption { status, expires_at, changed_at: now, redeemed_at, ..redemption };
+        let settled = Redemption {
+            status,
+            expires_at,
+            changed_at: now,
+            redeemed_at,
+            ..redemption
+        };
         if let Some(step) = step {
             self.record_redemption(&settled, step);
         }
@@ -218,7 +265,11 @@ impl Subject<'_> {
     pub(super) fn set_code(&mut self, digest: Digest, state: SlotState, repeated: u64) {
         self.tables.filter.set_state(digest, state);
         // Before an import starts to catch up this need not be queued: its walk will find the code in this state.
-        if self.staging.as_ref().is_some_and(|staging| staging.is_catching_up()) {
+        if self
+            .staging
+            .as_ref()
+            .is_some_and(|staging| staging.is_catching_up())
+        {
             self.queue_changes(ChangeKind::State, [digest], repeated);
         }
     }

@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 
 /// The identity of a part of the state that a snapshot stores separately: the tables of a filter, a ledger, an import's queue of changes. A
 /// state assigns each number once, so a snapshot never takes a new part for one it already holds.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct Epoch(pub u64);
 
@@ -17,7 +19,10 @@ pub(super) const RECORDS: Epoch = Epoch(0);
 /// Sections belong to an epoch. The part is the number of a table or a page, or one of those below.
 impl SectionId {
     pub(super) fn new(epoch: Epoch, part: u64) -> Self {
-        Self { owner: epoch.0, part }
+        Self {
+            owner: epoch.0,
+            part,
+        }
     }
 }
 
@@ -59,7 +64,11 @@ pub(super) fn freeze<P: Page + Send + Sync + 'static>(
 ) -> u64 {
     let mut frozen = pages.freeze(copied);
     let chunks = Box::new(move |out: &mut Vec<u8>| frozen.next_chunk(out));
-    sections.push(Section { id, changes: pages.changes, chunks });
+    sections.push(Section {
+        id,
+        changes: pages.changes,
+        chunks,
+    });
     pages.changes
 }
 
@@ -73,7 +82,11 @@ pub(super) fn freeze_queue(
     // A page only grows, so its length identifies its content.
     sections.extend(queue.freeze(copied).map(|(number, changes, mut page)| {
         let id = SectionId::new(epoch, number);
-        Section { id, changes, chunks: Box::new(move |out| page.next_chunk(out)) }
+        Section {
+            id,
+            changes,
+            chunks: Box::new(move |out| page.next_chunk(out)),
+        }
     }));
     queue.extent()
 }

@@ -15,8 +15,8 @@ use super::statistics::FilterStatistics;
 use super::tables::EpochFilter;
 use super::view::{Counters, FilterView};
 use crate::domain::{
-    FilterHead, FilterId, ImageSection, Import, ImportId, Kind, Meaning, Redemption, SectionId, Spec,
-    understood_version,
+    FilterHead, FilterId, ImageSection, Import, ImportId, Kind, Meaning, Redemption, SectionId,
+    Spec, understood_version,
 };
 use crate::filter::{Filled, Filter, FilterImage, RestoreError, Restoring, Walk};
 use crate::frame::{append, encode};
@@ -34,13 +34,22 @@ pub trait Sections {
     type Error;
 
     /// Replaces `out` with a section's chunk of this number, counted from 0; false after the last.
-    fn chunk(&mut self, section: SectionId, chunk: u32, out: &mut Vec<u8>) -> Result<bool, Self::Error>;
+    fn chunk(
+        &mut self,
+        section: SectionId,
+        chunk: u32,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Self::Error>;
 
     /// Checks that memory is available for a part of this size in bytes, before its sections are loaded.
     fn reserve(&mut self, bytes: u64) -> Result<(), Self::Error>;
 
     /// Loads all chunks of a table.
-    fn table(&mut self, section: SectionId, table: &Restoring<'_>) -> Result<(), RestoreError<Self::Error>>;
+    fn table(
+        &mut self,
+        section: SectionId,
+        table: &Restoring<'_>,
+    ) -> Result<(), RestoreError<Self::Error>>;
 }
 
 /// The head of a snapshot.
@@ -118,14 +127,16 @@ pub fn enabled_in(head: &[u8]) -> Result<u16, RestoreStateError<Infallible>> {
 /// Reads a head of a known version: that of the enabled entries, for these decide which fields it has. So a build that doesn't know it
 /// reports a newer version, not damage.
 fn read_head<E>(head: &[u8]) -> Result<SnapshotHead<State>, RestoreStateError<E>> {
-    let (version, rest) = postcard::take_from_bytes::<u16>(head).map_err(RestoreStateError::Head)?;
+    let (version, rest) =
+        postcard::take_from_bytes::<u16>(head).map_err(RestoreStateError::Head)?;
     if !(1..=understood_version()).contains(&version) {
         return Err(RestoreStateError::Newer(version));
     }
     let (mut head, rest) =
         postcard::take_from_bytes::<SnapshotHead<State>>(rest).map_err(RestoreStateError::Head)?;
     if version >= Meaning::OvertakenImports.since() {
-        let overtaken: BTreeSet<ImportId> = postcard::from_bytes(rest).map_err(RestoreStateError::Head)?;
+        let overtaken: BTreeSet<ImportId> =
+            postcard::from_bytes(rest).map_err(RestoreStateError::Head)?;
         for import in &mut head.imports {
             import.is_overtaken = overtaken.contains(&import.id);
         }
@@ -138,14 +149,38 @@ impl State {
     pub fn begin_snapshot(&mut self) -> SnapshotParts {
         let (mut sections, copied) = (Vec::new(), self.shared.copied.clone());
         let records = freeze_queue(&mut self.records.queue, RECORDS, &copied, &mut sections);
-        let filters = self.filters.values_mut().map(|filter| filter.freeze(&copied, &mut sections)).collect();
-        let imports: Vec<Import> =
-            self.shared.view.imports.read().iter().map(|import| Import::clone(import)).collect();
-        let overtaken: BTreeSet<ImportId> =
-            imports.iter().filter(|import| import.is_overtaken).map(|import| import.id.clone()).collect();
-        let line_ups =
-            self.shared.catalog.line_ups.values().map(|line_up| NamedLineUp::clone(line_up)).collect();
-        let head = SnapshotHead { state: &*self, records, filters, imports, line_ups };
+        let filters = self
+            .filters
+            .values_mut()
+            .map(|filter| filter.freeze(&copied, &mut sections))
+            .collect();
+        let imports: Vec<Import> = self
+            .shared
+            .view
+            .imports
+            .read()
+            .iter()
+            .map(|import| Import::clone(import))
+            .collect();
+        let overtaken: BTreeSet<ImportId> = imports
+            .iter()
+            .filter(|import| import.is_overtaken)
+            .map(|import| import.id.clone())
+            .collect();
+        let line_ups = self
+            .shared
+            .catalog
+            .line_ups
+            .values()
+            .map(|line_up| NamedLineUp::clone(line_up))
+            .collect();
+        let head = SnapshotHead {
+            state: &*self,
+            records,
+            filters,
+            imports,
+            line_ups,
+        };
         let version = self.shared.format.min(understood_version());
         let mut head = encode(&(version, head));
         if version >= Meaning::OvertakenImports.since() {
@@ -162,7 +197,11 @@ impl EpochFilter {
         let (image, tables) = self.filter.freeze(copied);
         sections.extend(tables.into_iter().map(|mut table| {
             let (id, changes) = (SectionId::new(epoch, table.id().0), table.changes());
-            Section { id, changes, chunks: Box::new(move |out| table.next_chunk(out)) }
+            Section {
+                id,
+                changes,
+                chunks: Box::new(move |out| table.next_chunk(out)),
+            }
         }));
         (epoch, image)
     }
@@ -178,14 +217,30 @@ impl FilterState {
             StoredStaging {
                 import: staging.import.clone(),
                 tables: staging.tables.freeze(copied, sections),
-                changes: (epoch, freeze_queue(&mut staging.changes, epoch, copied, sections)),
+                changes: (
+                    epoch,
+                    freeze_queue(&mut staging.changes, epoch, copied, sections),
+                ),
                 cleared: staging.cleared,
                 walk: staging.walk,
             }
         });
-        let statistics = self.view.counters.statistics.lock().freeze(tables, copied, sections);
+        let statistics = self
+            .view
+            .counters
+            .statistics
+            .lock()
+            .freeze(tables, copied, sections);
         let (id, head, is_hidden) = (self.view.id, self.view.head(image), self.is_hidden);
-        StoredFilter { id, head, tables, ledger, statistics, staging, is_hidden }
+        StoredFilter {
+            id,
+            head,
+            tables,
+            ledger,
+            statistics,
+            staging,
+            is_hidden,
+        }
     }
 }
 
@@ -205,23 +260,48 @@ impl Export {
     ///
     /// # Errors
     /// [`RestoreStateError::Head`] or [`RestoreStateError::Newer`] if the head can't be read.
-    pub fn find(head: &[u8], filter: FilterId) -> Result<Option<Self>, RestoreStateError<Infallible>> {
-        let found = read_head(head)?.filters.into_iter().find(|image| image.id == filter && !image.is_hidden);
+    pub fn find(
+        head: &[u8],
+        filter: FilterId,
+    ) -> Result<Option<Self>, RestoreStateError<Infallible>> {
+        let found = read_head(head)?
+            .filters
+            .into_iter()
+            .find(|image| image.id == filter && !image.is_hidden);
         Ok(found.map(Self::of))
     }
 
-    fn of(StoredFilter { head, tables, ledger, statistics, .. }: StoredFilter) -> Self {
-        let ids = head.tables.tables().map(|(table, ..)| SectionId::new(tables, table.0));
+    fn of(
+        StoredFilter {
+            head,
+            tables,
+            ledger,
+            statistics,
+            ..
+        }: StoredFilter,
+    ) -> Self {
+        let ids = head
+            .tables
+            .tables()
+            .map(|(table, ..)| SectionId::new(tables, table.0));
         let sections = ids.map(|id| (ImageSection::Tables, id));
         let ledgers = ledger.iter().flat_map(|ledger| {
             let id = |part| SectionId::new(ledger.epoch, part);
-            let ordinals = ledger.ordinals_changes.map(|_| (ImageSection::Ordinals, id(ORDINALS)));
-            ordinals.into_iter().chain([(ImageSection::Redemptions, id(REDEMPTIONS))])
+            let ordinals = ledger
+                .ordinals_changes
+                .map(|_| (ImageSection::Ordinals, id(ORDINALS)));
+            ordinals
+                .into_iter()
+                .chain([(ImageSection::Redemptions, id(REDEMPTIONS))])
         });
-        let statistics =
-            (statistics > 0).then_some((ImageSection::Statistics, SectionId::new(tables, STATISTICS)));
+        let statistics = (statistics > 0)
+            .then_some((ImageSection::Statistics, SectionId::new(tables, STATISTICS)));
         let sections = sections.chain(ledgers).chain(statistics).collect();
-        Self { sections, head, redemptions: ledger.map_or(0, |ledger| ledger.redemptions) }
+        Self {
+            sections,
+            head,
+            redemptions: ledger.map_or(0, |ledger| ledger.redemptions),
+        }
     }
 }
 
@@ -236,7 +316,10 @@ pub struct FrozenFilter {
 impl State {
     /// Freezes one filter as it is now, whether or not a snapshot is running; `None` if there is none, or it is not complete itself.
     pub fn freeze_filter(&mut self, filter: FilterId) -> Option<FrozenFilter> {
-        let filter = self.filters.get_mut(&filter).filter(|filter| !filter.is_hidden)?;
+        let filter = self
+            .filters
+            .get_mut(&filter)
+            .filter(|filter| !filter.is_hidden)?;
         let mut sections = Vec::new();
         // A staged import is not part of an image.
         let staging = filter.staging.take();
@@ -244,7 +327,9 @@ impl State {
         filter.staging = staging;
         let export = Export::of(image);
         let mut find = |(kind, id): &(ImageSection, SectionId)| {
-            let at = sections.iter().position(|section: &Section| section.id == *id)?;
+            let at = sections
+                .iter()
+                .position(|section: &Section| section.id == *id)?;
             Some((*kind, sections.swap_remove(at)))
         };
         let sections = export.sections.iter().filter_map(&mut find).collect();
@@ -255,20 +340,33 @@ impl State {
     ///
     /// # Errors
     /// When anything is missing, damaged or of a newer version.
-    pub fn restore<S: Sections>(head: &[u8], sections: &mut S) -> Result<Self, RestoreStateError<S::Error>> {
-        let SnapshotHead { mut state, records, filters, imports, line_ups } = read_head(head)?;
+    pub fn restore<S: Sections>(
+        head: &[u8],
+        sections: &mut S,
+    ) -> Result<Self, RestoreStateError<S::Error>> {
+        let SnapshotHead {
+            mut state,
+            records,
+            filters,
+            imports,
+            line_ups,
+        } = read_head(head)?;
         let settings = std::mem::take(&mut state.shared.settings);
         state.shared.configure(settings);
         let records = restore_queue(RECORDS, records, sections)?;
-        state.records =
-            Records::restore(records).ok_or(RestoreStateError::Damaged("a stored outcome is too short"))?;
+        state.records = Records::restore(records)
+            .ok_or(RestoreStateError::Damaged("a stored outcome is too short"))?;
         *state.shared.view.imports.write() = Imports::restore(imports);
         for image in filters {
             restore_filter(&mut state, image, sections)?;
         }
         for line_up in line_ups {
             state.shared.line_ups_bytes += line_up.memory_bytes();
-            state.shared.catalog.line_ups.insert_mut(line_up.name.clone(), Arc::new(line_up));
+            state
+                .shared
+                .catalog
+                .line_ups
+                .insert_mut(line_up.name.clone(), Arc::new(line_up));
         }
         state.shared.catalog_changed = true;
         state.publish();
@@ -276,31 +374,68 @@ impl State {
     }
 }
 
-fn restore_filter<S: Sections>(state: &mut State, image: StoredFilter, sections: &mut S) -> Restored<(), S> {
-    let StoredFilter { id, head, tables: epoch, ledger, statistics: changes, staging, is_hidden } = image;
+fn restore_filter<S: Sections>(
+    state: &mut State,
+    image: StoredFilter,
+    sections: &mut S,
+) -> Restored<(), S> {
+    let StoredFilter {
+        id,
+        head,
+        tables: epoch,
+        ledger,
+        statistics: changes,
+        staging,
+        is_hidden,
+    } = image;
     let ledger = match (head.profile.kind, ledger) {
         (Kind::Campaign, None) => state.shared.no_redemptions.clone(),
         (Kind::Coupon, Some(ledger)) => {
             let last_change = ChangeNumber(head.last_change);
-            Arc::new(RwLock::new(restore_ledger(&ledger, last_change, is_hidden, sections)?))
+            Arc::new(RwLock::new(restore_ledger(
+                &ledger,
+                last_change,
+                is_hidden,
+                sections,
+            )?))
         }
         (Kind::Campaign, Some(_)) | (Kind::Coupon, None) => {
-            return Err(RestoreStateError::Damaged("coupons have a ledger, campaigns have none"));
+            return Err(RestoreStateError::Damaged(
+                "coupons have a ledger, campaigns have none",
+            ));
         }
     };
     let filled = state.shared.images.filled(id).filter(|_| is_hidden);
     let tables = restore_tables(epoch, &head.tables, &head.profile.spec, filled, sections)?;
-    let staging =
-        staging.map(|staging| restore_staging(staging, &head.profile.spec, sections)).transpose()?;
-    let mut statistics = FilterStatistics { latest: head.latest, ..FilterStatistics::default() };
+    let staging = staging
+        .map(|staging| restore_staging(staging, &head.profile.spec, sections))
+        .transpose()?;
+    let mut statistics = FilterStatistics {
+        latest: head.latest,
+        ..FilterStatistics::default()
+    };
     let unreadable = "statistics can't be read";
-    load_chunks(sections, SectionId::new(epoch, STATISTICS), unreadable, |chunk| statistics.load(chunk))?;
+    load_chunks(
+        sections,
+        SectionId::new(epoch, STATISTICS),
+        unreadable,
+        |chunk| statistics.load(chunk),
+    )?;
     statistics.earlier.changes = changes;
     if !is_hidden && !statistics.is_complete() {
         return Err(RestoreStateError::Damaged(unreadable));
     }
-    let FilterHead { adds, removes, profile, .. } = head;
-    let counters = Counters { adds: adds.into(), removes: removes.into(), statistics: statistics.into() };
+    let FilterHead {
+        adds,
+        removes,
+        profile,
+        ..
+    } = head;
+    let counters = Counters {
+        adds: adds.into(),
+        removes: removes.into(),
+        statistics: statistics.into(),
+    };
     let (counters, reader) = (counters.into(), tables.filter.reader());
     let redemptions_retention = state.shared.view.redemptions_retention.clone();
     let view = Arc::new(FilterView {
@@ -328,27 +463,60 @@ fn restore_ledger<S: Sections>(
     is_loading: bool,
     sections: &mut S,
 ) -> Restored<Ledger, S> {
-    sections.reserve(image.memory_bytes).map_err(RestoreStateError::Load)?;
-    let &StoredLedger { epoch, changes, ordinals_changes, .. } = image;
+    sections
+        .reserve(image.memory_bytes)
+        .map_err(RestoreStateError::Load)?;
+    let &StoredLedger {
+        epoch,
+        changes,
+        ordinals_changes,
+        ..
+    } = image;
     let mut ledger = Ledger::new(epoch, ordinals_changes.is_some(), last_change);
     let (unreadable, ordinals) = ("a ledger can't be read", SectionId::new(epoch, ORDINALS));
     if ordinals_changes.is_some() {
-        load_chunks(sections, ordinals, unreadable, |chunk| ledger.load_ordinals(chunk))?;
+        load_chunks(sections, ordinals, unreadable, |chunk| {
+            ledger.load_ordinals(chunk)
+        })?;
     }
     let redemptions = SectionId::new(epoch, REDEMPTIONS);
-    load_chunks(sections, redemptions, unreadable, |chunk| ledger.load(chunk, |_: &Redemption| true))?;
+    load_chunks(sections, redemptions, unreadable, |chunk| {
+        ledger.load(chunk, |_: &Redemption| true)
+    })?;
     ledger.resume(changes, ordinals_changes);
     let is_complete = is_loading || ledger.finish_loading();
-    is_complete.then_some(ledger).ok_or(RestoreStateError::Damaged(unreadable))
+    is_complete
+        .then_some(ledger)
+        .ok_or(RestoreStateError::Damaged(unreadable))
 }
 
-fn restore_staging<S: Sections>(image: StoredStaging, spec: &Spec, sections: &mut S) -> Restored<Staging, S> {
-    let StoredStaging { import, tables, changes, cleared, walk } = image;
+fn restore_staging<S: Sections>(
+    image: StoredStaging,
+    spec: &Spec,
+    sections: &mut S,
+) -> Restored<Staging, S> {
+    let StoredStaging {
+        import,
+        tables,
+        changes,
+        cleared,
+        walk,
+    } = image;
     let tables = restore_tables(tables.0, &tables.1, spec, None, sections)?;
     let (epoch, extent) = changes;
     let changes = restore_queue(epoch, extent, sections)?;
-    let staging = Staging { import, tables, changes, epoch, cleared, walk };
-    staging.is_readable().then_some(staging).ok_or(RestoreStateError::Damaged("a kept change can't be read"))
+    let staging = Staging {
+        import,
+        tables,
+        changes,
+        epoch,
+        cleared,
+        walk,
+    };
+    staging
+        .is_readable()
+        .then_some(staging)
+        .ok_or(RestoreStateError::Damaged("a kept change can't be read"))
 }
 
 fn restore_tables<S: Sections>(
@@ -358,26 +526,42 @@ fn restore_tables<S: Sections>(
     filled: Option<Filled>,
     sections: &mut S,
 ) -> Restored<EpochFilter, S> {
-    let mut load = |table: &Restoring<'_>| sections.table(SectionId::new(epoch, table.id().0), table);
+    let mut load =
+        |table: &Restoring<'_>| sections.table(SectionId::new(epoch, table.id().0), table);
     if image.forgets_after() != spec.forget.map(|forget| forget.steps()) {
         return Err(RestoreStateError::Tables(RestoreError::Image(
             "a filter forgets in other steps than its spec says",
         )));
     }
     // If an image is being uploaded, the tables are filled up to its progress.
-    let filter = Filter::restore(spec.mode, image, filled, &mut load).map_err(RestoreStateError::Tables)?;
+    let filter =
+        Filter::restore(spec.mode, image, filled, &mut load).map_err(RestoreStateError::Tables)?;
     Ok(EpochFilter { epoch, filter })
 }
 
-fn restore_queue<S: Sections>(epoch: Epoch, extent: Extent, sections: &mut S) -> Restored<Queue, S> {
-    let (mut pages, unreadable) = (Vec::new(), "a page of stored outcomes or kept changes can't be read");
+fn restore_queue<S: Sections>(
+    epoch: Epoch,
+    extent: Extent,
+    sections: &mut S,
+) -> Restored<Queue, S> {
+    let (mut pages, unreadable) = (
+        Vec::new(),
+        "a page of stored outcomes or kept changes can't be read",
+    );
     for number in extent.first..extent.first.saturating_add(extent.pages) {
-        sections.reserve(2 * PAGE_BYTES as u64).map_err(RestoreStateError::Load)?;
+        sections
+            .reserve(2 * PAGE_BYTES as u64)
+            .map_err(RestoreStateError::Load)?;
         let mut page = Vec::new();
-        load_chunks(sections, SectionId::new(epoch, number), unreadable, |chunk| {
-            page.extend_from_slice(chunk);
-            page.len() <= PAGE_BYTES
-        })?;
+        load_chunks(
+            sections,
+            SectionId::new(epoch, number),
+            unreadable,
+            |chunk| {
+                page.extend_from_slice(chunk);
+                page.len() <= PAGE_BYTES
+            },
+        )?;
         if page.is_empty() {
             return Err(RestoreStateError::Damaged(unreadable));
         }
@@ -396,7 +580,10 @@ fn load_chunks<S: Sections>(
     let mut chunk = Vec::new();
     for number in 0.. {
         chunk.clear();
-        if !sections.chunk(section, number, &mut chunk).map_err(RestoreStateError::Load)? {
+        if !sections
+            .chunk(section, number, &mut chunk)
+            .map_err(RestoreStateError::Load)?
+        {
             break;
         }
         if !load(&chunk) {

@@ -89,12 +89,16 @@ pub(super) fn is_used(state: Option<SlotState>) -> bool {
 impl Staging {
     /// Whether all changes of a snapshot can be read.
     pub(super) fn is_readable(&self) -> bool {
-        self.changes.iter().all(|(_, change)| decode::<QueuedChange>(change).is_some())
+        self.changes
+            .iter()
+            .all(|(_, change)| decode::<QueuedChange>(change).is_some())
     }
 
     /// Whether this import is the staged one.
     pub(super) fn is_of(staging: &Option<Box<Self>>, import: &ImportId) -> bool {
-        staging.as_ref().is_some_and(|staging| staging.import == *import)
+        staging
+            .as_ref()
+            .is_some_and(|staging| staging.import == *import)
     }
 
     /// Whether the upload is complete, and the staged tables are catching up.
@@ -121,9 +125,13 @@ impl Staging {
 
     /// Copies more held and redeemed codes. Returns whether the walk is complete.
     fn copy_used(&mut self, live: &EpochFilter, entries_max: u64) -> Result<bool, Full> {
-        let Some(walk) = &mut self.walk else { return Ok(false) };
+        let Some(walk) = &mut self.walk else {
+            return Ok(false);
+        };
         let (mut buckets, mut found, mut at_end) = (0, Vec::new(), false);
-        while !at_end && buckets + found.len() as u64 * BUCKETS_A_CODE < entries_max * BUCKETS_A_CODE {
+        while !at_end
+            && buckets + found.len() as u64 * BUCKETS_A_CODE < entries_max * BUCKETS_A_CODE
+        {
             let walked = live.filter.walk(walk, BUCKETS_AT_ONCE, |digest, state| {
                 if is_used(Some(state)) {
                     found.push((digest, state));
@@ -132,7 +140,9 @@ impl Staging {
             buckets += walked;
             at_end = walked == 0;
         }
-        found.into_iter().try_for_each(|(digest, state)| self.tables.filter.put(digest, state))?;
+        found
+            .into_iter()
+            .try_for_each(|(digest, state)| self.tables.filter.put(digest, state))?;
         Ok(at_end)
     }
 
@@ -157,8 +167,14 @@ impl Staging {
 }
 
 /// Repeats changes, all of one kind.
-fn repeat_all(tables: &mut EpochFilter, live: &EpochFilter, changes: &[QueuedChange]) -> Result<(), Full> {
-    let Some(QueuedChange { kind, .. }) = changes.first() else { return Ok(()) };
+fn repeat_all(
+    tables: &mut EpochFilter,
+    live: &EpochFilter,
+    changes: &[QueuedChange],
+) -> Result<(), Full> {
+    let Some(QueuedChange { kind, .. }) = changes.first() else {
+        return Ok(());
+    };
     match kind {
         ChangeKind::Add | ChangeKind::AddIfAbsent => {
             let digests: Vec<Digest> = changes.iter().map(|change| change.digest).collect();
@@ -176,7 +192,9 @@ fn repeat_all(tables: &mut EpochFilter, live: &EpochFilter, changes: &[QueuedCha
             for &QueuedChange { digest, .. } in changes {
                 match live.filter.state(digest) {
                     // Or it was used while the staged tables caught up. Whether they had copied it by then makes no difference.
-                    Some(state) if is_used(Some(state)) || tables.filter.state(digest).is_none() => {
+                    Some(state)
+                        if is_used(Some(state)) || tables.filter.state(digest).is_none() =>
+                    {
                         tables.filter.put(digest, state)?
                     }
                     _ if is_used(tables.filter.state(digest)) => {

@@ -107,14 +107,18 @@ impl FilterStatistics {
 
     #[cold]
     fn begin(&mut self, unit: Unit, number: u64) {
-        let present = CountedPeriod { number, ..CountedPeriod::default() };
+        let present = CountedPeriod {
+            number,
+            ..CountedPeriod::default()
+        };
         let complete = std::mem::replace(&mut self.latest[unit as usize], present);
         if complete.counts != ChangeCounts::default() {
             while self.earlier.end() < Unit::ALL.len() as u64 {
                 self.earlier.push(Earlier::default());
             }
             let first = number.saturating_sub(unit.periods_max() - 1);
-            self.earlier.change(unit as u64, |earlier| earlier.append(&complete, first));
+            self.earlier
+                .change(unit as u64, |earlier| earlier.append(&complete, first));
         }
     }
 
@@ -124,7 +128,8 @@ impl FilterStatistics {
             let (number, latest) = (unit.number_at(now), &mut self.latest[unit as usize]);
             if latest.number > number {
                 latest.number = number;
-                self.earlier.change(unit as u64, |earlier| earlier.move_to(latest));
+                self.earlier
+                    .change(unit as u64, |earlier| earlier.move_to(latest));
             }
         }
     }
@@ -133,25 +138,46 @@ impl FilterStatistics {
     pub fn last(&self, unit: Unit, number: u64, now: Timestamp) -> Vec<(Timestamp, ChangeCounts)> {
         let (length, _) = unit.extent();
         let first = (unit.number_at(now) + 1).saturating_sub(number);
-        let earlier = self.earlier.get(unit as u64).map_or(&[][..], |earlier| &earlier.0);
+        let earlier = self
+            .earlier
+            .get(unit as u64)
+            .map_or(&[][..], |earlier| &earlier.0);
         let wanted = periods(earlier)
             .chain([self.latest[unit as usize]])
             .filter(|period| period.number >= first && period.counts != ChangeCounts::default());
-        wanted.map(|period| (Timestamp(period.number.saturating_mul(length)), period.counts)).collect()
+        wanted
+            .map(|period| {
+                (
+                    Timestamp(period.number.saturating_mul(length)),
+                    period.counts,
+                )
+            })
+            .collect()
     }
 
     /// Adds a section for the earlier periods, if there are any. Returns the number of their changes.
-    pub(super) fn freeze(&mut self, tables: Epoch, copied: &Copied, sections: &mut Vec<Section>) -> u64 {
+    pub(super) fn freeze(
+        &mut self,
+        tables: Epoch,
+        copied: &Copied,
+        sections: &mut Vec<Section>,
+    ) -> u64 {
         match self.earlier.changes {
             0 => 0,
-            _ => freeze(SectionId::new(tables, STATISTICS), &mut self.earlier, copied, sections),
+            _ => freeze(
+                SectionId::new(tables, STATISTICS),
+                &mut self.earlier,
+                copied,
+                sections,
+            ),
         }
     }
 
     /// Takes the next chunk of the earlier periods of an image or a snapshot. Returns whether it contradicts nothing.
     pub(super) fn load(&mut self, chunk: &[u8]) -> bool {
-        let is_sound =
-            |(unit, (_, page)): (Unit, (_, &Earlier))| page.is_sound(unit, &self.latest[unit as usize]);
+        let is_sound = |(unit, (_, page)): (Unit, (_, &Earlier))| {
+            page.is_sound(unit, &self.latest[unit as usize])
+        };
         self.earlier.load(chunk).is_some()
             && self.earlier.end() <= Unit::ALL.len() as u64
             && Unit::ALL.into_iter().zip(self.earlier.iter()).all(is_sound)
@@ -159,7 +185,11 @@ impl FilterStatistics {
 
     /// Whether all earlier periods are loaded, if there are any.
     pub(super) fn is_complete(&self) -> bool {
-        let pages = if self.earlier.changes > 0 { Unit::ALL.len() } else { 0 };
+        let pages = if self.earlier.changes > 0 {
+            Unit::ALL.len()
+        } else {
+            0
+        };
         self.earlier.end() == pages as u64
     }
 
@@ -189,7 +219,10 @@ mod tests {
     fn loads(latest: (u64, ChangeCounts), earlier: &[u8]) -> bool {
         let (number, counts) = latest;
         let latest = [CountedPeriod { number, counts }, CountedPeriod::default()];
-        let mut statistics = FilterStatistics { latest, ..FilterStatistics::default() };
+        let mut statistics = FilterStatistics {
+            latest,
+            ..FilterStatistics::default()
+        };
         let chunk = [page(earlier), page(&[])].concat();
         statistics.load(&chunk) && statistics.is_complete()
     }
@@ -212,8 +245,14 @@ mod tests {
         ] {
             assert!(!loads((1_000, ONE), &earlier), "{what}");
         }
-        assert!(!loads((0, ChangeCounts::default()), &all), "earlier than none");
-        assert!(!loads((1_000, ChangeCounts::default()), &all), "before an empty one");
+        assert!(
+            !loads((0, ChangeCounts::default()), &all),
+            "earlier than none"
+        );
+        assert!(
+            !loads((1_000, ChangeCounts::default()), &all),
+            "before an empty one"
+        );
     }
 
     #[test]
@@ -222,7 +261,11 @@ mod tests {
         for (pages, is_complete) in [(0, true), (1, false), (2, true), (3, false)] {
             let mut statistics = FilterStatistics::default();
             let are_loaded = (0..pages).all(|_| statistics.load(&page));
-            assert_eq!(are_loaded && statistics.is_complete(), is_complete, "{pages} pages");
+            assert_eq!(
+                are_loaded && statistics.is_complete(),
+                is_complete,
+                "{pages} pages"
+            );
         }
     }
 }

@@ -17,8 +17,8 @@ use super::events::REVIVED_EVENTS_MAX;
 use super::ledger::{ENDED_MAX, Ledger};
 use super::machine::{SWEEP_MAX, State, Subject};
 use crate::domain::{
-    Count, HOLD_SECONDS_MAX, Happened, Outcome, Redemption, RedemptionId, RedemptionStatus, RedemptionStep,
-    Settings, Timestamp,
+    Count, HOLD_SECONDS_MAX, Happened, Outcome, Redemption, RedemptionId, RedemptionStatus,
+    RedemptionStep, Settings, Timestamp,
 };
 use crate::filter::{Digest, SlotState};
 use std::sync::atomic::Ordering;
@@ -38,7 +38,11 @@ impl State {
     ///
     /// Stored outcomes are only deleted by other entries: they yield as soon as a new one needs their space.
     pub fn due_at(&self) -> Option<Timestamp> {
-        let Settings { redemptions_retention_seconds, imports_retention_seconds, .. } = self.shared.settings;
+        let Settings {
+            redemptions_retention_seconds,
+            imports_retention_seconds,
+            ..
+        } = self.shared.settings;
         let at = |task| self.shared.agenda.first(task).map(|(at, ..)| at);
         let unmoved_since = self.shared.view.imports.read().unmoved_since();
         let due = [
@@ -53,7 +57,11 @@ impl State {
 
     /// About the maximum size of the events that this many commands make by expiring holds at this time, in bytes.
     pub fn sweep_events_bytes(&self, commands: usize, at: Timestamp) -> u64 {
-        let is_any_due = self.shared.agenda.first(Task::Expire).is_some_and(|(until, ..)| until <= at);
+        let is_any_due = self
+            .shared
+            .agenda
+            .first(Task::Expire)
+            .is_some_and(|(until, ..)| until <= at);
         if !is_any_due || self.shared.settings.events_retention_seconds == 0 {
             return 0;
         }
@@ -66,7 +74,11 @@ impl State {
     /// Lets campaigns go on to the present step, and frees some slots of forgotten users.
     pub(super) fn sweep_filters(&mut self) {
         let retention = self.shared.settings.redemptions_retention_seconds;
-        for (task, delay) in [(Task::Expire, 0), (Task::Forget, retention), (Task::ForgetUsers, 0)] {
+        for (task, delay) in [
+            (Task::Expire, 0),
+            (Task::Forget, retention),
+            (Task::ForgetUsers, 0),
+        ] {
             for _ in 0..SWEEP_MAX {
                 let due = self.shared.agenda.first(task);
                 let due = due.filter(|(at, ..)| at.plus_seconds(delay) <= self.shared.now);
@@ -86,7 +98,9 @@ impl State {
     /// Whether items of some filter are moving to another table, or slots of forgotten users are being freed. Every entry does some of
     /// that, and [`Command::Advance`](crate::domain::Command::Advance) a given amount.
     pub fn can_advance(&self) -> bool {
-        [Task::Move, Task::Retire].into_iter().any(|task| self.shared.agenda.first(task).is_some())
+        [Task::Move, Task::Retire]
+            .into_iter()
+            .any(|task| self.shared.agenda.first(task).is_some())
     }
 
     /// Goes on with the first filter whose items are moving to another table: empties this many more buckets. Frees slots of forgotten users
@@ -109,7 +123,9 @@ impl State {
         while words > 0
             && let Some(filter) = self.shared.agenda.next_retiring()
         {
-            let done = self.on(filter, |filter| filter.tables.filter.retire(words)).unwrap_or(0);
+            let done = self
+                .on(filter, |filter| filter.tables.filter.retire(words))
+                .unwrap_or(0);
             words = words.saturating_sub(done.max(1));
         }
     }
@@ -130,7 +146,9 @@ impl State {
             redemptions += moved_to_present;
             holds += held_again;
         }
-        self.shared.events.record_unrequested(now, || Happened::TurnedBack { redemptions, holds });
+        self.shared
+            .events
+            .record_unrequested(now, || Happened::TurnedBack { redemptions, holds });
         Outcome::TurnedBack { redemptions, holds }
     }
 }
@@ -149,7 +167,10 @@ impl Subject<'_> {
                 (Some(SlotState::Available), _) => true,
                 (None, Some(stock)) if ledger.taken() < stock => {
                     let is_added = self.tables.filter.put(digest, SlotState::Held).is_ok();
-                    self.view.counters.adds.fetch_add(u64::from(is_added), Ordering::Relaxed);
+                    self.view
+                        .counters
+                        .adds
+                        .fetch_add(u64::from(is_added), Ordering::Relaxed);
                     is_added
                 }
                 _ => false,
@@ -158,7 +179,10 @@ impl Subject<'_> {
                 again.push(id);
             }
         }
-        let again: Vec<Redemption> = again.iter().filter_map(|id| ledger.get(id).cloned()).collect();
+        let again: Vec<Redemption> = again
+            .iter()
+            .filter_map(|id| ledger.get(id).cloned())
+            .collect();
         drop(ledger);
         if let Some(forget) = self.view.spec.forget {
             self.tables.filter.turn_back(forget.step_at(now));
@@ -194,7 +218,10 @@ fn prematurely_expired(ledger: &Ledger, now: Timestamp) -> Vec<(RedemptionId, Di
     };
     let mut found: Vec<_> = ledger.iter().filter(ended_too_soon).collect();
     found.sort_by_key(|redemption| (redemption.created_at, redemption.id));
-    found.into_iter().map(|redemption| (redemption.id, redemption.digest)).collect()
+    found
+        .into_iter()
+        .map(|redemption| (redemption.id, redemption.digest))
+        .collect()
 }
 
 /// A redemption as it should be, if the wrong clock has changed it: no time in it is later than now, except for the end of a hold, which
@@ -203,8 +230,12 @@ fn moved_to_present(redemption: &Redemption, now: Timestamp) -> Option<Redemptio
     if redemption.changed_at <= now && redemption.created_at <= now {
         return None;
     }
-    let lasted =
-        |end: Timestamp| Timestamp(now.0.saturating_add(end.0.saturating_sub(redemption.changed_at.0)));
+    let lasted = |end: Timestamp| {
+        Timestamp(
+            now.0
+                .saturating_add(end.0.saturating_sub(redemption.changed_at.0)),
+        )
+    };
     let brought = |end: Timestamp| match redemption.status {
         RedemptionStatus::Held if end > latest_end(now) => lasted(end).min(latest_end(now)),
         _ => end.min(latest_end(now)),

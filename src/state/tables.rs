@@ -25,7 +25,8 @@ impl EpochFilter {
 
     /// Lets a filter that forgets go on to the step of this time. Returns how many items are forgotten by that.
     pub(super) fn advance(&mut self, spec: &Spec, now: Timestamp) -> u64 {
-        spec.forget.map_or(0, |forget| self.filter.advance(forget.step_at(now)))
+        spec.forget
+            .map_or(0, |forget| self.filter.advance(forget.step_at(now)))
     }
 
     /// When the next items are forgotten, if any are going to be.
@@ -69,7 +70,9 @@ pub(super) fn outcome(insert: InsertOutcome) -> ItemOutcome {
     match insert {
         InsertOutcome::Added => ItemOutcome::Added,
         InsertOutcome::Present(SlotState::Redeemed) => ItemOutcome::AlreadyRedeemed,
-        InsertOutcome::Present(SlotState::Available | SlotState::Held) => ItemOutcome::AlreadyPresent,
+        InsertOutcome::Present(SlotState::Available | SlotState::Held) => {
+            ItemOutcome::AlreadyPresent
+        }
         InsertOutcome::Saturated => ItemOutcome::Saturated,
     }
 }

@@ -19,17 +19,31 @@ pub struct ImportTrial {
 
 impl ImportTrial {
     /// Begins a trial of adding items to a copy of the live tables of `view`; without one, of replacing all items.
-    pub fn new(view: Arc<FilterView>, live: Option<Filter>, if_absent: bool, now: Timestamp) -> Self {
+    pub fn new(
+        view: Arc<FilterView>,
+        live: Option<Filter>,
+        if_absent: bool,
+        now: Timestamp,
+    ) -> Self {
         let epoch = Epoch::default();
         let (mode, mut tables) = match live {
             Some(filter) => (ImportMode::Append, EpochFilter { epoch, filter }),
             None => {
                 let rule = view.reader.growth_rule();
-                (ImportMode::Replace, EpochFilter::new(epoch, &view.spec, view.layout, rule))
+                (
+                    ImportMode::Replace,
+                    EpochFilter::new(epoch, &view.spec, view.layout, rule),
+                )
             }
         };
         tables.advance(&view.spec, now);
-        Self { view, tables, mode, if_absent, now }
+        Self {
+            view,
+            tables,
+            mode,
+            if_absent,
+            now,
+        }
     }
 
     /// Bytes of its tables.
@@ -63,7 +77,12 @@ impl ImportTrial {
     pub fn needs_used(&self) -> bool {
         let is_bounded = self.mode == ImportMode::Replace && self.view.spec.growth == Growth::Fixed;
         is_bounded
-            && self.view.describe(self.now).stats.codes.is_some_and(|codes| codes.held + codes.redeemed > 0)
+            && self
+                .view
+                .describe(self.now)
+                .stats
+                .codes
+                .is_some_and(|codes| codes.held + codes.redeemed > 0)
     }
 
     /// Ends an import that has been read completely: copies the held and redeemed codes of the live tables, if they are given, and checks
@@ -72,7 +91,10 @@ impl ImportTrial {
     /// # Errors
     /// [`Refusal::FilterFull`], or the guard that it would violate.
     pub fn end(&mut self, import: &Import, live: Option<&Filter>) -> Result<(), Refusal> {
-        import.guards.allow_items(import.items()).map_err(Refusal::ImportGuarded)?;
+        import
+            .guards
+            .allow_items(import.items())
+            .map_err(Refusal::ImportGuarded)?;
         if self.mode == ImportMode::Append {
             return Ok(());
         }
@@ -87,6 +109,9 @@ impl ImportTrial {
         copied.map_err(|Full| Refusal::FilterFull)?;
         let stats = self.view.describe(self.now).stats;
         let before = stats.codes.map_or(stats.items, |codes| codes.available);
-        import.guards.allow_swap(before, self.tables.available()).map_err(Refusal::ImportGuarded)
+        import
+            .guards
+            .allow_swap(before, self.tables.available())
+            .map_err(Refusal::ImportGuarded)
     }
 }

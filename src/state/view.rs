@@ -3,10 +3,13 @@
 use super::ledger::{ChangeNumber, Ledger, RedemptionPage, RedemptionQuery};
 use super::statistics::FilterStatistics;
 use crate::domain::{
-    ALGORITHM, ChangeCounts, Description, FilterHead, FilterId, ForgetStepStats, Kind, Profile, Redemption,
-    RedemptionId, RedemptionStatus, Reference, Refusal, Spec, Stats, Timestamp, Unit, WindowPosition,
+    ALGORITHM, ChangeCounts, Description, FilterHead, FilterId, ForgetStepStats, Kind, Profile,
+    Redemption, RedemptionId, RedemptionStatus, Reference, Refusal, Spec, Stats, Timestamp, Unit,
+    WindowPosition,
 };
-use crate::filter::{self, Digest, FilterImage, FilterStats, Growth, Mode, Reader, SlotState, StateCounts};
+use crate::filter::{
+    self, Digest, FilterImage, FilterStats, Growth, Mode, Reader, SlotState, StateCounts,
+};
 use parking_lot::{Mutex, RwLock};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -91,7 +94,10 @@ impl FilterView {
         if self.spec.stock.is_some() {
             return self.admits(&[digest], now) == [true];
         }
-        self.answers(now) && self.tables_at(now).accepts(digest, |state| self.is_valid(digest, state, now))
+        self.answers(now)
+            && self
+                .tables_at(now)
+                .accepts(digest, |state| self.is_valid(digest, state, now))
     }
 
     /// [`Self::contains`] for a list; `out` is cleared first.
@@ -99,7 +105,10 @@ impl FilterView {
         if self.spec.stock.is_some() {
             *out = self.admits(digests, now);
         } else if self.answers(now) {
-            self.tables_at(now).accepts_many(digests, out, |digest, state| self.is_valid(digest, state, now));
+            self.tables_at(now)
+                .accepts_many(digests, out, |digest, state| {
+                    self.is_valid(digest, state, now)
+                });
         } else {
             out.clear();
             out.resize(digests.len(), false);
@@ -113,7 +122,9 @@ impl FilterView {
             return vec![false; digests.len()];
         }
         let states = self.reader.view(0).states(digests).into_iter().zip(digests);
-        states.map(|(state, &digest)| state.is_none_or(|state| self.is_valid(digest, state, now))).collect()
+        states
+            .map(|(state, &digest)| state.is_none_or(|state| self.is_valid(digest, state, now)))
+            .collect()
     }
 
     /// Whether its items are codes that must not be guessed. In an open pool any code is as good as another.
@@ -155,7 +166,9 @@ impl FilterView {
             let ledger = self.ledger.read();
             let states = self.reader.view(0).states(digests);
             found.extend(states.into_iter().zip(digests).map(|(state, digest)| {
-                let current = ledger.current(*digest).filter(|current| !current.has_run_out(now));
+                let current = ledger
+                    .current(*digest)
+                    .filter(|current| !current.has_run_out(now));
                 match (state, current) {
                     (None, _) => CodeFound::Absent,
                     (Some(_), Some(current)) if current.status == RedemptionStatus::Held => {
@@ -178,13 +191,20 @@ impl FilterView {
         match state {
             SlotState::Redeemed => false,
             SlotState::Available => true,
-            SlotState::Held => self.ledger.read().current(digest).is_some_and(|hold| hold.has_run_out(now)),
+            SlotState::Held => self
+                .ledger
+                .read()
+                .current(digest)
+                .is_some_and(|hold| hold.has_run_out(now)),
         }
     }
 
     /// The redemption of this id, as it is seen at `now`; none once its retention has passed.
     pub fn redemption(&self, id: &RedemptionId, now: Timestamp) -> Option<Redemption> {
-        self.ledger.read().get(id).and_then(|redemption| self.seen_at(redemption, now))
+        self.ledger
+            .read()
+            .get(id)
+            .and_then(|redemption| self.seen_at(redemption, now))
     }
 
     /// A page of up to `limit` redemptions after `after`, as of `now`, in the order of their last change. It scans a limited number of
@@ -196,10 +216,15 @@ impl FilterView {
         limit: usize,
         now: Timestamp,
     ) -> RedemptionPage {
-        self.ledger.read().page(query, after, limit, SCANNED_MAX, |redemption| {
-            let seen = self.seen_at(redemption, now)?;
-            query.status.is_none_or(|status| status == seen.status).then_some(seen)
-        })
+        self.ledger
+            .read()
+            .page(query, after, limit, SCANNED_MAX, |redemption| {
+                let seen = self.seen_at(redemption, now)?;
+                query
+                    .status
+                    .is_none_or(|status| status == seen.status)
+                    .then_some(seen)
+            })
     }
 
     fn seen_at(&self, redemption: &Redemption, now: Timestamp) -> Option<Redemption> {
@@ -210,13 +235,22 @@ impl FilterView {
     /// Codes by status, by the states of items. In an open pool, the available ones are the rest of the stock.
     pub(super) fn code_counts(&self, states: StateCounts) -> StateCounts {
         let left = |stock: u64| stock.saturating_sub(states.held + states.redeemed);
-        StateCounts { available: self.spec.stock.map_or(states.available, left), ..states }
+        StateCounts {
+            available: self.spec.stock.map_or(states.available, left),
+            ..states
+        }
     }
 
     /// The campaign or coupon as its owner sees it at `now`.
     pub fn describe(&self, now: Timestamp) -> Description {
-        let FilterStats { items, memory_bytes, segments, states, copies_max, steps } =
-            self.tables_at(now).stats();
+        let FilterStats {
+            items,
+            memory_bytes,
+            segments,
+            states,
+            copies_max,
+            steps,
+        } = self.tables_at(now).stats();
         let stats = Stats {
             items,
             memory_bytes,
@@ -241,22 +275,32 @@ impl FilterView {
 
     /// Different items that a filter of this spec takes, however it grows: later ones may be rejected.
     pub fn capacity_max(&self) -> u64 {
-        *self.capacity_max.get_or_init(|| self.spec.capacity_max(&self.layout))
+        *self
+            .capacity_max
+            .get_or_init(|| self.spec.capacity_max(&self.layout))
     }
 
     /// Its days or hours with counts among the last `number` up to `now`, each with its beginning, in order.
-    pub fn statistics(&self, unit: Unit, number: u64, now: Timestamp) -> Vec<(Timestamp, ChangeCounts)> {
+    pub fn statistics(
+        &self,
+        unit: Unit,
+        number: u64,
+        now: Timestamp,
+    ) -> Vec<(Timestamp, ChangeCounts)> {
         self.counters.statistics.lock().last(unit, number, now)
     }
 
     /// A view of its tables. A campaign that forgets is seen in its step at `now`.
     #[inline]
     fn tables_at(&self, now: Timestamp) -> filter::TableView<'_> {
-        self.reader.view(self.spec.forget.map_or(0, |forget| forget.step_at(now)))
+        self.reader
+            .view(self.spec.forget.map_or(0, |forget| forget.step_at(now)))
     }
 
     fn step_stats(&self, steps: &[filter::StepStats]) -> Vec<ForgetStepStats> {
-        let Some(forget) = self.spec.forget else { return Vec::new() };
+        let Some(forget) = self.spec.forget else {
+            return Vec::new();
+        };
         let stats = |&filter::StepStats { step, items }: &filter::StepStats| ForgetStepStats {
             begin: forget.begin_of(step),
             items,
@@ -267,7 +311,12 @@ impl FilterView {
 
     /// Whether the coupon can have this stock. Existing redemptions stay, even if they exceed it.
     pub(super) fn check_stock(&self, stock: u64) -> Result<(), Refusal> {
-        let Spec { growth, capacity, stock: present, .. } = self.spec;
+        let Spec {
+            growth,
+            capacity,
+            stock: present,
+            ..
+        } = self.spec;
         if present.is_none() {
             return Err(Refusal::NoStock);
         }
@@ -279,7 +328,11 @@ impl FilterView {
 
     /// Rejects a change of the codes of an open pool, which has those alone that are in use.
     pub(super) fn require_added_codes(&self) -> Result<(), Refusal> {
-        if self.spec.stock.is_some() { Err(Refusal::RequiresAddedCodes) } else { Ok(()) }
+        if self.spec.stock.is_some() {
+            Err(Refusal::RequiresAddedCodes)
+        } else {
+            Ok(())
+        }
     }
 
     /// Its head, with the image of its tables.
@@ -316,7 +369,9 @@ impl FilterView {
         let ledger = self.ledger.read();
         let current = ledger.current(digest);
         // The same reference gets its redemption again, and a hold that has run out is ended.
-        if current.is_some_and(|current| current.reference == *reference || current.has_run_out(now)) {
+        if current
+            .is_some_and(|current| current.reference == *reference || current.has_run_out(now))
+        {
             return None;
         }
         // Only an entry makes the end of the window final: a clock may be set back.
@@ -324,10 +379,12 @@ impl FilterView {
             || self.window.position(logged) == WindowPosition::After;
         match (state, self.spec.stock) {
             (Some(SlotState::Redeemed), _) => Some(Refusal::CodeRedeemed),
-            (Some(SlotState::Held), _) => {
-                current.filter(|current| current.status == RedemptionStatus::Held).map(|_| Refusal::CodeHeld)
+            (Some(SlotState::Held), _) => current
+                .filter(|current| current.status == RedemptionStatus::Held)
+                .map(|_| Refusal::CodeHeld),
+            (Some(SlotState::Available), _) | (None, Some(_)) if is_inactive => {
+                Some(Refusal::OutsideWindow)
             }
-            (Some(SlotState::Available), _) | (None, Some(_)) if is_inactive => Some(Refusal::OutsideWindow),
             // Expired holds free stock.
             (None, Some(stock)) if ledger.taken() >= stock && ledger.overdue(now).is_none() => {
                 let is_active = self.window.contains(logged) && self.window.contains(now);

@@ -19,10 +19,18 @@ use std::iter::repeat_n;
 use std::path::Path;
 
 /// A manifest is the largest payload, and the kind of the piece is before it.
-const BACKUP: FrameFormat = FrameFormat { magic: *b"ckar", version: 1, payload_max: MANIFEST_BYTES_MAX + 1 };
+const BACKUP: FrameFormat = FrameFormat {
+    magic: *b"ckar",
+    version: 1,
+    payload_max: MANIFEST_BYTES_MAX + 1,
+};
 
 /// Each frame becomes a command, which must not be longer than 64 KiB.
-const IMAGE: FrameFormat = FrameFormat { magic: *b"ckim", version: 1, payload_max: 60 << 10 };
+const IMAGE: FrameFormat = FrameFormat {
+    magic: *b"ckim",
+    version: 1,
+    payload_max: 60 << 10,
+};
 
 /// A part of an image that has reached this size is written, in bytes. It leaves space for another chunk.
 pub const IMAGE_PART_BYTES: usize = 36 << 10;
@@ -56,7 +64,13 @@ impl From<FrameError> for ImageFault {
 
 impl Chain {
     fn new(format: FrameFormat) -> Self {
-        Self { format, bytes: Vec::new(), read: 0, checksum: 0, has_ended: false }
+        Self {
+            format,
+            bytes: Vec::new(),
+            read: 0,
+            checksum: 0,
+            has_ended: false,
+        }
     }
 
     fn push(&mut self, bytes: &[u8]) {
@@ -69,9 +83,15 @@ impl Chain {
     fn next(&mut self) -> Result<Option<Frame<'_>>, ImageFault> {
         let left = &self.bytes[self.read..];
         if self.has_ended {
-            return if left.is_empty() { Ok(None) } else { Err(ImageFault::TooLong) };
+            return if left.is_empty() {
+                Ok(None)
+            } else {
+                Err(ImageFault::TooLong)
+            };
         }
-        let Some((frame, length)) = self.format.open(left)? else { return Ok(None) };
+        let Some((frame, length)) = self.format.open(left)? else {
+            return Ok(None);
+        };
         if frame.before != self.checksum {
             return Err(ImageFault::Order);
         }
@@ -86,7 +106,9 @@ impl Chain {
         match self.has_ended {
             true if self.read == self.bytes.len() => Ok(()),
             true => Err(ImageFault::TooLong),
-            false if self.checksum == 0 && self.bytes.len() < FRAME_BYTES => Err(ImageFault::Foreign),
+            false if self.checksum == 0 && self.bytes.len() < FRAME_BYTES => {
+                Err(ImageFault::Foreign)
+            }
             false => Err(ImageFault::CutShort),
         }
     }
@@ -150,7 +172,10 @@ pub fn open(path: &Path) -> Result<File, StoreError> {
 }
 
 fn not_backup(path: &Path, found: &'static str) -> StoreError {
-    StoreError::NotBackup { path: path.to_owned(), found }
+    StoreError::NotBackup {
+        path: path.to_owned(),
+        found,
+    }
 }
 
 /// Reads a backup from start to end and passes its pieces to `sink` in order, the end once the archive is known to be intact.
@@ -170,24 +195,27 @@ pub fn read(
     };
     let rejected = |fault| match fault {
         ImageFault::Foreign => not_backup(path, "it has another format"),
-        ImageFault::Newer(version) => {
-            StoreError::Newer { path: path.to_owned(), found: version.into(), known: BACKUP.version.into() }
-        }
+        ImageFault::Newer(version) => StoreError::Newer {
+            path: path.to_owned(),
+            found: version.into(),
+            known: BACKUP.version.into(),
+        },
         fault => damaged(&fault.to_string()),
     };
     let (mut chain, mut order, mut buffer) = (Chain::new(BACKUP), Order::default(), Vec::new());
     loop {
         buffer.clear();
         let mut next = from.by_ref().take(READ_BYTES);
-        next.read_to_end(&mut buffer).map_err(StoreError::io(path, "read"))?;
+        next.read_to_end(&mut buffer)
+            .map_err(StoreError::io(path, "read"))?;
         chain.push(&buffer);
         if buffer.is_empty() {
             chain.finish().map_err(rejected)?;
             return sink(BackupPiece::End);
         }
         while let Some(frame) = chain.next().map_err(rejected)? {
-            let piece =
-                postcard::from_bytes(frame.payload).map_err(|_| damaged("a piece can't be decoded"))?;
+            let piece = postcard::from_bytes(frame.payload)
+                .map_err(|_| damaged("a piece can't be decoded"))?;
             order.check(&piece).map_err(damaged)?;
             if !matches!(piece, BackupPiece::End) {
                 sink(piece)?;
@@ -243,12 +271,20 @@ impl ImageRecord {
     /// [`ImageFault`].
     pub fn read(bytes: &[u8]) -> Result<Self, ImageFault> {
         let (frame, length) = IMAGE.open(bytes)?.ok_or(ImageFault::CutShort)?;
-        if length == bytes.len() { Self::of(frame) } else { Err(ImageFault::TooLong) }
+        if length == bytes.len() {
+            Self::of(frame)
+        } else {
+            Err(ImageFault::TooLong)
+        }
     }
 
     fn of(frame: Frame<'_>) -> Result<Self, ImageFault> {
         let body = decode(frame.payload).ok_or(ImageFault::Contradiction)?;
-        Ok(Self { before: frame.before, checksum: frame.checksum, body })
+        Ok(Self {
+            before: frame.before,
+            checksum: frame.checksum,
+            body,
+        })
     }
 }
 
@@ -273,10 +309,16 @@ impl ImageReader {
     /// [`ImageFault`]. Earlier records are invalid then.
     pub fn next_record(&mut self) -> Result<Option<ImageRecord>, ImageFault> {
         let is_first = self.0.checksum == 0;
-        let Some(frame) = self.0.next()? else { return Ok(None) };
+        let Some(frame) = self.0.next()? else {
+            return Ok(None);
+        };
         let record = ImageRecord::of(frame)?;
         let is_head = matches!(record.body, ImageBody::Head(_));
-        if is_head == is_first { Ok(Some(record)) } else { Err(ImageFault::Order) }
+        if is_head == is_first {
+            Ok(Some(record))
+        } else {
+            Err(ImageFault::Order)
+        }
     }
 
     /// Validates the received records at the end of the input.
@@ -300,7 +342,10 @@ mod tests {
         let (mut writer, section) = (ArchiveWriter::default(), ImageSection::Tables);
         let chunks = parts.iter().map(|part| vec![ImageChunk(part.clone())]);
         let parts = chunks.map(|chunks| ImageBody::Part(ImagePart { section, chunks }));
-        parts.chain([ImageBody::End { redemptions: 7 }]).flat_map(|body| writer.record(&body)).collect()
+        parts
+            .chain([ImageBody::End { redemptions: 7 }])
+            .flat_map(|body| writer.record(&body))
+            .collect()
     }
 
     /// Reads bytes in pieces of this size, after a head.
@@ -311,7 +356,9 @@ mod tests {
             chain.push(piece);
             while let Some(frame) = chain.next()? {
                 match ImageRecord::of(frame)?.body {
-                    ImageBody::Part(part) => parts.extend(part.chunks.into_iter().map(|chunk| chunk.0)),
+                    ImageBody::Part(part) => {
+                        parts.extend(part.chunks.into_iter().map(|chunk| chunk.0))
+                    }
                     ImageBody::End { redemptions } => assert_eq!(redemptions, 7),
                     other => panic!("{other:?}"),
                 }
@@ -358,9 +405,17 @@ mod tests {
     #[test]
     fn forged_backup_is_damaged() {
         let key = |part| SectionId { owner: 1, part };
-        let section =
-            |part| SectionRef { key: key(part), changes: 0, first_chunk: 0, chunks: 1, generation: 1 };
-        let chunk = |part, length| BackupPiece::Chunk { key: key(part), bytes: vec![7; length].into() };
+        let section = |part| SectionRef {
+            key: key(part),
+            changes: 0,
+            first_chunk: 0,
+            chunks: 1,
+            generation: 1,
+        };
+        let chunk = |part, length| BackupPiece::Chunk {
+            key: key(part),
+            bytes: vec![7; length].into(),
+        };
         let read = |parts: &[u64], length| {
             let manifest = Manifest {
                 generation: 1,
@@ -372,17 +427,25 @@ mod tests {
                 meta: Vec::new(),
             };
             let chunks = parts.iter().map(|part| chunk(*part, length));
-            let pieces = iter::once(BackupPiece::Manifest(manifest)).chain(chunks).chain([BackupPiece::End]);
+            let pieces = iter::once(BackupPiece::Manifest(manifest))
+                .chain(chunks)
+                .chain([BackupPiece::End]);
             let mut writer = ArchiveWriter::default();
             let archive: Vec<u8> = pieces.flat_map(|piece| writer.frame(&piece)).collect();
             super::read(Path::new("backup"), archive.as_slice(), |_| Ok(()))
         };
         read(&[1, 2], CHUNK_BYTES_MAX).unwrap();
-        for (parts, length) in
-            [(&[1, 2][..], CHUNK_BYTES_MAX + 1), (&[1, 2, 1], 9), (&[1, 1], 9), (&[2, 1], 9)]
-        {
+        for (parts, length) in [
+            (&[1, 2][..], CHUNK_BYTES_MAX + 1),
+            (&[1, 2, 1], 9),
+            (&[1, 1], 9),
+            (&[2, 1], 9),
+        ] {
             let error = read(parts, length).unwrap_err();
-            assert!(matches!(error, StoreError::Damaged { .. }), "{parts:?}, {length} bytes: {error}");
+            assert!(
+                matches!(error, StoreError::Damaged { .. }),
+                "{parts:?}, {length} bytes: {error}"
+            );
         }
     }
 
@@ -392,7 +455,11 @@ mod tests {
         assert_eq!(ImageReader::default().finish(), Err(ImageFault::Foreign));
         let mut reader = ImageReader::default();
         reader.push(&image(&[]));
-        assert_eq!(reader.next_record(), Err(ImageFault::Order), "it has no head");
+        assert_eq!(
+            reader.next_record(),
+            Err(ImageFault::Order),
+            "it has no head"
+        );
         let mut newer = image(&[]);
         newer[4] = 2;
         assert_eq!(read(&newer, 100), Err(ImageFault::Newer(2)));

@@ -58,7 +58,8 @@ pub trait Backing: Send + Sync {
     /// Appends the key's value to `value`; `false` if the key does not exist.
     fn read(&self, tree: &str, key: &[u8], value: &mut Vec<u8>) -> Result<bool, BackingFault>;
     /// Visits the keys from `from` on, in order, until the callback stops it.
-    fn scan(&self, tree: &str, from: &[u8], visit: &mut VisitEntry<'_>) -> Result<(), BackingFault>;
+    fn scan(&self, tree: &str, from: &[u8], visit: &mut VisitEntry<'_>)
+    -> Result<(), BackingFault>;
     /// The last key of a tree, or its last one that is not after `to`.
     fn last_key(&self, tree: &str, to: Option<&[u8]>) -> Result<Option<Vec<u8>>, BackingFault>;
     /// Passes everything written to the operating system, so that it survives a crash of the process.
@@ -100,7 +101,10 @@ pub(super) type Opened = (sled::Db, BTreeMap<String, sled::Tree>);
 /// Opens sled in a separate thread, since it may panic or never return.
 ///
 /// A thread that does not return in time is abandoned: the process is about to end anyway.
-pub(super) fn open_sled(directory: &Directory, options: &StoreOptions) -> Result<Opened, OpenFault> {
+pub(super) fn open_sled(
+    directory: &Directory,
+    options: &StoreOptions,
+) -> Result<Opened, OpenFault> {
     let timeout = options.open_timeout;
     let dir = directory.file(directory::SLED_DIR);
     let config = sled::Config::new()
@@ -151,19 +155,35 @@ pub(super) fn open_sled(directory: &Directory, options: &StoreOptions) -> Result
         Err(mpsc::RecvTimeoutError::Timeout) => {
             let seconds = timeout.as_secs_f32();
             let what = format!("{} did not open within {seconds} s", dir.display());
-            Err(OpenFault::Other(StoreError::damaged(directory.path(), what)))
+            Err(OpenFault::Other(StoreError::damaged(
+                directory.path(),
+                what,
+            )))
         }
-        Err(mpsc::RecvTimeoutError::Disconnected) => {
-            Err(OpenFault::Corrupt("the thread that opens it has ended".to_owned()))
-        }
+        Err(mpsc::RecvTimeoutError::Disconnected) => Err(OpenFault::Corrupt(
+            "the thread that opens it has ended".to_owned(),
+        )),
     }
 }
 
 impl SledBacking {
     /// Wraps sled once it is open.
-    pub(super) fn new(dir: &Path, (db, trees): Opened, record: RecordFile) -> io::Result<SledBacking> {
-        let file = fs::OpenOptions::new().read(true).write(true).open(dir.join("db"))?;
-        Ok(SledBacking { blobs: dir.join("blobs"), file, record, trees: RwLock::new(trees), db })
+    pub(super) fn new(
+        dir: &Path,
+        (db, trees): Opened,
+        record: RecordFile,
+    ) -> io::Result<SledBacking> {
+        let file = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(dir.join("db"))?;
+        Ok(SledBacking {
+            blobs: dir.join("blobs"),
+            file,
+            record,
+            trees: RwLock::new(trees),
+            db,
+        })
     }
 
     fn tree(&self, name: &str) -> Option<sled::Tree> {
@@ -212,7 +232,9 @@ impl Backing for SledBacking {
 
     fn read(&self, tree: &str, key: &[u8], value: &mut Vec<u8>) -> Result<bool, BackingFault> {
         guarded("reading", || {
-            let Some(tree) = self.tree(tree) else { return Ok(false) };
+            let Some(tree) = self.tree(tree) else {
+                return Ok(false);
+            };
             let found = tree.get(key)?;
             if let Some(found) = &found {
                 value.extend_from_slice(found);
@@ -221,8 +243,15 @@ impl Backing for SledBacking {
         })
     }
 
-    fn scan(&self, tree: &str, from: &[u8], visit: &mut VisitEntry<'_>) -> Result<(), BackingFault> {
-        let Some(tree) = self.tree(tree) else { return Ok(()) };
+    fn scan(
+        &self,
+        tree: &str,
+        from: &[u8],
+        visit: &mut VisitEntry<'_>,
+    ) -> Result<(), BackingFault> {
+        let Some(tree) = self.tree(tree) else {
+            return Ok(());
+        };
         let mut values = guarded("reading", || Ok(tree.range(from..)))?;
         // The visitor runs outside the guard: a panic of the visitor is not sled's.
         while let Some((key, value)) = guarded("reading", || values.next().transpose())? {
@@ -235,7 +264,9 @@ impl Backing for SledBacking {
 
     fn last_key(&self, tree: &str, to: Option<&[u8]>) -> Result<Option<Vec<u8>>, BackingFault> {
         guarded("reading", || {
-            let Some(tree) = self.tree(tree) else { return Ok(None) };
+            let Some(tree) = self.tree(tree) else {
+                return Ok(None);
+            };
             let last = match to {
                 Some(to) => tree.range(..=to).next_back().transpose()?,
                 None => tree.last()?,
@@ -250,17 +281,26 @@ impl Backing for SledBacking {
 
     fn sync(&self) -> Result<(), BackingFault> {
         let operation = "syncing";
-        self.file.sync_data().map_err(|error| fault(operation, &error))?;
+        self.file
+            .sync_data()
+            .map_err(|error| fault(operation, &error))?;
         let mut blobs = fs::read_dir(&self.blobs).map_err(|error| fault(operation, &error))?;
         if blobs.next().is_some() {
-            let detail = format!("{} holds a file, and sled never syncs those", self.blobs.display());
+            let detail = format!(
+                "{} holds a file, and sled never syncs those",
+                self.blobs.display()
+            );
             return Err(BackingFault { operation, detail });
         }
         Ok(())
     }
 
     fn read_record(&self, slot: u64, record: &mut [u8]) -> Result<(), BackingFault> {
-        match self.record.file.read_exact_at(record, slot * RECORD_BYTES_MAX as u64) {
+        match self
+            .record
+            .file
+            .read_exact_at(record, slot * RECORD_BYTES_MAX as u64)
+        {
             // The file has not got this slot.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => record.fill(0),
             read => read.map_err(|error| fault("reading the record", &error))?,
@@ -269,33 +309,58 @@ impl Backing for SledBacking {
     }
 
     fn write_record(&self, slot: u64, record: &[u8]) -> Result<(), BackingFault> {
-        let RecordFile { file, failed, written } = &self.record;
+        let RecordFile {
+            file,
+            failed,
+            written,
+        } = &self.record;
         let synced = failed.get().map_or(Ok(()), |kind| Err((*kind).into()));
         let write = |()| file.write_all_at(record, slot * RECORD_BYTES_MAX as u64);
-        synced.and_then(write).map_err(|error| fault("writing the record", &error))?;
+        synced
+            .and_then(write)
+            .map_err(|error| fault("writing the record", &error))?;
         // If the channel is full, the sync that it asks for has not started.
         let _ = written.try_send(());
         Ok(())
     }
 
     fn sync_record(&self) -> Result<(), BackingFault> {
-        self.record.file.sync_data().map_err(|error| fault("syncing the record", &error))
+        self.record
+            .file
+            .sync_data()
+            .map_err(|error| fault("syncing the record", &error))
     }
 }
 
 /// Describes an error of the operating system.
 fn fault(operation: &'static str, error: &io::Error) -> BackingFault {
-    let remedy = if is_full(error) { ": make room, then restart" } else { "" };
-    BackingFault { operation, detail: format!("{error}{remedy}") }
+    let remedy = if is_full(error) {
+        ": make room, then restart"
+    } else {
+        ""
+    };
+    BackingFault {
+        operation,
+        detail: format!("{error}{remedy}"),
+    }
 }
 
 /// Runs an operation of sled, and turns a panic into an error.
-fn guarded<T>(operation: &'static str, call: impl FnOnce() -> sled::Result<T>) -> Result<T, BackingFault> {
+fn guarded<T>(
+    operation: &'static str,
+    call: impl FnOnce() -> sled::Result<T>,
+) -> Result<T, BackingFault> {
     match catch_quietly(call) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(sled::Error::Io(error))) => Err(fault(operation, &error)),
-        Ok(Err(error)) => Err(BackingFault { operation, detail: error.to_string() }),
-        Err(panic) => Err(BackingFault { operation, detail: unreadable(&*panic) }),
+        Ok(Err(error)) => Err(BackingFault {
+            operation,
+            detail: error.to_string(),
+        }),
+        Err(panic) => Err(BackingFault {
+            operation,
+            detail: unreadable(&*panic),
+        }),
     }
 }
 
@@ -330,7 +395,8 @@ fn unreadable(panic: &(dyn Any + Send)) -> String {
 /// The message of a panic.
 pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref().map(String::as_str)).unwrap_or("without a message")
+    text.or_else(|| panic.downcast_ref().map(String::as_str))
+        .unwrap_or("without a message")
 }
 
 /// The number of slots.
@@ -363,8 +429,14 @@ impl RecordFile {
                 std::thread::sleep(pause);
             }
         };
-        std::thread::Builder::new().name("record-sync".to_owned()).spawn(sync)?;
-        Ok(RecordFile { file, failed, written })
+        std::thread::Builder::new()
+            .name("record-sync".to_owned())
+            .spawn(sync)?;
+        Ok(RecordFile {
+            file,
+            failed,
+            written,
+        })
     }
 }
 
@@ -374,8 +446,12 @@ mod tests {
 
     #[test]
     fn panic_of_sled_is_described_in_one_line() {
-        let fault = guarded::<()>("reading", || panic!("page 7 is missing\nfile a bug")).unwrap_err();
-        assert_eq!(fault.to_string(), "reading: the storage engine can't read it: page 7 is missing");
+        let fault =
+            guarded::<()>("reading", || panic!("page 7 is missing\nfile a bug")).unwrap_err();
+        assert_eq!(
+            fault.to_string(),
+            "reading: the storage engine can't read it: page 7 is missing"
+        );
         assert!(!IS_GUARDED.get(), "later panics are printed");
     }
 }

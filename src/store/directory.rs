@@ -59,7 +59,10 @@ impl DirectoryFormat {
         }
         let number = lines.next()?.strip_prefix("format ")?.parse().ok()?;
         let identity = u128::from_str_radix(lines.next()?.strip_prefix("identity ")?, 16).ok()?;
-        Some(DirectoryFormat { number, identity: identity.to_be_bytes() })
+        Some(DirectoryFormat {
+            number,
+            identity: identity.to_be_bytes(),
+        })
     }
 }
 
@@ -82,13 +85,20 @@ impl Drop for Directory {
 impl Directory {
     /// Locks the directory, creates it if needed, and closes it to other users. A foreign directory is rejected before anything is written.
     pub(crate) fn lock(path: &Path) -> Result<Directory, StoreError> {
-        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(StoreError::io(path, "make"))?;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .map_err(StoreError::io(path, "make"))?;
         refuse_foreign(path)?;
         let lock_path = path.join(LOCK_FILE);
         let lock = open_or_create(&lock_path).map_err(StoreError::io(&lock_path, "open"))?;
         refuse_locked(path, lock.try_lock())?;
         close_to_others(path);
-        Ok(Directory { path: path.to_owned(), lock })
+        Ok(Directory {
+            path: path.to_owned(),
+            lock,
+        })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -101,9 +111,12 @@ impl Directory {
 
     /// Reads the `format` file; `None` if there is none yet.
     pub(crate) fn format(&self) -> Result<Option<DirectoryFormat>, StoreError> {
-        let Some(text) = self.text(FORMAT_FILE)? else { return Ok(None) };
+        let Some(text) = self.text(FORMAT_FILE)? else {
+            return Ok(None);
+        };
         let path = self.file(FORMAT_FILE);
-        let damaged = || StoreError::damaged(&self.path, format!("{} can't be read", path.display()));
+        let damaged =
+            || StoreError::damaged(&self.path, format!("{} can't be read", path.display()));
         DirectoryFormat::parse(&text).map(Some).ok_or_else(damaged)
     }
 
@@ -141,7 +154,11 @@ impl Directory {
     /// Removes a file or folder of ours, if it exists, and makes that durable.
     pub(crate) fn remove(&self, name: &str) -> Result<(), StoreError> {
         let path = self.file(name);
-        let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        let removed = if path.is_dir() {
+            fs::remove_dir_all(&path)
+        } else {
+            fs::remove_file(&path)
+        };
         match removed {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(StoreError::io(&path, "remove")(error)),
@@ -152,13 +169,23 @@ impl Directory {
 
 /// Opens a file of the owner's for writing. It is created if it does not exist yet.
 fn open_or_create(path: &Path) -> io::Result<File> {
-    File::options().write(true).create(true).truncate(false).mode(0o600).open(path)
+    File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
 }
 
 /// Maps a lock that another process holds to [`StoreError::Locked`].
-pub(super) fn refuse_locked(path: &Path, attempt: Result<(), TryLockError>) -> Result<(), StoreError> {
+pub(super) fn refuse_locked(
+    path: &Path,
+    attempt: Result<(), TryLockError>,
+) -> Result<(), StoreError> {
     attempt.map_err(|error| match error {
-        TryLockError::WouldBlock => StoreError::Locked { path: path.to_owned() },
+        TryLockError::WouldBlock => StoreError::Locked {
+            path: path.to_owned(),
+        },
         TryLockError::Error(error) => StoreError::io(&path.join(LOCK_FILE), "lock")(error),
     })
 }
@@ -185,13 +212,21 @@ fn close_to_others(path: &Path) {
 
 /// Refuses a directory that holds anything but cuckood's own files.
 pub(super) fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
-    let not_ours = |found: String| StoreError::NotOurs { path: path.to_owned(), found };
+    let not_ours = |found: String| StoreError::NotOurs {
+        path: path.to_owned(),
+        found,
+    };
     let format = path.join(FORMAT_FILE);
     match fs::read(&format) {
         Ok(bytes) if bytes.starts_with(MAGIC.as_bytes()) => return Ok(()),
         // Our other files are there, so the directory is ours and damaged; `format()` reports that.
         Ok(_) if path.join(ACKNOWLEDGED_FILE).exists() => return Ok(()),
-        Ok(_) => return Err(not_ours(format!("{} is not a format file of cuckood", format.display()))),
+        Ok(_) => {
+            return Err(not_ours(format!(
+                "{} is not a format file of cuckood",
+                format.display()
+            )));
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(StoreError::io(&format, "read")(error)),
     }
@@ -199,7 +234,10 @@ pub(super) fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
         return Ok(());
     }
     if path.join(ACKNOWLEDGED_FILE).exists() && path.join(SLED_DIR).exists() {
-        return Err(StoreError::damaged(path, format!("{} is missing", format.display())));
+        return Err(StoreError::damaged(
+            path,
+            format!("{} is missing", format.display()),
+        ));
     }
     for entry in fs::read_dir(path).map_err(StoreError::io(path, "list"))? {
         let name = entry.map_err(StoreError::io(path, "list"))?.file_name();
@@ -233,7 +271,9 @@ pub(crate) fn sync_files(path: &Path) -> Result<(), StoreError> {
 
 /// Disk space used by the files below a directory, in bytes.
 pub(crate) fn bytes_on_disk(path: &Path) -> u64 {
-    let Ok(entries) = fs::read_dir(path) else { return 0 };
+    let Ok(entries) = fs::read_dir(path) else {
+        return 0;
+    };
     let sizes = entries.flatten().map(|entry| match entry.metadata() {
         Ok(found) if found.is_dir() => bytes_on_disk(&entry.path()),
         Ok(found) => found.blocks() * 512,
@@ -249,7 +289,11 @@ pub(crate) fn boot_id() -> u128 {
     u128::from_str_radix(&id.trim().replace('-', ""), 16).unwrap_or(0)
 }
 
-const CLOCK: frame::FrameFormat = frame::FrameFormat { magic: *b"ckcl", version: 1, payload_max: 64 };
+const CLOCK: frame::FrameFormat = frame::FrameFormat {
+    magic: *b"ckcl",
+    version: 1,
+    payload_max: 64,
+};
 
 /// The time of day and the time since the boot in milliseconds, and the boot.
 type ClockRecord = (Timestamp, u64, u128);
@@ -277,15 +321,28 @@ impl SavedClockFile {
         let bytes = fs::read(&self.path).ok()?;
         let (frame, _) = CLOCK.open(&bytes).ok()??;
         let (wall, uptime, boot): ClockRecord = decode(frame.payload)?;
-        let reading = ClockReading { wall, uptime: Duration::from_millis(uptime) };
-        Some(SavedClock { reading, same_boot: boot == self.boot && boot != 0 })
+        let reading = ClockReading {
+            wall,
+            uptime: Duration::from_millis(uptime),
+        };
+        Some(SavedClock {
+            reading,
+            same_boot: boot == self.boot && boot != 0,
+        })
     }
 
     /// Saves a reading in place of the last one.
     pub(super) fn save(&self, reading: ClockReading) -> io::Result<()> {
         let uptime = u64::try_from(reading.uptime.as_millis()).unwrap_or(u64::MAX);
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(&self.path)?;
-        file.write_all_at(&CLOCK.pack::<ClockRecord>(&(reading.wall, uptime, self.boot)), 0)
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&self.path)?;
+        file.write_all_at(
+            &CLOCK.pack::<ClockRecord>(&(reading.wall, uptime, self.boot)),
+            0,
+        )
     }
 }
 
@@ -344,14 +401,20 @@ pub(crate) fn manifest_of_tree(tree: &str) -> Option<u64> {
 
 /// The tree that holds a chunk of a generation; chunks are numbered across all sections.
 pub(crate) fn chunk_tree(generation: u64, chunk: u64) -> String {
-    format!("{CHUNK_TREES}{generation:016x}/{:016x}", chunk / TREE_CHUNKS)
+    format!(
+        "{CHUNK_TREES}{generation:016x}/{:016x}",
+        chunk / TREE_CHUNKS
+    )
 }
 
 /// The generation and the chunk numbers of a tree; `None` if it holds no chunks.
 pub(crate) fn chunks_of_tree(tree: &str) -> Option<(u64, Range<u64>)> {
     let (generation, piece) = tree.strip_prefix(CHUNK_TREES)?.split_once('/')?;
     let first = number_of_name(piece)?.checked_mul(TREE_CHUNKS)?;
-    Some((number_of_name(generation)?, first..first.checked_add(TREE_CHUNKS)?))
+    Some((
+        number_of_name(generation)?,
+        first..first.checked_add(TREE_CHUNKS)?,
+    ))
 }
 
 /// The key of a chunk, of a part of a manifest, of the pack whose first event it names, or of an entry.
@@ -366,7 +429,9 @@ pub(crate) fn number_of_key(key: &[u8]) -> Option<u64> {
 
 /// A number in the name of a tree.
 pub(crate) fn number_of_name(digits: &str) -> Option<u64> {
-    (digits.len() == 16).then(|| u64::from_str_radix(digits, 16).ok()).flatten()
+    (digits.len() == 16)
+        .then(|| u64::from_str_radix(digits, 16).ok())
+        .flatten()
 }
 
 /// The key of one part of a value that is split into several: its position, then the number of the part.
@@ -380,7 +445,10 @@ pub(crate) fn part_key(position: u64, part: u16) -> [u8; 10] {
 /// The inverse of [`part_key`].
 pub(crate) fn part_of_key(key: &[u8]) -> Option<(u64, u16)> {
     let (position, part) = key.split_first_chunk::<8>()?;
-    Some((u64::from_be_bytes(*position), u16::from_be_bytes(part.try_into().ok()?)))
+    Some((
+        u64::from_be_bytes(*position),
+        u16::from_be_bytes(part.try_into().ok()?),
+    ))
 }
 
 /// Bytes that stay free whatever is written: two of sled's segments.
@@ -406,9 +474,20 @@ pub(crate) struct Space {
 
 impl Space {
     pub(crate) fn new(dir: &Path, ballast: PathBuf, options: &StoreOptions) -> Space {
-        let &StoreOptions { free_space_min_bytes: free_bytes_min, ballast_bytes, .. } = options;
+        let &StoreOptions {
+            free_space_min_bytes: free_bytes_min,
+            ballast_bytes,
+            ..
+        } = options;
         let (is_full, is_ballast_missing) = (AtomicBool::new(false), AtomicBool::new(true));
-        Space { dir: dir.to_owned(), ballast, free_bytes_min, ballast_bytes, is_full, is_ballast_missing }
+        Space {
+            dir: dir.to_owned(),
+            ballast,
+            free_bytes_min,
+            ballast_bytes,
+            is_full,
+            is_ballast_missing,
+        }
     }
 
     /// Bytes that this user may still write.
@@ -426,7 +505,9 @@ impl Space {
                 true => {
                     tracing::warn!(%path, free_bytes, needed_bytes, "the disk is full: writes are rejected")
                 }
-                false => tracing::info!(%path, free_bytes, "disk space is available again; accepting writes"),
+                false => {
+                    tracing::info!(%path, free_bytes, "disk space is available again; accepting writes")
+                }
             }
         }
         self.check_free(free_bytes, self.free_bytes_min)
@@ -435,7 +516,10 @@ impl Space {
     /// Fails unless this many bytes are free beyond the watermark.
     pub(crate) fn check_beyond(&self, bytes: u64) -> Result<(), StoreError> {
         self.check()?;
-        self.check_free(self.free_bytes()?, self.free_bytes_min.saturating_add(bytes))
+        self.check_free(
+            self.free_bytes()?,
+            self.free_bytes_min.saturating_add(bytes),
+        )
     }
 
     /// Rejects an operation that frees space unless `bytes` fit into the reserve below the watermark. Deletes the ballast if that helps.
@@ -463,7 +547,11 @@ impl Space {
 
     fn check_free(&self, free_bytes: u64, needed_bytes: u64) -> Result<(), StoreError> {
         if free_bytes < needed_bytes {
-            return Err(StoreError::DiskFull { path: self.dir.clone(), free_bytes, needed_bytes });
+            return Err(StoreError::DiskFull {
+                path: self.dir.clone(),
+                free_bytes,
+                needed_bytes,
+            });
         }
         Ok(())
     }
@@ -496,7 +584,9 @@ impl Space {
     }
 
     fn try_to_restore_ballast(&self) -> Result<(), StoreError> {
-        let held = fs::metadata(&self.ballast).map(|found| found.len()).unwrap_or(0);
+        let held = fs::metadata(&self.ballast)
+            .map(|found| found.len())
+            .unwrap_or(0);
         if held < self.ballast_bytes {
             if self.free_bytes()?.saturating_add(held)
                 < self.free_bytes_min.saturating_add(self.ballast_bytes)
@@ -543,15 +633,24 @@ fn reserve(path: &Path, bytes: u64) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    const READING: ClockReading =
-        ClockReading { wall: Timestamp(1_800_000_000_000), uptime: Duration::from_millis(12_345) };
+    const READING: ClockReading = ClockReading {
+        wall: Timestamp(1_800_000_000_000),
+        uptime: Duration::from_millis(12_345),
+    };
 
     fn options(ballast_bytes: u64) -> StoreOptions {
-        StoreOptions { free_space_min_bytes: 0, ballast_bytes, ..StoreOptions::default() }
+        StoreOptions {
+            free_space_min_bytes: 0,
+            ballast_bytes,
+            ..StoreOptions::default()
+        }
     }
 
     fn file(dir: &tempfile::TempDir, boot: u128) -> SavedClockFile {
-        SavedClockFile { path: dir.path().join("clock"), boot }
+        SavedClockFile {
+            path: dir.path().join("clock"),
+            boot,
+        }
     }
 
     #[test]
@@ -559,10 +658,22 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary directory");
         file(&dir, 7).save(READING).expect("written");
         for (boot, same_boot) in [(7, true), (8, false), (0, false)] {
-            assert_eq!(file(&dir, boot).load(), Some(SavedClock { reading: READING, same_boot }));
+            assert_eq!(
+                file(&dir, boot).load(),
+                Some(SavedClock {
+                    reading: READING,
+                    same_boot
+                })
+            );
         }
         file(&dir, 0).save(READING).expect("written");
-        assert_eq!(file(&dir, 0).load(), Some(SavedClock { reading: READING, same_boot: false }));
+        assert_eq!(
+            file(&dir, 0).load(),
+            Some(SavedClock {
+                reading: READING,
+                same_boot: false
+            })
+        );
     }
 
     #[test]
@@ -588,7 +699,10 @@ mod tests {
         let open = file(&dir, 7);
         // The second one is shorter.
         for seconds in [1 << 40, 2] {
-            let reading = ClockReading { wall: READING.wall.plus_seconds(seconds), ..READING };
+            let reading = ClockReading {
+                wall: READING.wall.plus_seconds(seconds),
+                ..READING
+            };
             open.save(reading).expect("written");
             assert_eq!(file(&dir, 7).load().map(|kept| kept.reading), Some(reading));
         }
@@ -600,7 +714,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let ballast = dir.path().join("ballast");
         fs::write(&ballast, "ballast").unwrap();
-        let space = |ballast_bytes| Space::new(dir.path(), ballast.clone(), &options(ballast_bytes));
+        let space =
+            |ballast_bytes| Space::new(dir.path(), ballast.clone(), &options(ballast_bytes));
         space(7).delete_ballast_if_full().unwrap();
         assert!(ballast.exists(), "there is space");
         // More than any disk has.
@@ -614,7 +729,16 @@ mod tests {
         let space = Space::new(dir.path(), dir.path().join("ballast"), &options(0));
         space.check_beyond(0).unwrap();
         let refused = space.check_beyond(u64::MAX).unwrap_err();
-        assert!(matches!(refused, StoreError::DiskFull { needed_bytes: u64::MAX, .. }), "{refused}");
+        assert!(
+            matches!(
+                refused,
+                StoreError::DiskFull {
+                    needed_bytes: u64::MAX,
+                    ..
+                }
+            ),
+            "{refused}"
+        );
         // That is about one batch, and no reason to report a full disk.
         assert!(!space.is_full.load(Ordering::Relaxed));
     }

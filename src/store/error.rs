@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Another process has the directory open.
-    #[error("{path} is in use by another cuckood process, which holds {path}/lock; stop that first")]
+    #[error(
+        "{path} is in use by another cuckood process, which holds {path}/lock; stop that first"
+    )]
     Locked {
         /// The data directory.
         path: PathBuf,
@@ -35,7 +37,9 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// A file is no backup. Nothing was changed.
-    #[error("{path} is not a cuckood backup: {found}; name a file that `cuckood backup FILE` wrote")]
+    #[error(
+        "{path} is not a cuckood backup: {found}; name a file that `cuckood backup FILE` wrote"
+    )]
     NotBackup {
         /// The file.
         path: PathBuf,
@@ -43,7 +47,9 @@ pub enum StoreError {
         found: &'static str,
     },
     /// A later version of cuckood wrote the directory or archive. Nothing was changed.
-    #[error("{path} has format {found}, and this program knows formats up to {known}: run a newer cuckood")]
+    #[error(
+        "{path} has format {found}, and this program knows formats up to {known}: run a newer cuckood"
+    )]
     Newer {
         /// The data directory or archive.
         path: PathBuf,
@@ -94,7 +100,9 @@ pub enum StoreError {
     },
     /// A write or sync failed. Whether it took effect is unknown until the next start. Every later write fails with the same
     /// reason.
-    #[error("{path}: storage failed ({reason}); restart, and if that fails run `cuckood verify {path}`")]
+    #[error(
+        "{path}: storage failed ({reason}); restart, and if that fails run `cuckood verify {path}`"
+    )]
     Failed {
         /// The data directory.
         path: PathBuf,
@@ -121,12 +129,19 @@ impl StoreError {
 
     /// A write or sync that failed.
     pub(crate) fn failed(dir: &Path, reason: String) -> StoreError {
-        StoreError::Failed { path: dir.to_owned(), reason }
+        StoreError::Failed {
+            path: dir.to_owned(),
+            reason,
+        }
     }
 
     /// Wraps an error of the operating system.
     pub(crate) fn io(path: &Path, operation: &'static str) -> impl FnOnce(io::Error) -> StoreError {
-        move |source| StoreError::Io { path: path.to_owned(), operation, source }
+        move |source| StoreError::Io {
+            path: path.to_owned(),
+            operation,
+            source,
+        }
     }
 
     /// Returns whether there is too little space.
@@ -140,13 +155,19 @@ impl StoreError {
 }
 
 fn remedy(error: &io::Error) -> &'static str {
-    if is_full(error) { ": make room, then try again" } else { "" }
+    if is_full(error) {
+        ": make room, then try again"
+    } else {
+        ""
+    }
 }
 
 /// Whether an error says that there is no space. sled passes some of these on as text only.
 pub(super) fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-        || error.to_string().contains("No space left")
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    ) || error.to_string().contains("No space left")
 }
 
 #[cfg(test)]
@@ -156,13 +177,17 @@ mod tests {
 
     #[test]
     fn disk_full_errors_ask_for_space() {
-        let refused = |errno: Errno| StoreError::io(Path::new("data/format"), "write")(errno.into());
+        let refused =
+            |errno: Errno| StoreError::io(Path::new("data/format"), "write")(errno.into());
         for errno in [Errno::NOSPC, Errno::DQUOT] {
             let error = refused(errno);
             assert!(error.is_disk_full(), "{error:?}");
             assert!(error.to_string().contains("make room"), "{error}");
         }
         let other = refused(Errno::ACCESS);
-        assert!(!other.is_disk_full() && !other.to_string().contains("make room"), "{other}");
+        assert!(
+            !other.is_disk_full() && !other.to_string().contains("make room"),
+            "{other}"
+        );
     }
 }

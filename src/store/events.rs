@@ -19,8 +19,11 @@ use derive_more::{AddAssign, SubAssign};
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 
-const FORMAT: FrameFormat =
-    FrameFormat { magic: *b"ckev", version: 1, payload_max: directory::VALUE_BYTES_MAX - FRAME_BYTES };
+const FORMAT: FrameFormat = FrameFormat {
+    magic: *b"ckev",
+    version: 1,
+    payload_max: directory::VALUE_BYTES_MAX - FRAME_BYTES,
+};
 
 /// Maximum size of a value besides its events, in bytes.
 const HEAD_BYTES: usize = FRAME_BYTES + 40;
@@ -28,8 +31,9 @@ const HEAD_BYTES: usize = FRAME_BYTES + 40;
 /// Bytes of a full pack's payload: one more event always fits into the value.
 const FULL_BYTES: usize = 48 << 10;
 
-const _: () =
-    assert!(FULL_BYTES + EVENT_BYTES_MAX + size_of::<u16>() + HEAD_BYTES <= directory::VALUE_BYTES_MAX);
+const _: () = assert!(
+    FULL_BYTES + EVENT_BYTES_MAX + size_of::<u16>() + HEAD_BYTES <= directory::VALUE_BYTES_MAX
+);
 
 /// A tree of events.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -63,7 +67,18 @@ impl EventTree {
 
 /// The size of some events.
 #[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, AddAssign, SubAssign, Serialize, Deserialize,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Debug,
+    Default,
+    AddAssign,
+    SubAssign,
+    Serialize,
+    Deserialize,
 )]
 pub struct EventSize {
     /// Their number.
@@ -91,7 +106,11 @@ pub struct EventPack {
 impl EventPack {
     /// An empty pack whose first event has this number, after the event of number `previous`.
     pub fn empty(first: u64, previous: u64) -> Self {
-        Self { first, previous, ..Self::default() }
+        Self {
+            first,
+            previous,
+            ..Self::default()
+        }
     }
 
     /// Whether it has no event.
@@ -106,7 +125,11 @@ impl EventPack {
 
     /// The number of the last event; of the one before, if it is empty.
     pub fn last(&self) -> u64 {
-        if self.is_empty() { self.previous } else { self.first + u64::from(self.count) - 1 }
+        if self.is_empty() {
+            self.previous
+        } else {
+            self.first + u64::from(self.count) - 1
+        }
     }
 
     /// Adds the event with the next number.
@@ -114,38 +137,59 @@ impl EventPack {
     /// # Panics
     /// When it is longer than [`EVENT_BYTES_MAX`].
     pub fn push(&mut self, at: Timestamp, event: &[u8]) {
-        assert!(event.len() <= EVENT_BYTES_MAX, "an event of {} bytes", event.len());
+        assert!(
+            event.len() <= EVENT_BYTES_MAX,
+            "an event of {} bytes",
+            event.len()
+        );
         if self.is_empty() {
             self.since = at;
         }
         self.count += 1;
-        self.payload.extend_from_slice(&(event.len() as u16).to_le_bytes());
+        self.payload
+            .extend_from_slice(&(event.len() as u16).to_le_bytes());
         self.payload.extend_from_slice(event);
     }
 
     /// The events with their numbers, in order.
     pub fn events(&self) -> impl Iterator<Item = (u64, &[u8])> {
         let mut rest = self.payload.as_slice();
-        (self.first..).take(self.count as usize).map_while(move |number| {
-            let (length, after) = rest.split_first_chunk()?;
-            let (event, after) = after.split_at_checked(u16::from_le_bytes(*length).into())?;
-            rest = after;
-            Some((number, event))
-        })
+        (self.first..)
+            .take(self.count as usize)
+            .map_while(move |number| {
+                let (length, after) = rest.split_first_chunk()?;
+                let (event, after) = after.split_at_checked(u16::from_le_bytes(*length).into())?;
+                rest = after;
+                Some((number, event))
+            })
     }
 
     /// The same pack without the events after `last`. It must have an event of that number.
     pub fn up_to(&self, last: u64) -> Self {
         let count = (last + 1 - self.first) as u32;
-        let bytes: usize =
-            self.events().take(count as usize).map(|(_, event)| size_of::<u16>() + event.len()).sum();
-        Self { count, payload: self.payload[..bytes].to_vec(), ..*self }
+        let bytes: usize = self
+            .events()
+            .take(count as usize)
+            .map(|(_, event)| size_of::<u16>() + event.len())
+            .sum();
+        Self {
+            count,
+            payload: self.payload[..bytes].to_vec(),
+            ..*self
+        }
     }
 
     /// Its size as a value, to a few bytes.
     pub fn size(&self) -> EventSize {
-        let bytes = if self.is_empty() { 0 } else { HEAD_BYTES + self.payload.len() };
-        EventSize { events: self.count.into(), bytes: bytes as u64 }
+        let bytes = if self.is_empty() {
+            0
+        } else {
+            HEAD_BYTES + self.payload.len()
+        };
+        EventSize {
+            events: self.count.into(),
+            bytes: bytes as u64,
+        }
     }
 
     /// The pack as a value.
@@ -167,12 +211,17 @@ impl EventPack {
     /// # Errors
     /// The defect, if the pack is damaged.
     pub(super) fn check(&self) -> Result<(), &'static str> {
-        let bytes: usize = self.events().map(|(_, event)| size_of::<u16>() + event.len()).sum();
+        let bytes: usize = self
+            .events()
+            .map(|(_, event)| size_of::<u16>() + event.len())
+            .sum();
         let is_sound = self.events().count() == self.count as usize && bytes == self.payload.len();
         let is_ordered =
             self.previous < self.first && self.first.checked_add(u64::from(self.count)).is_some();
         let is_right = is_sound && is_ordered && self.count > 0;
-        is_right.then_some(()).ok_or("a pack of events contradicts itself")
+        is_right
+            .then_some(())
+            .ok_or("a pack of events contradicts itself")
     }
 }
 
@@ -191,7 +240,10 @@ impl EventStore<'_> {
     /// All trees, in order.
     pub fn trees(&self) -> Vec<EventTree> {
         let names = self.0.backing().tree_names();
-        let mut trees: Vec<_> = names.iter().filter_map(|name| EventTree::named(name)).collect();
+        let mut trees: Vec<_> = names
+            .iter()
+            .filter_map(|name| EventTree::named(name))
+            .collect();
         trees.sort_unstable();
         trees
     }
@@ -208,22 +260,35 @@ impl EventStore<'_> {
     pub fn put(&self, tree: EventTree, pack: &EventPack) -> Result<(), StoreError> {
         let key = directory::number_key(pack.first).to_vec();
         // If storage has failed, a pack may have become longer than a value.
-        self.0.change(|backing| backing.write(&tree.name(), vec![KeyChange::Put(key, pack.encode())]))
+        self.0
+            .change(|backing| backing.write(&tree.name(), vec![KeyChange::Put(key, pack.encode())]))
     }
 
     /// The pack that has the event of this number, or else the first one after it. `trees` are all trees, in order.
     ///
     /// # Errors
     /// [`StoreError::Damaged`] if the pack can't be read.
-    pub fn find_from(&self, trees: &[EventTree], number: u64) -> Result<Option<EventPack>, StoreError> {
-        let at = trees.partition_point(|tree| tree.first <= number).saturating_sub(1);
+    pub fn find_from(
+        &self,
+        trees: &[EventTree],
+        number: u64,
+    ) -> Result<Option<EventPack>, StoreError> {
+        let at = trees
+            .partition_point(|tree| tree.first <= number)
+            .saturating_sub(1);
         for tree in trees.iter().skip(at) {
             let (key, mut found) = (directory::number_key(number), None);
-            let before = self.0.run(self.0.backing().last_key(&tree.name(), Some(&key)))?;
+            let before = self
+                .0
+                .run(self.0.backing().last_key(&tree.name(), Some(&key)))?;
             let from = before.unwrap_or(key.to_vec());
             self.scan(*tree, &from, |pack| {
                 found = Some(pack).filter(|pack| pack.last() >= number);
-                if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                if found.is_some() {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
             })?;
             if found.is_some() {
                 return Ok(found);
@@ -240,10 +305,14 @@ impl EventStore<'_> {
     /// Removes the packs of a tree whose first event has this number or a later one.
     pub fn remove_from(&self, tree: EventTree, number: u64) -> Result<(), StoreError> {
         let mut changes = Vec::new();
-        self.0.run(self.0.backing().scan(&tree.name(), &directory::number_key(number), &mut |key, _| {
-            changes.push(KeyChange::Remove(key.to_vec()));
-            ControlFlow::Continue(())
-        }))?;
+        self.0.run(self.0.backing().scan(
+            &tree.name(),
+            &directory::number_key(number),
+            &mut |key, _| {
+                changes.push(KeyChange::Remove(key.to_vec()));
+                ControlFlow::Continue(())
+            },
+        ))?;
         if changes.is_empty() {
             return Ok(());
         }
@@ -261,21 +330,26 @@ impl EventStore<'_> {
         mut visit: impl FnMut(EventPack) -> ControlFlow<()>,
     ) -> Result<(), StoreError> {
         let (name, mut damaged) = (tree.name(), None);
-        self.0.run(self.0.backing().scan(&name, from, &mut |key, value| {
-            let pack =
-                EventPack::decode(value).and_then(|pack| match key == directory::number_key(pack.first) {
-                    true => Ok(pack),
-                    false => Err("it is stored under the wrong key".to_owned()),
+        self.0
+            .run(self.0.backing().scan(&name, from, &mut |key, value| {
+                let pack = EventPack::decode(value).and_then(|pack| {
+                    match key == directory::number_key(pack.first) {
+                        true => Ok(pack),
+                        false => Err("it is stored under the wrong key".to_owned()),
+                    }
                 });
-            match pack {
-                Ok(pack) => visit(pack),
-                Err(why) => {
-                    let number = directory::number_of_key(key).unwrap_or_default();
-                    damaged = Some(self.0.damaged(format!("tree {name}, event {number}: {why}")));
-                    ControlFlow::Break(())
+                match pack {
+                    Ok(pack) => visit(pack),
+                    Err(why) => {
+                        let number = directory::number_of_key(key).unwrap_or_default();
+                        damaged = Some(
+                            self.0
+                                .damaged(format!("tree {name}, event {number}: {why}")),
+                        );
+                        ControlFlow::Break(())
+                    }
                 }
-            }
-        }))?;
+            }))?;
         damaged.map_or(Ok(()), Err)
     }
 }
@@ -324,16 +398,32 @@ mod tests {
     #[test]
     fn pack_is_found_by_any_number() {
         let dir = tempfile::tempdir().unwrap();
-        let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
+        let options = StoreOptions {
+            free_space_min_bytes: 0,
+            ballast_bytes: 0,
+            ..StoreOptions::default()
+        };
         let store = Store::open(dir.path(), &options).unwrap();
-        let before = EventSize { events: 300, bytes: 70_000 };
-        let tree = |first| EventTree { first, since: Timestamp(6), until: Timestamp(7), before };
+        let before = EventSize {
+            events: 300,
+            bytes: 70_000,
+        };
+        let tree = |first| EventTree {
+            first,
+            since: Timestamp(6),
+            until: Timestamp(7),
+            before,
+        };
         // The second tree is empty, and numbers jump from 9 to 20.
         for first in [1, 7, 10, 20] {
             store.events().begin_tree(tree(first)).unwrap();
         }
-        let packs =
-            [(1, pack(1, &[3, 3])), (1, pack(3, &[3; 4])), (7, pack(7, &[0, 1, 2])), (20, pack(20, &[9]))];
+        let packs = [
+            (1, pack(1, &[3, 3])),
+            (1, pack(3, &[3; 4])),
+            (7, pack(7, &[0, 1, 2])),
+            (20, pack(20, &[9])),
+        ];
         for (first, pack) in &packs {
             store.events().put(tree(*first), pack).unwrap();
         }
@@ -341,7 +431,10 @@ mod tests {
         assert_eq!(trees, [1, 7, 10, 20].map(tree));
         for number in 0..25 {
             let found = store.events().find_from(&trees, number).unwrap();
-            let expected = packs.iter().map(|(_, pack)| pack).find(|pack| pack.last() >= number);
+            let expected = packs
+                .iter()
+                .map(|(_, pack)| pack)
+                .find(|pack| pack.last() >= number);
             assert_eq!(found.as_ref(), expected, "{number}");
         }
         store.events().put(tree(1), &pack(7, &[1])).unwrap();
@@ -356,8 +449,14 @@ mod tests {
         assert_eq!(scanned().unwrap(), [1, 3, 7]);
         store.events().remove_from(tree(1), 3).unwrap();
         assert_eq!(scanned().unwrap(), [1]);
-        assert_eq!(store.events().find_from(&trees, 2).unwrap().unwrap().first, 1);
-        assert_eq!(store.events().find_from(&trees, 3).unwrap().unwrap().first, 7);
+        assert_eq!(
+            store.events().find_from(&trees, 2).unwrap().unwrap().first,
+            1
+        );
+        assert_eq!(
+            store.events().find_from(&trees, 3).unwrap().unwrap().first,
+            7
+        );
         store.events().drop_tree(tree(1)).unwrap();
         assert_eq!(store.events().trees(), [7, 10, 20].map(tree));
     }

@@ -17,14 +17,15 @@ pub(crate) use backing::panic_message;
 pub use backing::{RECORD_BYTES_MAX, RECORD_SLOTS};
 pub use directory::SavedClock;
 pub(crate) use directory::{
-    LOG_BASE_KEY, META_TREE, REPLICATED_LOG_KEY, VALUE_BYTES_MAX, boot_id, number_of_name, part_key,
-    part_of_key,
+    LOG_BASE_KEY, META_TREE, REPLICATED_LOG_KEY, VALUE_BYTES_MAX, boot_id, number_of_name,
+    part_key, part_of_key,
 };
 pub use error::StoreError;
 pub use events::{EventPack, EventSize, EventStore, EventTree};
 pub use open::{RestoreTarget, StoreCopy, is_unused, refuse_unused};
 pub use snapshots::{
-    CHUNK_BYTES_MAX, Findings, GENERATIONS_KEPT, Manifest, SectionRef, SnapshotWriter, Sweep, check_snapshots,
+    CHUNK_BYTES_MAX, Findings, GENERATIONS_KEPT, Manifest, SectionRef, SnapshotWriter, Sweep,
+    check_snapshots,
 };
 pub(crate) use snapshots::{KEY_COST_BYTES, Removal};
 pub use spool::Spool;
@@ -140,7 +141,12 @@ impl Store {
     /// # Errors
     /// Those of [`Store::open`]; [`StoreError::NotOurs`] if it contains anything other than data of this service.
     pub fn open_to_fill(dir: &Path, options: &StoreOptions) -> Result<Store, StoreError> {
-        open::open(Directory::lock(dir)?, options, Some(directory::FILLING_FILE), |backing| backing)
+        open::open(
+            Directory::lock(dir)?,
+            options,
+            Some(directory::FILLING_FILE),
+            |backing| backing,
+        )
     }
 
     /// Marks a restored directory as complete.
@@ -178,10 +184,16 @@ impl Store {
 
     /// The stored time of the last backup, if it can be read. Otherwise, logs what is stored instead.
     pub fn backup_at(&self) -> Option<Timestamp> {
-        let text = self.directory.text(directory::BACKUP_FILE).unwrap_or_else(|why| Some(why.to_string()))?;
+        let text = self
+            .directory
+            .text(directory::BACKUP_FILE)
+            .unwrap_or_else(|why| Some(why.to_string()))?;
         let at = text.trim().parse().ok().map(Timestamp);
         if at.is_none() {
-            tracing::warn!(text, "can't read the time of the last backup; counting from this startup");
+            tracing::warn!(
+                text,
+                "can't read the time of the last backup; counting from this startup"
+            );
         }
         at
     }
@@ -191,7 +203,8 @@ impl Store {
     /// # Errors
     /// [`StoreError::Io`].
     pub fn keep_backup_at(&self, at: Timestamp) -> Result<(), StoreError> {
-        self.directory.write_file(directory::BACKUP_FILE, format!("{}\n", at.0).as_bytes())
+        self.directory
+            .write_file(directory::BACKUP_FILE, format!("{}\n", at.0).as_bytes())
     }
 
     /// The first failed write or sync, if there was one: nothing is written any more then.
@@ -202,7 +215,11 @@ impl Store {
     /// Makes everything written so far as durable as snapshots must be.
     pub(crate) fn make_durable(&self) -> Result<(), StoreError> {
         self.flush()?;
-        if self.options.sync_snapshots { self.sync() } else { Ok(()) }
+        if self.options.sync_snapshots {
+            self.sync()
+        } else {
+            Ok(())
+        }
     }
 
     /// Passes everything written so far to the operating system, so that it survives a crash of the process.
@@ -228,7 +245,9 @@ impl Store {
 
     /// Whether the directory has been created, or is being restored, but was never used.
     pub(crate) fn is_new(&self) -> bool {
-        directory::MARKERS.iter().any(|marker| self.directory.file(marker).exists())
+        directory::MARKERS
+            .iter()
+            .any(|marker| self.directory.file(marker).exists())
     }
 
     /// Notes why the state in the directory must not be served again.
@@ -236,7 +255,8 @@ impl Store {
     /// # Errors
     /// [`StoreError::Io`].
     pub(crate) fn note_diverged(&self, why: &str) -> Result<(), StoreError> {
-        self.directory.write_file(directory::DIVERGED_FILE, format!("{why}\n").as_bytes())
+        self.directory
+            .write_file(directory::DIVERGED_FILE, format!("{why}\n").as_bytes())
     }
 
     /// Marks the directory as used: from here on a missing part is damage.
@@ -287,7 +307,10 @@ impl Store {
     /// [`StoreError::Failed`].
     pub fn mark_skipped(&self, entry: Seq, at: Timestamp) -> Result<(), StoreError> {
         let key = [directory::SKIPPED_KEYS, &directory::number_key(entry.0)].concat();
-        self.write(META_TREE, vec![KeyChange::Put(key, at.0.to_le_bytes().to_vec())])?;
+        self.write(
+            META_TREE,
+            vec![KeyChange::Put(key, at.0.to_le_bytes().to_vec())],
+        )?;
         self.flush()?;
         self.sync()
     }
@@ -299,16 +322,22 @@ impl Store {
     pub fn skipped_entries(&self) -> Result<BTreeMap<Seq, Timestamp>, StoreError> {
         let mut found = BTreeMap::new();
         let mut is_damaged = false;
-        self.run(self.backing().scan(META_TREE, directory::SKIPPED_KEYS, &mut |key, value| {
-            let Some(entry) = key.strip_prefix(directory::SKIPPED_KEYS) else {
-                return ControlFlow::Break(());
-            };
-            match (directory::number_of_key(entry), value.try_into().map(u64::from_le_bytes)) {
-                (Some(entry), Ok(at)) => drop(found.insert(Seq(entry), Timestamp(at))),
-                _ => is_damaged = true,
-            }
-            ControlFlow::Continue(())
-        }))?;
+        self.run(
+            self.backing()
+                .scan(META_TREE, directory::SKIPPED_KEYS, &mut |key, value| {
+                    let Some(entry) = key.strip_prefix(directory::SKIPPED_KEYS) else {
+                        return ControlFlow::Break(());
+                    };
+                    match (
+                        directory::number_of_key(entry),
+                        value.try_into().map(u64::from_le_bytes),
+                    ) {
+                        (Some(entry), Ok(at)) => drop(found.insert(Seq(entry), Timestamp(at))),
+                        _ => is_damaged = true,
+                    }
+                    ControlFlow::Continue(())
+                }),
+        )?;
         if is_damaged {
             Err(self.damaged("tree meta: the mark of a skipped entry is damaged"))
         } else {

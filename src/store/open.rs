@@ -3,7 +3,8 @@
 //! opened, because sled writes to it.
 
 use super::backing::{
-    Backing, KeyChange, OpenFault, Opened, RECORD_BYTES_MAX, RECORD_SLOTS, RecordFile, SledBacking, open_sled,
+    Backing, KeyChange, OpenFault, Opened, RECORD_BYTES_MAX, RECORD_SLOTS, RecordFile, SledBacking,
+    open_sled,
 };
 use super::directory::{
     self, Directory, DirectoryFormat, SavedClockFile, Space, refuse_foreign, refuse_locked,
@@ -40,7 +41,9 @@ struct Before {
 
 impl Before {
     fn of(dir: &Path) -> Self {
-        let missing = dir.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists());
+        let missing = dir
+            .ancestors()
+            .take_while(|path| !path.as_os_str().is_empty() && !path.exists());
         Self {
             missing: missing.map(Path::to_owned).collect(),
             has_lock: dir.join(directory::LOCK_FILE).exists(),
@@ -58,7 +61,9 @@ impl Before {
             let set = fs::set_permissions(dir, permissions.clone());
             set.map_err(StoreError::io(dir, "set the permissions of"))?;
         }
-        self.missing.iter().try_for_each(|made| fs::remove_dir(made).map_err(StoreError::io(made, "remove")))
+        self.missing
+            .iter()
+            .try_for_each(|made| fs::remove_dir(made).map_err(StoreError::io(made, "remove")))
     }
 }
 
@@ -72,7 +77,9 @@ impl RestoreTarget {
         let before = Before::of(dir);
         let directory = Directory::lock(dir)?;
         if found_format(&directory)?.is_some() {
-            return Err(StoreError::NotEmpty { path: dir.to_owned() });
+            return Err(StoreError::NotEmpty {
+                path: dir.to_owned(),
+            });
         }
         directory.mark(directory::RESTORING_FILE)?;
         Ok(Self { directory, before })
@@ -92,7 +99,12 @@ impl RestoreTarget {
     /// # Errors
     /// Those of [`Store::open`].
     pub fn open(self, options: &StoreOptions) -> Result<Store, StoreError> {
-        open(self.directory, options, Some(directory::RESTORING_FILE), |backing| backing)
+        open(
+            self.directory,
+            options,
+            Some(directory::RESTORING_FILE),
+            |backing| backing,
+        )
     }
 
     /// Ends a restore that has written nothing: the directory is as empty, or absent, as before.
@@ -109,7 +121,8 @@ impl RestoreTarget {
 pub fn is_unused(dir: &Path) -> bool {
     let has = |name: &str| dir.join(name).exists();
     let is_empty = || !has(directory::ACKNOWLEDGED_FILE) && !has(directory::SLED_DIR);
-    let is_begun = || !has(directory::FORMAT_FILE) && (has(directory::INITIALISING_FILE) || is_empty());
+    let is_begun =
+        || !has(directory::FORMAT_FILE) && (has(directory::INITIALISING_FILE) || is_empty());
     has(directory::FILLING_FILE) || is_begun()
 }
 
@@ -125,7 +138,10 @@ pub fn refuse_unused(dir: &Path) -> Result<(), StoreError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => "it does not exist",
         Err(error) => return Err(StoreError::io(dir, "read")(error)),
     };
-    Err(StoreError::NotData { path: dir.to_owned(), found: found.to_owned() })
+    Err(StoreError::NotData {
+        path: dir.to_owned(),
+        found: found.to_owned(),
+    })
 }
 
 /// Opens a locked directory, with an adapter over sled. With a marker it is filled, and can't be served before [`Store::seal`]:
@@ -136,8 +152,16 @@ pub(super) fn open(
     marker: Option<&str>,
     over: impl FnOnce(Box<dyn Backing>) -> Box<dyn Backing>,
 ) -> Result<Store, StoreError> {
-    let space = Space::new(directory.path(), directory.file(directory::BALLAST_FILE), options);
-    let found = if marker.is_none() { found_format(&directory)? } else { None };
+    let space = Space::new(
+        directory.path(),
+        directory.file(directory::BALLAST_FILE),
+        options,
+    );
+    let found = if marker.is_none() {
+        found_format(&directory)?
+    } else {
+        None
+    };
     let is_new = found.is_none();
     let format = match found {
         Some(format) => format,
@@ -148,7 +172,10 @@ pub(super) fn open(
     };
     space.delete_ballast_if_full()?;
     let backing = open_backing(&directory, &space, options, is_new)?;
-    let clock = SavedClockFile { path: directory.file(directory::CLOCK_FILE), boot: directory::boot_id() };
+    let clock = SavedClockFile {
+        path: directory.file(directory::CLOCK_FILE),
+        boot: directory::boot_id(),
+    };
     let store = Store {
         backing: over(Box::new(backing)),
         directory,
@@ -172,20 +199,35 @@ pub(super) fn open(
 fn found_format(directory: &Directory) -> Result<Option<DirectoryFormat>, StoreError> {
     let dir = directory.path();
     let interrupted = [
-        (directory::RESTORING_FILE, "a restore into it was interrupted: empty it, then restore again"),
+        (
+            directory::RESTORING_FILE,
+            "a restore into it was interrupted: empty it, then restore again",
+        ),
         (
             directory::FILLING_FILE,
             "a shared snapshot was not loaded to its end: start the node again where the others are, or empty it",
         ),
     ];
-    if let Some((_, what)) = interrupted.into_iter().find(|(marker, _)| directory.file(marker).exists()) {
+    if let Some((_, what)) = interrupted
+        .into_iter()
+        .find(|(marker, _)| directory.file(marker).exists())
+    {
         let command = format!("cuckood restore FILE {}", dir.display());
-        return Err(StoreError::Damaged { path: dir.to_owned(), what: what.to_owned(), command });
+        return Err(StoreError::Damaged {
+            path: dir.to_owned(),
+            what: what.to_owned(),
+            command,
+        });
     }
     if let Some(why) = directory.text(directory::DIVERGED_FILE)? {
-        return Err(StoreError::Diverged { path: dir.to_owned(), why: why.trim_end().to_owned() });
+        return Err(StoreError::Diverged {
+            path: dir.to_owned(),
+            why: why.trim_end().to_owned(),
+        });
     }
-    let Some(format) = directory.format()? else { return Ok(None) };
+    let Some(format) = directory.format()? else {
+        return Ok(None);
+    };
     refuse_unknown(dir, format.number)?;
     if !directory.file(directory::SLED_DIR).join("db").exists() {
         return Err(StoreError::damaged(dir, "sled/db is missing"));
@@ -203,21 +245,27 @@ fn open_backing(
     let dir = directory.path();
     let record_path = directory.file(directory::ACKNOWLEDGED_FILE);
     if !record_path.exists() {
-        return Err(StoreError::damaged(dir, format!("{} is missing", record_path.display())));
+        return Err(StoreError::damaged(
+            dir,
+            format!("{} is missing", record_path.display()),
+        ));
     }
     let sled_dir = directory.file(directory::SLED_DIR);
     // Snapshots that sled was writing when the process crashed: sled 0.34 would read them (spacejam/sled #1533).
     remove_snapshots(&sled_dir, |name| name.ends_with(".generating"))?;
     let opened = open_guarded(directory, options)?;
-    let room = options.free_space_min_bytes.saturating_add(options.preallocate_bytes);
+    let room = options
+        .free_space_min_bytes
+        .saturating_add(options.preallocate_bytes);
     if is_new && space.free_bytes()? >= room {
         let path = sled_dir.join("db");
-        preallocate(&path, options.preallocate_bytes).map_err(StoreError::io(&path, "preallocate"))?;
+        preallocate(&path, options.preallocate_bytes)
+            .map_err(StoreError::io(&path, "preallocate"))?;
     }
     let record = RecordFile::open(&record_path, options.record_sync_pause)
         .map_err(StoreError::io(&record_path, "open"))?;
-    let backing =
-        SledBacking::new(&sled_dir, opened, record).map_err(StoreError::io(&sled_dir, "open the file in"))?;
+    let backing = SledBacking::new(&sled_dir, opened, record)
+        .map_err(StoreError::io(&sled_dir, "open the file in"))?;
     directory::sync_files(&sled_dir)?;
     directory::sync_directory(dir)?;
     Ok(backing)
@@ -226,8 +274,9 @@ fn open_backing(
 /// Creates a new directory. The marker is created first and removed last: other files in a marked directory are unused or obsolete.
 fn begin(directory: &Directory, marker: &str) -> Result<DirectoryFormat, StoreError> {
     let mut identity = [0; 16];
-    getrandom::fill(&mut identity)
-        .map_err(|error| StoreError::io(directory.path(), "draw an identity for")(io::Error::other(error)))?;
+    getrandom::fill(&mut identity).map_err(|error| {
+        StoreError::io(directory.path(), "draw an identity for")(io::Error::other(error))
+    })?;
     directory.mark(marker)?;
     if marker == directory::FILLING_FILE {
         // The format first: without it nothing takes the directory for a used one.
@@ -247,7 +296,10 @@ fn begin(directory: &Directory, marker: &str) -> Result<DirectoryFormat, StoreEr
     let sled_dir = directory.file(directory::SLED_DIR);
     fs::create_dir(&sled_dir).map_err(StoreError::io(&sled_dir, "make"))?;
     directory::sync_directory(directory.path())?;
-    Ok(DirectoryFormat { number: 0, identity })
+    Ok(DirectoryFormat {
+        number: 0,
+        identity,
+    })
 }
 
 /// Extends sled's file to the size that it would reach anyway. It writes zeros, because an unwritten block costs the same metadata as none,
@@ -314,10 +366,13 @@ fn open_guarded(directory: &Directory, options: &StoreOptions) -> Result<Opened,
 fn refusal(directory: &Directory, fault: OpenFault) -> StoreError {
     let path = directory.path();
     match fault {
-        OpenFault::Corrupt(why) => {
-            StoreError::damaged(path, format!("{}: {why}", directory.file(directory::SLED_DIR).display()))
-        }
-        OpenFault::Busy => StoreError::Locked { path: path.to_owned() },
+        OpenFault::Corrupt(why) => StoreError::damaged(
+            path,
+            format!("{}: {why}", directory.file(directory::SLED_DIR).display()),
+        ),
+        OpenFault::Busy => StoreError::Locked {
+            path: path.to_owned(),
+        },
         OpenFault::Other(error) => error,
     }
 }
@@ -328,7 +383,10 @@ pub(super) struct Step {
     run: fn(&Store) -> Result<(), StoreError>,
 }
 
-const STEPS: &[Step] = &[Step { number: 1, run: step_0001::run }];
+const STEPS: &[Step] = &[Step {
+    number: 1,
+    run: step_0001::run,
+}];
 
 /// The format number that this program writes.
 pub(super) const FORMAT: u32 = STEPS[STEPS.len() - 1].number;
@@ -339,9 +397,16 @@ pub(super) const FORMAT: u32 = STEPS[STEPS.len() - 1].number;
 /// [`StoreError::Newer`], and [`StoreError::Damaged`] for format 0: a `format` file is written after the first migration only.
 fn refuse_unknown(path: &Path, found: u32) -> Result<(), StoreError> {
     match found {
-        0 => Err(StoreError::damaged(path, "the format file has format 0, which does not exist")),
+        0 => Err(StoreError::damaged(
+            path,
+            "the format file has format 0, which does not exist",
+        )),
         1..=FORMAT => Ok(()),
-        _ => Err(StoreError::Newer { path: path.to_owned(), found, known: FORMAT }),
+        _ => Err(StoreError::Newer {
+            path: path.to_owned(),
+            found,
+            known: FORMAT,
+        }),
     }
 }
 
@@ -351,7 +416,11 @@ fn migrate(store: &Store, mut format: DirectoryFormat) -> Result<(), StoreError>
     for step in STEPS {
         let key = format!("migration/{:04}", step.number).into_bytes();
         let mut record = Vec::new();
-        let recorded = store.run(store.backing().read(directory::META_TREE, &key, &mut record))?;
+        let recorded = store.run(
+            store
+                .backing()
+                .read(directory::META_TREE, &key, &mut record),
+        )?;
         if step.number <= format.number {
             if !recorded {
                 let what = format!("tree meta: there is no record of migration {}", step.number);
@@ -367,10 +436,16 @@ fn migrate(store: &Store, mut format: DirectoryFormat) -> Result<(), StoreError>
         store.flush()?;
         store.sync()?;
         format.number = step.number;
-        store.directory.write_file(directory::FORMAT_FILE, format.to_string().as_bytes())?;
+        store
+            .directory
+            .write_file(directory::FORMAT_FILE, format.to_string().as_bytes())?;
     }
     let mut identity = Vec::new();
-    store.run(store.backing().read(directory::META_TREE, directory::IDENTITY_KEY, &mut identity))?;
+    store.run(store.backing().read(
+        directory::META_TREE,
+        directory::IDENTITY_KEY,
+        &mut identity,
+    ))?;
     if identity != store.identity {
         return Err(store.damaged("sled's files belong to another directory than the format file"));
     }
@@ -400,14 +475,21 @@ impl StoreCopy {
         let lock = lock(dir)?;
         let mut builder = tempfile::Builder::new();
         builder.prefix(".cuckood-verify-");
-        let beside = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let beside = dir
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
         let place = scratch.unwrap_or(beside);
         let copy = match builder.tempdir_in(place) {
             Err(_) if scratch.is_none() => builder.tempdir(),
             made => made,
         };
         let copy = copy.map_err(StoreError::io(place, "make a folder in"))?;
-        let this = StoreCopy { original: dir.to_owned(), copy, _lock: lock };
+        let this = StoreCopy {
+            original: dir.to_owned(),
+            copy,
+            _lock: lock,
+        };
         this.fill()?;
         Ok(this)
     }
@@ -422,17 +504,30 @@ impl StoreCopy {
 
     /// Rewrites a message about the copy so that it names the original.
     pub fn of_original(&self, text: &str) -> String {
-        text.replace(&*self.copy.path().to_string_lossy(), &self.original.to_string_lossy())
+        text.replace(
+            &*self.copy.path().to_string_lossy(),
+            &self.original.to_string_lossy(),
+        )
     }
 
     fn fill(&self) -> Result<(), StoreError> {
-        let judged = [directory::FORMAT_FILE, directory::ACKNOWLEDGED_FILE, directory::SLED_DIR];
+        let judged = [
+            directory::FORMAT_FILE,
+            directory::ACKNOWLEDGED_FILE,
+            directory::SLED_DIR,
+        ];
         let there = |name: &&&str| self.original.join(name).exists();
-        let found: Vec<_> = directory::MARKERS.iter().chain(&judged).filter(there).collect();
+        let found: Vec<_> = directory::MARKERS
+            .iter()
+            .chain(&judged)
+            .filter(there)
+            .collect();
         // Opening judges which files may be missing, but there must be at least one.
         if found.is_empty() {
             let format = self.original.join(directory::FORMAT_FILE);
-            return Err(StoreError::io(&format, "read")(io::ErrorKind::NotFound.into()));
+            return Err(StoreError::io(&format, "read")(
+                io::ErrorKind::NotFound.into(),
+            ));
         }
         found
             .into_iter()
@@ -466,10 +561,17 @@ fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
     if ioctl_ficlone(&target, &source).is_ok() {
         return Ok(());
     }
-    let needed_bytes = source.metadata().map_err(StoreError::io(from, "measure"))?.len();
+    let needed_bytes = source
+        .metadata()
+        .map_err(StoreError::io(from, "measure"))?
+        .len();
     let free_bytes = directory::free_bytes(to)?;
     if free_bytes < needed_bytes {
-        return Err(StoreError::DiskFull { path: to.to_owned(), free_bytes, needed_bytes });
+        return Err(StoreError::DiskFull {
+            path: to.to_owned(),
+            free_bytes,
+            needed_bytes,
+        });
     }
     io::copy(&mut source, &mut target).map_err(StoreError::io(to, "copy to"))?;
     Ok(())

@@ -32,7 +32,11 @@ const CHECKSUM_BYTES: usize = 16;
 /// Maximum size of a manifest, in bytes. It has about half a kilobyte for each filter, and up to three more for its title and labels.
 pub(super) const MANIFEST_BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 1 << 30 };
 
-const MANIFEST: FrameFormat = FrameFormat { magic: *b"ckmf", version: 1, payload_max: MANIFEST_BYTES_MAX };
+const MANIFEST: FrameFormat = FrameFormat {
+    magic: *b"ckmf",
+    version: 1,
+    payload_max: MANIFEST_BYTES_MAX,
+};
 
 /// Bytes of chunks after which they are synced, so that a commit and the end of a snapshot wait briefly. Under load the limit is not
 /// reached: each commit also makes earlier chunks durable.
@@ -80,7 +84,10 @@ pub struct Manifest {
 impl Manifest {
     /// A section, if the snapshot has it.
     pub fn find(&self, key: SectionId) -> Option<&SectionRef> {
-        let at = self.sections.binary_search_by_key(&key, |section| section.key).ok()?;
+        let at = self
+            .sections
+            .binary_search_by_key(&key, |section| section.key)
+            .ok()?;
         self.sections.get(at)
     }
 }
@@ -107,13 +114,26 @@ impl SnapshotWriter {
     ///
     /// # Errors
     /// [`StoreError::DiskFull`] before anything is written, [`StoreError::Failed`] otherwise.
-    pub fn put_chunk(&mut self, store: &Store, key: SectionId, bytes: &[u8]) -> Result<(), StoreError> {
-        debug_assert!(bytes.len() <= CHUNK_BYTES_MAX, "a chunk of {} bytes", bytes.len());
+    pub fn put_chunk(
+        &mut self,
+        store: &Store,
+        key: SectionId,
+        bytes: &[u8],
+    ) -> Result<(), StoreError> {
+        debug_assert!(
+            bytes.len() <= CHUNK_BYTES_MAX,
+            "a chunk of {} bytes",
+            bytes.len()
+        );
         store.space.check_snapshot(self.free_before)?;
         let chunk = self.chunks;
         let section = self.section(key);
         let index = section.chunks;
-        debug_assert_eq!(section.first_chunk + u64::from(index), chunk, "sections follow each other");
+        debug_assert_eq!(
+            section.first_chunk + u64::from(index),
+            chunk,
+            "sections follow each other"
+        );
         section.chunks += 1;
         self.chunks += 1;
         self.shape_leaves(store, chunk)?;
@@ -156,7 +176,13 @@ impl SnapshotWriter {
 
     fn section(&mut self, key: SectionId) -> &mut SectionRef {
         let (first_chunk, generation) = (self.chunks, self.generation);
-        let empty = SectionRef { key, changes: 0, first_chunk, chunks: 0, generation };
+        let empty = SectionRef {
+            key,
+            changes: 0,
+            first_chunk,
+            chunks: 0,
+            generation,
+        };
         self.sections.entry(key).or_insert(empty)
     }
 
@@ -169,10 +195,30 @@ impl SnapshotWriter {
     ///
     /// # Errors
     /// [`StoreError::DiskFull`], [`StoreError::Failed`], and [`StoreError::TooLong`] if the manifest could not be read again.
-    pub fn finish(self, store: &Store, taken_at: Timestamp, meta: Vec<u8>) -> Result<Manifest, StoreError> {
-        let Self { generation, seq, events_last, place, sections, .. } = self;
+    pub fn finish(
+        self,
+        store: &Store,
+        taken_at: Timestamp,
+        meta: Vec<u8>,
+    ) -> Result<Manifest, StoreError> {
+        let Self {
+            generation,
+            seq,
+            events_last,
+            place,
+            sections,
+            ..
+        } = self;
         let sections = sections.into_values().collect();
-        let manifest = Manifest { generation, seq, taken_at, events_last, place, sections, meta };
+        let manifest = Manifest {
+            generation,
+            seq,
+            taken_at,
+            events_last,
+            place,
+            sections,
+            meta,
+        };
         store.space.check_reserve(0)?;
         store.make_durable()?;
         let (payload, mut bytes) = (encode(&manifest), Vec::new());
@@ -180,16 +226,25 @@ impl SnapshotWriter {
             return Err(StoreError::TooLong(payload.len()));
         }
         MANIFEST.seal(0, 0, &payload, &mut bytes);
-        store.snapshot_bytes_written.fetch_add(bytes.len() as u64, Relaxed);
+        store
+            .snapshot_bytes_written
+            .fetch_add(bytes.len() as u64, Relaxed);
         let parts = (0..).zip(bytes.chunks(directory::VALUE_BYTES_MAX));
-        let changes =
-            parts.map(|(part, bytes)| KeyChange::Put(directory::number_key(part).to_vec(), bytes.to_vec()));
+        let changes = parts.map(|(part, bytes)| {
+            KeyChange::Put(directory::number_key(part).to_vec(), bytes.to_vec())
+        });
         store.write(&directory::manifest_tree(generation), changes.collect())?;
         store.make_durable()?;
         store.writing.store(0, Relaxed);
-        let oldest_kept = generations(store)?.into_iter().rev().take(GENERATIONS_KEPT).min();
+        let oldest_kept = generations(store)?
+            .into_iter()
+            .rev()
+            .take(GENERATIONS_KEPT)
+            .min();
         for tree in store.backing().tree_names() {
-            if directory::manifest_of_tree(&tree).is_some_and(|generation| Some(generation) < oldest_kept) {
+            if directory::manifest_of_tree(&tree)
+                .is_some_and(|generation| Some(generation) < oldest_kept)
+            {
                 store.drop_tree(&tree)?;
             }
         }
@@ -204,13 +259,29 @@ impl Store {
         let free_before = self.space.free_bytes()?;
         // A number without a snapshot or any remaining chunk.
         let trees = self.backing().tree_names();
-        let used =
-            trees.iter().filter_map(|tree| directory::chunks_of_tree(tree)).map(|(generation, _)| generation);
+        let used = trees
+            .iter()
+            .filter_map(|tree| directory::chunks_of_tree(tree))
+            .map(|(generation, _)| generation);
         let pinned = self.pinned().map(|manifest| manifest.generation).max();
-        let generation = generations(self)?.into_iter().chain(used).max().max(pinned).unwrap_or(0) + 1;
+        let generation = generations(self)?
+            .into_iter()
+            .chain(used)
+            .max()
+            .max(pinned)
+            .unwrap_or(0)
+            + 1;
         self.writing.store(generation, Relaxed);
         let (place, sections) = (Vec::new(), BTreeMap::new());
-        Ok(SnapshotWriter { generation, seq, events_last: 0, place, sections, chunks: 0, free_before })
+        Ok(SnapshotWriter {
+            generation,
+            seq,
+            events_last: 0,
+            place,
+            sections,
+            chunks: 0,
+            free_before,
+        })
     }
 
     /// Abandons the last snapshot: [`Self::sweep`] removes its chunks.
@@ -225,7 +296,9 @@ impl Store {
         for generation in generations(self)?.into_iter().rev() {
             match load(self, generation)? {
                 Ok(manifest) => manifests.push(manifest),
-                Err(why) => tracing::error!(generation, why, "the manifest of a snapshot is damaged"),
+                Err(why) => {
+                    tracing::error!(generation, why, "the manifest of a snapshot is damaged")
+                }
             }
         }
         Ok(manifests)
@@ -237,14 +310,20 @@ impl Store {
     /// [`StoreError::Damaged`] if the manifests can't be read.
     pub fn pin_newest(&self) -> Result<Option<Arc<Manifest>>, StoreError> {
         let newest = self.manifests()?.into_iter().next().map(Arc::new);
-        self.pinned.lock().extend(newest.as_ref().map(Arc::downgrade));
+        self.pinned
+            .lock()
+            .extend(newest.as_ref().map(Arc::downgrade));
         Ok(newest)
     }
 
     fn pinned(&self) -> impl Iterator<Item = Arc<Manifest>> {
         let mut pinned = self.pinned.lock();
         pinned.retain(|manifest| manifest.strong_count() > 0);
-        pinned.iter().filter_map(Weak::upgrade).collect::<Vec<_>>().into_iter()
+        pinned
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect::<Vec<_>>()
+            .into_iter()
     }
 
     /// Removes a damaged snapshot, so that it does not count as one of the two retained ones.
@@ -257,11 +336,19 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Damaged`] if the chunk is missing or its checksum is wrong.
-    pub fn read_chunk(&self, section: &SectionRef, index: u32, out: &mut Vec<u8>) -> Result<(), StoreError> {
+    pub fn read_chunk(
+        &self,
+        section: &SectionRef,
+        index: u32,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StoreError> {
         out.clear();
         let chunk = section.first_chunk + u64::from(index);
         let tree = directory::chunk_tree(section.generation, chunk);
-        self.run(self.backing().read(&tree, &directory::number_key(chunk), out))?;
+        self.run(
+            self.backing()
+                .read(&tree, &directory::number_key(chunk), out),
+        )?;
         let why = match out.split_last_chunk::<CHECKSUM_BYTES>() {
             // The key may have been written ahead of its chunk.
             _ if out.is_empty() => "is missing",
@@ -275,14 +362,19 @@ impl Store {
             _ => "has a wrong checksum",
         };
         let SectionId { owner, part } = section.key;
-        Err(self.damaged(format!("tree {tree}, owner {owner}, part {part}: chunk {index} {why}")))
+        Err(self.damaged(format!(
+            "tree {tree}, owner {owner}, part {part}: chunk {index} {why}"
+        )))
     }
 
     /// Plans the removal of the chunks that no snapshot and no backup names. A running snapshot is left alone.
     pub fn sweep(&self) -> Result<Sweep, StoreError> {
         let mut named = BTreeMap::new();
         let mut name = |manifest: &Manifest| {
-            let sections = manifest.sections.iter().filter(|section| section.chunks > 0);
+            let sections = manifest
+                .sections
+                .iter()
+                .filter(|section| section.chunks > 0);
             named.extend(sections.map(|section| {
                 let end = section.first_chunk + u64::from(section.chunks);
                 ((section.generation, section.first_chunk), end)
@@ -297,8 +389,17 @@ impl Store {
         });
         // The position of the older snapshot, if there are two.
         let kept = manifests.get(..GENERATIONS_KEPT).unwrap_or_default();
-        let log_through = kept.iter().map(|manifest| manifest.seq).min().unwrap_or_default();
-        Ok(Sweep { log_through, trees: trees.collect(), named, current: None })
+        let log_through = kept
+            .iter()
+            .map(|manifest| manifest.seq)
+            .min()
+            .unwrap_or_default();
+        Ok(Sweep {
+            log_through,
+            trees: trees.collect(),
+            named,
+            current: None,
+        })
     }
 }
 
@@ -316,7 +417,9 @@ pub struct Sweep {
 impl Sweep {
     /// Continues with one tree: reads about `budget` bytes of it and removes chunks that are not named. `true` if there may be more to do.
     pub fn step(&mut self, store: &Store, budget: u64) -> Result<bool, StoreError> {
-        let Some((mut traversal, generation, is_whole)) = self.current.take().or_else(|| self.next()) else {
+        let Some((mut traversal, generation, is_whole)) =
+            self.current.take().or_else(|| self.next())
+        else {
             return Ok(false);
         };
         let mut changes = Vec::new();
@@ -339,10 +442,19 @@ impl Sweep {
     fn next(&mut self) -> Option<(Traversal, u64, bool)> {
         loop {
             let tree = self.trees.pop_front()?;
-            let Some((generation, in_tree)) = directory::chunks_of_tree(&tree) else { continue };
+            let Some((generation, in_tree)) = directory::chunks_of_tree(&tree) else {
+                continue;
+            };
             let named = self.named_in(generation, &in_tree);
             if named < directory::TREE_CHUNKS {
-                return Some((Traversal { tree, from: Vec::new() }, generation, named == 0));
+                return Some((
+                    Traversal {
+                        tree,
+                        from: Vec::new(),
+                    },
+                    generation,
+                    named == 0,
+                ));
             }
         }
     }
@@ -356,7 +468,10 @@ impl Sweep {
     fn named_in(&self, generation: u64, in_tree: &Range<u64>) -> u64 {
         let sections = self.named.range((generation, 0)..(generation, in_tree.end));
         sections
-            .map(|((_, first), end)| end.min(&in_tree.end).saturating_sub(*first.max(&in_tree.start)))
+            .map(|((_, first), end)| {
+                end.min(&in_tree.end)
+                    .saturating_sub(*first.max(&in_tree.start))
+            })
             .sum()
     }
 }
@@ -378,15 +493,21 @@ pub(super) fn generations(store: &Store) -> Result<Vec<u64>, StoreError> {
 
 fn load(store: &Store, generation: u64) -> Result<Result<Manifest, String>, StoreError> {
     let mut bytes = Vec::new();
-    store.run(store.backing().scan(&directory::manifest_tree(generation), &[], &mut |_, part| {
-        bytes.extend_from_slice(part);
-        ControlFlow::Continue(())
-    }))?;
+    store.run(store.backing().scan(
+        &directory::manifest_tree(generation),
+        &[],
+        &mut |_, part| {
+            bytes.extend_from_slice(part);
+            ControlFlow::Continue(())
+        },
+    ))?;
     let manifest: Result<Manifest, _> = MANIFEST.unpack(&bytes).map_err(|error| error.to_string());
-    Ok(manifest.and_then(|manifest| match manifest.generation == generation {
-        true => Ok(manifest),
-        false => Err("it is stored under the wrong number".to_owned()),
-    }))
+    Ok(
+        manifest.and_then(|manifest| match manifest.generation == generation {
+            true => Ok(manifest),
+            false => Err("it is stored under the wrong number".to_owned()),
+        }),
+    )
 }
 
 /// Binds a chunk to its place, so that a chunk in the wrong place is noticed.
@@ -436,7 +557,10 @@ pub(crate) struct Removal(Traversal);
 
 impl Removal {
     pub(crate) fn new(tree: String) -> Removal {
-        Removal(Traversal { tree, from: Vec::new() })
+        Removal(Traversal {
+            tree,
+            from: Vec::new(),
+        })
     }
 
     /// Reads about `budget` more bytes of the tree; once all is read, drops it. `true` as long as the tree exists.
@@ -461,7 +585,9 @@ pub struct Findings {
 impl Findings {
     /// Takes the result of a check. A check that fails is a fault, and has no result.
     pub fn take<T, E: Display>(&mut self, checked: Result<T, E>) -> Option<T> {
-        checked.map_err(|error| self.faults.push(error.to_string())).ok()
+        checked
+            .map_err(|error| self.faults.push(error.to_string()))
+            .ok()
     }
 }
 
@@ -469,11 +595,20 @@ impl Findings {
 ///
 /// # Errors
 /// [`StoreError::Damaged`] if the snapshots can't even be listed.
-pub fn check_snapshots(store: &Store, log_first: Seq, findings: &mut Findings) -> Result<(), StoreError> {
+pub fn check_snapshots(
+    store: &Store,
+    log_first: Seq,
+    findings: &mut Findings,
+) -> Result<(), StoreError> {
     let manifests = store.manifests()?;
     for generation in generations(store)? {
-        if manifests.iter().all(|manifest| manifest.generation != generation) {
-            findings.faults.push(format!("snapshot {generation}: its manifest is damaged"));
+        if manifests
+            .iter()
+            .all(|manifest| manifest.generation != generation)
+        {
+            findings
+                .faults
+                .push(format!("snapshot {generation}: its manifest is damaged"));
         }
     }
     let mut out = Vec::new();
@@ -481,7 +616,10 @@ pub fn check_snapshots(store: &Store, log_first: Seq, findings: &mut Findings) -
         let (mut chunks, mut bytes) = (0u64, manifest.meta.len() as u64);
         for section in &manifest.sections {
             for index in 0..section.chunks {
-                if findings.take(store.read_chunk(section, index, &mut out)).is_some() {
+                if findings
+                    .take(store.read_chunk(section, index, &mut out))
+                    .is_some()
+                {
                     (chunks, bytes) = (chunks + 1, bytes + out.len() as u64);
                 }
             }
@@ -489,9 +627,13 @@ pub fn check_snapshots(store: &Store, log_first: Seq, findings: &mut Findings) -
         let (generation, seq) = (manifest.generation, manifest.seq.0);
         let sections = counted(manifest.sections.len() as u64, "section");
         let (chunks, bytes) = (counted(chunks, "chunk"), counted(bytes, "byte"));
-        findings.notes.push(format!("snapshot {generation}: position {seq}, {sections}, {chunks}, {bytes}"));
+        findings.notes.push(format!(
+            "snapshot {generation}: position {seq}, {sections}, {chunks}, {bytes}"
+        ));
         if log_first.0 > seq + 1 {
-            findings.faults.push(format!("snapshot {generation}: the log begins after position {seq}"));
+            findings.faults.push(format!(
+                "snapshot {generation}: the log begins after position {seq}"
+            ));
         }
     }
     Ok(())
@@ -508,41 +650,83 @@ mod tests {
     #[test]
     fn empty_manifest_tree_is_ignored() {
         let dir = tempfile::tempdir().unwrap();
-        let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
+        let options = StoreOptions {
+            free_space_min_bytes: 0,
+            ballast_bytes: 0,
+            ..StoreOptions::default()
+        };
         let store = Store::open(dir.path(), &options).unwrap();
-        store.write(&directory::manifest_tree(1), Vec::new()).unwrap();
+        store
+            .write(&directory::manifest_tree(1), Vec::new())
+            .unwrap();
         let (mut findings, first) = (Findings::default(), Seq(1));
         check_snapshots(&store, first, &mut findings).unwrap();
-        assert_eq!((store.manifests().unwrap(), findings), (Vec::new(), Findings::default()));
-        store.begin_snapshot(Seq(0)).unwrap().finish(&store, Timestamp(7), Vec::new()).unwrap();
+        assert_eq!(
+            (store.manifests().unwrap(), findings),
+            (Vec::new(), Findings::default())
+        );
+        store
+            .begin_snapshot(Seq(0))
+            .unwrap()
+            .finish(&store, Timestamp(7), Vec::new())
+            .unwrap();
         assert_eq!(store.manifests().unwrap().len(), 1);
     }
 
     #[test]
     fn finished_snapshot_drops_older_manifest_trees() {
         let dir = tempfile::tempdir().unwrap();
-        let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
+        let options = StoreOptions {
+            free_space_min_bytes: 0,
+            ballast_bytes: 0,
+            ..StoreOptions::default()
+        };
         let store = Store::open(dir.path(), &options).unwrap();
         for seq in 1..=3 {
-            store.write(&directory::manifest_tree(0), Vec::new()).unwrap();
-            store.begin_snapshot(Seq(seq)).unwrap().finish(&store, Timestamp(7), Vec::new()).unwrap();
+            store
+                .write(&directory::manifest_tree(0), Vec::new())
+                .unwrap();
+            store
+                .begin_snapshot(Seq(seq))
+                .unwrap()
+                .finish(&store, Timestamp(7), Vec::new())
+                .unwrap();
         }
         let trees = store.backing().tree_names();
-        let manifests: Vec<_> = trees.iter().filter_map(|tree| directory::manifest_of_tree(tree)).collect();
+        let manifests: Vec<_> = trees
+            .iter()
+            .filter_map(|tree| directory::manifest_of_tree(tree))
+            .collect();
         assert_eq!(manifests, [2, 3]);
     }
 
     #[test]
     fn manifest_beyond_limit_replaces_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
+        let options = StoreOptions {
+            free_space_min_bytes: 0,
+            ballast_bytes: 0,
+            ..StoreOptions::default()
+        };
         let store = Store::open(dir.path(), &options).unwrap();
-        let take =
-            |seq, bytes| store.begin_snapshot(Seq(seq)).unwrap().finish(&store, Timestamp(7), vec![7; bytes]);
+        let take = |seq, bytes| {
+            store
+                .begin_snapshot(Seq(seq))
+                .unwrap()
+                .finish(&store, Timestamp(7), vec![7; bytes])
+        };
         take(1, MANIFEST_BYTES_MAX - 1_000).unwrap();
         take(2, 0).unwrap();
-        assert!(matches!(take(3, MANIFEST_BYTES_MAX), Err(StoreError::TooLong(_))));
-        let kept: Vec<u64> = store.manifests().unwrap().iter().map(|manifest| manifest.seq.0).collect();
+        assert!(matches!(
+            take(3, MANIFEST_BYTES_MAX),
+            Err(StoreError::TooLong(_))
+        ));
+        let kept: Vec<u64> = store
+            .manifests()
+            .unwrap()
+            .iter()
+            .map(|manifest| manifest.seq.0)
+            .collect();
         assert_eq!(kept, [2, 1]);
         take(4, 0).unwrap();
     }
@@ -552,24 +736,40 @@ mod tests {
     fn tree_is_removed_in_small_steps() {
         const TREE: &str = "log/0000000000000001";
         let dir = tempfile::tempdir().unwrap();
-        let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
+        let options = StoreOptions {
+            free_space_min_bytes: 0,
+            ballast_bytes: 0,
+            ..StoreOptions::default()
+        };
         let store = Store::open(dir.path(), &options).unwrap();
         let key = |number: u64| number.to_be_bytes().to_vec();
         let put = |number| KeyChange::Put(key(number), vec![0; 100]);
         store.write(TREE, (0..100).map(put).collect()).unwrap();
         let visits = |budget| {
-            let (mut traversal, mut steps) =
-                (Traversal { tree: TREE.to_owned(), from: Vec::new() }, Vec::new());
+            let (mut traversal, mut steps) = (
+                Traversal {
+                    tree: TREE.to_owned(),
+                    from: Vec::new(),
+                },
+                Vec::new(),
+            );
             let mut whole = false;
             while !whole {
                 let mut visited = Vec::new();
-                whole = traversal.step(&store, budget, |key| visited.push(key.to_vec())).unwrap();
+                whole = traversal
+                    .step(&store, budget, |key| visited.push(key.to_vec()))
+                    .unwrap();
                 steps.push(visited);
             }
             steps
         };
         let all: Vec<Vec<u8>> = (0..100).map(key).collect();
-        for (budget, most) in [(0, 1), (1, 1), (2 * KEY_COST_BYTES, 2), (20 * KEY_COST_BYTES, 20)] {
+        for (budget, most) in [
+            (0, 1),
+            (1, 1),
+            (2 * KEY_COST_BYTES, 2),
+            (20 * KEY_COST_BYTES, 20),
+        ] {
             let steps = visits(budget);
             assert_eq!(steps.concat(), all);
             assert!(steps.iter().all(|visited| visited.len() <= most));

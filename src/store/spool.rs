@@ -26,8 +26,15 @@ impl Store {
     pub fn spool(&self) -> Result<Spool, StoreError> {
         self.space.check()?;
         let dir = self.path().to_owned();
-        let file = tempfile::tempfile_in(&dir).map_err(StoreError::io(&dir, "make a temporary file in"))?;
-        Ok(Spool { file, dir, lengths: VecDeque::new(), written_bytes: 0, read_bytes: 0 })
+        let file = tempfile::tempfile_in(&dir)
+            .map_err(StoreError::io(&dir, "make a temporary file in"))?;
+        Ok(Spool {
+            file,
+            dir,
+            lengths: VecDeque::new(),
+            written_bytes: 0,
+            read_bytes: 0,
+        })
     }
 }
 

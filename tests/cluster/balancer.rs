@@ -36,13 +36,18 @@ impl Balancer {
         replace("maxconn 20000", "maxconn 100".to_owned());
         replace("bind :8080", format!("bind 127.0.0.1:{port}"));
         for (number, node) in (1..).zip(nodes) {
-            replace(&format!(" node-{number}:8080"), format!(" 127.0.0.1:{node}"));
+            replace(
+                &format!(" node-{number}:8080"),
+                format!(" 127.0.0.1:{node}"),
+            );
         }
         let path = folder.join("haproxy.cfg");
         std::fs::write(&path, config).unwrap();
         let mut haproxy = Command::new("haproxy");
         haproxy.args(["-db", "-f"]).arg(path).stdout(Stdio::null());
-        let child = haproxy.spawn().expect("haproxy is missing: apt-get install haproxy");
+        let child = haproxy
+            .spawn()
+            .expect("haproxy is missing: apt-get install haproxy");
         let client = Client::new(format!("http://127.0.0.1:{port}"));
         Balancer { child, client }
     }
@@ -78,7 +83,9 @@ impl Reads {
                     Err(error) => Some(error.to_string()),
                 };
                 if let Some(failed) = failed {
-                    self.failures.lock().push(format!("{}: {failed}", self.fault.lock()));
+                    self.failures
+                        .lock()
+                        .push(format!("{}: {failed}", self.fault.lock()));
                 }
                 self.done.fetch_add(1, Relaxed);
             }
@@ -91,7 +98,12 @@ impl Reads {
         let before = self.done.load(Relaxed);
         wait_until("reads", || self.done.load(Relaxed) >= before + READS);
         let failures = self.failures.lock();
-        assert!(failures.is_empty(), "{} reads failed, the first one: {}", failures.len(), failures[0]);
+        assert!(
+            failures.is_empty(),
+            "{} reads failed, the first one: {}",
+            failures.len(),
+            failures[0]
+        );
     }
 }
 
@@ -101,18 +113,25 @@ fn reads_never_fail_through_shipped_balancer() {
     let (ports, folder) = (ports::free(NODES), tempfile::tempdir().unwrap());
     let mut cluster = Cluster::start_at(Servers::start(NODES), &ports, &[]);
     let client = cluster.client(0);
-    assert!(settled(|| client.put("/v1/campaigns/spring", &json!({"capacity": 1_000}))).status < 300);
+    assert!(
+        settled(|| client.put("/v1/campaigns/spring", &json!({"capacity": 1_000}))).status < 300
+    );
     let added = settled(|| client.post("/v1/campaigns/spring/users", &json!({"users": ["u1"]})));
     assert_eq!(added.status, 200);
     for number in 0..NODES {
         let client = cluster.client(number);
         wait_until("the campaign on each node", || {
-            client.get("/v1/campaigns/spring").is_ok_and(|answer| answer.status == 200)
+            client
+                .get("/v1/campaigns/spring")
+                .is_ok_and(|answer| answer.status == 200)
         });
     }
     let balancer = Balancer::start(folder.path(), &ports);
     wait_until("the balancer", || {
-        balancer.client.get("/v1/campaigns/spring").is_ok_and(|answer| answer.status == 200)
+        balancer
+            .client
+            .get("/v1/campaigns/spring")
+            .is_ok_and(|answer| answer.status == 200)
     });
     let reads = Reads {
         done: AtomicUsize::new(0),
@@ -162,7 +181,9 @@ fn fail_servers(cluster: &mut Cluster, reads: &Reads) {
     for number in 0..NODES {
         let client = cluster.client(number);
         wait_until("a report that the log has no quorum", || {
-            client.get("/readyz").is_ok_and(|ready| ready.body["writes"] == "no-quorum")
+            client
+                .get("/readyz")
+                .is_ok_and(|ready| ready.body["writes"] == "no-quorum")
         });
     }
     reads.go_on("two of three servers are down");
@@ -171,7 +192,11 @@ fn fail_servers(cluster: &mut Cluster, reads: &Reads) {
     (0..NODES).for_each(|server| cluster.servers.restart(server));
     for number in 0..NODES {
         let client = cluster.client(number);
-        wait_until("a quorum", || client.get("/readyz").is_ok_and(|ready| ready.body["writes"].is_null()));
+        wait_until("a quorum", || {
+            client
+                .get("/readyz")
+                .is_ok_and(|ready| ready.body["writes"].is_null())
+        });
     }
     reads.go_on("all servers are back");
 }

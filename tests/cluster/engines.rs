@@ -23,7 +23,12 @@ pub fn config() -> Config {
 pub fn nats_options(servers: Vec<String>, stream: &str, node: &str) -> NatsOptions {
     let Config { nats, cluster, .. } = config();
     let (stream, node) = (stream.to_owned(), node.to_owned());
-    NatsOptions { servers, stream, node, ..nats.options(&cluster) }
+    NatsOptions {
+        servers,
+        stream,
+        node,
+        ..nats.options(&cluster)
+    }
 }
 
 /// A node by this clock.
@@ -33,11 +38,25 @@ pub async fn start(servers: &Servers, dir: &Path, name: &str, clock: Clock) -> E
 }
 
 /// A node with these options.
-pub async fn start_with(dir: &Path, nats: NatsOptions, cluster: ClusterOptions, clock: Clock) -> Engine {
+pub async fn start_with(
+    dir: &Path,
+    nats: NatsOptions,
+    cluster: ClusterOptions,
+    clock: Clock,
+) -> Engine {
     let journal = JournalOptions::Nats(Box::new(nats));
     let (path, settings) = (dir.to_owned(), Settings::default());
-    let mut options = EngineOptions { path, journal, cluster, settings, ..config().engine_options() };
-    (options.store.free_space_min_bytes, options.store.ballast_bytes) = (0, 0);
+    let mut options = EngineOptions {
+        path,
+        journal,
+        cluster,
+        settings,
+        ..config().engine_options()
+    };
+    (
+        options.store.free_space_min_bytes,
+        options.store.ballast_bytes,
+    ) = (0, 0);
     options.commit_timeout = TIMEOUT;
     let engine = Engine::start(options, clock);
     engine.recovered().await;
@@ -46,7 +65,15 @@ pub async fn start_with(dir: &Path, nats: NatsOptions, cluster: ClusterOptions, 
 
 pub async fn create(engine: &Engine, name: &str) -> Target {
     let (mode, growth, sizing) = (Mode::Strict, Growth::Auto, Sizing::Exact);
-    let spec = Spec { capacity: 1_000, mode, growth, sizing, ignore_case: false, stock: None, forget: None };
+    let spec = Spec {
+        capacity: 1_000,
+        mode,
+        growth,
+        sizing,
+        ignore_case: false,
+        stock: None,
+        forget: None,
+    };
     let creation = cuckood::engine::creation(
         Kind::Coupon,
         Name::new(name).unwrap(),
@@ -55,20 +82,39 @@ pub async fn create(engine: &Engine, name: &str) -> Target {
         Default::default(),
     )
     .unwrap();
-    let Command::Create { id, .. } = creation else { unreachable!() };
-    assert!(matches!(engine.submit(None, creation, None).await.unwrap().outcome, Outcome::Created(_)));
+    let Command::Create { id, .. } = creation else {
+        unreachable!()
+    };
+    assert!(matches!(
+        engine.submit(None, creation, None).await.unwrap().outcome,
+        Outcome::Created(_)
+    ));
     Target(id)
 }
 
 pub async fn insert(engine: &Engine, target: Target, item: u64) -> Result<Applied, SubmitError> {
     let digests = Digests(vec![Digest(item << 40)]);
-    engine.submit(None, Command::Insert { target, digests, if_absent: false, revive: false }, None).await
+    engine
+        .submit(
+            None,
+            Command::Insert {
+                target,
+                digests,
+                if_absent: false,
+                revive: false,
+            },
+            None,
+        )
+        .await
 }
 
 pub async fn until(mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < TIMEOUT, "what is waited for does not come");
+        assert!(
+            began.elapsed() < TIMEOUT,
+            "what is waited for does not come"
+        );
         tokio::task::yield_now().await;
     }
 }

@@ -15,26 +15,45 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A node alone doesn't detect fifty minutes as a jump.
 #[test]
 fn startup_entries_ignore_fast_clock() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let servers = Servers::start(1);
-    let join =
-        |node: &str| NatsOptions { connect_timeout: TIMEOUT, ..nats_options(servers.urls(), "ahead", node) };
+    let join = |node: &str| NatsOptions {
+        connect_timeout: TIMEOUT,
+        ..nats_options(servers.urls(), "ahead", node)
+    };
     let (dir, other_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let seconds_ahead = Arc::new(AtomicU64::new(3_000));
     let ahead = seconds_ahead.clone();
     let clock = move || {
         let ClockReading { wall, uptime } = system_reading();
-        ClockReading { wall: wall.plus_seconds(ahead.load(Ordering::Relaxed)), uptime }
+        ClockReading {
+            wall: wall.plus_seconds(ahead.load(Ordering::Relaxed)),
+            uptime,
+        }
     };
     let journal = JournalOptions::Nats(Box::new(join("ahead")));
     // A startup logs them.
-    let settings = Settings { filters_max: 7, ..Settings::default() };
+    let settings = Settings {
+        filters_max: 7,
+        ..Settings::default()
+    };
     let (path, store) = (dir.path().to_owned(), options(Durability::Fsync));
-    let engine_options = EngineOptions { path, journal, store, settings, ..config().engine_options() };
+    let engine_options = EngineOptions {
+        path,
+        journal,
+        store,
+        settings,
+        ..config().engine_options()
+    };
     let engine = Engine::start(engine_options, Clock::new(clock, ClockLimits::default()));
     assert_eq!(runtime.block_on(engine.recovered()), EngineStatus::Ready);
     let refused = engine.writes_refused();
-    let Some(SubmitError::ClockUnsure(unsure)) = refused else { panic!("{refused:?}") };
+    let Some(SubmitError::ClockUnsure(unsure)) = refused else {
+        panic!("{refused:?}")
+    };
     assert_eq!(unsure.evidence, Evidence::Log);
 
     let store = Arc::new(Store::open(other_dir.path(), &options(Durability::Fsync)).unwrap());

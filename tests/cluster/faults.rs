@@ -54,7 +54,10 @@ fn lose_touch(cluster: &Cluster, load: &Load, network: &Network, disturb: impl F
 
 /// Publishes the last messages of the log once more, as they are.
 fn repeat(servers: &Servers) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let client = async_nats::connect(&servers.urls()[0]).await.unwrap();
         let context = async_nats::jetstream::new(client);
@@ -62,7 +65,12 @@ fn repeat(servers: &Servers) {
         let last = stream.cached_info().state.last_sequence;
         for number in last.saturating_sub(REPEATED).max(1)..=last {
             let message = stream.get_raw_message(number).await.unwrap();
-            context.publish(message.subject, message.payload).await.unwrap().await.unwrap();
+            context
+                .publish(message.subject, message.payload)
+                .await
+                .unwrap()
+                .await
+                .unwrap();
         }
     });
 }
@@ -93,10 +101,15 @@ fn kill_one(cluster: &mut Cluster, load: &Load, server: usize) {
 pub fn assert_equal_hashes(cluster: &Cluster) {
     let mut filler = Node::join(&cluster.servers, "cuckood", "filler");
     let advance = Proposal::new(Timestamp(1), Command::Advance { buckets_max: 1 });
-    let position = cluster.client(0).get("/v1/cluster").unwrap().body["position"].as_u64().unwrap();
+    let position = cluster.client(0).get("/v1/cluster").unwrap().body["position"]
+        .as_u64()
+        .unwrap();
     let at = (position / STATE_HASH_EVERY + 1) * STATE_HASH_EVERY;
     for batch in 0..=STATE_HASH_EVERY / 4_096 {
-        filler.journal().propose(Ticket(batch * 4_096), vec![advance.clone(); 4_096]).unwrap();
+        filler
+            .journal()
+            .propose(Ticket(batch * 4_096), vec![advance.clone(); 4_096])
+            .unwrap();
     }
     let hash = |node| log_of(cluster, node)["hash"].clone();
     wait_until("the position at which hashes are compared", || {
@@ -120,7 +133,9 @@ fn short_faults(cluster: &mut Cluster, load: &Load, network: &Network) {
     repeat(&cluster.servers);
     load.go_on(10);
     println!("what a node sends comes late");
-    lose_touch(cluster, load, network, || network.hold(Direction::ToServers));
+    lose_touch(cluster, load, network, || {
+        network.hold(Direction::ToServers)
+    });
     println!("what a node is sent comes late");
     lose_touch(cluster, load, network, || network.hold(Direction::ToNode));
     println!("a node is cut off");
@@ -132,8 +147,13 @@ fn short_faults(cluster: &mut Cluster, load: &Load, network: &Network) {
 #[test]
 #[ignore = "takes minutes on a busy machine: make test-long WHAT=cluster"]
 fn entries_survive_crashes_repeats_and_bad_network() {
-    let World { mut cluster, network } = World::start();
-    under_load(&mut cluster, |cluster, load| short_faults(cluster, load, &network));
+    let World {
+        mut cluster,
+        network,
+    } = World::start();
+    under_load(&mut cluster, |cluster, load| {
+        short_faults(cluster, load, &network)
+    });
     assert_equal_hashes(&cluster);
 }
 
@@ -142,13 +162,20 @@ fn entries_survive_crashes_repeats_and_bad_network() {
 fn entries_survive_many_rounds() {
     for round in 1..=rounds() {
         println!("round {round} of {}", rounds());
-        let World { mut cluster, network } = World::start();
+        let World {
+            mut cluster,
+            network,
+        } = World::start();
         under_load(&mut cluster, |cluster, load| {
             short_faults(cluster, load, &network);
             println!("the stream's leader dies, then a follower");
             let leader = cluster.servers.leader_of("cuckood");
             kill_one(cluster, load, leader);
-            kill_one(cluster, load, (cluster.servers.leader_of("cuckood") + 1) % NODES);
+            kill_one(
+                cluster,
+                load,
+                (cluster.servers.leader_of("cuckood") + 1) % NODES,
+            );
             for seconds in [4, 20] {
                 println!("the stream's leader stands still for {seconds} s");
                 freeze_leader(cluster, load, seconds);

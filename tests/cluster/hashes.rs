@@ -7,7 +7,9 @@ use crate::service::Service;
 use crate::store_support::{append, proposal};
 use crate::timeouts::{TIMEOUT, wait_until};
 use cuckood::clock::{Clock, ClockLimits};
-use cuckood::domain::{Command, FORMAT_VERSION, Proposal, STATE_HASH_EVERY, Seq, StateHash, Timestamp};
+use cuckood::domain::{
+    Command, FORMAT_VERSION, Proposal, STATE_HASH_EVERY, Seq, StateHash, Timestamp,
+};
 use cuckood::engine::{ClusterOptions, EngineStatus};
 use cuckood::journal::{Delivery, Journal, JournalError, NatsOptions, OtherNode, Ticket};
 use serde_json::Value;
@@ -31,11 +33,15 @@ impl Node {
     /// Returns the next delivery, if there is one.
     pub fn poll_once(&mut self) -> Poll<Result<Delivery, JournalError>> {
         let last = self.journal().last();
-        self.journal().poll(last, &mut Context::from_waker(Waker::noop()))
+        self.journal()
+            .poll(last, &mut Context::from_waker(Waker::noop()))
     }
 
     fn is_diverged(&mut self) -> bool {
-        matches!(self.poll_once(), Poll::Ready(Err(JournalError::Diverged { at: AT, .. })))
+        matches!(
+            self.poll_once(),
+            Poll::Ready(Err(JournalError::Diverged { at: AT, .. }))
+        )
     }
 
     fn peer(&mut self, name: &str) -> Option<OtherNode> {
@@ -51,15 +57,24 @@ pub const EVER: Duration = Duration::from_secs(3_600);
 pub fn fill(by: &mut Node) {
     let advance = Proposal::new(Timestamp(1), Command::Advance { buckets_max: 1 });
     for batch in 0..STATE_HASH_EVERY / 4_096 {
-        by.journal().propose(Ticket(1_000 + batch * 4_096), vec![advance.clone(); 4_096]).unwrap();
+        by.journal()
+            .propose(Ticket(1_000 + batch * 4_096), vec![advance.clone(); 4_096])
+            .unwrap();
     }
 }
 
 /// Nodes of one log that is long enough. They have begun, and know of each other.
-fn nodes<const COUNT: usize>(servers: &Servers, stream: &str, open_time: Duration) -> [Node; COUNT] {
+fn nodes<const COUNT: usize>(
+    servers: &Servers,
+    stream: &str,
+    open_time: Duration,
+) -> [Node; COUNT] {
     let mut nodes: [Node; COUNT] = std::array::from_fn(|at| {
         let options = nats_options(servers.urls(), stream, &format!("n{at}"));
-        Node::join_with(NatsOptions { open_time, ..options })
+        Node::join_with(NatsOptions {
+            open_time,
+            ..options
+        })
     });
     for (at, node) in nodes.iter_mut().enumerate() {
         append(node.journal(), vec![proposal(at as u64, 1)]).unwrap();
@@ -110,7 +125,9 @@ fn busy_node_stops_without_other_reports() {
     other.report_hash(2);
     let began = Instant::now();
     for number in 0.. {
-        let proposed = busy.journal().propose(Ticket(1_000_000 + number), vec![proposal(number, 1)]);
+        let proposed = busy
+            .journal()
+            .propose(Ticket(1_000_000 + number), vec![proposal(number, 1)]);
         if busy.is_diverged() {
             break;
         }
@@ -124,7 +141,8 @@ fn busy_node_stops_without_other_reports() {
 #[test]
 fn saturated_node_stops_in_time() {
     let servers = Servers::start(1);
-    let [mut saturated, mut other, mut writer] = nodes(&servers, "saturated", Duration::from_secs(1));
+    let [mut saturated, mut other, mut writer] =
+        nodes(&servers, "saturated", Duration::from_secs(1));
     saturated.report_hash(1);
     other.report_hash(2);
     let began = Instant::now();
@@ -146,7 +164,10 @@ fn both_nodes_stop_when_two_differ() {
     second.report_hash(2);
     let mut ended = [false; 2];
     wait_until("the end of both", || {
-        ended = [ended[0] || first.is_diverged(), ended[1] || second.is_diverged()];
+        ended = [
+            ended[0] || first.is_diverged(),
+            ended[1] || second.is_diverged(),
+        ];
         ended == [true; 2]
     });
 }
@@ -163,9 +184,15 @@ fn node_in_doubt_shares_nothing() {
     let [mut liar, mut third] = nodes(&servers, "doubt", EVER);
     // Longer than the liar takes to write the rest.
     let open_time = Duration::from_secs(20);
-    let nats = NatsOptions { open_time, ..nats_options(servers.urls(), "doubt", "engine") };
+    let nats = NatsOptions {
+        open_time,
+        ..nats_options(servers.urls(), "doubt", "engine")
+    };
     let share_every = Some(Duration::from_millis(200));
-    let cluster = ClusterOptions { share_every, ..config().cluster.options() };
+    let cluster = ClusterOptions {
+        share_every,
+        ..config().cluster.options()
+    };
     let runtime = Runtime::new().unwrap();
     let engine = runtime.block_on(start_with(dir.path(), nats, cluster, clock()));
     wait_until("a shared snapshot", || engine.info().sharing.shared > 0);
@@ -174,7 +201,14 @@ fn node_in_doubt_shares_nothing() {
     let began = Instant::now();
     third.report_hash(right.hash);
     liar.report_hash(666);
-    let differs = || engine.replication().unwrap().peers.iter().any(|peer| peer.differs == Some(true));
+    let differs = || {
+        engine
+            .replication()
+            .unwrap()
+            .peers
+            .iter()
+            .any(|peer| peer.differs == Some(true))
+    };
     wait_until("word of a difference", || {
         let _ = third.poll_once();
         liar.poll_once().is_pending() && differs()
@@ -201,9 +235,17 @@ fn backup_of_stopping_node_is_aborted() {
     let servers = Servers::start(1);
     let dir = tempfile::tempdir().unwrap();
     let [mut first, mut second] = nodes(&servers, "backup", EVER);
-    let nats = NatsOptions { open_time: SOON, ..nats_options(servers.urls(), "backup", "engine") };
+    let nats = NatsOptions {
+        open_time: SOON,
+        ..nats_options(servers.urls(), "backup", "engine")
+    };
     let runtime = Runtime::new().unwrap();
-    let engine = runtime.block_on(start_with(dir.path(), nats, config().cluster.options(), clock()));
+    let engine = runtime.block_on(start_with(
+        dir.path(),
+        nats,
+        config().cluster.options(),
+        clock(),
+    ));
     wait_until("its hash", || engine.replication().unwrap().hash.is_some());
     let mut backup = runtime.block_on(engine.backup()).unwrap();
     runtime.block_on(backup.next()).unwrap();
@@ -218,7 +260,11 @@ fn backup_of_stopping_node_is_aborted() {
 
 fn service(servers: &Servers, dir: &TempDir, name: &str) -> Service {
     let servers = servers.urls().join(",");
-    Service::start_ready(Path::new(env!("CARGO_BIN_EXE_cuckood")), dir.path(), &settings(&servers, name))
+    Service::start_ready(
+        Path::new(env!("CARGO_BIN_EXE_cuckood")),
+        dir.path(),
+        &settings(&servers, name),
+    )
 }
 
 fn settings<'a>(servers: &'a str, name: &'a str) -> [(&'static str, &'a str); 8] {
@@ -263,12 +309,20 @@ fn minority_nodes_stop_serving() {
         !hash(&first).is_null() && !hash(&second).is_null()
     });
     let right = hash(&first);
-    assert_eq!((right["position"].as_u64(), &hash(&second)), (Some(AT.0), &right));
+    assert_eq!(
+        (right["position"].as_u64(), &hash(&second)),
+        (Some(AT.0), &right)
+    );
     let differs = |service: &Service, name: &str| {
         let nodes = cluster_report(service)["nodes"].as_array().unwrap().clone();
-        nodes.iter().find(|node| node["node"] == name).and_then(|node| node["differs"].as_bool())
+        nodes
+            .iter()
+            .find(|node| node["node"] == name)
+            .and_then(|node| node["differs"].as_bool())
     };
-    wait_until("the comparison", || differs(&first, "second") == Some(false));
+    wait_until("the comparison", || {
+        differs(&first, "second") == Some(false)
+    });
 
     assert!(second.terminate().success());
     second = service(&servers, &dirs[1], "second");
@@ -301,11 +355,19 @@ fn minority_nodes_stop_serving() {
             client.get("/readyz").unwrap().body["code"] == "diverged"
         });
         let answer = client.get("/v1/campaigns").unwrap();
-        assert_eq!((answer.status, &answer.body["code"]), (503, &Value::from("diverged")));
+        assert_eq!(
+            (answer.status, &answer.body["code"]),
+            (503, &Value::from("diverged"))
+        );
         let detail = answer.body["detail"].as_str().unwrap();
-        assert!(detail.contains("65536") && detail.contains("liar-2"), "{detail}");
+        assert!(
+            detail.contains("65536") && detail.contains("liar-2"),
+            "{detail}"
+        );
         // Metrics may be a second old.
-        wait_until("its metric", || service.metric("cuckood_state{state=\"diverged\"} ") == 1);
+        wait_until("its metric", || {
+            service.metric("cuckood_state{state=\"diverged\"} ") == 1
+        });
         assert!(pong(service).starts_with("-MISCONF"));
     }
     // Nor after a restart, until they get another directory.
@@ -319,5 +381,8 @@ fn minority_nodes_stop_serving() {
     let output = again.output().clone();
     assert!(!again.wait().success());
     let said = output.whole().join("\n");
-    assert!(said.contains("can't be served again") && said.contains("liar-2"), "{said}");
+    assert!(
+        said.contains("can't be served again") && said.contains("liar-2"),
+        "{said}"
+    );
 }

@@ -9,8 +9,8 @@ use crate::timeouts::wait_until;
 use cuckood::domain::{Entry, Seq, Timestamp};
 use cuckood::frame::FrameFormat;
 use cuckood::journal::{
-    Committed, Delivery, Durability, Journal, JournalError, JournalOptions, LocalJournal, LocalOptions,
-    NatsJournal, NatsOptions, Ticket,
+    Committed, Delivery, Durability, Journal, JournalError, JournalOptions, LocalJournal,
+    LocalOptions, NatsJournal, NatsOptions, Ticket,
 };
 use cuckood::store::{Store, StoreOptions};
 use std::fs;
@@ -45,15 +45,24 @@ impl Node {
 
     pub fn join_with(options: NatsOptions) -> Node {
         let dir = tempfile::tempdir().unwrap();
-        let mut node = Node { journal: None, store: None, options, free_bytes_min: 0, barriers: 0, dir };
+        let mut node = Node {
+            journal: None,
+            store: None,
+            options,
+            free_bytes_min: 0,
+            barriers: 0,
+            dir,
+        };
         node.open().unwrap();
         node
     }
 
     fn open(&mut self) -> Result<(), JournalError> {
         (self.journal, self.store) = (None, None);
-        let options =
-            StoreOptions { free_space_min_bytes: self.free_bytes_min, ..options(Durability::Fsync) };
+        let options = StoreOptions {
+            free_space_min_bytes: self.free_bytes_min,
+            ..options(Durability::Fsync)
+        };
         let store = Arc::new(Store::open(self.dir.path(), &options).unwrap());
         self.journal = Some(NatsJournal::open(store.clone(), &self.options)?);
         self.store = Some(store);
@@ -126,8 +135,14 @@ fn entries_are_committed_in_order() {
     assert!(append(node.journal(), Vec::new()).unwrap().is_empty());
     let mut given = Vec::new();
     for batch in 0..20u64 {
-        let batch: Vec<_> = (0..batch % 5 + 1).map(|at| proposal(batch * 10 + at, at * 3)).collect();
-        for (index, committed) in append(node.journal(), batch.clone()).unwrap().into_iter().enumerate() {
+        let batch: Vec<_> = (0..batch % 5 + 1)
+            .map(|at| proposal(batch * 10 + at, at * 3))
+            .collect();
+        for (index, committed) in append(node.journal(), batch.clone())
+            .unwrap()
+            .into_iter()
+            .enumerate()
+        {
             assert_eq!(committed.ticket, Some(Ticket(1_000 + index as u64)));
             assert_eq!(committed.entry.proposal, batch[index]);
             given.push(committed.entry);
@@ -135,16 +150,31 @@ fn entries_are_committed_in_order() {
     }
     // Too much for one message.
     let large = (0..12).map(|number| proposal(number, 10_000)).collect();
-    given.extend(append(node.journal(), large).unwrap().into_iter().map(|committed| committed.entry));
-    assert!(given.iter().zip(1..).all(|(entry, seq)| entry.seq == Seq(seq)));
-    assert_eq!(entries(Node::join(&servers, "order", "other").journal(), 0).unwrap(), given);
+    given.extend(
+        append(node.journal(), large)
+            .unwrap()
+            .into_iter()
+            .map(|committed| committed.entry),
+    );
+    assert!(
+        given
+            .iter()
+            .zip(1..)
+            .all(|(entry, seq)| entry.seq == Seq(seq))
+    );
+    assert_eq!(
+        entries(Node::join(&servers, "order", "other").journal(), 0).unwrap(),
+        given
+    );
 }
 
 #[test]
 fn nodes_see_own_tickets_and_all_entries() {
     let servers = Servers::start(1);
-    let (mut ours, mut theirs) =
-        (Node::join(&servers, "shared", "ours"), Node::join(&servers, "shared", "theirs"));
+    let (mut ours, mut theirs) = (
+        Node::join(&servers, "shared", "ours"),
+        Node::join(&servers, "shared", "theirs"),
+    );
     append(ours.journal(), vec![proposal(1, 1), proposal(2, 2)]).unwrap();
     let seen = theirs.polled(2).unwrap();
     assert!(seen.iter().all(|committed| committed.ticket.is_none()));
@@ -152,7 +182,14 @@ fn nodes_see_own_tickets_and_all_entries() {
     let seen = ours.polled(1).unwrap();
     assert_eq!((seen[0].entry.seq, seen[0].ticket), (Seq(3), None));
     let known = ours.journal().replication().unwrap().lock().clone();
-    assert_eq!(known.peers.iter().map(|peer| peer.node.as_str()).collect::<Vec<_>>(), ["theirs"]);
+    assert_eq!(
+        known
+            .peers
+            .iter()
+            .map(|peer| peer.node.as_str())
+            .collect::<Vec<_>>(),
+        ["theirs"]
+    );
 }
 
 /// A restart continues after its snapshot, even if the earlier log is gone; without a snapshot it can't.
@@ -166,13 +203,23 @@ fn restart_continues_after_snapshot() {
     }
     node.take_snapshot();
     servers.speak(async |context| {
-        context.get_stream("restarts").await.unwrap().purge().sequence(20).await.unwrap();
+        context
+            .get_stream("restarts")
+            .await
+            .unwrap()
+            .purge()
+            .sequence(20)
+            .await
+            .unwrap();
     });
     for number in 30..50 {
         append(node.journal(), vec![proposal(number, 10)]).unwrap();
     }
     node.open().unwrap();
-    assert_eq!(numbers(&entries(node.journal(), 30).unwrap()), (30..50).collect::<Vec<_>>());
+    assert_eq!(
+        numbers(&entries(node.journal(), 30).unwrap()),
+        (30..50).collect::<Vec<_>>()
+    );
     let committed = append(node.journal(), vec![proposal(50, 1)]).unwrap();
     assert_eq!(committed[0].entry.seq, Seq(51));
     let refused = other.open().unwrap_err();
@@ -187,10 +234,21 @@ fn place_of_other_format_stops_node_after_trimming() {
     for number in 0..30 {
         append(node.journal(), vec![proposal(number, 10)]).unwrap();
     }
-    let earlier = FrameFormat { magic: *b"ckpl", version: 1, payload_max: 1 << 20 };
+    let earlier = FrameFormat {
+        magic: *b"ckpl",
+        version: 1,
+        payload_max: 1 << 20,
+    };
     node.take_snapshot_at(earlier.pack(&"whatever"));
     servers.speak(async |context| {
-        context.get_stream("formats").await.unwrap().purge().sequence(20).await.unwrap();
+        context
+            .get_stream("formats")
+            .await
+            .unwrap()
+            .purge()
+            .sequence(20)
+            .await
+            .unwrap();
     });
     let rejected = node.open().unwrap_err();
     assert!(
@@ -211,7 +269,10 @@ fn log_of_other_format_gets_no_message() {
     }
     let mut node = Node::join(&servers, "earlier", "node");
     let rejected = entries(node.journal(), 0).unwrap_err().to_string();
-    assert!(rejected.contains("message 3") && rejected.contains("run one version"), "{rejected}");
+    assert!(
+        rejected.contains("message 3") && rejected.contains("run one version"),
+        "{rejected}"
+    );
     assert_eq!(raw.last(), 3);
 }
 
@@ -226,7 +287,9 @@ fn proposal_in_flight_at_crash_is_committed_once() {
         let mut committed = Vec::new();
         let propose = |node: &mut Node, next: &mut u64, committed: &mut Vec<Committed>| {
             for _ in 0..40 {
-                node.journal().propose(Ticket(*next), vec![proposal(*next, 3_000)]).unwrap();
+                node.journal()
+                    .propose(Ticket(*next), vec![proposal(*next, 3_000)])
+                    .unwrap();
                 node.take_into(committed);
                 *next += 1;
             }
@@ -255,23 +318,33 @@ fn proposal_in_flight_at_crash_is_committed_once() {
     }
     append(node.journal(), vec![proposal(next, 1)]).unwrap();
     let mut other = Node::join(&servers, "deaths", "other");
-    assert_eq!(numbers(&entries(other.journal(), 0).unwrap()), (0..=next).collect::<Vec<_>>());
+    assert_eq!(
+        numbers(&entries(other.journal(), 0).unwrap()),
+        (0..=next).collect::<Vec<_>>()
+    );
 }
 
 /// Messages that arrived while a node's writer was busy show that the log responds.
 #[test]
 fn busy_writer_is_no_evidence_of_silence() {
     let servers = Servers::start(1);
-    let (mut node, mut other) = (Node::join(&servers, "busy", "node"), Node::join(&servers, "busy", "other"));
+    let (mut node, mut other) = (
+        Node::join(&servers, "busy", "node"),
+        Node::join(&servers, "busy", "other"),
+    );
     append(node.journal(), vec![proposal(0, 1)]).unwrap();
     other.polled(1).unwrap();
     // The node's own message follows more than it reads ahead.
     for number in 0..200 {
         append(other.journal(), vec![proposal(number, 1)]).unwrap();
     }
-    node.journal().propose(Ticket(1), vec![proposal(1, 1)]).unwrap();
+    node.journal()
+        .propose(Ticket(1), vec![proposal(1, 1)])
+        .unwrap();
     let last = node.journal().last();
-    let _ = node.journal().poll(last, &mut Context::from_waker(Waker::noop()));
+    let _ = node
+        .journal()
+        .poll(last, &mut Context::from_waker(Waker::noop()));
     other.polled(1).unwrap();
     let began = Instant::now();
     while began.elapsed() < SERVER_REPLACED_LATE {
@@ -283,7 +356,9 @@ fn busy_writer_is_no_evidence_of_silence() {
     wait_until("its own message", || {
         node.take_into(&mut taken);
         assert_eq!(status.lock().silence(Instant::now()), Duration::ZERO);
-        taken.iter().any(|committed| committed.ticket == Some(Ticket(1)))
+        taken
+            .iter()
+            .any(|committed| committed.ticket == Some(Ticket(1)))
     });
     let known = status.lock();
     assert_eq!((known.resent, known.reconnects), (0, 0));
@@ -292,12 +367,18 @@ fn busy_writer_is_no_evidence_of_silence() {
 #[test]
 fn barrier_follows_entries_acknowledged_elsewhere() {
     let servers = Servers::start(1);
-    let (mut ours, mut theirs) =
-        (Node::join(&servers, "barriers", "ours"), Node::join(&servers, "barriers", "theirs"));
+    let (mut ours, mut theirs) = (
+        Node::join(&servers, "barriers", "ours"),
+        Node::join(&servers, "barriers", "theirs"),
+    );
     append(ours.journal(), vec![proposal(0, 1)]).unwrap();
     for number in 1..20 {
         let committed = append(theirs.journal(), vec![proposal(number, 1)]);
-        let last = if number == 1 { Seq(1) } else { committed.unwrap().last().unwrap().entry.seq };
+        let last = if number == 1 {
+            Seq(1)
+        } else {
+            committed.unwrap().last().unwrap().entry.seq
+        };
         ours.pass_barrier();
         assert!(ours.journal().last() >= last);
     }
@@ -316,7 +397,10 @@ fn duplicate_messages_have_no_effect() {
         raw.publish(raw.message(number));
     }
     let committed = append(node.journal(), vec![proposal(3, 1)]).unwrap();
-    assert_eq!((committed[0].entry.seq, committed[0].ticket), (Seq(4), Some(Ticket(1_000))));
+    assert_eq!(
+        (committed[0].entry.seq, committed[0].ticket),
+        (Seq(4), Some(Ticket(1_000)))
+    );
     let mut other = Node::join(&servers, "copies", "other");
     assert_eq!(numbers(&entries(other.journal(), 0).unwrap()), [0, 1, 2, 3]);
 }
@@ -368,7 +452,10 @@ fn duplicate_node_name_is_detected() {
     let ended = wait_for(|| {
         for node in [&mut first, &mut second] {
             let last = node.journal().last();
-            match node.journal().poll(last, &mut Context::from_waker(Waker::noop())) {
+            match node
+                .journal()
+                .poll(last, &mut Context::from_waker(Waker::noop()))
+            {
                 Poll::Ready(Err(error)) => return Some(error.to_string()),
                 Poll::Ready(Ok(_)) | Poll::Pending => {}
             }
@@ -426,7 +513,14 @@ fn message_that_arrives_damaged_is_read_again() {
         network.damage([&b"cknl"[..], &b"knl\x03"[..], &b"nl\x03\0"[..]][number]);
         append(writer.journal(), vec![proposal(number as u64, 1)]).unwrap();
         assert_eq!(
-            numbers(&reader.polled(1).unwrap().into_iter().map(|read| read.entry).collect::<Vec<_>>()),
+            numbers(
+                &reader
+                    .polled(1)
+                    .unwrap()
+                    .into_iter()
+                    .map(|read| read.entry)
+                    .collect::<Vec<_>>()
+            ),
             [number as u64]
         );
         assert!(network.had_accident());
@@ -441,7 +535,9 @@ fn full_stream_is_reported_until_space_is_free() {
     let mut node = Node::join(&servers, "full", "node");
     append(node.journal(), vec![proposal(0, 1)]).unwrap();
     servers.limit_log("full", 4_096);
-    node.journal().propose(Ticket(1), vec![proposal(1, 1_000)]).unwrap();
+    node.journal()
+        .propose(Ticket(1), vec![proposal(1, 1_000)])
+        .unwrap();
     let known = node.journal().replication().unwrap();
     wait_until("a report that the log is full", || {
         node.take_all();
@@ -449,7 +545,10 @@ fn full_stream_is_reported_until_space_is_free() {
     });
     servers.limit_log("full", -1);
     let committed = node.polled(1).unwrap();
-    assert_eq!((committed[0].entry.seq, committed[0].ticket), (Seq(2), Some(Ticket(1))));
+    assert_eq!(
+        (committed[0].entry.seq, committed[0].ticket),
+        (Seq(2), Some(Ticket(1)))
+    );
     wait_until("a report that it is not", || {
         node.take_all();
         known.lock().full_since.is_none()
@@ -482,7 +581,10 @@ fn deleted_log_stops_nodes_and_stays_deleted() {
     assert!(stopped.to_string().contains("was deleted"), "{stopped}");
     node.options.connect_timeout = Duration::ZERO;
     let refused = node.open().unwrap_err();
-    assert!(refused.to_string().contains("stream not found"), "{refused}");
+    assert!(
+        refused.to_string().contains("stream not found"),
+        "{refused}"
+    );
     assert!(!raw.is_there());
 }
 
@@ -494,20 +596,30 @@ fn directory_of_another_log_is_rejected() {
     Node::join(&servers, "another", "other");
     node.options.stream = "another".to_owned();
     let refused = node.open().unwrap_err();
-    assert!(refused.to_string().contains("belongs to another log"), "{refused}");
+    assert!(
+        refused.to_string().contains("belongs to another log"),
+        "{refused}"
+    );
     let store = Arc::new(Store::open(node.dir.path(), &options(Durability::Fsync)).unwrap());
     assert!(
-        JournalOptions::Local(LocalOptions::default()).open(&store).is_err(),
+        JournalOptions::Local(LocalOptions::default())
+            .open(&store)
+            .is_err(),
         "a directory of a replicated log as one of its own"
     );
     drop(store);
 
     let local = tempfile::tempdir().unwrap();
     let store = Arc::new(Store::open(local.path(), &options(Durability::Fsync)).unwrap());
-    append(&mut LocalJournal::open(store.clone(), LocalOptions::default()).unwrap(), vec![proposal(0, 1)])
-        .unwrap();
+    append(
+        &mut LocalJournal::open(store.clone(), LocalOptions::default()).unwrap(),
+        vec![proposal(0, 1)],
+    )
+    .unwrap();
     assert!(
-        JournalOptions::Nats(Box::new(node.options.clone())).open(&store).is_err(),
+        JournalOptions::Nats(Box::new(node.options.clone()))
+            .open(&store)
+            .is_err(),
         "the other way round"
     );
 }
@@ -565,6 +677,11 @@ fn undo<T>(servers: &mut Servers, change: impl FnOnce(&Servers) -> T) -> T {
 }
 
 fn copy_folder(from: &Path, to: &Path) {
-    let copied = Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap();
+    let copied = Command::new("cp")
+        .arg("-a")
+        .arg(from)
+        .arg(to)
+        .status()
+        .unwrap();
     assert!(copied.success());
 }

@@ -31,7 +31,9 @@ impl Read for Codes {
         match self.lines.read(buffer)? {
             0 if self.next < CODES => {
                 self.lines = Cursor::new(
-                    (self.next..self.next + LINES).map(|code| format!("code-{code}\n")).collect(),
+                    (self.next..self.next + LINES)
+                        .map(|code| format!("code-{code}\n"))
+                        .collect(),
                 );
                 self.next += LINES;
                 self.lines.read(buffer)
@@ -49,15 +51,22 @@ fn stats(cluster: &Cluster, node: usize) -> Value {
 fn wait_until_shared(node: &Service, position: u64) {
     wait_longer("a shared snapshot", TIMEOUT, || {
         let figures = node.client().text("/metrics").unwrap().1;
-        let shared = figures.lines().find_map(|line| line.strip_prefix("cuckood_cluster_snapshot_position "));
+        let shared = figures
+            .lines()
+            .find_map(|line| line.strip_prefix("cuckood_cluster_snapshot_position "));
         shared.is_some_and(|shared| shared.parse::<u64>().unwrap() >= position)
     });
 }
 
 fn seconds(service: &Service) -> f64 {
     let figures = service.client().text("/metrics").unwrap().1;
-    let figure = figures.lines().find_map(|line| line.strip_prefix("cuckood_cluster_bootstrap_seconds "));
-    figure.expect("it began with a shared snapshot").parse().unwrap()
+    let figure = figures
+        .lines()
+        .find_map(|line| line.strip_prefix("cuckood_cluster_bootstrap_seconds "));
+    figure
+        .expect("it began with a shared snapshot")
+        .parse()
+        .unwrap()
 }
 
 /// Redeems every second code, from this one on, until it is over. Returns how many.
@@ -84,18 +93,36 @@ fn diskless_node_starts_with_ten_million_codes() {
         ("CUCKOOD__SERVER__REQUEST_TIMEOUT", "30m"),
     ];
     let mut cluster = Cluster::start_as(Servers::start(NODES), |_| None, &settings);
-    let made = settled(|| cluster.client(0).put("/v1/coupons/launch", &json!({"capacity": CODES})));
+    let made = settled(|| {
+        cluster
+            .client(0)
+            .put("/v1/coupons/launch", &json!({"capacity": CODES}))
+    });
     assert_eq!(made.status, 201, "{made:?}");
     let began = Instant::now();
-    let codes = Codes { next: 0, lines: Cursor::default() };
-    let imported = cluster.client(0).import("/v1/coupons/launch/imports", codes).unwrap();
+    let codes = Codes {
+        next: 0,
+        lines: Cursor::default(),
+    };
+    let imported = cluster
+        .client(0)
+        .import("/v1/coupons/launch/imports", codes)
+        .unwrap();
     assert_eq!(imported.status, 200, "{imported:?}");
-    println!("{CODES} codes were imported within {:.1} s", began.elapsed().as_secs_f64());
+    println!(
+        "{CODES} codes were imported within {:.1} s",
+        began.elapsed().as_secs_f64()
+    );
     assert_eq!(stats(&cluster, 0)["available"], CODES);
 
-    let position = cluster.client(0).get("/v1/cluster").unwrap().body["position"].as_u64().unwrap();
+    let position = cluster.client(0).get("/v1/cluster").unwrap().body["position"]
+        .as_u64()
+        .unwrap();
     wait_until_shared(cluster.nodes[0].as_ref().unwrap(), position);
-    println!("they were in a shared snapshot after {:.1} s", began.elapsed().as_secs_f64());
+    println!(
+        "they were in a shared snapshot after {:.1} s",
+        began.elapsed().as_secs_f64()
+    );
     cluster.kill_node(2);
     cluster.wipe_node(2);
     let (began, is_over) = (Instant::now(), AtomicBool::new(false));
@@ -103,8 +130,9 @@ fn diskless_node_starts_with_ten_million_codes() {
     let redeemed: u64 = thread::scope(|scope| {
         let end = Ending(&is_over);
         let is_over = &is_over;
-        let buyers =
-            (0..).zip(&clients).map(|(first, client)| scope.spawn(move || redeem(client, first, is_over)));
+        let buyers = (0..)
+            .zip(&clients)
+            .map(|(first, client)| scope.spawn(move || redeem(client, first, is_over)));
         let buyers: Vec<_> = buyers.collect();
         cluster.restart_node(2);
         drop(end);
@@ -117,10 +145,16 @@ fn diskless_node_starts_with_ten_million_codes() {
         seconds(node)
     );
     assert_eq!(stats(&cluster, 2)["redeemed"], redeemed);
-    assert_eq!([stats(&cluster, 1), stats(&cluster, 2)], [stats(&cluster, 0), stats(&cluster, 0)]);
+    assert_eq!(
+        [stats(&cluster, 1), stats(&cluster, 2)],
+        [stats(&cluster, 0), stats(&cluster, 0)]
+    );
     for first in (CODES / 20..CODES).step_by(CODES as usize / 10) {
         let codes = json!({"codes": [format!("code-{first}"), format!("code-{}", first + 1)]});
-        let found = cluster.client(2).post("/v1/coupons/launch/codes/check", &codes).unwrap();
+        let found = cluster
+            .client(2)
+            .post("/v1/coupons/launch/codes/check", &codes)
+            .unwrap();
         assert_eq!(found.body["valid"], json!([true, true]), "{found:?}");
     }
     assert_equal_hashes(&cluster);

@@ -49,16 +49,25 @@ impl Load {
         let before = nodes.iter().map(|&node| (node, self.bought(node)));
         let before: Vec<(usize, usize)> = before.collect();
         wait_until("the sale's going on", || {
-            before.iter().all(|&(node, before)| self.bought(node) >= before + more)
+            before
+                .iter()
+                .all(|&(node, before)| self.bought(node) >= before + more)
         });
     }
 
     /// Waits until every node has answered this many more reads.
     pub fn be_read(&self, more: usize) {
-        let count = || self.read.each_ref().map(|read| read.load(Ordering::Relaxed));
+        let count = || {
+            self.read
+                .each_ref()
+                .map(|read| read.load(Ordering::Relaxed))
+        };
         let before = count();
         wait_until("reading's going on", || {
-            count().iter().zip(before).all(|(now, before)| *now >= before + more)
+            count()
+                .iter()
+                .zip(before)
+                .all(|(now, before)| *now >= before + more)
         });
     }
 
@@ -91,7 +100,9 @@ impl Load {
     fn read(&self, node: usize) {
         while !self.is_over.load(Ordering::Relaxed) {
             let body = json!({"codes": [code(0)]});
-            let answer = self.clients[node].post("/v1/coupons/sale/codes/check", &body).unwrap();
+            let answer = self.clients[node]
+                .post("/v1/coupons/sale/codes/check", &body)
+                .unwrap();
             assert_eq!(answer.status, 200, "{answer:?}");
             self.read[node].fetch_add(1, Ordering::Relaxed);
             thread::sleep(PAUSE);
@@ -102,15 +113,30 @@ impl Load {
     fn verify(&self) -> usize {
         let sold = self.sold.lock();
         let codes: Vec<&String> = sold.keys().map(|(code, _)| code).collect();
-        assert!(codes.windows(2).all(|two| two[0] != two[1]), "a code was sold twice: {sold:?}");
+        assert!(
+            codes.windows(2).all(|two| two[0] != two[1]),
+            "a code was sold twice: {sold:?}"
+        );
         let lists: Vec<Vec<Value>> = self.clients.iter().map(list).collect();
-        assert!(lists.windows(2).all(|two| two[0] == two[1]), "the nodes have different redemptions");
+        assert!(
+            lists.windows(2).all(|two| two[0] == two[1]),
+            "the nodes have different redemptions"
+        );
         let kept: BTreeMap<&str, &str> = lists[0]
             .iter()
-            .map(|one| (one["reference"].as_str().unwrap(), one["id"].as_str().unwrap()))
+            .map(|one| {
+                (
+                    one["reference"].as_str().unwrap(),
+                    one["id"].as_str().unwrap(),
+                )
+            })
             .collect();
         for ((code, reference), id) in &*sold {
-            assert_eq!(kept.get(reference.as_str()), Some(&id.as_str()), "{code} was acknowledged");
+            assert_eq!(
+                kept.get(reference.as_str()),
+                Some(&id.as_str()),
+                "{code} was acknowledged"
+            );
         }
         let stats = self
             .clients
@@ -129,7 +155,9 @@ fn list(client: &Client) -> Vec<Value> {
     loop {
         let page = settled(|| strong(client, &format!("{REDEMPTIONS}?limit=1000{cursor}"))).body;
         all.extend(page["redemptions"].as_array().unwrap().iter().cloned());
-        let Some(next) = page["next_cursor"].as_str() else { return all };
+        let Some(next) = page["next_cursor"].as_str() else {
+            return all;
+        };
         cursor = format!("&cursor={next}");
     }
 }
@@ -141,15 +169,24 @@ fn created(answer: &Answer) {
 /// Has buyers and readers at every node while `faults` happen.
 pub fn under_load(cluster: &mut Cluster, faults: impl FnOnce(&mut Cluster, &Load)) {
     let clients: Vec<Client> = (0..NODES).map(|node| cluster.client(node)).collect();
-    created(&settled(|| clients[0].put("/v1/coupons/sale", &json!({"capacity": CODES}))));
+    created(&settled(|| {
+        clients[0].put("/v1/coupons/sale", &json!({"capacity": CODES}))
+    }));
     for first in (0..CODES).step_by(BATCH) {
         let codes: Vec<String> = (first..first + BATCH).map(code).collect();
         created(&settled(|| {
-            clients[0].post_once("/v1/coupons/sale/codes", &json!({"codes": codes}), &code(first))
+            clients[0].post_once(
+                "/v1/coupons/sale/codes",
+                &json!({"codes": codes}),
+                &code(first),
+            )
         }));
     }
     for client in &clients {
-        assert_eq!(settled(|| strong(client, "/v1/coupons/sale")).body["stats"]["available"], CODES);
+        assert_eq!(
+            settled(|| strong(client, "/v1/coupons/sale")).body["stats"]["available"],
+            CODES
+        );
     }
     let load = Load {
         clients,

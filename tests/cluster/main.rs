@@ -1,6 +1,11 @@
 //! Several nodes over real NATS servers. `tests/cluster/server.sh` installs those.
 
-#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, unreachable_pub)] // A failed `unwrap` fails the test; nothing here is public outside.
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    unreachable_pub
+)] // A failed `unwrap` fails the test; nothing here is public outside.
 
 mod balancer;
 mod clocks;

@@ -22,11 +22,17 @@ fn code_has_one_winner_despite_kills() {
     assert!(made.status < 300, "{made:?}");
     let position = made.position.unwrap().to_string();
     let read = [("X-Cuckood-Min-Position", position.as_str())];
-    assert_eq!(settled(|| client(1).send("GET", "/v1/coupons/sale", &read, b"")).status, 200);
+    assert_eq!(
+        settled(|| client(1).send("GET", "/v1/coupons/sale", &read, b"")).status,
+        200
+    );
     let codes = json!({"codes": (0..CODES).map(code).collect::<Vec<_>>()});
     let added = settled(|| client(1).post_once("/v1/coupons/sale/codes", &codes, "all"));
     assert_eq!(added.body["added"], CODES);
-    assert_eq!(settled(|| strong(&client(2), "/v1/coupons/sale")).body["stats"]["available"], CODES);
+    assert_eq!(
+        settled(|| strong(&client(2), "/v1/coupons/sale")).body["stats"]["available"],
+        CODES
+    );
 
     // Buyers wait for each kill at a separate code, so that there is always a code left to contest.
     let (done, deaths) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -77,9 +83,16 @@ fn code_has_one_winner_despite_kills() {
 fn nodes_stay_ready_for_reads_without_quorum() {
     let mut cluster = Cluster::start();
     let client = cluster.client(0);
-    assert!(settled(|| client.put("/v1/campaigns/spring", &json!({"capacity": 1_000}))).status < 300);
-    let added =
-        settled(|| client.post_once("/v1/campaigns/spring/users", &json!({"users": ["u1"]}), "first"));
+    assert!(
+        settled(|| client.put("/v1/campaigns/spring", &json!({"capacity": 1_000}))).status < 300
+    );
+    let added = settled(|| {
+        client.post_once(
+            "/v1/campaigns/spring/users",
+            &json!({"users": ["u1"]}),
+            "first",
+        )
+    });
     assert_eq!(added.status, 200);
     wait_until("word of the other nodes and of the log", || {
         let cluster = client.get("/v1/cluster").unwrap().body;
@@ -90,11 +103,22 @@ fn nodes_stay_ready_for_reads_without_quorum() {
     cluster.servers.kill(1);
     let check = json!({"users": ["u1", "u2"]});
     let reads_go_on = || {
-        let answer = client.post("/v1/campaigns/spring/users/check", &check).unwrap();
+        let answer = client
+            .post("/v1/campaigns/spring/users/check", &check)
+            .unwrap();
         assert_eq!(answer.body["present"], json!([true, false]), "{answer:?}");
     };
-    let unknown = client.post_once("/v1/campaigns/spring/users", &json!({"users": ["u2"]}), "once").unwrap();
-    assert!(["storage-failed", "no-quorum"].contains(&unknown.body["code"].as_str().unwrap()), "{unknown:?}");
+    let unknown = client
+        .post_once(
+            "/v1/campaigns/spring/users",
+            &json!({"users": ["u2"]}),
+            "once",
+        )
+        .unwrap();
+    assert!(
+        ["storage-failed", "no-quorum"].contains(&unknown.body["code"].as_str().unwrap()),
+        "{unknown:?}"
+    );
     for node in 0..NODES {
         let client = cluster.client(node);
         wait_until("a report that the log has no quorum", || {
@@ -105,10 +129,22 @@ fn nodes_stay_ready_for_reads_without_quorum() {
         });
         let log = client.get("/v1/cluster").unwrap().body["log"].clone();
         assert_eq!(log["quorum"], false);
-        assert!(log["no_quorum_seconds"].as_f64() > Some(2.0) && log["lag_seconds"] == 0.0, "{log}");
-        assert_eq!(strong(&client, "/v1/campaigns/spring").unwrap().body["code"], "no-quorum");
-        let rejected = client.post("/v1/campaigns/spring/users", &json!({"users": ["u3"]})).unwrap();
-        assert_eq!((rejected.status, &rejected.body["code"]), (503, &json!("no-quorum")), "{rejected:?}");
+        assert!(
+            log["no_quorum_seconds"].as_f64() > Some(2.0) && log["lag_seconds"] == 0.0,
+            "{log}"
+        );
+        assert_eq!(
+            strong(&client, "/v1/campaigns/spring").unwrap().body["code"],
+            "no-quorum"
+        );
+        let rejected = client
+            .post("/v1/campaigns/spring/users", &json!({"users": ["u3"]}))
+            .unwrap();
+        assert_eq!(
+            (rejected.status, &rejected.body["code"]),
+            (503, &json!("no-quorum")),
+            "{rejected:?}"
+        );
     }
     reads_go_on();
 
@@ -116,10 +152,18 @@ fn nodes_stay_ready_for_reads_without_quorum() {
     cluster.servers.restart(1);
     for node in 0..NODES {
         let client = cluster.client(node);
-        wait_until("a quorum", || client.get("/readyz").unwrap().body["writes"].is_null());
+        wait_until("a quorum", || {
+            client.get("/readyz").unwrap().body["writes"].is_null()
+        });
     }
     let client = cluster.client(1);
-    let added = settled(|| client.post_once("/v1/campaigns/spring/users", &json!({"users": ["u2"]}), "once"));
+    let added = settled(|| {
+        client.post_once(
+            "/v1/campaigns/spring/users",
+            &json!({"users": ["u2"]}),
+            "once",
+        )
+    });
     assert_eq!(added.status, 200);
     let count = || strong(&cluster.client(2), "/v1/campaigns/spring");
     assert_eq!(
@@ -134,27 +178,51 @@ fn nodes_stay_ready_for_reads_without_quorum() {
 fn redemption_is_found_on_any_node_once_acknowledged() {
     const CODES: usize = 100;
     let cluster = Cluster::start();
-    let made = settled(|| cluster.client(0).put("/v1/coupons/sale", &json!({"capacity": 1_000})));
+    let made = settled(|| {
+        cluster
+            .client(0)
+            .put("/v1/coupons/sale", &json!({"capacity": 1_000}))
+    });
     assert!(made.status < 300, "{made:?}");
     let codes = json!({"codes": (0..CODES).map(code).collect::<Vec<_>>()});
-    settled(|| cluster.client(0).post_once("/v1/coupons/sale/codes", &codes, "all"));
+    settled(|| {
+        cluster
+            .client(0)
+            .post_once("/v1/coupons/sale/codes", &codes, "all")
+    });
     for node in 0..NODES {
-        assert_eq!(settled(|| strong(&cluster.client(node), "/v1/coupons/sale")).status, 200);
+        assert_eq!(
+            settled(|| strong(&cluster.client(node), "/v1/coupons/sale")).status,
+            200
+        );
     }
     for number in 0..CODES {
-        let (seller, asked) = (cluster.client(number % NODES), cluster.client((number + 1) % NODES));
+        let (seller, asked) = (
+            cluster.client(number % NODES),
+            cluster.client((number + 1) % NODES),
+        );
         let body = json!({"code": code(number), "reference": format!("order-{number}"), "hold_seconds": 600});
         let held = settled(|| seller.post("/v1/coupons/sale/redemptions", &body));
         assert!([200, 201].contains(&held.status), "{held:?}");
-        let path = format!("/v1/coupons/sale/redemptions/{}", held.body["id"].as_str().unwrap());
+        let path = format!(
+            "/v1/coupons/sale/redemptions/{}",
+            held.body["id"].as_str().unwrap()
+        );
         let found = asked.get(&path).unwrap();
         assert_eq!(found.status, 200, "{number}: {found:?}");
-        assert_eq!(settled(|| asked.post(&format!("{path}/confirm"), &json!({}))).status, 200);
+        assert_eq!(
+            settled(|| asked.post(&format!("{path}/confirm"), &json!({}))).status,
+            200
+        );
     }
     let unknown = format!("/v1/coupons/sale/redemptions/{}", "0".repeat(32));
     assert_eq!(cluster.client(0).get(&unknown).unwrap().status, 404);
     assert_eq!(
-        cluster.client(1).get(&unknown.replace("sale", "none")).unwrap().body["code"],
+        cluster
+            .client(1)
+            .get(&unknown.replace("sale", "none"))
+            .unwrap()
+            .body["code"],
         "coupon-not-found"
     );
 }

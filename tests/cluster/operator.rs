@@ -40,12 +40,25 @@ impl Operator {
         }
         let program = Path::new(env!("CARGO_BIN_EXE_cuckood"));
         std::os::unix::fs::symlink(program, dir.path().join("cuckood")).unwrap();
-        let config = format!("[journal]\nkind = \"nats\"\n[nats]\nservers = {:?}\n", cluster.servers.urls());
+        let config = format!(
+            "[journal]\nkind = \"nats\"\n[nats]\nservers = {:?}\n",
+            cluster.servers.urls()
+        );
         fs::write(dir.path().join("config.toml"), config).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
-        let urls = ports.iter().map(|port| format!("http://127.0.0.1:{port}")).collect();
-        (Operator { dir, listener, urls }, cluster)
+        let urls = ports
+            .iter()
+            .map(|port| format!("http://127.0.0.1:{port}"))
+            .collect();
+        (
+            Operator {
+                dir,
+                listener,
+                urls,
+            },
+            cluster,
+        )
     }
 
     /// Follows a runbook on the machine of this number, which has a node and a server.
@@ -54,11 +67,20 @@ impl Operator {
         println!("{runbook} on machine {machine}:\n{commands}");
         let mut bash = Command::new("bash");
         bash.args(["-euo", "pipefail", "-c", &commands]);
-        let path = format!("{}:{}", self.dir.path().display(), std::env::var("PATH").unwrap());
-        bash.env("PATH", path).env("OPERATOR_PORT", self.listener.local_addr().unwrap().port().to_string());
-        bash.env("NODE", &self.urls[machine]).env("DATA", cluster.dir(machine));
+        let path = format!(
+            "{}:{}",
+            self.dir.path().display(),
+            std::env::var("PATH").unwrap()
+        );
+        bash.env("PATH", path).env(
+            "OPERATOR_PORT",
+            self.listener.local_addr().unwrap().port().to_string(),
+        );
+        bash.env("NODE", &self.urls[machine])
+            .env("DATA", cluster.dir(machine));
         bash.env("CONFIG", self.dir.path().join("config.toml"));
-        bash.env("MONITOR", cluster.servers.monitor(machine)).env("STORE", cluster.servers.folder(machine));
+        bash.env("MONITOR", cluster.servers.monitor(machine))
+            .env("STORE", cluster.servers.folder(machine));
         bash.envs((0..NODES).map(|node| (format!("DATA{}", node + 1), cluster.dir(node))));
         let mut child = bash.spawn().unwrap();
         let status = loop {
@@ -79,7 +101,10 @@ impl Operator {
         let mut stream = BufReader::new(stream);
         let mut command = String::new();
         stream.read_line(&mut command).unwrap();
-        let is_running = (cluster.nodes[machine].is_some(), cluster.servers.is_running(machine));
+        let is_running = (
+            cluster.nodes[machine].is_some(),
+            cluster.servers.is_running(machine),
+        );
         match (command.trim(), is_running) {
             ("systemctl stop cuckood", (true, _)) => {
                 // It may have failed before, so its exit code says nothing.
@@ -101,9 +126,17 @@ impl Operator {
 
 /// The commands of a runbook.
 fn commands(runbook: &str) -> String {
-    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/CLUSTER.md")).unwrap();
+    let text =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/CLUSTER.md")).unwrap();
     let mark = format!("<!-- runbook: {runbook} -->");
-    let mut lines = text.lines().map(str::trim).skip_while(|line| *line != mark).skip(1);
+    let mut lines = text
+        .lines()
+        .map(str::trim)
+        .skip_while(|line| *line != mark)
+        .skip(1);
     assert_eq!(lines.next(), Some("```sh"), "{mark} is above its commands");
-    lines.take_while(|line| *line != "```").collect::<Vec<_>>().join("\n")
+    lines
+        .take_while(|line| *line != "```")
+        .collect::<Vec<_>>()
+        .join("\n")
 }

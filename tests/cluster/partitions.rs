@@ -34,7 +34,9 @@ fn others(server: usize) -> Vec<usize> {
 /// Waits until the two others follow one of them.
 fn wait_for_another_leader(servers: &Servers, cut_off: usize) {
     wait_until("a leader among the others", || {
-        let told = others(cut_off).into_iter().map(|server| servers.leader_told_by(server, STREAM));
+        let told = others(cut_off)
+            .into_iter()
+            .map(|server| servers.leader_told_by(server, STREAM));
         let told: BTreeSet<Option<usize>> = told.collect();
         told.len() == 1 && !told.contains(&None) && !told.contains(&Some(cut_off))
     });
@@ -47,7 +49,13 @@ fn heal(cluster: &Cluster, routes: &Routes, load: &Load) {
     load.go_on(20);
     println!("everything goes on");
     for server in 0..NODES {
-        wait_until("routes", || cluster.servers.routes_of(server).into_iter().eq(others(server)));
+        wait_until("routes", || {
+            cluster
+                .servers
+                .routes_of(server)
+                .into_iter()
+                .eq(others(server))
+        });
         cluster.servers.wait_until_current(STREAM, server);
     }
 }
@@ -73,8 +81,17 @@ fn part_leader(cluster: &Cluster, routes: &Routes, load: &Load, how: Partition) 
         load.go_on_at(&others(leader), 20);
     }
     load.be_read(20);
-    assert_eq!(strong(&cluster.client(leader), "/v1/coupons/sale").unwrap().body["code"], "no-quorum");
-    assert_eq!(load.bought(leader), bought, "a node without most of the servers has acknowledged something");
+    assert_eq!(
+        strong(&cluster.client(leader), "/v1/coupons/sale")
+            .unwrap()
+            .body["code"],
+        "no-quorum"
+    );
+    assert_eq!(
+        load.bought(leader),
+        bought,
+        "a node without most of the servers has acknowledged something"
+    );
     heal(cluster, routes, load);
 }
 
@@ -83,9 +100,17 @@ fn part_leader(cluster: &Cluster, routes: &Routes, load: &Load, how: Partition) 
 fn entries_survive_isolated_leader() {
     for round in 1..=rounds() {
         println!("round {round} of {}", rounds());
-        let World { mut cluster, routes } = World::start(false);
+        let World {
+            mut cluster,
+            routes,
+        } = World::start(false);
         under_load(&mut cluster, |cluster, load| {
-            for how in [Partition::Broken, Partition::Silent, Partition::Mute, Partition::Deaf] {
+            for how in [
+                Partition::Broken,
+                Partition::Silent,
+                Partition::Mute,
+                Partition::Deaf,
+            ] {
                 part_leader(cluster, &routes, load, how);
             }
         });
@@ -99,9 +124,14 @@ fn entries_survive_isolated_leader() {
 fn nodes_leave_isolated_server() {
     for round in 1..=rounds() {
         println!("round {round} of {}", rounds());
-        let World { mut cluster, routes } = World::start(true);
+        let World {
+            mut cluster,
+            routes,
+        } = World::start(true);
         under_load(&mut cluster, |cluster, load| {
-            for (node, how) in [Partition::Silent, Partition::Broken, Partition::Mute].into_iter().enumerate()
+            for (node, how) in [Partition::Silent, Partition::Broken, Partition::Mute]
+                .into_iter()
+                .enumerate()
             {
                 load.go_on(20);
                 let server = cluster.servers.server_of(&format!("cuckood node-{node}"));
@@ -109,7 +139,11 @@ fn nodes_leave_isolated_server() {
                 routes.part(server, how);
                 wait_for_another_leader(&cluster.servers, server);
                 load.go_on(20);
-                assert_ne!(log_of(cluster, node)["server"], format!("n{server}"), "it has another server");
+                assert_ne!(
+                    log_of(cluster, node)["server"],
+                    format!("n{server}"),
+                    "it has another server"
+                );
                 heal(cluster, &routes, load);
             }
         });

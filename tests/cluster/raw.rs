@@ -8,7 +8,11 @@ use cuckood::frame::FrameFormat;
 use std::future::Future;
 use tokio::runtime::Runtime;
 
-const FORMAT: FrameFormat = FrameFormat { magic: *b"cknl", version: 3, payload_max: 1 << 20 };
+const FORMAT: FrameFormat = FrameFormat {
+    magic: *b"cknl",
+    version: 3,
+    payload_max: 1 << 20,
+};
 
 pub struct Raw {
     runtime: Runtime,
@@ -18,11 +22,20 @@ pub struct Raw {
 
 impl Raw {
     pub fn of(servers: &Servers, name: &str) -> Raw {
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let client = runtime.block_on(async_nats::connect(servers.urls())).unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let client = runtime
+            .block_on(async_nats::connect(servers.urls()))
+            .unwrap();
         let context = runtime.block_on(async { async_nats::jetstream::new(client) });
-        Raw { runtime, context, name: name.to_owned() }
+        Raw {
+            runtime,
+            context,
+            name: name.to_owned(),
+        }
     }
 
     fn wait<T>(&self, future: impl Future<Output = T>) -> T {
@@ -39,12 +52,21 @@ impl Raw {
     }
 
     pub fn message(&self, number: u64) -> Bytes {
-        self.wait(self.stream().get_raw_message(number)).unwrap().payload
+        self.wait(self.stream().get_raw_message(number))
+            .unwrap()
+            .payload
     }
 
     pub fn publish(&self, message: Bytes) {
         let subject = format!("{}.log", self.name);
-        self.wait(async { self.context.publish(subject, message).await.unwrap().await.unwrap() });
+        self.wait(async {
+            self.context
+                .publish(subject, message)
+                .await
+                .unwrap()
+                .await
+                .unwrap()
+        });
     }
 
     pub fn is_there(&self) -> bool {
@@ -59,7 +81,11 @@ impl Raw {
 /// A message of a build with an earlier format.
 pub fn earlier() -> Bytes {
     let mut bytes = Vec::new();
-    FrameFormat { version: FORMAT.version - 1, ..FORMAT }.seal(0, 0, b"whatever", &mut bytes);
+    FrameFormat {
+        version: FORMAT.version - 1,
+        ..FORMAT
+    }
+    .seal(0, 0, b"whatever", &mut bytes);
     bytes.into()
 }
 

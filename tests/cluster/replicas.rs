@@ -46,7 +46,10 @@ struct Nodes {
 
 impl Nodes {
     fn new() -> Nodes {
-        Nodes { servers: Servers::start(1), dir: tempfile::tempdir().unwrap() }
+        Nodes {
+            servers: Servers::start(1),
+            dir: tempfile::tempdir().unwrap(),
+        }
     }
 
     fn folder(&self, name: &str) -> PathBuf {
@@ -106,10 +109,21 @@ impl Nodes {
         self.servers.speak(async |context| {
             let nuid = listed(&context).await.swap_remove(number).nuid;
             let chunks = format!("$O.{STREAM}-snapshots.C.{nuid}");
-            let stream = context.get_stream(format!("OBJ_{STREAM}-snapshots")).await.unwrap();
-            let last = stream.get_last_raw_message_by_subject(&chunks).await.unwrap();
+            let stream = context
+                .get_stream(format!("OBJ_{STREAM}-snapshots"))
+                .await
+                .unwrap();
+            let last = stream
+                .get_last_raw_message_by_subject(&chunks)
+                .await
+                .unwrap();
             assert!(stream.delete_message(last.sequence).await.unwrap());
-            context.publish(chunks, "something else".into()).await.unwrap().await.unwrap();
+            context
+                .publish(chunks, "something else".into())
+                .await
+                .unwrap()
+                .await
+                .unwrap();
         });
     }
 
@@ -135,7 +149,10 @@ impl Nodes {
 
 /// The archives of shared snapshots, newest first.
 async fn listed(context: &Context) -> Vec<ObjectInfo> {
-    let archives = context.get_object_store(format!("{STREAM}-snapshots")).await.unwrap();
+    let archives = context
+        .get_object_store(format!("{STREAM}-snapshots"))
+        .await
+        .unwrap();
     let mut archives: Vec<_> = archives.list().await.unwrap().try_collect().await.unwrap();
     archives.retain(|info| info.metadata.contains_key("cuckood-snapshot"));
     archives.sort_by(|one, other| other.name.cmp(&one.name));
@@ -143,30 +160,72 @@ async fn listed(context: &Context) -> Vec<ObjectInfo> {
 }
 
 fn create(client: &Client) {
-    assert_eq!(client.put("/v1/campaigns/spring", &json!({"capacity": 50_000})).unwrap().status, 201);
+    assert_eq!(
+        client
+            .put("/v1/campaigns/spring", &json!({"capacity": 50_000}))
+            .unwrap()
+            .status,
+        201
+    );
     // Large enough that nothing moves to a larger table while two nodes are compared.
-    assert_eq!(client.put("/v1/coupons/sale", &json!({"capacity": 1_000_000})).unwrap().status, 201);
+    assert_eq!(
+        client
+            .put("/v1/coupons/sale", &json!({"capacity": 1_000_000}))
+            .unwrap()
+            .status,
+        201
+    );
 }
 
 /// Users, codes, and a redemption of one code.
 fn write(client: &Client, step: usize) {
-    let names: Vec<String> = (0..USERS).map(|number| format!("u{step}-{number}")).collect();
-    assert_eq!(client.post("/v1/campaigns/spring/users", &json!({"users": names})).unwrap().status, 200);
-    assert_eq!(client.post("/v1/coupons/sale/codes", &json!({"codes": names})).unwrap().status, 200);
+    let names: Vec<String> = (0..USERS)
+        .map(|number| format!("u{step}-{number}"))
+        .collect();
+    assert_eq!(
+        client
+            .post("/v1/campaigns/spring/users", &json!({"users": names}))
+            .unwrap()
+            .status,
+        200
+    );
+    assert_eq!(
+        client
+            .post("/v1/coupons/sale/codes", &json!({"codes": names}))
+            .unwrap()
+            .status,
+        200
+    );
     let redemption = json!({"code": names[step % USERS], "reference": format!("order-{step}")});
-    assert!(client.post("/v1/coupons/sale/redemptions", &redemption).unwrap().status < 300);
+    assert!(
+        client
+            .post("/v1/coupons/sale/redemptions", &redemption)
+            .unwrap()
+            .status
+            < 300
+    );
 }
 
 /// A node's complete content as of now.
 fn seen(client: &Client, steps: usize) -> Vec<Value> {
     let strong = [("X-Cuckood-Consistency", "strong")];
-    let paths =
-        ["/v1/campaigns/spring", "/v1/coupons/sale", "/v1/coupons/sale/redemptions?limit=1000", "/v1/events"];
-    let mut seen: Vec<Value> =
-        paths.iter().map(|path| client.send("GET", path, &strong, b"").unwrap().body).collect();
+    let paths = [
+        "/v1/campaigns/spring",
+        "/v1/coupons/sale",
+        "/v1/coupons/sale/redemptions?limit=1000",
+        "/v1/events",
+    ];
+    let mut seen: Vec<Value> = paths
+        .iter()
+        .map(|path| client.send("GET", path, &strong, b"").unwrap().body)
+        .collect();
     for step in 0..=steps {
-        let names: Vec<String> = (0..USERS).map(|number| format!("u{step}-{number}")).collect();
-        let answer = client.post("/v1/campaigns/spring/users/check", &json!({"users": names})).unwrap();
+        let names: Vec<String> = (0..USERS)
+            .map(|number| format!("u{step}-{number}"))
+            .collect();
+        let answer = client
+            .post("/v1/campaigns/spring/users/check", &json!({"users": names}))
+            .unwrap();
         seen.push(answer.body["present"].clone());
     }
     seen
@@ -176,7 +235,10 @@ const FILLED: &str = "began with a shared snapshot";
 
 /// Waits until a node says something.
 fn says(service: &Service, what: &str) -> bool {
-    service.output().wait_for(TIMEOUT, |line| line.contains(what).then_some(())).is_some()
+    service
+        .output()
+        .wait_for(TIMEOUT, |line| line.contains(what).then_some(()))
+        .is_some()
 }
 
 #[test]
@@ -192,15 +254,36 @@ fn wiped_node_rejoins_with_equal_state() {
     assert!(says(&second, FILLED));
     let figures = || second.client().text("/metrics").unwrap().1;
     assert!(figures().contains("cuckood_cluster_bootstrap_seconds"));
-    wait_until("word of a shared snapshot", || figures().contains("cuckood_cluster_snapshot_position"));
+    wait_until("word of a shared snapshot", || {
+        figures().contains("cuckood_cluster_snapshot_position")
+    });
     write(&second.client(), steps + 1);
-    assert_eq!(seen(&first.client(), steps + 2), seen(&second.client(), steps + 2));
+    assert_eq!(
+        seen(&first.client(), steps + 2),
+        seen(&second.client(), steps + 2)
+    );
     // From now on it restarts from its own snapshot.
-    assert_eq!(second.client().post("/v1/snapshots", &json!({})).unwrap().status, 200);
+    assert_eq!(
+        second
+            .client()
+            .post("/v1/snapshots", &json!({}))
+            .unwrap()
+            .status,
+        200
+    );
     second.kill();
     let second = nodes.silent("second");
-    assert!(!second.output().so_far().iter().any(|line| line.contains(FILLED)));
-    assert_eq!(seen(&first.client(), steps + 2), seen(&second.client(), steps + 2));
+    assert!(
+        !second
+            .output()
+            .so_far()
+            .iter()
+            .any(|line| line.contains(FILLED))
+    );
+    assert_eq!(
+        seen(&first.client(), steps + 2),
+        seen(&second.client(), steps + 2)
+    );
 }
 
 #[test]
@@ -233,7 +316,14 @@ fn paused_node_recovers_from_trimmed_log() {
     second.freeze();
     for number in 0..SENT_AHEAD {
         let users = json!({"users": [format!("late-{number}")]});
-        assert_eq!(first.client().post("/v1/campaigns/spring/users", &users).unwrap().status, 200);
+        assert_eq!(
+            first
+                .client()
+                .post("/v1/campaigns/spring/users", &users)
+                .unwrap()
+                .status,
+            200
+        );
     }
     let mut steps = 1;
     while nodes.servers.first_message(STREAM) < SENT_AHEAD {
@@ -264,8 +354,14 @@ fn older_snapshot_is_used_if_newest_damaged() {
     assert_eq!(seen(&first.client(), steps), seen(&second.client(), steps));
     nodes.damage(1);
     let refused = nodes.refused("third");
-    assert!(refused.contains("no shared snapshot can be used"), "{refused}");
-    assert!(!nodes.folder("third").join("format").exists(), "there is nothing that could be opened");
+    assert!(
+        refused.contains("no shared snapshot can be used"),
+        "{refused}"
+    );
+    assert!(
+        !nodes.folder("third").join("format").exists(),
+        "there is nothing that could be opened"
+    );
 }
 
 /// Nodes crash while they have the turn to share, during the upload or not: another one shares, and their leftovers are removed.
@@ -283,7 +379,9 @@ fn crashed_uploader_is_replaced() {
     first.kill();
     let second = nodes.sharing("second");
     write(&second.client(), step);
-    wait_until("a shared snapshot", || second.metric("cuckood_cluster_snapshots_shared_total") > 0);
+    wait_until("a shared snapshot", || {
+        second.metric("cuckood_cluster_snapshots_shared_total") > 0
+    });
     let step = nodes.write_until_trimmed(&second, step + 1);
     let first = nodes.silent("first");
     assert_eq!(seen(&first.client(), step), seen(&second.client(), step));
@@ -291,9 +389,17 @@ fn crashed_uploader_is_replaced() {
         write(&second.client(), step);
         let (listed, stored) = nodes.servers.speak(async |context| {
             let listed = listed(&context).await;
-            let stream = context.get_stream(format!("OBJ_{STREAM}-snapshots")).await.unwrap();
-            let stored: Vec<(String, usize)> =
-                stream.info_with_subjects("$O.*.C.>").await.unwrap().try_collect().await.unwrap();
+            let stream = context
+                .get_stream(format!("OBJ_{STREAM}-snapshots"))
+                .await
+                .unwrap();
+            let stored: Vec<(String, usize)> = stream
+                .info_with_subjects("$O.*.C.>")
+                .await
+                .unwrap()
+                .try_collect()
+                .await
+                .unwrap();
             (listed.len(), stored.len())
         });
         (listed, stored) == (2, 2)
@@ -309,7 +415,10 @@ fn lost_archive_is_shared_again_for_waiting_node() {
     let steps = nodes.write_until_trimmed(&first, 0);
     assert!(first.terminate().success());
     nodes.servers.speak(async |context| {
-        let archives = context.get_object_store(format!("{STREAM}-snapshots")).await.unwrap();
+        let archives = context
+            .get_object_store(format!("{STREAM}-snapshots"))
+            .await
+            .unwrap();
         for snapshot in listed(&context).await {
             archives.delete(snapshot.name).await.unwrap();
         }
@@ -319,7 +428,12 @@ fn lost_archive_is_shared_again_for_waiting_node() {
     // Its interval is half an hour.
     let first = nodes.start("first", &[]);
     assert!(says(&second, FILLED));
-    wait_until("readiness", || second.client().get("/readyz").is_ok_and(|ready| ready.status == 200));
+    wait_until("readiness", || {
+        second
+            .client()
+            .get("/readyz")
+            .is_ok_and(|ready| ready.status == 200)
+    });
     assert_eq!(seen(&first.client(), steps), seen(&second.client(), steps));
 }
 
@@ -345,9 +459,14 @@ fn wiped_node_waits_for_silent_object_store() {
             assert!(says(service, "retrying until stopped"), "{name}");
             wait_until("a node that waits", || {
                 let ready = service.client().get("/readyz").unwrap();
-                assert_eq!((ready.status, &ready.body["code"]), (503, &json!("recovering")), "{name}");
+                assert_eq!(
+                    (ready.status, &ready.body["code"]),
+                    (503, &json!("recovering")),
+                    "{name}"
+                );
                 let detail = ready.body["detail"].as_str().unwrap().to_owned();
-                detail.starts_with("waiting for a shared snapshot: ") && detail.contains("shared snapshots: ")
+                detail.starts_with("waiting for a shared snapshot: ")
+                    && detail.contains("shared snapshots: ")
             });
         };
         let stopped = start();
@@ -357,7 +476,9 @@ fn wiped_node_waits_for_silent_object_store() {
         waits(&waiting);
         network.release();
         assert!(says(&waiting, FILLED), "{name}");
-        wait_until("readiness", || waiting.client().get("/readyz").unwrap().status == 200);
+        wait_until("readiness", || {
+            waiting.client().get("/readyz").unwrap().status == 200
+        });
         assert_eq!(seen(&first.client(), steps), seen(&waiting.client(), steps));
     }
 }
@@ -372,7 +493,10 @@ fn wiped_node_reads_complete_log_without_object_store() {
     let network = Network::to(&nodes.servers.ports());
     network.silence(b"OBJ_");
     let urls = network.urls();
-    let settings = [("CUCKOOD__NATS__SERVERS", urls.as_str()), ("CUCKOOD__NATS__CONNECT_TIMEOUT", "2s")];
+    let settings = [
+        ("CUCKOOD__NATS__SERVERS", urls.as_str()),
+        ("CUCKOOD__NATS__CONNECT_TIMEOUT", "2s"),
+    ];
     let second = nodes.start("second", &settings);
     assert!(says(&second, "continuing without it"));
     assert_eq!(seen(&first.client(), 0), seen(&second.client(), 0));
@@ -384,14 +508,18 @@ fn interrupted_fill_yields_to_complete_log() {
     let nodes = Nodes::new();
     let first = nodes.start("first", &[]);
     create(&first.client());
-    wait_until("a shared snapshot", || first.metric("cuckood_cluster_snapshots_shared_total") == 1);
+    wait_until("a shared snapshot", || {
+        first.metric("cuckood_cluster_snapshots_shared_total") == 1
+    });
     nodes.damage(0);
     fs::create_dir(nodes.folder("second")).unwrap();
     fs::write(nodes.folder("second").join("filling"), "").unwrap();
     let second = nodes.start("second", &[("CUCKOOD__NATS__CONNECT_TIMEOUT", "2s")]);
-    for said in
-        ["POST /v1/snapshots", "waiting for a shared snapshot", "reading the log from its first entry"]
-    {
+    for said in [
+        "POST /v1/snapshots",
+        "waiting for a shared snapshot",
+        "reading the log from its first entry",
+    ] {
         assert!(says(&second, said), "{said}");
     }
     assert_eq!(seen(&first.client(), 0), seen(&second.client(), 0));
@@ -403,10 +531,21 @@ fn requested_snapshot_is_shared() {
     let nodes = Nodes::new();
     let first = nodes.start("first", &[]);
     create(&first.client());
-    wait_until("the first one", || first.metric("cuckood_cluster_snapshots_shared_total") == 1);
+    wait_until("the first one", || {
+        first.metric("cuckood_cluster_snapshots_shared_total") == 1
+    });
     write(&first.client(), 0);
-    assert_eq!(first.client().post("/v1/snapshots", &json!({})).unwrap().status, 200);
-    wait_until("the requested one", || first.metric("cuckood_cluster_snapshots_shared_total") == 2);
+    assert_eq!(
+        first
+            .client()
+            .post("/v1/snapshots", &json!({}))
+            .unwrap()
+            .status,
+        200
+    );
+    wait_until("the requested one", || {
+        first.metric("cuckood_cluster_snapshots_shared_total") == 2
+    });
 }
 
 fn run(command: &mut Command) -> Output {
@@ -417,19 +556,29 @@ fn run(command: &mut Command) -> Output {
 #[test]
 fn backup_starts_shared_log() {
     let nodes = Nodes::new();
-    let alone =
-        Service::start_ready(program(), &nodes.folder("alone"), &[("CUCKOOD__STORAGE__BALLAST", "0")]);
+    let alone = Service::start_ready(
+        program(),
+        &nodes.folder("alone"),
+        &[("CUCKOOD__STORAGE__BALLAST", "0")],
+    );
     create(&alone.client());
     for step in 0..3 {
         write(&alone.client(), step);
     }
     let file = nodes.folder("backup");
     let url = format!("http://{}", alone.client().address());
-    let made = run(Command::new(program()).arg("backup").arg(&file).args(["--url", &url]));
+    let made = run(Command::new(program())
+        .arg("backup")
+        .arg(&file)
+        .args(["--url", &url]));
     assert!(made.status.success(), "{made:?}");
     let restore = || {
         let mut command = Command::new(program());
-        run(command.arg("restore").arg(&file).arg("--into-cluster").envs(nodes.settings("restore")))
+        run(command
+            .arg("restore")
+            .arg(&file)
+            .arg("--into-cluster")
+            .envs(nodes.settings("restore")))
     };
     let restored = restore();
     assert!(restored.status.success(), "{restored:?}");
@@ -444,8 +593,17 @@ fn backup_starts_shared_log() {
     assert_eq!(seen(&one, 4), seen(&two, 4));
     let refused = restore();
     assert!(!refused.status.success());
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("exists"), "{refused:?}");
+    assert!(
+        String::from_utf8_lossy(&refused.stderr).contains("exists"),
+        "{refused:?}"
+    );
     // Without the log there is no such thing.
-    let local = run(Command::new(program()).arg("restore").arg(&file).arg("--into-cluster"));
-    assert!(String::from_utf8_lossy(&local.stderr).contains("journal.kind"), "{local:?}");
+    let local = run(Command::new(program())
+        .arg("restore")
+        .arg(&file)
+        .arg("--into-cluster"));
+    assert!(
+        String::from_utf8_lossy(&local.stderr).contains("journal.kind"),
+        "{local:?}"
+    );
 }

@@ -33,10 +33,18 @@ struct Sale {
 
 impl Sale {
     fn new(cluster: &Cluster) -> Sale {
-        let made = settled(|| cluster.client(0).put("/v1/coupons/sale", &json!({"capacity": 1_000})));
+        let made = settled(|| {
+            cluster
+                .client(0)
+                .put("/v1/coupons/sale", &json!({"capacity": 1_000}))
+        });
         assert!(made.status < 300, "{made:?}");
         let codes = json!({"codes": (0..CODES).map(code).collect::<Vec<_>>()});
-        settled(|| cluster.client(0).post_once("/v1/coupons/sale/codes", &codes, "all"));
+        settled(|| {
+            cluster
+                .client(0)
+                .post_once("/v1/coupons/sale/codes", &codes, "all")
+        });
         Sale { ids: Vec::new() }
     }
 
@@ -61,7 +69,11 @@ impl Sale {
             assert_eq!(stats["redeemed"], self.ids.len());
             for (number, id) in self.ids.iter().enumerate() {
                 let found = client.get(&format!("{REDEMPTIONS}/{id}")).unwrap();
-                assert_eq!((found.status, &found.body["status"]), (200, &json!("redeemed")), "{number}");
+                assert_eq!(
+                    (found.status, &found.body["status"]),
+                    (200, &json!("redeemed")),
+                    "{number}"
+                );
                 let body = json!({"code": code(number), "reference": "another order"});
                 let again = settled(|| client.post(REDEMPTIONS, &body));
                 assert_eq!(again.body["code"], "code-redeemed", "{again:?}");
@@ -73,7 +85,11 @@ impl Sale {
 /// Waits until a node says a word about its readiness.
 fn wait_for(cluster: &Cluster, node: usize, word: &str) {
     let client = cluster.client(node);
-    wait_until(word, || client.get("/readyz").is_ok_and(|ready| ready.body.to_string().contains(word)));
+    wait_until(word, || {
+        client
+            .get("/readyz")
+            .is_ok_and(|ready| ready.body.to_string().contains(word))
+    });
 }
 
 /// The nodes stop, and the directory that is furthest ahead begins a new log.
@@ -168,11 +184,16 @@ fn full_log_takes_writes_once_it_has_room() {
     cluster.servers.limit_log("cuckood", 1);
     let client = cluster.client(0);
     wait_until("a full log", || {
-        let refused = client.put("/v1/campaigns/more", &json!({"capacity": 1_000})).unwrap();
+        let refused = client
+            .put("/v1/campaigns/more", &json!({"capacity": 1_000}))
+            .unwrap();
         refused.status == 507 && refused.body["code"] == "log-full"
     });
     wait_for(&cluster, 0, "log-full");
-    assert_eq!(client.get("/v1/coupons/sale").unwrap().body["stats"]["redeemed"], sale.ids.len());
+    assert_eq!(
+        client.get("/v1/coupons/sale").unwrap().body["stats"]["redeemed"],
+        sale.ids.len()
+    );
     for machine in 0..NODES {
         operator.follow("make-room", machine, &mut cluster);
     }
@@ -182,11 +203,19 @@ fn full_log_takes_writes_once_it_has_room() {
 
 /// A library over the system's clock, which the test can set.
 fn library(dir: &Path) -> String {
-    let (path, source) =
-        (dir.join("clock.so"), Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cluster/clock.c"));
+    let (path, source) = (
+        dir.join("clock.so"),
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cluster/clock.c"),
+    );
     let mut cc = Command::new("cc");
     assert!(
-        cc.args(["-shared", "-fPIC", "-o"]).arg(&path).arg(source).arg("-ldl").status().unwrap().success()
+        cc.args(["-shared", "-fPIC", "-o"])
+            .arg(&path)
+            .arg(source)
+            .arg("-ldl")
+            .status()
+            .unwrap()
+            .success()
     );
     path.to_str().unwrap().to_owned()
 }
@@ -196,7 +225,10 @@ fn library(dir: &Path) -> String {
 fn node_takes_writes_once_its_clock_is_right() {
     let dir = tempfile::tempdir().unwrap();
     let marks: &str = dir.path().to_str().unwrap().to_owned().leak();
-    let settings = [("LD_PRELOAD", &*library(dir.path()).leak()), ("WRONG_CLOCK", marks)];
+    let settings = [
+        ("LD_PRELOAD", &*library(dir.path()).leak()),
+        ("WRONG_CLOCK", marks),
+    ];
     let (operator, mut cluster) = Operator::of_new_cluster(&settings);
     let mut sale = Sale::new(&cluster);
     sale.sell(&cluster, &[0, 1, 2], CODES / 3);
@@ -204,7 +236,11 @@ fn node_takes_writes_once_its_clock_is_right() {
     wait_for(&cluster, 1, "clock-unsure");
     let body = json!({"code": code(CODES - 1), "reference": "order"});
     let refused = cluster.client(1).post(REDEMPTIONS, &body).unwrap();
-    assert_eq!((refused.status, &refused.body["code"]), (503, &json!("clock-unsure")), "{refused:?}");
+    assert_eq!(
+        (refused.status, &refused.body["code"]),
+        (503, &json!("clock-unsure")),
+        "{refused:?}"
+    );
     sale.sell(&cluster, &[0, 2], CODES / 3);
     operator.follow("correct-clock", 1, &mut cluster);
     sale.sell(&cluster, &[1], CODES / 3);
@@ -220,7 +256,10 @@ fn diverged_nodes_are_replaced() {
     sale.sell(&cluster, &[0, 1, 2], CODES / 2);
     let mut liars: [Node; NODES] = std::array::from_fn(|at| {
         let options = nats_options(cluster.servers.urls(), "cuckood", &format!("liar-{at}"));
-        Node::join_with(NatsOptions { open_time: EVER, ..options })
+        Node::join_with(NatsOptions {
+            open_time: EVER,
+            ..options
+        })
     });
     fill(&mut liars[0]);
     for liar in &mut liars {
@@ -244,7 +283,11 @@ fn diverged_nodes_are_replaced() {
         liars.iter_mut().for_each(|liar| drop(liar.poll_once()));
         let known = liars[0].journal().replication().unwrap();
         let known = known.lock();
-        known.peers.iter().filter(|peer| peer.node.starts_with("liar") && peer.differs == Some(false)).count()
+        known
+            .peers
+            .iter()
+            .filter(|peer| peer.node.starts_with("liar") && peer.differs == Some(false))
+            .count()
             == 2
     });
     (0..NODES).for_each(|machine| operator.follow("replace-node", machine, &mut cluster));
@@ -271,6 +314,9 @@ fn node_stores_state_before_reporting_failure() {
     });
     runtime.block_on(until(|| matches!(engine.status(), EngineStatus::Failed(_))));
     let info = engine.info();
-    assert_eq!(info.snapshot.map(|snapshot| snapshot.seq), Some(info.last_seq));
+    assert_eq!(
+        info.snapshot.map(|snapshot| snapshot.seq),
+        Some(info.last_seq)
+    );
     runtime.block_on(engine.shutdown());
 }

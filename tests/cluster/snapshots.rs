@@ -11,7 +11,8 @@ use cuckood::domain::{Seq, Timestamp};
 use cuckood::engine::{self, ClusterOptions, EngineStatus};
 use cuckood::frame::FrameFormat;
 use cuckood::journal::{
-    Durability, Journal, JournalError, NatsJournal, NatsOptions, NatsSnapshots, SharedSnapshot, init_log,
+    Durability, Journal, JournalError, NatsJournal, NatsOptions, NatsSnapshots, SharedSnapshot,
+    init_log,
 };
 use cuckood::store::archive::{ArchiveWriter, BackupPiece};
 use cuckood::store::{Manifest, Store};
@@ -32,7 +33,10 @@ struct Node {
 }
 
 fn of(servers: &Servers, name: &str) -> NatsOptions {
-    NatsOptions { log_margin: 0, ..nats_options(servers.urls(), LOG, name) }
+    NatsOptions {
+        log_margin: 0,
+        ..nats_options(servers.urls(), LOG, name)
+    }
 }
 
 fn journal(servers: &Servers, name: &str) -> Result<(NatsJournal, TempDir), JournalError> {
@@ -44,7 +48,11 @@ fn journal(servers: &Servers, name: &str) -> Result<(NatsJournal, TempDir), Jour
 impl Node {
     fn join(servers: &Servers, name: &str) -> Node {
         let (journal, dir) = journal(servers, name).unwrap();
-        Node { journal, shared: NatsSnapshots::open(&of(servers, name)).unwrap(), _dir: dir }
+        Node {
+            journal,
+            shared: NatsSnapshots::open(&of(servers, name)).unwrap(),
+            _dir: dir,
+        }
     }
 
     /// Appends this many entries and takes a snapshot after them.
@@ -65,15 +73,26 @@ impl Node {
         check: impl Fn() -> Result<(), JournalError>,
     ) -> Result<SharedSnapshot, JournalError> {
         let mut archive = archive(taken);
-        self.shared.share(taken, &mut || check().map(|()| archive.next()))
+        self.shared
+            .share(taken, &mut || check().map(|()| archive.next()))
     }
 }
 
 /// A snapshot of a few chunks.
 fn manifest(seq: Seq, place: Vec<u8>) -> Manifest {
-    let meta = (0..600_000_u64).map(|at| (at * (seq.0 + 7)) as u8).collect();
+    let meta = (0..600_000_u64)
+        .map(|at| (at * (seq.0 + 7)) as u8)
+        .collect();
     let (taken_at, sections) = (Timestamp(seq.0), Vec::new());
-    Manifest { generation: 1, seq, taken_at, events_last: 0, place, sections, meta }
+    Manifest {
+        generation: 1,
+        seq,
+        taken_at,
+        events_last: 0,
+        place,
+        sections,
+        meta,
+    }
 }
 
 /// The parts of its archive.
@@ -81,7 +100,11 @@ fn archive(taken: &Manifest) -> impl Iterator<Item = Vec<u8>> + use<> {
     let mut writer = ArchiveWriter::default();
     let pieces = [BackupPiece::Manifest(taken.clone()), BackupPiece::End];
     let bytes = pieces.map(|piece| writer.frame(&piece)).concat();
-    bytes.chunks(100_000).map(<[u8]>::to_vec).collect::<Vec<_>>().into_iter()
+    bytes
+        .chunks(100_000)
+        .map(<[u8]>::to_vec)
+        .collect::<Vec<_>>()
+        .into_iter()
 }
 
 /// Stores a snapshot as a node does that begins with a shared one.
@@ -97,7 +120,12 @@ fn check(shared: &NatsSnapshots, snapshot: &SharedSnapshot) -> Result<(), Journa
 }
 
 fn positions(shared: &mut NatsSnapshots) -> Vec<u64> {
-    shared.list().unwrap().iter().map(|snapshot| snapshot.seq.0).collect()
+    shared
+        .list()
+        .unwrap()
+        .iter()
+        .map(|snapshot| snapshot.seq.0)
+        .collect()
 }
 
 /// A name as subjects have it, or a label as descriptions do.
@@ -109,14 +137,24 @@ fn encoded(name: impl AsRef<[u8]>) -> String {
 /// The names of the archives that are stored, in order. All chunks belong to one of them.
 fn stored(servers: &Servers) -> Vec<String> {
     servers.speak(async |context| {
-        let archives = context.get_object_store(format!("{LOG}-snapshots")).await.unwrap();
+        let archives = context
+            .get_object_store(format!("{LOG}-snapshots"))
+            .await
+            .unwrap();
         let mut infos: Vec<_> = archives.list().await.unwrap().try_collect().await.unwrap();
         infos.sort_by(|one, other| one.name.cmp(&other.name));
-        let stream = context.get_stream(format!("OBJ_{LOG}-snapshots")).await.unwrap();
+        let stream = context
+            .get_stream(format!("OBJ_{LOG}-snapshots"))
+            .await
+            .unwrap();
         let chunks = stream.info_with_subjects("$O.*.C.>").await.unwrap();
         let chunks: Vec<(String, usize)> = chunks.try_collect().await.unwrap();
         assert_eq!(chunks.len(), infos.len());
-        assert!(infos.iter().all(|info| chunks.iter().any(|(subject, _)| subject.ends_with(&info.nuid))));
+        assert!(infos.iter().all(|info| {
+            chunks
+                .iter()
+                .any(|(subject, _)| subject.ends_with(&info.nuid))
+        }));
         infos.into_iter().map(|info| info.name).collect()
     })
 }
@@ -125,10 +163,21 @@ fn stored(servers: &Servers) -> Vec<String> {
 fn alter(servers: &Servers, name: &str, alter: impl Fn(&str) -> String) {
     let subject = format!("$O.{LOG}-snapshots.M.{}", encoded(name));
     servers.speak(async |context| {
-        let stream = context.get_stream(format!("OBJ_{LOG}-snapshots")).await.unwrap();
-        let found = stream.get_last_raw_message_by_subject(&subject).await.unwrap();
+        let stream = context
+            .get_stream(format!("OBJ_{LOG}-snapshots"))
+            .await
+            .unwrap();
+        let found = stream
+            .get_last_raw_message_by_subject(&subject)
+            .await
+            .unwrap();
         let altered = alter(std::str::from_utf8(&found.payload).unwrap());
-        context.publish(subject.clone(), altered.into()).await.unwrap().await.unwrap();
+        context
+            .publish(subject.clone(), altered.into())
+            .await
+            .unwrap()
+            .await
+            .unwrap();
     });
 }
 
@@ -151,8 +200,13 @@ fn two_newest_snapshots_bound_log_trimming() {
     for snapshot in [&second, &third] {
         check(&node.shared, snapshot).unwrap();
     }
-    assert!(matches!(check(&node.shared, &first), Err(JournalError::Damaged(_))));
-    let Err(refused) = journal(&servers, "another") else { panic!("the log is trimmed") };
+    assert!(matches!(
+        check(&node.shared, &first),
+        Err(JournalError::Damaged(_))
+    ));
+    let Err(refused) = journal(&servers, "another") else {
+        panic!("the log is trimmed")
+    };
     assert!(matches!(refused, JournalError::Trimmed(_)), "{refused}");
     // The same position, and an older one.
     assert!(node.share(&taken[2]).is_err());
@@ -175,13 +229,20 @@ fn place_lets_node_continue_after_snapshot() {
     node.shared.adopt(&snapshot, &store).unwrap();
     load(&store, &snapshot);
     let mut other = NatsJournal::open(store, &of(&servers, "other")).unwrap();
-    let seen: Vec<u64> = entries(&mut other, 20).unwrap().iter().map(|entry| entry.seq.0).collect();
+    let seen: Vec<u64> = entries(&mut other, 20)
+        .unwrap()
+        .iter()
+        .map(|entry| entry.seq.0)
+        .collect();
     assert_eq!(seen, [21, 22, 23, 24, 25]);
     let mut damaged = snapshot;
     damaged.place[40] ^= 1;
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path(), &options(Durability::Fsync)).unwrap();
-    assert!(matches!(node.shared.adopt(&damaged, &store), Err(JournalError::Damaged(_))));
+    assert!(matches!(
+        node.shared.adopt(&damaged, &store),
+        Err(JournalError::Damaged(_))
+    ));
 }
 
 /// An upload that fails leaves nothing; one that another node has removed does not count.
@@ -195,7 +256,11 @@ fn incomplete_snapshot_is_never_listed() {
     let (mut whole, mut parts) = (archive(&taken[1]), 0);
     let mut give = || {
         parts += 1;
-        if parts == 4 { Err(JournalError::Failed("the node stops".to_owned())) } else { Ok(whole.next()) }
+        if parts == 4 {
+            Err(JournalError::Failed("the node stops".to_owned()))
+        } else {
+            Ok(whole.next())
+        }
     };
     let failed = node.shared.share(&taken[1], &mut give);
     assert!(matches!(failed, Err(JournalError::Failed(why)) if why == "the node stops"));
@@ -203,7 +268,11 @@ fn incomplete_snapshot_is_never_listed() {
 
     // Bytes that are no archive.
     let mut parts = vec![Some(vec![7; 300_000])].into_iter();
-    assert!(node.shared.share(&taken[1], &mut || Ok(parts.next().flatten())).is_err());
+    assert!(
+        node.shared
+            .share(&taken[1], &mut || Ok(parts.next().flatten()))
+            .is_err()
+    );
     assert_eq!(positions(&mut node.shared), [3]);
 
     // Another node takes the upload for an abandoned one. It is asked for more when it is uploaded, and once more when it is read back.
@@ -213,13 +282,26 @@ fn incomplete_snapshot_is_never_listed() {
         ends.set(ends.get() + u32::from(part.is_none()));
         if ends.get() == 2 {
             servers.speak(async |context| {
-                let archives = context.get_object_store(format!("{LOG}-snapshots")).await.unwrap();
+                let archives = context
+                    .get_object_store(format!("{LOG}-snapshots"))
+                    .await
+                    .unwrap();
                 let infos: Vec<_> = archives.list().await.unwrap().try_collect().await.unwrap();
-                let upload =
-                    infos.into_iter().map(|info| info.name).find(|name| *name != first.name).unwrap();
+                let upload = infos
+                    .into_iter()
+                    .map(|info| info.name)
+                    .find(|name| *name != first.name)
+                    .unwrap();
                 archives.delete(&upload).await.unwrap();
-                let stream = context.get_stream(format!("OBJ_{LOG}-snapshots")).await.unwrap();
-                stream.purge().filter(format!("$O.{LOG}-snapshots.M.{}", encoded(&upload))).await.unwrap();
+                let stream = context
+                    .get_stream(format!("OBJ_{LOG}-snapshots"))
+                    .await
+                    .unwrap();
+                stream
+                    .purge()
+                    .filter(format!("$O.{LOG}-snapshots.M.{}", encoded(&upload)))
+                    .await
+                    .unwrap();
             });
         }
         Ok(part)
@@ -263,14 +345,29 @@ fn only_abandoned_chunks_are_removed() {
     let mut taken = [node.take(3), node.take(3)];
     let chunk = format!("$O.{LOG}-snapshots.C.dead");
     let sent = servers.speak(async |context| {
-        context.publish(chunk.clone(), "a chunk".into()).await.unwrap().await.unwrap();
-        let stream = context.get_stream(format!("OBJ_{LOG}-snapshots")).await.unwrap();
-        let sent = stream.get_last_raw_message_by_subject(&chunk).await.unwrap().time;
+        context
+            .publish(chunk.clone(), "a chunk".into())
+            .await
+            .unwrap()
+            .await
+            .unwrap();
+        let stream = context
+            .get_stream(format!("OBJ_{LOG}-snapshots"))
+            .await
+            .unwrap();
+        let sent = stream
+            .get_last_raw_message_by_subject(&chunk)
+            .await
+            .unwrap()
+            .time;
         sent.unix_timestamp().unsigned_abs() * 1_000
     });
     let is_there = || {
         servers.speak(async |context| {
-            let stream = context.get_stream(format!("OBJ_{LOG}-snapshots")).await.unwrap();
+            let stream = context
+                .get_stream(format!("OBJ_{LOG}-snapshots"))
+                .await
+                .unwrap();
             stream.get_last_raw_message_by_subject(&chunk).await.is_ok()
         })
     };
@@ -294,7 +391,11 @@ fn stopping_node_shares_and_trims_nothing() {
         move || {
             checks.set(checks.get() + 1);
             let stops = || JournalError::Failed("the node stops".to_owned());
-            if checks.get() < last { Ok(()) } else { Err(stops()) }
+            if checks.get() < last {
+                Ok(())
+            } else {
+                Err(stops())
+            }
         }
     };
     let first = node.share_if(&taken[0], until(u32::MAX)).unwrap();
@@ -307,7 +408,10 @@ fn stopping_node_shares_and_trims_nothing() {
     assert_eq!(stored(&servers), std::slice::from_ref(&first.name));
     // Listed, and noticed then.
     node.share_if(&taken[1], until(before_list + 1)).unwrap();
-    assert_eq!((positions(&mut node.shared), servers.first_message(LOG)), (vec![20, 10], 1));
+    assert_eq!(
+        (positions(&mut node.shared), servers.first_message(LOG)),
+        (vec![20, 10], 1)
+    );
     node.share(&taken[2]).unwrap();
     assert!(servers.first_message(LOG) > 1);
 }
@@ -321,23 +425,43 @@ fn damaged_archive_is_rejected() {
     let newer = node.share(&taken[1]).unwrap();
     // Another archive in its place has no label.
     servers.speak(async |context| {
-        let archives = context.get_object_store(format!("{LOG}-snapshots")).await.unwrap();
-        archives.put(newer.name.as_str(), &mut &b"something else"[..]).await.unwrap();
+        let archives = context
+            .get_object_store(format!("{LOG}-snapshots"))
+            .await
+            .unwrap();
+        archives
+            .put(newer.name.as_str(), &mut &b"something else"[..])
+            .await
+            .unwrap();
     });
     assert!(check(&node.shared, &newer).is_err());
     assert_eq!(node.shared.list().unwrap(), std::slice::from_ref(&older));
     check(&node.shared, &older).unwrap();
     // A chunk with other bytes, under the description of the right ones.
     servers.speak(async |context| {
-        let archives = context.get_object_store(format!("{LOG}-snapshots")).await.unwrap();
+        let archives = context
+            .get_object_store(format!("{LOG}-snapshots"))
+            .await
+            .unwrap();
         let nuid = archives.info(&older.name).await.unwrap().nuid;
         let subject = format!("$O.{LOG}-snapshots.C.{nuid}");
-        let stream = context.get_stream(format!("OBJ_{LOG}-snapshots")).await.unwrap();
-        let chunk = stream.get_last_raw_message_by_subject(&subject).await.unwrap();
+        let stream = context
+            .get_stream(format!("OBJ_{LOG}-snapshots"))
+            .await
+            .unwrap();
+        let chunk = stream
+            .get_last_raw_message_by_subject(&subject)
+            .await
+            .unwrap();
         assert!(stream.delete_message(chunk.sequence).await.unwrap());
         let mut bytes = chunk.payload.to_vec();
         bytes[9] ^= 1;
-        context.publish(subject, bytes.into()).await.unwrap().await.unwrap();
+        context
+            .publish(subject, bytes.into())
+            .await
+            .unwrap()
+            .await
+            .unwrap();
     });
     assert!(check(&node.shared, &older).is_err());
 }
@@ -354,12 +478,20 @@ fn empty_node_never_replaces_lost_log() {
     servers.speak(async |context| {
         context.delete_stream(LOG).await.unwrap();
     });
-    let impatient = NatsOptions { connect_timeout: Duration::ZERO, ..of(&servers, "empty") };
+    let impatient = NatsOptions {
+        connect_timeout: Duration::ZERO,
+        ..of(&servers, "empty")
+    };
     let dir = tempfile::tempdir().unwrap();
     let store = || Arc::new(Store::open(dir.path(), &options(Durability::Fsync)).unwrap());
-    let Err(rejected) = NatsJournal::open(store(), &impatient) else { panic!("it has created the stream") };
+    let Err(rejected) = NatsJournal::open(store(), &impatient) else {
+        panic!("it has created the stream")
+    };
     let why = rejected.to_string();
-    assert!(why.contains("OBJ_shop-snapshots") && why.contains("cuckood cluster init"), "{why}");
+    assert!(
+        why.contains("OBJ_shop-snapshots") && why.contains("cuckood cluster init"),
+        "{why}"
+    );
     assert_eq!(stored(&servers), std::slice::from_ref(&old.name));
 
     // Deliberately, and only once.
@@ -373,7 +505,10 @@ fn empty_node_never_replaces_lost_log() {
     assert!(node.share(&others[1]).is_err());
     let taken = [node.take(2), node.take(2), node.take(2)];
     let shared = taken.map(|taken| node.share(&taken).unwrap());
-    assert_eq!(node.shared.list().unwrap(), [shared[2].clone(), shared[1].clone()]);
+    assert_eq!(
+        node.shared.list().unwrap(),
+        [shared[2].clone(), shared[1].clone()]
+    );
     let mut left = vec![old.name, shared[1].name.clone(), shared[2].name.clone()];
     left.sort();
     assert_eq!(stored(&servers), left, "archives of the old log stay");
@@ -392,7 +527,10 @@ fn opening_log_creates_missing_object_store() {
     servers.speak(async |context| delete(context, LOG).await);
     let (dir, impatient) = (
         tempfile::tempdir().unwrap(),
-        NatsOptions { connect_timeout: Duration::ZERO, ..of(&servers, "empty") },
+        NatsOptions {
+            connect_timeout: Duration::ZERO,
+            ..of(&servers, "empty")
+        },
     );
     let store = Arc::new(Store::open(dir.path(), &options(Durability::Fsync)).unwrap());
     assert!(NatsJournal::open(store, &impatient).is_err());
@@ -405,14 +543,19 @@ fn log_starts_after_snapshot_once() {
     shared.check_absent().unwrap();
     let taken = manifest(Seq(500), Vec::new());
     // An empty node that starts early does not take the log for an empty one.
-    let impatient = NatsOptions { connect_timeout: Duration::ZERO, ..of(&servers, "early") };
+    let impatient = NatsOptions {
+        connect_timeout: Duration::ZERO,
+        ..of(&servers, "early")
+    };
     let mut whole = archive(&taken);
     let mut give = || {
         let part = whole.next();
         if part.is_none() {
             let dir = tempfile::tempdir().unwrap();
             let store = Arc::new(Store::open(dir.path(), &options(Durability::Fsync)).unwrap());
-            let Err(early) = NatsJournal::open(store, &impatient) else { panic!("it has an empty log") };
+            let Err(early) = NatsJournal::open(store, &impatient) else {
+                panic!("it has an empty log")
+            };
             assert!(early.to_string().contains("OBJ_shop-snapshots"), "{early}");
         }
         Ok(part)
@@ -420,7 +563,10 @@ fn log_starts_after_snapshot_once() {
     let snapshot = shared.begin_log(&taken, &mut give).unwrap();
     assert_eq!(shared.list().unwrap(), std::slice::from_ref(&snapshot));
     // A node that has not loaded it can't begin.
-    assert!(matches!(journal(&servers, "empty"), Err(JournalError::Trimmed(_))));
+    assert!(matches!(
+        journal(&servers, "empty"),
+        Err(JournalError::Trimmed(_))
+    ));
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(Store::open(dir.path(), &options(Durability::Fsync)).unwrap());
     shared.adopt(&snapshot, &store).unwrap();
@@ -430,11 +576,20 @@ fn log_starts_after_snapshot_once() {
     let committed = append(&mut node, vec![proposal(1, 1)]).unwrap();
     assert_eq!(committed[0].entry.seq, Seq(501));
     // Where there is a log, even an empty one.
-    init_log(&NatsOptions { stream: "used".to_owned(), ..of(&servers, "n") }).unwrap();
-    let used = NatsOptions { stream: "used".to_owned(), ..of(&servers, "restore") };
+    init_log(&NatsOptions {
+        stream: "used".to_owned(),
+        ..of(&servers, "n")
+    })
+    .unwrap();
+    let used = NatsOptions {
+        stream: "used".to_owned(),
+        ..of(&servers, "restore")
+    };
     for begun in [shared, NatsSnapshots::open(&used).unwrap()] {
         let mut archive = archive(&taken);
-        let rejected = begun.begin_log(&taken, &mut || Ok(archive.next())).unwrap_err();
+        let rejected = begun
+            .begin_log(&taken, &mut || Ok(archive.next()))
+            .unwrap_err();
         assert!(rejected.to_string().contains("exists"), "{rejected}");
     }
 }
@@ -445,15 +600,31 @@ fn node_waits_for_restore_in_progress() {
     let servers = Servers::start(1);
     init_log(&of(&servers, "restore")).unwrap();
     servers.speak(async |context| {
-        let mut config = context.get_stream(LOG).await.unwrap().cached_info().config.clone();
+        let mut config = context
+            .get_stream(LOG)
+            .await
+            .unwrap()
+            .cached_info()
+            .config
+            .clone();
         config.subjects = vec![format!("{LOG}.beginning")];
         context.update_stream(config).await.unwrap();
     });
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(Store::open(dir.path(), &options(Durability::Fsync)).unwrap());
-    let impatient = NatsOptions { connect_timeout: Duration::ZERO, ..of(&servers, "early") };
-    let Err(early) = NatsJournal::open(store, &impatient) else { panic!("it has the log") };
-    assert!(early.to_string().contains("remove the stream and repeat it"), "{early}");
+    let impatient = NatsOptions {
+        connect_timeout: Duration::ZERO,
+        ..of(&servers, "early")
+    };
+    let Err(early) = NatsJournal::open(store, &impatient) else {
+        panic!("it has the log")
+    };
+    assert!(
+        early
+            .to_string()
+            .contains("remove the stream and repeat it"),
+        "{early}"
+    );
 }
 
 /// They don't delay shared snapshots.
@@ -476,11 +647,20 @@ fn damaged_label_or_description_is_ignored() {
 /// The trimmed log can't be read from the directory's place on, and this build can't continue from the shared snapshots either.
 #[test]
 fn directory_stays_if_shared_snapshots_have_other_format() {
-    let (servers, dirs) = (Servers::start(1), [(); 2].map(|()| tempfile::tempdir().unwrap()));
+    let (servers, dirs) = (
+        Servers::start(1),
+        [(); 2].map(|()| tempfile::tempdir().unwrap()),
+    );
     let runtime = Runtime::new().unwrap();
     let start = |dir: &TempDir, name: &str, share_every| {
-        let cluster = ClusterOptions { share_every, ..config().cluster.options() };
-        let nats = NatsOptions { connect_timeout: Duration::from_secs(2), ..of(&servers, name) };
+        let cluster = ClusterOptions {
+            share_every,
+            ..config().cluster.options()
+        };
+        let nats = NatsOptions {
+            connect_timeout: Duration::from_secs(2),
+            ..of(&servers, name)
+        };
         let clock = Clock::system(ClockLimits::default());
         runtime.block_on(start_with(dir.path(), nats, cluster, clock))
     };
@@ -493,13 +673,28 @@ fn directory_stays_if_shared_snapshots_have_other_format() {
     let sharing = start(&dirs[1], "sharing", Some(Duration::from_millis(200)));
     let mut items = 0..;
     wait_until("a trimmed log", || {
-        runtime.block_on(engines::insert(&sharing, target, items.next().unwrap())).unwrap();
+        runtime
+            .block_on(engines::insert(&sharing, target, items.next().unwrap()))
+            .unwrap();
         servers.first_message(LOG) > last + 1
     });
     runtime.block_on(sharing.shutdown());
-    let label = FrameFormat { magic: *b"cksh", version: 1, payload_max: 1 << 20 };
-    let place = FrameFormat { magic: *b"ckpl", version: 1, payload_max: 1 << 20 }.pack(&"whatever");
-    for snapshot in NatsSnapshots::open(&of(&servers, "operator")).unwrap().list().unwrap() {
+    let label = FrameFormat {
+        magic: *b"cksh",
+        version: 1,
+        payload_max: 1 << 20,
+    };
+    let place = FrameFormat {
+        magic: *b"ckpl",
+        version: 1,
+        payload_max: 1 << 20,
+    }
+    .pack(&"whatever");
+    for snapshot in NatsSnapshots::open(&of(&servers, "operator"))
+        .unwrap()
+        .list()
+        .unwrap()
+    {
         let (name, place) = (snapshot.name.clone(), place.clone());
         let relabelled = encoded(label.pack(&SharedSnapshot { place, ..snapshot }));
         alter(&servers, &name, |info| {
@@ -509,7 +704,9 @@ fn directory_stays_if_shared_snapshots_have_other_format() {
         });
     }
     let restarted = start(&dirs[0], "stopped", None);
-    let EngineStatus::Failed(why) = restarted.status() else { panic!("{:?}", restarted.status()) };
+    let EngineStatus::Failed(why) = restarted.status() else {
+        panic!("{:?}", restarted.status())
+    };
     assert!(why.contains("run one version of cuckood"), "{why}");
     drop(restarted);
     let found = engine::positions(&[dirs[0].path().to_owned()]).unwrap();
@@ -523,15 +720,23 @@ fn directories_of_different_logs_are_not_compared() {
     let dirs = [(LOG, "one"), (LOG, "two"), ("other", "one")].map(|(stream, node)| {
         let dir = tempfile::tempdir().unwrap();
         let store = Arc::new(Store::open(dir.path(), &options(Durability::Fsync)).unwrap());
-        let log = NatsOptions { stream: stream.to_owned(), ..of(&servers, node) };
+        let log = NatsOptions {
+            stream: stream.to_owned(),
+            ..of(&servers, node)
+        };
         drop(NatsJournal::open(store, &log).unwrap());
         dir
     });
     let [one, two, other] = dirs.each_ref().map(|dir| dir.path().to_owned());
     let found = engine::positions(&[one.clone(), two.clone()]).unwrap();
     assert_eq!(found, [(one.clone(), Seq(0)), (two.clone(), Seq(0))]);
-    let rejected = engine::positions(&[one.clone(), two, other.clone()]).unwrap_err().to_string();
-    assert!(rejected.contains(&format!("{} has another log", other.display())), "{rejected}");
+    let rejected = engine::positions(&[one.clone(), two, other.clone()])
+        .unwrap_err()
+        .to_string();
+    assert!(
+        rejected.contains(&format!("{} has another log", other.display())),
+        "{rejected}"
+    );
 }
 
 /// The servers have the label, and the connection breaks before the node learns that.
@@ -540,7 +745,10 @@ fn snapshot_counts_although_acknowledgement_of_label_is_lost() {
     let servers = Servers::start(1);
     let network = Network::to(&servers.ports());
     let mut node = Node::join(&servers, "node");
-    let options = NatsOptions { servers: vec![network.urls()], ..of(&servers, "node") };
+    let options = NatsOptions {
+        servers: vec![network.urls()],
+        ..of(&servers, "node")
+    };
     node.shared = NatsSnapshots::open(&options).unwrap();
     let taken = node.take(10);
     network.break_after(b"Nats-Expected-Last-Subject-Sequence");

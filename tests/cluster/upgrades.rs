@@ -30,17 +30,33 @@ impl Build {
 
     fn start_ready(&self, servers: &Servers, dir: &Path, name: &str) -> Service {
         let service = self.start(servers, dir, name);
-        wait_until("a start", || service.client().get("/readyz").is_ok_and(|ready| ready.status == 200));
+        wait_until("a start", || {
+            service
+                .client()
+                .get("/readyz")
+                .is_ok_and(|ready| ready.status == 200)
+        });
         service
     }
 
     /// Starts a node that can't use the log, and waits until it says why.
     fn start_rejected(&self, servers: &Servers, dir: &Path, name: &str) {
         let service = self.start(servers, dir, name);
-        let said =
-            service.output().wait_for(TIMEOUT, |line| line.contains(self.rejects).then(|| line.to_owned()));
-        println!("{name}: {}", said.unwrap_or_else(|| panic!("{:#?}", service.output().so_far())));
-        assert_ne!(service.client().get("/readyz").map(|ready| ready.status).ok(), Some(200));
+        let said = service.output().wait_for(TIMEOUT, |line| {
+            line.contains(self.rejects).then(|| line.to_owned())
+        });
+        println!(
+            "{name}: {}",
+            said.unwrap_or_else(|| panic!("{:#?}", service.output().so_far()))
+        );
+        assert_ne!(
+            service
+                .client()
+                .get("/readyz")
+                .map(|ready| ready.status)
+                .ok(),
+            Some(200)
+        );
     }
 }
 
@@ -48,7 +64,8 @@ impl Build {
 fn sell(nodes: &[Service], from: usize, count: usize) {
     for number in from..from + count {
         let client = nodes[number % nodes.len()].client();
-        let body = json!({"code": format!("code-{number}"), "reference": format!("order-{number}")});
+        let body =
+            json!({"code": format!("code-{number}"), "reference": format!("order-{number}")});
         let sold = settled(|| client.post("/v1/coupons/sale/redemptions", &body));
         assert!([200, 201].contains(&sold.status), "{sold:?}");
     }
@@ -62,21 +79,30 @@ fn sell(nodes: &[Service], from: usize, count: usize) {
 #[test]
 #[ignore = "needs an earlier program: make test-long WHAT=cluster"]
 fn builds_with_other_messages_do_no_harm() {
-    let before = std::env::var_os("CUCKOOD_BEFORE").expect("CUCKOOD_BEFORE names the earlier program");
-    let earlier = Build { program: before.into(), rejects: "later version" };
+    let before =
+        std::env::var_os("CUCKOOD_BEFORE").expect("CUCKOOD_BEFORE names the earlier program");
+    let earlier = Build {
+        program: before.into(),
+        rejects: "later version",
+    };
     let present = Build {
         program: env!("CARGO_BIN_EXE_cuckood").into(),
         rejects: "run one version of cuckood on all nodes",
     };
     for [first, second] in [[&earlier, &present], [&present, &earlier]] {
-        let (servers, dirs) = (Servers::start(1), [(); 3].map(|()| tempfile::tempdir().unwrap()));
+        let (servers, dirs) = (
+            Servers::start(1),
+            [(); 3].map(|()| tempfile::tempdir().unwrap()),
+        );
         let mut nodes: Vec<Service> = ["a", "b"]
             .iter()
             .zip(&dirs)
             .map(|(name, dir)| first.start_ready(&servers, dir.path(), name))
             .collect();
         let client = nodes[0].client();
-        assert!(settled(|| client.put("/v1/coupons/sale", &json!({"capacity": 1_000}))).status < 300);
+        assert!(
+            settled(|| client.put("/v1/coupons/sale", &json!({"capacity": 1_000}))).status < 300
+        );
         let codes: Vec<String> = (0..60).map(|number| format!("code-{number}")).collect();
         settled(|| client.post_once("/v1/coupons/sale/codes", &json!({"codes": codes}), "all"));
         sell(&nodes, 0, 20);

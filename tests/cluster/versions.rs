@@ -54,7 +54,10 @@ impl Cluster {
         self.stop(node);
         let service = self.service(node, settings);
         wait_until("a node is ready", || {
-            service.client().get("/readyz").is_ok_and(|ready| ready.status == 200)
+            service
+                .client()
+                .get("/readyz")
+                .is_ok_and(|ready| ready.status == 200)
         });
         let mut clients = self.clients.lock();
         clients.resize(NODES, service.client());
@@ -70,7 +73,12 @@ impl Cluster {
 
     /// The version of entries that the release understands, which is enabled in a new log.
     fn understood_by_release(&self) -> u16 {
-        let node = self.nodes[0].as_ref().unwrap().client().get("/v1/cluster").unwrap();
+        let node = self.nodes[0]
+            .as_ref()
+            .unwrap()
+            .client()
+            .get("/v1/cluster")
+            .unwrap();
         serde_json::from_value(node.body["understands"].clone()).unwrap()
     }
 
@@ -78,7 +86,10 @@ impl Cluster {
     fn wait_for_enabled(&self, version: u16) {
         for service in self.nodes.iter().flatten() {
             wait_until("the enabled version", || {
-                service.client().get("/v1/cluster").is_ok_and(|cluster| cluster.body["enabled"] == version)
+                service
+                    .client()
+                    .get("/v1/cluster")
+                    .is_ok_and(|cluster| cluster.body["enabled"] == version)
             });
         }
     }
@@ -100,7 +111,13 @@ fn later_version_is_enabled_under_load() {
     assert!(settled(|| first.put("/v1/coupons/sale", &json!({"capacity": CODES}))).status < 300);
     let codes: Vec<String> = (0..CODES).map(|number| format!("code-{number}")).collect();
     for (part, codes) in codes.chunks(10_000).enumerate() {
-        settled(|| first.post_once("/v1/coupons/sale/codes", &json!({"codes": codes}), &format!("{part}")));
+        settled(|| {
+            first.post_once(
+                "/v1/coupons/sale/codes",
+                &json!({"codes": codes}),
+                &format!("{part}"),
+            )
+        });
     }
     let (sold, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
     let more = |count: usize| {
@@ -135,8 +152,16 @@ fn later_version_is_enabled_under_load() {
         // Nothing is enabled that would stop the last node.
         replace(&mut cluster, 0, &[LATER, CONFIGURE]);
         let waits = |line: &str| line.contains("update these nodes").then(|| line.to_owned());
-        let waiting = cluster.nodes[0].as_ref().unwrap().output().wait_for(TIMEOUT, waits).unwrap();
-        assert!(waiting.contains("node-2") && !waiting.contains("node-1"), "{waiting}");
+        let waiting = cluster.nodes[0]
+            .as_ref()
+            .unwrap()
+            .output()
+            .wait_for(TIMEOUT, waits)
+            .unwrap();
+        assert!(
+            waiting.contains("node-2") && !waiting.contains("node-1"),
+            "{waiting}"
+        );
         cluster.wait_for_enabled(released);
         more(10);
         replace(&mut cluster, 2, &[LATER]);
@@ -152,8 +177,18 @@ fn later_version_is_enabled_under_load() {
             let says = |line: &str| line.contains("update this node").then(|| line.to_owned());
             let said = downgraded.output().wait_for(TIMEOUT, says);
             let said = said.unwrap_or_else(|| panic!("{:#?}", downgraded.output().so_far()));
-            assert!(said.contains(&format!("entries of version {later}")), "{said}");
-            assert_ne!(downgraded.client().get("/readyz").map(|ready| ready.status).ok(), Some(200));
+            assert!(
+                said.contains(&format!("entries of version {later}")),
+                "{said}"
+            );
+            assert_ne!(
+                downgraded
+                    .client()
+                    .get("/readyz")
+                    .map(|ready| ready.status)
+                    .ok(),
+                Some(200)
+            );
             downgraded.kill();
             more(10);
             replace(&mut cluster, 2, &[LATER]);

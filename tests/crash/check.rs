@@ -35,12 +35,18 @@ pub fn compare(filter: &mut Filter, client: &Client) -> Result<(), Difference> {
     let shown = client.get(&path).expect("the service is up");
     let (standing, capacity) = (shown.status, &shown.body["capacity"]);
     if standing != if filter.stands { 200 } else { 404 } {
-        return Err(format!("it must {}be there: {standing}", if filter.stands { "" } else { "not " }).into());
+        return Err(format!(
+            "it must {}be there: {standing}",
+            if filter.stands { "" } else { "not " }
+        )
+        .into());
     }
     if !filter.stands {
         return Ok(());
     }
-    if *capacity != filter.capacity || shown.body["stats"]["capacity_now"].as_u64() < Some(filter.capacity) {
+    if *capacity != filter.capacity
+        || shown.body["stats"]["capacity_now"].as_u64() < Some(filter.capacity)
+    {
         return Err(format!("its capacity must be {}: {}", filter.capacity, shown.body).into());
     }
     if filter.kind == Kind::OpenPool && shown.body["stock"] != filter.stock {
@@ -61,7 +67,11 @@ pub fn compare(filter: &mut Filter, client: &Client) -> Result<(), Difference> {
 ///
 /// # Errors
 /// It is as neither of them.
-pub fn resembles(one: &mut Filter, other: &mut Filter, client: &Client) -> Result<bool, Difference> {
+pub fn resembles(
+    one: &mut Filter,
+    other: &mut Filter,
+    client: &Client,
+) -> Result<bool, Difference> {
     // A compact filter may seem to hold items that it doesn't, and so to be as both. Fewer differences decide.
     let is_compact = one.kind == Kind::CompactCampaign && one.stands && other.stands;
     let is_one = !is_compact || surplus(one, client)? <= surplus(other, client)?;
@@ -70,10 +80,15 @@ pub fn resembles(one: &mut Filter, other: &mut Filter, client: &Client) -> Resul
         Some(Err(difference)) => Some(difference),
         None => None,
     };
-    compare(other, client).map(|()| false).map_err(|undone| match difference {
-        Some(done) => Difference { what: format!("{}; or else {}", done.what, undone.what), ..done },
-        None => undone,
-    })
+    compare(other, client)
+        .map(|()| false)
+        .map_err(|undone| match difference {
+            Some(done) => Difference {
+                what: format!("{}; or else {}", done.what, undone.what),
+                ..done
+            },
+            None => undone,
+        })
 }
 
 /// How many copies of items a filter has that its model doesn't.
@@ -93,17 +108,28 @@ fn surplus(filter: &Filter, client: &Client) -> Result<u64, Difference> {
 }
 
 /// Asks about items, one answer for each.
-fn ask(filter: &Filter, items: &[Item], what: &str, client: &Client) -> Result<Vec<Value>, Difference> {
+fn ask(
+    filter: &Filter,
+    items: &[Item],
+    what: &str,
+    client: &Client,
+) -> Result<Vec<Value>, Difference> {
     let (list, field) = filter.words();
     let path = format!("{}/{list}/{what}", filter.path());
-    let answer = client.post(&path, &json!({ field: filter.names(items) })).expect("the service is up");
+    let answer = client
+        .post(&path, &json!({ field: filter.names(items) }))
+        .expect("the service is up");
     let word = match (what, filter.kind.is_coupon()) {
         ("count", _) => "counts",
         (_, true) => "valid",
         (_, false) => "present",
     };
-    let answers = answer.body[word].as_array().filter(|answers| answers.len() == items.len());
-    answers.cloned().ok_or_else(|| format!("{what} of {} items: {answer:?}", items.len()).into())
+    let answers = answer.body[word]
+        .as_array()
+        .filter(|answers| answers.len() == items.len());
+    answers
+        .cloned()
+        .ok_or_else(|| format!("{what} of {} items: {answer:?}", items.len()).into())
 }
 
 /// A compact filter may take a stranger for a member, and never a member for a stranger.
@@ -118,7 +144,10 @@ fn compare_items(filter: &Filter, client: &Client) -> Result<(), Difference> {
             let wanted = filter.is_valid(item, before, after);
             if wanted.is_some_and(|wanted| valid != wanted && (wanted || !compact)) {
                 let what = format!("{} is {valid} and must be {wanted:?}", filter.item(item));
-                return Err(Difference { what, item: Some(item) });
+                return Err(Difference {
+                    what,
+                    item: Some(item),
+                });
             }
         }
         if filter.kind == Kind::StrictCampaign {
@@ -127,13 +156,21 @@ fn compare_items(filter: &Filter, client: &Client) -> Result<(), Difference> {
         let before = now();
         let counts = ask(filter, items, "count", client)?;
         let after = now();
-        let counts =
-            items.iter().zip(counts).filter(|(item, _)| filter.is_surely_counted(**item, before, after));
+        let counts = items
+            .iter()
+            .zip(counts)
+            .filter(|(item, _)| filter.is_surely_counted(**item, before, after));
         for (&item, count) in counts {
             let (wanted, count) = (filter.copies(item), count.as_u64().unwrap_or_default());
             if count != u64::from(wanted) && (count < u64::from(wanted) || !compact) {
-                let what = format!("{} has {count} copies and must have {wanted}", filter.item(item));
-                return Err(Difference { what, item: Some(item) });
+                let what = format!(
+                    "{} has {count} copies and must have {wanted}",
+                    filter.item(item)
+                );
+                return Err(Difference {
+                    what,
+                    item: Some(item),
+                });
             }
         }
     }
@@ -144,20 +181,39 @@ fn compare_items(filter: &Filter, client: &Client) -> Result<(), Difference> {
 fn find_redemption(filter: &mut Filter, index: usize, client: &Client) -> Result<(), Difference> {
     let redemption = &filter.redemptions[index];
     let (code, reference) = (redemption.code, redemption.reference.clone());
-    let found = client.get(&format!("{}/redemptions?reference={reference}", filter.path()));
+    let found = client.get(&format!(
+        "{}/redemptions?reference={reference}",
+        filter.path()
+    ));
     let found = found.expect("the service is up");
-    let known = |id: &Value| filter.redemptions.iter().any(|other| id.as_str() == other.id.as_deref());
-    let new = found.body["redemptions"].as_array().into_iter().flatten().find(|found| !known(&found["id"]));
+    let known = |id: &Value| {
+        filter
+            .redemptions
+            .iter()
+            .any(|other| id.as_str() == other.id.as_deref())
+    };
+    let new = found.body["redemptions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|found| !known(&found["id"]));
     match new.cloned() {
         Some(new) => {
             filter.redemptions[index].learn(&new);
             Ok(())
         }
-        None => Err(Difference { what: format!("{reference} is not there: {found:?}"), item: Some(code) }),
+        None => Err(Difference {
+            what: format!("{reference} is not there: {found:?}"),
+            item: Some(code),
+        }),
     }
 }
 
-fn compare_redemption(filter: &mut Filter, index: usize, client: &Client) -> Result<(), Difference> {
+fn compare_redemption(
+    filter: &mut Filter,
+    index: usize,
+    client: &Client,
+) -> Result<(), Difference> {
     let id = filter.redemptions[index].id.clone().expect("it was found");
     let path = format!("{}/redemptions/{id}", filter.path());
     // The time of reads stops while a batch is being written, and goes on with the next read after it.
@@ -182,7 +238,10 @@ fn compare_redemption(filter: &mut Filter, index: usize, client: &Client) -> Res
             return Ok(());
         }
         let what = format!("{redemption:?} is shown as {answer:?}");
-        return Err(Difference { what, item: Some(redemption.code) });
+        return Err(Difference {
+            what,
+            item: Some(redemption.code),
+        });
     }
 }
 
@@ -191,7 +250,9 @@ fn compare_redemption(filter: &mut Filter, index: usize, client: &Client) -> Res
 /// # Errors
 /// The first difference.
 pub fn compare_figures(parts: &[&Filter], client: &Client) -> Result<(), Difference> {
-    let Some(first) = parts.first().filter(|first| first.stands) else { return Ok(()) };
+    let Some(first) = parts.first().filter(|first| first.stands) else {
+        return Ok(());
+    };
     let before = now();
     let answer = client.get(&first.path()).expect("the service is up");
     let stats = &answer.body["stats"];
@@ -200,7 +261,8 @@ pub fn compare_figures(parts: &[&Filter], client: &Client) -> Result<(), Differe
     let right = if first.kind.is_coupon() {
         let (counts, held_min) = (first.counts(), first.held_throughout(before, now()));
         let (available, held) = (figure("available"), figure("held"));
-        let is_right = figure("redeemed") == counts.redeemed && (held_min..=counts.held).contains(&held);
+        let is_right =
+            figure("redeemed") == counts.redeemed && (held_min..=counts.held).contains(&held);
         is_right
             && if first.kind == Kind::OpenPool {
                 // Expired holds are absent there.

@@ -35,8 +35,10 @@ pub struct Bid {
 impl Bid {
     /// Without a key the reference alone identifies the bid, and a losing one may be refused without an entry in the log.
     pub fn send(&self, client: &Client, key: Option<&str>) -> Result<Answer, ureq::Error> {
-        let (path, body) =
-            (format!("{PATH}/redemptions"), json!({ "code": self.code, "reference": self.reference }));
+        let (path, body) = (
+            format!("{PATH}/redemptions"),
+            json!({ "code": self.code, "reference": self.reference }),
+        );
         match key {
             Some(key) => client.post_once(&path, &body, key),
             None => client.post(&path, &body),
@@ -50,7 +52,9 @@ impl Contest {
         let answer = client.put(PATH, &json!({ "capacity": 100 })).unwrap();
         assert_eq!(answer.status, 201, "{answer:?}");
         let codes: Vec<String> = (0..CODES).map(code).collect();
-        let answer = client.post(&format!("{PATH}/codes"), &json!({ "codes": codes })).unwrap();
+        let answer = client
+            .post(&format!("{PATH}/codes"), &json!({ "codes": codes }))
+            .unwrap();
         assert_eq!(answer.body["added"], CODES, "{answer:?}");
     }
 
@@ -78,8 +82,18 @@ impl Contest {
         assert!(won, "{bid:?} was answered {answer:?}");
         let id = body["id"].as_str().unwrap_or_default().to_owned();
         let message = format!("{bid:?} has won");
-        let before = self.winners.insert(bid.code, Winner { reference: bid.reference, id });
-        assert!(before.is_none(), "{message}, and before it {}", before.expect("checked").reference);
+        let before = self.winners.insert(
+            bid.code,
+            Winner {
+                reference: bid.reference,
+                id,
+            },
+        );
+        assert!(
+            before.is_none(),
+            "{message}, and before it {}",
+            before.expect("checked").reference
+        );
     }
 
     /// If a client has lost, the code is still used, whether or not the winner got a response: no client sees a write that a crash takes
@@ -105,15 +119,26 @@ impl Contest {
     /// Each loser lost to a winner, which is still the only one. Nothing may be in flight.
     pub fn verify(&self, client: &Client) {
         for code in &self.lost {
-            assert!(self.winners.contains_key(code), "{code} is redeemed, and nobody has redeemed it");
+            assert!(
+                self.winners.contains_key(code),
+                "{code} is redeemed, and nobody has redeemed it"
+            );
         }
         let redemptions = format!("{PATH}/redemptions");
         for (code, winner) in self.winners.iter().take(100) {
             let again = json!({ "code": code, "reference": winner.reference });
-            let answer = client.post(&redemptions, &again).expect("the service is up");
-            assert_eq!((answer.status, &answer.body["id"]), (200, &json!(winner.id)), "{code}: {answer:?}");
+            let answer = client
+                .post(&redemptions, &again)
+                .expect("the service is up");
+            assert_eq!(
+                (answer.status, &answer.body["id"]),
+                (200, &json!(winner.id)),
+                "{code}: {answer:?}"
+            );
             let stranger = json!({ "code": code, "reference": "stranger" });
-            let answer = client.post(&redemptions, &stranger).expect("the service is up");
+            let answer = client
+                .post(&redemptions, &stranger)
+                .expect("the service is up");
             assert_eq!(
                 (answer.status, &answer.body["code"]),
                 (409, &json!("code-redeemed")),
@@ -122,7 +147,11 @@ impl Contest {
         }
         let stats = client.get(PATH).expect("the service is up").body["stats"].clone();
         assert_eq!(stats["redeemed"], self.winners.len(), "{stats}");
-        assert_eq!(stats["available"], CODES - self.winners.len() as u64, "{stats}");
+        assert_eq!(
+            stats["available"],
+            CODES - self.winners.len() as u64,
+            "{stats}"
+        );
     }
 }
 

@@ -46,7 +46,9 @@ impl Events {
                 let event: Value = serde_json::from_str(line).expect("an event is JSON");
                 after = event["seq"].as_u64().expect("an event has a number");
                 match again.pop_front() {
-                    Some((_, reported)) => assert_eq!(line, reported, "this event was another one before"),
+                    Some((_, reported)) => {
+                        assert_eq!(line, reported, "this event was another one before")
+                    }
                     None => self.take(after, line, &event),
                 }
             }
@@ -56,42 +58,64 @@ impl Events {
 
     fn take(&mut self, seq: u64, line: &str, event: &Value) {
         let name = event["event"].as_str().expect("an event has a name");
-        let follows = if name == "backup.restored" { seq > self.last } else { seq == self.last + 1 };
+        let follows = if name == "backup.restored" {
+            seq > self.last
+        } else {
+            seq == self.last + 1
+        };
         assert!(follows, "after event {}: {line}", self.last);
         self.last = seq;
         self.lines.push_back((seq, line.to_owned()));
         if self.lines.len() > AGAIN {
             self.lines.pop_front();
         }
-        let target =
-            ["campaign", "coupon"].map(|kind| event[kind].as_str().map(|name| format!("{kind} {name}")));
+        let target = ["campaign", "coupon"]
+            .map(|kind| event[kind].as_str().map(|name| format!("{kind} {name}")));
         let target = target.into_iter().flatten().next().unwrap_or_default();
         let fits = match name.split_once('.') {
             Some(("campaign" | "coupon", "created")) => self.standing.insert(target),
             Some(("campaign" | "coupon", "deleted")) => {
-                self.moved.extend(self.ordinals.extract_if(|(coupon, _), _| *coupon == target));
+                self.moved
+                    .extend(self.ordinals.extract_if(|(coupon, _), _| *coupon == target));
                 self.standing.remove(&target)
             }
             Some(("redemption", step)) => {
-                let id = event["id"].as_str().expect("a redemption has an id").to_owned();
-                let status = event["status"].as_str().expect("a redemption has a status").to_owned();
+                let id = event["id"]
+                    .as_str()
+                    .expect("a redemption has an id")
+                    .to_owned();
+                let status = event["status"]
+                    .as_str()
+                    .expect("a redemption has a status")
+                    .to_owned();
                 let has_its_number = event["ordinal"].as_u64().is_none_or(|ordinal| {
                     let number = (target, ordinal);
                     match step {
                         "created" => self.ordinals.insert(number, id.clone()).is_none(),
                         "cancelled" | "expired" => {
-                            let of = self.ordinals.remove(&number).or_else(|| self.moved.remove(&number));
+                            let of = self
+                                .ordinals
+                                .remove(&number)
+                                .or_else(|| self.moved.remove(&number));
                             of.is_some_and(|of| of == id)
                         }
-                        _ => self.ordinals.get(&number).or_else(|| self.moved.get(&number)) == Some(&id),
+                        _ => {
+                            self.ordinals
+                                .get(&number)
+                                .or_else(|| self.moved.get(&number))
+                                == Some(&id)
+                        }
                     }
                 });
                 let before = self.redemptions.insert(id, status);
                 follows_on(before.as_deref(), step) && has_its_number
             }
-            Some(("import", "ended")) if event["state"] == "done" => {
-                self.done.insert(event["import"].as_str().expect("an import has an id").to_owned())
-            }
+            Some(("import", "ended")) if event["state"] == "done" => self.done.insert(
+                event["import"]
+                    .as_str()
+                    .expect("an import has an id")
+                    .to_owned(),
+            ),
             _ => self.standing.contains(&target) || target.is_empty(),
         };
         assert!(fits, "this can't have happened now: {line}");
@@ -99,9 +123,16 @@ impl Events {
 
     /// A filter's events equal its client's knowledge.
     pub fn compare(&self, filter: &Filter) -> Result<(), String> {
-        let kind = if filter.kind.is_coupon() { "coupon" } else { "campaign" };
+        let kind = if filter.kind.is_coupon() {
+            "coupon"
+        } else {
+            "campaign"
+        };
         if self.standing.contains(&format!("{kind} {}", filter.name)) != filter.stands {
-            return Err(format!("events say that it is {}there", if filter.stands { "not " } else { "" }));
+            return Err(format!(
+                "events say that it is {}there",
+                if filter.stands { "not " } else { "" }
+            ));
         }
         for redemption in filter.redemptions.iter().filter(|_| filter.stands) {
             self.compare_redemption(redemption)?;
@@ -110,19 +141,29 @@ impl Events {
     }
 
     fn compare_redemption(&self, redemption: &Redemption) -> Result<(), String> {
-        let reported = self.redemptions.get(redemption.id.as_ref().expect("it was found"));
+        let reported = self
+            .redemptions
+            .get(redemption.id.as_ref().expect("it was found"));
         let right = match (reported.map(String::as_str), redemption.status) {
             (Some("redeemed"), Status::Redeemed) | (Some("cancelled"), Status::Cancelled) => true,
             // The log says that a hold has run out when it next has an entry.
             (Some("held" | "expired"), Status::Held | Status::Expired) => true,
             _ => false,
         };
-        if right { Ok(()) } else { Err(format!("events say {reported:?} of {redemption:?}")) }
+        if right {
+            Ok(())
+        } else {
+            Err(format!("events say {reported:?} of {redemption:?}"))
+        }
     }
 
     /// A redemption that was never cancelled.
     pub fn assert_redeemed(&self, id: &str) {
-        assert_eq!(self.redemptions.get(id).map(String::as_str), Some("redeemed"), "of redemption {id}");
+        assert_eq!(
+            self.redemptions.get(id).map(String::as_str),
+            Some("redeemed"),
+            "of redemption {id}"
+        );
     }
 }
 

@@ -35,12 +35,20 @@ pub enum Action {
 
 /// The next operation on a filter; `None` if the drawn one can't be done or predicted now. `name` is new.
 pub fn choose(part: &Part, random: &mut Random, name: &str) -> Option<Action> {
-    let mut choice =
-        Choice { filter: &part.filter, is_shared: part.is_shared, random, unsure: BTreeSet::new() };
+    let mut choice = Choice {
+        filter: &part.filter,
+        is_shared: part.is_shared,
+        random,
+        unsure: BTreeSet::new(),
+    };
     choice.unsure = part.filter.unsure(crate::model::now());
     if !part.filter.stands {
         let is_moved = part.filter.image.is_some();
-        return Some(Action::Perform(if is_moved { Operation::PutImage } else { Operation::Create }));
+        return Some(Action::Perform(if is_moved {
+            Operation::PutImage
+        } else {
+            Operation::Create
+        }));
     }
     // In an open pool a hold that may have run out concerns everybody.
     if part.filter.kind == Kind::OpenPool && !choice.unsure.is_empty() {
@@ -80,22 +88,35 @@ impl Choice<'_> {
         }
         if filter.kind == Kind::OpenPool {
             return match roll {
-                1..6 => Some(Action::Perform(Operation::Restock { stock: 1 + self.random.below(2 * STOCK) })),
-                6 => Some(Action::Perform(Operation::Raise { capacity: self.capacity() })),
+                1..6 => Some(Action::Perform(Operation::Restock {
+                    stock: 1 + self.random.below(2 * STOCK),
+                })),
+                6 => Some(Action::Perform(Operation::Raise {
+                    capacity: self.capacity(),
+                })),
                 7 => Some(Action::Perform(Operation::Clear)),
-                8 => Some(Action::Perform(Operation::Guarded { id: name.into(), items: self.upload() })),
+                8 => Some(Action::Perform(Operation::Guarded {
+                    id: name.into(),
+                    items: self.upload(),
+                })),
                 _ => None,
             };
         }
         match (filter.is_replacing(), roll) {
             (true, 1..22) if self.unsure.is_empty() => Some(Action::Perform(Operation::Swap)),
             (true, 22..24) => Some(Action::BreakOff),
-            (false, 1..15) => Some(Action::BeginReplacement { id: name.into(), items: self.upload() }),
-            (false, 15..20) => {
-                Some(Action::Perform(Operation::Guarded { id: name.into(), items: self.upload() }))
-            }
+            (false, 1..15) => Some(Action::BeginReplacement {
+                id: name.into(),
+                items: self.upload(),
+            }),
+            (false, 15..20) => Some(Action::Perform(Operation::Guarded {
+                id: name.into(),
+                items: self.upload(),
+            })),
             (_, 24..27) if self.unsure.is_empty() => Some(Action::Perform(Operation::Clear)),
-            (_, 27..29) => Some(Action::Perform(Operation::Raise { capacity: self.capacity() })),
+            (_, 27..29) => Some(Action::Perform(Operation::Raise {
+                capacity: self.capacity(),
+            })),
             _ => None,
         }
     }
@@ -113,7 +134,9 @@ impl Choice<'_> {
     /// The items of a replacement: about half of the present ones, few of them or many more.
     fn upload(&mut self) -> Vec<Item> {
         let share = 1 + self.random.below(9);
-        let mut items: Vec<Item> = (0..OWN_ITEMS as Item).filter(|_| self.random.below(10) < share).collect();
+        let mut items: Vec<Item> = (0..OWN_ITEMS as Item)
+            .filter(|_| self.random.below(10) < share)
+            .collect();
         if self.random.below(BULK_RARITY) == 0 {
             items.extend(self.bulk());
         }
@@ -158,7 +181,10 @@ impl Choice<'_> {
                 if !self.is_shared && self.random.below(BULK_RARITY) == 0 {
                     items = self.bulk().filter(|&item| has_room(item)).collect();
                 }
-                (!items.is_empty()).then(|| Operation::Append { id: name.into(), items })
+                (!items.is_empty()).then(|| Operation::Append {
+                    id: name.into(),
+                    items,
+                })
             }
         }
     }
@@ -179,20 +205,32 @@ impl Choice<'_> {
                 50..53 => 1,
                 _ => 3_600 + self.random.below(10_000),
             };
-            return Some(Operation::Redeem { code, reference, hold_seconds });
+            return Some(Operation::Redeem {
+                code,
+                reference,
+                hold_seconds,
+            });
         }
         let redemption = self.random.below(index) as usize;
         if self.unsure.contains(&filter.redemptions[redemption].code) {
             return None;
         }
-        Some(if roll < 75 { Operation::Confirm { redemption } } else { Operation::Cancel { redemption } })
+        Some(if roll < 75 {
+            Operation::Confirm { redemption }
+        } else {
+            Operation::Cancel { redemption }
+        })
     }
 
     /// Up to `max` different items with a predictable result.
     fn some(&mut self, max: u64, is_wanted: impl Fn(Item) -> bool) -> Option<Vec<Item>> {
         let filter = self.filter;
         let count = 1 + self.random.below(max);
-        let own_items = if filter.kind == Kind::OpenPool { POOL_ITEMS } else { OWN_ITEMS };
+        let own_items = if filter.kind == Kind::OpenPool {
+            POOL_ITEMS
+        } else {
+            OWN_ITEMS
+        };
         let has_bulk = filter.known.last().is_some_and(|&last| last >= BULK);
         let mut chosen = BTreeSet::new();
         for _ in 0..4 * count {

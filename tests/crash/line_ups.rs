@@ -25,14 +25,18 @@ impl Change {
         if random.below(4) == 0 {
             return Change { line_up: None, key };
         }
-        let names = |count: u64| -> Vec<String> { (0..count).map(|number| format!("c{number}")).collect() };
+        let names =
+            |count: u64| -> Vec<String> { (0..count).map(|number| format!("c{number}")).collect() };
         let (campaigns, unless) = (names(1 + random.below(20)), names(random.below(4)));
         let unless: Vec<Value> = unless
             .iter()
             .map(|campaign| json!({ "campaign": campaign, "at_least": 1 + random.below(3) }))
             .collect();
         let limit = 1 + random.below(5);
-        let (title, labels) = (format!("Line-up {limit}"), json!({ "conditions": unless.len().to_string() }));
+        let (title, labels) = (
+            format!("Line-up {limit}"),
+            json!({ "conditions": unless.len().to_string() }),
+        );
         let line_up = json!({
             "campaigns": campaigns,
             "unless": unless,
@@ -40,13 +44,19 @@ impl Change {
             "title": title,
             "labels": labels,
         });
-        Change { line_up: Some(line_up), key }
+        Change {
+            line_up: Some(line_up),
+            key,
+        }
     }
 }
 
 impl LineUp {
     pub fn new(number: u64) -> LineUp {
-        LineUp { path: format!("/v1/line-ups/line-up-{number}"), stored: None }
+        LineUp {
+            path: format!("/v1/line-ups/line-up-{number}"),
+            stored: None,
+        }
     }
 
     /// Sends a change. Without a response, its effect is unknown.
@@ -66,14 +76,20 @@ impl LineUp {
             (None, Some(_)) => 204,
             (None, None) => 404,
         };
-        assert_eq!(answer.status, expected, "{}: {change:?} was answered {answer:?}", self.path);
+        assert_eq!(
+            answer.status, expected,
+            "{}: {change:?} was answered {answer:?}",
+            self.path
+        );
         self.stored.clone_from(&change.line_up);
     }
 
     /// After a restart: determines whether a change in flight took effect, and repeats it.
     pub fn settle(&mut self, client: &Client, pending: Option<Change>) {
         let found = self.look(client);
-        let may_be_done = pending.as_ref().is_some_and(|change| change.line_up == found);
+        let may_be_done = pending
+            .as_ref()
+            .is_some_and(|change| change.line_up == found);
         assert!(
             found == self.stored || may_be_done,
             "{} is {found:?}, and must be {:?} or as of {pending:?}",
@@ -81,7 +97,9 @@ impl LineUp {
             self.stored
         );
         if let Some(change) = pending {
-            let again = self.send(client, &change).expect("nobody has killed the service");
+            let again = self
+                .send(client, &change)
+                .expect("nobody has killed the service");
             self.learn(&change, &again);
             assert_eq!(self.look(client), self.stored, "{}", self.path);
         }
@@ -89,8 +107,15 @@ impl LineUp {
 
     fn look(&self, client: &Client) -> Option<Value> {
         let mut answer = client.get(&self.path).expect("the service is up");
-        assert!(matches!(answer.status, 200 | 404), "{}: {answer:?}", self.path);
-        let fields = answer.body.as_object_mut().filter(|_| answer.status == 200)?;
+        assert!(
+            matches!(answer.status, 200 | 404),
+            "{}: {answer:?}",
+            self.path
+        );
+        let fields = answer
+            .body
+            .as_object_mut()
+            .filter(|_| answer.status == 200)?;
         fields.remove("name");
         Some(answer.body)
     }

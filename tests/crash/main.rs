@@ -57,7 +57,11 @@ fn acknowledged_writes_survive_sigkill() {
         world.verify();
         moved += world.workers.iter().map(|worker| worker.moved).sum::<u64>();
         left -= now;
-        eprintln!("{} kills survived, the last {now} at {}", kills - left, world.durability);
+        eprintln!(
+            "{} kills survived, the last {now} at {}",
+            kills - left,
+            world.durability
+        );
     }
     eprintln!(
         "{refused_unlogged} redemptions were refused without an entry in the log, {moved} filters moved"
@@ -76,7 +80,9 @@ fn kill_once(world: &mut World, random: &mut Random) -> u64 {
     let mut refused = 0;
     world.live(service, |service, acknowledgements| {
         for _ in 0..enough {
-            acknowledgements.recv().expect("a worker still gets answers");
+            acknowledgements
+                .recv()
+                .expect("a worker still gets answers");
         }
         refused = refused_unlogged(service);
         // Anywhere between one acknowledgement and the next.

@@ -210,7 +210,10 @@ impl Filter {
 
     /// All copies of all items.
     pub fn total(&self) -> u64 {
-        self.slots.keys().map(|&item| u64::from(self.copies(item))).sum()
+        self.slots
+            .keys()
+            .map(|&item| u64::from(self.copies(item)))
+            .sum()
     }
 
     pub fn counts(&self) -> Counts {
@@ -241,8 +244,10 @@ impl Filter {
     /// Begins a replacement by these items.
     pub fn begin_replacement(&mut self, upload: &[Item]) {
         self.known.extend(upload);
-        self.replacement =
-            Some(Replacement { upload: upload.iter().copied().collect(), changes: Vec::new() });
+        self.replacement = Some(Replacement {
+            upload: upload.iter().copied().collect(),
+            changes: Vec::new(),
+        });
     }
 
     /// The upload is broken off: it has no effect.
@@ -255,7 +260,11 @@ impl Filter {
         let brief = |redemption: &&Redemption| {
             redemption.status == Status::Held && redemption.has_run_out(now, now + 60_000).is_none()
         };
-        self.redemptions.iter().filter(brief).map(|redemption| redemption.code).collect()
+        self.redemptions
+            .iter()
+            .filter(brief)
+            .map(|redemption| redemption.code)
+            .collect()
     }
 
     /// The service's expected response to an operation at this time; updates the filter.
@@ -281,12 +290,22 @@ impl Filter {
             Operation::Delete => {
                 let (known, image) = (std::mem::take(&mut self.known), self.image.take());
                 let new = Filter::new(self.kind, self.name.clone(), self.prefix.clone());
-                *self = Filter { known, image, ..new };
+                *self = Filter {
+                    known,
+                    image,
+                    ..new
+                };
                 Expected::Status(204)
             }
             Operation::PutImage => {
-                let image = self.image.take().expect("only an image that was downloaded is put");
-                *self = Filter { known: std::mem::take(&mut self.known), ..image.filter.clone() };
+                let image = self
+                    .image
+                    .take()
+                    .expect("only an image that was downloaded is put");
+                *self = Filter {
+                    known: std::mem::take(&mut self.known),
+                    ..image.filter.clone()
+                };
                 self.expire(now);
                 Expected::Status(201)
             }
@@ -296,16 +315,22 @@ impl Filter {
             Operation::Remove { items, all } => {
                 Expected::Outcomes(items.iter().map(|&item| self.remove(item, *all)).collect())
             }
-            Operation::Replace { pairs } => {
-                Expected::Outcomes(pairs.iter().map(|&(from, to)| self.replace(from, to)).collect())
-            }
+            Operation::Replace { pairs } => Expected::Outcomes(
+                pairs
+                    .iter()
+                    .map(|&(from, to)| self.replace(from, to))
+                    .collect(),
+            ),
             Operation::Clear => self.clear(),
             Operation::Raise { capacity } if *capacity < self.capacity => {
                 Expected::Refused(422, "invalid-request")
             }
             Operation::Raise { capacity } => {
                 let before = std::mem::replace(&mut self.capacity, *capacity);
-                Expected::Raised { before, capacity: *capacity }
+                Expected::Raised {
+                    before,
+                    capacity: *capacity,
+                }
             }
             Operation::Restock { stock } => {
                 self.stock = *stock;
@@ -313,7 +338,12 @@ impl Filter {
             }
             Operation::Append { items, .. } => {
                 let outcomes: Vec<_> = items.iter().map(|&item| self.add(item, false)).collect();
-                let count = |wanted| outcomes.iter().filter(|&&outcome| outcome == wanted).count() as u64;
+                let count = |wanted| {
+                    outcomes
+                        .iter()
+                        .filter(|&&outcome| outcome == wanted)
+                        .count() as u64
+                };
                 Expected::Appended {
                     added: count("added"),
                     already_present: count("already_present"),
@@ -322,21 +352,33 @@ impl Filter {
             }
             Operation::Guarded { .. } => Expected::Refused(409, "import-guarded"),
             Operation::Swap => self.swap(),
-            Operation::Redeem { code, reference, hold_seconds } => {
-                self.redeem(*code, reference, *hold_seconds, now)
-            }
+            Operation::Redeem {
+                code,
+                reference,
+                hold_seconds,
+            } => self.redeem(*code, reference, *hold_seconds, now),
             Operation::Confirm { redemption } => self.confirm(*redemption),
             Operation::Cancel { redemption } => {
-                if matches!(self.redemptions[*redemption].status, Status::Held | Status::Redeemed) {
+                if matches!(
+                    self.redemptions[*redemption].status,
+                    Status::Held | Status::Redeemed
+                ) {
                     self.end(*redemption, Status::Cancelled);
                 }
-                Expected::Redemption { status: 200, index: *redemption }
+                Expected::Redemption {
+                    status: 200,
+                    index: *redemption,
+                }
             }
         }
     }
 
     fn not_found(&self) -> &'static str {
-        if self.kind.is_coupon() { "coupon-not-found" } else { "campaign-not-found" }
+        if self.kind.is_coupon() {
+            "coupon-not-found"
+        } else {
+            "campaign-not-found"
+        }
     }
 
     /// Keeps a change that was accepted, though it may have found nothing to do.
@@ -395,7 +437,8 @@ impl Filter {
 
     fn clear(&mut self) -> Expected {
         let before = self.total();
-        self.slots.retain(|_, slot| !matches!(slot, Slot::Copies(_)));
+        self.slots
+            .retain(|_, slot| !matches!(slot, Slot::Copies(_)));
         self.keep(Change::Clear);
         Expected::Cleared(before - self.total())
     }
@@ -408,8 +451,15 @@ impl Filter {
         let used = |slot: &Slot| !matches!(slot, Slot::Copies(_));
         let live = std::mem::take(&mut self.slots);
         let lines = upload.len() as u64;
-        let mut slots: BTreeMap<_, _> = upload.into_iter().map(|item| (item, Slot::Copies(1))).collect();
-        slots.extend(live.iter().filter(|(_, slot)| used(slot)).map(|(&item, &slot)| (item, slot)));
+        let mut slots: BTreeMap<_, _> = upload
+            .into_iter()
+            .map(|item| (item, Slot::Copies(1)))
+            .collect();
+        slots.extend(
+            live.iter()
+                .filter(|(_, slot)| used(slot))
+                .map(|(&item, &slot)| (item, slot)),
+        );
         for change in changes {
             match change {
                 Change::Add(item) => put(&mut slots, self.kind, item),
@@ -427,7 +477,9 @@ impl Filter {
         let is_open = self.kind == Kind::OpenPool;
         let index = match self.slots.get(&code) {
             None if !is_open => return Expected::Refused(404, "code-unknown"),
-            None if self.slots.len() as u64 >= self.stock => return Expected::Refused(409, "sold-out"),
+            None if self.slots.len() as u64 >= self.stock => {
+                return Expected::Refused(409, "sold-out");
+            }
             Some(&(Slot::Held(index) | Slot::Redeemed(index))) => index,
             None | Some(Slot::Copies(_)) => {
                 let index = self.redemptions.len();
@@ -465,9 +517,14 @@ impl Filter {
 
     /// The lowest number that no redemption in use has.
     fn lowest_ordinal(&self) -> u64 {
-        let in_use = self.slots.keys().filter_map(|&code| self.standing(code)?.ordinal);
+        let in_use = self
+            .slots
+            .keys()
+            .filter_map(|&code| self.standing(code)?.ordinal);
         let in_use: BTreeSet<u64> = in_use.collect();
-        (1..).find(|ordinal| !in_use.contains(ordinal)).expect("there is always one more")
+        (1..)
+            .find(|ordinal| !in_use.contains(ordinal))
+            .expect("there is always one more")
     }
 
     fn confirm(&mut self, index: usize) -> Expected {

@@ -95,7 +95,9 @@ impl Operation {
             | Operation::Remove { items, .. }
             | Operation::Append { items, .. }
             | Operation::Guarded { items, .. } => items.clone(),
-            Operation::Replace { pairs } => pairs.iter().flat_map(|&(from, to)| [from, to]).collect(),
+            Operation::Replace { pairs } => {
+                pairs.iter().flat_map(|&(from, to)| [from, to]).collect()
+            }
             Operation::Redeem { code, .. } => vec![*code],
             _ => Vec::new(),
         }
@@ -126,7 +128,10 @@ impl Operation {
     pub fn takes_key(&self) -> bool {
         !matches!(
             self,
-            Operation::Append { .. } | Operation::Guarded { .. } | Operation::Swap | Operation::PutImage
+            Operation::Append { .. }
+                | Operation::Guarded { .. }
+                | Operation::Swap
+                | Operation::PutImage
         )
     }
 
@@ -143,13 +148,25 @@ impl Operation {
         }
     }
 
-    pub fn send(&self, filter: &Filter, client: &Client, key: Option<&str>) -> Result<Answer, ureq::Error> {
+    pub fn send(
+        &self,
+        filter: &Filter,
+        client: &Client,
+        key: Option<&str>,
+    ) -> Result<Answer, ureq::Error> {
         let path = filter.path();
         let (list, field) = filter.words();
         let key = key.map(|key| ("Idempotency-Key", key));
         let send = |method: &str, path: &str, body: &Value| {
-            let headers: Vec<_> = key.into_iter().chain([("Content-Type", "application/json")]).collect();
-            let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+            let headers: Vec<_> = key
+                .into_iter()
+                .chain([("Content-Type", "application/json")])
+                .collect();
+            let body = if body.is_null() {
+                Vec::new()
+            } else {
+                body.to_string().into_bytes()
+            };
             client.send(method, path, &headers, &body)
         };
         let post = |end: &str, body: Value| send("POST", &format!("{path}/{end}"), &body);
@@ -157,39 +174,56 @@ impl Operation {
             Operation::Create => send("PUT", &path, &filter.spec()),
             Operation::Delete => send("DELETE", &path, &Value::Null),
             Operation::PutImage => {
-                let image = filter.image.as_ref().expect("only an image that was downloaded is put");
+                let image = filter
+                    .image
+                    .as_ref()
+                    .expect("only an image that was downloaded is put");
                 let headers = [("Content-Type", "application/octet-stream")];
                 client.send("PUT", &format!("{path}/image"), &headers, &image.bytes)
             }
-            Operation::Add { items, revive: false } => post(list, json!({ field: filter.names(items) })),
-            Operation::Add { items, revive: true } => {
-                post(list, json!({ field: filter.names(items), "revive": true }))
-            }
-            Operation::Remove { items, all: false } => {
-                post(&format!("{list}/remove"), json!({ field: filter.names(items) }))
-            }
-            Operation::Remove { items, all: true } => {
-                post(&format!("{list}/remove"), json!({ field: filter.names(items), "all": true }))
-            }
+            Operation::Add {
+                items,
+                revive: false,
+            } => post(list, json!({ field: filter.names(items) })),
+            Operation::Add {
+                items,
+                revive: true,
+            } => post(list, json!({ field: filter.names(items), "revive": true })),
+            Operation::Remove { items, all: false } => post(
+                &format!("{list}/remove"),
+                json!({ field: filter.names(items) }),
+            ),
+            Operation::Remove { items, all: true } => post(
+                &format!("{list}/remove"),
+                json!({ field: filter.names(items), "all": true }),
+            ),
             Operation::Replace { pairs } => {
-                let pair = |&(from, to)| json!({ "from": filter.item(from), "to": filter.item(to) });
+                let pair =
+                    |&(from, to)| json!({ "from": filter.item(from), "to": filter.item(to) });
                 let pairs: Vec<_> = pairs.iter().map(pair).collect();
                 post(&format!("{list}/replace"), json!({ "replacements": pairs }))
             }
             Operation::Clear => post("clear", json!({})),
             Operation::Raise { capacity } => send("PATCH", &path, &json!({ "capacity": capacity })),
             Operation::Restock { stock } => send("PATCH", &path, &json!({ "stock": stock })),
-            Operation::Redeem { code, reference, hold_seconds } => {
+            Operation::Redeem {
+                code,
+                reference,
+                hold_seconds,
+            } => {
                 let code = filter.item(*code);
-                let body = json!({ "code": code, "reference": reference, "hold_seconds": hold_seconds });
+                let body =
+                    json!({ "code": code, "reference": reference, "hold_seconds": hold_seconds });
                 post("redemptions", body)
             }
-            Operation::Confirm { redemption } => {
-                post(&format!("redemptions/{}/confirm", filter.redemption_id(*redemption)), json!({}))
-            }
-            Operation::Cancel { redemption } => {
-                post(&format!("redemptions/{}/cancel", filter.redemption_id(*redemption)), json!({}))
-            }
+            Operation::Confirm { redemption } => post(
+                &format!("redemptions/{}/confirm", filter.redemption_id(*redemption)),
+                json!({}),
+            ),
+            Operation::Cancel { redemption } => post(
+                &format!("redemptions/{}/cancel", filter.redemption_id(*redemption)),
+                json!({}),
+            ),
             Operation::Append { id, items } => {
                 let path = format!("{path}/imports?mode=append&id={id}");
                 client.import(&path, Cursor::new(filter.lines(items)))
@@ -207,7 +241,9 @@ impl Expected {
     /// Which outcome is not as it was expected; the first if there is only one.
     pub fn first_difference(&self, answer: &Answer) -> Option<usize> {
         match (self, answer.body["outcomes"].as_array()) {
-            (Expected::Outcomes(wanted), Some(found)) => wanted.iter().zip(found).position(|(w, f)| f != w),
+            (Expected::Outcomes(wanted), Some(found)) => {
+                wanted.iter().zip(found).position(|(w, f)| f != w)
+            }
             (Expected::Redemption { .. }, _) => Some(0),
             _ => None,
         }
@@ -217,8 +253,16 @@ impl Expected {
     pub fn plus(self, other: Expected) -> Expected {
         match (self, other) {
             (
-                Expected::Appended { added, already_present, already_redeemed },
-                Expected::Appended { added: a, already_present: p, already_redeemed: r },
+                Expected::Appended {
+                    added,
+                    already_present,
+                    already_redeemed,
+                },
+                Expected::Appended {
+                    added: a,
+                    already_present: p,
+                    already_redeemed: r,
+                },
             ) => Expected::Appended {
                 added: added + a,
                 already_present: already_present + p,
@@ -231,7 +275,11 @@ impl Expected {
 
 impl Filter {
     pub fn path(&self) -> String {
-        let kinds = if self.kind.is_coupon() { "coupons" } else { "campaigns" };
+        let kinds = if self.kind.is_coupon() {
+            "coupons"
+        } else {
+            "campaigns"
+        };
         format!("/v1/{kinds}/{}", self.name)
     }
 
@@ -240,14 +288,20 @@ impl Filter {
         let capacity = self.kind.capacity();
         match self.kind {
             Kind::CompactCampaign => json!({ "capacity": capacity, "error_rate": 0.000_000_5 }),
-            Kind::StrictCampaign | Kind::Coupon => json!({ "capacity": capacity, "mode": "strict" }),
+            Kind::StrictCampaign | Kind::Coupon => {
+                json!({ "capacity": capacity, "mode": "strict" })
+            }
             Kind::OpenPool => json!({ "capacity": capacity, "stock": STOCK }),
         }
     }
 
     /// What its items are called: in paths and bodies.
     pub fn words(&self) -> (&'static str, &'static str) {
-        if self.kind.is_coupon() { ("codes", "codes") } else { ("users", "users") }
+        if self.kind.is_coupon() {
+            ("codes", "codes")
+        } else {
+            ("users", "users")
+        }
     }
 
     /// An item as the service gets it.
@@ -265,7 +319,10 @@ impl Filter {
     }
 
     fn redemption_id(&self, index: usize) -> &str {
-        self.redemptions[index].id.as_deref().expect("only redemptions that were answered are spoken of")
+        self.redemptions[index]
+            .id
+            .as_deref()
+            .expect("only redemptions that were answered are spoken of")
     }
 
     /// Whether the answer is the expected one. What only the service knows is learned from it.
@@ -277,21 +334,35 @@ impl Filter {
         let right = match expected {
             Expected::Status(status) => answer.status == *status,
             Expected::Refused(status, code) => answer.status == *status && body["code"] == *code,
-            Expected::Outcomes(outcomes) => answer.status == 200 && body["outcomes"] == json!(outcomes),
+            Expected::Outcomes(outcomes) => {
+                answer.status == 200 && body["outcomes"] == json!(outcomes)
+            }
             Expected::Cleared(removed) => answer.status == 200 && body["removed"] == *removed,
-            Expected::Raised { before, .. } if self.kind == Kind::CompactCampaign && answer.status == 422 => {
+            Expected::Raised { before, .. }
+                if self.kind == Kind::CompactCampaign && answer.status == 422 =>
+            {
                 self.capacity = *before;
                 body["errors"][0]["pointer"] == "/capacity"
             }
-            Expected::Raised { capacity, .. } => answer.status == 200 && body["capacity"] == *capacity,
+            Expected::Raised { capacity, .. } => {
+                answer.status == 200 && body["capacity"] == *capacity
+            }
             Expected::Restocked { stock } => answer.status == 200 && body["stock"] == *stock,
             Expected::Redemption { status, index } => {
                 let redemption = &mut self.redemptions[*index];
                 redemption.learn(body);
                 answer.status == *status && redemption.is_shown_as(body)
             }
-            Expected::Appended { added, already_present, already_redeemed } => {
-                let counts = [&body["added"], &body["already_present"], &body["already_redeemed"]];
+            Expected::Appended {
+                added,
+                already_present,
+                already_redeemed,
+            } => {
+                let counts = [
+                    &body["added"],
+                    &body["already_present"],
+                    &body["already_redeemed"],
+                ];
                 let state = answer.status == 200 && body["state"] == "done";
                 state && counts == [*added, *already_present, *already_redeemed]
             }
@@ -299,7 +370,11 @@ impl Filter {
                 answer.status == 200 && body["state"] == "done" && body["lines"] == *lines
             }
         };
-        if right { Ok(()) } else { Err(format!("expected {expected:?}, answered {answer:?}")) }
+        if right {
+            Ok(())
+        } else {
+            Err(format!("expected {expected:?}, answered {answer:?}"))
+        }
     }
 }
 
@@ -322,7 +397,9 @@ impl Redemption {
             return false;
         }
         let status = match self.status {
-            Status::Held if milliseconds(&body["expires_at"]) != Some(self.expires_at) => return false,
+            Status::Held if milliseconds(&body["expires_at"]) != Some(self.expires_at) => {
+                return false;
+            }
             Status::Held => "held",
             Status::Redeemed => "redeemed",
             Status::Cancelled => "cancelled",
@@ -336,5 +413,11 @@ impl Redemption {
 
 /// A point in time, since 1970.
 fn milliseconds(value: &Value) -> Option<i64> {
-    Some(value.as_str()?.parse::<jiff::Timestamp>().ok()?.as_millisecond())
+    Some(
+        value
+            .as_str()?
+            .parse::<jiff::Timestamp>()
+            .ok()?
+            .as_millisecond(),
+    )
 }

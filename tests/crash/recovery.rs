@@ -29,10 +29,15 @@ impl Worker {
         self.line_up.settle(client, change);
         match pending {
             None | Some(Pending::LineUp(_)) => {}
-            Some(Pending::Bid { bid, key }) => {
-                self.bid(client, bid, key).expect("nobody has killed the service")
-            }
-            Some(Pending::Operation { part, operation, key, sent }) => {
+            Some(Pending::Bid { bid, key }) => self
+                .bid(client, bid, key)
+                .expect("nobody has killed the service"),
+            Some(Pending::Operation {
+                part,
+                operation,
+                key,
+                sent,
+            }) => {
                 self.settle_operation(client, part, operation, key.as_deref(), sent);
             }
         }
@@ -50,10 +55,15 @@ impl Worker {
         let (done, rest) = match &operation {
             // An import is done in pieces; its record contains the progress.
             Operation::Append { id, items } => {
-                let import = client.get(&format!("/v1/imports/{id}")).expect("the service is up");
+                let import = client
+                    .get(&format!("/v1/imports/{id}"))
+                    .expect("the service is up");
                 let lines = import.body["lines"].as_u64().unwrap_or(0) as usize;
                 let (done, rest) = items.split_at(lines);
-                let append = |items: &[Item]| Operation::Append { id: id.clone(), items: items.to_vec() };
+                let append = |items: &[Item]| Operation::Append {
+                    id: id.clone(),
+                    items: items.to_vec(),
+                };
                 (append(done), append(rest))
             }
             operation => (operation.clone(), operation.clone()),
@@ -82,17 +92,25 @@ impl Worker {
             return;
         }
         let sent = now();
-        let answer = operation.send(&part.filter, client, key).expect("the service is up");
+        let answer = operation
+            .send(&part.filter, client, key)
+            .expect("the service is up");
         let expected = match (&operation, is_done) {
             (Operation::Append { .. }, _) => expected.plus(part.filter.apply(&rest, sent)),
             (_, true) => expected,
             (_, false) => part.filter.apply(&operation, sent),
         };
         part.note(
-            format!("again {operation:?} {key:?}: {} {} {expected:?}", answer.status, answer.replayed),
+            format!(
+                "again {operation:?} {key:?}: {} {} {expected:?}",
+                answer.status, answer.replayed
+            ),
             touched(&operation),
         );
-        let accepted = part.filter.accept(&expected, &answer).map_err(Difference::from);
+        let accepted = part
+            .filter
+            .accept(&expected, &answer)
+            .map_err(Difference::from);
         if let Err(difference) = accepted.and_then(|()| compare(&mut part.filter, client)) {
             part.fail(&self.name, &difference);
         }

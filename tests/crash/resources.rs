@@ -30,14 +30,28 @@ struct Look {
 impl Resources {
     /// Looks at a process and its data directory.
     pub fn look(&mut self, process: u32, data: &Path) {
-        let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("Linux tells");
-        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux tells");
-        let kilobytes = resident.trim().trim_end_matches(" kB").parse::<u64>().expect("a number");
-        let descriptors =
-            std::fs::read_dir(format!("/proc/{process}/fd")).expect("Linux tells").count() as u64;
-        self.0.push(Look { memory: kilobytes << 10, descriptors, disk: bytes_below(data) });
+        let status =
+            std::fs::read_to_string(format!("/proc/{process}/status")).expect("Linux tells");
+        let resident = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))
+            .expect("Linux tells");
+        let kilobytes = resident
+            .trim()
+            .trim_end_matches(" kB")
+            .parse::<u64>()
+            .expect("a number");
+        let descriptors = std::fs::read_dir(format!("/proc/{process}/fd"))
+            .expect("Linux tells")
+            .count() as u64;
+        self.0.push(Look {
+            memory: kilobytes << 10,
+            descriptors,
+            disk: bytes_below(data),
+        });
         let last = self.0.last().expect("it was just pushed");
-        let bounded = last.memory < MEMORY_MAX && last.disk < DISK_MAX && last.descriptors < DESCRIPTORS_MAX;
+        let bounded =
+            last.memory < MEMORY_MAX && last.disk < DISK_MAX && last.descriptors < DESCRIPTORS_MAX;
         assert!(bounded, "it takes too much: {self}");
     }
 
@@ -58,17 +72,30 @@ impl Resources {
         for (what, figure, slack) in figures {
             let (early, late) = (median(early, figure), median(late, figure));
             eprintln!("{what}: {early} early, {late} late");
-            assert!(late <= early + early / 4 + slack, "{what} grow: {early} early, {late} late");
+            assert!(
+                late <= early + early / 4 + slack,
+                "{what} grow: {early} early, {late} late"
+            );
         }
     }
 }
 
 impl fmt::Display for Resources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(Look { memory, descriptors, disk }) = self.0.last() else {
+        let Some(Look {
+            memory,
+            descriptors,
+            disk,
+        }) = self.0.last()
+        else {
             return f.write_str("not looked at yet");
         };
-        write!(f, "{} MiB of memory, {} of disk, {descriptors} descriptors", memory >> 20, disk >> 20)
+        write!(
+            f,
+            "{} MiB of memory, {} of disk, {descriptors} descriptors",
+            memory >> 20,
+            disk >> 20
+        )
     }
 }
 

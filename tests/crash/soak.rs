@@ -36,8 +36,12 @@ fn invariants_hold_during_soak() {
     let mut random = Random::new(seed);
     let mut world = World::new(&mut random);
     let end = Instant::now() + Duration::from_secs(60 * minutes);
-    let mut soak =
-        Soak { end, reported: Instant::now(), done: Done::default(), resources: Resources::default() };
+    let mut soak = Soak {
+        end,
+        reported: Instant::now(),
+        done: Done::default(),
+        resources: Resources::default(),
+    };
     while Instant::now() < end {
         soak.live(&mut world, &mut random);
         if random.below(VERIFIED) == 0 {
@@ -96,7 +100,11 @@ impl Soak {
                 back_up(service, &archive);
             }
             self.watch(service, acknowledged, &data, end);
-            if is_killed { End::Killed } else { End::Terminated }
+            if is_killed {
+                End::Killed
+            } else {
+                End::Terminated
+            }
         });
         self.done.kills += u64::from(is_killed);
         if is_backed_up {
@@ -110,7 +118,8 @@ impl Soak {
     fn watch(&mut self, service: &Service, acknowledged: &Receiver<()>, data: &Path, end: Instant) {
         let mut next = Instant::now() + LOOK_EVERY;
         loop {
-            match acknowledged.recv_timeout(end.min(next).saturating_duration_since(Instant::now())) {
+            match acknowledged.recv_timeout(end.min(next).saturating_duration_since(Instant::now()))
+            {
                 Ok(()) => self.done.operations += 1,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => panic!("all clients have given up"),

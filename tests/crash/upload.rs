@@ -21,8 +21,15 @@ impl Upload {
     pub fn begin(client: &Client, path: String, lines: String) -> Upload {
         let (pieces, body) = mpsc::channel();
         let client = client.another();
-        let body = Body { pieces: body, piece: io::Cursor::default(), ended: false };
-        let upload = Upload { pieces, answer: std::thread::spawn(move || client.import(&path, body)) };
+        let body = Body {
+            pieces: body,
+            piece: io::Cursor::default(),
+            ended: false,
+        };
+        let upload = Upload {
+            pieces,
+            answer: std::thread::spawn(move || client.import(&path, body)),
+        };
         upload.send(lines);
         upload
     }
@@ -49,7 +56,10 @@ impl Upload {
         drop(self.pieces);
         let broken = self.answer.join().expect("an upload does not panic");
         // The service may have answered before, as when the filter is gone.
-        assert!(!broken.is_ok_and(|answer| answer.status == 200), "half an upload was taken for a whole one");
+        assert!(
+            !broken.is_ok_and(|answer| answer.status == 200),
+            "half an upload was taken for a whole one"
+        );
     }
 }
 

@@ -68,8 +68,16 @@ struct Note {
 
 /// A request that was not answered.
 pub enum Pending {
-    Operation { part: usize, operation: Operation, key: Option<String>, sent: i64 },
-    Bid { bid: Bid, key: Option<String> },
+    Operation {
+        part: usize,
+        operation: Operation,
+        key: Option<String>,
+        sent: i64,
+    },
+    Bid {
+        bid: Bid,
+        key: Option<String>,
+    },
     LineUp(Change),
 }
 
@@ -84,7 +92,12 @@ struct Remembered {
 
 impl Part {
     pub fn new(filter: Filter, is_shared: bool) -> Part {
-        Part { filter, is_shared, upload: None, notes: VecDeque::new() }
+        Part {
+            filter,
+            is_shared,
+            upload: None,
+            notes: VecDeque::new(),
+        }
     }
 
     pub fn note(&mut self, what: String, items: Option<Vec<Item>>) {
@@ -100,10 +113,20 @@ impl Part {
             (Some(items), Some(item)) => items.contains(&item),
             _ => true,
         };
-        let shown: Vec<&Note> = self.notes.iter().rev().filter(concerns).take(NOTES_SHOWN_MAX).collect();
+        let shown: Vec<&Note> = self
+            .notes
+            .iter()
+            .rev()
+            .filter(concerns)
+            .take(NOTES_SHOWN_MAX)
+            .collect();
         let shown: Vec<&str> = shown.iter().rev().map(|note| note.what.as_str()).collect();
         let Difference { what, .. } = difference;
-        panic!("{worker}: {}: {what}\nbefore that:\n  {}", self.filter.path(), shown.join("\n  "));
+        panic!(
+            "{worker}: {}: {what}\nbefore that:\n  {}",
+            self.filter.path(),
+            shown.join("\n  ")
+        );
     }
 }
 
@@ -131,9 +154,17 @@ impl Worker {
             filter.stands = true;
             Part::new(filter, true)
         };
-        let own =
-            |kind, name: &str| Part::new(Filter::new(kind, format!("{name}-{number}"), "own".into()), false);
-        let kind = if number.is_multiple_of(2) { Kind::StrictCampaign } else { Kind::CompactCampaign };
+        let own = |kind, name: &str| {
+            Part::new(
+                Filter::new(kind, format!("{name}-{number}"), "own".into()),
+                false,
+            )
+        };
+        let kind = if number.is_multiple_of(2) {
+            Kind::StrictCampaign
+        } else {
+            Kind::CompactCampaign
+        };
         vec![
             shared(Kind::StrictCampaign, "strict"),
             shared(Kind::CompactCampaign, "compact"),
@@ -145,8 +176,11 @@ impl Worker {
 
     /// The shared filters were recreated.
     pub fn forget_shared(&mut self) {
-        for (part, new) in
-            self.parts.iter_mut().zip(Worker::parts(self.number)).filter(|(part, _)| part.is_shared)
+        for (part, new) in self
+            .parts
+            .iter_mut()
+            .zip(Worker::parts(self.number))
+            .filter(|(part, _)| part.is_shared)
         {
             *part = new;
         }
@@ -181,8 +215,15 @@ impl Worker {
     fn step(&mut self, client: &Client) -> Result<(), Gone> {
         match self.random.below(100) {
             0..10 => {
-                let code = self.contest.lock().expect("no thread panics with it").next();
-                let bid = Bid { code, reference: self.fresh("bid") };
+                let code = self
+                    .contest
+                    .lock()
+                    .expect("no thread panics with it")
+                    .next();
+                let bid = Bid {
+                    code,
+                    reference: self.fresh("bid"),
+                };
                 let key = (self.random.below(2) == 0).then(|| self.fresh("key"));
                 self.bid(client, bid, key)
             }
@@ -242,7 +283,10 @@ impl Worker {
     pub fn bid(&mut self, client: &Client, bid: Bid, key: Option<String>) -> Result<(), Gone> {
         match bid.send(client, key.as_deref()) {
             Ok(answer) if answer.status != 503 => {
-                self.contest.lock().expect("no thread panics with it").record(bid, &answer);
+                self.contest
+                    .lock()
+                    .expect("no thread panics with it")
+                    .record(bid, &answer);
                 Ok(())
             }
             // Broken off, or stopped by the kill in the middle: the outcome is unknown.
@@ -261,7 +305,10 @@ impl Worker {
         key: Option<String>,
     ) -> Result<(), Gone> {
         let (part, sent) = (&mut self.parts[at], now());
-        let answer = match (&operation, part.upload.take_if(|_| operation == Operation::Swap)) {
+        let answer = match (
+            &operation,
+            part.upload.take_if(|_| operation == Operation::Swap),
+        ) {
             (_, Some(open)) => {
                 open.upload.send(part.filter.lines(&open.rest));
                 open.upload.end()
@@ -274,21 +321,43 @@ impl Worker {
                 Ok(())
             }
             // Too many images are loading, or the previous clear is still freeing slots: nothing was done.
-            Ok(answer) if operation.may_have_to_wait() && answer.body["code"] == "overloaded" => Ok(()),
+            Ok(answer) if operation.may_have_to_wait() && answer.body["code"] == "overloaded" => {
+                Ok(())
+            }
             Ok(_) | Err(_) => {
-                part.note(format!("unanswered: {operation:?} {key:?}: {answer:?}"), touched(&operation));
-                self.pending = Some(Pending::Operation { part: at, operation, key, sent });
+                part.note(
+                    format!("unanswered: {operation:?} {key:?}: {answer:?}"),
+                    touched(&operation),
+                );
+                self.pending = Some(Pending::Operation {
+                    part: at,
+                    operation,
+                    key,
+                    sent,
+                });
                 Err(Gone)
             }
         }
     }
 
-    fn learn(&mut self, at: usize, operation: Operation, key: Option<String>, sent: i64, answer: Answer) {
+    fn learn(
+        &mut self,
+        at: usize,
+        operation: Operation,
+        key: Option<String>,
+        sent: i64,
+        answer: Answer,
+    ) {
         let part = &mut self.parts[at];
         let expected = part.filter.apply(&operation, sent);
-        part.note(format!("{operation:?}: {} {expected:?}", answer.status), touched(&operation));
+        part.note(
+            format!("{operation:?}: {} {expected:?}", answer.status),
+            touched(&operation),
+        );
         if let Err(what) = part.filter.accept(&expected, &answer) {
-            let item = expected.first_difference(&answer).and_then(|at| operation.item(at));
+            let item = expected
+                .first_difference(&answer)
+                .and_then(|at| operation.item(at));
             part.fail(&self.name, &Difference { what, item });
         }
         if operation == Operation::Delete
@@ -302,31 +371,60 @@ impl Worker {
         if let Some(key) = key.filter(|_| is_plain && operation.takes_key())
             && self.random.below(8) == 0
         {
-            self.remembered = Some(Remembered { part: at, operation, key, sent, answer });
+            self.remembered = Some(Remembered {
+                part: at,
+                operation,
+                key,
+                sent,
+                answer,
+            });
         }
     }
 
     /// The keys of a filter that is deleted are no keys of one that is made again.
     pub fn forget_if_gone(&mut self, at: usize, operation: &Operation) {
-        self.remembered.take_if(|remembered| remembered.part == at && *operation == Operation::Delete);
+        self.remembered
+            .take_if(|remembered| remembered.part == at && *operation == Operation::Delete);
     }
 
     fn remembers(&self) -> bool {
-        self.remembered.as_ref().is_some_and(|remembered| now() - remembered.sent < REMEMBERED_MAX)
+        self.remembered
+            .as_ref()
+            .is_some_and(|remembered| now() - remembered.sent < REMEMBERED_MAX)
     }
 
     /// Sends a request again that was answered: it gets the same answer, and has no effect.
     fn repeat(&mut self, client: &Client) -> Result<(), Gone> {
-        let Some(Remembered { part, operation, key, answer, .. }) = &self.remembered else { return Ok(()) };
+        let Some(Remembered {
+            part,
+            operation,
+            key,
+            answer,
+            ..
+        }) = &self.remembered
+        else {
+            return Ok(());
+        };
         let part = &mut self.parts[*part];
-        let again = operation.send(&part.filter, client, Some(key)).map_err(|_| Gone)?;
+        let again = operation
+            .send(&part.filter, client, Some(key))
+            .map_err(|_| Gone)?;
         if again.status == 503 {
             return Err(Gone);
         }
-        part.note(format!("again {operation:?}: {}", again.status), touched(operation));
+        part.note(
+            format!("again {operation:?}: {}", again.status),
+            touched(operation),
+        );
         if !again.replayed || (again.status, &again.body) != (answer.status, &answer.body) {
             let what = format!("{operation:?} was answered {answer:?} and then {again:?}");
-            part.fail(&self.name, &Difference { what, item: operation.items().first().copied() });
+            part.fail(
+                &self.name,
+                &Difference {
+                    what,
+                    item: operation.items().first().copied(),
+                },
+            );
         }
         Ok(())
     }
@@ -335,9 +433,16 @@ impl Worker {
     /// then the next life does the rest.
     fn move_filter(&mut self, client: &Client, at: usize) -> Result<(), Gone> {
         let filter = &mut self.parts[at].filter;
-        let (status, bytes) = client.bytes(&format!("{}/image", filter.path())).map_err(|_| Gone)?;
+        let (status, bytes) = client
+            .bytes(&format!("{}/image", filter.path()))
+            .map_err(|_| Gone)?;
         match status {
-            200 => filter.image = Some(Arc::new(Image { bytes, filter: filter.clone() })),
+            200 => {
+                filter.image = Some(Arc::new(Image {
+                    bytes,
+                    filter: filter.clone(),
+                }))
+            }
             503 => return Ok(()),
             _ => panic!("{}: an image returned {status}", self.name),
         }
@@ -368,15 +473,23 @@ impl Worker {
                 404 if !upload.is_over() => std::thread::yield_now(),
                 // The service may be killed after it has answered here and before it begins with the upload.
                 404 => match upload.end() {
-                    Ok(early) if early.status != 503 => panic!("{}: {id} was answered {early:?}", self.name),
+                    Ok(early) if early.status != 503 => {
+                        panic!("{}: {id} was answered {early:?}", self.name)
+                    }
                     Ok(_) | Err(_) => return Err(Gone),
                 },
                 _ => panic!("{}: the import {id} is {answer:?}", self.name),
             }
         }
         part.filter.begin_replacement(&items);
-        part.note(format!("replacement {id} is begun, {} lines", items.len()), Some(items.clone()));
-        part.upload = Some(OpenUpload { upload, rest: rest.to_vec() });
+        part.note(
+            format!("replacement {id} is begun, {} lines", items.len()),
+            Some(items.clone()),
+        );
+        part.upload = Some(OpenUpload {
+            upload,
+            rest: rest.to_vec(),
+        });
         Ok(())
     }
 

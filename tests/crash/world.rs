@@ -52,7 +52,8 @@ pub enum End {
 
 /// The program under test: `CUCKOOD_PROGRAM`, or the one that was built with this test.
 pub fn program() -> PathBuf {
-    std::env::var_os("CUCKOOD_PROGRAM").map_or_else(|| env!("CARGO_BIN_EXE_cuckood").into(), PathBuf::from)
+    std::env::var_os("CUCKOOD_PROGRAM")
+        .map_or_else(|| env!("CARGO_BIN_EXE_cuckood").into(), PathBuf::from)
 }
 
 /// A number that the environment sets.
@@ -67,7 +68,9 @@ impl World {
         let data = directory.path().join("data");
         let durability = DURABILITIES[random.below(DURABILITIES.len() as u64) as usize];
         let contest = Arc::default();
-        let workers = (0..WORKERS).map(|n| Worker::new(n, random.next(), Arc::clone(&contest))).collect();
+        let workers = (0..WORKERS)
+            .map(|n| Worker::new(n, random.next(), Arc::clone(&contest)))
+            .collect();
         let world = World {
             directory: Some(directory),
             data,
@@ -87,11 +90,18 @@ impl World {
 
     /// A folder that lives as long as the world.
     pub fn directory(&self) -> &Path {
-        self.directory.as_ref().expect("it is there until the end").path()
+        self.directory
+            .as_ref()
+            .expect("it is there until the end")
+            .path()
     }
 
     fn settings(&self) -> Vec<(&'static str, &'static str)> {
-        SETTINGS.iter().copied().chain([("CUCKOOD__STORAGE__DURABILITY", self.durability)]).collect()
+        SETTINGS
+            .iter()
+            .copied()
+            .chain([("CUCKOOD__STORAGE__DURABILITY", self.durability)])
+            .collect()
     }
 
     /// The service over the data directory, as soon as it listens.
@@ -169,7 +179,11 @@ impl World {
     /// Nothing may be in flight.
     fn check_events(&mut self, client: &Client) {
         self.events.read(client);
-        self.contest.lock().unwrap().redemptions().for_each(|id| self.events.assert_redeemed(id));
+        self.contest
+            .lock()
+            .unwrap()
+            .redemptions()
+            .for_each(|id| self.events.assert_redeemed(id));
         for part in self.workers.iter().flat_map(|worker| &worker.parts) {
             if let Err(difference) = self.events.compare(&part.filter) {
                 panic!("{}: {difference}", part.filter.path());
@@ -178,10 +192,18 @@ impl World {
     }
 
     fn check_figures(&self, client: &Client) {
-        let all: Vec<&crate::worker::Part> = self.workers.iter().flat_map(|worker| &worker.parts).collect();
+        let all: Vec<&crate::worker::Part> = self
+            .workers
+            .iter()
+            .flat_map(|worker| &worker.parts)
+            .collect();
         let (shared, own): (Vec<_>, Vec<_>) = all.into_iter().partition(|part| part.is_shared);
         let of = |kind: Kind| -> Vec<&Filter> {
-            shared.iter().map(|part| &part.filter).filter(|filter| filter.kind == kind).collect()
+            shared
+                .iter()
+                .map(|part| &part.filter)
+                .filter(|filter| filter.kind == kind)
+                .collect()
         };
         let alone = own.iter().map(|part| vec![&part.filter]);
         for parts in alone.chain([of(Kind::StrictCampaign), of(Kind::CompactCampaign)]) {
@@ -204,7 +226,9 @@ impl World {
 
     fn create_shared(&self, client: &Client) {
         for part in self.workers[0].parts.iter().filter(|part| part.is_shared) {
-            let answer = client.put(&part.filter.path(), &part.filter.spec()).unwrap();
+            let answer = client
+                .put(&part.filter.path(), &part.filter.spec())
+                .unwrap();
             assert_eq!(answer.status, 201, "{answer:?}");
         }
     }
@@ -233,8 +257,15 @@ pub fn back_up(service: &Service, archive: &Path) {
 }
 
 fn run(subcommand: &str, arguments: &[&Path]) {
-    let done = Command::new(program()).arg(subcommand).args(arguments).output().unwrap();
-    assert!(done.status.success(), "{subcommand} {arguments:?}: {done:?}");
+    let done = Command::new(program())
+        .arg(subcommand)
+        .args(arguments)
+        .output()
+        .unwrap();
+    assert!(
+        done.status.success(),
+        "{subcommand} {arguments:?}: {done:?}"
+    );
 }
 
 /// Does something when it is dropped.
@@ -252,7 +283,11 @@ impl Drop for World {
             && let Some(directory) = self.directory.take()
         {
             let (lives, directory) = (self.lives, directory.keep());
-            eprintln!("after {lives} lives at {}: {} is kept", self.durability, directory.display());
+            eprintln!(
+                "after {lives} lives at {}: {} is kept",
+                self.durability,
+                directory.display()
+            );
         }
     }
 }

@@ -69,10 +69,19 @@ const REDEMPTIONS: u64 = 20_000;
 /// A state with a coupon for this many redemptions.
 fn machine(stock: Option<u64>) -> Machine {
     let mut machine = Machine::new();
-    let settings =
-        Settings { redemptions_retention_seconds: 60, events_retention_seconds: 0, ..Settings::default() };
+    let settings = Settings {
+        redemptions_retention_seconds: 60,
+        events_retention_seconds: 0,
+        ..Settings::default()
+    };
     machine.apply(Command::Configure(settings));
-    machine.create(COUPON, &NewFilter { stock, ..NewFilter::coupon(REDEMPTIONS) });
+    machine.create(
+        COUPON,
+        &NewFilter {
+            stock,
+            ..NewFilter::coupon(REDEMPTIONS)
+        },
+    );
     if stock.is_none() {
         for first in (0..REDEMPTIONS).step_by(10_000) {
             machine.apply(insert(COUPON, first..first + 10_000));
@@ -94,18 +103,33 @@ fn redemption_memory_matches_account() {
             assert!(matches!(outcome, Outcome::Redeemed(_)), "{outcome:?}");
         }
         while machine.state.free_discarded(1_000) {}
-        let (taken, counted) = (allocated() - heap, machine.state.sizes().records_bytes as i64 - account);
-        assert!(taken <= counted, "{taken} bytes, of which {counted} are counted");
-        assert!(counted <= 2 * taken, "{taken} bytes, but {counted} are counted");
+        let (taken, counted) = (
+            allocated() - heap,
+            machine.state.sizes().records_bytes as i64 - account,
+        );
+        assert!(
+            taken <= counted,
+            "{taken} bytes, of which {counted} are counted"
+        );
+        assert!(
+            counted <= 2 * taken,
+            "{taken} bytes, but {counted} are counted"
+        );
         machine.pass_seconds(9_000);
         while machine.state.sizes().redemptions > 0 {
             machine.pass_seconds(1);
             machine.apply(Command::Advance { buckets_max: 0 });
         }
         while machine.state.free_discarded(1_000) {}
-        let (left, counted) = (allocated() - heap, machine.state.sizes().records_bytes as i64 - account);
+        let (left, counted) = (
+            allocated() - heap,
+            machine.state.sizes().records_bytes as i64 - account,
+        );
         // The ordinals of redeemed codes stay taken.
-        assert!(left <= 50_000 && counted <= 50_000, "{left} bytes are left, of which {counted} are counted");
+        assert!(
+            left <= 50_000 && counted <= 50_000,
+            "{left} bytes are left, of which {counted} are counted"
+        );
     }
 }
 
@@ -134,8 +158,14 @@ fn statistics_memory_matches_account() {
         statistics.add(Timestamp(hour * HOUR + 1), &[0, hour + 1, 0, 0, 0, 0, 0]);
         assert_eq!(allocated(), before);
     }
-    let (taken, counted) = (allocated() - heap, statistics.add(Timestamp(0), &Default::default()));
-    assert!(taken.cast_unsigned() <= counted, "{taken} bytes, {counted} counted");
+    let (taken, counted) = (
+        allocated() - heap,
+        statistics.add(Timestamp(0), &Default::default()),
+    );
+    assert!(
+        taken.cast_unsigned() <= counted,
+        "{taken} bytes, {counted} counted"
+    );
     assert!(counted < 448 * 16, "{counted} bytes");
 }
 
@@ -145,12 +175,23 @@ const CHECK_ALLOCATIONS_MAX: u64 = 17;
 #[tokio::test]
 async fn check_makes_few_allocations() {
     let service = Service::start().await;
-    service.put("/v1/campaigns/spring", serde_json::json!({"capacity": 1_000})).await.json(201);
+    service
+        .put(
+            "/v1/campaigns/spring",
+            serde_json::json!({"capacity": 1_000}),
+        )
+        .await
+        .json(201);
     let body = serde_json::json!({"users": ["u1"]});
     let mut made = 0;
     // The first check fills what later ones reuse.
     for _ in 0..3 {
-        let check = json(Method::POST, "/v1/campaigns/spring/users/check", &[("host", "localhost")], &body);
+        let check = json(
+            Method::POST,
+            "/v1/campaigns/spring/users/check",
+            &[("host", "localhost")],
+            &body,
+        );
         let before = ALLOCATIONS.get();
         let response = service.begin(check).await;
         made = ALLOCATIONS.get() - before;

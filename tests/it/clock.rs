@@ -17,8 +17,16 @@ fn clock() -> (Arc<ManualTime>, Clock) {
     (time.clone(), time.clock(ClockLimits::default()))
 }
 
-fn unsure(clock: Timestamp, expected: Timestamp, evidence: Evidence) -> Result<Timestamp, ClockUnsure> {
-    Err(ClockUnsure { clock, expected, evidence })
+fn unsure(
+    clock: Timestamp,
+    expected: Timestamp,
+    evidence: Evidence,
+) -> Result<Timestamp, ClockUnsure> {
+    Err(ClockUnsure {
+        clock,
+        expected,
+        evidence,
+    })
 }
 
 #[test]
@@ -44,10 +52,16 @@ fn jump_rejects_writes_and_allows_reads() {
     time.pass(Duration::from_secs(10));
     let right = START.plus_seconds(10);
     time.set_wall(right.plus_seconds(HOUR + 1));
-    assert_eq!(clock.stamp(START), unsure(right.plus_seconds(HOUR + 1), right, Evidence::Start));
+    assert_eq!(
+        clock.stamp(START),
+        unsure(right.plus_seconds(HOUR + 1), right, Evidence::Start)
+    );
     assert_eq!(clock.read(), right);
     time.set_wall(Timestamp(START.0 - 4_000_000));
-    assert_eq!(clock.stamp(Timestamp(0)), unsure(Timestamp(START.0 - 4_000_000), right, Evidence::Start));
+    assert_eq!(
+        clock.stamp(Timestamp(0)),
+        unsure(Timestamp(START.0 - 4_000_000), right, Evidence::Start)
+    );
     assert_eq!((clock.read(), clock.offset_seconds()), (right, -4_010));
     time.set_wall(right);
     assert_eq!(clock.stamp(START), Ok(right));
@@ -56,9 +70,15 @@ fn jump_rejects_writes_and_allows_reads() {
 #[test]
 fn clock_lag_over_five_seconds_rejects_writes() {
     let (_, clock) = clock();
-    assert_eq!(clock.stamp(START.plus_seconds(5)), Ok(START.plus_seconds(5)));
+    assert_eq!(
+        clock.stamp(START.plus_seconds(5)),
+        Ok(START.plus_seconds(5))
+    );
     let logged = Timestamp(START.0 + 5_001);
-    assert_eq!(clock.stamp(logged), unsure(START, logged, Evidence::LastEntry));
+    assert_eq!(
+        clock.stamp(logged),
+        unsure(START, logged, Evidence::LastEntry)
+    );
 }
 
 /// The log's clock is only known to be between two times: within those, there is no difference.
@@ -87,7 +107,10 @@ fn clock_differing_from_shared_log_rejects_writes() {
     // Other clocks are better evidence than how much time has passed here.
     time.set_wall(now.plus_seconds(DAY));
     clock.compare(now.plus_seconds(DAY), Duration::ZERO, Duration::ZERO);
-    assert_eq!((clock.stamp(START), clock.read()), (Ok(time.wall()), time.wall()));
+    assert_eq!(
+        (clock.stamp(START), clock.read()),
+        (Ok(time.wall()), time.wall())
+    );
 }
 
 /// Servers that are far away must not stop writes. A message that was in flight for minutes says nothing about a clock that is
@@ -102,10 +125,26 @@ fn slow_round_trips_are_accepted_up_to_limit() {
         assert_eq!(clock.stamp(START).is_ok(), is_fine, "{round_trip}");
     }
     time.set_wall(right.plus_seconds(300));
-    clock.compare(START.plus_seconds(590), Duration::from_secs(600), Duration::ZERO);
-    assert!(matches!(clock.stamp(START), Err(ClockUnsure { evidence: Evidence::UnknownLog, .. })));
+    clock.compare(
+        START.plus_seconds(590),
+        Duration::from_secs(600),
+        Duration::ZERO,
+    );
+    assert!(matches!(
+        clock.stamp(START),
+        Err(ClockUnsure {
+            evidence: Evidence::UnknownLog,
+            ..
+        })
+    ));
     clock.compare(right, Duration::from_secs(2), Duration::ZERO);
-    assert!(matches!(clock.stamp(START), Err(ClockUnsure { evidence: Evidence::Log, .. })));
+    assert!(matches!(
+        clock.stamp(START),
+        Err(ClockUnsure {
+            evidence: Evidence::Log,
+            ..
+        })
+    ));
     time.set_wall(right);
     assert_eq!(clock.stamp(START), Ok(right));
     clock.compare_with_unknown();
@@ -144,7 +183,10 @@ fn restarts_within_boot_allow_one_step() {
     time.set_wall(START.plus_seconds(3_000));
     assert_eq!(clock.stamp(START), Ok(START.plus_seconds(3_000)));
     time.set_wall(START.plus_seconds(6_000));
-    assert_eq!(clock.stamp(START), unsure(START.plus_seconds(6_000), START, Evidence::LastRun));
+    assert_eq!(
+        clock.stamp(START),
+        unsure(START.plus_seconds(6_000), START, Evidence::LastRun)
+    );
 }
 
 /// The saved readings are missing, and the log was idle for weeks.
@@ -153,7 +195,10 @@ async fn snapshot_time_bounds_stop_without_saved_clock() {
     let directory = tempfile::tempdir().unwrap();
     let (time, _) = clock();
     let options = engines::options(directory.path());
-    let delete = || Command::Delete { kind: Kind::Coupon, name: Name::new("none").unwrap() };
+    let delete = || Command::Delete {
+        kind: Kind::Coupon,
+        name: Name::new("none").unwrap(),
+    };
     let engine = engines::start_by(time.clock(ClockLimits::default()), options.clone()).await;
     engine.submit(None, delete(), None).await.unwrap();
     time.pass(Duration::from_secs(20 * DAY));
@@ -168,10 +213,21 @@ async fn snapshot_time_bounds_stop_without_saved_clock() {
 
 #[test]
 fn reboot_accepts_weeks_and_rejects_year() {
-    for (passed, is_believed) in [(0, true), (7 * DAY, true), (30 * DAY, true), (31 * DAY, false)] {
+    for (passed, is_believed) in [
+        (0, true),
+        (7 * DAY, true),
+        (30 * DAY, true),
+        (31 * DAY, false),
+    ] {
         let time = Arc::new(ManualTime::at(START.plus_seconds(passed)));
         let clock = time.clock(ClockLimits::default());
-        clock.resume(ClockReading { wall: START, uptime: Duration::from_secs(5) }, false);
+        clock.resume(
+            ClockReading {
+                wall: START,
+                uptime: Duration::from_secs(5),
+            },
+            false,
+        );
         let expected = match is_believed {
             true => Ok(time.wall()),
             false => unsure(time.wall(), START, Evidence::LastRun),
@@ -194,8 +250,17 @@ fn readers_use_earlier_time_if_log_ahead() {
     for same_boot in [true, false] {
         let (_, clock) = clock();
         let future = START.plus_seconds(365 * DAY);
-        clock.resume(ClockReading { wall: future, uptime: Duration::ZERO }, same_boot);
-        assert_eq!(clock.stamp(future), unsure(START, future, Evidence::LastEntry));
+        clock.resume(
+            ClockReading {
+                wall: future,
+                uptime: Duration::ZERO,
+            },
+            same_boot,
+        );
+        assert_eq!(
+            clock.stamp(future),
+            unsure(START, future, Evidence::LastEntry)
+        );
         assert_eq!(clock.read(), START);
     }
 }

@@ -2,9 +2,9 @@
 //! and redemptions are known by numbers.
 
 use cuckood::domain::{
-    Command, Digests, Ending, FilterId, Forget, Guards, ImportBegin, ImportEnd, ImportId, ImportLines,
-    ImportMode, KeyName, Kind, Name, Redeem, RedemptionId, Reference, Sizing, Spec, Target, Update,
-    UploadDigest, Window,
+    Command, Digests, Ending, FilterId, Forget, Guards, ImportBegin, ImportEnd, ImportId,
+    ImportLines, ImportMode, KeyName, Kind, Name, Redeem, RedemptionId, Reference, Sizing, Spec,
+    Target, Update, UploadDigest, Window,
 };
 use cuckood::engine::creation;
 use cuckood::filter::{Digest, Growth, Mode, Secret};
@@ -26,25 +26,60 @@ impl NewFilter {
     pub fn coupon(capacity: u64) -> NewFilter {
         let (growth, sizing) = (Growth::Auto, Sizing::Exact);
         let (kind, window) = (Kind::Coupon, Window::default());
-        NewFilter { kind, capacity, growth, sizing, stock: None, forget: None, window }
+        NewFilter {
+            kind,
+            capacity,
+            growth,
+            sizing,
+            stock: None,
+            forget: None,
+            window,
+        }
     }
 
     /// An open pool that grows.
     pub fn pool(capacity: u64, stock: u64) -> NewFilter {
-        NewFilter { stock: Some(stock), ..NewFilter::coupon(capacity) }
+        NewFilter {
+            stock: Some(stock),
+            ..NewFilter::coupon(capacity)
+        }
     }
 
     /// A compact campaign that grows.
     pub fn campaign(capacity: u64, error_rate: f64) -> NewFilter {
         let (kind, sizing) = (Kind::Campaign, Sizing::ErrorRate(error_rate));
-        NewFilter { kind, sizing, ..NewFilter::coupon(capacity) }
+        NewFilter {
+            kind,
+            sizing,
+            ..NewFilter::coupon(capacity)
+        }
     }
 
     /// The command that creates it. All filters have one secret.
     pub fn create(&self, target: Target) -> Command {
-        let NewFilter { kind, capacity, growth, sizing, stock, forget, window } = *self;
-        let mode = if sizing == Sizing::Exact { Mode::Strict } else { Mode::Compact };
-        let spec = Spec { capacity, mode, growth, sizing, ignore_case: false, stock, forget };
+        let NewFilter {
+            kind,
+            capacity,
+            growth,
+            sizing,
+            stock,
+            forget,
+            window,
+        } = *self;
+        let mode = if sizing == Sizing::Exact {
+            Mode::Strict
+        } else {
+            Mode::Compact
+        };
+        let spec = Spec {
+            capacity,
+            mode,
+            growth,
+            sizing,
+            ignore_case: false,
+            stock,
+            forget,
+        };
         let mut create = creation(kind, name_of(target), spec, window, Default::default()).unwrap();
         if let Command::Create { id, secret, .. } = &mut create {
             (*id, *secret) = (target.0, Secret::new([7; 192]));
@@ -79,11 +114,20 @@ pub fn redemption(serial: u64) -> RedemptionId {
 }
 
 pub fn insert(target: Target, numbers: impl IntoIterator<Item = u64>) -> Command {
-    Command::Insert { target, digests: codes(numbers), if_absent: false, revive: false }
+    Command::Insert {
+        target,
+        digests: codes(numbers),
+        if_absent: false,
+        revive: false,
+    }
 }
 
 pub fn remove(target: Target, numbers: impl IntoIterator<Item = u64>) -> Command {
-    Command::Remove { target, digests: codes(numbers), all: false }
+    Command::Remove {
+        target,
+        digests: codes(numbers),
+        all: false,
+    }
 }
 
 pub fn replace(
@@ -91,18 +135,41 @@ pub fn replace(
     from: impl IntoIterator<Item = u64>,
     to: impl IntoIterator<Item = u64>,
 ) -> Command {
-    Command::Replace { target, from: codes(from), to: codes(to) }
+    Command::Replace {
+        target,
+        from: codes(from),
+        to: codes(to),
+    }
 }
 
 /// A hold, or a redemption if `hold_seconds` is 0.
-pub fn redeem(target: Target, number: u64, serial: u64, reference: &str, hold_seconds: u64) -> Command {
+pub fn redeem(
+    target: Target,
+    number: u64,
+    serial: u64,
+    reference: &str,
+    hold_seconds: u64,
+) -> Command {
     let (digest, reference) = (code(number), Reference::new(reference).unwrap());
-    Command::Redeem(Redeem { target, digest, redemption: redemption(serial), reference, hold_seconds })
+    Command::Redeem(Redeem {
+        target,
+        digest,
+        redemption: redemption(serial),
+        reference,
+        hold_seconds,
+    })
 }
 
 pub fn set_stock(target: Target, stock: u64) -> Command {
     let (starts_at, ends_at, capacity, annotations) = (None, None, None, Default::default());
-    Command::Update(Update { target, starts_at, ends_at, capacity, stock: Some(stock), annotations })
+    Command::Update(Update {
+        target,
+        starts_at,
+        ends_at,
+        capacity,
+        stock: Some(stock),
+        annotations,
+    })
 }
 
 pub fn import_begin(target: Target, import: &str, mode: ImportMode, guards: Guards) -> Command {
@@ -118,7 +185,11 @@ pub fn import_begin(target: Target, import: &str, mode: ImportMode, guards: Guar
     })
 }
 
-pub fn import_lines(target: Target, import: &str, numbers: impl IntoIterator<Item = u64>) -> Command {
+pub fn import_lines(
+    target: Target,
+    import: &str,
+    numbers: impl IntoIterator<Item = u64>,
+) -> Command {
     let (import, digests) = (ImportId::new(import).unwrap(), codes(numbers));
     let lines = digests.0.len() as u64;
     Command::ImportLines(ImportLines {
@@ -134,6 +205,14 @@ pub fn import_lines(target: Target, import: &str, numbers: impl IntoIterator<Ite
 
 /// The end of a complete upload.
 pub fn import_end(target: Target, import: &str, entries_max: u32) -> Command {
-    let ending = Ending::Whole { upload: UploadDigest { bytes: 0, hash: 0 }, warnings: Vec::new() };
-    Command::ImportEnd(ImportEnd { target, import: ImportId::new(import).unwrap(), ending, entries_max })
+    let ending = Ending::Whole {
+        upload: UploadDigest { bytes: 0, hash: 0 },
+        warnings: Vec::new(),
+    };
+    Command::ImportEnd(ImportEnd {
+        target,
+        import: ImportId::new(import).unwrap(),
+        ending,
+        entries_max,
+    })
 }

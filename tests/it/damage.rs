@@ -27,7 +27,10 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
 const CHILD_TIMEOUT: Duration = Duration::from_secs(180);
 
 fn key(filter: u64) -> SectionId {
-    SectionId { owner: filter, part: 0 }
+    SectionId {
+        owner: filter,
+        part: 0,
+    }
 }
 
 fn chunk(filter: u64, changes: u64, index: u32) -> Vec<u8> {
@@ -38,7 +41,10 @@ fn chunk(filter: u64, changes: u64, index: u32) -> Vec<u8> {
 
 /// A directory with a log pruned after two snapshots that share sections.
 fn prepare(dir: &Path) {
-    let options = StoreOptions { preallocate_bytes: 16 << 20, ..options(Durability::Fsync) };
+    let options = StoreOptions {
+        preallocate_bytes: 16 << 20,
+        ..options(Durability::Fsync)
+    };
     let store = Arc::new(Store::open(dir, &options).unwrap());
     let mut journal = open_journal(&store).unwrap();
     let mut sections = Vec::new();
@@ -52,12 +58,16 @@ fn prepare(dir: &Path) {
                     continue;
                 }
                 for index in 0..6 {
-                    writer.put_chunk(&store, key(filter), &chunk(filter, number, index)).unwrap();
+                    writer
+                        .put_chunk(&store, key(filter), &chunk(filter, number, index))
+                        .unwrap();
                 }
                 writer.end_section(key(filter), number);
             }
-            sections =
-                writer.finish(&store, Timestamp(number), vec![number as u8; 100_000]).unwrap().sections;
+            sections = writer
+                .finish(&store, Timestamp(number), vec![number as u8; 100_000])
+                .unwrap()
+                .sections;
             let mut sweep = store.sweep().unwrap();
             while journal.prune(sweep.log_through, 20 << 10).unwrap() {}
             while sweep.step(&store, 28 << 10).unwrap() {}
@@ -71,11 +81,16 @@ fn prepare(dir: &Path) {
 
 /// The engine's startup: load the newest complete snapshot, and replay the log after it.
 fn recover(dir: &Path) -> Result<(), JournalError> {
-    let options = StoreOptions { open_timeout: OPEN_TIMEOUT, ..options(Durability::Fsync) };
+    let options = StoreOptions {
+        open_timeout: OPEN_TIMEOUT,
+        ..options(Durability::Fsync)
+    };
     let store = Arc::new(Store::open(dir, &options)?);
     let mut journal = open_journal(&store)?;
     let manifests = store.manifests()?;
-    let whole = manifests.iter().find(|manifest| whole(&store, manifest).is_ok());
+    let whole = manifests
+        .iter()
+        .find(|manifest| whole(&store, manifest).is_ok());
     let after = whole.map_or(0, |manifest| manifest.seq.0);
     if let Some(manifest) = whole {
         assert!(after % 20 == 0 && after > 0 && manifest.meta == vec![after as u8; 100_000]);
@@ -85,7 +100,10 @@ fn recover(dir: &Path) -> Result<(), JournalError> {
     for entry in entries(&mut journal, after)? {
         next += 1;
         let digests = if next > ENTRIES { 3 } else { 5_000 };
-        assert_eq!((entry.seq, &entry.proposal), (Seq(next), &proposal(next, digests)));
+        assert_eq!(
+            (entry.seq, &entry.proposal),
+            (Seq(next), &proposal(next, digests))
+        );
     }
     assert_eq!(next, ENTRIES + 5, "something acknowledged is gone");
     append(&mut journal, vec![proposal(0, 1)])?;
@@ -97,7 +115,11 @@ fn whole(store: &Store, manifest: &Manifest) -> Result<(), StoreError> {
     for section in &manifest.sections {
         for index in 0..section.chunks {
             store.read_chunk(section, index, &mut out)?;
-            assert_eq!(out, chunk(section.key.owner, section.changes, index), "a chunk of something else");
+            assert_eq!(
+                out,
+                chunk(section.key.owner, section.changes, index),
+                "a chunk of something else"
+            );
         }
     }
     Ok(())
@@ -106,7 +128,9 @@ fn whole(store: &Store, manifest: &Manifest) -> Result<(), StoreError> {
 #[test]
 #[ignore = "runs as the child of the others"]
 fn child() {
-    let Some(dir) = std::env::var_os(DIRECTORY) else { return };
+    let Some(dir) = std::env::var_os(DIRECTORY) else {
+        return;
+    };
     if let Err(error) = recover(Path::new(&dir)) {
         eprintln!("REFUSED {error}");
         std::process::exit(1);
@@ -136,14 +160,21 @@ fn opens(dir: &Path, what: &str) -> bool {
         return true;
     }
     let refusal = errors.lines().find(|line| line.starts_with("REFUSED"));
-    let refusal = refusal.unwrap_or_else(|| panic!("{what}: {} without a refusal\n{errors}", output.status));
+    let refusal =
+        refusal.unwrap_or_else(|| panic!("{what}: {} without a refusal\n{errors}", output.status));
     assert!(refusal.contains(dir.to_str().unwrap()), "{what}: {refusal}");
-    assert!(refusal.contains("cuckood verify") || refusal.contains("cuckood restore"), "{what}: {refusal}");
+    assert!(
+        refusal.contains("cuckood verify") || refusal.contains("cuckood restore"),
+        "{what}: {refusal}"
+    );
     false
 }
 
 fn cases() -> u64 {
-    std::env::var("CUCKOOD_DAMAGE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(30)
+    std::env::var("CUCKOOD_DAMAGE_CASES")
+        .ok()
+        .and_then(|cases| cases.parse().ok())
+        .unwrap_or(30)
 }
 
 /// Spoils a fresh copy in many ways; both ends, opened and refused, should be met.
@@ -192,8 +223,17 @@ fn truncated_file_is_detected() {
     spoil_many(|dir, case| {
         let path = dir.join("sled/db");
         let used = used_bytes(&path);
-        let length = if case % 4 == 0 { used - 1 - scatter(case) % 2_000 } else { scatter(case) % used };
-        File::options().write(true).open(&path).unwrap().set_len(length).unwrap();
+        let length = if case % 4 == 0 {
+            used - 1 - scatter(case) % 2_000
+        } else {
+            scatter(case) % used
+        };
+        File::options()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_len(length)
+            .unwrap();
         format!("db cut off at {length} of {used}")
     });
 }
@@ -203,7 +243,11 @@ fn flipped_bit_is_detected() {
     spoil_many(|dir, case| {
         let path = dir.join("sled/db");
         let used = used_bytes(&path);
-        let offset = if case % 4 == 0 { scatter(case) % 4_096 } else { scatter(case) % used };
+        let offset = if case % 4 == 0 {
+            scatter(case) % 4_096
+        } else {
+            scatter(case) % used
+        };
         let file = File::options().read(true).write(true).open(&path).unwrap();
         let mut byte = [0];
         file.read_exact_at(&mut byte, offset).unwrap();
@@ -217,8 +261,12 @@ fn flipped_bit_is_detected() {
 fn truncated_or_altered_small_file_is_detected() {
     spoil_many(|dir, case| {
         let names = ["sled/conf", "acknowledged", "format"];
-        let snapshots = fs::read_dir(dir.join("sled")).unwrap().map(|entry| entry.unwrap().path());
-        let mut paths: Vec<_> = snapshots.filter(|path| path.to_string_lossy().contains("snap.")).collect();
+        let snapshots = fs::read_dir(dir.join("sled"))
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
+        let mut paths: Vec<_> = snapshots
+            .filter(|path| path.to_string_lossy().contains("snap."))
+            .collect();
         paths.extend(names.map(|name| dir.join(name)));
         let path = &paths[case as usize % paths.len()];
         let mut bytes = fs::read(path).unwrap();

@@ -13,7 +13,10 @@ use std::sync::Arc;
 
 fn refusal(dir: &Path) -> StoreError {
     let opened = Store::open(dir, &options(Durability::Fsync));
-    opened.and_then(|store| open_journal(&Arc::new(store))).map(drop).unwrap_err()
+    opened
+        .and_then(|store| open_journal(&Arc::new(store)))
+        .map(drop)
+        .unwrap_err()
 }
 
 fn with_entries(dir: &Path) {
@@ -36,7 +39,11 @@ fn second_process_is_rejected() {
 
 #[test]
 fn foreign_directory_is_rejected_unchanged() {
-    for (name, content) in [("letters.txt", ""), ("format", "something else"), ("sled", "")] {
+    for (name, content) in [
+        ("letters.txt", ""),
+        ("format", "something else"),
+        ("sled", ""),
+    ] {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(name), content).unwrap();
         let error = refusal(dir.path());
@@ -75,12 +82,18 @@ fn unfinished_restore_blocks_startup() {
     let begun = RestoreTarget::begin(dir.path()).unwrap();
     assert!(matches!(refusal(dir.path()), StoreError::Locked { .. }));
     drop(begun);
-    for error in [refusal(dir.path()), RestoreTarget::begin(dir.path()).map(drop).unwrap_err()] {
+    for error in [
+        refusal(dir.path()),
+        RestoreTarget::begin(dir.path()).map(drop).unwrap_err(),
+    ] {
         assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
         assert!(error.to_string().contains("cuckood restore"), "{error}");
     }
     fs::remove_file(dir.path().join("restoring")).unwrap();
-    let store = RestoreTarget::begin(dir.path()).unwrap().open(&options).unwrap();
+    let store = RestoreTarget::begin(dir.path())
+        .unwrap()
+        .open(&options)
+        .unwrap();
     drop(store);
     assert!(matches!(refusal(dir.path()), StoreError::Damaged { .. }));
 }
@@ -94,7 +107,17 @@ fn newer_format_is_rejected_unchanged() {
     fs::write(&format, text.replace("format 1", "format 2")).unwrap();
     let before = fs::read(dir.path().join("sled/db")).unwrap();
     let error = refusal(dir.path());
-    assert!(matches!(error, StoreError::Newer { found: 2, known: 1, .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            StoreError::Newer {
+                found: 2,
+                known: 1,
+                ..
+            }
+        ),
+        "{error}"
+    );
     assert!(fs::read(dir.path().join("sled/db")).unwrap() == before);
 }
 
@@ -102,14 +125,23 @@ fn newer_format_is_rejected_unchanged() {
 fn diverged_directory_can_only_be_verified() {
     let dir = tempfile::tempdir().unwrap();
     with_entries(dir.path());
-    fs::write(dir.path().join("diverged"), "it differs from b at position 65536\n").unwrap();
+    fs::write(
+        dir.path().join("diverged"),
+        "it differs from b at position 65536\n",
+    )
+    .unwrap();
     let error = refusal(dir.path());
     assert!(matches!(error, StoreError::Diverged { .. }), "{error}");
     assert!(
-        error.to_string().contains("it differs from b at position 65536; replace it with an empty"),
+        error
+            .to_string()
+            .contains("it differs from b at position 65536; replace it with an empty"),
         "{error}"
     );
-    StoreCopy::of(dir.path(), None).unwrap().open(&options(Durability::Fsync)).unwrap();
+    StoreCopy::of(dir.path(), None)
+        .unwrap()
+        .open(&options(Durability::Fsync))
+        .unwrap();
 }
 
 #[test]
@@ -144,10 +176,18 @@ fn partially_filled_directory_is_filled_again() {
     for _ in 0..2 {
         drop(Store::open_to_fill(dir.path(), &options(Durability::Fsync)).unwrap());
         assert!(is_unused(dir.path()));
-        assert!(refusal(dir.path()).to_string().contains("a shared snapshot"));
+        assert!(
+            refusal(dir.path())
+                .to_string()
+                .contains("a shared snapshot")
+        );
     }
     let store = Store::open_to_fill(dir.path(), &options(Durability::Fsync)).unwrap();
-    store.begin_snapshot(Seq(7)).unwrap().finish(&store, Timestamp(1), Vec::new()).unwrap();
+    store
+        .begin_snapshot(Seq(7))
+        .unwrap()
+        .finish(&store, Timestamp(1), Vec::new())
+        .unwrap();
     store.seal().unwrap();
     drop(store);
     assert!(!is_unused(dir.path()));
@@ -182,14 +222,26 @@ fn unfinished_sled_snapshot_is_removed() {
 fn missing_or_swapped_parts_are_detected() {
     type Spoil = fn(&Path, &Path);
     let spoils: [(&str, Spoil); 7] = [
-        ("format is missing", |dir, _| fs::remove_file(dir.join("format")).unwrap()),
-        ("format can't be read", |dir, _| fs::write(dir.join("format"), "cuckood data directory\n").unwrap()),
-        ("acknowledged is missing", |dir, _| fs::remove_file(dir.join("acknowledged")).unwrap()),
-        ("no intact record", |dir, _| fs::write(dir.join("acknowledged"), [0; 8192]).unwrap()),
-        ("no intact record", |dir, other| {
-            fs::copy(other.join("acknowledged"), dir.join("acknowledged")).map(drop).unwrap()
+        ("format is missing", |dir, _| {
+            fs::remove_file(dir.join("format")).unwrap()
         }),
-        ("sled/db is missing", |dir, _| fs::remove_file(dir.join("sled/db")).unwrap()),
+        ("format can't be read", |dir, _| {
+            fs::write(dir.join("format"), "cuckood data directory\n").unwrap()
+        }),
+        ("acknowledged is missing", |dir, _| {
+            fs::remove_file(dir.join("acknowledged")).unwrap()
+        }),
+        ("no intact record", |dir, _| {
+            fs::write(dir.join("acknowledged"), [0; 8192]).unwrap()
+        }),
+        ("no intact record", |dir, other| {
+            fs::copy(other.join("acknowledged"), dir.join("acknowledged"))
+                .map(drop)
+                .unwrap()
+        }),
+        ("sled/db is missing", |dir, _| {
+            fs::remove_file(dir.join("sled/db")).unwrap()
+        }),
         ("another directory", |dir, other| {
             fs::remove_dir_all(dir.join("sled")).unwrap();
             fs::rename(other.join("sled"), dir.join("sled")).unwrap();
@@ -204,7 +256,10 @@ fn missing_or_swapped_parts_are_detected() {
         let error = refusal(&ours);
         assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
         let text = error.to_string();
-        assert!(text.contains(expected) && text.contains("cuckood verify"), "{text}");
+        assert!(
+            text.contains(expected) && text.contains("cuckood verify"),
+            "{text}"
+        );
     }
 }
 
@@ -214,11 +269,21 @@ fn older_log_copy_is_detected() {
     with_entries(dir.path());
     let copy = dir.path().join("copy");
     copy_dir(&dir.path().join("sled"), &copy);
-    append(&mut open_journal(&open(dir.path())).unwrap(), vec![proposal(10, 1)]).unwrap();
+    append(
+        &mut open_journal(&open(dir.path())).unwrap(),
+        vec![proposal(10, 1)],
+    )
+    .unwrap();
     fs::remove_dir_all(dir.path().join("sled")).unwrap();
     fs::rename(&copy, dir.path().join("sled")).unwrap();
-    let error = open_journal(&open(dir.path())).map(drop).unwrap_err().to_string();
-    assert!(error.contains("11 was acknowledged") && error.contains("cuckood verify"), "{error}");
+    let error = open_journal(&open(dir.path()))
+        .map(drop)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("11 was acknowledged") && error.contains("cuckood verify"),
+        "{error}"
+    );
 }
 
 pub fn copy_dir(from: &Path, to: &Path) {
@@ -239,7 +304,10 @@ pub fn copy_dir(from: &Path, to: &Path) {
 async fn backup_time_survives_restarts() {
     let dir = tempfile::tempdir().unwrap();
     let start = async || {
-        let options = EngineOptions { store: options(Durability::Flush), ..defaults(dir.path()) };
+        let options = EngineOptions {
+            store: options(Durability::Flush),
+            ..defaults(dir.path())
+        };
         let engine = Engine::start(options, Clock::system(ClockLimits::default()));
         assert_eq!(engine.recovered().await, EngineStatus::Ready);
         let at = engine.info().backup_at.unwrap();

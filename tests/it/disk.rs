@@ -12,12 +12,21 @@ use std::path::Path;
 const CODES: u64 = 1_000_000;
 
 fn options(dir: &Path) -> EngineOptions {
-    let journal = LocalOptions { durability: Durability::Flush, segment_bytes: 1 << 20 };
+    let journal = LocalOptions {
+        durability: Durability::Flush,
+        segment_bytes: 1 << 20,
+    };
     let journal = JournalOptions::Local(journal);
-    let mut options = EngineOptions { journal, ..engines::defaults(dir) };
+    let mut options = EngineOptions {
+        journal,
+        ..engines::defaults(dir)
+    };
     options.store.sync_snapshots = false;
     (options.store.preallocate_bytes, options.store.ballast_bytes) = (1 << 20, 0);
-    (options.snapshots.log_bytes_min, options.snapshots.log_bytes_max) = (LOG_BYTES, LOG_BYTES);
+    (
+        options.snapshots.log_bytes_min,
+        options.snapshots.log_bytes_max,
+    ) = (LOG_BYTES, LOG_BYTES);
     options
 }
 
@@ -25,7 +34,10 @@ fn options(dir: &Path) -> EngineOptions {
 const LOG_BYTES: u64 = 4 << 20;
 
 async fn create(engine: &Engine, target: Target) {
-    let coupon = NewFilter { growth: Growth::Fixed, ..NewFilter::coupon(CODES) };
+    let coupon = NewFilter {
+        growth: Growth::Fixed,
+        ..NewFilter::coupon(CODES)
+    };
     engines::create(engine, target, &coupon).await;
 }
 
@@ -77,7 +89,10 @@ async fn operations_that_free_space_succeed_below_watermark() {
     let (old, codes) = (target(1), target(2));
     for target in [old, codes] {
         create(&engine, target).await;
-        engine.submit(None, insert(target, 0..1_000), None).await.unwrap();
+        engine
+            .submit(None, insert(target, 0..1_000), None)
+            .await
+            .unwrap();
     }
     engine.shutdown().await;
     drop(engine);
@@ -92,7 +107,14 @@ async fn operations_that_free_space_succeed_below_watermark() {
     let name = name_of(old);
     let (rejected, deleted, cleared) = tokio::join!(
         engine.submit(None, insert(codes, 0..1), None),
-        engine.submit(None, Command::Delete { kind: Kind::Coupon, name }, None),
+        engine.submit(
+            None,
+            Command::Delete {
+                kind: Kind::Coupon,
+                name
+            },
+            None
+        ),
         engine.submit(None, Command::Clear { target: codes }, None),
     );
     assert_eq!(rejected, Err(SubmitError::DiskFull));
@@ -111,7 +133,10 @@ async fn stored_outcome_is_replayed_on_full_disk() {
     let engine = start(engines::options(directory.path())).await;
     engines::create(&engine, target(1), &NewFilter::coupon(100)).await;
     let key = |scope| Some(IdempotencyKey { scope, request: 7 });
-    let first = engine.submit(None, insert(target(1), 0..9), key(1)).await.unwrap();
+    let first = engine
+        .submit(None, insert(target(1), 0..9), key(1))
+        .await
+        .unwrap();
     engine.shutdown().await;
     drop(engine);
     let mut options = engines::options(directory.path());
@@ -119,13 +144,31 @@ async fn stored_outcome_is_replayed_on_full_disk() {
     let engine = start(options).await;
     let rejected = engine.submit(None, insert(target(1), 10..20), key(2)).await;
     assert_eq!(rejected, Err(SubmitError::DiskFull));
-    let again = engine.submit(None, insert(target(1), 0..9), key(1)).await.unwrap();
-    assert_eq!(again, Applied { replayed: true, ..first });
+    let again = engine
+        .submit(None, insert(target(1), 0..9), key(1))
+        .await
+        .unwrap();
+    assert_eq!(
+        again,
+        Applied {
+            replayed: true,
+            ..first
+        }
+    );
     // What frees space is accepted with a key.
-    let delete = Command::Delete { kind: Kind::Coupon, name: name_of(target(1)) };
+    let delete = Command::Delete {
+        kind: Kind::Coupon,
+        name: name_of(target(1)),
+    };
     for replayed in [false, true] {
         let deleted = engine.submit(None, delete.clone(), key(3)).await.unwrap();
-        assert_eq!(deleted, Applied { outcome: Outcome::Deleted, replayed });
+        assert_eq!(
+            deleted,
+            Applied {
+                outcome: Outcome::Deleted,
+                replayed
+            }
+        );
     }
     engine.shutdown().await;
 }

@@ -18,12 +18,21 @@ const CODES: u64 = 10_000;
 async fn start() -> (Engine, TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let engine = engines::start(engines::options(directory.path())).await;
-    let large = NewFilter { growth: Growth::Fixed, ..NewFilter::coupon(1_000_000) };
+    let large = NewFilter {
+        growth: Growth::Fixed,
+        ..NewFilter::coupon(1_000_000)
+    };
     engines::create(&engine, LARGE, &large).await;
     engines::create(&engine, SMALL, &NewFilter::coupon(10)).await;
-    engine.submit(None, insert(LARGE, 0..CODES), None).await.unwrap();
+    engine
+        .submit(None, insert(LARGE, 0..CODES), None)
+        .await
+        .unwrap();
     engine.submit(None, insert(SMALL, [7]), None).await.unwrap();
-    engine.submit(None, redeem(SMALL, 7, 1, "order", 0), None).await.unwrap();
+    engine
+        .submit(None, redeem(SMALL, 7, 1, "order", 0), None)
+        .await
+        .unwrap();
     (engine, directory)
 }
 
@@ -45,13 +54,19 @@ async fn image_waits_for_no_other_filter() {
     let taken = image(&engine, SMALL).await;
     // No snapshot was started for it.
     let info = engine.info();
-    assert_eq!((info.snapshot, info.storage.snapshot_bytes_written), (None, 0));
+    assert_eq!(
+        (info.snapshot, info.storage.snapshot_bytes_written),
+        (None, 0)
+    );
     // The image from a snapshot is the same.
     engine.snapshot().await.unwrap();
     assert!(image(&engine, SMALL).await == taken);
     let latest = engine.info().snapshot;
     engine.submit(None, insert(SMALL, [8]), None).await.unwrap();
-    assert!(image(&engine, SMALL).await != taken, "an image has everything acknowledged before");
+    assert!(
+        image(&engine, SMALL).await != taken,
+        "an image has everything acknowledged before"
+    );
     assert_eq!(engine.info().snapshot, latest);
     assert!(engine.image(target(3).0).await.unwrap().is_none());
     engine.shutdown().await;
@@ -69,8 +84,14 @@ async fn image_is_rejected_below_watermark() {
     let engine = engines::start(options).await;
     // The last snapshot has it.
     assert!(!image(&engine, LARGE).await.is_empty());
-    engine.submit(None, Command::Clear { target: LARGE }, None).await.unwrap();
-    assert_eq!(engine.image(LARGE.0).await.err(), Some(SubmitError::DiskFull));
+    engine
+        .submit(None, Command::Clear { target: LARGE }, None)
+        .await
+        .unwrap();
+    assert_eq!(
+        engine.image(LARGE.0).await.err(),
+        Some(SubmitError::DiskFull)
+    );
     engine.shutdown().await;
 }
 
@@ -85,7 +106,9 @@ async fn load(engine: &Engine, image: &[u8], number: u64) -> u64 {
         last = Some(engine.submit(None, command, None).await.unwrap().outcome);
     }
     reader.finish().unwrap();
-    let Some(Outcome::Created(made)) = last else { panic!("{last:?}") };
+    let Some(Outcome::Created(made)) = last else {
+        panic!("{last:?}")
+    };
     made.stats.items
 }
 
@@ -105,19 +128,34 @@ async fn snapshot_and_images_of_one_filter_are_independent() {
         tokio::task::yield_now().await;
         for batch in 0..10 {
             let from = CODES + (number * 10 + batch) * 100;
-            engine.submit(None, insert(LARGE, from..from + 100), None).await.unwrap();
+            engine
+                .submit(None, insert(LARGE, from..from + 100), None)
+                .await
+                .unwrap();
         }
     }
     snapshot.await.unwrap().unwrap();
     for (number, image) in (0..).zip(images) {
         let items = load(&engine, &image.await.unwrap(), number + 10).await;
         let position = (items - CODES) / 100;
-        assert!(items >= CODES && (items - CODES).is_multiple_of(100) && position <= IMAGES * 10, "{items}");
-        assert!(position >= number * 10, "image {number} lacks what was acknowledged before: {items}");
-        let copy = engine.view().find(Kind::Coupon, &Name::new(&format!("copy-{}", number + 10)).unwrap());
+        assert!(
+            items >= CODES && (items - CODES).is_multiple_of(100) && position <= IMAGES * 10,
+            "{items}"
+        );
+        assert!(
+            position >= number * 10,
+            "image {number} lacks what was acknowledged before: {items}"
+        );
+        let copy = engine.view().find(
+            Kind::Coupon,
+            &Name::new(&format!("copy-{}", number + 10)).unwrap(),
+        );
         let (copy, now) = (copy.unwrap(), engine.now());
-        let found =
-            codes(0..CODES + IMAGES * 1_000).0.iter().filter(|code| copy.count(**code, now) > 0).count();
+        let found = codes(0..CODES + IMAGES * 1_000)
+            .0
+            .iter()
+            .filter(|code| copy.count(**code, now) > 0)
+            .count();
         assert_eq!(found as u64, items);
     }
     engine.shutdown().await;
@@ -125,6 +163,9 @@ async fn snapshot_and_images_of_one_filter_are_independent() {
     let engine = engines::start(engines::options(directory.path())).await;
     let filters = engine.view().list(Kind::Coupon, "", None, 100);
     let large = filters.iter().find(|filter| filter.id == LARGE.0).unwrap();
-    assert_eq!(large.describe(engine.now()).stats.items, CODES + IMAGES * 1_000);
+    assert_eq!(
+        large.describe(engine.now()).stats.items,
+        CODES + IMAGES * 1_000
+    );
     engine.shutdown().await;
 }

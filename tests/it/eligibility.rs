@@ -2,7 +2,9 @@
 
 use crate::commands::{NewFilter, target};
 use crate::machine::Machine;
-use cuckood::domain::{Command, Digests, Kind, LineUp, Sizing, Timestamp, Unless, Window, WindowPosition};
+use cuckood::domain::{
+    Command, Digests, Kind, LineUp, Sizing, Timestamp, Unless, Window, WindowPosition,
+};
 use cuckood::filter::Growth;
 use cuckood::state::{Question, Uncountable, Views};
 use proptest::prelude::*;
@@ -45,8 +47,13 @@ impl Campaign {
 
     fn position(&self, now: u64) -> WindowPosition {
         match self.window {
-            Window { starts_at: Some(start), .. } if now < start.0 => WindowPosition::Before,
-            Window { ends_at: Some(end), .. } if now >= end.0 => WindowPosition::After,
+            Window {
+                starts_at: Some(start),
+                ..
+            } if now < start.0 => WindowPosition::Before,
+            Window {
+                ends_at: Some(end), ..
+            } if now >= end.0 => WindowPosition::After,
             _ => WindowPosition::Inside,
         }
     }
@@ -76,7 +83,9 @@ fn expected(
     limit: usize,
 ) -> Result<Answer, usize> {
     let is_uncountable = |unless: &Unless<String>| {
-        campaigns.get(&unless.campaign).is_some_and(|c| unless.at_least > c.copies_max())
+        campaigns
+            .get(&unless.campaign)
+            .is_some_and(|c| unless.at_least > c.copies_max())
     };
     if let Some(condition) = line_up.unless.iter().position(is_uncountable) {
         return Err(condition);
@@ -91,7 +100,8 @@ fn expected(
         let excluded_by = line_up.unless.iter().find(|unless| {
             unless.only_for.as_ref().is_none_or(|only| only == name)
                 && campaigns.get(&unless.campaign).is_some_and(|other| {
-                    other.position(now) == WindowPosition::Inside && other.copies(user) >= unless.at_least
+                    other.position(now) == WindowPosition::Inside
+                        && other.copies(user) >= unless.at_least
                 })
         });
         let (position, present) = (campaign.position(now), campaign.copies(user) > 0);
@@ -104,7 +114,9 @@ fn expected(
         } else if present {
             answer.excluded.push(name.clone());
         }
-        answer.reasons.push((name.clone(), present, position, excluded_by, is_eligible));
+        answer
+            .reasons
+            .push((name.clone(), present, position, excluded_by, is_eligible));
         if answer.eligible.len() == limit {
             break;
         }
@@ -126,7 +138,12 @@ fn found(
     explain: bool,
 ) -> Result<Answer, usize> {
     let user = format!("user-{user}");
-    let question = Question { user: &user, line_up, limit, explain };
+    let question = Question {
+        user: &user,
+        line_up,
+        limit,
+        explain,
+    };
     let found = match view.evaluate(&question, Timestamp(now)) {
         Ok(found) => found,
         Err(Uncountable { condition, .. }) => return Err(condition),
@@ -135,7 +152,13 @@ fn found(
     let reasons = found.explanations.iter().flatten().map(|explanation| {
         let excluded_by = explanation.excluded_by.map(str::to_owned);
         let (name, eligible) = (explanation.campaign.to_owned(), explanation.eligible);
-        (name, explanation.present, explanation.window, excluded_by, eligible)
+        (
+            name,
+            explanation.present,
+            explanation.window,
+            excluded_by,
+            eligible,
+        )
     });
     Ok(Answer {
         reasons: reasons.collect(),
@@ -150,22 +173,44 @@ fn found(
 /// Creates a campaign in the service.
 fn create(machine: &mut Machine, id: usize, campaign: &Campaign) {
     // No two users look alike.
-    let compact = Sizing::Layout { fingerprint_bits: 32, bucket_size: 4, max_search: 512 };
-    let sizing = if campaign.is_strict { Sizing::Exact } else { compact };
+    let compact = Sizing::Layout {
+        fingerprint_bits: 32,
+        bucket_size: 4,
+        max_search: 512,
+    };
+    let sizing = if campaign.is_strict {
+        Sizing::Exact
+    } else {
+        compact
+    };
     let (target, growth, window) = (target(id as u64 + 1), Growth::Fixed, campaign.window);
-    let filter = NewFilter { kind: Kind::Campaign, sizing, growth, window, ..NewFilter::coupon(100) };
+    let filter = NewFilter {
+        kind: Kind::Campaign,
+        sizing,
+        growth,
+        window,
+        ..NewFilter::coupon(100)
+    };
     machine.create(target, &filter);
     let view = machine.filter(target);
     for (user, copies) in &campaign.copies {
         let digests = Digests(vec![view.digest(format!("user-{user}")); *copies as usize]);
-        machine.apply(Command::Insert { target, digests, if_absent: false, revive: false });
+        machine.apply(Command::Insert {
+            target,
+            digests,
+            if_absent: false,
+            revive: false,
+        });
     }
 }
 
 fn moments() -> impl Strategy<Value = Window> {
     let moment = || proptest::option::of((NOW - 3..NOW + 4).prop_map(Timestamp));
     (moment(), moment()).prop_map(|(one, other)| match (one, other) {
-        (Some(a), Some(b)) if a >= b => Window { starts_at: Some(b), ends_at: Some(Timestamp(a.0 + 1)) },
+        (Some(a), Some(b)) if a >= b => Window {
+            starts_at: Some(b),
+            ends_at: Some(Timestamp(a.0 + 1)),
+        },
         (starts_at, ends_at) => Window { starts_at, ends_at },
     })
 }
@@ -173,7 +218,11 @@ fn moments() -> impl Strategy<Value = Window> {
 fn campaigns() -> impl Strategy<Value = Vec<Option<Campaign>>> {
     let users = proptest::collection::vec(0..USERS, 0..24);
     let campaign = (any::<bool>(), moments(), users).prop_map(|(is_strict, window, users)| {
-        let mut campaign = Campaign { is_strict, window, copies: BTreeMap::new() };
+        let mut campaign = Campaign {
+            is_strict,
+            window,
+            copies: BTreeMap::new(),
+        };
         users.into_iter().for_each(|user| campaign.add(user));
         campaign
     });
@@ -181,7 +230,12 @@ fn campaigns() -> impl Strategy<Value = Vec<Option<Campaign>>> {
 }
 
 fn line_up() -> impl Strategy<Value = LineUp<String>> {
-    let unless = (0..NAMES, 1..4u32, any::<bool>(), proptest::option::of(0..NAMES));
+    let unless = (
+        0..NAMES,
+        1..4u32,
+        any::<bool>(),
+        proptest::option::of(0..NAMES),
+    );
     let unless = unless.prop_map(|(campaign, at_least, is_list, only_for)| Unless {
         campaign: name(campaign),
         at_least: if is_list { 1 } else { at_least },
@@ -189,7 +243,10 @@ fn line_up() -> impl Strategy<Value = LineUp<String>> {
     });
     // More than are looked up together.
     let campaigns = proptest::collection::vec((0..NAMES).prop_map(name), 1..90);
-    let campaigns = prop_oneof![proptest::collection::vec((0..NAMES).prop_map(name), 1..5), campaigns];
+    let campaigns = prop_oneof![
+        proptest::collection::vec((0..NAMES).prop_map(name), 1..5),
+        campaigns
+    ];
     (campaigns, proptest::collection::vec(unless, 0..6)).prop_map(|(campaigns, unless)| LineUp {
         campaigns,
         unless,

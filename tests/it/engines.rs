@@ -11,13 +11,20 @@ use std::path::Path;
 pub fn defaults(directory: &Path) -> EngineOptions {
     let config = Config::load(None, [("CUCKOOD__LIMITS__MEMORY", "1GiB")]).unwrap();
     let (path, settings) = (directory.to_owned(), Settings::default());
-    EngineOptions { path, settings, ..config.engine_options() }
+    EngineOptions {
+        path,
+        settings,
+        ..config.engine_options()
+    }
 }
 
 /// Options of a small engine that reserves no space on the disk.
 pub fn options(directory: &Path) -> EngineOptions {
     let mut options = defaults(directory);
-    (options.store.free_space_min_bytes, options.store.ballast_bytes) = (0, 0);
+    (
+        options.store.free_space_min_bytes,
+        options.store.ballast_bytes,
+    ) = (0, 0);
     (options.store.preallocate_bytes, options.store.cache_bytes) = (0, 8 << 20);
     options
 }
@@ -34,6 +41,10 @@ pub async fn start_by(clock: Clock, options: EngineOptions) -> Engine {
 }
 
 pub async fn create(engine: &Engine, target: Target, filter: &NewFilter) {
-    let outcome = engine.submit(None, filter.create(target), None).await.unwrap().outcome;
+    let outcome = engine
+        .submit(None, filter.create(target), None)
+        .await
+        .unwrap()
+        .outcome;
     assert!(matches!(outcome, Outcome::Created(_)), "{outcome:?}");
 }

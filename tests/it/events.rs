@@ -8,12 +8,14 @@ use crate::memory_log::MemoryLog;
 use crate::storage_faults::Faulty;
 use crate::store_support::{CLOCK, append, open, open_journal, options};
 use cuckood::domain::{
-    ClockReading, Command, Entry, Event, Happened, KeyName, Proposal, RedemptionStatus, Settings, Target,
-    Timestamp,
+    ClockReading, Command, Entry, Event, Happened, KeyName, Proposal, RedemptionStatus, Settings,
+    Target, Timestamp,
 };
 use cuckood::engine::event_log::{EventLog, EventsFound};
 use cuckood::engine::recovery::{RecoveryError, recover};
-use cuckood::engine::{Engine, EngineOptions, EventsError, NumberedEvent, archive, restore, verify};
+use cuckood::engine::{
+    Engine, EngineOptions, EventsError, NumberedEvent, archive, restore, verify,
+};
 use cuckood::frame::decode;
 use cuckood::journal::Durability;
 use cuckood::state::State;
@@ -58,7 +60,12 @@ impl Shop {
 
     fn over(directory: tempfile::TempDir, store: Store) -> Self {
         let (life, now) = (Life::new(Arc::new(store)), Timestamp(1_000_000));
-        let mut shop = Self { life, directory, now, redeemed: 0 };
+        let mut shop = Self {
+            life,
+            directory,
+            now,
+            redeemed: 0,
+        };
         shop.submit(create());
         shop.submit(add(0..9_000));
         shop
@@ -66,12 +73,37 @@ impl Shop {
 
     /// The same over its directory opened again.
     fn reopened(self) -> Self {
-        let Self { life: Life { store, state, events, log, reported, latest, .. }, directory, now, redeemed } =
-            self;
+        let Self {
+            life:
+                Life {
+                    store,
+                    state,
+                    events,
+                    log,
+                    reported,
+                    latest,
+                    ..
+                },
+            directory,
+            now,
+            redeemed,
+        } = self;
         drop(store);
-        let life =
-            Life { store: open(directory.path()), state, events, log, reported, latest, running: None };
-        Self { life, directory, now, redeemed }
+        let life = Life {
+            store: open(directory.path()),
+            state,
+            events,
+            log,
+            reported,
+            latest,
+            running: None,
+        };
+        Self {
+            life,
+            directory,
+            now,
+            redeemed,
+        }
     }
 
     fn submit(&mut self, command: Command) {
@@ -128,15 +160,23 @@ impl Shop {
         let (stored, reported) = (self.life.stored(), &self.life.reported);
         assert_eq!(self.life.events.figures().kept, stored.len() as u64);
         let gone = reported.len() - stored.len();
-        let reported = reported[gone..].iter().map(|(number, _, bytes)| (*number, bytes.clone()));
+        let reported = reported[gone..]
+            .iter()
+            .map(|(number, _, bytes)| (*number, bytes.clone()));
         assert!(reported.eq(stored), "events are lost, or there twice");
         let retention = self.life.state.settings().events_retention_seconds;
         let over = |at: &Timestamp, seconds| at.plus_seconds(seconds) <= self.now;
         let times = self.times();
-        assert!(times[..gone].iter().all(|at| over(at, retention)), "events are gone too soon");
+        assert!(
+            times[..gone].iter().all(|at| over(at, retention)),
+            "events are gone too soon"
+        );
         if is_clean {
             let late = retention + retention / 32 + 61;
-            assert!(!times[gone..].iter().any(|at| over(at, late)), "events are not gone");
+            assert!(
+                !times[gone..].iter().any(|at| over(at, late)),
+                "events are not gone"
+            );
         }
     }
 }
@@ -174,8 +214,13 @@ proptest! {
 fn events_stay_readable_after_failed_write() {
     let directory = tempfile::tempdir().unwrap();
     let left = Arc::new(AtomicI64::new(i64::MAX));
-    let under =
-        |under| -> Box<dyn Backing> { Box::new(Faulty { under, left: left.clone(), takes_effect: false }) };
+    let under = |under| -> Box<dyn Backing> {
+        Box::new(Faulty {
+            under,
+            left: left.clone(),
+            takes_effect: false,
+        })
+    };
     let store = Store::open_over(directory.path(), &options(Durability::Fsync), under).unwrap();
     let mut shop = Shop::over(directory, store);
     shop.redeem(10);
@@ -185,11 +230,22 @@ fn events_stay_readable_after_failed_write() {
     let mut stored = Ok(());
     for number in 10..2_000 {
         let proposal = Proposal::new(shop.now, redeem(number));
-        shop.life.record(Entry { seq: shop.life.state.applied().next(), proposal });
-        let Life { events, store, state, .. } = &mut shop.life;
+        shop.life.record(Entry {
+            seq: shop.life.state.applied().next(),
+            proposal,
+        });
+        let Life {
+            events,
+            store,
+            state,
+            ..
+        } = &mut shop.life;
         stored = stored.and(events.take(store, state));
     }
-    assert!(matches!(stored, Err(StoreError::Failed { .. })), "{stored:?}");
+    assert!(
+        matches!(stored, Err(StoreError::Failed { .. })),
+        "{stored:?}"
+    );
     shop.check(false);
     let mut shop = shop.reopened();
     shop.life.restart(0);
@@ -201,14 +257,21 @@ fn events_stay_readable_after_failed_write() {
 fn shorter_retention_applies_to_current_tree() {
     let mut shop = Shop::new();
     shop.redeem(3);
-    shop.submit(Command::Configure(Settings { events_retention_seconds: 3_600, ..Settings::default() }));
+    shop.submit(Command::Configure(Settings {
+        events_retention_seconds: 3_600,
+        ..Settings::default()
+    }));
     for _ in 0..60 {
         shop.pass_seconds(120);
         shop.redeem(1);
         shop.clean();
         shop.check(true);
     }
-    assert!(shop.life.stored().len() < 40, "{}", shop.life.stored().len());
+    assert!(
+        shop.life.stored().len() < 40,
+        "{}",
+        shop.life.stored().len()
+    );
 }
 
 /// All are over: they go, and numbers go on, also when the process dies in between.
@@ -247,7 +310,11 @@ fn events_stay_within_space_limit() {
         assert!(figures.bytes < 300_000, "{figures:?}");
     }
     let (stored, reported) = (shop.life.stored(), shop.life.reported.len());
-    assert!(stored.len() > 500 && stored.len() < reported, "{} of {reported}", stored.len());
+    assert!(
+        stored.len() > 500 && stored.len() < reported,
+        "{} of {reported}",
+        stored.len()
+    );
     assert_eq!(shop.life.reported[reported - stored.len()].0, stored[0].0);
     // After reopening, it knows its size.
     let before = shop.life.events.figures();
@@ -312,14 +379,20 @@ async fn damaged_events_are_detected() {
     let sound = verify(&store).unwrap();
     assert_eq!(sound.faults, [""; 0]);
     assert!(
-        sound.notes.iter().any(|note| note.contains(&format!("events: {last}, numbers 1 to {last}"))),
+        sound
+            .notes
+            .iter()
+            .any(|note| note.contains(&format!("events: {last}, numbers 1 to {last}"))),
         "{sound:?}"
     );
     let trees = store.events().trees();
     let tree = trees[0];
     let packs = |number| store.events().find_from(&trees, number).unwrap().unwrap();
     let (first, final_pack) = (packs(1), packs(last));
-    assert!(first.last() + 1 < final_pack.first, "there are at least three");
+    assert!(
+        first.last() + 1 < final_pack.first,
+        "there are at least three"
+    );
 
     // A pack that says something else, as a whole pack would.
     let mut forged = EventPack::empty(final_pack.first, final_pack.previous);
@@ -337,13 +410,22 @@ async fn damaged_events_are_detected() {
     store.events().remove_from(tree, first.last() + 1).unwrap();
     store.events().put(tree, &final_pack).unwrap();
     let gap = format!("events before event {} are missing", final_pack.first);
-    assert!(verify(&store).unwrap().faults.contains(&gap), "{:?}", verify(&store).unwrap());
+    assert!(
+        verify(&store).unwrap().faults.contains(&gap),
+        "{:?}",
+        verify(&store).unwrap()
+    );
 
     // The last pack is gone.
     store.events().remove_from(tree, final_pack.first).unwrap();
     let refused = recover(&store, &mut open_journal(&store).unwrap(), &mut |_| ());
-    let Err(RecoveryError::Store(StoreError::Damaged { what, command, .. })) = refused else { panic!() };
-    assert!(what.contains(&format!("event {last} is missing")) && command.contains("verify"), "{what}");
+    let Err(RecoveryError::Store(StoreError::Damaged { what, command, .. })) = refused else {
+        panic!()
+    };
+    assert!(
+        what.contains(&format!("event {last} is missing")) && command.contains("verify"),
+        "{what}"
+    );
     assert_ne!(verify(&store).unwrap().faults, [""; 0]);
 }
 
@@ -351,7 +433,10 @@ async fn damaged_events_are_detected() {
 #[tokio::test]
 async fn backup_contains_events_and_restore_event() {
     let directory = tempfile::tempdir().unwrap();
-    let (data, file) = (directory.path().join("data"), directory.path().join("backup"));
+    let (data, file) = (
+        directory.path().join("data"),
+        directory.path().join("backup"),
+    );
     let last = directory_of_an_engine(&data).await;
     let before = {
         let store = open(&data);
@@ -362,14 +447,23 @@ async fn backup_contains_events_and_restore_event() {
     };
     assert_eq!(before.len() as u64, last);
     let restored = directory.path().join("restored");
-    restore(&file, &restored, &options(Durability::Fsync), CLOCK, |archive| archive).unwrap();
+    restore(
+        &file,
+        &restored,
+        &options(Durability::Fsync),
+        CLOCK,
+        |archive| archive,
+    )
+    .unwrap();
     let store = open(&restored);
     assert_eq!(verify(&store).unwrap().faults, [""; 0]);
     let mut journal = open_journal(&store).unwrap();
     let recovered = recover(&store, &mut journal, &mut |_| ()).unwrap();
     let after = stored(&store, &recovered.events);
     assert_eq!(after[..before.len()], before[..]);
-    let [(number, event)] = &after[before.len()..] else { panic!("{} events", after.len()) };
+    let [(number, event)] = &after[before.len()..] else {
+        panic!("{} events", after.len())
+    };
     assert!(*number > last + 1_000_000, "{number} after {last}");
     assert_eq!(decode::<Event<'_>>(event).unwrap().what, Happened::Restored);
     // A client that had read further in the lost directory gets all events of this one.
@@ -379,8 +473,18 @@ async fn backup_contains_events_and_restore_event() {
 
     // A second restore of the same backup, a second later, is not taken for the first one.
     let again = directory.path().join("again");
-    let clock = ClockReading { wall: CLOCK.wall.plus_seconds(1), ..CLOCK };
-    restore(&file, &again, &options(Durability::Fsync), clock, |archive| archive).unwrap();
+    let clock = ClockReading {
+        wall: CLOCK.wall.plus_seconds(1),
+        ..CLOCK
+    };
+    restore(
+        &file,
+        &again,
+        &options(Durability::Fsync),
+        clock,
+        |archive| archive,
+    )
+    .unwrap();
     let store = open(&again);
     let recovered = recover(&store, &mut open_journal(&store).unwrap(), &mut |_| ()).unwrap();
     assert!(recovered.state.events().last() > number + 1_000_000);
@@ -390,11 +494,18 @@ async fn backup_contains_events_and_restore_event() {
 #[test]
 fn backup_without_events_can_be_restored() {
     let directory = tempfile::tempdir().unwrap();
-    let (data, file) = (directory.path().join("data"), directory.path().join("backup"));
+    let (data, file) = (
+        directory.path().join("data"),
+        directory.path().join("backup"),
+    );
     let store = open(&data);
     let mut journal = open_journal(&store).unwrap();
-    let (mut state, mut events) = (State::default(), EventLog::open(&store, &State::default()).unwrap());
-    let commands = [create(), add(0..10), redeem(1)].map(|command| Proposal::new(Timestamp(1_000), command));
+    let (mut state, mut events) = (
+        State::default(),
+        EventLog::open(&store, &State::default()).unwrap(),
+    );
+    let commands =
+        [create(), add(0..10), redeem(1)].map(|command| Proposal::new(Timestamp(1_000), command));
     for committed in append(&mut journal, commands.to_vec()).unwrap() {
         state.apply(committed.entry);
         events.take(&store, &mut state).unwrap();
@@ -406,10 +517,21 @@ fn backup_without_events_can_be_restored() {
     take_snapshot(&store, &mut state, &mut events, later);
     write_backup(&store, &file);
     let restored = directory.path().join("restored");
-    restore(&file, &restored, &options(Durability::Fsync), CLOCK, |archive| archive).unwrap();
+    restore(
+        &file,
+        &restored,
+        &options(Durability::Fsync),
+        CLOCK,
+        |archive| archive,
+    )
+    .unwrap();
     let store = open(&restored);
     let recovered = recover(&store, &mut open_journal(&store).unwrap(), &mut |_| ()).unwrap();
-    assert_eq!(stored(&store, &recovered.events).len(), 1, "only that it was restored");
+    assert_eq!(
+        stored(&store, &recovered.events).len(),
+        1,
+        "only that it was restored"
+    );
 }
 
 /// Later snapshots store further events in the pack that a download reads last.
@@ -441,13 +563,22 @@ async fn nodes_produce_identical_events() {
     let log = MemoryLog::new();
     let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let [first, second] = directories.each_ref().map(|directory| {
-        engines::start(EngineOptions { journal: log.options(), ..engines::options(directory.path()) })
+        engines::start(EngineOptions {
+            journal: log.options(),
+            ..engines::options(directory.path())
+        })
     });
     let nodes = [first.await, second.await];
     nodes[0].submit(None, create(), None).await.unwrap();
-    nodes[1].submit(Some(KeyName::new("shop").unwrap()), add(0..100), None).await.unwrap();
+    nodes[1]
+        .submit(Some(KeyName::new("shop").unwrap()), add(0..100), None)
+        .await
+        .unwrap();
     for number in 0..50 {
-        nodes[number as usize % 2].submit(None, redeem(number), None).await.unwrap();
+        nodes[number as usize % 2]
+            .submit(None, redeem(number), None)
+            .await
+            .unwrap();
     }
     let mut reported = Vec::new();
     for node in &nodes {
@@ -458,9 +589,18 @@ async fn nodes_produce_identical_events() {
     }
     assert_eq!(reported[0], reported[1]);
     let redeemed = reported[0].iter().filter(|NumberedEvent { event, .. }| {
-        matches!(event.what, Happened::Redemption { status: RedemptionStatus::Redeemed, .. })
+        matches!(
+            event.what,
+            Happened::Redemption {
+                status: RedemptionStatus::Redeemed,
+                ..
+            }
+        )
     });
     assert_eq!(redeemed.count(), 50);
     assert_eq!(reported[0][1].event.by.as_deref(), Some("shop"));
-    assert_eq!(nodes[0].events_after(Some(52)).read().await, Ok::<_, EventsError>(Vec::new()));
+    assert_eq!(
+        nodes[0].events_after(Some(52)).read().await,
+        Ok::<_, EventsError>(Vec::new())
+    );
 }

@@ -1,7 +1,9 @@
 //! No command pays for all items of a large pool: clearing, deleting and replacing it take effect immediately, and every entry does a
 //! little of the remaining work.
 
-use crate::commands::{NewFilter, codes, import_begin, import_end, import_lines, insert, redemption, target};
+use crate::commands::{
+    NewFilter, codes, import_begin, import_end, import_lines, insert, redemption, target,
+};
 use crate::machine::Machine;
 use cuckood::domain::{
     Command, Forget, Guards, ImportMode, Kind, Outcome, SectionId, Settings, Target, Timestamp,
@@ -29,7 +31,10 @@ impl Pools {
         pools.0.create(SMALL, &NewFilter::coupon(100));
         pools.insert(LARGE, 0..CODES);
         for number in 0..REDEEMED {
-            assert!(matches!(pools.0.redeem(LARGE, number, "order", 0), Outcome::Redeemed(_)));
+            assert!(matches!(
+                pools.0.redeem(LARGE, number, "order", 0),
+                Outcome::Redeemed(_)
+            ));
         }
         pools
     }
@@ -43,12 +48,19 @@ impl Pools {
         let before = self.changes();
         self.apply(command);
         let after = self.changes();
-        after.iter().map(|(section, changes)| changes - before.get(section).unwrap_or(&0)).sum()
+        after
+            .iter()
+            .map(|(section, changes)| changes - before.get(section).unwrap_or(&0))
+            .sum()
     }
 
     fn changes(&mut self) -> HashMap<SectionId, u64> {
         let image = self.0.state.begin_snapshot();
-        image.sections.iter().map(|section| (section.id, section.changes)).collect()
+        image
+            .sections
+            .iter()
+            .map(|section| (section.id, section.changes))
+            .collect()
     }
 
     fn insert(&mut self, target: Target, numbers: std::ops::Range<u64>) {
@@ -69,7 +81,10 @@ impl Pools {
         large.contains_many(&digests, now, &mut valid);
         let redeemed = large.look_up(&digests, now).unwrap().into_iter();
         let redeemed = redeemed.filter(|found| matches!(found, CodeFound::Redeemed(Some(_))));
-        (valid.into_iter().filter(|valid| *valid).count() as u64, redeemed.count() as u64)
+        (
+            valid.into_iter().filter(|valid| *valid).count() as u64,
+            redeemed.count() as u64,
+        )
     }
 
     /// The same for all numbers, from the pool's own counts.
@@ -116,14 +131,20 @@ fn large_pools_clear_repeatedly() {
     for round in 1..5 {
         let changes = pools.measure(Command::Clear { target: LARGE });
         assert!(changes <= CHANGES_MAX, "clear {round} changed {changes}");
-        assert!(WaitingDemand::must_wait_for_clear(&pools.0.state, &Command::Clear { target: LARGE }));
+        assert!(WaitingDemand::must_wait_for_clear(
+            &pools.0.state,
+            &Command::Clear { target: LARGE }
+        ));
         let first = round * 2 * CODES;
         pools.insert(LARGE, first..first + 20);
         assert_eq!(pools.seen_of(0..first + CODES), (20, REDEEMED));
         while pools.0.state.can_advance() {
             pools.apply(Command::Advance { buckets_max: 1_000 });
         }
-        assert!(!WaitingDemand::must_wait_for_clear(&pools.0.state, &Command::Clear { target: LARGE }));
+        assert!(!WaitingDemand::must_wait_for_clear(
+            &pools.0.state,
+            &Command::Clear { target: LARGE }
+        ));
         pools.insert(LARGE, first + 20..first + CODES / 2);
         assert_eq!(pools.seen_of(0..first + CODES), (CODES / 2, REDEEMED));
         assert_eq!(pools.large().describe(Timestamp(0)).stats.segments.len(), 1);
@@ -138,7 +159,13 @@ fn large_campaigns_forget_incrementally_in_turns() {
     let forget = Some(Forget::new(60, 4).unwrap());
     let campaigns = [1, 2].map(target);
     for target in campaigns {
-        pools.0.create(target, &NewFilter { forget, ..NewFilter::campaign(CODES, 0.001) });
+        pools.0.create(
+            target,
+            &NewFilter {
+                forget,
+                ..NewFilter::campaign(CODES, 0.001)
+            },
+        );
         pools.insert(target, 0..CODES);
     }
     pools.0.pass_seconds(200);
@@ -149,7 +176,11 @@ fn large_campaigns_forget_incrementally_in_turns() {
         most = most.max(pools.measure(Command::Advance { buckets_max: 0 }));
         commands += 1;
         if commands == 2 {
-            let moved = pools.changes().values().filter(|changes| !before.contains(changes)).count();
+            let moved = pools
+                .changes()
+                .values()
+                .filter(|changes| !before.contains(changes))
+                .count();
             assert_eq!(moved, campaigns.len(), "each had a turn");
         }
     }
@@ -165,7 +196,10 @@ fn large_campaigns_forget_incrementally_in_turns() {
 #[test]
 fn snapshot_start_cost_ignores_forgotten_items() {
     let mut pools = Pools(Machine::new());
-    let settings = Settings { redemptions_retention_seconds: 1, ..Settings::default() };
+    let settings = Settings {
+        redemptions_retention_seconds: 1,
+        ..Settings::default()
+    };
     pools.apply(Command::Configure(settings));
     pools.0.create(LARGE, &NewFilter::pool(CODES, CODES));
     let before = pools.0.state.begin_snapshot().head.len();
@@ -174,7 +208,10 @@ fn snapshot_start_cost_ignores_forgotten_items() {
     }
     // Every second ordinal is free, and all others are taken for good.
     for serial in (1..=4_000).step_by(2) {
-        pools.apply(Command::Cancel { target: LARGE, redemption: redemption(serial) });
+        pools.apply(Command::Cancel {
+            target: LARGE,
+            redemption: redemption(serial),
+        });
     }
     pools.0.pass_seconds(9);
     while pools.0.state.sizes().redemptions > 0 {
@@ -202,16 +239,33 @@ fn advance_is_bounded() {
 #[test]
 fn large_pool_deletes_immediately_and_frees_incrementally() {
     let mut pools = Pools::new();
-    let sizes = (pools.0.state.sizes().tables_bytes, pools.0.state.sizes().records_bytes);
+    let sizes = (
+        pools.0.state.sizes().tables_bytes,
+        pools.0.state.sizes().records_bytes,
+    );
     let (name, kind) = (pools.large().name.clone(), Kind::Coupon);
-    assert_eq!(pools.apply(Command::Delete { kind, name: name.clone() }), Outcome::Deleted);
+    assert_eq!(
+        pools.apply(Command::Delete {
+            kind,
+            name: name.clone()
+        }),
+        Outcome::Deleted
+    );
     assert!(pools.0.state.view().find(kind, &name).is_none());
     // The command has freed nothing.
-    let left = (pools.0.state.sizes().tables_bytes, pools.0.state.sizes().records_bytes);
-    let discarded =
-        (pools.0.state.sizes().discarded_tables_bytes, pools.0.state.sizes().discarded_records_bytes);
+    let left = (
+        pools.0.state.sizes().tables_bytes,
+        pools.0.state.sizes().records_bytes,
+    );
+    let discarded = (
+        pools.0.state.sizes().discarded_tables_bytes,
+        pools.0.state.sizes().discarded_records_bytes,
+    );
     assert!(left.0 < sizes.0 / 10 && left.1 < sizes.1 / 10);
-    assert!(left.1 + discarded.1 >= sizes.1, "{left:?} and {discarded:?} of {sizes:?}");
+    assert!(
+        left.1 + discarded.1 >= sizes.1,
+        "{left:?} and {discarded:?} of {sizes:?}"
+    );
     let mut steps = 0;
     while pools.0.state.free_discarded(1_000) {
         steps += 1;
@@ -225,17 +279,32 @@ fn large_pool_deletes_immediately_and_frees_incrementally() {
 #[test]
 fn memory_pinned_by_snapshot_is_counted() {
     let mut pools = Pools::new();
-    let sizes = (pools.0.state.sizes().tables_bytes, pools.0.state.sizes().records_bytes);
+    let sizes = (
+        pools.0.state.sizes().tables_bytes,
+        pools.0.state.sizes().records_bytes,
+    );
     let snapshot = pools.0.state.begin_snapshot();
     let name = pools.large().name.clone();
-    pools.apply(Command::Delete { kind: Kind::Coupon, name });
+    pools.apply(Command::Delete {
+        kind: Kind::Coupon,
+        name,
+    });
     while pools.0.state.free_discarded(1_000) {}
-    assert!(pools.0.state.sizes().tables_bytes + pools.0.state.sizes().discarded_tables_bytes >= sizes.0);
-    assert!(pools.0.state.sizes().records_bytes + pools.0.state.sizes().discarded_records_bytes >= sizes.1);
+    assert!(
+        pools.0.state.sizes().tables_bytes + pools.0.state.sizes().discarded_tables_bytes
+            >= sizes.0
+    );
+    assert!(
+        pools.0.state.sizes().records_bytes + pools.0.state.sizes().discarded_records_bytes
+            >= sizes.1
+    );
     drop(snapshot);
     while pools.0.state.free_discarded(1_000) {}
     assert_eq!(
-        (pools.0.state.sizes().discarded_tables_bytes, pools.0.state.sizes().discarded_records_bytes),
+        (
+            pools.0.state.sizes().discarded_tables_bytes,
+            pools.0.state.sizes().discarded_records_bytes
+        ),
         (0, 0)
     );
 }
@@ -243,13 +312,26 @@ fn memory_pinned_by_snapshot_is_counted() {
 #[test]
 fn large_pool_is_replaced_immediately() {
     let mut pools = Pools::new();
-    pools.apply(import_begin(LARGE, "nightly", ImportMode::Replace, Guards::default()));
+    pools.apply(import_begin(
+        LARGE,
+        "nightly",
+        ImportMode::Replace,
+        Guards::default(),
+    ));
     for from in (CODES..2 * CODES).step_by(10_000) {
         pools.apply(import_lines(LARGE, "nightly", from..from + 10_000));
     }
     let end = import_end(LARGE, "nightly", 100);
     let (mut ends, mut most) = (0, 0);
-    while pools.large().describe(Timestamp(0)).stats.codes.unwrap().available != CODES {
+    while pools
+        .large()
+        .describe(Timestamp(0))
+        .stats
+        .codes
+        .unwrap()
+        .available
+        != CODES
+    {
         most = most.max(pools.measure(end.clone()));
         ends += 1;
         assert!(ends < 2_000, "it does not end");

@@ -1,8 +1,8 @@
 //! The image of one filter, as the commands by which it arrives.
 
 use cuckood::domain::{
-    Command, FilterHead, FilterId, ImageBegin, ImageBody, ImageChunk, ImagePart, ImageRecord, Kind, Name,
-    UploadId,
+    Command, FilterHead, FilterId, ImageBegin, ImageBody, ImageChunk, ImagePart, ImageRecord, Kind,
+    Name, UploadId,
 };
 use cuckood::state::{Export, State};
 
@@ -20,12 +20,20 @@ impl Image {
     /// The image of a filter as it is now.
     pub fn of(state: &mut State, filter: FilterId) -> Image {
         let snapshot = state.begin_snapshot();
-        let Export { head, sections, redemptions } =
-            Export::find(&snapshot.head, filter).unwrap().expect("it is there");
+        let Export {
+            head,
+            sections,
+            redemptions,
+        } = Export::find(&snapshot.head, filter)
+            .unwrap()
+            .expect("it is there");
         let mut frozen: Vec<_> = snapshot.sections.into_iter().collect();
         let (mut parts, mut chunk) = (Vec::<ImagePart>::new(), Vec::new());
         for (section, id) in sections {
-            let at = frozen.iter().position(|frozen| frozen.id == id).expect("it is there");
+            let at = frozen
+                .iter()
+                .position(|frozen| frozen.id == id)
+                .expect("it is there");
             let mut frozen = frozen.swap_remove(at);
             while frozen.next_chunk(&mut chunk) {
                 let chunk = ImageChunk(chunk.clone());
@@ -33,11 +41,18 @@ impl Image {
                     Some(part) if part.section == section && part.chunks.len() < CHUNKS => {
                         part.chunks.push(chunk);
                     }
-                    _ => parts.push(ImagePart { section, chunks: vec![chunk] }),
+                    _ => parts.push(ImagePart {
+                        section,
+                        chunks: vec![chunk],
+                    }),
                 }
             }
         }
-        Image { head, parts, redemptions }
+        Image {
+            head,
+            parts,
+            redemptions,
+        }
     }
 
     /// How many commands it takes.
@@ -46,20 +61,50 @@ impl Image {
     }
 
     /// A command of it, by number.
-    pub fn command(&self, number: usize, upload: UploadId, id: FilterId, kind: Kind, name: &Name) -> Command {
+    pub fn command(
+        &self,
+        number: usize,
+        upload: UploadId,
+        id: FilterId,
+        kind: Kind,
+        name: &Name,
+    ) -> Command {
         let before = number as u128;
         match number.checked_sub(1) {
             None => {
                 let (name, head) = (name.clone(), Box::new(self.head.clone()));
-                Command::ImageBegin(ImageBegin { upload, id, kind, name, head, checksum: 1 })
+                Command::ImageBegin(ImageBegin {
+                    upload,
+                    id,
+                    kind,
+                    name,
+                    head,
+                    checksum: 1,
+                })
             }
             Some(part) if part < self.parts.len() => {
                 let body = ImageBody::Part(self.parts[part].clone());
-                Command::ImageRecord { upload, record: ImageRecord { before, checksum: before + 1, body } }
+                Command::ImageRecord {
+                    upload,
+                    record: ImageRecord {
+                        before,
+                        checksum: before + 1,
+                        body,
+                    },
+                }
             }
             Some(_) => {
-                let body = ImageBody::End { redemptions: self.redemptions };
-                Command::ImageRecord { upload, record: ImageRecord { before, checksum: before + 1, body } }
+                let body = ImageBody::End {
+                    redemptions: self.redemptions,
+                };
+                Command::ImageRecord {
+                    upload,
+                    record: ImageRecord {
+                        before,
+                        checksum: before + 1,
+                        body,
+                    },
+                }
             }
         }
     }
@@ -67,6 +112,8 @@ impl Image {
     /// All its commands.
     pub fn all(&self, upload: UploadId, id: FilterId, name: &Name) -> Vec<Command> {
         let kind = self.head.profile.kind;
-        (0..self.commands()).map(|number| self.command(number, upload, id, kind, name)).collect()
+        (0..self.commands())
+            .map(|number| self.command(number, upload, id, kind, name))
+            .collect()
     }
 }

@@ -31,7 +31,9 @@ fn samples() -> &'static BTreeMap<&'static str, Vec<Sample>> {
         let (mut log, mut state) = (RandomLog::new(), State::default());
         let mut samples: BTreeMap<_, Vec<Sample>> = BTreeMap::new();
         let beginning = log.beginning();
-        let random = |number: u64, which: u64| xxh3_64(&[number.to_le_bytes(), which.to_le_bytes()].concat());
+        let random = |number: u64, which: u64| {
+            xxh3_64(&[number.to_le_bytes(), which.to_le_bytes()].concat())
+        };
         let rest = (0..3_000).map(|number| {
             log.next((
                 random(number, 0) as u8,
@@ -43,9 +45,13 @@ fn samples() -> &'static BTreeMap<&'static str, Vec<Sample>> {
         for entry in beginning.into_iter().chain(rest) {
             let known = samples.entry(entry.proposal.command.word()).or_default();
             // Later ones meet a state with more in it.
-            if known.len() < SAMPLES && (known.len() < 2 || entry.seq.0 > 300 * known.len() as u64) {
+            if known.len() < SAMPLES && (known.len() < 2 || entry.seq.0 > 300 * known.len() as u64)
+            {
                 let before = Snapshot::of(&mut state);
-                known.push(Sample { before, proposal: entry.proposal.clone() });
+                known.push(Sample {
+                    before,
+                    proposal: entry.proposal.clone(),
+                });
             }
             state.apply(entry);
         }
@@ -56,7 +62,9 @@ fn samples() -> &'static BTreeMap<&'static str, Vec<Sample>> {
 
 /// Applies a sample with one field set to a value, and something after it. Returns whether there is such a field.
 fn apply_forged(sample: &Sample, field: usize, value: &Value) -> bool {
-    let Some(forged) = forge(&sample.proposal, field, value) else { return false };
+    let Some(forged) = forge(&sample.proposal, field, value) else {
+        return false;
+    };
     // A constructor has rejected it.
     let Some(proposal) = forged else { return true };
     let mut state = sample.before.restore();
@@ -68,23 +76,35 @@ fn apply_forged(sample: &Sample, field: usize, value: &Value) -> bool {
     }
     let what = format!("field {field} = {value}: {proposal:.300?}");
     let target = proposal.command.target().unwrap_or(Target(FilterId(2)));
-    state.apply(Entry { seq: state.applied().next(), proposal });
+    state.apply(Entry {
+        seq: state.applied().next(),
+        proposal,
+    });
     let go_on = |state: &mut State, from: u64, to: u64| {
         (from..to).for_each(|serial| {
             let random = xxh3_64(&[field as u64, serial].map(u64::to_le_bytes).concat());
             let command = operation(random as u8, random >> 8 & 63, 1_000_000 + serial, target);
             let proposal = Proposal::new(state.now().plus_seconds(20), command);
-            state.apply(Entry { seq: state.applied().next(), proposal });
+            state.apply(Entry {
+                seq: state.applied().next(),
+                proposal,
+            });
         });
     };
     go_on(&mut state, 0, 20);
     let stored = Snapshot::of(&mut state);
     let mut restored = stored.restore();
-    assert!(Snapshot::of(&mut restored) == stored, "the bytes differ after a restart: {what}");
+    assert!(
+        Snapshot::of(&mut restored) == stored,
+        "the bytes differ after a restart: {what}"
+    );
     go_on(&mut state, 20, 25);
     go_on(&mut restored, 20, 25);
     assert_eq!(state.hash(), restored.hash(), "{what}");
-    assert!(Snapshot::of(&mut restored) == Snapshot::of(&mut state), "{what}");
+    assert!(
+        Snapshot::of(&mut restored) == Snapshot::of(&mut state),
+        "{what}"
+    );
     true
 }
 
@@ -110,7 +130,9 @@ fn every_forged_field_is_rejected_or_works() {
                 for field in 0..60 {
                     let applied = std::panic::catch_unwind(|| apply_forged(sample, field, &value));
                     if applied.is_err() {
-                        failures.push(format!("{word}, sample {number}, field {field} = {value:.20}"));
+                        failures.push(format!(
+                            "{word}, sample {number}, field {field} = {value:.20}"
+                        ));
                     }
                     if applied.is_ok_and(|is_there| !is_there) {
                         break;

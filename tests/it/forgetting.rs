@@ -1,11 +1,13 @@
 //! States with a campaign that forgets, against a model with the time of each copy: no user expires early, none stays longer than promised,
 //! whatever clocks and operations do; and a restored state continues the same.
 
-use crate::commands::{NewFilter, codes, import_begin, import_end, import_lines, name, replace, target};
+use crate::commands::{
+    NewFilter, codes, import_begin, import_end, import_lines, name, replace, target,
+};
 use crate::machine::Machine;
 use cuckood::domain::{
-    Command, Forget, Guards, ImportMode, ImportState, ItemOutcome, Outcome, Refusal, Sizing, Target,
-    Timestamp, Update,
+    Command, Forget, Guards, ImportMode, ImportState, ItemOutcome, Outcome, Refusal, Sizing,
+    Target, Timestamp, Update,
 };
 use cuckood::engine::raise;
 use cuckood::filter::Growth;
@@ -126,13 +128,23 @@ impl Campaign {
             assert!(!is_there || now < added + longest, "kept for longer");
             is_there
         };
-        self.model.copies.get(&user).into_iter().flatten().filter(|added| is_there(**added)).count() as u32
+        self.model
+            .copies
+            .get(&user)
+            .into_iter()
+            .flatten()
+            .filter(|added| is_there(**added))
+            .count() as u32
     }
 
     fn note_added(&mut self, user: u64, if_absent: bool) {
         let now = self.now();
         self.model.copies.entry(user).or_default().push(now);
-        self.note(if if_absent { Change::AddIfAbsent(user) } else { Change::Add(user) });
+        self.note(if if_absent {
+            Change::AddIfAbsent(user)
+        } else {
+            Change::Add(user)
+        });
     }
 
     fn note(&mut self, change: Change) {
@@ -144,7 +156,12 @@ impl Campaign {
     fn add(&mut self, from: u64, count: u64, if_absent: bool) {
         let users = from..from + count;
         let digests = codes(users.clone());
-        let insert = Command::Insert { target: TARGET, digests, if_absent, revive: false };
+        let insert = Command::Insert {
+            target: TARGET,
+            digests,
+            if_absent,
+            revive: false,
+        };
         let inserted = match self.apply(insert) {
             Outcome::Inserted(inserted) => inserted,
             Outcome::Refused(Refusal::FilterFull) => return,
@@ -159,23 +176,41 @@ impl Campaign {
             assert_eq!(outcome, expected, "{user}");
             match outcome {
                 ItemOutcome::Added => self.note_added(user, if_absent),
-                _ => self.note(if if_absent { Change::AddIfAbsent(user) } else { Change::Add(user) }),
+                _ => self.note(if if_absent {
+                    Change::AddIfAbsent(user)
+                } else {
+                    Change::Add(user)
+                }),
             }
         }
     }
 
     fn remove(&mut self, from: u64, count: u64, all: bool) {
         let users = from..from + count;
-        let remove = Command::Remove { target: TARGET, digests: codes(users.clone()), all };
-        let Outcome::Removed(removed) = self.apply(remove) else { panic!() };
+        let remove = Command::Remove {
+            target: TARGET,
+            digests: codes(users.clone()),
+            all,
+        };
+        let Outcome::Removed(removed) = self.apply(remove) else {
+            panic!()
+        };
         let mut gone = 0;
         for (user, outcome) in users.zip(removed.outcomes) {
             let there = self.count(user, self.now());
-            let expected = if there > 0 { ItemOutcome::Removed } else { ItemOutcome::Absent };
+            let expected = if there > 0 {
+                ItemOutcome::Removed
+            } else {
+                ItemOutcome::Absent
+            };
             assert_eq!(outcome, expected, "{user}");
             gone += if all { there } else { there.min(1) };
             self.take_out(user, if all { there } else { there.min(1) });
-            self.note(if all { Change::RemoveAll(user) } else { Change::Remove(user) });
+            self.note(if all {
+                Change::RemoveAll(user)
+            } else {
+                Change::Remove(user)
+            });
         }
         assert_eq!(removed.removed, u64::from(gone));
     }
@@ -191,7 +226,9 @@ impl Campaign {
         let (there, other) = (self.count(from, self.now()), self.count(to, self.now()));
         match self.apply(replace(TARGET, [from], [to])) {
             Outcome::Refused(Refusal::FilterFull) => {}
-            Outcome::Replaced(outcomes) if there == 0 => assert_eq!(outcomes, [ItemOutcome::Absent]),
+            Outcome::Replaced(outcomes) if there == 0 => {
+                assert_eq!(outcomes, [ItemOutcome::Absent])
+            }
             Outcome::Replaced(outcomes) => {
                 assert_eq!(outcomes, [ItemOutcome::Replaced]);
                 if from == to {
@@ -217,7 +254,12 @@ impl Campaign {
     fn upload(&mut self, from: u64, count: u64) {
         if self.model.staged.is_none() {
             self.imports += 1;
-            let begin = import_begin(TARGET, &self.import(), ImportMode::Replace, Guards::default());
+            let begin = import_begin(
+                TARGET,
+                &self.import(),
+                ImportMode::Replace,
+                Guards::default(),
+            );
             self.machine.import(begin);
             self.model.staged = Some(Default::default());
         }
@@ -239,7 +281,9 @@ impl Campaign {
     }
 
     fn swap(&mut self) {
-        let Some((mut staged, changes)) = self.model.staged.take() else { return };
+        let Some((mut staged, changes)) = self.model.staged.take() else {
+            return;
+        };
         let state = loop {
             match self.apply(import_end(TARGET, &self.import(), 1_000)) {
                 Outcome::Import(import) if import.state == ImportState::Running => {}
@@ -264,7 +308,9 @@ impl Campaign {
             };
         }
         let at = self.now();
-        let copies = staged.into_iter().map(|(user, copies)| (user, vec![at; copies as usize]));
+        let copies = staged
+            .into_iter()
+            .map(|(user, copies)| (user, vec![at; copies as usize]));
         self.model.copies = copies.collect();
     }
 
@@ -283,23 +329,34 @@ impl Campaign {
         let mut copies = std::mem::take(&mut self.model.copies);
         for copies in copies.values_mut() {
             copies.retain(|added| self.step(*added) + u64::from(self.forget.steps()) >= wrong);
-            copies.iter_mut().for_each(|added| *added = right.0.min(*added));
+            copies
+                .iter_mut()
+                .for_each(|added| *added = right.0.min(*added));
         }
         self.model.copies = copies;
         self.machine.now = right;
         self.turned_back += u32::from(by > 0);
-        assert!(matches!(self.apply(Command::TurnBack), Outcome::TurnedBack { .. }));
+        assert!(matches!(
+            self.apply(Command::TurnBack),
+            Outcome::TurnedBack { .. }
+        ));
     }
 
     fn act(&mut self, act: &Act) {
         match *act {
-            Act::Add { from, count, if_absent } => self.add(from, count, if_absent),
+            Act::Add {
+                from,
+                count,
+                if_absent,
+            } => self.add(from, count, if_absent),
             Act::Remove { from, count, all } => self.remove(from, count, all),
             Act::Replace { from, to } => self.replace(from, to),
             Act::Clear => {
                 // During a staged import, that would be emptied too: others test it.
                 if self.model.staged.is_none() {
-                    let there: u32 = (0..2 * USERS).map(|user| self.count(user, self.now())).sum();
+                    let there: u32 = (0..2 * USERS)
+                        .map(|user| self.count(user, self.now()))
+                        .sum();
                     let cleared = self.apply(Command::Clear { target: TARGET });
                     assert_eq!(cleared, Outcome::Cleared(u64::from(there)));
                     self.model.copies.clear();
@@ -308,7 +365,8 @@ impl Campaign {
             Act::Raise(capacity) => {
                 let view = self.machine.filter(TARGET);
                 let capacity = Some(raise(&view, capacity).unwrap());
-                let (starts_at, ends_at, stock, annotations) = (None, None, None, Default::default());
+                let (starts_at, ends_at, stock, annotations) =
+                    (None, None, None, Default::default());
                 self.apply(Command::Update(Update {
                     target: TARGET,
                     starts_at,
@@ -337,15 +395,28 @@ impl Campaign {
             let (mut found, mut sum) = (Vec::new(), 0);
             view.contains_many(&items, Timestamp(now), &mut found);
             for (user, &found) in (0..).zip(&found) {
-                let (copies, seen) =
-                    (self.count(user, now), view.count(items[user as usize], Timestamp(now)));
+                let (copies, seen) = (
+                    self.count(user, now),
+                    view.count(items[user as usize], Timestamp(now)),
+                );
                 assert_eq!(seen, copies, "{user} at {now}");
                 assert_eq!(found, seen > 0);
                 sum += u64::from(seen);
             }
             let stats = view.describe(Timestamp(now)).stats;
-            assert_eq!((stats.items, stats.steps.iter().map(|step| step.items).sum::<u64>()), (sum, sum));
-            assert!(stats.steps.iter().all(|step| step.items > 0 && step.forgotten_at.0 > now));
+            assert_eq!(
+                (
+                    stats.items,
+                    stats.steps.iter().map(|step| step.items).sum::<u64>()
+                ),
+                (sum, sum)
+            );
+            assert!(
+                stats
+                    .steps
+                    .iter()
+                    .all(|step| step.items > 0 && step.forgotten_at.0 > now)
+            );
             assert!(stats.steps.is_sorted_by_key(|step| step.begin));
         }
     }
@@ -353,7 +424,9 @@ impl Campaign {
 
 /// A command about something else.
 fn other() -> Command {
-    Command::DeleteLineUp { name: name("other") }
+    Command::DeleteLineUp {
+        name: name("other"),
+    }
 }
 
 proptest! {

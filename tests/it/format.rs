@@ -10,10 +10,10 @@ use crate::life::take_snapshot;
 use crate::store_support::{CLOCK, append, entries, open_journal, options};
 use cuckood::domain::statistics::Unit;
 use cuckood::domain::{
-    Command, Digests, Ending, Entry, FilterId, Forget, Guards, IdempotencyKey, ImageBegin, ImageBody,
-    ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode, ImportState, KeyName, Kind, LineUp, Name,
-    Outcome, Proposal, PutLineUp, Raise, Redeem, RedemptionId, Reference, Seq, Settings, Sizing, Spec,
-    Target, Timestamp, Unless, Update, UploadDigest, UploadId, Window,
+    Command, Digests, Ending, Entry, FilterId, Forget, Guards, IdempotencyKey, ImageBegin,
+    ImageBody, ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode, ImportState, KeyName,
+    Kind, LineUp, Name, Outcome, Proposal, PutLineUp, Raise, Redeem, RedemptionId, Reference, Seq,
+    Settings, Sizing, Spec, Target, Timestamp, Unless, Update, UploadDigest, UploadId, Window,
 };
 use cuckood::engine::event_log::{EventLog, EventsFound};
 use cuckood::engine::recovery::{load, recover};
@@ -53,7 +53,11 @@ fn fixture() -> PathBuf {
 }
 
 fn small() -> StoreOptions {
-    StoreOptions { ballast_bytes: 0, preallocate_bytes: 0, ..options(Durability::Fsync) }
+    StoreOptions {
+        ballast_bytes: 0,
+        preallocate_bytes: 0,
+        ..options(Durability::Fsync)
+    }
 }
 
 /// The value, unless this build reads a fixture differently.
@@ -71,8 +75,7 @@ fn assert_same(what: &str, found: &Value, expected: &Value) {
     );
 }
 
-const FINAL: &str =
-    "format 1 is final: undo the change, or write a migration (migrations/README.md) and raise the version";
+const FINAL: &str = "format 1 is final: undo the change, or write a migration (migrations/README.md) and raise the version";
 
 fn name(name: &str) -> Name {
     Name::new(name).unwrap()
@@ -88,7 +91,9 @@ fn digest(item: u64) -> Digest {
 
 /// The hash key of the filter with this ID.
 fn secret(id: u64) -> Secret {
-    Secret::new(std::array::from_fn(|at| (id as u8).wrapping_mul(101).wrapping_add(at as u8)))
+    Secret::new(std::array::from_fn(|at| {
+        (id as u8).wrapping_mul(101).wrapping_add(at as u8)
+    }))
 }
 
 fn redemption(number: u64) -> RedemptionId {
@@ -110,23 +115,40 @@ fn create(id: u64, of: &str) -> Command {
             Layout::forgetting(capacity, error_rate, growth, forget.steps()).unwrap()
         }
     };
-    let sizing = if mode == Mode::Strict { Sizing::Exact } else { Sizing::ErrorRate(error_rate) };
-    let labels =
-        json!({"title": "春のセール", "replaces_labels": true, "labels": {"team": "shop", "empty": ""}});
+    let sizing = if mode == Mode::Strict {
+        Sizing::Exact
+    } else {
+        Sizing::ErrorRate(error_rate)
+    };
+    let labels = json!({"title": "春のセール", "replaces_labels": true, "labels": {"team": "shop", "empty": ""}});
     Command::Create {
         kind,
         name: name(of),
         id: FilterId(id),
         secret: secret(id),
-        spec: Spec { capacity, mode, growth, sizing, ignore_case: of == "sale", stock, forget },
+        spec: Spec {
+            capacity,
+            mode,
+            growth,
+            sizing,
+            ignore_case: of == "sale",
+            stock,
+            forget,
+        },
         layout,
-        window: Window { starts_at: Some(Timestamp(BEGIN)), ends_at: Some(Timestamp(BEGIN + 1_000 * HOUR)) },
+        window: Window {
+            starts_at: Some(Timestamp(BEGIN)),
+            ends_at: Some(Timestamp(BEGIN + 1_000 * HOUR)),
+        },
         annotations: serde_json::from_value(labels).unwrap(),
     }
 }
 
 fn redeem(id: u64, code: u64, number: u64, hold_seconds: u64) -> Command {
-    let (target, reference) = (Target(FilterId(id)), Reference::new(&format!("order-{number}")).unwrap());
+    let (target, reference) = (
+        Target(FilterId(id)),
+        Reference::new(&format!("order-{number}")).unwrap(),
+    );
     Command::Redeem(Redeem {
         target,
         digest: digest(code),
@@ -137,10 +159,20 @@ fn redeem(id: u64, code: u64, number: u64, hold_seconds: u64) -> Command {
 }
 
 fn import(id: u64, of: &str, mode: ImportMode, items: std::ops::Range<u64>) -> [Command; 3] {
-    let (target, import, guards, owner) =
-        (Target(FilterId(id)), ImportId::new(of).unwrap(), Guards::default(), KeyName::new(KEY).unwrap());
+    let (target, import, guards, owner) = (
+        Target(FilterId(id)),
+        ImportId::new(of).unwrap(),
+        Guards::default(),
+        KeyName::new(KEY).unwrap(),
+    );
     let lines = items.end - items.start;
-    let ending = Ending::Whole { upload: UploadDigest { bytes: 10 * lines, hash: 7 }, warnings: Vec::new() };
+    let ending = Ending::Whole {
+        upload: UploadDigest {
+            bytes: 10 * lines,
+            hash: 7,
+        },
+        warnings: Vec::new(),
+    };
     [
         Command::ImportBegin(ImportBegin {
             target,
@@ -160,7 +192,12 @@ fn import(id: u64, of: &str, mode: ImportMode, items: std::ops::Range<u64>) -> [
             errors: Vec::new(),
             chain: 9,
         }),
-        Command::ImportEnd(ImportEnd { target, import, ending, entries_max: 2 }),
+        Command::ImportEnd(ImportEnd {
+            target,
+            import,
+            ending,
+            entries_max: 2,
+        }),
     ]
 }
 
@@ -185,12 +222,17 @@ struct Author {
 impl Author {
     /// Adds commands, each as one commit.
     fn log(&mut self, commands: impl IntoIterator<Item = Command>) {
-        commands.into_iter().for_each(|command| self.commit([command]));
+        commands
+            .into_iter()
+            .for_each(|command| self.commit([command]));
     }
 
     /// Adds commands as one commit.
     fn commit(&mut self, commands: impl IntoIterator<Item = Command>) {
-        let commit = commands.into_iter().map(|command| self.proposal(command)).collect();
+        let commit = commands
+            .into_iter()
+            .map(|command| self.proposal(command))
+            .collect();
         self.log.commits.push(commit);
     }
 
@@ -201,11 +243,27 @@ impl Author {
             _ => Timestamp(BEGIN + HOUR * self.hour + seq.0),
         };
         let by = seq.0.is_multiple_of(2).then(|| KeyName::new(KEY).unwrap());
-        let idempotency = by.is_some().then_some(IdempotencyKey { scope: seq.0.into(), request: 3 });
-        let proposal = Proposal { by, idempotency, ..Proposal::new(at, command) };
+        let idempotency = by.is_some().then_some(IdempotencyKey {
+            scope: seq.0.into(),
+            request: 3,
+        });
+        let proposal = Proposal {
+            by,
+            idempotency,
+            ..Proposal::new(at, command)
+        };
         let word = proposal.command.word();
-        let outcome = self.state.apply(Entry { seq, proposal: proposal.clone() }).outcome;
-        assert!(!matches!(outcome, Outcome::Refused(_)), "{word}: {outcome:?}");
+        let outcome = self
+            .state
+            .apply(Entry {
+                seq,
+                proposal: proposal.clone(),
+            })
+            .outcome;
+        assert!(
+            !matches!(outcome, Outcome::Refused(_)),
+            "{word}: {outcome:?}"
+        );
         self.state.publish();
         proposal
     }
@@ -217,25 +275,41 @@ impl Author {
 
 /// Every command. At the first snapshot an import and the upload of an image are running.
 fn log() -> Log {
-    let mut author = Author { state: State::default(), hour: 0, log: Log::default() };
+    let mut author = Author {
+        state: State::default(),
+        hour: 0,
+        log: Log::default(),
+    };
     let [spring, sale, pool, cap, gone, moved, again, grown] = [1, 2, 3, 4, 5, 6, 7, 8];
     let of = |id| Target(FilterId(id));
-    let insert_all =
-        |id, digests| Command::Insert { target: of(id), digests, if_absent: false, revive: false };
+    let insert_all = |id, digests| Command::Insert {
+        target: of(id),
+        digests,
+        if_absent: false,
+        revive: false,
+    };
     let insert = |id, items| insert_all(id, digests(items));
-    let insert_item = |id, item: &str| insert_all(id, Digests(vec![secret(id).digest(item.as_bytes())]));
+    let insert_item =
+        |id, item: &str| insert_all(id, Digests(vec![secret(id).digest(item.as_bytes())]));
     let line_up = |of: &str| {
         Command::PutLineUp(PutLineUp {
             name: name(of),
             line_up: LineUp {
                 campaigns: vec![name("spring"), name("cap")],
-                unless: vec![Unless { campaign: name("cap"), at_least: 2, only_for: Some(name("spring")) }],
+                unless: vec![Unless {
+                    campaign: name("cap"),
+                    at_least: 2,
+                    only_for: Some(name("spring")),
+                }],
                 limit: 1,
             },
             annotations: Default::default(),
         })
     };
-    author.log([Command::Enable { version: 1 }, Command::Configure(Settings::default())]);
+    author.log([
+        Command::Enable { version: 1 },
+        Command::Configure(Settings::default()),
+    ]);
     author.log([
         create(spring, "spring"),
         create(sale, "sale"),
@@ -244,30 +318,59 @@ fn log() -> Log {
         create(gone, "gone"),
         create(grown, "grown"),
     ]);
-    author.log([insert(spring, 0..20), insert(sale, 0..20), insert(cap, 0..9), insert(gone, 0..3)]);
-    author.log([insert_item(spring, ITEM), insert_item(sale, FOLDED_ITEM), insert_item(cap, ITEM)]);
+    author.log([
+        insert(spring, 0..20),
+        insert(sale, 0..20),
+        insert(cap, 0..9),
+        insert(gone, 0..3),
+    ]);
+    author.log([
+        insert_item(spring, ITEM),
+        insert_item(sale, FOLDED_ITEM),
+        insert_item(cap, ITEM),
+    ]);
     // More than one value can hold: the commit has two pieces. And the filter appends a table, and doubles it.
     author.commit([insert(grown, 1_000..6_000), insert(grown, 6_000..11_000)]);
     author.log([
-        Command::Remove { target: of(spring), digests: digests(1..2), all: true },
-        Command::Replace { target: of(spring), from: digests(2..3), to: digests(30..31) },
+        Command::Remove {
+            target: of(spring),
+            digests: digests(1..2),
+            all: true,
+        },
+        Command::Replace {
+            target: of(spring),
+            from: digests(2..3),
+            to: digests(30..31),
+        },
         redeem(sale, 3, 1, 0),
         redeem(sale, 4, 2, 600),
         redeem(sale, 5, 3, 600),
         redeem(sale, 6, 4, 600),
-        Command::Confirm { target: of(sale), redemption: redemption(2) },
-        Command::Cancel { target: of(sale), redemption: redemption(3) },
+        Command::Confirm {
+            target: of(sale),
+            redemption: redemption(2),
+        },
+        Command::Cancel {
+            target: of(sale),
+            redemption: redemption(3),
+        },
         redeem(pool, 7, 5, 0),
         redeem(pool, 8, 6, 600),
         Command::Clear { target: of(gone) },
-        Command::Delete { kind: Kind::Campaign, name: name("gone") },
+        Command::Delete {
+            kind: Kind::Campaign,
+            name: name("gone"),
+        },
         line_up("home"),
         line_up("old"),
         Command::DeleteLineUp { name: name("old") },
     ]);
     author.log(import(spring, "append", ImportMode::Append, 40..50));
     author.hour = 25;
-    let raise = Raise { capacity: 200, layout: Layout::strict(200).unwrap() };
+    let raise = Raise {
+        capacity: 200,
+        layout: Layout::strict(200).unwrap(),
+    };
     let annotations = serde_json::from_value(
         json!({"title": null, "replaces_labels": false, "labels": {"team": null, "new": "x"}}),
     );
@@ -283,26 +386,49 @@ fn log() -> Log {
             stock: None,
             annotations: annotations.unwrap(),
         }),
-        Command::Restored { clock: Timestamp(BEGIN) },
+        Command::Restored {
+            clock: Timestamp(BEGIN),
+        },
     ]);
     let replacement = import(sale, "replace", ImportMode::Replace, 10..19);
     author.log(replacement[..2].iter().cloned());
     author.log([insert(sale, 70..75)]);
-    let image =
-        Image::of(&mut author.state, FilterId(pool)).all(UploadId(1), FilterId(moved), &name("moved"));
+    let image = Image::of(&mut author.state, FilterId(pool)).all(
+        UploadId(1),
+        FilterId(moved),
+        &name("moved"),
+    );
     author.log(image[..2].iter().cloned());
     author.snapshot();
     author.log(image[2..].iter().cloned());
     author.hour = 26;
-    let is_running = |state: &State| state.view().imports().iter().any(|it| it.state == ImportState::Running);
+    let is_running = |state: &State| {
+        state
+            .view()
+            .imports()
+            .iter()
+            .any(|it| it.state == ImportState::Running)
+    };
     while is_running(&author.state) {
         author.log([replacement[2].clone()]);
     }
     let campaign = Image::of(&mut author.state, FilterId(spring));
-    let head = campaign.command(0, UploadId(2), FilterId(again), Kind::Campaign, &name("again"));
+    let head = campaign.command(
+        0,
+        UploadId(2),
+        FilterId(again),
+        Kind::Campaign,
+        &name("again"),
+    );
     author.log([redeem(sale, 11, 8, 0), redeem(moved, 12, 9, 900), head]);
     author.snapshot();
-    author.commit([Command::ImageAbandon { upload: UploadId(2) }, Command::TurnBack, insert(cap, 9..12)]);
+    author.commit([
+        Command::ImageAbandon {
+            upload: UploadId(2),
+        },
+        Command::TurnBack,
+        insert(cap, 9..12),
+    ]);
     author.log([insert(spring, 70..75), insert(spring, 75..77)]);
     author.log.skipped = Seq(author.state.applied().0 - 1);
     author.log
@@ -311,16 +437,27 @@ fn log() -> Log {
 /// All that a client could see of a filter.
 fn describe(filter: &FilterView, now: Timestamp) -> Value {
     let stats = filter.describe(now).stats;
-    let redemptions = filter.redemptions(&RedemptionQuery::default(), None, 100, now).redemptions;
+    let redemptions = filter
+        .redemptions(&RedemptionQuery::default(), None, 100, now)
+        .redemptions;
     let redemption = |of: &cuckood::domain::Redemption| {
-        json!([of.reference.as_str(), of.status, of.changed_at.0, of.expires_at.map(|at| at.0), of.ordinal])
+        json!([
+            of.reference.as_str(),
+            of.status,
+            of.changed_at.0,
+            of.expires_at.map(|at| at.0),
+            of.ordinal
+        ])
     };
     let is_contained = |item: &u64| filter.count(digest(*item), now) > 0;
     let contained: Vec<u64> = (0..80).filter(is_contained).collect();
     let item = filter.digest(ITEM);
     let counts = |unit: Unit| {
         let periods = filter.statistics(unit, unit.periods_max(), now);
-        periods.into_iter().map(|(begin, counts)| json!([begin.0, counts])).collect::<Vec<_>>()
+        periods
+            .into_iter()
+            .map(|(begin, counts)| json!([begin.0, counts]))
+            .collect::<Vec<_>>()
     };
     json!({
         "name": filter.name.as_str(),
@@ -345,7 +482,9 @@ fn describe(filter: &FilterView, now: Timestamp) -> Value {
 fn contents(state: &mut State) -> Value {
     state.publish();
     let (view, now, sizes) = (state.view(), state.now(), state.sizes());
-    let filters = [Kind::Campaign, Kind::Coupon].map(|kind| view.list(kind, "", None, 100)).concat();
+    let filters = [Kind::Campaign, Kind::Coupon]
+        .map(|kind| view.list(kind, "", None, 100))
+        .concat();
     let imports = view.imports();
     let import = |of: &Arc<cuckood::domain::Import>| {
         json!([of.id.as_str(), of.state, of.counts.lines, of.counts.added])
@@ -370,9 +509,15 @@ fn expected() -> Value {
 
 /// The image of a filter, as a download has it.
 fn image_of(state: &mut State, filter: FilterId) -> Vec<u8> {
-    let Image { head, parts, redemptions } = Image::of(state, filter);
+    let Image {
+        head,
+        parts,
+        redemptions,
+    } = Image::of(state, filter);
     let mut writer = ArchiveWriter::default();
-    let bodies = [ImageBody::Head(Box::new(head))].into_iter().chain(parts.into_iter().map(ImageBody::Part));
+    let bodies = [ImageBody::Head(Box::new(head))]
+        .into_iter()
+        .chain(parts.into_iter().map(ImageBody::Part));
     let bodies = bodies.chain([ImageBody::End { redemptions }]);
     bodies.flat_map(|body| writer.record(&body)).collect()
 }
@@ -410,8 +555,13 @@ fn make_fixtures() {
         }
     }
     journal.settle().unwrap();
-    let expected = json!({"snapshots": snapshots, "skipped": log.skipped.0, "end": contents(&mut state)});
-    fs::write(target.join("expected.json"), serde_json::to_vec_pretty(&expected).unwrap()).unwrap();
+    let expected =
+        json!({"snapshots": snapshots, "skipped": log.skipped.0, "end": contents(&mut state)});
+    fs::write(
+        target.join("expected.json"),
+        serde_json::to_vec_pretty(&expected).unwrap(),
+    )
+    .unwrap();
     drop((journal, store));
     // As a checkout has it.
     fs::remove_file(data.join("lock")).unwrap();
@@ -424,15 +574,25 @@ fn make_fixture_of_version_2() {
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(Store::open(&dir.path().join("data"), &small()).unwrap());
     let mut events = EventLog::open(&store, &State::default()).unwrap();
-    let mut author = Author { state: State::default(), hour: 0, log: Log::default() };
+    let mut author = Author {
+        state: State::default(),
+        hour: 0,
+        log: Log::default(),
+    };
     author.log([Command::Enable { version: 2 }, create(1, "spring")]);
     author.log(import(1, "cleared", ImportMode::Append, 0..10));
-    author.log([Command::Clear { target: Target(FilterId(1)) }]);
+    author.log([Command::Clear {
+        target: Target(FilterId(1)),
+    }]);
     author.log(import(1, "present", ImportMode::Append, 10..20));
     take_snapshot(&store, &mut author.state, &mut events, TAKEN_AT[0]);
     let mut parts = archive(store.pin_newest().unwrap().unwrap());
     let parts = std::iter::from_fn(|| parts(&store).unwrap());
-    fs::write(fixture().join("archive-2"), parts.collect::<Vec<_>>().concat()).unwrap();
+    fs::write(
+        fixture().join("archive-2"),
+        parts.collect::<Vec<_>>().concat(),
+    )
+    .unwrap();
 }
 
 /// A copy of the fixture's directory.
@@ -448,28 +608,60 @@ fn directory_of_format_1_has_expected_contents() {
     let store = data(dir.path());
     let mut journal = read("the log", open_journal(&store));
     let snapshots = store.manifests().unwrap();
-    let taken_at: Vec<_> = snapshots.iter().rev().map(|snapshot| snapshot.taken_at).collect();
+    let taken_at: Vec<_> = snapshots
+        .iter()
+        .rev()
+        .map(|snapshot| snapshot.taken_at)
+        .collect();
     assert_eq!(taken_at, TAKEN_AT, "{FINAL}");
-    for (snapshot, expected) in snapshots.iter().rev().zip(expected["snapshots"].as_array().unwrap()) {
+    for (snapshot, expected) in snapshots
+        .iter()
+        .rev()
+        .zip(expected["snapshots"].as_array().unwrap())
+    {
         let mut state = read("a snapshot", load(&store, snapshot, &mut |_| ()));
         assert_same("a snapshot", &contents(&mut state), expected);
     }
     // Some sections are carried over from the first one.
-    let generations = snapshots[0].sections.iter().map(|section| section.generation);
-    assert_eq!(generations.collect::<BTreeSet<_>>(), [1, 2].into(), "{FINAL}");
-    let skipped: Vec<_> = read("the marks", store.skipped_entries()).into_iter().collect();
-    assert_eq!(skipped, [(Seq(expected["skipped"].as_u64().unwrap()), SKIPPED_AT)], "{FINAL}");
+    let generations = snapshots[0]
+        .sections
+        .iter()
+        .map(|section| section.generation);
+    assert_eq!(
+        generations.collect::<BTreeSet<_>>(),
+        [1, 2].into(),
+        "{FINAL}"
+    );
+    let skipped: Vec<_> = read("the marks", store.skipped_entries())
+        .into_iter()
+        .collect();
+    assert_eq!(
+        skipped,
+        [(Seq(expected["skipped"].as_u64().unwrap()), SKIPPED_AT)],
+        "{FINAL}"
+    );
     let recovered = read("the directory", recover(&store, &mut journal, &mut |_| ()));
     let mut state = recovered.state;
     assert_same("the directory", &contents(&mut state), &expected["end"]);
-    assert_eq!(store.saved_clock().map(|clock| clock.reading), Some(CLOCK), "{FINAL}");
+    assert_eq!(
+        store.saved_clock().map(|clock| clock.reading),
+        Some(CLOCK),
+        "{FINAL}"
+    );
     let mut next = 0;
     while let EventsFound::Pack(pack) = recovered.events.find(&store, next, false).unwrap() {
         next = pack.last() + 1;
     }
-    assert_eq!(Some(next - 1), expected["end"]["last_event"].as_u64(), "{FINAL}");
+    assert_eq!(
+        Some(next - 1),
+        expected["end"]["last_event"].as_u64(),
+        "{FINAL}"
+    );
     let more = Proposal::new(state.now(), Command::Advance { buckets_max: 1 });
-    assert_eq!(append(&mut journal, vec![more]).unwrap()[0].entry.seq, state.applied().next());
+    assert_eq!(
+        append(&mut journal, vec![more]).unwrap()[0].entry.seq,
+        state.applied().next()
+    );
 }
 
 /// The log has every command. Applied without the snapshot it gives the same state, outcomes and events.
@@ -496,16 +688,32 @@ fn log_of_format_1_has_expected_outcomes() {
 fn archive_of_format_1_is_restored() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
-    let restored = restore(&fixture().join("archive"), &data, &small(), CLOCK, |archive| archive);
+    let restored = restore(
+        &fixture().join("archive"),
+        &data,
+        &small(),
+        CLOCK,
+        |archive| archive,
+    );
     let end = read("the archive", restored);
     let store = Arc::new(Store::open(&data, &small()).unwrap());
     let manifest = &store.manifests().unwrap()[0];
     assert_eq!(manifest.seq.next(), end);
     let mut state = read("the archive", load(&store, manifest, &mut |_| ()));
-    assert_same("the archive", &contents(&mut state), &expected()["snapshots"][0]);
+    assert_same(
+        "the archive",
+        &contents(&mut state),
+        &expected()["snapshots"][0],
+    );
     let mut journal = open_journal(&store).unwrap();
-    let restored = entries(&mut journal, manifest.seq.0).unwrap().remove(0).proposal;
-    assert_eq!(restored, Proposal::new(Timestamp(0), Command::Restored { clock: CLOCK.wall }));
+    let restored = entries(&mut journal, manifest.seq.0)
+        .unwrap()
+        .remove(0)
+        .proposal;
+    assert_eq!(
+        restored,
+        Proposal::new(Timestamp(0), Command::Restored { clock: CLOCK.wall })
+    );
 }
 
 /// The head of a snapshot ends with the set of overtaken imports.
@@ -513,18 +721,40 @@ fn archive_of_format_1_is_restored() {
 fn archive_of_version_2_is_restored() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
-    read("the archive", restore(&fixture().join("archive-2"), &data, &small(), CLOCK, |archive| archive));
+    read(
+        "the archive",
+        restore(
+            &fixture().join("archive-2"),
+            &data,
+            &small(),
+            CLOCK,
+            |archive| archive,
+        ),
+    );
     let store = Arc::new(Store::open(&data, &small()).unwrap());
     let manifest = &store.manifests().unwrap()[0];
-    assert!(manifest.meta.ends_with(b"\x01\x07cleared"), "{:?}", manifest.meta);
+    assert!(
+        manifest.meta.ends_with(b"\x01\x07cleared"),
+        "{:?}",
+        manifest.meta
+    );
     let mut state = read("the archive", load(&store, manifest, &mut |_| ()));
     let found = contents(&mut state);
-    assert_eq!((&found["version"], &found["filters"][0]["items"]), (&json!(2), &json!(10)));
+    assert_eq!(
+        (&found["version"], &found["filters"][0]["items"]),
+        (&json!(2), &json!(10))
+    );
     let imports = state.view().imports();
-    let imports: Vec<_> = imports.iter().map(|import| (import.id.as_str(), import.is_overtaken)).collect();
+    let imports: Vec<_> = imports
+        .iter()
+        .map(|import| (import.id.as_str(), import.is_overtaken))
+        .collect();
     assert_eq!(imports, [("cleared", true), ("present", false)]);
     let head = state.begin_snapshot().head;
-    assert!(head == manifest.meta, "this build writes another head: {head:?}");
+    assert!(
+        head == manifest.meta,
+        "this build writes another head: {head:?}"
+    );
 }
 
 #[test]
@@ -534,32 +764,67 @@ fn archive_of_newer_version_is_rejected() {
     archive[4] += 1;
     let file = dir.path().join("newer");
     fs::write(&file, archive).unwrap();
-    let error = restore(&file, &dir.path().join("data"), &small(), CLOCK, |archive| archive).unwrap_err();
-    let RecoveryError::Store(StoreError::Newer { found: 2, known: 1, .. }) = error else { panic!("{error}") };
+    let error = restore(
+        &file,
+        &dir.path().join("data"),
+        &small(),
+        CLOCK,
+        |archive| archive,
+    )
+    .unwrap_err();
+    let RecoveryError::Store(StoreError::Newer {
+        found: 2, known: 1, ..
+    }) = error
+    else {
+        panic!("{error}")
+    };
 }
 
 #[test]
 fn image_of_format_1_is_uploaded() {
     let (mut reader, mut state, expected) = (ImageReader::default(), State::default(), expected());
     reader.push(&fs::read(fixture().join("image")).unwrap());
-    let (upload, now) = (UploadId(1), Timestamp(expected["snapshots"][0]["now"].as_u64().unwrap()));
+    let (upload, now) = (
+        UploadId(1),
+        Timestamp(expected["snapshots"][0]["now"].as_u64().unwrap()),
+    );
     let mut last = None;
     while let Some(record) = read("the image", reader.next_record()) {
         let command = match record.body {
             ImageBody::Head(head) => {
                 let (id, kind, name) = (FilterId(3), head.profile.kind, name("pool"));
-                Command::ImageBegin(ImageBegin { upload, id, kind, name, head, checksum: record.checksum })
+                Command::ImageBegin(ImageBegin {
+                    upload,
+                    id,
+                    kind,
+                    name,
+                    head,
+                    checksum: record.checksum,
+                })
             }
             ImageBody::Part(_) | ImageBody::End { .. } => Command::ImageRecord { upload, record },
         };
         let proposal = Proposal::new(now, command);
-        last = Some(state.apply(Entry { seq: state.applied().next(), proposal }).outcome);
+        last = Some(
+            state
+                .apply(Entry {
+                    seq: state.applied().next(),
+                    proposal,
+                })
+                .outcome,
+        );
     }
     read("the image", reader.finish());
-    assert!(matches!(last, Some(Outcome::Created(_))), "{last:?}\n{FINAL}");
+    assert!(
+        matches!(last, Some(Outcome::Created(_))),
+        "{last:?}\n{FINAL}"
+    );
     let found = contents(&mut state)["filters"][0].clone();
     let filters = expected["snapshots"][0]["filters"].as_array().unwrap();
-    let original = filters.iter().find(|filter| filter["name"] == "pool").unwrap();
+    let original = filters
+        .iter()
+        .find(|filter| filter["name"] == "pool")
+        .unwrap();
     assert_same("the image", &found, original);
 }
 
@@ -567,10 +832,15 @@ fn image_of_format_1_is_uploaded() {
 /// `ignore_case`.
 #[test]
 fn digests_of_raw_items_are_final() {
-    let mut author = Author { state: State::default(), hour: 0, log: Log::default() };
+    let mut author = Author {
+        state: State::default(),
+        hour: 0,
+        log: Log::default(),
+    };
     author.log([create(1, "spring"), create(2, "sale")]);
     let view = author.state.view();
-    let [spring, sale] = [Kind::Campaign, Kind::Coupon].map(|kind| view.list(kind, "", None, 1).remove(0));
+    let [spring, sale] =
+        [Kind::Campaign, Kind::Coupon].map(|kind| view.list(kind, "", None, 1).remove(0));
     for (item, expected) in [
         ("", [0x4535_ae56_764b_6722, 0x48a3_154d_887e_18cf]),
         ("a", [0xd26d_12bc_601f_47fe, 0xc4ff_399a_a982_10a9]),
@@ -579,7 +849,10 @@ fn digests_of_raw_items_are_final() {
         ("ünïcödé", [0x8aec_b898_c66d_027f, 0x78d1_08d0_5c59_bc0f]),
         (ITEM, [0x6b70_d134_6741_b254, 0x6a92_eeff_8b1b_b567]),
         (FOLDED_ITEM, [0x9564_35f9_77e1_d67d, 0x6a92_eeff_8b1b_b567]),
-        (&"Gutschein ".repeat(30), [0x2cd0_e69d_a71d_ceb5, 0x1537_459c_f280_e25f]),
+        (
+            &"Gutschein ".repeat(30),
+            [0x2cd0_e69d_a71d_ceb5, 0x1537_459c_f280_e25f],
+        ),
     ] {
         let digests = [&spring, &sale].map(|filter| filter.digest(item).0);
         assert_eq!(digests, expected, "{item:?}: {digests:016x?}\n{FINAL}");

@@ -4,9 +4,10 @@ use crate::commands::{NewFilter, code, codes, insert, name, remove, replace, set
 use crate::filter_image::Image;
 use crate::machine::Snapshot;
 use cuckood::domain::{
-    Command, Digests, Ending, Entry, FilterId, Forget, Guards, IdempotencyKey, ImportBegin, ImportEnd,
-    ImportId, ImportLines, ImportMode, KeyName, Kind, LineUp, Proposal, PutLineUp, Redeem, RedemptionId,
-    Reference, Seq, Settings, Target, Timestamp, Unless, Update, UploadDigest, UploadId, Window,
+    Command, Digests, Ending, Entry, FilterId, Forget, Guards, IdempotencyKey, ImportBegin,
+    ImportEnd, ImportId, ImportLines, ImportMode, KeyName, Kind, LineUp, Proposal, PutLineUp,
+    Redeem, RedemptionId, Reference, Seq, Settings, Target, Timestamp, Unless, Update,
+    UploadDigest, UploadId, Window,
 };
 use cuckood::state::State;
 
@@ -20,26 +21,54 @@ fn redemption(number: u8) -> RedemptionId {
 
 /// A campaign that forgets, a coupon and an open pool.
 fn filters() -> [Command; 3] {
-    let window = Window { starts_at: None, ends_at: Some(Timestamp(9_000_000)) };
+    let window = Window {
+        starts_at: None,
+        ends_at: Some(Timestamp(9_000_000)),
+    };
     let forget = Some(Forget::new(60, 4).unwrap());
     [
-        NewFilter { forget, window, ..NewFilter::campaign(100, 0.01) }.create(CAMPAIGN),
-        NewFilter { window, ..NewFilter::coupon(64) }.create(COUPON),
-        NewFilter { window, ..NewFilter::pool(5, 5) }.create(POOL),
+        NewFilter {
+            forget,
+            window,
+            ..NewFilter::campaign(100, 0.01)
+        }
+        .create(CAMPAIGN),
+        NewFilter {
+            window,
+            ..NewFilter::coupon(64)
+        }
+        .create(COUPON),
+        NewFilter {
+            window,
+            ..NewFilter::pool(5, 5)
+        }
+        .create(POOL),
     ]
 }
 
 fn redeem(target: Target, number: u8, hold_seconds: u64) -> Command {
     let reference = Reference::new(&format!("order-{number}")).unwrap();
     let (digest, redemption) = (code(number.into()), redemption(number));
-    Command::Redeem(Redeem { target, digest, redemption, reference, hold_seconds })
+    Command::Redeem(Redeem {
+        target,
+        digest,
+        redemption,
+        reference,
+        hold_seconds,
+    })
 }
 
 fn import(mode: ImportMode, id: &str, digests: Digests) -> [Command; 3] {
     let (target, import, lines) = (COUPON, ImportId::new(id).unwrap(), digests.0.len() as u64);
     let (guards, owner) = (Guards::default(), KeyName::new("shop").unwrap());
-    let upload = UploadDigest { bytes: 700, hash: 9 };
-    let ending = Ending::Whole { upload, warnings: Vec::new() };
+    let upload = UploadDigest {
+        bytes: 700,
+        hash: 9,
+    };
+    let ending = Ending::Whole {
+        upload,
+        warnings: Vec::new(),
+    };
     let (errors, chain, rejected) = (Vec::new(), 7, 0);
     [
         Command::ImportBegin(ImportBegin {
@@ -60,13 +89,21 @@ fn import(mode: ImportMode, id: &str, digests: Digests) -> [Command; 3] {
             errors,
             chain,
         }),
-        Command::ImportEnd(ImportEnd { target, import, ending, entries_max: 1_000 }),
+        Command::ImportEnd(ImportEnd {
+            target,
+            import,
+            ending,
+            entries_max: 1_000,
+        }),
     ]
 }
 
 /// Commands of every kind, some of which are refused.
 fn script() -> Vec<Command> {
-    let settings = Settings { redemptions_retention_seconds: 90, ..Settings::default() };
+    let settings = Settings {
+        redemptions_retention_seconds: 90,
+        ..Settings::default()
+    };
     let mut script = vec![Command::Configure(settings), Command::Enable { version: 1 }];
     script.extend(filters());
     script.extend([
@@ -80,31 +117,63 @@ fn script() -> Vec<Command> {
     script.extend((1..8).map(|number| redeem(POOL, number, 0)));
     script.extend([
         redeem(COUPON, 0, 0),
-        Command::Confirm { target: COUPON, redemption: redemption(6) },
-        Command::Cancel { target: COUPON, redemption: redemption(7) },
-        Command::Cancel { target: COUPON, redemption: redemption(1) },
-        Command::Remove { target: CAMPAIGN, digests: codes(0..20), all: true },
+        Command::Confirm {
+            target: COUPON,
+            redemption: redemption(6),
+        },
+        Command::Cancel {
+            target: COUPON,
+            redemption: redemption(7),
+        },
+        Command::Cancel {
+            target: COUPON,
+            redemption: redemption(1),
+        },
+        Command::Remove {
+            target: CAMPAIGN,
+            digests: codes(0..20),
+            all: true,
+        },
         remove(COUPON, 100..130),
         replace(COUPON, 40..44, 200..204),
         Command::Advance { buckets_max: 50 },
     ]);
     script.extend(import(ImportMode::Append, "more", codes(300..340)));
     script.extend(import(ImportMode::Replace, "others", codes(400..480)));
-    let unless = Unless { campaign: name("f1"), at_least: 1, only_for: None };
-    let line_up = LineUp { unless: vec![unless], campaigns: vec![name("f1")], limit: 1 };
+    let unless = Unless {
+        campaign: name("f1"),
+        at_least: 1,
+        only_for: None,
+    };
+    let line_up = LineUp {
+        unless: vec![unless],
+        campaigns: vec![name("f1")],
+        limit: 1,
+    };
     let mut update = set_stock(POOL, 9);
     if let Command::Update(Update { ends_at, .. }) = &mut update {
         *ends_at = Some(None);
     }
     script.extend([
-        Command::PutLineUp(PutLineUp { name: name("home"), line_up, annotations: Default::default() }),
+        Command::PutLineUp(PutLineUp {
+            name: name("home"),
+            line_up,
+            annotations: Default::default(),
+        }),
         Command::DeleteLineUp { name: name("none") },
         Command::Clear { target: COUPON },
         update,
-        Command::Restored { clock: Timestamp(1) },
+        Command::Restored {
+            clock: Timestamp(1),
+        },
         Command::TurnBack,
-        Command::Delete { kind: Kind::Coupon, name: name("f3") },
-        Command::ImageAbandon { upload: UploadId(5) },
+        Command::Delete {
+            kind: Kind::Coupon,
+            name: name("f3"),
+        },
+        Command::ImageAbandon {
+            upload: UploadId(5),
+        },
     ]);
     script
 }
@@ -113,12 +182,29 @@ fn script() -> Vec<Command> {
 fn apply_all(state: &mut State, commands: Vec<Command>) {
     for command in commands {
         let seq = state.applied().next();
-        let back = if command == Command::TurnBack { 50_000 } else { 0 };
+        let back = if command == Command::TurnBack {
+            50_000
+        } else {
+            0
+        };
         let at = Timestamp(1_000_000 + seq.0 * 3_000 - back);
-        let key = IdempotencyKey { scope: u128::from(seq.0 / 2), request: 1 };
+        let key = IdempotencyKey {
+            scope: u128::from(seq.0 / 2),
+            request: 1,
+        };
         let idempotency = (seq.0 % 5 < 2).then_some(key);
-        let by = seq.0.is_multiple_of(3).then(|| KeyName::new("shop").unwrap());
-        state.apply(Entry { seq, proposal: Proposal { by, idempotency, ..Proposal::new(at, command) } });
+        let by = seq
+            .0
+            .is_multiple_of(3)
+            .then(|| KeyName::new("shop").unwrap());
+        state.apply(Entry {
+            seq,
+            proposal: Proposal {
+                by,
+                idempotency,
+                ..Proposal::new(at, command)
+            },
+        });
     }
 }
 
@@ -143,12 +229,22 @@ fn log_produces_golden_hash() {
 
 /// A compact filter that grows a thousandfold, so that tables are copied, loses much, and is left alone.
 fn script_of_growth() -> Vec<Command> {
-    let window = Window { starts_at: None, ends_at: Some(Timestamp(9_000_000)) };
-    let campaign = NewFilter { window, ..NewFilter::campaign(200, 0.01) };
+    let window = Window {
+        starts_at: None,
+        ends_at: Some(Timestamp(9_000_000)),
+    };
+    let campaign = NewFilter {
+        window,
+        ..NewFilter::campaign(200, 0.01)
+    };
     let mut script = vec![campaign.create(CAMPAIGN)];
     let insert = |from: u64, count: u64| insert(CAMPAIGN, from..from + count);
     script.extend((0..200).map(|number| insert(number * 1_000, 1_000)));
-    script.extend([insert(200_000, 500), Command::Advance { buckets_max: 700 }, insert(300_000, 300)]);
+    script.extend([
+        insert(200_000, 500),
+        Command::Advance { buckets_max: 700 },
+        insert(300_000, 300),
+    ]);
     let remove = |from: u64, count: u64| remove(CAMPAIGN, from..from + count);
     script.extend((0..199).map(|number| remove(number * 1_000, 1_000)));
     script.extend([remove(199_000, 400), remove(199_400, 500)]);
@@ -160,7 +256,8 @@ fn script_of_growth() -> Vec<Command> {
 /// as the others do.
 #[test]
 fn doubled_filters_are_identical_on_nodes() {
-    let (mut state, mut restored, mut moving, mut quiet) = (State::default(), State::default(), 0, 0);
+    let (mut state, mut restored, mut moving, mut quiet) =
+        (State::default(), State::default(), 0, 0);
     for command in script_of_growth() {
         apply_all(&mut state, vec![command.clone()]);
         apply_all(&mut restored, vec![command]);
@@ -191,12 +288,22 @@ fn skipped_entry_is_deterministic() {
     use std::sync::Arc;
 
     let dir = tempfile::tempdir().unwrap();
-    let options = StoreOptions { ballast_bytes: 0, free_space_min_bytes: 0, ..StoreOptions::default() };
+    let options = StoreOptions {
+        ballast_bytes: 0,
+        free_space_min_bytes: 0,
+        ..StoreOptions::default()
+    };
     let store = Arc::new(Store::open(dir.path(), &options).unwrap());
     let mut journal = LocalJournal::open(store.clone(), LocalOptions::default()).unwrap();
-    let proposals = script().into_iter().map(|command| Proposal::new(Timestamp(1_000_000), command));
-    let entries: Vec<Entry> =
-        journal.append(proposals.collect()).unwrap().into_iter().map(|committed| committed.entry).collect();
+    let proposals = script()
+        .into_iter()
+        .map(|command| Proposal::new(Timestamp(1_000_000), command));
+    let entries: Vec<Entry> = journal
+        .append(proposals.collect())
+        .unwrap()
+        .into_iter()
+        .map(|committed| committed.entry)
+        .collect();
     let skipped = Seq(8);
     store.mark_skipped(skipped, Timestamp(7)).unwrap();
     let mut expected = State::default();
@@ -213,16 +320,26 @@ fn skipped_entry_is_deterministic() {
     for start in 0..2 {
         let store = Arc::new(Store::open(dir.path(), &options).unwrap());
         assert_eq!(
-            store.skipped_entries().unwrap().into_iter().collect::<Vec<_>>(),
+            store
+                .skipped_entries()
+                .unwrap()
+                .into_iter()
+                .collect::<Vec<_>>(),
             [(skipped, Timestamp(7))]
         );
         let mut journal = LocalJournal::open(store.clone(), LocalOptions::default()).unwrap();
         let mut state = recover(&store, &mut journal, &mut |_| ()).unwrap().state;
         assert_eq!(state.hash(), expected.hash(), "start {start}");
-        assert_eq!(Snapshot::of(&mut state), Snapshot::of(&mut expected), "start {start}");
+        assert_eq!(
+            Snapshot::of(&mut state),
+            Snapshot::of(&mut expected),
+            "start {start}"
+        );
     }
     // The mark is a part of the history: a state that has applied the entry differs.
     let mut applied = State::default();
-    entries.into_iter().for_each(|entry| drop(applied.apply(entry)));
+    entries
+        .into_iter()
+        .for_each(|entry| drop(applied.apply(entry)));
     assert_ne!(applied.hash(), expected.hash());
 }

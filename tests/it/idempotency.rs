@@ -20,9 +20,18 @@ const RECORD_MAX: u64 = 600;
 
 /// A state with a compact coupon and a strict one.
 fn machine(settings: Settings) -> Machine {
-    let mut machine = Machine { now: Timestamp(1_000), ..Machine::new() };
+    let mut machine = Machine {
+        now: Timestamp(1_000),
+        ..Machine::new()
+    };
     machine.apply(Command::Configure(settings));
-    machine.create(CAMPAIGN, &NewFilter { kind: Kind::Coupon, ..NewFilter::campaign(100, 0.01) });
+    machine.create(
+        CAMPAIGN,
+        &NewFilter {
+            kind: Kind::Coupon,
+            ..NewFilter::campaign(100, 0.01)
+        },
+    );
     machine.create(COUPON, &NewFilter::coupon(100));
     machine
 }
@@ -30,7 +39,10 @@ fn machine(settings: Settings) -> Machine {
 /// Applies a command under an idempotency key.
 fn apply(machine: &mut Machine, command: Command, scope: u128, request: u64) -> Applied {
     let idempotency = Some(IdempotencyKey { scope, request });
-    machine.propose(Proposal { idempotency, ..Proposal::new(machine.now, command) })
+    machine.propose(Proposal {
+        idempotency,
+        ..Proposal::new(machine.now, command)
+    })
 }
 
 /// Returns the size of a command's record.
@@ -41,13 +53,24 @@ fn record_bytes(machine: &mut Machine, command: Command, scope: u128) -> u64 {
 }
 
 fn insert_if_absent(target: Target, numbers: impl IntoIterator<Item = u64>) -> Command {
-    Command::Insert { target, digests: codes(numbers), if_absent: true, revive: false }
+    Command::Insert {
+        target,
+        digests: codes(numbers),
+        if_absent: true,
+        revive: false,
+    }
 }
 
 /// A redemption with an ID that no other one has, even if the request is repeated.
 fn redeem_once(number: u64, reference: &str, hold_seconds: u64) -> Command {
     static DRAWN: AtomicU64 = AtomicU64::new(1);
-    redeem(COUPON, number, DRAWN.fetch_add(1, Ordering::Relaxed), reference, hold_seconds)
+    redeem(
+        COUPON,
+        number,
+        DRAWN.fetch_add(1, Ordering::Relaxed),
+        reference,
+        hold_seconds,
+    )
 }
 
 fn settings() -> Settings {
@@ -66,7 +89,11 @@ fn request(key: u64, variant: u64) -> Command {
     match (key % 2, number / 2 % 3) {
         (0, 0) => insert_if_absent(CAMPAIGN, [number]),
         (0, 1) => insert_if_absent(CAMPAIGN, (number..number + 90).map(|n| n * 3 % 151)),
-        (0, _) => Command::Remove { target: CAMPAIGN, digests: codes(number..number + 40), all: true },
+        (0, _) => Command::Remove {
+            target: CAMPAIGN,
+            digests: codes(number..number + 40),
+            all: true,
+        },
         (_, 0) => remove(COUPON, number..number + 10),
         (_, 1) => insert_if_absent(COUPON, number..number + 30),
         _ => redeem_once(number % 40, &format!("order-{}", number % 7), number % 3),
@@ -137,17 +164,28 @@ proptest! {
 fn day_of_keyed_writes_fits() {
     const WRITES: u64 = 100_000;
     const ROOM: u64 = 4 << 20;
-    let mut machine = machine(Settings { idempotency_room_bytes: ROOM, ..Settings::default() });
+    let mut machine = machine(Settings {
+        idempotency_room_bytes: ROOM,
+        ..Settings::default()
+    });
     let clear = |machine: &mut Machine, number: u64| {
         let scope = u128::from(number).wrapping_mul(1 << 70 | 12_345);
         apply(machine, Command::Clear { target: CAMPAIGN }, scope, number)
     };
     for number in 0..WRITES {
         machine.now.0 += 500;
-        assert_eq!(clear(&mut machine, number).outcome, Outcome::Cleared(0), "write {number}");
+        assert_eq!(
+            clear(&mut machine, number).outcome,
+            Outcome::Cleared(0),
+            "write {number}"
+        );
     }
     let sizes = machine.state.sizes();
-    assert!(sizes.idempotency_records > 70_000, "{}", sizes.idempotency_records);
+    assert!(
+        sizes.idempotency_records > 70_000,
+        "{}",
+        sizes.idempotency_records
+    );
     assert!(sizes.idempotency_bytes <= ROOM);
     let hour_old = WRITES - 3_600_000 / 500;
     assert!(clear(&mut machine, hour_old).replayed);
@@ -167,11 +205,20 @@ fn idempotency_record_is_small() {
     let repeated = bytes(insert_if_absent(COUPON, 100_000..110_000), 4);
     assert!(repeated <= 64, "{repeated} bytes");
     // Every other one is: no two neighbors have the same outcome.
-    let mixed = (0..10_000).map(|number| if number % 2 == 0 { 300_000 + number } else { 500_000 + number });
+    let mixed = (0..10_000).map(|number| {
+        if number % 2 == 0 {
+            300_000 + number
+        } else {
+            500_000 + number
+        }
+    });
     let mixed = bytes(insert_if_absent(COUPON, mixed), 5);
     assert!((5_000..5_064).contains(&mixed), "{mixed} bytes");
     for (scope, hold_seconds) in [(6, 0), (7, 900)] {
-        let bytes = bytes(redeem_once(200_000 + scope as u64 * 2, "order-4711", hold_seconds), scope);
+        let bytes = bytes(
+            redeem_once(200_000 + scope as u64 * 2, "order-4711", hold_seconds),
+            scope,
+        );
         assert!(bytes <= 80, "{bytes} bytes");
     }
     let cleared = bytes(Command::Clear { target: COUPON }, 8);
@@ -187,11 +234,20 @@ fn smaller_limit_is_reached_incrementally() {
         apply(&mut machine, clear(), number, 0);
     }
     machine.pass_seconds(3_600);
-    machine.apply(Command::Configure(Settings { idempotency_room_bytes: ROOM, ..Settings::default() }));
+    machine.apply(Command::Configure(Settings {
+        idempotency_room_bytes: ROOM,
+        ..Settings::default()
+    }));
     for number in 10_000..10_020 {
         let before = machine.state.sizes().idempotency_records;
-        assert_eq!(apply(&mut machine, clear(), number, 0).outcome, Outcome::Cleared(0));
-        assert!(before < machine.state.sizes().idempotency_records + 2_500, "so many at a time");
+        assert_eq!(
+            apply(&mut machine, clear(), number, 0).outcome,
+            Outcome::Cleared(0)
+        );
+        assert!(
+            before < machine.state.sizes().idempotency_records + 2_500,
+            "so many at a time"
+        );
     }
     assert!(machine.state.sizes().idempotency_bytes <= ROOM);
 }

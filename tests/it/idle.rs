@@ -26,8 +26,16 @@ async fn start(log: Option<&MemoryLog>) -> (Engine, TempDir) {
 /// Makes a coupon, and holds its only code for a second.
 async fn hold(engine: &Engine) -> Redemption {
     engines::create(engine, COUPON, &NewFilter::coupon(10)).await;
-    engine.submit(None, insert(COUPON, [7]), None).await.unwrap();
-    match engine.submit(None, redeem(COUPON, 7, 1, "order", 1), None).await.unwrap().outcome {
+    engine
+        .submit(None, insert(COUPON, [7]), None)
+        .await
+        .unwrap();
+    match engine
+        .submit(None, redeem(COUPON, 7, 1, "order", 1), None)
+        .await
+        .unwrap()
+        .outcome
+    {
         Outcome::Redeemed(held) => held,
         other => panic!("{other:?}"),
     }
@@ -39,7 +47,12 @@ async fn until_expired(engine: &Engine, held: &Redemption) {
     loop {
         events.wait().await.unwrap();
         for event in events.read().await.unwrap() {
-            if let Happened::Redemption { id, step: RedemptionStep::Expired, .. } = event.event.what {
+            if let Happened::Redemption {
+                id,
+                step: RedemptionStep::Expired,
+                ..
+            } = event.event.what
+            {
                 assert_eq!(id, held.id);
                 return;
             }
@@ -57,7 +70,10 @@ async fn hold_expiry_is_reported_without_commands() {
 
 /// Creates a coupon with a table that a snapshot writes in many steps.
 async fn create_large(engine: &Engine, capacity: u64) {
-    let large = NewFilter { growth: Growth::Fixed, ..NewFilter::coupon(capacity) };
+    let large = NewFilter {
+        growth: Growth::Fixed,
+        ..NewFilter::coupon(capacity)
+    };
     engines::create(engine, COUPON, &large).await;
 }
 
@@ -71,7 +87,10 @@ async fn snapshot_completes_despite_aborted_requests() {
     create_large(&engine, 1_000_000).await;
     let before = engine.info().snapshot.map(|snapshot| snapshot.seq);
     for number in 0..COMMITS_MAX {
-        engine.submit(None, insert(COUPON, [number]), None).await.unwrap();
+        engine
+            .submit(None, insert(COUPON, [number]), None)
+            .await
+            .unwrap();
         // Both are dropped once they have been sent.
         let _ = engine.snapshot().now_or_never();
         drop(engine.image(COUPON.0).now_or_never());
@@ -93,7 +112,10 @@ async fn commits_continue_during_concurrent_backups() {
     let (engine, _directory) = start(Some(&MemoryLog::new())).await;
     create_large(&engine, 2_000_000).await;
     // In every part of the table.
-    engine.submit(None, insert(COUPON, 1..10_001), None).await.unwrap();
+    engine
+        .submit(None, insert(COUPON, 1..10_001), None)
+        .await
+        .unwrap();
     let read = Arc::new(AtomicU64::new(0));
     let mut backups = Vec::new();
     for _ in 0..4 {
@@ -111,11 +133,17 @@ async fn commits_continue_during_concurrent_backups() {
     while read.load(Ordering::Relaxed) < 4 {
         tokio::task::yield_now().await;
     }
-    engine.submit(None, insert(COUPON, 0..1), None).await.unwrap();
+    engine
+        .submit(None, insert(COUPON, 0..1), None)
+        .await
+        .unwrap();
     let before = read.load(Ordering::Relaxed);
     clients.join_all().await;
     let all = read.load(Ordering::Relaxed);
-    assert!(before < all / 2, "the command waited for {before} of {all} requests");
+    assert!(
+        before < all / 2,
+        "the command waited for {before} of {all} requests"
+    );
     engine.shutdown().await;
 }
 

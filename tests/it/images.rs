@@ -10,9 +10,9 @@ use cuckood::domain::image::{IMAGE_IDLE_SECONDS, IMAGES_MAX, IMAGES_OF_KEY_MAX};
 use cuckood::domain::spec::STOCK_MAX;
 use cuckood::domain::statistics::Unit;
 use cuckood::domain::{
-    Command, Entry, FilterId, ImageBegin, ImageBody, ImageFault, ImageRecord, ImageSection, KeyName, Kind,
-    Name, Outcome, Proposal, Redeem, Redemption, RedemptionId, Refusal, Seq, Target, Timestamp, Update,
-    UploadId,
+    Command, Entry, FilterId, ImageBegin, ImageBody, ImageFault, ImageRecord, ImageSection,
+    KeyName, Kind, Name, Outcome, Proposal, Redeem, Redemption, RedemptionId, Refusal, Seq, Target,
+    Timestamp, Update, UploadId,
 };
 use cuckood::filter::Mode;
 use cuckood::state::{RedemptionQuery, State};
@@ -43,7 +43,10 @@ fn assert_nothing_came(machine: &mut Machine) {
     let sizes = machine.state.sizes();
     assert_eq!((sizes.images_loading, machine.filters().len()), (0, 0));
     assert_eq!((sizes.tables_bytes, sizes.discarded_tables_bytes), (0, 0));
-    assert_eq!((sizes.redemptions, sizes.records_bytes), (0, State::default().sizes().records_bytes));
+    assert_eq!(
+        (sizes.redemptions, sizes.records_bytes),
+        (0, State::default().sizes().records_bytes)
+    );
 }
 
 fn refused(fault: ImageFault) -> Outcome {
@@ -64,7 +67,10 @@ fn describe(machine: &Machine, id: FilterId) -> String {
     let page = filter.redemptions(&RedemptionQuery::default(), None, 1_000, at);
     let found = filter.look_up(&items, at);
     let statistics = Unit::ALL.map(|unit| filter.statistics(unit, unit.periods_max(), at));
-    format!("{of:?} {counts:?} {found:?} {:?} {:?} {statistics:?}", page.redemptions, page.next)
+    format!(
+        "{of:?} {counts:?} {found:?} {:?} {:?} {statistics:?}",
+        page.redemptions, page.next
+    )
 }
 
 /// A command about another filter instead.
@@ -99,7 +105,10 @@ fn nameless(mut outcome: Outcome) -> Outcome {
 }
 
 fn is_of_import(command: &Command) -> bool {
-    matches!(command, Command::ImportBegin(_) | Command::ImportLines(_) | Command::ImportEnd(_))
+    matches!(
+        command,
+        Command::ImportBegin(_) | Command::ImportLines(_) | Command::ImportEnd(_)
+    )
 }
 
 proptest! {
@@ -218,7 +227,10 @@ proptest! {
 }
 
 fn image_with_redemptions() -> &'static Image {
-    images().iter().find(|image| image.redemptions > 0).expect("a coupon is used")
+    images()
+        .iter()
+        .find(|image| image.redemptions > 0)
+        .expect("a coupon is used")
 }
 
 #[test]
@@ -237,9 +249,20 @@ fn filter_is_hidden_until_image_complete() {
         assert_eq!(machine.apply(clear), Outcome::Refused(Refusal::FilterGone));
     }
     assert!(machine.state.sizes().tables_bytes > 0 && machine.state.sizes().redemptions > 0);
-    let Outcome::Created(made) = machine.apply(end) else { panic!("it is whole") };
-    assert_eq!((made.id, made.name, made.kind), (FilterId(1), name.clone(), image.head.profile.kind));
-    assert!(machine.state.view().find(image.head.profile.kind, &name).is_some());
+    let Outcome::Created(made) = machine.apply(end) else {
+        panic!("it is whole")
+    };
+    assert_eq!(
+        (made.id, made.name, made.kind),
+        (FilterId(1), name.clone(), image.head.profile.kind)
+    );
+    assert!(
+        machine
+            .state
+            .view()
+            .find(image.head.profile.kind, &name)
+            .is_some()
+    );
     assert_eq!(machine.state.sizes().images_loading, 0);
 }
 
@@ -248,7 +271,10 @@ fn image_never_replaces_existing_name() {
     let mut machine = Machine::new();
     let image = &images()[0];
     let (name, other) = (name("moved"), name("other"));
-    assert!(matches!(load(&mut machine, image, 1, "moved"), Outcome::Created(_)));
+    assert!(matches!(
+        load(&mut machine, image, 1, "moved"),
+        Outcome::Created(_)
+    ));
     let begin = image.command(0, UPLOAD, FilterId(2), image.head.profile.kind, &name);
     assert_eq!(machine.apply(begin), Outcome::Refused(Refusal::NameTaken));
     // Loaded during the upload.
@@ -269,9 +295,14 @@ fn image_of_wrong_kind_or_algorithm_is_rejected() {
     let image = image_with_redemptions();
     let name = name("moved");
     let begin = image.command(0, UPLOAD, FilterId(1), Kind::Campaign, &name);
-    assert_eq!(machine.apply(begin), refused(ImageFault::Kind(Kind::Coupon)));
+    assert_eq!(
+        machine.apply(begin),
+        refused(ImageFault::Kind(Kind::Coupon))
+    );
     let mut begin = image.command(0, UPLOAD, FilterId(1), Kind::Coupon, &name);
-    let Command::ImageBegin(ImageBegin { head, .. }) = &mut begin else { panic!("it begins it") };
+    let Command::ImageBegin(ImageBegin { head, .. }) = &mut begin else {
+        panic!("it begins it")
+    };
     head.algorithm = 9;
     assert_eq!(machine.apply(begin), refused(ImageFault::Algorithm(9)));
     assert_nothing_came(&mut machine);
@@ -284,16 +315,27 @@ fn images_per_key_are_limited() {
     let image = &images()[0];
     let mut begin = |number: u64, by: &str| {
         let name = name(&format!("moved-{number}"));
-        let command =
-            image.command(0, UploadId(number.into()), FilterId(number), image.head.profile.kind, &name);
+        let command = image.command(
+            0,
+            UploadId(number.into()),
+            FilterId(number),
+            image.head.profile.kind,
+            &name,
+        );
         machine
-            .propose(Proposal { by: Some(KeyName::new(by).unwrap()), ..Proposal::new(machine.now, command) })
+            .propose(Proposal {
+                by: Some(KeyName::new(by).unwrap()),
+                ..Proposal::new(machine.now, command)
+            })
             .outcome
     };
     for number in 1..=IMAGES_OF_KEY_MAX as u64 {
         assert_eq!(begin(number, "greedy"), Outcome::ImageReceived);
     }
-    assert_eq!(begin(100, "greedy"), Outcome::Refused(Refusal::TooManyImages));
+    assert_eq!(
+        begin(100, "greedy"),
+        Outcome::Refused(Refusal::TooManyImages)
+    );
     assert_eq!(begin(100, "other"), Outcome::ImageReceived);
     // Restarting one takes no further place.
     assert_eq!(begin(1, "greedy"), Outcome::ImageReceived);
@@ -305,23 +347,45 @@ fn unfinished_images_are_limited_and_expire() {
     let image = &images()[0];
     let begin = |number: u64| {
         let name = name(&format!("moved-{number}"));
-        image.command(0, UploadId(number.into()), FilterId(number), image.head.profile.kind, &name)
+        image.command(
+            0,
+            UploadId(number.into()),
+            FilterId(number),
+            image.head.profile.kind,
+            &name,
+        )
     };
     for number in 1..=IMAGES_MAX as u64 {
         assert_eq!(machine.apply(begin(number)), Outcome::ImageReceived);
     }
-    assert_eq!(machine.apply(begin(100)), Outcome::Refused(Refusal::TooManyImages));
+    assert_eq!(
+        machine.apply(begin(100)),
+        Outcome::Refused(Refusal::TooManyImages)
+    );
     // After a restart of the upload it has a separate place.
     assert_eq!(machine.apply(begin(1)), Outcome::ImageReceived);
     machine.pass_seconds(IMAGE_IDLE_SECONDS - 1);
     assert_eq!(machine.apply(begin(2)), Outcome::ImageReceived);
-    assert_eq!(machine.state.images_unmoved_since(machine.now).len(), IMAGES_MAX - 1);
+    assert_eq!(
+        machine.state.images_unmoved_since(machine.now).len(),
+        IMAGES_MAX - 1
+    );
     machine.pass_seconds(1);
     machine.apply(Command::Advance { buckets_max: 1 });
     assert_eq!(machine.state.sizes().images_loading, 1);
-    let record = ImageRecord { before: 1, checksum: 2, body: ImageBody::End { redemptions: 0 } };
-    let part = Command::ImageRecord { upload: UploadId(1), record };
-    assert_eq!(machine.apply(part), Outcome::Refused(Refusal::ImageNotFound));
+    let record = ImageRecord {
+        before: 1,
+        checksum: 2,
+        body: ImageBody::End { redemptions: 0 },
+    };
+    let part = Command::ImageRecord {
+        upload: UploadId(1),
+        record,
+    };
+    assert_eq!(
+        machine.apply(part),
+        Outcome::Refused(Refusal::ImageNotFound)
+    );
     machine.now = Timestamp(0);
     machine.apply(Command::TurnBack);
     assert_nothing_came(&mut machine);
@@ -332,22 +396,40 @@ fn unfinished_images_are_limited_and_expire() {
 /// a command is logged.
 fn fields(value: &Value, path: &str, found: &mut Vec<String>) {
     match value {
-        _ if ["/secret", "/id", "/digest", "/digests", "/from", "/to", "/buckets", "/base_buckets"]
-            .iter()
-            .any(|free| path.ends_with(free)) => {}
+        _ if [
+            "/secret",
+            "/id",
+            "/digest",
+            "/digests",
+            "/from",
+            "/to",
+            "/buckets",
+            "/base_buckets",
+        ]
+        .iter()
+        .any(|free| path.ends_with(free)) => {}
         Value::Number(_) | Value::String(_) | Value::Null => found.push(path.to_owned()),
         Value::Array(values) => {
-            values.iter().enumerate().for_each(|(at, value)| fields(value, &format!("{path}/{at}"), found));
+            values
+                .iter()
+                .enumerate()
+                .for_each(|(at, value)| fields(value, &format!("{path}/{at}"), found));
         }
         Value::Object(values) => {
-            values.iter().for_each(|(name, value)| fields(value, &format!("{path}/{name}"), found));
+            values
+                .iter()
+                .for_each(|(name, value)| fields(value, &format!("{path}/{name}"), found));
         }
         Value::Bool(_) => {}
     }
 }
 
 /// Returns a copy with one field set to a value, if that field exists; `Some(None)` if a constructor rejects the value.
-pub fn forge<T: Serialize + DeserializeOwned>(whole: &T, field: usize, value: &Value) -> Option<Option<T>> {
+pub fn forge<T: Serialize + DeserializeOwned>(
+    whole: &T,
+    field: usize,
+    value: &Value,
+) -> Option<Option<T>> {
     let mut document = serde_json::to_value(whole).unwrap();
     assert!(serde_json::from_value::<T>(document.clone()).is_ok());
     let mut paths = Vec::new();
@@ -362,7 +444,11 @@ pub fn operation(kind: u8, item: u64, serial: u64, target: Target) -> Command {
     match kind % 9 {
         0 => Command::Clear { target },
         1 => insert(target, items),
-        2 => Command::Remove { target, digests: codes(items), all: item.is_multiple_of(2) },
+        2 => Command::Remove {
+            target,
+            digests: codes(items),
+            all: item.is_multiple_of(2),
+        },
         3 => replace(target, items.clone(), items),
         4..=6 => redeem(target, item, serial, "order", item % 60),
         7 => Command::TurnBack,
@@ -372,8 +458,20 @@ pub fn operation(kind: u8, item: u64, serial: u64, target: Target) -> Command {
 
 /// Values at which something may break.
 pub fn boundaries() -> Vec<Value> {
-    let numbers =
-        [0, 1, 2, 59, 255, 1 << 32, 1 << 33, 1 << 48, (1 << 48) + 1, u64::MAX / 2, u64::MAX - 1, u64::MAX];
+    let numbers = [
+        0,
+        1,
+        2,
+        59,
+        255,
+        1 << 32,
+        1 << 33,
+        1 << 48,
+        (1 << 48) + 1,
+        u64::MAX / 2,
+        u64::MAX - 1,
+        u64::MAX,
+    ];
     let numbers = numbers.into_iter().map(Value::from);
     numbers
         .chain([0, 129, 5_000].map(|length| Value::from("x".repeat(length))))
@@ -397,22 +495,39 @@ pub fn send_forged(image: &Image, forgery: Forgery, field: usize, value: &Value)
     for mut command in image.all(UPLOAD, target.0, &name("forged")) {
         match (&mut command, forgery) {
             (Command::ImageBegin(ImageBegin { head, .. }), Forgery::Head) => {
-                let Some(forged) = forge(&**head, field, value) else { return false };
+                let Some(forged) = forge(&**head, field, value) else {
+                    return false;
+                };
                 (is_forged, is_possible) = (true, forged.is_some());
                 **head = forged.unwrap_or_else(|| image.head.clone());
             }
             (
-                Command::ImageRecord { record: ImageRecord { body: ImageBody::Part(part), .. }, .. },
+                Command::ImageRecord {
+                    record:
+                        ImageRecord {
+                            body: ImageBody::Part(part),
+                            ..
+                        },
+                    ..
+                },
                 Forgery::Redemption | Forgery::Copy,
             ) if !is_forged => {
                 change_redemptions(part, |redemptions| {
                     let before = redemptions[0].clone();
-                    let Some(forged) = forge(&before, field, value) else { return };
+                    let Some(forged) = forge(&before, field, value) else {
+                        return;
+                    };
                     (is_forged, is_possible) = (true, forged.is_some());
                     redemptions[0] = forged.unwrap_or_else(|| before.clone());
                     if forgery == Forgery::Copy {
-                        let redemption = Redemption { id: RedemptionId([7; 16]), ..before.redemption };
-                        redemptions.push(Placed { redemption, ..before });
+                        let redemption = Redemption {
+                            id: RedemptionId([7; 16]),
+                            ..before.redemption
+                        };
+                        redemptions.push(Placed {
+                            redemption,
+                            ..before
+                        });
                     }
                 });
             }
@@ -427,11 +542,19 @@ pub fn send_forged(image: &Image, forgery: Forgery, field: usize, value: &Value)
     for serial in 0..20_u64 {
         machine.pass_seconds(20);
         let random = xxh3_64(&[field as u64, serial].map(u64::to_le_bytes).concat());
-        machine.apply(operation(random as u8, random >> 8 & 63, 1_000 + serial, target));
+        machine.apply(operation(
+            random as u8,
+            random >> 8 & 63,
+            1_000 + serial,
+            target,
+        ));
     }
     let stored = Snapshot::of(&mut machine.state);
     let is_same = Snapshot::of(&mut stored.restore()).head == stored.head;
-    assert!(is_same, "{forgery:?}, field {field} = {value}: the heads differ");
+    assert!(
+        is_same,
+        "{forgery:?}, field {field} = {value}: the heads differ"
+    );
     true
 }
 
@@ -443,7 +566,11 @@ fn forged_image_is_rejected_or_works() {
     for image in images() {
         let spec = &image.head.profile.spec;
         sorts
-            .entry((spec.mode == Mode::Strict, spec.forget.is_some(), spec.stock.is_some()))
+            .entry((
+                spec.mode == Mode::Strict,
+                spec.forget.is_some(),
+                spec.stock.is_some(),
+            ))
             .or_default()
             .push(image);
     }
@@ -455,7 +582,9 @@ fn forged_image_is_rejected_or_works() {
     }) {
         for forgery in [Forgery::Head, Forgery::Redemption, Forgery::Copy] {
             for value in boundaries() {
-                forged += (0..).take_while(|field| send_forged(image, forgery, *field, &value)).count();
+                forged += (0..)
+                    .take_while(|field| send_forged(image, forgery, *field, &value))
+                    .count();
             }
         }
     }
@@ -468,18 +597,38 @@ fn image_with_impossible_ordinal_is_rejected() {
     let (mut source, target) = (Machine::new(), target(1));
     source.create(target, &NewFilter::pool(100, 50));
     for number in 1..=3 {
-        assert!(matches!(source.redeem(target, 20 * number, "order", 0), Outcome::Redeemed(_)));
+        assert!(matches!(
+            source.redeem(target, 20 * number, "order", 0),
+            Outcome::Redeemed(_)
+        ));
     }
-    let cancel = Command::Cancel { target, redemption: redemption(3) };
+    let cancel = Command::Cancel {
+        target,
+        redemption: redemption(3),
+    };
     assert!(matches!(source.apply(cancel), Outcome::Settled(_)));
     let image = Image::of(&mut source.state, target.0);
     // The place of a redemption in the image, and the ordinal that it is given.
-    for (at, ordinal) in [(0, 1), (1, 1), (0, 2), (0, 0), (1, 51), (2, 0), (2, STOCK_MAX + 1), (2, u64::MAX)]
-    {
+    for (at, ordinal) in [
+        (0, 1),
+        (1, 1),
+        (0, 2),
+        (0, 0),
+        (1, 51),
+        (2, 0),
+        (2, STOCK_MAX + 1),
+        (2, u64::MAX),
+    ] {
         let (mut machine, mut last, mut is_same) = (Machine::new(), None, false);
         for mut command in image.all(UPLOAD, FilterId(7), &name("forged")) {
-            if let Command::ImageRecord { record: ImageRecord { body: ImageBody::Part(part), .. }, .. } =
-                &mut command
+            if let Command::ImageRecord {
+                record:
+                    ImageRecord {
+                        body: ImageBody::Part(part),
+                        ..
+                    },
+                ..
+            } = &mut command
             {
                 change_redemptions(part, |redemptions| {
                     is_same = redemptions[at].redemption.ordinal == Some(ordinal);
@@ -489,6 +638,9 @@ fn image_with_impossible_ordinal_is_rejected() {
             last = Some(machine.apply(command));
         }
         let is_rejected = matches!(last, Some(Outcome::Refused(_)));
-        assert_eq!(is_rejected, !is_same, "redemption {at} with ordinal {ordinal}: {last:?}");
+        assert_eq!(
+            is_rejected, !is_same,
+            "redemption {at} with ordinal {ordinal}: {last:?}"
+        );
     }
 }

@@ -37,7 +37,8 @@ fn local_journal_continues_after_restart() {
         assert_eq!(journal.last().0, given.len() as u64);
         assert_eq!(entries(&mut journal, 0).unwrap(), given);
         for number in 0..5 {
-            let committed = append(&mut journal, vec![proposal(round * 100 + number, 3_000)]).unwrap();
+            let committed =
+                append(&mut journal, vec![proposal(round * 100 + number, 3_000)]).unwrap();
             given.extend(committed.into_iter().map(|committed| committed.entry));
         }
         if round % 2 == 0 {
@@ -58,7 +59,12 @@ fn completely_pruned_log_keeps_its_end() {
     let mut journal = open_journal(&open(dir.path())).unwrap();
     assert_eq!(journal.last(), Seq(30));
     assert!(entries(&mut journal, 30).unwrap().is_empty());
-    assert_eq!(append(&mut journal, vec![proposal(30, 1)]).unwrap()[0].entry.seq, Seq(31));
+    assert_eq!(
+        append(&mut journal, vec![proposal(30, 1)]).unwrap()[0]
+            .entry
+            .seq,
+        Seq(31)
+    );
 }
 
 /// Two nodes of one log: each sees the other's entries, and only its own have tickets.
@@ -68,19 +74,28 @@ fn shared_log_delivers_foreign_entries() {
     let (mut ours, mut theirs) = (log.join(), log.join());
     let mut context = Context::from_waker(Waker::noop());
     for journal in [&mut ours, &mut theirs] {
-        assert_eq!(journal.poll(Seq(0), &mut context).map(Result::unwrap), Poll::Ready(Delivery::Current));
+        assert_eq!(
+            journal.poll(Seq(0), &mut context).map(Result::unwrap),
+            Poll::Ready(Delivery::Current)
+        );
         assert!(journal.poll(Seq(0), &mut context).is_pending());
     }
-    ours.propose(Ticket(7), vec![proposal(1, 1), proposal(2, 2)]).unwrap();
+    ours.propose(Ticket(7), vec![proposal(1, 1), proposal(2, 2)])
+        .unwrap();
     theirs.propose(Ticket(7), vec![proposal(3, 3)]).unwrap();
-    let mut tickets = |journal: &mut dyn Journal, after| match journal.poll(Seq(after), &mut context) {
-        Poll::Ready(Ok(Delivery::Entries(committed))) => {
-            committed.iter().map(|one| (one.entry.seq.0, one.ticket.map(|ticket| ticket.0))).collect()
-        }
-        Poll::Ready(other) => panic!("{other:?}"),
-        Poll::Pending => Vec::new(),
-    };
-    assert_eq!(tickets(&mut ours, 0), [(1, Some(7)), (2, Some(8)), (3, None)]);
+    let mut tickets =
+        |journal: &mut dyn Journal, after| match journal.poll(Seq(after), &mut context) {
+            Poll::Ready(Ok(Delivery::Entries(committed))) => committed
+                .iter()
+                .map(|one| (one.entry.seq.0, one.ticket.map(|ticket| ticket.0)))
+                .collect(),
+            Poll::Ready(other) => panic!("{other:?}"),
+            Poll::Pending => Vec::new(),
+        };
+    assert_eq!(
+        tickets(&mut ours, 0),
+        [(1, Some(7)), (2, Some(8)), (3, None)]
+    );
     assert_eq!(tickets(&mut theirs, 1), [(2, None), (3, Some(7))]);
     assert_eq!(tickets(&mut theirs, 3), []);
 }

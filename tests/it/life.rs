@@ -23,7 +23,12 @@ pub struct Life {
 }
 
 /// Takes a snapshot in one go, after the newest one of the store.
-pub fn take_snapshot(store: &Store, state: &mut State, events: &mut EventLog, now: Timestamp) -> Manifest {
+pub fn take_snapshot(
+    store: &Store,
+    state: &mut State,
+    events: &mut EventLog,
+    now: Timestamp,
+) -> Manifest {
     let latest = store.pin_newest().unwrap();
     let mut running =
         RunningSnapshot::begin(store, state, events, latest.as_deref(), Vec::new(), now).unwrap();
@@ -38,7 +43,15 @@ impl Life {
         let mut events = EventLog::open(&store, &state).unwrap();
         events.settle(&store, &state).unwrap();
         let (log, reported) = (Vec::new(), Vec::new());
-        Life { store, state, events, log, reported, latest: None, running: None }
+        Life {
+            store,
+            state,
+            events,
+            log,
+            reported,
+            latest: None,
+            running: None,
+        }
     }
 
     pub fn apply(&mut self, entry: Entry) -> Applied {
@@ -51,26 +64,36 @@ impl Life {
     pub fn record(&mut self, entry: Entry) -> Applied {
         let applied = self.state.apply(entry.clone());
         let fresh = self.state.events().fresh().iter();
-        self.reported.extend(fresh.map(|event| (event.number, event.at, event.bytes.to_vec())));
+        self.reported
+            .extend(fresh.map(|event| (event.number, event.at, event.bytes.to_vec())));
         self.log.push((entry, applied.clone()));
         applied
     }
 
     pub fn submit(&mut self, at: Timestamp, command: Command) -> Applied {
-        let proposal = Proposal { by: Some(KeyName::new("shop").unwrap()), ..Proposal::new(at, command) };
-        self.apply(Entry { seq: self.state.applied().next(), proposal })
+        let proposal = Proposal {
+            by: Some(KeyName::new("shop").unwrap()),
+            ..Proposal::new(at, command)
+        };
+        self.apply(Entry {
+            seq: self.state.applied().next(),
+            proposal,
+        })
     }
 
     pub fn begin_snapshot(&mut self) {
         let (latest, now) = (self.latest.as_ref(), self.state.now());
         let (state, events) = (&mut self.state, &mut self.events);
-        self.running =
-            Some(RunningSnapshot::begin(&self.store, state, events, latest, Vec::new(), now).unwrap());
+        self.running = Some(
+            RunningSnapshot::begin(&self.store, state, events, latest, Vec::new(), now).unwrap(),
+        );
     }
 
     /// Continues the running snapshot. Returns whether this has completed it.
     pub fn write_snapshot(&mut self, budget: u64) -> bool {
-        let Some(mut running) = self.running.take() else { return false };
+        let Some(mut running) = self.running.take() else {
+            return false;
+        };
         running.write(&self.store, budget, Duration::MAX).unwrap();
         let is_complete = running.is_complete();
         if is_complete {
@@ -110,7 +133,8 @@ impl Life {
         self.running = None;
         self.state = self.loaded();
         let Seq(covered) = self.state.applied();
-        self.log.truncate(self.log.len().saturating_sub(lost).max(covered as usize));
+        self.log
+            .truncate(self.log.len().saturating_sub(lost).max(covered as usize));
         self.events = EventLog::open(&self.store, &self.state).unwrap();
         for (entry, _) in &self.log[covered as usize..] {
             self.state.apply(entry.clone());
@@ -118,7 +142,8 @@ impl Life {
         }
         self.events.settle(&self.store, &self.state).unwrap();
         self.state.publish();
-        self.reported.retain(|(number, ..)| *number <= self.state.events().last());
+        self.reported
+            .retain(|(number, ..)| *number <= self.state.events().last());
     }
 
     /// The numbers and bytes of all stored events.

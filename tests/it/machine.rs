@@ -20,7 +20,11 @@ pub struct Machine {
 
 impl Machine {
     pub fn new() -> Machine {
-        Machine { state: State::default(), now: Timestamp(1_000_000), redemptions: 0 }
+        Machine {
+            state: State::default(),
+            now: Timestamp(1_000_000),
+            redemptions: 0,
+        }
     }
 
     /// Applies a command at `now`. Readers see its effect.
@@ -30,7 +34,10 @@ impl Machine {
 
     /// Applies a proposal with all its attributes.
     pub fn propose(&mut self, proposal: Proposal) -> Applied {
-        let applied = self.state.apply(Entry { seq: self.state.applied().next(), proposal });
+        let applied = self.state.apply(Entry {
+            seq: self.state.applied().next(),
+            proposal,
+        });
         self.state.publish();
         applied
     }
@@ -45,9 +52,21 @@ impl Machine {
     }
 
     /// Redeems or holds a code. The first redemption has serial number 1.
-    pub fn redeem(&mut self, target: Target, number: u64, reference: &str, hold_seconds: u64) -> Outcome {
+    pub fn redeem(
+        &mut self,
+        target: Target,
+        number: u64,
+        reference: &str,
+        hold_seconds: u64,
+    ) -> Outcome {
         self.redemptions += 1;
-        self.apply(redeem(target, number, self.redemptions, reference, hold_seconds))
+        self.apply(redeem(
+            target,
+            number,
+            self.redemptions,
+            reference,
+            hold_seconds,
+        ))
     }
 
     /// Applies a command of an import, and returns the state of the import.
@@ -65,20 +84,28 @@ impl Machine {
 
     /// A filter, as readers see it.
     pub fn filter(&self, Target(id): Target) -> Arc<FilterView> {
-        self.filters().into_iter().find(|filter| filter.id == id).expect("the filter exists")
+        self.filters()
+            .into_iter()
+            .find(|filter| filter.id == id)
+            .expect("the filter exists")
     }
 
     /// Replaces the state by one restored from its snapshot, and compares the two.
     pub fn restart(&mut self) {
         let before = Snapshot::of(&mut self.state);
         self.state = before.restore();
-        assert!(Snapshot::of(&mut self.state) == before, "the restored state differs");
+        assert!(
+            Snapshot::of(&mut self.state) == before,
+            "the restored state differs"
+        );
     }
 }
 
 /// All filters of a published state.
 pub fn filters(state: &State) -> Vec<Arc<FilterView>> {
-    [Kind::Campaign, Kind::Coupon].map(|kind| state.view().list(kind, "", None, usize::MAX)).concat()
+    [Kind::Campaign, Kind::Coupon]
+        .map(|kind| state.view().list(kind, "", None, usize::MAX))
+        .concat()
 }
 
 /// A complete snapshot: its head, and the change count and chunks of each section.
@@ -99,7 +126,10 @@ impl Snapshot {
             .collect();
             (section.id, (section.changes, chunks))
         });
-        Snapshot { sections: sections.collect(), head: image.head }
+        Snapshot {
+            sections: sections.collect(),
+            head: image.head,
+        }
     }
 
     pub fn restore(&self) -> State {
@@ -110,8 +140,16 @@ impl Snapshot {
 impl Sections for &Snapshot {
     type Error = Infallible;
 
-    fn chunk(&mut self, section: SectionId, chunk: u32, out: &mut Vec<u8>) -> Result<bool, Infallible> {
-        let found = self.sections.get(&section).and_then(|(_, chunks)| chunks.get(chunk as usize));
+    fn chunk(
+        &mut self,
+        section: SectionId,
+        chunk: u32,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Infallible> {
+        let found = self
+            .sections
+            .get(&section)
+            .and_then(|(_, chunks)| chunks.get(chunk as usize));
         out.clear();
         out.extend(found.into_iter().flatten());
         Ok(found.is_some())
@@ -121,8 +159,14 @@ impl Sections for &Snapshot {
         Ok(())
     }
 
-    fn table(&mut self, section: SectionId, table: &Restoring<'_>) -> Result<(), RestoreError<Infallible>> {
+    fn table(
+        &mut self,
+        section: SectionId,
+        table: &Restoring<'_>,
+    ) -> Result<(), RestoreError<Infallible>> {
         // A missing chunk stays empty, and its checksum rejects it.
-        table.load(0..table.chunks(), |chunk, out| self.chunk(section, chunk, out).map(drop))
+        table.load(0..table.chunks(), |chunk, out| {
+            self.chunk(section, chunk, out).map(drop)
+        })
     }
 }

@@ -1,6 +1,11 @@
 //! The integration tests, in one binary.
 
-#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, unreachable_pub)] // A failed `unwrap` fails the test; nothing here is public outside.
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    unreachable_pub
+)] // A failed `unwrap` fails the test; nothing here is public outside.
 
 mod allocations;
 mod clock;

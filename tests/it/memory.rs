@@ -3,8 +3,8 @@
 use crate::commands::{NewFilter, insert, name, name_of, redeem, redemption, remove, target};
 use crate::engines;
 use cuckood::domain::{
-    Applied, Command, IdempotencyKey, Kind, LineUp, Outcome, PutLineUp, Redemption, RedemptionStatus,
-    Refusal, Target, Update,
+    Applied, Command, IdempotencyKey, Kind, LineUp, Outcome, PutLineUp, Redemption,
+    RedemptionStatus, Refusal, Target, Update,
 };
 use cuckood::engine::{Engine, EngineOptions, FilterView, RedemptionQuery, SubmitError};
 use cuckood::filter::Layout;
@@ -15,7 +15,10 @@ const SHOP: Target = target(1);
 
 async fn engine(limit: u64) -> (Engine, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
-    let options = EngineOptions { memory_max_bytes: limit, ..engines::options(directory.path()) };
+    let options = EngineOptions {
+        memory_max_bytes: limit,
+        ..engines::options(directory.path())
+    };
     (engines::start(options).await, directory)
 }
 
@@ -32,7 +35,10 @@ fn find(engine: &Engine, target: Target) -> Arc<FilterView> {
 }
 
 fn delete(target: Target) -> Command {
-    Command::Delete { kind: Kind::Coupon, name: name_of(target) }
+    Command::Delete {
+        kind: Kind::Coupon,
+        name: name_of(target),
+    }
 }
 
 fn taken(engine: &Engine) -> u64 {
@@ -50,9 +56,19 @@ async fn capacity_beyond_limit_is_rejected() {
     let raise = |capacity| {
         let capacity = Some(cuckood::engine::raise(&find(&engine, SHOP), capacity).unwrap());
         let (starts_at, ends_at, stock, annotations) = (None, None, None, Default::default());
-        Command::Update(Update { target: SHOP, starts_at, ends_at, capacity, stock, annotations })
+        Command::Update(Update {
+            target: SHOP,
+            starts_at,
+            ends_at,
+            capacity,
+            stock,
+            annotations,
+        })
     };
-    assert_eq!(engine.submit(None, raise(200_000), None).await.err(), Some(SubmitError::MemoryLimit));
+    assert_eq!(
+        engine.submit(None, raise(200_000), None).await.err(),
+        Some(SubmitError::MemoryLimit)
+    );
     assert_eq!(taken(&engine), before);
     let raised = submit(&engine, raise(40_000)).await;
     assert!(matches!(raised, Outcome::Updated(raised) if raised.spec.capacity == 40_000));
@@ -66,13 +82,18 @@ async fn concurrent_inserts_stay_within_limit() {
     const LIMIT: u64 = 300_000;
     let (engine, _directory) = engine(LIMIT).await;
     create(&engine, SHOP, 20_000).await;
-    let batches = (0..48_000).step_by(3_000).map(|from| insert(SHOP, from..from + 3_000));
+    let batches = (0..48_000)
+        .step_by(3_000)
+        .map(|from| insert(SHOP, from..from + 3_000));
     let inserts = batches.map(|insert| engine.submit(None, insert, None));
     let answers = join_all(inserts).await;
     assert!(taken(&engine) <= LIMIT, "{} bytes", taken(&engine));
     let admitted = answers.iter().filter(|answer| answer.is_ok()).count();
     assert!(admitted >= 6, "{admitted} found room");
-    assert!(answers.contains(&Err(SubmitError::MemoryLimit)), "{answers:?}");
+    assert!(
+        answers.contains(&Err(SubmitError::MemoryLimit)),
+        "{answers:?}"
+    );
     engine.shutdown().await;
 }
 
@@ -87,7 +108,11 @@ async fn clear_during_snapshot_accumulates_no_tables() {
     let clears = async {
         for _ in 0..50 {
             submit(&engine, Command::Clear { target: SHOP }).await;
-            assert!(taken(&engine) <= 2 * before, "{} bytes, {before} before", taken(&engine));
+            assert!(
+                taken(&engine) <= 2 * before,
+                "{} bytes, {before} before",
+                taken(&engine)
+            );
         }
     };
     let (snapshot, ()) = tokio::join!(snapshot, clears);
@@ -124,8 +149,8 @@ async fn deleted_filter_stays_until_readers_finish() {
     let empty = taken(&engine);
     create(&engine, SHOP, 400_000).await;
     submit(&engine, insert(SHOP, 0..3_000)).await;
-    let redeemed =
-        (0..2_000).map(|number| engine.submit(None, redeem(SHOP, number, number, "order", 0), None));
+    let redeemed = (0..2_000)
+        .map(|number| engine.submit(None, redeem(SHOP, number, number, "order", 0), None));
     assert!(join_all(redeemed).await.iter().all(|answer| answer.is_ok()));
     let shop = find(&engine, SHOP);
     submit(&engine, delete(SHOP)).await;
@@ -155,7 +180,14 @@ async fn cleared_pool_keeps_its_tables() {
     let cleared = submit(&engine, Command::Clear { target: SHOP }).await;
     assert_eq!(cleared, Outcome::Cleared(4_999));
     let stats = shop.describe(engine.now()).stats;
-    assert_eq!((stats.items, stats.codes.unwrap().redeemed, stats.segments.len()), (1, 1, 1));
+    assert_eq!(
+        (
+            stats.items,
+            stats.codes.unwrap().redeemed,
+            stats.segments.len()
+        ),
+        (1, 1, 1)
+    );
     assert_eq!(stats.memory_bytes, before.memory_bytes);
     engine.shutdown().await;
 }
@@ -170,14 +202,21 @@ async fn pools_clear_repeatedly_within_limit() {
     let shop = find(&engine, SHOP);
     for batch in 1..40 {
         submit(&engine, insert(SHOP, batch * 10..batch * 10 + 10)).await;
-        match engine.submit(None, Command::Clear { target: SHOP }, None).await {
+        match engine
+            .submit(None, Command::Clear { target: SHOP }, None)
+            .await
+        {
             Ok(_) | Err(SubmitError::Overloaded) => {}
             Err(other) => panic!("{other}"),
         }
         let tables = shop.describe(engine.now()).stats.segments.len();
         assert_eq!(tables, 1);
     }
-    while engine.submit(None, Command::Clear { target: SHOP }, None).await.is_err() {
+    while engine
+        .submit(None, Command::Clear { target: SHOP }, None)
+        .await
+        .is_err()
+    {
         tokio::task::yield_now().await;
     }
     engine.shutdown().await;
@@ -189,7 +228,11 @@ fn key(scope: u128) -> IdempotencyKey {
     IdempotencyKey { scope, request: 7 }
 }
 
-async fn submit_once(engine: &Engine, command: Command, scope: u128) -> Result<Applied, SubmitError> {
+async fn submit_once(
+    engine: &Engine,
+    command: Command,
+    scope: u128,
+) -> Result<Applied, SubmitError> {
     engine.submit(None, command, Some(key(scope))).await
 }
 
@@ -199,17 +242,32 @@ async fn engine_beyond_limit() -> (Engine, tempfile::TempDir) {
     let (engine, directory) = engine(100 << 20).await;
     create(&engine, SHOP, 20_000).await;
     create(&engine, OTHER, 100).await;
-    let line_up = LineUp { campaigns: vec![name("spring")], unless: Vec::new(), limit: 1 };
-    let put = PutLineUp { name: name("home"), line_up, annotations: Default::default() };
+    let line_up = LineUp {
+        campaigns: vec![name("spring")],
+        unless: Vec::new(),
+        limit: 1,
+    };
+    let put = PutLineUp {
+        name: name("home"),
+        line_up,
+        annotations: Default::default(),
+    };
     submit(&engine, Command::PutLineUp(put)).await;
-    submit_once(&engine, insert(SHOP, 0..1_000), 1).await.unwrap();
-    submit_once(&engine, redeem(SHOP, 1, 1, "order", 0), 2).await.unwrap();
+    submit_once(&engine, insert(SHOP, 0..1_000), 1)
+        .await
+        .unwrap();
+    submit_once(&engine, redeem(SHOP, 1, 1, "order", 0), 2)
+        .await
+        .unwrap();
     for code in 2..6 {
         submit(&engine, redeem(SHOP, code, code, "order", 600)).await;
     }
     engine.shutdown().await;
     drop(engine);
-    let options = EngineOptions { memory_max_bytes: 100_000, ..engines::options(directory.path()) };
+    let options = EngineOptions {
+        memory_max_bytes: 100_000,
+        ..engines::options(directory.path())
+    };
     let engine = engines::start(options).await;
     assert!(taken(&engine) > 200_000);
     (engine, directory)
@@ -221,13 +279,47 @@ async fn stored_outcome_is_replayed_beyond_limit() {
     let (engine, _directory) = engine_beyond_limit().await;
     let rejected = submit_once(&engine, insert(SHOP, 2_000..2_010), 9).await;
     assert_eq!(rejected, Err(SubmitError::MemoryLimit));
-    let inserted = submit_once(&engine, insert(SHOP, 0..1_000), 1).await.unwrap();
-    assert!(matches!(inserted, Applied { outcome: Outcome::Inserted(_), replayed: true }), "{inserted:?}");
-    let redeemed = submit_once(&engine, redeem(SHOP, 1, 77, "order", 0), 2).await.unwrap();
-    assert!(matches!(redeemed, Applied { outcome: Outcome::Redeemed(_), replayed: true }), "{redeemed:?}");
-    let other = IdempotencyKey { request: 8, ..key(1) };
-    let reused = engine.submit(None, insert(SHOP, 0..9), Some(other)).await.unwrap();
-    assert_eq!(reused, Applied { outcome: Outcome::Refused(Refusal::KeyReused), replayed: false });
+    let inserted = submit_once(&engine, insert(SHOP, 0..1_000), 1)
+        .await
+        .unwrap();
+    assert!(
+        matches!(
+            inserted,
+            Applied {
+                outcome: Outcome::Inserted(_),
+                replayed: true
+            }
+        ),
+        "{inserted:?}"
+    );
+    let redeemed = submit_once(&engine, redeem(SHOP, 1, 77, "order", 0), 2)
+        .await
+        .unwrap();
+    assert!(
+        matches!(
+            redeemed,
+            Applied {
+                outcome: Outcome::Redeemed(_),
+                replayed: true
+            }
+        ),
+        "{redeemed:?}"
+    );
+    let other = IdempotencyKey {
+        request: 8,
+        ..key(1)
+    };
+    let reused = engine
+        .submit(None, insert(SHOP, 0..9), Some(other))
+        .await
+        .unwrap();
+    assert_eq!(
+        reused,
+        Applied {
+            outcome: Outcome::Refused(Refusal::KeyReused),
+            replayed: false
+        }
+    );
     engine.shutdown().await;
 }
 
@@ -241,20 +333,46 @@ async fn redemption_is_repeated_beyond_limit() {
     };
     let again = submit(&engine, redeem(SHOP, 1, 70, "order", 0)).await;
     assert_eq!(status(again), (redemption(1), RedemptionStatus::Redeemed));
-    let again = submit_once(&engine, redeem(SHOP, 1, 71, "order", 0), 20).await.unwrap();
-    assert_eq!(status(again.outcome), (redemption(1), RedemptionStatus::Redeemed));
+    let again = submit_once(&engine, redeem(SHOP, 1, 71, "order", 0), 20)
+        .await
+        .unwrap();
+    assert_eq!(
+        status(again.outcome),
+        (redemption(1), RedemptionStatus::Redeemed)
+    );
     let extended = submit(&engine, redeem(SHOP, 2, 72, "order", 900)).await;
     assert_eq!(status(extended), (redemption(2), RedemptionStatus::Held));
-    let confirmed = submit_once(&engine, redeem(SHOP, 2, 73, "order", 0), 21).await.unwrap();
-    assert_eq!(status(confirmed.outcome), (redemption(2), RedemptionStatus::Redeemed));
+    let confirmed = submit_once(&engine, redeem(SHOP, 2, 73, "order", 0), 21)
+        .await
+        .unwrap();
+    assert_eq!(
+        status(confirmed.outcome),
+        (redemption(2), RedemptionStatus::Redeemed)
+    );
     // A repetition behind a command that ends its hold is a new redemption, which takes memory.
-    let cancel = engine.submit(None, Command::Cancel { target: SHOP, redemption: redemption(3) }, None);
+    let cancel = engine.submit(
+        None,
+        Command::Cancel {
+            target: SHOP,
+            redemption: redemption(3),
+        },
+        None,
+    );
     let again = engine.submit(None, redeem(SHOP, 3, 74, "order", 0), None);
     let (cancelled, again) = tokio::join!(cancel, again);
-    assert_eq!(status(cancelled.unwrap().outcome), (redemption(3), RedemptionStatus::Cancelled));
+    assert_eq!(
+        status(cancelled.unwrap().outcome),
+        (redemption(3), RedemptionStatus::Cancelled)
+    );
     assert_eq!(again, Err(SubmitError::MemoryLimit));
-    for new in [redeem(SHOP, 8, 75, "order", 0), redeem(SHOP, 2, 76, "order-2", 0)] {
-        assert_eq!(engine.submit(None, new, None).await, Err(SubmitError::MemoryLimit));
+    for new in [
+        redeem(SHOP, 8, 75, "order", 0),
+        redeem(SHOP, 2, 76, "order-2", 0),
+    ] {
+        assert_eq!(
+            engine.submit(None, new, None).await,
+            Err(SubmitError::MemoryLimit)
+        );
     }
     engine.shutdown().await;
 }
@@ -266,8 +384,14 @@ async fn operation_that_frees_memory_takes_key_beyond_limit() {
     let ((target, held), (_, other)) = (shop(3), shop(4));
     let commands = [
         remove(SHOP, 10..20),
-        Command::Confirm { target, redemption: held },
-        Command::Cancel { target, redemption: other },
+        Command::Confirm {
+            target,
+            redemption: held,
+        },
+        Command::Cancel {
+            target,
+            redemption: other,
+        },
         Command::Clear { target: SHOP },
         Command::Clear { target: OTHER },
         Command::DeleteLineUp { name: name("home") },
@@ -280,10 +404,20 @@ async fn operation_that_frees_memory_takes_key_beyond_limit() {
         let word = command.word();
         let first = submit_once(&engine, command.clone(), scope).await;
         let first = first.unwrap_or_else(|error| panic!("{word}: {error}"));
-        assert!(!matches!(first.outcome, Outcome::Refused(_)) && !first.replayed, "{word}: {first:?}");
+        assert!(
+            !matches!(first.outcome, Outcome::Refused(_)) && !first.replayed,
+            "{word}: {first:?}"
+        );
         // The keys of a filter end with it.
         let again = submit_once(&engine, command, scope).await.unwrap();
-        assert_eq!(again, Applied { replayed: true, ..first }, "{word}");
+        assert_eq!(
+            again,
+            Applied {
+                replayed: true,
+                ..first
+            },
+            "{word}"
+        );
     }
     engine.shutdown().await;
 }
@@ -296,20 +430,31 @@ async fn used_up_reserve_rejects_new_keys() {
     let before = engine.info().records_bytes;
     let mut scope = 1_000;
     let retry_after_seconds = loop {
-        let removes = (scope..scope + BATCH).map(|scope| submit_once(&engine, remove(SHOP, [9]), scope));
+        let removes =
+            (scope..scope + BATCH).map(|scope| submit_once(&engine, remove(SHOP, [9]), scope));
         let full = join_all(removes).await.into_iter().find_map(Result::err);
         match full {
             None => {}
-            Some(SubmitError::IdempotencyFull { retry_after_seconds }) => break retry_after_seconds,
+            Some(SubmitError::IdempotencyFull {
+                retry_after_seconds,
+            }) => break retry_after_seconds,
             Some(other) => panic!("{other}"),
         }
         scope += BATCH;
         assert!(scope < 100_000, "it is never used up");
     };
-    assert!((86_000..=86_400).contains(&retry_after_seconds), "{retry_after_seconds}");
+    assert!(
+        (86_000..=86_400).contains(&retry_after_seconds),
+        "{retry_after_seconds}"
+    );
     let grown = engine.info().records_bytes - before;
     assert!((900_000..=1 << 20).contains(&grown), "{grown} bytes");
-    assert!(submit_once(&engine, remove(SHOP, [9]), 1_000).await.unwrap().replayed);
+    assert!(
+        submit_once(&engine, remove(SHOP, [9]), 1_000)
+            .await
+            .unwrap()
+            .replayed
+    );
     submit(&engine, Command::Clear { target: SHOP }).await;
     engine.shutdown().await;
 }

@@ -3,7 +3,9 @@
 
 use crate::store_support::Positioned;
 use cuckood::domain::{Entry, Proposal, Seq};
-use cuckood::journal::{Committed, Delivery, Journal, JournalError, JournalOptions, OpenJournal, Ticket};
+use cuckood::journal::{
+    Committed, Delivery, Journal, JournalError, JournalOptions, OpenJournal, Ticket,
+};
 use cuckood::store::Store;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -33,23 +35,43 @@ impl Shared {
     fn commit(&mut self, proposals: Vec<(Proposal, u64, Ticket)>) {
         for (proposal, member, ticket) in proposals {
             self.last = self.last.next();
-            self.entries.push_back((Entry { seq: self.last, proposal }, member, ticket));
+            self.entries.push_back((
+                Entry {
+                    seq: self.last,
+                    proposal,
+                },
+                member,
+                ticket,
+            ));
         }
         self.waiting.drain(..).for_each(Waker::wake);
     }
 
     fn first(&self) -> Seq {
-        self.entries.front().map_or(self.last.next(), |(entry, ..)| entry.seq)
+        self.entries
+            .front()
+            .map_or(self.last.next(), |(entry, ..)| entry.seq)
     }
 
     /// The entries after `after`.
-    fn after(&self, after: Seq) -> Result<impl Iterator<Item = &(Entry, u64, Ticket)>, JournalError> {
+    fn after(
+        &self,
+        after: Seq,
+    ) -> Result<impl Iterator<Item = &(Entry, u64, Ticket)>, JournalError> {
         let first = self.first();
         if after.next() < first || after > self.last {
-            let what = format!("the log holds positions {} to {}, not {}", first.0, self.last.0, after.0 + 1);
+            let what = format!(
+                "the log holds positions {} to {}, not {}",
+                first.0,
+                self.last.0,
+                after.0 + 1
+            );
             return Err(JournalError::Damaged(what));
         }
-        Ok(self.entries.iter().skip((after.next().0 - first.0) as usize))
+        Ok(self
+            .entries
+            .iter()
+            .skip((after.next().0 - first.0) as usize))
     }
 }
 
@@ -95,7 +117,12 @@ impl MemoryLog {
     pub fn join(&self) -> MemoryJournal {
         let mut shared = self.shared.lock();
         shared.members += 1;
-        MemoryJournal { log: self.clone(), member: shared.members, is_current: false, barrier: None }
+        MemoryJournal {
+            log: self.clone(),
+            member: shared.members,
+            is_current: false,
+            barrier: None,
+        }
     }
 }
 
@@ -125,8 +152,10 @@ impl Positioned for MemoryJournal {
 impl Journal for MemoryJournal {
     fn propose(&mut self, first: Ticket, batch: Vec<Proposal>) -> Result<(), JournalError> {
         let tickets = (first.0..).map(Ticket);
-        let proposals =
-            batch.into_iter().zip(tickets).map(|(proposal, ticket)| (proposal, self.member, ticket));
+        let proposals = batch
+            .into_iter()
+            .zip(tickets)
+            .map(|(proposal, ticket)| (proposal, self.member, ticket));
         let mut shared = self.log.shared.lock();
         match &mut shared.held {
             Some(held) => held.extend(proposals),
@@ -135,7 +164,11 @@ impl Journal for MemoryJournal {
         Ok(())
     }
 
-    fn poll(&mut self, after: Seq, context: &mut Context<'_>) -> Poll<Result<Delivery, JournalError>> {
+    fn poll(
+        &mut self,
+        after: Seq,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Delivery, JournalError>> {
         let mut shared = self.log.shared.lock();
         let committed: Vec<Committed> = match shared.after(after) {
             Err(error) => return Poll::Ready(Err(error)),
@@ -156,7 +189,11 @@ impl Journal for MemoryJournal {
         if let Some(barrier) = self.barrier.take() {
             return Poll::Ready(Ok(Delivery::Passed(barrier)));
         }
-        if !shared.waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+        if !shared
+            .waiting
+            .iter()
+            .any(|waker| waker.will_wake(context.waker()))
+        {
             shared.waiting.push(context.waker().clone());
         }
         Poll::Pending
@@ -173,7 +210,12 @@ impl Journal for MemoryJournal {
     fn prune(&mut self, through: Seq, _budget: u64) -> Result<bool, JournalError> {
         let mut shared = self.log.shared.lock();
         // Others may not have polled them yet.
-        while shared.members == 1 && shared.entries.front().is_some_and(|(entry, ..)| entry.seq <= through) {
+        while shared.members == 1
+            && shared
+                .entries
+                .front()
+                .is_some_and(|(entry, ..)| entry.seq <= through)
+        {
             shared.entries.pop_front();
         }
         Ok(false)

@@ -19,32 +19,59 @@ const NO_HEAD: &[u8] = &[1];
 fn prepare(dir: &Path) {
     let store = open(dir);
     let mut journal = open_journal(&store).unwrap();
-    let (mut state, mut events) = (State::default(), EventLog::open(&store, &State::default()).unwrap());
-    for committed in append(&mut journal, (0..10).map(|number| proposal(number, 1)).collect()).unwrap() {
+    let (mut state, mut events) = (
+        State::default(),
+        EventLog::open(&store, &State::default()).unwrap(),
+    );
+    for committed in append(
+        &mut journal,
+        (0..10).map(|number| proposal(number, 1)).collect(),
+    )
+    .unwrap()
+    {
         state.apply(committed.entry);
         events.take(&store, &mut state).unwrap();
     }
     take_snapshot(&store, &mut state, &mut events, Timestamp(1));
-    append(&mut journal, (10..20).map(|number| proposal(number, 1)).collect()).unwrap();
+    append(
+        &mut journal,
+        (10..20).map(|number| proposal(number, 1)).collect(),
+    )
+    .unwrap();
 }
 
 /// A damaged snapshot would count as one of the two that are kept, in the place of the last good one.
 #[test]
 fn directory_backup_covers_log_without_damaged_snapshot() {
     let directory = tempfile::tempdir().unwrap();
-    let (data, file) = (directory.path().join("data"), directory.path().join("backup"));
+    let (data, file) = (
+        directory.path().join("data"),
+        directory.path().join("backup"),
+    );
     prepare(&data);
     let store = open(&data);
     let damaged = store.begin_snapshot(Seq(15)).unwrap();
-    let damaged = damaged.finish(&store, Timestamp(2), NO_HEAD.to_vec()).unwrap();
+    let damaged = damaged
+        .finish(&store, Timestamp(2), NO_HEAD.to_vec())
+        .unwrap();
     drop(store);
 
     let mut archive = Vec::new();
     archive_directory(&data, &mut archive).unwrap();
     let store = open(&data);
     let manifests = store.manifests().unwrap();
-    assert_eq!(manifests.iter().map(|manifest| manifest.seq.0).collect::<Vec<_>>(), [20, 10]);
-    assert!(manifests.iter().all(|manifest| manifest.meta != damaged.meta));
+    assert_eq!(
+        manifests
+            .iter()
+            .map(|manifest| manifest.seq.0)
+            .collect::<Vec<_>>(),
+        [20, 10]
+    );
+    assert!(
+        manifests
+            .iter()
+            .all(|manifest| manifest.meta != damaged.meta)
+    );
     let kept = load(&store, &manifests[0], &mut |_| ()).unwrap();
     drop(store);
     // Nothing has changed since, so no other snapshot is taken.
@@ -53,7 +80,14 @@ fn directory_backup_covers_log_without_damaged_snapshot() {
 
     std::fs::write(&file, archive).unwrap();
     let restored = directory.path().join("restored");
-    let last = restore(&file, &restored, &options(Durability::Fsync), CLOCK, |archive| archive).unwrap();
+    let last = restore(
+        &file,
+        &restored,
+        &options(Durability::Fsync),
+        CLOCK,
+        |archive| archive,
+    )
+    .unwrap();
     assert_eq!(last, Seq(21));
     let store = open(&restored);
     let copy = load(&store, &store.manifests().unwrap()[0], &mut |_| ()).unwrap();
@@ -69,7 +103,9 @@ fn verify_finds_snapshot_that_cannot_be_loaded() {
     prepare(directory.path());
     let store = open(directory.path());
     let damaged = store.begin_snapshot(Seq(15)).unwrap();
-    let damaged = damaged.finish(&store, Timestamp(2), NO_HEAD.to_vec()).unwrap();
+    let damaged = damaged
+        .finish(&store, Timestamp(2), NO_HEAD.to_vec())
+        .unwrap();
     let fault = format!("snapshot {}: it can't be loaded", damaged.generation);
     assert_eq!(verify(&store).unwrap().faults, [fault]);
 }
@@ -80,12 +116,21 @@ fn newer_snapshot_version_is_not_damage() {
     let directory = tempfile::tempdir().unwrap();
     prepare(directory.path());
     let store = open(directory.path());
-    store.begin_snapshot(Seq(20)).unwrap().finish(&store, Timestamp(2), vec![77]).unwrap();
+    store
+        .begin_snapshot(Seq(20))
+        .unwrap()
+        .finish(&store, Timestamp(2), vec![77])
+        .unwrap();
     let before = store.manifests().unwrap();
     let recovered = recover(&store, &mut open_journal(&store).unwrap(), &mut |_| ());
     for refused in [recovered.err(), verify(&store).err()] {
-        let Some(RecoveryError::Journal(JournalError::Newer(why))) = refused else { panic!("{refused:?}") };
-        assert!(why.contains("version 77") && why.contains("update this node"), "{why}");
+        let Some(RecoveryError::Journal(JournalError::Newer(why))) = refused else {
+            panic!("{refused:?}")
+        };
+        assert!(
+            why.contains("version 77") && why.contains("update this node"),
+            "{why}"
+        );
     }
     assert_eq!(store.manifests().unwrap(), before);
 }
@@ -100,8 +145,13 @@ fn newer_log_version_is_not_damage() {
     let enable = Proposal::new(Timestamp(3), Command::Enable { version });
     append(&mut open_journal(&store).unwrap(), vec![enable]).unwrap();
     let refused = verify(&store).err();
-    let Some(RecoveryError::Journal(JournalError::Newer(why))) = refused else { panic!("{refused:?}") };
-    assert!(why.contains(&format!("version {version}")) && why.contains("update this node"), "{why}");
+    let Some(RecoveryError::Journal(JournalError::Newer(why))) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(
+        why.contains(&format!("version {version}")) && why.contains("update this node"),
+        "{why}"
+    );
 }
 
 #[test]
@@ -121,10 +171,24 @@ fn archive_replaced_during_restore_is_rejected() {
         let _ = rename(&next, &file);
         archive
     };
-    let refused = restore(&file, &restored, &options(Durability::Fsync), CLOCK, replace).unwrap_err();
+    let refused = restore(
+        &file,
+        &restored,
+        &options(Durability::Fsync),
+        CLOCK,
+        replace,
+    )
+    .unwrap_err();
     assert!(refused.to_string().contains("restore again"), "{refused}");
-    let unserved = Store::open(&restored, &options(Durability::Fsync)).err().unwrap();
-    assert!(unserved.to_string().contains("a restore into it was interrupted"), "{unserved}");
+    let unserved = Store::open(&restored, &options(Durability::Fsync))
+        .err()
+        .unwrap();
+    assert!(
+        unserved
+            .to_string()
+            .contains("a restore into it was interrupted"),
+        "{unserved}"
+    );
 }
 
 /// Each directory has its own log.
@@ -135,10 +199,18 @@ fn local_directories_are_not_compared() {
     for dir in [&one, &other] {
         prepare(dir);
     }
-    assert_eq!(positions(std::slice::from_ref(&one)).unwrap(), [(one.clone(), Seq(20))]);
+    assert_eq!(
+        positions(std::slice::from_ref(&one)).unwrap(),
+        [(one.clone(), Seq(20))]
+    );
     assert_eq!(positions(std::slice::from_ref(&file)).unwrap(), []);
     let rejected = positions(&[one, other]).unwrap_err().to_string();
     assert!(rejected.contains("another log"), "{rejected}");
-    let missing = positions(std::slice::from_ref(&directory.path().to_owned())).unwrap_err().to_string();
-    assert!(missing.contains("is not a cuckood data directory"), "{missing}");
+    let missing = positions(std::slice::from_ref(&directory.path().to_owned()))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        missing.contains("is not a cuckood data directory"),
+        "{missing}"
+    );
 }

@@ -2,7 +2,9 @@
 
 use crate::commands::{NewFilter, code, codes, redeem, redemption, set_stock, target};
 use crate::machine::Machine;
-use cuckood::domain::{Command, Outcome, Redemption, RedemptionStatus, Refusal, Settings, Target, Timestamp};
+use cuckood::domain::{
+    Command, Outcome, Redemption, RedemptionStatus, Refusal, Settings, Target, Timestamp,
+};
 use cuckood::state::FreshEvents;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,11 +30,18 @@ struct Known {
 
 impl Known {
     fn stands(&self) -> bool {
-        matches!(self.status, RedemptionStatus::Held | RedemptionStatus::Redeemed)
+        matches!(
+            self.status,
+            RedemptionStatus::Held | RedemptionStatus::Redeemed
+        )
     }
 
     fn is_past_retention(&self, now: u64) -> bool {
-        let last = if self.status == RedemptionStatus::Expired { self.expires_at } else { self.changed_at };
+        let last = if self.status == RedemptionStatus::Expired {
+            self.expires_at
+        } else {
+            self.changed_at
+        };
         self.status != RedemptionStatus::Held && last + RETENTION_SECONDS * 1_000 <= now
     }
 }
@@ -54,7 +63,10 @@ enum Answer {
 
 impl Model {
     fn standing(&self) -> impl Iterator<Item = (u64, Known)> {
-        self.redemptions.iter().map(|(id, known)| (*id, *known)).filter(|(_, known)| known.stands())
+        self.redemptions
+            .iter()
+            .map(|(id, known)| (*id, *known))
+            .filter(|(_, known)| known.stands())
     }
 
     fn of_code(&self, code: u64) -> Option<(u64, Known)> {
@@ -66,14 +78,22 @@ impl Model {
         self.now += milliseconds;
         for known in self.redemptions.values_mut() {
             if known.status == RedemptionStatus::Held && known.expires_at <= self.now {
-                *known = Known { status: RedemptionStatus::Expired, changed_at: self.now, ..*known };
+                *known = Known {
+                    status: RedemptionStatus::Expired,
+                    changed_at: self.now,
+                    ..*known
+                };
             }
         }
     }
 
     fn redeem(&mut self, id: u64, code: u64, reference: u64, hold_seconds: u64) -> Answer {
         let (now, expires_at) = (self.now, self.now + hold_seconds * 1_000);
-        let status = if hold_seconds > 0 { RedemptionStatus::Held } else { RedemptionStatus::Redeemed };
+        let status = if hold_seconds > 0 {
+            RedemptionStatus::Held
+        } else {
+            RedemptionStatus::Redeemed
+        };
         if let Some((known_id, mut known)) = self.of_code(code) {
             let is_same = known.reference == reference && !known.is_past_retention(now);
             return match (known.status, is_same) {
@@ -94,13 +114,27 @@ impl Model {
         }
         let taken: BTreeSet<u64> = self.standing().map(|(_, known)| known.ordinal).collect();
         let ordinal = (1..).find(|ordinal| !taken.contains(ordinal)).unwrap();
-        self.redemptions.insert(id, Known { code, reference, status, ordinal, expires_at, changed_at: now });
+        self.redemptions.insert(
+            id,
+            Known {
+                code,
+                reference,
+                status,
+                ordinal,
+                expires_at,
+                changed_at: now,
+            },
+        );
         Answer::Made(id)
     }
 
     fn settle(&mut self, id: u64, status: RedemptionStatus) -> Answer {
         let now = self.now;
-        let Some(known) = self.redemptions.get_mut(&id).filter(|known| !known.is_past_retention(now)) else {
+        let Some(known) = self
+            .redemptions
+            .get_mut(&id)
+            .filter(|known| !known.is_past_retention(now))
+        else {
             return Answer::Refused("redemption not found");
         };
         match (known.status, status) {
@@ -110,7 +144,8 @@ impl Model {
             (RedemptionStatus::Cancelled, RedemptionStatus::Redeemed) => {
                 return Answer::Refused("redemption cancelled");
             }
-            (RedemptionStatus::Held, _) | (RedemptionStatus::Redeemed, RedemptionStatus::Cancelled) => {
+            (RedemptionStatus::Held, _)
+            | (RedemptionStatus::Redeemed, RedemptionStatus::Cancelled) => {
                 (known.status, known.changed_at) = (status, now);
             }
             _ => {}
@@ -120,7 +155,8 @@ impl Model {
 
     /// Whether a reader at this time sees a code as redeemable.
     fn admits(&self, code: u64, now: u64) -> bool {
-        let stands = |known: &Known| known.status == RedemptionStatus::Redeemed || known.expires_at > now;
+        let stands =
+            |known: &Known| known.status == RedemptionStatus::Redeemed || known.expires_at > now;
         let is_taken = self.of_code(code).is_some_and(|(_, known)| stands(&known));
         let standing = self.standing().filter(|(_, known)| stands(known)).count() as u64;
         !is_taken && standing < self.stock
@@ -130,7 +166,10 @@ impl Model {
 /// A pool that has to grow.
 fn machine(stock: u64) -> Machine {
     let mut machine = Machine::new();
-    let settings = Settings { redemptions_retention_seconds: RETENTION_SECONDS, ..Settings::default() };
+    let settings = Settings {
+        redemptions_retention_seconds: RETENTION_SECONDS,
+        ..Settings::default()
+    };
     machine.apply(Command::Configure(settings));
     machine.create(POOL, &NewFilter::pool(2, stock));
     machine
@@ -140,9 +179,18 @@ fn machine(stock: u64) -> Machine {
 fn machine_with_crowd(crowd: u64) -> Machine {
     let mut machine = machine(1);
     machine.create(OTHER, &NewFilter::pool(2, crowd));
-    machine.apply(Command::Configure(Settings { events_retention_seconds: 60, ..Settings::default() }));
+    machine.apply(Command::Configure(Settings {
+        events_retention_seconds: 60,
+        ..Settings::default()
+    }));
     for number in 0..crowd {
-        assert!(matches!(machine.redeem(OTHER, number, "order", 10), Outcome::Redeemed(_)), "{number}");
+        assert!(
+            matches!(
+                machine.redeem(OTHER, number, "order", 10),
+                Outcome::Redeemed(_)
+            ),
+            "{number}"
+        );
     }
     machine
 }
@@ -160,9 +208,19 @@ fn refusal(refusal: &Refusal) -> &'static str {
 }
 
 fn assert_alike(found: &Redemption, known: &Known) {
-    let Known { code: number, reference, status, ordinal, expires_at, changed_at } = *known;
+    let Known {
+        code: number,
+        reference,
+        status,
+        ordinal,
+        expires_at,
+        changed_at,
+    } = *known;
     assert_eq!((found.digest, found.status), (code(number), status));
-    assert_eq!((found.ordinal, found.reference.as_str()), (Some(ordinal), &*format!("order-{reference}")));
+    assert_eq!(
+        (found.ordinal, found.reference.as_str()),
+        (Some(ordinal), &*format!("order-{reference}"))
+    );
     assert_eq!(found.changed_at, Timestamp(changed_at));
     if status == RedemptionStatus::Held {
         assert_eq!(found.expires_at, Some(Timestamp(expires_at)));
@@ -173,10 +231,20 @@ fn assert_alike(found: &Redemption, known: &Known) {
 type Step = (u8, u64, u64, u16);
 
 fn run(stock: u64, steps: &[Step]) {
-    let (mut machine, mut model) =
-        (machine(stock), Model { stock, now: 1_000_000, redemptions: BTreeMap::new() });
+    let (mut machine, mut model) = (
+        machine(stock),
+        Model {
+            stock,
+            now: 1_000_000,
+            redemptions: BTreeMap::new(),
+        },
+    );
     for (serial, &(kind, a, b, pause)) in (1..).zip(steps) {
-        let pause = if pause.is_multiple_of(3) { 0 } else { u64::from(pause) % 4_000 };
+        let pause = if pause.is_multiple_of(3) {
+            0
+        } else {
+            u64::from(pause) % 4_000
+        };
         machine.now.0 += pause;
         model.pass(pause);
         let recent = u64::saturating_sub(serial, 1 + a % 12);
@@ -184,16 +252,37 @@ fn run(stock: u64, steps: &[Step]) {
         let hold_seconds = [0, 2, 5, 40][(b / 3 % 4) as usize];
         let (command, expected) = match kind % 16 {
             0..9 => {
-                let command = redeem(POOL, number, serial, &format!("order-{reference}"), hold_seconds);
-                (command, Some(model.redeem(serial, number, reference, hold_seconds)))
+                let command = redeem(
+                    POOL,
+                    number,
+                    serial,
+                    &format!("order-{reference}"),
+                    hold_seconds,
+                );
+                (
+                    command,
+                    Some(model.redeem(serial, number, reference, hold_seconds)),
+                )
             }
             9..11 => {
-                let command = Command::Confirm { target: POOL, redemption: redemption(recent) };
-                (command, Some(model.settle(recent, RedemptionStatus::Redeemed)))
+                let command = Command::Confirm {
+                    target: POOL,
+                    redemption: redemption(recent),
+                };
+                (
+                    command,
+                    Some(model.settle(recent, RedemptionStatus::Redeemed)),
+                )
             }
             11..14 => {
-                let command = Command::Cancel { target: POOL, redemption: redemption(recent) };
-                (command, Some(model.settle(recent, RedemptionStatus::Cancelled)))
+                let command = Command::Cancel {
+                    target: POOL,
+                    redemption: redemption(recent),
+                };
+                (
+                    command,
+                    Some(model.settle(recent, RedemptionStatus::Cancelled)),
+                )
             }
             14 => (Command::Clear { target: POOL }, None),
             _ => {
@@ -207,7 +296,11 @@ fn run(stock: u64, steps: &[Step]) {
                 let id = u128::from_be_bytes(found.id.0) as u64;
                 assert_alike(found, &model.redemptions[&id]);
                 let is_new = matches!(outcome, Outcome::Redeemed(_));
-                Some(if is_new { Answer::Made(id) } else { Answer::Found(id) })
+                Some(if is_new {
+                    Answer::Made(id)
+                } else {
+                    Answer::Found(id)
+                })
             }
             Outcome::Refused(why) => Some(Answer::Refused(refusal(why))),
             Outcome::Cleared(removed) => {
@@ -230,15 +323,25 @@ fn compare(machine: &Machine, model: &Model, later: u64) {
     assert_eq!(ordinals.len(), standing.len(), "an ordinal twice");
     let stats = view.describe(Timestamp(model.now)).stats;
     let counts = stats.codes.unwrap();
-    assert_eq!((stats.items, counts.held + counts.redeemed), (standing.len() as u64, standing.len() as u64));
-    assert_eq!(counts.available, model.stock.saturating_sub(standing.len() as u64));
+    assert_eq!(
+        (stats.items, counts.held + counts.redeemed),
+        (standing.len() as u64, standing.len() as u64)
+    );
+    assert_eq!(
+        counts.available,
+        model.stock.saturating_sub(standing.len() as u64)
+    );
     let mut found = Vec::new();
     for now in [model.now, model.now + later] {
         view.contains_many(&codes(0..CODES).0, Timestamp(now), &mut found);
         for number in 0..CODES {
             let expected = model.admits(number, now);
             assert_eq!(found[number as usize], expected, "code {number} at {now}");
-            assert_eq!(view.contains(code(number), Timestamp(now)), expected, "code {number} at {now}");
+            assert_eq!(
+                view.contains(code(number), Timestamp(now)),
+                expected,
+                "code {number} at {now}"
+            );
         }
     }
 }
@@ -260,8 +363,14 @@ proptest! {
 fn expired_holds_never_block_redemptions() {
     let crowd = 3_000;
     let mut machine = machine_with_crowd(crowd);
-    assert!(matches!(machine.redeem(POOL, 1, "order", 11), Outcome::Redeemed(_)));
-    assert_eq!(machine.redeem(POOL, 2, "order", 0), Outcome::Refused(Refusal::SoldOut));
+    assert!(matches!(
+        machine.redeem(POOL, 1, "order", 11),
+        Outcome::Redeemed(_)
+    ));
+    assert_eq!(
+        machine.redeem(POOL, 2, "order", 0),
+        Outcome::Refused(Refusal::SoldOut)
+    );
     machine.pass_seconds(11);
     let Outcome::Redeemed(second) = machine.redeem(POOL, 2, "order", 0) else {
         panic!("the hold has expired")
@@ -282,7 +391,10 @@ fn check_predicts_redemption() {
         let is_valid = machine.filter(OTHER).contains(code(number), machine.now);
         match machine.redeem(OTHER, number, "order", 0) {
             Outcome::Redeemed(_) => break,
-            other => assert_eq!((other, is_valid), (Outcome::Refused(Refusal::SoldOut), false)),
+            other => assert_eq!(
+                (other, is_valid),
+                (Outcome::Refused(Refusal::SoldOut), false)
+            ),
         }
         refused += 1;
     }
@@ -300,7 +412,10 @@ fn redemption_events_stay_within_forecast() {
     machine.redeem(OTHER, 3_000, "order", 0);
     let events = machine.state.events().fresh().iter().count() as u64;
     assert!(events > 2_000, "{events} events");
-    assert!(events * 250 < room, "{events} events, room for {room} bytes");
+    assert!(
+        events * 250 < room,
+        "{events} events, room for {room} bytes"
+    );
 }
 
 /// Holds that only a wrong clock has expired are held again, and count as added.
@@ -314,7 +429,10 @@ fn revived_entries_are_counted_after_turning_back() {
     machine.pass_seconds(50);
     machine.redeem(POOL, 100, "order", 0);
     machine.now = right.plus_seconds(1);
-    assert!(matches!(machine.apply(Command::TurnBack), Outcome::TurnedBack { holds: 6, .. }));
+    assert!(matches!(
+        machine.apply(Command::TurnBack),
+        Outcome::TurnedBack { holds: 6, .. }
+    ));
     let stats = machine.filter(POOL).describe(machine.now).stats;
     assert_eq!((stats.items, stats.adds - stats.removes), (7, 7));
 }

@@ -46,12 +46,14 @@ pub fn change_redemptions(part: &mut ImagePart, change: impl FnOnce(&mut Vec<Pla
 /// Images of all filters at several moments of a random log.
 pub fn images() -> &'static [Image] {
     static IMAGES: LazyLock<Vec<Image>> = LazyLock::new(|| {
-        let (mut log, mut state, mut images) = (RandomLog::without_images(), State::default(), Vec::new());
+        let (mut log, mut state, mut images) =
+            (RandomLog::without_images(), State::default(), Vec::new());
         for entry in log.beginning() {
             state.apply(entry);
         }
         for number in 0..800_u64 {
-            let random = |which: u64| xxh3_64(&[number.to_le_bytes(), which.to_le_bytes()].concat());
+            let random =
+                |which: u64| xxh3_64(&[number.to_le_bytes(), which.to_le_bytes()].concat());
             state.apply(log.next((random(0) as u8, random(1), random(2), random(3) as u16)));
             if number % 40 == 39 {
                 state.publish();

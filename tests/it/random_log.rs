@@ -3,10 +3,11 @@
 use crate::commands::{code, codes, insert};
 use crate::random_images::images;
 use cuckood::domain::{
-    AnnotationsChange, Command, Digests, Ending, Entry, FORMAT_VERSION, FilterId, Forget, Fraction, Guards,
-    IdempotencyKey, ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode, ImportWarning, KeyName, Kind,
-    LineUp, Name, Proposal, PutLineUp, Raise, Redeem, RedemptionId, Reference, Seq, Settings, Sizing, Spec,
-    Target, Timestamp, Unless, Update, UploadDigest, UploadId, Window,
+    AnnotationsChange, Command, Digests, Ending, Entry, FORMAT_VERSION, FilterId, Forget, Fraction,
+    Guards, IdempotencyKey, ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode,
+    ImportWarning, KeyName, Kind, LineUp, Name, Proposal, PutLineUp, Raise, Redeem, RedemptionId,
+    Reference, Seq, Settings, Sizing, Spec, Target, Timestamp, Unless, Update, UploadDigest,
+    UploadId, Window,
 };
 use cuckood::filter::{Growth, Layout, Mode, Secret};
 use cuckood::state::IDEMPOTENCY_FIXED_BYTES;
@@ -60,15 +61,29 @@ fn line_up(a: u64, b: u64) -> Command {
     }
     let unless = names(b / 2 % 3).map(|campaign| {
         let only_for = b.is_multiple_of(3).then(|| campaign.clone());
-        Unless { campaign, at_least: (b / 6 % 4) as u32, only_for }
+        Unless {
+            campaign,
+            at_least: (b / 6 % 4) as u32,
+            only_for,
+        }
     });
-    let line_up = LineUp { unless: unless.collect(), campaigns: names(b / 24 % 5 + 1).collect(), limit: 1 };
-    Command::PutLineUp(PutLineUp { name, line_up, annotations: annotations(b, a) })
+    let line_up = LineUp {
+        unless: unless.collect(),
+        campaigns: names(b / 24 % 5 + 1).collect(),
+        limit: 1,
+    };
+    Command::PutLineUp(PutLineUp {
+        name,
+        line_up,
+        annotations: annotations(b, a),
+    })
 }
 
 /// A change of a title and labels. Now and then there are more labels than may be.
 fn annotations(a: u64, b: u64) -> AnnotationsChange {
-    let title = a.is_multiple_of(3).then(|| ["", "Sale", "春のセール"][(a / 3 % 3) as usize]);
+    let title = a
+        .is_multiple_of(3)
+        .then(|| ["", "Sale", "春のセール"][(a / 3 % 3) as usize]);
     let labels = (0..b % 12).map(|number| {
         let value = (!(b / 12 + number).is_multiple_of(4)).then(|| format!("{}", a % 3));
         (format!("k{}", (a + number) % 20), value)
@@ -105,13 +120,24 @@ struct ComingIn {
 
 impl RandomLog {
     pub fn new() -> Self {
-        Self { has_images: true, ..Self::without_images() }
+        Self {
+            has_images: true,
+            ..Self::without_images()
+        }
     }
 
     /// A log without images.
     pub fn without_images() -> Self {
         let (ids, uploads) = ([1, 2, 3, 4, 5, 6, 7], Default::default());
-        Self { at: 1_000, seq: 0, serial: 0, ids, uploads, image: None, has_images: false }
+        Self {
+            at: 1_000,
+            seq: 0,
+            serial: 0,
+            ids,
+            uploads,
+            image: None,
+            has_images: false,
+        }
     }
 
     /// Goes on after an earlier entry than the last: later ones are lost.
@@ -144,13 +170,21 @@ impl RandomLog {
             line_ups_max: 3,
         };
         // The first entry of a log started by this build.
-        let enable = Command::Enable { version: FORMAT_VERSION };
+        let enable = Command::Enable {
+            version: FORMAT_VERSION,
+        };
         let mut commands = vec![enable, Command::Configure(settings)];
         commands.extend((0..FILTERS.len()).map(|filter| self.create(filter)));
         let target = self.target(3);
         // Some are redeemed, and so survive when it is cleared.
-        commands.extend([insert(target, 1_000..1_000 + MANY), insert(target, 0..CODES)]);
-        commands.into_iter().map(|command| self.entry(0, command, None)).collect()
+        commands.extend([
+            insert(target, 1_000..1_000 + MANY),
+            insert(target, 0..CODES),
+        ]);
+        commands
+            .into_iter()
+            .map(|command| self.entry(0, command, None))
+            .collect()
     }
 
     /// The entry that these numbers make.
@@ -160,7 +194,10 @@ impl RandomLog {
         if command == Command::TurnBack {
             self.at = self.at.saturating_sub(b % 90_000);
         }
-        let key = IdempotencyKey { scope: u128::from(b % 30), request: a % 3 };
+        let key = IdempotencyKey {
+            scope: u128::from(b % 30),
+            request: a % 3,
+        };
         let key = pause.is_multiple_of(3).then_some(key);
         // Now and then all that waits is due at once, and rarely hours or days pass.
         let pause = match u64::from(pause) {
@@ -171,14 +208,29 @@ impl RandomLog {
         self.entry(pause, command, key)
     }
 
-    fn entry(&mut self, pause: u64, command: Command, idempotency: Option<IdempotencyKey>) -> Entry {
+    fn entry(
+        &mut self,
+        pause: u64,
+        command: Command,
+        idempotency: Option<IdempotencyKey>,
+    ) -> Entry {
         self.at += pause;
         self.seq += 1;
-        let by = [None, Some(KeyName::new("shop").unwrap()), Some(KeyName::new("office").unwrap())]
-            [(self.seq % 3) as usize]
+        let by = [
+            None,
+            Some(KeyName::new("shop").unwrap()),
+            Some(KeyName::new("office").unwrap()),
+        ][(self.seq % 3) as usize]
             .clone();
-        let proposal = Proposal { by, idempotency, ..Proposal::new(Timestamp(self.at), command) };
-        Entry { seq: Seq(self.seq), proposal }
+        let proposal = Proposal {
+            by,
+            idempotency,
+            ..Proposal::new(Timestamp(self.at), command)
+        };
+        Entry {
+            seq: Seq(self.seq),
+            proposal,
+        }
     }
 
     fn target(&self, filter: usize) -> Target {
@@ -196,7 +248,9 @@ impl RandomLog {
 
     fn layout(filter: usize, capacity: u64) -> Layout {
         match (FILTERS[filter], Self::forget(filter)) {
-            ((_, Mode::Compact, growth, _), None) => Layout::compact(capacity, 0.01, growth).unwrap(),
+            ((_, Mode::Compact, growth, _), None) => {
+                Layout::compact(capacity, 0.01, growth).unwrap()
+            }
             ((_, Mode::Compact, growth, _), Some(forget)) => {
                 Layout::forgetting(capacity, 0.01, growth, forget.steps()).unwrap()
             }
@@ -208,12 +262,18 @@ impl RandomLog {
     fn update(&self, filter: usize, a: u64, b: u64) -> Command {
         let capacity = (!a.is_multiple_of(3)).then(|| {
             let capacity = FILTERS[filter].3 * (1 + a / 3 % 8) + b % 2;
-            Raise { capacity, layout: Self::layout(filter, capacity) }
+            Raise {
+                capacity,
+                layout: Self::layout(filter, capacity),
+            }
         });
-        let stock = Self::stock(filter).filter(|_| b.is_multiple_of(3)).map(|_| b / 3 % 12 + 1);
+        let stock = Self::stock(filter)
+            .filter(|_| b.is_multiple_of(3))
+            .map(|_| b / 3 % 12 + 1);
         // Most windows are open, or will be soon.
-        let starts_at =
-            b.is_multiple_of(4).then(|| a.is_multiple_of(4).then(|| Timestamp(self.at + a % 9_000)));
+        let starts_at = b
+            .is_multiple_of(4)
+            .then(|| a.is_multiple_of(4).then(|| Timestamp(self.at + a % 9_000)));
         let ends_at = Some(b.is_multiple_of(5).then(|| Timestamp(self.at + b % 20_000)));
         Command::Update(Update {
             target: self.target(filter),
@@ -226,7 +286,10 @@ impl RandomLog {
     }
 
     fn stock(filter: usize) -> Option<u64> {
-        POOLS.iter().find(|(pool, _)| *pool == filter).map(|(_, stock)| *stock)
+        POOLS
+            .iter()
+            .find(|(pool, _)| *pool == filter)
+            .map(|(_, stock)| *stock)
     }
 
     fn create(&self, filter: usize) -> Command {
@@ -237,8 +300,15 @@ impl RandomLog {
         };
         let layout = Self::layout(filter, capacity);
         let stock = Self::stock(filter);
-        let spec =
-            Spec { capacity, mode, growth, sizing, ignore_case: false, stock, forget: Self::forget(filter) };
+        let spec = Spec {
+            capacity,
+            mode,
+            growth,
+            sizing,
+            ignore_case: false,
+            stock,
+            forget: Self::forget(filter),
+        };
         let (name, id) = (Self::name(filter), self.target(filter).0);
         let secret = Secret::new([7; 192]);
         let ends_at = (self.serial % 5 == 3).then(|| Timestamp(self.at + 20_000));
@@ -249,7 +319,10 @@ impl RandomLog {
             secret,
             spec,
             layout,
-            window: Window { starts_at: None, ends_at },
+            window: Window {
+                starts_at: None,
+                ends_at,
+            },
             annotations: annotations(self.serial, self.serial / 3),
         }
     }
@@ -258,7 +331,11 @@ impl RandomLog {
         let filter = SHARES[usize::from(kind / 16)];
         let target = self.target(filter);
         // Sometimes enough that tables grow, or are emptied and fold.
-        let count = if b.is_multiple_of(6) { b / 6 % 150 + 1 } else { b / 6 % 15 + 1 };
+        let count = if b.is_multiple_of(6) {
+            b / 6 % 150 + 1
+        } else {
+            b / 6 % 15 + 1
+        };
         let some = |count: u64| codes((a..a + count).map(|number| number % ITEMS));
         let redemption = |number: u64| {
             let mut id = [0; 16];
@@ -273,7 +350,11 @@ impl RandomLog {
                 if_absent: b.is_multiple_of(2),
                 revive: a.is_multiple_of(5),
             },
-            2 | 3 => Command::Remove { target, digests: some(count), all: a.is_multiple_of(2) },
+            2 | 3 => Command::Remove {
+                target,
+                digests: some(count),
+                all: a.is_multiple_of(2),
+            },
             4 => Command::Replace {
                 target,
                 from: some(b % 5 + 1),
@@ -286,8 +367,14 @@ impl RandomLog {
                 reference: Reference::new(&format!("order-{}", b % 4)).unwrap(),
                 hold_seconds: [0, 0, 5, 60][(b / 4 % 4) as usize],
             }),
-            8 => Command::Confirm { target, redemption: recent },
-            9 => Command::Cancel { target, redemption: recent },
+            8 => Command::Confirm {
+                target,
+                redemption: recent,
+            },
+            9 => Command::Cancel {
+                target,
+                redemption: recent,
+            },
             13 if self.has_images => self.image(a, b),
             10..=13 => self.upload(filter, a, b, some(count)),
             14 => self.rare(filter, a, b),
@@ -329,11 +416,22 @@ impl RandomLog {
                     0 => Ending::BrokenOff,
                     5 => Ending::Stopped,
                     _ => Ending::Whole {
-                        upload: UploadDigest { bytes: a, hash: u128::from(b) },
-                        warnings: vec![ImportWarning::LooksLikeCsv { separator: ',' }; (b % 3) as usize],
+                        upload: UploadDigest {
+                            bytes: a,
+                            hash: u128::from(b),
+                        },
+                        warnings: vec![
+                            ImportWarning::LooksLikeCsv { separator: ',' };
+                            (b % 3) as usize
+                        ],
                     },
                 };
-                Command::ImportEnd(ImportEnd { target, import, ending, entries_max })
+                Command::ImportEnd(ImportEnd {
+                    target,
+                    import,
+                    ending,
+                    entries_max,
+                })
             }
         }
     }
@@ -344,10 +442,20 @@ impl RandomLog {
         let Some(mut image) = self.image.take() else {
             let which = (a % images().len() as u64) as usize;
             let name = images()[which].head.profile.name.as_str();
-            let filter = name[1..].parse().expect("the names of filters end with their numbers");
+            let filter = name[1..]
+                .parse()
+                .expect("the names of filters end with their numbers");
             let id = FilterId(100_000 + self.serial);
-            self.image = Some(ComingIn { which, next: 0, filter, id });
-            return Command::Delete { kind: FILTERS[filter].0, name: Self::name(filter) };
+            self.image = Some(ComingIn {
+                which,
+                next: 0,
+                filter,
+                id,
+            });
+            return Command::Delete {
+                kind: FILTERS[filter].0,
+                name: Self::name(filter),
+            };
         };
         let from = &images()[image.which];
         let number = match b % 40 {
@@ -379,12 +487,27 @@ impl RandomLog {
         // One in a few does not keep to them.
         let guards = match self.serial % 4 {
             0 => mode.guards(),
-            1 => Guards { max_shrink: Fraction::new(0.5).ok(), ..Guards::default() },
-            2 => Guards { min_items: 8, max_rejected: Some(2), ..Guards::default() },
+            1 => Guards {
+                max_shrink: Fraction::new(0.5).ok(),
+                ..Guards::default()
+            },
+            2 => Guards {
+                min_items: 8,
+                max_rejected: Some(2),
+                ..Guards::default()
+            },
             _ => Guards::default(),
         };
         let is_named = !self.serial.is_multiple_of(5);
-        Command::ImportBegin(ImportBegin { target, import, mode, if_absent: false, guards, owner, is_named })
+        Command::ImportBegin(ImportBegin {
+            target,
+            import,
+            mode,
+            if_absent: false,
+            guards,
+            owner,
+            is_named,
+        })
     }
 
     /// Rare commands: clearing, deleting, recreating, other settings, a time that is turned back.
@@ -392,7 +515,10 @@ impl RandomLog {
         let target = self.target(filter);
         match a % 13 {
             0..=2 => Command::Clear { target },
-            3 => Command::Delete { kind: FILTERS[filter].0, name: Self::name(filter) },
+            3 => Command::Delete {
+                kind: FILTERS[filter].0,
+                name: Self::name(filter),
+            },
             4..=6 => {
                 self.ids[filter] = 100 + self.serial;
                 self.create(filter)
@@ -410,9 +536,15 @@ impl RandomLog {
                 line_ups_max: b % 4,
             }),
             8 => Command::TurnBack,
-            9 => Command::Advance { buckets_max: (b % 600) as u32 },
-            11 => Command::Enable { version: (b % 5) as u16 },
-            12 => Command::Restored { clock: Timestamp(b << 24) },
+            9 => Command::Advance {
+                buckets_max: (b % 600) as u32,
+            },
+            11 => Command::Enable {
+                version: (b % 5) as u16,
+            },
+            12 => Command::Restored {
+                clock: Timestamp(b << 24),
+            },
             _ => Command::Insert {
                 target,
                 digests: codes(0..CODES),

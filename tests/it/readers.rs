@@ -1,8 +1,8 @@
 //! Readers take no lock, and see each entry of the log completely or not at all.
 
 use crate::commands::{
-    NewFilter, code, import_begin, import_end, import_lines, insert, name_of, redeem, redemption, remove,
-    replace, target,
+    NewFilter, code, import_begin, import_end, import_lines, insert, name_of, redeem, redemption,
+    remove, replace, target,
 };
 use crate::random::Random;
 use cuckood::domain::{Command, Entry, Guards, ImportMode, Kind, Proposal, Seq, Target, Timestamp};
@@ -29,7 +29,10 @@ struct Log {
 impl Log {
     fn push(&mut self, command: Command) {
         let seq = Seq(self.entries.len() as u64 + 1);
-        self.entries.push(Entry { seq, proposal: Proposal::new(self.at, command) });
+        self.entries.push(Entry {
+            seq,
+            proposal: Proposal::new(self.at, command),
+        });
     }
 
     fn some_codes(&mut self) -> impl Iterator<Item = u64> + use<> {
@@ -50,17 +53,34 @@ impl Log {
                 let Command::Insert { digests, .. } = insert(target, self.some_codes()) else {
                     unreachable!()
                 };
-                Command::Insert { target, digests, if_absent: false, revive: true }
+                Command::Insert {
+                    target,
+                    digests,
+                    if_absent: false,
+                    revive: true,
+                }
             }
             4..7 => remove(target, self.some_codes()),
             7..11 => {
                 self.redemptions += 1;
                 let (number, serial) = (self.random.below(CODES), self.redemptions);
                 let hold_seconds = [0, 5, 60][self.random.below(3) as usize];
-                redeem(target, number, serial, &format!("order-{serial}"), hold_seconds)
+                redeem(
+                    target,
+                    number,
+                    serial,
+                    &format!("order-{serial}"),
+                    hold_seconds,
+                )
             }
-            11 => Command::Confirm { target, redemption: redemption(self.some_redemption()) },
-            12 => Command::Cancel { target, redemption: redemption(self.some_redemption()) },
+            11 => Command::Confirm {
+                target,
+                redemption: redemption(self.some_redemption()),
+            },
+            12 => Command::Cancel {
+                target,
+                redemption: redemption(self.some_redemption()),
+            },
             13 => {
                 let first = self.random.below(CODES);
                 let pair = |from| [(first + from) % CODES, (first + from + 1) % CODES];
@@ -78,7 +98,12 @@ impl Log {
     /// An import that replaces all codes but those in use.
     fn import(&mut self) {
         let import = format!("i{}", self.entries.len());
-        self.push(import_begin(COUPON, &import, ImportMode::Replace, Guards::default()));
+        self.push(import_begin(
+            COUPON,
+            &import,
+            ImportMode::Replace,
+            Guards::default(),
+        ));
         let lines = import_lines(COUPON, &import, self.some_codes());
         self.push(lines);
         (0..3).for_each(|_| self.push(import_end(COUPON, &import, 100)));
@@ -86,14 +111,20 @@ impl Log {
 }
 
 fn log(seed: u64, steps: usize) -> Vec<Entry> {
-    let mut log = Log { random: Random::new(seed), entries: Vec::new(), at: NOW, redemptions: 0 };
+    let mut log = Log {
+        random: Random::new(seed),
+        entries: Vec::new(),
+        at: NOW,
+        redemptions: 0,
+    };
     log.push(NewFilter::coupon(50).create(COUPON));
     (0..steps).for_each(|_| log.step());
     log.entries
 }
 
 fn is_valid(view: &Views, number: u64) -> bool {
-    view.find(Kind::Coupon, &name_of(COUPON)).is_some_and(|coupon| coupon.contains(code(number), NOW))
+    view.find(Kind::Coupon, &name_of(COUPON))
+        .is_some_and(|coupon| coupon.contains(code(number), NOW))
 }
 
 fn apply(state: &mut State, entry: &Entry) {
@@ -112,7 +143,11 @@ fn reader_sees_each_entry_whole_or_not_at_all() {
         let mut valid: Vec<Vec<bool>> = vec![vec![false; CODES as usize]];
         for entry in &entries {
             apply(&mut state, entry);
-            valid.push((0..CODES).map(|number| is_valid(&state.view(), number)).collect());
+            valid.push(
+                (0..CODES)
+                    .map(|number| is_valid(&state.view(), number))
+                    .collect(),
+            );
         }
         let changes = valid.windows(2).filter(|pair| pair[0] != pair[1]).count();
         assert!(changes > entries.len() / 4, "{changes} changes");
@@ -127,9 +162,14 @@ fn reader_sees_each_entry_whole_or_not_at_all() {
                     let answer = is_valid(&view, number);
                     let last = begun.load(SeqCst);
                     look_ups.fetch_add(1, SeqCst);
-                    let is_possible =
-                        valid[first..=last].iter().any(|valid| valid[number as usize] == answer);
-                    assert!(is_possible, "code {number}: {answer} during {:#?}", &entries[first..last]);
+                    let is_possible = valid[first..=last]
+                        .iter()
+                        .any(|valid| valid[number as usize] == answer);
+                    assert!(
+                        is_possible,
+                        "code {number}: {answer} during {:#?}",
+                        &entries[first..last]
+                    );
                     if first == entries.len() {
                         break;
                     }

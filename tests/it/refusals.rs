@@ -4,8 +4,8 @@
 use crate::commands::{code, name};
 use crate::random_log::{CODES, ITEMS, Numbers, RandomLog};
 use cuckood::domain::{
-    Command, Entry, Kind, Outcome, Proposal, Redeem, RedemptionId, Reference, Refusal, Target, Timestamp,
-    Update,
+    Command, Entry, Kind, Outcome, Proposal, Redeem, RedemptionId, Reference, Refusal, Target,
+    Timestamp, Update,
 };
 use cuckood::filter::Digest;
 use cuckood::state::{FilterView, FreshEvents, State};
@@ -46,12 +46,18 @@ fn name_of(refusal: &Refusal) -> &'static str {
 fn fresh_events(state: &mut State) -> Vec<(u64, Vec<u8>)> {
     let mut fresh = FreshEvents::default();
     state.take_events(&mut fresh);
-    fresh.iter().map(|event| (event.number, event.bytes.to_vec())).collect()
+    fresh
+        .iter()
+        .map(|event| (event.number, event.bytes.to_vec()))
+        .collect()
 }
 
 impl Twins {
     fn new() -> Self {
-        Self { all: State::default(), others: State::default() }
+        Self {
+            all: State::default(),
+            others: State::default(),
+        }
     }
 
     /// Applies an entry and returns its outcome.
@@ -61,12 +67,19 @@ impl Twins {
     }
 
     fn apply_two(&mut self, one: Proposal, other: Proposal) -> (Outcome, Outcome) {
-        let entry = |state: &State, proposal| Entry { seq: state.applied().next(), proposal };
+        let entry = |state: &State, proposal| Entry {
+            seq: state.applied().next(),
+            proposal,
+        };
         let is_same = one == other;
         let one = self.all.apply(entry(&self.all, one));
         let other = self.others.apply(entry(&self.others, other));
         assert!(!is_same || one == other, "{one:?} and {other:?}");
-        assert_eq!(fresh_events(&mut self.all), fresh_events(&mut self.others), "{one:?}");
+        assert_eq!(
+            fresh_events(&mut self.all),
+            fresh_events(&mut self.others),
+            "{one:?}"
+        );
         let figures = |state: &State| {
             (
                 state.now(),
@@ -84,7 +97,12 @@ impl Twins {
 
     /// Asks about a redemption as of `now`, and has it applied at some time until then if it is certain to be refused.
     fn refuse(&mut self, wish: &Wish, now: Timestamp, at: Timestamp) -> Option<Refusal> {
-        let Wish { coupon, digest, reference, hold_seconds } = wish;
+        let Wish {
+            coupon,
+            digest,
+            reference,
+            hold_seconds,
+        } = wish;
         let refusal = coupon.certain_refusal(*digest, reference, self.all.now(), now)?;
         let redeem = Command::Redeem(Redeem {
             target: Target(coupon.id),
@@ -95,7 +113,11 @@ impl Twins {
         });
         let advance = Command::Advance { buckets_max: 0 };
         let (refused, _) = self.apply_two(Proposal::new(at, redeem), Proposal::new(at, advance));
-        assert_eq!(refused, Outcome::Refused(refusal.clone()), "at {at:?}, asked as of {now:?}");
+        assert_eq!(
+            refused,
+            Outcome::Refused(refusal.clone()),
+            "at {at:?}, asked as of {now:?}"
+        );
         Some(refusal)
     }
 
@@ -106,7 +128,12 @@ impl Twins {
         let among = if a.is_multiple_of(4) { ITEMS } else { CODES };
         let reference = Reference::new(&format!("order-{}", b % 5)).unwrap();
         let hold_seconds = b / 5 % 2 * 60;
-        Some(Wish { coupon, digest: code(a / 4 % among), reference, hold_seconds })
+        Some(Wish {
+            coupon,
+            digest: code(a / 4 % among),
+            reference,
+            hold_seconds,
+        })
     }
 }
 
@@ -115,10 +142,18 @@ fn count(twins: &mut Twins, entry: Entry, counts: &mut Counts) {
     let Entry { proposal, .. } = entry;
     let (at, logged) = (proposal.at, twins.all.now());
     let certain = match &proposal.command {
-        Command::Redeem(Redeem { target, digest, reference, .. }) if proposal.idempotency.is_none() => {
+        Command::Redeem(Redeem {
+            target,
+            digest,
+            reference,
+            ..
+        }) if proposal.idempotency.is_none() => {
             let coupons = twins.all.view().list(Kind::Coupon, "", None, usize::MAX);
             let coupon = coupons.into_iter().find(|coupon| coupon.id == target.0);
-            Some(coupon.and_then(|it| it.certain_refusal(*digest, reference, logged, at.max(logged))))
+            Some(
+                coupon
+                    .and_then(|it| it.certain_refusal(*digest, reference, logged, at.max(logged))),
+            )
         }
         _ => None,
     };
@@ -150,7 +185,13 @@ fn set_window(entry: &mut Entry, (_, a, b, _): Numbers) {
         2 => (soon(b), soon(b).map(|at| Timestamp(at.0 + 1 + b % 900))),
         _ => (None, None),
     };
-    if let Command::Update(Update { starts_at, ends_at, capacity, .. }) = &mut entry.proposal.command {
+    if let Command::Update(Update {
+        starts_at,
+        ends_at,
+        capacity,
+        ..
+    }) = &mut entry.proposal.command
+    {
         (*starts_at, *ends_at) = (Some(window.0), Some(window.1));
         // One that is too low would have all of it refused.
         *capacity = None;
@@ -174,7 +215,12 @@ fn dense((kind, a, b, pause): Numbers) -> Numbers {
     }
 }
 
-fn run(numbers: &[Numbers], questions: &[(u64, u64, u64, u16)], is_dense: bool, counts: &mut Counts) {
+fn run(
+    numbers: &[Numbers],
+    questions: &[(u64, u64, u64, u16)],
+    is_dense: bool,
+    counts: &mut Counts,
+) {
     let (mut twins, mut log) = (Twins::new(), RandomLog::new());
     for entry in log.beginning() {
         twins.apply(entry.proposal);
@@ -186,11 +232,20 @@ fn run(numbers: &[Numbers], questions: &[(u64, u64, u64, u16)], is_dense: bool, 
         }
         count(&mut twins, entry, counts);
         for (filter, a, b, ahead) in questions.iter().skip(step % 7).step_by(7) {
-            let Some(wish) = twins.wish(*filter, a.wrapping_add(step as u64), *b) else { continue };
+            let Some(wish) = twins.wish(*filter, a.wrapping_add(step as u64), *b) else {
+                continue;
+            };
             let logged = twins.all.now();
             // Usually soon, sometimes after all due work. The entry follows at some time between, or the clock is set back.
-            let ahead = if ahead.is_multiple_of(5) { u64::from(*ahead) } else { u64::from(*ahead % 300) };
-            let (now, at) = (Timestamp(logged.0 + ahead), Timestamp(logged.0 + b % (ahead + 2) - 1));
+            let ahead = if ahead.is_multiple_of(5) {
+                u64::from(*ahead)
+            } else {
+                u64::from(*ahead % 300)
+            };
+            let (now, at) = (
+                Timestamp(logged.0 + ahead),
+                Timestamp(logged.0 + b % (ahead + 2) - 1),
+            );
             if let Some(refusal) = twins.refuse(&wish, now, at.min(now)) {
                 let (given, known) = counts.entry(name_of(&refusal)).or_default();
                 (*given, *known) = (*given + 1, *known + 1);
@@ -204,7 +259,11 @@ fn certain_refusal_needs_no_entry() {
     let counts = RefCell::new(Counts::new());
     let questions = proptest::collection::vec(any::<(u64, u64, u64, u16)>(), 7..40);
     let logs = (crate::random_log::numbers(250), questions, any::<bool>());
-    let config = Config { cases: 120, failure_persistence: None, ..Config::default() };
+    let config = Config {
+        cases: 120,
+        failure_persistence: None,
+        ..Config::default()
+    };
     let result = TestRunner::new(config).run(&logs, |(numbers, questions, is_dense)| {
         run(&numbers, &questions, is_dense, &mut counts.borrow_mut());
         Ok(())
@@ -214,5 +273,8 @@ fn certain_refusal_needs_no_entry() {
     println!("{counts:?}");
     assert_eq!(counts.len(), 5, "{counts:?}");
     // Else hardly any would do without an entry.
-    assert!(counts.values().all(|(given, known)| known * 2 > *given), "{counts:?}");
+    assert!(
+        counts.values().all(|(given, known)| known * 2 > *given),
+        "{counts:?}"
+    );
 }

@@ -31,13 +31,18 @@ fn outcomes(machine: &mut Machine, pairs: &[(u64, u64)]) -> Vec<ItemOutcome> {
 
 fn counts(machine: &Machine, items: impl IntoIterator<Item = u64>) -> Vec<u32> {
     let filter = machine.filter(TARGET);
-    items.into_iter().map(|item| filter.count(code(item), machine.now)).collect()
+    items
+        .into_iter()
+        .map(|item| filter.count(code(item), machine.now))
+        .collect()
 }
 
 /// Copies added and removed, by the statistics of the day.
 fn counted(machine: &Machine) -> (u64, u64) {
     let days = machine.filter(TARGET).statistics(Unit::Day, 1, machine.now);
-    let counts = days.first().map_or(ChangeCounts::default(), |(_, counts)| *counts);
+    let counts = days
+        .first()
+        .map_or(ChangeCounts::default(), |(_, counts)| *counts);
     (counts[0], counts[1])
 }
 
@@ -55,30 +60,52 @@ fn saturated(version: u16) -> (Machine, u32) {
 fn saturated_pair_changes_nothing() {
     for (version, expected, left) in [(1, Replaced, 0), (2, Saturated, 1)] {
         let (mut campaign, copies_max) = saturated(version);
-        assert_eq!(outcomes(&mut campaign, &[(2, 1)]), [expected], "version {version}");
-        assert_eq!(counts(&campaign, [1, 2]), [copies_max, left], "version {version}");
+        assert_eq!(
+            outcomes(&mut campaign, &[(2, 1)]),
+            [expected],
+            "version {version}"
+        );
+        assert_eq!(
+            counts(&campaign, [1, 2]),
+            [copies_max, left],
+            "version {version}"
+        );
     }
     // A copy that leaves in an earlier pair makes space.
     let (mut campaign, copies_max) = saturated(2);
-    assert_eq!(outcomes(&mut campaign, &[(1, 3), (2, 1), (3, 1)]), [Replaced, Replaced, Saturated]);
+    assert_eq!(
+        outcomes(&mut campaign, &[(1, 3), (2, 1), (3, 1)]),
+        [Replaced, Replaced, Saturated]
+    );
     assert_eq!(counts(&campaign, [1, 2, 3]), [copies_max, 0, 1]);
 }
 
 #[test]
 fn occupied_code_changes_nothing() {
-    for (version, expected, left) in [(1, Replaced, [0, 0, 1, 1]), (2, AlreadyPresent, [1, 1, 1, 1])] {
+    for (version, expected, left) in [
+        (1, Replaced, [0, 0, 1, 1]),
+        (2, AlreadyPresent, [1, 1, 1, 1]),
+    ] {
         let mut coupon = machine(version, &NewFilter::coupon(100));
         coupon.apply(insert(TARGET, 1..5));
         coupon.redeem(TARGET, 4, "order", 60);
-        assert_eq!(outcomes(&mut coupon, &[(1, 3), (2, 4)]), [expected, expected], "version {version}");
+        assert_eq!(
+            outcomes(&mut coupon, &[(1, 3), (2, 4)]),
+            [expected, expected],
+            "version {version}"
+        );
         assert_eq!(counts(&coupon, 1..5), left, "version {version}");
         // The hold remains.
-        let Outcome::Settled(_) =
-            coupon.apply(Command::Confirm { target: TARGET, redemption: redemption(1) })
-        else {
+        let Outcome::Settled(_) = coupon.apply(Command::Confirm {
+            target: TARGET,
+            redemption: redemption(1),
+        }) else {
             panic!("version {version}")
         };
-        assert_eq!(outcomes(&mut coupon, &[(3, 4), (4, 3)]), [AlreadyRedeemed, AlreadyRedeemed]);
+        assert_eq!(
+            outcomes(&mut coupon, &[(3, 4), (4, 3)]),
+            [AlreadyRedeemed, AlreadyRedeemed]
+        );
     }
 }
 

@@ -24,16 +24,29 @@ fn assert_equal(restored: &mut State, live: &mut State) {
     assert_eq!(restored.sizes().tables_bytes, live.sizes().tables_bytes);
     assert_eq!(restored.sizes().records_bytes, live.sizes().records_bytes);
     assert_eq!(restored.sizes().redemptions, live.sizes().redemptions);
-    assert_eq!((restored.sizes().codes, codes(restored)), (live.sizes().codes, codes(live)));
+    assert_eq!(
+        (restored.sizes().codes, codes(restored)),
+        (live.sizes().codes, codes(live))
+    );
     assert_imports_have_filters(restored);
-    assert_eq!(restored.sizes().idempotency_records, live.sizes().idempotency_records);
-    assert!(Snapshot::of(restored) == Snapshot::of(live), "the snapshots differ");
+    assert_eq!(
+        restored.sizes().idempotency_records,
+        live.sizes().idempotency_records
+    );
+    assert!(
+        Snapshot::of(restored) == Snapshot::of(live),
+        "the snapshots differ"
+    );
 }
 
 /// No import runs into a filter that is gone. The state must have been published.
 fn assert_imports_have_filters(state: &State) {
     let view = state.view();
-    for import in view.imports().iter().filter(|import| import.state == ImportState::Running) {
+    for import in view
+        .imports()
+        .iter()
+        .filter(|import| import.state == ImportState::Running)
+    {
         let filter = view.find(import.kind, &import.name).map(|view| view.id);
         assert_eq!(filter, Some(import.filter), "{import:?}");
     }
@@ -83,7 +96,10 @@ fn lose(life: &mut Life, entries: usize) {
     life.restart(entries);
     let stored = life.stored();
     assert_eq!(life.events.figures().kept, stored.len() as u64);
-    let reported = life.reported.iter().map(|(number, _, bytes)| (*number, bytes.clone()));
+    let reported = life
+        .reported
+        .iter()
+        .map(|(number, _, bytes)| (*number, bytes.clone()));
     assert!(reported.eq(stored), "events are lost, or there twice");
 }
 
@@ -124,13 +140,19 @@ fn run(store: &Arc<Store>, steps: &[(u8, Numbers)]) {
 /// The general one: random logs of all commands.
 #[test]
 fn restored_state_equals_live_state() {
-    let soak = std::env::var("SOAK_SECONDS").ok().map(|seconds| seconds.parse().unwrap());
+    let soak = std::env::var("SOAK_SECONDS")
+        .ok()
+        .map(|seconds| seconds.parse().unwrap());
     let until = Instant::now() + Duration::from_secs(soak.unwrap_or(0));
     let steps = proptest::collection::vec((any::<u8>(), any::<Numbers>()), 1..400);
     loop {
         let dir = tempfile::tempdir().unwrap();
         let store = store_in(&dir);
-        let config = Config { cases: 200, failure_persistence: None, ..Config::default() };
+        let config = Config {
+            cases: 200,
+            failure_persistence: None,
+            ..Config::default()
+        };
         match TestRunner::new(config).run(&steps, |steps| {
             run(&store, &steps);
             Ok(())
@@ -156,7 +178,10 @@ fn import_section_is_never_reused() {
     }
     let target = target(1);
     for (import, item) in [("first", 1), ("second", 2)] {
-        life.submit(now, import_begin(target, import, ImportMode::Replace, Guards::default()));
+        life.submit(
+            now,
+            import_begin(target, import, ImportMode::Replace, Guards::default()),
+        );
         life.submit(now, insert(target, [item]));
         snapshot(&mut life);
         life.submit(now, import_end(target, import, 9));

@@ -13,15 +13,22 @@ pub fn fault(value: &Value, schema: &Value, document: &Value) -> Option<String> 
     for (keyword, wanted) in fields {
         let number = || wanted.as_f64().expect("a limit is a number");
         let count = || wanted.as_u64().expect("a limit is a whole number") as usize;
-        let pattern = || Regex::new(wanted.as_str().expect("a pattern is a string")).expect("a pattern");
+        let pattern =
+            || Regex::new(wanted.as_str().expect("a pattern is a string")).expect("a pattern");
         let mut inner = None;
         let is_fine = match keyword.as_str() {
             "description" | "title" | "example" | "default" => true,
             "x-enum-varnames" | "contentSchema" => true,
             "$ref" => {
-                let pointer = wanted.as_str().and_then(|reference| reference.strip_prefix('#'));
+                let pointer = wanted
+                    .as_str()
+                    .and_then(|reference| reference.strip_prefix('#'));
                 let referred = document.pointer(pointer.expect("a reference into the document"));
-                inner = fault(value, referred.expect("a reference leads somewhere"), document);
+                inner = fault(
+                    value,
+                    referred.expect("a reference leads somewhere"),
+                    document,
+                );
                 inner.is_none()
             }
             "allOf" => {
@@ -33,15 +40,24 @@ pub fn fault(value: &Value, schema: &Value, document: &Value) -> Option<String> 
                 Value::Array(names) => names.iter().any(|name| is_of_type(value, name)),
                 name => is_of_type(value, name),
             },
-            "enum" => wanted.as_array().is_some_and(|choices| choices.contains(value)),
+            "enum" => wanted
+                .as_array()
+                .is_some_and(|choices| choices.contains(value)),
             "oneOf" => {
                 let choices = wanted.as_array().expect("choices are a list").iter();
-                choices.filter(|choice| fault(value, choice, document).is_none()).count() == 1
+                choices
+                    .filter(|choice| fault(value, choice, document).is_none())
+                    .count()
+                    == 1
             }
             "format" => has_format(value, wanted.as_str().expect("a format is a name")),
             "pattern" => value.as_str().is_none_or(|text| pattern().is_match(text)),
-            "minLength" => value.as_str().is_none_or(|text| text.chars().count() >= count()),
-            "maxLength" => value.as_str().is_none_or(|text| text.chars().count() <= count()),
+            "minLength" => value
+                .as_str()
+                .is_none_or(|text| text.chars().count() >= count()),
+            "maxLength" => value
+                .as_str()
+                .is_none_or(|text| text.chars().count() <= count()),
             "minimum" => value.as_f64().is_none_or(|value| value >= number()),
             "maximum" => value.as_f64().is_none_or(|value| value <= number()),
             "minItems" => value.as_array().is_none_or(|list| list.len() >= count()),
@@ -51,25 +67,37 @@ pub fn fault(value: &Value, schema: &Value, document: &Value) -> Option<String> 
                 inner = items.find_map(|item| fault(item, wanted, document));
                 inner.is_none()
             }
-            "maxProperties" => value.as_object().is_none_or(|object| object.len() <= count()),
+            "maxProperties" => value
+                .as_object()
+                .is_none_or(|object| object.len() <= count()),
             "propertyNames" => {
-                let mut names = value.as_object().into_iter().flat_map(|object| object.keys());
+                let mut names = value
+                    .as_object()
+                    .into_iter()
+                    .flat_map(|object| object.keys());
                 inner = names.find_map(|name| fault(&Value::from(name.as_str()), wanted, document));
                 inner.is_none()
             }
             "required" => {
                 let mut names = wanted.as_array().expect("names are a list").iter();
-                names.all(|name| !value.is_object() || value.get(name.as_str().expect("a name")).is_some())
+                names.all(|name| {
+                    !value.is_object() || value.get(name.as_str().expect("a name")).is_some()
+                })
             }
             "properties" => {
                 let mut properties = wanted.as_object().expect("properties have names").iter();
-                inner = properties.find_map(|(name, schema)| fault(value.get(name)?, schema, document));
+                inner =
+                    properties.find_map(|(name, schema)| fault(value.get(name)?, schema, document));
                 inner.is_none()
             }
             "additionalProperties" => {
                 let known = fields.get("properties").and_then(Value::as_object);
                 let is_known = |name: &String| known.is_some_and(|known| known.contains_key(name));
-                let mut others = value.as_object().into_iter().flatten().filter(|(name, _)| !is_known(name));
+                let mut others = value
+                    .as_object()
+                    .into_iter()
+                    .flatten()
+                    .filter(|(name, _)| !is_known(name));
                 match wanted {
                     Value::Bool(is_allowed) => *is_allowed || others.next().is_none(),
                     wanted => {
@@ -81,7 +109,8 @@ pub fn fault(value: &Value, schema: &Value, document: &Value) -> Option<String> 
             keyword => panic!("what {keyword} means is not known here: {schema}"),
         };
         if !is_fine {
-            return inner.or_else(|| Some(format!("{value} is not as {keyword} of {schema} wants it")));
+            return inner
+                .or_else(|| Some(format!("{value} is not as {keyword} of {schema} wants it")));
         }
     }
     None
@@ -93,19 +122,31 @@ pub fn resolved(document: &Value) -> Value {
         match value {
             Value::Object(fields) => {
                 let reference = fields.get("$ref").and_then(Value::as_str);
-                match reference.filter(|reference| !reference.starts_with("#/components/schemas/")) {
+                match reference.filter(|reference| !reference.starts_with("#/components/schemas/"))
+                {
                     Some(reference) => {
-                        let pointer = reference.strip_prefix('#').expect("a reference into the document");
-                        resolve(document.pointer(pointer).expect("a reference leads somewhere"), document)
+                        let pointer = reference
+                            .strip_prefix('#')
+                            .expect("a reference into the document");
+                        resolve(
+                            document
+                                .pointer(pointer)
+                                .expect("a reference leads somewhere"),
+                            document,
+                        )
                     }
                     None => {
-                        let field =
-                            |(name, field): (&String, &Value)| (name.clone(), resolve(field, document));
+                        let field = |(name, field): (&String, &Value)| {
+                            (name.clone(), resolve(field, document))
+                        };
                         fields.iter().map(field).collect()
                     }
                 }
             }
-            Value::Array(values) => values.iter().map(|value| resolve(value, document)).collect(),
+            Value::Array(values) => values
+                .iter()
+                .map(|value| resolve(value, document))
+                .collect(),
             value => value.clone(),
         }
     }
@@ -131,7 +172,9 @@ fn has_format(value: &Value, format: &str) -> bool {
             let shape = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$";
             Regex::new(shape).unwrap().is_match(text)
         }),
-        "date" => value.as_str().is_none_or(|text| Regex::new(r"^\d{4}-\d\d-\d\d$").unwrap().is_match(text)),
+        "date" => value
+            .as_str()
+            .is_none_or(|text| Regex::new(r"^\d{4}-\d\d-\d\d$").unwrap().is_match(text)),
         "int32" | "int64" | "uint64" | "double" | "float" | "binary" => true,
         format => panic!("there is no format {format}"),
     }
@@ -139,7 +182,8 @@ fn has_format(value: &Value, format: &str) -> bool {
 
 #[test]
 fn schema_violations_are_reported() {
-    let document = serde_json::json!({"name": {"type": "string", "pattern": "^[a-z]+$", "maxLength": 3}});
+    let document =
+        serde_json::json!({"name": {"type": "string", "pattern": "^[a-z]+$", "maxLength": 3}});
     let schema = serde_json::json!({
         "type": "object",
         "required": ["name"],

@@ -44,7 +44,10 @@ impl Node {
         let mut options = engines::options(directory.path());
         options.journal = log.options();
         adjust(&mut options);
-        Node { engine: engines::start_by(clock, options).await, directory }
+        Node {
+            engine: engines::start_by(clock, options).await,
+            directory,
+        }
     }
 
     async fn create(&self, target: Target) {
@@ -64,9 +67,15 @@ impl Node {
 
     /// How many items of a filter are there, and which of these.
     fn holds(&self, target: Target, items: std::ops::Range<u64>) -> Vec<u64> {
-        let view = self.engine.view().find(Kind::Coupon, &name_of(target)).unwrap();
+        let view = self
+            .engine
+            .view()
+            .find(Kind::Coupon, &name_of(target))
+            .unwrap();
         let now = self.engine.now();
-        items.filter(|&item| view.contains(code(item), now)).collect()
+        items
+            .filter(|&item| view.contains(code(item), now))
+            .collect()
     }
 }
 
@@ -75,16 +84,25 @@ async fn passive_node_applies_and_snapshots() {
     let log = MemoryLog::new();
     let (writing, reading) = (Node::start(&log).await, {
         Node::with(&log, |options| {
-            (options.snapshots.log_bytes_min, options.snapshots.log_bytes_max) = (4_096, 4_096);
+            (
+                options.snapshots.log_bytes_min,
+                options.snapshots.log_bytes_max,
+            ) = (4_096, 4_096);
         })
         .await
     });
     writing.create(SHOP).await;
     for batch in 0..40 {
-        writing.submit(insert(SHOP, batch * 100..batch * 100 + 100)).await.unwrap();
+        writing
+            .submit(insert(SHOP, batch * 100..batch * 100 + 100))
+            .await
+            .unwrap();
     }
     reading.caught_up(writing.engine.info().last_seq).await;
-    assert_eq!(reading.holds(SHOP, 0..4_100), (0..4_000).collect::<Vec<_>>());
+    assert_eq!(
+        reading.holds(SHOP, 0..4_100),
+        (0..4_000).collect::<Vec<_>>()
+    );
     while reading.engine.info().snapshot.is_none() {
         tokio::task::yield_now().await;
     }
@@ -103,21 +121,30 @@ async fn concurrent_writers_converge() {
     for applied in join_all(writes).await {
         applied.unwrap();
     }
-    let last = nodes[0].engine.info().last_seq.max(nodes[1].engine.info().last_seq);
+    let last = nodes[0]
+        .engine
+        .info()
+        .last_seq
+        .max(nodes[1].engine.info().last_seq);
     for node in &nodes {
         node.caught_up(last).await;
         assert_eq!(node.holds(SHOP, 0..2_100), (0..2_000).collect::<Vec<_>>());
     }
     // Discarded tables of a node count until they are freed.
     let accounts = || {
-        nodes.each_ref().map(|node| node.engine.info()).map(|info| (info.tables_bytes, info.records_bytes))
+        nodes
+            .each_ref()
+            .map(|node| node.engine.info())
+            .map(|info| (info.tables_bytes, info.records_bytes))
     };
     let equal = async {
         while accounts()[0] != accounts()[1] {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(TIMEOUT, equal).await.unwrap_or_else(|_| panic!("{:?}", accounts()));
+    tokio::time::timeout(TIMEOUT, equal)
+        .await
+        .unwrap_or_else(|_| panic!("{:?}", accounts()));
 }
 
 /// The memory of a command may depend on one that is proposed and not committed: it waits for that, and later commands wait for it.
@@ -161,7 +188,10 @@ async fn partly_applied_proposal_blocks_next() {
     let node = Node::start(&log).await;
     node.create(SHOP).await;
     log.hold();
-    let (first, second) = (node.submit(insert(SHOP, 0..10)), node.submit(insert(SHOP, 10..20)));
+    let (first, second) = (
+        node.submit(insert(SHOP, 0..10)),
+        node.submit(insert(SHOP, 10..20)),
+    );
     let others = async {
         while log.held() < 2 {
             tokio::task::yield_now().await;
@@ -192,7 +222,10 @@ async fn overdue_proposal_has_unknown_outcome() {
     let node = Node::with(&log, |options| options.commit_timeout = Duration::ZERO).await;
     node.create(SHOP).await;
     log.hold();
-    assert_eq!(node.submit(insert(SHOP, 0..10)).await, Err(SubmitError::StorageFailed));
+    assert_eq!(
+        node.submit(insert(SHOP, 0..10)).await,
+        Err(SubmitError::StorageFailed)
+    );
     assert_eq!(node.engine.status(), EngineStatus::Ready);
     assert!(node.holds(SHOP, 0..20).is_empty());
     // Committed late it is applied all the same, and nothing else is disturbed.
@@ -213,9 +246,15 @@ async fn overdue_commands_keep_queue_permits() {
     node.create(SHOP).await;
     log.hold();
     for item in 0..4 {
-        assert_eq!(node.submit(insert(SHOP, item..item + 1)).await, Err(SubmitError::StorageFailed));
+        assert_eq!(
+            node.submit(insert(SHOP, item..item + 1)).await,
+            Err(SubmitError::StorageFailed)
+        );
     }
-    assert_eq!(node.submit(insert(SHOP, 4..5)).await, Err(SubmitError::Overloaded));
+    assert_eq!(
+        node.submit(insert(SHOP, 4..5)).await,
+        Err(SubmitError::Overloaded)
+    );
     log.go_on();
     while node.holds(SHOP, 0..5).len() < 4 {
         tokio::task::yield_now().await;
@@ -303,19 +342,27 @@ async fn full_disk_drops_oldest_events() {
     while last < 12 {
         last = reader.read().await.unwrap().last().unwrap().number;
     }
-    assert_eq!(full.engine.events_after(Some(1)).read().await, Err(EventsError::Gone));
+    assert_eq!(
+        full.engine.events_after(Some(1)).read().await,
+        Err(EventsError::Gone)
+    );
 }
 
 /// Each node's readers use its own clock. The nodes' states follow the log, so they are equal.
 #[tokio::test]
 async fn nodes_forget_identically() {
     let log = MemoryLog::new();
-    let times = [1_000_000_000, 1_000_002_000].map(|wall| Arc::new(ManualTime::at(Timestamp(wall))));
+    let times =
+        [1_000_000_000, 1_000_002_000].map(|wall| Arc::new(ManualTime::at(Timestamp(wall))));
     let clock = |time: &Arc<ManualTime>| time.clock(ClockLimits::default());
-    let nodes =
-        [Node::by(clock(&times[0]), &log, |_| ()).await, Node::by(clock(&times[1]), &log, |_| ()).await];
-    let campaign =
-        NewFilter { forget: Some(Forget::new(60, 4).unwrap()), ..NewFilter::campaign(1_000, 0.000_001) };
+    let nodes = [
+        Node::by(clock(&times[0]), &log, |_| ()).await,
+        Node::by(clock(&times[1]), &log, |_| ()).await,
+    ];
+    let campaign = NewFilter {
+        forget: Some(Forget::new(60, 4).unwrap()),
+        ..NewFilter::campaign(1_000, 0.000_001)
+    };
     engines::create(&nodes[0].engine, SHOP, &campaign).await;
     let name = name_of(SHOP);
     let description = |node: &Node| {
@@ -324,20 +371,42 @@ async fn nodes_forget_identically() {
     };
     for round in 0..12 {
         for (node, at) in nodes.iter().zip([round * 1_000, round * 1_000 + 500]) {
-            node.caught_up(nodes[0].engine.info().last_seq.max(nodes[1].engine.info().last_seq)).await;
+            node.caught_up(
+                nodes[0]
+                    .engine
+                    .info()
+                    .last_seq
+                    .max(nodes[1].engine.info().last_seq),
+            )
+            .await;
             node.submit(insert(SHOP, at..at + 500)).await.unwrap();
         }
-        times.iter().for_each(|time| time.pass(Duration::from_secs(10)));
+        times
+            .iter()
+            .for_each(|time| time.pass(Duration::from_secs(10)));
     }
-    let last = nodes[0].engine.info().last_seq.max(nodes[1].engine.info().last_seq);
+    let last = nodes[0]
+        .engine
+        .info()
+        .last_seq
+        .max(nodes[1].engine.info().last_seq);
     for node in &nodes {
         node.caught_up(last).await;
     }
     let reported = nodes.each_ref().map(|node| description(node).stats);
-    assert_eq!((reported[0].items, &reported[0].steps), (reported[1].items, &reported[1].steps));
-    assert!((5_000..=7_000).contains(&reported[0].items), "{}", reported[0].items);
+    assert_eq!(
+        (reported[0].items, &reported[0].steps),
+        (reported[1].items, &reported[1].steps)
+    );
+    assert!(
+        (5_000..=7_000).contains(&reported[0].items),
+        "{}",
+        reported[0].items
+    );
     // No more writes, and readers have forgotten everything.
-    times.iter().for_each(|time| time.pass(Duration::from_secs(76)));
+    times
+        .iter()
+        .for_each(|time| time.pass(Duration::from_secs(76)));
     for node in &nodes {
         let view = node.engine.view().find(Kind::Campaign, &name).unwrap();
         let now = node.engine.now();

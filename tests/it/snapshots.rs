@@ -8,12 +8,17 @@ use cuckood::store::{Manifest, Store, StoreError};
 use std::path::Path;
 
 fn key(filter: u64) -> SectionId {
-    SectionId { owner: filter, part: filter % 3 }
+    SectionId {
+        owner: filter,
+        part: filter % 3,
+    }
 }
 
 fn chunk(filter: u64, round: u64, index: u32) -> Vec<u8> {
     let length = 60_000 - 7 * index as usize;
-    (0..length).map(|at| (at as u64 * (filter + 1) + round * 31 + u64::from(index)) as u8).collect()
+    (0..length)
+        .map(|at| (at as u64 * (filter + 1) + round * 31 + u64::from(index)) as u8)
+        .collect()
 }
 
 /// Writes `fresh` sections of `round`, carries the others over.
@@ -22,7 +27,9 @@ fn snapshot(store: &Store, seq: u64, round: u64, fresh: &[u64]) -> Manifest {
     let mut writer = store.begin_snapshot(Seq(seq)).unwrap();
     for &filter in fresh {
         for index in 0..5 {
-            writer.put_chunk(store, key(filter), &chunk(filter, round, index)).unwrap();
+            writer
+                .put_chunk(store, key(filter), &chunk(filter, round, index))
+                .unwrap();
         }
         writer.end_section(key(filter), round);
     }
@@ -57,7 +64,9 @@ fn two_generations_are_retained_completely() {
     for round in 0..8u64 {
         let store = open(dir.path());
         assert_eq!(store.manifests().unwrap(), last);
-        let fresh: Vec<u64> = (0..6).filter(|filter| round == 0 || filter % 4 == round % 4).collect();
+        let fresh: Vec<u64> = (0..6)
+            .filter(|filter| round == 0 || filter % 4 == round % 4)
+            .collect();
         let manifest = snapshot(&store, round, round, &fresh);
         assert_eq!(manifest.sections.len(), 6);
         last.insert(0, manifest);
@@ -67,7 +76,10 @@ fn two_generations_are_retained_completely() {
         for manifest in &last {
             check(&store, manifest);
         }
-        assert_eq!(store.sweep().unwrap().log_through, Seq(round.saturating_sub(1)));
+        assert_eq!(
+            store.sweep().unwrap().log_through,
+            Seq(round.saturating_sub(1))
+        );
     }
 }
 
@@ -93,14 +105,17 @@ fn unfinished_snapshot_has_no_effect() {
 fn many_small_chunks_round_trip() {
     const CHUNKS: u32 = 700;
     let dir = tempfile::tempdir().unwrap();
-    let small = |round: u64, filter: u64, index: u32| format!("{round} {filter} {index}").into_bytes();
+    let small =
+        |round: u64, filter: u64, index: u32| format!("{round} {filter} {index}").into_bytes();
     for round in 0..5u64 {
         let store = open(dir.path());
         let before = store.manifests().unwrap().into_iter().next();
         let mut writer = store.begin_snapshot(Seq(round)).unwrap();
         for filter in (0..3).filter(|filter| round == 0 || filter % 3 == round % 3) {
             for index in 0..CHUNKS {
-                writer.put_chunk(&store, key(filter), &small(round, filter, index)).unwrap();
+                writer
+                    .put_chunk(&store, key(filter), &small(round, filter, index))
+                    .unwrap();
             }
             writer.end_section(key(filter), round);
         }
@@ -139,9 +154,13 @@ fn back_up(store: &Store, mut between_parts: impl FnMut(usize)) -> Vec<u8> {
 fn restore(archive: &[u8], parent: &Path) -> Result<Seq, RecoveryError> {
     let file = parent.join("backup");
     std::fs::write(&file, archive).unwrap();
-    cuckood::engine::restore(&file, &parent.join("restored"), &options(Durability::Fsync), CLOCK, |archive| {
-        archive
-    })
+    cuckood::engine::restore(
+        &file,
+        &parent.join("restored"),
+        &options(Durability::Fsync),
+        CLOCK,
+        |archive| archive,
+    )
 }
 
 #[test]
@@ -150,13 +169,19 @@ fn backup_has_state_of_its_start() {
     let store = open(&dir.path().join("data"));
     let mut journal = open_journal(&store).unwrap();
     for number in 0..50 {
-        append(&mut journal, vec![proposal(number * 2, 2_000), proposal(number * 2 + 1, 10)]).unwrap();
+        append(
+            &mut journal,
+            vec![proposal(number * 2, 2_000), proposal(number * 2 + 1, 10)],
+        )
+        .unwrap();
     }
     // In the midst of a commit.
     let manifest = snapshot(&store, 41, 7, &[0, 1, 2, 3]);
     // Snapshots and segments are added and removed concurrently.
     let archive = back_up(&store, |part| {
-        let seq = append(&mut journal, vec![proposal(1_000, 9_000)]).unwrap()[0].entry.seq;
+        let seq = append(&mut journal, vec![proposal(1_000, 9_000)]).unwrap()[0]
+            .entry
+            .seq;
         snapshot(&store, seq.0, 100 + part as u64, &[0, 1, 2]);
         let through = store.sweep().unwrap().log_through;
         while journal.prune(through, 8 << 10).unwrap() {}
@@ -173,7 +198,12 @@ fn backup_has_state_of_its_start() {
     check(&store, restored);
     let mut journal = open_journal(&store).unwrap();
     assert_eq!(entries(&mut journal, 41).unwrap().len(), 1);
-    assert_eq!(append(&mut journal, vec![proposal(0, 0)]).unwrap()[0].entry.seq, Seq(43));
+    assert_eq!(
+        append(&mut journal, vec![proposal(0, 0)]).unwrap()[0]
+            .entry
+            .seq,
+        Seq(43)
+    );
     // A backup of the restored directory is one, too.
     let again = tempfile::tempdir().unwrap();
     let archive = back_up(&store, |_| {});
@@ -222,5 +252,11 @@ fn truncated_or_altered_archive_is_rejected() {
     refused(&[&archive[..], b"x"].concat());
     restore(&archive, dir.path()).unwrap();
     let again = restore(&archive, dir.path());
-    assert!(matches!(again, Err(RecoveryError::Store(StoreError::NotEmpty { .. }))), "{again:?}");
+    assert!(
+        matches!(
+            again,
+            Err(RecoveryError::Store(StoreError::NotEmpty { .. }))
+        ),
+        "{again:?}"
+    );
 }

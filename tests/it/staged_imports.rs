@@ -7,8 +7,8 @@ use crate::commands::{
 use crate::engines;
 use crate::machine::Machine;
 use cuckood::domain::{
-    Command, Digests, Ending, Fraction, Guards, ImportEnd, ImportId, ImportMode, ImportState, ItemOutcome,
-    Kind, Outcome, RedemptionId, RedemptionStatus, Refusal, Target, Tripped,
+    Command, Digests, Ending, Fraction, Guards, ImportEnd, ImportId, ImportMode, ImportState,
+    ItemOutcome, Kind, Outcome, RedemptionId, RedemptionStatus, Refusal, Target, Tripped,
 };
 use cuckood::filter::Digest;
 use proptest::prelude::*;
@@ -33,7 +33,10 @@ fn end(import: &str, entries_max: u32) -> Command {
 }
 
 fn compact(capacity: u64) -> NewFilter {
-    NewFilter { kind: Kind::Coupon, ..NewFilter::campaign(capacity, 0.001) }
+    NewFilter {
+        kind: Kind::Coupon,
+        ..NewFilter::campaign(capacity, 0.001)
+    }
 }
 
 /// One coupon and its commands.
@@ -64,15 +67,25 @@ impl Coupon {
 
     /// Redeems a code, or holds it.
     fn redeem(&mut self, number: u64, hold_seconds: u64) -> Option<RedemptionId> {
-        match self.0.redeem(TARGET, number, &format!("order-{}", self.0.redemptions), hold_seconds) {
+        match self.0.redeem(
+            TARGET,
+            number,
+            &format!("order-{}", self.0.redemptions),
+            hold_seconds,
+        ) {
             Outcome::Redeemed(redemption) => Some(redemption.id),
             _ => None,
         }
     }
 
     fn cancel(&mut self, redemption: RedemptionId) {
-        let cancelled = self.apply(Command::Cancel { target: TARGET, redemption });
-        assert!(matches!(cancelled, Outcome::Settled(r) if r.status == RedemptionStatus::Cancelled));
+        let cancelled = self.apply(Command::Cancel {
+            target: TARGET,
+            redemption,
+        });
+        assert!(
+            matches!(cancelled, Outcome::Settled(r) if r.status == RedemptionStatus::Cancelled)
+        );
     }
 
     /// Ends an import in as few steps as possible; returns their number.
@@ -99,7 +112,9 @@ impl Coupon {
 
     fn present(&self, numbers: std::ops::Range<u64>) -> Vec<u64> {
         let (coupon, now) = (self.0.filter(TARGET), self.0.now);
-        numbers.filter(|&number| coupon.count(code(number), now) > 0).collect()
+        numbers
+            .filter(|&number| coupon.count(code(number), now) > 0)
+            .collect()
     }
 
     fn valid(&self, number: u64) -> bool {
@@ -161,7 +176,10 @@ fn swap_is_spread_over_commands() {
     }
     assert!(steps >= 8_000 / u64::from(STEP) - 1, "{steps} steps");
     assert_eq!(coupon.records_bytes(), records_bytes);
-    assert_eq!(coupon.present(0..20_000), (5_000..18_000).collect::<Vec<_>>());
+    assert_eq!(
+        coupon.present(0..20_000),
+        (5_000..18_000).collect::<Vec<_>>()
+    );
     assert_eq!(coupon.present(20_000..30_000).len() as u64, 10 * steps);
 
     // Used codes, this many at a time.
@@ -219,7 +237,11 @@ fn import_fails_if_repeat_queue_overflows() {
     assert_eq!(coupon.apply(lines("nightly", 30..40)), overtaken);
     assert_eq!(coupon.apply(end("nightly", 100)), overtaken);
     let sizes = (coupon.tables_bytes(), coupon.records_bytes());
-    assert_eq!(sizes, (tables_bytes, records_bytes), "nothing is left of it");
+    assert_eq!(
+        sizes,
+        (tables_bytes, records_bytes),
+        "nothing is left of it"
+    );
     assert_eq!(coupon.present(0..40), (0..10).collect::<Vec<_>>());
     // The same upload again.
     coupon.apply(begin("nightly", ImportMode::Replace));
@@ -237,7 +259,12 @@ fn at_version(version: u16) -> Coupon {
 
 fn broken_off(import: &str) -> Command {
     let import = ImportId::new(import).unwrap();
-    Command::ImportEnd(ImportEnd { target: TARGET, import, ending: Ending::BrokenOff, entries_max: 1 })
+    Command::ImportEnd(ImportEnd {
+        target: TARGET,
+        import,
+        ending: Ending::BrokenOff,
+        entries_max: 1,
+    })
 }
 
 /// Nodes of 0.1.0 don't store it, so it has no effect before the version is enabled.
@@ -271,7 +298,11 @@ fn clear_overtakes_imports_from_version_2_on() {
             ("restarted", ImportMode::Replace, false),
         ] {
             let outcome = coupon.apply(begin(import, mode));
-            assert_eq!(outcome == overtaken, is_overtaken && version == 2, "{import}, version {version}");
+            assert_eq!(
+                outcome == overtaken,
+                is_overtaken && version == 2,
+                "{import}, version {version}"
+            );
         }
     }
 }
@@ -297,12 +328,28 @@ fn replacement_overtakes_earlier_imports_only() {
     coupon.0.restart();
     let overtaken = Outcome::Refused(Refusal::ImportOvertaken);
     for import in ["done", "broken"] {
-        assert_eq!(coupon.apply(begin(import, ImportMode::Append)), overtaken, "{import}");
+        assert_eq!(
+            coupon.apply(begin(import, ImportMode::Append)),
+            overtaken,
+            "{import}"
+        );
     }
-    assert_eq!(coupon.0.import(begin("during", ImportMode::Append)), ImportState::Done);
-    assert_eq!(coupon.0.import(begin("still", ImportMode::Append)), ImportState::Running);
-    assert_eq!(coupon.0.import(begin("nightly", ImportMode::Replace)), ImportState::Done);
-    assert_eq!(coupon.present(0..60), (20..35).chain(40..50).collect::<Vec<_>>());
+    assert_eq!(
+        coupon.0.import(begin("during", ImportMode::Append)),
+        ImportState::Done
+    );
+    assert_eq!(
+        coupon.0.import(begin("still", ImportMode::Append)),
+        ImportState::Running
+    );
+    assert_eq!(
+        coupon.0.import(begin("nightly", ImportMode::Replace)),
+        ImportState::Done
+    );
+    assert_eq!(
+        coupon.present(0..60),
+        (20..35).chain(40..50).collect::<Vec<_>>()
+    );
 }
 
 #[test]
@@ -328,7 +375,10 @@ fn newer_replacement_supersedes_older() {
 /// The guard compares both tables' content at the swap, whatever was written during the upload.
 #[test]
 fn guards_compare_with_table_at_swap() {
-    let guards = |max_shrink| Guards { max_shrink: Fraction::new(max_shrink).ok(), ..Guards::default() };
+    let guards = |max_shrink| Guards {
+        max_shrink: Fraction::new(max_shrink).ok(),
+        ..Guards::default()
+    };
     for (removed, is_done) in [(0, false), (5, true)] {
         let mut coupon = Coupon::strict(200);
         coupon.insert(0..10);
@@ -347,12 +397,18 @@ fn guards_compare_with_table_at_swap() {
         };
         if is_done {
             assert!(matches!(ended, Outcome::Import(import) if import.state == ImportState::Done));
-            assert_eq!(coupon.present(0..200), [50, 51, 52, 53, 54, 100, 101, 102, 103, 104]);
+            assert_eq!(
+                coupon.present(0..200),
+                [50, 51, 52, 53, 54, 100, 101, 102, 103, 104]
+            );
             continue;
         }
         let max_shrink = Fraction::new(0.2).unwrap();
-        let refused =
-            Outcome::Refused(Refusal::ImportGuarded(Tripped::Shrunk { before: 14, after: 9, max_shrink }));
+        let refused = Outcome::Refused(Refusal::ImportGuarded(Tripped::Shrunk {
+            before: 14,
+            after: 9,
+            max_shrink,
+        }));
         assert_eq!(ended, refused);
         assert_eq!(coupon.apply(end("nightly", 1)), refused);
         assert_eq!(coupon.apply(lines("nightly", 110..115)), refused);
@@ -361,7 +417,12 @@ fn guards_compare_with_table_at_swap() {
         // A broken upload keeps to no guard.
         coupon.apply(guarded("nightly", ImportMode::Replace, guards(0.0)));
         let (import, ending) = (ImportId::new("nightly").unwrap(), Ending::BrokenOff);
-        let broken = Command::ImportEnd(ImportEnd { target: TARGET, import, ending, entries_max: 0 });
+        let broken = Command::ImportEnd(ImportEnd {
+            target: TARGET,
+            import,
+            ending,
+            entries_max: 0,
+        });
         assert_eq!(coupon.0.import(broken), ImportState::Interrupted);
     }
 }
@@ -388,11 +449,21 @@ async fn staged_table_of_crashed_upload_is_dropped() {
     let engine = start().await;
     assert_eq!(engine.info().tables_bytes, tables_bytes);
     for import in ["nightly", "more"] {
-        let import = engine.view().import(&ImportId::new(import).unwrap()).unwrap();
+        let import = engine
+            .view()
+            .import(&ImportId::new(import).unwrap())
+            .unwrap();
         assert_eq!(import.state, ImportState::Interrupted);
     }
-    let more = engine.submit(None, begin("more", ImportMode::Append), None).await.unwrap().outcome;
-    assert!(matches!(more, Outcome::Import(import) if import.counts.lines == 10), "it is continued");
+    let more = engine
+        .submit(None, begin("more", ImportMode::Append), None)
+        .await
+        .unwrap()
+        .outcome;
+    assert!(
+        matches!(more, Outcome::Import(import) if import.counts.lines == 10),
+        "it is continued"
+    );
     engine.shutdown().await;
 }
 
@@ -559,7 +630,9 @@ fn used_code_stays_when_cancelled_while_catching_up() {
         let mut coupon = Coupon::strict(CODES);
         coupon.insert(0..CODES);
         let early = coupon.redeem(3, hold_seconds).unwrap();
-        let used: Vec<_> = [0, 200, 399].map(|code| coupon.redeem(code, hold_seconds).unwrap()).to_vec();
+        let used: Vec<_> = [0, 200, 399]
+            .map(|code| coupon.redeem(code, hold_seconds).unwrap())
+            .to_vec();
         coupon.apply(begin("nightly", ImportMode::Replace));
         coupon.apply(lines("nightly", 100..201));
         // Cancelled before the upload is whole, it goes like any other code that the upload lacks.
@@ -572,7 +645,9 @@ fn used_code_stays_when_cancelled_while_catching_up() {
         }
         let is_late = state != ImportState::Running;
         let between = (!is_late).then(|| coupon.redeem(5, hold_seconds).unwrap());
-        used.into_iter().chain(between).for_each(|redemption| coupon.cancel(redemption));
+        used.into_iter()
+            .chain(between)
+            .for_each(|redemption| coupon.cancel(redemption));
         if !is_late {
             coupon.end("nightly", 7);
         }

@@ -5,8 +5,8 @@ use crate::machine::{Machine, filters};
 use crate::random_log::{CODES, ITEMS, Numbers, RandomLog, numbers};
 use cuckood::domain::statistics::Unit;
 use cuckood::domain::{
-    Command, Digests, Entry, FilterId, Kind, Outcome, Proposal, Redeem, RedemptionId, RedemptionStatus,
-    Refusal, Target,
+    Command, Digests, Entry, FilterId, Kind, Outcome, Proposal, Redeem, RedemptionId,
+    RedemptionStatus, Refusal, Target,
 };
 use cuckood::state::{RedemptionQuery, State};
 use proptest::prelude::*;
@@ -136,29 +136,68 @@ fn turned_back_time_revives_holds() {
     // Beyond the holds, and the retention of ended redemptions.
     machine.pass_seconds(365 * DAY);
     // Other clients have used one of the codes since, and hold another for a quarter of an hour.
-    assert!(matches!(machine.redeem(COUPON, 2, "b", 0), Outcome::Redeemed(_)));
-    assert!(matches!(machine.redeem(COUPON, 5, "b", 900), Outcome::Redeemed(_)));
+    assert!(matches!(
+        machine.redeem(COUPON, 2, "b", 0),
+        Outcome::Redeemed(_)
+    ));
+    assert!(matches!(
+        machine.redeem(COUPON, 5, "b", 900),
+        Outcome::Redeemed(_)
+    ));
     machine.apply(remove(COUPON, [3]));
     machine.now = start.plus_seconds(DAY);
     let turned = machine.apply(Command::TurnBack);
-    assert_eq!(turned, Outcome::TurnedBack { redemptions: 5, holds: 1 });
+    assert_eq!(
+        turned,
+        Outcome::TurnedBack {
+            redemptions: 5,
+            holds: 1
+        }
+    );
     let now = machine.state.now();
     assert_eq!(now, machine.now);
     let view = machine.filter(COUPON);
     let find = |serial: u64| view.redemption(&redemption(serial), now).unwrap();
     let describe = |serial| (find(serial).status, find(serial).expires_at);
-    assert_eq!(describe(1), (RedemptionStatus::Held, Some(start.plus_seconds(7 * DAY))));
-    assert_eq!((find(2).status, find(3).status), (RedemptionStatus::Expired, RedemptionStatus::Expired));
+    assert_eq!(
+        describe(1),
+        (RedemptionStatus::Held, Some(start.plus_seconds(7 * DAY)))
+    );
+    assert_eq!(
+        (find(2).status, find(3).status),
+        (RedemptionStatus::Expired, RedemptionStatus::Expired)
+    );
     assert_eq!(view.redemption(&redemption(4), now), None);
     assert_eq!(describe(5), (RedemptionStatus::Redeemed, None));
-    assert_eq!(describe(6), (RedemptionStatus::Held, Some(now.plus_seconds(900))));
+    assert_eq!(
+        describe(6),
+        (RedemptionStatus::Held, Some(now.plus_seconds(900)))
+    );
     for serial in [1, 2, 3, 5, 6] {
-        assert!(find(serial).created_at <= now && find(serial).changed_at <= now, "{serial}");
+        assert!(
+            find(serial).created_at <= now && find(serial).changed_at <= now,
+            "{serial}"
+        );
     }
     // Again is no more than once, and holds run out as they do.
-    assert_eq!(machine.apply(Command::TurnBack), Outcome::TurnedBack { redemptions: 0, holds: 0 });
-    assert_eq!(machine.redeem(COUPON, 1, "b", 0), Outcome::Refused(Refusal::CodeHeld));
-    assert_eq!(machine.redeem(COUPON, 4, "b", 0), Outcome::Refused(Refusal::CodeRedeemed));
+    assert_eq!(
+        machine.apply(Command::TurnBack),
+        Outcome::TurnedBack {
+            redemptions: 0,
+            holds: 0
+        }
+    );
+    assert_eq!(
+        machine.redeem(COUPON, 1, "b", 0),
+        Outcome::Refused(Refusal::CodeHeld)
+    );
+    assert_eq!(
+        machine.redeem(COUPON, 4, "b", 0),
+        Outcome::Refused(Refusal::CodeRedeemed)
+    );
     machine.now = start.plus_seconds(7 * DAY);
-    assert!(matches!(machine.redeem(COUPON, 1, "b", 0), Outcome::Redeemed(_)));
+    assert!(matches!(
+        machine.redeem(COUPON, 1, "b", 0),
+        Outcome::Redeemed(_)
+    ));
 }

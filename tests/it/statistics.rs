@@ -6,9 +6,9 @@ use crate::machine::{Machine, Snapshot, filters};
 use crate::random_log::{Numbers, RandomLog};
 use cuckood::domain::statistics::Unit;
 use cuckood::domain::{
-    ChangeCounts, Command, Count, Entry, Event, FilterChange, FilterId, Happened, Import, ImportMode,
-    ImportState, Kind, Name, Outcome, Proposal, RedemptionStatus, RedemptionStep, Settings, Timestamp,
-    UploadId,
+    ChangeCounts, Command, Count, Entry, Event, FilterChange, FilterId, Happened, Import,
+    ImportMode, ImportState, Kind, Name, Outcome, Proposal, RedemptionStatus, RedemptionStep,
+    Settings, Timestamp, UploadId,
 };
 use cuckood::engine::RunningSnapshot;
 use cuckood::engine::event_log::EventLog;
@@ -40,7 +40,10 @@ struct Expected {
 
 impl Expected {
     fn periods(&mut self) -> [(&mut BTreeMap<u64, ChangeCounts>, u64, u64); 2] {
-        [(&mut self.days, DAY, DAYS_MAX), (&mut self.hours, HOUR, HOURS_MAX)]
+        [
+            (&mut self.days, DAY, DAYS_MAX),
+            (&mut self.hours, HOUR, HOURS_MAX),
+        ]
     }
 
     fn count(&mut self, now: Timestamp, what: Count, number: u64) {
@@ -55,7 +58,9 @@ impl Expected {
         for (counts, length, _) in self.periods() {
             for (_, later) in counts.split_off(&(now.0 / length + 1)) {
                 let sums = counts.entry(now.0 / length).or_default();
-                sums.iter_mut().zip(later).for_each(|(sum, count)| *sum += count);
+                sums.iter_mut()
+                    .zip(later)
+                    .for_each(|(sum, count)| *sum += count);
             }
         }
     }
@@ -68,8 +73,12 @@ fn last(
     number: u64,
     now: Timestamp,
 ) -> Vec<(Timestamp, ChangeCounts)> {
-    let recent = all.iter().filter(|(period, _)| **period + number > now.0 / length);
-    recent.map(|(period, counts)| (Timestamp(period * length), *counts)).collect()
+    let recent = all
+        .iter()
+        .filter(|(period, _)| **period + number > now.0 / length);
+    recent
+        .map(|(period, counts)| (Timestamp(period * length), *counts))
+        .collect()
 }
 
 /// A state, and what is expected of it.
@@ -100,21 +109,32 @@ impl Model {
     fn apply(&mut self, mut entry: Entry) {
         if let Command::Configure(settings) = &mut entry.proposal.command {
             // Without events it can't be told what is expected.
-            *settings = Settings { events_retention_seconds: 60, ..settings.clone() };
+            *settings = Settings {
+                events_retention_seconds: 60,
+                ..settings.clone()
+            };
         }
-        let names: BTreeMap<(Kind, String), FilterId> =
-            self.filters().iter().map(|filter| ((filter.kind, filter.name.to_string()), filter.id)).collect();
+        let names: BTreeMap<(Kind, String), FilterId> = self
+            .filters()
+            .iter()
+            .map(|filter| ((filter.kind, filter.name.to_string()), filter.id))
+            .collect();
         let (before, was) = (self.totals(), self.state.now());
         let outcome = self.state.apply(entry);
         let (after, now) = (self.totals(), self.state.now());
         if now < was {
-            self.expected.values_mut().for_each(|expected| expected.turn_back(now));
+            self.expected
+                .values_mut()
+                .for_each(|expected| expected.turn_back(now));
         }
         let mut fresh = FreshEvents::default();
         self.state.take_events(&mut fresh);
         for event in fresh.iter() {
             match decode::<Event<'_>>(event.bytes).unwrap().what {
-                Happened::Redemption { step: RedemptionStep::Extended, .. } => {}
+                Happened::Redemption {
+                    step: RedemptionStep::Extended,
+                    ..
+                } => {}
                 Happened::Redemption { coupon, status, .. } => {
                     let id = names[&(Kind::Coupon, coupon.into_owned())];
                     let what = match status {
@@ -128,7 +148,10 @@ impl Model {
                 Happened::Filter { kind, name, change } => {
                     let id = names.get(&(kind, name.into_owned()));
                     let mut count = |what, number| {
-                        self.expected.entry(*id.unwrap()).or_default().count(now, what, number);
+                        self.expected
+                            .entry(*id.unwrap())
+                            .or_default()
+                            .count(now, what, number);
                     };
                     match change {
                         FilterChange::Added(added) => count(Count::Added, added),
@@ -140,7 +163,9 @@ impl Model {
                             count(Count::Added, after.0 - before.0);
                             count(Count::Removed, after.1 - before.1);
                         }
-                        FilterChange::Created | FilterChange::Updated { .. } | FilterChange::Deleted => {}
+                        FilterChange::Created
+                        | FilterChange::Updated { .. }
+                        | FilterChange::Deleted => {}
                     }
                 }
                 _ => {}
@@ -152,29 +177,56 @@ impl Model {
     }
 
     fn expect_import(&mut self, import: Import, now: Timestamp) {
-        let known = self.imports.insert(import.id.as_str().to_owned(), import.clone());
-        let is_running = known.as_ref().is_some_and(|known| known.state == ImportState::Running);
+        let known = self
+            .imports
+            .insert(import.id.as_str().to_owned(), import.clone());
+        let is_running = known
+            .as_ref()
+            .is_some_and(|known| known.state == ImportState::Running);
         let added = known.map_or(0, |known| known.counts.added);
         let number = match import.mode {
             ImportMode::Append => import.counts.added.saturating_sub(added),
-            ImportMode::Replace if import.state == ImportState::Done && is_running => import.counts.added,
+            ImportMode::Replace if import.state == ImportState::Done && is_running => {
+                import.counts.added
+            }
             ImportMode::Replace => 0,
         };
-        self.expected.entry(import.filter).or_default().count(now, Count::Imported, number);
+        self.expected
+            .entry(import.filter)
+            .or_default()
+            .count(now, Count::Imported, number);
     }
 
     /// Copies a filter to another name, as an image does.
     fn copy_image(&mut self, which: usize, serial: u64) {
         let filters = self.filters();
-        let Some(filter) = filters.get(which % filters.len().max(1)) else { return };
-        let (image, to) = (Image::of(&mut self.state, filter.id), FilterId(1_000_000 + serial));
+        let Some(filter) = filters.get(which % filters.len().max(1)) else {
+            return;
+        };
+        let (image, to) = (
+            Image::of(&mut self.state, filter.id),
+            FilterId(1_000_000 + serial),
+        );
         let name = Name::new(&format!("moved{}", serial % 2)).unwrap();
-        let delete = Command::Delete { kind: filter.kind, name: name.clone() };
+        let delete = Command::Delete {
+            kind: filter.kind,
+            name: name.clone(),
+        };
         let expected = self.expected.get(&filter.id).cloned().unwrap_or_default();
         let mut last = None;
-        for command in [delete].into_iter().chain(image.all(UploadId(99), to, &name)) {
+        for command in [delete]
+            .into_iter()
+            .chain(image.all(UploadId(99), to, &name))
+        {
             let proposal = Proposal::new(self.state.now(), command);
-            last = Some(self.state.apply(Entry { seq: self.state.applied().next(), proposal }).outcome);
+            last = Some(
+                self.state
+                    .apply(Entry {
+                        seq: self.state.applied().next(),
+                        proposal,
+                    })
+                    .outcome,
+            );
         }
         // There may be too many filters.
         if matches!(last, Some(Outcome::Created(_))) {
@@ -189,9 +241,19 @@ impl Model {
             let expected = self.expected.entry(filter.id).or_default();
             for number in [1, 3, HOURS_MAX, DAYS_MAX] {
                 let days = last(&expected.days, DAY, number, now);
-                assert_eq!(filter.statistics(Unit::Day, number, now), days, "{}", filter.name);
+                assert_eq!(
+                    filter.statistics(Unit::Day, number, now),
+                    days,
+                    "{}",
+                    filter.name
+                );
                 let hours = last(&expected.hours, HOUR, number, now);
-                assert_eq!(filter.statistics(Unit::Hour, number, now), hours, "{}", filter.name);
+                assert_eq!(
+                    filter.statistics(Unit::Hour, number, now),
+                    hours,
+                    "{}",
+                    filter.name
+                );
             }
         }
     }
@@ -289,16 +351,26 @@ fn turned_back_clock_moves_statistics_to_now() {
 /// The clock of the server that an image comes from may have been ahead.
 #[test]
 fn image_from_future_moves_statistics_to_now() {
-    let (mut source, mut log, mut target) = (State::default(), RandomLog::without_images(), Model::default());
+    let (mut source, mut log, mut target) = (
+        State::default(),
+        RandomLog::without_images(),
+        Model::default(),
+    );
     log.pass(10 * DAY);
     for entry in log.beginning() {
         source.apply(entry);
     }
-    let (image, name, now) =
-        (Image::of(&mut source, FilterId(4)), Name::new("moved").unwrap(), Timestamp(3 * DAY));
+    let (image, name, now) = (
+        Image::of(&mut source, FilterId(4)),
+        Name::new("moved").unwrap(),
+        Timestamp(3 * DAY),
+    );
     for command in image.all(UploadId(1), FilterId(9), &name) {
         let seq = target.state.applied().next();
-        target.state.apply(Entry { seq, proposal: Proposal::new(now, command) });
+        target.state.apply(Entry {
+            seq,
+            proposal: Proposal::new(now, command),
+        });
     }
     let days = target.filters()[0].statistics(Unit::Day, DAYS_MAX, now);
     let added = image.head.adds;
@@ -307,17 +379,27 @@ fn image_from_future_moves_statistics_to_now() {
 
 #[test]
 fn statistics_section_changes_with_completed_periods() {
-    let mut machine = Machine { now: Timestamp(0), ..Machine::new() };
+    let mut machine = Machine {
+        now: Timestamp(0),
+        ..Machine::new()
+    };
     machine.create(target(1), &NewFilter::campaign(100, 0.001));
     let mut changes = |hour| {
         machine.now = Timestamp(hour * HOUR);
         machine.apply(insert(target(1), [hour]));
         let sections = machine.state.begin_snapshot().sections;
-        let statistics = sections.iter().filter(|section| section.id.part == u64::from(u32::MAX));
-        statistics.map(|section| section.changes).collect::<Vec<_>>()
+        let statistics = sections
+            .iter()
+            .filter(|section| section.id.part == u64::from(u32::MAX));
+        statistics
+            .map(|section| section.changes)
+            .collect::<Vec<_>>()
     };
     let found = [0, 0, 1, 1, 23, 24, 24, 25].map(&mut changes);
-    assert_eq!(found.each_ref().map(Vec::as_slice), [&[][..], &[], &[1], &[1], &[2], &[4], &[4], &[5]]);
+    assert_eq!(
+        found.each_ref().map(Vec::as_slice),
+        [&[][..], &[], &[1], &[1], &[2], &[4], &[4], &[5]]
+    );
 }
 
 /// Prints how long the writer is held by each kind of step of a snapshot of many filters that have been busy for a year.
@@ -327,28 +409,44 @@ fn snapshot_of_many_statistics_takes_small_steps() {
     const FILTERS: u64 = 10_000;
     let dir = tempfile::tempdir().unwrap();
     let (store, mut machine) = (crate::store_support::open(dir.path()), Machine::new());
-    let settings = Settings { filters_max: FILTERS, events_retention_seconds: 0, ..Settings::default() };
+    let settings = Settings {
+        filters_max: FILTERS,
+        events_retention_seconds: 0,
+        ..Settings::default()
+    };
     machine.apply(Command::Configure(settings));
     for number in 1..=FILTERS {
         machine.create(target(number), &NewFilter::campaign(100, 0.001));
     }
     let change_all = |machine: &mut Machine, is_added: bool| {
         for number in 1..=FILTERS {
-            let change =
-                if is_added { insert(target(number), [number]) } else { remove(target(number), [number]) };
+            let change = if is_added {
+                insert(target(number), [number])
+            } else {
+                remove(target(number), [number])
+            };
             machine.apply(change);
         }
     };
     let days = (1..365).map(|day| day * DAY);
-    for (count, at) in days.chain((365 * 24..365 * 24 + 48).map(|hour| hour * HOUR)).enumerate() {
+    for (count, at) in days
+        .chain((365 * 24..365 * 24 + 48).map(|hour| hour * HOUR))
+        .enumerate()
+    {
         machine.now = Timestamp(at);
         change_all(&mut machine, count % 2 == 0);
     }
     let (mut events, mut latest) = (EventLog::open(&store, &machine.state).unwrap(), None);
     for what in ["first", "second"] {
         let (began, state, no_place) = (Instant::now(), &mut machine.state, Vec::new());
-        let begun =
-            RunningSnapshot::begin(&store, state, &mut events, latest.as_ref(), no_place, Timestamp(0));
+        let begun = RunningSnapshot::begin(
+            &store,
+            state,
+            &mut events,
+            latest.as_ref(),
+            no_place,
+            Timestamp(0),
+        );
         let (mut running, begin) = (begun.unwrap(), began.elapsed());
         let (mut longest, mut bytes) = (Duration::ZERO, 0);
         while !running.is_complete() {

@@ -22,14 +22,20 @@ pub struct Faulty {
 }
 
 impl Faulty {
-    fn run(&self, operation: impl FnOnce() -> Result<(), BackingFault>) -> Result<(), BackingFault> {
+    fn run(
+        &self,
+        operation: impl FnOnce() -> Result<(), BackingFault>,
+    ) -> Result<(), BackingFault> {
         if self.left.fetch_sub(1, Relaxed) != 0 {
             return operation();
         }
         if self.takes_effect {
             operation()?;
         }
-        Err(BackingFault { operation: "testing", detail: "injected".to_owned() })
+        Err(BackingFault {
+            operation: "testing",
+            detail: "injected".to_owned(),
+        })
     }
 }
 
@@ -46,7 +52,12 @@ impl Backing for Faulty {
     fn read(&self, tree: &str, key: &[u8], value: &mut Vec<u8>) -> Result<bool, BackingFault> {
         self.under.read(tree, key, value)
     }
-    fn scan(&self, tree: &str, from: &[u8], visit: &mut VisitEntry<'_>) -> Result<(), BackingFault> {
+    fn scan(
+        &self,
+        tree: &str,
+        from: &[u8],
+        visit: &mut VisitEntry<'_>,
+    ) -> Result<(), BackingFault> {
         self.under.scan(tree, from, visit)
     }
     fn last_key(&self, tree: &str, to: Option<&[u8]>) -> Result<Option<Vec<u8>>, BackingFault> {
@@ -89,7 +100,9 @@ fn work(journal: &mut LocalJournal, store: &Store, acknowledged: &mut Vec<Entry>
     for round in 0..6u64 {
         let batch = vec![proposal(round * 2, 5_000), proposal(round * 2 + 1, 1)];
         match append(journal, batch) {
-            Ok(committed) => acknowledged.extend(committed.into_iter().map(|committed| committed.entry)),
+            Ok(committed) => {
+                acknowledged.extend(committed.into_iter().map(|committed| committed.entry))
+            }
             Err(error) => {
                 assert!(matches!(error, JournalError::Failed(_)), "{error}");
                 return true;
@@ -118,14 +131,23 @@ fn check(dir: &Path, acknowledged: &[Entry]) {
     let mut chunk = Vec::new();
     for manifest in &manifests {
         for index in 0..3 {
-            store.read_chunk(&manifest.sections[0], index, &mut chunk).unwrap();
+            store
+                .read_chunk(&manifest.sections[0], index, &mut chunk)
+                .unwrap();
             assert_eq!(chunk, manifest.seq.0.to_le_bytes());
         }
     }
     let last = acknowledged.len() as u64;
-    assert!(journal.last().0 == last || journal.last().0 == last + 2, "half a batch came back");
+    assert!(
+        journal.last().0 == last || journal.last().0 == last + 2,
+        "half a batch came back"
+    );
     // The older snapshot must do as well as the newer.
-    for after in manifests.iter().map(|manifest| manifest.seq.0).chain(manifests.is_empty().then_some(0)) {
+    for after in manifests
+        .iter()
+        .map(|manifest| manifest.seq.0)
+        .chain(manifests.is_empty().then_some(0))
+    {
         let found = entries(&mut journal, after).unwrap();
         assert!(found.starts_with(&acknowledged[(after as usize).min(acknowledged.len())..]));
     }
@@ -137,8 +159,13 @@ fn fail_each(takes_effect: bool) {
     for at in 0.. {
         let dir = tempfile::tempdir().unwrap();
         let left = Arc::new(AtomicI64::new(at));
-        let under =
-            |under| -> Box<dyn Backing> { Box::new(Faulty { under, left: left.clone(), takes_effect }) };
+        let under = |under| -> Box<dyn Backing> {
+            Box::new(Faulty {
+                under,
+                left: left.clone(),
+                takes_effect,
+            })
+        };
         let mut acknowledged = Vec::new();
         let opened = Store::open_over(dir.path(), &options(Durability::Fsync), under)
             .map(Arc::new)
@@ -212,29 +239,48 @@ fn synced_log_opens_without_write() {
         append(&mut journal, vec![proposal(1, 1)]).unwrap();
     }
     let left = Arc::new(AtomicI64::new(i64::MAX));
-    let under =
-        |under| -> Box<dyn Backing> { Box::new(Faulty { under, left: left.clone(), takes_effect: false }) };
+    let under = |under| -> Box<dyn Backing> {
+        Box::new(Faulty {
+            under,
+            left: left.clone(),
+            takes_effect: false,
+        })
+    };
     let store = Arc::new(Store::open_over(dir.path(), &options(Durability::Fsync), under).unwrap());
     left.store(0, Relaxed);
     let mut journal = open_journal(&store).unwrap();
-    assert_eq!((entries(&mut journal, 0).unwrap().len(), left.load(Relaxed)), (1, 0));
+    assert_eq!(
+        (entries(&mut journal, 0).unwrap().len(), left.load(Relaxed)),
+        (1, 0)
+    );
 }
 
 #[test]
 fn full_disk_rejects_writes_and_recovers() {
     let dir = tempfile::tempdir().unwrap();
-    let full =
-        cuckood::store::StoreOptions { free_space_min_bytes: u64::MAX / 2, ..options(Durability::Fsync) };
-    assert!(matches!(Store::open(dir.path(), &full), Err(StoreError::DiskFull { .. })));
+    let full = cuckood::store::StoreOptions {
+        free_space_min_bytes: u64::MAX / 2,
+        ..options(Durability::Fsync)
+    };
+    assert!(matches!(
+        Store::open(dir.path(), &full),
+        Err(StoreError::DiskFull { .. })
+    ));
     drop(Store::open(dir.path(), &options(Durability::Fsync)).unwrap());
     assert!(dir.path().join("ballast").exists());
     // The data can still be opened and read, and the ballast was deleted for it.
     let store = Arc::new(Store::open(dir.path(), &full).unwrap());
     assert!(!dir.path().join("ballast").exists());
     let mut journal = open_journal(&store).unwrap();
-    assert!(matches!(append(&mut journal, vec![proposal(1, 1)]), Err(JournalError::DiskFull(_))));
+    assert!(matches!(
+        append(&mut journal, vec![proposal(1, 1)]),
+        Err(JournalError::DiskFull(_))
+    ));
     // Operations that free space have a reserve below the watermark.
-    let delete = Command::Delete { kind: Kind::Coupon, name: Name::new("old").unwrap() };
+    let delete = Command::Delete {
+        kind: Kind::Coupon,
+        name: Name::new("old").unwrap(),
+    };
     append(&mut journal, vec![Proposal::new(Timestamp(1), delete)]).unwrap();
     snapshot(&store, journal.last()).unwrap();
     assert!(store.poisoned().is_none());
@@ -258,5 +304,8 @@ fn unsynced_blob_stops_writes() {
     }
     std::fs::write(&blob, "").unwrap();
     let refused = append(&mut journal, vec![proposal(4, 1)]).unwrap_err();
-    assert!(matches!(&refused, JournalError::Failed(reason) if reason.contains("blobs")), "{refused}");
+    assert!(
+        matches!(&refused, JournalError::Failed(reason) if reason.contains("blobs")),
+        "{refused}"
+    );
 }

@@ -98,21 +98,41 @@ enum Event {
 /// # Errors
 /// No order explains it; the operation at which that shows, and what surrounds it.
 pub fn check(history: &[Operation], late: u64) -> Result<(), String> {
-    let answers = history.iter().filter_map(|operation| Some((operation.request, operation.answer?)));
+    let answers = history
+        .iter()
+        .filter_map(|operation| Some((operation.request, operation.answer?)));
     let model = Model::of(answers.clone(), late)?;
     let mut events: Vec<(u64, Event)> = Vec::new();
     for (at, operation) in history.iter().enumerate() {
-        let end = operation.answer.map_or(Event::Over, |_| Event::Returned(at));
-        events.extend([(operation.called, Event::Called(at)), (operation.returned, end)]);
+        let end = operation
+            .answer
+            .map_or(Event::Over, |_| Event::Returned(at));
+        events.extend([
+            (operation.called, Event::Called(at)),
+            (operation.returned, end),
+        ]);
     }
     events.extend(answers.filter_map(|(_, answer)| {
-        let (Answer::Created(seen) | Answer::Found(seen)) = answer else { return None };
-        (seen.status == Status::Held).then(|| Some((model.deadline(seen.expires_at?), Event::Deadline)))?
+        let (Answer::Created(seen) | Answer::Found(seen)) = answer else {
+            return None;
+        };
+        (seen.status == Status::Held)
+            .then(|| Some((model.deadline(seen.expires_at?), Event::Deadline)))?
     }));
     events.sort_unstable();
     events.dedup();
-    let mut walk = Walk { history, model, pending: Vec::new(), lost: Vec::new(), now: 0 };
-    let start = Configuration { code: Code::default(), done: Vec::new(), lost: Vec::new() };
+    let mut walk = Walk {
+        history,
+        model,
+        pending: Vec::new(),
+        lost: Vec::new(),
+        now: 0,
+    };
+    let start = Configuration {
+        code: Code::default(),
+        done: Vec::new(),
+        lost: Vec::new(),
+    };
     let mut front = Front::from_iter([start]);
     for (now, event) in events {
         walk.now = now;
@@ -140,7 +160,9 @@ pub fn check(history: &[Operation], late: u64) -> Result<(), String> {
             Event::Over => {
                 let (all, _) = walk.explore(&front, |_| false);
                 let is_over = |at: &usize| history[*at].returned <= now;
-                walk.lost.iter_mut().for_each(|(_, equal)| equal.retain(|at| !is_over(at)));
+                walk.lost
+                    .iter_mut()
+                    .for_each(|(_, equal)| equal.retain(|at| !is_over(at)));
                 all.all()
                     .filter(|found| !walk.model.is_overdue(&found.code, now))
                     .map(|mut found| {
@@ -188,10 +210,20 @@ impl Walk<'_> {
                 continue;
             }
             let expired = self.model.step_expired(&configuration.code, self.now);
-            let expired = expired.map(|code| self.settled(Configuration { code, ..configuration.clone() }));
-            let answered = self.pending.iter().filter_map(|&next| self.take_effect(&configuration, next));
-            let lost =
-                self.lost.iter().filter_map(|(_, equal)| self.take_effect_unseen(&configuration, equal));
+            let expired = expired.map(|code| {
+                self.settled(Configuration {
+                    code,
+                    ..configuration.clone()
+                })
+            });
+            let answered = self
+                .pending
+                .iter()
+                .filter_map(|&next| self.take_effect(&configuration, next));
+            let lost = self
+                .lost
+                .iter()
+                .filter_map(|(_, equal)| self.take_effect_unseen(&configuration, equal));
             for after in answered.chain(lost).chain(expired) {
                 if seen.insert(after.clone()) {
                     open.push(after);
@@ -202,21 +234,46 @@ impl Walk<'_> {
     }
 
     fn take_effect(&self, configuration: &Configuration, at: usize) -> Option<Configuration> {
-        let Operation { request, answer, called, .. } = self.history[at];
+        let Operation {
+            request,
+            answer,
+            called,
+            ..
+        } = self.history[at];
         let slot = configuration.done.binary_search(&at).err()?;
-        let code = self.model.step(&configuration.code, request, answer?, called)?;
-        let mut after = Configuration { code, ..configuration.clone() };
+        let code = self
+            .model
+            .step(&configuration.code, request, answer?, called)?;
+        let mut after = Configuration {
+            code,
+            ..configuration.clone()
+        };
         after.done.insert(slot, at);
         Some(self.settled(after))
     }
 
     /// The same after the first of these equal lost operations that has not taken effect.
-    fn take_effect_unseen(&self, configuration: &Configuration, equal: &[usize]) -> Option<Configuration> {
-        let slots = equal.iter().map(|at| (configuration.lost.binary_search(at), *at));
-        let (slot, at) = slots.into_iter().find_map(|(slot, at)| Some((slot.err()?, at)))?;
-        let Operation { request, called, .. } = self.history[at];
-        let code = self.model.step_unseen(&configuration.code, request, called)?;
-        let mut after = Configuration { code, ..configuration.clone() };
+    fn take_effect_unseen(
+        &self,
+        configuration: &Configuration,
+        equal: &[usize],
+    ) -> Option<Configuration> {
+        let slots = equal
+            .iter()
+            .map(|at| (configuration.lost.binary_search(at), *at));
+        let (slot, at) = slots
+            .into_iter()
+            .find_map(|(slot, at)| Some((slot.err()?, at)))?;
+        let Operation {
+            request, called, ..
+        } = self.history[at];
+        let code = self
+            .model
+            .step_unseen(&configuration.code, request, called)?;
+        let mut after = Configuration {
+            code,
+            ..configuration.clone()
+        };
         after.lost.insert(slot, at);
         Some(self.settled(after))
     }
@@ -224,10 +281,21 @@ impl Walk<'_> {
     /// The same after all operations in progress that change nothing and fit.
     fn settled(&self, mut configuration: Configuration) -> Configuration {
         for &at in &self.pending {
-            let Operation { request, answer: Some(answer), called, .. } = self.history[at] else { continue };
+            let Operation {
+                request,
+                answer: Some(answer),
+                called,
+                ..
+            } = self.history[at]
+            else {
+                continue;
+            };
             if changes_nothing(request, answer)
                 && let Err(slot) = configuration.done.binary_search(&at)
-                && self.model.step(&configuration.code, request, answer, called).is_some()
+                && self
+                    .model
+                    .step(&configuration.code, request, answer, called)
+                    .is_some()
             {
                 configuration.done.insert(slot, at);
             }
@@ -237,18 +305,30 @@ impl Walk<'_> {
 
     fn explain(&self, at: Option<usize>) -> String {
         let returned = at.map_or(self.now, |at| self.history[at].returned);
-        let mut before: Vec<&Operation> =
-            self.history.iter().filter(|operation| operation.called < returned).collect();
+        let mut before: Vec<&Operation> = self
+            .history
+            .iter()
+            .filter(|operation| operation.called < returned)
+            .collect();
         before.sort_by_key(|operation| operation.returned);
         let last = before.len().saturating_sub(30);
         let lines: Vec<String> = before[last..]
             .iter()
             .map(|operation| {
-                let Operation { request, answer, called, returned } = operation;
+                let Operation {
+                    request,
+                    answer,
+                    called,
+                    returned,
+                } = operation;
                 format!("  {called}..{returned} {request:x?}: {answer:x?}")
             })
             .collect();
         let at = at.map(|at| &self.history[at]);
-        format!("nothing explains {at:x?} at {}; around it:\n{}", self.now, lines.join("\n"))
+        format!(
+            "nothing explains {at:x?} at {}; around it:\n{}",
+            self.now,
+            lines.join("\n")
+        )
     }
 }

@@ -77,7 +77,9 @@ impl Shop {
     fn some_id(&self, code: usize, random: &mut Random) -> Option<Id> {
         let ids = self.ids[code].lock().unwrap();
         // Usually the newest, which may still be current.
-        let back = random.below(IDS_MAX as u64).saturating_sub(IDS_MAX as u64 - 2) as usize;
+        let back = random
+            .below(IDS_MAX as u64)
+            .saturating_sub(IDS_MAX as u64 - 2) as usize;
         ids.len().checked_sub(1 + back).map(|at| ids[at])
     }
 
@@ -131,7 +133,11 @@ enum Fate {
 pub fn work(shop: &Shop, mut door: Door, random: &mut Random) -> Vec<(usize, Operation)> {
     let mut operations = Vec::new();
     while !shop.closed.load(Ordering::Relaxed) {
-        let crowd = if random.below(2) == 0 { CROWDED } else { CODES as u64 };
+        let crowd = if random.below(2) == 0 {
+            CROWDED
+        } else {
+            CODES as u64
+        };
         let code = random.below(crowd) as usize;
         let request = match door {
             Door::Http(_) => choose(shop, code, random),
@@ -156,13 +162,22 @@ pub fn work(shop: &Shop, mut door: Door, random: &mut Random) -> Vec<(usize, Ope
         }
         let is_read = matches!(request, Request::LookUp(_) | Request::Check);
         if answer.is_some() || !is_read {
-            operations.push((code, Operation { request, answer, called, returned: now() }));
+            operations.push((
+                code,
+                Operation {
+                    request,
+                    answer,
+                    called,
+                    returned: now(),
+                },
+            ));
         }
         if matches!(fate, Fate::Broken) {
             shop.broken.fetch_add(1, Ordering::SeqCst);
             break;
         }
-        shop.answered.fetch_add(u64::from(answer.is_some()), Ordering::Relaxed);
+        shop.answered
+            .fetch_add(u64::from(answer.is_some()), Ordering::Relaxed);
     }
     operations
 }
@@ -181,7 +196,11 @@ fn choose(shop: &Shop, code: usize, random: &mut Random) -> Request {
         (0..10, _) | (_, None) if !is_ended => redeem(random, Some(BRIEF_SECONDS as u32)),
         (0..35, _) | (_, None) => {
             let is_long = random.below(3) == 0;
-            let seconds = if is_long { LONG_SECONDS + random.below(LONG_SECONDS) } else { BRIEF_SECONDS };
+            let seconds = if is_long {
+                LONG_SECONDS + random.below(LONG_SECONDS)
+            } else {
+                BRIEF_SECONDS
+            };
             redeem(random, Some(seconds as u32))
         }
         (35..50, _) => redeem(random, None),
@@ -206,13 +225,21 @@ fn choose_command(shop: &Shop, random: &mut Random) -> Request {
 fn send(shop: &Shop, client: &Client, code: usize, request: Request) -> Fate {
     const REDEMPTIONS: &str = "/v1/coupons/shop/redemptions";
     let nothing = json!({});
-    let strong = [("X-Cuckood-Consistency", "strong"), ("Content-Type", "application/json")];
-    let strong = if shop.is_cluster { &strong[..] } else { &strong[1..] };
+    let strong = [
+        ("X-Cuckood-Consistency", "strong"),
+        ("Content-Type", "application/json"),
+    ];
+    let strong = if shop.is_cluster {
+        &strong[..]
+    } else {
+        &strong[1..]
+    };
     let answer = match request {
         Request::Redeem { reference, hold } => {
             let reference = format!("order-{reference}");
             let hold = hold.unwrap_or(0);
-            let body = json!({ "code": code_name(code), "reference": reference, "hold_seconds": hold });
+            let body =
+                json!({ "code": code_name(code), "reference": reference, "hold_seconds": hold });
             client.post(REDEMPTIONS, &body)
         }
         Request::Confirm(id) => client.post(&format!("{REDEMPTIONS}/{id:032x}/confirm"), &nothing),
@@ -220,13 +247,19 @@ fn send(shop: &Shop, client: &Client, code: usize, request: Request) -> Fate {
         Request::LookUp(id) => client.send("GET", &format!("{REDEMPTIONS}/{id:032x}"), strong, b""),
         Request::Check => {
             let body = json!({ "codes": [code_name(code)] }).to_string();
-            client.send("POST", "/v1/coupons/shop/codes/check", strong, body.as_bytes())
+            client.send(
+                "POST",
+                "/v1/coupons/shop/codes/check",
+                strong,
+                body.as_bytes(),
+            )
         }
         Request::Add | Request::Remove => unreachable!("only Redis clients do so"),
     };
     match answer {
         Err(_) => Fate::Broken,
-        Ok(answer) if shop.is_cluster && answer.status == 503 => match answer.body["code"].as_str() {
+        Ok(answer) if shop.is_cluster && answer.status == 503 => match answer.body["code"].as_str()
+        {
             Some("storage-failed") => Fate::Unknown,
             _ => Fate::Rejected,
         },
@@ -277,7 +310,11 @@ fn read(answer: &service::Answer) -> Option<Answer> {
 fn seen(redemption: &Value) -> Option<Seen> {
     Some(Seen {
         id: Id::from_str_radix(redemption["id"].as_str()?, 16).ok()?,
-        reference: redemption["reference"].as_str()?.strip_prefix("order-")?.parse().ok()?,
+        reference: redemption["reference"]
+            .as_str()?
+            .strip_prefix("order-")?
+            .parse()
+            .ok()?,
         status: match redemption["status"].as_str()? {
             "held" => Status::Held,
             "redeemed" => Status::Redeemed,

@@ -36,8 +36,11 @@ const LIFE_SECONDS: u64 = 2;
 const ANSWERED_MIN: u64 = 2_000;
 
 /// Small enough that snapshots are taken, and log segments dropped, all the time.
-const SETTINGS: &[(&str, &str)] =
-    &[("CUCKOOD__SNAPSHOTS__LOG_MIN", "256KiB"), ("CUCKOOD__SNAPSHOTS__LOG_MAX", "1MiB"), REDIS];
+const SETTINGS: &[(&str, &str)] = &[
+    ("CUCKOOD__SNAPSHOTS__LOG_MIN", "256KiB"),
+    ("CUCKOOD__SNAPSHOTS__LOG_MAX", "1MiB"),
+    REDIS,
+];
 
 /// Redis clients are served as well.
 const REDIS: (&str, &str) = ("CUCKOOD__RESP__LISTEN", "127.0.0.1:0");
@@ -54,7 +57,13 @@ fn single_node_history_is_linearizable() {
     for (code, history) in histories.iter().enumerate() {
         check(history, longest).unwrap_or_else(|why| panic!("{}: {why}", code_name(code)));
     }
-    assert!(histories.iter().flatten().any(|operation| operation.answer.is_none()), "no answer was lost");
+    assert!(
+        histories
+            .iter()
+            .flatten()
+            .any(|operation| operation.answer.is_none()),
+        "no answer was lost"
+    );
     assert_everything_happened(&histories, lives);
     assert_one_changed_answer_is_noticed(&histories[0], longest);
 }
@@ -95,23 +104,40 @@ fn histories(lives: u64, seed: u64) -> Vec<Vec<Operation>> {
 /// The time of readers stops while an entry is being logged, at most this many microseconds.
 fn longest_write(histories: &[Vec<Operation>]) -> u64 {
     let is_write = |request| !matches!(request, Request::LookUp(_) | Request::Check);
-    let writes = histories.iter().flatten().filter(|one| one.answer.is_some() && is_write(one.request));
-    writes.map(|write| write.returned - write.called).max().unwrap_or_default()
+    let writes = histories
+        .iter()
+        .flatten()
+        .filter(|one| one.answer.is_some() && is_write(one.request));
+    writes
+        .map(|write| write.returned - write.called)
+        .max()
+        .unwrap_or_default()
 }
 
 fn stock(client: &Client) {
-    let made = client.put("/v1/coupons/shop", &json!({ "capacity": CODES })).unwrap();
+    let made = client
+        .put("/v1/coupons/shop", &json!({ "capacity": CODES }))
+        .unwrap();
     assert_eq!(made.status, 201, "{made:?}");
     let codes: Vec<String> = (0..CODES).map(code_name).collect();
-    let added = client.post("/v1/coupons/shop/codes", &json!({ "codes": codes })).unwrap();
+    let added = client
+        .post("/v1/coupons/shop/codes", &json!({ "codes": codes }))
+        .unwrap();
     assert_eq!(added.body["added"], CODES, "{added:?}");
 }
 
 /// One life of the service, and its operations.
-fn live(service: Service, shop: &Shop, randoms: &mut [Random], last: bool) -> Vec<(usize, Operation)> {
+fn live(
+    service: Service,
+    shop: &Shop,
+    randoms: &mut [Random],
+    last: bool,
+) -> Vec<(usize, Operation)> {
     shop.broken.store(0, Ordering::SeqCst);
-    let (answered, broken) =
-        (|| shop.answered.load(Ordering::Relaxed), || shop.broken.load(Ordering::SeqCst));
+    let (answered, broken) = (
+        || shop.answered.load(Ordering::Relaxed),
+        || shop.broken.load(Ordering::SeqCst),
+    );
     let before = answered();
     std::thread::scope(|scope| {
         let clients: Vec<_> = randoms
@@ -124,8 +150,14 @@ fn live(service: Service, shop: &Shop, randoms: &mut [Random], last: bool) -> Ve
             .collect();
         // Not for anything to happen, but for the load to last.
         std::thread::sleep(Duration::from_secs(LIFE_SECONDS));
-        wait_until("a load", || answered() >= before + ANSWERED_MIN || broken() > 0);
-        assert_eq!(broken(), 0, "connections broke before the service was killed");
+        wait_until("a load", || {
+            answered() >= before + ANSWERED_MIN || broken() > 0
+        });
+        assert_eq!(
+            broken(),
+            0,
+            "connections broke before the service was killed"
+        );
         let survivor = if last {
             shop.closed.store(true, Ordering::Relaxed);
             assert_refused_unlogged(&service);
@@ -134,7 +166,10 @@ fn live(service: Service, shop: &Shop, randoms: &mut [Random], last: bool) -> Ve
             service.kill();
             None
         };
-        let operations: Vec<_> = clients.into_iter().flat_map(|client| client.join().unwrap()).collect();
+        let operations: Vec<_> = clients
+            .into_iter()
+            .flat_map(|client| client.join().unwrap())
+            .collect();
         if let Some(service) = survivor {
             assert_eq!(broken(), 0, "connections broke though nobody was killed");
             assert!(service.terminate().success(), "SIGTERM ends it well");
@@ -145,8 +180,10 @@ fn live(service: Service, shop: &Shop, randoms: &mut [Random], last: bool) -> Ve
 
 /// Some of the redemptions that were refused had no entry in the log.
 fn assert_refused_unlogged(service: &Service) {
-    let (unlogged, entries) =
-        (service.metric("cuckood_refused_unlogged_total"), service.metric("cuckood_entries_total"));
+    let (unlogged, entries) = (
+        service.metric("cuckood_refused_unlogged_total"),
+        service.metric("cuckood_entries_total"),
+    );
     eprintln!("{unlogged:>8} refused without an entry, beside {entries} entries");
     assert!(unlogged > 0, "all had to be logged");
 }
@@ -154,11 +191,19 @@ fn assert_refused_unlogged(service: &Service) {
 /// A run in which something never happened has shown nothing about it.
 fn assert_everything_happened(histories: &[Vec<Operation>], lives: u64) {
     let count = |what: &str, is: &dyn Fn(&Operation) -> bool| {
-        let count = histories.iter().flatten().filter(|operation| is(operation)).count();
+        let count = histories
+            .iter()
+            .flatten()
+            .filter(|operation| is(operation))
+            .count();
         eprintln!("{count:>8} {what}");
         assert!(count > 0, "no {what}");
     };
-    let lost = histories.iter().flatten().filter(|operation| operation.answer.is_none()).count();
+    let lost = histories
+        .iter()
+        .flatten()
+        .filter(|operation| operation.answer.is_none())
+        .count();
     eprintln!("{:>8} kills, {lost} lost answers", lives - 1);
     count("operations", &|_| true);
     let found = |operation: &Operation, request: fn(Request) -> bool, status: Status| {
@@ -167,14 +212,28 @@ fn assert_everything_happened(histories: &[Vec<Operation>], lives: u64) {
     };
     let is_redeem = |request| matches!(request, Request::Redeem { .. });
     let is_hold = |request| matches!(request, Request::Redeem { hold: Some(_), .. });
-    count("won", &|operation| matches!(operation.answer, Some(Answer::Created(_))));
-    count("repeated", &|operation| found(operation, is_redeem, Status::Redeemed));
-    count("extended", &|operation| found(operation, is_hold, Status::Held));
+    count("won", &|operation| {
+        matches!(operation.answer, Some(Answer::Created(_)))
+    });
+    count("repeated", &|operation| {
+        found(operation, is_redeem, Status::Redeemed)
+    });
+    count("extended", &|operation| {
+        found(operation, is_hold, Status::Held)
+    });
     count("confirmed", &|operation| {
-        found(operation, |request| matches!(request, Request::Confirm(_)), Status::Redeemed)
+        found(
+            operation,
+            |request| matches!(request, Request::Confirm(_)),
+            Status::Redeemed,
+        )
     });
     count("cancelled", &|operation| {
-        found(operation, |request| matches!(request, Request::Cancel(_)), Status::Cancelled)
+        found(
+            operation,
+            |request| matches!(request, Request::Cancel(_)),
+            Status::Cancelled,
+        )
     });
     count("expired", &|operation| match operation.answer {
         Some(Answer::Found(seen)) => seen.status == Status::Expired,
@@ -193,9 +252,13 @@ fn assert_everything_happened(histories: &[Vec<Operation>], lives: u64) {
         Answer::RedemptionCancelled,
         Answer::Changed(false),
     ] {
-        count(&format!("refused: {refusal:?}"), &|operation| operation.answer == Some(refusal));
+        count(&format!("refused: {refusal:?}"), &|operation| {
+            operation.answer == Some(refusal)
+        });
     }
-    count("looked up", &|operation| matches!(operation.request, Request::LookUp(_)));
+    count("looked up", &|operation| {
+        matches!(operation.request, Request::LookUp(_))
+    });
     count("checked", &|operation| operation.request == Request::Check);
 }
 
@@ -210,8 +273,19 @@ fn assert_one_changed_answer_is_noticed(history: &[Operation], late: u64) {
     let Request::Redeem { reference, .. } = loser.request else {
         unreachable!("only redeeming is refused so")
     };
-    let winner = model::Seen { id: 1, reference, status: Status::Redeemed, expires_at: None };
-    loser.request = Request::Redeem { reference, hold: None };
+    let winner = model::Seen {
+        id: 1,
+        reference,
+        status: Status::Redeemed,
+        expires_at: None,
+    };
+    loser.request = Request::Redeem {
+        reference,
+        hold: None,
+    };
     loser.answer = Some(Answer::Created(winner));
-    assert!(check(&corrupted, late).is_err(), "a second winner was not noticed");
+    assert!(
+        check(&corrupted, late).is_err(),
+        "a second winner was not noticed"
+    );
 }

@@ -115,8 +115,12 @@ impl Model {
     ///
     /// # Errors
     /// No order of them is possible: an ID was created twice, has two references, or ended in two ways.
-    pub fn of(answers: impl Iterator<Item = (Request, Answer)>, late: u64) -> Result<Model, String> {
-        let (mut created, mut ends, mut references) = (HashSet::new(), HashMap::new(), HashMap::new());
+    pub fn of(
+        answers: impl Iterator<Item = (Request, Answer)>,
+        late: u64,
+    ) -> Result<Model, String> {
+        let (mut created, mut ends, mut references) =
+            (HashSet::new(), HashMap::new(), HashMap::new());
         for (request, answer) in answers {
             if let Answer::Created(seen) | Answer::Found(seen) = answer
                 && *references.entry(seen.id).or_insert(seen.reference) != seen.reference
@@ -127,10 +131,17 @@ impl Model {
                 (_, Answer::Created(seen)) if !created.insert(seen.id) => {
                     return Err(format!("{:032x} was made twice", seen.id));
                 }
-                (_, Answer::Found(Seen { id, status: end @ (Status::Cancelled | Status::Expired), .. })) => {
-                    Some((id, end))
+                (
+                    _,
+                    Answer::Found(Seen {
+                        id,
+                        status: end @ (Status::Cancelled | Status::Expired),
+                        ..
+                    }),
+                ) => Some((id, end)),
+                (Request::Confirm(id), Answer::RedemptionCancelled) => {
+                    Some((id, Status::Cancelled))
                 }
-                (Request::Confirm(id), Answer::RedemptionCancelled) => Some((id, Status::Cancelled)),
                 (Request::Confirm(id), Answer::HoldExpired) => Some((id, Status::Expired)),
                 _ => None,
             };
@@ -140,7 +151,11 @@ impl Model {
                 return Err(format!("{id:032x} has ended in two ways"));
             }
         }
-        Ok(Model { created, ends, late })
+        Ok(Model {
+            created,
+            ends,
+            late,
+        })
     }
 
     /// The code after an operation with this response; none if the response is impossible.
@@ -151,7 +166,10 @@ impl Model {
                 self.redeem(code, reference, hold_after(hold, called), answer)
             }
             (Request::Confirm(id), Answer::Found(seen)) if seen.id == id => {
-                let confirmed = Current { hold: None, ..code.standing(id)? };
+                let confirmed = Current {
+                    hold: None,
+                    ..code.standing(id)?
+                };
                 confirmed.shows(&seen).then(|| code.with(confirmed))
             }
             (Request::Confirm(id), Answer::RedemptionCancelled | Answer::HoldExpired) => {
@@ -164,11 +182,15 @@ impl Model {
                     _ => None,
                 }
             }
-            (Request::LookUp(id), Answer::Found(seen)) if seen.id == id => match code.standing(id) {
-                Some(current) => unless(!current.shows(&seen)),
-                None => unless(matches!(seen.status, Status::Held | Status::Redeemed)),
-            },
-            (Request::Check, Answer::Valid(valid)) => unless(valid != (code.place == Place::Available)),
+            (Request::LookUp(id), Answer::Found(seen)) if seen.id == id => {
+                match code.standing(id) {
+                    Some(current) => unless(!current.shows(&seen)),
+                    None => unless(matches!(seen.status, Status::Held | Status::Redeemed)),
+                }
+            }
+            (Request::Check, Answer::Valid(valid)) => {
+                unless(valid != (code.place == Place::Available))
+            }
             (Request::Add | Request::Remove, Answer::Changed(true)) => {
                 self.step_unseen(code, request, called)
             }
@@ -181,10 +203,20 @@ impl Model {
         }
     }
 
-    fn redeem(&self, code: &Code, reference: u32, hold: Option<Hold>, answer: Answer) -> Option<Code> {
+    fn redeem(
+        &self,
+        code: &Code,
+        reference: u32,
+        hold: Option<Hold>,
+        answer: Answer,
+    ) -> Option<Code> {
         match (code.place, answer) {
             (Place::Available, Answer::Created(seen)) => {
-                let made = Current { id: Some(seen.id), reference, hold };
+                let made = Current {
+                    id: Some(seen.id),
+                    reference,
+                    hold,
+                };
                 made.accept(&seen).map(|made| code.with(made))
             }
             (Place::Absent, Answer::CodeUnknown) => Some(code.clone()),
@@ -193,12 +225,16 @@ impl Model {
                 if current.id.is_none() && !is_fresh {
                     return None;
                 }
-                let asked = Current { id: current.id.or(Some(seen.id)), ..current.asked_again(hold) };
+                let asked = Current {
+                    id: current.id.or(Some(seen.id)),
+                    ..current.asked_again(hold)
+                };
                 asked.accept(&seen).map(|settled| code.with(settled))
             }
             (Place::Used(current), Answer::CodeHeld | Answer::CodeRedeemed) => {
                 let is_held = answer == Answer::CodeHeld;
-                (current.reference != reference && current.hold.is_some() == is_held).then(|| code.clone())
+                (current.reference != reference && current.hold.is_some() == is_held)
+                    .then(|| code.clone())
             }
             _ => None,
         }
@@ -207,22 +243,36 @@ impl Model {
     /// The code after an operation whose response was lost, if that changed anything.
     pub fn step_unseen(&self, code: &Code, request: Request, called: u64) -> Option<Code> {
         let after = match (request, code.place) {
-            (Request::Redeem { reference, hold }, Place::Available) => {
-                code.with(Current { id: None, reference, hold: hold_after(hold, called) })
-            }
-            (Request::Redeem { reference, hold }, Place::Used(current)) if current.reference == reference => {
+            (Request::Redeem { reference, hold }, Place::Available) => code.with(Current {
+                id: None,
+                reference,
+                hold: hold_after(hold, called),
+            }),
+            (Request::Redeem { reference, hold }, Place::Used(current))
+                if current.reference == reference =>
+            {
                 code.with(current.asked_again(hold_after(hold, called)))
             }
-            (Request::Confirm(id), _) => code.with(Current { hold: None, ..code.standing(id)? }),
+            (Request::Confirm(id), _) => code.with(Current {
+                hold: None,
+                ..code.standing(id)?
+            }),
             (Request::Cancel(id), _) => {
                 code.standing(id)?;
                 self.ended(code, Status::Cancelled)?
             }
-            (Request::Add, Place::Absent) => Code { place: Place::Available, ..code.clone() },
-            (Request::Remove, Place::Available) => Code { place: Place::Absent, ..code.clone() },
-            (Request::Remove, Place::Used(Current { hold: Some(_), .. })) => {
-                Code { place: Place::Absent, ..self.ended(code, Status::Cancelled)? }
-            }
+            (Request::Add, Place::Absent) => Code {
+                place: Place::Available,
+                ..code.clone()
+            },
+            (Request::Remove, Place::Available) => Code {
+                place: Place::Absent,
+                ..code.clone()
+            },
+            (Request::Remove, Place::Used(Current { hold: Some(_), .. })) => Code {
+                place: Place::Absent,
+                ..self.ended(code, Status::Cancelled)?
+            },
             _ => return None,
         };
         (after != *code).then_some(after)
@@ -231,12 +281,14 @@ impl Model {
     /// The code after its hold has expired, if that is possible at this moment.
     pub fn step_expired(&self, code: &Code, now: u64) -> Option<Code> {
         let hold = code.hold()?;
-        (hold.expires_at - CLOCK_MARGIN <= milliseconds(now)).then(|| self.ended(code, Status::Expired))?
+        (hold.expires_at - CLOCK_MARGIN <= milliseconds(now))
+            .then(|| self.ended(code, Status::Expired))?
     }
 
     /// Whether the code's hold must have expired by this moment.
     pub fn is_overdue(&self, code: &Code, now: u64) -> bool {
-        code.hold().is_some_and(|hold| hold.exact && self.deadline(hold.expires_at) <= now)
+        code.hold()
+            .is_some_and(|hold| hold.exact && self.deadline(hold.expires_at) <= now)
     }
 
     /// The moment from which on a hold with this time must have expired.
@@ -246,39 +298,58 @@ impl Model {
 
     /// The code after its redemption has ended in this way, if that is possible.
     fn ended(&self, code: &Code, end: Status) -> Option<Code> {
-        let Place::Used(current) = code.place else { return None };
-        if current.id.and_then(|id| self.ends.get(&id)).is_some_and(|known| *known != end) {
+        let Place::Used(current) = code.place else {
+            return None;
+        };
+        if current
+            .id
+            .and_then(|id| self.ends.get(&id))
+            .is_some_and(|known| *known != end)
+        {
             return None;
         }
         let unanswered = current.id.filter(|id| !self.created.contains(id));
-        Some(Code { place: Place::Available, spent: code.spent.iter().copied().chain(unanswered).collect() })
+        Some(Code {
+            place: Place::Available,
+            spent: code.spent.iter().copied().chain(unanswered).collect(),
+        })
     }
 }
 
 impl Code {
     fn standing(&self, id: Id) -> Option<Current> {
-        let Place::Used(current) = self.place else { return None };
+        let Place::Used(current) = self.place else {
+            return None;
+        };
         (current.id == Some(id)).then_some(current)
     }
 
     fn hold(&self) -> Option<Hold> {
-        let Place::Used(current) = self.place else { return None };
+        let Place::Used(current) = self.place else {
+            return None;
+        };
         current.hold
     }
 
     fn with(&self, current: Current) -> Code {
-        Code { place: Place::Used(current), spent: self.spent.clone() }
+        Code {
+            place: Place::Used(current),
+            spent: self.spent.clone(),
+        }
     }
 }
 
 impl Current {
     /// The same reference again: a redemption confirms, a hold extends, and a redeemed code remains so.
     fn asked_again(self, hold: Option<Hold>) -> Current {
-        let extended = self
-            .hold
-            .zip(hold)
-            .map(|(old, new)| Hold { expires_at: old.expires_at.max(new.expires_at), exact: false });
-        Current { hold: extended, ..self }
+        let extended = self.hold.zip(hold).map(|(old, new)| Hold {
+            expires_at: old.expires_at.max(new.expires_at),
+            exact: false,
+        });
+        Current {
+            hold: extended,
+            ..self
+        }
     }
 
     /// Whether a response shows it as it is.
@@ -294,7 +365,10 @@ impl Current {
 
     /// What is known of it after a response has shown it.
     fn accept(self, seen: &Seen) -> Option<Current> {
-        let hold = seen.expires_at.map(|expires_at| Hold { expires_at, exact: true });
+        let hold = seen.expires_at.map(|expires_at| Hold {
+            expires_at,
+            exact: true,
+        });
         self.shows(seen).then_some(Current { hold, ..self })
     }
 }
@@ -302,7 +376,10 @@ impl Current {
 /// What is known of a hold that was requested at this moment.
 fn hold_after(seconds: Option<u32>, called: u64) -> Option<Hold> {
     let expires_at = |seconds| milliseconds(called) + i64::from(seconds) * 1_000 - CLOCK_MARGIN;
-    seconds.map(|seconds| Hold { expires_at: expires_at(seconds), exact: false })
+    seconds.map(|seconds| Hold {
+        expires_at: expires_at(seconds),
+        exact: false,
+    })
 }
 
 fn milliseconds(moment: u64) -> i64 {
@@ -312,5 +389,9 @@ fn milliseconds(moment: u64) -> i64 {
 /// Whether an operation with this response can't have changed anything in any state of the code.
 pub fn changes_nothing(request: Request, answer: Answer) -> bool {
     let reads = matches!(request, Request::LookUp(_) | Request::Check);
-    reads || !matches!(answer, Answer::Created(_) | Answer::Found(_) | Answer::Changed(true))
+    reads
+        || !matches!(
+            answer,
+            Answer::Created(_) | Answer::Found(_) | Answer::Changed(true)
+        )
 }

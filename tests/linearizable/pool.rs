@@ -66,14 +66,20 @@ impl Known {
     fn certainly(&self) -> Span {
         let expires_at = self.expires_at.map_or(NEVER, |at| at - CLOCK_MARGIN);
         let cancelled = self.cancelled.map_or(NEVER, |span| span.from);
-        Span { from: self.made.to, to: expires_at.min(cancelled) }
+        Span {
+            from: self.made.to,
+            to: expires_at.min(cancelled),
+        }
     }
 
     /// When it may have been in use.
     fn possibly(&self) -> Span {
         let expires_at = self.expires_at.map_or(NEVER, |at| at + CLOCK_MARGIN);
         let cancelled = self.cancelled.map_or(NEVER, |span| span.to);
-        Span { from: self.made.from, to: expires_at.min(cancelled) }
+        Span {
+            from: self.made.from,
+            to: expires_at.min(cancelled),
+        }
     }
 }
 
@@ -106,26 +112,47 @@ impl History {
             let ordinal = redemption["ordinal"].as_u64();
             if ["held", "redeemed"].contains(&status) {
                 let ordinal = ordinal.expect("what is in use has a number");
-                assert!((1..=STOCK).contains(&ordinal) && standing.insert(ordinal), "{ordinal} twice");
+                assert!(
+                    (1..=STOCK).contains(&ordinal) && standing.insert(ordinal),
+                    "{ordinal} twice"
+                );
             }
             let reference = redemption["reference"].as_str().unwrap();
             if let Some((user, asked)) = self.lost.remove(reference) {
-                let made = Span { from: asked, to: seen };
+                let made = Span {
+                    from: asked,
+                    to: seen,
+                };
                 let expires_at = millisecond(&redemption["expires_at"]);
-                let known = Known { user, ordinal: ordinal.unwrap_or(0), made, expires_at, cancelled: None };
+                let known = Known {
+                    user,
+                    ordinal: ordinal.unwrap_or(0),
+                    made,
+                    expires_at,
+                    cancelled: None,
+                };
                 self.redemptions.insert(id.clone(), known);
             }
-            let Some(known) = self.redemptions.get_mut(&id) else { continue };
+            let Some(known) = self.redemptions.get_mut(&id) else {
+                continue;
+            };
             match (status, self.lost_cancels.remove(&id)) {
                 ("cancelled", Some(asked)) if known.cancelled.is_none() => {
-                    known.cancelled = Some(Span { from: asked, to: seen });
+                    known.cancelled = Some(Span {
+                        from: asked,
+                        to: seen,
+                    });
                 }
                 ("redeemed", _) => known.expires_at = None,
                 ("expired", _) => self.expired += 1,
                 _ => {}
             }
         }
-        assert!(standing.len() as u64 <= STOCK, "{} are in use", standing.len());
+        assert!(
+            standing.len() as u64 <= STOCK,
+            "{} are in use",
+            standing.len()
+        );
         self.lost.clear();
         self.lost_cancels.clear();
     }
@@ -133,7 +160,12 @@ impl History {
     /// The moments at which redemptions begin and cease to be in use, with how many are from then on.
     fn course(&self, span: impl Fn(&Known) -> Span) -> Vec<(i64, i64)> {
         let mut changes = BTreeMap::<i64, i64>::new();
-        for Span { from, to } in self.redemptions.values().map(span).filter(|span| span.from < span.to) {
+        for Span { from, to } in self
+            .redemptions
+            .values()
+            .map(span)
+            .filter(|span| span.from < span.to)
+        {
             *changes.entry(from).or_default() += 1;
             *changes.entry(to).or_default() -= 1;
         }
@@ -147,12 +179,18 @@ impl History {
 
     /// Whether the time of a hold is over.
     fn has_run_out(&self, id: &str) -> bool {
-        self.redemptions[id].expires_at.is_some_and(|at| at + CLOCK_MARGIN < now())
+        self.redemptions[id]
+            .expires_at
+            .is_some_and(|at| at + CLOCK_MARGIN < now())
     }
 
     /// How often each thing happened that has to.
     fn counts(&self) -> [(&'static str, u64); 4] {
-        let cancelled = self.redemptions.values().filter(|known| known.cancelled.is_some()).count();
+        let cancelled = self
+            .redemptions
+            .values()
+            .filter(|known| known.cancelled.is_some())
+            .count();
         [
             ("sold out", self.sold_out.len() as u64),
             ("confirmed", self.confirmed),
@@ -163,25 +201,37 @@ impl History {
 
     /// Returns the contradiction, if there is one.
     fn fault(&self) -> Option<String> {
-        let most = self.course(Known::certainly).into_iter().map(|(_, count)| count).max();
+        let most = self
+            .course(Known::certainly)
+            .into_iter()
+            .map(|(_, count)| count)
+            .max();
         if most > Some(STOCK as i64) {
             return Some(format!("{most:?} were in use at once"));
         }
-        for (what, of) in
-            [("number", (|known| known.ordinal) as fn(&Known) -> u64), ("user", |known| known.user)]
-        {
-            let mut spans: Vec<_> =
-                self.redemptions.values().map(|known| (of(known), known.certainly())).collect();
+        for (what, of) in [
+            ("number", (|known| known.ordinal) as fn(&Known) -> u64),
+            ("user", |known| known.user),
+        ] {
+            let mut spans: Vec<_> = self
+                .redemptions
+                .values()
+                .map(|known| (of(known), known.certainly()))
+                .collect();
             spans.retain(|(_, span)| span.from < span.to);
             spans.sort_unstable_by_key(|(which, span)| (*which, span.from));
-            let twice = spans.windows(2).find(|two| two[0].0 == two[1].0 && two[1].1.from < two[0].1.to);
+            let twice = spans
+                .windows(2)
+                .find(|two| two[0].0 == two[1].0 && two[1].1.from < two[0].1.to);
             if let Some(twice) = twice {
                 return Some(format!("one {what} twice: {twice:?}"));
             }
         }
         let course = self.course(Known::possibly);
         let had_room = |span: &&Span| {
-            let before = course.partition_point(|(at, _)| *at <= span.from).saturating_sub(1);
+            let before = course
+                .partition_point(|(at, _)| *at <= span.from)
+                .saturating_sub(1);
             let within = course[before..].iter().take_while(|(at, _)| *at <= span.to);
             within.map(|(_, count)| *count).max().unwrap_or(0) < STOCK as i64
         };
@@ -193,7 +243,12 @@ impl History {
 }
 
 fn millisecond(time: &Value) -> Option<i64> {
-    Some(time.as_str()?.parse::<jiff::Timestamp>().ok()?.as_millisecond())
+    Some(
+        time.as_str()?
+            .parse::<jiff::Timestamp>()
+            .ok()?
+            .as_millisecond(),
+    )
 }
 
 /// A client's next operation, and its redemptions that are not cancelled.
@@ -228,7 +283,10 @@ impl Shopper {
     }
 
     fn step(&mut self, client: &Client, history: &Mutex<History>) -> Result<(), ureq::Error> {
-        if let Some(id) = self.abandoned.take_if(|id| history.lock().unwrap().has_run_out(id)) {
+        if let Some(id) = self
+            .abandoned
+            .take_if(|id| history.lock().unwrap().has_run_out(id))
+        {
             self.own.push(id);
             return self.settle(client, self.own.len() - 1, "cancel", history);
         }
@@ -238,8 +296,14 @@ impl Shopper {
             if let Some(id) = enter(client, &mut self.random, &reference, history)? {
                 let is_left = self.is_abandoning
                     && self.abandoned.is_none()
-                    && history.lock().unwrap().redemptions[&id].expires_at.is_some();
-                if is_left { self.abandoned = Some(id) } else { self.own.push(id) }
+                    && history.lock().unwrap().redemptions[&id]
+                        .expires_at
+                        .is_some();
+                if is_left {
+                    self.abandoned = Some(id)
+                } else {
+                    self.own.push(id)
+                }
             }
             return Ok(());
         }
@@ -270,9 +334,12 @@ fn enter(
     history: &Mutex<History>,
 ) -> Result<Option<String>, ureq::Error> {
     let user = random.below(USERS);
-    let hold_seconds = if random.below(12) == 0 { 0 } else { 1 + random.below(3) };
-    let body =
-        json!({ "code": format!("user-{user}"), "reference": reference, "hold_seconds": hold_seconds });
+    let hold_seconds = if random.below(12) == 0 {
+        0
+    } else {
+        1 + random.below(3)
+    };
+    let body = json!({ "code": format!("user-{user}"), "reference": reference, "hold_seconds": hold_seconds });
     let from = now();
     let answer = client.post(REDEMPTIONS, &body);
     let made = Span { from, to: now() };
@@ -290,20 +357,37 @@ fn enter(
             let ordinal = body["ordinal"].as_u64().unwrap();
             assert!((1..=STOCK).contains(&ordinal), "{ordinal}");
             let expires_at = millisecond(&body["expires_at"]);
-            let known = Known { user, ordinal, made, expires_at, cancelled: None };
-            assert_eq!(history.redemptions.insert(id.clone(), known), None, "{id} was made twice");
+            let known = Known {
+                user,
+                ordinal,
+                made,
+                expires_at,
+                cancelled: None,
+            };
+            assert_eq!(
+                history.redemptions.insert(id.clone(), known),
+                None,
+                "{id} was made twice"
+            );
             return Ok(Some(id));
         }
         (409, Some("sold-out")) => history.sold_out.push(made),
         (409, Some("code-held" | "code-redeemed")) => {}
-        (503, _) if history.is_cluster => drop(history.lost.insert(reference.to_owned(), (user, from))),
+        (503, _) if history.is_cluster => {
+            drop(history.lost.insert(reference.to_owned(), (user, from)))
+        }
         _ => panic!("{status}: {body}"),
     }
     Ok(None)
 }
 
 /// Confirms or cancels. Returns whether the redemption is still in use.
-fn settle(client: &Client, id: &str, how: &str, history: &Mutex<History>) -> Result<bool, ureq::Error> {
+fn settle(
+    client: &Client,
+    id: &str,
+    how: &str,
+    history: &Mutex<History>,
+) -> Result<bool, ureq::Error> {
     let from = now();
     let answer = client.post(&format!("{REDEMPTIONS}/{id}/{how}"), &json!({}));
     let to = now();
@@ -323,9 +407,17 @@ fn settle(client: &Client, id: &str, how: &str, history: &Mutex<History>) -> Res
         }
         return Ok(true);
     }
-    let asked = if how == "cancel" { history.lost_cancels.remove(id) } else { None };
+    let asked = if how == "cancel" {
+        history.lost_cancels.remove(id)
+    } else {
+        None
+    };
     let known = history.redemptions.get_mut(id).unwrap();
-    match (how, status, body["status"].as_str().or(body["code"].as_str())) {
+    match (
+        how,
+        status,
+        body["status"].as_str().or(body["code"].as_str()),
+    ) {
         ("confirm", 200, Some("redeemed")) => {
             known.expires_at = None;
             history.confirmed += 1;
@@ -333,7 +425,10 @@ fn settle(client: &Client, id: &str, how: &str, history: &Mutex<History>) -> Res
         }
         ("cancel", 200, Some("cancelled")) => {
             // An earlier request may have done it.
-            known.cancelled.get_or_insert(Span { from: asked.unwrap_or(from), to });
+            known.cancelled.get_or_insert(Span {
+                from: asked.unwrap_or(from),
+                to,
+            });
         }
         ("cancel", 200, Some("expired")) => history.expired += 1,
         ("confirm", 409, Some("hold-expired" | "redemption-cancelled")) => {}
@@ -352,7 +447,9 @@ fn list_by(get: impl Fn(&str) -> Answer) -> Vec<Value> {
     loop {
         let page = get(&format!("{REDEMPTIONS}?limit=1000{cursor}")).body;
         all.extend(page["redemptions"].as_array().unwrap().iter().cloned());
-        let Some(next) = page["next_cursor"].as_str() else { return all };
+        let Some(next) = page["next_cursor"].as_str() else {
+            return all;
+        };
         cursor = format!("&cursor={next}");
     }
 }
@@ -368,9 +465,13 @@ fn open_pool_never_exceeds_stock() {
     let history = Mutex::new(History::default());
     let lives = (seconds / LIFE_SECONDS).max(3);
     for life in 1..=lives {
-        let service = Service::start_ready(Path::new(env!("CARGO_BIN_EXE_cuckood")), &data, SETTINGS);
+        let service =
+            Service::start_ready(Path::new(env!("CARGO_BIN_EXE_cuckood")), &data, SETTINGS);
         if life == 1 {
-            let made = service.client().put("/v1/coupons/sale", &json!({ "capacity": 10, "stock": STOCK }));
+            let made = service.client().put(
+                "/v1/coupons/sale",
+                &json!({ "capacity": 10, "stock": STOCK }),
+            );
             assert_eq!(made.unwrap().status, 201);
         }
         history.lock().unwrap().resolve(&list(&service.client()));
@@ -398,7 +499,9 @@ fn open_pool_never_exceeds_stock() {
                 service.kill();
                 None
             };
-            clients.into_iter().for_each(|client| client.join().unwrap());
+            clients
+                .into_iter()
+                .for_each(|client| client.join().unwrap());
             if let Some(service) = survivor {
                 history.lock().unwrap().resolve(&list(&service.client()));
                 assert!(service.terminate().success(), "SIGTERM ends it well");
@@ -410,8 +513,16 @@ fn open_pool_never_exceeds_stock() {
 
 /// Judges the whole history, in which everything must have happened.
 fn verify(mut history: History, kills: u64) {
-    let most = history.course(Known::certainly).into_iter().map(|(_, count)| count).max();
-    eprintln!("{:>8} kills, {:>8} redemptions, {most:?} at once", kills, history.redemptions.len());
+    let most = history
+        .course(Known::certainly)
+        .into_iter()
+        .map(|(_, count)| count)
+        .max();
+    eprintln!(
+        "{:>8} kills, {:>8} redemptions, {most:?} at once",
+        kills,
+        history.redemptions.len()
+    );
     for (what, count) in history.counts() {
         eprintln!("{count:>8} {what}");
         assert!(count > 0, "none {what}");
@@ -419,8 +530,18 @@ fn verify(mut history: History, kills: u64) {
     assert_eq!(history.fault(), None);
     // Another redemption with an ordinal in use would be detected.
     let has_stood = |known: &Known| known.certainly().from < known.certainly().to;
-    let (id, known) = history.redemptions.iter().find(|(_, known)| has_stood(known)).unwrap();
-    let (id, known) = (format!("not {id}"), Known { user: USERS, ..known.clone() });
+    let (id, known) = history
+        .redemptions
+        .iter()
+        .find(|(_, known)| has_stood(known))
+        .unwrap();
+    let (id, known) = (
+        format!("not {id}"),
+        Known {
+            user: USERS,
+            ..known.clone()
+        },
+    );
     history.redemptions.insert(id, known);
     assert!(history.fault().is_some(), "a number twice was not noticed");
 }
@@ -431,11 +552,17 @@ fn open_pool_on_three_nodes_never_exceeds_stock() {
     let seed = number("LINEARIZABLE_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     eprintln!("LINEARIZABLE_ROUNDS={} LINEARIZABLE_SEED={seed}", rounds());
     let mut world = World::start();
-    let made = world.cluster.client(0).put("/v1/coupons/sale", &json!({ "capacity": 10, "stock": STOCK }));
+    let made = world.cluster.client(0).put(
+        "/v1/coupons/sale",
+        &json!({ "capacity": 10, "stock": STOCK }),
+    );
     assert_eq!(made.unwrap().status, 201);
     settle_nodes(&world.cluster, u64::MAX);
     let mut shoppers = Shopper::all(seed);
-    let history = Mutex::new(History { is_cluster: true, ..History::default() });
+    let history = Mutex::new(History {
+        is_cluster: true,
+        ..History::default()
+    });
     for round in 0..rounds() {
         let closed = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -470,24 +597,67 @@ fn faulty_pool_is_detected() {
         ordinal,
         made: Span { from, to: from + 1 },
         expires_at: None,
-        cancelled: Some(Span { from: to, to: to + 1 }),
+        cancelled: Some(Span {
+            from: to,
+            to: to + 1,
+        }),
     };
     let history = |all: &[Known], sold_out: &[Span]| {
-        let redemptions = all.iter().enumerate().map(|(id, known)| (id.to_string(), known.clone()));
-        History { redemptions: redemptions.collect(), sold_out: sold_out.to_vec(), ..History::default() }
+        let redemptions = all
+            .iter()
+            .enumerate()
+            .map(|(id, known)| (id.to_string(), known.clone()));
+        History {
+            redemptions: redemptions.collect(),
+            sold_out: sold_out.to_vec(),
+            ..History::default()
+        }
     };
-    let full: Vec<Known> = (1..=STOCK).map(|number| known(number, number, 0, 1_000)).collect();
+    let full: Vec<Known> = (1..=STOCK)
+        .map(|number| known(number, number, 0, 1_000))
+        .collect();
     let with = |one: Known| [&full[..], &[one]].concat();
     let fault = |all: &[Known], sold_out: &[Span]| history(all, sold_out).fault().is_some();
     assert!(!fault(&full, &[]) && !fault(&with(known(99, 7, 1_001, 1_100)), &[]));
     assert!(fault(&with(known(99, 51, 500, 600)), &[]), "one too many");
-    assert!(fault(&[known(1, 7, 0, 100), known(2, 7, 50, 150)], &[]), "one number twice");
-    assert!(fault(&[known(1, 7, 0, 100), known(1, 8, 50, 150)], &[]), "one user twice");
+    assert!(
+        fault(&[known(1, 7, 0, 100), known(2, 7, 50, 150)], &[]),
+        "one number twice"
+    );
+    assert!(
+        fault(&[known(1, 7, 0, 100), known(1, 8, 50, 150)], &[]),
+        "one user twice"
+    );
     let mut held = known(2, 7, 500, 700);
-    let expired = Known { expires_at: Some(300), cancelled: None, ..known(1, 7, 0, 0) };
-    assert!(!fault(&[expired.clone(), held.clone()], &[]), "a hold that has run out");
+    let expired = Known {
+        expires_at: Some(300),
+        cancelled: None,
+        ..known(1, 7, 0, 0)
+    };
+    assert!(
+        !fault(&[expired.clone(), held.clone()], &[]),
+        "a hold that has run out"
+    );
     (held.made.from, held.made.to) = (50, 51);
     assert!(fault(&[expired, held], &[]), "a hold that has not run out");
-    assert!(!fault(&full, &[Span { from: 500, to: 501 }]) && !fault(&full, &[Span { from: 990, to: 2_000 }]));
-    assert!(fault(&full, &[Span { from: 1_500, to: 1_501 }]), "sold out though nobody was in");
+    assert!(
+        !fault(&full, &[Span { from: 500, to: 501 }])
+            && !fault(
+                &full,
+                &[Span {
+                    from: 990,
+                    to: 2_000
+                }]
+            )
+    );
+    assert!(
+        fault(
+            &full,
+            &[Span {
+                from: 1_500,
+                to: 1_501
+            }]
+        ),
+        "sold out though nobody was in"
+    );
 }

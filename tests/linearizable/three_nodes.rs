@@ -10,8 +10,8 @@ use crate::random::Random;
 use crate::routes::{Partition, Routes};
 use crate::timeouts::wait_until;
 use crate::{
-    CLIENTS, LIFE_SECONDS, REDIS, assert_everything_happened, assert_one_changed_answer_is_noticed, number,
-    stock,
+    CLIENTS, LIFE_SECONDS, REDIS, assert_everything_happened, assert_one_changed_answer_is_noticed,
+    number, stock,
 };
 use serde_json::json;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,7 +52,12 @@ impl World {
         let servers = &mut self.cluster.servers;
         let leader = servers.leader_of("cuckood");
         // A deaf leader would hold up the others until it hears them again.
-        let ways = [None, Some(Partition::Silent), Some(Partition::Broken), Some(Partition::Mute)];
+        let ways = [
+            None,
+            Some(Partition::Silent),
+            Some(Partition::Broken),
+            Some(Partition::Mute),
+        ];
         match ways[round as usize % ways.len()] {
             None => servers.kill(leader),
             Some(how) => self.routes.part(leader, how),
@@ -96,8 +101,10 @@ fn three_node_history_is_linearizable() {
                 .iter_mut()
                 .enumerate()
                 .map(|(at, random)| {
-                    let (door, shop) =
-                        (Door::of(at, world.cluster.nodes[at % NODES].as_ref().unwrap()), &shop);
+                    let (door, shop) = (
+                        Door::of(at, world.cluster.nodes[at % NODES].as_ref().unwrap()),
+                        &shop,
+                    );
                     scope.spawn(move || work(shop, door, random))
                 })
                 .collect();
@@ -108,9 +115,16 @@ fn three_node_history_is_linearizable() {
                 answered >= *failed_at.get_or_insert(answered) + ANSWERED_AFTER
             });
             drop(closing);
-            clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
+            clients
+                .into_iter()
+                .flat_map(|client| client.join().unwrap())
+                .collect()
         });
-        assert_eq!(shop.broken.load(Ordering::SeqCst), 0, "a node broke a connection");
+        assert_eq!(
+            shop.broken.load(Ordering::SeqCst),
+            0,
+            "a node broke a connection"
+        );
         settle(&world.cluster, round);
         let end = now();
         for (code, mut operation) in operations {

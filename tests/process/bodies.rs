@@ -44,7 +44,13 @@ fn concurrent_decompression_bombs_stay_within_limit() {
     let directory = tempfile::tempdir().unwrap();
     let settings = [("CUCKOOD__LIMITS__BODIES", "64MiB")];
     let service = Service::start_ready(program(), &directory.path().join("data"), &settings);
-    service.client().put("/v1/campaigns/spring", &serde_json::json!({"capacity": 1000})).unwrap();
+    service
+        .client()
+        .put(
+            "/v1/campaigns/spring",
+            &serde_json::json!({"capacity": 1000}),
+        )
+        .unwrap();
     let text = [b"{\"users\":[\"".as_slice(), &vec![b'x'; 31 << 20], b"\"]}"].concat();
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     encoder.write_all(&text).unwrap();
@@ -56,9 +62,16 @@ fn concurrent_decompression_bombs_stay_within_limit() {
     streams.iter().for_each(|stream| end(stream, &bomb));
     let statuses: Vec<u16> = streams.into_iter().map(status).collect();
     // Bodies that fit are validated; the others must be retried.
-    assert!(statuses.iter().all(|status| [422, 503].contains(status)), "{statuses:?}");
+    assert!(
+        statuses.iter().all(|status| [422, 503].contains(status)),
+        "{statuses:?}"
+    );
     let grown = service.peak_memory_bytes() - before;
-    assert!(grown < LIMIT_BYTES + OTHER_BYTES, "{grown} bytes for {BODIES} bodies of {}", bomb.len());
+    assert!(
+        grown < LIMIT_BYTES + OTHER_BYTES,
+        "{grown} bytes for {BODIES} bodies of {}",
+        bomb.len()
+    );
     let alone = begin(&service, &bomb);
     end(&alone, &bomb);
     assert_eq!(status(alone), 422);

@@ -20,7 +20,10 @@ pub(crate) struct Pair {
 
 pub(crate) fn pair() -> Pair {
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_string()]).unwrap();
-    Pair { certificate: made.cert, key: made.signing_key.serialize_pem() }
+    Pair {
+        certificate: made.cert,
+        key: made.signing_key.serialize_pem(),
+    }
 }
 
 impl Files {
@@ -35,8 +38,10 @@ impl Files {
 
     fn start(&self) -> Service {
         let [cert, key] = ["cert.pem", "key.pem"].map(|name| self.path(name).display().to_string());
-        let settings =
-            [("CUCKOOD__SERVER__TLS_CERT", cert.as_str()), ("CUCKOOD__SERVER__TLS_KEY", key.as_str())];
+        let settings = [
+            ("CUCKOOD__SERVER__TLS_CERT", cert.as_str()),
+            ("CUCKOOD__SERVER__TLS_KEY", key.as_str()),
+        ];
         Service::start(program(), &self.path("data"), &settings)
     }
 }
@@ -55,12 +60,17 @@ pub(crate) fn was_logged(service: &Service, level: &str, message: &str, times: u
 }
 
 fn is_served(client: &Client) -> bool {
-    client.another().get("/livez").is_ok_and(|answer| answer.status == 200)
+    client
+        .another()
+        .get("/livez")
+        .is_ok_and(|answer| answer.status == 200)
 }
 
 #[test]
 fn sighup_loads_only_valid_certificate() {
-    let files = Files { directory: tempfile::tempdir().unwrap() };
+    let files = Files {
+        directory: tempfile::tempdir().unwrap(),
+    };
     let (first, second) = (pair(), pair());
     files.put(&first.certificate.pem(), &first.key);
     let service = files.start();
@@ -69,7 +79,11 @@ fn sighup_loads_only_valid_certificate() {
     assert!(is_served(&trusts_first));
     assert!(!is_served(&trusts_second));
     // Plain HTTP is not served here.
-    assert!(Client::new(format!("http://{}", service.client().address())).get("/livez").is_err());
+    assert!(
+        Client::new(format!("http://{}", service.client().address()))
+            .get("/livez")
+            .is_err()
+    );
 
     // An open connection continues.
     let standing = service.client_trusting(first.certificate.der());
@@ -94,7 +108,12 @@ fn sighup_loads_only_valid_certificate() {
         files.put(certificate, key);
         service.hang_up();
         assert!(
-            was_logged(&service, "ERROR", "failed to reload certificate; keeping current certificate", times),
+            was_logged(
+                &service,
+                "ERROR",
+                "failed to reload certificate; keeping current certificate",
+                times
+            ),
             "{certificate}"
         );
         assert!(is_served(&trusts_second));

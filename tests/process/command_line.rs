@@ -23,7 +23,9 @@ fn help(path: &[String]) -> String {
 /// The subcommands that a help text lists.
 fn subcommands(help: &str) -> Vec<String> {
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
-    let names = listed.take_while(|line| line.starts_with("  ")).filter(|line| !line.starts_with("   "));
+    let names = listed
+        .take_while(|line| line.starts_with("  "))
+        .filter(|line| !line.starts_with("   "));
     let names = names.map(|line| line.split_whitespace().next().unwrap().to_owned());
     names.filter(|name| name != "help").collect()
 }
@@ -34,7 +36,11 @@ fn commands() -> Vec<(Vec<String>, String)> {
     let mut found = Vec::new();
     while let Some(path) = waiting.pop() {
         let text = help(&path);
-        waiting.extend(subcommands(&text).into_iter().map(|name| [path.clone(), vec![name]].concat()));
+        waiting.extend(
+            subcommands(&text)
+                .into_iter()
+                .map(|name| [path.clone(), vec![name]].concat()),
+        );
         found.push((path, text));
     }
     found
@@ -42,8 +48,11 @@ fn commands() -> Vec<(Vec<String>, String)> {
 
 /// The long options that a help text describes.
 fn options(help: &str) -> BTreeSet<String> {
-    let described = help.lines().filter(|line| line.trim_start().starts_with('-'));
-    let named = described.filter_map(|line| line.split_whitespace().find(|word| word.starts_with("--")));
+    let described = help
+        .lines()
+        .filter(|line| line.trim_start().starts_with('-'));
+    let named =
+        described.filter_map(|line| line.split_whitespace().find(|word| word.starts_with("--")));
     named.map(ToOwned::to_owned).collect()
 }
 
@@ -54,15 +63,21 @@ fn manual_page_lists_all_options() {
     output(Command::new(program()).arg("man").arg(&pages));
     let mut expected = BTreeSet::new();
     for (path, help) in commands() {
-        let name = format!("{}.1", [vec!["cuckood".to_owned()], path].concat().join("-"));
-        let page = fs::read_to_string(pages.join(&name)).unwrap_or_else(|_| panic!("there is no {name}"));
+        let name = format!(
+            "{}.1",
+            [vec!["cuckood".to_owned()], path].concat().join("-")
+        );
+        let page =
+            fs::read_to_string(pages.join(&name)).unwrap_or_else(|_| panic!("there is no {name}"));
         let text = page.replace('\\', "");
         for option in options(&help) {
             assert!(text.contains(&option), "{name} lacks {option}");
         }
         expected.insert(name);
     }
-    let found = fs::read_dir(&pages).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let found = fs::read_dir(&pages)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap());
     assert_eq!(found.collect::<BTreeSet<_>>(), expected);
     assert!(expected.len() > 10, "{expected:?}");
 }
@@ -79,7 +94,10 @@ fn manual_pages_omit_environment_values() {
     );
     for entry in fs::read_dir(directory.path()).unwrap() {
         let page = fs::read_to_string(entry.unwrap().path()).unwrap();
-        assert!(!page.contains("a-secret") && !page.contains("a-place"), "{page}");
+        assert!(
+            !page.contains("a-secret") && !page.contains("a-place"),
+            "{page}"
+        );
     }
 }
 
@@ -112,9 +130,17 @@ fn bash_completes_commands_and_options() {
 #[test]
 fn unwritable_page_is_named() {
     let place = Path::new("/dev/null/man");
-    let refused = Command::new(program()).arg("man").arg(place).output().unwrap();
+    let refused = Command::new(program())
+        .arg("man")
+        .arg(place)
+        .output()
+        .unwrap();
     assert_eq!(refused.status.code(), Some(1));
-    assert!(String::from_utf8(refused.stderr).unwrap().contains("/dev/null/man"));
+    assert!(
+        String::from_utf8(refused.stderr)
+            .unwrap()
+            .contains("/dev/null/man")
+    );
 }
 
 /// A place for failing commands: `DIR` in an argument or a message is its path, `URL` an address at which nothing listens.
@@ -135,7 +161,11 @@ impl Failing {
             fs::create_dir(path(name)).unwrap();
         }
         fs::write(path("foreign/photo"), "").unwrap();
-        fs::write(path("damaged/format"), "cuckood data directory\nformat 1\nidentity 00\n").unwrap();
+        fs::write(
+            path("damaged/format"),
+            "cuckood data directory\nformat 1\nidentity 00\n",
+        )
+        .unwrap();
         fs::write(path("damaged/acknowledged"), "").unwrap();
         fs::create_dir(path("damaged/sled")).unwrap();
         let url = format!("http://127.0.0.1:{}", ports::free(1)[0]);
@@ -143,14 +173,20 @@ impl Failing {
     }
 
     fn fill(&self, text: &str) -> String {
-        text.replace("DIR", self.dir.path().to_str().unwrap()).replace("URL", &self.url)
+        text.replace("DIR", self.dir.path().to_str().unwrap())
+            .replace("URL", &self.url)
     }
 
     /// Runs a command that fails. Returns its message in the same terms.
     fn message(&self, arguments: &str, variables: &[(&str, &str)]) -> String {
         let arguments = self.fill(arguments);
         let mut command = Command::new(program());
-        for known in ["CUCKOOD_URL", "CUCKOOD_KEY", "CUCKOOD_CONFIG", "CUCKOOD_CACERT"] {
+        for known in [
+            "CUCKOOD_URL",
+            "CUCKOOD_KEY",
+            "CUCKOOD_CONFIG",
+            "CUCKOOD_CACERT",
+        ] {
             command.env_remove(known);
         }
         for (name, value) in variables {
@@ -159,7 +195,9 @@ impl Failing {
         let ended = command.args(arguments.split(' ')).output().unwrap();
         let message = String::from_utf8(ended.stderr).unwrap();
         assert_eq!(ended.status.code(), Some(1), "{arguments}: {message}");
-        let message = message.replace(self.dir.path().to_str().unwrap(), "DIR").replace(&self.url, "URL");
+        let message = message
+            .replace(self.dir.path().to_str().unwrap(), "DIR")
+            .replace(&self.url, "URL");
         message.trim_end().to_owned()
     }
 }
@@ -167,7 +205,10 @@ impl Failing {
 /// Checks what all messages have in common: one line, no panic, no names from the code, and the right number.
 #[track_caller]
 fn assert_readable(arguments: &str, message: &str) {
-    assert!(message.starts_with("cuckood: ") && message.lines().count() == 1, "{arguments}: {message}");
+    assert!(
+        message.starts_with("cuckood: ") && message.lines().count() == 1,
+        "{arguments}: {message}"
+    );
     assert!(!message.contains("panicked"), "{arguments}: {message}");
     let words = || message.split(|letter: char| !letter.is_ascii_alphanumeric());
     for word in words() {
@@ -177,7 +218,10 @@ fn assert_readable(arguments: &str, message: &str) {
                 && letters[2].is_ascii_lowercase()
         });
         // Sizes, and the names of protocols and products.
-        assert!(!joins || word.ends_with("iB"), "{arguments}: {word} in {message}");
+        assert!(
+            !joins || word.ends_with("iB"),
+            "{arguments}: {word} in {message}"
+        );
     }
     let words: Vec<&str> = message.split_whitespace().collect();
     for pair in words.windows(2) {
@@ -194,42 +238,152 @@ const DATA: &str = "name the directory of storage.path";
 const RUNNING: &str = "is the service running?";
 
 const FAILURES: &[Failure] = &[
-    ("restore DIR/letter DIR/absent", "DIR/letter", "is not a cuckood backup: it has another format", BACKUP),
-    ("restore DIR/letter DIR/empty", "DIR/letter", "is not a cuckood backup", BACKUP),
-    ("restore DIR/nothing DIR/absent/deep", "DIR/nothing", "it does not exist", BACKUP),
-    ("restore DIR/foreign DIR/empty", "DIR/foreign", "it is a directory", BACKUP),
-    ("restore DIR/letter DIR/foreign", "DIR/foreign", "it holds photo", "an empty or absent directory"),
-    ("restore DIR/letter", "1 path", "expected a backup and a directory", "--into-cluster"),
-    ("restore DIR/letter --into-cluster", "journal.kind", "expected \"nats\"", "set it"),
-    ("verify DIR/letter", "DIR/letter", "1 fault;", "take another backup with `cuckood backup FILE`"),
+    (
+        "restore DIR/letter DIR/absent",
+        "DIR/letter",
+        "is not a cuckood backup: it has another format",
+        BACKUP,
+    ),
+    (
+        "restore DIR/letter DIR/empty",
+        "DIR/letter",
+        "is not a cuckood backup",
+        BACKUP,
+    ),
+    (
+        "restore DIR/nothing DIR/absent/deep",
+        "DIR/nothing",
+        "it does not exist",
+        BACKUP,
+    ),
+    (
+        "restore DIR/foreign DIR/empty",
+        "DIR/foreign",
+        "it is a directory",
+        BACKUP,
+    ),
+    (
+        "restore DIR/letter DIR/foreign",
+        "DIR/foreign",
+        "it holds photo",
+        "an empty or absent directory",
+    ),
+    (
+        "restore DIR/letter",
+        "1 path",
+        "expected a backup and a directory",
+        "--into-cluster",
+    ),
+    (
+        "restore DIR/letter --into-cluster",
+        "journal.kind",
+        "expected \"nats\"",
+        "set it",
+    ),
+    (
+        "verify DIR/letter",
+        "DIR/letter",
+        "1 fault;",
+        "take another backup with `cuckood backup FILE`",
+    ),
     ("verify DIR/absent", "DIR/absent", "it does not exist", DATA),
     ("verify DIR/empty", "DIR/empty", "it holds no data", DATA),
-    ("verify DIR/foreign", "DIR/foreign", "is not a cuckood data directory", DATA),
-    ("verify DIR/damaged", "DIR/damaged", "is damaged", "restore a backup with `cuckood restore FILE DIR`"),
-    ("backup DIR/letter --url URL", "DIR/letter", "exists", "name a new file"),
-    ("backup DIR/new --url URL", "URL/v1/backup", "refused", RUNNING),
-    ("backup DIR/new --from DIR/absent", "DIR/absent", "it does not exist", DATA),
-    ("backup DIR/new --from DIR/empty", "DIR/empty", "it holds no data", DATA),
-    ("backup DIR/new --from DIR/damaged", "DIR/damaged", "is damaged", "run `cuckood verify DIR/damaged`"),
-    ("repair clock DIR/absent", "DIR/absent", "it does not exist", DATA),
-    ("repair clock DIR/foreign", "DIR/foreign", "is not a cuckood data directory", DATA),
-    ("repair skip --entry 1 DIR/empty", "DIR/empty", "it holds no data", DATA),
+    (
+        "verify DIR/foreign",
+        "DIR/foreign",
+        "is not a cuckood data directory",
+        DATA,
+    ),
+    (
+        "verify DIR/damaged",
+        "DIR/damaged",
+        "is damaged",
+        "restore a backup with `cuckood restore FILE DIR`",
+    ),
+    (
+        "backup DIR/letter --url URL",
+        "DIR/letter",
+        "exists",
+        "name a new file",
+    ),
+    (
+        "backup DIR/new --url URL",
+        "URL/v1/backup",
+        "refused",
+        RUNNING,
+    ),
+    (
+        "backup DIR/new --from DIR/absent",
+        "DIR/absent",
+        "it does not exist",
+        DATA,
+    ),
+    (
+        "backup DIR/new --from DIR/empty",
+        "DIR/empty",
+        "it holds no data",
+        DATA,
+    ),
+    (
+        "backup DIR/new --from DIR/damaged",
+        "DIR/damaged",
+        "is damaged",
+        "run `cuckood verify DIR/damaged`",
+    ),
+    (
+        "repair clock DIR/absent",
+        "DIR/absent",
+        "it does not exist",
+        DATA,
+    ),
+    (
+        "repair clock DIR/foreign",
+        "DIR/foreign",
+        "is not a cuckood data directory",
+        DATA,
+    ),
+    (
+        "repair skip --entry 1 DIR/empty",
+        "DIR/empty",
+        "it holds no data",
+        DATA,
+    ),
     (
         "import spring DIR/rows.csv",
         "`spring`",
         "is neither campaigns/NAME nor coupons/NAME",
         "such as campaigns/spring",
     ),
-    ("import campaigns/spring DIR/nothing", "DIR/nothing", "No such file", "name another file"),
-    ("import campaigns/spring DIR/rows.csv --url URL", "URL/v1/campaigns/spring", "refused", RUNNING),
+    (
+        "import campaigns/spring DIR/nothing",
+        "DIR/nothing",
+        "No such file",
+        "name another file",
+    ),
+    (
+        "import campaigns/spring DIR/rows.csv --url URL",
+        "URL/v1/campaigns/spring",
+        "refused",
+        RUNNING,
+    ),
     (
         "move spring --from URL --to URL",
         "`spring`",
         "is neither campaigns/NAME nor coupons/NAME",
         "such as campaigns/spring",
     ),
-    ("move campaigns/spring --from URL --to URL", "URL/v1/campaigns/spring", "refused", RUNNING),
-    ("shadow --redis http://h --key k --into campaigns/x", "--redis", "the scheme", "redis://"),
+    (
+        "move campaigns/spring --from URL --to URL",
+        "URL/v1/campaigns/spring",
+        "refused",
+        RUNNING,
+    ),
+    (
+        "shadow --redis http://h --key k --into campaigns/x",
+        "--redis",
+        "the scheme",
+        "redis://",
+    ),
     (
         "shadow --redis redis://h --key k --into spring --url URL",
         "--into",
@@ -242,15 +396,30 @@ const FAILURES: &[Failure] = &[
         "refused",
         RUNNING,
     ),
-    ("cluster init", "journal.kind", "is \"local\", expected \"nats\"", "set it"),
-    ("plan --workload DIR/nothing", "DIR/nothing", "No such file", "name another file"),
+    (
+        "cluster init",
+        "journal.kind",
+        "is \"local\", expected \"nats\"",
+        "set it",
+    ),
+    (
+        "plan --workload DIR/nothing",
+        "DIR/nothing",
+        "No such file",
+        "name another file",
+    ),
     (
         "plan --workload DIR/plan.toml",
         "DIR/plan.toml, line 1",
         "invalid type",
         "docs/SCALE.md has an example",
     ),
-    ("plan --capacity 0", "capacity", "not 0", "must be between 1 and"),
+    (
+        "plan --capacity 0",
+        "capacity",
+        "not 0",
+        "must be between 1 and",
+    ),
     (
         "bench filter --items 10 --fingerprint-bits 99",
         "fingerprint_bits",
@@ -258,10 +427,30 @@ const FAILURES: &[Failure] = &[
         "must be between 4 and 32",
     ),
     ("healthcheck --url URL", "URL/readyz", "refused", RUNNING),
-    ("healthcheck --config DIR/nothing", "DIR/nothing", "No such file", "name"),
-    ("serve --config DIR/nothing", "DIR/nothing", "No such file", "name"),
-    ("serve --config DIR/bad.toml", "limits.memory", "is 0B", "expected 1MiB to"),
-    ("man /dev/null/man", "/dev/null/man", "Not a directory", "name another directory"),
+    (
+        "healthcheck --config DIR/nothing",
+        "DIR/nothing",
+        "No such file",
+        "name",
+    ),
+    (
+        "serve --config DIR/nothing",
+        "DIR/nothing",
+        "No such file",
+        "name",
+    ),
+    (
+        "serve --config DIR/bad.toml",
+        "limits.memory",
+        "is 0B",
+        "expected 1MiB to",
+    ),
+    (
+        "man /dev/null/man",
+        "/dev/null/man",
+        "Not a directory",
+        "name another directory",
+    ),
 ];
 
 /// Every failure names the object and its cause, and the next step.
@@ -276,7 +465,11 @@ fn failures_name_object_cause_and_next_step() {
         }
     }
     let left = |name: &str| fs::read_dir(failing.dir.path().join(name)).unwrap().count();
-    assert_eq!((left("empty"), left("foreign")), (0, 1), "a rejected restore leaves something");
+    assert_eq!(
+        (left("empty"), left("foreign")),
+        (0, 1),
+        "a rejected restore leaves something"
+    );
     assert!(!failing.dir.path().join("absent").exists());
 }
 
@@ -290,22 +483,65 @@ fn unusable_certificate_is_described() {
         ("other.pem", other.key),
         ("none.pem", String::new()),
         ("cut.pem", pair.certificate.pem()[..200].to_owned()),
-        ("wrong.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n".to_owned()),
+        (
+            "wrong.pem",
+            "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n".to_owned(),
+        ),
     ] {
         fs::write(failing.dir.path().join(name), content).unwrap();
     }
     for (cert, key, parts) in [
-        ("nothing.pem", "key.pem", ["server.tls_cert: DIR/nothing.pem", "No such file", "name a PEM file"]),
-        ("none.pem", "key.pem", ["server.tls_cert: DIR/none.pem", "it has", "name a PEM file"]),
-        ("letter", "key.pem", ["server.tls_cert: DIR/letter", "it has", "name a PEM file"]),
-        ("cut.pem", "key.pem", ["server.tls_cert: DIR/cut.pem", "it is damaged", "name a PEM file"]),
+        (
+            "nothing.pem",
+            "key.pem",
+            [
+                "server.tls_cert: DIR/nothing.pem",
+                "No such file",
+                "name a PEM file",
+            ],
+        ),
+        (
+            "none.pem",
+            "key.pem",
+            ["server.tls_cert: DIR/none.pem", "it has", "name a PEM file"],
+        ),
+        (
+            "letter",
+            "key.pem",
+            ["server.tls_cert: DIR/letter", "it has", "name a PEM file"],
+        ),
+        (
+            "cut.pem",
+            "key.pem",
+            [
+                "server.tls_cert: DIR/cut.pem",
+                "it is damaged",
+                "name a PEM file",
+            ],
+        ),
         (
             "cert.pem",
             "cert.pem",
-            ["server.tls_key: DIR/cert.pem", "it has no PEM section", "the private key"],
+            [
+                "server.tls_key: DIR/cert.pem",
+                "it has no PEM section",
+                "the private key",
+            ],
         ),
-        ("cert.pem", "other.pem", ["DIR/cert.pem", "belongs to another certificate", "name its own"]),
-        ("wrong.pem", "key.pem", ["DIR/wrong.pem", "it is damaged", "issue it again"]),
+        (
+            "cert.pem",
+            "other.pem",
+            [
+                "DIR/cert.pem",
+                "belongs to another certificate",
+                "name its own",
+            ],
+        ),
+        (
+            "wrong.pem",
+            "key.pem",
+            ["DIR/wrong.pem", "it is damaged", "issue it again"],
+        ),
     ] {
         let settings = [
             ("CUCKOOD__SERVER__TLS_CERT", format!("DIR/{cert}")),
@@ -313,11 +549,16 @@ fn unusable_certificate_is_described() {
             ("CUCKOOD__SERVER__LISTEN", "127.0.0.1:0".to_owned()),
             ("CUCKOOD__STORAGE__PATH", "DIR/data".to_owned()),
         ];
-        let settings = settings.each_ref().map(|(name, value)| (*name, value.as_str()));
+        let settings = settings
+            .each_ref()
+            .map(|(name, value)| (*name, value.as_str()));
         let message = failing.message("serve", &settings);
         assert_readable(cert, &message);
         for part in parts {
-            assert!(message.contains(part), "{cert} {key}: {part:?} in {message}");
+            assert!(
+                message.contains(part),
+                "{cert} {key}: {part:?} in {message}"
+            );
         }
     }
 }

@@ -51,12 +51,19 @@ fn assert_closed(stream: &mut TcpStream) {
 /// The same without reading, which would give the client its place back.
 fn assert_cut_off(stream: &mut TcpStream) {
     stream.set_nonblocking(true).unwrap();
-    until("cut off", || stream.write(b"GET /").is_err_and(|error| error.kind() != ErrorKind::WouldBlock));
+    until("cut off", || {
+        stream
+            .write(b"GET /")
+            .is_err_and(|error| error.kind() != ErrorKind::WouldBlock)
+    });
 }
 
 #[test]
 fn clients_that_never_read_are_disconnected() {
-    let settings = [("CUCKOOD__SERVER__CONNECTIONS_MAX", "24"), ("CUCKOOD__SERVER__WRITE_TIMEOUT", "200ms")];
+    let settings = [
+        ("CUCKOOD__SERVER__CONNECTIONS_MAX", "24"),
+        ("CUCKOOD__SERVER__WRITE_TIMEOUT", "200ms"),
+    ];
     let (_directory, service) = start(&settings);
     let mut clients: Vec<TcpStream> = (0..24).map(|_| greedy(&service)).collect();
     assert!(is_answered(&mut connect(&service)), "nobody else is served");
@@ -77,7 +84,8 @@ fn longest_idle_connection_is_closed() {
 
 /// Whether it still answers.
 fn is_open(stream: &mut TcpStream) -> bool {
-    let asked = stream.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    let asked =
+        stream.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     let mut answers = String::new();
     let read = stream.read_to_string(&mut answers);
     asked.is_ok()
@@ -88,7 +96,10 @@ fn is_open(stream: &mut TcpStream) -> bool {
 
 #[test]
 fn idle_connections_are_closed() {
-    let settings = [("CUCKOOD__SERVER__IDLE_TIMEOUT", "100ms"), ("CUCKOOD__SERVER__HEADER_TIMEOUT", "10m")];
+    let settings = [
+        ("CUCKOOD__SERVER__IDLE_TIMEOUT", "100ms"),
+        ("CUCKOOD__SERVER__HEADER_TIMEOUT", "10m"),
+    ];
     let (_directory, service) = start(&settings);
     let mut client = connect(&service);
     assert!(is_answered(&mut client));
@@ -97,9 +108,16 @@ fn idle_connections_are_closed() {
 
 #[test]
 fn unfinished_head_times_out() {
-    let settings = [("CUCKOOD__SERVER__IDLE_TIMEOUT", "10m"), ("CUCKOOD__SERVER__HEADER_TIMEOUT", "100ms")];
+    let settings = [
+        ("CUCKOOD__SERVER__IDLE_TIMEOUT", "10m"),
+        ("CUCKOOD__SERVER__HEADER_TIMEOUT", "100ms"),
+    ];
     let (_directory, service) = start(&settings);
-    for begun in ["", "GET /livez HT", "GET /livez HTTP/1.1\r\nHost: localhost\r\n"] {
+    for begun in [
+        "",
+        "GET /livez HT",
+        "GET /livez HTTP/1.1\r\nHost: localhost\r\n",
+    ] {
         let mut client = connect(&service);
         client.write_all(begun.as_bytes()).unwrap();
         assert_closed(&mut client);
@@ -108,7 +126,10 @@ fn unfinished_head_times_out() {
 
 #[test]
 fn unfinished_heads_yield_to_new_connections() {
-    let settings = [("CUCKOOD__SERVER__CONNECTIONS_MAX", "4"), ("CUCKOOD__SERVER__HEADER_TIMEOUT", "10m")];
+    let settings = [
+        ("CUCKOOD__SERVER__CONNECTIONS_MAX", "4"),
+        ("CUCKOOD__SERVER__HEADER_TIMEOUT", "10m"),
+    ];
     let (_directory, service) = start(&settings);
     let mut known = connect(&service);
     assert!(is_answered(&mut known));
@@ -118,7 +139,10 @@ fn unfinished_heads_yield_to_new_connections() {
         let _ = stream.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n");
     }
     for _ in 0..3 {
-        assert!(is_answered(&mut connect(&service)), "half heads hold all places");
+        assert!(
+            is_answered(&mut connect(&service)),
+            "half heads hold all places"
+        );
     }
     half.iter_mut().take(4).for_each(assert_closed);
 }
@@ -127,13 +151,17 @@ fn unfinished_heads_yield_to_new_connections() {
 fn heads_share_budget() {
     let settings = [("CUCKOOD__SERVER__HEADER_TIMEOUT", "10m")];
     let (_directory, service) = start(&settings);
-    let head = format!("GET /livez HTTP/1.1\r\nHost: localhost\r\nX-Long: {}", "x".repeat(15 << 10));
+    let head = format!(
+        "GET /livez HTTP/1.1\r\nHost: localhost\r\nX-Long: {}",
+        "x".repeat(15 << 10)
+    );
     let mut clients: Vec<TcpStream> = Vec::new();
     until("the budget is used up", || {
         let mut client = connect(&service);
         client.write_all(head.as_bytes()).unwrap();
         clients.push(client);
-        let [bytes, refused] = service.metrics(["cuckood_head_bytes ", "cuckood_heads_refused_total "]);
+        let [bytes, refused] =
+            service.metrics(["cuckood_head_bytes ", "cuckood_heads_refused_total "]);
         assert!(bytes <= 16 << 20);
         clients.len() > 1_300 && refused > 0
     });
@@ -161,7 +189,9 @@ fn sigterm_ignores_clients_that_never_read() {
     assert!(is_answered(&mut idle));
     let mut greedy: Vec<TcpStream> = (0..4).map(|_| greedy(&service)).collect();
     service.begin_termination();
-    until("nobody new is let in", || TcpStream::connect(service.client().address()).is_err());
+    until("nobody new is let in", || {
+        TcpStream::connect(service.client().address()).is_err()
+    });
     assert_closed(&mut new);
     assert_closed(&mut idle);
     assert_eq!(service.wait().code(), Some(0));

@@ -43,7 +43,9 @@ impl Connection {
 }
 
 fn post(path: &str, headers: &str) -> String {
-    format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{headers}\r\n")
+    format!(
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{headers}\r\n"
+    )
 }
 
 const NEXT: &str = "GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n";
@@ -58,14 +60,26 @@ fn late_body_keeps_connection_open() {
     // read, and in chunks.
     for (path, headers, body) in [
         (confirm.as_str(), "Content-Length: 2\r\n", "{}"),
-        ("/v1/campaigns/none/users", "Content-Length: 16\r\n", r#"{"users":["u1"]}"#),
-        (&confirm, "Transfer-Encoding: chunked\r\n", "2\r\n{}\r\n0\r\n\r\n"),
+        (
+            "/v1/campaigns/none/users",
+            "Content-Length: 16\r\n",
+            r#"{"users":["u1"]}"#,
+        ),
+        (
+            &confirm,
+            "Transfer-Encoding: chunked\r\n",
+            "2\r\n{}\r\n0\r\n\r\n",
+        ),
     ] {
         connection.write(&post(path, headers));
         assert_eq!(connection.status(), Some(404), "{path}");
         connection.write(body);
         connection.write(NEXT);
-        assert_eq!(connection.status(), Some(200), "after {path} with {headers}");
+        assert_eq!(
+            connection.status(),
+            Some(200),
+            "after {path} with {headers}"
+        );
     }
 }
 
@@ -73,7 +87,10 @@ fn late_body_keeps_connection_open() {
 fn long_unread_body_closes_connection() {
     let directory = tempfile::tempdir().unwrap();
     let service = Service::start_ready(program(), &directory.path().join("data"), &[]);
-    for headers in ["Content-Length: 1000000000\r\n", "Content-Length: 2\r\nExpect: 100-continue\r\n"] {
+    for headers in [
+        "Content-Length: 1000000000\r\n",
+        "Content-Length: 2\r\nExpect: 100-continue\r\n",
+    ] {
         let mut connection = Connection::to(&service);
         connection.write(&post("/v1/campaigns/none/users", headers));
         assert_eq!(connection.status(), Some(404));

@@ -12,8 +12,15 @@ use std::process::Command;
 /// Runs the program with this limit on files, which it may raise to `hard`.
 fn start(data: &Path, soft: usize, hard: usize) -> Result<Service, String> {
     let mut command = Command::new("sh");
-    command.args(["-c", r#"ulimit -S -n "$1" && ulimit -H -n "$2" && exec "$0" serve"#]).arg(program());
-    command.args([soft.to_string(), hard.to_string()]).env("CUCKOOD__STORAGE__PATH", data);
+    command
+        .args([
+            "-c",
+            r#"ulimit -S -n "$1" && ulimit -H -n "$2" && exec "$0" serve"#,
+        ])
+        .arg(program());
+    command
+        .args([soft.to_string(), hard.to_string()])
+        .env("CUCKOOD__STORAGE__PATH", data);
     Service::try_spawn(&mut command).map_err(|(status, output)| {
         assert_eq!(status.code(), Some(1), "{output}");
         output
@@ -33,7 +40,9 @@ fn connections_max(service: &Service) -> Option<usize> {
 }
 
 fn idle(service: &Service, count: usize) -> Vec<TcpStream> {
-    (0..count).map(|_| TcpStream::connect(service.client().address()).unwrap()).collect()
+    (0..count)
+        .map(|_| TcpStream::connect(service.client().address()).unwrap())
+        .collect()
 }
 
 #[test]
@@ -55,7 +64,13 @@ fn idle_connections_never_stop_storage() {
         started.push(files);
         let client = service.client();
         until("ready", || client.get("/readyz").unwrap().status == 200);
-        assert_eq!(client.put("/v1/campaigns/spring", &json!({ "capacity": 1_000 })).unwrap().status, 201);
+        assert_eq!(
+            client
+                .put("/v1/campaigns/spring", &json!({ "capacity": 1_000 }))
+                .unwrap()
+                .status,
+            201
+        );
         let places = connections_max(&service);
         let connections = idle(&service, files + 20);
         let before = service.open_files();
@@ -72,28 +87,42 @@ fn idle_connections_never_stop_storage() {
             assert_eq!(snapshot.status, 200, "{files} files: {snapshot:?}");
             let backup = directory.path().join(format!("backup-{round}"));
             let url = format!("http://{}", client.address());
-            let made =
-                Command::new(program()).arg("backup").arg(&backup).args(["--url", &url]).output().unwrap();
+            let made = Command::new(program())
+                .arg("backup")
+                .arg(&backup)
+                .args(["--url", &url])
+                .output()
+                .unwrap();
             assert!(made.status.success(), "{files} files: {made:?}");
         }
         let users = json!({ "users": ["u0", "u1", "u2"] });
-        let present = client.another().post("/v1/campaigns/spring/users/check", &users).unwrap().body;
+        let present = client
+            .another()
+            .post("/v1/campaigns/spring/users/check", &users)
+            .unwrap()
+            .body;
         assert_eq!(present, json!({ "present": [true, true, true] }));
         drop(connections);
         assert_eq!(service.terminate().code(), Some(0));
     }
-    assert!(started.contains(&160) && started.contains(&256), "{started:?}");
+    assert!(
+        started.contains(&160) && started.contains(&256),
+        "{started:?}"
+    );
 }
 
 #[test]
 fn file_limit_is_raised_to_maximum() {
     let directory = tempfile::tempdir().unwrap();
-    let service = start(&directory.path().join("data"), 80, 400).unwrap_or_else(|output| panic!("{output}"));
+    let service =
+        start(&directory.path().join("data"), 80, 400).unwrap_or_else(|output| panic!("{output}"));
     let mut connections = idle(&service, 200);
     // All at once, and each is answered.
     for connection in &mut connections {
         connection.set_read_timeout(Some(TIMEOUT)).unwrap();
-        connection.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        connection
+            .write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            .unwrap();
     }
     for connection in &mut connections {
         let mut status = [0; 15];

@@ -13,7 +13,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 fn import(url: &str, arguments: &[&str], input: Option<&str>) -> Output {
     let mut command = Command::new(program());
     command.arg("import").args(arguments).args(["--url", url]);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut process = command.spawn().unwrap();
     let mut stdin = process.stdin.take().unwrap();
     // It may have no use for it.
@@ -35,7 +38,10 @@ fn succeeds(url: &str, arguments: &[&str], input: Option<&str>) -> Value {
 fn fails(url: &str, arguments: &[&str], input: Option<&str>, why: &str) -> Output {
     let ended = import(url, arguments, input);
     let message = String::from_utf8_lossy(&ended.stderr);
-    assert!(ended.status.code() == Some(1) && message.contains(why), "{arguments:?}: {message}");
+    assert!(
+        ended.status.code() == Some(1) && message.contains(why),
+        "{arguments:?}: {message}"
+    );
     ended
 }
 
@@ -56,9 +62,17 @@ impl Fixture {
         let service = Service::start_ready(program(), &directory.path().join("data"), &[]);
         let client = service.client();
         let spec = json!({ "capacity": capacity, "mode": "strict" });
-        assert_eq!(client.put("/v1/campaigns/spring", &spec).unwrap().status, 201);
+        assert_eq!(
+            client.put("/v1/campaigns/spring", &spec).unwrap().status,
+            201
+        );
         let url = format!("http://{}", client.address());
-        Self { directory, service, client, url }
+        Self {
+            directory,
+            service,
+            client,
+            url,
+        }
     }
 
     fn file(&self, name: &str, text: &str) -> String {
@@ -74,15 +88,45 @@ const INTO: &str = "campaigns/spring";
 fn delimiter_separates_columns() {
     let fixture = Fixture::new(1_000);
     let url = &fixture.url;
-    let users = fixture.file("users.csv", "\u{feff}user;email\r\nu1;a@example.com\r\nu2;\r\n;\r\n");
-    fails(url, &[INTO, &users, "--column", "user"], None, "delimiter=semicolon");
-    fails(url, &[INTO, &users, "--delimiter", "semicolon"], None, "\"user\", \"email\"");
-    let arguments = [INTO, &users, "--column", "user", "--delimiter", "semicolon", "--max-rejected", "0"];
+    let users = fixture.file(
+        "users.csv",
+        "\u{feff}user;email\r\nu1;a@example.com\r\nu2;\r\n;\r\n",
+    );
+    fails(
+        url,
+        &[INTO, &users, "--column", "user"],
+        None,
+        "delimiter=semicolon",
+    );
+    fails(
+        url,
+        &[INTO, &users, "--delimiter", "semicolon"],
+        None,
+        "\"user\", \"email\"",
+    );
+    let arguments = [
+        INTO,
+        &users,
+        "--column",
+        "user",
+        "--delimiter",
+        "semicolon",
+        "--max-rejected",
+        "0",
+    ];
     assert_eq!(succeeds(url, &arguments, None)["added"], 2);
     let stated = fixture.file("stated.csv", "sep=;\r\nuser;email\r\nu3;\r\n");
-    assert_eq!(succeeds(url, &[INTO, &stated, "--column", "user"], None)["added"], 1);
+    assert_eq!(
+        succeeds(url, &[INTO, &stated, "--column", "user"], None)["added"],
+        1
+    );
     let text = fixture.file("users.txt", "u4\n");
-    fails(url, &[INTO, &text, "--delimiter", "tab"], None, "only CSV has delimiters");
+    fails(
+        url,
+        &[INTO, &text, "--delimiter", "tab"],
+        None,
+        "only CSV has delimiters",
+    );
     assert_eq!(items(&fixture.client), 3);
 }
 
@@ -93,12 +137,30 @@ fn repeated_id_fails_after_clear() {
     let url = &fixture.url;
     let users = fixture.file("users.txt", "u1\nu2\n");
     for _ in 0..2 {
-        assert_eq!(succeeds(url, &[INTO, &users, "--id", "codes"], None)["added"], 2);
+        assert_eq!(
+            succeeds(url, &[INTO, &users, "--id", "codes"], None)["added"],
+            2
+        );
     }
-    assert_eq!(fixture.client.post("/v1/campaigns/spring/clear", &json!({})).unwrap().status, 200);
-    let failed = fails(url, &[INTO, &users, "--id", "codes"], None, "import-overtaken");
+    assert_eq!(
+        fixture
+            .client
+            .post("/v1/campaigns/spring/clear", &json!({}))
+            .unwrap()
+            .status,
+        200
+    );
+    let failed = fails(
+        url,
+        &[INTO, &users, "--id", "codes"],
+        None,
+        "import-overtaken",
+    );
     assert!(failed.stdout.is_empty(), "no result is printed");
-    assert_eq!(succeeds(url, &[INTO, &users, "--id", "codes-2"], None)["added"], 2);
+    assert_eq!(
+        succeeds(url, &[INTO, &users, "--id", "codes-2"], None)["added"],
+        2
+    );
     assert_eq!(items(&fixture.client), 2);
 }
 
@@ -114,21 +176,43 @@ impl Read for Broken {
 /// The lines in the log are gone, so an upload that continues after them would lose them, also after a crash.
 #[test]
 fn interrupted_id_fails_after_clear() {
-    let Fixture { directory, service, client, .. } = Fixture::new(20_000);
+    let Fixture {
+        directory,
+        service,
+        client,
+        ..
+    } = Fixture::new(20_000);
     // More lines than a batch.
     let lines: String = (0..15_000).map(|number| format!("u{number}\n")).collect();
     let imports = "/v1/campaigns/spring/imports?id=nightly";
     let broken = std::io::Cursor::new(lines.clone()).chain(Broken);
     assert!(client.another().import(imports, broken).is_err());
     let import = || client.get("/v1/imports/nightly").unwrap().body;
-    until("the end of the upload", || import()["state"] == "interrupted");
+    until("the end of the upload", || {
+        import()["state"] == "interrupted"
+    });
     assert_eq!(import()["lines"], 10_000);
-    assert_eq!(client.post("/v1/campaigns/spring/clear", &json!({})).unwrap().status, 200);
-    assert_eq!(client.post("/v1/snapshots", &json!({})).unwrap().status, 200);
+    assert_eq!(
+        client
+            .post("/v1/campaigns/spring/clear", &json!({}))
+            .unwrap()
+            .status,
+        200
+    );
+    assert_eq!(
+        client.post("/v1/snapshots", &json!({})).unwrap().status,
+        200
+    );
     service.kill();
     let service = Service::start_ready(program(), &directory.path().join("data"), &[]);
-    let continued = service.client().import(imports, std::io::Cursor::new(lines)).unwrap();
-    assert_eq!((continued.status, &continued.body["code"]), (409, &json!("import-overtaken")));
+    let continued = service
+        .client()
+        .import(imports, std::io::Cursor::new(lines))
+        .unwrap();
+    assert_eq!(
+        (continued.status, &continued.body["code"]),
+        (409, &json!("import-overtaken"))
+    );
     assert_eq!(items(&service.client()), 0);
 }
 
@@ -144,8 +228,18 @@ fn files_and_standard_input_are_imported() {
     let csv = [INTO, "-", "--format", "csv", "--column", "id"];
     assert_eq!(succeeds(url, &csv, Some("id,name\nu4,Ann\n"))["added"], 1);
     let dry = succeeds(url, &[INTO, &users, "--replace", "--dry-run"], None);
-    assert_eq!((&dry["state"], items(&fixture.client)), (&json!("checked"), json!(4)));
-    assert_eq!(succeeds(url, &[INTO, &users, "--replace", "--max-shrink", "0.5"], None)["state"], "done");
+    assert_eq!(
+        (&dry["state"], items(&fixture.client)),
+        (&json!("checked"), json!(4))
+    );
+    assert_eq!(
+        succeeds(
+            url,
+            &[INTO, &users, "--replace", "--max-shrink", "0.5"],
+            None
+        )["state"],
+        "done"
+    );
     assert_eq!(items(&fixture.client), 2);
     assert_eq!(fixture.service.terminate().code(), Some(0));
 }
@@ -155,18 +249,56 @@ fn rejection_is_reported() {
     let fixture = Fixture::new(1_000);
     let url = &fixture.url;
     let users = fixture.file("users.txt", "u1\nu2\n");
-    fails(url, &["campaigns/none", &users], None, "404 campaign-not-found");
-    fails(url, &["campaigns/none", "-"], Some("u1\n"), "404 campaign-not-found");
+    fails(
+        url,
+        &["campaigns/none", &users],
+        None,
+        "404 campaign-not-found",
+    );
+    fails(
+        url,
+        &["campaigns/none", "-"],
+        Some("u1\n"),
+        "404 campaign-not-found",
+    );
     fails(url, &[INTO, "nowhere.txt"], None, "nowhere.txt");
     let csv = fixture.file("users.csv", "id,name\nu1,Ann\n");
-    fails(url, &[INTO, &csv], None, "name the one that holds the items");
-    fails(url, &[INTO, &users, "--column", "id"], None, "422 invalid-request");
-    fails(url, &[INTO, "-", "--replace"], Some(""), "409 import-guarded");
-    assert_eq!(succeeds(url, &[INTO, &users, "--id", "nightly"], None)["added"], 2);
+    fails(
+        url,
+        &[INTO, &csv],
+        None,
+        "name the one that holds the items",
+    );
+    fails(
+        url,
+        &[INTO, &users, "--column", "id"],
+        None,
+        "422 invalid-request",
+    );
+    fails(
+        url,
+        &[INTO, "-", "--replace"],
+        Some(""),
+        "409 import-guarded",
+    );
+    assert_eq!(
+        succeeds(url, &[INTO, &users, "--id", "nightly"], None)["added"],
+        2
+    );
     let others = fixture.file("others.txt", "u3\n");
-    fails(url, &[INTO, &others, "--id", "nightly"], None, "409 import-differs");
+    fails(
+        url,
+        &[INTO, &others, "--id", "nightly"],
+        None,
+        "409 import-differs",
+    );
     fails("http://127.0.0.1:1", &[INTO, &users], None, "127.0.0.1:1");
-    fails("http://127.0.0.1:1", &[INTO, "nowhere.txt"], None, "nowhere.txt");
+    fails(
+        "http://127.0.0.1:1",
+        &[INTO, "nowhere.txt"],
+        None,
+        "nowhere.txt",
+    );
 
     // Good lines are imported; the exit status reports the others, unless they are allowed.
     let mixed = fixture.file("mixed.ndjson", "\"u5\"\nbad\n\"u6\"\n");
@@ -174,7 +306,12 @@ fn rejection_is_reported() {
     let told: Value = serde_json::from_slice(&ended.stdout).unwrap();
     assert_eq!((&told["added"], &told["rejected"]), (&json!(2), &json!(1)));
     succeeds(url, &[INTO, &mixed, "--max-rejected", "1"], None);
-    fails(url, &[INTO, &mixed, "--max-rejected", "0"], None, "409 import-guarded");
+    fails(
+        url,
+        &[INTO, &mixed, "--max-rejected", "0"],
+        None,
+        "409 import-guarded",
+    );
     assert_eq!(fixture.service.terminate().code(), Some(0));
 }
 
@@ -182,10 +319,22 @@ fn rejection_is_reported() {
 #[test]
 fn rejection_during_upload_is_reported() {
     let fixture = Fixture::new(2_000_000);
-    let lines: String =
-        (0..1_000_000).map(|n| if n == 500 { "\n\"\n".into() } else { format!("\"user-{n}\"\n") }).collect();
+    let lines: String = (0..1_000_000)
+        .map(|n| {
+            if n == 500 {
+                "\n\"\n".into()
+            } else {
+                format!("\"user-{n}\"\n")
+            }
+        })
+        .collect();
     let file = fixture.file("users.ndjson", &lines);
-    fails(&fixture.url, &[INTO, &file, "--max-rejected", "0"], None, "409 import-guarded");
+    fails(
+        &fixture.url,
+        &[INTO, &file, "--max-rejected", "0"],
+        None,
+        "409 import-guarded",
+    );
     fails(
         &fixture.url,
         &[INTO, "-", "--format", "ndjson", "--max-rejected", "0"],
@@ -205,19 +354,29 @@ fn breaking_proxy(upstream: &str, cuts: usize, bytes_more: usize) -> (String, Ar
     std::thread::spawn(move || {
         for client in listener.incoming() {
             let (client, server) = (client.unwrap(), TcpStream::connect(&upstream).unwrap());
-            let (mut answers, mut back) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+            let (mut answers, mut back) =
+                (server.try_clone().unwrap(), client.try_clone().unwrap());
             std::thread::spawn(move || {
                 let _ = std::io::copy(&mut answers, &mut back);
                 let _ = back.shutdown(Shutdown::Write);
             });
-            let (cut, limit) = (counted.clone(), (counted.load(Ordering::SeqCst) + 1) * bytes_more);
+            let (cut, limit) = (
+                counted.clone(),
+                (counted.load(Ordering::SeqCst) + 1) * bytes_more,
+            );
             std::thread::spawn(move || forward(client, server, &cut, cuts, limit));
         }
     });
     (format!("http://{address}"), cut)
 }
 
-fn forward(mut client: TcpStream, mut server: TcpStream, cut: &AtomicUsize, cuts: usize, limit: usize) {
+fn forward(
+    mut client: TcpStream,
+    mut server: TcpStream,
+    cut: &AtomicUsize,
+    cuts: usize,
+    limit: usize,
+) {
     let (mut bytes, mut buffer) = (0, vec![0; 64 << 10]);
     while let Ok(read @ 1..) = client.read(&mut buffer) {
         bytes += read;
@@ -248,13 +407,26 @@ fn import_continues_after_broken_connection() {
             (&done["state"], &done["lines"], &done["added"]),
             (&json!("done"), &json!(count), &json!(count))
         );
-        assert_eq!((cut.load(Ordering::SeqCst), items(&fixture.client)), (5, json!(count)));
+        assert_eq!(
+            (cut.load(Ordering::SeqCst), items(&fixture.client)),
+            (5, json!(count))
+        );
     }
     // Standard input can't be read again, but added items stay, and the ID allows to continue.
     let (proxy, _) = breaking_proxy(fixture.client.address(), 1, bytes_more);
-    let told = fails(&proxy, &[INTO, "-", "--id", "piped"], Some(&lines), "--id piped");
+    let told = fails(
+        &proxy,
+        &[INTO, "-", "--id", "piped"],
+        Some(&lines),
+        "--id piped",
+    );
     assert!(told.stdout.is_empty());
     let (proxy, _) = breaking_proxy(fixture.client.address(), 3, 1_000);
-    fails(&proxy, &[INTO, &file, "--retries", "1"], None, "repeat the command with --id");
+    fails(
+        &proxy,
+        &[INTO, &file, "--retries", "1"],
+        None,
+        "repeat the command with --id",
+    );
     assert_eq!(fixture.service.terminate().code(), Some(0));
 }

@@ -18,10 +18,16 @@ const CAPACITY: u64 = 12_000_000;
 fn limited(data: &Path, limit_kib: u64) -> Command {
     let mut command = Command::new("sh");
     command
-        .args(["-c", r#"ulimit -v "$0" && exec "$@""#, &limit_kib.to_string()])
+        .args([
+            "-c",
+            r#"ulimit -v "$0" && exec "$@""#,
+            &limit_kib.to_string(),
+        ])
         .arg(program())
         .arg("serve");
-    command.env("CUCKOOD__STORAGE__PATH", data).env("CUCKOOD__LIMITS__MEMORY", "1TiB");
+    command
+        .env("CUCKOOD__STORAGE__PATH", data)
+        .env("CUCKOOD__LIMITS__MEMORY", "1TiB");
     command
 }
 
@@ -38,9 +44,18 @@ fn until_ready(service: &Service) -> Client {
 fn fill(client: &Client, first: u64) -> u64 {
     for number in first.. {
         assert!(number < 1_000, "the limit is not felt");
-        let answer = client.put(&format!("/v1/coupons/c{number}"), &json!({ "capacity": CAPACITY })).unwrap();
+        let answer = client
+            .put(
+                &format!("/v1/coupons/c{number}"),
+                &json!({ "capacity": CAPACITY }),
+            )
+            .unwrap();
         if answer.status != 201 {
-            assert_eq!((answer.status, &answer.body["code"]), (507, &json!("memory-limit")), "{answer:?}");
+            assert_eq!(
+                (answer.status, &answer.body["code"]),
+                (507, &json!("memory-limit")),
+                "{answer:?}"
+            );
             return number;
         }
     }
@@ -50,10 +65,18 @@ fn fill(client: &Client, first: u64) -> u64 {
 fn assert_at_work(client: &Client, coupons: u64) {
     let code = json!({ "codes": ["K7Q2"] });
     for path in ["codes", "codes/check"] {
-        assert_eq!(client.post(&format!("/v1/coupons/c0/{path}"), &code).unwrap().status, 200);
+        assert_eq!(
+            client
+                .post(&format!("/v1/coupons/c0/{path}"), &code)
+                .unwrap()
+                .status,
+            200
+        );
     }
     let redemption = json!({ "code": "K7Q2", "reference": "order-1" });
-    let answer = client.post("/v1/coupons/c0/redemptions", &redemption).unwrap();
+    let answer = client
+        .post("/v1/coupons/c0/redemptions", &redemption)
+        .unwrap();
     assert!(matches!(answer.status, 200 | 201), "{answer:?}");
     assert_eq!(client.get("/v1/info").unwrap().body["filters"], coupons);
     assert_eq!(client.get("/readyz").unwrap().status, 200);
@@ -65,7 +88,13 @@ fn failed_allocation_rejects_and_restart_recovers() {
     let data = directory.path().join("data");
     let service = Service::spawn(&mut limited(&data, LIMIT_KIB));
     let small = json!({ "capacity": CAPACITY / 12 });
-    assert_eq!(until_ready(&service).put("/v1/coupons/c0", &small).unwrap().status, 201);
+    assert_eq!(
+        until_ready(&service)
+            .put("/v1/coupons/c0", &small)
+            .unwrap()
+            .status,
+        201
+    );
     // The starts that follow load its last snapshot: a large one would take long to write.
     assert_eq!(service.terminate().code(), Some(0));
     let service = Service::spawn(&mut limited(&data, LIMIT_KIB));
@@ -88,7 +117,12 @@ fn failed_allocation_rejects_and_restart_recovers() {
     let output = service.output().clone();
     assert_eq!(service.wait().code(), Some(1));
     let output = output.whole().join("\n");
-    for words in [&*data.display().to_string(), "bytes of memory", "the data, which is intact", "ulimit -v"] {
+    for words in [
+        &*data.display().to_string(),
+        "bytes of memory",
+        "the data, which is intact",
+        "ulimit -v",
+    ] {
         assert!(output.contains(words), "{words} is missing in\n{output}");
     }
 

@@ -32,13 +32,20 @@ fn assert_closed(path: &Path) {
     for path in tree(path) {
         let found = fs::metadata(&path).unwrap();
         let wanted = if found.is_dir() { 0o700 } else { 0o600 };
-        assert_eq!(found.permissions().mode() & 0o777, wanted, "{}", path.display());
+        assert_eq!(
+            found.permissions().mode() & 0o777,
+            wanted,
+            "{}",
+            path.display()
+        );
     }
 }
 
 fn serve(umask: &str, data: &Path) -> Service {
     let service = Service::spawn(command(umask, &["serve"]).env("CUCKOOD__STORAGE__PATH", data));
-    crate::until("ready", || service.client().get("/readyz").unwrap().status == 200);
+    crate::until("ready", || {
+        service.client().get("/readyz").unwrap().status == 200
+    });
     service
 }
 
@@ -49,8 +56,17 @@ fn files_are_accessible_to_owner_only() {
         let data = directory.path().join("deep/data");
         let service = serve(umask, &data);
         let client = service.client();
-        assert_eq!(client.put("/v1/campaigns/spring", &json!({ "capacity": 100 })).unwrap().status, 201);
-        assert_eq!(client.post("/v1/snapshots", &json!({})).unwrap().status, 200);
+        assert_eq!(
+            client
+                .put("/v1/campaigns/spring", &json!({ "capacity": 100 }))
+                .unwrap()
+                .status,
+            201
+        );
+        assert_eq!(
+            client.post("/v1/snapshots", &json!({})).unwrap().status,
+            200
+        );
         assert_closed(&directory.path().join("deep"));
 
         let backup = directory.path().join("backup");
@@ -59,7 +75,9 @@ fn files_are_accessible_to_owner_only() {
         fs::write(&partial, "half").unwrap();
         fs::set_permissions(&partial, Permissions::from_mode(0o666)).unwrap();
         let url = format!("http://{}", client.address());
-        let made = command(umask, &["backup", backup.to_str().unwrap(), "--url", &url]).output().unwrap();
+        let made = command(umask, &["backup", backup.to_str().unwrap(), "--url", &url])
+            .output()
+            .unwrap();
         assert!(made.status.success(), "{made:?}");
         assert_closed(&backup);
         assert!(!partial.exists(), "it is renamed");
@@ -87,11 +105,17 @@ fn public_directory_is_made_private() {
     fs::create_dir(&other).unwrap();
     fs::set_permissions(&other, Permissions::from_mode(0o755)).unwrap();
     let service = serve("022", &data);
-    let told = service
-        .output()
-        .wait_for(crate::TIMEOUT, |line| line.contains("other users had access").then_some(()));
+    let told = service.output().wait_for(crate::TIMEOUT, |line| {
+        line.contains("other users had access").then_some(())
+    });
     assert!(told.is_some(), "it was not told");
     // The directory alone keeps others from all that is in it.
-    assert_eq!(fs::metadata(&data).unwrap().permissions().mode() & 0o777, 0o700);
-    assert_eq!(fs::metadata(&other).unwrap().permissions().mode() & 0o777, 0o755);
+    assert_eq!(
+        fs::metadata(&data).unwrap().permissions().mode() & 0o777,
+        0o700
+    );
+    assert_eq!(
+        fs::metadata(&other).unwrap().permissions().mode() & 0o777,
+        0o755
+    );
 }

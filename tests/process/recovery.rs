@@ -13,14 +13,24 @@ fn startup_with_many_filters_logs_little() {
     let client = service.client();
     for number in 0..CAMPAIGNS {
         let path = format!("/v1/campaigns/campaign-{number}");
-        assert_eq!(client.put(&path, &json!({ "capacity": 100 })).unwrap().status, 201);
+        assert_eq!(
+            client
+                .put(&path, &json!({ "capacity": 100 }))
+                .unwrap()
+                .status,
+            201
+        );
     }
     assert_eq!(service.terminate().code(), Some(0));
 
     let service = Service::start_ready(program(), &data, &[]);
     let output = service.output().clone();
     assert_eq!(service.terminate().code(), Some(0));
-    let told = output.whole().iter().filter(|line| line.contains("recovering")).count();
+    let told = output
+        .whole()
+        .iter()
+        .filter(|line| line.contains("recovering"))
+        .count();
     assert!(told > 0, "nothing was told");
     assert!(told < CAMPAIGNS / 3, "{told} lines of progress");
 }
@@ -33,17 +43,38 @@ fn large_table_is_recovered() {
     let users = |range: std::ops::Range<u32>| json!({ "users": range.map(|n| format!("user-{n}")).collect::<Vec<_>>() });
     let service = Service::start_ready(program(), &data, &[]);
     let client = service.client();
-    assert_eq!(client.put("/v1/campaigns/large", &json!({ "capacity": 8_000_000 })).unwrap().status, 201);
-    assert_eq!(client.post("/v1/campaigns/large/users", &users(0..5_000)).unwrap().status, 200);
+    assert_eq!(
+        client
+            .put("/v1/campaigns/large", &json!({ "capacity": 8_000_000 }))
+            .unwrap()
+            .status,
+        201
+    );
+    assert_eq!(
+        client
+            .post("/v1/campaigns/large/users", &users(0..5_000))
+            .unwrap()
+            .status,
+        200
+    );
     assert!(
-        client.post("/v1/snapshots", &json!({})).unwrap().body["bytes_written"].as_u64() > Some(8_000_000)
+        client.post("/v1/snapshots", &json!({})).unwrap().body["bytes_written"].as_u64()
+            > Some(8_000_000)
     );
     // Half of them are strangers, of whom a few are said to be there: the same ones after the start.
     let check = |service: &Service| {
-        service.client().post("/v1/campaigns/large/users/check", &users(0..10_000)).unwrap().body
+        service
+            .client()
+            .post("/v1/campaigns/large/users/check", &users(0..10_000))
+            .unwrap()
+            .body
     };
     let before = check(&service);
-    assert!(before["present"].as_array().unwrap()[..5_000].iter().all(|present| present == true));
+    assert!(
+        before["present"].as_array().unwrap()[..5_000]
+            .iter()
+            .all(|present| present == true)
+    );
     service.kill();
 
     let service = Service::start_ready(program(), &data, &[]);

@@ -15,7 +15,11 @@ struct Request {
 }
 
 fn request(method: &'static str, path: &str, body: Value) -> Request {
-    Request { method, path: path.into(), body }
+    Request {
+        method,
+        path: path.into(),
+        body,
+    }
 }
 
 impl Request {
@@ -23,8 +27,14 @@ impl Request {
         let key = key.map(|key| ("Idempotency-Key", key));
         let json = (!self.body.is_null()).then_some(("Content-Type", "application/json"));
         let headers: Vec<_> = key.into_iter().chain(json).collect();
-        let body = if self.body.is_null() { String::new() } else { self.body.to_string() };
-        client.send(self.method, &self.path, &headers, body.as_bytes()).unwrap()
+        let body = if self.body.is_null() {
+            String::new()
+        } else {
+            self.body.to_string()
+        };
+        client
+            .send(self.method, &self.path, &headers, body.as_bytes())
+            .unwrap()
     }
 }
 
@@ -46,15 +56,35 @@ impl Writes {
     fn send(&mut self, status: u16, request: Request, other: Option<Request>) -> Value {
         let key = format!("key-{}", self.sent.len());
         let answer = request.send(&self.client, Some(&key));
-        assert_eq!((answer.status, answer.replayed), (status, false), "{request:?}: {answer:?}");
+        assert_eq!(
+            (answer.status, answer.replayed),
+            (status, false),
+            "{request:?}: {answer:?}"
+        );
         let body = answer.body.clone();
-        self.sent.push(Sent { key, request, other, answer });
+        self.sent.push(Sent {
+            key,
+            request,
+            other,
+            answer,
+        });
         body
     }
 
     /// A write whose key is tried with another body, too.
-    fn write(&mut self, status: u16, method: &'static str, path: &str, body: Value, other: Value) -> Value {
-        self.send(status, request(method, path, body), Some(request(method, path, other)))
+    fn write(
+        &mut self,
+        status: u16,
+        method: &'static str,
+        path: &str,
+        body: Value,
+        other: Value,
+    ) -> Value {
+        self.send(
+            status,
+            request(method, path, body),
+            Some(request(method, path, other)),
+        )
     }
 
     /// A write without a body. Its key is tried with another write of the same campaign or coupon.
@@ -69,19 +99,38 @@ impl Writes {
 
     fn plain(&self, method: &'static str, path: &str, body: Value) {
         let answer = request(method, path, body).send(&self.client, None);
-        assert!((200..300).contains(&answer.status), "{method} {path}: {answer:?}");
+        assert!(
+            (200..300).contains(&answer.status),
+            "{method} {path}: {answer:?}"
+        );
     }
 
     fn redeem(&mut self, status: u16, code: &str, reference: &str, hold_seconds: u64) -> String {
         let body = json!({ "code": code, "reference": reference, "hold_seconds": hold_seconds });
-        let other = json!({ "code": code, "reference": "somebody-else", "hold_seconds": hold_seconds });
-        let redemption = self.write(status, "POST", "/v1/coupons/welcome/redemptions", body, other);
-        format!("/v1/coupons/welcome/redemptions/{}", redemption["id"].as_str().unwrap_or_default())
+        let other =
+            json!({ "code": code, "reference": "somebody-else", "hold_seconds": hold_seconds });
+        let redemption = self.write(
+            status,
+            "POST",
+            "/v1/coupons/welcome/redemptions",
+            body,
+            other,
+        );
+        format!(
+            "/v1/coupons/welcome/redemptions/{}",
+            redemption["id"].as_str().unwrap_or_default()
+        )
     }
 
     fn campaigns(&mut self) {
         let spring = "/v1/campaigns/spring";
-        self.write(201, "PUT", spring, json!({ "capacity": 100 }), json!({ "capacity": 200 }));
+        self.write(
+            201,
+            "PUT",
+            spring,
+            json!({ "capacity": 100 }),
+            json!({ "capacity": 200 }),
+        );
         let ends = |year: u32| json!({ "ends_at": format!("{year}-01-01T00:00:00Z") });
         self.write(200, "PATCH", spring, ends(2100), ends(2101));
         let capacity = |capacity: u64| json!({ "capacity": capacity });
@@ -89,7 +138,13 @@ impl Writes {
         // Compact: without the key, each of these would do more a second time.
         let users = |users: &[&str]| json!({ "users": users });
         let path = format!("{spring}/users");
-        self.write(200, "POST", &path, users(&["u1", "u1", "u1", "u2"]), users(&["u3"]));
+        self.write(
+            200,
+            "POST",
+            &path,
+            users(&["u1", "u1", "u1", "u2"]),
+            users(&["u3"]),
+        );
         let remove = format!("{spring}/users/remove");
         let one = self.write(200, "POST", &remove, users(&["u1"]), users(&["u2"]));
         assert_eq!(one["removed"], 1);
@@ -100,7 +155,10 @@ impl Writes {
         self.plain("PUT", "/v1/campaigns/summer", json!({ "capacity": 100 }));
         self.plain("POST", "/v1/campaigns/summer/users", users(&["u1", "u2"]));
         let add = request("POST", "/v1/campaigns/summer/users", users(&["u6"]));
-        assert_eq!(self.command("/v1/campaigns/summer/clear", add)["removed"], 2);
+        assert_eq!(
+            self.command("/v1/campaigns/summer/clear", add)["removed"],
+            2
+        );
         self.plain("POST", "/v1/campaigns/summer/users", users(&["since"]));
 
         let full = json!({ "capacity": 1, "growth": "fixed", "mode": "strict" });
@@ -117,20 +175,53 @@ impl Writes {
 
     fn coupons(&mut self) {
         let welcome = "/v1/coupons/welcome";
-        self.write(201, "PUT", welcome, json!({ "capacity": 100 }), json!({ "capacity": 200 }));
+        self.write(
+            201,
+            "PUT",
+            welcome,
+            json!({ "capacity": 100 }),
+            json!({ "capacity": 200 }),
+        );
         let starts = |year: u32| json!({ "starts_at": format!("{year}-01-01T00:00:00Z") });
         self.write(200, "PATCH", welcome, starts(2020), starts(2021));
         let list = |codes: &[&str]| json!({ "codes": codes });
         let codes = format!("{welcome}/codes");
-        self.write(200, "POST", &codes, list(&["A", "B", "C", "D", "E", "F", "G"]), list(&["Z"]));
-        self.write(200, "POST", &format!("{codes}/remove"), list(&["F"]), list(&["A"]));
+        self.write(
+            200,
+            "POST",
+            &codes,
+            list(&["A", "B", "C", "D", "E", "F", "G"]),
+            list(&["Z"]),
+        );
+        self.write(
+            200,
+            "POST",
+            &format!("{codes}/remove"),
+            list(&["F"]),
+            list(&["A"]),
+        );
         let pair = |to: &str| json!({ "replacements": [{ "from": "G", "to": to }] });
-        self.write(200, "POST", &format!("{codes}/replace"), pair("H"), pair("I"));
+        self.write(
+            200,
+            "POST",
+            &format!("{codes}/replace"),
+            pair("H"),
+            pair("I"),
+        );
         // Several commands; one of the codes is withdrawn since.
         let generate = |count: u64| json!({ "count": count, "pattern": "SPRING-########" });
-        let generated =
-            self.write(200, "POST", &format!("{codes}/generate"), generate(5_000), generate(5_001));
-        let generated: Vec<&str> = generated.as_str().unwrap().split_terminator("\r\n").collect();
+        let generated = self.write(
+            200,
+            "POST",
+            &format!("{codes}/generate"),
+            generate(5_000),
+            generate(5_001),
+        );
+        let generated: Vec<&str> = generated
+            .as_str()
+            .unwrap()
+            .split_terminator("\r\n")
+            .collect();
         assert_eq!((generated.len(), generated[0]), (5_001, "code"));
         self.plain("POST", &format!("{codes}/remove"), list(&generated[1..2]));
 
@@ -145,18 +236,32 @@ impl Writes {
         // Confirmed, and cancelled since.
         let held = self.redeem(201, "C", "order-4", 3_600);
         let add = request("POST", &codes, list(&["Z"]));
-        assert_eq!(self.command(&format!("{held}/confirm"), add.clone())["status"], "redeemed");
+        assert_eq!(
+            self.command(&format!("{held}/confirm"), add.clone())["status"],
+            "redeemed"
+        );
         self.plain("POST", &format!("{held}/cancel"), Value::Null);
         // Given back, and used by another since.
         let given_back = self.redeem(201, "D", "order-5", 0);
-        assert_eq!(self.command(&format!("{given_back}/cancel"), add)["status"], "cancelled");
-        self.plain("POST", &format!("{welcome}/redemptions"), json!({ "code": "D", "reference": "order-6" }));
+        assert_eq!(
+            self.command(&format!("{given_back}/cancel"), add)["status"],
+            "cancelled"
+        );
+        self.plain(
+            "POST",
+            &format!("{welcome}/redemptions"),
+            json!({ "code": "D", "reference": "order-6" }),
+        );
         // Revived, and used again since.
         self.redeem(201, "E", "order-7", 0);
         let revive = |code: &str| json!({ "codes": [code], "revive": true });
         let revived = self.write(200, "POST", &codes, revive("E"), revive("D"));
         assert_eq!(revived["outcomes"], json!(["revived"]));
-        self.plain("POST", &format!("{welcome}/redemptions"), json!({ "code": "E", "reference": "order-8" }));
+        self.plain(
+            "POST",
+            &format!("{welcome}/redemptions"),
+            json!({ "code": "E", "reference": "order-8" }),
+        );
 
         self.plain("PUT", "/v1/coupons/summer", json!({ "capacity": 100 }));
         self.plain("POST", "/v1/coupons/summer/codes", list(&["A", "B"]));
@@ -189,9 +294,18 @@ fn documented(client: &Client) -> BTreeSet<String> {
     for (path, methods) in document["paths"].as_object().unwrap() {
         for (method, operation) in methods.as_object().unwrap() {
             let parameters = operation["parameters"].as_array().into_iter().flatten();
-            if parameters.into_iter().any(|parameter| parameter["$ref"] == KEY) {
-                let steps = path.split('/').map(|step| if step.starts_with('{') { "*" } else { step });
-                writes.insert(format!("{} {}", method.to_uppercase(), steps.collect::<Vec<_>>().join("/")));
+            if parameters
+                .into_iter()
+                .any(|parameter| parameter["$ref"] == KEY)
+            {
+                let steps = path
+                    .split('/')
+                    .map(|step| if step.starts_with('{') { "*" } else { step });
+                writes.insert(format!(
+                    "{} {}",
+                    method.to_uppercase(),
+                    steps.collect::<Vec<_>>().join("/")
+                ));
             }
         }
     }
@@ -214,22 +328,50 @@ fn effects(client: &Client) -> Value {
     let ask = |path: &str, body: Value| client.post(path, &body).unwrap().body;
     let names = ["u1", "u2", "u3", "u4", "u5", "u6", "since", "many-0"];
     let codes = ["A", "B", "C", "D", "E", "F", "G", "H", "I", "Z", "since"];
-    let redemptions = (1..=8)
-        .map(|n| client.get(&format!("/v1/coupons/welcome/redemptions?reference=order-{n}")).unwrap().body);
-    let counts = ["spring", "summer", "autumn", "small"]
-        .map(|campaign| ask(&format!("/v1/campaigns/{campaign}/users/count"), json!({ "users": names })));
-    let valid = ["welcome", "summer", "autumn"]
-        .map(|coupon| ask(&format!("/v1/coupons/{coupon}/codes/check"), json!({ "codes": codes })));
-    let lists = ["/v1/campaigns", "/v1/coupons", "/v1/line-ups"].map(|path| client.get(path).unwrap().body);
+    let redemptions = (1..=8).map(|n| {
+        client
+            .get(&format!(
+                "/v1/coupons/welcome/redemptions?reference=order-{n}"
+            ))
+            .unwrap()
+            .body
+    });
+    let counts = ["spring", "summer", "autumn", "small"].map(|campaign| {
+        ask(
+            &format!("/v1/campaigns/{campaign}/users/count"),
+            json!({ "users": names }),
+        )
+    });
+    let valid = ["welcome", "summer", "autumn"].map(|coupon| {
+        ask(
+            &format!("/v1/coupons/{coupon}/codes/check"),
+            json!({ "codes": codes }),
+        )
+    });
+    let lists =
+        ["/v1/campaigns", "/v1/coupons", "/v1/line-ups"].map(|path| client.get(path).unwrap().body);
     json!([lists, counts, valid, redemptions.collect::<Vec<_>>()])
 }
 
 /// Sends everything again: nothing is done, and every response is the same. Those that changed something are the stored responses.
 fn assert_replayed(client: &Client, writes: &Writes, effects_of_once: &Value) {
-    for Sent { key, request, answer, .. } in &writes.sent {
+    for Sent {
+        key,
+        request,
+        answer,
+        ..
+    } in &writes.sent
+    {
         let again = request.send(client, Some(key));
-        assert_eq!(again.replayed, answer.status < 400, "{request:?}: {again:?}");
-        assert_eq!((again.status, without_request_id(&again)), (answer.status, without_request_id(answer)));
+        assert_eq!(
+            again.replayed,
+            answer.status < 400,
+            "{request:?}: {again:?}"
+        );
+        assert_eq!(
+            (again.status, without_request_id(&again)),
+            (answer.status, without_request_id(answer))
+        );
     }
     assert_eq!(effects(client), *effects_of_once);
 }
@@ -248,19 +390,37 @@ fn write_has_one_effect_across_kills() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let service = Service::start_ready(program(), &data, &[]);
-    let mut writes = Writes { client: service.client(), sent: Vec::new() };
+    let mut writes = Writes {
+        client: service.client(),
+        sent: Vec::new(),
+    };
     writes.campaigns();
     writes.coupons();
     writes.line_ups();
-    let covered: BTreeSet<String> = writes.sent.iter().map(|sent| route(&sent.request)).collect();
-    assert_eq!(covered, documented(&service.client()), "sent on the left, documented on the right");
+    let covered: BTreeSet<String> = writes
+        .sent
+        .iter()
+        .map(|sent| route(&sent.request))
+        .collect();
+    assert_eq!(
+        covered,
+        documented(&service.client()),
+        "sent on the left, documented on the right"
+    );
     let effects_of_once = effects(&service.client());
     service.kill();
 
     // The responses are recovered from the log,
     let service = Service::start_ready(program(), &data, &[]);
     assert_replayed(&service.client(), &writes, &effects_of_once);
-    assert_eq!(service.client().post("/v1/snapshots", &json!({})).unwrap().status, 200);
+    assert_eq!(
+        service
+            .client()
+            .post("/v1/snapshots", &json!({}))
+            .unwrap()
+            .status,
+        200
+    );
     service.kill();
 
     // and out of a snapshot.
@@ -272,7 +432,11 @@ fn write_has_one_effect_across_kills() {
         let Some(other) = &sent.other else { continue };
         let refused = other.send(&client, Some(&sent.key));
         let code = &refused.body["code"];
-        assert_eq!((refused.status, code), (422, &json!("idempotency-key-reused")), "{other:?}: {refused:?}");
+        assert_eq!(
+            (refused.status, code),
+            (422, &json!("idempotency-key-reused")),
+            "{other:?}: {refused:?}"
+        );
     }
     assert_eq!(effects(&client), effects_of_once);
 }
@@ -283,11 +447,23 @@ fn import_has_one_effect_across_kills() {
     let data = directory.path().join("data");
     let service = Service::start_ready(program(), &data, &[]);
     let client = service.client();
-    for path in ["/v1/campaigns/spring", "/v1/campaigns/summer", "/v1/coupons/welcome"] {
-        assert_eq!(client.put(path, &json!({ "capacity": 100 })).unwrap().status, 201);
+    for path in [
+        "/v1/campaigns/spring",
+        "/v1/campaigns/summer",
+        "/v1/coupons/welcome",
+    ] {
+        assert_eq!(
+            client
+                .put(path, &json!({ "capacity": 100 }))
+                .unwrap()
+                .status,
+            201
+        );
     }
     let send = |client: &Client, path: &str| {
-        client.send("POST", path, &[("Content-Type", "text/plain")], b"a\nb\n\n").unwrap()
+        client
+            .send("POST", path, &[("Content-Type", "text/plain")], b"a\nb\n\n")
+            .unwrap()
     };
     let imports = [
         "/v1/campaigns/spring/imports?id=one",
@@ -296,12 +472,19 @@ fn import_has_one_effect_across_kills() {
     ];
     let first = imports.map(|path| {
         let answer = send(&client, path);
-        assert_eq!((answer.status, &answer.body["added"]), (200, &json!(2)), "{path}: {answer:?}");
+        assert_eq!(
+            (answer.status, &answer.body["added"]),
+            (200, &json!(2)),
+            "{path}: {answer:?}"
+        );
         answer.body
     });
     let counts = |client: &Client| {
         let users = json!({ "users": ["a", "b"] });
-        client.post("/v1/campaigns/spring/users/count", &users).unwrap().body
+        client
+            .post("/v1/campaigns/spring/users/count", &users)
+            .unwrap()
+            .body
     };
     assert_eq!(counts(&client), json!({ "counts": [1, 1] }));
     service.kill();
@@ -313,9 +496,16 @@ fn import_has_one_effect_across_kills() {
         assert_eq!((again.status, again.body), (200, first), "{path}");
     }
     // Elsewhere or in another mode it is another import, which can't bear the id.
-    for other in ["/v1/coupons/welcome/imports?id=one", "/v1/campaigns/spring/imports?id=one&mode=replace"] {
+    for other in [
+        "/v1/coupons/welcome/imports?id=one",
+        "/v1/campaigns/spring/imports?id=one&mode=replace",
+    ] {
         let refused = send(&client, other);
-        assert_eq!((refused.status, &refused.body["code"]), (409, &json!("import-differs")), "{other}");
+        assert_eq!(
+            (refused.status, &refused.body["code"]),
+            (409, &json!("import-differs")),
+            "{other}"
+        );
     }
     assert_eq!(counts(&client), json!({ "counts": [1, 1] }));
 }

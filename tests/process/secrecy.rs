@@ -30,7 +30,10 @@ impl Caller<'_> {
     fn send(&mut self, method: &str, path: &str, media_type: &str, body: &[u8]) -> Value {
         *self.sent += 1;
         let bearer = format!("Bearer {}", self.key);
-        let (idempotency, request) = (format!("{MARK}-key-{}", self.sent), format!("{TOLD}-{}", self.sent));
+        let (idempotency, request) = (
+            format!("{MARK}-key-{}", self.sent),
+            format!("{TOLD}-{}", self.sent),
+        );
         let headers = [
             ("Authorization", bearer.as_str()),
             ("Idempotency-Key", &idempotency),
@@ -45,7 +48,12 @@ impl Caller<'_> {
     }
 
     fn json(&mut self, method: &str, path: &str, body: &Value) -> Value {
-        self.send(method, path, "application/json", body.to_string().as_bytes())
+        self.send(
+            method,
+            path,
+            "application/json",
+            body.to_string().as_bytes(),
+        )
     }
 
     fn post(&mut self, path: &str, body: Value) -> Value {
@@ -59,25 +67,41 @@ fn item(name: &str) -> String {
 
 /// Requests that succeed, or are rejected by their content.
 fn well_formed(caller: &mut Caller<'_>) {
-    for path in ["/v1/campaigns/spring", "/v1/campaigns/small", "/v1/coupons/welcome"] {
+    for path in [
+        "/v1/campaigns/spring",
+        "/v1/campaigns/small",
+        "/v1/coupons/welcome",
+    ] {
         let spec = json!({ "capacity": 1_000, "mode": "strict", "growth": "fixed" });
         assert_eq!(caller.json("PUT", path, &spec)["mode"], "strict");
     }
     let users = json!([item("u1"), item("u2")]);
     for operation in ["", "/check", "/count", "/remove"] {
-        caller.post(&format!("/v1/campaigns/spring/users{operation}"), json!({ "users": users }));
-        caller.post(&format!("/v1/coupons/welcome/codes{operation}"), json!({ "codes": users }));
+        caller.post(
+            &format!("/v1/campaigns/spring/users{operation}"),
+            json!({ "users": users }),
+        );
+        caller.post(
+            &format!("/v1/coupons/welcome/codes{operation}"),
+            json!({ "codes": users }),
+        );
     }
     let pairs = json!({ "replacements": [{ "from": item("u1"), "to": item("u3") }] });
     caller.post("/v1/campaigns/spring/users/replace", pairs.clone());
     caller.post("/v1/coupons/welcome/codes/replace", pairs);
     let many: Vec<String> = (0..5_000).map(|n| item(&format!("many-{n}"))).collect();
-    assert_eq!(caller.post("/v1/campaigns/small/users", json!({ "users": many }))["code"], "filter-full");
+    assert_eq!(
+        caller.post("/v1/campaigns/small/users", json!({ "users": many }))["code"],
+        "filter-full"
+    );
     let asked = json!({ "user": item("u1"), "campaigns": ["spring"] });
     caller.post("/v1/eligibility", asked.clone());
     caller.post("/v1/eligibility/batch", json!({ "requests": [asked] }));
 
-    caller.post("/v1/coupons/welcome/codes", json!({ "codes": [item("A"), item("B")] }));
+    caller.post(
+        "/v1/coupons/welcome/codes",
+        json!({ "codes": [item("A"), item("B")] }),
+    );
     let redemptions = "/v1/coupons/welcome/redemptions";
     let redeem = |code: &str, hold: u64| {
         let reference = format!("{TOLD}-order");
@@ -87,14 +111,26 @@ fn well_formed(caller: &mut Caller<'_>) {
     let id = held["id"].as_str().unwrap();
     caller.post(&format!("{redemptions}/{id}/confirm"), json!({}));
     caller.post(&format!("{redemptions}/{id}/cancel"), json!({}));
-    assert_eq!(caller.post(redemptions, redeem("B", 0))["status"], "redeemed");
-    assert_eq!(caller.post(redemptions, redeem("NEVER", 0))["code"], "code-unknown");
-    caller.post("/v1/coupons/welcome/codes", json!({ "codes": [item("B")], "revive": true }));
+    assert_eq!(
+        caller.post(redemptions, redeem("B", 0))["status"],
+        "redeemed"
+    );
+    assert_eq!(
+        caller.post(redemptions, redeem("NEVER", 0))["code"],
+        "code-unknown"
+    );
+    caller.post(
+        "/v1/coupons/welcome/codes",
+        json!({ "codes": [item("B")], "revive": true }),
+    );
     caller.post("/v1/campaigns/small/clear", json!({}));
     caller.send("DELETE", "/v1/campaigns/small", "application/json", b"");
     // It fails, and the log contains it: the memory doesn't exist.
     let huge = json!({ "capacity": 4_000_000_000_u64, "mode": "strict" });
-    assert_eq!(caller.json("PUT", "/v1/campaigns/huge", &huge)["code"], "memory-limit");
+    assert_eq!(
+        caller.json("PUT", "/v1/campaigns/huge", &huge)["code"],
+        "memory-limit"
+    );
     caller.send("GET", "/v1/info", "application/json", b"");
     caller.post("/v1/snapshots", json!({}));
 }
@@ -147,17 +183,41 @@ fn imports(caller: &mut Caller<'_>) {
     let item = item("line");
     let long = "x".repeat(600);
     let text = format!("{item}\n\n{item}{long}\n\u{feff}{item}\n");
-    let lines = format!("\"{item}\"\n{{\"item\":\"{item}\"}}\n{{\"item\":[\"{item}\"]}}\n{item}\n\"{item}\n");
+    let lines = format!(
+        "\"{item}\"\n{{\"item\":\"{item}\"}}\n{{\"item\":[\"{item}\"]}}\n{item}\n\"{item}\n"
+    );
     let table = format!("name,code\nx,{item}\n{item}\n\"{item}\"x,\"{item}\n");
-    for target in ["/v1/campaigns/spring/imports", "/v1/coupons/welcome/imports"] {
+    for target in [
+        "/v1/campaigns/spring/imports",
+        "/v1/coupons/welcome/imports",
+    ] {
         for mode in ["append", "replace"] {
             let path = format!("{target}?mode={mode}");
             let done = caller.send("POST", &path, "text/plain", text.as_bytes());
-            assert_eq!((&done["state"], &done["rejected"]), (&json!("done"), &json!(1)), "{done}");
+            assert_eq!(
+                (&done["state"], &done["rejected"]),
+                (&json!("done"), &json!(1)),
+                "{done}"
+            );
             caller.send("POST", &path, "application/x-ndjson", lines.as_bytes());
-            caller.send("POST", &format!("{path}&column=code"), "text/csv", table.as_bytes());
-            caller.send("POST", &format!("{path}&column=none"), "text/csv", table.as_bytes());
-            caller.send("POST", &path, "text/plain", format!("\u{feff}{item}\n").as_bytes());
+            caller.send(
+                "POST",
+                &format!("{path}&column=code"),
+                "text/csv",
+                table.as_bytes(),
+            );
+            caller.send(
+                "POST",
+                &format!("{path}&column=none"),
+                "text/csv",
+                table.as_bytes(),
+            );
+            caller.send(
+                "POST",
+                &path,
+                "text/plain",
+                format!("\u{feff}{item}\n").as_bytes(),
+            );
         }
     }
 }
@@ -165,10 +225,15 @@ fn imports(caller: &mut Caller<'_>) {
 /// Keys that are not known, and requests that are hardly HTTP.
 fn strangers(caller: &mut Caller<'_>) {
     let known = std::mem::replace(&mut caller.key, item("unknown-key"));
-    assert_eq!(caller.send("GET", "/v1/info", "application/json", b"")["code"], "unauthenticated");
+    assert_eq!(
+        caller.send("GET", "/v1/info", "application/json", b"")["code"],
+        "unauthenticated"
+    );
     caller.key = known;
     let (item, key) = (item("broken"), &caller.key);
-    let whole = format!("Authorization: Bearer {key}\r\nIdempotency-Key: {item}\r\nContent-Length: 100\r\n");
+    let whole = format!(
+        "Authorization: Bearer {key}\r\nIdempotency-Key: {item}\r\nContent-Length: 100\r\n"
+    );
     let requests = [
         // Broken off within its body,
         format!(
@@ -185,7 +250,9 @@ fn strangers(caller: &mut Caller<'_>) {
         ),
         // keys that are invalid, and input that is not HTTP.
         format!("GET /v1/info HTTP/1.1\r\nHost: c\r\nAuthorization: {item} {key}\r\n\r\n"),
-        format!("DELETE /v1/campaigns/none HTTP/1.1\r\nHost: c\r\nIdempotency-Key: {item} {item}\r\n\r\n"),
+        format!(
+            "DELETE /v1/campaigns/none HTTP/1.1\r\nHost: c\r\nIdempotency-Key: {item} {item}\r\n\r\n"
+        ),
         format!("GET /v1/info HTTP/1.1\r\nHost: c\r\n{item}\r\n\r\n"),
         format!("{item}\r\n\r\n"),
     ];
@@ -196,12 +263,17 @@ fn strangers(caller: &mut Caller<'_>) {
         let mut answer = Vec::new();
         // Input that is not HTTP may find the connection reset.
         let _ = stream.read_to_end(&mut answer);
-        assert!(!String::from_utf8_lossy(&answer).contains(MARK), "{request} was answered with it");
+        assert!(
+            !String::from_utf8_lossy(&answer).contains(MARK),
+            "{request} was answered with it"
+        );
     }
 }
 
 fn contains(bytes: &[u8], text: &str) -> bool {
-    bytes.windows(text.len()).any(|window| window == text.as_bytes())
+    bytes
+        .windows(text.len())
+        .any(|window| window == text.as_bytes())
 }
 
 /// Every file under a folder, with its content.
@@ -222,7 +294,10 @@ fn items_and_keys_are_never_leaked() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let key = item("api-key");
-    let sha256: String = Sha256::digest(&key).iter().map(|byte| format!("{byte:02x}")).collect();
+    let sha256: String = Sha256::digest(&key)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     let keys = format!(r#"[{{name="root", sha256="{sha256}", scopes=["admin"]}}]"#);
     let settings = [
         ("CUCKOOD__LOG__LEVEL", LEVEL),
@@ -239,7 +314,11 @@ fn items_and_keys_are_never_leaked() {
     let mut output = Vec::new();
     for life in 0..2 {
         let service = Service::start_ready(program(), &data, &settings);
-        let mut caller = Caller { client: service.client(), key: key.clone(), sent: &mut sent };
+        let mut caller = Caller {
+            client: service.client(),
+            key: key.clone(),
+            sent: &mut sent,
+        };
         if life == 0 {
             well_formed(&mut caller);
             malformed(&mut caller);
@@ -255,15 +334,34 @@ fn items_and_keys_are_never_leaked() {
         output.extend(lines.whole());
     }
     let leaks: Vec<&String> = output.iter().filter(|line| line.contains(MARK)).collect();
-    assert!(leaks.is_empty(), "{} of {} lines tell: {leaks:#?}", leaks.len(), output.len());
+    assert!(
+        leaks.is_empty(),
+        "{} of {} lines tell: {leaks:#?}",
+        leaks.len(),
+        output.len()
+    );
     for level in ["TRACE", "DEBUG", "INFO", "WARN"] {
-        assert!(output.iter().any(|line| line.contains(&format!(r#""level":"{level}""#))), "no {level}");
+        assert!(
+            output
+                .iter()
+                .any(|line| line.contains(&format!(r#""level":"{level}""#))),
+            "no {level}"
+        );
     }
-    assert!(output.iter().any(|line| line.contains(TOLD)), "no request was told of");
-    assert!(output.iter().any(|line| line.contains("a request was slow")), "no slow request was told of");
+    assert!(
+        output.iter().any(|line| line.contains(TOLD)),
+        "no request was told of"
+    );
+    assert!(
+        output
+            .iter()
+            .any(|line| line.contains("a request was slow")),
+        "no slow request was told of"
+    );
     // At its end a thread may log while its thread-local storage is destroyed, in which tracing has its buffer.
-    let is_panic =
-        |pair: &&[String]| pair[0].contains("panicked") && !pair[1].contains("during or after destruction");
+    let is_panic = |pair: &&[String]| {
+        pair[0].contains("panicked") && !pair[1].contains("during or after destruction")
+    };
     let panic = output.windows(2).find(is_panic);
     assert!(panic.is_none(), "{panic:?}");
 
@@ -271,5 +369,8 @@ fn items_and_keys_are_never_leaked() {
     for (path, bytes) in &files {
         assert!(!contains(bytes, MARK), "{path} holds what it must not");
     }
-    assert!(files.iter().any(|(_, bytes)| contains(bytes, TOLD)), "references are stored as given");
+    assert!(
+        files.iter().any(|(_, bytes)| contains(bytes, TOLD)),
+        "references are stored as given"
+    );
 }

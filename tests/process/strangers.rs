@@ -20,10 +20,18 @@ fn start(places: usize, settings: &[(&str, &str)]) -> Shop {
     let (shop, shop_entry) = new_key("shop", "admin");
     let (hog, hog_entry) = new_key("hog", "read");
     let (places, keys) = (places.to_string(), format!("[{shop_entry}, {hog_entry}]"));
-    let mut all = vec![("CUCKOOD__SERVER__CONNECTIONS_MAX", places.as_str()), ("CUCKOOD__AUTH__KEYS", &keys)];
+    let mut all = vec![
+        ("CUCKOOD__SERVER__CONNECTIONS_MAX", places.as_str()),
+        ("CUCKOOD__AUTH__KEYS", &keys),
+    ];
     all.extend(settings);
     let service = Service::start_ready(program(), &directory.path().join("data"), &all);
-    Shop { service, shop, hog, _directory: directory }
+    Shop {
+        service,
+        shop,
+        hog,
+        _directory: directory,
+    }
 }
 
 fn connect(address: SocketAddr) -> TcpStream {
@@ -39,15 +47,28 @@ impl Shop {
 
     /// The bytes of resident memory.
     fn resident(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.service.process())).unwrap();
-        let kilobytes = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        kilobytes.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap() << 10
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.service.process())).unwrap();
+        let kilobytes = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))
+            .unwrap();
+        kilobytes
+            .trim()
+            .trim_end_matches(" kB")
+            .trim()
+            .parse::<u64>()
+            .unwrap()
+            << 10
     }
 }
 
 /// Sends a request, and returns the first line of the response.
 fn ask(stream: &mut TcpStream, key: &str, path: &str) -> std::io::Result<String> {
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n\r\n")?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n\r\n"
+    )?;
     let mut reader = BufReader::new(stream);
     let mut status = String::new();
     reader.read_line(&mut status)?;
@@ -74,7 +95,12 @@ fn silent_strangers_leave_places_for_clients() {
     for _ in 0..8 {
         silent.extend((0..100).map(|_| shop.connect()));
         let mut honest = shop.connect();
-        assert_eq!(ask(&mut honest, "", "/livez").unwrap(), OK, "after {} strangers", silent.len());
+        assert_eq!(
+            ask(&mut honest, "", "/livez").unwrap(),
+            OK,
+            "after {} strangers",
+            silent.len()
+        );
     }
 }
 
@@ -92,7 +118,11 @@ fn probing_strangers_leave_places_for_keys() {
         }
         let mut honest = shop.connect();
         assert_eq!(ask(&mut honest, &shop.shop, "/v1/info").unwrap(), OK);
-        assert_eq!(ask(&mut known, &shop.shop, "/v1/info").unwrap(), OK, "a known client gave way to {path}");
+        assert_eq!(
+            ask(&mut known, &shop.shop, "/v1/info").unwrap(),
+            OK,
+            "a known client gave way to {path}"
+        );
     }
 }
 
@@ -122,7 +152,11 @@ fn probes_have_their_own_listener() {
 /// Starts a request whose body never arrives.
 fn begin_body(stream: &mut TcpStream, key: &str) {
     let head = "POST /v1/eligibility HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json";
-    write!(stream, "{head}\r\nAuthorization: Bearer {key}\r\nContent-Length: 1000\r\n\r\n{{").unwrap();
+    write!(
+        stream,
+        "{head}\r\nAuthorization: Bearer {key}\r\nContent-Length: 1000\r\n\r\n{{"
+    )
+    .unwrap();
 }
 
 #[test]
@@ -141,16 +175,32 @@ fn unfinished_bodies_leave_places_for_others() {
 #[test]
 fn clients_that_do_not_read_hold_bounded_memory() {
     const LIMIT: u64 = 8 << 20;
-    let shop =
-        start(1_000, &[("CUCKOOD__LIMITS__RESPONSES", "8MiB"), ("CUCKOOD__SERVER__WRITE_TIMEOUT", "10m")]);
+    let shop = start(
+        1_000,
+        &[
+            ("CUCKOOD__LIMITS__RESPONSES", "8MiB"),
+            ("CUCKOOD__SERVER__WRITE_TIMEOUT", "10m"),
+        ],
+    );
     let client = shop.service.client();
     let bearer = format!("Bearer {}", shop.shop);
-    let headers = [("Content-Type", "application/json"), ("Authorization", bearer.as_str())];
-    let names: Vec<String> = (0..250).map(|number| format!("{number}{}", "n".repeat(100))).collect();
+    let headers = [
+        ("Content-Type", "application/json"),
+        ("Authorization", bearer.as_str()),
+    ];
+    let names: Vec<String> = (0..250)
+        .map(|number| format!("{number}{}", "n".repeat(100)))
+        .collect();
     for number in 0..200 {
         let body = serde_json::json!({ "campaigns": names }).to_string();
         let path = format!("/v1/line-ups/l{number}");
-        assert_eq!(client.send("PUT", &path, &headers, body.as_bytes()).unwrap().status, 201);
+        assert_eq!(
+            client
+                .send("PUT", &path, &headers, body.as_bytes())
+                .unwrap()
+                .status,
+            201
+        );
     }
     let before = shop.resident();
     let mut unread: Vec<TcpStream> = Vec::new();
@@ -167,15 +217,20 @@ fn clients_that_do_not_read_hold_bounded_memory() {
         assert!(shop.service.metric("cuckood_response_bytes ") <= LIMIT);
     }
     until("the limit is reached", || {
-        let [bytes, refused] =
-            shop.service.metrics(["cuckood_response_bytes ", "cuckood_responses_refused_total "]);
+        let [bytes, refused] = shop.service.metrics([
+            "cuckood_response_bytes ",
+            "cuckood_responses_refused_total ",
+        ]);
         assert!(bytes <= LIMIT);
         refused > 0
     });
     let grown = shop.resident().saturating_sub(before);
     // A connection has its own memory as well: parser, buffers and a short response.
     let allowed = LIMIT + unread.len() as u64 * (48 << 10);
-    assert!(grown <= allowed, "{grown} bytes are held, {allowed} allowed");
+    assert!(
+        grown <= allowed,
+        "{grown} bytes are held, {allowed} allowed"
+    );
     let mut honest = shop.connect();
     assert_eq!(ask(&mut honest, &shop.shop, "/v1/info").unwrap(), OK);
 }
@@ -199,11 +254,15 @@ fn half_closed_client_gets_response() {
     }
     let body = r#"{"capacity":100}"#;
     let mut stream = shop.connect();
-    let head = "PUT /v1/campaigns/half HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json";
+    let head =
+        "PUT /v1/campaigns/half HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json";
     let length = body.len();
     let key = &shop.shop;
-    write!(stream, "{head}\r\nAuthorization: Bearer {key}\r\nContent-Length: {length}\r\n\r\n{body}")
-        .unwrap();
+    write!(
+        stream,
+        "{head}\r\nAuthorization: Bearer {key}\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
+    .unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
     let mut response = String::new();
     stream.read_to_string(&mut response).unwrap();
@@ -221,11 +280,15 @@ fn end_of_stream_ends_wait() {
     let deadline = Instant::now() + Duration::from_secs(25);
     let ask_and_close = || {
         let mut stream = shop.connect();
-        stream.set_read_timeout(Some(deadline - Instant::now())).unwrap();
+        stream
+            .set_read_timeout(Some(deadline - Instant::now()))
+            .unwrap();
         stream.write_all(request.as_bytes()).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
         let mut response = String::new();
-        stream.read_to_string(&mut response).expect("the end of the stream ends the wait");
+        stream
+            .read_to_string(&mut response)
+            .expect("the end of the stream ends the wait");
         response
     };
     let response = ask_and_close();
@@ -246,8 +309,14 @@ fn ambiguous_heads_are_rejected() {
     let shop = start(100, &[]);
     for (head, status) in [
         ("GET /livez HTTP/1.1\r\n\r\n", "HTTP/1.1 400 Bad Request"),
-        ("GET /livez HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "HTTP/1.1 400 Bad Request"),
-        ("GET /livez HTTP/1.1\r\nHost: a/b\r\n\r\n", "HTTP/1.1 400 Bad Request"),
+        (
+            "GET /livez HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+            "HTTP/1.1 400 Bad Request",
+        ),
+        (
+            "GET /livez HTTP/1.1\r\nHost: a/b\r\n\r\n",
+            "HTTP/1.1 400 Bad Request",
+        ),
         ("GET /livez HTTP/1.0\r\n\r\n", "HTTP/1.0 200 OK"),
         (
             "POST /v1/eligibility HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
@@ -273,13 +342,19 @@ fn ten_thousand_connections_are_served() {
         return;
     }
     // On a busy machine, the last connection may be made long after the first.
-    let timeouts = [("CUCKOOD__SERVER__HEADER_TIMEOUT", "10m"), ("CUCKOOD__SERVER__IDLE_TIMEOUT", "10m")];
+    let timeouts = [
+        ("CUCKOOD__SERVER__HEADER_TIMEOUT", "10m"),
+        ("CUCKOOD__SERVER__IDLE_TIMEOUT", "10m"),
+    ];
     let shop = start(places + 10, &timeouts);
     let mut clients: Vec<TcpStream> = (0..places).map(|_| shop.connect()).collect();
     for stream in &mut clients {
         let key = &shop.shop;
-        write!(stream, "GET /v1/info HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n\r\n")
-            .unwrap();
+        write!(
+            stream,
+            "GET /v1/info HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n\r\n"
+        )
+        .unwrap();
     }
     for stream in &mut clients {
         let mut status = [0; 15];

@@ -59,11 +59,15 @@ impl Cluster {
         settings: &[Setting],
         ports: &[u16],
     ) -> Cluster {
-        let addresses =
-            (0..NODES).map(|node| network(node).unwrap_or_else(|| servers.urls().join(","))).collect();
+        let addresses = (0..NODES)
+            .map(|node| network(node).unwrap_or_else(|| servers.urls().join(",")))
+            .collect();
         let mut cluster = Cluster {
             addresses,
-            listen: ports.iter().map(|port| format!("127.0.0.1:{port}")).collect(),
+            listen: ports
+                .iter()
+                .map(|port| format!("127.0.0.1:{port}"))
+                .collect(),
             settings: settings.to_vec(),
             servers,
             nodes: Vec::new(),
@@ -116,7 +120,12 @@ impl Cluster {
 
     /// Corrects the clock of a node, which `tests/cluster/clock.c` advances.
     pub fn correct_clock(&self, node: usize) {
-        let marks = self.settings.iter().find(|(name, _)| *name == "WRONG_CLOCK").unwrap().1;
+        let marks = self
+            .settings
+            .iter()
+            .find(|(name, _)| *name == "WRONG_CLOCK")
+            .unwrap()
+            .1;
         std::fs::remove_file(Path::new(marks).join(format!("node-{node}"))).unwrap();
     }
 

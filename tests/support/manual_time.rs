@@ -12,7 +12,10 @@ pub struct ManualTime(Mutex<ClockReading>);
 impl ManualTime {
     /// Clocks that are stopped at this time of day.
     pub fn at(wall: Timestamp) -> ManualTime {
-        ManualTime(Mutex::new(ClockReading { wall, uptime: Duration::ZERO }))
+        ManualTime(Mutex::new(ClockReading {
+            wall,
+            uptime: Duration::ZERO,
+        }))
     }
 
     /// A process' clock that reads them.

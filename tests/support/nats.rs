@@ -47,8 +47,15 @@ pub struct Plan {
 impl Plan {
     pub fn of(count: usize) -> Plan {
         let ports = ports::free(count * 3);
-        let ports = ports.chunks(3).map(|three| [three[0], three[1], three[2]]).collect();
-        Plan { ports, disk: None, routes: Vec::new() }
+        let ports = ports
+            .chunks(3)
+            .map(|three| [three[0], three[1], three[2]])
+            .collect();
+        Plan {
+            ports,
+            disk: None,
+            routes: Vec::new(),
+        }
     }
 
     /// The ports at which servers find each other.
@@ -66,7 +73,10 @@ impl Plan {
         let (routes, advertise) = match self.routes.get(at) {
             Some(routes) => (routes.clone(), format!("advertise: {NOWHERE:?}, ")),
             None => {
-                let routes = self.route_ports().into_iter().map(|route| format!("nats://127.0.0.1:{route}"));
+                let routes = self
+                    .route_ports()
+                    .into_iter()
+                    .map(|route| format!("nats://127.0.0.1:{route}"));
                 (routes.collect(), String::new())
             }
         };
@@ -97,17 +107,37 @@ struct Server {
 /// The server's program.
 fn program() -> PathBuf {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cluster/server.sh");
-    let output = Command::new(&script).stderr(Stdio::inherit()).output().expect("bash is there");
+    let output = Command::new(&script)
+        .stderr(Stdio::inherit())
+        .output()
+        .expect("bash is there");
     let server = PathBuf::from(String::from_utf8(output.stdout).expect("a path").trim());
-    assert!(server.exists(), "no NATS server at {}: run tools/setup.sh", server.display());
+    assert!(
+        server.exists(),
+        "no NATS server at {}: run tools/setup.sh",
+        server.display()
+    );
     server
 }
 
 /// Whether a process may have a separate disk here, in memory.
 pub fn may_have_own_disk() -> bool {
     let mut tried = Command::new("unshare");
-    tried.args(["--user", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]);
-    tried.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+    tried.args([
+        "--user",
+        "--map-root-user",
+        "--mount",
+        "mount",
+        "-t",
+        "tmpfs",
+        "none",
+        "/mnt",
+    ]);
+    tried
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
 }
 
 /// The program over a folder that is a disk in memory.
@@ -115,7 +145,16 @@ fn on_own_disk(program: &Path, folder: &Path, megabytes: u32) -> Command {
     fs::create_dir_all(folder).expect("there is room");
     let script = "mount -t tmpfs -o size=$1m tmpfs \"$2\" && shift 2 && exec \"$@\"";
     let mut command = Command::new("unshare");
-    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script, "sh", &megabytes.to_string()]);
+    command.args([
+        "--user",
+        "--map-root-user",
+        "--mount",
+        "sh",
+        "-c",
+        script,
+        "sh",
+        &megabytes.to_string(),
+    ]);
     command.arg(folder).arg(program);
     command
 }
@@ -123,14 +162,28 @@ fn on_own_disk(program: &Path, folder: &Path, megabytes: u32) -> Command {
 /// Whether `strace` can delay a process' calls here.
 pub fn may_delay_syncs() -> bool {
     let mut tried = with_slow_syncs(Path::new("true"));
-    tried.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+    tried
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
 }
 
 /// The program, with each of its syncs delayed. It is the child, not `strace`.
 fn with_slow_syncs(program: &Path) -> Command {
     let mut command = Command::new("strace");
-    command.args(["-D", "-f", "--seccomp-bpf", "-o", "/dev/null", "-e", "trace=fsync,fdatasync"]);
-    command.args(["-e", "inject=fsync,fdatasync:delay_exit=50000"]).arg(program);
+    command.args([
+        "-D",
+        "-f",
+        "--seccomp-bpf",
+        "-o",
+        "/dev/null",
+        "-e",
+        "trace=fsync,fdatasync",
+    ]);
+    command
+        .args(["-e", "inject=fsync,fdatasync:delay_exit=50000"])
+        .arg(program);
     command
 }
 
@@ -158,17 +211,33 @@ impl Servers {
     pub fn start_as(plan: Plan) -> Servers {
         let dir = folder().expect("there is room");
         let count = plan.ports.len();
-        let servers = plan.ports.iter().copied().enumerate().map(|(at, [port, monitor, _])| {
-            let config = dir.path().join(format!("n{at}.conf"));
-            let text = plan.config(at, &dir.path().join(format!("n{at}")));
-            fs::write(&config, text).expect("there is room");
-            let disk = plan.disk.filter(|_| at + 1 == count);
-            Server { config, port, monitor, child: None, disk }
-        });
-        let mut servers = Servers { servers: servers.collect(), dir };
+        let servers = plan
+            .ports
+            .iter()
+            .copied()
+            .enumerate()
+            .map(|(at, [port, monitor, _])| {
+                let config = dir.path().join(format!("n{at}.conf"));
+                let text = plan.config(at, &dir.path().join(format!("n{at}")));
+                fs::write(&config, text).expect("there is room");
+                let disk = plan.disk.filter(|_| at + 1 == count);
+                Server {
+                    config,
+                    port,
+                    monitor,
+                    child: None,
+                    disk,
+                }
+            });
+        let mut servers = Servers {
+            servers: servers.collect(),
+            dir,
+        };
         (0..count).for_each(|at| servers.restart(at));
         if count > 1 {
-            wait_until("a leader of the cluster", || servers.meta_leader().is_some());
+            wait_until("a leader of the cluster", || {
+                servers.meta_leader().is_some()
+            });
         }
         servers
     }
@@ -180,7 +249,10 @@ impl Servers {
 
     /// Addresses of all servers.
     pub fn urls(&self) -> Vec<String> {
-        self.servers.iter().map(|server| format!("nats://127.0.0.1:{}", server.port)).collect()
+        self.servers
+            .iter()
+            .map(|server| format!("nats://127.0.0.1:{}", server.port))
+            .collect()
     }
 
     /// Where a server's monitor is.
@@ -190,11 +262,19 @@ impl Servers {
 
     /// Speaks to the servers, as an operator would.
     pub fn speak<T>(&self, what: impl AsyncFnOnce(Context) -> T) -> T {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
         runtime.expect("there are threads").block_on(async {
-            let urls: Vec<ServerAddr> =
-                self.urls().iter().map(|url| url.parse().expect("an address")).collect();
-            what(jetstream::new(async_nats::connect(urls).await.expect("they are up"))).await
+            let urls: Vec<ServerAddr> = self
+                .urls()
+                .iter()
+                .map(|url| url.parse().expect("an address"))
+                .collect();
+            what(jetstream::new(
+                async_nats::connect(urls).await.expect("they are up"),
+            ))
+            .await
         })
     }
 
@@ -209,7 +289,13 @@ impl Servers {
     /// Limits the size of a stream.
     pub fn limit_log(&self, stream: &str, max_bytes: i64) {
         self.speak(async |context| {
-            let mut config = context.get_stream(stream).await.unwrap().cached_info().config.clone();
+            let mut config = context
+                .get_stream(stream)
+                .await
+                .unwrap()
+                .cached_info()
+                .config
+                .clone();
             config.max_bytes = max_bytes;
             context.update_stream(config).await.unwrap();
         });
@@ -232,11 +318,18 @@ impl Servers {
             Some(Disk::Small(megabytes)) => on_own_disk(&program, &folder, megabytes),
             Some(Disk::Slow) => with_slow_syncs(&program),
         };
-        command.arg("-c").arg(&server.config).arg("-l").arg(log).stdin(Stdio::null());
+        command
+            .arg("-c")
+            .arg(&server.config)
+            .arg("-l")
+            .arg(log)
+            .stdin(Stdio::null());
         command.stdout(Stdio::null()).stderr(Stdio::null());
         server.child = Some(command.spawn().expect("the server can be started"));
         let port = server.port;
-        wait_until("a server that listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+        wait_until("a server that listens", || {
+            TcpStream::connect(("127.0.0.1", port)).is_ok()
+        });
     }
 
     /// Fills the disk that a server has for itself.
@@ -244,8 +337,8 @@ impl Servers {
         let process = self.servers[at].child.as_ref().expect("it runs").id();
         let folder = self.folder(at);
         let folder = folder.strip_prefix("/").expect("it is absolute");
-        let mut file =
-            fs::File::create(format!("/proc/{process}/root/{}/rest", folder.display())).expect("it is ours");
+        let mut file = fs::File::create(format!("/proc/{process}/root/{}/rest", folder.display()))
+            .expect("it is ours");
         while file.write_all(&[0; 4_096]).is_ok() {}
     }
 
@@ -305,7 +398,8 @@ impl Servers {
     /// The server that leads a stream, as this one sees it.
     pub fn leader_told_by(&self, at: usize, stream: &str) -> Option<usize> {
         let told = clusters(&self.monitored(at, "/jsz?streams=true")?, stream);
-        told.iter().find_map(|cluster| number(cluster["leader"].as_str()?))
+        told.iter()
+            .find_map(|cluster| number(cluster["leader"].as_str()?))
     }
 
     /// The server to which a client of this name is connected; the one that it has sent most to, if there are several.
@@ -329,7 +423,9 @@ impl Servers {
     pub fn routes_of(&self, at: usize) -> BTreeSet<usize> {
         let told = self.monitored(at, "/routez").expect("it runs");
         let routes = told["routes"].as_array().into_iter().flatten();
-        routes.filter_map(|route| number(route["remote_name"].as_str()?)).collect()
+        routes
+            .filter_map(|route| number(route["remote_name"].as_str()?))
+            .collect()
     }
 
     /// Waits until a server has all of a stream.
@@ -337,16 +433,23 @@ impl Servers {
         let name = format!("n{at}");
         wait_longer("a server's catching up", CATCHING_UP, || {
             let told = self.clusters_of(stream);
-            let others = told.iter().flat_map(|cluster| cluster["replicas"].as_array()).flatten();
+            let others = told
+                .iter()
+                .flat_map(|cluster| cluster["replicas"].as_array())
+                .flatten();
             let mut replicas = others.filter(|replica| replica["name"] == *name);
             let is_leader = told.iter().any(|cluster| cluster["leader"] == *name);
-            is_leader || replicas.any(|replica| replica["current"] == true && replica["offline"] != true)
+            is_leader
+                || replicas.any(|replica| replica["current"] == true && replica["offline"] != true)
         });
     }
 
     /// The running servers' reports about the replicas of a stream.
     fn clusters_of(&self, stream: &str) -> Vec<Value> {
-        let told = |at| self.monitored(at, "/jsz?streams=true").map(|told| clusters(&told, stream));
+        let told = |at| {
+            self.monitored(at, "/jsz?streams=true")
+                .map(|told| clusters(&told, stream))
+        };
         (0..self.servers.len()).filter_map(told).flatten().collect()
     }
 
@@ -357,9 +460,14 @@ impl Servers {
 
     /// A server's monitoring data at a path, if it runs.
     fn monitored(&self, at: usize, path: &str) -> Option<Value> {
-        self.servers.get(at).filter(|server| server.child.is_some())?;
+        self.servers
+            .get(at)
+            .filter(|server| server.child.is_some())?;
         let url = format!("{}{path}", self.monitor(at));
-        let request = ureq::get(url).config().timeout_global(Some(MONITOR_TIMEOUT)).build();
+        let request = ureq::get(url)
+            .config()
+            .timeout_global(Some(MONITOR_TIMEOUT))
+            .build();
         let text = request.call().ok()?.body_mut().read_to_string().ok()?;
         serde_json::from_str(&text).ok()
     }
@@ -368,8 +476,13 @@ impl Servers {
 /// The replicas of a stream in a server's report.
 fn clusters(told: &Value, stream: &str) -> Vec<Value> {
     let accounts = told["account_details"].as_array().into_iter().flatten();
-    let streams = accounts.flat_map(|account| account["stream_detail"].as_array()).flatten();
-    streams.filter(|found| found["name"] == stream).map(|found| found["cluster"].clone()).collect()
+    let streams = accounts
+        .flat_map(|account| account["stream_detail"].as_array())
+        .flatten();
+    streams
+        .filter(|found| found["name"] == stream)
+        .map(|found| found["cluster"].clone())
+        .collect()
 }
 
 /// The number in a server's name.
@@ -379,7 +492,11 @@ fn number(name: &str) -> Option<usize> {
 
 impl Drop for Servers {
     fn drop(&mut self) {
-        for child in self.servers.iter_mut().filter_map(|server| server.child.as_mut()) {
+        for child in self
+            .servers
+            .iter_mut()
+            .filter_map(|server| server.child.as_mut())
+        {
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -17,10 +17,13 @@ pub fn free(count: usize) -> Vec<u16> {
     let first = process::id().wrapping_mul(DISTANCE);
     let all = std::iter::from_fn(|| {
         let at = NEXT.fetch_add(1, Ordering::Relaxed);
-        (at < COUNT).then(|| u16::try_from(FIRST + first.wrapping_add(at) % COUNT).expect("it is a port"))
+        (at < COUNT)
+            .then(|| u16::try_from(FIRST + first.wrapping_add(at) % COUNT).expect("it is a port"))
     });
-    let ports: Vec<_> =
-        all.filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).take(count).collect();
+    let ports: Vec<_> = all
+        .filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .take(count)
+        .collect();
     assert_eq!(ports.len(), count, "all ports were handed out");
     ports
 }

@@ -47,11 +47,18 @@ impl Network {
             let port = listener.local_addr().unwrap().port();
             let condition = condition.clone();
             thread::spawn(move || {
-                listener.incoming().flatten().for_each(|node| connect(node, server, &condition))
+                listener
+                    .incoming()
+                    .flatten()
+                    .for_each(|node| connect(node, server, &condition))
             });
             format!("nats://127.0.0.1:{port}")
         });
-        Network { urls: urls.collect(), condition: condition.clone(), server: servers[0] }
+        Network {
+            urls: urls.collect(),
+            condition: condition.clone(),
+            server: servers[0],
+        }
     }
 
     pub fn urls(&self) -> String {
@@ -74,7 +81,9 @@ impl Network {
     pub fn silence(&self, part: &'static [u8]) {
         // With a subscriber, the server does not report that there is none.
         let mut subscriber = TcpStream::connect(("127.0.0.1", self.server)).unwrap();
-        subscriber.write_all(b"CONNECT {\"verbose\":false}\r\nSUB $JS.APX.> 1\r\nPING\r\n").unwrap();
+        subscriber
+            .write_all(b"CONNECT {\"verbose\":false}\r\nSUB $JS.APX.> 1\r\nPING\r\n")
+            .unwrap();
         let mut received = Vec::new();
         while !received.ends_with(b"PONG\r\n") {
             let mut byte = [0];
@@ -112,14 +121,20 @@ impl Network {
 }
 
 fn connect(node: TcpStream, server: u16, condition: &Arc<(Mutex<Condition>, Condvar)>) {
-    let Ok(server) = TcpStream::connect(("127.0.0.1", server)) else { return };
+    let Ok(server) = TcpStream::connect(("127.0.0.1", server)) else {
+        return;
+    };
     let mut locked = condition.0.lock();
     if locked.is_cut {
         return;
     }
-    for (from, to, direction) in [(&node, &server, Direction::ToServers), (&server, &node, Direction::ToNode)]
-    {
-        let (Ok(from), Ok(to)) = (from.try_clone(), to.try_clone()) else { return };
+    for (from, to, direction) in [
+        (&node, &server, Direction::ToServers),
+        (&server, &node, Direction::ToNode),
+    ] {
+        let (Ok(from), Ok(to)) = (from.try_clone(), to.try_clone()) else {
+            return;
+        };
         let condition = condition.clone();
         thread::spawn(move || pump(from, to, direction, &condition));
     }
@@ -129,7 +144,9 @@ fn connect(node: TcpStream, server: u16, condition: &Arc<(Mutex<Condition>, Cond
 /// Redirects requests whose subject has these bytes.
 fn redirect(bytes: &mut [u8], part: &[u8]) {
     for line in bytes.split_mut(|byte| *byte == b'\n') {
-        let find = |line: &[u8], sought: &[u8]| line.windows(sought.len()).position(|found| found == sought);
+        let find = |line: &[u8], sought: &[u8]| {
+            line.windows(sought.len()).position(|found| found == sought)
+        };
         if let (Some(at), Some(_)) = (find(line, API), find(line, part)) {
             line[at..at + API.len()].copy_from_slice(NOWHERE);
         }
@@ -148,12 +165,17 @@ fn pump(
         while locked.is_held[direction as usize] {
             condition.1.wait(&mut locked);
         }
-        if let Some(part) = locked.unanswered.filter(|_| direction == Direction::ToServers) {
+        if let Some(part) = locked
+            .unanswered
+            .filter(|_| direction == Direction::ToServers)
+        {
             redirect(&mut bytes[..count], part);
         }
         let is_here = |(_, at): &(&[u8], Direction)| *at == direction;
         if let Some((sought, _)) = locked.accident.filter(is_here)
-            && let Some(at) = bytes[..count].windows(sought.len()).position(|found| found == sought)
+            && let Some(at) = bytes[..count]
+                .windows(sought.len())
+                .position(|found| found == sought)
         {
             locked.accident = None;
             match direction {

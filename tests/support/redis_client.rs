@@ -83,7 +83,9 @@ pub struct Connection(BufReader<TcpStream>);
 impl Connection {
     pub fn to(address: SocketAddr) -> Connection {
         let stream = TcpStream::connect(address).expect("somebody listens");
-        stream.set_read_timeout(Some(TIMEOUT)).expect("a duration above zero");
+        stream
+            .set_read_timeout(Some(TIMEOUT))
+            .expect("a duration above zero");
         stream.set_nodelay(true).expect("a TCP socket");
         Connection(BufReader::new(stream))
     }
@@ -106,7 +108,10 @@ impl Connection {
     pub fn pipeline<'a>(&mut self, lines: impl IntoIterator<Item = &'a str>) -> Vec<Reply> {
         let commands: Vec<Vec<u8>> = lines.into_iter().map(line).collect();
         self.send(&commands.concat());
-        commands.iter().map(|_| self.reply().expect("an answer")).collect()
+        commands
+            .iter()
+            .map(|_| self.reply().expect("an answer"))
+            .collect()
     }
 
     /// Sends bytes as they are. Returns whether they could be sent.
@@ -116,12 +121,17 @@ impl Connection {
 
     /// The same connection, to send from another thread.
     pub fn other_half(&self) -> Connection {
-        Connection(BufReader::new(self.0.get_ref().try_clone().expect("a descriptor")))
+        Connection(BufReader::new(
+            self.0.get_ref().try_clone().expect("a descriptor"),
+        ))
     }
 
     /// Says that nothing more will be sent.
     pub fn end(&mut self) {
-        self.0.get_mut().shutdown(std::net::Shutdown::Write).expect("the socket is open");
+        self.0
+            .get_mut()
+            .shutdown(std::net::Shutdown::Write)
+            .expect("the socket is open");
     }
 
     /// The next answer; `None` if the connection was closed instead.
@@ -145,7 +155,9 @@ impl Connection {
             "*" => Reply::Array((0..number()).map(|_| self.reply()).collect::<Option<_>>()?),
             "~" => Reply::Set((0..number()).map(|_| self.reply()).collect::<Option<_>>()?),
             "%" => Reply::Map(
-                (0..number()).map(|_| Some((self.reply()?, self.reply()?))).collect::<Option<_>>()?,
+                (0..number())
+                    .map(|_| Some((self.reply()?, self.reply()?)))
+                    .collect::<Option<_>>()?,
             ),
             other => panic!("no answer begins with {other}: {line}"),
         })

@@ -31,7 +31,15 @@ impl Routes {
     fn between(ports: &[u16]) -> Routes {
         let pairs = (0..ports.len()).flat_map(|from| (0..ports.len()).map(move |to| (from, to)));
         let pairs = pairs.filter(|(from, to)| from != to);
-        Routes(pairs.map(|(from, to)| Route { from, to, network: Network::to(&[ports[to]]) }).collect())
+        Routes(
+            pairs
+                .map(|(from, to)| Route {
+                    from,
+                    to,
+                    network: Network::to(&[ports[to]]),
+                })
+                .collect(),
+        )
     }
 
     /// Starts servers that reach each other over these routes alone.
@@ -44,13 +52,19 @@ impl Routes {
 
     /// Where a server finds the others.
     fn urls_of(&self, server: usize) -> Vec<String> {
-        self.0.iter().filter(|route| route.from == server).map(|route| route.network.urls()).collect()
+        self.0
+            .iter()
+            .filter(|route| route.from == server)
+            .map(|route| route.network.urls())
+            .collect()
     }
 
     /// Cuts a server off from the others until this is healed.
     pub fn part(&self, server: usize, how: Partition) {
-        for Route { from, network, .. } in
-            self.0.iter().filter(|route| [route.from, route.to].contains(&server))
+        for Route { from, network, .. } in self
+            .0
+            .iter()
+            .filter(|route| [route.from, route.to].contains(&server))
         {
             let (sent, heard) = match *from == server {
                 true => (Direction::ToServers, Direction::ToNode),
@@ -58,7 +72,9 @@ impl Routes {
             };
             match how {
                 Partition::Broken => network.cut(),
-                Partition::Silent => [sent, heard].into_iter().for_each(|direction| network.hold(direction)),
+                Partition::Silent => [sent, heard]
+                    .into_iter()
+                    .for_each(|direction| network.hold(direction)),
                 Partition::Mute => network.hold(sent),
                 Partition::Deaf => network.hold(heard),
             }

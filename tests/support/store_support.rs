@@ -1,9 +1,12 @@
 //! Commands, options and small data directories for the tests of the store and the journal.
 
-use cuckood::domain::{ClockReading, Command, Digests, Entry, FilterId, Proposal, Seq, Target, Timestamp};
+use cuckood::domain::{
+    ClockReading, Command, Digests, Entry, FilterId, Proposal, Seq, Target, Timestamp,
+};
 use cuckood::filter::Digest;
 use cuckood::journal::{
-    Committed, Delivery, Durability, Journal, JournalError, LocalJournal, LocalOptions, NatsJournal, Ticket,
+    Committed, Delivery, Durability, Journal, JournalError, LocalJournal, LocalOptions,
+    NatsJournal, Ticket,
 };
 use cuckood::store::{Store, StoreError, StoreOptions};
 use std::path::Path;
@@ -14,7 +17,10 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 /// Readings of the clocks at a restore.
-pub const CLOCK: ClockReading = ClockReading { wall: Timestamp(1_800_000_000_000), uptime: Duration::ZERO };
+pub const CLOCK: ClockReading = ClockReading {
+    wall: Timestamp(1_800_000_000_000),
+    uptime: Duration::ZERO,
+};
 
 /// Maximum time for a directory to open, and for a poll to return entries: longer than a busy machine's disk stalls.
 pub const TIMEOUT: Duration = Duration::from_secs(120);
@@ -42,8 +48,17 @@ pub fn open_journal(store: &Arc<Store>) -> Result<LocalJournal, StoreError> {
 }
 
 /// The same at any durability.
-pub fn open_journal_at(store: &Arc<Store>, durability: Durability) -> Result<LocalJournal, StoreError> {
-    LocalJournal::open(store.clone(), LocalOptions { durability, segment_bytes: 64 << 10 })
+pub fn open_journal_at(
+    store: &Arc<Store>,
+    durability: Durability,
+) -> Result<LocalJournal, StoreError> {
+    LocalJournal::open(
+        store.clone(),
+        LocalOptions {
+            durability,
+            segment_bytes: 64 << 10,
+        },
+    )
 }
 
 /// Wakes a thread that is parked.
@@ -94,8 +109,14 @@ pub fn poll<J: Journal + ?Sized>(
             },
             Poll::Pending => park(journal, until),
         }
-        assert!(Instant::now() < until, "{} of {count} entries have come behind {last:?}", committed.len());
-        last = committed.last().map_or(last, |committed: &Committed| committed.entry.seq);
+        assert!(
+            Instant::now() < until,
+            "{} of {count} entries have come behind {last:?}",
+            committed.len()
+        );
+        last = committed
+            .last()
+            .map_or(last, |committed: &Committed| committed.entry.seq);
     }
     Ok(committed)
 }
@@ -112,7 +133,9 @@ pub fn append<J: Positioned + ?Sized>(
 
 /// Returns a command of this many digests that differs from that of every other `number`.
 pub fn proposal(number: u64, digests: u64) -> Proposal {
-    let digests = (0..digests).map(|index| Digest(number << 32 | index)).collect();
+    let digests = (0..digests)
+        .map(|index| Digest(number << 32 | index))
+        .collect();
     let command = Command::Insert {
         target: Target(FilterId(number)),
         digests: Digests(digests),
@@ -123,7 +146,10 @@ pub fn proposal(number: u64, digests: u64) -> Proposal {
 }
 
 /// The entries after a position.
-pub fn entries<J: Journal + ?Sized>(journal: &mut J, after: u64) -> Result<Vec<Entry>, JournalError> {
+pub fn entries<J: Journal + ?Sized>(
+    journal: &mut J,
+    after: u64,
+) -> Result<Vec<Entry>, JournalError> {
     static BARRIERS: AtomicU64 = AtomicU64::new(1);
     let barrier = Ticket(BARRIERS.fetch_add(1, Ordering::Relaxed));
     journal.barrier(barrier);
@@ -132,7 +158,9 @@ pub fn entries<J: Journal + ?Sized>(journal: &mut J, after: u64) -> Result<Vec<E
     loop {
         match journal.poll(last, &mut Context::from_waker(&waker)) {
             Poll::Ready(delivery) => match delivery? {
-                Delivery::Entries(more) => entries.extend(more.into_iter().map(|committed| committed.entry)),
+                Delivery::Entries(more) => {
+                    entries.extend(more.into_iter().map(|committed| committed.entry))
+                }
                 Delivery::Passed(passed) if passed == barrier => return Ok(entries),
                 Delivery::Current | Delivery::Passed(_) => {}
             },

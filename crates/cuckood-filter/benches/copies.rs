@@ -13,7 +13,10 @@ const COPIES: u64 = 8;
 const STEP: u64 = 1_000;
 
 fn main() {
-    let users = std::env::args().filter_map(|argument| argument.parse().ok()).next().unwrap_or(8_000_000);
+    let users = std::env::args()
+        .filter_map(|argument| argument.parse().ok())
+        .next()
+        .unwrap_or(8_000_000);
     for rule in [GrowthRule::Immediate, GrowthRule::Paced] {
         for is_in_rounds in [false, true] {
             import(users, rule, is_in_rounds);
@@ -26,13 +29,23 @@ fn digest(number: u64) -> Digest {
 }
 
 fn import(users: u64, rule: GrowthRule, is_in_rounds: bool) {
-    let mut filter =
-        Filter::new(Mode::Compact, Layout::compact(users, 0.001, Growth::Auto).unwrap(), Growth::Auto, None);
+    let mut filter = Filter::new(
+        Mode::Compact,
+        Layout::compact(users, 0.001, Growth::Auto).unwrap(),
+        Growth::Auto,
+        None,
+    );
     filter.set_growth_rule(rule);
     let (mut longest, start) = (0.0, Instant::now());
     for first in (0..users * COPIES).step_by(STEP as usize) {
         let lines = first..(first + STEP).min(users * COPIES);
-        let user = |line| if is_in_rounds { line % users } else { line / COPIES };
+        let user = |line| {
+            if is_in_rounds {
+                line % users
+            } else {
+                line / COPIES
+            }
+        };
         let digests: Vec<Digest> = lines.map(|line| digest(user(line))).collect();
         let since = Instant::now();
         filter.insert_many(&digests, false).unwrap();
@@ -41,7 +54,11 @@ fn import(users: u64, rule: GrowthRule, is_in_rounds: bool) {
     let stats = filter.reader().view(0).stats();
     println!(
         "{rule:?}, {}: longest step {:.1} ms of {:.1} s, {:.2} bytes per copy in {} tables",
-        if is_in_rounds { "in rounds" } else { "in a row" },
+        if is_in_rounds {
+            "in rounds"
+        } else {
+            "in a row"
+        },
         1e3 * longest,
         start.elapsed().as_secs_f64(),
         stats.memory_bytes as f64 / stats.items as f64,

@@ -25,23 +25,49 @@ struct Point {
 }
 
 fn main() {
-    let most = std::env::args().filter_map(|argument| argument.parse().ok()).next().unwrap_or(20_000_000);
-    let curves: Vec<Vec<Point>> = CAPACITIES.iter().map(|&capacity| curve(capacity, most)).collect();
+    let most = std::env::args()
+        .filter_map(|argument| argument.parse().ok())
+        .next()
+        .unwrap_or(20_000_000);
+    let curves: Vec<Vec<Point>> = CAPACITIES
+        .iter()
+        .map(|&capacity| curve(capacity, most))
+        .collect();
     let (width, height) = (900.0, 820.0);
     println!(
         r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="13">"#
     );
     println!(r#"<rect width="{width}" height="{height}" fill="white"/>"#);
-    let bits = Plot { top: 40.0, title: "Bits per user, at an error rate of 0.1%", most: 50.0, step: 10.0 };
+    let bits = Plot {
+        top: 40.0,
+        title: "Bits per user, at an error rate of 0.1%",
+        most: 50.0,
+        step: 10.0,
+    };
     bits.draw(&curves, |point| point.bits);
-    let slowest = curves.iter().flatten().map(|point| point.nanoseconds).fold(0.0, f64::max);
+    let slowest = curves
+        .iter()
+        .flatten()
+        .map(|point| point.nanoseconds)
+        .fold(0.0, f64::max);
     let step = (slowest / 5.0).ceil();
-    let times = Plot { top: 430.0, title: "Nanoseconds per user of a batched check", most: 5.0 * step, step };
+    let times = Plot {
+        top: 430.0,
+        title: "Nanoseconds per user of a batched check",
+        most: 5.0 * step,
+        step,
+    };
     times.draw(&curves, |point| point.nanoseconds);
     for (number, (capacity, color)) in CAPACITIES.iter().zip(COLORS).enumerate() {
         let x = 80.0 + 160.0 * number as f64;
-        println!(r#"<line x1="{x}" x2="{}" y1="800" y2="800" stroke="{color}" stroke-width="3"/>"#, x + 24.0);
-        println!(r#"<text x="{}" y="804">capacity {capacity}</text>"#, x + 30.0);
+        println!(
+            r#"<line x1="{x}" x2="{}" y1="800" y2="800" stroke="{color}" stroke-width="3"/>"#,
+            x + 24.0
+        );
+        println!(
+            r#"<text x="{}" y="804">capacity {capacity}</text>"#,
+            x + 30.0
+        );
     }
     println!("</svg>");
 }
@@ -68,14 +94,20 @@ fn curve(capacity: u64, most: u64) -> Vec<Point> {
         let stats = filter.reader().view(0).stats();
         eprintln!("{capacity} x {factor:.2}: {} tables", stats.segments.len());
         let bits = stats.memory_bytes as f64 * 8.0 / items as f64;
-        points.push(Point { factor, bits, nanoseconds: batched_check(&filter, items) });
+        points.push(Point {
+            factor,
+            bits,
+            nanoseconds: batched_check(&filter, items),
+        });
     }
     points
 }
 
 /// The time of a check, half of the users being members.
 fn batched_check(filter: &Filter, items: u64) -> f64 {
-    let users: Vec<Digest> = (0..items.min(1 << 20)).map(|number| digest(number * 2 % (2 * items))).collect();
+    let users: Vec<Digest> = (0..items.min(1 << 20))
+        .map(|number| digest(number * 2 % (2 * items)))
+        .collect();
     let (reader, mut found) = (filter.reader(), Vec::new());
     let passes = CHECKS.div_ceil(users.len());
     let rounds = (0..3).map(|_| {
@@ -111,7 +143,12 @@ impl Plot {
     }
 
     fn draw(&self, curves: &[Vec<Point>], value: impl Fn(&Point) -> f64) {
-        println!(r#"<text x="{}" y="{}" font-size="16">{}</text>"#, Self::LEFT, self.top - 12.0, self.title);
+        println!(
+            r#"<text x="{}" y="{}" font-size="16">{}</text>"#,
+            Self::LEFT,
+            self.top - 12.0,
+            self.title
+        );
         let mut line = 0.0;
         while line <= self.most {
             let y = self.y(line);
@@ -120,13 +157,23 @@ impl Plot {
                 Self::LEFT,
                 Self::LEFT + Self::WIDTH
             );
-            println!(r#"<text x="{}" y="{:.1}" text-anchor="end">{line}</text>"#, Self::LEFT - 8.0, y + 4.0);
+            println!(
+                r#"<text x="{}" y="{:.1}" text-anchor="end">{line}</text>"#,
+                Self::LEFT - 8.0,
+                y + 4.0
+            );
             line += self.step;
         }
         for factor in [1.0, 10.0, 100.0, 1_000.0] {
             let (x, bottom) = (Self::x(factor), self.top + Self::HEIGHT);
-            println!(r##"<line x1="{x:.1}" x2="{x:.1}" y1="{}" y2="{bottom}" stroke="#ddd"/>"##, self.top);
-            println!(r#"<text x="{x:.1}" y="{}" text-anchor="middle">{factor} ×</text>"#, bottom + 18.0);
+            println!(
+                r##"<line x1="{x:.1}" x2="{x:.1}" y1="{}" y2="{bottom}" stroke="#ddd"/>"##,
+                self.top
+            );
+            println!(
+                r#"<text x="{x:.1}" y="{}" text-anchor="middle">{factor} ×</text>"#,
+                bottom + 18.0
+            );
         }
         for (points, color) in curves.iter().zip(COLORS) {
             let path: Vec<String> = points

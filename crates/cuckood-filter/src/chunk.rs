@@ -93,16 +93,26 @@ impl ChunkWords<'_> {
 ///
 /// # Errors
 /// [`BadChunk`] if it is damaged, or another chunk. No bytes make it panic.
-pub(crate) fn decode_chunk(bytes: &[u8], table: TableId, chunk: u32) -> Result<ChunkWords<'_>, BadChunk> {
+pub(crate) fn decode_chunk(
+    bytes: &[u8],
+    table: TableId,
+    chunk: u32,
+) -> Result<ChunkWords<'_>, BadChunk> {
     if bytes.len() > CHUNK_BYTES_MAX {
         return Err(BadChunk::Length);
     }
-    let (content, checksum) = bytes.split_last_chunk::<CHECKSUM_BYTES>().ok_or(BadChunk::Length)?;
-    let (header, words) = content.split_first_chunk::<HEADER_BYTES>().ok_or(BadChunk::Length)?;
+    let (content, checksum) = bytes
+        .split_last_chunk::<CHECKSUM_BYTES>()
+        .ok_or(BadChunk::Length)?;
+    let (header, words) = content
+        .split_first_chunk::<HEADER_BYTES>()
+        .ok_or(BadChunk::Length)?;
     if header[..4] != MAGIC {
         return Err(BadChunk::Magic);
     }
-    let field = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+    let field = |at: usize| {
+        u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+    };
     if field(4) != VERSION {
         return Err(BadChunk::Version(field(4)));
     }
@@ -146,14 +156,16 @@ impl Undo {
     pub(crate) fn push(&self, word: usize, before: u64) {
         if let Some(Some(records)) = self.chunks().get_mut(word / CHUNK_WORDS) {
             records.push(((word % CHUNK_WORDS) as u32, before));
-            self.copied.fetch_add(size_of::<(u32, u64)>() as u64, Relaxed);
+            self.copied
+                .fetch_add(size_of::<(u32, u64)>() as u64, Relaxed);
         }
     }
 
     /// Takes the records of a chunk: its later changes are not recorded.
     fn take(&self, chunk: usize) -> OldWords {
         let records = self.chunks()[chunk].take().unwrap_or_default();
-        self.copied.fetch_sub(size_of_val(records.as_slice()) as u64, Relaxed);
+        self.copied
+            .fetch_sub(size_of_val(records.as_slice()) as u64, Relaxed);
         records
     }
 }
@@ -176,8 +188,20 @@ impl FrozenTable {
         copied: Arc<AtomicU64>,
     ) -> (Self, Arc<Undo>) {
         let records = (0..chunks(table.words.len() as u64)).map(|_| Some(Vec::new()));
-        let undo = Arc::new(Undo { chunks: Mutex::new(records.collect()), copied });
-        (Self { id, changes, table, undo: undo.clone(), next: 0 }, undo)
+        let undo = Arc::new(Undo {
+            chunks: Mutex::new(records.collect()),
+            copied,
+        });
+        (
+            Self {
+                id,
+                changes,
+                table,
+                undo: undo.clone(),
+                next: 0,
+            },
+            undo,
+        )
     }
 
     /// The table's number.
@@ -199,8 +223,10 @@ impl FrozenTable {
         }
         self.next += 1;
         let last = self.table.words.len().min(first + CHUNK_WORDS);
-        let mut words: Vec<u64> =
-            self.table.words[first..last].iter().map(|word| word.load(Relaxed)).collect();
+        let mut words: Vec<u64> = self.table.words[first..last]
+            .iter()
+            .map(|word| word.load(Relaxed))
+            .collect();
         for (word, before) in self.undo.take(chunk as usize).into_iter().rev() {
             words[word as usize] = before;
         }
@@ -212,7 +238,11 @@ impl FrozenTable {
 impl Drop for FrozenTable {
     fn drop(&mut self) {
         let left = std::mem::take(&mut *self.undo.chunks());
-        let bytes: usize = left.iter().flatten().map(|records| size_of_val(records.as_slice())).sum();
+        let bytes: usize = left
+            .iter()
+            .flatten()
+            .map(|records| size_of_val(records.as_slice()))
+            .sum();
         self.undo.copied.fetch_sub(bytes as u64, Relaxed);
     }
 }

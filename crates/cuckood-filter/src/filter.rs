@@ -34,8 +34,14 @@ impl Filter {
     /// If the layout has too few bits for the steps: [`Layout::with_steps`] adds them.
     pub fn new(mode: Mode, layout: Layout, growth: Growth, forget_steps: Option<u32>) -> Self {
         let retained = forget_steps.filter(|_| mode == Mode::Compact);
-        let step_bits = retained.map_or(Ok(0), |steps| layout.with_steps(steps).map(|fit| fit.step_bits));
-        assert_eq!(step_bits, Ok(layout.step_bits), "the layout is made for these steps");
+        let step_bits = retained.map_or(Ok(0), |steps| {
+            layout.with_steps(steps).map(|fit| fit.step_bits)
+        });
+        assert_eq!(
+            step_bits,
+            Ok(layout.step_bits),
+            "the layout is made for these steps"
+        );
         Self::over(Tables::new(mode, layout, growth, retained))
     }
 
@@ -51,10 +57,18 @@ impl Filter {
         load: &mut Load<'_, E>,
     ) -> Result<Self, RestoreError<E>> {
         let mut filter = Self::over(Tables::restore(mode, image, Some(load))?);
-        let items_are_known = filled.is_none() && mode == Mode::Compact && image.first.step_bits == 0;
-        let end = filled.unwrap_or(Filled { table: u32::MAX, chunk: 0 });
+        let items_are_known =
+            filled.is_none() && mode == Mode::Compact && image.first.step_bits == 0;
+        let end = filled.unwrap_or(Filled {
+            table: u32::MAX,
+            chunk: 0,
+        });
         for (table, of) in (0..=end.table).zip(&image.tables) {
-            let words = if table < end.table { u64::MAX } else { words_before(end.chunk) };
+            let words = if table < end.table {
+                u64::MAX
+            } else {
+                words_before(end.chunk)
+            };
             let (table, buckets) = (table as usize, 0..buckets_in(&of.plan, words));
             if items_are_known {
                 let table = &mut filter.tables_mut().tables[table];
@@ -75,7 +89,10 @@ impl Filter {
     ///
     /// # Errors
     /// When the image contradicts itself.
-    pub fn unfilled(mode: Mode, image: &FilterImage) -> Result<Self, RestoreError<std::convert::Infallible>> {
+    pub fn unfilled(
+        mode: Mode,
+        image: &FilterImage,
+    ) -> Result<Self, RestoreError<std::convert::Infallible>> {
         // A filter continues to count from there.
         if image.next_table > TABLES_EVER_MAX / 2 {
             return Err(RestoreError::Image("the numbers of its tables are wrong"));
@@ -96,7 +113,11 @@ impl Filter {
     /// [`FillError`]. The filter is worthless then.
     pub fn fill(&mut self, filled: &mut Filled, bytes: &[u8]) -> Result<(), FillError> {
         let index = filled.table as usize;
-        let table = self.tables_mut().tables.get_mut(index).ok_or(FillError::TooMany)?;
+        let table = self
+            .tables_mut()
+            .tables
+            .get_mut(index)
+            .ok_or(FillError::TooMany)?;
         let (plan, first) = (*table.plan(), words_before(filled.chunk));
         let words = decode_chunk(bytes, table.id, filled.chunk)?;
         let last = (first + CHUNK_WORDS as u64).min(plan.words());
@@ -113,7 +134,10 @@ impl Filter {
         self.count_in(index, buckets)?;
         filled.chunk += 1;
         if filled.chunk == chunks(plan.words()) {
-            *filled = Filled { table: filled.table + 1, chunk: 0 };
+            *filled = Filled {
+                table: filled.table + 1,
+                chunk: 0,
+            };
         }
         Ok(())
     }
@@ -125,7 +149,10 @@ impl Filter {
     pub fn finish_filling(&mut self, filled: Filled, items: &[u64]) -> Result<(), FillError> {
         let tables = &self.tables().tables;
         if filled.table as usize != tables.len()
-            || !tables.iter().map(|table| table.items()).eq(items.iter().copied())
+            || !tables
+                .iter()
+                .map(|table| table.items())
+                .eq(items.iter().copied())
         {
             return Err(FillError::Contradiction);
         }
@@ -136,9 +163,9 @@ impl Filter {
     /// Counts the contents of some buckets of a table, and copies what counts as copied already.
     fn count_in(&mut self, table: usize, buckets: Range<u64>) -> Result<(), FillError> {
         let counted = match &self.0 {
-            Structure::Multiset(filter) => {
-                filter.count_in(table, buckets.clone()).ok_or(FillError::Contradiction)?
-            }
+            Structure::Multiset(filter) => filter
+                .count_in(table, buckets.clone())
+                .ok_or(FillError::Contradiction)?,
             Structure::Set(filter) => filter.count_in(buckets.clone()),
         };
         let table = &mut self.tables_mut().tables[table];
@@ -149,7 +176,10 @@ impl Filter {
 
     /// All items are counted: it is known which of them are forgotten or cleared.
     fn finish_counting(&mut self) {
-        self.tables_mut().steps.iter_mut().for_each(|steps| steps.update_forgotten());
+        self.tables_mut()
+            .steps
+            .iter_mut()
+            .for_each(|steps| steps.update_forgotten());
         if let Structure::Set(filter) = &mut self.0 {
             filter.finish_counting();
         }
@@ -181,11 +211,19 @@ impl Filter {
     }
 
     fn set(&self) -> Option<&Set> {
-        if let Structure::Set(filter) = &self.0 { Some(filter) } else { None }
+        if let Structure::Set(filter) = &self.0 {
+            Some(filter)
+        } else {
+            None
+        }
     }
 
     fn multiset_mut(&mut self) -> Option<&mut Multiset> {
-        if let Structure::Multiset(filter) = &mut self.0 { Some(filter) } else { None }
+        if let Structure::Multiset(filter) = &mut self.0 {
+            Some(filter)
+        } else {
+            None
+        }
     }
 
     /// All its tables, as dropped.
@@ -233,7 +271,11 @@ impl Filter {
     ///
     /// # Errors
     /// [`Full`] if no slot is free and the filter can't grow (any further). The filter is unchanged then.
-    pub fn insert_many(&mut self, digests: &[Digest], if_absent: bool) -> Result<Vec<InsertOutcome>, Full> {
+    pub fn insert_many(
+        &mut self,
+        digests: &[Digest],
+        if_absent: bool,
+    ) -> Result<Vec<InsertOutcome>, Full> {
         let mut outcomes = Vec::with_capacity(digests.len());
         if let Structure::Multiset(filter) = &mut self.0
             && !if_absent
@@ -241,7 +283,9 @@ impl Filter {
             filter.insert_first(digests, &mut outcomes);
         }
         for group in digests[outcomes.len()..].chunks(GROUP) {
-            group.iter().for_each(|&digest| self.tables().prefetch(digest));
+            group
+                .iter()
+                .for_each(|&digest| self.tables().prefetch(digest));
             for &digest in group {
                 match self.insert(digest, if_absent) {
                     Ok(outcome) => outcomes.push(outcome),
@@ -290,7 +334,9 @@ impl Filter {
         let most = if all { usize::MAX } else { 1 };
         let mut removed = Vec::with_capacity(digests.len());
         for group in digests.chunks(GROUP) {
-            group.iter().for_each(|&digest| self.tables().prefetch(digest));
+            group
+                .iter()
+                .for_each(|&digest| self.tables().prefetch(digest));
             let remove = |&digest| (0..most).take_while(|_| self.remove(digest)).count() as u32;
             removed.extend(group.iter().map(remove));
         }
@@ -332,7 +378,11 @@ impl Filter {
 
     /// Changes the state of an item that is in a strict filter, and returns the state from before.
     pub fn set_state(&mut self, digest: Digest, state: SlotState) -> Option<SlotState> {
-        if let Structure::Set(filter) = &mut self.0 { filter.set(digest, state) } else { None }
+        if let Structure::Set(filter) = &mut self.0 {
+            filter.set(digest, state)
+        } else {
+            None
+        }
     }
 
     /// Adds an item to a strict filter unless it is present, and sets its state.
@@ -352,7 +402,8 @@ impl Filter {
     /// Continues a walk over a strict filter: calls `visit` with the items of up to this many more buckets. Returns how many buckets
     /// that were; none at the end.
     pub fn walk(&self, walk: &mut Walk, buckets: u64, visit: impl FnMut(Digest, SlotState)) -> u64 {
-        self.set().map_or(0, |filter| filter.walk(walk, buckets, visit))
+        self.set()
+            .map_or(0, |filter| filter.walk(walk, buckets, visit))
     }
 
     /// Returns whether a table is being copied, or slots of cleared items are being freed. Changes of the filter continue with that, and so
@@ -389,7 +440,9 @@ impl Filter {
 
     /// Returns to an earlier step. Items that were added in later ones count as added in this one; forgotten ones stay forgotten.
     pub fn turn_back(&mut self, step: u64) {
-        self.multiset_mut().into_iter().for_each(|filter| filter.turn_back(step));
+        self.multiset_mut()
+            .into_iter()
+            .for_each(|filter| filter.turn_back(step));
     }
 
     /// Returns whether [`Self::retire`] has something to do.

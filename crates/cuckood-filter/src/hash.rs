@@ -55,7 +55,11 @@ mod tests {
             (1_024, 0xe89e_40e3_87ba_d47a),
             (2_000, 0x2734_8320_9c07_a4e8),
         ] {
-            assert_eq!(secret.digest(&item[..length]), Digest(expected), "{length} bytes");
+            assert_eq!(
+                secret.digest(&item[..length]),
+                Digest(expected),
+                "{length} bytes"
+            );
         }
     }
 }

@@ -51,8 +51,16 @@ impl FilterImage {
     /// For each table its number, its count of changes and its number of chunks. While the count stays the same, so do the bytes.
     pub fn tables(&self) -> impl Iterator<Item = (TableId, u64, u32)> + '_ {
         // A damaged image is rejected later. Here it must only do no harm.
-        let chunks_of = |plan: &TablePlan| if plan.is_sane() { chunks(plan.words()) } else { 0 };
-        self.tables.iter().map(move |table| (table.id, table.changes, chunks_of(&table.plan)))
+        let chunks_of = |plan: &TablePlan| {
+            if plan.is_sane() {
+                chunks(plan.words())
+            } else {
+                0
+            }
+        };
+        self.tables
+            .iter()
+            .map(move |table| (table.id, table.changes, chunks_of(&table.plan)))
     }
 
     /// The memory of its tables.
@@ -61,7 +69,12 @@ impl FilterImage {
     /// If a table can't be as the image says.
     pub fn memory(&self) -> Result<MemoryNeed, RestoreError<std::convert::Infallible>> {
         let mut need = MemoryNeed::default();
-        for plan in self.tables.iter().map(|table| table.plan).chain(self.copy_plan()) {
+        for plan in self
+            .tables
+            .iter()
+            .map(|table| table.plan)
+            .chain(self.copy_plan())
+        {
             if !plan.is_sane() {
                 return Err(RestoreError::Image("a table has an impossible shape"));
             }
@@ -83,25 +96,36 @@ impl FilterImage {
     /// The plan of the table that the newest one is being copied to.
     pub(crate) fn copy_plan(&self) -> Option<TablePlan> {
         let newest = self.tables.last()?.plan;
-        newest.is_sane().then(|| newest.doubled(self.copy?.0)).flatten()
+        newest
+            .is_sane()
+            .then(|| newest.doubled(self.copy?.0))
+            .flatten()
     }
 
     /// Validates the tables of the image.
     pub(crate) fn check(&self, mode: Mode) -> Result<(), &'static str> {
         let plans: Vec<TablePlan> = self.tables.iter().map(|table| table.plan).collect();
-        let Some(newest) = plans.last() else { return Err("a filter has no table") };
+        let Some(newest) = plans.last() else {
+            return Err("a filter has no table");
+        };
         let tag_bits = TablePlan::first(mode, &self.first).tag_bits;
         if self.first.check(mode).is_err() {
             return Err("a filter can't start with this layout");
         }
-        if !plans.iter().all(|plan| plan.is_sane() && (plan.mode, plan.tag_bits) == (mode, tag_bits)) {
+        if !plans
+            .iter()
+            .all(|plan| plan.is_sane() && (plan.mode, plan.tag_bits) == (mode, tag_bits))
+        {
             return Err("a table has an impossible shape");
         }
         if !plans.is_sorted_by(|older, newer| newer.can_follow(older)) {
             return Err("a table is out of place");
         }
         if self.next_table > TABLES_EVER_MAX
-            || self.tables.iter().any(|table| table.id.0 >= self.next_table)
+            || self
+                .tables
+                .iter()
+                .any(|table| table.id.0 >= self.next_table)
             || !self.tables.is_sorted_by(|one, next| one.id < next.id)
         {
             return Err("the numbers of its tables are wrong");
@@ -114,7 +138,9 @@ impl FilterImage {
         }
         let is_copy_possible =
             |(times, done)| times > 0 && newest.doubled(times).is_some() && done < newest.buckets();
-        if self.growth == Growth::Fixed && self.copy.is_some() || !self.copy.is_none_or(is_copy_possible) {
+        if self.growth == Growth::Fixed && self.copy.is_some()
+            || !self.copy.is_none_or(is_copy_possible)
+        {
             return Err("its newest table can't be copied so");
         }
         let bucket_exists = |(table, bucket): (u64, u64)| {
@@ -192,7 +218,11 @@ impl Restoring<'_> {
         let end = self.words.len().min(chunks.end as usize * CHUNK_WORDS);
         for (chunk, words) in chunks.zip(self.words[first..end].chunks(CHUNK_WORDS)) {
             load(chunk, &mut bytes).map_err(RestoreError::Load)?;
-            let bad = |fault| RestoreError::Chunk { table: self.id, chunk, fault };
+            let bad = |fault| RestoreError::Chunk {
+                table: self.id,
+                chunk,
+                fault,
+            };
             let loaded = decode_chunk(&bytes, self.id, chunk).map_err(bad)?;
             if loaded.len() != words.len() {
                 return Err(bad(BadChunk::Length));
@@ -230,7 +260,9 @@ impl CopySource {
     pub fn copy(&self) -> Result<Filter, RestoreError<std::convert::Infallible>> {
         let mut tables = self.tables.iter();
         let restored = Filter::restore(self.mode, &self.image, None, &mut |restoring| {
-            let table = tables.next().ok_or(RestoreError::Image("a table is missing"))?;
+            let table = tables
+                .next()
+                .ok_or(RestoreError::Image("a table is missing"))?;
             for (copy, word) in restoring.words.iter().zip(&*table.words) {
                 // Memory that stays zero is not even touched.
                 match word.load(Relaxed) {
@@ -248,9 +280,16 @@ impl CopySource {
 }
 
 /// Restores a table from its chunks.
-pub(crate) fn restore_table<E>(image: &TableImage, load: &mut Load<'_, E>) -> Result<Table, RestoreError<E>> {
+pub(crate) fn restore_table<E>(
+    image: &TableImage,
+    load: &mut Load<'_, E>,
+) -> Result<Table, RestoreError<E>> {
     let table = Table::try_new(image.plan)?;
-    let restoring = Restoring { id: image.id, words: &table.words, loaded: AtomicU32::new(0) };
+    let restoring = Restoring {
+        id: image.id,
+        words: &table.words,
+        loaded: AtomicU32::new(0),
+    };
     load(&restoring)?;
     if restoring.loaded.load(Relaxed) != restoring.chunks() {
         return Err(RestoreError::Image("not all chunks of a table were loaded"));

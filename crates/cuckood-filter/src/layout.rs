@@ -141,9 +141,10 @@ impl Layout {
     /// Validates a layout from any source for a filter of this mode.
     pub fn check(&self, mode: Mode) -> Result<(), LayoutError> {
         let (bits, size_fits) = match mode {
-            Mode::Compact => {
-                (FINGERPRINT_BITS_MIN..=FINGERPRINT_BITS_MAX, matches!(self.bucket_size, 2 | 4 | 8))
-            }
+            Mode::Compact => (
+                FINGERPRINT_BITS_MIN..=FINGERPRINT_BITS_MAX,
+                matches!(self.bucket_size, 2 | 4 | 8),
+            ),
             Mode::Strict => (
                 STRICT_FINGERPRINT_BITS..=STRICT_FINGERPRINT_BITS,
                 u32::from(self.bucket_size) == STRICT_SLOTS,
@@ -155,7 +156,13 @@ impl Layout {
         if !size_fits {
             return Err(LayoutError::BucketSize(self.bucket_size));
         }
-        if self.step_bits > if mode == Mode::Compact { STEP_BITS_MAX } else { 0 } {
+        if self.step_bits
+            > if mode == Mode::Compact {
+                STEP_BITS_MAX
+            } else {
+                0
+            }
+        {
             return Err(LayoutError::StepBits(self.step_bits));
         }
         if !(1..=MAX_SEARCH_LIMIT).contains(&self.max_search) {
@@ -176,7 +183,11 @@ impl Layout {
     pub fn memory_bytes(&self) -> u64 {
         let is_strict = self.fingerprint_bits == STRICT_FINGERPRINT_BITS;
         let compact_bits = u32::from(self.fingerprint_bits) + u32::from(self.step_bits);
-        let slot_bits = if is_strict { STRICT_SLOT_BITS } else { compact_bits };
+        let slot_bits = if is_strict {
+            STRICT_SLOT_BITS
+        } else {
+            compact_bits
+        };
         Lanes::new(slot_bits, u32::from(self.bucket_size)).words(self.buckets) * 8
     }
 

@@ -77,7 +77,9 @@ pub use chunk::{FrozenTable, TableId};
 pub use filter::Filter;
 pub use hash::{Digest, Secret};
 pub use image::{CopySource, FillError, Filled, FilterImage, Load, RestoreError, Restoring};
-pub use layout::{FIXED_SEARCH_MIN, Growth, GrowthRule, Layout, LayoutError, MAX_SEARCH_DEFAULT, Mode};
+pub use layout::{
+    FIXED_SEARCH_MIN, Growth, GrowthRule, Layout, LayoutError, MAX_SEARCH_DEFAULT, Mode,
+};
 pub use memory::{MemoryNeed, OutOfMemory, Reservation, unreserved_tables};
 pub use reader::{FilterStats, Reader, TableView};
 pub use set::Walk;

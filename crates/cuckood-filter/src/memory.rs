@@ -56,13 +56,20 @@ pub struct MemoryNeed {
 impl MemoryNeed {
     /// The need of a table of this size.
     pub fn table(bytes: u64) -> Self {
-        let mapped = is_mapped(bytes as usize).then(|| bytes.next_multiple_of(HUGE_PAGE_BYTES as u64));
-        Self { bytes, tables: mapped.into_iter().collect() }
+        let mapped =
+            is_mapped(bytes as usize).then(|| bytes.next_multiple_of(HUGE_PAGE_BYTES as u64));
+        Self {
+            bytes,
+            tables: mapped.into_iter().collect(),
+        }
     }
 
     /// The need of bytes that are not a table's.
     pub fn other(bytes: u64) -> Self {
-        Self { bytes, tables: Vec::new() }
+        Self {
+            bytes,
+            tables: Vec::new(),
+        }
     }
 
     /// The same need, for memory that is released before the operation ends: it does not count towards a limit.
@@ -77,7 +84,10 @@ impl MemoryNeed {
                 self.tables.remove(at);
             }
         }
-        Self { bytes: self.bytes.saturating_sub(other.bytes), ..self }
+        Self {
+            bytes: self.bytes.saturating_sub(other.bytes),
+            ..self
+        }
     }
 
     /// Returns whether there is no need at all.
@@ -113,7 +123,9 @@ impl Reservation {
     /// An empty reservation.
     #[allow(clippy::new_without_default)] // It must be dropped by the thread that created it.
     pub fn new() -> Self {
-        Self { _thread: PhantomData }
+        Self {
+            _thread: PhantomData,
+        }
     }
 
     /// Maps memory for the tables of `need`, and checks that the system has `spare` more bytes, for all that is not mapped.
@@ -147,7 +159,10 @@ impl Drop for Reservation {
 /// Takes a mapping of this size from the smallest of those reserved for this thread that has it, and releases the rest of that.
 fn take_reserved(bytes: usize) -> Option<Mapping> {
     let mapping = RESERVED.with_borrow_mut(|reserved| {
-        let fitting = reserved.iter().enumerate().filter(|(_, piece)| piece.bytes >= bytes);
+        let fitting = reserved
+            .iter()
+            .enumerate()
+            .filter(|(_, piece)| piece.bytes >= bytes);
         let (at, _) = fitting.min_by_key(|(_, piece)| piece.bytes)?;
         Some(reserved.swap_remove(at))
     });
@@ -175,14 +190,31 @@ impl Mapping {
         let with_slack = bytes.checked_add(HUGE_PAGE_BYTES)?;
         // SAFETY: a new private mapping at an address of the system's choice touches no memory of ours.
         let start = unsafe {
-            mmap_anonymous(null_mut(), with_slack, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+            mmap_anonymous(
+                null_mut(),
+                with_slack,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
         };
         let start = NonNull::new(start.ok()?.cast::<u8>())?;
         let skipped = start.as_ptr().align_offset(HUGE_PAGE_BYTES);
         // SAFETY: less than a huge page is skipped, and the mapping is one huge page longer than `bytes`.
         let (first, end) = unsafe { (start.add(skipped), start.add(skipped + bytes)) };
-        drop((Self { start, bytes: skipped }, Self { start: end, bytes: HUGE_PAGE_BYTES - skipped }));
-        Some(Self { start: first, bytes })
+        drop((
+            Self {
+                start,
+                bytes: skipped,
+            },
+            Self {
+                start: end,
+                bytes: HUGE_PAGE_BYTES - skipped,
+            },
+        ));
+        Some(Self {
+            start: first,
+            bytes,
+        })
     }
 
     /// Releases all of it but the first `bytes`.
@@ -200,7 +232,11 @@ impl Mapping {
         {
             // SAFETY: the range is the mapping's. The advice changes no content; if it fails, small pages work as well.
             let _ = unsafe {
-                rustix::mm::madvise(self.start.as_ptr().cast(), self.bytes, rustix::mm::Advice::LinuxHugepage)
+                rustix::mm::madvise(
+                    self.start.as_ptr().cast(),
+                    self.bytes,
+                    rustix::mm::Advice::LinuxHugepage,
+                )
             };
         }
     }
@@ -228,12 +264,17 @@ impl Remains {
 
     /// Releases this many bytes, rounded up, or all if there are fewer. Returns the number of bytes.
     pub(crate) fn release(&mut self, bytes: u64) -> u64 {
-        let piece = usize::try_from(bytes).unwrap_or(usize::MAX).div_ceil(HUGE_PAGE_BYTES);
+        let piece = usize::try_from(bytes)
+            .unwrap_or(usize::MAX)
+            .div_ceil(HUGE_PAGE_BYTES);
         let piece = piece.saturating_mul(HUGE_PAGE_BYTES).min(self.0.bytes);
         self.0.bytes -= piece;
         // SAFETY: the piece is the end of the mapping, which no longer owns it.
         let start = unsafe { self.0.start.add(self.0.bytes) };
-        drop(Mapping { start, bytes: piece });
+        drop(Mapping {
+            start,
+            bytes: piece,
+        });
         piece as u64
     }
 }
@@ -269,7 +310,9 @@ impl Words {
     /// [`OutOfMemory`] if the system has no memory left.
     pub(crate) fn zeroed(len: usize) -> Result<Self, OutOfMemory> {
         let layout = layout(len);
-        let refused = OutOfMemory { bytes: layout.size() as u64 };
+        let refused = OutOfMemory {
+            bytes: layout.size() as u64,
+        };
         if !is_mapped(layout.size()) {
             // SAFETY: the layout's size is not zero.
             let start = unsafe { alloc_zeroed(layout) };
@@ -281,7 +324,10 @@ impl Words {
         UNRESERVED.set(UNRESERVED.get() + u64::from(reserved.is_none()));
         let mapping = reserved.or_else(|| Mapping::new(bytes)).ok_or(refused)?;
         mapping.advise_huge_pages();
-        Ok(Self { first: mem::ManuallyDrop::new(mapping).start.cast(), len })
+        Ok(Self {
+            first: mem::ManuallyDrop::new(mapping).start.cast(),
+            len,
+        })
     }
 
     /// Whether its memory is mapped.
@@ -291,12 +337,16 @@ impl Words {
 
     /// Its memory, to be released incrementally; none if it is on the heap, and thereby released.
     pub(crate) fn into_remains(self) -> Option<Remains> {
-        self.is_mapped().then(|| Remains(mem::ManuallyDrop::new(self).mapping()))
+        self.is_mapped()
+            .then(|| Remains(mem::ManuallyDrop::new(self).mapping()))
     }
 
     /// The mapping of words that are mapped. It and the words must have the same lifetime.
     fn mapping(&self) -> Mapping {
-        Mapping { start: self.first.cast(), bytes: layout(self.len).size().next_multiple_of(HUGE_PAGE_BYTES) }
+        Mapping {
+            start: self.first.cast(),
+            bytes: layout(self.len).size().next_multiple_of(HUGE_PAGE_BYTES),
+        }
     }
 
     /// Prefetches the cache line of a word. Any index will do, even one past the end.
@@ -346,9 +396,14 @@ mod tests {
 
     #[test]
     fn words_are_zero_and_aligned() {
-        for len in
-            [1, 100, HUGE_PAGE_BYTES / 8 - 1, HUGE_PAGE_BYTES / 8, HUGE_PAGE_BYTES / 8 + 1, HUGE_PAGE_BYTES]
-        {
+        for len in [
+            1,
+            100,
+            HUGE_PAGE_BYTES / 8 - 1,
+            HUGE_PAGE_BYTES / 8,
+            HUGE_PAGE_BYTES / 8 + 1,
+            HUGE_PAGE_BYTES,
+        ] {
             let words = Words::zeroed(len).unwrap();
             assert_eq!(words.len(), len);
             assert_eq!(words.as_ptr().align_offset(CACHE_LINE_BYTES), 0);
@@ -399,8 +454,14 @@ mod tests {
         words[words.len() - 1].store(7, Relaxed);
         let mut remains = words.into_remains().unwrap();
         let page = HUGE_PAGE_BYTES as u64;
-        assert_eq!((remains.bytes(), remains.release(1), remains.bytes()), (5 * page, page, 4 * page));
-        assert_eq!((remains.release(2 * page), remains.bytes()), (2 * page, 2 * page));
+        assert_eq!(
+            (remains.bytes(), remains.release(1), remains.bytes()),
+            (5 * page, page, 4 * page)
+        );
+        assert_eq!(
+            (remains.release(2 * page), remains.bytes()),
+            (2 * page, 2 * page)
+        );
         assert_eq!((remains.release(u64::MAX), remains.bytes()), (2 * page, 0));
         assert_eq!(remains.release(u64::MAX), 0);
         assert!(Words::zeroed(100).unwrap().into_remains().is_none());
@@ -412,9 +473,15 @@ mod tests {
         let mut need = MemoryNeed::table(1 << 20);
         need += MemoryNeed::table(1 << 60);
         let mapped = (1 << 20) + (1 << 60);
-        assert_eq!(reservation.extend(&need, 0), Err(OutOfMemory { bytes: mapped }));
+        assert_eq!(
+            reservation.extend(&need, 0),
+            Err(OutOfMemory { bytes: mapped })
+        );
         assert!(reserved().is_empty());
-        assert_eq!(Words::zeroed(1 << 57).err(), Some(OutOfMemory { bytes: 1 << 60 }));
+        assert_eq!(
+            Words::zeroed(1 << 57).err(),
+            Some(OutOfMemory { bytes: 1 << 60 })
+        );
     }
 
     #[test]

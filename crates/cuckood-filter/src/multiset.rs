@@ -48,24 +48,38 @@ impl Multiset {
 
     /// Items that are not forgotten, every copy counted.
     pub(crate) fn items(&self) -> u64 {
-        self.tables.steps.as_ref().map_or_else(|| self.tables.items(), |steps| steps.live_items())
+        self.tables
+            .steps
+            .as_ref()
+            .map_or_else(|| self.tables.items(), |steps| steps.live_items())
     }
 
     fn live(&self) -> LiveTags {
-        self.tables.steps.as_ref().map_or(LiveTags::NONE, |steps| steps.live())
+        self.tables
+            .steps
+            .as_ref()
+            .map_or(LiveTags::NONE, |steps| steps.live())
     }
 
     /// Copies of an item that are not forgotten. Never too low; copies of colliding items count too.
     pub(crate) fn count(&self, digest: Digest) -> u32 {
         let live = self.live();
-        self.tables.tables.iter().map(|table| table.table.count(digest, live)).sum()
+        self.tables
+            .tables
+            .iter()
+            .map(|table| table.table.count(digest, live))
+            .sum()
     }
 
     /// Adds a copy of an item. With `if_absent`, an existing copy keeps its age.
     ///
     /// # Errors
     /// [`Full`] if no slot is free and the filter can't grow (any further). The filter is unchanged then.
-    pub(crate) fn insert(&mut self, digest: Digest, if_absent: bool) -> Result<InsertOutcome, Full> {
+    pub(crate) fn insert(
+        &mut self,
+        digest: Digest,
+        if_absent: bool,
+    ) -> Result<InsertOutcome, Full> {
         if if_absent || self.tables.tables.len() > 1 {
             let copies = self.count(digest);
             if if_absent && copies > 0 {
@@ -101,10 +115,14 @@ impl Multiset {
         let live = self.live();
         let is_fixed = self.tables.growth == Growth::Fixed;
         let overflows = self.tables.rule() == GrowthRule::Paced;
-        let Some((newest, older)) = self.tables.tables.split_last_mut() else { return Err(NoPath) };
+        let Some((newest, older)) = self.tables.tables.split_last_mut() else {
+            return Err(NoPath);
+        };
         let mut insert_in_older = || {
             let mut with_room = older.iter_mut().filter(|table| table.room() > 0);
-            with_room.find_map(|table| table.insert_free(digest, tag, live)).ok_or(NoPath)
+            with_room
+                .find_map(|table| table.insert_free(digest, tag, live))
+                .ok_or(NoPath)
         };
         let forgets = self.tables.steps.is_some();
         if !forgets && let Ok(stored) = insert_in_older() {
@@ -123,7 +141,9 @@ impl Multiset {
     fn make_room(&mut self) -> Result<(), Full> {
         // Slots of forgotten items count as free already, but a filter that grows may count as full because of them.
         let is_full = self.tables.growth == Growth::Auto && self.tables.newest().room() == 0;
-        if is_full && (0..TRIES).any(|_| self.retire(WORDS_AT_ONCE) > 0 && self.tables.newest().room() > 0) {
+        if is_full
+            && (0..TRIES).any(|_| self.retire(WORDS_AT_ONCE) > 0 && self.tables.newest().room() > 0)
+        {
             return Ok(());
         }
         self.tables.grow(self.tables.appended_items_min())
@@ -131,13 +151,20 @@ impl Multiset {
 
     /// Adds a copy of each of the first of many items, as long as the only table takes them. Reports the effects.
     pub(crate) fn insert_first(&mut self, digests: &[Digest], outcomes: &mut Vec<InsertOutcome>) {
-        if self.tables.tables.len() > 1 || digests.is_empty() || self.tables.newest().copy().is_some() {
+        if self.tables.tables.len() > 1
+            || digests.is_empty()
+            || self.tables.newest().copy().is_some()
+        {
             return;
         }
         let (tag, live) = (self.tag(), self.live());
         let is_fixed = self.tables.growth == Growth::Fixed;
         let only = self.tables.newest_mut();
-        let room = if is_fixed { usize::MAX } else { only.room() as usize };
+        let room = if is_fixed {
+            usize::MAX
+        } else {
+            only.room() as usize
+        };
         let mut stored = Vec::with_capacity(digests.len().min(room));
         only.insert_many(&digests[..digests.len().min(room)], tag, live, &mut stored);
         outcomes.extend(stored.into_iter().map(|stored| self.note(tag, stored)));
@@ -145,14 +172,19 @@ impl Multiset {
 
     /// The tag of items that are added now.
     fn tag(&mut self) -> u64 {
-        let Some(steps) = &mut self.tables.steps else { return 0 };
+        let Some(steps) = &mut self.tables.steps else {
+            return 0;
+        };
         if let Some(tag) = steps.tag() {
             return tag;
         }
         let tag = steps.begin().or_else(|| {
             // Few commands arrived, so a step whose tag is needed still has items.
             self.retire(u64::MAX);
-            self.tables.steps.as_mut().map_or(Some(0), |steps| steps.begin())
+            self.tables
+                .steps
+                .as_mut()
+                .map_or(Some(0), |steps| steps.begin())
         });
         self.tables.publish();
         tag.expect("no item of a forgotten step is left")
@@ -176,11 +208,19 @@ impl Multiset {
     /// Removes a copy of an item: the one that was added last to the newest table that has any. Returns whether there was one.
     pub(crate) fn remove(&mut self, digest: Digest) -> bool {
         let live = self.live();
-        let Some(tag) = self.tables.tables.iter_mut().rev().find_map(|table| table.remove(digest, live))
+        let Some(tag) = self
+            .tables
+            .tables
+            .iter_mut()
+            .rev()
+            .find_map(|table| table.remove(digest, live))
         else {
             return false;
         };
-        self.tables.steps.iter_mut().for_each(|steps| steps.discount(tag));
+        self.tables
+            .steps
+            .iter_mut()
+            .for_each(|steps| steps.discount(tag));
         self.after_remove();
         true
     }
@@ -192,7 +232,9 @@ impl Multiset {
 
     /// Removes one copy of each item if there is only the first table, without tags. Returns for each whether there was one.
     pub(crate) fn remove_many(&mut self, digests: &[Digest]) -> Option<Vec<bool>> {
-        let [only] = &mut self.tables.tables[..] else { return None };
+        let [only] = &mut self.tables.tables[..] else {
+            return None;
+        };
         if self.tables.steps.is_some() || !only.plan().is_first() {
             return None;
         }
@@ -213,7 +255,9 @@ impl Multiset {
 
     /// Advances to a step, unless a later one was reached. Cheap, whatever the number of items to forget. Returns that number.
     pub(crate) fn advance(&mut self, step: u64) -> u64 {
-        let Some(steps) = &mut self.tables.steps else { return 0 };
+        let Some(steps) = &mut self.tables.steps else {
+            return 0;
+        };
         let before = steps.forgotten_items();
         let is_published = steps.advance(step);
         let forgotten = steps.forgotten_items() - before;
@@ -226,17 +270,26 @@ impl Multiset {
     /// Returns to an earlier step. Items that were added in later ones count as added in this one; forgotten ones stay forgotten.
     pub(crate) fn turn_back(&mut self, step: u64) {
         self.retire(u64::MAX);
-        self.tables.steps.iter_mut().for_each(|steps| steps.turn_back(step));
+        self.tables
+            .steps
+            .iter_mut()
+            .for_each(|steps| steps.turn_back(step));
         self.tables.publish();
     }
 
     fn forgotten_items(&self) -> u64 {
-        self.tables.steps.as_ref().map_or(0, |steps| steps.forgotten_items())
+        self.tables
+            .steps
+            .as_ref()
+            .map_or(0, |steps| steps.forgotten_items())
     }
 
     fn empty_older_table(&self) -> Option<usize> {
         let older = &self.tables.tables[..self.tables.tables.len() - 1];
-        older.iter().position(|table| table.items() == 0).filter(|_| self.tables.steps.is_some())
+        older
+            .iter()
+            .position(|table| table.items() == 0)
+            .filter(|_| self.tables.steps.is_some())
     }
 
     /// Returns whether [`Self::retire`] has something to do.
@@ -248,7 +301,12 @@ impl Multiset {
     /// nothing is left to do.
     pub(crate) fn retire(&mut self, words: u64) -> u64 {
         // Once around the tables, nothing that is forgotten is left. Twice is enough, however the words are rounded.
-        let all: u64 = self.tables.tables.iter().map(|table| table.plan().words()).sum();
+        let all: u64 = self
+            .tables
+            .tables
+            .iter()
+            .map(|table| table.plan().words())
+            .sum();
         let words = words.min(2 * all);
         let mut done = 0;
         while done < words && self.forgotten_items() > 0 {
@@ -267,13 +325,19 @@ impl Multiset {
     fn retire_some(&mut self, words: u64) -> u64 {
         let (index, bucket) = self.tables.sweep.unwrap_or_default();
         let live = self.live();
-        let Some(steps) = &mut self.tables.steps else { return words };
+        let Some(steps) = &mut self.tables.steps else {
+            return words;
+        };
         let table: &mut TableWriter = &mut self.tables.tables[index];
         let (buckets, lanes) = (table.plan().buckets(), table.table.lanes);
         let bits = u64::from(lanes.slots * lanes.bits);
         let last = buckets.min(bucket + (words.saturating_mul(64) / bits).max(1));
         table.free_forgotten(bucket..last, live, &mut |tag| steps.discount(tag));
-        let next = if last == buckets { ((index + 1) % self.tables.tables.len(), 0) } else { (index, last) };
+        let next = if last == buckets {
+            ((index + 1) % self.tables.tables.len(), 0)
+        } else {
+            (index, last)
+        };
         self.tables.sweep = Some(next);
         ((last - bucket) * bits).div_ceil(64)
     }

@@ -71,7 +71,11 @@ impl<const FIRST: bool, const TAGGED: bool> Nested<FIRST, TAGGED> {
     #[inline(always)]
     fn other_base(&self, base: u64, mixed: u64) -> u64 {
         let sum = sum_of_mixed(mixed, self.0.base_buckets);
-        if sum >= base { sum - base } else { sum + self.0.base_buckets - base }
+        if sum >= base {
+            sum - base
+        } else {
+            sum + self.0.base_buckets - base
+        }
     }
 
     #[inline(always)]
@@ -93,7 +97,12 @@ impl<const FIRST: bool, const TAGGED: bool> Placement for Nested<FIRST, TAGGED> 
     fn of(dimensions: &Dimensions) -> Self {
         let mut dimensions = *dimensions;
         if FIRST {
-            dimensions = Dimensions { doublings: 0, spare_bits: 0, extra_bits: 0, ..dimensions };
+            dimensions = Dimensions {
+                doublings: 0,
+                spare_bits: 0,
+                extra_bits: 0,
+                ..dimensions
+            };
         }
         if !TAGGED {
             dimensions.tag_bits = 0;
@@ -106,7 +115,14 @@ impl<const FIRST: bool, const TAGGED: bool> Placement for Nested<FIRST, TAGGED> 
         // The high bits of the digest select the bucket, the low ones the fingerprint, both by multiply-high. The factors are powers of two
         // times those of the first table, which appends bits to each product. The first 2^extra_bits fingerprints are unused: shifted right
         // by `extra_bits`, they would be zero.
-        let Dimensions { base_buckets, fingerprints, doublings, spare_bits, extra_bits, tag_bits } = self.0;
+        let Dimensions {
+            base_buckets,
+            fingerprints,
+            doublings,
+            spare_bits,
+            extra_bits,
+            tag_bits,
+        } = self.0;
         let level = doublings + spare_bits;
         let fingerprint = (((digest.0 & 0xffff_ffff) * fingerprints) >> 32) + (1 << extra_bits);
         let mixed = mix(fingerprint >> extra_bits);
@@ -120,7 +136,10 @@ impl<const FIRST: bool, const TAGGED: bool> Placement for Nested<FIRST, TAGGED> 
         let spare = low & ((1 << spare_bits) - 1);
         Probe {
             value: ((fingerprint << spare_bits) | spare) << tag_bits,
-            buckets: [bucket(first, flips & is_odd), bucket(second, flips & !is_odd)],
+            buckets: [
+                bucket(first, flips & is_odd),
+                bucket(second, flips & !is_odd),
+            ],
         }
     }
 
@@ -134,12 +153,19 @@ impl<const FIRST: bool, const TAGGED: bool> Placement for Nested<FIRST, TAGGED> 
 
     #[inline(always)]
     fn split(&self, bucket: u64, value: u64, times: u8) -> (u64, u64) {
-        let Dimensions { doublings, spare_bits, tag_bits, .. } = self.0;
+        let Dimensions {
+            doublings,
+            spare_bits,
+            tag_bits,
+            ..
+        } = self.0;
         let mask = (1 << times) - 1;
         let is_odd = ((bucket >> doublings) & 1).wrapping_neg();
         let (tag, untagged) = (value & ((1 << tag_bits) - 1), value >> tag_bits);
         let kept_bits = spare_bits - times;
-        let moved = ((untagged >> kept_bits) ^ (flips(self.mixed(value), doublings + times) & is_odd)) & mask;
+        let moved = ((untagged >> kept_bits)
+            ^ (flips(self.mixed(value), doublings + times) & is_odd))
+            & mask;
         let kept = ((untagged >> spare_bits) << kept_bits) | (untagged & ((1 << kept_bits) - 1));
         (moved, (kept << tag_bits) | tag)
     }
@@ -160,14 +186,19 @@ pub(crate) fn stored_digest(value: u64) -> Digest {
 impl Placement for Whole {
     #[inline(always)]
     fn of(dimensions: &Dimensions) -> Self {
-        Self { half: dimensions.base_buckets << dimensions.doublings >> 1 }
+        Self {
+            half: dimensions.base_buckets << dimensions.doublings >> 1,
+        }
     }
 
     #[inline(always)]
     fn probe(&self, digest: Digest) -> Probe {
         // The digest zero is stored as one: a free slot is zero.
         let value = (digest.0 << STATE_BITS).max(1 << STATE_BITS);
-        let buckets = [multiply_high(value, self.half), self.half + multiply_high(mix(value), self.half)];
+        let buckets = [
+            multiply_high(value, self.half),
+            self.half + multiply_high(mix(value), self.half),
+        ];
         Probe { value, buckets }
     }
 
@@ -179,7 +210,11 @@ impl Placement for Whole {
 
     #[inline(always)]
     fn split(&self, bucket: u64, value: u64, times: u8) -> (u64, u64) {
-        let [first, second] = Self { half: self.half << times }.probe(stored_digest(value)).buckets;
+        let [first, second] = Self {
+            half: self.half << times,
+        }
+        .probe(stored_digest(value))
+        .buckets;
         let target = if bucket < self.half { first } else { second };
         (target & ((1 << times) - 1), value)
     }
@@ -221,7 +256,11 @@ mod tests {
     use crate::plan::TablePlan;
     use proptest::prelude::*;
 
-    fn check_pair(place: impl Placement, buckets: u64, digest: u64) -> Result<Probe, TestCaseError> {
+    fn check_pair(
+        place: impl Placement,
+        buckets: u64,
+        digest: u64,
+    ) -> Result<Probe, TestCaseError> {
         let probe = place.probe(Digest(digest));
         let [first, second] = probe.buckets;
         prop_assert!(first < buckets && second < buckets && first != second && probe.value != 0);
@@ -270,13 +309,18 @@ mod tests {
                     set[half][32] += u64::from(probe.buckets[1] >= plan.buckets() / 2);
                     // Counted from the first fingerprint there is: none is zero.
                     let fingerprint = probe.value - (1 << extra);
-                    (0..bits + extra).for_each(|bit| set[half][usize::from(bit)] += fingerprint >> bit & 1);
+                    (0..bits + extra)
+                        .for_each(|bit| set[half][usize::from(bit)] += fingerprint >> bit & 1);
                 }
                 for half in 0..2 {
                     for bit in (0..bits + extra).chain([32]) {
                         // The half of the 2^f − 1 fingerprints whose bits are set has one less.
                         let fingerprints = f64::from(bits).exp2() - 1.0;
-                        let expected = if bit == 32 || bit < extra { 0.5 } else { 0.5 - 0.5 / fingerprints };
+                        let expected = if bit == 32 || bit < extra {
+                            0.5
+                        } else {
+                            0.5 - 0.5 / fingerprints
+                        };
                         let share = set[half][usize::from(bit)] as f64 / of[half] as f64;
                         let spread = 0.5 / (of[half] as f64).sqrt();
                         assert!(

@@ -1,6 +1,8 @@
 //! The plan of a table: all else about a table follows from it.
 
-use crate::layout::{self, FINGERPRINT_BITS_MAX, GrowthRule, Layout, Mode, STRICT_FINGERPRINT_BITS};
+use crate::layout::{
+    self, FINGERPRINT_BITS_MAX, GrowthRule, Layout, Mode, STRICT_FINGERPRINT_BITS,
+};
 use crate::place::Dimensions;
 use crate::sizing;
 use crate::slots::{Lanes, STATE_BITS, STRICT_SLOTS};
@@ -96,7 +98,10 @@ impl TablePlan {
     }
 
     pub(crate) fn lanes(&self) -> Lanes {
-        Lanes::new(u32::from(self.bits + self.spare_bits + self.tag_bits), u32::from(self.bucket_size))
+        Lanes::new(
+            u32::from(self.bits + self.spare_bits + self.tag_bits),
+            u32::from(self.bucket_size),
+        )
     }
 
     /// The numbers from which placement is computed.
@@ -104,7 +109,11 @@ impl TablePlan {
         let base_bits = self.bits - self.number;
         Dimensions {
             base_buckets: self.base_buckets,
-            fingerprints: if self.mode == Mode::Strict { 0 } else { ((1 << base_bits) - 1) << self.number },
+            fingerprints: if self.mode == Mode::Strict {
+                0
+            } else {
+                ((1 << base_bits) - 1) << self.number
+            },
             doublings: self.doublings,
             spare_bits: self.spare_bits,
             extra_bits: self.number,
@@ -136,7 +145,9 @@ impl TablePlan {
     /// Items with which the table of a filter that grows counts as full. An item that finds no place in a larger table before makes the
     /// filter append one ([`GrowthRule::Paced`]), so there a table in which searches fail early counts as full earlier.
     pub(crate) fn limit(&self, rule: GrowthRule, max_search: u32) -> u64 {
-        let planned = self.capacity().max(sizing::planned_load(self.buckets(), self.bucket_size));
+        let planned = self
+            .capacity()
+            .max(sizing::planned_load(self.buckets(), self.bucket_size));
         match rule {
             GrowthRule::Paced if self.mode == Mode::Compact => {
                 let searched = sizing::searched_items(planned, self.bucket_size, max_search);
@@ -171,7 +182,11 @@ impl TablePlan {
             Mode::Compact => self.spare_bits.checked_sub(times)?,
             Mode::Strict => 0,
         };
-        let plan = Self { doublings: self.doublings.checked_add(times)?, spare_bits, ..self };
+        let plan = Self {
+            doublings: self.doublings.checked_add(times)?,
+            spare_bits,
+            ..self
+        };
         plan.is_sane().then_some(plan)
     }
 
@@ -183,7 +198,11 @@ impl TablePlan {
     pub(crate) fn appended(self, all_buckets: u64, items_min: u64) -> Option<Self> {
         let bits_left = FINGERPRINT_BITS_MAX.checked_sub(self.bits + 1)?;
         let times = u8::from(bits_left < 2);
-        self.after((all_buckets / APPENDED_SHARE) << times, items_min, SPARE_BITS)
+        self.after(
+            (all_buckets / APPENDED_SHARE) << times,
+            items_min,
+            SPARE_BITS,
+        )
     }
 
     /// Returns the next table, with at least this many buckets, for at least `items_min` items, and with up to this many spare bits, or more
@@ -191,8 +210,15 @@ impl TablePlan {
     fn after(self, buckets_min: u64, items_min: u64, spare_bits: u8) -> Option<Self> {
         let (bits, number) = (self.bits + 1, self.number + 1);
         FINGERPRINT_BITS_MAX.checked_sub(bits)?;
-        let is_large_enough = |plan: &Self| plan.buckets() >= buckets_min && plan.capacity() >= items_min;
-        let sized = (0..32).map(|doublings| Self { bits, number, doublings, spare_bits: 0, ..self });
+        let is_large_enough =
+            |plan: &Self| plan.buckets() >= buckets_min && plan.capacity() >= items_min;
+        let sized = (0..32).map(|doublings| Self {
+            bits,
+            number,
+            doublings,
+            spare_bits: 0,
+            ..self
+        });
         let mut sized = sized.take_while(Self::is_sane).filter(is_large_enough);
         sized.find_map(|plan| {
             let nesting = self.level().saturating_sub(plan.doublings);
@@ -220,7 +246,8 @@ impl TablePlan {
 
     /// Different items that it takes before the filter grows, by any rule.
     pub(crate) fn items_max(&self, max_search: u32) -> u64 {
-        self.capacity().min(self.limit(GrowthRule::Paced, max_search))
+        self.capacity()
+            .min(self.limit(GrowthRule::Paced, max_search))
     }
 
     /// Different items that a filter which starts with this table of the layout `first` holds, once no table can be larger.
@@ -242,20 +269,23 @@ impl TablePlan {
     /// Returns whether a table can have this plan. One that was read from a disk may be damaged.
     pub(crate) fn is_sane(&self) -> bool {
         let level = u32::from(self.doublings) + u32::from(self.spare_bits);
-        let buckets_fit =
-            level < 32 && self.base_buckets <= layout::BUCKETS_MAX >> level && self.base_buckets >= 2;
+        let buckets_fit = level < 32
+            && self.base_buckets <= layout::BUCKETS_MAX >> level
+            && self.base_buckets >= 2;
         let shape_fits = match self.mode {
             Mode::Compact => {
                 let base_bits = self.bits.saturating_sub(self.number);
                 matches!(self.bucket_size, 2 | 4 | 8)
                     && self.tag_bits <= layout::STEP_BITS_MAX
                     && base_bits >= layout::FINGERPRINT_BITS_MIN
-                    && u32::from(self.bits) + u32::from(self.spare_bits) <= u32::from(FINGERPRINT_BITS_MAX)
+                    && u32::from(self.bits) + u32::from(self.spare_bits)
+                        <= u32::from(FINGERPRINT_BITS_MAX)
                     && (self.number > 0 || level == 0)
             }
             Mode::Strict => {
                 u32::from(self.bucket_size) == STRICT_SLOTS
-                    && (self.bits, u32::from(self.tag_bits)) == (STRICT_FINGERPRINT_BITS, STATE_BITS)
+                    && (self.bits, u32::from(self.tag_bits))
+                        == (STRICT_FINGERPRINT_BITS, STATE_BITS)
                     && (self.number, self.spare_bits) == (0, 0)
             }
         };
@@ -264,8 +294,21 @@ impl TablePlan {
 
     /// Returns whether a table of this plan can be the next newer one of a filter.
     pub(crate) fn can_follow(&self, older: &Self) -> bool {
-        let Self { bits, number, spare_bits, doublings, .. } = *self;
-        *self == Self { bits, number, spare_bits, doublings, ..*older }
+        let Self {
+            bits,
+            number,
+            spare_bits,
+            doublings,
+            ..
+        } = *self;
+        *self
+            == Self {
+                bits,
+                number,
+                spare_bits,
+                doublings,
+                ..*older
+            }
             && self.mode == Mode::Compact
             && number > older.number
             && bits - number == older.bits - older.number

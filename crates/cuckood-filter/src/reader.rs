@@ -34,9 +34,18 @@ impl Published {
         steps: Option<Box<Known>>,
         rule: GrowthRule,
     ) -> Self {
-        let largest = (0..tables.len()).rev().max_by_key(|&at| tables[at].plan.buckets()).unwrap_or(0);
+        let largest = (0..tables.len())
+            .rev()
+            .max_by_key(|&at| tables[at].plan.buckets())
+            .unwrap_or(0);
         let first = tables.remove(largest);
-        Self { first, others: tables.into(), copy, steps, rule }
+        Self {
+            first,
+            others: tables.into(),
+            copy,
+            steps,
+            rule,
+        }
     }
 
     #[inline]
@@ -54,15 +63,24 @@ pub(crate) struct SharedFilter {
 
 impl SharedFilter {
     pub(crate) fn new(mode: Mode, published: Published) -> Arc<Self> {
-        let tags = if mode == Mode::Strict { STATE_MASK + 1 } else { 0 };
+        let tags = if mode == Mode::Strict {
+            STATE_MASK + 1
+        } else {
+            0
+        };
         let counts = (0..tags).map(|_| AtomicU64::new(0)).collect();
-        Arc::new(Self { published: ArcSwap::from_pointee(published), counts })
+        Arc::new(Self {
+            published: ArcSwap::from_pointee(published),
+            counts,
+        })
     }
 
     /// Items of a strict filter by state.
     pub(crate) fn state_counts(&self, available_tag: u64) -> StateCounts {
         let count = |state: SlotState| {
-            self.counts.get(state.tag(available_tag) as usize).map_or(0, |count| count.load(Relaxed))
+            self.counts
+                .get(state.tag(available_tag) as usize)
+                .map_or(0, |count| count.load(Relaxed))
         };
         StateCounts {
             available: count(SlotState::Available),
@@ -106,8 +124,16 @@ impl Reader {
     #[inline]
     pub fn view(&self, step: u64) -> TableView<'_> {
         let published = self.0.published.load();
-        let live = published.steps.as_ref().map_or(LiveTags::NONE, |steps| steps.live(step));
-        TableView { shared: &self.0, published, step, live }
+        let live = published
+            .steps
+            .as_ref()
+            .map_or(LiveTags::NONE, |steps| steps.live(step));
+        TableView {
+            shared: &self.0,
+            published,
+            step,
+            live,
+        }
     }
 
     /// How the filter grows.
@@ -118,7 +144,11 @@ impl Reader {
     /// Prefetches the cache lines in which an item may be stored, so that a lookup soon after finds them in the cache.
     #[inline]
     pub fn prefetch(&self, digest: Digest) {
-        self.0.published.load().tables().for_each(|table| table.prefetch(digest));
+        self.0
+            .published
+            .load()
+            .tables()
+            .for_each(|table| table.prefetch(digest));
     }
 }
 
@@ -143,7 +173,9 @@ impl TableView<'_> {
     #[inline]
     pub fn accepts(&self, digest: Digest, accepts: impl FnOnce(SlotState) -> bool) -> bool {
         match self.mode() {
-            Mode::Compact => self.published.first.contains(digest, self.live) || self.is_in_others(digest),
+            Mode::Compact => {
+                self.published.first.contains(digest, self.live) || self.is_in_others(digest)
+            }
             Mode::Strict => self.state(digest).is_some_and(accepts),
         }
     }
@@ -151,7 +183,10 @@ impl TableView<'_> {
     /// A separate function, so that a lookup in the first table needs no stack.
     #[inline(never)]
     fn is_in_others(&self, digest: Digest) -> bool {
-        self.published.others.iter().any(|table| table.contains(digest, self.live))
+        self.published
+            .others
+            .iter()
+            .any(|table| table.contains(digest, self.live))
     }
 
     /// [`Self::accepts`] for many, faster; `found` is cleared first.
@@ -165,14 +200,20 @@ impl TableView<'_> {
         match self.mode() {
             Mode::Compact => {
                 found.resize(digests.len(), false);
-                self.published.tables().for_each(|table| table.contains_many(digests, self.live, found));
+                self.published
+                    .tables()
+                    .for_each(|table| table.contains_many(digests, self.live, found));
             }
             Mode::Strict => {
                 found.reserve(digests.len());
                 let mut digests_left = digests.iter();
                 self.report_states(digests, |state| {
                     let digest = digests_left.next();
-                    found.push(digest.zip(state).is_some_and(|(&digest, state)| accepts(digest, state)));
+                    found.push(
+                        digest
+                            .zip(state)
+                            .is_some_and(|(&digest, state)| accepts(digest, state)),
+                    );
                 });
             }
         }
@@ -181,7 +222,11 @@ impl TableView<'_> {
     /// Copies of an item. Never too low; in a compact filter, colliding items count too.
     pub fn count(&self, digest: Digest) -> u32 {
         match self.mode() {
-            Mode::Compact => self.published.tables().map(|table| table.count(digest, self.live)).sum(),
+            Mode::Compact => self
+                .published
+                .tables()
+                .map(|table| table.count(digest, self.live))
+                .sum(),
             Mode::Strict => u32::from(self.state(digest).is_some()),
         }
     }
@@ -220,19 +265,28 @@ impl TableView<'_> {
     pub fn items(&self) -> u64 {
         match (self.mode(), &self.published.steps) {
             (Mode::Strict, _) => self.state_counts().unwrap_or_default().all(),
-            (Mode::Compact, Some(steps)) => steps.stats(self.step).iter().map(|step| step.items).sum(),
+            (Mode::Compact, Some(steps)) => {
+                steps.stats(self.step).iter().map(|step| step.items).sum()
+            }
             (Mode::Compact, None) => self.published.tables().map(|table| table.items()).sum(),
         }
     }
 
     fn state_counts(&self) -> Option<StateCounts> {
-        let of_strict = || self.shared.state_counts(self.published.first.available_tag());
+        let of_strict = || {
+            self.shared
+                .state_counts(self.published.first.available_tag())
+        };
         (self.mode() == Mode::Strict).then(of_strict)
     }
 
     /// Bytes of all tables.
     pub fn memory_bytes(&self) -> u64 {
-        let tables: u64 = self.published.tables().map(|table| table.memory_bytes()).sum();
+        let tables: u64 = self
+            .published
+            .tables()
+            .map(|table| table.memory_bytes())
+            .sum();
         tables + self.published.copy.map_or(0, |plan| plan.memory_bytes())
     }
 
@@ -258,7 +312,11 @@ impl TableView<'_> {
             segments: self.segments(),
             states: self.state_counts(),
             copies_max: self.copies_max(),
-            steps: self.published.steps.as_ref().map_or_else(Vec::new, |steps| steps.stats(self.step)),
+            steps: self
+                .published
+                .steps
+                .as_ref()
+                .map_or_else(Vec::new, |steps| steps.stats(self.step)),
         }
     }
 }

@@ -36,7 +36,10 @@ pub struct Walk {
 
 impl Walk {
     /// The start of a walk.
-    pub const START: Self = Self { table: TableId(0), bucket: 0 };
+    pub const START: Self = Self {
+        table: TableId(0),
+        bucket: 0,
+    };
 }
 
 /// The writer's side of a strict filter.
@@ -48,10 +51,13 @@ impl Set {
     /// Counts the items in some buckets by their states. Returns how many slots are taken there.
     pub(crate) fn count_in(&self, buckets: Range<u64>) -> u64 {
         let mut taken = 0;
-        self.tables.newest().table.for_each_in(buckets, |_, _, value| {
-            taken += 1;
-            self.count(value & STATE_MASK, 1);
-        });
+        self.tables
+            .newest()
+            .table
+            .for_each_in(buckets, |_, _, value| {
+                taken += 1;
+                self.count(value & STATE_MASK, 1);
+            });
         taken
     }
 
@@ -155,7 +161,9 @@ impl Set {
 
     /// Frees the slots of cleared items in this many more buckets.
     fn sweep(&mut self, buckets: u64) {
-        let Some((_, first)) = self.tables.sweep else { return };
+        let Some((_, first)) = self.tables.sweep else {
+            return;
+        };
         let available = self.available();
         let table = &self.tables.newest().table;
         let all = table.plan.buckets();
@@ -202,7 +210,11 @@ impl Set {
     ///
     /// A clear before slots of the one before are free frees those first.
     pub(crate) fn clear(&mut self) -> u64 {
-        let StateCounts { available, held, redeemed } = self.counts();
+        let StateCounts {
+            available,
+            held,
+            redeemed,
+        } = self.counts();
         if held + redeemed == 0 {
             if self.tables.items() > 0 || !self.tables.is_as_created() {
                 self.tables.start_over(self.tables.first);
@@ -233,7 +245,11 @@ impl Set {
         if newest.id < walk.table {
             return 0;
         }
-        let first = if newest.id == walk.table { walk.bucket } else { 0 };
+        let first = if newest.id == walk.table {
+            walk.bucket
+        } else {
+            0
+        };
         let all = newest.plan().buckets();
         let last = all.min(first.saturating_add(buckets));
         let available = self.available();
@@ -243,9 +259,15 @@ impl Set {
             }
         });
         *walk = if last >= all {
-            Walk { table: TableId(newest.id.0 + 1), bucket: 0 }
+            Walk {
+                table: TableId(newest.id.0 + 1),
+                bucket: 0,
+            }
         } else {
-            Walk { table: newest.id, bucket: last }
+            Walk {
+                table: newest.id,
+                bucket: last,
+            }
         };
         last.saturating_sub(first)
     }

@@ -20,8 +20,8 @@
 //!   [`crowded_pairs`].
 
 use crate::layout::{
-    CAPACITY_MAX, ERROR_RATE_MAX, ERROR_RATE_MIN, FINGERPRINT_BITS_MAX, FIXED_SEARCH_MIN, Growth, Layout,
-    LayoutError, MAX_SEARCH_DEFAULT, Mode, STEPS_MAX, STEPS_MIN, STRICT_FINGERPRINT_BITS,
+    CAPACITY_MAX, ERROR_RATE_MAX, ERROR_RATE_MIN, FINGERPRINT_BITS_MAX, FIXED_SEARCH_MIN, Growth,
+    Layout, LayoutError, MAX_SEARCH_DEFAULT, Mode, STEPS_MAX, STEPS_MIN, STRICT_FINGERPRINT_BITS,
 };
 use crate::place::sum_of_pair;
 use crate::slots::STRICT_SLOTS;
@@ -61,7 +61,9 @@ impl Layout {
     ) -> Result<Self, LayoutError> {
         check_capacity(capacity)?;
         let layout = Self::smallest(capacity, share(error_rate, growth)?, growth, 8);
-        layout.ok_or(LayoutError::ErrorRate(error_rate))?.with_steps(steps)
+        layout
+            .ok_or(LayoutError::ErrorRate(error_rate))?
+            .with_steps(steps)
     }
 
     /// Returns the same layout for a filter that forgets after `steps` steps.
@@ -71,7 +73,10 @@ impl Layout {
         }
         // The current step, the retained ones, and four whose items are being removed.
         let tags = steps + 5;
-        Ok(Self { step_bits: tags.next_power_of_two().trailing_zeros() as u8, ..self })
+        Ok(Self {
+            step_bits: tags.next_power_of_two().trailing_zeros() as u8,
+            ..self
+        })
     }
 
     fn smallest(capacity: u64, error_rate: f64, growth: Growth, bucket_size: u8) -> Option<Self> {
@@ -87,7 +92,8 @@ impl Layout {
             .find(|layout| {
                 let bits = layout.fingerprint_bits;
                 layout.error_rate_at(1.0) <= error_rate
-                    && (growth == Growth::Auto || fingerprints_suffice(capacity, bits, bucket_size, buckets))
+                    && (growth == Growth::Auto
+                        || fingerprints_suffice(capacity, bits, bucket_size, buckets))
             })
     }
 
@@ -107,7 +113,13 @@ impl Layout {
             return Err(LayoutError::BucketSize(bucket_size));
         }
         let buckets = buckets_for(capacity, bucket_size);
-        let mut layout = Self { fingerprint_bits, step_bits: 0, bucket_size, buckets, max_search };
+        let mut layout = Self {
+            fingerprint_bits,
+            step_bits: 0,
+            bucket_size,
+            buckets,
+            max_search,
+        };
         layout.check(Mode::Compact)?;
         if growth == Growth::Fixed {
             layout.buckets = layout.fixed_buckets(capacity)?;
@@ -117,7 +129,12 @@ impl Layout {
 
     /// Buckets that hold `capacity` items almost certainly.
     fn fixed_buckets(&self, capacity: u64) -> Result<u64, LayoutError> {
-        let Self { fingerprint_bits: bits, bucket_size, max_search, .. } = *self;
+        let Self {
+            fingerprint_bits: bits,
+            bucket_size,
+            max_search,
+            ..
+        } = *self;
         if max_search < FIXED_SEARCH_MIN {
             return Err(LayoutError::FixedSearch(max_search));
         }
@@ -131,7 +148,12 @@ impl Layout {
         fitting(bits).ok_or_else(|| {
             let least = (bits..FINGERPRINT_BITS_MAX).find(|&bits| fitting(bits).is_some());
             let least = least.unwrap_or(FINGERPRINT_BITS_MAX);
-            LayoutError::FixedFingerprintBits { bits, least, capacity, bucket_size }
+            LayoutError::FixedFingerprintBits {
+                bits,
+                least,
+                capacity,
+                bucket_size,
+            }
         })
     }
 
@@ -166,7 +188,11 @@ impl Layout {
 
     /// Minimum number of items of an appended table: where the older ones empty, the requested capacity.
     pub(crate) fn appended_items_min(&self) -> u64 {
-        if self.step_bits > 0 { self.capacity() } else { 1 }
+        if self.step_bits > 0 {
+            self.capacity()
+        } else {
+            1
+        }
     }
 }
 
@@ -182,7 +208,11 @@ fn share(error_rate: f64, growth: Growth) -> Result<f64, LayoutError> {
 }
 
 fn check_capacity(capacity: u64) -> Result<(), LayoutError> {
-    if (1..=CAPACITY_MAX).contains(&capacity) { Ok(()) } else { Err(LayoutError::Capacity(capacity)) }
+    if (1..=CAPACITY_MAX).contains(&capacity) {
+        Ok(())
+    } else {
+        Err(LayoutError::Capacity(capacity))
+    }
 }
 
 /// The fewest fingerprint bits with which a large table can be filled to [`load_percent`], measured. A shorter fingerprint leads to too few
@@ -238,7 +268,10 @@ pub(crate) fn fill_limit(buckets: u64, bucket_size: u8) -> u64 {
     let whole = (slots * full / 1_000).saturating_sub(free);
     let searched = planned_load(buckets, bucket_size);
     // A pair of buckets holds any items up to its number of slots.
-    whole.min(searched).min(pairs_limit(buckets, bucket_size)).max(2 * u64::from(bucket_size))
+    whole
+        .min(searched)
+        .min(pairs_limit(buckets, bucket_size))
+        .max(2 * u64::from(bucket_size))
 }
 
 /// The most items of which `2b + 1` almost never choose the same pair: the greatest `n` with
@@ -247,9 +280,13 @@ fn pairs_limit(buckets: u64, bucket_size: u8) -> u64 {
     let slots = u32::from(bucket_size);
     let crowd = 2 * slots + 1;
     // If the numbers need more than 128 bits, there are enough pairs that none gets crowded.
-    let Some(pairs) = u128::from(buckets / 2).checked_pow(4 * slots) else { return u64::MAX };
+    let Some(pairs) = u128::from(buckets / 2).checked_pow(4 * slots) else {
+        return u64::MAX;
+    };
     let factorial: u128 = (1..=u128::from(crowd)).product();
-    let Some(crowds) = (pairs / FILLINGS).checked_mul(factorial) else { return u64::MAX };
+    let Some(crowds) = (pairs / FILLINGS).checked_mul(factorial) else {
+        return u64::MAX;
+    };
     let (mut least, mut most) = (0, buckets * u64::from(slots));
     while least < most {
         let middle = least + (most - least).div_ceil(2);
@@ -277,7 +314,10 @@ fn buckets_for_search(capacity: u64, bucket_size: u8, max_search: u32) -> u64 {
     let with_spare = (capacity * load).div_ceil(load - spare_percent(max_search));
     // Two buckets fill all their slots without any search.
     let needs_search = capacity > 2 * u64::from(bucket_size);
-    buckets_for(if needs_search { with_spare } else { capacity }, bucket_size)
+    buckets_for(
+        if needs_search { with_spare } else { capacity },
+        bucket_size,
+    )
 }
 
 /// Whether fingerprints of this length suffice for the capacity.
@@ -296,13 +336,21 @@ fn fingerprints_suffice(capacity: u64, bits: u8, bucket_size: u8, buckets: u64) 
 fn crowded_pairs(items: u64, bits: u8, bucket_size: u8, buckets: u64) -> f64 {
     let crowd = 2 * i32::from(bucket_size) + 1;
     let values = (1_u64 << bits) - 1;
-    let mut sums: Vec<u64> = (1..=values).map(|value| sum_of_pair(value, buckets)).collect();
+    let mut sums: Vec<u64> = (1..=values)
+        .map(|value| sum_of_pair(value, buckets))
+        .collect();
     sums.sort_unstable();
     let pairs = buckets as f64 / 2.0;
     // The binomial coefficient alone would overflow, and the power alone underflow: so each factor takes its share of both.
     let chances = |alike: usize| {
         let p = alike as f64 / (values as f64 * pairs);
-        (0..crowd).map(|taken| (items as f64 - f64::from(taken)) / f64::from(taken + 1) * p).product::<f64>()
+        (0..crowd)
+            .map(|taken| (items as f64 - f64::from(taken)) / f64::from(taken + 1) * p)
+            .product::<f64>()
     };
-    pairs * sums.chunk_by(|a, b| a == b).map(|alike| chances(alike.len())).sum::<f64>()
+    pairs
+        * sums
+            .chunk_by(|a, b| a == b)
+            .map(|alike| chances(alike.len()))
+            .sum::<f64>()
 }

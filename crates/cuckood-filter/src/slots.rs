@@ -25,7 +25,11 @@ pub(crate) struct LiveTags {
 
 impl LiveTags {
     /// The live tags of a filter without tags.
-    pub(crate) const NONE: Self = Self { first: 0, len: 0, all: true };
+    pub(crate) const NONE: Self = Self {
+        first: 0,
+        len: 0,
+        all: true,
+    };
 }
 
 /// The geometry of a table's buckets. A bucket is read in parts: runs of slots that fit into one word.
@@ -61,7 +65,15 @@ impl Lanes {
         }
         let part_bits = part_slots * bits;
         let mask = u64::MAX >> (64 - part_bits);
-        Self { bits, slots, part_slots, part_bits, ones, tops: ones << (bits - 1), mask }
+        Self {
+            bits,
+            slots,
+            part_slots,
+            part_bits,
+            ones,
+            tops: ones << (bits - 1),
+            mask,
+        }
     }
 
     /// Parts of a bucket.
@@ -93,7 +105,10 @@ impl Lanes {
         let (bucket_bits, slot_bit) = (self.slots * self.bits, slot * self.bits);
         if bucket_bits.is_multiple_of(64) {
             let words = (bucket_bits / 64) as usize;
-            return (bucket as usize * words + (slot_bit / 64) as usize, slot_bit % 64);
+            return (
+                bucket as usize * words + (slot_bit / 64) as usize,
+                slot_bit % 64,
+            );
         }
         let bit = bucket * bucket_bits as u64 + slot_bit as u64;
         ((bit / 64) as usize, (bit % 64) as u32)
@@ -225,7 +240,10 @@ impl<S: Shape> Shape for Tagged<S> {
     fn of(lanes: &Lanes, tag_bits: u8, live: LiveTags) -> Self {
         let own = S::of(lanes, tag_bits, live);
         let lanes = own.lanes();
-        Self { own, fingerprints: lanes.mask & !((lanes.ones << tag_bits) - lanes.ones) }
+        Self {
+            own,
+            fingerprints: lanes.mask & !((lanes.ones << tag_bits) - lanes.ones),
+        }
     }
 
     #[inline(always)]
@@ -351,7 +369,10 @@ mod tests {
                 assert!(lanes.part_bits <= 64 && lanes.parts() * lanes.part_slots == slots);
             }
         }
-        assert_eq!(Lanes::new(STRICT_SLOT_BITS, STRICT_SLOTS).parts(), STRICT_SLOTS);
+        assert_eq!(
+            Lanes::new(STRICT_SLOT_BITS, STRICT_SLOTS).parts(),
+            STRICT_SLOTS
+        );
     }
 
     proptest! {

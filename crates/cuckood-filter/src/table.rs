@@ -15,7 +15,9 @@ use crate::layout::{self, Mode};
 use crate::memory::OutOfMemory;
 use crate::place::{Dimensions, Nested, Placement, Probe, Whole, stored_digest};
 use crate::plan::TablePlan;
-use crate::slots::{Fixed, Lanes, Live, LiveTags, STATE_MASK, STRICT_SLOTS, Shape, StrictShape, Tagged};
+use crate::slots::{
+    Fixed, Lanes, Live, LiveTags, STATE_MASK, STRICT_SLOTS, Shape, StrictShape, Tagged,
+};
 use crate::{AtomicU64, Words};
 
 /// One table of a filter.
@@ -154,7 +156,10 @@ pub(crate) trait TableKind: Copy {
     /// Prefetches the cache lines of an item's buckets.
     #[inline(always)]
     fn prefetch(&self, words: &Words, probe: &Probe) {
-        probe.buckets.into_iter().for_each(|bucket| self.prefetch_bucket(words, bucket));
+        probe
+            .buckets
+            .into_iter()
+            .for_each(|bucket| self.prefetch_bucket(words, bucket));
     }
 
     /// Prefetches a bucket's cache line.
@@ -180,7 +185,10 @@ pub(crate) trait TableKind: Copy {
         let mut copies = 0;
         for bucket in probe.buckets {
             for part in 0..lanes.parts() {
-                copies += self.shape().held(self.part(words, bucket, part), probe.value).count_ones();
+                copies += self
+                    .shape()
+                    .held(self.part(words, bucket, part), probe.value)
+                    .count_ones();
             }
         }
         copies
@@ -217,7 +225,11 @@ pub(crate) trait TableKind: Copy {
         let mut slot = lanes.slots;
         for part in (0..lanes.parts()).rev() {
             let marks = self.shape().vacant(self.part(words, bucket, part));
-            slot = select_unpredictable(marks != 0, part * lanes.part_slots + lanes.lowest(marks), slot);
+            slot = select_unpredictable(
+                marks != 0,
+                part * lanes.part_slots + lanes.lowest(marks),
+                slot,
+            );
         }
         slot
     }
@@ -251,8 +263,9 @@ pub(crate) trait TableKind: Copy {
     /// Returns whether a bucket holds `value`.
     #[inline(always)]
     fn holds(&self, words: &[AtomicU64], bucket: u64, value: u64) -> bool {
-        (0..self.lanes().parts())
-            .fold(false, |found, part| found | self.shape().any_held(self.part(words, bucket, part), value))
+        (0..self.lanes().parts()).fold(false, |found, part| {
+            found | self.shape().any_held(self.part(words, bucket, part), value)
+        })
     }
 
     /// Returns whether a bucket pair holds a value. No branch: which of the two buckets has it can't be predicted.
@@ -278,7 +291,10 @@ impl<S: Shape, P: Placement> TableKind for KindOf<S, P> {
 
     #[inline(always)]
     fn of(table: &Table, live: LiveTags) -> Self {
-        Self { shape: S::of(&table.lanes, table.plan.tag_bits, live), place: P::of(&table.dimensions) }
+        Self {
+            shape: S::of(&table.lanes, table.plan.tag_bits, live),
+            place: P::of(&table.dimensions),
+        }
     }
 
     #[inline(always)]
@@ -305,7 +321,14 @@ impl Table {
     pub(crate) fn try_new(plan: TablePlan) -> Result<Self, OutOfMemory> {
         let words = usize::try_from(plan.words()).expect("a table fits the address space");
         let (lanes, dimensions, kernels) = (plan.lanes(), plan.dimensions(), Kernel::both(&plan));
-        Ok(Self { words: Words::zeroed(words)?, lanes, dimensions, plan, kernels, header: Header::default() })
+        Ok(Self {
+            words: Words::zeroed(words)?,
+            lanes,
+            dimensions,
+            plan,
+            kernels,
+            header: Header::default(),
+        })
     }
 
     /// The kind of a strict table.
@@ -372,11 +395,16 @@ impl Table {
         let digest = value & !STATE_MASK;
         let probe = self.strict_kind().place.probe(stored_digest(value));
         let holds = |bucket: u64, slots: u32| {
-            (0..slots).any(|slot| slot_of(&self.words, self.lanes, bucket, slot) & !STATE_MASK == digest)
+            (0..slots)
+                .any(|slot| slot_of(&self.words, self.lanes, bucket, slot) & !STATE_MASK == digest)
         };
         // An item's first bucket precedes the second in the table.
         let [first, second] = probe.buckets;
-        let is_first = if bucket == second { !holds(first, self.lanes.slots) } else { bucket == first };
+        let is_first = if bucket == second {
+            !holds(first, self.lanes.slots)
+        } else {
+            bucket == first
+        };
         probe.value == digest && is_first && !holds(bucket, slot)
     }
 
@@ -397,7 +425,9 @@ impl Table {
     /// Steps the version: the writer calls this before the first and after the last store of a path. Those stores are `Release`, so
     /// a reader that sees one of them sees the step too.
     pub(crate) fn step_version(&self) {
-        self.header.version.store(self.header.version.load(Relaxed) + 1, Release);
+        self.header
+            .version
+            .store(self.header.version.load(Relaxed) + 1, Release);
     }
 
     /// Returns whether the table holds the item, or a colliding one.
@@ -419,7 +449,8 @@ impl Table {
     fn contains_moving<K: TableKind>(&self, digest: Digest, live: LiveTags) -> bool {
         let kind = K::of(self, live);
         let probe = kind.place().probe(digest);
-        self.read_consistently(|| kind.holds_either(&self.words, &probe).then_some(())).is_some()
+        self.read_consistently(|| kind.holds_either(&self.words, &probe).then_some(()))
+            .is_some()
     }
 
     /// Copies of the item, and of colliding ones. Never too low: the copies are counted again if items moved during the count.
@@ -438,7 +469,11 @@ impl Table {
             if before == self.version() {
                 // Within one odd version a copy moves at most once. So the first count may have missed one copy or
                 // counted it twice, but the greater of two counts is not too low.
-                return if before & 1 == 0 { count } else { most.max(kind.copies(&self.words, &probe)) };
+                return if before & 1 == 0 {
+                    count
+                } else {
+                    most.max(kind.copies(&self.words, &probe))
+                };
             }
         }
     }
@@ -449,7 +484,12 @@ impl Table {
         (self.kernel(live).contains_many)(self, digests, live, found);
     }
 
-    fn contains_many_in<K: TableKind>(&self, digests: &[Digest], live: LiveTags, found: &mut [bool]) {
+    fn contains_many_in<K: TableKind>(
+        &self,
+        digests: &[Digest],
+        live: LiveTags,
+        found: &mut [bool],
+    ) {
         let kind = K::of(self, live);
         let mut found = found.chunks_mut(GROUP);
         self.for_each_group(kind, digests, |probes| {
@@ -493,7 +533,12 @@ impl Table {
 
     /// Computes the probes of a group and prefetches their cache lines. Returns how many there are.
     #[inline(always)]
-    fn probe_group<K: TableKind>(&self, kind: K, digests: &[Digest], probes: &mut [Probe; GROUP]) -> usize {
+    fn probe_group<K: TableKind>(
+        &self,
+        kind: K,
+        digests: &[Digest],
+        probes: &mut [Probe; GROUP],
+    ) -> usize {
         for (probe, &digest) in probes.iter_mut().zip(digests) {
             *probe = kind.place().probe(digest);
             kind.prefetch(&self.words, probe);
@@ -544,8 +589,14 @@ impl Table {
     pub(crate) fn split_into(&self, to: &Self, buckets: Range<u64>) {
         buckets.for_each(|bucket| {
             let parts = self.split(to, bucket);
-            for (slot, &(part, value)) in parts.iter().enumerate().filter(|(_, (_, value))| *value != 0) {
-                let before = parts[..slot].iter().filter(|(other, value)| *other == part && *value != 0);
+            for (slot, &(part, value)) in parts
+                .iter()
+                .enumerate()
+                .filter(|(_, (_, value))| *value != 0)
+            {
+                let before = parts[..slot]
+                    .iter()
+                    .filter(|(other, value)| *other == part && *value != 0);
                 to.write_slot(self.target(to, bucket, part), before.count() as u32, value);
             }
         });
@@ -555,8 +606,12 @@ impl Table {
     pub(crate) fn split_again(&self, to: &Self, bucket: u64, value: u64) {
         let (changed, _) = self.split_value(to, bucket, value);
         let parts = self.split(to, bucket);
-        let of_target = parts.iter().filter(|(part, value)| *part == changed && *value != 0);
-        let values = of_target.map(|(_, value)| *value).chain(std::iter::repeat(0));
+        let of_target = parts
+            .iter()
+            .filter(|(part, value)| *part == changed && *value != 0);
+        let values = of_target
+            .map(|(_, value)| *value)
+            .chain(std::iter::repeat(0));
         for (slot, value) in (0..to.lanes.slots).zip(values) {
             to.write_slot(self.target(to, bucket, changed), slot, value);
         }
@@ -584,7 +639,9 @@ impl Table {
         let times = to.plan.doublings - self.plan.doublings;
         match self.plan.mode {
             Mode::Strict => Whole::of(&self.dimensions).split(bucket, value, times),
-            Mode::Compact => Nested::<false, true>::of(&self.dimensions).split(bucket, value, times),
+            Mode::Compact => {
+                Nested::<false, true>::of(&self.dimensions).split(bucket, value, times)
+            }
         }
     }
 
@@ -607,7 +664,11 @@ impl Table {
     pub(crate) fn get(&self, digest: Digest) -> Option<u64> {
         let before = self.version();
         let held = self.get_once(&self.strict_kind().place.probe(digest));
-        if held.is_some() || self.is_sure(before) { held } else { self.get_moving(digest) }
+        if held.is_some() || self.is_sure(before) {
+            held
+        } else {
+            self.get_moving(digest)
+        }
     }
 
     /// [`Table::get`] while items move. It is a separate function so that the usual case needs no stack.
@@ -621,7 +682,9 @@ impl Table {
     /// [`Table::get`] for many; reports the slot values in order.
     pub(crate) fn get_many(&self, digests: &[Digest], mut report: impl FnMut(Option<u64>)) {
         self.for_each_group(self.strict_kind(), digests, |probes| {
-            probes.iter().for_each(|probe| report(self.read_consistently(|| self.get_once(probe))));
+            probes
+                .iter()
+                .for_each(|probe| report(self.read_consistently(|| self.get_once(probe))));
             ControlFlow::Continue(())
         });
     }
@@ -630,7 +693,9 @@ impl Table {
     fn get_once(&self, probe: &Probe) -> Option<u64> {
         let mut above = u64::MAX;
         for bucket in self.strict_pair(probe) {
-            bucket.iter().for_each(|slot| see(slot.load(Acquire), probe, &mut above));
+            bucket
+                .iter()
+                .for_each(|slot| see(slot.load(Acquire), probe, &mut above));
         }
         (above <= STATE_MASK).then(|| probe.value + above)
     }
@@ -694,8 +759,13 @@ mod tests {
     use std::cell::Cell;
 
     fn first(mode: Mode, bits: u8, buckets: u64) -> TablePlan {
-        let layout =
-            crate::Layout { fingerprint_bits: bits, step_bits: 0, bucket_size: 4, buckets, max_search: 1 };
+        let layout = crate::Layout {
+            fingerprint_bits: bits,
+            step_bits: 0,
+            bucket_size: 4,
+            buckets,
+            max_search: 1,
+        };
         TablePlan::first(mode, &layout)
     }
 
@@ -730,10 +800,28 @@ mod tests {
     const LAST: u64 = (1 << 62) - 1;
 
     fn slots() -> impl Strategy<Value = Vec<Option<(u64, u64)>>> {
-        let digests = Just(vec![1, 2, 3, LAST / 2, LAST / 2 + 1, LAST / 3, LAST - 1, LAST]).prop_shuffle();
-        (digests, prop::collection::vec(prop::option::of(0..=STATE_MASK), 8)).prop_map(|(digests, tags)| {
-            digests.into_iter().zip(tags).map(|(digest, tag)| Some((digest, tag?))).collect()
-        })
+        let digests = Just(vec![
+            1,
+            2,
+            3,
+            LAST / 2,
+            LAST / 2 + 1,
+            LAST / 3,
+            LAST - 1,
+            LAST,
+        ])
+        .prop_shuffle();
+        (
+            digests,
+            prop::collection::vec(prop::option::of(0..=STATE_MASK), 8),
+        )
+            .prop_map(|(digests, tags)| {
+                digests
+                    .into_iter()
+                    .zip(tags)
+                    .map(|(digest, tag)| Some((digest, tag?)))
+                    .collect()
+            })
     }
 
     proptest! {

@@ -84,7 +84,9 @@ enum TableRaise {
 fn successor(newest: &TablePlan, held: u64, all_buckets: u64, items_min: u64) -> Option<TablePlan> {
     let is_crowded =
         newest.mode == Mode::Compact && !newest.is_hard_to_fill() && 2 * held < newest.capacity();
-    let doubled = newest.doubled(1).filter(|_| !is_crowded || 2 * newest.buckets() < all_buckets);
+    let doubled = newest
+        .doubled(1)
+        .filter(|_| !is_crowded || 2 * newest.buckets() < all_buckets);
     doubled.or_else(|| newest.appended(all_buckets, items_min))
 }
 
@@ -119,7 +121,18 @@ impl Tables {
         let rule = GrowthRule::default();
         let shared = SharedFilter::new(mode, published(&tables, steps.as_deref(), rule));
         let sweep = steps.as_ref().map(|_| (0, 0));
-        Self { mode, first, growth, rule, next_table: 1, tables, dropped: None, steps, sweep, shared }
+        Self {
+            mode,
+            first,
+            growth,
+            rule,
+            next_table: 1,
+            tables,
+            dropped: None,
+            steps,
+            sweep,
+            shared,
+        }
     }
 
     /// Shows readers the tables and steps as they are now.
@@ -136,7 +149,9 @@ impl Tables {
     pub(crate) fn set_rule(&mut self, rule: GrowthRule) {
         if self.rule != rule {
             self.rule = rule;
-            self.tables.iter_mut().for_each(|table| table.set_limit(rule));
+            self.tables
+                .iter_mut()
+                .for_each(|table| table.set_limit(rule));
             self.publish();
         }
     }
@@ -166,24 +181,39 @@ impl Tables {
     /// Buckets of all tables, the newest one counted as it will be once it is copied.
     fn buckets(&self) -> u64 {
         let older = &self.tables[..self.tables.len() - 1];
-        older.iter().map(|table| table.plan().buckets()).sum::<u64>() + self.newest_plan().buckets()
+        older
+            .iter()
+            .map(|table| table.plan().buckets())
+            .sum::<u64>()
+            + self.newest_plan().buckets()
     }
 
     /// The plan of the newest table, or of the one that it is copied to.
     fn newest_plan(&self) -> TablePlan {
-        self.newest().copy().map_or(*self.newest().plan(), |(plan, _)| plan)
+        self.newest()
+            .copy()
+            .map_or(*self.newest().plan(), |(plan, _)| plan)
     }
 
     /// Prefetches the cache lines in which an item may be stored.
     #[inline]
     pub(crate) fn prefetch(&self, digest: Digest) {
-        self.tables.iter().for_each(|table| table.table.prefetch(digest));
+        self.tables
+            .iter()
+            .for_each(|table| table.table.prefetch(digest));
     }
 
     /// Bytes of all tables, including the one that is being copied to.
     pub fn memory_bytes(&self) -> u64 {
-        let copy = self.newest().copy().map_or(0, |(plan, _)| plan.memory_bytes());
-        self.tables.iter().map(|table| table.table.memory_bytes()).sum::<u64>() + copy
+        let copy = self
+            .newest()
+            .copy()
+            .map_or(0, |(plan, _)| plan.memory_bytes());
+        self.tables
+            .iter()
+            .map(|table| table.table.memory_bytes())
+            .sum::<u64>()
+            + copy
     }
 
     /// Returns whether the filter only has its first table, in its initial size.
@@ -199,7 +229,10 @@ impl Tables {
         replaced.into_iter().for_each(|table| self.retire(table));
         self.steps.iter_mut().for_each(|steps| steps.clear());
         self.sweep = self.steps.as_ref().map(|_| (0, 0));
-        self.shared.counts.iter().for_each(|count| count.store(0, Relaxed));
+        self.shared
+            .counts
+            .iter()
+            .for_each(|count| count.store(0, Relaxed));
         self.publish();
     }
 
@@ -218,7 +251,9 @@ impl Tables {
         match (self.rule, self.mode) {
             (GrowthRule::Paced, Mode::Compact) => self.grow_paced(items_min),
             // A strict filter has one table and no copies: searches fail only in a table that is fuller than full.
-            (GrowthRule::Paced, Mode::Strict) | (GrowthRule::Immediate, _) => self.grow_at_once(items_min),
+            (GrowthRule::Paced, Mode::Strict) | (GrowthRule::Immediate, _) => {
+                self.grow_at_once(items_min)
+            }
         }
     }
 
@@ -229,7 +264,10 @@ impl Tables {
         }
         let newest = self.newest();
         let (plan, held, is_full) = (*newest.plan(), newest.items(), newest.room() == 0);
-        if newest.copy().is_some_and(|(_, done)| plan.buckets() - done <= BUCKETS_CROWDED) {
+        if newest
+            .copy()
+            .is_some_and(|(_, done)| plan.buckets() - done <= BUCKETS_CROWDED)
+        {
             self.copy_on(BUCKETS_CROWDED);
             return Ok(());
         }
@@ -265,7 +303,9 @@ impl Tables {
             GrowthRule::Paced if newest.buckets() > BUCKETS_CROWDED => {
                 newest.overflow(all_buckets, held, items_min)
             }
-            GrowthRule::Paced | GrowthRule::Immediate => successor(newest, held, all_buckets, items_min),
+            GrowthRule::Paced | GrowthRule::Immediate => {
+                successor(newest, held, all_buckets, items_min)
+            }
         }
     }
 
@@ -301,8 +341,12 @@ impl Tables {
     }
 
     fn copy_more(&mut self, buckets: u64) -> bool {
-        let Some(copy) = self.newest_mut().copy_on(buckets) else { return false };
-        let Some(old) = self.tables.pop() else { return false };
+        let Some(copy) = self.newest_mut().copy_on(buckets) else {
+            return false;
+        };
+        let Some(old) = self.tables.pop() else {
+            return false;
+        };
         copy.set_available_tag(old.table.available_tag());
         if let Some((table, bucket)) = &mut self.sweep
             && *table == self.tables.len()
@@ -333,18 +377,25 @@ impl Tables {
 
     fn retire(&mut self, mut table: TableWriter) {
         let dropped = self.dropped.get_or_insert_default();
-        table.drop_copy().into_iter().for_each(|copy| dropped.push(false, copy));
+        table
+            .drop_copy()
+            .into_iter()
+            .for_each(|copy| dropped.push(false, copy));
         dropped.push(table.is_frozen(), table.table);
     }
 
     /// The tables that were dropped since the last call. The caller releases their memory; until then it is held.
     pub fn take_dropped(&mut self) -> Dropped {
-        self.dropped.take().map_or_else(Dropped::default, |dropped| *dropped)
+        self.dropped
+            .take()
+            .map_or_else(Dropped::default, |dropped| *dropped)
     }
 
     /// All tables, as dropped.
     pub(crate) fn into_dropped(mut self) -> Dropped {
-        std::mem::take(&mut self.tables).into_iter().for_each(|table| self.retire(table));
+        std::mem::take(&mut self.tables)
+            .into_iter()
+            .for_each(|table| self.retire(table));
         self.take_dropped()
     }
 
@@ -353,11 +404,20 @@ impl Tables {
     fn plan_raise(&self, to: &Layout) -> Result<TableRaise, Full> {
         if self.items() == 0 {
             let is_right = self.is_as_created() && self.first == *to;
-            return Ok(if is_right { TableRaise::Nothing } else { TableRaise::StartOver });
+            return Ok(if is_right {
+                TableRaise::Nothing
+            } else {
+                TableRaise::StartOver
+            });
         }
         let (newest, wanted) = (self.newest_plan(), to.capacity());
-        let older = if self.first.step_bits > 0 { &[] } else { &self.tables[..self.tables.len() - 1] };
-        let missing = wanted.saturating_sub(older.iter().map(|table| table.plan().capacity()).sum());
+        let older = if self.first.step_bits > 0 {
+            &[]
+        } else {
+            &self.tables[..self.tables.len() - 1]
+        };
+        let missing =
+            wanted.saturating_sub(older.iter().map(|table| table.plan().capacity()).sum());
         if newest.capacity() >= missing {
             return Ok(TableRaise::Nothing);
         }
@@ -366,8 +426,15 @@ impl Tables {
         if let Some(plan) = doubled.find(|plan| plan.capacity() >= missing) {
             return Ok(TableRaise::Double(plan));
         }
-        let missing = if self.first.step_bits > 0 { missing } else { missing - current.capacity() };
-        current.appended(self.buckets(), missing).map(TableRaise::Append).ok_or(Full)
+        let missing = if self.first.step_bits > 0 {
+            missing
+        } else {
+            missing - current.capacity()
+        };
+        current
+            .appended(self.buckets(), missing)
+            .map(TableRaise::Append)
+            .ok_or(Full)
     }
 
     /// Adds the capacity of a new filter of this layout.
@@ -406,7 +473,9 @@ impl Tables {
             TableRaise::StartOver => return Ok(start_over),
             TableRaise::Double(plan) | TableRaise::Append(plan) => Some(plan),
         };
-        let mut need = table.map_or_else(MemoryNeed::default, |plan| MemoryNeed::table(plan.memory_bytes()));
+        let mut need = table.map_or_else(MemoryNeed::default, |plan| {
+            MemoryNeed::table(plan.memory_bytes())
+        });
         if self.first.step_bits > 0 {
             need += start_over.beyond(&need).temporary();
         }
@@ -415,7 +484,12 @@ impl Tables {
 
     /// The most memory that this many more items can make the filter need. The tables for fewer items are among those for more.
     pub fn growth(&self, items: u64) -> MemoryNeed {
-        self.forecast(self.newest_plan(), self.newest().items(), self.buckets(), items)
+        self.forecast(
+            self.newest_plan(),
+            self.newest().items(),
+            self.buckets(),
+            items,
+        )
     }
 
     /// [`Self::growth`] of the filter once it is empty, its first table included.
@@ -427,7 +501,12 @@ impl Tables {
     }
 
     fn forecast(&self, newest: TablePlan, held: u64, buckets: u64, items: u64) -> MemoryNeed {
-        let mut forecast = Forecast { newest, held, buckets, need: MemoryNeed::default() };
+        let mut forecast = Forecast {
+            newest,
+            held,
+            buckets,
+            need: MemoryNeed::default(),
+        };
         if self.growth == Growth::Fixed || items == 0 {
             return forecast.need;
         }
@@ -446,8 +525,18 @@ impl Tables {
     /// Grows for different items.
     fn forecast_different(&self, forecast: &mut Forecast, mut items: u64) {
         while items > 0 && forecast.held.saturating_add(items) > forecast.newest.certain_items() {
-            let Forecast { newest, held, buckets, .. } = *forecast;
-            let Some(next) = successor(&newest, newest.capacity(), buckets, self.appended_items_min()) else {
+            let Forecast {
+                newest,
+                held,
+                buckets,
+                ..
+            } = *forecast;
+            let Some(next) = successor(
+                &newest,
+                newest.capacity(),
+                buckets,
+                self.appended_items_min(),
+            ) else {
                 break;
             };
             if next.number > newest.number {
@@ -464,7 +553,9 @@ impl Tables {
         let items_min = self.appended_items_min().max(self.missing_capacity());
         while forecast.newest.number == number {
             let (newest, held) = (forecast.newest, forecast.held.saturating_add(items));
-            let Some(next) = self.uncrowded(&newest, held, forecast.buckets, items_min) else { return };
+            let Some(next) = self.uncrowded(&newest, held, forecast.buckets, items_min) else {
+                return;
+            };
             forecast.grow(next);
         }
         self.forecast_different(forecast, items);
@@ -474,7 +565,11 @@ impl Tables {
     /// of older tables may expire, so those don't count.
     fn missing_capacity(&self) -> u64 {
         let all = self.tables.len();
-        let counted = if self.first.step_bits > 0 { &self.tables[all - 1..] } else { &self.tables };
+        let counted = if self.first.step_bits > 0 {
+            &self.tables[all - 1..]
+        } else {
+            &self.tables
+        };
         let capacity = counted.iter().map(|table| table.plan().capacity()).sum();
         self.first.capacity().saturating_sub(capacity)
     }
@@ -486,14 +581,27 @@ impl Tables {
 
     /// What a copy of the filter is made of. The copy itself needs no writer.
     pub fn source(&self) -> CopySource {
-        let tables = self.tables.iter().map(|table| table.table.clone()).collect();
-        CopySource { mode: self.mode, rule: self.rule, image: self.image(), tables }
+        let tables = self
+            .tables
+            .iter()
+            .map(|table| table.table.clone())
+            .collect();
+        CopySource {
+            mode: self.mode,
+            rule: self.rule,
+            image: self.image(),
+            tables,
+        }
     }
 
     /// Freezes the tables as they are now, for a snapshot. The image describes everything except the contents of the chunks. `copied`
     /// counts the bytes that only the snapshot needs.
     pub(crate) fn freeze(&mut self, copied: &Arc<AtomicU64>) -> (FilterImage, Vec<FrozenTable>) {
-        let frozen = self.tables.iter_mut().map(|table| table.freeze(copied)).collect();
+        let frozen = self
+            .tables
+            .iter_mut()
+            .map(|table| table.freeze(copied))
+            .collect();
         (self.image(), frozen)
     }
 
@@ -511,7 +619,9 @@ impl Tables {
             growth: self.growth,
             next_table: self.next_table,
             tables: tables.collect(),
-            copy: newest.copy().map(|(plan, done)| (plan.doublings - newest.plan().doublings, done)),
+            copy: newest
+                .copy()
+                .map(|(plan, done)| (plan.doublings - newest.plan().doublings, done)),
             steps: self.steps.as_ref().map(|steps| steps.image()),
             sweep: self.sweep.map(|(table, bucket)| (table as u64, bucket)),
             available_tag: newest.table.available_tag(),
@@ -528,7 +638,13 @@ impl Tables {
         mut load: Option<&mut Load<'_, E>>,
     ) -> Result<Self, RestoreError<E>> {
         image.check(mode).map_err(RestoreError::Image)?;
-        let &FilterImage { first, growth, next_table, available_tag, .. } = image;
+        let &FilterImage {
+            first,
+            growth,
+            next_table,
+            available_tag,
+            ..
+        } = image;
         let mut tables = Vec::with_capacity(image.tables.len());
         for of in &image.tables {
             let table = match &mut load {
@@ -553,12 +669,26 @@ impl Tables {
         let rule = GrowthRule::default();
         let shared = SharedFilter::new(mode, published(&tables, steps.as_deref(), rule));
         let sweep = image.sweep.map(|(table, bucket)| (table as usize, bucket));
-        Ok(Self { mode, first, growth, rule, next_table, tables, dropped: None, steps, sweep, shared })
+        Ok(Self {
+            mode,
+            first,
+            growth,
+            rule,
+            next_table,
+            tables,
+            dropped: None,
+            steps,
+            sweep,
+            shared,
+        })
     }
 }
 
 fn published(tables: &[TableWriter], steps: Option<&Steps>, rule: GrowthRule) -> Published {
-    let copy = tables.last().and_then(TableWriter::copy).map(|(plan, _)| plan);
+    let copy = tables
+        .last()
+        .and_then(TableWriter::copy)
+        .map(|(plan, _)| plan);
     let all = tables.iter().map(|table| table.table.clone()).collect();
     Published::new(all, copy, steps.map(|steps| Box::new(steps.known())), rule)
 }

@@ -74,17 +74,25 @@ impl Known {
 
     /// How many of the steps, the oldest ones, are forgotten in step `now`.
     fn forgotten(&self, now: u64) -> usize {
-        (0..self.numbers.len()).take_while(|&index| self.is_forgotten(index, now)).count()
+        (0..self.numbers.len())
+            .take_while(|&index| self.is_forgotten(index, now))
+            .count()
     }
 
     fn is_forgotten(&self, index: usize, now: u64) -> bool {
-        self.numbers.get(index).is_some_and(|step| step.saturating_add(u64::from(self.retained)) < now)
+        self.numbers
+            .get(index)
+            .is_some_and(|step| step.saturating_add(u64::from(self.retained)) < now)
     }
 
     /// The tags of the steps that are not forgotten in step `now`.
     #[inline]
     pub(crate) fn live(&self, now: u64) -> LiveTags {
-        let forgotten = if self.is_forgotten(0, now) { self.forgotten(now) } else { 0 };
+        let forgotten = if self.is_forgotten(0, now) {
+            self.forgotten(now)
+        } else {
+            0
+        };
         let is_all = (0..forgotten).all(|index| self.items_at(index) == 0);
         LiveTags {
             first: self.tag(forgotten) as u8,
@@ -112,44 +120,83 @@ impl Known {
 impl Steps {
     /// No steps yet. Items are retained for `retained` steps after their own; a tag has `bits` bits.
     pub(crate) fn new(retained: u32, bits: u8) -> Self {
-        let known = Known { retained, bits, first: 0, numbers: Vec::new(), items: no_items(bits) };
+        let known = Known {
+            retained,
+            bits,
+            first: 0,
+            numbers: Vec::new(),
+            items: no_items(bits),
+        };
         Self::over(None, known)
     }
 
     fn over(now: Option<u64>, known: Known) -> Self {
         let live = known.live(0);
-        let mut steps = Self { now, known, live, forgotten: 0 };
+        let mut steps = Self {
+            now,
+            known,
+            live,
+            forgotten: 0,
+        };
         steps.update_forgotten();
         steps
     }
 
     /// Restores the steps. The items in the tables are yet to be counted, then call [`Self::update_forgotten`]. None if there can't be such steps.
     pub(crate) fn restore(image: &StepsImage, bits: u8) -> Option<Self> {
-        let StepsImage { retained, now, first, ref numbers } = *image;
+        let StepsImage {
+            retained,
+            now,
+            first,
+            ref numbers,
+        } = *image;
         let tags = 1 << bits;
         let is_possible = retained <= STEPS_MAX
             && retained + 3 <= tags
             && first < tags
             && numbers.len() <= tags as usize
             && numbers.is_sorted()
-            && numbers.last().is_none_or(|newest| *newest <= now.unwrap_or_default());
+            && numbers
+                .last()
+                .is_none_or(|newest| *newest <= now.unwrap_or_default());
         if !is_possible {
             return None;
         }
-        let known = Known { retained, bits, first, numbers: numbers.clone(), items: no_items(bits) };
+        let known = Known {
+            retained,
+            bits,
+            first,
+            numbers: numbers.clone(),
+            items: no_items(bits),
+        };
         Some(Self::over(now, known))
     }
 
     /// Returns whether a step has this tag.
     pub(crate) fn has(&self, tag: u64) -> bool {
-        let Known { first, bits, numbers, .. } = &self.known;
+        let Known {
+            first,
+            bits,
+            numbers,
+            ..
+        } = &self.known;
         (tag.wrapping_sub(u64::from(*first)) & ((1 << bits) - 1)) < numbers.len() as u64
     }
 
     /// The steps in a snapshot.
     pub(crate) fn image(&self) -> StepsImage {
-        let Known { retained, first, numbers, .. } = &self.known;
-        StepsImage { retained: *retained, now: self.now, first: *first, numbers: numbers.clone() }
+        let Known {
+            retained,
+            first,
+            numbers,
+            ..
+        } = &self.known;
+        StepsImage {
+            retained: *retained,
+            now: self.now,
+            first: *first,
+            numbers: numbers.clone(),
+        }
     }
 
     /// The steps as readers share them. They change only with the next call of [`Self::begin`], [`Self::advance`] or
@@ -171,13 +218,16 @@ impl Steps {
     /// Items that are not forgotten now.
     pub(crate) fn live_items(&self) -> u64 {
         let first = self.known.numbers.len() - usize::from(self.live.len);
-        (first..self.known.numbers.len()).map(|index| self.known.items_at(index)).sum()
+        (first..self.known.numbers.len())
+            .map(|index| self.known.items_at(index))
+            .sum()
     }
 
     /// The oldest step that has items which are not forgotten.
     pub(crate) fn oldest(&self) -> Option<u64> {
         let first = self.known.numbers.len() - usize::from(self.live.len);
-        let oldest = (first..self.known.numbers.len()).find(|&index| self.known.items_at(index) > 0);
+        let oldest =
+            (first..self.known.numbers.len()).find(|&index| self.known.items_at(index) > 0);
         oldest.map(|index| self.known.numbers[index])
     }
 
@@ -189,7 +239,10 @@ impl Steps {
         let is_first = self.now.is_none();
         self.now = Some(step);
         if is_first {
-            self.known.numbers.iter_mut().for_each(|number| *number = step);
+            self.known
+                .numbers
+                .iter_mut()
+                .for_each(|number| *number = step);
         }
         self.update_forgotten();
         is_first
@@ -199,7 +252,10 @@ impl Steps {
     pub(crate) fn turn_back(&mut self, step: u64) {
         if self.now.is_some() {
             self.now = Some(step);
-            self.known.numbers.iter_mut().for_each(|number| *number = step.min(*number));
+            self.known
+                .numbers
+                .iter_mut()
+                .for_each(|number| *number = step.min(*number));
             self.update_forgotten();
         }
     }
@@ -247,7 +303,12 @@ impl Steps {
 
     /// Drops all steps, because the tables are empty.
     pub(crate) fn clear(&mut self) {
-        self.known = Known { first: 0, numbers: Vec::new(), items: no_items(self.known.bits), ..self.known };
+        self.known = Known {
+            first: 0,
+            numbers: Vec::new(),
+            items: no_items(self.known.bits),
+            ..self.known
+        };
         self.update_forgotten();
     }
 
@@ -255,7 +316,9 @@ impl Steps {
     pub(crate) fn update_forgotten(&mut self) {
         let now = self.now.unwrap_or_default();
         self.live = self.known.live(now);
-        self.forgotten = (0..self.known.forgotten(now)).map(|index| self.known.items_at(index)).sum();
+        self.forgotten = (0..self.known.forgotten(now))
+            .map(|index| self.known.items_at(index))
+            .sum();
     }
 }
 
@@ -307,7 +370,9 @@ pub enum InsertOutcome {
 }
 
 /// How many items of a strict filter are in each state.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, AddAssign, SubAssign, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, Debug, Default, AddAssign, SubAssign, Serialize, Deserialize,
+)]
 pub struct StateCounts {
     /// Items that no client has claimed.
     pub available: u64,

@@ -111,7 +111,16 @@ impl TableWriter {
         let max_search = max_search.max(FIXED_SEARCH_MIN);
         let limit = table.plan.limit(GrowthRule::default(), max_search);
         let kernels = Kernel::both(&table.plan);
-        Self { id, items: 0, changes: 0, limit, max_search, kernels, watch: None, table }
+        Self {
+            id,
+            items: 0,
+            changes: 0,
+            limit,
+            max_search,
+            kernels,
+            watch: None,
+            table,
+        }
     }
 
     #[inline(always)]
@@ -136,7 +145,11 @@ impl TableWriter {
 
     /// Remaining number of items before it counts as full. A table that is being copied takes more: its successor has space.
     pub(crate) fn room(&self) -> u64 {
-        if self.copy().is_some() { u64::MAX } else { self.limit.saturating_sub(self.items) }
+        if self.copy().is_some() {
+            u64::MAX
+        } else {
+            self.limit.saturating_sub(self.items)
+        }
     }
 
     /// Sets the number of items with which the table counts as full.
@@ -146,7 +159,12 @@ impl TableWriter {
 
     /// Inserts an item with this tag, unless both its buckets are full of colliding copies.
     #[inline(always)]
-    pub(crate) fn insert(&mut self, digest: Digest, tag: u64, live: LiveTags) -> Result<Stored, NoPath> {
+    pub(crate) fn insert(
+        &mut self,
+        digest: Digest,
+        tag: u64,
+        live: LiveTags,
+    ) -> Result<Stored, NoPath> {
         (self.kernel(live).insert)(self, digest, tag, live)
     }
 
@@ -161,11 +179,21 @@ impl TableWriter {
     }
 
     /// Inserts an item with this tag if one of its buckets has a vacant slot.
-    pub(crate) fn insert_free(&mut self, digest: Digest, tag: u64, live: LiveTags) -> Option<Stored> {
+    pub(crate) fn insert_free(
+        &mut self,
+        digest: Digest,
+        tag: u64,
+        live: LiveTags,
+    ) -> Option<Stored> {
         (self.kernel(live).insert_free)(self, digest, tag, live)
     }
 
-    fn insert_free_in<K: TableKind>(&mut self, digest: Digest, tag: u64, live: LiveTags) -> Option<Stored> {
+    fn insert_free_in<K: TableKind>(
+        &mut self,
+        digest: Digest,
+        tag: u64,
+        live: LiveTags,
+    ) -> Option<Stored> {
         let kind = K::of(&self.table, live);
         let probe = kind.place().probe(digest);
         let (bucket, slot) = kind.vacant_of_pair(&self.table.words, &probe)?;
@@ -233,7 +261,9 @@ impl TableWriter {
         let kind = K::of(&table, LiveTags::NONE);
         table.for_each_group(kind, digests, |probes| {
             removed.extend(
-                probes.iter().map(|probe| self.take(kind, kind.locate(&table.words, probe)).is_some()),
+                probes
+                    .iter()
+                    .map(|probe| self.take(kind, kind.locate(&table.words, probe)).is_some()),
             );
             ControlFlow::Continue(())
         });
@@ -254,7 +284,12 @@ impl TableWriter {
     }
 
     /// The live copy of an item that was added last: the bucket, the slot and its value.
-    fn newest<K: TableKind>(&self, kind: K, probe: &Probe, live: LiveTags) -> Option<(u64, u32, u64)> {
+    fn newest<K: TableKind>(
+        &self,
+        kind: K,
+        probe: &Probe,
+        live: LiveTags,
+    ) -> Option<(u64, u32, u64)> {
         let lanes = kind.lanes();
         let mut newest: Option<(u64, (u64, u32, u64))> = None;
         for bucket in probe.buckets {
@@ -325,7 +360,11 @@ impl TableWriter {
     /// Stores a value in a vacant slot.
     #[inline(always)]
     fn fill_vacant<K: TableKind>(&mut self, kind: K, bucket: u64, slot: u32, value: u64) -> Stored {
-        let replaced = if K::Shape::REUSES { kind.slot(&self.table.words, bucket, slot) } else { 0 };
+        let replaced = if K::Shape::REUSES {
+            kind.slot(&self.table.words, bucket, slot)
+        } else {
+            0
+        };
         self.change_slot(kind, bucket, slot, replaced, value);
         self.note_stored(replaced)
     }
@@ -342,8 +381,16 @@ impl TableWriter {
     /// Frees a slot for an item along the shortest path to a vacant slot, unless its buckets, of which the second is given, are full of
     /// colliding copies. It is a separate function so that the usual case needs no stack.
     #[inline(never)]
-    fn relocate<K: TableKind>(&mut self, bucket: u64, value: u64, kind: K) -> Result<Stored, NoPath> {
-        let probe = Probe { value, buckets: [kind.place().other(bucket, value), bucket] };
+    fn relocate<K: TableKind>(
+        &mut self,
+        bucket: u64,
+        value: u64,
+        kind: K,
+    ) -> Result<Stored, NoPath> {
+        let probe = Probe {
+            value,
+            buckets: [kind.place().other(bucket, value), bucket],
+        };
         if kind.copies(&self.table.words, &probe) == 2 * kind.lanes().slots {
             return Ok(Stored::Saturated);
         }
@@ -384,18 +431,33 @@ impl TableWriter {
     ///
     /// All buckets that a node leads to are prefetched before the first one is looked at. A node is expanded only once no bucket found
     /// so far has a vacant slot: most searches end early, and the content of a vacant slot is never moved.
-    fn search<K: TableKind>(&self, kind: K, probe: &Probe, nodes: &mut Vec<Node>) -> Option<(Node, u32)> {
+    fn search<K: TableKind>(
+        &self,
+        kind: K,
+        probe: &Probe,
+        nodes: &mut Vec<Node>,
+    ) -> Option<(Node, u32)> {
         let lanes = kind.lanes();
         nodes.clear();
-        nodes.extend(probe.buckets.map(|bucket| Node { bucket, parent: ROOT, slot: 0 }));
+        nodes.extend(probe.buckets.map(|bucket| Node {
+            bucket,
+            parent: ROOT,
+            slot: 0,
+        }));
         let mut next = 0;
         while let Some(&node) = nodes.get(next) {
             let first = nodes.len();
             for slot in 0..lanes.slots {
-                let other = kind.place().other(node.bucket, kind.slot(&self.table.words, node.bucket, slot));
+                let other = kind
+                    .place()
+                    .other(node.bucket, kind.slot(&self.table.words, node.bucket, slot));
                 if nodes.len() <= self.max_search as usize && !on_path(nodes, next, other) {
                     kind.prefetch_bucket(&self.table.words, other);
-                    nodes.push(Node { bucket: other, parent: next as u32, slot });
+                    nodes.push(Node {
+                        bucket: other,
+                        parent: next as u32,
+                        slot,
+                    });
                 }
             }
             for &node in &nodes[first..] {
@@ -409,7 +471,11 @@ impl TableWriter {
     }
 
     /// Inserts an item into a strict table with this tag. If it is there already, returns its slot value instead.
-    pub(crate) fn insert_strict(&mut self, digest: Digest, tag: u64) -> Result<Option<u64>, NoPath> {
+    pub(crate) fn insert_strict(
+        &mut self,
+        digest: Digest,
+        tag: u64,
+    ) -> Result<Option<u64>, NoPath> {
         let kind = self.table.strict_kind();
         let probe = kind.place().probe(digest);
         match self.table.get_and_vacant(&probe) {
@@ -427,9 +493,19 @@ impl TableWriter {
     pub(crate) fn set_tag(&mut self, digest: Digest, tag: Option<u64>) {
         let kind = self.table.strict_kind();
         let probe = kind.place().probe(digest);
-        let Some(held) = self.table.get(digest) else { return };
+        let Some(held) = self.table.get(digest) else {
+            return;
+        };
         // The complete value is in one slot only.
-        let Some(found) = kind.locate(&self.table.words, &Probe { value: held, ..probe }) else { return };
+        let Some(found) = kind.locate(
+            &self.table.words,
+            &Probe {
+                value: held,
+                ..probe
+            },
+        ) else {
+            return;
+        };
         match tag {
             Some(tag) => self.change_slot(kind, found.0, found.1, held, probe.value | tag),
             None => _ = self.take(kind, Some(found)),
@@ -438,7 +514,14 @@ impl TableWriter {
 
     /// Replaces the value `held` of a slot by another. A slot may start in one word and end in the next.
     #[inline(always)]
-    fn change_slot<K: TableKind>(&mut self, kind: K, bucket: u64, slot: u32, held: u64, value: u64) {
+    fn change_slot<K: TableKind>(
+        &mut self,
+        kind: K,
+        bucket: u64,
+        slot: u32,
+        held: u64,
+        value: u64,
+    ) {
         debug_assert_eq!(kind.slot(&self.table.words, bucket, slot), held);
         let lanes = kind.lanes();
         let (word, shift) = lanes.position(bucket, slot);
@@ -523,7 +606,8 @@ impl TableWriter {
         if let Some(watch) = &self.watch
             && let Some((to, done)) = &watch.copy
         {
-            self.table.split_into(to, buckets.start.min(*done)..buckets.end.min(*done));
+            self.table
+                .split_into(to, buckets.start.min(*done)..buckets.end.min(*done));
         }
     }
 
@@ -545,7 +629,8 @@ impl TableWriter {
 
     /// Freezes the table for a snapshot. `copied` counts the bytes of the undo log.
     pub(crate) fn freeze(&mut self, copied: &Arc<AtomicU64>) -> FrozenTable {
-        let (frozen, undo) = FrozenTable::new(self.id, self.changes, self.table.clone(), copied.clone());
+        let (frozen, undo) =
+            FrozenTable::new(self.id, self.changes, self.table.clone(), copied.clone());
         let watch = self.watch.get_or_insert_default();
         watch.release_undos();
         watch.undos.push(undo);

@@ -43,7 +43,15 @@ pub enum KeyEvent {
 }
 
 /// Commands with items that are mirrored.
-pub const MIRRORED: [&str; 7] = ["cf.add", "cf.addnx", "cf.insert", "cf.insertnx", "cf.del", "sadd", "srem"];
+pub const MIRRORED: [&str; 7] = [
+    "cf.add",
+    "cf.addnx",
+    "cf.insert",
+    "cf.insertnx",
+    "cf.del",
+    "sadd",
+    "srem",
+];
 
 /// Commands that don't change the items of their first argument, a key of any type: in another database, the key may have another type.
 const HARMLESS: &str = "bf.exists bf.info bf.mexists bf.scandump bitcount bitfield_ro bitpos cf.compact cf.count cf.exists cf.info \
@@ -125,13 +133,22 @@ impl Interest {
         let ours = self.database.unwrap_or(0);
         // Commands whose database is not reported are typed ones.
         match command.database.filter(|other| *other != ours) {
-            Some(_) if is_one_of(CROSSING) && rest.contains(&self.key) => Some(KeyEvent::NotMirrored(name)),
+            Some(_) if is_one_of(CROSSING) && rest.contains(&self.key) => {
+                Some(KeyEvent::NotMirrored(name))
+            }
             Some(_) if is_one_of(SWEEPING) => None,
             Some(other) => {
-                let mut there =
-                    Interest { key: self.key.clone(), database: None, key_type: KeyType::Unknown };
-                let effect = there.effect_here(&name, rest).filter(|effect| *effect != KeyEvent::Rejected);
-                effect.filter(|_| self.database.is_none()).map(|_| KeyEvent::OtherDatabase(other))
+                let mut there = Interest {
+                    key: self.key.clone(),
+                    database: None,
+                    key_type: KeyType::Unknown,
+                };
+                let effect = there
+                    .effect_here(&name, rest)
+                    .filter(|effect| *effect != KeyEvent::Rejected);
+                effect
+                    .filter(|_| self.database.is_none())
+                    .map(|_| KeyEvent::OtherDatabase(other))
             }
             None => self.effect_here(&name, rest),
         }
@@ -181,9 +198,16 @@ impl Interest {
     }
 
     /// The effect of CF.INSERT or CF.INSERTNX with these arguments after the key.
-    fn insert(&mut self, name: &str, act: KeyChangeKind, arguments: &[Vec<u8>]) -> Option<KeyEvent> {
+    fn insert(
+        &mut self,
+        name: &str,
+        act: KeyChangeKind,
+        arguments: &[Vec<u8>],
+    ) -> Option<KeyEvent> {
         match InsertArguments::parse(arguments) {
-            Some(InsertArguments { items, creates }) if creates || self.key_type != KeyType::Missing => {
+            Some(InsertArguments { items, creates })
+                if creates || self.key_type != KeyType::Missing =>
+            {
                 self.change_filter(name, act, items)
             }
             Some(_) | None => Some(KeyEvent::Rejected),
@@ -191,14 +215,24 @@ impl Interest {
     }
 
     /// The effect of a command that takes one item.
-    fn change_one(&mut self, name: &str, act: KeyChangeKind, items: &[Vec<u8>]) -> Option<KeyEvent> {
+    fn change_one(
+        &mut self,
+        name: &str,
+        act: KeyChangeKind,
+        items: &[Vec<u8>],
+    ) -> Option<KeyEvent> {
         match items {
             [_] => self.change_filter(name, act, items),
             _ => Some(KeyEvent::Rejected),
         }
     }
 
-    fn change_filter(&mut self, name: &str, act: KeyChangeKind, items: &[Vec<u8>]) -> Option<KeyEvent> {
+    fn change_filter(
+        &mut self,
+        name: &str,
+        act: KeyChangeKind,
+        items: &[Vec<u8>],
+    ) -> Option<KeyEvent> {
         match self.key_type {
             KeyType::Set => return Some(KeyEvent::NotMirrored(name.to_owned())),
             KeyType::Missing if act == KeyChangeKind::Remove => return Some(KeyEvent::Rejected),
@@ -209,13 +243,20 @@ impl Interest {
         Some(KeyEvent::Change(act, items.to_vec()))
     }
 
-    fn change_set(&mut self, name: &str, act: KeyChangeKind, items: &[Vec<u8>]) -> Option<KeyEvent> {
+    fn change_set(
+        &mut self,
+        name: &str,
+        act: KeyChangeKind,
+        items: &[Vec<u8>],
+    ) -> Option<KeyEvent> {
         if items.is_empty() {
             return None;
         }
         match self.key_type {
             KeyType::Filter { is_certain: true } => return Some(KeyEvent::Rejected),
-            KeyType::Filter { is_certain: false } => return Some(KeyEvent::NotMirrored(name.to_owned())),
+            KeyType::Filter { is_certain: false } => {
+                return Some(KeyEvent::NotMirrored(name.to_owned()));
+            }
             KeyType::Missing if act == KeyChangeKind::Remove => return None,
             KeyType::Missing | KeyType::Unknown | KeyType::Set => self.key_type = KeyType::Set,
         }
@@ -238,7 +279,12 @@ impl<'a> InsertArguments<'a> {
             let (option, rest) = arguments.split_first()?;
             arguments = rest;
             match option.to_ascii_uppercase().as_slice() {
-                b"ITEMS" => return (!rest.is_empty()).then_some(Self { items: rest, creates }),
+                b"ITEMS" => {
+                    return (!rest.is_empty()).then_some(Self {
+                        items: rest,
+                        creates,
+                    });
+                }
                 b"NOCREATE" => creates = false,
                 b"CAPACITY" => {
                     let (capacity, rest) = rest.split_first()?;
@@ -259,24 +305,42 @@ mod tests {
     use super::*;
 
     fn interest(database: Option<i64>, key_type: KeyType) -> Interest {
-        Interest { key: b"k".to_vec(), database, key_type }
+        Interest {
+            key: b"k".to_vec(),
+            database,
+            key_type,
+        }
     }
 
     fn command(database: Option<i64>, line: &str) -> RedisCommand {
-        RedisCommand { database, arguments: line.split(' ').map(|word| word.as_bytes().to_vec()).collect() }
+        RedisCommand {
+            database,
+            arguments: line
+                .split(' ')
+                .map(|word| word.as_bytes().to_vec())
+                .collect(),
+        }
     }
 
     #[test]
     fn command_effects_match_redis() {
         let of = |line: &str| interest(None, KeyType::Unknown).effect(&command(None, line));
-        let items = |items: &[&str]| items.iter().map(|item| item.as_bytes().to_vec()).collect::<Vec<_>>();
+        let items = |items: &[&str]| {
+            items
+                .iter()
+                .map(|item| item.as_bytes().to_vec())
+                .collect::<Vec<_>>()
+        };
         let change = |act, of: &[&str]| Some(KeyEvent::Change(act, items(of)));
         let add = |if_absent, of: &[&str]| change(KeyChangeKind::Add { if_absent }, of);
         let not_mirrored = |name: &str| Some(KeyEvent::NotMirrored(name.to_owned()));
         for (line, wanted) in [
             ("CF.ADD k a", add(false, &["a"])),
             ("cf.addnx k a", add(true, &["a"])),
-            ("CF.INSERT k CAPACITY 9 NOCREATE items a b", add(false, &["a", "b"])),
+            (
+                "CF.INSERT k CAPACITY 9 NOCREATE items a b",
+                add(false, &["a", "b"]),
+            ),
             ("CF.INSERTNX k ITEMS ITEMS", add(true, &["ITEMS"])),
             ("SADD k a b k", add(true, &["a", "b", "k"])),
             ("SREM k a b", change(KeyChangeKind::Remove, &["a", "b"])),
@@ -315,7 +379,10 @@ mod tests {
         ] {
             assert_eq!(of(line), wanted, "{line}");
         }
-        let empty = RedisCommand { database: None, arguments: Vec::new() };
+        let empty = RedisCommand {
+            database: None,
+            arguments: Vec::new(),
+        };
         assert_eq!(interest(None, KeyType::Unknown).effect(&empty), None);
     }
 
@@ -323,27 +390,49 @@ mod tests {
     /// none.
     fn effects(key_type: &str, lines: &[&str]) -> String {
         let mut interest = interest(None, KeyType::named(key_type));
-        let effects = lines.iter().map(|line| match interest.effect(&command(None, line)) {
-            Some(KeyEvent::Change(..)) => '+',
-            Some(KeyEvent::Rejected) => '!',
-            Some(_) => '?',
-            None => '-',
-        });
+        let effects = lines
+            .iter()
+            .map(|line| match interest.effect(&command(None, line)) {
+                Some(KeyEvent::Change(..)) => '+',
+                Some(KeyEvent::Rejected) => '!',
+                Some(_) => '?',
+                None => '-',
+            });
         effects.collect()
     }
 
     #[test]
     fn commands_for_other_type_are_not_mirrored() {
         for (key_type, lines, wanted) in [
-            ("MBbloomCF", &["SADD k a", "SREM k a", "CF.ADD k a"][..], "!!+"),
+            (
+                "MBbloomCF",
+                &["SADD k a", "SREM k a", "CF.ADD k a"][..],
+                "!!+",
+            ),
             ("set", &["CF.ADD k a", "SADD k a"], "?+"),
             ("string", &["CF.ADD k a", "SADD k a"], "+?"),
             // Redis has rejected one of the two, and it is not known which.
-            ("unknown", &["CF.ADD k a", "SADD k a", "DEL k", "SADD k a"], "+?++"),
+            (
+                "unknown",
+                &["CF.ADD k a", "SADD k a", "DEL k", "SADD k a"],
+                "+?++",
+            ),
             ("unknown", &["SADD k a", "CF.ADD k a"], "+?"),
-            ("none", &["CF.INSERT k NOCREATE ITEMS a", "CF.DEL k a", "SREM k a"], "!!-"),
-            ("none", &["CF.ADD k a", "SADD k a", "CF.INSERT k NOCREATE ITEMS a"], "+!+"),
-            ("none", &["CF.RESERVE k 100", "CF.INSERT k NOCREATE ITEMS a"], "-+"),
+            (
+                "none",
+                &["CF.INSERT k NOCREATE ITEMS a", "CF.DEL k a", "SREM k a"],
+                "!!-",
+            ),
+            (
+                "none",
+                &["CF.ADD k a", "SADD k a", "CF.INSERT k NOCREATE ITEMS a"],
+                "+!+",
+            ),
+            (
+                "none",
+                &["CF.RESERVE k 100", "CF.INSERT k NOCREATE ITEMS a"],
+                "-+",
+            ),
             ("MBbloomCF", &["DEL k", "CF.DEL k a", "SADD k a"], "+!+"),
             ("MBbloomCF", &["RENAME k other", "SADD k a"], "?+"),
         ] {

@@ -20,11 +20,18 @@ const LISTED_MAX: usize = 100;
 ///
 /// # Errors
 /// If one of them can't be reached, or a line is not a valid item.
-pub fn run(redis: &mut Redis, key: &str, target: &MirrorTarget, path: &Path) -> anyhow::Result<(u64, Value)> {
+pub fn run(
+    redis: &mut Redis,
+    key: &str,
+    target: &MirrorTarget,
+    path: &Path,
+) -> anyhow::Result<(u64, Value)> {
     let question = match redis.type_of(key)?.as_str() {
         "set" => "SMISMEMBER",
         "MBbloomCF" => "CF.MEXISTS",
-        kind => bail!("the key `{key}` in Redis is of the type {kind}, neither a set nor a cuckoo filter"),
+        kind => bail!(
+            "the key `{key}` in Redis is of the type {kind}, neither a set nor a cuckoo filter"
+        ),
     };
     let name = path.display().to_string();
     let (mut lines, mut number) = (open(path)?, 0u64);
@@ -34,7 +41,10 @@ pub fn run(redis: &mut Redis, key: &str, target: &MirrorTarget, path: &Path) -> 
         let (mut numbers, mut items) = (Vec::new(), Vec::new());
         while items.len() < ITEMS_MAX {
             let mut line = Vec::new();
-            let read = lines.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
+            let read = lines
+                .by_ref()
+                .take(LINE_BYTES_MAX)
+                .read_until(b'\n', &mut line);
             if read.with_context(|| name.clone())? == 0 {
                 break;
             }
@@ -42,7 +52,8 @@ pub fn run(redis: &mut Redis, key: &str, target: &MirrorTarget, path: &Path) -> 
             let line = line.strip_suffix(b"\n").unwrap_or(&line);
             let line = line.strip_suffix(b"\r").unwrap_or(line);
             if !line.is_empty() {
-                let fault = || format!("{name}, line {number}: an item is UTF-8 of at most 512 bytes");
+                let fault =
+                    || format!("{name}, line {number}: an item is UTF-8 of at most 512 bytes");
                 items.push(item(line.to_vec()).with_context(fault)?);
                 numbers.push(number);
             }

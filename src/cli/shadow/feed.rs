@@ -29,7 +29,9 @@ pub fn monitor(client: Client, mut interest: Interest, to: Sender) -> anyhow::Re
     let connect = move || {
         let mut redis = Redis::connect(&client)?;
         // A user without access to the key's type can still mirror it.
-        let name = redis.query::<String>(redis::cmd("TYPE").arg(&key)).unwrap_or_default();
+        let name = redis
+            .query::<String>(redis::cmd("TYPE").arg(&key))
+            .unwrap_or_default();
         redis.query::<()>(&redis::cmd("MONITOR"))?;
         anyhow::Ok((redis, KeyType::named(&name)))
     };
@@ -39,7 +41,9 @@ pub fn monitor(client: Client, mut interest: Interest, to: Sender) -> anyhow::Re
         loop {
             note("connected to Redis: changes are mirrored from now on; Ctrl-C ends it");
             // A queue that is no longer read ends it.
-            let Some(why) = follow(redis, &mut interest, &to) else { return };
+            let Some(why) = follow(redis, &mut interest, &to) else {
+                return;
+            };
             if to.send(KeyEvent::Broken(why)).is_err() {
                 return;
             }
@@ -65,8 +69,14 @@ fn follow(redis: Redis, interest: &mut Interest, to: &Sender) -> Option<String> 
     });
     match (sent, ended) {
         (Err(TrySendError::Disconnected(_)), _) => None,
-        (Err(TrySendError::Full(_)), _) => Some("changes arrive faster than they can be mirrored".to_owned()),
-        (Ok(()), ended) => Some(ended.err().map_or_else(String::new, |error| error.to_string())),
+        (Err(TrySendError::Full(_)), _) => {
+            Some("changes arrive faster than they can be mirrored".to_owned())
+        }
+        (Ok(()), ended) => Some(
+            ended
+                .err()
+                .map_or_else(String::new, |error| error.to_string()),
+        ),
     }
 }
 
@@ -80,12 +90,17 @@ pub fn file(path: &Path, mut interest: Interest, to: Sender) -> anyhow::Result<(
     thread::spawn(move || {
         let end = loop {
             match commands.read() {
-                Ok(Some(command)) => match interest.effect(&command).map_or(Ok(()), |event| to.send(event)) {
+                Ok(Some(command)) => match interest
+                    .effect(&command)
+                    .map_or(Ok(()), |event| to.send(event))
+                {
                     Ok(()) => {}
                     Err(_) => return,
                 },
                 Ok(None) => break KeyEvent::End,
-                Err(error) => break KeyEvent::Fault(format!("{name}, command {}: {error}", commands.number)),
+                Err(error) => {
+                    break KeyEvent::Fault(format!("{name}, command {}: {error}", commands.number));
+                }
             }
         };
         // The queue may no longer be read.
@@ -100,20 +115,24 @@ pub fn file(path: &Path, mut interest: Interest, to: Sender) -> anyhow::Result<(
 /// # Errors
 /// If the system can't start a thread.
 pub fn on_signals(to: Sender) -> io::Result<Receiver<()>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()?;
     let inside = runtime.enter();
     let mut stopped = stop_signals()?;
     drop(inside);
     let (request, requested) = mpsc::channel();
-    thread::Builder::new().name("signals".into()).spawn(move || {
-        runtime.block_on(stopped());
-        // Nothing waits for it any more if the mirror has ended.
-        let _ = request.send(());
-        // The queue may be full for as long as the service can't be reached.
-        thread::spawn(move || to.send(KeyEvent::End));
-        runtime.block_on(stopped());
-        std::process::exit(INTERRUPTED);
-    })?;
+    thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            runtime.block_on(stopped());
+            // Nothing waits for it any more if the mirror has ended.
+            let _ = request.send(());
+            // The queue may be full for as long as the service can't be reached.
+            thread::spawn(move || to.send(KeyEvent::End));
+            runtime.block_on(stopped());
+            std::process::exit(INTERRUPTED);
+        })?;
     Ok(requested)
 }
 
@@ -130,19 +149,41 @@ mod tests {
         let url = format!("redis://{}", listener.local_addr().unwrap());
         let redis = thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-            stream.read_exact(&mut [0; "*2\r\n$4\r\nTYPE\r\n$1\r\nk\r\n".len()]).unwrap();
+            stream
+                .set_read_timeout(Some(Duration::from_secs(60)))
+                .unwrap();
+            stream
+                .read_exact(&mut [0; "*2\r\n$4\r\nTYPE\r\n$1\r\nk\r\n".len()])
+                .unwrap();
             stream.write_all(b"+set\r\n").unwrap();
-            stream.read_exact(&mut [0; "*1\r\n$7\r\nMONITOR\r\n".len()]).unwrap();
+            stream
+                .read_exact(&mut [0; "*1\r\n$7\r\nMONITOR\r\n".len()])
+                .unwrap();
             let lines = [1, 2, 3].map(|item| format!("+1.2 [0 a:1] \"SADD\" \"k\" \"{item}\"\r\n"));
-            stream.write_all(format!("+OK\r\n{}", lines.concat()).as_bytes()).unwrap();
+            stream
+                .write_all(format!("+OK\r\n{}", lines.concat()).as_bytes())
+                .unwrap();
             // The other side ends it, or resets it because it has not read everything.
-            let ended = stream.read_to_end(&mut Vec::new()).map_err(|error| error.kind());
-            assert!(matches!(ended, Ok(0) | Err(io::ErrorKind::ConnectionReset)), "{ended:?}");
+            let ended = stream
+                .read_to_end(&mut Vec::new())
+                .map_err(|error| error.kind());
+            assert!(
+                matches!(ended, Ok(0) | Err(io::ErrorKind::ConnectionReset)),
+                "{ended:?}"
+            );
         });
         let (to, events) = mpsc::sync_channel(1);
-        let interest = Interest { key: b"k".to_vec(), database: None, key_type: KeyType::Unknown };
-        monitor(crate::cli::shadow::redis::client(&url, None).unwrap(), interest, to).unwrap();
+        let interest = Interest {
+            key: b"k".to_vec(),
+            database: None,
+            key_type: KeyType::Unknown,
+        };
+        monitor(
+            crate::cli::shadow::redis::client(&url, None).unwrap(),
+            interest,
+            to,
+        )
+        .unwrap();
         // Nothing is taken from the queue before the connection has ended.
         redis.join().unwrap();
         let found = [(); 2].map(|()| events.recv().unwrap());

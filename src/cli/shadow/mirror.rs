@@ -44,7 +44,9 @@ pub struct Mirrored {
 
 /// Returns an item as the service accepts it; `None` if it can't.
 pub fn item(bytes: Vec<u8>) -> Option<String> {
-    String::from_utf8(bytes).ok().filter(|item| (1..=ITEM_BYTES_MAX).contains(&item.len()))
+    String::from_utf8(bytes)
+        .ok()
+        .filter(|item| (1..=ITEM_BYTES_MAX).contains(&item.len()))
 }
 
 impl MirrorTarget {
@@ -57,7 +59,11 @@ impl MirrorTarget {
             Kind::Campaign => "users",
             Kind::Coupon => "codes",
         };
-        let target = Self { client: connection.client()?, path: format!("/v1/{into}"), items };
+        let target = Self {
+            client: connection.client()?,
+            path: format!("/v1/{into}"),
+            items,
+        };
         target.client.get(&target.path, Some(TIMEOUT))?;
         Ok(target)
     }
@@ -66,7 +72,12 @@ impl MirrorTarget {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn apply(&self, act: KeyChangeKind, items: &[String], key: &str) -> Result<Mirrored, ClientError> {
+    pub fn apply(
+        &self,
+        act: KeyChangeKind,
+        items: &[String],
+        key: &str,
+    ) -> Result<Mirrored, ClientError> {
         let mut body = json!({ self.items: items });
         let (operation, body, counted) = match act {
             KeyChangeKind::Add { if_absent } => {
@@ -80,9 +91,16 @@ impl MirrorTarget {
             KeyChangeKind::Clear => ("clear".to_owned(), None, "removed"),
         };
         let answer = self.post(&operation, body, Some(key))?;
-        let outcomes = answer["outcomes"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let outcomes = answer["outcomes"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str);
         let outcomes = outcomes.map(str::to_owned).collect();
-        Ok(Mirrored { count: answer[counted].as_u64().unwrap_or(0), outcomes })
+        Ok(Mirrored {
+            count: answer[counted].as_u64().unwrap_or(0),
+            outcomes,
+        })
     }
 
     /// Returns which of these items are present.
@@ -90,19 +108,42 @@ impl MirrorTarget {
     /// # Errors
     /// [`ClientError`].
     pub fn check(&self, items: &[String]) -> Result<Vec<bool>, ClientError> {
-        let outcome =
-            self.post(&format!("{}/check", self.items), Some(json!({ self.items: items })), None)?;
-        let present = &outcome[if self.items == "codes" { "valid" } else { "present" }];
-        Ok(present.as_array().into_iter().flatten().filter_map(Value::as_bool).collect())
+        let outcome = self.post(
+            &format!("{}/check", self.items),
+            Some(json!({ self.items: items })),
+            None,
+        )?;
+        let present = &outcome[if self.items == "codes" {
+            "valid"
+        } else {
+            "present"
+        }];
+        Ok(present
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_bool)
+            .collect())
     }
 
-    fn post(&self, operation: &str, body: Option<Value>, key: Option<&str>) -> Result<Value, ClientError> {
+    fn post(
+        &self,
+        operation: &str,
+        body: Option<Value>,
+        key: Option<&str>,
+    ) -> Result<Value, ClientError> {
         let path = format!("{}/{operation}", self.path);
         let media_type = body.as_ref().map(|_| ("Content-Type", "application/json"));
-        let headers: Vec<_> = key.map(|key| ("Idempotency-Key", key)).into_iter().chain(media_type).collect();
+        let headers: Vec<_> = key
+            .map(|key| ("Idempotency-Key", key))
+            .into_iter()
+            .chain(media_type)
+            .collect();
         let sent = |body: Value| SendBody::from_owned_reader(Cursor::new(body.to_string()));
         let body = body.map_or_else(SendBody::none, sent);
-        let text = self.client.call(Method::POST, &path, &headers, body, Some(TIMEOUT))?;
+        let text = self
+            .client
+            .call(Method::POST, &path, &headers, body, Some(TIMEOUT))?;
         Ok(serde_json::from_str(&text).unwrap_or_default())
     }
 }
@@ -130,7 +171,17 @@ impl<'a> Mirror<'a> {
         let (act, items) = (KeyChangeKind::Remove, Vec::new());
         let (summary, start) = (Summary::default(), Instant::now());
         let fewer_copies = FewerCopies::default();
-        Self { target, stop, run, requests: 0, act, items, fewer_copies, summary, start }
+        Self {
+            target,
+            stop,
+            run,
+            requests: 0,
+            act,
+            items,
+            fewer_copies,
+            summary,
+            start,
+        }
     }
 
     /// Returns the summary of a run during which Redis has rejected this number of commands, if it is known.
@@ -154,7 +205,9 @@ impl<'a> Mirror<'a> {
             if arrived.is_err() {
                 self.flush()?;
             }
-            let Ok(event) = arrived.or_else(|_| events.recv()) else { return Ok(()) };
+            let Ok(event) = arrived.or_else(|_| events.recv()) else {
+                return Ok(());
+            };
             if !self.take(event)? {
                 return self.flush();
             }
@@ -166,12 +219,16 @@ impl<'a> Mirror<'a> {
         match event {
             KeyEvent::Broken(why) => {
                 self.summary.gaps += 1;
-                note(&format!("{why}; reconnecting; commands sent before that are missed"));
+                note(&format!(
+                    "{why}; reconnecting; commands sent before that are missed"
+                ));
             }
             KeyEvent::Change(act, items) => self.change(act, items)?,
             KeyEvent::NotMirrored(name) => {
                 if self.summary.not_mirrored(&name) {
-                    note(&format!("{name} may have changed the key, and is not mirrored"));
+                    note(&format!(
+                        "{name} may have changed the key, and is not mirrored"
+                    ));
                 }
             }
             KeyEvent::Rejected => self.summary.rejected += 1,
@@ -207,7 +264,9 @@ impl<'a> Mirror<'a> {
                 Some(item) => self.items.push(item),
                 None => {
                     if self.summary.skipped == 0 {
-                        note("an item is skipped that is empty, longer than 512 bytes or not UTF-8");
+                        note(
+                            "an item is skipped that is empty, longer than 512 bytes or not UTF-8",
+                        );
                     }
                     self.summary.skipped += 1;
                 }
@@ -228,7 +287,12 @@ impl<'a> Mirror<'a> {
     }
 
     /// Counts the effects of a change, and the missing ones.
-    fn count(&mut self, act: KeyChangeKind, items: &[String], Mirrored { count, outcomes }: &Mirrored) {
+    fn count(
+        &mut self,
+        act: KeyChangeKind,
+        items: &[String],
+        Mirrored { count, outcomes }: &Mirrored,
+    ) {
         match act {
             KeyChangeKind::Add { .. } => self.summary.added += count,
             KeyChangeKind::Remove => self.summary.removed += count,
@@ -264,7 +328,11 @@ impl<'a> Mirror<'a> {
                     return Ok(());
                 }
                 // Whatever the service can't do now, such as 507, it may do later.
-                Err(error) if error.status.is_some_and(|status| !matches!(status, 408 | 429 | 500..)) => {
+                Err(error)
+                    if error
+                        .status
+                        .is_some_and(|status| !matches!(status, 408 | 429 | 500..)) =>
+                {
                     return Err(error.into());
                 }
                 Err(error) => error,
@@ -272,7 +340,9 @@ impl<'a> Mirror<'a> {
             if std::mem::take(&mut is_first) {
                 note(&format!("{error}; trying again"));
             }
-            if self.stop.recv_timeout(pauses.next().unwrap_or_default()) != Err(RecvTimeoutError::Timeout) {
+            if self.stop.recv_timeout(pauses.next().unwrap_or_default())
+                != Err(RecvTimeoutError::Timeout)
+            {
                 return Err(error.into());
             }
         }
@@ -350,8 +420,12 @@ pub struct Summary {
 impl Summary {
     /// Counts a command that was not mirrored. Returns whether it is the first of its name.
     pub fn not_mirrored(&mut self, name: &str) -> bool {
-        let is_counted = self.not_mirrored.len() < NAMES_MAX || self.not_mirrored.contains_key(name);
-        let count = self.not_mirrored.entry(if is_counted { name } else { "others" }.to_owned()).or_default();
+        let is_counted =
+            self.not_mirrored.len() < NAMES_MAX || self.not_mirrored.contains_key(name);
+        let count = self
+            .not_mirrored
+            .entry(if is_counted { name } else { "others" }.to_owned())
+            .or_default();
         *count += 1;
         *count == 1
     }
@@ -361,14 +435,21 @@ impl Summary {
         let counts = [
             ("skipped", self.skipped),
             ("rejected_unseen", self.rejected_unseen.unwrap_or_default()),
-            ("rejected_wrongly", self.rejected_wrongly.unwrap_or_default()),
+            (
+                "rejected_wrongly",
+                self.rejected_wrongly.unwrap_or_default(),
+            ),
             ("saturated", self.saturated),
             ("removed_early", self.removed_early),
             ("other_databases", self.other_databases),
             ("gaps", self.gaps),
             ("not_mirrored", self.not_mirrored.values().sum()),
         ];
-        counts.into_iter().filter(|(_, count)| *count > 0).map(|(name, _)| name).collect()
+        counts
+            .into_iter()
+            .filter(|(_, count)| *count > 0)
+            .map(|(name, _)| name)
+            .collect()
     }
 }
 
@@ -380,13 +461,55 @@ mod tests {
     fn run_is_complete_unless_something_is_missing() {
         assert!(Summary::default().faults().is_empty());
         for (summary, fault) in [
-            (Summary { gaps: 1, ..Summary::default() }, "gaps"),
-            (Summary { skipped: 1, ..Summary::default() }, "skipped"),
-            (Summary { rejected_unseen: Some(1), ..Summary::default() }, "rejected_unseen"),
-            (Summary { rejected_wrongly: Some(1), ..Summary::default() }, "rejected_wrongly"),
-            (Summary { saturated: 1, ..Summary::default() }, "saturated"),
-            (Summary { removed_early: 1, ..Summary::default() }, "removed_early"),
-            (Summary { other_databases: 1, ..Summary::default() }, "other_databases"),
+            (
+                Summary {
+                    gaps: 1,
+                    ..Summary::default()
+                },
+                "gaps",
+            ),
+            (
+                Summary {
+                    skipped: 1,
+                    ..Summary::default()
+                },
+                "skipped",
+            ),
+            (
+                Summary {
+                    rejected_unseen: Some(1),
+                    ..Summary::default()
+                },
+                "rejected_unseen",
+            ),
+            (
+                Summary {
+                    rejected_wrongly: Some(1),
+                    ..Summary::default()
+                },
+                "rejected_wrongly",
+            ),
+            (
+                Summary {
+                    saturated: 1,
+                    ..Summary::default()
+                },
+                "saturated",
+            ),
+            (
+                Summary {
+                    removed_early: 1,
+                    ..Summary::default()
+                },
+                "removed_early",
+            ),
+            (
+                Summary {
+                    other_databases: 1,
+                    ..Summary::default()
+                },
+                "other_databases",
+            ),
         ] {
             assert_eq!(summary.faults(), [fault]);
         }
@@ -396,6 +519,9 @@ mod tests {
         for number in 0..2 * NAMES_MAX {
             summary.not_mirrored(&format!("name-{number}"));
         }
-        assert_eq!((summary.not_mirrored["spop"], summary.not_mirrored["others"]), (2, 101));
+        assert_eq!(
+            (summary.not_mirrored["spop"], summary.not_mirrored["others"]),
+            (2, 101)
+        );
     }
 }

@@ -60,7 +60,12 @@ pub struct Args {
     #[arg(long)]
     pub json: bool,
     /// Address of the service.
-    #[arg(long, value_name = "URL", env = "CUCKOOD_URL", default_value = "http://127.0.0.1:8080")]
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "CUCKOOD_URL",
+        default_value = "http://127.0.0.1:8080"
+    )]
     pub url: String,
     /// API key, if the service requires one; its scopes must include `read` and, to mirror, `write`.
     #[arg(long, value_name = "KEY", env = "CUCKOOD_KEY", hide_env_values = true)]
@@ -75,13 +80,26 @@ pub struct Args {
 /// # Errors
 /// If changes may be missing, or the two disagree.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let connection =
-        ServiceAddress { url: args.url.clone(), key: args.api_key.clone(), cacert: args.cacert.clone() };
-    let redis = args.redis.as_deref().map(|url| redis::client(url, args.cacert.as_deref())).transpose()?;
+    let connection = ServiceAddress {
+        url: args.url.clone(),
+        key: args.api_key.clone(),
+        cacert: args.cacert.clone(),
+    };
+    let redis = args
+        .redis
+        .as_deref()
+        .map(|url| redis::client(url, args.cacert.as_deref()))
+        .transpose()?;
     let target = MirrorTarget::find(&connection, &args.into)?;
-    let of_redis = redis.as_ref().map(|redis| redis.get_connection_info().redis_settings().db());
+    let of_redis = redis
+        .as_ref()
+        .map(|redis| redis.get_connection_info().redis_settings().db());
     let database = args.database.or(of_redis);
-    let interest = Interest { key: args.key.clone().into_bytes(), database, key_type: KeyType::Unknown };
+    let interest = Interest {
+        key: args.key.clone().into_bytes(),
+        database,
+        key_type: KeyType::Unknown,
+    };
     match (&args.compare, &args.commands, redis) {
         (Some(file), _, Some(redis)) => {
             let redis = &mut Redis::connect(&redis)?;
@@ -99,9 +117,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         (_, Some(file), _) => mirror(&target, |to| feed::file(file, interest, to), None),
         (_, _, Some(client)) => {
             let rejections = Rejections::start(&client)?;
-            mirror(&target, |to| feed::monitor(client.clone(), interest, to), rejections.as_ref())
+            mirror(
+                &target,
+                |to| feed::monitor(client.clone(), interest, to),
+                rejections.as_ref(),
+            )
         }
-        _ => bail!("there is no source of changes; name Redis with --redis, or a file with --commands"),
+        _ => bail!(
+            "there is no source of changes; name Redis with --redis, or a file with --commands"
+        ),
     }
 }
 
@@ -124,7 +148,8 @@ impl<'a> Rejections<'a> {
 
     /// Returns their number so far; `None` if it is unknown, as after a restart of Redis, which counts from 0.
     fn count(&self) -> Option<u64> {
-        let now = Redis::connect(self.client).and_then(|mut redis| redis.rejected_commands(&MIRRORED));
+        let now =
+            Redis::connect(self.client).and_then(|mut redis| redis.rejected_commands(&MIRRORED));
         known(now)?.checked_sub(self.before)
     }
 }
@@ -134,7 +159,9 @@ fn known(rejected: anyhow::Result<u64>) -> Option<u64> {
     match rejected {
         Ok(count) => Some(count),
         Err(error) => {
-            note(&format!("{error}; the number of rejected commands is unknown"));
+            note(&format!(
+                "{error}; the number of rejected commands is unknown"
+            ));
             None
         }
     }
@@ -154,7 +181,10 @@ fn mirror(
     print(&summary)?;
     ended?;
     if !summary.faults().is_empty() {
-        bail!("the two may differ, see {}: compare them with --compare", summary.faults().join(", "));
+        bail!(
+            "the two may differ, see {}: compare them with --compare",
+            summary.faults().join(", ")
+        );
     }
     Ok(())
 }

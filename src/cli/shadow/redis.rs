@@ -46,16 +46,29 @@ pub fn client(url: &str, cacert: Option<&Path>) -> anyhow::Result<Client> {
     if !is_tls && !url.starts_with("redis://") {
         bail!("--redis: the scheme is neither redis nor rediss; {form}");
     }
-    let info: ConnectionInfo = url.parse().map_err(|error| anyhow!("--redis: {error}; {form}"))?;
+    let info: ConnectionInfo = url
+        .parse()
+        .map_err(|error| anyhow!("--redis: {error}; {form}"))?;
     let (time, retries) = KEEPALIVE;
-    let keepalive = TcpKeepalive::new().with_time(time).with_interval(time).with_retries(retries);
+    let keepalive = TcpKeepalive::new()
+        .with_time(time)
+        .with_interval(time)
+        .with_retries(retries);
     let settings = info.redis_settings().clone().set_skip_set_lib_name();
-    let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+    let tcp = TcpSettings::default()
+        .set_nodelay(true)
+        .set_keepalive(keepalive);
     let info = info.set_redis_settings(settings).set_tcp_settings(tcp);
     let client = match cacert.filter(|_| is_tls) {
         Some(path) => {
             let pem = std::fs::read(path).map_err(|error| unreadable(path, &error))?;
-            Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert: Some(pem) })
+            Client::build_with_tls(
+                info,
+                TlsCertificates {
+                    client_tls: None,
+                    root_cert: Some(pem),
+                },
+            )
         }
         None => Client::open(info),
     };
@@ -69,13 +82,19 @@ impl Redis {
     /// If Redis can't be reached, or rejects the password.
     pub fn connect(client: &Client) -> anyhow::Result<Self> {
         let address = client.get_connection_info().addr().to_string();
-        let connected = client.get_connection_with_timeout(CONNECT_TIMEOUT).and_then(|connection| {
-            connection.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
-            connection.set_write_timeout(Some(RESPONSE_TIMEOUT))?;
-            Ok(connection)
-        });
-        let connection = connected.map_err(|error| anyhow!("redis {address}: {error}; is Redis running?"))?;
-        Ok(Self { connection, address })
+        let connected = client
+            .get_connection_with_timeout(CONNECT_TIMEOUT)
+            .and_then(|connection| {
+                connection.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
+                connection.set_write_timeout(Some(RESPONSE_TIMEOUT))?;
+                Ok(connection)
+            });
+        let connection =
+            connected.map_err(|error| anyhow!("redis {address}: {error}; is Redis running?"))?;
+        Ok(Self {
+            connection,
+            address,
+        })
     }
 
     /// Sends a command and reads its response.
@@ -83,7 +102,9 @@ impl Redis {
     /// # Errors
     /// If Redis rejects it, or the connection breaks.
     pub fn query<T: FromRedisValue>(&mut self, command: &redis::Cmd) -> anyhow::Result<T> {
-        command.query(&mut self.connection).map_err(|error| anyhow!("redis {}: {error}", self.address))
+        command
+            .query(&mut self.connection)
+            .map_err(|error| anyhow!("redis {}: {error}", self.address))
     }
 
     /// Returns how many calls of these commands, named in lower case, have failed since Redis was started.
@@ -94,15 +115,22 @@ impl Redis {
         let text: String = self.query(redis::cmd("INFO").arg("commandstats"))?;
         let mut sum = 0;
         for line in text.lines() {
-            let Some((name, values)) = line.strip_prefix("cmdstat_").and_then(|line| line.split_once(':'))
+            let Some((name, values)) = line
+                .strip_prefix("cmdstat_")
+                .and_then(|line| line.split_once(':'))
             else {
                 continue;
             };
             if names.contains(&name) {
-                let failed = values.split(',').find_map(|value| value.strip_prefix("failed_calls="));
+                let failed = values
+                    .split(',')
+                    .find_map(|value| value.strip_prefix("failed_calls="));
                 let failed: Option<u64> = failed.and_then(|count| count.parse().ok());
                 sum += failed.with_context(|| {
-                    format!("redis {}: INFO commandstats has no failed_calls", self.address)
+                    format!(
+                        "redis {}: INFO commandstats has no failed_calls",
+                        self.address
+                    )
                 })?;
             }
         }
@@ -143,7 +171,11 @@ impl Redis {
     ///
     /// # Errors
     /// If there is no such key, or its members can't be read.
-    pub fn members<'a>(&'a mut self, key: &'a str, progress: ProgressBar) -> anyhow::Result<Members<'a>> {
+    pub fn members<'a>(
+        &'a mut self,
+        key: &'a str,
+        progress: ProgressBar,
+    ) -> anyhow::Result<Members<'a>> {
         let (kind, _, command) = self.kind(key)?;
         let mut scan = redis::cmd(command);
         scan.arg(key).cursor_arg(0).arg("COUNT").arg(LIST_ITEMS);
@@ -156,7 +188,11 @@ impl Redis {
             }
             _ => {
                 let page = move |at: isize| -> Option<anyhow::Result<Vec<Vec<u8>>>> {
-                    let range = redis::cmd(command).arg(key).arg(at).arg(at + LIST_ITEMS - 1).to_owned();
+                    let range = redis::cmd(command)
+                        .arg(key)
+                        .arg(at)
+                        .arg(at + LIST_ITEMS - 1)
+                        .to_owned();
                     Some(self.query::<Vec<Vec<u8>>>(&range))
                         .filter(|page| !page.as_ref().is_ok_and(Vec::is_empty))
                 };
@@ -167,7 +203,11 @@ impl Redis {
                 }))
             }
         };
-        Ok(Members { items, line: Cursor::default(), progress })
+        Ok(Members {
+            items,
+            line: Cursor::default(),
+            progress,
+        })
     }
 
     /// Calls `line` with every command that any client sends, until it returns false or the connection breaks.
@@ -203,7 +243,9 @@ pub struct Members<'a> {
 impl Read for Members<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.line.position() == self.line.get_ref().len() as u64 {
-            let Some(member) = self.items.next() else { return Ok(0) };
+            let Some(member) = self.items.next() else {
+                return Ok(0);
+            };
             let member = String::from_utf8(member.map_err(io::Error::other)?).ok();
             self.line = Cursor::new(serde_json::to_vec(&member)?);
             self.line.get_mut().push(b'\n');
@@ -241,21 +283,35 @@ mod tests {
         let (url, server) = fake(replies);
         let mut redis = Redis::connect(&client(&url, None).unwrap()).unwrap();
         let mut text = String::new();
-        redis.members("k", ProgressBar::hidden()).unwrap().read_to_string(&mut text).unwrap();
+        redis
+            .members("k", ProgressBar::hidden())
+            .unwrap()
+            .read_to_string(&mut text)
+            .unwrap();
         (text, String::from_utf8(server.join().unwrap()).unwrap())
     }
 
     #[test]
     fn sets_are_read_in_pages() {
         const FIRST: &[u8] = b"*2\r\n$1\r\n7\r\n*2\r\n$1\r\na\r\n$2\r\n\xff\xfe\r\n";
-        let (text, asked) = members(&[b"+set\r\n", FIRST, b"*2\r\n$1\r\n0\r\n*1\r\n$3\r\n\"b\"\r\n"]);
+        let (text, asked) = members(&[
+            b"+set\r\n",
+            FIRST,
+            b"*2\r\n$1\r\n0\r\n*1\r\n$3\r\n\"b\"\r\n",
+        ]);
         assert_eq!(text, "\"a\"\nnull\n\"\\\"b\\\"\"\n");
-        assert!(asked.contains("SSCAN") && asked.contains("\r\n7\r\n"), "{asked}");
+        assert!(
+            asked.contains("SSCAN") && asked.contains("\r\n7\r\n"),
+            "{asked}"
+        );
     }
 
     #[test]
     fn hashes_and_lists_are_read() {
-        let (text, _) = members(&[b"+hash\r\n", b"*2\r\n$1\r\n0\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n"]);
+        let (text, _) = members(&[
+            b"+hash\r\n",
+            b"*2\r\n$1\r\n0\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n",
+        ]);
         assert_eq!(text, "\"f\"\n");
         let (text, _) = members(&[b"+list\r\n", b"*2\r\n$1\r\na\r\n$1\r\na\r\n", b"*0\r\n"]);
         assert_eq!(text, "\"a\"\n\"a\"\n");
@@ -267,25 +323,46 @@ mod tests {
             cmdstat_get:calls=3,usec=1,failed_calls=3\r\ncmdstat_srem:calls=3,usec=1\r\ncmdstat_cf.add:calls=9,failed_calls=4\r\n\r\n";
         let (url, _server) = fake(&[STATISTICS, STATISTICS]);
         let mut redis = Redis::connect(&client(&url, None).unwrap()).unwrap();
-        assert_eq!(redis.rejected_commands(&["sadd", "scard", "cf.add"]).unwrap(), 6);
+        assert_eq!(
+            redis
+                .rejected_commands(&["sadd", "scard", "cf.add"])
+                .unwrap(),
+            6
+        );
         // Redis 6.0 counts calls only.
-        let error = redis.rejected_commands(&["sadd", "srem"]).unwrap_err().to_string();
+        let error = redis
+            .rejected_commands(&["sadd", "srem"])
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("no failed_calls"), "{error}");
     }
 
     #[test]
     fn filters_can_not_be_read_back() {
         let (url, _server) = fake(&[b"+MBbloomCF\r\n"]);
-        let error =
-            Redis::connect(&client(&url, None).unwrap()).unwrap().length("k").unwrap_err().to_string();
-        assert!(error.contains("can't be read back") && error.contains("cuckood shadow"), "{error}");
+        let error = Redis::connect(&client(&url, None).unwrap())
+            .unwrap()
+            .length("k")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("can't be read back") && error.contains("cuckood shadow"),
+            "{error}"
+        );
     }
 
     #[test]
     fn invalid_urls_are_rejected_without_repeating_them() {
-        for url in ["http://:a-secret@h", "redis://:a-secret@", "redis://:a-secret@h:99999/x"] {
+        for url in [
+            "http://:a-secret@h",
+            "redis://:a-secret@",
+            "redis://:a-secret@h:99999/x",
+        ] {
             let error = client(url, None).err().unwrap().to_string();
-            assert!(error.contains("redis://[USER:PASSWORD@]HOST") && !error.contains("a-secret"), "{error}");
+            assert!(
+                error.contains("redis://[USER:PASSWORD@]HOST") && !error.contains("a-secret"),
+                "{error}"
+            );
         }
     }
 }

@@ -37,7 +37,14 @@ struct CampaignList {
 )]
 pub(crate) async fn list(call: Call<Read>, request: Request) -> HandlerResult {
     let page = FilterPage::asked(call, Kind::Campaign, &request)?;
-    success::list(&CampaignList { campaigns: Vec::new(), next_cursor: None }, page).await
+    success::list(
+        &CampaignList {
+            campaigns: Vec::new(),
+            next_cursor: None,
+        },
+        page,
+    )
+    .await
 }
 
 #[utoipa::path(
@@ -53,7 +60,10 @@ pub(crate) async fn list(call: Call<Read>, request: Request) -> HandlerResult {
 )]
 pub(crate) async fn get(call: Call<Read>, Path(name): Path<String>) -> HandlerResult {
     let view = call.filter(Kind::Campaign, &name)?;
-    Ok(success::ok(&FilterResponse::of(&view, call.api.engine.now())))
+    Ok(success::ok(&FilterResponse::of(
+        &view,
+        call.api.engine.now(),
+    )))
 }
 
 #[utoipa::path(
@@ -71,7 +81,11 @@ pub(crate) async fn get(call: Call<Read>, Path(name): Path<String>) -> HandlerRe
         (status = 409, description = "`already-exists`: `errors` points to the fields that differ"),
     )
 )]
-pub(crate) async fn put(call: Call<Manage>, Path(name): Path<String>, request: Request) -> HandlerResult {
+pub(crate) async fn put(
+    call: Call<Manage>,
+    Path(name): Path<String>,
+    request: Request,
+) -> HandlerResult {
     super::put::<CampaignSpec>(&call, Kind::Campaign, &name, request).await
 }
 
@@ -90,7 +104,11 @@ pub(crate) async fn put(call: Call<Manage>, Path(name): Path<String>, request: R
         (status = 200, description = "Changed, or already as requested", body = FilterResponse),
     )
 )]
-pub(crate) async fn patch(call: Call<Manage>, Path(name): Path<String>, request: Request) -> HandlerResult {
+pub(crate) async fn patch(
+    call: Call<Manage>,
+    Path(name): Path<String>,
+    request: Request,
+) -> HandlerResult {
     super::patch::<FilterPatch>(&call, Kind::Campaign, &name, request).await
 }
 

@@ -7,7 +7,9 @@ pub(crate) mod spec;
 mod statistics;
 
 use super::api::Api;
-use super::call::{Call, Delete, Export, Maintain, Manage, Read, Resource, UploadCommands, parse_name};
+use super::call::{
+    Call, Delete, Export, Maintain, Manage, Read, Resource, UploadCommands, parse_name,
+};
 use super::request::body::{Pieces, has_media_type};
 use super::request::json::{self, OrNull};
 use super::request::query::CollectionPage;
@@ -15,7 +17,8 @@ use super::response::success::ListParts;
 use super::response::{Code, HandlerResult, Problem, refusals, success};
 use crate::domain::spec::STOCK_MAX;
 use crate::domain::{
-    Command, Description, ImageBody, ImageFault, Kind, Name, Outcome, Refusal, Target, Update, UploadId,
+    Command, Description, ImageBody, ImageFault, Kind, Name, Outcome, Refusal, Target, Update,
+    UploadId,
 };
 use crate::engine::{ImageReader, capacity_max_of, image_part, raise, random};
 use axum::extract::Request;
@@ -46,12 +49,16 @@ async fn put<T: Into<RequestedSpec> + DeserializeOwned>(
     let requested: RequestedSpec = json::parse::<T>(&call.body(request).await?)?.into();
     let (spec, window, annotations) = requested.resolve()?;
     let command = crate::engine::creation(kind, name.clone(), spec, window, annotations)?;
-    let decided = call.submit(Resource::Filter(kind, name.as_str()), command).await?;
+    let decided = call
+        .submit(Resource::Filter(kind, name.as_str()), command)
+        .await?;
     match decided.outcome {
         Outcome::Created(description) => Ok(created(decided.replayed, *description)),
-        Outcome::Exists(description) => {
-            Ok(success::json(StatusCode::OK, decided.replayed, &described(*description)))
-        }
+        Outcome::Exists(description) => Ok(success::json(
+            StatusCode::OK,
+            decided.replayed,
+            &described(*description),
+        )),
         _ => Err(decided.unexpected()),
     }
 }
@@ -81,7 +88,11 @@ struct FilterPage {
 impl FilterPage {
     fn asked(call: Call<Read>, kind: Kind, request: &Request) -> Result<Self, Problem> {
         let page = CollectionPage::asked(request, &call.caller)?;
-        Ok(Self { api: call.api, kind, page })
+        Ok(Self {
+            api: call.api,
+            kind,
+            page,
+        })
     }
 }
 
@@ -90,11 +101,19 @@ impl ListParts for FilterPage {
 
     fn read(&mut self) -> Result<Option<Vec<FilterResponse>>, Problem> {
         let engine = &self.api.engine;
-        let find =
-            |prefix: &str, after: Option<&Name>, limit| engine.view().list(self.kind, prefix, after, limit);
-        let views = self.page.read(FILTERS_READ, find, |view| (&view.name, &view.annotations.labels));
+        let find = |prefix: &str, after: Option<&Name>, limit| {
+            engine.view().list(self.kind, prefix, after, limit)
+        };
+        let views = self.page.read(FILTERS_READ, find, |view| {
+            (&view.name, &view.annotations.labels)
+        });
         let now = engine.now();
-        Ok(views.map(|views| views.iter().map(|view| FilterResponse::of(view, now)).collect()))
+        Ok(views.map(|views| {
+            views
+                .iter()
+                .map(|view| FilterResponse::of(view, now))
+                .collect()
+        }))
     }
 
     fn next_cursor(&self) -> Option<String> {
@@ -110,16 +129,37 @@ async fn patch<T: Into<CouponPatch> + DeserializeOwned>(
     request: Request,
 ) -> HandlerResult {
     let view = call.filter(kind, name)?;
-    let CouponPatch { capacity, stock, starts_at, ends_at, title, labels } =
-        json::parse::<T>(&call.body(request).await?)?.into();
+    let CouponPatch {
+        capacity,
+        stock,
+        starts_at,
+        ends_at,
+        title,
+        labels,
+    } = json::parse::<T>(&call.body(request).await?)?.into();
     Problem::unless_within("/stock", stock.unwrap_or(1), 1..=STOCK_MAX)?;
     let [starts_at, ends_at] = [starts_at, ends_at].map(|at| at.map(|OrNull(at)| at));
     let (target, annotations) = (Target(view.id), patched(title, labels)?);
-    let capacity = capacity.map(|capacity| raise(&view, capacity)).transpose()?;
-    let command = Command::Update(Update { target, starts_at, ends_at, capacity, stock, annotations });
+    let capacity = capacity
+        .map(|capacity| raise(&view, capacity))
+        .transpose()?;
+    let command = Command::Update(Update {
+        target,
+        starts_at,
+        ends_at,
+        capacity,
+        stock,
+        annotations,
+    });
     let decided = call.submit(Resource::Filter(kind, name), command).await?;
-    let Outcome::Updated(description) = decided.outcome else { return Err(decided.unexpected()) };
-    Ok(success::json(StatusCode::OK, decided.replayed, &described(*description)))
+    let Outcome::Updated(description) = decided.outcome else {
+        return Err(decided.unexpected());
+    };
+    Ok(success::json(
+        StatusCode::OK,
+        decided.replayed,
+        &described(*description),
+    ))
 }
 
 /// `DELETE`: deletes a filter.
@@ -129,34 +169,61 @@ async fn delete(call: &Call<Delete>, kind: Kind, name: &str) -> HandlerResult {
     if call.api.engine.view().find(kind, &name).is_none() && !call.may_repeat() {
         return Err(refusals::not_found(kind));
     }
-    let command = Command::Delete { kind, name: name.clone() };
-    let decided = call.submit(Resource::Filter(kind, name.as_str()), command).await?;
-    let Outcome::Deleted = decided.outcome else { return Err(decided.unexpected()) };
+    let command = Command::Delete {
+        kind,
+        name: name.clone(),
+    };
+    let decided = call
+        .submit(Resource::Filter(kind, name.as_str()), command)
+        .await?;
+    let Outcome::Deleted = decided.outcome else {
+        return Err(decided.unexpected());
+    };
     Ok(success::empty(decided.replayed))
 }
 
 /// `POST …/clear`: removes everything that may be removed.
 async fn clear(call: &Call<Manage>, kind: Kind, name: &str) -> HandlerResult {
     let view = call.filter(kind, name)?;
-    let command = Command::Clear { target: Target(view.id) };
+    let command = Command::Clear {
+        target: Target(view.id),
+    };
     let decided = call.submit(Resource::Filter(kind, name), command).await?;
-    let Outcome::Cleared(removed) = decided.outcome else { return Err(decided.unexpected()) };
-    Ok(success::json(StatusCode::OK, decided.replayed, &Cleared { removed }))
+    let Outcome::Cleared(removed) = decided.outcome else {
+        return Err(decided.unexpected());
+    };
+    Ok(success::json(
+        StatusCode::OK,
+        decided.replayed,
+        &Cleared { removed },
+    ))
 }
 
 /// `GET`: streams the image of a filter.
 async fn get_image(call: &Call<Export>, kind: Kind, name: &str) -> HandlerResult {
     let view = call.filter(kind, name)?;
-    let image = call.api.engine.image(view.id).await?.ok_or_else(|| refusals::not_found(kind))?;
+    let image = call
+        .api
+        .engine
+        .image(view.id)
+        .await?
+        .ok_or_else(|| refusals::not_found(kind))?;
     Ok(success::attachment(&format!("{}.image", view.name), image))
 }
 
 /// `PUT`: makes a filter from an image.
-async fn put_image(call: Call<Maintain>, kind: Kind, name: &str, request: Request) -> HandlerResult {
+async fn put_image(
+    call: Call<Maintain>,
+    kind: Kind,
+    name: &str,
+    request: Request,
+) -> HandlerResult {
     let name = parse_name(kind, name)?;
     let (api, by) = (call.api, call.caller.key_name());
     let headers = request.headers();
-    if headers.contains_key(header::CONTENT_TYPE) && !has_media_type(headers, "application/octet-stream") {
+    if headers.contains_key(header::CONTENT_TYPE)
+        && !has_media_type(headers, "application/octet-stream")
+    {
         let detail = "an image is application/octet-stream";
         return Err(Problem::new(Code::UnsupportedMediaType, detail));
     }
@@ -164,8 +231,10 @@ async fn put_image(call: Call<Maintain>, kind: Kind, name: &str, request: Reques
         return Err(Code::AlreadyExists.into());
     }
     let pieces = api.reading.upload(request)?;
-    let (mut commands, id) =
-        (UploadCommands::new(api.engine.clone(), kind, by), UploadId(u128::from_le_bytes(random())));
+    let (mut commands, id) = (
+        UploadCommands::new(api.engine.clone(), kind, by),
+        UploadId(u128::from_le_bytes(random())),
+    );
     // In a separate task: a handler is dropped when its client disconnects, but the uploaded part must still be discarded.
     let upload = tokio::spawn(async move {
         let description = upload_image(pieces, &mut commands, id, kind, &name).await;
@@ -176,7 +245,9 @@ async fn put_image(call: Call<Maintain>, kind: Kind, name: &str, request: Reques
         }
         Ok(created(false, *description?))
     });
-    upload.await.map_err(|_| Problem::new(Code::Internal, "the upload failed"))?
+    upload
+        .await
+        .map_err(|_| Problem::new(Code::Internal, "the upload failed"))?
 }
 
 /// Turns the records of an uploaded image into commands, in order.
@@ -202,8 +273,14 @@ async fn upload_image(
     }
     reader.finish().map_err(damaged)?;
     commands.settle().await?;
-    match commands.submit(end.ok_or_else(|| damaged(ImageFault::CutShort))?).await? {
+    match commands
+        .submit(end.ok_or_else(|| damaged(ImageFault::CutShort))?)
+        .await?
+    {
         Outcome::Created(description) => Ok(description),
-        _ => Err(Problem::new(Code::Internal, "an image has another command's outcome")),
+        _ => Err(Problem::new(
+            Code::Internal,
+            "an image has another command's outcome",
+        )),
     }
 }

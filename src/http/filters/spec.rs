@@ -3,8 +3,8 @@
 use crate::domain::annotations::LABEL_VALUE_BYTES_MAX;
 use crate::domain::spec::{FORGET_STEPS_DEFAULT, STOCK_MAX, parse_time, write_time};
 use crate::domain::{
-    Annotations, AnnotationsChange, Description, Forget, ForgetError, ForgetStepStats, Kind, LabelChanges,
-    LabelValue, Labels, Sizing, Spec, Timestamp, Title, Window,
+    Annotations, AnnotationsChange, Description, Forget, ForgetError, ForgetStepStats, Kind,
+    LabelChanges, LabelValue, Labels, Sizing, Spec, Timestamp, Title, Window,
 };
 use crate::engine::{FilterView, Growth, Mode, SegmentStats, error_rate_of};
 use crate::http::request::json::{Clearable, Faults, OrNull};
@@ -138,7 +138,11 @@ pub(crate) struct RequestedSpec {
 
 impl From<CampaignSpec> for RequestedSpec {
     fn from(common: CampaignSpec) -> Self {
-        Self { common, ignore_case: false, stock: None }
+        Self {
+            common,
+            ignore_case: false,
+            stock: None,
+        }
     }
 }
 
@@ -156,16 +160,36 @@ impl From<CouponSpec> for RequestedSpec {
             labels: coupon.labels,
             ..CampaignSpec::default()
         };
-        Self { common, ignore_case: coupon.ignore_case, stock: coupon.stock }
+        Self {
+            common,
+            ignore_case: coupon.ignore_case,
+            stock: coupon.stock,
+        }
     }
 }
 
 impl RequestedSpec {
     /// Resolves it to a spec and a window, with a title and labels.
     pub(crate) fn resolve(self) -> Result<(Spec, Window, AnnotationsChange), Problem> {
-        let Self { common, ignore_case, stock } = self;
-        let CampaignSpec { capacity, error_rate, layout, starts_at, ends_at, title, labels, .. } = common;
-        let (mode, growth) = (common.mode.unwrap_or(Mode::Compact), common.growth.unwrap_or(Growth::Auto));
+        let Self {
+            common,
+            ignore_case,
+            stock,
+        } = self;
+        let CampaignSpec {
+            capacity,
+            error_rate,
+            layout,
+            starts_at,
+            ends_at,
+            title,
+            labels,
+            ..
+        } = common;
+        let (mode, growth) = (
+            common.mode.unwrap_or(Mode::Compact),
+            common.growth.unwrap_or(Growth::Auto),
+        );
         let (after, steps) = (common.forget_after, common.forget_steps);
         let (is_strict, has_rate, has_layout) =
             (mode == Mode::Strict, error_rate.is_some(), layout.is_some());
@@ -182,10 +206,26 @@ impl RequestedSpec {
         for (field, is_wrong, detail) in [
             ("error_rate", is_strict && has_rate, has_nothing_to_choose),
             ("layout", is_strict && has_layout, has_nothing_to_choose),
-            ("error_rate", !is_strict && has_rate && has_layout, "give either the error rate or the layout"),
-            ("stock", stock_fault.is_some(), stock_fault.unwrap_or_default()),
-            ("forget_steps", steps.is_some() && after.is_none(), "only with forget_after"),
-            ("forget_after", is_strict && after.is_some(), "a strict filter does not forget"),
+            (
+                "error_rate",
+                !is_strict && has_rate && has_layout,
+                "give either the error rate or the layout",
+            ),
+            (
+                "stock",
+                stock_fault.is_some(),
+                stock_fault.unwrap_or_default(),
+            ),
+            (
+                "forget_steps",
+                steps.is_some() && after.is_none(),
+                "only with forget_after",
+            ),
+            (
+                "forget_after",
+                is_strict && after.is_some(),
+                "a strict filter does not forget",
+            ),
         ] {
             if is_wrong {
                 faults.note(|| format!("/{field}"), detail);
@@ -193,32 +233,74 @@ impl RequestedSpec {
         }
         let forget = after.filter(|_| !is_strict).map(|after| {
             let steps = steps.unwrap_or(FORGET_STEPS_DEFAULT);
-            parse_time(&after).and_then(|seconds| Forget::new(seconds, steps)).inspect_err(|error| {
-                let is_of_steps = *error == ForgetError::Steps;
-                let pointer = if is_of_steps { "/forget_steps" } else { "/forget_after" };
-                faults.note(|| pointer.into(), error.to_string());
-            })
+            parse_time(&after)
+                .and_then(|seconds| Forget::new(seconds, steps))
+                .inspect_err(|error| {
+                    let is_of_steps = *error == ForgetError::Steps;
+                    let pointer = if is_of_steps {
+                        "/forget_steps"
+                    } else {
+                        "/forget_after"
+                    };
+                    faults.note(|| pointer.into(), error.to_string());
+                })
         });
         faults.check()?;
         let sizing = match (mode, layout) {
             (Mode::Strict, _) => Sizing::Exact,
             (Mode::Compact, None) => Sizing::ErrorRate(error_rate.unwrap_or(ERROR_RATE_DEFAULT)),
-            (Mode::Compact, Some(LayoutBody { fingerprint_bits, bucket_size, max_search })) => {
-                Sizing::Layout { fingerprint_bits, bucket_size, max_search }
-            }
+            (
+                Mode::Compact,
+                Some(LayoutBody {
+                    fingerprint_bits,
+                    bucket_size,
+                    max_search,
+                }),
+            ) => Sizing::Layout {
+                fingerprint_bits,
+                bucket_size,
+                max_search,
+            },
         };
         let (window, forget) = (Window { starts_at, ends_at }, forget.and_then(Result::ok));
         if !window.is_ordered() {
             return Err(Problem::invalid_at("/ends_at", "not after starts_at"));
         }
-        let spec = Spec { capacity, mode, growth, sizing, ignore_case, stock, forget };
-        Ok((spec, window, visible(AnnotationsChange::set(title, labels))?))
+        let spec = Spec {
+            capacity,
+            mode,
+            growth,
+            sizing,
+            ignore_case,
+            stock,
+            forget,
+        };
+        Ok((
+            spec,
+            window,
+            visible(AnnotationsChange::set(title, labels))?,
+        ))
     }
 }
 
 impl From<FilterPatch> for CouponPatch {
-    fn from(FilterPatch { capacity, starts_at, ends_at, title, labels }: FilterPatch) -> Self {
-        Self { capacity, stock: None, starts_at, ends_at, title, labels }
+    fn from(
+        FilterPatch {
+            capacity,
+            starts_at,
+            ends_at,
+            title,
+            labels,
+        }: FilterPatch,
+    ) -> Self {
+        Self {
+            capacity,
+            stock: None,
+            starts_at,
+            ends_at,
+            title,
+            labels,
+        }
     }
 }
 
@@ -308,7 +390,8 @@ pub(crate) fn patched(
 pub(crate) fn visible(change: AnnotationsChange) -> Result<AnnotationsChange, Problem> {
     match change.hidden_at() {
         Some(pointer) => {
-            let detail = "expected no zero-width characters and no marks that change the direction of text";
+            let detail =
+                "expected no zero-width characters and no marks that change the direction of text";
             Err(Problem::invalid_at(&pointer, detail))
         }
         None => Ok(change),
@@ -317,8 +400,9 @@ pub(crate) fn visible(change: AnnotationsChange) -> Result<AnnotationsChange, Pr
 
 /// Returns the schema of labels. In a merge-patch, null clears all labels or one of them, so it may have more members than 16.
 pub(crate) fn labels_schema() -> Object {
-    let text =
-        |types: &[Type]| ObjectBuilder::new().schema_type(SchemaType::from_iter(types.iter().cloned()));
+    let text = |types: &[Type]| {
+        ObjectBuilder::new().schema_type(SchemaType::from_iter(types.iter().cloned()))
+    };
     let key = text(&[Type::String]).pattern(Some("^[a-z0-9][a-z0-9._-]{0,127}$"));
     ObjectBuilder::new()
         .schema_type(SchemaType::from_iter([Type::Object, Type::Null]))
@@ -426,19 +510,35 @@ impl FilterResponse {
 
     /// The filter of this description.
     pub(crate) fn new(description: Description, capacity_max: u64) -> Self {
-        let Description { kind, name, spec, window, created_at, annotations, stats, .. } = description;
+        let Description {
+            kind,
+            name,
+            spec,
+            window,
+            created_at,
+            annotations,
+            stats,
+            ..
+        } = description;
         let Annotations { title, labels } = annotations;
         let error_rate = error_rate_of(&spec);
         let layout = match spec.sizing {
             Sizing::Exact | Sizing::ErrorRate(_) => None,
-            Sizing::Layout { fingerprint_bits, bucket_size, max_search } => {
-                Some(LayoutBody { fingerprint_bits, bucket_size, max_search })
-            }
+            Sizing::Layout {
+                fingerprint_bits,
+                bucket_size,
+                max_search,
+            } => Some(LayoutBody {
+                fingerprint_bits,
+                bucket_size,
+                max_search,
+            }),
         };
         let segments: Vec<Segment> = stats.segments.iter().map(Segment::from).collect();
         // A compact filter has no redeemed codes: they are removed from it.
-        let (available, held, redeemed) =
-            stats.codes.map_or((stats.items, 0, 0), |codes| (codes.available, codes.held, codes.redeemed));
+        let (available, held, redeemed) = stats.codes.map_or((stats.items, 0, 0), |codes| {
+            (codes.available, codes.held, codes.redeemed)
+        });
         let of_coupon = |count| (kind == Kind::Coupon).then_some(count);
         Self {
             name: name.to_string(),
@@ -478,9 +578,20 @@ impl FilterResponse {
 
 impl From<&SegmentStats> for Segment {
     fn from(segment: &SegmentStats) -> Self {
-        let SegmentStats { items, capacity, fingerprint_bits, bucket_size, .. } = *segment;
+        let SegmentStats {
+            items,
+            capacity,
+            fingerprint_bits,
+            bucket_size,
+            ..
+        } = *segment;
         // A small table is only certain to take half of its slots, but mostly takes more.
-        Self { items, capacity: capacity.max(items), fingerprint_bits, bucket_size }
+        Self {
+            items,
+            capacity: capacity.max(items),
+            fingerprint_bits,
+            bucket_size,
+        }
     }
 }
 
@@ -491,18 +602,40 @@ mod tests {
     #[test]
     fn patched_value_is_string_object_or_null() {
         for (body, pointer, detail) in [
-            (r#"{"starts_at":null,"ends_at":[[1],[2]]}"#, "/ends_at", "expected a time or null"),
+            (
+                r#"{"starts_at":null,"ends_at":[[1],[2]]}"#,
+                "/ends_at",
+                "expected a time or null",
+            ),
             (r#"{"ends_at":{"a":[]}}"#, "/ends_at", "expected a string"),
             (r#"{"ends_at":1}"#, "/ends_at", "expected a time or null"),
             (r#"{"title":true}"#, "/title", "expected a title or null"),
-            (r#"{"labels":["team"]}"#, "/labels", "expected an object or null"),
+            (
+                r#"{"labels":["team"]}"#,
+                "/labels",
+                "expected an object or null",
+            ),
             (r#"{"labels":"team"}"#, "/labels", "expected an object"),
-            (r#"{"labels":{"team":1}}"#, "/labels/team", "expected a label's value or null"),
+            (
+                r#"{"labels":{"team":1}}"#,
+                "/labels/team",
+                "expected a label's value or null",
+            ),
         ] {
-            let problem = crate::http::request::json::parse::<FilterPatch>(body).err().unwrap();
-            assert_eq!(problem.code, crate::http::response::Code::InvalidRequest, "{body}");
+            let problem = crate::http::request::json::parse::<FilterPatch>(body)
+                .err()
+                .unwrap();
+            assert_eq!(
+                problem.code,
+                crate::http::response::Code::InvalidRequest,
+                "{body}"
+            );
             let fault = &problem.faults[0];
-            assert_eq!((&*fault.pointer, &*fault.detail), (pointer, detail), "{body}");
+            assert_eq!(
+                (&*fault.pointer, &*fault.detail),
+                (pointer, detail),
+                "{body}"
+            );
         }
     }
 

@@ -86,27 +86,55 @@ struct PeriodCounts {
 }
 
 impl PeriodCounts {
-    fn new([added, removed, imported, redeemed, held, cancelled, expired]: ChangeCounts, kind: Kind) -> Self {
+    fn new(
+        [added, removed, imported, redeemed, held, cancelled, expired]: ChangeCounts,
+        kind: Kind,
+    ) -> Self {
         let of_coupon = |count| (kind == Kind::Coupon).then_some(count);
-        let [redeemed, held, cancelled, expired] = [redeemed, held, cancelled, expired].map(of_coupon);
-        Self { added, removed, imported, redeemed, held, cancelled, expired }
+        let [redeemed, held, cancelled, expired] =
+            [redeemed, held, cancelled, expired].map(of_coupon);
+        Self {
+            added,
+            removed,
+            imported,
+            redeemed,
+            held,
+            cancelled,
+            expired,
+        }
     }
 }
 
 /// Shows the statistics of a filter.
 pub(super) fn get(call: &Call<Read>, kind: Kind, name: &str, request: &Request) -> HandlerResult {
     let view = call.filter(kind, name)?;
-    let days = query::parse::<StatisticsQuery>(request)?.days.unwrap_or(DAYS_DEFAULT);
+    let days = query::parse::<StatisticsQuery>(request)?
+        .days
+        .unwrap_or(DAYS_DEFAULT);
     Problem::unless_within("/days", days, 1..=Unit::Day.periods_max())?;
     let now = call.api.engine.logged_at();
     let day = |(begin, counts): (Timestamp, ChangeCounts)| {
         let mut date = begin.to_string();
         date.truncate("2026-11-23".len());
-        DayCounts { date, counts: PeriodCounts::new(counts, kind) }
+        DayCounts {
+            date,
+            counts: PeriodCounts::new(counts, kind),
+        }
     };
-    let hour = |(hour, counts)| HourCounts { hour, counts: PeriodCounts::new(counts, kind) };
+    let hour = |(hour, counts)| HourCounts {
+        hour,
+        counts: PeriodCounts::new(counts, kind),
+    };
     Ok(success::ok(&StatisticsResponse {
-        days: view.statistics(Unit::Day, days, now).into_iter().map(day).collect(),
-        hours: view.statistics(Unit::Hour, Unit::Hour.periods_max(), now).into_iter().map(hour).collect(),
+        days: view
+            .statistics(Unit::Day, days, now)
+            .into_iter()
+            .map(day)
+            .collect(),
+        hours: view
+            .statistics(Unit::Hour, Unit::Hour.periods_max(), now)
+            .into_iter()
+            .map(hour)
+            .collect(),
     }))
 }

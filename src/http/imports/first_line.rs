@@ -96,12 +96,25 @@ pub(super) struct FirstLine {
 impl FirstLine {
     /// A first line that is an item.
     pub(super) fn item(line: &str) -> Self {
-        Self { line: line.to_owned(), is_header: false, compared: 0, with_digits: 0, of_same_shape: 0 }
+        Self {
+            line: line.to_owned(),
+            is_header: false,
+            compared: 0,
+            with_digits: 0,
+            of_same_shape: 0,
+        }
     }
 
     /// A first line that is the header.
     pub(super) fn header(line: &str) -> Self {
-        Self { is_header: true, ..Self::item(if line.len() <= ITEM_BYTES_MAX { line } else { "" }) }
+        Self {
+            is_header: true,
+            ..Self::item(if line.len() <= ITEM_BYTES_MAX {
+                line
+            } else {
+                ""
+            })
+        }
     }
 
     /// Compares a further item with it.
@@ -117,8 +130,12 @@ impl FirstLine {
     /// The warning, if the line looks like what it is not.
     pub(super) fn warning(&self) -> Option<ImportWarning> {
         match self.is_header {
-            true => self.looks_like_item().then_some(ImportWarning::ItemInHeader),
-            false => self.looks_like_header().then_some(ImportWarning::HeaderInText),
+            true => self
+                .looks_like_item()
+                .then_some(ImportWarning::ItemInHeader),
+            false => self
+                .looks_like_header()
+                .then_some(ImportWarning::HeaderInText),
         }
     }
 
@@ -136,13 +153,19 @@ impl FirstLine {
         }
         let is_address_or_number = line.contains('@') || line.chars().all(|c| c.is_ascii_digit());
         let has_shape = 10 * self.of_same_shape >= 9 * self.compared;
-        let is_code = line.chars().count() >= CODE_CHARS_MIN && !line.chars().any(char::is_lowercase);
-        is_address_or_number || has_shape && (has_digits(line) || is_code && self.compared >= COMPARED_MIN)
+        let is_code =
+            line.chars().count() >= CODE_CHARS_MIN && !line.chars().any(char::is_lowercase);
+        is_address_or_number
+            || has_shape && (has_digits(line) || is_code && self.compared >= COMPARED_MIN)
     }
 }
 
 fn is_usual_name(line: &str) -> bool {
-    let name: String = line.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect();
+    let name: String = line
+        .chars()
+        .filter(|c| c.is_alphanumeric())
+        .flat_map(char::to_lowercase)
+        .collect();
     NAMES.contains(&name.as_str())
 }
 
@@ -184,9 +207,16 @@ mod tests {
             ("\"user_id\"", &[]),
             ("用户", &["张三"]),
             ("Rabattcode", &["A-1", "A-2", "A-3"]),
-            ("adresse", &["ann@example.com", "bob@example.com", "cy@example.com"]),
+            (
+                "adresse",
+                &["ann@example.com", "bob@example.com", "cy@example.com"],
+            ),
         ] {
-            assert_eq!(warning(FirstLine::item(line), items), Some(ImportWarning::HeaderInText), "{line}");
+            assert_eq!(
+                warning(FirstLine::item(line), items),
+                Some(ImportWarning::HeaderInText),
+                "{line}"
+            );
         }
         for (line, items) in [
             ("u1", &["u2", "u3", "u4"][..]),
@@ -209,7 +239,11 @@ mod tests {
             ("ann@example.com", &["someone.else@example.org"]),
             ("00012345", &[]),
         ] {
-            assert_eq!(warning(FirstLine::header(line), items), Some(ImportWarning::ItemInHeader), "{line}");
+            assert_eq!(
+                warning(FirstLine::header(line), items),
+                Some(ImportWarning::ItemInHeader),
+                "{line}"
+            );
         }
         for (line, items) in [
             ("code", &["AAAA", "BBBB", "CCCC"][..]),

@@ -73,7 +73,12 @@ impl Columns {
     fn push(&mut self, name: &[u8]) {
         self.count += 1;
         if self.first.len() < LISTED_COLUMNS_MAX {
-            self.first.push(String::from_utf8_lossy(name).chars().take(LISTED_CHARS_MAX).collect());
+            self.first.push(
+                String::from_utf8_lossy(name)
+                    .chars()
+                    .take(LISTED_CHARS_MAX)
+                    .collect(),
+            );
         }
     }
 }
@@ -122,7 +127,9 @@ impl Delimiter {
     }
 
     fn of(byte: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|delimiter| delimiter.byte() == byte)
+        Self::ALL
+            .into_iter()
+            .find(|delimiter| delimiter.byte() == byte)
     }
 }
 
@@ -175,7 +182,11 @@ impl Lines {
     /// items are in this column, or in the only one.
     pub fn new(format: UploadFormat, delimiter: Delimiter, wanted: Option<String>) -> Self {
         let place = (format == UploadFormat::Csv).then_some(CsvPosition::Begin);
-        let split = Split { place, delimiter: delimiter.byte(), ..Split::default() };
+        let split = Split {
+            place,
+            delimiter: delimiter.byte(),
+            ..Split::default()
+        };
         Self {
             split,
             format,
@@ -228,10 +239,20 @@ impl Lines {
             let delimiter = self.split.delimiter;
             let Some(line) = self.split.next() else {
                 let is_too_long = self.split.is_too_long;
-                return if is_too_long { Err(self.split.header_fault()) } else { Ok(self.has_ended()) };
+                return if is_too_long {
+                    Err(self.split.header_fault())
+                } else {
+                    Ok(self.has_ended())
+                };
             };
-            let Ok(line) = line else { return Err(self.split.header_fault()) };
-            let stated = if self.heading == 0 { stated_delimiter(line)? } else { None };
+            let Ok(line) = line else {
+                return Err(self.split.header_fault());
+            };
+            let stated = if self.heading == 0 {
+                stated_delimiter(line)?
+            } else {
+                None
+            };
             self.heading += 1;
             match stated {
                 Some(stated) => self.split.delimiter = stated.byte(),
@@ -278,15 +299,20 @@ impl Lines {
             self.heading -= 1;
             return Ok(Some(Line::Blank));
         }
-        let is_only_line = self.format == UploadFormat::Text && !self.is_begun && self.split.has_one_line();
+        let is_only_line =
+            self.format == UploadFormat::Text && !self.is_begun && self.split.has_one_line();
         let has_returns = self.split.has_returns();
         let delimiter = self.split.delimiter;
-        let Some(line) = self.split.next() else { return Ok(None) };
+        let Some(line) = self.split.next() else {
+            return Ok(None);
+        };
         self.is_begun = true;
         let line = match line {
             Err(_) if is_only_line && has_returns => return Err(UploadFault::CarriageReturns),
             Err(fault) => return Ok(Some(Line::Rejected(fault))),
-            Ok(line) if memchr(0, line).is_some() => return Ok(Some(Line::Rejected(LineFault::Malformed))),
+            Ok(line) if memchr(0, line).is_some() => {
+                return Ok(Some(Line::Rejected(LineFault::Malformed)));
+            }
             Ok(line) => line,
         };
         Ok(Some(match self.format {
@@ -361,11 +387,17 @@ impl CsvPosition {
                 CsvPosition::Quoted
             }
             (CsvPosition::Returned | CsvPosition::Spoiled, _) => CsvPosition::Spoiled,
-            (CsvPosition::Begin | CsvPosition::Plain | CsvPosition::Closed, byte) if byte == delimiter => {
+            (CsvPosition::Begin | CsvPosition::Plain | CsvPosition::Closed, byte)
+                if byte == delimiter =>
+            {
                 CsvPosition::Begin
             }
-            (CsvPosition::Begin | CsvPosition::Plain | CsvPosition::Closed, b'\r') => CsvPosition::Returned,
-            (CsvPosition::Begin | CsvPosition::Plain | CsvPosition::Closed, _) => CsvPosition::Plain,
+            (CsvPosition::Begin | CsvPosition::Plain | CsvPosition::Closed, b'\r') => {
+                CsvPosition::Returned
+            }
+            (CsvPosition::Begin | CsvPosition::Plain | CsvPosition::Closed, _) => {
+                CsvPosition::Plain
+            }
         }
     }
 }
@@ -402,7 +434,11 @@ impl Split {
 
     /// Why a header row can't be read.
     fn header_fault(&self) -> UploadFault {
-        if self.has_returns() { UploadFault::CarriageReturns } else { UploadFault::BadHeader }
+        if self.has_returns() {
+            UploadFault::CarriageReturns
+        } else {
+            UploadFault::BadHeader
+        }
     }
 
     /// Returns the next line without its end, or its error; `None` until its end has arrived.
@@ -430,7 +466,10 @@ impl Split {
         }
         self.begin = self.arrived.len().min(end + 1);
         self.searched = self.begin;
-        let place = self.place.as_mut().map(|place| std::mem::replace(place, CsvPosition::Begin));
+        let place = self
+            .place
+            .as_mut()
+            .map(|place| std::mem::replace(place, CsvPosition::Begin));
         if std::mem::take(&mut self.is_too_long) {
             return Some(Err(LineFault::ItemTooLong));
         }
@@ -438,9 +477,12 @@ impl Split {
         Some(match place {
             Some(CsvPosition::Quoted | CsvPosition::Spoiled) => Err(LineFault::Malformed),
             None
-            | Some(CsvPosition::Begin | CsvPosition::Plain | CsvPosition::Closed | CsvPosition::Returned) => {
-                Ok(line.strip_suffix(b"\r").unwrap_or(line))
-            }
+            | Some(
+                CsvPosition::Begin
+                | CsvPosition::Plain
+                | CsvPosition::Closed
+                | CsvPosition::Returned,
+            ) => Ok(line.strip_suffix(b"\r").unwrap_or(line)),
         })
     }
 }
@@ -471,7 +513,9 @@ fn ndjson(line: &[u8]) -> Line<'_> {
         item: Cow<'a, str>,
     }
 
-    let Ok(line) = str::from_utf8(line) else { return Line::Rejected(LineFault::NotUtf8) };
+    let Ok(line) = str::from_utf8(line) else {
+        return Line::Rejected(LineFault::NotUtf8);
+    };
     if line.trim_matches([' ', '\t']).is_empty() {
         return Line::Blank;
     }
@@ -488,11 +532,13 @@ fn ndjson(line: &[u8]) -> Line<'_> {
 
 /// Returns the delimiter that Excel's line `sep=;` states, if this is one.
 fn stated_delimiter(line: &[u8]) -> Result<Option<Delimiter>, UploadFault> {
-    let quoted = line.strip_prefix(b"\"").and_then(|line| line.strip_suffix(b"\""));
+    let quoted = line
+        .strip_prefix(b"\"")
+        .and_then(|line| line.strip_suffix(b"\""));
     match quoted.unwrap_or(line).split_last() {
-        Some((byte, stated)) if stated.eq_ignore_ascii_case(STATED) => {
-            Delimiter::of(*byte).map(Some).ok_or(UploadFault::UnknownDelimiter)
-        }
+        Some((byte, stated)) if stated.eq_ignore_ascii_case(STATED) => Delimiter::of(*byte)
+            .map(Some)
+            .ok_or(UploadFault::UnknownDelimiter),
         _ => Ok(None),
     }
 }
@@ -513,7 +559,9 @@ fn find_column(
         false
     });
     if columns.count == 1
-        && let Some(other) = Delimiter::ALL.into_iter().find(|other| separates(header, other.byte()))
+        && let Some(other) = Delimiter::ALL
+            .into_iter()
+            .find(|other| separates(header, other.byte()))
     {
         return Err(UploadFault::OtherDelimiter(other));
     }
@@ -552,7 +600,8 @@ fn find_field(
                 index += 1;
                 field.clear();
             }
-            (CsvPosition::Begin, CsvPosition::Quoted) | (CsvPosition::Quoted, CsvPosition::Closed) => {}
+            (CsvPosition::Begin, CsvPosition::Quoted)
+            | (CsvPosition::Quoted, CsvPosition::Closed) => {}
             _ => field.push(byte),
         }
         place = next;
@@ -585,11 +634,21 @@ mod tests {
         column: Option<&str>,
         pieces: &[&[u8]],
     ) -> Result<Vec<String>, UploadFault> {
-        read_lines(Lines::new(format, Delimiter::Comma, column.map(str::to_owned)), pieces)
+        read_lines(
+            Lines::new(format, Delimiter::Comma, column.map(str::to_owned)),
+            pieces,
+        )
     }
 
-    fn read_csv(delimiter: Delimiter, column: Option<&str>, csv: &str) -> Result<Vec<String>, UploadFault> {
-        read_lines(Lines::new(UploadFormat::Csv, delimiter, column.map(str::to_owned)), &[csv.as_bytes()])
+    fn read_csv(
+        delimiter: Delimiter,
+        column: Option<&str>,
+        csv: &str,
+    ) -> Result<Vec<String>, UploadFault> {
+        read_lines(
+            Lines::new(UploadFormat::Csv, delimiter, column.map(str::to_owned)),
+            &[csv.as_bytes()],
+        )
     }
 
     fn read_lines(mut lines: Lines, pieces: &[&[u8]]) -> Result<Vec<String>, UploadFault> {
@@ -640,22 +699,48 @@ mod tests {
         let lines =
             b"\"a\"\n{\"item\":\"\\u0062\"}\n\n7\n{\"item\":7}\n{\"item\":\"c\",\"x\":1}\n\"\"\n\"d\" ";
         let seen = read(UploadFormat::NdJson, &[lines]).unwrap();
-        assert_eq!(seen, ["a", "b", "-", "!Malformed", "!Malformed", "!Malformed", "!Empty", "d"]);
+        assert_eq!(
+            seen,
+            [
+                "a",
+                "b",
+                "-",
+                "!Malformed",
+                "!Malformed",
+                "!Malformed",
+                "!Empty",
+                "d"
+            ]
+        );
     }
 
     #[test]
     fn csv_header_and_quotes_are_parsed() {
         let csv: &[u8] = b"id,code\r\n1,\"a,\"\"b\"\r\n2,c\n\n3\n4,\"two\nlines\"\n";
         let of = |column: Option<&str>| read_column(UploadFormat::Csv, column, &[csv]);
-        assert_eq!(of(Some("code")).unwrap(), ["-", "a,\"b", "c", "-", "!Malformed", "two\nlines"]);
+        assert_eq!(
+            of(Some("code")).unwrap(),
+            ["-", "a,\"b", "c", "-", "!Malformed", "two\nlines"]
+        );
         for (column, detail) in [
-            (None, "the header row has 2 columns, \"id\", \"code\": name the one that holds the items"),
-            (Some("Code"), "the header row has no such column: it has \"id\", \"code\""),
+            (
+                None,
+                "the header row has 2 columns, \"id\", \"code\": name the one that holds the items",
+            ),
+            (
+                Some("Code"),
+                "the header row has no such column: it has \"id\", \"code\"",
+            ),
         ] {
             assert_eq!(of(column).unwrap_err().to_string(), detail);
         }
-        let many = (0..30).map(|n| format!("\"{n} {}\"", "x".repeat(50))).collect::<Vec<_>>().join(",");
-        let detail = read_csv(Delimiter::Comma, None, &many).unwrap_err().to_string();
+        let many = (0..30)
+            .map(|n| format!("\"{n} {}\"", "x".repeat(50)))
+            .collect::<Vec<_>>()
+            .join(",");
+        let detail = read_csv(Delimiter::Comma, None, &many)
+            .unwrap_err()
+            .to_string();
         assert!(
             detail.contains("\"19 xxx") && detail.contains(" and 10 more") && detail.len() < 1_000,
             "{detail}"
@@ -668,7 +753,10 @@ mod tests {
     fn invalid_csv_is_rejected() {
         let of = |csv: &[u8]| read(UploadFormat::Csv, &[csv]);
         // A quote inside a field is an ordinary character, and the next line is another record.
-        assert_eq!(of(b"size\n5\" disk\n7\" tape\n").unwrap(), ["-", "5\" disk", "7\" tape"]);
+        assert_eq!(
+            of(b"size\n5\" disk\n7\" tape\n").unwrap(),
+            ["-", "5\" disk", "7\" tape"]
+        );
         assert_eq!(of(b"code\n\xef\xbb\xbfa\n").unwrap(), ["-", "\u{feff}a"]);
         assert_eq!(of(b"code\n\"a\"b\"\nc\n").unwrap(), ["-", "ab\"", "c"]);
         // Half a record is not an item.
@@ -690,20 +778,32 @@ mod tests {
 
     #[test]
     fn byte_order_mark_is_skipped_in_any_pieces() {
-        for pieces in [vec![&b"\xef\xbb\xbfa\n"[..]], vec![b"\xef", b"\xbb", b"\xbf", b"a"]] {
+        for pieces in [
+            vec![&b"\xef\xbb\xbfa\n"[..]],
+            vec![b"\xef", b"\xbb", b"\xbf", b"a"],
+        ] {
             assert_eq!(read(UploadFormat::Text, &pieces).unwrap(), ["a"]);
             assert_eq!(read(UploadFormat::Csv, &pieces).unwrap(), ["-"]);
         }
         let mark_only: &[u8] = b"\xef\xbb\xbf";
-        assert_eq!(read(UploadFormat::NdJson, &[mark_only, b"\"a\""]).unwrap(), ["a"]);
+        assert_eq!(
+            read(UploadFormat::NdJson, &[mark_only, b"\"a\""]).unwrap(),
+            ["a"]
+        );
         assert_eq!(read(UploadFormat::Text, &[mark_only]).unwrap(), [""; 0]);
-        assert_eq!(read(UploadFormat::Text, &[b"\xef", b"\xbb"]).unwrap(), ["!NotUtf8"]);
+        assert_eq!(
+            read(UploadFormat::Text, &[b"\xef", b"\xbb"]).unwrap(),
+            ["!NotUtf8"]
+        );
         assert_eq!(
             read_column(UploadFormat::Csv, Some("b"), &[mark_only, b"a,b\n1,2\n"]).unwrap(),
             ["-", "2"]
         );
         // One mark is skipped; a second one is a part of the item.
-        assert_eq!(read(UploadFormat::Text, &[mark_only, mark_only, b"a"]).unwrap(), ["\u{feff}a"]);
+        assert_eq!(
+            read(UploadFormat::Text, &[mark_only, mark_only, b"a"]).unwrap(),
+            ["\u{feff}a"]
+        );
     }
 
     #[test]
@@ -726,17 +826,27 @@ mod tests {
                 assert_eq!(read(format, &[&upload]), Err(UploadFault::Utf16));
             }
         }
-        assert_eq!(read(UploadFormat::Text, &[b"\xff", b"\n"]).unwrap(), ["!NotUtf8"]);
+        assert_eq!(
+            read(UploadFormat::Text, &[b"\xff", b"\n"]).unwrap(),
+            ["!NotUtf8"]
+        );
     }
 
     #[test]
     fn line_with_nul_is_rejected_after_head() {
         let head = "u1\n".repeat(2_000);
-        let seen =
-            |format, rest: &str| read(format, &[head.as_bytes(), rest.as_bytes()]).unwrap()[2_000..].to_vec();
-        assert_eq!(seen(UploadFormat::Text, "a\0\nb\n\0"), ["!Malformed", "b", "!Malformed"]);
+        let seen = |format, rest: &str| {
+            read(format, &[head.as_bytes(), rest.as_bytes()]).unwrap()[2_000..].to_vec()
+        };
+        assert_eq!(
+            seen(UploadFormat::Text, "a\0\nb\n\0"),
+            ["!Malformed", "b", "!Malformed"]
+        );
         assert_eq!(seen(UploadFormat::Csv, "\"a\0\"\nb\n"), ["!Malformed", "b"]);
-        assert_eq!(seen(UploadFormat::NdJson, "\"a\0\"\n\"b\""), ["!Malformed", "b"]);
+        assert_eq!(
+            seen(UploadFormat::NdJson, "\"a\0\"\n\"b\""),
+            ["!Malformed", "b"]
+        );
     }
 
     #[test]
@@ -759,20 +869,30 @@ mod tests {
             assert_eq!(read(format, &pieces), Err(UploadFault::CarriageReturns));
         }
         assert_eq!(read(UploadFormat::Text, &[b"a\r"]).unwrap(), ["a"]);
-        assert_eq!(read(UploadFormat::Text, &[&long, b"\nb"]).unwrap(), ["!ItemTooLong", "b"]);
+        assert_eq!(
+            read(UploadFormat::Text, &[&long, b"\nb"]).unwrap(),
+            ["!ItemTooLong", "b"]
+        );
     }
 
     #[test]
     fn delimiter_separates_fields() {
         for delimiter in Delimiter::ALL {
             let between = char::from(delimiter.byte());
-            let csv = "id,code,x\n1,\"a,b\",\n2,c\n3,\"d\"\"\ne\",\"\"\n".replace(',', &between.to_string());
+            let csv = "id,code,x\n1,\"a,b\",\n2,c\n3,\"d\"\"\ne\",\"\"\n"
+                .replace(',', &between.to_string());
             let seen = read_csv(delimiter, Some("code"), &csv).unwrap();
             assert_eq!(seen, ["-", &format!("a{between}b"), "c", "d\"\ne"]);
             // The others are ordinary characters in records.
-            for other in Delimiter::ALL.into_iter().filter(|other| *other != delimiter) {
+            for other in Delimiter::ALL
+                .into_iter()
+                .filter(|other| *other != delimiter)
+            {
                 let item = format!("a{}b", char::from(other.byte()));
-                assert_eq!(read_csv(delimiter, None, &format!("code\n{item}\n")).unwrap(), ["-", &item]);
+                assert_eq!(
+                    read_csv(delimiter, None, &format!("code\n{item}\n")).unwrap(),
+                    ["-", &item]
+                );
             }
         }
     }
@@ -789,23 +909,42 @@ mod tests {
             for column in [None, Some("user"), Some(header)] {
                 let fault = read_csv(delimiter, column, &format!("{header}\nu1\n")).unwrap_err();
                 assert_eq!(fault, UploadFault::OtherDelimiter(expected), "{header}");
-                assert!(fault.to_string().ends_with(&format!("set delimiter={expected}")), "{fault}");
+                assert!(
+                    fault
+                        .to_string()
+                        .ends_with(&format!("set delimiter={expected}")),
+                    "{fault}"
+                );
             }
         }
         // A quoted one is a part of the name.
-        assert_eq!(read_csv(Delimiter::Comma, None, "\"a;b\"\nu1\n").unwrap(), ["-", "u1"]);
-        assert_eq!(read_csv(Delimiter::Comma, Some("a"), "a,b;c\nu1,x\n").unwrap(), ["-", "u1"]);
+        assert_eq!(
+            read_csv(Delimiter::Comma, None, "\"a;b\"\nu1\n").unwrap(),
+            ["-", "u1"]
+        );
+        assert_eq!(
+            read_csv(Delimiter::Comma, Some("a"), "a,b;c\nu1,x\n").unwrap(),
+            ["-", "u1"]
+        );
     }
 
     #[test]
     fn first_line_states_delimiter() {
-        for (stated, between) in
-            [("sep=;", ';'), ("SEP=,", ','), ("\"sep=|\"", '|'), ("sep=\t", '\t'), ("\u{feff}sep=;", ';')]
-        {
+        for (stated, between) in [
+            ("sep=;", ';'),
+            ("SEP=,", ','),
+            ("\"sep=|\"", '|'),
+            ("sep=\t", '\t'),
+            ("\u{feff}sep=;", ';'),
+        ] {
             for delimiter in [Delimiter::Comma, Delimiter::Tab] {
                 for end in ["\n", "\r\n"] {
                     let csv = format!("{stated}{end}id{between}code{end}1{between}a{end}");
-                    assert_eq!(read_csv(delimiter, Some("code"), &csv).unwrap(), ["-", "-", "a"], "{stated}");
+                    assert_eq!(
+                        read_csv(delimiter, Some("code"), &csv).unwrap(),
+                        ["-", "-", "a"],
+                        "{stated}"
+                    );
                 }
             }
         }
@@ -813,8 +952,14 @@ mod tests {
         assert_eq!(unknown, Err(UploadFault::UnknownDelimiter));
         assert_eq!(read_csv(Delimiter::Comma, None, "sep=;\n").unwrap(), ["-"]);
         // It is a line of text, and after the header a record.
-        assert_eq!(read(UploadFormat::Text, &[b"sep=;\na"]).unwrap(), ["sep=;", "a"]);
-        assert_eq!(read_csv(Delimiter::Comma, None, "code\nsep=;\n").unwrap(), ["-", "sep=;"]);
+        assert_eq!(
+            read(UploadFormat::Text, &[b"sep=;\na"]).unwrap(),
+            ["sep=;", "a"]
+        );
+        assert_eq!(
+            read_csv(Delimiter::Comma, None, "code\nsep=;\n").unwrap(),
+            ["-", "sep=;"]
+        );
     }
 
     #[test]
@@ -824,7 +969,10 @@ mod tests {
             read_csv(Delimiter::Comma, Some("b"), csv).unwrap(),
             ["-", "-", "!Empty", "-", "-", "\"", " "]
         );
-        assert_eq!(read_csv(Delimiter::Comma, None, "a\n\"\"\nb\n").unwrap(), ["-", "-", "b"]);
+        assert_eq!(
+            read_csv(Delimiter::Comma, None, "a\n\"\"\nb\n").unwrap(),
+            ["-", "-", "b"]
+        );
     }
 
     proptest! {
@@ -841,10 +989,19 @@ mod tests {
 
     #[test]
     fn stray_carriage_return_fails_one_line() {
-        assert_eq!(read(UploadFormat::Csv, &[b"c\na\r\"b\nc\r\n"]).unwrap(), ["-", "!Malformed", "c"]);
-        assert_eq!(read(UploadFormat::Csv, &[b"c\r", b"\na\r", b"\n\r", b"\n"]).unwrap(), ["-", "a", "-"]);
+        assert_eq!(
+            read(UploadFormat::Csv, &[b"c\na\r\"b\nc\r\n"]).unwrap(),
+            ["-", "!Malformed", "c"]
+        );
+        assert_eq!(
+            read(UploadFormat::Csv, &[b"c\r", b"\na\r", b"\n\r", b"\n"]).unwrap(),
+            ["-", "a", "-"]
+        );
         assert_eq!(read(UploadFormat::Csv, &[b"c\na\r"]).unwrap(), ["-", "a"]);
-        assert_eq!(read(UploadFormat::Csv, &[b"c\n\"a\rb\"\n"]).unwrap(), ["-", "a\rb"]);
+        assert_eq!(
+            read(UploadFormat::Csv, &[b"c\n\"a\rb\"\n"]).unwrap(),
+            ["-", "a\rb"]
+        );
     }
 
     #[test]
@@ -867,7 +1024,10 @@ mod tests {
         let upload = |line: &[u8]| [b"c,d\n", line, b"\nb\n"].concat();
         let of = |line: &[u8]| read_column(UploadFormat::Csv, Some("d"), &[&upload(line)]).unwrap();
         assert_eq!(of(&line), ["-", "-", "!Malformed"]);
-        assert_eq!(of(&[&line[..], b","].concat()), ["-", "!ItemTooLong", "!Malformed"]);
+        assert_eq!(
+            of(&[&line[..], b","].concat()),
+            ["-", "!ItemTooLong", "!Malformed"]
+        );
     }
 
     proptest! {

@@ -38,7 +38,10 @@ pub struct Stop {
 impl LiveImports {
     /// None yet; `is_shared` if other nodes take uploads as well.
     pub fn new(is_shared: bool) -> LiveImports {
-        LiveImports { here: Arc::default(), is_shared }
+        LiveImports {
+            here: Arc::default(),
+            is_shared,
+        }
     }
 
     /// Whether the upload of this import, which the log calls running, may be running on another node.
@@ -56,9 +59,16 @@ impl LiveImports {
         let (sender, stopped) = watch::channel(false);
         match self.here.lock().entry(id.clone()) {
             Entry::Occupied(_) => return None,
-            Entry::Vacant(place) => place.insert(Stop { name, stopped: sender }),
+            Entry::Vacant(place) => place.insert(Stop {
+                name,
+                stopped: sender,
+            }),
         };
-        Some(LiveImport { all: self.clone(), id, stopped })
+        Some(LiveImport {
+            all: self.clone(),
+            id,
+            stopped,
+        })
     }
 
     /// The handle that stops the import's upload, if one is running.
@@ -69,7 +79,10 @@ impl LiveImports {
     /// The import with its true status: one that the log calls running, but that has no upload here nor elsewhere, was interrupted.
     pub fn corrected(&self, import: &Import, now: Timestamp) -> Import {
         match self.has_no_upload_here(import) && !self.may_run_elsewhere(import, now) {
-            true => Import { state: ImportState::Interrupted, ..import.clone() },
+            true => Import {
+                state: ImportState::Interrupted,
+                ..import.clone()
+            },
             false => import.clone(),
         }
     }
@@ -110,18 +123,32 @@ mod tests {
 
     #[test]
     fn active_import_may_run_on_another_node() {
-        let import = |state| Import { state, ..running_import() };
+        let import = |state| Import {
+            state,
+            ..running_import()
+        };
         let (alone, among) = (LiveImports::new(false), LiveImports::new(true));
         let running = import(ImportState::Running);
-        let (soon, late) = (Timestamp(running.changed_at.0 + 59_999), running.changed_at.plus_seconds(60));
+        let (soon, late) = (
+            Timestamp(running.changed_at.0 + 59_999),
+            running.changed_at.plus_seconds(60),
+        );
         assert!(among.may_run_elsewhere(&running, soon));
         assert!(!among.may_run_elsewhere(&running, late));
         assert!(!alone.may_run_elsewhere(&running, soon));
         assert!(!among.may_run_elsewhere(&import(ImportState::Done), soon));
         assert_eq!(among.corrected(&running, soon).state, ImportState::Running);
-        assert_eq!(among.corrected(&running, late).state, ImportState::Interrupted);
-        assert_eq!(alone.corrected(&running, soon).state, ImportState::Interrupted);
-        let _here = among.begin(running.id.clone(), running.name.clone()).unwrap();
+        assert_eq!(
+            among.corrected(&running, late).state,
+            ImportState::Interrupted
+        );
+        assert_eq!(
+            alone.corrected(&running, soon).state,
+            ImportState::Interrupted
+        );
+        let _here = among
+            .begin(running.id.clone(), running.name.clone())
+            .unwrap();
         assert!(!among.may_run_elsewhere(&running, soon));
         assert_eq!(among.corrected(&running, late).state, ImportState::Running);
     }
@@ -152,7 +179,10 @@ mod tests {
     #[tokio::test]
     async fn import_has_one_upload_at_a_time() {
         let live = LiveImports::default();
-        let (id, name) = (ImportId::new("nightly").unwrap(), Name::new("spring").unwrap());
+        let (id, name) = (
+            ImportId::new("nightly").unwrap(),
+            Name::new("spring").unwrap(),
+        );
         let upload = live.begin(id.clone(), name.clone());
         assert!(upload.is_some() && live.begin(id.clone(), name.clone()).is_none());
         drop(upload);

@@ -10,8 +10,8 @@ mod upload;
 
 use crate::domain::import::IMPORTS_KEPT_MAX;
 use crate::domain::{
-    Fraction, Guards, Import, ImportBegin, ImportId, ImportMode, ImportState, Kind, LineError, Name, Refusal,
-    Target, Timestamp,
+    Fraction, Guards, Import, ImportBegin, ImportId, ImportMode, ImportState, Kind, LineError,
+    Name, Refusal, Target, Timestamp,
 };
 use crate::http::call::{self, Call, Read};
 use crate::http::request::body::{StreamedBody, has_media_type};
@@ -72,10 +72,16 @@ struct ImportQuery {
 
 impl ImportQuery {
     fn guards(&self) -> Result<Guards, Problem> {
-        let max_shrink =
-            self.max_shrink.map(Fraction::new).transpose().map_err(Problem::at("/max_shrink"))?;
+        let max_shrink = self
+            .max_shrink
+            .map(Fraction::new)
+            .transpose()
+            .map_err(Problem::at("/max_shrink"))?;
         if max_shrink.is_some() && self.mode == ImportMode::Append {
-            return Err(Problem::invalid_at("/max_shrink", "allowed only with mode=replace"));
+            return Err(Problem::invalid_at(
+                "/max_shrink",
+                "allowed only with mode=replace",
+            ));
         }
         let defaults = self.mode.guards();
         Ok(Guards {
@@ -185,7 +191,12 @@ pub(crate) async fn import_codes(
     import(call, Kind::Coupon, &name, request).await
 }
 
-async fn import(call: Call<call::Import>, kind: Kind, name: &str, request: Request) -> HandlerResult {
+async fn import(
+    call: Call<call::Import>,
+    kind: Kind,
+    name: &str,
+    request: Request,
+) -> HandlerResult {
     let view = call.filter(kind, name)?;
     let query: ImportQuery = query::parse(&request)?;
     let (mode, guards, is_named) = (query.mode, query.guards()?, query.id.is_some());
@@ -198,11 +209,19 @@ async fn import(call: Call<call::Import>, kind: Kind, name: &str, request: Reque
         return Err(Code::RequiresAddedCodes.into());
     }
     let is_foreign = |name: &Name| call.caller.require_name(name.as_str()).is_err();
-    let known = call.api.engine.view().import(&id).map(|known| known.name.clone());
+    let known = call
+        .api
+        .engine
+        .view()
+        .import(&id)
+        .map(|known| known.name.clone());
     let known = known.or_else(|| call.api.live_imports.stop(&id).map(|live| live.name));
     if known.is_some_and(|name| is_foreign(&name)) {
         // Ids are unique in the server, so it says no more than that.
-        return Err(Problem::new(Code::ImportDiffers, "this id is in use: choose another"));
+        return Err(Problem::new(
+            Code::ImportDiffers,
+            "this id is in use: choose another",
+        ));
     }
     let client = call.client(&request);
     let (api, by) = (call.api, call.caller.key_name());
@@ -217,22 +236,55 @@ async fn import(call: Call<call::Import>, kind: Kind, name: &str, request: Reque
     };
     let memory_owner = call.caller.owner();
     let (pieces, caller) = (api.reading.upload(request)?, call.caller);
-    let source = UploadPieces { api: api.clone(), caller, view: view.clone(), live, pieces };
+    let source = UploadPieces {
+        api: api.clone(),
+        caller,
+        view: view.clone(),
+        live,
+        pieces,
+    };
     let delimiter = query.delimiter.unwrap_or_default();
     let upload = Upload::open(format, delimiter, query.column, source).await?;
     let (target, owner) = (Target(view.id), by.clone().unwrap_or_default());
     let (if_absent, is_dry_run) = (query.if_absent, query.dry_run);
-    let begin = ImportBegin { target, import: id, mode, if_absent, guards, owner, is_named };
-    let asked = ImportRequest { api, view, by, begin };
+    let begin = ImportBegin {
+        target,
+        import: id,
+        mode,
+        if_absent,
+        guards,
+        owner,
+        is_named,
+    };
+    let asked = ImportRequest {
+        api,
+        view,
+        by,
+        begin,
+    };
     let failed = |_| Problem::new(Code::Internal, "the import failed");
     // In a separate task: a handler is dropped when its client disconnects, but the log must still record the end.
     if is_dry_run {
-        let import = tokio::spawn(asked.try_out(upload, memory_owner, client)).await.map_err(failed)??;
-        let counted = Import { state: ImportState::Done, ..import };
-        return Ok(success::ok(&ImportResponse { state: ImportStateName::Checked, ..counted.into() }));
+        let import = tokio::spawn(asked.try_out(upload, memory_owner, client))
+            .await
+            .map_err(failed)??;
+        let counted = Import {
+            state: ImportState::Done,
+            ..import
+        };
+        return Ok(success::ok(&ImportResponse {
+            state: ImportStateName::Checked,
+            ..counted.into()
+        }));
     }
-    let (import, replayed) = tokio::spawn(asked.run(upload, client)).await.map_err(failed)??;
-    Ok(success::json(StatusCode::OK, replayed, &ImportResponse::from(import)))
+    let (import, replayed) = tokio::spawn(asked.run(upload, client))
+        .await
+        .map_err(failed)??;
+    Ok(success::json(
+        StatusCode::OK,
+        replayed,
+        &ImportResponse::from(import),
+    ))
 }
 
 fn format(request: &Request, query: &ImportQuery) -> Result<UploadFormat, Problem> {
@@ -241,10 +293,11 @@ fn format(request: &Request, query: &ImportQuery) -> Result<UploadFormat, Proble
         ("application/x-ndjson", UploadFormat::NdJson),
         ("text/csv", UploadFormat::Csv),
     ];
-    let sent = formats.into_iter().find(|(media_type, _)| has_media_type(request.headers(), media_type));
+    let sent = formats
+        .into_iter()
+        .find(|(media_type, _)| has_media_type(request.headers(), media_type));
     let Some(format) = query.format.or(sent.map(|(_, format)| format)) else {
-        let detail =
-            "the body must be text/plain, application/x-ndjson or text/csv, or `format` must say which";
+        let detail = "the body must be text/plain, application/x-ndjson or text/csv, or `format` must say which";
         return Err(Problem::new(Code::UnsupportedMediaType, detail));
     };
     match format {
@@ -269,14 +322,20 @@ pub(crate) async fn list(call: Call<Read>) -> Response {
     let Call { api, caller, .. } = &call;
     let mut imports = api.engine.view().imports();
     imports.retain(|import| caller.require_name(import.name.as_str()).is_ok());
-    imports.sort_by(|a, b| b.started_at.cmp(&a.started_at).then_with(|| a.id.cmp(&b.id)));
+    imports.sort_by(|a, b| {
+        b.started_at
+            .cmp(&a.started_at)
+            .then_with(|| a.id.cmp(&b.id))
+    });
     let mut over = 0;
     imports.retain(|import| {
         over += usize::from(!import.is_unfinished());
         over <= IMPORTS_KEPT_MAX || import.is_unfinished()
     });
-    let imports =
-        imports.iter().map(|import| api.live_imports.corrected(import, api.engine.now()).into()).collect();
+    let imports = imports
+        .iter()
+        .map(|import| api.live_imports.corrected(import, api.engine.now()).into())
+        .collect();
     success::ok(&ImportList { imports })
 }
 
@@ -289,11 +348,15 @@ pub(crate) async fn list(call: Call<Read>) -> Response {
 )]
 pub(crate) async fn get(call: Call<Read>, Path(import): Path<String>) -> HandlerResult {
     let Call { api, caller, .. } = &call;
-    let found = ImportId::new(&import).ok().and_then(|id| api.engine.view().import(&id));
+    let found = ImportId::new(&import)
+        .ok()
+        .and_then(|id| api.engine.view().import(&id));
     // Answers as if the import did not exist, so that nothing about another tenant is revealed.
     let own = found.filter(|import| caller.require_name(import.name.as_str()).is_ok());
     let import = own.ok_or(Code::ImportNotFound)?;
-    Ok(success::ok(&ImportResponse::from(api.live_imports.corrected(&import, api.engine.now()))))
+    Ok(success::ok(&ImportResponse::from(
+        api.live_imports.corrected(&import, api.engine.now()),
+    )))
 }
 
 /// Stop an import
@@ -314,23 +377,33 @@ pub(crate) async fn stop(call: Call<call::Import>, Path(import): Path<String>) -
     let Call { api, caller, .. } = &call;
     let is_own = |name: &Name| caller.require_name(name.as_str()).is_ok();
     let id = ImportId::new(&import).map_err(|_| Code::ImportNotFound)?;
-    let live = api.live_imports.stop(&id).filter(|upload| is_own(&upload.name));
+    let live = api
+        .live_imports
+        .stop(&id)
+        .filter(|upload| is_own(&upload.name));
     let was_live = live.is_some();
     if let Some(upload) = live {
         let stopped = tokio::time::timeout(api.options.timeouts.request, upload.stop()).await;
         let detail = "the import is stopping, but has not ended yet";
         stopped.map_err(|_| Problem::new(Code::Overloaded, detail))?;
     }
-    let known = api.engine.view().import(&id).filter(|import| is_own(&import.name));
+    let known = api
+        .engine
+        .view()
+        .import(&id)
+        .filter(|import| is_own(&import.name));
     match known.map(|import| api.live_imports.corrected(&import, api.engine.now()).state) {
         None if !was_live => Err(Code::ImportNotFound.into()),
         Some(ImportState::Running) if !was_live => {
             let detail = "its upload runs on another node: ask that one, or wait until it has made no progress for a minute";
             Err(Problem::new(Code::ImportRunning, detail))
         }
-        Some(ImportState::Done | ImportState::Failed | ImportState::Guarded(_) | ImportState::Overtaken) => {
-            Err(Code::ImportFinished.into())
-        }
+        Some(
+            ImportState::Done
+            | ImportState::Failed
+            | ImportState::Guarded(_)
+            | ImportState::Overtaken,
+        ) => Err(Code::ImportFinished.into()),
         // A dry run is not on record, and another upload may have continued the import by now.
         None | Some(ImportState::Running | ImportState::Interrupted | ImportState::Stopped) => {
             Ok(StatusCode::NO_CONTENT.into_response())
@@ -369,7 +442,9 @@ pub(crate) fn failure(kind: Kind, state: ImportState) -> Option<Problem> {
     match state {
         ImportState::Failed => Some(Code::FilterFull.into()),
         ImportState::Overtaken => Some(Code::ImportOvertaken.into()),
-        ImportState::Guarded(tripped) => Some(refusals::refused(kind, Refusal::ImportGuarded(tripped))),
+        ImportState::Guarded(tripped) => {
+            Some(refusals::refused(kind, Refusal::ImportGuarded(tripped)))
+        }
         ImportState::Stopped => Some(Code::ImportStopped.into()),
         ImportState::Running | ImportState::Done | ImportState::Interrupted => None,
     }
@@ -380,7 +455,9 @@ impl From<ImportState> for ImportStateName {
         match state {
             ImportState::Running => ImportStateName::Running,
             ImportState::Done => ImportStateName::Done,
-            ImportState::Failed | ImportState::Guarded(_) | ImportState::Overtaken => ImportStateName::Failed,
+            ImportState::Failed | ImportState::Guarded(_) | ImportState::Overtaken => {
+                ImportStateName::Failed
+            }
             ImportState::Interrupted | ImportState::Stopped => ImportStateName::Interrupted,
         }
     }
@@ -427,8 +504,13 @@ impl From<Import> for ImportResponse {
     fn from(import: Import) -> Self {
         let failure = failure(import.kind, import.state);
         let name = |kind| (import.kind == kind).then(|| import.name.to_string());
-        let has_taken_effect = import.mode == ImportMode::Append || import.state == ImportState::Done;
-        let already_redeemed = if has_taken_effect { import.counts.already_redeemed } else { 0 };
+        let has_taken_effect =
+            import.mode == ImportMode::Append || import.state == ImportState::Done;
+        let already_redeemed = if has_taken_effect {
+            import.counts.already_redeemed
+        } else {
+            0
+        };
         Self {
             id: import.id.to_string(),
             state: import.state.into(),
@@ -444,8 +526,10 @@ impl From<Import> for ImportResponse {
             seconds: import.changed_at.0.saturating_sub(import.started_at.0) as f64 / 1_000.0,
             errors: import.errors,
             warnings: import.warnings.iter().map(ToString::to_string).collect(),
-            failure: failure
-                .map(|Problem { code, detail, .. }| FailureResponse { code, detail: detail.into_owned() }),
+            failure: failure.map(|Problem { code, detail, .. }| FailureResponse {
+                code,
+                detail: detail.into_owned(),
+            }),
         }
     }
 }

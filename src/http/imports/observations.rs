@@ -84,7 +84,8 @@ impl LineSample {
         self.sampled.push((line, item));
         while self.sampled.len() > SAMPLED_LINES_MAX {
             self.level += 1;
-            self.sampled.retain(|(line, _)| line.leading_zeros() >= self.level);
+            self.sampled
+                .retain(|(line, _)| line.leading_zeros() >= self.level);
         }
     }
 
@@ -108,10 +109,16 @@ impl Sample {
             return;
         }
         let sampled = self.items.entry(hash);
-        sampled.or_insert_with(|| Sampled { lines: 0, was_present: is_present() }).lines += 1;
+        sampled
+            .or_insert_with(|| Sampled {
+                lines: 0,
+                was_present: is_present(),
+            })
+            .lines += 1;
         while self.items.len() > SAMPLE_MAX {
             self.level += 1;
-            self.items.retain(|hash, _| hash.leading_zeros() >= self.level);
+            self.items
+                .retain(|hash, _| hash.leading_zeros() >= self.level);
         }
     }
 
@@ -125,9 +132,18 @@ impl Sample {
         // items with many lines would distort it.
         let frequent = self.by_line.frequent();
         let sampled_lines: usize = frequent.values().sum();
-        let frequent_lines = share(lines, sampled_lines as u64, self.by_line.sampled.len() as u64);
-        let others = self.items.iter().filter(|(hash, _)| !frequent.contains_key(hash));
-        let (items, sampled) = others.fold((0, 0), |(items, sum), (_, one)| (items + 1, sum + one.lines));
+        let frequent_lines = share(
+            lines,
+            sampled_lines as u64,
+            self.by_line.sampled.len() as u64,
+        );
+        let others = self
+            .items
+            .iter()
+            .filter(|(hash, _)| !frequent.contains_key(hash));
+        let (items, sampled) = others.fold((0, 0), |(items, sum), (_, one)| {
+            (items + 1, sum + one.lines)
+        });
         let estimate = frequent.len() as u64 + share(lines - frequent_lines, items, sampled);
         estimate.clamp(all - all / 10, all + all / 10).min(lines)
     }
@@ -135,8 +151,12 @@ impl Sample {
     /// How many of `lines` have items that were present before, approximately if there are many.
     fn present(&self, lines: u64) -> u64 {
         let sampled: u64 = self.items.values().map(|sampled| sampled.lines).sum();
-        let present: u64 =
-            self.items.values().filter(|sampled| sampled.was_present).map(|sampled| sampled.lines).sum();
+        let present: u64 = self
+            .items
+            .values()
+            .filter(|sampled| sampled.was_present)
+            .map(|sampled| sampled.lines)
+            .sum();
         share(lines, present, sampled)
     }
 }
@@ -149,7 +169,10 @@ fn share(lines: u64, part: u64, all: u64) -> u64 {
 impl Observations {
     /// Nothing noticed yet.
     pub(super) fn new(format: UploadFormat) -> Self {
-        Self { is_text: format == UploadFormat::Text, ..Self::default() }
+        Self {
+            is_text: format == UploadFormat::Text,
+            ..Self::default()
+        }
     }
 
     /// Notes the header row of CSV, if it has one column and the request names none.
@@ -165,17 +188,24 @@ impl Observations {
             Sizing::Layout { .. } | Sizing::Exact => view.layout.error_rate_at(1.0),
         };
         self.repeated_share = adds_copies.then_some(error_rate.max(REPEATED_SHARE_MIN));
-        self.copies_at = (adds_copies && import.mode == ImportMode::Append).then_some(import.changed_at);
+        self.copies_at =
+            (adds_copies && import.mode == ImportMode::Append).then_some(import.changed_at);
     }
 
     /// Notes an item. `is_new` says that the log does not have its line yet.
     pub(super) fn item(&mut self, view: &FilterView, item: &str, digest: Digest, is_new: bool) {
         self.items += 1;
         let copies_at = self.copies_at.filter(|_| is_new);
-        self.sample.note(digest, || copies_at.is_some_and(|now| view.count(digest, now) > 0));
-        let trimmed =
-            if view.spec.ignore_case { item.trim_matches(|c: char| c.is_ascii_whitespace()) } else { item };
-        self.with_white_space += u64::from(trimmed.starts_with(is_unseen) || trimmed.ends_with(is_unseen));
+        self.sample.note(digest, || {
+            copies_at.is_some_and(|now| view.count(digest, now) > 0)
+        });
+        let trimmed = if view.spec.ignore_case {
+            item.trim_matches(|c: char| c.is_ascii_whitespace())
+        } else {
+            item
+        };
+        self.with_white_space +=
+            u64::from(trimmed.starts_with(is_unseen) || trimmed.ends_with(is_unseen));
         match &mut self.first {
             Some(first) => first.compare(item),
             None if self.is_text => self.first = Some(FirstLine::item(item)),
@@ -189,7 +219,10 @@ impl Observations {
     fn shape(&mut self, line: &[u8]) {
         self.shapes += 1;
         let begins = matches!(line.first(), Some(b'"' | b'{' | b'['));
-        let ends = matches!(line.trim_ascii_end().last(), Some(b'"' | b'}' | b']' | b','));
+        let ends = matches!(
+            line.trim_ascii_end().last(),
+            Some(b'"' | b'}' | b']' | b',')
+        );
         self.json += u64::from(begins && ends);
         for (counts, separator) in self.separators.iter_mut().zip(SEPARATORS) {
             let found = memchr::memchr_iter(separator, line).count();
@@ -203,12 +236,19 @@ impl Observations {
         let present = self.sample.present(self.items);
         [
             self.repeats_warning(),
-            (2 * present > lines).then_some(ImportWarning::MostPresent { present, items: self.items }),
+            (2 * present > lines).then_some(ImportWarning::MostPresent {
+                present,
+                items: self.items,
+            }),
             self.shape_warning(),
             self.first.as_ref().and_then(FirstLine::warning),
-            (self.with_white_space > 0).then_some(ImportWarning::WhiteSpace { items: self.with_white_space }),
-            (2 * self.rejected > lines)
-                .then_some(ImportWarning::MostRejected { rejected: self.rejected, lines }),
+            (self.with_white_space > 0).then_some(ImportWarning::WhiteSpace {
+                items: self.with_white_space,
+            }),
+            (2 * self.rejected > lines).then_some(ImportWarning::MostRejected {
+                rejected: self.rejected,
+                lines,
+            }),
         ]
         .into_iter()
         .flatten()
@@ -231,9 +271,13 @@ impl Observations {
         if most(self.json) {
             return Some(ImportWarning::LooksLikeJson);
         }
-        let separator =
-            self.separators.iter().position(|counts| counts[1..].iter().any(|&lines| most(lines)))?;
-        Some(ImportWarning::LooksLikeCsv { separator: SEPARATORS[separator].into() })
+        let separator = self
+            .separators
+            .iter()
+            .position(|counts| counts[1..].iter().any(|&lines| most(lines)))?;
+        Some(ImportWarning::LooksLikeCsv {
+            separator: SEPARATORS[separator].into(),
+        })
     }
 }
 
@@ -270,7 +314,10 @@ mod tests {
             // No item is repeated, so the estimate is exact.
             assert_eq!(sample.different(distinct), distinct);
             let present = sample.present(distinct);
-            assert!(present.abs_diff(distinct / 4) < distinct / 20, "{present} of {distinct}");
+            assert!(
+                present.abs_diff(distinct / 4) < distinct / 20,
+                "{present} of {distinct}"
+            );
         }
     }
 
@@ -281,7 +328,9 @@ mod tests {
             sample.note(digest(item), || false);
             lines += 1;
         }
-        assert!(sample.items.len() <= SAMPLE_MAX && sample.by_line.sampled.len() <= SAMPLED_LINES_MAX);
+        assert!(
+            sample.items.len() <= SAMPLE_MAX && sample.by_line.sampled.len() <= SAMPLED_LINES_MAX
+        );
         1_000 * (lines - sample.different(lines)) / lines
     }
 
@@ -292,17 +341,29 @@ mod tests {
             for (percent, range) in [(1, 6..=15), (2, 15..=25), (10, 90..=110), (40, 380..=420)] {
                 let twice = lines * percent / 100;
                 let once = lines - twice;
-                let near = (0..once).flat_map(|item| [item].repeat(if item < twice { 2 } else { 1 }));
+                let near =
+                    (0..once).flat_map(|item| [item].repeat(if item < twice { 2 } else { 1 }));
                 let far = (0..once).chain(0..twice);
                 for share in [repeated(near), repeated(far)] {
-                    assert!(range.contains(&share), "{share} thousandths of {lines} lines for {percent}%");
+                    assert!(
+                        range.contains(&share),
+                        "{share} thousandths of {lines} lines for {percent}%"
+                    );
                 }
             }
             // One item many times.
             for (percent, range) in [(2, 10..=32), (7, 50..=90), (50, 450..=550)] {
-                let share =
-                    repeated((0..lines).map(|line| if line % 100 < percent { 7 } else { 1_000 + line }));
-                assert!(range.contains(&share), "{share} thousandths of {lines} lines for {percent}%");
+                let share = repeated((0..lines).map(|line| {
+                    if line % 100 < percent {
+                        7
+                    } else {
+                        1_000 + line
+                    }
+                }));
+                assert!(
+                    range.contains(&share),
+                    "{share} thousandths of {lines} lines for {percent}%"
+                );
             }
         }
     }

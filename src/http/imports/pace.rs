@@ -68,7 +68,9 @@ mod tests {
     #[test]
     fn short_rests_add_up() {
         let mut pace = Pace::default();
-        let rests: Vec<_> = (0..3).map(|_| pace.rest_after(REST_MIN.mul_f64(0.4))).collect();
+        let rests: Vec<_> = (0..3)
+            .map(|_| pace.rest_after(REST_MIN.mul_f64(0.4)))
+            .collect();
         assert_eq!(rests, [None, None, Some(REST_MIN.mul_f64(1.2))]);
     }
 

@@ -39,7 +39,9 @@ impl ImportRequest {
         let guesser = api.access.guessing.start(self.may_reveal_codes(), client)?;
         let (guesses, mode) = (guesser.take(1)?, self.begin.mode);
         let ended = self.take_in(upload).await;
-        let revealed = ended.as_ref().is_err_and(|problem| reveals_codes(mode, problem.code));
+        let revealed = ended
+            .as_ref()
+            .is_err_and(|problem| reveals_codes(mode, problem.code));
         guesses.settle(revealed.into());
         ended
     }
@@ -49,13 +51,15 @@ impl ImportRequest {
     fn may_reveal_codes(&self) -> bool {
         let is_known = || self.api.engine.view().import(&self.begin.import).is_some();
         let is_replacement = self.begin.mode == ImportMode::Replace;
-        self.view.has_secret_codes() && (is_replacement || self.view.may_refuse_codes() || is_known())
+        self.view.has_secret_codes()
+            && (is_replacement || self.view.may_refuse_codes() || is_known())
     }
 
     /// Reads the complete upload into the filter. The log always records the end. Returns whether an earlier upload had completed the
     /// import.
     async fn take_in(self, mut upload: Upload) -> Result<(Import, bool), Problem> {
-        let mut commands = UploadCommands::new(self.api.engine.clone(), self.view.kind, self.by.clone());
+        let mut commands =
+            UploadCommands::new(self.api.engine.clone(), self.view.kind, self.by.clone());
         let begin = Command::ImportBegin(self.begin.clone());
         let import = of_import(commands.submit(begin).await.map_err(explain_refusal)?)?;
         if import.state == ImportState::Done {
@@ -71,19 +75,37 @@ impl ImportRequest {
         // Whatever went wrong, the end is logged after the last batch.
         let landed = commands.settle().await;
         let ended = match read.and(landed) {
-            Ok(()) => self.complete(&upload.source.live, upload.ending(), &commands).await,
+            Ok(()) => {
+                self.complete(&upload.source.live, upload.ending(), &commands)
+                    .await
+            }
             Err(problem) => Err(problem),
         };
         if ended.is_err() {
-            let ending = if upload.source.live.is_stopped() { Ending::Stopped } else { Ending::BrokenOff };
+            let ending = if upload.source.live.is_stopped() {
+                Ending::Stopped
+            } else {
+                Ending::BrokenOff
+            };
             // If this fails, no harm is done: the next start ends the import.
             let _ = self.end(&commands, ending).await;
         }
         ended.map(|import| (import, false))
     }
 
-    async fn read(&self, upload: &mut Upload, commands: &mut UploadCommands) -> Result<(), Problem> {
-        while let Some(LineBatch { digests, lines, rejected, errors, chain }) = upload.next().await? {
+    async fn read(
+        &self,
+        upload: &mut Upload,
+        commands: &mut UploadCommands,
+    ) -> Result<(), Problem> {
+        while let Some(LineBatch {
+            digests,
+            lines,
+            rejected,
+            errors,
+            chain,
+        }) = upload.next().await?
+        {
             let (target, import) = (self.begin.target, self.begin.import.clone());
             let digests = Digests(digests);
             commands
@@ -121,7 +143,12 @@ impl ImportRequest {
 
     async fn end(&self, commands: &UploadCommands, ending: Ending) -> Result<Import, Problem> {
         let (target, import) = (self.begin.target, self.begin.import.clone());
-        let end = Command::ImportEnd(ImportEnd { target, import, ending, entries_max: CATCH_UP_ENTRIES });
+        let end = Command::ImportEnd(ImportEnd {
+            target,
+            import,
+            ending,
+            entries_max: CATCH_UP_ENTRIES,
+        });
         of_import(commands.submit(end).await?)
     }
 
@@ -133,15 +160,20 @@ impl ImportRequest {
         owner: Owner,
         client: Option<EndUser>,
     ) -> Result<Import, Problem> {
-        let Self { api, view, begin, .. } = self;
+        let Self {
+            api, view, begin, ..
+        } = self;
         let guesser = api.access.guessing.start(view.has_secret_codes(), client)?;
         let now = api.engine.now();
         let mut import = Import::begun(&begin, view.kind, view.name.clone(), now);
         upload.continue_after(&import);
         let mut share = api.reading.share(Some(owner));
         let mut hold = |bytes| {
-            let detail = || format!("the tables of the dry run need {bytes} bytes of limits.bodies");
-            share.hold(bytes).map_err(|UsedUp| Problem::new(Code::MemoryLimit, detail()))
+            let detail =
+                || format!("the tables of the dry run need {bytes} bytes of limits.bodies");
+            share
+                .hold(bytes)
+                .map_err(|UsedUp| Problem::new(Code::MemoryLimit, detail()))
         };
         let live = match begin.mode {
             ImportMode::Append => {
@@ -155,18 +187,29 @@ impl ImportRequest {
             count(&mut import, &mut trial, batch, &guesser)?;
             hold(trial.memory_bytes())?;
         }
-        let Ending::Whole { warnings, .. } = upload.ending() else { return Ok(import) };
+        let Ending::Whole { warnings, .. } = upload.ending() else {
+            return Ok(import);
+        };
         let bytes = trial.memory_bytes();
         let used = match trial.needs_used() {
-            true => api.engine.copy_tables(view.id, |more| hold(bytes + more)).await?,
+            true => {
+                api.engine
+                    .copy_tables(view.id, |more| hold(bytes + more))
+                    .await?
+            }
             false => None,
         };
         // It may walk a large table.
         let end = move || trial.end(&import, used.as_ref()).map(|()| import);
-        let ended =
-            spawn_blocking(end).await.map_err(|_| Problem::new(Code::Internal, "the dry run failed"))?;
+        let ended = spawn_blocking(end)
+            .await
+            .map_err(|_| Problem::new(Code::Internal, "the dry run failed"))?;
         let import = ended.map_err(|refusal| refusals::refused(view.kind, refusal))?;
-        Ok(Import { warnings, changed_at: api.engine.now().max(now), ..import })
+        Ok(Import {
+            warnings,
+            changed_at: api.engine.now().max(now),
+            ..import
+        })
     }
 }
 
@@ -185,13 +228,20 @@ fn count(
     batch: LineBatch,
     guesser: &Guesses<'_>,
 ) -> Result<(), Problem> {
-    let allowed =
-        import.guards.allow_rejected(import.counts.rejected + batch.rejected, batch.errors.last().copied());
+    let allowed = import.guards.allow_rejected(
+        import.counts.rejected + batch.rejected,
+        batch.errors.last().copied(),
+    );
     allowed.map_err(|tripped| refusals::refused(import.kind, Refusal::ImportGuarded(tripped)))?;
     let guesses = guesser.take(batch.digests.len())?;
     let outcomes = trial.insert(&batch.digests);
     let outcomes = outcomes.map_err(|refusal| refusals::refused(import.kind, refusal))?;
-    guesses.settle(outcomes.iter().filter(|outcome| **outcome == ItemOutcome::Added).count());
+    guesses.settle(
+        outcomes
+            .iter()
+            .filter(|outcome| **outcome == ItemOutcome::Added)
+            .count(),
+    );
     import.count_lines(&outcomes, batch.lines, batch.rejected, &batch.errors);
     Ok(())
 }
@@ -201,7 +251,8 @@ fn explain_refusal(problem: Problem) -> Problem {
     if problem.code != Code::ImportOvertaken {
         return problem;
     }
-    let detail = "the filter was cleared or replaced since this import; use another id to import again";
+    let detail =
+        "the filter was cleared or replaced since this import; use another id to import again";
     Problem::new(Code::ImportOvertaken, detail)
 }
 
@@ -209,6 +260,9 @@ fn explain_refusal(problem: Problem) -> Problem {
 fn of_import(outcome: Outcome) -> Result<Import, Problem> {
     match outcome {
         Outcome::Import(import) => Ok(*import),
-        _ => Err(Problem::new(Code::Internal, "an import has another command's outcome")),
+        _ => Err(Problem::new(
+            Code::Internal,
+            "an import has another command's outcome",
+        )),
     }
 }

@@ -40,7 +40,13 @@ pub(super) struct UploadPieces {
 impl UploadPieces {
     /// The next piece, unless the import is stopped, or its key was removed, has expired, or no longer covers the upload.
     async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
-        let UploadPieces { api, caller, view, live, pieces } = self;
+        let UploadPieces {
+            api,
+            caller,
+            view,
+            live,
+            pieces,
+        } = self;
         let piece = tokio::select! {
             biased;
             () = live.stopped() => return Err(Code::ImportStopped.into()),
@@ -78,7 +84,14 @@ impl Upload {
         let hash = seeded(format, delimiter, column.as_deref());
         let intake = Intake::new(source.view.clone(), format);
         let lines = Lines::new(format, delimiter, column);
-        let mut upload = Self { source, lines, intake, pace: Pace::default(), bytes: 0, hash };
+        let mut upload = Self {
+            source,
+            lines,
+            intake,
+            pace: Pace::default(),
+            bytes: 0,
+            hash,
+        };
         while !upload.lines.open().map_err(unreadable)? {
             upload.read().await?;
         }
@@ -92,7 +105,9 @@ impl Upload {
     pub(super) fn continue_after(&mut self, import: &Import) {
         self.intake.durable = (import.counts.lines, import.chain);
         self.intake.rejected = (import.counts.rejected, import.guards.max_rejected);
-        self.intake.observations.watch_copies(&self.source.view, import);
+        self.intake
+            .observations
+            .watch_copies(&self.source.view, import);
     }
 
     /// Reads the next piece of the body, or its end.
@@ -106,7 +121,11 @@ impl Upload {
 
     /// Reads the next piece of the body into the fingerprint; `None` at the end.
     pub(super) async fn piece(&mut self) -> Result<Option<Bytes>, Problem> {
-        let piece = if self.lines.has_ended() { None } else { self.source.next().await? };
+        let piece = if self.lines.has_ended() {
+            None
+        } else {
+            self.source.next().await?
+        };
         let bytes = piece.as_deref().unwrap_or_default();
         self.bytes += bytes.len() as u64;
         self.hash.update(bytes);
@@ -135,12 +154,18 @@ impl Upload {
 
     /// How the upload ended, after its last batch.
     pub(super) fn ending(&self) -> Ending {
-        Ending::Whole { upload: self.fingerprint(), warnings: self.intake.observations.warnings() }
+        Ending::Whole {
+            upload: self.fingerprint(),
+            warnings: self.intake.observations.warnings(),
+        }
     }
 
     /// Returns the fingerprint of the part read so far.
     pub(super) fn fingerprint(&self) -> UploadDigest {
-        UploadDigest { bytes: self.bytes, hash: self.hash.digest128() }
+        UploadDigest {
+            bytes: self.bytes,
+            hash: self.hash.digest128(),
+        }
     }
 }
 
@@ -196,7 +221,16 @@ impl Intake {
     fn new(view: Arc<FilterView>, format: UploadFormat) -> Self {
         let (batch, observations) = (LineBatch::default(), Observations::new(format));
         let (durable, rejected, has_tripped) = ((0, 0), (0, None), false);
-        Self { view, batch, lines: 0, durable, chain: 0, rejected, has_tripped, observations }
+        Self {
+            view,
+            batch,
+            lines: 0,
+            durable,
+            chain: 0,
+            rejected,
+            has_tripped,
+            observations,
+        }
     }
 
     /// Takes the next line. Returns the batch that it completes, if it completes one.
@@ -219,7 +253,11 @@ impl Intake {
         self.chain = chained(self.chain, digest.map(|digest| digest.0), fault);
         if !is_new {
             let differs = self.lines == self.durable.0 && self.chain != self.durable.1;
-            return if differs { Err(Code::ImportDiffers.into()) } else { Ok(None) };
+            return if differs {
+                Err(Code::ImportDiffers.into())
+            } else {
+                Ok(None)
+            };
         }
         if fault.is_some() {
             self.rejected.0 += 1;
@@ -233,10 +271,17 @@ impl Intake {
         if let Some(fault) = fault {
             self.batch.rejected += 1;
             if self.batch.errors.len() < LINE_ERRORS_MAX {
-                self.batch.errors.push(LineError { line: self.lines, fault });
+                self.batch.errors.push(LineError {
+                    line: self.lines,
+                    fault,
+                });
             }
         }
-        if self.batch.lines == ITEMS_MAX as u64 { self.rest() } else { Ok(before) }
+        if self.batch.lines == ITEMS_MAX as u64 {
+            self.rest()
+        } else {
+            Ok(before)
+        }
     }
 
     /// The lines of an incomplete batch. No further ones follow, unless the upload has fewer than the log.
@@ -311,7 +356,10 @@ mod tests {
         ];
         for (at, one) in formats.iter().enumerate() {
             for other in &formats[..at] {
-                assert_ne!(digest(*one, [&b"a\nb\n"[..]]), digest(*other, [&b"a\nb\n"[..]]));
+                assert_ne!(
+                    digest(*one, [&b"a\nb\n"[..]]),
+                    digest(*other, [&b"a\nb\n"[..]])
+                );
             }
         }
     }

@@ -26,7 +26,11 @@ impl TextFormat {
     pub(in crate::http) fn preferred(headers: &HeaderMap) -> TextFormat {
         let open = quality(headers, "application/openmetrics-text");
         let is_first = open > 0.0 && open >= quality(headers, "text/plain");
-        if is_first { TextFormat::OpenMetrics } else { TextFormat::Prometheus }
+        if is_first {
+            TextFormat::OpenMetrics
+        } else {
+            TextFormat::Prometheus
+        }
     }
 
     /// Its media type.
@@ -48,7 +52,10 @@ pub(in crate::http) struct RenderedText {
 impl RenderedText {
     fn new(plain: String) -> Self {
         let gzip = compressed(plain.as_bytes(), Compression::fast());
-        Self { gzip, plain: plain.into() }
+        Self {
+            gzip,
+            plain: plain.into(),
+        }
     }
 }
 
@@ -70,7 +77,11 @@ pub(in crate::http) struct Exposition {
 impl Exposition {
     /// No text yet. Each is served until it is this old.
     pub(in crate::http) fn new(age_max: Duration) -> Self {
-        Self { age_max, prometheus: Last::default(), open_metrics: Last::default() }
+        Self {
+            age_max,
+            prometheus: Last::default(),
+            open_metrics: Last::default(),
+        }
     }
 
     /// Returns the text of a format, rendered earlier if that is recent enough. Otherwise one client has it rendered, and the others wait.
@@ -95,7 +106,9 @@ impl Exposition {
             return Ok(text.clone());
         }
         let rendered = spawn_blocking(move || {
-            let text = render().map(RenderedText::new).map_err(|fmt::Error| Unrendered)?;
+            let text = render()
+                .map(RenderedText::new)
+                .map_err(|fmt::Error| Unrendered)?;
             *last = Some((now, text.clone()));
             Ok(text)
         });
@@ -115,7 +128,9 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn count(texts: &Arc<AtomicU64>) -> impl FnOnce() -> Result<String, fmt::Error> + Send + 'static {
+    fn count(
+        texts: &Arc<AtomicU64>,
+    ) -> impl FnOnce() -> Result<String, fmt::Error> + Send + 'static {
         let texts = texts.clone();
         move || Ok(format!("text {}", texts.fetch_add(1, SeqCst)))
     }
@@ -129,13 +144,20 @@ mod tests {
             ("", TextFormat::Prometheus),
             ("*/*", TextFormat::Prometheus),
             ("text/plain", TextFormat::Prometheus),
-            ("text/plain;version=0.0.4;q=0.5, application/openmetrics-text;q=0.2", TextFormat::Prometheus),
+            (
+                "text/plain;version=0.0.4;q=0.5, application/openmetrics-text;q=0.2",
+                TextFormat::Prometheus,
+            ),
             ("application/openmetrics-text;q=0", TextFormat::Prometheus),
             ("application/openmetrics-text", TextFormat::OpenMetrics),
-            ("Application/OpenMetrics-Text; version=1.0.0, text/plain", TextFormat::OpenMetrics),
+            (
+                "Application/OpenMetrics-Text; version=1.0.0, text/plain",
+                TextFormat::OpenMetrics,
+            ),
             (prometheus, TextFormat::OpenMetrics),
         ] {
-            let headers = HeaderMap::from_iter([(header::ACCEPT, HeaderValue::from_static(accept))]);
+            let headers =
+                HeaderMap::from_iter([(header::ACCEPT, HeaderValue::from_static(accept))]);
             assert_eq!(TextFormat::preferred(&headers), wanted, "{accept}");
         }
     }
@@ -147,12 +169,24 @@ mod tests {
         let first = text(TextFormat::Prometheus, start).await;
         let last = start + SECOND - Duration::from_nanos(1);
         let same = text(TextFormat::Prometheus, last).await;
-        assert_eq!((&first.plain[..], first.plain.as_ptr()), (&b"text 0"[..], same.plain.as_ptr()));
+        assert_eq!(
+            (&first.plain[..], first.plain.as_ptr()),
+            (&b"text 0"[..], same.plain.as_ptr())
+        );
         assert_eq!(first.gzip.as_ptr(), same.gzip.as_ptr());
-        assert_eq!(text(TextFormat::OpenMetrics, last).await.plain, "text 1", "each format has its own");
-        assert_eq!(text(TextFormat::Prometheus, start + SECOND).await.plain, "text 2");
+        assert_eq!(
+            text(TextFormat::OpenMetrics, last).await.plain,
+            "text 1",
+            "each format has its own"
+        );
+        assert_eq!(
+            text(TextFormat::Prometheus, start + SECOND).await.plain,
+            "text 2"
+        );
         let mut plain = String::new();
-        GzDecoder::new(&first.gzip[..]).read_to_string(&mut plain).unwrap();
+        GzDecoder::new(&first.gzip[..])
+            .read_to_string(&mut plain)
+            .unwrap();
         assert_eq!(plain, "text 0");
     }
 
@@ -169,9 +203,14 @@ mod tests {
         assert!((&mut first).now_or_never().is_none());
         // Its client disconnects.
         drop(first);
-        let mut others: Vec<_> =
-            (0..100).map(|_| Box::pin(exposition.text(TextFormat::Prometheus, now, count(&texts)))).collect();
-        assert!(others.iter_mut().all(|other| other.now_or_never().is_none()));
+        let mut others: Vec<_> = (0..100)
+            .map(|_| Box::pin(exposition.text(TextFormat::Prometheus, now, count(&texts))))
+            .collect();
+        assert!(
+            others
+                .iter_mut()
+                .all(|other| other.now_or_never().is_none())
+        );
         drop(send);
         for other in others {
             assert_eq!(other.await.unwrap().plain, "text 0");
@@ -182,11 +221,17 @@ mod tests {
     #[tokio::test]
     async fn failed_rendering_is_repeated() {
         let (exposition, now) = (Exposition::new(SECOND), Instant::now());
-        let failed = exposition.text(TextFormat::Prometheus, now, || Err(fmt::Error)).await;
+        let failed = exposition
+            .text(TextFormat::Prometheus, now, || Err(fmt::Error))
+            .await;
         assert_eq!(failed.err(), Some(Unrendered));
-        let panicked = exposition.text(TextFormat::Prometheus, now, || panic!("on purpose")).await;
+        let panicked = exposition
+            .text(TextFormat::Prometheus, now, || panic!("on purpose"))
+            .await;
         assert_eq!(panicked.err(), Some(Unrendered));
-        let text = exposition.text(TextFormat::Prometheus, now, || Ok("text".into())).await;
+        let text = exposition
+            .text(TextFormat::Prometheus, now, || Ok("text".into()))
+            .await;
         assert_eq!(text.unwrap().plain, "text");
     }
 }

@@ -43,7 +43,11 @@ impl Figures<'_> {
     /// Adds a time since the epoch, if there is one.
     fn time(&mut self, name: &str, help: &str, at: Option<Timestamp>) -> fmt::Result {
         let Some(at) = at else { return Ok(()) };
-        self.gauge(name, &format!("{help}, since the epoch"), at.0 as f64 / 1_000.0)
+        self.gauge(
+            name,
+            &format!("{help}, since the epoch"),
+            at.0 as f64 / 1_000.0,
+        )
     }
 
     /// Adds a gauge for each set of labels.
@@ -67,14 +71,20 @@ impl Figures<'_> {
         help: &str,
         kind: MetricType,
     ) -> Result<MetricEncoder<'s>, fmt::Error> {
-        self.0.encode_descriptor(name, &format!("{help}."), None, kind)
+        self.0
+            .encode_descriptor(name, &format!("{help}."), None, kind)
     }
 }
 
 /// Writes all metrics of these registries.
-fn write_text<const N: usize>(registries: [&Registry; N], format: TextFormat) -> Result<String, fmt::Error> {
+fn write_text<const N: usize>(
+    registries: [&Registry; N],
+    format: TextFormat,
+) -> Result<String, fmt::Error> {
     let (mut all, mut text) = (String::new(), String::new());
-    registries.iter().try_for_each(|registry| encode_registry(&mut all, registry))?;
+    registries
+        .iter()
+        .try_for_each(|registry| encode_registry(&mut all, registry))?;
     let lines: Vec<&str> = all.lines().collect();
     for family in lines.chunk_by(|_, next| !next.starts_with("# HELP ")) {
         write_family(family, format, &mut text)?;
@@ -87,9 +97,18 @@ fn write_text<const N: usize>(registries: [&Registry; N], format: TextFormat) ->
 
 /// Writes a metric, given all its lines. One without a series is omitted.
 fn write_family(lines: &[&str], format: TextFormat, text: &mut String) -> fmt::Result {
-    let about = |prefix| lines.iter().find_map(|line| line.strip_prefix(prefix)?.split_once(' '));
-    let (Some((name, help)), Some((_, kind))) = (about("# HELP "), about("# TYPE ")) else { return Ok(()) };
-    let mut samples = lines.iter().filter(|line| !line.starts_with('#')).peekable();
+    let about = |prefix| {
+        lines
+            .iter()
+            .find_map(|line| line.strip_prefix(prefix)?.split_once(' '))
+    };
+    let (Some((name, help)), Some((_, kind))) = (about("# HELP "), about("# TYPE ")) else {
+        return Ok(());
+    };
+    let mut samples = lines
+        .iter()
+        .filter(|line| !line.starts_with('#'))
+        .peekable();
     if samples.peek().is_none() {
         return Ok(());
     }
@@ -97,7 +116,10 @@ fn write_family(lines: &[&str], format: TextFormat, text: &mut String) -> fmt::R
         (TextFormat::Prometheus, "counter") => ("_total", "counter"),
         (_, kind) => ("", kind),
     };
-    writeln!(text, "# HELP {name}{suffix} {help}\n# TYPE {name}{suffix} {kind}")?;
+    writeln!(
+        text,
+        "# HELP {name}{suffix} {help}\n# TYPE {name}{suffix} {kind}"
+    )?;
     samples.try_for_each(|sample| writeln!(text, "{sample}"))
 }
 
@@ -116,8 +138,13 @@ mod tests {
         let counters = Series::<Labels, Counter>::default();
         registry.register("requests", "Requests", counters.clone());
         registry.register("failures", "Failures", Counter::<u64>::default());
-        registry.register("nothing", "A family without series", Series::<Labels, Counter>::default());
-        let histograms = Series::<Labels, Histogram>::new_with_constructor(|| Histogram::new([0.5]));
+        registry.register(
+            "nothing",
+            "A family without series",
+            Series::<Labels, Counter>::default(),
+        );
+        let histograms =
+            Series::<Labels, Histogram>::new_with_constructor(|| Histogram::new([0.5]));
         registry.register("wait_seconds", "Waits", histograms.clone());
         registry.register("free_bytes", "Free", Gauge::<i64>::default());
         drop(counters.get_or_create(&[("route", "a")]));
@@ -137,9 +164,14 @@ mod tests {
         );
         let text = write_text([&registry], TextFormat::OpenMetrics).unwrap();
         assert!(
-            text.starts_with("# HELP cuckood_requests Requests.\n# TYPE cuckood_requests counter\n"),
+            text.starts_with(
+                "# HELP cuckood_requests Requests.\n# TYPE cuckood_requests counter\n"
+            ),
             "{text}"
         );
-        assert!(text.ends_with("# EOF\n") && !text.contains("nothing"), "{text}");
+        assert!(
+            text.ends_with("# EOF\n") && !text.contains("nothing"),
+            "{text}"
+        );
     }
 }

@@ -68,7 +68,11 @@ fn readiness(api: &Api, figures: &mut Figures<'_>) -> fmt::Result {
     let states = states.map(|state| ([("state", state)], i64::from(state == now)));
     figures.gauges("state", "1 for the present state of the service", states)?;
     let is_writable = is_ready && api.engine.writes_refused().is_none();
-    figures.gauge("storage_writable", "1 while writes are accepted", i64::from(is_writable))
+    figures.gauge(
+        "storage_writable",
+        "1 while writes are accepted",
+        i64::from(is_writable),
+    )
 }
 
 fn room(engine: &Engine, figures: &mut Figures<'_>) -> fmt::Result {
@@ -103,20 +107,32 @@ fn room(engine: &Engine, figures: &mut Figures<'_>) -> fmt::Result {
         "backup_timestamp_seconds", "Time of the last backup, or of the first startup if there was none" => info.backup_at;
         "snapshot_timestamp_seconds", "Time of the newest snapshot" => info.snapshot.map(|taken| taken.taken_at);
     });
-    let kinds =
-        [Kind::Campaign, Kind::Coupon].map(|kind| ([("kind", kind.as_str())], view.count(kind) as u64));
+    let kinds = [Kind::Campaign, Kind::Coupon]
+        .map(|kind| ([("kind", kind.as_str())], view.count(kind) as u64));
     figures.gauges("filters", "Campaigns and coupons", kinds)?;
-    let StateCounts { available, held, redeemed } = info.sizes.codes;
-    let codes = [("available", available), ("held", held), ("redeemed", redeemed)];
+    let StateCounts {
+        available,
+        held,
+        redeemed,
+    } = info.sizes.codes;
+    let codes = [
+        ("available", available),
+        ("held", held),
+        ("redeemed", redeemed),
+    ];
     let codes = codes.map(|(status, count)| ([("status", status)], count));
     figures.gauges("codes", "Codes of strict coupons by status", codes)
 }
 
 fn cluster(engine: &Engine, figures: &mut Figures<'_>) -> fmt::Result {
-    let Some(mut of) = engine.replication() else { return Ok(()) };
+    let Some(mut of) = engine.replication() else {
+        return Ok(());
+    };
     let now = Instant::now();
     let (silence, lag) = (of.silence(now), of.lag(now));
-    let full = of.full_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+    let full = of
+        .full_since
+        .map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
     let shared = engine.info().sharing;
     let is_different = |peer: &&OtherNode| peer.is_present && peer.differs == Some(true);
     let differing = of.peers.iter().filter(is_different).count() as u64;
@@ -150,13 +166,20 @@ fn cluster(engine: &Engine, figures: &mut Figures<'_>) -> fmt::Result {
             "cluster_snapshot_timestamp_seconds", "Time of the newest shared snapshot" => Some(newest.taken_at);
         });
     }
-    let Some(took) = shared.bootstrap else { return Ok(()) };
+    let Some(took) = shared.bootstrap else {
+        return Ok(());
+    };
     let help = "Duration of the startup from a shared snapshot";
     figures.gauge("cluster_bootstrap_seconds", help, took.as_secs_f64())
 }
 
 fn imports(api: &Api, figures: &mut Figures<'_>) -> fmt::Result {
-    let mut states = [("running", 0u64), ("done", 0), ("failed", 0), ("interrupted", 0)];
+    let mut states = [
+        ("running", 0u64),
+        ("done", 0),
+        ("failed", 0),
+        ("interrupted", 0),
+    ];
     for import in api.engine.view().imports() {
         let at = match api.live_imports.corrected(&import, api.engine.now()).state {
             ImportState::Running => 0,
@@ -173,8 +196,14 @@ fn imports(api: &Api, figures: &mut Figures<'_>) -> fmt::Result {
 fn expiries(api: &Api, figures: &mut Figures<'_>) -> fmt::Result {
     let expiries = api.expiries();
     let seconds = |at: &Timestamp| (at.0 / 1_000) as i64;
-    let keys = expiries.iter().filter_map(|(key, at)| Some(([("key", key.as_deref()?)], seconds(at))));
-    figures.gauges("key_expiry_timestamp_seconds", "Time at which a key expires, since the epoch", keys)?;
+    let keys = expiries
+        .iter()
+        .filter_map(|(key, at)| Some(([("key", key.as_deref()?)], seconds(at))));
+    figures.gauges(
+        "key_expiry_timestamp_seconds",
+        "Time at which a key expires, since the epoch",
+        keys,
+    )?;
     if let Some((_, at)) = expiries.iter().find(|(key, _)| key.is_none()) {
         let help = "Time at which the certificate expires, since the epoch";
         figures.gauge("certificate_expiry_timestamp_seconds", help, seconds(at))?;
@@ -185,29 +214,70 @@ fn expiries(api: &Api, figures: &mut Figures<'_>) -> fmt::Result {
 fn filters(engine: &Engine, figures: &mut Figures<'_>) -> fmt::Result {
     let now = engine.now();
     let kinds = [Kind::Campaign, Kind::Coupon];
-    let filters = kinds.map(|kind| engine.view().list(kind, "", None, usize::MAX)).concat();
-    let all: Vec<_> = filters.iter().map(|filter| (filter, filter.describe(now).stats)).collect();
+    let filters = kinds
+        .map(|kind| engine.view().list(kind, "", None, usize::MAX))
+        .concat();
+    let all: Vec<_> = filters
+        .iter()
+        .map(|filter| (filter, filter.describe(now).stats))
+        .collect();
     let mut each = |name: &str, help: &str, of: &dyn Fn(&Stats) -> f64| {
         let values = all.iter().map(|(filter, stats)| {
-            ([("kind", filter.kind.as_str()), ("name", filter.name.as_str())], of(stats))
+            (
+                [
+                    ("kind", filter.kind.as_str()),
+                    ("name", filter.name.as_str()),
+                ],
+                of(stats),
+            )
         });
         figures.gauges(name, help, values)
     };
-    each("filter_items", "Items of a filter", &|stats| stats.items as f64)?;
-    each("filter_load_ratio", "Items of a filter per slot", &Stats::load)?;
-    each("filter_error_ratio", "False-positive rate of a filter", &Stats::error_rate)?;
-    each("filter_memory_bytes", "Memory of a filter", &|stats| stats.memory_bytes as f64)
+    each("filter_items", "Items of a filter", &|stats| {
+        stats.items as f64
+    })?;
+    each(
+        "filter_load_ratio",
+        "Items of a filter per slot",
+        &Stats::load,
+    )?;
+    each(
+        "filter_error_ratio",
+        "False-positive rate of a filter",
+        &Stats::error_rate,
+    )?;
+    each("filter_memory_bytes", "Memory of a filter", &|stats| {
+        stats.memory_bytes as f64
+    })
 }
 
 fn build(figures: &mut Figures<'_>) -> fmt::Result {
-    let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
+    let profile = if cfg!(debug_assertions) {
+        "debug"
+    } else {
+        "release"
+    };
     let labels = [("version", env!("CARGO_PKG_VERSION")), ("profile", profile)];
-    figures.gauges("build_info", "Version and build profile; always 1", [(labels, 1i64)])
+    figures.gauges(
+        "build_info",
+        "Version and build profile; always 1",
+        [(labels, 1i64)],
+    )
 }
 
 fn write_process(figures: &mut Figures<'_>) -> fmt::Result {
     // Without /proc, nothing is known.
-    let Some([cpu_seconds, open_files, virtual_bytes, resident_bytes, started_at, threads]) = usage() else {
+    let Some(
+        [
+            cpu_seconds,
+            open_files,
+            virtual_bytes,
+            resident_bytes,
+            started_at,
+            threads,
+        ],
+    ) = usage()
+    else {
         return Ok(());
     };
     rows!(figures.counter { "process_cpu_seconds", "Processor time, user and system" => cpu_seconds; });
@@ -232,10 +302,24 @@ fn usage() -> Option<[f64; 6]> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
     let system = fs::read_to_string("/proc/stat").ok()?;
-    let boot: f64 = system.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
-    let (ticks, page_bytes) =
-        (rustix::param::clock_ticks_per_second() as f64, rustix::param::page_size() as f64);
+    let boot: f64 = system
+        .lines()
+        .find_map(|line| line.strip_prefix("btime "))?
+        .trim()
+        .parse()
+        .ok()?;
+    let (ticks, page_bytes) = (
+        rustix::param::clock_ticks_per_second() as f64,
+        rustix::param::page_size() as f64,
+    );
     let open_files = fs::read_dir("/proc/self/fd").ok()?.count() as f64;
     let (cpu_seconds, started_at) = ((field(14)? + field(15)?) / ticks, boot + field(22)? / ticks);
-    Some([cpu_seconds, open_files, field(23)?, field(24)? * page_bytes, started_at, field(20)?])
+    Some([
+        cpu_seconds,
+        open_files,
+        field(23)?,
+        field(24)? * page_bytes,
+        started_at,
+        field(20)?,
+    ])
 }

@@ -61,14 +61,25 @@ impl Reading {
         let limits = &options.limits;
         let budget = Budget::new(limits.bodies_bytes_max);
         let taken = ("body_bytes", "Bytes that bodies take while they are read");
-        let refused = ("bodies_refused", "Bodies refused because limits.bodies was reached");
+        let refused = (
+            "bodies_refused",
+            "Bodies refused because limits.bodies was reached",
+        );
         budget.register(registry, taken, refused);
         let longest = usize::try_from(body_bytes_max(&budget)).unwrap_or(usize::MAX);
         if limits.body_bytes_max > longest {
-            tracing::warn!(bytes = longest, "limits.bodies is too small for bodies as long as limits.body");
+            tracing::warn!(
+                bytes = longest,
+                "limits.bodies is too small for bodies as long as limits.body"
+            );
         }
         let (bytes_max, timeout) = (limits.body_bytes_max.min(longest), options.timeouts.body);
-        Self { budget: Arc::new(budget), bytes_max, timeout, uploads_end }
+        Self {
+            budget: Arc::new(budget),
+            bytes_max,
+            timeout,
+            uploads_end,
+        }
     }
 
     /// Reads a complete JSON body.
@@ -118,7 +129,10 @@ impl Reading {
         let mut next = arriving.next().await?;
         if next.is_none() {
             // Most bodies are one piece, which needs no copy.
-            return Ok(HeldBody { bytes: first, _share: share });
+            return Ok(HeldBody {
+                bytes: first,
+                _share: share,
+            });
         }
         drop(share);
         let mut buffer = Buffer::new(&self.budget, arriving.owner);
@@ -129,7 +143,10 @@ impl Reading {
             buffer.extend(&piece, self.bytes_max)?;
             next = arriving.next().await?;
         }
-        Ok(HeldBody { bytes: buffer.bytes.into(), _share: buffer.share })
+        Ok(HeldBody {
+            bytes: buffer.bytes.into(),
+            _share: buffer.share,
+        })
     }
 
     /// An empty share of the memory, for the result of parsing.
@@ -142,10 +159,19 @@ impl Reading {
     /// # Errors
     /// Another coding (415), or too many concurrent bodies (503).
     pub(crate) fn upload(&self, request: Request) -> Result<Pieces, Problem> {
-        let (bytes_max, silence, arriving) = (u64::MAX, Some(self.timeout), self.arriving(request)?);
-        let mut arriving = ArrivingBody { bytes_max, silence, ..arriving };
+        let (bytes_max, silence, arriving) =
+            (u64::MAX, Some(self.timeout), self.arriving(request)?);
+        let mut arriving = ArrivingBody {
+            bytes_max,
+            silence,
+            ..arriving
+        };
         arriving.begin(UPLOAD_BYTES, PIECE_BYTES_MAX)?;
-        Ok(Pieces { arriving, uploads_end: self.uploads_end.clone(), expanded: 0 })
+        Ok(Pieces {
+            arriving,
+            uploads_end: self.uploads_end.clone(),
+            expanded: 0,
+        })
     }
 
     /// The body of a request, of which no more than the limit may arrive.
@@ -198,7 +224,8 @@ impl ArrivingBody {
     /// Takes memory for the decoder and its piece, which is of at least `piece_bytes`, and for `bytes` more. Does nothing the second time.
     fn begin(&mut self, bytes: u64, piece_bytes: u64) -> Result<(), Problem> {
         if let Some(coding) = self.coding.take() {
-            self.share.hold(bytes + coding.decoder_bytes().max(piece_bytes))?;
+            self.share
+                .hold(bytes + coding.decoder_bytes().max(piece_bytes))?;
             self.expander = coding.expander()?;
         }
         Ok(())
@@ -225,7 +252,10 @@ impl ArrivingBody {
                 self.check_length(self.received)?;
                 self.begin(0, 0)?;
                 let Some(frame) = arrived else {
-                    let last = self.expander.take().map_or(Ok(Bytes::new()), Expander::finish)?;
+                    let last = self
+                        .expander
+                        .take()
+                        .map_or(Ok(Bytes::new()), Expander::finish)?;
                     return Ok((!last.is_empty()).then_some(last));
                 };
                 self.frame = frame;
@@ -250,7 +280,8 @@ impl ArrivingBody {
                 .map_err(|_| too_slow(format!("nothing arrived for {silence:?}")))?,
         };
         let frame = arrived.transpose();
-        let frame = frame.map_err(|_| Problem::new(Code::MalformedRequest, "the body is incomplete"))?;
+        let frame =
+            frame.map_err(|_| Problem::new(Code::MalformedRequest, "the body is incomplete"))?;
         self.received += frame.as_ref().map_or(0, Bytes::len) as u64;
         Ok(frame)
     }
@@ -291,7 +322,10 @@ impl Pieces {
 
 /// The same problem of an upload, which can be continued.
 fn resumable(problem: Problem) -> Problem {
-    Problem { detail: format!("{}; continue under the same id", problem.detail).into(), ..problem }
+    Problem {
+        detail: format!("{}; continue under the same id", problem.detail).into(),
+        ..problem
+    }
 }
 
 fn too_slow(detail: String) -> Problem {
@@ -304,14 +338,20 @@ fn require_json(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
     if is_merge_patch || has_media_type(headers, "application/json") {
         return Ok(());
     }
-    let merge_patch = if is_patch { "application/merge-patch+json or " } else { "" };
+    let merge_patch = if is_patch {
+        "application/merge-patch+json or "
+    } else {
+        ""
+    };
     let detail = format!("the body must be {merge_patch}application/json");
     Err(Problem::new(Code::UnsupportedMediaType, detail))
 }
 
 /// Whether the body has this media type, whatever its parameters.
 pub(crate) fn has_media_type(headers: &HeaderMap, media_type: &str) -> bool {
-    let sent = headers.get(header::CONTENT_TYPE).and_then(|sent| sent.to_str().ok()?.split(';').next());
+    let sent = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|sent| sent.to_str().ok()?.split(';').next());
     sent.is_some_and(|sent| sent.trim_ascii().eq_ignore_ascii_case(media_type))
 }
 
@@ -330,7 +370,10 @@ struct Buffer {
 impl Buffer {
     /// Creates an empty buffer.
     fn new(budget: &Arc<Budget>, owner: Option<Owner>) -> Self {
-        Self { bytes: Vec::new(), share: BudgetShare::empty(budget.clone(), owner) }
+        Self {
+            bytes: Vec::new(),
+            share: BudgetShare::empty(budget.clone(), owner),
+        }
     }
 
     /// Appends bytes, up to `bytes_max` in total.
@@ -343,7 +386,11 @@ impl Buffer {
             // The capacity doubles, so the total moved is no more than the final length. But from half of the maximum on it grows to the
             // maximum in one step.
             let half = bytes_max / 2;
-            let new = if needed > half { bytes_max.max(needed) } else { needed.max((2 * old).min(half)) };
+            let new = if needed > half {
+                bytes_max.max(needed)
+            } else {
+                needed.max((2 * old).min(half))
+            };
             // Both buffers exist while one is copied to the other.
             self.share.hold((old + new) as u64)?;
             self.bytes.reserve_exact(new - self.bytes.len());
@@ -389,23 +436,36 @@ mod tests {
     fn sent() -> impl Strategy<Value = Sent> {
         let coding = prop::sample::select(vec!["identity", "gzip", "zstd"]);
         let kind = (any::<bool>(), prop::bool::weighted(0.2));
-        (coding, 0usize..400_000, 1usize..4, 1_000usize..100_000, kind).prop_map(
-            |(coding, length, parts, frame_bytes, (is_upload, breaks_off))| Sent {
-                coding,
-                length,
-                parts,
-                frame_bytes,
-                is_upload,
-                breaks_off,
-            },
+        (
+            coding,
+            0usize..400_000,
+            1usize..4,
+            1_000usize..100_000,
+            kind,
         )
+            .prop_map(
+                |(coding, length, parts, frame_bytes, (is_upload, breaks_off))| Sent {
+                    coding,
+                    length,
+                    parts,
+                    frame_bytes,
+                    is_upload,
+                    breaks_off,
+                },
+            )
     }
 
     impl Sent {
         fn text(&self) -> Vec<u8> {
             // Half of it compresses well.
             (0..self.length as u32)
-                .map(|n| if n % 2 == 0 { b' ' } else { (n.wrapping_mul(0x9E37_79B1) >> 24) as u8 })
+                .map(|n| {
+                    if n % 2 == 0 {
+                        b' '
+                    } else {
+                        (n.wrapping_mul(0x9E37_79B1) >> 24) as u8
+                    }
+                })
                 .collect()
         }
 
@@ -422,10 +482,15 @@ mod tests {
             };
             let bytes: Vec<u8> = match &text[..] {
                 [] => part(&text),
-                text => text.chunks(self.length.div_ceil(self.parts)).flat_map(part).collect(),
+                text => text
+                    .chunks(self.length.div_ceil(self.parts))
+                    .flat_map(part)
+                    .collect(),
             };
-            let mut frames: Vec<_> =
-                bytes.chunks(self.frame_bytes).map(|frame| Ok(Bytes::copy_from_slice(frame))).collect();
+            let mut frames: Vec<_> = bytes
+                .chunks(self.frame_bytes)
+                .map(|frame| Ok(Bytes::copy_from_slice(frame)))
+                .collect();
             if self.breaks_off {
                 frames.truncate(frames.len() / 2);
                 frames.push(Err(std::io::Error::other("the line is dead")));
@@ -454,7 +519,10 @@ mod tests {
                 }
                 return Ok(text);
             }
-            let body = reading.json(request).await.map_err(|problem| problem.code)?;
+            let body = reading
+                .json(request)
+                .await
+                .map_err(|problem| problem.code)?;
             tokio::task::yield_now().await;
             Ok(body.as_ref().to_vec())
         }
@@ -467,7 +535,10 @@ mod tests {
                 }
                 Err(Code::Overloaded) => assert!(may_be_overloaded),
                 Err(Code::BodyTooLarge) => assert!(!self.is_upload && self.length > BYTES_MAX),
-                Err(code) => assert!(self.breaks_off && code == Code::MalformedRequest, "{code:?}"),
+                Err(code) => assert!(
+                    self.breaks_off && code == Code::MalformedRequest,
+                    "{code:?}"
+                ),
             }
         }
     }
@@ -523,10 +594,21 @@ mod tests {
     async fn decompression_bomb_yields_to_other_tasks() {
         let budget = Arc::new(Budget::new(256 << 20));
         let timeout = Duration::from_secs(3_600);
-        let reading = Reading { budget, bytes_max: 32 << 20, timeout, uploads_end: CancellationToken::new() };
+        let reading = Reading {
+            budget,
+            bytes_max: 32 << 20,
+            timeout,
+            uploads_end: CancellationToken::new(),
+        };
         for coding in ["gzip", "zstd"] {
-            let bomb =
-                Sent { coding, length: 0, parts: 1, frame_bytes: 1, is_upload: false, breaks_off: false };
+            let bomb = Sent {
+                coding,
+                length: 0,
+                parts: 1,
+                frame_bytes: 1,
+                is_upload: false,
+                breaks_off: false,
+            };
             let bytes = match coding {
                 "gzip" => {
                     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
@@ -542,7 +624,14 @@ mod tests {
                 turns += 1;
                 expanding.as_mut().poll(context)
             });
-            assert_eq!(body.await.map_err(|problem| problem.code).unwrap().as_ref().len(), 32 << 20);
+            assert_eq!(
+                body.await
+                    .map_err(|problem| problem.code)
+                    .unwrap()
+                    .as_ref()
+                    .len(),
+                32 << 20
+            );
             // Each turn is at most a piece.
             assert!(turns > 100, "{coding}: {turns}");
         }
@@ -553,15 +642,26 @@ mod tests {
     async fn long_body_that_pauses_is_too_large() {
         let (budget, _) = budget(256 << 20);
         let timeout = Duration::from_millis(50);
-        let reading =
-            Reading { budget, bytes_max: BYTES_MAX, timeout, uploads_end: CancellationToken::new() };
+        let reading = Reading {
+            budget,
+            bytes_max: BYTES_MAX,
+            timeout,
+            uploads_end: CancellationToken::new(),
+        };
         let json = || Request::builder().header("content-type", "application/json");
         let long = Ok::<_, std::io::Error>(Bytes::from(vec![b' '; BYTES_MAX + 1]));
         let pausing = Body::from_stream(stream::iter([long]).chain(stream::pending()));
-        let problem = reading.json(json().body(pausing).unwrap()).await.map(drop).unwrap_err();
+        let problem = reading
+            .json(json().body(pausing).unwrap())
+            .await
+            .map(drop)
+            .unwrap_err();
         assert_eq!(problem.code, Code::BodyTooLarge);
         // Its declared length is enough, and its client is not asked to send it.
-        let unsent = json().header("expect", "100-continue").body(Body::new(Unsent)).unwrap();
+        let unsent = json()
+            .header("expect", "100-continue")
+            .body(Body::new(Unsent))
+            .unwrap();
         let read = reading.json(unsent).now_or_never().unwrap();
         assert_eq!(read.map(drop).unwrap_err().code, Code::BodyTooLarge);
     }
@@ -589,13 +689,24 @@ mod tests {
     async fn decoder_reserves_memory_with_first_frame() {
         let (budget, taken) = budget(4 << 20);
         let timeout = Duration::from_secs(3_600);
-        let reading =
-            Reading { budget, bytes_max: BYTES_MAX, timeout, uploads_end: CancellationToken::new() };
-        let sent =
-            Sent { coding: "zstd", length: 0, parts: 1, frame_bytes: 1, is_upload: false, breaks_off: false };
+        let reading = Reading {
+            budget,
+            bytes_max: BYTES_MAX,
+            timeout,
+            uploads_end: CancellationToken::new(),
+        };
+        let sent = Sent {
+            coding: "zstd",
+            length: 0,
+            parts: 1,
+            frame_bytes: 1,
+            is_upload: false,
+            breaks_off: false,
+        };
         let (sender, receiver) = tokio::sync::mpsc::unbounded_channel::<std::io::Result<Bytes>>();
-        let frames =
-            stream::unfold(receiver, |mut receiver| async { Some((receiver.recv().await?, receiver)) });
+        let frames = stream::unfold(receiver, |mut receiver| async {
+            Some((receiver.recv().await?, receiver))
+        });
         let mut read = pin!(reading.json(sent.request().map(|_| Body::from_stream(frames))));
         assert!(read.as_mut().now_or_never().is_none());
         assert_eq!((taken.get(), reading.budget.refused.get()), (0, 0));

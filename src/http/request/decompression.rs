@@ -68,7 +68,9 @@ impl Coding {
             // Includes the optional fields of a header.
             Coding::Gzip => PIECE_BYTES_MAX + (384 << 10),
             // The window, blocks of 128 KiB in both directions, and tables.
-            Coding::Zstd => PIECE_BYTES_MAX + (1 << WINDOW_LOG_MAX) + (512 << 10) + PIECE_BYTES as u64,
+            Coding::Zstd => {
+                PIECE_BYTES_MAX + (1 << WINDOW_LOG_MAX) + (512 << 10) + PIECE_BYTES as u64
+            }
         }
     }
 
@@ -166,11 +168,17 @@ mod tests {
         if text.is_empty() {
             return part(text);
         }
-        text.chunks(text.len().div_ceil(parts)).flat_map(part).collect()
+        text.chunks(text.len().div_ceil(parts))
+            .flat_map(part)
+            .collect()
     }
 
     /// Expands input in pieces of this size; returns the text and the longest output, or the error.
-    fn expanded(coding: Coding, bytes: &[u8], piece_bytes: usize) -> Result<(Vec<u8>, usize), String> {
+    fn expanded(
+        coding: Coding,
+        bytes: &[u8],
+        piece_bytes: usize,
+    ) -> Result<(Vec<u8>, usize), String> {
         let mut expander = coding.expander().unwrap().unwrap();
         let (mut text, mut longest) = (Vec::new(), 0);
         let mut take = |piece: Result<Bytes, Problem>| {
@@ -203,7 +211,12 @@ mod tests {
     #[test]
     fn empty_frames_yield_to_other_tasks() {
         let empty_frame = compressed(Coding::Zstd, b"", 1);
-        let skippable = [&0x184D_2A50_u32.to_le_bytes()[..], &3_u32.to_le_bytes(), b"abc"].concat();
+        let skippable = [
+            &0x184D_2A50_u32.to_le_bytes()[..],
+            &3_u32.to_le_bytes(),
+            b"abc",
+        ]
+        .concat();
         for (coding, part) in [
             (Coding::Gzip, compressed(Coding::Gzip, b"", 1)),
             (Coding::Zstd, empty_frame),
@@ -257,7 +270,13 @@ mod tests {
         ] {
             assert_eq!(of(&[name]), Some(coding), "{name}");
         }
-        for bad in [&["br"][..], &["gzip, gzip"], &["gzip", "zstd"], &["deflate"], &["gzip;q=1"]] {
+        for bad in [
+            &["br"][..],
+            &["gzip, gzip"],
+            &["gzip", "zstd"],
+            &["deflate"],
+            &["gzip;q=1"],
+        ] {
             assert_eq!(of(bad), None, "{bad:?}");
         }
     }

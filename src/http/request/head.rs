@@ -33,7 +33,8 @@ fn has_one_host(headers: &HeaderMap) -> bool {
 /// Whether a value can be a host with an optional port (RFC 3986, section 3.2). A host of an `http` URI is not empty (RFC 9110, 4.2.1).
 fn is_host(value: &HeaderValue) -> bool {
     let bytes = value.as_bytes();
-    let is_allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=%:[]".contains(byte);
+    let is_allowed =
+        |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=%:[]".contains(byte);
     !bytes.is_empty() && !bytes.starts_with(b":") && bytes.iter().all(is_allowed)
 }
 
@@ -49,7 +50,9 @@ mod tests {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        check(&request.body(Body::empty()).unwrap()).err().map(|problem| problem.code.status())
+        check(&request.body(Body::empty()).unwrap())
+            .err()
+            .map(|problem| problem.code.status())
     }
 
     #[test]
@@ -58,15 +61,23 @@ mod tests {
             let headers: Vec<_> = hosts.iter().map(|host| ("host", *host)).collect();
             status(Version::HTTP_11, &headers)
         };
-        for host in ["localhost", "127.0.0.1:8080", "[::1]:8080", "shop.example", "xn--bcher-kva.example:443"]
-        {
+        for host in [
+            "localhost",
+            "127.0.0.1:8080",
+            "[::1]:8080",
+            "shop.example",
+            "xn--bcher-kva.example:443",
+        ] {
             assert_eq!(of(&[host]), None, "{host}");
         }
         for host in ["", ":80", "a b", "a/b", "user@host", "a,b?c"] {
             assert_eq!(of(&[host]), Some(StatusCode::BAD_REQUEST), "{host}");
         }
         assert_eq!(of(&[]), Some(StatusCode::BAD_REQUEST));
-        assert_eq!(of(&["localhost", "localhost"]), Some(StatusCode::BAD_REQUEST));
+        assert_eq!(
+            of(&["localhost", "localhost"]),
+            Some(StatusCode::BAD_REQUEST)
+        );
         assert_eq!(status(Version::HTTP_10, &[]), None);
     }
 
@@ -79,7 +90,14 @@ mod tests {
         for coding in ["gzip, chunked", "gzip", "chunked, chunked", "identity"] {
             assert_eq!(of(coding), Some(StatusCode::NOT_IMPLEMENTED), "{coding}");
         }
-        let two = [host, ("transfer-encoding", "gzip"), ("transfer-encoding", "chunked")];
-        assert_eq!(status(Version::HTTP_11, &two), Some(StatusCode::NOT_IMPLEMENTED));
+        let two = [
+            host,
+            ("transfer-encoding", "gzip"),
+            ("transfer-encoding", "chunked"),
+        ];
+        assert_eq!(
+            status(Version::HTTP_11, &two),
+            Some(StatusCode::NOT_IMPLEMENTED)
+        );
     }
 }

@@ -10,7 +10,8 @@ use derive_more::AsRef;
 use serde::de::IntoDeserializer;
 use serde::de::value::{MapAccessDeserializer, StrDeserializer};
 use serde::de::{
-    self, DeserializeOwned, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor,
+    self, DeserializeOwned, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
+    Visitor,
 };
 use serde::{Deserialize, Serialize, forward_to_deserialize_any};
 use serde_path_to_error::{Path, Segment, Track};
@@ -23,9 +24,14 @@ use utoipa::ToSchema;
 ///
 /// # Errors
 /// Invalid JSON (400), or JSON of the wrong shape (422, with a pointer to the first fault).
-pub(crate) fn parse<'de, T: Deserialize<'de>>(body: &'de (impl AsRef<[u8]> + ?Sized)) -> Result<T, Problem> {
+pub(crate) fn parse<'de, T: Deserialize<'de>>(
+    body: &'de (impl AsRef<[u8]> + ?Sized),
+) -> Result<T, Problem> {
     let text = str::from_utf8(body.as_ref()).map_err(|error| {
-        Problem::new(Code::MalformedJson, format!("not UTF-8 after {} bytes", error.valid_up_to()))
+        Problem::new(
+            Code::MalformedJson,
+            format!("not UTF-8 after {} bytes", error.valid_up_to()),
+        )
     })?;
     let mut json = serde_json::Deserializer::from_str(text);
     let value = T::deserialize(Strict(&mut json)).and_then(|value| json.end().map(|()| value));
@@ -43,7 +49,9 @@ fn located<'de, T: Deserialize<'de>>(text: &'de str) -> Problem {
     match T::deserialize(deserializer) {
         Err(error) if error.is_data() => {
             let message = error.to_string();
-            let message = message.rsplit_once(" at line ").map_or(&*message, |(message, _)| message);
+            let message = message
+                .rsplit_once(" at line ")
+                .map_or(&*message, |(message, _)| message);
             fault_at(&track.path(), message)
         }
         Err(error) => malformed(&error),
@@ -148,7 +156,10 @@ impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Strict<S> {
 impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Strict<A> {
     type Error = A::Error;
 
-    fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, A::Error> {
+    fn next_element_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, A::Error> {
         self.0.next_element_seed(Strict(seed))
     }
 }
@@ -156,7 +167,10 @@ impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Strict<A> {
 impl<'de, A: MapAccess<'de>> MapAccess<'de> for Strict<A> {
     type Error = A::Error;
 
-    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, A::Error> {
+    fn next_key_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, A::Error> {
         self.0.next_key_seed(seed)
     }
 
@@ -196,7 +210,9 @@ pub(crate) fn list<'de, const RETAINED: usize, D: Deserializer<'de>, T: Deserial
         fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Vec<T>, A::Error> {
             let mut retained = Vec::new();
             while retained.len() < RETAINED {
-                let Some(element) = seq.next_element()? else { return Ok(retained) };
+                let Some(element) = seq.next_element()? else {
+                    return Ok(retained);
+                };
                 retained.push(element);
             }
             while seq.next_element::<IgnoredAny>()?.is_some() {}
@@ -237,7 +253,9 @@ impl<'de, T: Clearable> Deserialize<'de> for OrNull<T> {
                 T::deserialize(MapAccessDeserializer::new(map)).map(Some)
             }
         }
-        deserializer.deserialize_any(ValueOrNull(PhantomData)).map(Self)
+        deserializer
+            .deserialize_any(ValueOrNull(PhantomData))
+            .map(Self)
     }
 }
 
@@ -323,9 +341,16 @@ pub(crate) struct Faults(Vec<RequestFault>);
 
 impl Faults {
     /// Adds a fault.
-    pub(crate) fn note(&mut self, pointer: impl FnOnce() -> String, detail: impl Into<Cow<'static, str>>) {
+    pub(crate) fn note(
+        &mut self,
+        pointer: impl FnOnce() -> String,
+        detail: impl Into<Cow<'static, str>>,
+    ) {
         if self.0.len() < FAULTS_MAX {
-            self.0.push(RequestFault { pointer: pointer(), detail: detail.into() });
+            self.0.push(RequestFault {
+                pointer: pointer(),
+                detail: detail.into(),
+            });
         }
     }
 
@@ -337,7 +362,9 @@ impl Faults {
         pointer: impl FnOnce() -> String,
     ) -> Digest {
         let digest = match item.text() {
-            Ok(text) if view.is_blank(text) => Err("nothing but white space, which this coupon ignores"),
+            Ok(text) if view.is_blank(text) => {
+                Err("nothing but white space, which this coupon ignores")
+            }
             Ok(text) => Ok(view.digest(text)),
             Err(fault) => Err(fault),
         };
@@ -349,7 +376,11 @@ impl Faults {
 
     /// The problem that the faults make up, if there are any.
     pub(crate) fn check(self) -> Result<(), Problem> {
-        if self.0.is_empty() { Ok(()) } else { Err(Problem::invalid(self.0)) }
+        if self.0.is_empty() {
+            Ok(())
+        } else {
+            Err(Problem::invalid(self.0))
+        }
     }
 }
 
@@ -362,8 +393,9 @@ pub(crate) fn digests(
 ) -> Result<Vec<Digest>, Problem> {
     check_length(field, items.len(), items_max)?;
     let (mut faults, each) = (Faults::default(), items.iter().enumerate());
-    let digests =
-        each.map(|(index, item)| faults.digest(view, item, || format!("/{field}/{index}"))).collect();
+    let digests = each
+        .map(|(index, item)| faults.digest(view, item, || format!("/{field}/{index}")))
+        .collect();
     faults.check()?;
     Ok(digests)
 }
@@ -373,7 +405,10 @@ pub(crate) fn check_length(field: &str, length: usize, length_max: usize) -> Res
     if (1..=length_max).contains(&length) {
         return Ok(());
     }
-    Err(Problem::invalid_at(&format!("/{field}"), format!("expected 1 to {length_max} elements")))
+    Err(Problem::invalid_at(
+        &format!("/{field}"),
+        format!("expected 1 to {length_max} elements"),
+    ))
 }
 
 /// Returns the problem for serde's message about a part of a request. It contains no value of the request.
@@ -386,8 +421,14 @@ pub(super) fn fault_at(path: &Path, message: &str) -> Problem {
             Segment::Enum { .. } | Segment::Unknown => {}
         }
     }
-    for (beginning, detail) in [("missing field `", "missing"), ("duplicate field `", "given twice")] {
-        if let Some(field) = message.strip_prefix(beginning).and_then(|rest| rest.strip_suffix('`')) {
+    for (beginning, detail) in [
+        ("missing field `", "missing"),
+        ("duplicate field `", "given twice"),
+    ] {
+        if let Some(field) = message
+            .strip_prefix(beginning)
+            .and_then(|rest| rest.strip_suffix('`'))
+        {
             return Problem::invalid_at(&format!("{pointer}/{field}"), detail);
         }
     }
@@ -445,10 +486,18 @@ mod tests {
         let many = format!(r#"{{"names":["a","\u0062"{}]}}"#, r#","c""#.repeat(100_000));
         let Names { names } = parse(many.as_bytes()).unwrap();
         assert!(names.len() == 4 && names.capacity() < 16);
-        assert!(matches!(&names[..2], [JsonText(Cow::Borrowed("a")), JsonText(Cow::Owned(b))] if b == "b"));
+        assert!(
+            matches!(&names[..2], [JsonText(Cow::Borrowed("a")), JsonText(Cow::Owned(b))] if b == "b")
+        );
         // Skipped elements must be valid JSON too.
-        for broken in [r#"{"names":["a","b","c","d","e",]}"#, r#"{"names":["a","b","c","d","#] {
-            assert_eq!(parse::<Names<'_>>(broken.as_bytes()).err().unwrap().code, Code::MalformedJson);
+        for broken in [
+            r#"{"names":["a","b","c","d","e",]}"#,
+            r#"{"names":["a","b","c","d","#,
+        ] {
+            assert_eq!(
+                parse::<Names<'_>>(broken.as_bytes()).err().unwrap().code,
+                Code::MalformedJson
+            );
         }
         let Objects { objects } =
             parse(br#"{"objects":[{"names":[]},{"names":["a"]},{"names":[]}]}"#).unwrap();
@@ -488,13 +537,17 @@ mod tests {
     fn fault(body: &str) -> (String, String) {
         let problem = parse::<Spec>(body.as_bytes()).unwrap_err();
         assert_eq!(problem.code, Code::InvalidRequest, "{body}: {problem:?}");
-        (problem.faults[0].pointer.clone(), problem.faults[0].detail.to_string())
+        (
+            problem.faults[0].pointer.clone(),
+            problem.faults[0].detail.to_string(),
+        )
     }
 
     #[test]
     fn valid_body_is_parsed() {
         let spec: Spec =
-            parse(br#" {"capacity":7,"mode":"strict","layout":{"bits":8},"rates":[1,0.5]} "#).unwrap();
+            parse(br#" {"capacity":7,"mode":"strict","layout":{"bits":8},"rates":[1,0.5]} "#)
+                .unwrap();
         assert!(spec.capacity == 7 && !spec.is_open);
         assert!(matches!(spec.mode, Some(Mode::Strict)));
         assert_eq!(spec.layout.unwrap().bits, 8);
@@ -508,25 +561,77 @@ mod tests {
             ("null", "", "expected an object"),
             ("\"secret\"", "", "expected an object"),
             ("{}", "/capacity", "missing"),
-            (r#"{"capacity":"secret"}"#, "/capacity", "expected a whole number from 0 on"),
-            (r#"{"capacity":-1}"#, "/capacity", "expected a whole number from 0 on"),
-            (r#"{"capacity":1.5}"#, "/capacity", "expected a whole number from 0 on"),
+            (
+                r#"{"capacity":"secret"}"#,
+                "/capacity",
+                "expected a whole number from 0 on",
+            ),
+            (
+                r#"{"capacity":-1}"#,
+                "/capacity",
+                "expected a whole number from 0 on",
+            ),
+            (
+                r#"{"capacity":1.5}"#,
+                "/capacity",
+                "expected a whole number from 0 on",
+            ),
             (r#"{"capacity":1,"capacity":1}"#, "/capacity", "given twice"),
-            (r#"{"capacity":1,"mode":null}"#, "/mode", "expected a string"),
-            (r#"{"capacity":1,"mode":{"strict":null}}"#, "/mode", "expected a string"),
-            (r#"{"capacity":1,"mode":"secret"}"#, "/mode", "expected `compact` or `strict`"),
-            (r#"{"capacity":1,"layout":null}"#, "/layout", "expected an object"),
-            (r#"{"capacity":1,"layout":[8]}"#, "/layout", "expected an object"),
+            (
+                r#"{"capacity":1,"mode":null}"#,
+                "/mode",
+                "expected a string",
+            ),
+            (
+                r#"{"capacity":1,"mode":{"strict":null}}"#,
+                "/mode",
+                "expected a string",
+            ),
+            (
+                r#"{"capacity":1,"mode":"secret"}"#,
+                "/mode",
+                "expected `compact` or `strict`",
+            ),
+            (
+                r#"{"capacity":1,"layout":null}"#,
+                "/layout",
+                "expected an object",
+            ),
+            (
+                r#"{"capacity":1,"layout":[8]}"#,
+                "/layout",
+                "expected an object",
+            ),
             (
                 r#"{"capacity":1,"layout":{"bits":300}}"#,
                 "/layout/bits",
                 "expected a whole number from 0 to 255",
             ),
-            (r#"{"capacity":1,"layout":{"a/b":1}}"#, "/layout/a~1b", "unknown field, expected `bits`"),
-            (r#"{"capacity":1,"rates":[1,true]}"#, "/rates/1", "expected a number"),
-            (r#"{"capacity":1,"\u0072ates":7}"#, "/rates", "expected a list"),
-            (r#"{"capacity":1,"is_open":"secret"}"#, "/is_open", "expected true or false"),
-            (r#"{"capacity":null}"#, "/capacity", "expected a whole number from 0 on"),
+            (
+                r#"{"capacity":1,"layout":{"a/b":1}}"#,
+                "/layout/a~1b",
+                "unknown field, expected `bits`",
+            ),
+            (
+                r#"{"capacity":1,"rates":[1,true]}"#,
+                "/rates/1",
+                "expected a number",
+            ),
+            (
+                r#"{"capacity":1,"\u0072ates":7}"#,
+                "/rates",
+                "expected a list",
+            ),
+            (
+                r#"{"capacity":1,"is_open":"secret"}"#,
+                "/is_open",
+                "expected true or false",
+            ),
+            (
+                r#"{"capacity":null}"#,
+                "/capacity",
+                "expected a whole number from 0 on",
+            ),
         ] {
             assert_eq!(fault(body), (pointer.into(), detail.into()), "{body}");
         }
@@ -534,10 +639,19 @@ mod tests {
 
     #[test]
     fn invalid_json_names_line_and_column() {
-        for broken in
-            ["", "{", "{\"capacity\":}", "{\"capacity\":1}x", "{\"capacity\":1e999}", "{'capacity':1}"]
-        {
-            assert_eq!(parse::<Spec>(broken.as_bytes()).unwrap_err().code, Code::MalformedJson, "{broken}");
+        for broken in [
+            "",
+            "{",
+            "{\"capacity\":}",
+            "{\"capacity\":1}x",
+            "{\"capacity\":1e999}",
+            "{'capacity':1}",
+        ] {
+            assert_eq!(
+                parse::<Spec>(broken.as_bytes()).unwrap_err().code,
+                Code::MalformedJson,
+                "{broken}"
+            );
         }
         let problem = parse::<Spec>(b"{\n  \"capacity\": x}").unwrap_err();
         assert_eq!(problem.detail, "at line 2, column 15");

@@ -25,8 +25,15 @@ pub(crate) fn check(
     };
     let mut host = uri.authority().cloned();
     for value in headers.get_all(header::HOST) {
-        let named = value.to_str().ok().and_then(authority).ok_or_else(other_host)?;
-        if host.as_ref().is_some_and(|host| !is_same(host, &named, None)) {
+        let named = value
+            .to_str()
+            .ok()
+            .and_then(authority)
+            .ok_or_else(other_host)?;
+        if host
+            .as_ref()
+            .is_some_and(|host| !is_same(host, &named, None))
+        {
             return Err(other_host());
         }
         host = Some(named);
@@ -40,7 +47,11 @@ pub(crate) fn check(
     }
     let is_own = |origin: &str| {
         let origin: Uri = origin.parse().ok()?;
-        Some(is_same(host.as_ref()?, origin.authority()?, Some(origin.scheme()?)))
+        Some(is_same(
+            host.as_ref()?,
+            origin.authority()?,
+            Some(origin.scheme()?),
+        ))
     };
     let mut origins = headers.get_all(header::ORIGIN).iter();
     let mut sites = headers.get_all(SEC_FETCH_SITE).iter();
@@ -49,11 +60,16 @@ pub(crate) fn check(
     {
         return Ok(());
     }
-    Err(Problem::new(Code::ForeignOrigin, "a page of another site may not change anything here"))
+    Err(Problem::new(
+        Code::ForeignOrigin,
+        "a page of another site may not change anything here",
+    ))
 }
 
 fn authority(text: &str) -> Option<Authority> {
-    text.parse().ok().filter(|authority: &Authority| !authority.as_str().contains('@'))
+    text.parse()
+        .ok()
+        .filter(|authority: &Authority| !authority.as_str().contains('@'))
 }
 
 /// Whether two authorities are the same. A missing port means the scheme's default.
@@ -70,8 +86,12 @@ fn is_same(one: &Authority, other: &Authority, scheme: Option<&Scheme>) -> bool 
 impl HostOptions {
     fn includes(&self, host: &Authority) -> bool {
         let name = host.host();
-        let address: Option<IpAddr> =
-            name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name).parse().ok();
+        let address: Option<IpAddr> = name
+            .strip_prefix('[')
+            .and_then(|name| name.strip_suffix(']'))
+            .unwrap_or(name)
+            .parse()
+            .ok();
         let is_loopback = match address {
             Some(address) => address.to_canonical().is_loopback(),
             None => name.eq_ignore_ascii_case("localhost"),
@@ -89,13 +109,17 @@ mod tests {
     use http::HeaderValue;
 
     fn options(names: &[&str], is_public: bool) -> HostOptions {
-        let names = names.iter().map(|name| HostName::try_from(name.to_string()).unwrap()).collect();
+        let names = names
+            .iter()
+            .map(|name| HostName::try_from(name.to_string()).unwrap())
+            .collect();
         HostOptions { names, is_public }
     }
 
     fn is_let_in(options: &HostOptions, method: Method, headers: &[(HeaderName, &str)]) -> bool {
-        let headers =
-            headers.iter().map(|(name, value)| (name.clone(), HeaderValue::from_str(value).unwrap()));
+        let headers = headers
+            .iter()
+            .map(|(name, value)| (name.clone(), HeaderValue::from_str(value).unwrap()));
         let mut all = HeaderMap::new();
         for (name, value) in headers {
             all.append(name, value);
@@ -166,7 +190,12 @@ mod tests {
     fn public_address_accepts_any_host_unless_listed() {
         assert!(get(&options(&[], true), "cuckood.svc:8080"));
         let listed = options(&["cuckood.svc"], true);
-        for own in ["cuckood.svc:8080", "192.0.2.1:8080", "[2001:db8::1]", "localhost"] {
+        for own in [
+            "cuckood.svc:8080",
+            "192.0.2.1:8080",
+            "[2001:db8::1]",
+            "localhost",
+        ] {
             assert!(get(&listed, own), "{own}");
         }
         assert!(!get(&listed, "evil.example"));
@@ -186,7 +215,10 @@ mod tests {
             ("cuckood.internal:443", "https://cuckood.internal"),
             ("localhost", "http://localhost:80"),
         ] {
-            assert!(with(Method::POST, host, header::ORIGIN, origin), "{origin} to {host}");
+            assert!(
+                with(Method::POST, host, header::ORIGIN, origin),
+                "{origin} to {host}"
+            );
         }
         for (host, origin) in [
             ("localhost:8080", "null"),
@@ -199,15 +231,28 @@ mod tests {
             ("localhost", "https://localhost:80"),
         ] {
             for method in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
-                assert!(!with(method, host, header::ORIGIN, origin), "{origin} to {host}");
+                assert!(
+                    !with(method, host, header::ORIGIN, origin),
+                    "{origin} to {host}"
+                );
             }
             // The browser hides the response from the page.
-            assert!(with(Method::GET, host, header::ORIGIN, origin), "{origin} to {host}");
+            assert!(
+                with(Method::GET, host, header::ORIGIN, origin),
+                "{origin} to {host}"
+            );
         }
-        for (site, is_own) in
-            [("same-origin", true), ("none", true), ("same-site", false), ("cross-site", false)]
-        {
-            assert_eq!(with(Method::POST, "localhost", SEC_FETCH_SITE, site), is_own, "{site}");
+        for (site, is_own) in [
+            ("same-origin", true),
+            ("none", true),
+            ("same-site", false),
+            ("cross-site", false),
+        ] {
+            assert_eq!(
+                with(Method::POST, "localhost", SEC_FETCH_SITE, site),
+                is_own,
+                "{site}"
+            );
         }
         let both = [
             (header::HOST, "localhost"),

@@ -9,7 +9,9 @@ use axum::extract::Request;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde::de::value::{Error, MapDeserializer, StrDeserializer};
-use serde::de::{DeserializeOwned, Deserializer, Error as _, IntoDeserializer, Unexpected, Visitor};
+use serde::de::{
+    DeserializeOwned, Deserializer, Error as _, IntoDeserializer, Unexpected, Visitor,
+};
 use serde::{Deserialize, forward_to_deserialize_any};
 use serde_path_to_error::Track;
 use std::borrow::Cow;
@@ -133,13 +135,34 @@ impl CollectionPage {
     /// # Errors
     /// 422.
     pub(crate) fn asked(request: &Request, caller: &Caller) -> Result<Self, Problem> {
-        let PageQuery { limit, cursor, prefix, label } = parse(request)?;
+        let PageQuery {
+            limit,
+            cursor,
+            prefix,
+            label,
+        } = parse(request)?;
         let left = limit.unwrap_or(PAGE_DEFAULT);
         Problem::unless_within("/limit", left, 1..=PAGE_MAX)?;
-        let after = cursor.as_deref().filter(|cursor| !cursor.is_empty()).map(name_at).transpose()?;
+        let after = cursor
+            .as_deref()
+            .filter(|cursor| !cursor.is_empty())
+            .map(name_at)
+            .transpose()?;
         let prefix = caller.narrow(&prefix).map(str::to_owned);
-        let scans_left = if label.is_some() { SCANNED_MAX } else { usize::MAX };
-        Ok(Self { prefix, label, after, left, scans_left, has_more: false, has_ended: false })
+        let scans_left = if label.is_some() {
+            SCANNED_MAX
+        } else {
+            usize::MAX
+        };
+        Ok(Self {
+            prefix,
+            label,
+            after,
+            left,
+            scans_left,
+            has_more: false,
+            has_ended: false,
+        })
     }
 
     /// Reads the next entries of the page, up to `part`; `None` after the last ones. `find` returns up to a number of entries with a
@@ -158,7 +181,10 @@ impl CollectionPage {
         let mut entries = Vec::new();
         for entry in found {
             let (name, labels) = annotated(&entry);
-            let is_wanted = self.label.as_ref().is_none_or(|label| labels.contains(label));
+            let is_wanted = self
+                .label
+                .as_ref()
+                .is_none_or(|label| labels.contains(label));
             if is_wanted && self.left == 0 {
                 // The first entry of the next page.
                 self.has_more = true;
@@ -178,7 +204,10 @@ impl CollectionPage {
 
     /// The cursor of the next page, once this one was read; `None` after the last page.
     pub(crate) fn next_cursor(&self) -> Option<String> {
-        self.after.as_ref().filter(|_| self.has_more).map(|name| write_cursor(name.as_str()))
+        self.after
+            .as_ref()
+            .filter(|_| self.has_more)
+            .map(|name| write_cursor(name.as_str()))
     }
 }
 
@@ -194,7 +223,9 @@ pub(crate) fn write_cursor(bytes: impl AsRef<[u8]>) -> String {
 
 /// Decodes the bytes of a cursor.
 pub(crate) fn read_cursor(cursor: &str) -> Result<Vec<u8>, Problem> {
-    BASE64_URL_SAFE_NO_PAD.decode(cursor).map_err(|_| invalid_cursor())
+    BASE64_URL_SAFE_NO_PAD
+        .decode(cursor)
+        .map_err(|_| invalid_cursor())
 }
 
 /// The problem of a cursor that the service never issued.
@@ -224,7 +255,9 @@ mod tests {
     }
 
     fn parsed(query: &str) -> Result<Parameters, (String, String)> {
-        let request = Request::get(format!("/x?{query}")).body(Body::empty()).unwrap();
+        let request = Request::get(format!("/x?{query}"))
+            .body(Body::empty())
+            .unwrap();
         parse(&request).map_err(|problem: Problem| {
             let fault = &problem.faults[0];
             (fault.pointer.clone(), fault.detail.to_string())
@@ -234,10 +267,19 @@ mod tests {
     #[test]
     fn parameters_are_read_by_their_types() {
         let all = parsed("limit=3&rate=0.5&mode=append&prefix=a%2Bb+c").unwrap();
-        let expected =
-            Parameters { limit: Some(3), rate: Some(0.5), mode: Some(Mode::Append), prefix: "a+b c".into() };
+        let expected = Parameters {
+            limit: Some(3),
+            rate: Some(0.5),
+            mode: Some(Mode::Append),
+            prefix: "a+b c".into(),
+        };
         assert_eq!(all, expected);
-        let none = Parameters { limit: None, rate: None, mode: None, prefix: String::new() };
+        let none = Parameters {
+            limit: None,
+            rate: None,
+            mode: None,
+            prefix: String::new(),
+        };
         assert_eq!(parsed(""), Ok(none));
     }
 
@@ -250,9 +292,17 @@ mod tests {
             ("limit=1&limit=2", "/limit", "given twice"),
             ("rate=x", "/rate", "expected a number"),
             ("mode=x", "/mode", "expected `append`"),
-            ("other=1", "/other", "unknown field, expected one of `limit`, `rate`, `mode`, `prefix`"),
+            (
+                "other=1",
+                "/other",
+                "unknown field, expected one of `limit`, `rate`, `mode`, `prefix`",
+            ),
         ] {
-            assert_eq!(parsed(query), Err((pointer.into(), detail.into())), "{query}");
+            assert_eq!(
+                parsed(query),
+                Err((pointer.into(), detail.into())),
+                "{query}"
+            );
         }
     }
 }

@@ -15,8 +15,14 @@ pub(crate) struct RequestSource {
 
 impl RequestSource {
     pub(crate) fn of(request: &Request) -> Self {
-        let peer = request.extensions().get::<Peer>().map(|peer| peer.address.ip().to_canonical());
-        Self { peer, traceparent: traceparent(request.headers()).cloned() }
+        let peer = request
+            .extensions()
+            .get::<Peer>()
+            .map(|peer| peer.address.ip().to_canonical());
+        Self {
+            peer,
+            traceparent: traceparent(request.headers()).cloned(),
+        }
     }
 
     /// The client's address, if the server provides it.
@@ -68,8 +74,9 @@ mod tests {
     fn valid_trace_id_is_used() {
         let of = |values: &[&'static str]| {
             let values = values.iter().map(|value| HeaderValue::from_static(value));
-            let headers: HeaderMap =
-                values.map(|value| (http::HeaderName::from_static("traceparent"), value)).collect();
+            let headers: HeaderMap = values
+                .map(|value| (http::HeaderName::from_static("traceparent"), value))
+                .collect();
             trace(&headers).map(|id| id.map(str::to_owned))
         };
         let valid = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";

@@ -41,10 +41,17 @@ pub struct Document<'a> {
 /// Many faults are held in the memory of bodies. If that is used up, the first ones are reported.
 pub fn render(mut response: Response, request_id: &str, mut share: BudgetShare) -> Response {
     let status = response.status();
-    let Some(mut problem) = response.extensions_mut().remove::<Problem>().or_else(|| bare(&response)) else {
+    let Some(mut problem) = response
+        .extensions_mut()
+        .remove::<Problem>()
+        .or_else(|| bare(&response))
+    else {
         return response;
     };
-    if problem.faults.len() > FAULTS_FREE && share.hold((problem.faults.len() * FAULT_BYTES) as u64).is_err()
+    if problem.faults.len() > FAULTS_FREE
+        && share
+            .hold((problem.faults.len() * FAULT_BYTES) as u64)
+            .is_err()
     {
         problem.faults.truncate(FAULTS_FREE);
     }
@@ -61,19 +68,33 @@ pub fn render(mut response: Response, request_id: &str, mut share: BudgetShare) 
     };
     let body = serde_json::to_vec(&document).expect("a problem has no maps with odd keys");
     let (mut parts, _) = response.into_parts();
-    parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    parts.headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/problem+json"),
+    );
     if problem.code == Code::Unauthenticated {
-        parts.headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        parts
+            .headers
+            .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
     if problem.code == Code::UnsupportedMediaType {
-        parts.headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("gzip, zstd"));
+        parts.headers.insert(
+            header::ACCEPT_ENCODING,
+            HeaderValue::from_static("gzip, zstd"),
+        );
     }
     if let Some(seconds) = problem.retry_after_seconds {
         parts.headers.insert(header::RETRY_AFTER, seconds.into());
     }
-    parts.headers.insert(header::CONTENT_LENGTH, body.len().into());
+    parts
+        .headers
+        .insert(header::CONTENT_LENGTH, body.len().into());
     let response = super::mark_replayed(Response::from_parts(parts, body.into()), problem.replayed);
-    if problem.faults.len() > FAULTS_FREE { counted(response, share) } else { response }
+    if problem.faults.len() > FAULTS_FREE {
+        counted(response, share)
+    } else {
+        response
+    }
 }
 
 /// Returns the problem for a failure without a document.
@@ -110,17 +131,25 @@ mod tests {
     #[test]
     fn many_faults_are_held_or_cut() {
         for (memory, reported) in [(1 << 20, 1_000), (0, FAULTS_FREE)] {
-            let faults =
-                (0..1_000).map(|at| RequestFault { pointer: format!("/users/{at}"), detail: "empty".into() });
+            let faults = (0..1_000).map(|at| RequestFault {
+                pointer: format!("/users/{at}"),
+                detail: "empty".into(),
+            });
             let problem = Problem::invalid(faults.collect());
-            let (_, document) = document(super::render(problem.into_response(), "1", share(memory)));
+            let (_, document) =
+                document(super::render(problem.into_response(), "1", share(memory)));
             assert_eq!(document["errors"].as_array().unwrap().len(), reported);
         }
     }
 
     fn document(response: Response) -> (StatusCode, serde_json::Value) {
         let status = response.status();
-        let body = response.into_body().collect().now_or_never().unwrap().unwrap();
+        let body = response
+            .into_body()
+            .collect()
+            .now_or_never()
+            .unwrap()
+            .unwrap();
         (status, serde_json::from_slice(&body.to_bytes()).unwrap())
     }
 
@@ -130,7 +159,10 @@ mod tests {
         let (status, document) = document(render(problem.into_response(), "checkout-9"));
         assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
         assert_eq!(document["type"], "urn:cuckood:problem:invalid-request");
-        assert_eq!((&document["status"], &document["request_id"]), (&422.into(), &"checkout-9".into()));
+        assert_eq!(
+            (&document["status"], &document["request_id"]),
+            (&422.into(), &"checkout-9".into())
+        );
         assert_eq!(document["detail"], "/users/3 empty");
         assert_eq!(document["errors"][0]["pointer"], "/users/3");
     }
@@ -142,7 +174,10 @@ mod tests {
         assert_eq!(busy[header::RETRY_AFTER], "1");
         let stranger = headers(Problem::new(Code::Unauthenticated, ""));
         assert_eq!(stranger[header::WWW_AUTHENTICATE], "Bearer");
-        let replayed = headers(Problem { replayed: true, ..Problem::new(Code::FilterFull, "") });
+        let replayed = headers(Problem {
+            replayed: true,
+            ..Problem::new(Code::FilterFull, "")
+        });
         assert_eq!(replayed["idempotency-replayed"], "true");
         assert!(!busy.contains_key("idempotency-replayed"));
     }

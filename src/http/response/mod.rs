@@ -20,7 +20,9 @@ pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id"
 /// Marks a response that repeats the stored outcome of an earlier request.
 pub(crate) fn mark_replayed(mut response: Response, replayed: bool) -> Response {
     if replayed {
-        response.headers_mut().insert("idempotency-replayed", HeaderValue::from_static("true"));
+        response
+            .headers_mut()
+            .insert("idempotency-replayed", HeaderValue::from_static("true"));
     }
     response
 }

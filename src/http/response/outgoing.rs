@@ -67,21 +67,38 @@ impl Responses {
     /// Budgets of this size, and of a fraction of it for strangers. Their metrics are registered.
     pub(crate) fn new(limit_bytes: u64, registry: &mut Registry) -> Self {
         let budget = Budget::new(limit_bytes);
-        let taken = ("response_bytes", "Bytes of responses that clients have not read yet");
-        let refused =
-            ("responses_refused", "Responses refused or broken off because limits.responses was reached");
+        let taken = (
+            "response_bytes",
+            "Bytes of responses that clients have not read yet",
+        );
+        let refused = (
+            "responses_refused",
+            "Responses refused or broken off because limits.responses was reached",
+        );
         budget.register(registry, taken, refused);
         let strangers = Budget::new(limit_bytes / STRANGERS_FRACTION);
-        let taken = ("response_bytes_without_key", "Bytes of unread responses to requests without a key");
-        let refused =
-            ("responses_without_key_refused", "Responses to requests without a key that were refused");
+        let taken = (
+            "response_bytes_without_key",
+            "Bytes of unread responses to requests without a key",
+        );
+        let refused = (
+            "responses_without_key_refused",
+            "Responses to requests without a key that were refused",
+        );
         strangers.register(registry, taken, refused);
-        Self { budget: Arc::new(budget), strangers: Arc::new(strangers) }
+        Self {
+            budget: Arc::new(budget),
+            strangers: Arc::new(strangers),
+        }
     }
 
     /// An empty share for a response that its handler counts.
     pub(crate) fn share(&self, owner: Option<Owner>) -> BudgetShare {
-        let budget = if owner.is_some() { &self.budget } else { &self.strangers };
+        let budget = if owner.is_some() {
+            &self.budget
+        } else {
+            &self.strangers
+        };
         BudgetShare::empty(budget.clone(), owner)
     }
 
@@ -99,9 +116,14 @@ impl Responses {
     ///
     /// # Errors
     /// 503 `overloaded` if `limits.responses` is used up.
-    pub(crate) fn count(&self, owner: Option<Owner>, response: Response) -> Result<Response, Problem> {
+    pub(crate) fn count(
+        &self,
+        owner: Option<Owner>,
+        response: Response,
+    ) -> Result<Response, Problem> {
         let extensions = response.extensions();
-        if extensions.get::<SharedBytes>().is_some() || extensions.get::<MemoryCounted>().is_some() {
+        if extensions.get::<SharedBytes>().is_some() || extensions.get::<MemoryCounted>().is_some()
+        {
             return Ok(response);
         }
         let length = response.body().size_hint().exact();
@@ -126,14 +148,24 @@ pub(crate) fn counted(mut response: Response, mut share: BudgetShare) -> Respons
     response.map(|body| {
         let length = body.size_hint().exact();
         // A complete body may need less, or is in memory already.
-        length.into_iter().for_each(|bytes| share.hold_anyway(bytes));
-        Body::new(Outgoing { body, memory: Memory::new(share), rest: Bytes::new(), length })
+        length
+            .into_iter()
+            .for_each(|bytes| share.hold_anyway(bytes));
+        Body::new(Outgoing {
+            body,
+            memory: Memory::new(share),
+            rest: Bytes::new(),
+            length,
+        })
     })
 }
 
 /// The problem if `limits.responses` is used up.
 pub(crate) fn used_up() -> Problem {
-    Problem::new(Code::Overloaded, "too many responses are being read: limits.responses is used up")
+    Problem::new(
+        Code::Overloaded,
+        "too many responses are being read: limits.responses is used up",
+    )
 }
 
 /// The memory of one response.
@@ -154,8 +186,16 @@ struct Held {
 impl Memory {
     fn new(share: BudgetShare) -> Arc<Self> {
         let reserved = share.bytes();
-        let state = Mutex::new(Held { share, reserved, chunks: 0, chunk_bytes: 0 });
-        Arc::new(Self { state, waker: AtomicWaker::new() })
+        let state = Mutex::new(Held {
+            share,
+            reserved,
+            chunks: 0,
+            chunk_bytes: 0,
+        });
+        Arc::new(Self {
+            state,
+            waker: AtomicWaker::new(),
+        })
     }
 
     /// Counts a chunk until all its pieces are dropped.
@@ -163,11 +203,17 @@ impl Memory {
         let bytes = chunk.len() as u64;
         let mut state = self.state.lock();
         let needed = (state.chunk_bytes + bytes).max(state.reserved);
-        state.share.hold(needed).map_err(|_| "limits.responses is used up")?;
+        state
+            .share
+            .hold(needed)
+            .map_err(|_| "limits.responses is used up")?;
         state.chunks += 1;
         state.chunk_bytes += bytes;
         drop(state);
-        Ok(Bytes::from_owner(UnreadChunk { bytes: chunk, memory: self.clone() }))
+        Ok(Bytes::from_owner(UnreadChunk {
+            bytes: chunk,
+            memory: self.clone(),
+        }))
     }
 
     fn release(&self, bytes: u64) {
@@ -244,7 +290,8 @@ impl HttpBody for Outgoing {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.length.map_or_else(SizeHint::default, SizeHint::with_exact)
+        self.length
+            .map_or_else(SizeHint::default, SizeHint::with_exact)
     }
 }
 
@@ -263,7 +310,13 @@ pub(crate) fn paced(response: Response, encoder: Option<BudgetShare>) -> Respons
     if response.body().size_hint().exact().is_some() {
         return response;
     }
-    response.map(|body| Body::new(Paced { body, turn: Turn::default(), _encoder: encoder }))
+    response.map(|body| {
+        Body::new(Paced {
+            body,
+            turn: Turn::default(),
+            _encoder: encoder,
+        })
+    })
 }
 
 /// A body that is produced in turns.

@@ -178,21 +178,35 @@ pub struct Problem {
 impl Problem {
     /// A problem with this detail.
     pub fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { detail: detail.into(), ..code.into() }
+        Self {
+            detail: detail.into(),
+            ..code.into()
+        }
     }
 
     /// The problem of a request with these invalid parts.
     pub fn invalid(faults: Vec<RequestFault>) -> Self {
         let detail = match faults.len() {
-            1 => format!("{} {}", faults[0].pointer, faults[0].detail).trim_start().to_owned().into(),
-            count => Cow::Owned(format!("{count} parts of the request are not valid, see errors")),
+            1 => format!("{} {}", faults[0].pointer, faults[0].detail)
+                .trim_start()
+                .to_owned()
+                .into(),
+            count => Cow::Owned(format!(
+                "{count} parts of the request are not valid, see errors"
+            )),
         };
-        Self { faults, ..Self::new(Code::InvalidRequest, detail) }
+        Self {
+            faults,
+            ..Self::new(Code::InvalidRequest, detail)
+        }
     }
 
     /// The problem of a request with one invalid part.
     pub fn invalid_at(pointer: &str, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self::invalid(vec![RequestFault { pointer: pointer.to_owned(), detail: detail.into() }])
+        Self::invalid(vec![RequestFault {
+            pointer: pointer.to_owned(),
+            detail: detail.into(),
+        }])
     }
 
     /// Refuses a number that is not within its limits.
@@ -204,7 +218,10 @@ impl Problem {
         if limits.contains(&number) {
             return Ok(());
         }
-        Err(Self::invalid_at(pointer, format!("expected {} to {}", limits.start(), limits.end())))
+        Err(Self::invalid_at(
+            pointer,
+            format!("expected {} to {}", limits.start(), limits.end()),
+        ))
     }
 
     /// Makes the problem of an invalid part from an error.
@@ -214,7 +231,10 @@ impl Problem {
 
     /// Sets when to try again, in seconds.
     pub fn retry_after(self, seconds: u64) -> Self {
-        Self { retry_after_seconds: Some(seconds), ..self }
+        Self {
+            retry_after_seconds: Some(seconds),
+            ..self
+        }
     }
 }
 

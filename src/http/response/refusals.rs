@@ -78,11 +78,19 @@ pub(crate) fn refused(kind: Kind, refusal: Refusal) -> Problem {
 }
 
 fn already_exists(fields: Vec<String>) -> Problem {
-    let detail =
-        format!("the name belongs to a filter with another spec; these fields differ: {}", fields.join(", "));
-    let differs = |field| RequestFault { pointer: format!("/{field}"), detail: "differs".into() };
+    let detail = format!(
+        "the name belongs to a filter with another spec; these fields differ: {}",
+        fields.join(", ")
+    );
+    let differs = |field| RequestFault {
+        pointer: format!("/{field}"),
+        detail: "differs".into(),
+    };
     let faults = fields.into_iter().map(differs).collect();
-    Problem { faults, ..Problem::new(Code::AlreadyExists, detail) }
+    Problem {
+        faults,
+        ..Problem::new(Code::AlreadyExists, detail)
+    }
 }
 
 impl From<SubmitError> for Problem {
@@ -94,7 +102,9 @@ impl From<SubmitError> for Problem {
             SubmitError::StorageFailed => Code::StorageFailed.into(),
             SubmitError::MemoryLimit => Code::MemoryLimit.into(),
             SubmitError::NoMemory => Problem::new(Code::MemoryLimit, error.to_string()),
-            SubmitError::IdempotencyFull { retry_after_seconds } => {
+            SubmitError::IdempotencyFull {
+                retry_after_seconds,
+            } => {
                 let detail = format!("{error}; free memory without a key");
                 Problem::new(Code::IdempotencyFull, detail).retry_after(retry_after_seconds)
             }
@@ -109,7 +119,10 @@ impl From<SubmitError> for Problem {
 
 impl From<UsedUp> for Problem {
     fn from(_: UsedUp) -> Self {
-        Problem::new(Code::Overloaded, "too many bytes of bodies are being read (limits.bodies); retry later")
+        Problem::new(
+            Code::Overloaded,
+            "too many bytes of bodies are being read (limits.bodies); retry later",
+        )
     }
 }
 
@@ -120,9 +133,10 @@ impl From<EventsError> for Problem {
             EventsError::TooManyWaiting => {
                 Problem::new(Code::Overloaded, "too many requests are waiting for events")
             }
-            EventsError::Off => {
-                Problem::new(Code::EventsGone, "events.retention is 0, so no events are kept")
-            }
+            EventsError::Off => Problem::new(
+                Code::EventsGone,
+                "events.retention is 0, so no events are kept",
+            ),
             EventsError::Refused(refused) => refused.into(),
         }
     }
@@ -176,8 +190,13 @@ pub(crate) fn unready(status: EngineStatus) -> Option<Problem> {
     match status {
         EngineStatus::Ready => None,
         EngineStatus::Recovering(progress) => {
-            let total = progress.total.map(|total| format!(" of {total}")).unwrap_or_default();
-            let state = progress.why.unwrap_or_else(|| format!("{}{total}", progress.done));
+            let total = progress
+                .total
+                .map(|total| format!(" of {total}"))
+                .unwrap_or_default();
+            let state = progress
+                .why
+                .unwrap_or_else(|| format!("{}{total}", progress.done));
             let detail = format!("{}: {state}", progress.phase);
             Some(Problem::new(Code::Recovering, detail))
         }
@@ -206,27 +225,52 @@ mod tests {
             assert_eq!(problem.code.status(), StatusCode::SERVICE_UNAVAILABLE);
             assert_eq!(problem.retry_after_seconds, seconds, "{problem:?}");
         }
-        assert_eq!(Problem::from(SubmitError::DiskFull).code.status(), StatusCode::INSUFFICIENT_STORAGE);
+        assert_eq!(
+            Problem::from(SubmitError::DiskFull).code.status(),
+            StatusCode::INSUFFICIENT_STORAGE
+        );
     }
 
     #[test]
     fn retry_after_rounds_up_to_seconds() {
         for (wait, told) in [(0, 1), (1, 1), (1_000, 1), (1_001, 2), (59_999, 60)] {
-            let denied = Denied::TooManyRequests { wait: Duration::from_millis(wait) };
-            assert_eq!(Problem::from(denied).retry_after_seconds, Some(told), "{wait}");
+            let denied = Denied::TooManyRequests {
+                wait: Duration::from_millis(wait),
+            };
+            assert_eq!(
+                Problem::from(denied).retry_after_seconds,
+                Some(told),
+                "{wait}"
+            );
         }
     }
 
     #[test]
     fn missing_filter_problem_names_its_kind() {
-        assert_eq!(refused(Kind::Campaign, Refusal::FilterGone).code, Code::CampaignNotFound);
-        assert_eq!(refused(Kind::Coupon, Refusal::FilterGone).code, Code::CouponNotFound);
+        assert_eq!(
+            refused(Kind::Campaign, Refusal::FilterGone).code,
+            Code::CampaignNotFound
+        );
+        assert_eq!(
+            refused(Kind::Coupon, Refusal::FilterGone).code,
+            Code::CouponNotFound
+        );
     }
 
     #[test]
     fn conflicting_spec_names_each_field() {
-        let problem = refused(Kind::Coupon, Refusal::AlreadyExists(vec!["capacity".into(), "mode".into()]));
-        let pointers: Vec<&str> = problem.faults.iter().map(|fault| fault.pointer.as_str()).collect();
-        assert_eq!((problem.code, &pointers[..]), (Code::AlreadyExists, &["/capacity", "/mode"][..]));
+        let problem = refused(
+            Kind::Coupon,
+            Refusal::AlreadyExists(vec!["capacity".into(), "mode".into()]),
+        );
+        let pointers: Vec<&str> = problem
+            .faults
+            .iter()
+            .map(|fault| fault.pointer.as_str())
+            .collect();
+        assert_eq!(
+            (problem.code, &pointers[..]),
+            (Code::AlreadyExists, &["/capacity", "/mode"][..])
+        );
     }
 }

@@ -60,7 +60,9 @@ pub(crate) fn attachment(name: &str, download: BackupDownload) -> Response {
     let mut response = with_type("application/octet-stream", Body::from_stream(parts.fuse()));
     let disposition = format!("attachment; filename=\"{name}\"");
     let disposition = HeaderValue::try_from(disposition).expect("a file's name is visible ASCII");
-    response.headers_mut().insert(header::CONTENT_DISPOSITION, disposition);
+    response
+        .headers_mut()
+        .insert(header::CONTENT_DISPOSITION, disposition);
     response
 }
 
@@ -93,7 +95,12 @@ pub(crate) trait ListParts: Send + 'static {
 pub(crate) async fn list(empty: &impl Serialize, parts: impl ListParts) -> HandlerResult {
     let mut text = serde_json::to_vec(empty).map_err(unwritable)?;
     text.truncate(text.len() - LIST_END.len());
-    let mut list = ListWriter { parts, text, is_first: true, has_ended: false };
+    let mut list = ListWriter {
+        parts,
+        text,
+        is_first: true,
+        has_ended: false,
+    };
     let first = list.chunk().await?;
     if list.has_ended {
         return Ok(as_json(first));
@@ -106,7 +113,9 @@ pub(crate) async fn list(empty: &impl Serialize, parts: impl ListParts) -> Handl
         },
     });
     // A compressor polls once more after the end.
-    Ok(as_json(Body::from_stream(stream::iter([Ok(first)]).chain(rest).fuse())))
+    Ok(as_json(Body::from_stream(
+        stream::iter([Ok(first)]).chain(rest).fuse(),
+    )))
 }
 
 /// The end of an object with one list.
@@ -162,7 +171,9 @@ fn as_json(body: impl IntoResponse) -> Response {
 
 fn with_type(media_type: &'static str, body: impl IntoResponse) -> Response {
     let mut response = body.into_response();
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
     response
 }
 
@@ -197,12 +208,17 @@ impl LineFormat {
         };
         let lines = batches.map(move |batch| Ok::<_, BoxError>(self.write(batch?)?));
         // A compressor polls once more after the end.
-        let parts = stream::iter(header.map(|header| Ok(header.into_bytes()))).chain(lines).fuse();
+        let parts = stream::iter(header.map(|header| Ok(header.into_bytes())))
+            .chain(lines)
+            .fuse();
         with_type(media_type, Body::from_stream(parts))
     }
 
     /// Writes a line for each value.
-    fn write<T: Serialize>(self, values: impl IntoIterator<Item = T>) -> serde_json::Result<Vec<u8>> {
+    fn write<T: Serialize>(
+        self,
+        values: impl IntoIterator<Item = T>,
+    ) -> serde_json::Result<Vec<u8>> {
         let mut out = Vec::new();
         for value in values {
             match self {
@@ -228,7 +244,9 @@ impl LineFormat {
 /// A row of CSV. A cell is quoted if it contains a separator, a quote or a line break.
 fn row<T: AsRef<str>>(cells: impl Iterator<Item = T>) -> String {
     let quoted = cells.map(|cell| match cell.as_ref() {
-        cell if cell.contains([',', '"', '\r', '\n']) => format!("\"{}\"", cell.replace('"', "\"\"")),
+        cell if cell.contains([',', '"', '\r', '\n']) => {
+            format!("\"{}\"", cell.replace('"', "\"\""))
+        }
         cell => cell.to_owned(),
     });
     quoted.collect::<Vec<_>>().join(",") + "\r\n"
@@ -249,10 +267,15 @@ pub(crate) fn quality(headers: &HeaderMap, media_type: &str) -> f32 {
 
 /// Returns the client's quality value for this name in the header, from 0 to 1; 0 if it isn't named.
 pub(crate) fn quality_in(headers: &HeaderMap, header: &HeaderName, wanted: &str) -> f32 {
-    let lists = headers.get_all(header).into_iter().filter_map(|list| list.to_str().ok());
+    let lists = headers
+        .get_all(header)
+        .into_iter()
+        .filter_map(|list| list.to_str().ok());
     let qualities = lists.flat_map(|list| list.split(',')).filter_map(|range| {
         let mut parts = range.split(';').map(str::trim);
-        parts.next().filter(|name| name.eq_ignore_ascii_case(wanted))?;
+        parts
+            .next()
+            .filter(|name| name.eq_ignore_ascii_case(wanted))?;
         let quality = parts.find_map(|parameter| parameter.strip_prefix("q="));
         Some(quality.map_or(1.0, |quality| quality.trim().parse().unwrap_or(0.0)))
     });
@@ -294,10 +317,19 @@ mod tests {
     #[test]
     fn csv_quotes_cells_and_leaves_absent_fields_empty() {
         let lines = LineFormat::Csv("id,note,count");
-        let values = [json!({"id": "a", "note": "say \"hi\", twice"}), json!({"id": "b\nc", "count": 7})];
+        let values = [
+            json!({"id": "a", "note": "say \"hi\", twice"}),
+            json!({"id": "b\nc", "count": 7}),
+        ];
         let wanted = "id,note,count\r\na,\"say \"\"hi\"\", twice\",\r\n\"b\nc\",,7\r\n";
         let response = lines.stream(stream::iter([Ok(values.to_vec())]));
-        let body = response.into_body().collect().now_or_never().unwrap().unwrap().to_bytes();
+        let body = response
+            .into_body()
+            .collect()
+            .now_or_never()
+            .unwrap()
+            .unwrap()
+            .to_bytes();
         assert_eq!(body, wanted);
     }
 
@@ -314,15 +346,23 @@ mod tests {
             let headers = HeaderMap::from_iter([(header::ACCEPT, accept.parse().unwrap())]);
             let preferred = LineFormat::preferred(&headers, "")
                 .map(|lines| lines.stream(stream::empty::<Result<Vec<()>, _>>()));
-            let found = preferred.as_ref().map(|response| &response.headers()[header::CONTENT_TYPE]);
-            assert_eq!(found.map(|found| found.to_str().unwrap()), wanted, "{accept}");
+            let found = preferred
+                .as_ref()
+                .map(|response| &response.headers()[header::CONTENT_TYPE]);
+            assert_eq!(
+                found.map(|found| found.to_str().unwrap()),
+                wanted,
+                "{accept}"
+            );
         }
     }
 
     #[test]
     fn accept_quality_requires_named_type() {
         let wanted_quality = |lists: &[&'static str]| {
-            let lists = lists.iter().map(|list| (header::ACCEPT, http::HeaderValue::from_static(list)));
+            let lists = lists
+                .iter()
+                .map(|list| (header::ACCEPT, http::HeaderValue::from_static(list)));
             quality(&lists.collect(), "text/csv")
         };
         for (lists, wanted) in [

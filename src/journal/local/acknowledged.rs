@@ -15,7 +15,11 @@ use crate::frame::{FRAME_BYTES, FrameFormat, decode};
 use crate::store::{RECORD_SLOTS, Store, StoreError, boot_id};
 use serde::{Deserialize, Serialize};
 
-const FORMAT: FrameFormat = FrameFormat { magic: *b"ckac", version: 1, payload_max: 256 };
+const FORMAT: FrameFormat = FrameFormat {
+    magic: *b"ckac",
+    version: 1,
+    payload_max: 256,
+};
 
 /// The acknowledged positions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -36,7 +40,11 @@ impl Acknowledged {
     fn decode(bytes: &[u8], identity: &[u8; 16], boot: u128) -> Option<Acknowledged> {
         let (frame, _) = FORMAT.open(bytes).ok()??;
         let (of, found, in_boot): ([u8; 16], Acknowledged, u128) = decode(frame.payload)?;
-        let last = if in_boot == boot { found.last } else { found.synced };
+        let last = if in_boot == boot {
+            found.last
+        } else {
+            found.synced
+        };
         (of == *identity).then_some(Acknowledged { last, ..found })
     }
 }
@@ -55,13 +63,23 @@ impl AcknowledgedRecord {
     /// [`StoreError::Damaged`] if the directory was used and neither record is intact.
     pub(super) fn load(store: &Store) -> Result<AcknowledgedRecord, StoreError> {
         let (nothing, boot) = (log::first_link(store), boot_id());
-        let first = (Acknowledged { last: nothing, synced: nothing }, 0);
+        let first = (
+            Acknowledged {
+                last: nothing,
+                synced: nothing,
+            },
+            0,
+        );
         let mut newest = store.is_new().then_some(first);
         for slot in 0..RECORD_SLOTS {
             let mut bytes = [0; FORMAT.payload_max + FRAME_BYTES];
             store.run(store.backing().read_record(slot, &mut bytes))?;
-            let found = Acknowledged::decode(&bytes, store.identity(), boot).map(|found| (found, slot));
-            newest = [newest, found].into_iter().flatten().max_by_key(|(found, _)| found.last.seq);
+            let found =
+                Acknowledged::decode(&bytes, store.identity(), boot).map(|found| (found, slot));
+            newest = [newest, found]
+                .into_iter()
+                .flatten()
+                .max_by_key(|(found, _)| found.last.seq);
         }
         let none = || store.damaged("the file `acknowledged` holds no intact record");
         let (newest, slot) = newest.ok_or_else(none)?;
@@ -79,7 +97,12 @@ impl AcknowledgedRecord {
     }
 
     /// Records the position about to be acknowledged, and whether it has been synced.
-    pub(super) fn note(&mut self, store: &Store, last: LogEnd, is_synced: bool) -> Result<(), StoreError> {
+    pub(super) fn note(
+        &mut self,
+        store: &Store,
+        last: LogEnd,
+        is_synced: bool,
+    ) -> Result<(), StoreError> {
         let synced = if is_synced { last } else { self.newest.synced };
         self.newest = Acknowledged { last, synced };
         self.slot = (self.slot + 1) % RECORD_SLOTS;
@@ -97,8 +120,14 @@ mod tests {
     const IDENTITY: [u8; 16] = [3; 16];
 
     fn at(last: u64, synced: u64) -> Acknowledged {
-        let link = |seq| LogEnd { seq: Seq(seq), checksum: u128::from(seq) << 100 };
-        Acknowledged { last: link(last), synced: link(synced) }
+        let link = |seq| LogEnd {
+            seq: Seq(seq),
+            checksum: u128::from(seq) << 100,
+        };
+        Acknowledged {
+            last: link(last),
+            synced: link(synced),
+        }
     }
 
     #[test]
@@ -113,12 +142,25 @@ mod tests {
     fn torn_record_leaves_previous_one() {
         let dir = tempfile::tempdir().unwrap();
         let open = || {
-            Store::open(dir.path(), &StoreOptions { ballast_bytes: 0, ..StoreOptions::default() }).unwrap()
+            Store::open(
+                dir.path(),
+                &StoreOptions {
+                    ballast_bytes: 0,
+                    ..StoreOptions::default()
+                },
+            )
+            .unwrap()
         };
-        let link = |seq| LogEnd { seq: Seq(seq), checksum: 7 };
+        let link = |seq| LogEnd {
+            seq: Seq(seq),
+            checksum: 7,
+        };
         {
             let store = open();
-            AcknowledgedRecord::load(&store).unwrap().note(&store, log::first_link(&store), true).unwrap();
+            AcknowledgedRecord::load(&store)
+                .unwrap()
+                .note(&store, log::first_link(&store), true)
+                .unwrap();
             store.begin_use().unwrap();
         }
         for seq in 1..=5 {
@@ -135,6 +177,9 @@ mod tests {
         assert_eq!(AcknowledgedRecord::load(&open()).unwrap().last(), link(4));
         // With both missing the directory is damaged, not new.
         std::fs::write(&path, vec![0; bytes.len()]).unwrap();
-        assert!(matches!(AcknowledgedRecord::load(&open()), Err(StoreError::Damaged { .. })));
+        assert!(matches!(
+            AcknowledgedRecord::load(&open()),
+            Err(StoreError::Damaged { .. })
+        ));
     }
 }

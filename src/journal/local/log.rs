@@ -22,8 +22,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use xxhash_rust::xxh3::xxh3_128;
 
-const FORMAT: FrameFormat =
-    FrameFormat { magic: *b"cklg", version: 1, payload_max: VALUE_BYTES_MAX - FRAME_BYTES };
+const FORMAT: FrameFormat = FrameFormat {
+    magic: *b"cklg",
+    version: 1,
+    payload_max: VALUE_BYTES_MAX - FRAME_BYTES,
+};
 
 /// The kind of a commit's last value.
 const LAST: u8 = 1;
@@ -59,7 +62,12 @@ struct Commit<'a> {
 /// The first positions of all segments, in order.
 pub(super) fn segments(store: &Store) -> Vec<Seq> {
     let first = |tree: &String| number_of_name(tree.strip_prefix(SEGMENT_PREFIX)?).map(Seq);
-    let mut segments: Vec<Seq> = store.backing().tree_names().iter().filter_map(first).collect();
+    let mut segments: Vec<Seq> = store
+        .backing()
+        .tree_names()
+        .iter()
+        .filter_map(first)
+        .collect();
     segments.sort_unstable();
     segments
 }
@@ -71,13 +79,22 @@ fn tree(first: Seq) -> String {
 
 /// Sets the position after which a new directory's log starts.
 pub(super) fn set_base(store: &Store, seq: Seq) -> Result<(), StoreError> {
-    let base = LogEnd { seq, ..first_link(store) };
-    store.write(META_TREE, vec![KeyChange::Put(LOG_BASE_KEY.to_vec(), encode(&base))])
+    let base = LogEnd {
+        seq,
+        ..first_link(store)
+    };
+    store.write(
+        META_TREE,
+        vec![KeyChange::Put(LOG_BASE_KEY.to_vec(), encode(&base))],
+    )
 }
 
 /// The beginning of a directory's first log. The chain of checksums starts from the directory's identity.
 pub(super) fn first_link(store: &Store) -> LogEnd {
-    LogEnd { seq: Seq(0), checksum: xxh3_128(store.identity()) }
+    LogEnd {
+        seq: Seq(0),
+        checksum: xxh3_128(store.identity()),
+    }
 }
 
 /// The log of a store.
@@ -106,16 +123,29 @@ impl Log {
     pub(super) fn open(store: Arc<Store>, acknowledged: LogEnd) -> Result<Log, StoreError> {
         let mut bytes = Vec::new();
         store.run(store.backing().read(META_TREE, LOG_BASE_KEY, &mut bytes))?;
-        let base: LogEnd = decode(&bytes).ok_or_else(|| store.damaged("tree meta: log-base is missing"))?;
+        let base: LogEnd =
+            decode(&bytes).ok_or_else(|| store.damaged("tree meta: log-base is missing"))?;
         let segments = segments(&store);
-        let mut log = Log { store, segments, base, end: base, filled: 0, read_to: None, removal: None };
+        let mut log = Log {
+            store,
+            segments,
+            base,
+            end: base,
+            filled: 0,
+            read_to: None,
+            removal: None,
+        };
         let from = log.find(acknowledged.seq).unwrap_or(0);
-        log.end = log.segments.get(from).map_or(base, |first| log.before(*first));
+        log.end = log
+            .segments
+            .get(from)
+            .map_or(base, |first| log.before(*first));
         for index in from..log.segments.len() {
             let (segment, mut end, mut filled) = (log.segments[index], log.end, 0);
             let walked = log.walk(segment, &mut end, |commit| {
                 filled += commit.payload.len() as u64 + COMMIT_ROOM_BYTES;
-                let is_acknowledged = commit.first <= acknowledged.seq && acknowledged.seq <= commit.end.seq;
+                let is_acknowledged =
+                    commit.first <= acknowledged.seq && acknowledged.seq <= commit.end.seq;
                 match is_acknowledged && commit.end != acknowledged {
                     true => Err("it differs from the acknowledged entry".to_owned()),
                     false => Ok(true),
@@ -131,8 +161,9 @@ impl Log {
         }
         let (end, last) = (log.end.seq.0, acknowledged.seq.0);
         if end < last || log.end.checksum == 0 {
-            let what =
-                format!("the log ends at position {end}, but {last} was acknowledged: its tail is lost");
+            let what = format!(
+                "the log ends at position {end}, but {last} was acknowledged: its tail is lost"
+            );
             return Err(log.store.damaged(what));
         }
         Ok(log)
@@ -142,11 +173,15 @@ impl Log {
     /// damaged.
     fn drop_incomplete(&self, segment: Seq, position: Seq, why: &str) -> Result<(), StoreError> {
         let (tree, mut changes, mut is_last) = (tree(segment), Vec::new(), true);
-        self.store.run(self.store.backing().scan(&tree, &part_key(position.0, 0), &mut |key, _| {
-            is_last &= part_of_key(key).is_some_and(|(found, _)| found == position.0);
-            changes.push(KeyChange::Remove(key.to_vec()));
-            ControlFlow::Continue(())
-        }))?;
+        self.store.run(self.store.backing().scan(
+            &tree,
+            &part_key(position.0, 0),
+            &mut |key, _| {
+                is_last &= part_of_key(key).is_some_and(|(found, _)| found == position.0);
+                changes.push(KeyChange::Remove(key.to_vec()));
+                ControlFlow::Continue(())
+            },
+        ))?;
         if !is_last {
             return Err(self.store.damaged(why));
         }
@@ -156,8 +191,15 @@ impl Log {
 
     /// The link before a segment. The checksum is only known at the log's start.
     fn before(&self, segment: Seq) -> LogEnd {
-        let unknown = LogEnd { seq: Seq(segment.0.saturating_sub(1)), checksum: 0 };
-        if unknown.seq == self.base.seq { self.base } else { unknown }
+        let unknown = LogEnd {
+            seq: Seq(segment.0.saturating_sub(1)),
+            checksum: 0,
+        };
+        if unknown.seq == self.base.seq {
+            self.base
+        } else {
+            unknown
+        }
     }
 
     /// Passes the commits of a segment after `at` to `visit`, oldest first, until that returns `false`. Moves `at` along. The inner result
@@ -172,12 +214,18 @@ impl Log {
         mut visit: impl FnMut(Commit<'_>) -> Result<bool, String>,
     ) -> Result<Result<bool, String>, StoreError> {
         let (tree, from) = (tree(segment), part_key(at.seq.next().0, 0));
-        let (mut checksum, mut bytes, mut part, mut walked) = (at.checksum, Vec::new(), 0, Ok(true));
+        let (mut checksum, mut bytes, mut part, mut walked) =
+            (at.checksum, Vec::new(), 0, Ok(true));
         let mut is_missing = false;
         let mut step = |key: &[u8], value: &[u8]| {
-            let (first, opened) = (at.seq.next(), FORMAT.open(value).map_err(|error| error.to_string())?);
+            let (first, opened) = (
+                at.seq.next(),
+                FORMAT.open(value).map_err(|error| error.to_string())?,
+            );
             let (frame, length) = opened.ok_or("it is too short")?;
-            let found = part_of_key(key).filter(|_| length == value.len()).ok_or("its length is wrong")?;
+            let found = part_of_key(key)
+                .filter(|_| length == value.len())
+                .ok_or("its length is wrong")?;
             if found != (first.0, part) {
                 is_missing = found > (first.0, part);
                 return Err(format!("a gap, part {part} is missing"));
@@ -192,22 +240,39 @@ impl Log {
             }
             let (count, payload): (u32, _) =
                 postcard::take_from_bytes(&bytes).map_err(|error| error.to_string())?;
-            let end = LogEnd { seq: Seq(at.seq.0 + u64::from(count)), checksum };
-            let goes_on = visit(Commit { first, count, payload, end })?;
+            let end = LogEnd {
+                seq: Seq(at.seq.0 + u64::from(count)),
+                checksum,
+            };
+            let goes_on = visit(Commit {
+                first,
+                count,
+                payload,
+                end,
+            })?;
             (*at, part) = (end, 0);
             bytes.clear();
             Ok(goes_on)
         };
         let scanned = self.store.backing().scan(&tree, &from, &mut |key, value| {
             walked = step(key, value);
-            if walked == Ok(true) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            if walked == Ok(true) {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
         });
         self.store.run(scanned)?;
         if part > 0 && walked == Ok(true) {
             (is_missing, walked) = (true, Err("it ends inside the commit".to_owned()));
         }
-        let walked = walked.map_err(|why| format!("tree {tree}, position {}: {why}", at.seq.next().0));
-        if is_missing { Ok(walked) } else { walked.map(Ok).map_err(|why| self.store.damaged(why)) }
+        let walked =
+            walked.map_err(|why| format!("tree {tree}, position {}: {why}", at.seq.next().0));
+        if is_missing {
+            Ok(walked)
+        } else {
+            walked.map(Ok).map_err(|why| self.store.damaged(why))
+        }
     }
 
     /// The segment that a position belongs to.
@@ -222,14 +287,25 @@ impl Log {
 
     /// The first position that can be read; the one after the end if there is none.
     pub(super) fn first(&self) -> Seq {
-        self.segments.first().copied().unwrap_or(self.end.seq.next())
+        self.segments
+            .first()
+            .copied()
+            .unwrap_or(self.end.seq.next())
     }
 
     /// Appends a commit of `count` entries, at least one, in a new segment if the last one holds `segment_bytes`. It is not durable yet.
-    pub(super) fn append(&mut self, count: u32, commit: &[u8], segment_bytes: u64) -> Result<(), StoreError> {
+    pub(super) fn append(
+        &mut self,
+        count: u32,
+        commit: &[u8],
+        segment_bytes: u64,
+    ) -> Result<(), StoreError> {
         let (first, pieces) = (self.end.seq.next(), commit.chunks(FORMAT.payload_max));
         let Ok(last) = u16::try_from(pieces.len() - 1) else {
-            return Err(StoreError::Misuse(format!("a commit of {} bytes", commit.len())));
+            return Err(StoreError::Misuse(format!(
+                "a commit of {} bytes",
+                commit.len()
+            )));
         };
         let (mut checksum, mut changes, mut written) = (self.end.checksum, Vec::new(), 0);
         for (part, piece) in (0..=last).zip(pieces) {
@@ -240,7 +316,12 @@ impl Log {
             changes.push(KeyChange::Put(part_key(first.0, part).to_vec(), value));
         }
         let is_full = self.segments.is_empty() || self.filled >= segment_bytes;
-        let segment = self.segments.last().copied().filter(|_| !is_full).unwrap_or(first);
+        let segment = self
+            .segments
+            .last()
+            .copied()
+            .filter(|_| !is_full)
+            .unwrap_or(first);
         self.store.write(&tree(segment), changes)?;
         self.store.wal_bytes_written.fetch_add(written, Relaxed);
         if is_full {
@@ -248,7 +329,10 @@ impl Log {
             self.filled = 0;
         }
         self.filled += written + COMMIT_ROOM_BYTES;
-        self.end = LogEnd { seq: Seq(self.end.seq.0 + u64::from(count)), checksum };
+        self.end = LogEnd {
+            seq: Seq(self.end.seq.0 + u64::from(count)),
+            checksum,
+        };
         Ok(())
     }
 
@@ -258,10 +342,13 @@ impl Log {
     /// [`StoreError::Damaged`] for a gap, a broken chain, a bad value or another end than the known one.
     pub(super) fn read(&mut self, after: Seq) -> Result<Vec<Entry>, StoreError> {
         // Saves a walk from the beginning of the segment.
-        let known = self.read_to.filter(|to| to.seq <= after && self.find(to.seq.next()).is_some());
+        let known = self
+            .read_to
+            .filter(|to| to.seq <= after && self.find(to.seq.next()).is_some());
         let Some(from) = self.find(known.map_or(after, |to| to.seq).next()) else {
             let (first, needed) = (self.first().0, after.next().0);
-            let what = format!("the log begins at position {first}, but position {needed} is needed");
+            let what =
+                format!("the log begins at position {first}, but position {needed} is needed");
             return Err(self.store.damaged(what));
         };
         let (end, mut at) = (self.end, known.unwrap_or(self.before(self.segments[from])));
@@ -285,7 +372,11 @@ impl Log {
             }
         }
         if goes_on {
-            let what = format!("the log ends at position {}, but {} is needed", at.seq.0, after.next().0);
+            let what = format!(
+                "the log ends at position {}, but {} is needed",
+                at.seq.0,
+                after.next().0
+            );
             return Err(self.store.damaged(what));
         }
         self.read_to = Some(at);
@@ -299,7 +390,9 @@ impl Log {
         if self.removal.is_none() && self.segments.get(1).is_some_and(is_needless) {
             self.removal = Some(Removal::new(tree(self.segments.remove(0))));
         }
-        let Some(removal) = &mut self.removal else { return Ok(false) };
+        let Some(removal) = &mut self.removal else {
+            return Ok(false);
+        };
         if !removal.step(&self.store, budget)? {
             self.removal = None;
         }
@@ -316,24 +409,38 @@ mod tests {
     const SEGMENT_BYTES: u64 = 64 << 10;
 
     fn store(dir: &tempfile::TempDir) -> Arc<Store> {
-        let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
+        let options = StoreOptions {
+            free_space_min_bytes: 0,
+            ballast_bytes: 0,
+            ..StoreOptions::default()
+        };
         Arc::new(Store::open(dir.path(), &options).unwrap())
     }
 
     /// Appends a commit of `count` entries.
     fn append(log: &mut Log, count: u32) {
         let proposal = Proposal::new(Timestamp(7), Command::Advance { buckets_max: 3 });
-        let commit =
-            (0..count).fold(encode(&count), |commit, _| postcard::to_extend(&proposal, commit).unwrap());
+        let commit = (0..count).fold(encode(&count), |commit, _| {
+            postcard::to_extend(&proposal, commit).unwrap()
+        });
         log.append(count, &commit, SEGMENT_BYTES).unwrap();
     }
 
     fn remove(store: &Store, segment: u64, position: u64, part: u16) {
-        store.write(&tree(Seq(segment)), vec![KeyChange::Remove(part_key(position, part).to_vec())]).unwrap();
+        store
+            .write(
+                &tree(Seq(segment)),
+                vec![KeyChange::Remove(part_key(position, part).to_vec())],
+            )
+            .unwrap();
     }
 
     fn positions(log: &mut Log, after: u64) -> Vec<u64> {
-        log.read(Seq(after)).unwrap().iter().map(|entry| entry.seq.0).collect()
+        log.read(Seq(after))
+            .unwrap()
+            .iter()
+            .map(|entry| entry.seq.0)
+            .collect()
     }
 
     /// A commit of several values, the last of which is missing.
@@ -347,9 +454,15 @@ mod tests {
         append(&mut log, 30_000);
         let end = log.end();
         remove(&store, 1, 4, 1);
-        assert!(matches!(Log::open(store.clone(), end), Err(StoreError::Damaged { .. })));
+        assert!(matches!(
+            Log::open(store.clone(), end),
+            Err(StoreError::Damaged { .. })
+        ));
         let mut log = Log::open(store.clone(), acknowledged).unwrap();
-        assert_eq!((log.end(), positions(&mut log, 0)), (acknowledged, vec![1, 2, 3]));
+        assert_eq!(
+            (log.end(), positions(&mut log, 0)),
+            (acknowledged, vec![1, 2, 3])
+        );
         append(&mut log, 2);
         let mut log = Log::open(store, acknowledged).unwrap();
         assert_eq!(positions(&mut log, 1), [2, 3, 4, 5]);
@@ -365,7 +478,10 @@ mod tests {
             append(&mut log, 1);
         }
         remove(&store, 1, 2, 0);
-        assert!(matches!(Log::open(store, acknowledged), Err(StoreError::Damaged { .. })));
+        assert!(matches!(
+            Log::open(store, acknowledged),
+            Err(StoreError::Damaged { .. })
+        ));
     }
 
     /// A crash can't have caused that.
@@ -379,11 +495,21 @@ mod tests {
             let acknowledged = log.end();
             append(&mut log, 1);
             let (key, mut value) = (part_key(2, 0).to_vec(), Vec::new());
-            assert!(store.backing().read(&tree(Seq(1)), &key, &mut value).unwrap());
+            assert!(
+                store
+                    .backing()
+                    .read(&tree(Seq(1)), &key, &mut value)
+                    .unwrap()
+            );
             value[changed] ^= 1;
-            store.write(&tree(Seq(1)), vec![KeyChange::Put(key, value)]).unwrap();
+            store
+                .write(&tree(Seq(1)), vec![KeyChange::Put(key, value)])
+                .unwrap();
             let opened = Log::open(store, acknowledged);
-            assert!(matches!(opened, Err(StoreError::Damaged { .. })), "{changed}");
+            assert!(
+                matches!(opened, Err(StoreError::Damaged { .. })),
+                "{changed}"
+            );
         }
     }
 
@@ -395,8 +521,16 @@ mod tests {
         append(&mut log, 30_000);
         append(&mut log, 1);
         let acknowledged = log.end();
-        let base = LogEnd { checksum: 7, ..first_link(&store) };
-        store.write(META_TREE, vec![KeyChange::Put(LOG_BASE_KEY.to_vec(), encode(&base))]).unwrap();
+        let base = LogEnd {
+            checksum: 7,
+            ..first_link(&store)
+        };
+        store
+            .write(
+                META_TREE,
+                vec![KeyChange::Put(LOG_BASE_KEY.to_vec(), encode(&base))],
+            )
+            .unwrap();
         let mut log = Log::open(store, acknowledged).unwrap();
         assert_eq!(positions(&mut log, 30_000), [30_001]);
         assert!(matches!(log.read(Seq(0)), Err(StoreError::Damaged { .. })));
@@ -418,6 +552,9 @@ mod tests {
         append(&mut log, 1);
         while log.prune(Seq(30_000), u64::MAX).unwrap() {}
         let mut log = Log::open(store, acknowledged).unwrap();
-        assert_eq!((log.first(), positions(&mut log, 30_000)), (Seq(30_001), vec![30_001]));
+        assert_eq!(
+            (log.first(), positions(&mut log, 30_000)),
+            (Seq(30_001), vec![30_001])
+        );
     }
 }

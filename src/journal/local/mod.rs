@@ -4,7 +4,8 @@ mod acknowledged;
 mod log;
 
 use super::{
-    Committed, Delivery, Durability, Journal, JournalError, Result, Ticket, check_space, check_understood,
+    Committed, Delivery, Durability, Journal, JournalError, Result, Ticket, check_space,
+    check_understood,
 };
 use crate::domain::{Entry, Proposal, Seq};
 use crate::frame::encode;
@@ -32,14 +33,20 @@ pub struct LocalOptions {
 
 impl Default for LocalOptions {
     fn default() -> Self {
-        Self { durability: Durability::Fsync, segment_bytes: 8 << 20 }
+        Self {
+            durability: Durability::Fsync,
+            segment_bytes: 8 << 20,
+        }
     }
 }
 
 impl LocalOptions {
     /// The defaults at this durability.
     pub fn at(durability: Durability) -> Self {
-        Self { durability, ..Self::default() }
+        Self {
+            durability,
+            ..Self::default()
+        }
     }
 }
 
@@ -74,8 +81,16 @@ impl LocalJournal {
         let acknowledged = AcknowledgedRecord::load(&store)?;
         let log = Log::open(store.clone(), acknowledged.last())?;
         let (committed, flush_at, is_current, barrier) = (Vec::new(), None, false, None);
-        let mut journal =
-            LocalJournal { store, options, log, acknowledged, committed, flush_at, is_current, barrier };
+        let mut journal = LocalJournal {
+            store,
+            options,
+            log,
+            acknowledged,
+            committed,
+            flush_at,
+            is_current,
+            barrier,
+        };
         if journal.store.is_new() || journal.log.end() != journal.acknowledged.synced() {
             journal.acknowledge(true)?;
             journal.store.change(|backing| backing.sync_record())?;
@@ -88,9 +103,15 @@ impl LocalJournal {
     ///
     /// # Errors
     /// Those of [`LocalJournal::open`], and [`StoreError::Misuse`] if the directory was used before.
-    pub fn begin_after(store: Arc<Store>, after: Seq, options: LocalOptions) -> Result<Self, StoreError> {
+    pub fn begin_after(
+        store: Arc<Store>,
+        after: Seq,
+        options: LocalOptions,
+    ) -> Result<Self, StoreError> {
         if !store.is_new() {
-            return Err(StoreError::Misuse("a log that was used can't be given a new beginning".to_owned()));
+            return Err(StoreError::Misuse(
+                "a log that was used can't be given a new beginning".to_owned(),
+            ));
         }
         log::set_base(&store, after)?;
         LocalJournal::open(store, options)
@@ -112,7 +133,8 @@ impl LocalJournal {
         if is_synced {
             self.store.sync()?;
         }
-        self.acknowledged.note(&self.store, self.log.end(), is_synced)
+        self.acknowledged
+            .note(&self.store, self.log.end(), is_synced)
     }
 
     /// The position of the last entry; 0 if there never was one.
@@ -137,21 +159,32 @@ impl Journal for LocalJournal {
         commit.reserve(batch.len() * ENTRY_BYTES);
         for proposal in &batch {
             // Every command can be encoded, so a failure means that memory ran out.
-            commit = postcard::to_extend(proposal, commit)
-                .map_err(|error| JournalError::Failed(format!("a command can't be encoded: {error}")))?;
+            commit = postcard::to_extend(proposal, commit).map_err(|error| {
+                JournalError::Failed(format!("a command can't be encoded: {error}"))
+            })?;
         }
-        self.log.append(count, &commit, self.options.segment_bytes)?;
+        self.log
+            .append(count, &commit, self.options.segment_bytes)?;
         match self.options.durability {
             Durability::Fsync => self.acknowledge(true)?,
             Durability::Flush => self.acknowledge(false)?,
             Durability::Relaxed => {
-                self.flush_at.get_or_insert_with(|| Instant::now() + RELAXED_FLUSH_DELAY);
+                self.flush_at
+                    .get_or_insert_with(|| Instant::now() + RELAXED_FLUSH_DELAY);
             }
         }
-        self.committed.extend(batch.into_iter().zip(0..).map(|(proposal, offset)| Committed {
-            entry: Entry { seq: Seq(begin.0 + offset), proposal },
-            ticket: Some(Ticket(first.0 + offset)),
-        }));
+        self.committed.extend(
+            batch
+                .into_iter()
+                .zip(0..)
+                .map(|(proposal, offset)| Committed {
+                    entry: Entry {
+                        seq: Seq(begin.0 + offset),
+                        proposal,
+                    },
+                    ticket: Some(Ticket(first.0 + offset)),
+                }),
+        );
         Ok(())
     }
 
@@ -161,20 +194,29 @@ impl Journal for LocalJournal {
         }
         if !self.committed.is_empty() {
             let next = self.committed[0].entry.seq;
-            debug_assert_eq!(next, after.next(), "a batch is applied before the next one is proposed");
+            debug_assert_eq!(
+                next,
+                after.next(),
+                "a batch is applied before the next one is proposed"
+            );
             return Poll::Ready(Ok(Delivery::Entries(std::mem::take(&mut self.committed))));
         }
         if after != self.last() {
             self.is_current = false;
             let entries = self.log.read(after)?;
             check_understood(&entries)?;
-            let committed = entries.into_iter().map(|entry| Committed { entry, ticket: None });
+            let committed = entries.into_iter().map(|entry| Committed {
+                entry,
+                ticket: None,
+            });
             return Poll::Ready(Ok(Delivery::Entries(committed.collect())));
         }
         if !std::mem::replace(&mut self.is_current, true) {
             return Poll::Ready(Ok(Delivery::Current));
         }
-        self.barrier.take().map_or(Poll::Pending, |barrier| Poll::Ready(Ok(Delivery::Passed(barrier))))
+        self.barrier.take().map_or(Poll::Pending, |barrier| {
+            Poll::Ready(Ok(Delivery::Passed(barrier)))
+        })
     }
 
     fn wake_at(&self) -> Option<Instant> {

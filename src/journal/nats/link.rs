@@ -95,8 +95,13 @@ pub(super) async fn connect_separately(options: &NatsOptions) -> Result<Context>
 ///
 /// # Errors
 /// [`JournalError::Failed`]; [`JournalError::Damaged`] if it was not made by this service.
-pub(super) async fn find_stream(context: &Context, options: &NatsOptions) -> Result<Option<(Stream, LogId)>> {
-    let Some(stream) = get_stream(context, &options.stream).await? else { return Ok(None) };
+pub(super) async fn find_stream(
+    context: &Context,
+    options: &NatsOptions,
+) -> Result<Option<(Stream, LogId)>> {
+    let Some(stream) = get_stream(context, &options.stream).await? else {
+        return Ok(None);
+    };
     let log = log_id(&stream.cached_info().config)?;
     Ok(Some((stream, log)))
 }
@@ -105,7 +110,9 @@ async fn get_stream(context: &Context, name: &str) -> Result<Option<Stream>> {
     match context.get_stream(name).await {
         Ok(stream) => Ok(Some(stream)),
         Err(error) => match error.kind() {
-            GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND => {
+            GetStreamErrorKind::JetStream(error)
+                if error.error_code() == ErrorCode::STREAM_NOT_FOUND =>
+            {
                 Ok(None)
             }
             _ => Err(retry(error)),
@@ -127,7 +134,11 @@ pub(super) async fn create_stream(
     let stream = created.map_err(|error| {
         let why = error.to_string();
         let too_many = options.replicas > 1 && (why.contains("replicas") || why.contains("peers"));
-        let hint = if too_many { "; set nats.replicas to the number of servers" } else { "" };
+        let hint = if too_many {
+            "; set nats.replicas to the number of servers"
+        } else {
+            ""
+        };
         JournalError::Failed(format!("{why}{hint}"))
     })?;
     let log = log_id(&stream.cached_info().config)?;
@@ -167,7 +178,9 @@ pub(super) async fn init(options: &NatsOptions) -> Result<LogId> {
                 "it exists; remove it first, or set nats.stream to another name".to_owned(),
             ));
         }
-        create_stream(&context, options, stream_config(options)).await.map(|(_, log)| log)
+        create_stream(&context, options, stream_config(options))
+            .await
+            .map(|(_, log)| log)
     })
     .await
 }
@@ -235,7 +248,11 @@ async fn attempt(options: &NatsOptions, may_create: bool) -> Result<Link> {
     );
     let (max_bytes, max_messages) = (info.config.max_bytes, info.config.max_messages);
     if max_bytes > 0 || max_messages > 0 {
-        tracing::warn!(max_bytes, max_messages, "the stream is limited: it rejects writes once it is full");
+        tracing::warn!(
+            max_bytes,
+            max_messages,
+            "the stream is limited: it rejects writes once it is full"
+        );
     }
     if replicas < 3 {
         tracing::warn!(
@@ -244,7 +261,8 @@ async fn attempt(options: &NatsOptions, may_create: bool) -> Result<Link> {
         );
     }
     let mut known = status.lock();
-    (known.node, known.stream, known.replicas) = (options.node.clone(), options.stream.clone(), replicas);
+    (known.node, known.stream, known.replicas) =
+        (options.node.clone(), options.stream.clone(), replicas);
     (known.server, known.server_version) = (server.server_name, server.version);
     known.known_end = info.state.last_sequence;
     drop(known);
@@ -265,7 +283,11 @@ async fn attempt(options: &NatsOptions, may_create: bool) -> Result<Link> {
 
 /// Opens the stream. A node whose directory is empty creates it, unless something indicates an earlier log: nodes that have that log would
 /// stop, and acknowledged writes would be undone.
-async fn open_stream(context: &Context, options: &NatsOptions, may_create: bool) -> Result<(Stream, LogId)> {
+async fn open_stream(
+    context: &Context,
+    options: &NatsOptions,
+    may_create: bool,
+) -> Result<(Stream, LogId)> {
     if let Some(found) = find_stream(context, options).await? {
         // The log alone is enough to serve, and each use of the object store tries again.
         if let Err(error) = ensure_bucket(context, options).await {
@@ -277,7 +299,11 @@ async fn open_stream(context: &Context, options: &NatsOptions, may_create: bool)
     if may_create && get_stream(context, &bucket).await?.is_none() {
         return create_stream(context, options, stream_config(options)).await;
     }
-    let trace = if may_create { &*bucket } else { "this node's directory" };
+    let trace = if may_create {
+        &*bucket
+    } else {
+        "this node's directory"
+    };
     // Servers that were just started may not have found the stream yet, and another node may be creating it.
     Err(JournalError::Failed(format!(
         "stream not found, but {trace} belongs to an earlier log; see docs/CLUSTER.md, Start a new log, or begin an empty log with \
@@ -310,16 +336,33 @@ async fn connect(options: &NatsOptions, status: &Arc<Mutex<Replication>>) -> Res
         connecting = added.map_err(|error| JournalError::Unusable(format!("{path}: {error}")))?;
     }
     if !tls.ca.as_os_str().is_empty() {
-        connecting = connecting.add_root_certificates(tls.ca.clone()).require_tls(true);
+        connecting = connecting
+            .add_root_certificates(tls.ca.clone())
+            .require_tls(true);
     }
     if !tls.cert.as_os_str().is_empty() {
-        connecting = connecting.add_client_certificate(tls.cert.clone(), tls.key.clone()).require_tls(true);
+        connecting = connecting
+            .add_client_certificate(tls.cert.clone(), tls.key.clone())
+            .require_tls(true);
     }
-    let servers: Result<Vec<ServerAddr>, _> = options.servers.iter().map(|server| server.parse()).collect();
+    let servers: Result<Vec<ServerAddr>, _> = options
+        .servers
+        .iter()
+        .map(|server| server.parse())
+        .collect();
     let servers = servers.map_err(|error| {
-        JournalError::Unusable(format!("nats.servers: {}: {error}", options.servers.join(", ")))
+        JournalError::Unusable(format!(
+            "nats.servers: {}: {error}",
+            options.servers.join(", ")
+        ))
     })?;
-    let connect = async |timeout| connecting.clone().connection_timeout(timeout).connect(&servers[..]).await;
+    let connect = async |timeout| {
+        connecting
+            .clone()
+            .connection_timeout(timeout)
+            .connect(&servers[..])
+            .await
+    };
     let client = match connect(CONNECT_TIMEOUT).await {
         Ok(client) => client,
         Err(error) if error.kind() == ConnectErrorKind::TimedOut => {
@@ -352,7 +395,9 @@ pub(super) fn stream_config(options: &NatsOptions) -> stream::Config {
     stream::Config {
         name: options.stream.clone(),
         subjects: vec![subject(options)],
-        description: Some("cuckood's log: don't publish to it, delete from it or purge it".to_owned()),
+        description: Some(
+            "cuckood's log: don't publish to it, delete from it or purge it".to_owned(),
+        ),
         storage: StorageType::File,
         retention: RetentionPolicy::Limits,
         discard: DiscardPolicy::New,
@@ -390,27 +435,45 @@ fn check_stream(config: &stream::Config, options: &NatsOptions) -> Result<(), St
             ("retention", format!("{:?}", config.retention)),
             ("discard", format!("{:?}", config.discard)),
             ("max_age", format!("{:?}", config.max_age)),
-            ("max_msgs_per_subject", format!("{:?}", limit(config.max_messages_per_subject))),
+            (
+                "max_msgs_per_subject",
+                format!("{:?}", limit(config.max_messages_per_subject)),
+            ),
         ]
     };
-    let settings = retains(config).into_iter().zip(retains(&stream_config(options)));
-    if let Some(((setting, is), (_, wanted))) = settings.into_iter().find(|(is, wanted)| is != wanted) {
-        return Err(format!("its {setting} is {is}, not {wanted}: it would lose what nodes need"));
+    let settings = retains(config)
+        .into_iter()
+        .zip(retains(&stream_config(options)));
+    if let Some(((setting, is), (_, wanted))) =
+        settings.into_iter().find(|(is, wanted)| is != wanted)
+    {
+        return Err(format!(
+            "its {setting} is {is}, not {wanted}: it would lose what nodes need"
+        ));
     }
-    if let Some(max) = limit(config.max_message_size.into()).filter(|max| *max < MESSAGE_BYTES_MAX) {
-        return Err(format!("it allows messages of {max} bytes only, not of {MESSAGE_BYTES_MAX}"));
+    if let Some(max) = limit(config.max_message_size.into()).filter(|max| *max < MESSAGE_BYTES_MAX)
+    {
+        return Err(format!(
+            "it allows messages of {max} bytes only, not of {MESSAGE_BYTES_MAX}"
+        ));
     }
     if config.num_replicas < options.replicas {
         let (has, wanted) = (config.num_replicas, options.replicas);
-        return Err(format!("it has {has} replicas, and nats.replicas is {wanted}"));
+        return Err(format!(
+            "it has {has} replicas, and nats.replicas is {wanted}"
+        ));
     }
     Ok(())
 }
 
 /// The log's identity, which the stream's metadata has.
 pub(super) fn log_id(config: &stream::Config) -> Result<LogId> {
-    let id = config.metadata.get(LOG_ID_KEY).and_then(|id| hex::decode(id).ok()?.try_into().ok());
-    id.map(|id| LogId(u128::from_be_bytes(id))).ok_or_else(|| JournalError::Damaged(NOT_OURS.to_owned()))
+    let id = config
+        .metadata
+        .get(LOG_ID_KEY)
+        .and_then(|id| hex::decode(id).ok()?.try_into().ok());
+    id.map(|id| LogId(u128::from_be_bytes(id)))
+        .ok_or_else(|| JournalError::Damaged(NOT_OURS.to_owned()))
 }
 
 #[cfg(test)]
@@ -426,7 +489,13 @@ mod tests {
         let check = |config: &stream::Config| check_stream(config, &options);
         assert!(check(&good).is_ok());
         let bad: [fn(&mut stream::Config); 9] = [
-            |config| drop(config.metadata.insert(CLUSTER_KEY.to_owned(), "staging".to_owned())),
+            |config| {
+                drop(
+                    config
+                        .metadata
+                        .insert(CLUSTER_KEY.to_owned(), "staging".to_owned()),
+                )
+            },
             |config| config.max_message_size = 1 << 16,
             |config| config.storage = StorageType::Memory,
             |config| config.retention = RetentionPolicy::WorkQueue,
@@ -437,7 +506,11 @@ mod tests {
             |config| config.subjects.push("more".to_owned()),
         ];
         assert!(log_id(&good).is_ok() && log_id(&stream::Config::default()).is_err());
-        let unlimited = stream::Config { max_message_size: -1, max_messages_per_subject: -1, ..good.clone() };
+        let unlimited = stream::Config {
+            max_message_size: -1,
+            max_messages_per_subject: -1,
+            ..good.clone()
+        };
         assert!(check(&unlimited).is_ok());
         for spoil in bad {
             let mut config = good.clone();

@@ -121,8 +121,11 @@ impl NatsJournal {
             }
         }
         let is_readable = |place: &StreamPlace| place.stream + 1 >= link.first_message;
-        let starts: Vec<StreamPlace> =
-            places.into_iter().chain([StreamPlace::default()]).filter(is_readable).collect();
+        let starts: Vec<StreamPlace> = places
+            .into_iter()
+            .chain([StreamPlace::default()])
+            .filter(is_readable)
+            .collect();
         if starts.is_empty() {
             return Err(JournalError::Trimmed(format!(
                 "the log was trimmed up to message {}, and {path} has no snapshot that reaches so far",
@@ -157,12 +160,15 @@ impl NatsJournal {
 
     /// Starts to follow the log after a position, unless it already does.
     fn start(&mut self, after: Seq) -> Result<()> {
-        let Some(sender) = self.sender.take() else { return Ok(()) };
+        let Some(sender) = self.sender.take() else {
+            return Ok(());
+        };
         let Some(place) = self.starts.drain(..).find(|place| place.seq == after) else {
             let what = format!("the place of position {} in the stream is unknown", after.0);
             return Err(JournalError::Damaged(what));
         };
-        self.runtime.spawn(StreamReader::new(self.link.clone(), &place, sender).run());
+        self.runtime
+            .spawn(StreamReader::new(self.link.clone(), &place, sender).run());
         self.runtime.spawn(count_elections(self.link.clone()));
         self.outbox.begin(place.stream);
         (self.place, self.moved_at) = (place, Instant::now());
@@ -183,7 +189,11 @@ impl NatsJournal {
                 self.check(now)?;
                 return Poll::Pending;
             };
-            let ended = || Err(JournalError::Failed("the reader of the log has ended".to_owned()));
+            let ended = || {
+                Err(JournalError::Failed(
+                    "the reader of the log has ended".to_owned(),
+                ))
+            };
             let delivery = self.take(read.unwrap_or_else(ended)?, now)?;
             if self.acks.is_empty() && self.outbox.go_back_if_missing(self.place.stream, now) {
                 self.link.status.lock().resent += 1;
@@ -222,8 +232,14 @@ impl NatsJournal {
             while let Some((attempt, bytes)) = self.outbox.next(now) {
                 self.silent_since.get_or_insert(now);
                 let link = self.link.clone();
-                let published = async move { link.context.publish(link.subject.clone(), bytes).await?.await };
-                self.acks.push(published.map(move |ack| (attempt, ack)).boxed());
+                let published = async move {
+                    link.context
+                        .publish(link.subject.clone(), bytes)
+                        .await?
+                        .await
+                };
+                self.acks
+                    .push(published.map(move |ack| (attempt, ack)).boxed());
             }
         }
         while let Poll::Ready(Some((attempt, ack))) = self.acks.poll_next_unpin(context) {
@@ -264,7 +280,10 @@ impl NatsJournal {
             let mut shared = self.link.status.lock();
             shared.foreign += 1;
             if shared.may_report(now) {
-                tracing::warn!(message = self.place.stream, "unrecognized message in log stream; skipping");
+                tracing::warn!(
+                    message = self.place.stream,
+                    "unrecognized message in log stream; skipping"
+                );
             }
             return Ok(None);
         };
@@ -272,24 +291,40 @@ impl NatsJournal {
             Ok(counted) => counted,
             Err(void) => {
                 tracing::debug!(?void, "a message has no effect: it arrived twice or late");
-                let is_resent = self.outbox.void(message.session, void, self.place.stream, now);
+                let is_resent = self
+                    .outbox
+                    .void(message.session, void, self.place.stream, now);
                 self.link.status.lock().resent += u64::from(is_resent);
                 return Ok(None);
             }
         };
         let own = self.outbox.read(message.session, message.number);
-        let (is_own, is_other, mut tickets) =
-            (own.is_some(), node != self.link.options.node, Vec::new().into_iter());
+        let (is_own, is_other, mut tickets) = (
+            own.is_some(),
+            node != self.link.options.node,
+            Vec::new().into_iter(),
+        );
         if let Some(own) = own {
-            (tickets, self.passed, self.silent_since) = (own.tickets.into_iter(), own.barrier, None);
-            let (sent, seen) = (own.sent_at.unwrap_or(now), own.acked_at.unwrap_or(read.read_at));
-            self.link.status.lock().observe(LogTime { log: read.at, sent, seen });
+            (tickets, self.passed, self.silent_since) =
+                (own.tickets.into_iter(), own.barrier, None);
+            let (sent, seen) = (
+                own.sent_at.unwrap_or(now),
+                own.acked_at.unwrap_or(read.read_at),
+            );
+            self.link.status.lock().observe(LogTime {
+                log: read.at,
+                sent,
+                seen,
+            });
         } else if is_other {
             self.peers.heard(&node);
         }
         match message.body {
             Body::Commit { .. } => {
-                let committed = entries.into_iter().map(|entry| Committed { entry, ticket: tickets.next() });
+                let committed = entries.into_iter().map(|entry| Committed {
+                    entry,
+                    ticket: tickets.next(),
+                });
                 return Ok(Some(Delivery::Entries(committed.collect())));
             }
             Body::Begin { .. } if is_own || is_other => self.peers.introduce(),
@@ -302,7 +337,8 @@ impl NatsJournal {
         let mut shared = self.link.status.lock();
         (shared.peers, shared.is_in_doubt) = (self.peers.list(), self.peers.decided_at().is_some());
         // A node that always has more to read decides later.
-        now.checked_sub(self.link.options.open_time).map_or(Ok(()), |late| self.peers.decide(late))?;
+        now.checked_sub(self.link.options.open_time)
+            .map_or(Ok(()), |late| self.peers.decide(late))?;
         let is_first = is_own && !std::mem::replace(&mut self.is_current, true);
         Ok(is_first.then_some(Delivery::Current))
     }
@@ -316,17 +352,25 @@ impl NatsJournal {
                     "another process uses the name of this node, {node}: set cluster.node to a different name on each"
                 )));
             }
-            tracing::warn!(node, "another process has used this node's name; backing off");
+            tracing::warn!(
+                node,
+                "another process has used this node's name; backing off"
+            );
         }
         Ok(())
     }
 
     /// Does what time makes due, after everything was taken that had arrived.
     fn check(&mut self, now: Instant) -> Result<()> {
-        if self.silent_since.is_some_and(|since| since + SERVER_TIMEOUT <= now) && self.link.is_connected() {
+        if self
+            .silent_since
+            .is_some_and(|since| since + SERVER_TIMEOUT <= now)
+            && self.link.is_connected()
+        {
             self.silent_since = Some(now);
             let client = self.link.client.clone();
-            self.runtime.spawn(async move { client.force_reconnect().await });
+            self.runtime
+                .spawn(async move { client.force_reconnect().await });
             self.link.status.lock().resent += u64::from(self.outbox.go_back(now));
         }
         self.peers.decide(now)?;
@@ -334,7 +378,10 @@ impl NatsJournal {
         let mut shared = self.link.status.lock();
         shared.is_in_doubt = self.peers.decided_at().is_some();
         if !self.is_current && self.moved_at + timeout <= now {
-            let why = shared.trouble.as_ref().map_or(String::new(), |why| format!(": {why}"));
+            let why = shared
+                .trouble
+                .as_ref()
+                .map_or(String::new(), |why| format!(": {why}"));
             let what = format!("the servers of the log have sent nothing for {timeout:?}{why}");
             return Err(JournalError::Failed(what));
         }
@@ -349,8 +396,13 @@ impl NatsJournal {
 
 /// Counts elections of the stream's leader.
 async fn count_elections(link: Arc<Link>) {
-    let subject = format!("$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED.{}", link.options.stream);
-    let Ok(mut elected) = link.client.subscribe(subject).await else { return };
+    let subject = format!(
+        "$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED.{}",
+        link.options.stream
+    );
+    let Ok(mut elected) = link.client.subscribe(subject).await else {
+        return;
+    };
     while elected.next().await.is_some() {
         link.status.lock().elections += 1;
     }
@@ -361,26 +413,38 @@ async fn count_elections(link: Arc<Link>) {
 /// # Errors
 /// [`JournalError::Failed`] if the stream exists already, or the servers can't be used.
 pub fn init_log(options: &NatsOptions) -> Result<String> {
-    runtime(options)?.block_on(link::init(options)).map(|log| format!("{:032x}", log.0))
+    runtime(options)?
+        .block_on(link::init(options))
+        .map(|log| format!("{:032x}", log.0))
 }
 
 /// The runtime of a connection that these options describe.
 fn runtime(options: &NatsOptions) -> Result<Runtime> {
-    options.fault().map_or(Ok(()), |fault| Err(JournalError::Failed(fault)))?;
-    let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("nats").enable_all().build();
+    options
+        .fault()
+        .map_or(Ok(()), |fault| Err(JournalError::Failed(fault)))?;
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("nats")
+        .enable_all()
+        .build();
     runtime.map_err(|error| JournalError::Failed(format!("can't start the log's runtime: {error}")))
 }
 
 /// Whether a server rejects a message because there is no space for it.
 fn is_full(error: &PublishError) -> bool {
-    let Some(error) = error.source().and_then(|source| source.downcast_ref::<jetstream::Error>()) else {
+    let Some(error) = error
+        .source()
+        .and_then(|source| source.downcast_ref::<jetstream::Error>())
+    else {
         return false;
     };
     let (code, why) = (error.error_code(), error.to_string());
     code == ErrorCode::INSUFFICIENT_RESOURCES
         || code == ErrorCode::STORAGE_RESOURCES_EXCEEDED
         || code == ErrorCode::ACCOUNT_RESOURCES_EXCEEDED
-        || code == ErrorCode::STREAM_STORE_FAILED && (why.contains("exceeded") || why.contains("space"))
+        || code == ErrorCode::STREAM_STORE_FAILED
+            && (why.contains("exceeded") || why.contains("space"))
 }
 
 impl Journal for NatsJournal {
@@ -399,8 +463,15 @@ impl Journal for NatsJournal {
     fn wake_at(&self) -> Option<Instant> {
         let now = Instant::now();
         let is_busy = self.outbox.has_work() || !self.link.is_connected();
-        let due = if is_busy { now + POLL_PAUSE } else { self.peers.report_at(now) };
-        [Some(due), self.peers.decided_at()].into_iter().flatten().min()
+        let due = if is_busy {
+            now + POLL_PAUSE
+        } else {
+            self.peers.report_at(now)
+        };
+        [Some(due), self.peers.decided_at()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn barrier(&mut self, barrier: Ticket) {

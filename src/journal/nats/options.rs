@@ -50,7 +50,9 @@ pub struct NatsLogin {
 
 impl fmt::Debug for NatsLogin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NatsLogin").field("user", &self.user).finish_non_exhaustive()
+        f.debug_struct("NatsLogin")
+            .field("user", &self.user)
+            .finish_non_exhaustive()
     }
 }
 
@@ -71,12 +73,20 @@ impl NatsOptions {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
         let (stream, node) = (&self.stream, &self.node);
         if !(1..=64).contains(&stream.len()) || !stream.chars().all(is_plain) {
-            return Some(format!("nats.stream is `{stream}`: up to 64 letters, digits, - and _ are allowed"));
+            return Some(format!(
+                "nats.stream is `{stream}`: up to 64 letters, digits, - and _ are allowed"
+            ));
         }
         if !(1..=NODE_BYTES_MAX).contains(&node.len()) {
-            return Some(format!("cluster.node has 1 to {NODE_BYTES_MAX} bytes, not {}", node.len()));
+            return Some(format!(
+                "cluster.node has 1 to {NODE_BYTES_MAX} bytes, not {}",
+                node.len()
+            ));
         }
-        let with_user = self.servers.iter().find_map(|server| Some(server.rsplit_once('@')?.1));
+        let with_user = self
+            .servers
+            .iter()
+            .find_map(|server| Some(server.rsplit_once('@')?.1));
         with_user.map(|host| {
             format!("nats.servers: {host} has a user in its address; set nats.user and nats.password, or nats.token")
         })

@@ -24,7 +24,11 @@ use std::collections::BTreeMap;
 pub(super) const NODES_MAX: usize = 256;
 
 /// The version is that of messages: a place implies that messages of that version were read.
-const FORMAT: FrameFormat = FrameFormat { magic: *b"ckpl", payload_max: VALUE_BYTES_MAX, ..message::FORMAT };
+const FORMAT: FrameFormat = FrameFormat {
+    magic: *b"ckpl",
+    payload_max: VALUE_BYTES_MAX,
+    ..message::FORMAT
+};
 
 /// The random identity of a log, drawn when its stream is created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -74,7 +78,11 @@ pub(super) type CountedMessage = Result<(String, Vec<Entry>), Void>;
 impl StreamPlace {
     /// The place after a snapshot, at the start of a stream.
     pub(super) fn after_snapshot(stream: u64, seq: Seq) -> StreamPlace {
-        StreamPlace { stream, seq, ..StreamPlace::default() }
+        StreamPlace {
+            stream,
+            seq,
+            ..StreamPlace::default()
+        }
     }
 
     /// Whether the log before it has messages of this format that count.
@@ -115,9 +123,16 @@ impl StreamPlace {
                 return Err(Void::Copy);
             }
             let begun = latest.map_or(self.forgotten, |latest| latest.begun);
-            return if (begun..=self.stream).contains(read) { Ok(node.clone()) } else { Err(Void::Over) };
+            return if (begun..=self.stream).contains(read) {
+                Ok(node.clone())
+            } else {
+                Err(Void::Over)
+            };
         }
-        let found = self.nodes.iter().find(|(_, latest)| latest.id == message.session);
+        let found = self
+            .nodes
+            .iter()
+            .find(|(_, latest)| latest.id == message.session);
         let (node, latest) = found.ok_or(Void::Over)?;
         match message.number.cmp(&latest.next) {
             Ordering::Less => Err(Void::Copy),
@@ -127,10 +142,13 @@ impl StreamPlace {
     }
 
     fn entries_of(&self, message: &Message) -> Result<Vec<Entry>> {
-        let Body::Commit { entries, payload } = &message.body else { return Ok(Vec::new()) };
+        let Body::Commit { entries, payload } = &message.body else {
+            return Ok(Vec::new());
+        };
         let decoded = decode_entries(self.seq.next(), *entries, payload);
         let number = self.stream + 1;
-        decoded.map_err(|why| JournalError::Damaged(format!("message {number} of the stream: {why}")))
+        decoded
+            .map_err(|why| JournalError::Damaged(format!("message {number} of the stream: {why}")))
     }
 
     /// Counts a message of a node.
@@ -138,11 +156,22 @@ impl StreamPlace {
         let (id, heard) = (message.session, self.stream + 1);
         let known = self.nodes.get(node).filter(|latest| latest.id == id);
         let begun = known.map_or(heard, |latest| latest.begun);
-        self.nodes.insert(node.to_owned(), NodeSession { id, begun, heard, next: message.number + 1 });
+        self.nodes.insert(
+            node.to_owned(),
+            NodeSession {
+                id,
+                begun,
+                heard,
+                next: message.number + 1,
+            },
+        );
         if self.nodes.len() > NODES_MAX {
             let silent = self.nodes.iter().min_by_key(|(_, latest)| latest.heard);
-            let silent = silent.map(|(node, _)| node.clone()).and_then(|node| self.nodes.remove(&node));
-            self.forgotten = silent.map_or(self.forgotten, |silent| self.forgotten.max(silent.begun));
+            let silent = silent
+                .map(|(node, _)| node.clone())
+                .and_then(|node| self.nodes.remove(&node));
+            self.forgotten =
+                silent.map_or(self.forgotten, |silent| self.forgotten.max(silent.begun));
         }
     }
 }
@@ -153,10 +182,16 @@ impl StreamPlace {
 /// [`StoreError::Damaged`].
 pub fn log_of(store: &Store) -> Result<Option<LogId>, StoreError> {
     let mut log = Vec::new();
-    if !store.run(store.backing().read(META_TREE, REPLICATED_LOG_KEY, &mut log))? {
+    if !store.run(
+        store
+            .backing()
+            .read(META_TREE, REPLICATED_LOG_KEY, &mut log),
+    )? {
         return Ok(None);
     }
-    let log = log.try_into().map_err(|_| store.damaged("tree meta: the identity of the log is damaged"))?;
+    let log = log
+        .try_into()
+        .map_err(|_| store.damaged("tree meta: the identity of the log is damaged"))?;
     Ok(Some(LogId(u128::from_be_bytes(log))))
 }
 
@@ -165,7 +200,13 @@ pub fn log_of(store: &Store) -> Result<Option<LogId>, StoreError> {
 /// # Errors
 /// [`StoreError::Failed`].
 pub(super) fn note_log(store: &Store, LogId(log): LogId) -> Result<(), StoreError> {
-    store.write(META_TREE, vec![KeyChange::Put(REPLICATED_LOG_KEY.to_vec(), log.to_be_bytes().to_vec())])
+    store.write(
+        META_TREE,
+        vec![KeyChange::Put(
+            REPLICATED_LOG_KEY.to_vec(),
+            log.to_be_bytes().to_vec(),
+        )],
+    )
 }
 
 /// Whether the directory belongs to a replicated log.
@@ -192,15 +233,33 @@ mod tests {
 
     fn commit(session: u128, number: u64) -> Message {
         let payload = postcard::to_stdvec(&Proposal::new(Timestamp(5), Command::TurnBack)).unwrap();
-        Message { session: SessionId(session), number, body: Body::Commit { entries: 1, payload } }
+        Message {
+            session: SessionId(session),
+            number,
+            body: Body::Commit {
+                entries: 1,
+                payload,
+            },
+        }
     }
 
     fn begin(node: &str, session: u128, read: u64) -> Message {
-        Message { session: SessionId(session), number: 0, body: Body::Begin { node: node.to_owned(), read } }
+        Message {
+            session: SessionId(session),
+            number: 0,
+            body: Body::Begin {
+                node: node.to_owned(),
+                read,
+            },
+        }
     }
 
     fn beat(session: u128, number: u64) -> Message {
-        Message { session: SessionId(session), number, body: Body::Beat(NodeReport::default()) }
+        Message {
+            session: SessionId(session),
+            number,
+            body: Body::Beat(NodeReport::default()),
+        }
     }
 
     /// The number that counted, or the reason that none did.
@@ -216,7 +275,10 @@ mod tests {
         outcome(&mut log, &begin("b", 2, 0)).unwrap();
         assert_eq!(outcome(&mut log, &commit(1, 1)), Ok(1));
         let (node, entries) = log.read(&commit(2, 1), 7).unwrap().unwrap();
-        assert_eq!((node.as_str(), entries[0].seq, entries.len()), ("b", Seq(2), 1));
+        assert_eq!(
+            (node.as_str(), entries[0].seq, entries.len()),
+            ("b", Seq(2), 1)
+        );
         outcome(&mut log, &begin("a", 3, 5)).unwrap();
         assert_eq!(outcome(&mut log, &commit(1, 2)), Err(Void::Over));
         assert_eq!(outcome(&mut log, &commit(3, 1)), Ok(1));
@@ -229,10 +291,14 @@ mod tests {
         outcome(&mut log, &begin("a", 1, 0)).unwrap();
         let read = [1, 1, 3, 2, 4, 3, 2, 1, 4].map(|number| outcome(&mut log, &commit(1, number)));
         let (copy, gap) = (Err(Void::Copy), Err(Void::Gap));
-        assert_eq!(read, [Ok(1), copy, gap, Ok(2), gap, Ok(3), copy, copy, Ok(4)]);
+        assert_eq!(
+            read,
+            [Ok(1), copy, gap, Ok(2), gap, Ok(3), copy, copy, Ok(4)]
+        );
         assert_eq!(log.seq, Seq(4));
         // A node that continues from this place knows it, too. Beats have numbers of the same row.
-        let mut other: StreamPlace = postcard::from_bytes(&postcard::to_stdvec(&log).unwrap()).unwrap();
+        let mut other: StreamPlace =
+            postcard::from_bytes(&postcard::to_stdvec(&log).unwrap()).unwrap();
         assert_eq!(other, log);
         assert_eq!(outcome(&mut other, &commit(1, 4)), copy);
         assert_eq!(outcome(&mut other, &beat(1, 5)), Ok(5));
@@ -252,7 +318,11 @@ mod tests {
         outcome(&mut log, &begin("a", 2, 4)).unwrap();
         assert_eq!(outcome(&mut log, &begin("a", 1, 0)), Err(Void::Over));
         assert_eq!(outcome(&mut log, &begin("a", 3, 5)), Err(Void::Over));
-        assert_eq!(outcome(&mut log, &begin("a", 3, 9)), Err(Void::Over), "no node has read its own message");
+        assert_eq!(
+            outcome(&mut log, &begin("a", 3, 9)),
+            Err(Void::Over),
+            "no node has read its own message"
+        );
         assert_eq!(outcome(&mut log, &beat(1, 3)), Err(Void::Over));
         assert_eq!(outcome(&mut log, &commit(2, 1)), Ok(1));
         assert_eq!(log.seq, Seq(3));
@@ -262,7 +332,11 @@ mod tests {
     fn silent_node_is_dropped_beyond_limit() {
         let mut log = StreamPlace::default();
         for number in 1..=NODES_MAX as u64 {
-            outcome(&mut log, &begin(&format!("n{number}"), number.into(), number - 1)).unwrap();
+            outcome(
+                &mut log,
+                &begin(&format!("n{number}"), number.into(), number - 1),
+            )
+            .unwrap();
         }
         outcome(&mut log, &commit(1, 1)).unwrap();
         outcome(&mut log, &beat(2, 1)).unwrap();
@@ -285,14 +359,30 @@ mod tests {
         assert_eq!(outcome(&mut log, &commit(1, 1)), Ok(1));
         assert_eq!((log.stream, log.seq), (3, Seq(1)));
         let before = log.clone();
-        let enable = Command::Enable { version: FORMAT_VERSION + 1 };
+        let enable = Command::Enable {
+            version: FORMAT_VERSION + 1,
+        };
         let newer = postcard::to_stdvec(&Proposal::new(Timestamp(5), enable)).unwrap();
-        for (entries, payload) in [(1, vec![]), (1, vec![255; 9]), (1, newer.clone()), (2, newer.clone())] {
-            let message = Message { body: Body::Commit { entries, payload }, ..commit(1, 2) };
+        for (entries, payload) in [
+            (1, vec![]),
+            (1, vec![255; 9]),
+            (1, newer.clone()),
+            (2, newer.clone()),
+        ] {
+            let message = Message {
+                body: Body::Commit { entries, payload },
+                ..commit(1, 2)
+            };
             log.read(&message, 0).unwrap_err();
             assert_eq!(log, before);
         }
-        let message = Message { body: Body::Commit { entries: 1, payload: newer }, ..commit(1, 2) };
+        let message = Message {
+            body: Body::Commit {
+                entries: 1,
+                payload: newer,
+            },
+            ..commit(1, 2)
+        };
         let newer = log.read(&message, 0);
         assert!(matches!(newer, Err(JournalError::Newer(why)) if why.contains("position 2")));
     }
@@ -300,11 +390,21 @@ mod tests {
     #[test]
     fn directory_knows_its_log_and_places_round_trip() {
         let dir = tempfile::tempdir().unwrap();
-        let options = StoreOptions { free_space_min_bytes: 0, ballast_bytes: 0, ..StoreOptions::default() };
+        let options = StoreOptions {
+            free_space_min_bytes: 0,
+            ballast_bytes: 0,
+            ..StoreOptions::default()
+        };
         let store = Store::open(dir.path(), &options).unwrap();
-        assert_eq!((log_of(&store).unwrap(), is_of_replicated_log(&store)), (None, false));
+        assert_eq!(
+            (log_of(&store).unwrap(), is_of_replicated_log(&store)),
+            (None, false)
+        );
         note_log(&store, LogId(9)).unwrap();
-        assert_eq!((log_of(&store).unwrap(), is_of_replicated_log(&store)), (Some(LogId(9)), true));
+        assert_eq!(
+            (log_of(&store).unwrap(), is_of_replicated_log(&store)),
+            (Some(LogId(9)), true)
+        );
         let place = StreamPlace::after_snapshot(600, Seq(300));
         let mut encoded = encode(LogId(9), &place);
         assert_eq!(decode(&encoded), Ok((LogId(9), place)));

@@ -52,7 +52,13 @@ pub(super) struct Sent {
 
 impl Sent {
     fn new(body: Body, tickets: Vec<Ticket>, barrier: Option<Ticket>) -> Sent {
-        Sent { body, tickets, barrier, sent_at: None, acked_at: None }
+        Sent {
+            body,
+            tickets,
+            barrier,
+            sent_at: None,
+            acked_at: None,
+        }
     }
 }
 
@@ -80,7 +86,10 @@ pub(super) struct Outbox {
 impl Outbox {
     /// The outbox of a node. Sends nothing before [`Outbox::begin`].
     pub(super) fn new(node: &str) -> Outbox {
-        Outbox { node: node.to_owned(), ..Outbox::default() }
+        Outbox {
+            node: node.to_owned(),
+            ..Outbox::default()
+        }
     }
 
     /// Starts another session, of a node that has read the log up to message `read`.
@@ -90,13 +99,19 @@ impl Outbox {
         }
         (self.session, self.first, self.sent) = (SessionId::random(), 0, 0);
         self.epoch += 1;
-        let body = Body::Begin { node: self.node.clone(), read };
+        let body = Body::Begin {
+            node: self.node.clone(),
+            read,
+        };
         self.window.push_front(Sent::new(body, Vec::new(), None));
     }
 
     /// Whether the session's first message was read back.
     fn is_begun(&self) -> bool {
-        !self.window.front().is_some_and(|sent| matches!(sent.body, Body::Begin { .. }))
+        !self
+            .window
+            .front()
+            .is_some_and(|sent| matches!(sent.body, Body::Begin { .. }))
     }
 
     /// Takes proposals with consecutive tickets.
@@ -108,7 +123,10 @@ impl Outbox {
         for (proposal, ticket) in batch.iter().zip(first.0..) {
             let bytes = frame::encode(proposal);
             if bytes.len() > MESSAGE_BYTES_MAX - OVERHEAD_BYTES {
-                return Err(JournalError::Failed(format!("a command of {} bytes", bytes.len())));
+                return Err(JournalError::Failed(format!(
+                    "a command of {} bytes",
+                    bytes.len()
+                )));
             }
             encoded.push((Ticket(ticket), bytes));
         }
@@ -119,7 +137,11 @@ impl Outbox {
     /// Whether a beat should be made: one is due, or a barrier waits for one, and none is in flight.
     pub(super) fn needs_beat(&self, is_due: bool) -> bool {
         let is_wanted = is_due || self.barrier.is_some() && self.waiting.is_empty();
-        let is_in_flight = || self.window.iter().any(|sent| matches!(sent.body, Body::Beat(_)));
+        let is_in_flight = || {
+            self.window
+                .iter()
+                .any(|sent| matches!(sent.body, Body::Beat(_)))
+        };
         is_wanted && self.is_begun() && !is_in_flight()
     }
 
@@ -129,7 +151,8 @@ impl Outbox {
     }
 
     fn make(&mut self, body: Body, tickets: Vec<Ticket>) {
-        self.window.push_back(Sent::new(body, tickets, self.barrier.take()));
+        self.window
+            .push_back(Sent::new(body, tickets, self.barrier.take()));
     }
 
     /// The next message to send; it counts as sent.
@@ -145,7 +168,10 @@ impl Outbox {
         message.sent_at.get_or_insert(now);
         message.acked_at = None;
         self.sent += 1;
-        Some(((self.epoch, number), message::encode(self.session, number, &message.body)))
+        Some((
+            (self.epoch, number),
+            message::encode(self.session, number, &message.body),
+        ))
     }
 
     /// Makes a commit of the waiting commands, up to the limits.
@@ -158,14 +184,22 @@ impl Outbox {
             payload.extend_from_slice(&bytes);
         }
         if !tickets.is_empty() {
-            self.make(Body::Commit { entries: tickets.len() as u64, payload }, tickets);
+            self.make(
+                Body::Commit {
+                    entries: tickets.len() as u64,
+                    payload,
+                },
+                tickets,
+            );
         }
     }
 
     /// A server has acknowledged an attempt as message `message` of the stream.
     pub(super) fn acked(&mut self, (epoch, number): DeliveryAttempt, message: u64, now: Instant) {
         self.acked = self.acked.max(message);
-        let at = number.checked_sub(self.first).filter(|_| epoch == self.epoch);
+        let at = number
+            .checked_sub(self.first)
+            .filter(|_| epoch == self.epoch);
         if let Some(sent) = at.and_then(|at| self.window.get_mut(at as usize)) {
             sent.acked_at = Some(now);
         }
@@ -223,7 +257,8 @@ impl Outbox {
     /// Another process has superseded our session; the next one starts after a pause. Returns `false` if that has happened too often: the
     /// other process is running.
     pub(super) fn overtaken(&mut self, read: u64, now: Instant) -> bool {
-        self.overtaken.retain(|at| now.saturating_duration_since(*at) < OVERTAKEN_WITHIN);
+        self.overtaken
+            .retain(|at| now.saturating_duration_since(*at) < OVERTAKEN_WITHIN);
         let before = self.overtaken.len();
         self.overtaken.push(now);
         self.begin(read);
@@ -257,8 +292,19 @@ mod tests {
     use proptest::prelude::*;
 
     fn proposal(at: u64, digests: usize) -> Proposal {
-        let (target, digests) = (Target(FilterId(1)), Digests(vec![Digest(u64::MAX); digests]));
-        Proposal::new(Timestamp(at), Command::Insert { target, digests, if_absent: false, revive: false })
+        let (target, digests) = (
+            Target(FilterId(1)),
+            Digests(vec![Digest(u64::MAX); digests]),
+        );
+        Proposal::new(
+            Timestamp(at),
+            Command::Insert {
+                target,
+                digests,
+                if_absent: false,
+                revive: false,
+            },
+        )
     }
 
     /// An outbox over a log.
@@ -274,7 +320,12 @@ mod tests {
         fn new() -> Node {
             let mut outbox = Outbox::new("a");
             outbox.begin(0);
-            Node { outbox, log: StreamPlace::default(), now: Instant::now(), counted: Vec::new() }
+            Node {
+                outbox,
+                log: StreamPlace::default(),
+                now: Instant::now(),
+                counted: Vec::new(),
+            }
         }
 
         fn sent(&mut self) -> Vec<(DeliveryAttempt, Bytes)> {
@@ -283,15 +334,19 @@ mod tests {
 
         /// The log has taken this message; the node reads it.
         fn read(&mut self, bytes: &[u8]) {
-            let Some(message) = message::decode(bytes, false).unwrap() else { return self.log.skip(0) };
+            let Some(message) = message::decode(bytes, false).unwrap() else {
+                return self.log.skip(0);
+            };
             match self.log.read(&message, 0).unwrap() {
                 Ok((_, entries)) => {
                     let sent = self.outbox.read(message.session, message.number).unwrap();
                     let tickets = sent.tickets.iter().zip(&entries);
-                    self.counted.extend(tickets.map(|(ticket, entry)| (ticket.0, entry.proposal.at.0)));
+                    self.counted
+                        .extend(tickets.map(|(ticket, entry)| (ticket.0, entry.proposal.at.0)));
                 }
                 Err(void) => {
-                    self.outbox.void(message.session, void, self.log.stream, self.now);
+                    self.outbox
+                        .void(message.session, void, self.log.stream, self.now);
                 }
             }
         }
@@ -310,15 +365,24 @@ mod tests {
     #[test]
     fn waiting_commands_form_one_message() {
         let mut node = Node::new();
-        node.outbox.push(Ticket(0), &vec![proposal(1, 10); 100]).unwrap();
+        node.outbox
+            .push(Ticket(0), &vec![proposal(1, 10); 100])
+            .unwrap();
         node.begin();
         assert_eq!(node.sent().len(), 1);
         for ticket in 0..40 {
-            node.outbox.push(Ticket(100 + ticket), &[proposal(1, 20_000)]).unwrap();
+            node.outbox
+                .push(Ticket(100 + ticket), &[proposal(1, 20_000)])
+                .unwrap();
         }
         let more = node.sent();
         assert_eq!((more.len(), node.outbox.in_flight()), (WINDOW - 1, WINDOW));
-        assert!(node.outbox.push(Ticket(0), &[proposal(1, 1), proposal(1, 200_000)]).is_err(), "too large");
+        assert!(
+            node.outbox
+                .push(Ticket(0), &[proposal(1, 1), proposal(1, 200_000)])
+                .is_err(),
+            "too large"
+        );
     }
 
     #[test]
@@ -326,22 +390,35 @@ mod tests {
         let mut node = Node::new();
         node.begin();
         for ticket in 0..5 {
-            node.outbox.push(Ticket(ticket), &[proposal(ticket, 20_000)]).unwrap();
+            node.outbox
+                .push(Ticket(ticket), &[proposal(ticket, 20_000)])
+                .unwrap();
         }
         let first = node.sent();
         assert_eq!(first.len(), 5);
         assert!(node.outbox.refused(first[1].0, node.now));
-        assert!(!node.outbox.refused(first[2].0, node.now), "an error of an earlier attempt");
+        assert!(
+            !node.outbox.refused(first[2].0, node.now),
+            "an error of an earlier attempt"
+        );
         node.outbox.push(Ticket(5), &[proposal(5, 1)]).unwrap();
         assert_eq!((node.sent(), node.outbox.sent), (vec![], 0));
         node.wait();
         let again = node.sent();
         let bytes = |sent: &[(DeliveryAttempt, Bytes)]| {
-            sent.iter().map(|(_, bytes)| bytes.clone()).collect::<Vec<_>>()
+            sent.iter()
+                .map(|(_, bytes)| bytes.clone())
+                .collect::<Vec<_>>()
         };
         assert_eq!(bytes(&again)[..5], bytes(&first));
-        again.iter().chain(&first).for_each(|(_, bytes)| node.read(bytes));
-        assert_eq!(node.counted, (0..6).map(|number| (number, number)).collect::<Vec<_>>());
+        again
+            .iter()
+            .chain(&first)
+            .for_each(|(_, bytes)| node.read(bytes));
+        assert_eq!(
+            node.counted,
+            (0..6).map(|number| (number, number)).collect::<Vec<_>>()
+        );
     }
 
     #[test]
@@ -373,7 +450,10 @@ mod tests {
         node.outbox.push(Ticket(0), &[proposal(0, 1)]).unwrap();
         let attempt = node.sent()[0].0;
         node.outbox.acked(attempt, 2, node.now);
-        assert!(!node.outbox.go_back_if_missing(node.log.stream, node.now), "it may come");
+        assert!(
+            !node.outbox.go_back_if_missing(node.log.stream, node.now),
+            "it may come"
+        );
         node.read(b"something else");
         assert!(node.outbox.go_back_if_missing(node.log.stream, node.now));
         node.wait();
@@ -438,11 +518,17 @@ mod tests {
         assert!(!node.outbox.needs_beat(true), "one at a time");
         let session = node.outbox.session;
         assert_eq!(node.outbox.read(session, 1).unwrap().barrier, None);
-        assert_eq!(node.outbox.read(session, 2).unwrap().barrier, Some(Ticket(1)));
+        assert_eq!(
+            node.outbox.read(session, 2).unwrap().barrier,
+            Some(Ticket(1))
+        );
         node.outbox.push(Ticket(3), &[proposal(0, 1)]).unwrap();
         assert!(!node.outbox.needs_beat(false), "the commit passes it");
         node.sent();
-        assert_eq!(node.outbox.read(session, 3).unwrap().barrier, Some(Ticket(2)));
+        assert_eq!(
+            node.outbox.read(session, 3).unwrap().barrier,
+            Some(Ticket(2))
+        );
     }
 
     proptest! {

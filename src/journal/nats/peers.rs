@@ -61,7 +61,10 @@ pub(super) struct Peers {
 
 impl Peers {
     pub(super) fn new(open_time: Duration) -> Peers {
-        Peers { open_time, ..Peers::default() }
+        Peers {
+            open_time,
+            ..Peers::default()
+        }
     }
 
     /// The next report, of a node that has applied everything up to a position.
@@ -69,13 +72,20 @@ impl Peers {
         let hash = self.last_hash();
         self.reported = Some((hash.map(|hash| hash.at), now));
         let (build, understands) = (env!("CARGO_PKG_VERSION").to_owned(), understood_version());
-        NodeReport { applied, build, understands, hash }
+        NodeReport {
+            applied,
+            build,
+            understands,
+            hash,
+        }
     }
 
     /// When the next report is due.
     pub(super) fn report_at(&self, now: Instant) -> Instant {
         let last = self.last_hash().map(|hash| hash.at);
-        self.reported.filter(|(at, _)| *at == last).map_or(now, |(_, at)| at + REPORT_EVERY)
+        self.reported
+            .filter(|(at, _)| *at == last)
+            .map_or(now, |(_, at)| at + REPORT_EVERY)
     }
 
     /// Some node does not know this node yet: a session has started, of this node or another.
@@ -93,13 +103,19 @@ impl Peers {
 
     /// This node's last hash.
     fn last_hash(&self) -> Option<StateHash> {
-        self.own.last_key_value().map(|(&at, &hash)| StateHash { at, hash })
+        self.own
+            .last_key_value()
+            .map(|(&at, &hash)| StateHash { at, hash })
     }
 
     /// The last message is of this other node.
     pub(super) fn heard(&mut self, node: &str) -> &mut OtherNode {
         if !self.all.contains_key(node) && self.all.len() >= PEERS_MAX {
-            let silent = self.all.values().min_by_key(|peer| peer.heard_at).map(|peer| peer.node.clone());
+            let silent = self
+                .all
+                .values()
+                .min_by_key(|peer| peer.heard_at)
+                .map(|peer| peer.node.clone());
             silent.map(|node| self.all.remove(&node));
         }
         let peer = self.all.entry(node.to_owned()).or_default();
@@ -109,7 +125,9 @@ impl Peers {
 
     /// This node's own report was read; its hash counts from now on.
     pub(super) fn take_own(&mut self, report: &NodeReport) {
-        self.confirmed = self.confirmed.max(report.hash.map_or(Seq(0), |hash| hash.at));
+        self.confirmed = self
+            .confirmed
+            .max(report.hash.map_or(Seq(0), |hash| hash.at));
     }
 
     /// Another node's report was read, after position `read`. A hash of a later position is impossible and ignored.
@@ -119,7 +137,8 @@ impl Peers {
         };
         let peer = self.heard(node);
         (peer.applied, peer.hash) = (report.applied, report.hash.filter(is_possible));
-        peer.build = Some(report.build).filter(|build| (1..=BUILD_BYTES_MAX).contains(&build.len()));
+        peer.build =
+            Some(report.build).filter(|build| (1..=BUILD_BYTES_MAX).contains(&build.len()));
         peer.understands = Some(report.understands).filter(|version| *version > 0);
     }
 
@@ -143,7 +162,11 @@ impl Peers {
     /// How many nodes differ from this one, their first position that is known, and their names.
     fn difference(&self) -> (usize, Seq, String) {
         let differing = self.all.values().filter(|peer| peer.differs == Some(true));
-        let at = differing.clone().filter_map(|peer| Some(peer.hash?.at)).min().unwrap_or_default();
+        let at = differing
+            .clone()
+            .filter_map(|peer| Some(peer.hash?.at))
+            .min()
+            .unwrap_or_default();
         let others: Vec<&str> = differing.map(|peer| peer.node.as_str()).collect();
         (others.len(), at, others.join(", "))
     }
@@ -156,12 +179,20 @@ impl Peers {
         if self.decided_at().is_none_or(|at| now < at) {
             return Ok(());
         }
-        let agreeing = 1 + self.all.values().filter(|peer| peer.differs == Some(false)).count();
+        let agreeing = 1 + self
+            .all
+            .values()
+            .filter(|peer| peer.differs == Some(false))
+            .count();
         let (differing, at, others) = self.difference();
         if agreeing <= differing {
             return Err(JournalError::Diverged { at, others });
         }
-        tracing::error!(position = at.0, others, "state of a minority of nodes differs; they have to stop");
+        tracing::error!(
+            position = at.0,
+            others,
+            "state of a minority of nodes differs; they have to stop"
+        );
         (self.settled, self.doubt_since) = (differing, None);
         Ok(())
     }
@@ -174,8 +205,10 @@ impl Peers {
     /// All nodes that were heard of.
     pub(super) fn list(&self) -> Vec<OtherNode> {
         let gone_before = self.read_at.0.saturating_sub(GONE_AFTER.as_millis() as u64);
-        let peer =
-            |peer: &OtherNode| OtherNode { is_present: peer.heard_at.0 >= gone_before, ..peer.clone() };
+        let peer = |peer: &OtherNode| OtherNode {
+            is_present: peer.heard_at.0 >= gone_before,
+            ..peer.clone()
+        };
         self.all.values().map(peer).collect()
     }
 }
@@ -195,19 +228,35 @@ mod tests {
 
     impl Node {
         fn new() -> Node {
-            Node { peers: Peers::new(OPEN_TIME), now: Instant::now() }
+            Node {
+                peers: Peers::new(OPEN_TIME),
+                now: Instant::now(),
+            }
         }
 
         fn own(&mut self, number: u64, hash: u128) -> Result<()> {
-            self.peers.note_own(StateHash { at: Seq(number * EVERY), hash });
+            self.peers.note_own(StateHash {
+                at: Seq(number * EVERY),
+                hash,
+            });
             let report = self.peers.report(Seq(1), self.now);
             self.peers.take_own(&report);
             self.wait(Duration::ZERO)
         }
 
         fn report_hash(&mut self, node: &str, number: u64, hash: u128) -> Result<()> {
-            let hash = Some(StateHash { at: Seq(number * EVERY), hash });
-            self.peers.take(node, NodeReport { hash, ..NodeReport::default() }, Seq(u64::MAX));
+            let hash = Some(StateHash {
+                at: Seq(number * EVERY),
+                hash,
+            });
+            self.peers.take(
+                node,
+                NodeReport {
+                    hash,
+                    ..NodeReport::default()
+                },
+                Seq(u64::MAX),
+            );
             self.wait(Duration::ZERO)
         }
 
@@ -218,7 +267,11 @@ mod tests {
         }
 
         fn differs(&self, node: &str) -> Option<bool> {
-            self.peers.list().into_iter().find(|peer| peer.node == node)?.differs
+            self.peers
+                .list()
+                .into_iter()
+                .find(|peer| peer.node == node)?
+                .differs
         }
     }
 
@@ -236,7 +289,10 @@ mod tests {
         assert!(right.peers.decided_at().is_some());
         right.wait(OPEN_TIME).unwrap();
         assert!(right.peers.decided_at().is_none());
-        assert_eq!((right.differs("b"), right.differs("c")), (Some(false), Some(true)));
+        assert_eq!(
+            (right.differs("b"), right.differs("c")),
+            (Some(false), Some(true))
+        );
         wrong.own(1, 2).unwrap();
         wrong.report_hash("a", 1, 1).unwrap();
         wrong.report_hash("b", 1, 1).unwrap();
@@ -271,8 +327,18 @@ mod tests {
         node.report_hash("c", 1, 2).unwrap();
         node.now += OPEN_TIME;
         for (other, hash) in [("c", 2), ("b", 1)] {
-            let hash = Some(StateHash { at: Seq(EVERY), hash });
-            node.peers.take(other, NodeReport { hash, ..NodeReport::default() }, Seq(u64::MAX));
+            let hash = Some(StateHash {
+                at: Seq(EVERY),
+                hash,
+            });
+            node.peers.take(
+                other,
+                NodeReport {
+                    hash,
+                    ..NodeReport::default()
+                },
+                Seq(u64::MAX),
+            );
             node.peers.compare(node.now);
         }
         node.peers.decide(node.now).unwrap();
@@ -283,7 +349,10 @@ mod tests {
     #[test]
     fn own_hash_counts_once_read_from_log() {
         let mut node = Node::new();
-        node.peers.note_own(StateHash { at: Seq(EVERY), hash: 1 });
+        node.peers.note_own(StateHash {
+            at: Seq(EVERY),
+            hash: 1,
+        });
         node.report_hash("b", 1, 2).unwrap();
         node.wait(OPEN_TIME * 2).unwrap();
         assert_eq!(node.differs("b"), None);
@@ -301,7 +370,10 @@ mod tests {
         node.report_hash("b", 3, 7).unwrap();
         assert_eq!(node.differs("b"), Some(true));
         node.own(2, 5).unwrap();
-        assert!(is_diverged(node.wait(OPEN_TIME)), "the delay counts from the first difference");
+        assert!(
+            is_diverged(node.wait(OPEN_TIME)),
+            "the delay counts from the first difference"
+        );
     }
 
     #[test]
@@ -311,10 +383,22 @@ mod tests {
         assert_eq!(node.peers.report_at(now), now);
         node.peers.report(Seq(1), now);
         assert_eq!(node.peers.report_at(now), now + REPORT_EVERY);
-        node.peers.note_own(StateHash { at: Seq(EVERY), hash: 1 });
+        node.peers.note_own(StateHash {
+            at: Seq(EVERY),
+            hash: 1,
+        });
         assert_eq!(node.peers.report_at(now), now);
-        let (report, hash) = (node.peers.report(Seq(9), now), Some(StateHash { at: Seq(EVERY), hash: 1 }));
-        assert_eq!((report.applied, report.understands, report.hash), (Seq(9), understood_version(), hash));
+        let (report, hash) = (
+            node.peers.report(Seq(9), now),
+            Some(StateHash {
+                at: Seq(EVERY),
+                hash: 1,
+            }),
+        );
+        assert_eq!(
+            (report.applied, report.understands, report.hash),
+            (Seq(9), understood_version(), hash)
+        );
         node.peers.introduce();
         assert_eq!(node.peers.report_at(now), now);
     }
@@ -323,13 +407,24 @@ mod tests {
     fn impossible_content_of_report_is_ignored() {
         let mut node = Node::new();
         let mut report_hash = |at, build: &str, read| {
-            let hash = Some(StateHash { at: Seq(at), hash: 5 });
-            let report = NodeReport { applied: Seq(1), build: build.to_owned(), understands: 3, hash };
+            let hash = Some(StateHash {
+                at: Seq(at),
+                hash: 5,
+            });
+            let report = NodeReport {
+                applied: Seq(1),
+                build: build.to_owned(),
+                understands: 3,
+                hash,
+            };
             node.peers.take("b", report, Seq(read));
             let peer = node.peers.list().remove(0);
             (peer.hash.map(|hash| hash.at), peer.build)
         };
-        assert_eq!(report_hash(EVERY, "1", EVERY), (Some(Seq(EVERY)), Some("1".to_owned())));
+        assert_eq!(
+            report_hash(EVERY, "1", EVERY),
+            (Some(Seq(EVERY)), Some("1".to_owned()))
+        );
         for at in [0, EVERY + 1, EVERY * 2] {
             assert_eq!(report_hash(at, "1", EVERY * 2 - 1).0, None, "{at}");
         }
@@ -346,11 +441,21 @@ mod tests {
             node.own(number, 1).unwrap();
             node.peers.heard(&format!("n{number}"));
         }
-        assert_eq!((node.peers.own.len(), node.peers.all.len()), (POSITIONS_MAX, PEERS_MAX));
+        assert_eq!(
+            (node.peers.own.len(), node.peers.all.len()),
+            (POSITIONS_MAX, PEERS_MAX)
+        );
         assert_eq!(node.peers.last_hash().unwrap().at, Seq(999 * EVERY));
         let list = node.peers.list();
         assert!(list.iter().all(|peer| peer.heard_at >= Timestamp(744_000)));
         node.peers.read_at = Timestamp(1_500_000);
-        assert_eq!(node.peers.list().iter().filter(|peer| peer.is_present).count(), 100);
+        assert_eq!(
+            node.peers
+                .list()
+                .iter()
+                .filter(|peer| peer.is_present)
+                .count(),
+            100
+        );
     }
 }

@@ -76,9 +76,24 @@ pub(super) struct StreamReader {
 
 impl StreamReader {
     /// A reader from a place on.
-    pub(super) fn new(link: Arc<Link>, place: &StreamPlace, sender: mpsc::Sender<News>) -> StreamReader {
-        let &StreamPlace { stream, checksum: last, .. } = place;
-        StreamReader { link, next: stream + 1, last, has_own: stream > 0, lost_since: None, sender }
+    pub(super) fn new(
+        link: Arc<Link>,
+        place: &StreamPlace,
+        sender: mpsc::Sender<News>,
+    ) -> StreamReader {
+        let &StreamPlace {
+            stream,
+            checksum: last,
+            ..
+        } = place;
+        StreamReader {
+            link,
+            next: stream + 1,
+            last,
+            has_own: stream > 0,
+            lost_since: None,
+            sender,
+        }
     }
 
     pub(super) async fn run(mut self) {
@@ -108,14 +123,18 @@ impl StreamReader {
     async fn read(&mut self) -> Result<()> {
         let (link, stream) = (self.link.clone(), self.check().await?);
         let config = pull::Config {
-            deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: self.next },
+            deliver_policy: DeliverPolicy::ByStartSequence {
+                start_sequence: self.next,
+            },
             ack_policy: AckPolicy::None,
             inactive_threshold: CONSUMER_IDLE,
             num_replicas: 1,
             memory_storage: true,
             ..pull::Config::default()
         };
-        let consumer = link.respond(stream.create_consumer(config).map_err(retry)).await?;
+        let consumer = link
+            .respond(stream.create_consumer(config).map_err(retry))
+            .await?;
         let pulling = consumer
             .stream()
             .max_messages_per_batch(PULL_MESSAGES)
@@ -125,8 +144,12 @@ impl StreamReader {
         let pulled = link.respond(pulling.map_err(retry)).await?;
         let mut has_own = self.has_own;
         let decoded = pulled.map(|received| {
-            let decoded = received.map_err(retry).and_then(|received| decode(received, has_own));
-            has_own |= decoded.as_ref().is_ok_and(|decoded| decoded.message.is_some());
+            let decoded = received
+                .map_err(retry)
+                .and_then(|received| decode(received, has_own));
+            has_own |= decoded
+                .as_ref()
+                .is_ok_and(|decoded| decoded.message.is_some());
             verify(&link, &stream, decoded)
         });
         let mut messages = pin!(decoded.buffered(VERIFIED_MAX));
@@ -145,7 +168,10 @@ impl StreamReader {
                 continue;
             }
             if message.number > self.next {
-                return Err(retry(format!("received message {} instead of {}", message.number, self.next)));
+                return Err(retry(format!(
+                    "received message {} instead of {}",
+                    message.number, self.next
+                )));
             }
             {
                 let mut known = link.status.lock();
@@ -165,7 +191,10 @@ impl StreamReader {
     /// Checks that the stream is still the opened one, and that it has not lost messages that were read. If it has any later message, it
     /// must have the next one.
     async fn check(&mut self) -> Result<Stream> {
-        let found = self.link.respond(find_stream(&self.link.context, &self.link.options)).await;
+        let found = self
+            .link
+            .respond(find_stream(&self.link.context, &self.link.options))
+            .await;
         let Some((stream, log)) = found.inspect_err(|_| self.lost_since = None)? else {
             return Err(self.lost("the log's stream was deleted".to_owned()));
         };
@@ -191,7 +220,10 @@ impl StreamReader {
         self.lost_since = None;
         // A log that has lost its end may have grown again since.
         if number >= first.max(1) {
-            let found = self.link.respond(stream.get_raw_message(number).map_err(retry)).await?;
+            let found = self
+                .link
+                .respond(stream.get_raw_message(number).map_err(retry))
+                .await?;
             if message::checksum(&found.payload) != self.last {
                 return Err(JournalError::Damaged(format!(
                     "message {number} of the log is not the one that this node has applied: the servers have replaced acknowledged entries"
@@ -204,14 +236,19 @@ impl StreamReader {
     /// The log seems to have lost messages. That is final if it persists.
     fn lost(&mut self, why: String) -> JournalError {
         let since = *self.lost_since.get_or_insert_with(Instant::now);
-        if since.elapsed() < LOST_TIMEOUT { JournalError::Failed(why) } else { JournalError::Damaged(why) }
+        if since.elapsed() < LOST_TIMEOUT {
+            JournalError::Failed(why)
+        } else {
+            JournalError::Damaged(why)
+        }
     }
 }
 
 fn decode(received: jetstream::Message, has_own: bool) -> News {
     let (info, payload) = (received.info().map_err(retry)?, received.payload.clone());
     let (number, later, published) = (info.stream_sequence, info.pending, info.published);
-    let milliseconds = u64::try_from(published.unix_timestamp_nanos() / 1_000_000).unwrap_or_default();
+    let milliseconds =
+        u64::try_from(published.unix_timestamp_nanos() / 1_000_000).unwrap_or_default();
     let checksum = message::checksum(&payload);
     let message = message::decode(&payload, has_own)
         .map_err(|why| JournalError::Damaged(format!("message {number} of the stream: {why}")))?;
@@ -230,9 +267,14 @@ fn decode(received: jetstream::Message, has_own: bool) -> News {
 async fn verify(link: &Link, stream: &Stream, received: News) -> News {
     let received = received?;
     if received.message.is_none() {
-        let again_read = link.respond(stream.get_raw_message(received.number).map_err(retry)).await?;
+        let again_read = link
+            .respond(stream.get_raw_message(received.number).map_err(retry))
+            .await?;
         if again_read.payload != received.payload {
-            return Err(retry(format!("message {} arrived damaged", received.number)));
+            return Err(retry(format!(
+                "message {} arrived damaged",
+                received.number
+            )));
         }
     }
     Ok(received)

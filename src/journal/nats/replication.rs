@@ -114,7 +114,9 @@ impl Replication {
         if self.target.is_none_or(|(target, _)| self.reached >= target) {
             self.target = (self.known_end > self.reached).then_some((self.known_end, now));
         }
-        self.target.map_or(Duration::ZERO, |(_, since)| now.saturating_duration_since(since))
+        self.target.map_or(Duration::ZERO, |(_, since)| {
+            now.saturating_duration_since(since)
+        })
     }
 
     /// Messages that the log has shown and that this node has not reached.
@@ -137,8 +139,11 @@ impl Replication {
     /// The oldest message in flight was not read back for this time. That is no evidence of silence while the log responds: a node that was
     /// busy may have much to read before it.
     pub(super) fn note_unconfirmed(&mut self, unconfirmed: Duration, is_responding: bool) {
-        self.unconfirmed_for =
-            if is_responding { unconfirmed.min(self.unconfirmed_for) } else { unconfirmed };
+        self.unconfirmed_for = if is_responding {
+            unconfirmed.min(self.unconfirmed_for)
+        } else {
+            unconfirmed
+        };
     }
 
     /// This node no longer follows the log: its messages in flight don't matter.
@@ -148,18 +153,24 @@ impl Replication {
 
     /// For how long the log has not responded; zero while it does. Without a majority of its servers it does not.
     pub fn silence(&self, now: Instant) -> Duration {
-        let disconnected = self.disconnected_since.map(|since| now.saturating_duration_since(since));
-        let unconfirmed = Some(self.unconfirmed_for).filter(|unconfirmed| *unconfirmed >= READ_BACK_TIMEOUT);
+        let disconnected = self
+            .disconnected_since
+            .map(|since| now.saturating_duration_since(since));
+        let unconfirmed =
+            Some(self.unconfirmed_for).filter(|unconfirmed| *unconfirmed >= READ_BACK_TIMEOUT);
         disconnected.max(unconfirmed).unwrap_or_default()
     }
 
     /// Notes an observation of the log's clock, unless an earlier one was better and is not old.
     pub(super) fn observe(&mut self, time: LogTime) {
-        let is_old = |known: LogTime| time.seen.saturating_duration_since(known.seen) >= OBSERVATION_OLD;
+        let is_old =
+            |known: LogTime| time.seen.saturating_duration_since(known.seen) >= OBSERVATION_OLD;
         let bracket = |time: LogTime| time.seen.saturating_duration_since(time.sent);
         let is_better = |known: LogTime| bracket(time) <= bracket(known);
         if bracket(time) <= BRACKET_GOOD
-            || self.log_time.is_none_or(|known| is_old(known) || is_better(known))
+            || self
+                .log_time
+                .is_none_or(|known| is_old(known) || is_better(known))
         {
             self.log_time = Some(time);
         }
@@ -168,7 +179,9 @@ impl Replication {
     /// Notes whether the connection was made or lost. Returns whether to log it.
     pub(super) fn note_event(&mut self, event: &Event, now: Instant) -> bool {
         match event {
-            Event::Connected => self.reconnects += u64::from(self.disconnected_since.take().is_some()),
+            Event::Connected => {
+                self.reconnects += u64::from(self.disconnected_since.take().is_some())
+            }
             Event::Disconnected | Event::Closed => {
                 self.disconnected_since.get_or_insert(now);
             }
@@ -201,7 +214,11 @@ mod tests {
         };
         assert_eq!(after(Event::Connected, 0), (Duration::ZERO, 0));
         assert_eq!(after(Event::Disconnected, 1).0, Duration::from_secs(1));
-        assert_eq!(after(Event::Closed, 2).0, Duration::from_secs(2), "it counts from the first");
+        assert_eq!(
+            after(Event::Closed, 2).0,
+            Duration::from_secs(2),
+            "it counts from the first"
+        );
         assert_eq!(after(Event::Connected, 3), (Duration::ZERO, 1));
     }
 
@@ -210,8 +227,15 @@ mod tests {
         let mut known = Replication::default();
         let start = Instant::now();
         let mut observe = |log, sent, seen| {
-            let (sent, seen) = (start + Duration::from_millis(sent), start + Duration::from_millis(seen));
-            known.observe(LogTime { log: Timestamp(log), sent, seen });
+            let (sent, seen) = (
+                start + Duration::from_millis(sent),
+                start + Duration::from_millis(seen),
+            );
+            known.observe(LogTime {
+                log: Timestamp(log),
+                sent,
+                seen,
+            });
             known.log_time.unwrap().log.0
         };
         assert_eq!(observe(1, 0, 9_000), 1, "better than none");
@@ -222,25 +246,39 @@ mod tests {
 
     #[test]
     fn unread_message_is_ignored_while_log_responds() {
-        let (now, seconds, mut known) = (Instant::now(), Duration::from_secs, Replication::default());
+        let (now, seconds, mut known) =
+            (Instant::now(), Duration::from_secs, Replication::default());
         known.note_unconfirmed(seconds(12), true);
         assert_eq!(known.silence(now), Duration::ZERO);
         known.note_unconfirmed(seconds(13), false);
         known.note_unconfirmed(seconds(14), true);
-        assert_eq!(known.silence(now), seconds(13), "nothing shows that it has ended");
+        assert_eq!(
+            known.silence(now),
+            seconds(13),
+            "nothing shows that it has ended"
+        );
         known.note_unconfirmed(seconds(2), true);
         assert_eq!(known.silence(now), seconds(2));
         (known.full_since, known.in_flight) = (Some(now), 3);
         known.end();
-        assert_eq!((known.silence(now), known.full_since, known.in_flight), (Duration::ZERO, None, 0));
+        assert_eq!(
+            (known.silence(now), known.full_since, known.in_flight),
+            (Duration::ZERO, None, 0)
+        );
     }
 
     /// Silence is no evidence that a node lags: it may be that nothing is written, or that no node can write.
     #[test]
     fn lag_counts_only_reported_messages() {
         let (start, seconds) = (Instant::now(), Duration::from_secs);
-        let mut known = Replication { unconfirmed_for: seconds(9), ..Replication::default() };
-        assert_eq!((known.lag(start), known.silence(start)), (Duration::ZERO, seconds(9)));
+        let mut known = Replication {
+            unconfirmed_for: seconds(9),
+            ..Replication::default()
+        };
+        assert_eq!(
+            (known.lag(start), known.silence(start)),
+            (Duration::ZERO, seconds(9))
+        );
         known.unconfirmed_for = READ_BACK_TIMEOUT / 2;
         assert_eq!(known.silence(start), Duration::ZERO);
         known.reach(5, start);
@@ -248,9 +286,16 @@ mod tests {
         // It moves on, but has not reached that message; later ones don't matter.
         known.reach(6, start + seconds(1));
         known.show(90, start + seconds(2));
-        assert_eq!((known.lag(start + seconds(3)), known.behind_messages()), (seconds(3), 84));
+        assert_eq!(
+            (known.lag(start + seconds(3)), known.behind_messages()),
+            (seconds(3), 84)
+        );
         known.reach(8, start + seconds(4));
-        assert_eq!(known.lag(start + seconds(6)), seconds(2), "the next one counts from there");
+        assert_eq!(
+            known.lag(start + seconds(6)),
+            seconds(2),
+            "the next one counts from there"
+        );
         known.reach(90, start + seconds(7));
         assert_eq!(known.lag(start + seconds(9)), Duration::ZERO);
     }

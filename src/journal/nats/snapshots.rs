@@ -5,8 +5,8 @@
 //! same time do no harm. The two newest snapshots of a log are kept, and the log after the older of them.
 
 use super::link::{
-    beginning, connect_separately, create_stream, ensure_bucket, find_stream, log_id, stream_config,
-    with_retries,
+    beginning, connect_separately, create_stream, ensure_bucket, find_stream, log_id,
+    stream_config, with_retries,
 };
 use super::message::of_other_build;
 use super::options::NatsOptions;
@@ -38,8 +38,11 @@ use tokio::time::timeout;
 use tokio_util::io::StreamReader;
 
 /// A label: a [`SharedSnapshot`] in a frame. Its place has a frame within.
-pub(super) const LABEL: FrameFormat =
-    FrameFormat { magic: *b"cksh", version: 1, payload_max: 2 * VALUE_BYTES_MAX };
+pub(super) const LABEL: FrameFormat = FrameFormat {
+    magic: *b"cksh",
+    version: 1,
+    payload_max: 2 * VALUE_BYTES_MAX,
+};
 
 /// Maximum size of a chunk of an archive. Chunks are sent one after the other.
 const CHUNK_BYTES: usize = 512 << 10;
@@ -99,8 +102,13 @@ fn name_prefix(log: LogId) -> String {
 /// The snapshots of a log among these archives, newest first. A damaged label is none.
 fn snapshots(log: LogId, described: &[ObjectInfo]) -> Result<Vec<SharedSnapshot>> {
     let mut found: Vec<SharedSnapshot> = Vec::new();
-    for info in described.iter().filter(|info| info.name.starts_with(&name_prefix(log)) && !info.deleted) {
-        let Some(label) = info.metadata.get(LABEL_KEY) else { continue };
+    for info in described
+        .iter()
+        .filter(|info| info.name.starts_with(&name_prefix(log)) && !info.deleted)
+    {
+        let Some(label) = info.metadata.get(LABEL_KEY) else {
+            continue;
+        };
         match LABEL.unpack(&BASE64_URL_SAFE.decode(label).unwrap_or_default()) {
             Ok(snapshot) => found.push(snapshot),
             Err(error @ FrameError::Newer(_)) => {
@@ -125,8 +133,17 @@ struct ArchiveDownload {
 impl Read for ArchiveDownload {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let ArchiveDownload { runtime, object } = self;
-        let silent = |_| io::Error::new(io::ErrorKind::TimedOut, "the servers send nothing of the archive");
-        runtime.block_on(async { timeout(SILENCE_MAX, object.read(out)).await.map_err(silent)? })
+        let silent = |_| {
+            io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the servers send nothing of the archive",
+            )
+        };
+        runtime.block_on(async {
+            timeout(SILENCE_MAX, object.read(out))
+                .await
+                .map_err(silent)?
+        })
     }
 }
 
@@ -151,15 +168,24 @@ impl NatsSnapshots {
     pub fn open(options: &NatsOptions) -> Result<NatsSnapshots> {
         // The connection needs a thread that serves it between two calls.
         let runtime = runtime(options)?;
-        let context = runtime.block_on(with_retries(options, async || connect_separately(options).await))?;
+        let context = runtime.block_on(with_retries(options, async || {
+            connect_separately(options).await
+        }))?;
         let bucket = format!("{}-snapshots", options.stream);
         let stream = runtime.block_on(context.get_stream_no_info(format!("OBJ_{bucket}")));
         let (options, stream) = (options.clone(), stream.map_err(failed)?);
-        Ok(NatsSnapshots { options, context, bucket, stream, runtime })
+        Ok(NatsSnapshots {
+            options,
+            context,
+            bucket,
+            stream,
+            runtime,
+        })
     }
 
     fn find_stream(&self) -> Result<Option<(Stream, LogId)>> {
-        self.runtime.block_on(find_stream(&self.context, &self.options))
+        self.runtime
+            .block_on(find_stream(&self.context, &self.options))
     }
 
     /// The snapshots that are shared, newest first; usually two.
@@ -167,7 +193,9 @@ impl NatsSnapshots {
     /// # Errors
     /// [`JournalError::Newer`] if a later version has shared one; [`JournalError::Failed`].
     pub fn list(&self) -> Result<Vec<SharedSnapshot>> {
-        let Some((_, log)) = self.find_stream()? else { return Ok(Vec::new()) };
+        let Some((_, log)) = self.find_stream()? else {
+            return Ok(Vec::new());
+        };
         snapshots(log, &self.runtime.block_on(self.described())?)
     }
 
@@ -182,15 +210,27 @@ impl NatsSnapshots {
         sink: impl FnMut(BackupPiece<'_>) -> Result<(), StoreError>,
     ) -> Result<(), E> {
         let object = self.runtime.block_on(async {
-            let objects = self.context.get_object_store(&self.bucket).await.map_err(failed)?;
-            objects.get(&snapshot.name).await.map_err(|error| match error.kind() {
-                GetErrorKind::TimedOut | GetErrorKind::ConsumerCreate | GetErrorKind::Other => failed(error),
-                GetErrorKind::InvalidName | GetErrorKind::NotFound | GetErrorKind::BucketLink => {
-                    damaged(&snapshot.name, error)
-                }
-            })
+            let objects = self
+                .context
+                .get_object_store(&self.bucket)
+                .await
+                .map_err(failed)?;
+            objects
+                .get(&snapshot.name)
+                .await
+                .map_err(|error| match error.kind() {
+                    GetErrorKind::TimedOut | GetErrorKind::ConsumerCreate | GetErrorKind::Other => {
+                        failed(error)
+                    }
+                    GetErrorKind::InvalidName
+                    | GetErrorKind::NotFound
+                    | GetErrorKind::BucketLink => damaged(&snapshot.name, error),
+                })
         })?;
-        let download = ArchiveDownload { runtime: self.runtime.handle().clone(), object };
+        let download = ArchiveDownload {
+            runtime: self.runtime.handle().clone(),
+            object,
+        };
         let from = BufReader::with_capacity(BUFFER_BYTES, download);
         archive::read(Path::new(&snapshot.name), from, sink).map_err(|error| match error {
             StoreError::Damaged { path, what, .. } if path == Path::new(&snapshot.name) => {
@@ -240,15 +280,24 @@ impl NatsSnapshots {
     /// [`JournalError::Failed`].
     pub fn check_absent(&self) -> Result<()> {
         let NatsOptions { stream, .. } = &self.options;
-        let exists = format!("the stream {stream} exists: set nats.stream to another name, or remove it");
-        if self.find_stream()?.is_none() { Ok(()) } else { Err(failed(exists)) }
+        let exists =
+            format!("the stream {stream} exists: set nats.stream to another name, or remove it");
+        if self.find_stream()?.is_none() {
+            Ok(())
+        } else {
+            Err(failed(exists))
+        }
     }
 
     /// The subjects of all descriptions (`M`) or chunks (`C`) that are stored.
     async fn subjects(&self, kind: char) -> Result<Vec<String>> {
         // An operator may have removed the object store.
-        let stream = ensure_bucket(&self.context, &self.options).await.map_err(failed)?;
-        let all = stream.info_with_subjects(format!("$O.{}.{kind}.>", self.bucket)).await;
+        let stream = ensure_bucket(&self.context, &self.options)
+            .await
+            .map_err(failed)?;
+        let all = stream
+            .info_with_subjects(format!("$O.{}.{kind}.>", self.bucket))
+            .await;
         let all: Vec<(String, usize)> = all.map_err(failed)?.try_collect().await.map_err(failed)?;
         Ok(all.into_iter().map(|(subject, _)| subject).collect())
     }
@@ -258,8 +307,9 @@ impl NatsSnapshots {
         match self.stream.get_last_raw_message_by_subject(subject).await {
             Ok(found) => {
                 let info = serde_json::from_slice(&found.payload);
-                let info =
-                    info.inspect_err(|error| tracing::warn!(subject, %error, "ignoring a bad description"));
+                let info = info.inspect_err(
+                    |error| tracing::warn!(subject, %error, "ignoring a bad description"),
+                );
                 Ok(info.ok().map(|info| (found.sequence, info)))
             }
             Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
@@ -297,8 +347,11 @@ impl NatsSnapshots {
         let chunks = self.subjects('C').await?;
         let described = self.described().await?;
         let shared = snapshots(log, &described)?;
-        let of_log = described.iter().filter(|info| info.name.starts_with(&name_prefix(log)));
-        for info in of_log.filter(|info| shared.get(1).is_some_and(|older| info.name < older.name)) {
+        let of_log = described
+            .iter()
+            .filter(|info| info.name.starts_with(&name_prefix(log)));
+        for info in of_log.filter(|info| shared.get(1).is_some_and(|older| info.name < older.name))
+        {
             tracing::info!(info.name, "removing an obsolete archive");
             self.remove(info).await?;
         }
@@ -306,7 +359,11 @@ impl NatsSnapshots {
             if described.iter().any(|info| subject.ends_with(&info.nuid)) {
                 continue;
             }
-            let last = self.stream.get_last_raw_message_by_subject(&subject).await.map_err(failed)?;
+            let last = self
+                .stream
+                .get_last_raw_message_by_subject(&subject)
+                .await
+                .map_err(failed)?;
             let idle = (now.0 / 1_000).saturating_sub(last.time.unix_timestamp().unsigned_abs());
             if idle >= SILENCE_MAX.as_secs() {
                 tracing::info!(subject, "removing chunks of an unfinished upload");
@@ -319,7 +376,11 @@ impl NatsSnapshots {
     /// Stores an archive. After an error a part of it may be there, and nothing of it follows later.
     async fn put(&self, name: &str, parts: &mut ArchivePieces<'_>) -> Result<ObjectInfo> {
         let (name, chunk_size) = (name.to_owned(), Some(CHUNK_BYTES));
-        let meta = ObjectMetadata { name, chunk_size, ..ObjectMetadata::default() };
+        let meta = ObjectMetadata {
+            name,
+            chunk_size,
+            ..ObjectMetadata::default()
+        };
         let mut fed = Ok(());
         let parts = iter::from_fn(|| {
             let part = block_in_place(&mut *parts);
@@ -330,7 +391,11 @@ impl NatsSnapshots {
             })
         });
         let parts = stream::iter(parts.map(|part| Ok::<_, io::Error>(Bytes::from(part))));
-        let objects = self.context.get_object_store(&self.bucket).await.map_err(failed)?;
+        let objects = self
+            .context
+            .get_object_store(&self.bucket)
+            .await
+            .map_err(failed)?;
         let stored = objects.put(meta, &mut StreamReader::new(parts)).await;
         fed?;
         stored.map_err(failed)
@@ -341,12 +406,19 @@ impl NatsSnapshots {
         let subject = self.description_of(&snapshot.name);
         let found = self.find(&subject).await?;
         let (number, mut info) = found.ok_or_else(|| damaged(&snapshot.name, "was removed"))?;
-        info.metadata.insert(LABEL_KEY.to_owned(), BASE64_URL_SAFE.encode(LABEL.pack(snapshot)));
+        info.metadata.insert(
+            LABEL_KEY.to_owned(),
+            BASE64_URL_SAFE.encode(LABEL.pack(snapshot)),
+        );
         let message = PublishMessage::build()
             .payload(serde_json::to_vec(&info).map_err(failed)?.into())
             .header(NATS_ROLLUP, "sub")
             .expected_last_subject_sequence(number);
-        let sent = self.context.send_publish(subject, message).await.map_err(failed)?;
+        let sent = self
+            .context
+            .send_publish(subject, message)
+            .await
+            .map_err(failed)?;
         sent.await.map_err(failed).map(drop)
     }
 
@@ -356,9 +428,13 @@ impl NatsSnapshots {
     /// # Errors
     /// [`JournalError::Failed`] if a shared snapshot is as new. Returns errors of `parts`, until the snapshot is shared.
     pub fn share(&self, taken: &Manifest, parts: &mut ArchivePieces<'_>) -> Result<SharedSnapshot> {
-        let (stream, log) = self.find_stream()?.ok_or_else(|| failed("there is no log"))?;
+        let (stream, log) = self
+            .find_stream()?
+            .ok_or_else(|| failed("there is no log"))?;
         if decode(&taken.place).map_or(true, |(of, _)| of != log) {
-            return Err(failed("this node's snapshot belongs to another log: the stream was recreated"));
+            return Err(failed(
+                "this node's snapshot belongs to another log: the stream was recreated",
+            ));
         }
         // Failed uploads must not leave too little space for this one.
         let shared = self.runtime.block_on(self.tidy(log, taken.taken_at))?;
@@ -367,11 +443,16 @@ impl NatsSnapshots {
         }
         let snapshot = self.upload(taken, parts)?;
         // The next node that shares a snapshot can do the rest.
-        let trimmed = self.runtime.block_on(self.tidy(log, taken.taken_at)).and_then(|shared| {
-            let Some(older) = shared.get(1) else { return Ok(()) };
-            parts()?;
-            self.trim(&stream, older)
-        });
+        let trimmed = self
+            .runtime
+            .block_on(self.tidy(log, taken.taken_at))
+            .and_then(|shared| {
+                let Some(older) = shared.get(1) else {
+                    return Ok(());
+                };
+                parts()?;
+                self.trim(&stream, older)
+            });
         if let Err(error) = trimmed {
             tracing::warn!(%error, "failed to remove data older than the shared snapshots; retrying later");
         }
@@ -380,13 +461,26 @@ impl NatsSnapshots {
 
     /// Uploads an archive, reads it back and adds its label. If it must not count then, it is removed.
     fn upload(&self, taken: &Manifest, parts: &mut ArchivePieces<'_>) -> Result<SharedSnapshot> {
-        let (log, _) = decode(&taken.place).map_err(|_| failed("the snapshot has no place in a log"))?;
+        let (log, _) =
+            decode(&taken.place).map_err(|_| failed("the snapshot has no place in a log"))?;
         let (seq, taken_at, place) = (taken.seq, taken.taken_at, taken.place.clone());
         let (runtime, node) = (&self.runtime, self.options.node.clone());
-        let name = format!("{}{:020}-{}", name_prefix(log), seq.0, hex::encode(random::<8>()));
+        let name = format!(
+            "{}{:020}-{}",
+            name_prefix(log),
+            seq.0,
+            hex::encode(random::<8>())
+        );
         let uploaded = runtime.block_on(self.put(&name, parts)).and_then(|info| {
             let bytes = info.size as u64;
-            let snapshot = SharedSnapshot { name: name.clone(), seq, taken_at, node, bytes, place };
+            let snapshot = SharedSnapshot {
+                name: name.clone(),
+                seq,
+                taken_at,
+                node,
+                bytes,
+                place,
+            };
             self.read::<JournalError>(&snapshot, |_| Ok(()))?;
             parts()?;
             runtime.block_on(self.label(&snapshot))?;
@@ -408,14 +502,24 @@ impl NatsSnapshots {
     /// Removes the log before a snapshot and its margin.
     fn trim(&self, stream: &Stream, older: &SharedSnapshot) -> Result<()> {
         let (_, place) = place_of(older)?;
-        let state = self.runtime.block_on(stream.get_info()).map_err(failed)?.state;
+        let state = self
+            .runtime
+            .block_on(stream.get_info())
+            .map_err(failed)?
+            .state;
         // The servers don't report the size of the stream before a message.
         let message_bytes = (state.bytes / state.messages.max(1)).max(1);
-        let through = place.stream.saturating_sub(self.options.log_margin / message_bytes);
+        let through = place
+            .stream
+            .saturating_sub(self.options.log_margin / message_bytes);
         if through > 0 {
             let purge = async { stream.purge().sequence(through + 1).await.map_err(failed) };
             let trimmed = self.runtime.block_on(purge)?;
-            tracing::info!(through, messages = trimmed.purged, "trimmed the log up to the shared snapshots");
+            tracing::info!(
+                through,
+                messages = trimmed.purged,
+                "trimmed the log up to the shared snapshots"
+            );
         }
         Ok(())
     }
@@ -425,15 +529,30 @@ impl NatsSnapshots {
     ///
     /// # Errors
     /// [`JournalError::Failed`] if there is a log already; otherwise as [`NatsSnapshots::share`].
-    pub fn begin_log(&self, taken: &Manifest, parts: &mut ArchivePieces<'_>) -> Result<SharedSnapshot> {
+    pub fn begin_log(
+        &self,
+        taken: &Manifest,
+        parts: &mut ArchivePieces<'_>,
+    ) -> Result<SharedSnapshot> {
         self.check_absent()?;
-        let NatsSnapshots { options, context, runtime, .. } = self;
+        let NatsSnapshots {
+            options,
+            context,
+            runtime,
+            ..
+        } = self;
         runtime.block_on(ensure_bucket(context, options))?;
         let mut wanted = stream_config(options);
         let log = log_id(&wanted)?;
         // After the message that this puts first.
         let place = encode(log, &StreamPlace::after_snapshot(1, taken.seq));
-        let snapshot = self.upload(&Manifest { place, ..taken.clone() }, parts)?;
+        let snapshot = self.upload(
+            &Manifest {
+                place,
+                ..taken.clone()
+            },
+            parts,
+        )?;
         // Nodes reject the stream until it has its subject. From then on they need the snapshot to start: its first message is missing.
         let beginning = beginning(options);
         let subjects = std::mem::replace(&mut wanted.subjects, vec![beginning.clone()]);
@@ -448,7 +567,10 @@ impl NatsSnapshots {
                 .map_err(failed)?;
             sent.await.map_err(failed)?;
             stream.purge().sequence(2).await.map_err(failed)?;
-            context.update_stream(Config { subjects, ..wanted }).await.map_err(failed)
+            context
+                .update_stream(Config { subjects, ..wanted })
+                .await
+                .map_err(failed)
         })?;
         Ok(snapshot)
     }
@@ -471,7 +593,8 @@ mod tests {
         let described = |name: &str, label: Vec<u8>| {
             let info = serde_json::json!({"name": name, "bucket": "shop-snapshots"});
             let mut info: ObjectInfo = serde_json::from_value(info).unwrap();
-            info.metadata.insert(LABEL_KEY.to_owned(), BASE64_URL_SAFE.encode(label));
+            info.metadata
+                .insert(LABEL_KEY.to_owned(), BASE64_URL_SAFE.encode(label));
             info
         };
         let of = |snapshot: &SharedSnapshot| described(&snapshot.name, LABEL.pack(snapshot));
@@ -480,16 +603,32 @@ mod tests {
         all[2].deleted = true;
         all.push(of(&snapshot(11)));
         all[3].metadata.clear();
-        all.push(described(&format!("{}{:020}-x", name_prefix(LogId(8)), 12), Vec::new()));
-        assert_eq!(snapshots(LogId(7), &all).unwrap(), [snapshot(9), snapshot(4)]);
+        all.push(described(
+            &format!("{}{:020}-x", name_prefix(LogId(8)), 12),
+            Vec::new(),
+        ));
+        assert_eq!(
+            snapshots(LogId(7), &all).unwrap(),
+            [snapshot(9), snapshot(4)]
+        );
         // A damaged label must not hold up everything.
         for label in [Vec::new(), LABEL.pack(&"something else")] {
             all.push(described(&snapshot(10).name, label));
         }
-        assert_eq!(snapshots(LogId(7), &all).unwrap(), [snapshot(9), snapshot(4)]);
-        let newer = FrameFormat { version: 2, ..LABEL }.pack(&snapshot(12));
+        assert_eq!(
+            snapshots(LogId(7), &all).unwrap(),
+            [snapshot(9), snapshot(4)]
+        );
+        let newer = FrameFormat {
+            version: 2,
+            ..LABEL
+        }
+        .pack(&snapshot(12));
         all.push(described(&snapshot(12).name, newer));
         let rejected = snapshots(LogId(7), &all).unwrap_err();
-        assert!(matches!(&rejected, JournalError::Newer(why) if why.contains("version is 2")), "{rejected}");
+        assert!(
+            matches!(&rejected, JournalError::Newer(why) if why.contains("version is 2")),
+            "{rejected}"
+        );
     }
 }

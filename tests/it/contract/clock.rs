@@ -14,32 +14,68 @@ async fn with_a_hold() -> (Service, String) {
 
 /// Creates a coupon with a code that is held for a week. Returns the path of the redemption.
 async fn hold_code(service: &Service) -> String {
-    service.put("/v1/coupons/shop", json!({ "capacity": 100 })).await.json(201);
-    service.post("/v1/coupons/shop/codes", json!({ "codes": ["held", "free"] })).await.json(200);
+    service
+        .put("/v1/coupons/shop", json!({ "capacity": 100 }))
+        .await
+        .json(201);
+    service
+        .post(
+            "/v1/coupons/shop/codes",
+            json!({ "codes": ["held", "free"] }),
+        )
+        .await
+        .json(200);
     let hold = json!({ "code": "held", "reference": "order-1", "hold_seconds": 7 * DAY });
-    let hold = service.post("/v1/coupons/shop/redemptions", hold).await.json(201);
-    format!("/v1/coupons/shop/redemptions/{}", hold["id"].as_str().unwrap())
+    let hold = service
+        .post("/v1/coupons/shop/redemptions", hold)
+        .await
+        .json(201);
+    format!(
+        "/v1/coupons/shop/redemptions/{}",
+        hold["id"].as_str().unwrap()
+    )
 }
 
 async fn assert_refused(service: &Service, hold: &str) {
-    let refusal = service.post("/v1/coupons/shop/codes", json!({ "codes": ["more"] })).await;
+    let refusal = service
+        .post("/v1/coupons/shop/codes", json!({ "codes": ["more"] }))
+        .await;
     let problem = refusal.problem(503, "clock-unsure");
-    assert!(problem["detail"].as_str().unwrap().contains("cuckood repair clock"), "{problem}");
+    assert!(
+        problem["detail"]
+            .as_str()
+            .unwrap()
+            .contains("cuckood repair clock"),
+        "{problem}"
+    );
     assert!(!refusal.header("retry-after").is_empty());
-    assert_eq!(service.get("/readyz").await.json(200)["writes"], "clock-unsure", "reads are served");
+    assert_eq!(
+        service.get("/readyz").await.json(200)["writes"],
+        "clock-unsure",
+        "reads are served"
+    );
     assert_eq!(service.get("/livez").await.status, 200);
     let metrics = service.get("/metrics").await.text();
     assert!(metrics.contains("\ncuckood_clock_unsure 1\n"), "{metrics}");
-    assert!(metrics.contains("\ncuckood_clock_refused_total "), "{metrics}");
+    assert!(
+        metrics.contains("\ncuckood_clock_refused_total "),
+        "{metrics}"
+    );
     // Readers see the current state.
     assert_eq!(service.get(hold).await.json(200)["status"], "held");
     let codes = json!({ "codes": ["held", "free", "more"] });
-    let valid = service.post("/v1/coupons/shop/codes/check", codes).await.json(200);
+    let valid = service
+        .post("/v1/coupons/shop/codes/check", codes)
+        .await
+        .json(200);
     assert_eq!(valid, json!({ "valid": [false, true, false] }));
 }
 
 async fn assert_writes(service: &Service) {
-    service.post("/v1/coupons/shop/codes", json!({ "codes": ["more"] })).await.json(200);
+    service
+        .post("/v1/coupons/shop/codes", json!({ "codes": ["more"] }))
+        .await
+        .json(200);
     assert_eq!(service.get("/readyz").await.json(200).get("writes"), None);
     let metrics = service.get("/metrics").await.text();
     assert!(metrics.contains("\ncuckood_clock_unsure 0\n"), "{metrics}");

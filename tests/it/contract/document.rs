@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 /// The committed document.
-pub static DOCUMENT: LazyLock<Value> =
-    LazyLock::new(|| schema::resolved(&serde_json::from_str(&cuckood::http::openapi::served(true)).unwrap()));
+pub static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
+    schema::resolved(&serde_json::from_str(&cuckood::http::openapi::served(true)).unwrap())
+});
 
 /// All operations.
 pub static OPERATIONS: LazyLock<Vec<Operation>> = LazyLock::new(|| {
@@ -39,7 +40,9 @@ impl Operation {
         let responses = operation["responses"].as_object().unwrap().iter();
         let schemas = responses.clone().filter_map(|(status, response)| {
             let content = response.get("content")?.as_object()?;
-            let (_, content) = content.iter().find(|(media_type, _)| media_type.ends_with("json"))?;
+            let (_, content) = content
+                .iter()
+                .find(|(media_type, _)| media_type.ends_with("json"))?;
             Some((status.parse().unwrap(), &content["schema"]))
         });
         Self {
@@ -49,7 +52,10 @@ impl Operation {
             takes_body: operation.get("requestBody").is_some(),
             responses: responses
                 .map(|(status, response)| {
-                    (status.parse().unwrap(), codes(response["description"].as_str().unwrap()))
+                    (
+                        status.parse().unwrap(),
+                        codes(response["description"].as_str().unwrap()),
+                    )
                 })
                 .collect(),
             schemas: schemas.collect(),
@@ -67,7 +73,8 @@ impl Operation {
         let path: Vec<&str> = path.split('/').collect();
         OPERATIONS.iter().find(|operation| {
             let template: Vec<&str> = operation.path.split('/').collect();
-            let same = |(template, part): (&&str, &&str)| template == part || template.starts_with('{');
+            let same =
+                |(template, part): (&&str, &&str)| template == part || template.starts_with('{');
             operation.method == *method
                 && template.len() == path.len()
                 && template.iter().zip(&path).all(same)
@@ -76,13 +83,20 @@ impl Operation {
 
     /// Every problem that is promised, with its status.
     pub fn problems(&self) -> impl Iterator<Item = (u16, &str)> {
-        self.responses.iter().flat_map(|(status, codes)| codes.iter().map(|code| (*status, code.as_str())))
+        self.responses
+            .iter()
+            .flat_map(|(status, codes)| codes.iter().map(|code| (*status, code.as_str())))
     }
 }
 
 /// The codes in a description: they are in backticks, as other words are.
 fn codes(description: &str) -> BTreeSet<String> {
-    let known = DOCUMENT["components"]["schemas"]["ProblemCode"]["enum"].as_array().unwrap();
+    let known = DOCUMENT["components"]["schemas"]["ProblemCode"]["enum"]
+        .as_array()
+        .unwrap();
     let quoted = description.split('`').skip(1).step_by(2);
-    quoted.filter(|text| known.iter().any(|code| code == text)).map(str::to_owned).collect()
+    quoted
+        .filter(|text| known.iter().any(|code| code == text))
+        .map(str::to_owned)
+        .collect()
 }

@@ -11,7 +11,11 @@ use serde_json::{Value, json};
 fn events(answer: &Answer) -> Vec<Value> {
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(answer.header("content-type"), "application/x-ndjson");
-    answer.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    answer
+        .text()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
 }
 
 async fn read(service: &Service, query: &str) -> Vec<Value> {
@@ -32,14 +36,34 @@ fn keys() -> HttpOptions {
 async fn event_names_api_key() {
     let mut service = Service::with(keys()).await;
     let spec = json!({"capacity": 10});
-    service.by("office").put("/v1/coupons/p", &spec).await.json(201);
-    service.by("office").post("/v1/coupons/p/codes", json!({"codes": ["A", "B"]})).await.json(200);
+    service
+        .by("office")
+        .put("/v1/coupons/p", &spec)
+        .await
+        .json(201);
+    service
+        .by("office")
+        .post("/v1/coupons/p/codes", json!({"codes": ["A", "B"]}))
+        .await
+        .json(200);
     let hold = json!({"code": "A", "reference": "r", "hold_seconds": 60});
-    service.by("shop").post("/v1/coupons/p/redemptions", &hold).await.json(201);
+    service
+        .by("shop")
+        .post("/v1/coupons/p/redemptions", &hold)
+        .await
+        .json(201);
     service.pass(61);
     service.by("root").delete("/v1/coupons/p").await;
-    service.by("office").put("/v1/coupons/q", &spec).await.json(201);
-    service.by("office").import("/v1/coupons/q/imports", "C\n").await.json(200);
+    service
+        .by("office")
+        .put("/v1/coupons/q", &spec)
+        .await
+        .json(201);
+    service
+        .by("office")
+        .import("/v1/coupons/q/imports", "C\n")
+        .await
+        .json(200);
     let expected = json!([
         ["coupon.created", "office"],
         ["codes.added", "office"],
@@ -51,11 +75,18 @@ async fn event_names_api_key() {
     ]);
     let answer = service.by("root").get("/v1/events").await;
     let names = |answer: &Answer| -> Vec<Value> {
-        events(answer).into_iter().map(|event| json!([event["event"], event["key"]])).collect()
+        events(answer)
+            .into_iter()
+            .map(|event| json!([event["event"], event["key"]]))
+            .collect()
     };
     assert_eq!(json!(names(&answer)), expected);
     for key in ["office", "shop", "tenant"] {
-        service.by(key).get("/v1/events").await.problem(403, "forbidden");
+        service
+            .by(key)
+            .get("/v1/events")
+            .await
+            .problem(403, "forbidden");
     }
     // Keys are gone after this restart.
     service = service.restart().await;
@@ -66,10 +97,17 @@ async fn event_names_api_key() {
 async fn events_are_read_in_pages() {
     let service = Service::start().await;
     for number in 1..=25 {
-        service.put(&format!("/v1/campaigns/c{number}"), json!({"capacity": 10})).await.json(201);
+        service
+            .put(&format!("/v1/campaigns/c{number}"), json!({"capacity": 10}))
+            .await
+            .json(201);
     }
     let seqs = async |query: &str| -> Vec<u64> {
-        read(&service, query).await.iter().map(|event| event["seq"].as_u64().unwrap()).collect()
+        read(&service, query)
+            .await
+            .iter()
+            .map(|event| event["seq"].as_u64().unwrap())
+            .collect()
     };
     let all: Vec<u64> = (1..=25).collect();
     assert_eq!(seqs("").await, all);
@@ -89,7 +127,11 @@ async fn events_are_read_in_pages() {
         ("?after=x", "/after"),
         ("?before=1", "/before"),
     ] {
-        assert_eq!(service.get(&format!("/v1/events{query}")).await.pointers(), [pointer], "{query}");
+        assert_eq!(
+            service.get(&format!("/v1/events{query}")).await.pointers(),
+            [pointer],
+            "{query}"
+        );
     }
 }
 
@@ -99,7 +141,10 @@ async fn waiting_client_gets_next_event_immediately() {
     let waiting = async { read(&service, "?wait=30").await };
     let acting = async {
         tokio::task::yield_now().await;
-        service.put("/v1/campaigns/c", json!({"capacity": 10})).await.json(201);
+        service
+            .put("/v1/campaigns/c", json!({"capacity": 10}))
+            .await
+            .json(201);
     };
     let (events, ()) = tokio::join!(waiting, acting);
     assert_eq!((events.len(), &events[0]["seq"]), (1, &json!(1)));
@@ -115,7 +160,10 @@ async fn waiting_clients_are_limited() {
         for _ in 0..200 {
             service.get("/v1/events").await;
         }
-        service.put("/v1/campaigns/c", json!({"capacity": 10})).await.json(201);
+        service
+            .put("/v1/campaigns/c", json!({"capacity": 10}))
+            .await
+            .json(201);
     };
     let (answers, ()) = tokio::join!(many, acting);
     let (refused, served): (Vec<&Answer>, Vec<&Answer>) =
@@ -133,23 +181,41 @@ async fn event_expires_after_retention() {
         setup.settings.events_retention_seconds = 3_600;
     })
     .await;
-    service.put("/v1/campaigns/c1", json!({"capacity": 10})).await.json(201);
+    service
+        .put("/v1/campaigns/c1", json!({"capacity": 10}))
+        .await
+        .json(201);
     service.pass(3_000);
-    service.put("/v1/campaigns/c2", json!({"capacity": 10})).await.json(201);
+    service
+        .put("/v1/campaigns/c2", json!({"capacity": 10}))
+        .await
+        .json(201);
     service.pass(599);
     assert_eq!(read(&service, "?after=0").await.len(), 2);
     service.pass(1);
-    service.get("/v1/events?after=0").await.problem(410, "events-gone");
+    service
+        .get("/v1/events?after=0")
+        .await
+        .problem(410, "events-gone");
     assert_eq!(read(&service, "?after=1").await[0]["campaign"], "c2");
     assert_eq!(read(&service, "").await.len(), 1);
     service.pass(3_000);
-    service.get("/v1/events?after=1").await.problem(410, "events-gone");
+    service
+        .get("/v1/events?after=1")
+        .await
+        .problem(410, "events-gone");
     assert_eq!(read(&service, "").await.len(), 0);
-    service.put("/v1/campaigns/c3", json!({"capacity": 10})).await.json(201);
+    service
+        .put("/v1/campaigns/c3", json!({"capacity": 10}))
+        .await
+        .json(201);
     assert_eq!(read(&service, "?after=2").await[0]["seq"], 3);
     let service = service.restart().await;
     assert_eq!(read(&service, "").await[0]["seq"], 3);
-    service.get("/v1/events?after=1").await.problem(410, "events-gone");
+    service
+        .get("/v1/events?after=1")
+        .await
+        .problem(410, "events-gone");
 }
 
 /// Without a retention no event is made, and those from before go. With one, numbers go on.
@@ -158,16 +224,28 @@ async fn events_can_be_switched_off() {
     let mut service = Service::start().await;
     // On a log that others share, its settings hold unless a node is to change them.
     service.setup().cluster.configure = true;
-    service.put("/v1/campaigns/c1", json!({"capacity": 10})).await.json(201);
+    service
+        .put("/v1/campaigns/c1", json!({"capacity": 10}))
+        .await
+        .json(201);
     service.setup().settings.events_retention_seconds = 0;
     service = service.restart().await;
-    service.put("/v1/campaigns/c2", json!({"capacity": 10})).await.json(201);
+    service
+        .put("/v1/campaigns/c2", json!({"capacity": 10}))
+        .await
+        .json(201);
     for query in ["", "?after=0", "?after=1&wait=30"] {
-        service.get(&format!("/v1/events{query}")).await.problem(410, "events-gone");
+        service
+            .get(&format!("/v1/events{query}"))
+            .await
+            .problem(410, "events-gone");
     }
     service.setup().settings.events_retention_seconds = 60;
     service = service.restart().await;
-    service.put("/v1/campaigns/c3", json!({"capacity": 10})).await.json(201);
+    service
+        .put("/v1/campaigns/c3", json!({"capacity": 10}))
+        .await
+        .json(201);
     let events = read(&service, "").await;
     let last = events.last().unwrap();
     assert_eq!((&last["seq"], &last["campaign"]), (&json!(2), &json!("c3")));
@@ -177,15 +255,30 @@ async fn events_can_be_switched_off() {
 async fn event_count_is_metric() {
     let service = Service::start().await;
     let none = service.get("/metrics").await.text();
-    assert!(none.contains("cuckood_events_kept 0\n") && !none.contains("events_oldest"), "{none}");
-    service.put("/v1/campaigns/c1", json!({"capacity": 10})).await.json(201);
+    assert!(
+        none.contains("cuckood_events_kept 0\n") && !none.contains("events_oldest"),
+        "{none}"
+    );
+    service
+        .put("/v1/campaigns/c1", json!({"capacity": 10}))
+        .await
+        .json(201);
     service.pass(5);
-    service.put("/v1/campaigns/c2", json!({"capacity": 10})).await.json(201);
+    service
+        .put("/v1/campaigns/c2", json!({"capacity": 10}))
+        .await
+        .json(201);
     service.command("/v1/snapshots").await.json(200);
     let text = service.get("/metrics").await.text();
     let oldest = format!("cuckood_events_oldest_timestamp_seconds {}", NOON.0 / 1_000);
-    assert!(text.contains("cuckood_events_kept 2\n") && text.contains(&oldest), "{text}");
-    let bytes = text.lines().find_map(|line| line.strip_prefix("cuckood_events_bytes ")).unwrap();
+    assert!(
+        text.contains("cuckood_events_kept 2\n") && text.contains(&oldest),
+        "{text}"
+    );
+    let bytes = text
+        .lines()
+        .find_map(|line| line.strip_prefix("cuckood_events_bytes "))
+        .unwrap();
     assert!(bytes.parse::<u64>().unwrap() > 50, "{bytes}");
 }
 
@@ -193,13 +286,19 @@ async fn event_count_is_metric() {
 #[tokio::test]
 async fn csv_events_have_column_per_field() {
     let service = Service::start().await;
-    service.put("/v1/coupons/p", json!({"capacity": 10})).await.json(201);
+    service
+        .put("/v1/coupons/p", json!({"capacity": 10}))
+        .await
+        .json(201);
     let csv = async |path: &str| {
         let wanted = request(Method::GET, path, &[("accept", "text/csv")], Body::empty());
         service.send(wanted).await
     };
     let answer = csv("/v1/events").await;
-    assert_eq!((answer.status, answer.header("content-type")), (200, "text/csv"));
+    assert_eq!(
+        (answer.status, answer.header("content-type")),
+        (200, "text/csv")
+    );
     let text = answer.text();
     let rows: Vec<&str> = text.split_terminator("\r\n").collect();
     assert_eq!(rows.len(), 2, "{text}");
@@ -215,7 +314,10 @@ async fn csv_events_have_column_per_field() {
     let mut sorted = fields.clone();
     sorted.sort_unstable();
     assert_eq!(columns, sorted);
-    assert!(rows[1].starts_with("1,2026-11-21T12:00:00.000Z,,coupon.created,,p,,"), "{text}");
+    assert!(
+        rows[1].starts_with("1,2026-11-21T12:00:00.000Z,,coupon.created,,p,,"),
+        "{text}"
+    );
     let none = csv("/v1/events?after=1").await;
     assert_eq!(none.text().split_terminator("\r\n").count(), 1);
 }

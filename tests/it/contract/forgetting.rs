@@ -15,13 +15,22 @@ async fn service() -> Service {
 }
 
 async fn add(service: &Service, users: &[&str]) {
-    let added = service.post("/v1/campaigns/seen/users", json!({"users": users})).await.json(200);
+    let added = service
+        .post("/v1/campaigns/seen/users", json!({"users": users}))
+        .await
+        .json(200);
     assert_eq!(added["added"], users.len());
 }
 
 async fn count(service: &Service, user: &str) -> u64 {
-    let counts = service.post("/v1/campaigns/seen/users/count", json!({"users": [user]})).await.json(200);
-    let present = service.post("/v1/campaigns/seen/users/check", json!({"users": [user]})).await.json(200);
+    let counts = service
+        .post("/v1/campaigns/seen/users/count", json!({"users": [user]}))
+        .await
+        .json(200);
+    let present = service
+        .post("/v1/campaigns/seen/users/check", json!({"users": [user]}))
+        .await
+        .json(200);
     let count = counts["counts"][0].as_u64().unwrap();
     assert_eq!(present, json!({"present": [count > 0]}));
     count
@@ -38,9 +47,13 @@ async fn plan_matches_created_campaign() {
         .get("/v1/plan?capacity=100000&error_rate=0.01&forget_after=7d&forget_steps=32")
         .await
         .json(200);
-    let spec = json!({"capacity": 100_000, "error_rate": 0.01, "forget_after": "7d", "forget_steps": 32});
+    let spec =
+        json!({"capacity": 100_000, "error_rate": 0.01, "forget_after": "7d", "forget_steps": 32});
     let made = service.put("/v1/campaigns/seen", spec).await.json(201);
-    assert_eq!(made["stats"]["segments"][0]["fingerprint_bits"], plan["fingerprint_bits"]);
+    assert_eq!(
+        made["stats"]["segments"][0]["fingerprint_bits"],
+        plan["fingerprint_bits"]
+    );
     assert_eq!(made["stats"]["memory_bytes"], plan["memory_bytes"]);
     assert!(plan["error_rate_at_capacity"].as_f64() <= Some(0.01));
 }
@@ -49,22 +62,35 @@ async fn plan_matches_created_campaign() {
 #[tokio::test]
 async fn cap_ignores_forgotten_copies() {
     let service = service().await;
-    service.put("/v1/campaigns/summer", json!({"capacity": 10})).await.json(201);
-    service.post("/v1/campaigns/summer/users", json!({"users": ["u1"]})).await.json(200);
+    service
+        .put("/v1/campaigns/summer", json!({"capacity": 10}))
+        .await
+        .json(201);
+    service
+        .post("/v1/campaigns/summer/users", json!({"users": ["u1"]}))
+        .await
+        .json(200);
     let unless = json!([{"campaign": "seen", "at_least": 3, "for": "summer"}]);
     let line_up = json!({"campaigns": ["summer"], "unless": unless});
     service.put("/v1/line-ups/home", line_up).await.json(201);
     let ask = async || {
-        let request = json!({"user": "u1", "campaigns": ["summer"], "unless": unless, "explain": true});
+        let request =
+            json!({"user": "u1", "campaigns": ["summer"], "unless": unless, "explain": true});
         let response = service.post("/v1/eligibility", request).await.json(200);
         let by_line_up = json!({"user": "u1", "line_up": "home", "explain": true});
-        assert_eq!(service.post("/v1/eligibility", by_line_up).await.json(200), response);
+        assert_eq!(
+            service.post("/v1/eligibility", by_line_up).await.json(200),
+            response
+        );
         response
     };
     for day in 0..3 {
         let response = ask().await;
         assert_eq!(
-            (&response["eligible"], &response["explanations"][0]["eligible"]),
+            (
+                &response["eligible"],
+                &response["explanations"][0]["eligible"]
+            ),
             (&json!(["summer"]), &json!(true)),
             "{day}"
         );
@@ -72,16 +98,28 @@ async fn cap_ignores_forgotten_copies() {
         service.pass(DAY);
     }
     let response = ask().await;
-    assert_eq!((&response["eligible"], &response["excluded"]), (&json!([]), &json!(["summer"])));
+    assert_eq!(
+        (&response["eligible"], &response["excluded"]),
+        (&json!([]), &json!(["summer"]))
+    );
     let explanation = &response["explanations"][0];
-    assert_eq!((&explanation["excluded_by"], &explanation["eligible"]), (&json!("seen"), &json!(false)));
+    assert_eq!(
+        (&explanation["excluded_by"], &explanation["eligible"]),
+        (&json!("seen"), &json!(false))
+    );
     service.pass(5 * DAY + 12 * HOUR - 1);
     assert_eq!(ask().await["excluded"], json!(["summer"]));
     service.pass(1);
-    assert_eq!((ask().await["eligible"].clone(), count(&service, "u1").await), (json!(["summer"]), 2));
+    assert_eq!(
+        (ask().await["eligible"].clone(), count(&service, "u1").await),
+        (json!(["summer"]), 2)
+    );
     let seen = json!([{"campaign": "seen", "at_least": 17}]);
     let request = json!({"user": "u1", "campaigns": ["summer"], "unless": seen});
-    assert_eq!(service.post("/v1/eligibility", request).await.pointers(), ["/unless/0/at_least"]);
+    assert_eq!(
+        service.post("/v1/eligibility", request).await.pointers(),
+        ["/unless/0/at_least"]
+    );
 }
 
 /// A clock that is a year ahead for a while writes nothing, and forgets no user permanently.
@@ -90,7 +128,9 @@ async fn wrong_clock_forgets_no_user() {
     let service = service().await;
     add(&service, &["u1"]).await;
     service.set_clock(NOON.plus_seconds(365 * DAY));
-    let refused = service.post("/v1/campaigns/seen/users", json!({"users": ["u2"]})).await;
+    let refused = service
+        .post("/v1/campaigns/seen/users", json!({"users": ["u2"]}))
+        .await;
     refused.problem(503, "clock-unsure");
     let service = service.restart().await;
     service.set_clock(NOON.plus_seconds(60));

@@ -10,15 +10,27 @@ use std::collections::BTreeSet;
 
 const GENERATE: &str = "/v1/coupons/p/codes/generate";
 
-async fn generate(service: &Service, headers: &[(&str, &str)], count: u64, pattern: &str) -> Answer {
+async fn generate(
+    service: &Service,
+    headers: &[(&str, &str)],
+    count: u64,
+    pattern: &str,
+) -> Answer {
     let body = json!({"count": count, "pattern": pattern});
-    service.send(json_request(Method::POST, GENERATE, headers, &body)).await
+    service
+        .send(json_request(Method::POST, GENERATE, headers, &body))
+        .await
 }
 
 /// The codes of a response in CSV.
 #[track_caller]
 fn codes(answer: &Answer) -> Vec<String> {
-    assert_eq!((answer.status, answer.header("content-type")), (200, "text/csv"), "{}", answer.text());
+    assert_eq!(
+        (answer.status, answer.header("content-type")),
+        (200, "text/csv"),
+        "{}",
+        answer.text()
+    );
     let text = answer.text();
     let mut rows = text.split_terminator("\r\n").map(str::to_owned);
     assert_eq!(rows.next().as_deref(), Some("code"));
@@ -39,11 +51,23 @@ async fn generated_codes_are_distinct_and_valid() {
     assert_eq!(distinct.len(), 9_000);
     let is_of_pattern = |code: &&str| {
         let places: Vec<char> = code.chars().collect();
-        code.starts_with("SUMMER-") && places.len() == 16 && places[11] == '-' && !code.contains('#')
+        code.starts_with("SUMMER-")
+            && places.len() == 16
+            && places[11] == '-'
+            && !code.contains('#')
     };
     assert!(distinct.iter().all(is_of_pattern));
-    let check = service.post("/v1/coupons/p/codes/check", json!({"codes": generated})).await.json(200);
-    assert!(check["valid"].as_array().unwrap().iter().all(|valid| valid == true));
+    let check = service
+        .post("/v1/coupons/p/codes/check", json!({"codes": generated}))
+        .await
+        .json(200);
+    assert!(
+        check["valid"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|valid| valid == true)
+    );
     let stats = &service.get("/v1/coupons/p").await.json(200)["stats"];
     assert_eq!(stats["available"], 9_000);
     // Without a key, each request is another one.
@@ -61,22 +85,40 @@ async fn repeated_key_returns_same_codes() {
         let again = generate(&service, &key, 12_000, "########").await;
         assert_eq!(again.header("idempotency-replayed"), "true");
         assert!(codes(&first) == codes(&again));
-        generate(&service, &key, 12_001, "########").await.problem(422, "idempotency-key-reused");
-        generate(&service, &[("idempotency-key", "other")], 14_000, "########")
+        generate(&service, &key, 12_001, "########")
             .await
-            .problem(409, "filter-full");
+            .problem(422, "idempotency-key-reused");
+        generate(
+            &service,
+            &[("idempotency-key", "other")],
+            14_000,
+            "########",
+        )
+        .await
+        .problem(409, "filter-full");
     }
 }
 
 async fn items(service: &Service) -> u64 {
-    service.get("/v1/coupons/p").await.json(200)["stats"]["items"].as_u64().unwrap()
+    service.get("/v1/coupons/p").await.json(200)["stats"]["items"]
+        .as_u64()
+        .unwrap()
 }
 
 async fn are_valid(service: &Service, codes: &[String]) -> Vec<bool> {
     let mut valid = Vec::new();
     for codes in codes.chunks(10_000) {
-        let check = service.post("/v1/coupons/p/codes/check", json!({"codes": codes})).await.json(200);
-        valid.extend(check["valid"].as_array().unwrap().iter().map(|valid| valid == true));
+        let check = service
+            .post("/v1/coupons/p/codes/check", json!({"codes": codes}))
+            .await
+            .json(200);
+        valid.extend(
+            check["valid"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|valid| valid == true),
+        );
     }
     valid
 }
@@ -86,13 +128,26 @@ async fn are_valid(service: &Service, codes: &[String]) -> Vec<bool> {
 async fn pattern_check_precedes_every_lookup() {
     for mode in ["strict", "compact"] {
         let service = pool(json!({"capacity": 100, "mode": mode})).await;
-        service.post("/v1/coupons/p/codes", json!({"codes": ["SECRET-7KQ2", "USED"]})).await.json(200);
+        service
+            .post(
+                "/v1/coupons/p/codes",
+                json!({"codes": ["SECRET-7KQ2", "USED"]}),
+            )
+            .await
+            .json(200);
         if mode == "strict" {
             let redeem = json!({"code": "USED", "reference": "r"});
-            service.post("/v1/coupons/p/redemptions", redeem).await.json(201);
+            service
+                .post("/v1/coupons/p/redemptions", redeem)
+                .await
+                .json(201);
         }
         for (count, key) in [(1, ""), (1, "k1"), (40, "k40")] {
-            let headers = if key.is_empty() { vec![] } else { vec![("idempotency-key", key)] };
+            let headers = if key.is_empty() {
+                vec![]
+            } else {
+                vec![("idempotency-key", key)]
+            };
             let ask = async |pattern: &str| {
                 let problem = generate(&service, &headers, count, pattern).await;
                 let mut problem = problem.problem(422, "invalid-request");
@@ -105,7 +160,9 @@ async fn pattern_check_precedes_every_lookup() {
             }
         }
         // Few codes have the pattern, and all of them would be found.
-        generate(&service, &[("idempotency-key", "t")], 40, "T#").await.problem(422, "invalid-request");
+        generate(&service, &[("idempotency-key", "t")], 40, "T#")
+            .await
+            .problem(422, "invalid-request");
         assert_eq!(items(&service).await, 2);
     }
 }
@@ -119,10 +176,17 @@ async fn repeat_does_not_count_own_codes() {
     let first = generate(&service, &key, 1, "####").await;
     for _ in 0..2 {
         let again = generate(&service, &key, 1, "####").await;
-        assert_eq!((codes(&again), again.header("idempotency-replayed")), (codes(&first), "true"));
+        assert_eq!(
+            (codes(&again), again.header("idempotency-replayed")),
+            (codes(&first), "true")
+        );
     }
-    generate(&service, &[("idempotency-key", "two")], 1, "####").await.problem(422, "invalid-request");
-    generate(&service, &[("idempotency-key", "two")], 1, "#####").await.problem(409, "filter-full");
+    generate(&service, &[("idempotency-key", "two")], 1, "####")
+        .await
+        .problem(422, "invalid-request");
+    generate(&service, &[("idempotency-key", "two")], 1, "#####")
+        .await
+        .problem(409, "filter-full");
 }
 
 /// Withdrawn codes stay withdrawn: within the retention, when a repeat returns them, and afterwards, when it returns others.
@@ -133,7 +197,10 @@ async fn repeat_never_revives_withdrawn_code() {
         let key = [("idempotency-key", "spring")];
         let first = codes(&generate(&service, &key, 5_000, "##########").await);
         let withdrawn = [first[0].clone(), first[4_999].clone()];
-        service.post("/v1/coupons/p/codes/remove", json!({"codes": withdrawn})).await.json(200);
+        service
+            .post("/v1/coupons/p/codes/remove", json!({"codes": withdrawn}))
+            .await
+            .json(200);
         // Periods end in between: a repeat finds the period of the first attempt.
         let mut service = service;
         for seconds in [1, 3_600, 10 * 3_600, 12 * 3_600 + 3_598] {
@@ -149,7 +216,10 @@ async fn repeat_never_revives_withdrawn_code() {
         assert_eq!(later.header("idempotency-replayed"), "");
         let later = codes(&later);
         assert!(later.iter().all(|code| !first.contains(code)));
-        assert_eq!((are_valid(&service, &withdrawn).await, items(&service).await), (vec![false; 2], 9_998));
+        assert_eq!(
+            (are_valid(&service, &withdrawn).await, items(&service).await),
+            (vec![false; 2], 9_998)
+        );
         assert!(codes(&generate(&service, &key, 5_000, "##########").await) == later);
     }
 }
@@ -162,18 +232,32 @@ async fn evicted_outcome_makes_repeat_new_request() {
         setup.settings.idempotency_room_bytes = 1 << 20;
     })
     .await;
-    service.put("/v1/coupons/p", json!({"capacity": 100})).await.json(201);
+    service
+        .put("/v1/coupons/p", json!({"capacity": 100}))
+        .await
+        .json(201);
     let key = [("idempotency-key", "spring")];
     let first = codes(&generate(&service, &key, 1, "########").await);
-    service.post("/v1/coupons/p/codes/remove", json!({"codes": first})).await.json(200);
+    service
+        .post("/v1/coupons/p/codes/remove", json!({"codes": first}))
+        .await
+        .json(200);
     service.pass(3_600);
     // Each outcome has the labels.
-    let labels: serde_json::Map<_, _> =
-        (0..16).map(|number| (format!("{number:0>128}"), json!("v".repeat(64)))).collect();
+    let labels: serde_json::Map<_, _> = (0..16)
+        .map(|number| (format!("{number:0>128}"), json!("v".repeat(64))))
+        .collect();
     let patch = async |number: u32| {
         let headers = [("idempotency-key", &*format!("k{number}"))];
         let labels = json!({"labels": labels});
-        service.send(json_request(Method::PATCH, "/v1/coupons/p", &headers, &labels)).await
+        service
+            .send(json_request(
+                Method::PATCH,
+                "/v1/coupons/p",
+                &headers,
+                &labels,
+            ))
+            .await
     };
     let mut number = 0;
     while patch(number).await.status == 200 {
@@ -182,7 +266,11 @@ async fn evicted_outcome_makes_repeat_new_request() {
     patch(number).await.problem(429, "idempotency-full");
     service.pass(3_600);
     let later = generate(&service, &key, 1, "########").await;
-    assert_eq!(later.header("idempotency-replayed"), "", "the outcome was not deleted");
+    assert_eq!(
+        later.header("idempotency-replayed"),
+        "",
+        "the outcome was not deleted"
+    );
     assert_ne!(codes(&later), first);
     assert_eq!(are_valid(&service, &first).await, [false]);
 }
@@ -222,7 +310,10 @@ async fn concurrent_repeat_on_other_node_returns_same_codes() {
     let log = MemoryLog::new();
     let node = async || Service::on(Some(log.options()), HttpOptions::default(), |_| ()).await;
     let (first, second) = (node().await, node().await);
-    first.put("/v1/coupons/p", json!({"capacity": 30_000})).await.json(201);
+    first
+        .put("/v1/coupons/p", json!({"capacity": 30_000}))
+        .await
+        .json(201);
     while second.get("/v1/coupons/p").await.status != 200 {
         tokio::task::yield_now().await;
     }
@@ -244,7 +335,8 @@ async fn concurrent_repeat_on_other_node_returns_same_codes() {
         held(2).await;
         log.go_on();
     };
-    let (one, other, ()) = tokio::join!(generate(&first, &key, 9_000, "########"), on_second, commit);
+    let (one, other, ()) =
+        tokio::join!(generate(&first, &key, 9_000, "########"), on_second, commit);
     assert!(codes(&one) == codes(&other));
     let again = generate(&first, &key, 9_000, "########").await;
     assert!(codes(&again) == codes(&one) && again.header("idempotency-replayed") == "true");
@@ -267,34 +359,69 @@ async fn generated_codes_are_of_own_request() {
 #[tokio::test]
 async fn guessable_pattern_is_rejected_with_required_length() {
     let service = pool(json!({"capacity": 100})).await;
-    let problem = generate(&service, &[], 1_000, "A-#####").await.problem(422, "invalid-request");
+    let problem = generate(&service, &[], 1_000, "A-#####")
+        .await
+        .problem(422, "invalid-request");
     assert_eq!(problem["errors"][0]["pointer"], "/pattern");
     let detail = problem["errors"][0]["detail"].as_str().unwrap();
-    assert!(detail.starts_with("expected 6 to 32 '#' for 1000 codes"), "{detail}");
+    assert!(
+        detail.starts_with("expected 6 to 32 '#' for 1000 codes"),
+        "{detail}"
+    );
     codes(&generate(&service, &[], 1_000, "A-######").await);
-    for (count, pattern) in
-        [(0, "########"), (1_000_001, "########"), (1, ""), (1, "####\n"), (1, &"#".repeat(33))]
-    {
-        generate(&service, &[], count, pattern).await.problem(422, "invalid-request");
+    for (count, pattern) in [
+        (0, "########"),
+        (1_000_001, "########"),
+        (1, ""),
+        (1, "####\n"),
+        (1, &"#".repeat(33)),
+    ] {
+        generate(&service, &[], count, pattern)
+            .await
+            .problem(422, "invalid-request");
     }
 }
 
 #[tokio::test]
 async fn generated_codes_are_ndjson_on_request() {
     let service = pool(json!({"capacity": 100})).await;
-    let answer = generate(&service, &[("accept", "application/x-ndjson")], 2, "########").await;
-    assert_eq!((answer.status, answer.header("content-type")), (200, "application/x-ndjson"));
+    let answer = generate(
+        &service,
+        &[("accept", "application/x-ndjson")],
+        2,
+        "########",
+    )
+    .await;
+    assert_eq!(
+        (answer.status, answer.header("content-type")),
+        (200, "application/x-ndjson")
+    );
     let text = answer.text();
-    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
     assert_eq!(lines.len(), 2);
-    assert!(lines.iter().all(|line| line["code"].as_str().unwrap().len() == 8));
+    assert!(
+        lines
+            .iter()
+            .all(|line| line["code"].as_str().unwrap().len() == 8)
+    );
 }
 
 #[tokio::test]
 async fn open_pools_and_campaigns_reject_generate() {
     let service = pool(json!({"capacity": 100, "stock": 10})).await;
-    generate(&service, &[], 1, "########").await.problem(409, "requires-added-codes");
-    service.put("/v1/campaigns/p", json!({"capacity": 100})).await.json(201);
+    generate(&service, &[], 1, "########")
+        .await
+        .problem(409, "requires-added-codes");
+    service
+        .put("/v1/campaigns/p", json!({"capacity": 100}))
+        .await
+        .json(201);
     let path = "/v1/campaigns/p/codes/generate";
-    service.send(request(Method::POST, path, &[], Body::empty())).await.problem(404, "route-not-found");
+    service
+        .send(request(Method::POST, path, &[], Body::empty()))
+        .await
+        .problem(404, "route-not-found");
 }

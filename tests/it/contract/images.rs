@@ -10,17 +10,31 @@ use std::io::Write as _;
 
 async fn take(service: &Service, path: &str) -> Vec<u8> {
     let image = service.get(&format!("{path}/image")).await;
-    assert_eq!((image.status, image.header("content-type")), (200, "application/octet-stream"));
+    assert_eq!(
+        (image.status, image.header("content-type")),
+        (200, "application/octet-stream")
+    );
     image.body
 }
 
 async fn bring(service: &Service, path: &str, image: impl Into<Body>) -> Answer {
-    service.send(request(Method::PUT, &format!("{path}/image"), &[], image.into())).await
+    service
+        .send(request(
+            Method::PUT,
+            &format!("{path}/image"),
+            &[],
+            image.into(),
+        ))
+        .await
 }
 
 async fn images_loading(service: &Service) -> String {
     let metrics = service.get("/metrics").await.text();
-    metrics.lines().find_map(|line| line.strip_prefix("cuckood_images_loading ")).unwrap().to_owned()
+    metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("cuckood_images_loading "))
+        .unwrap()
+        .to_owned()
 }
 
 /// A filter's description under another name.
@@ -45,11 +59,20 @@ fn users(from: u64, to: u64) -> Vec<String> {
 }
 
 async fn check(service: &Service, path: &str, users: &[String]) -> Value {
-    service.post(&format!("{path}/users/check"), json!({ "users": users })).await.json(200)["present"].take()
+    service
+        .post(&format!("{path}/users/check"), json!({ "users": users }))
+        .await
+        .json(200)["present"]
+        .take()
 }
 
 fn present(answers: &Value) -> usize {
-    answers.as_array().unwrap().iter().filter(|answer| **answer == json!(true)).count()
+    answers
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|answer| **answer == json!(true))
+        .count()
 }
 
 #[tokio::test]
@@ -59,8 +82,14 @@ async fn campaign_image_contains_all_users() {
     for (name, spec) in [
         ("compact", json!({"capacity": 1_000, "error_rate": 0.01})),
         ("strict", json!({"capacity": 1_000, "mode": "strict"})),
-        ("fixed", json!({"capacity": 20_000, "growth": "fixed", "starts_at": "2026-11-01T00:00:00Z"})),
-        ("layout", json!({"capacity": 5_000, "layout": {"fingerprint_bits": 13, "bucket_size": 2}})),
+        (
+            "fixed",
+            json!({"capacity": 20_000, "growth": "fixed", "starts_at": "2026-11-01T00:00:00Z"}),
+        ),
+        (
+            "layout",
+            json!({"capacity": 5_000, "layout": {"fingerprint_bits": 13, "bucket_size": 2}}),
+        ),
         ("forgets", json!({"capacity": 1_000, "forget_after": "8d"})),
         ("empty", json!({"capacity": 10})),
     ] {
@@ -68,11 +97,19 @@ async fn campaign_image_contains_all_users() {
         here.put(&path, spec).await.json(201);
         if name != "empty" {
             for from in (0..20_000).step_by(10_000) {
-                here.post(&format!("{path}/users"), json!({"users": users(from, from + 10_000)}))
-                    .await
-                    .json(200);
+                here.post(
+                    &format!("{path}/users"),
+                    json!({"users": users(from, from + 10_000)}),
+                )
+                .await
+                .json(200);
             }
-            here.post(&format!("{path}/users/remove"), json!({"users": users(0, 500)})).await.json(200);
+            here.post(
+                &format!("{path}/users/remove"),
+                json!({"users": users(0, 500)}),
+            )
+            .await
+            .json(200);
         }
         let image = take(&here, &path).await;
         let moved = "/v1/campaigns/moved";
@@ -82,16 +119,25 @@ async fn campaign_image_contains_all_users() {
         assert_eq!(made, renamed(here.get(&path).await.json(200), "moved"));
         assert_eq!(there.get(moved).await.json(200), made);
         let asked = users(0, 10_000);
-        assert_eq!(check(&there, moved, &asked).await, check(&here, &path, &asked).await);
+        assert_eq!(
+            check(&there, moved, &asked).await,
+            check(&here, &path, &asked).await
+        );
         // The one goes on without the other.
         let new = users(20_000, 20_100);
-        there.post(&format!("{moved}/users"), json!({"users": new})).await.json(200);
+        there
+            .post(&format!("{moved}/users"), json!({"users": new}))
+            .await
+            .json(200);
         assert_eq!(present(&check(&there, moved, &new).await), 100);
         // A full filter may have false positives.
         assert!(present(&check(&here, &path, &new).await) < 20);
         // On the same server, too, whose secret it shares.
         bring(&here, &format!("{path}-copy"), image).await.json(201);
-        assert_eq!(check(&here, &format!("{path}-copy"), &asked).await, check(&here, &path, &asked).await);
+        assert_eq!(
+            check(&here, &format!("{path}-copy"), &asked).await,
+            check(&here, &path, &asked).await
+        );
         there.delete(moved).await;
     }
     assert_eq!(images_loading(&there).await, "0");
@@ -101,10 +147,16 @@ async fn campaign_image_contains_all_users() {
 async fn forgetting_continues_after_image_load() {
     let (here, there) = (Service::start().await, Service::start().await);
     let path = "/v1/campaigns/seen";
-    here.put(path, json!({"capacity": 1_000, "forget_after": "8d"})).await.json(201);
-    here.post(&format!("{path}/users"), json!({"users": ["early"]})).await.json(200);
+    here.put(path, json!({"capacity": 1_000, "forget_after": "8d"}))
+        .await
+        .json(201);
+    here.post(&format!("{path}/users"), json!({"users": ["early"]}))
+        .await
+        .json(200);
     here.pass(4 * 86_400);
-    here.post(&format!("{path}/users"), json!({"users": ["late"]})).await.json(200);
+    here.post(&format!("{path}/users"), json!({"users": ["late"]}))
+        .await
+        .json(200);
     let image = take(&here, path).await;
     let both = ["early".to_owned(), "late".to_owned()];
     there.pass(8 * 86_400);
@@ -116,7 +168,10 @@ async fn forgetting_continues_after_image_load() {
     there.pass(30 * 86_400);
     let old = bring(&there, "/v1/campaigns/old", image).await.json(201);
     assert_eq!(old["stats"]["items"], 0);
-    assert_eq!(check(&there, "/v1/campaigns/old", &both).await, json!([false, false]));
+    assert_eq!(
+        check(&there, "/v1/campaigns/old", &both).await,
+        json!([false, false])
+    );
 }
 
 #[tokio::test]
@@ -126,15 +181,22 @@ async fn coupon_image_contains_redemptions() {
     let spec = json!({"capacity": 50, "ignore_case": true});
     here.put(path, spec).await.json(201);
     let codes: Vec<String> = (0..2_000).map(|number| format!("CODE-{number}")).collect();
-    here.post(&format!("{path}/codes"), json!({ "codes": codes })).await.json(200);
+    here.post(&format!("{path}/codes"), json!({ "codes": codes }))
+        .await
+        .json(200);
     let redeem = async |service: &Service, code: &str, reference: &str, hold_seconds: u64| {
         let body = json!({"code": code, "reference": reference, "hold_seconds": hold_seconds});
         service.post(&format!("{path}/redemptions"), body).await
     };
     for number in 0..400 {
-        redeem(&here, &format!("code-{number}"), &format!("order-{number}"), [0, 60][number % 2])
-            .await
-            .json(201);
+        redeem(
+            &here,
+            &format!("code-{number}"),
+            &format!("order-{number}"),
+            [0, 60][number % 2],
+        )
+        .await
+        .json(201);
     }
     let cancelled = redeem(&here, "code-900", "order-900", 0).await.json(201);
     let cancelled = format!("{path}/redemptions/{}", cancelled["id"].as_str().unwrap());
@@ -143,7 +205,10 @@ async fn coupon_image_contains_redemptions() {
     let image = take(&here, path).await;
     let made = bring(&there, path, image.clone()).await.json(201);
     assert_eq!(made, here.get(path).await.json(200));
-    assert_eq!((&made["stats"]["held"], &made["stats"]["redeemed"]), (&json!(200), &json!(200)));
+    assert_eq!(
+        (&made["stats"]["held"], &made["stats"]["redeemed"]),
+        (&json!(200), &json!(200))
+    );
     let asked = json!({"codes": codes});
     for question in ["check", "lookup", "count"] {
         let question = format!("{path}/codes/{question}");
@@ -159,32 +224,54 @@ async fn coupon_image_contains_redemptions() {
     assert_eq!(there.get(&cancelled).await.json(200)["status"], "cancelled");
     // It goes on there as here, after a restart too.
     there = there.restart().await;
-    redeem(&there, "code-0", "another", 0).await.problem(409, "code-redeemed");
-    redeem(&there, "code-1", "another", 0).await.problem(409, "code-held");
-    assert_eq!(redeem(&there, "CODE-1", "order-1", 0).await.json(200)["status"], "redeemed");
+    redeem(&there, "code-0", "another", 0)
+        .await
+        .problem(409, "code-redeemed");
+    redeem(&there, "code-1", "another", 0)
+        .await
+        .problem(409, "code-held");
+    assert_eq!(
+        redeem(&there, "CODE-1", "order-1", 0).await.json(200)["status"],
+        "redeemed"
+    );
     there.pass(61);
-    assert_eq!(redeem(&there, "code-3", "another", 0).await.json(201)["status"], "redeemed");
+    assert_eq!(
+        redeem(&there, "code-3", "another", 0).await.json(201)["status"],
+        "redeemed"
+    );
     assert_eq!(there.get(path).await.json(200)["stats"]["held"], 0);
     let events = there.get("/v1/events").await.text();
     let first = events.lines().next().unwrap();
-    assert!(first.contains("created") && first.contains("welcome"), "{events}");
+    assert!(
+        first.contains("created") && first.contains("welcome"),
+        "{events}"
+    );
 }
 
 #[tokio::test]
 async fn open_pool_image_contains_ordinals() {
     let (here, there) = (Service::start().await, Service::start().await);
     let path = "/v1/coupons/sale";
-    here.put(path, json!({"capacity": 10, "stock": 100})).await.json(201);
+    here.put(path, json!({"capacity": 10, "stock": 100}))
+        .await
+        .json(201);
     let redeem = async |service: &Service, code: u64| {
         let body = json!({"code": format!("u{code}"), "reference": format!("order-{code}")});
         service.post(&format!("{path}/redemptions"), body).await
     };
     let mut ids = Vec::new();
     for code in 1..=60 {
-        ids.push(redeem(&here, code).await.json(201)["id"].as_str().unwrap().to_owned());
+        ids.push(
+            redeem(&here, code).await.json(201)["id"]
+                .as_str()
+                .unwrap()
+                .to_owned(),
+        );
     }
     for id in ids.iter().step_by(2).take(10) {
-        here.command(&format!("{path}/redemptions/{id}/cancel")).await.json(200);
+        here.command(&format!("{path}/redemptions/{id}/cancel"))
+            .await
+            .json(200);
     }
     // Long after the redemptions have expired; their ordinals stay taken.
     here.pass(31 * 86_400);
@@ -193,7 +280,10 @@ async fn open_pool_image_contains_ordinals() {
     }
     let image = take(&here, path).await;
     there.pass(31 * 86_400);
-    assert_eq!(bring(&there, path, image).await.json(201), here.get(path).await.json(200));
+    assert_eq!(
+        bring(&there, path, image).await.json(201),
+        here.get(path).await.json(200)
+    );
     redeem(&there, 2).await.problem(409, "code-redeemed");
     for code in 100..=140 {
         assert_eq!(
@@ -210,15 +300,22 @@ async fn damaged_or_foreign_image_is_rejected() {
     let (here, there) = (Service::start().await, Service::start().await);
     let path = "/v1/coupons/welcome";
     here.put(path, json!({"capacity": 20_000})).await.json(201);
-    here.post(&format!("{path}/codes"), json!({"codes": users(0, 10_000)})).await.json(200);
+    here.post(&format!("{path}/codes"), json!({"codes": users(0, 10_000)}))
+        .await
+        .json(200);
     let used = json!({"code": "user-1", "reference": "order"});
-    here.post(&format!("{path}/redemptions"), used).await.json(201);
+    here.post(&format!("{path}/redemptions"), used)
+        .await
+        .json(201);
     let image = take(&here, path).await;
     let ends = ends(&image);
     assert!(ends.len() > 4, "{} records", ends.len());
     let refused = async |bytes: Vec<u8>| {
         let answer = bring(&there, path, bytes).await;
-        answer.problem(422, "image-damaged")["detail"].as_str().unwrap().to_owned()
+        answer.problem(422, "image-damaged")["detail"]
+            .as_str()
+            .unwrap()
+            .to_owned()
     };
     let mut begin = 0;
     for &end in &ends {
@@ -233,9 +330,17 @@ async fn damaged_or_foreign_image_is_rejected() {
         refused([&image[..end], &image[begin..]].concat()).await;
         begin = end;
     }
-    assert!(refused(b"\x1f\x8b RedisBloom".to_vec()).await.contains("not an image"));
+    assert!(
+        refused(b"\x1f\x8b RedisBloom".to_vec())
+            .await
+            .contains("not an image")
+    );
     assert!(refused(Vec::new()).await.contains("not an image"));
-    assert!(refused([&image[..], b"\0"].concat()).await.contains("follow its end"));
+    assert!(
+        refused([&image[..], b"\0"].concat())
+            .await
+            .contains("follow its end")
+    );
     let mut newer = image.clone();
     newer[4] = 9;
     assert!(refused(newer).await.contains("newer"));
@@ -246,18 +351,31 @@ async fn damaged_or_foreign_image_is_rejected() {
     there.get(path).await.problem(404, "coupon-not-found");
     assert_eq!(images_loading(&there).await, "0");
     bring(&there, path, image.clone()).await.json(201);
-    let taken = bring(&there, path, image).await.problem(409, "already-exists");
-    assert!(taken["detail"].as_str().unwrap().contains("new one"), "{taken}");
-    here.get("/v1/coupons/none/image").await.problem(404, "coupon-not-found");
-    bring(&there, "/v1/coupons/No", Vec::new()).await.problem(422, "invalid-request");
+    let taken = bring(&there, path, image)
+        .await
+        .problem(409, "already-exists");
+    assert!(
+        taken["detail"].as_str().unwrap().contains("new one"),
+        "{taken}"
+    );
+    here.get("/v1/coupons/none/image")
+        .await
+        .problem(404, "coupon-not-found");
+    bring(&there, "/v1/coupons/No", Vec::new())
+        .await
+        .problem(422, "invalid-request");
 }
 
 #[tokio::test]
 async fn interrupted_upload_leaves_nothing() {
     let (here, there) = (Service::start().await, Service::start().await);
     let path = "/v1/campaigns/spring";
-    here.put(path, json!({"capacity": 100_000, "mode": "strict"})).await.json(201);
-    here.post(&format!("{path}/users"), json!({"users": users(0, 10_000)})).await.json(200);
+    here.put(path, json!({"capacity": 100_000, "mode": "strict"}))
+        .await
+        .json(201);
+    here.post(&format!("{path}/users"), json!({"users": users(0, 10_000)}))
+        .await
+        .json(200);
     let image = take(&here, path).await;
     let before = there.get("/v1/info").await.json(200)["memory"].clone();
     let half = Bytes::copy_from_slice(&image[..image.len() / 2]);
@@ -266,7 +384,10 @@ async fn interrupted_upload_leaves_nothing() {
     answer.problem(400, "malformed-request");
     assert_eq!(images_loading(&there).await, "0");
     there.get(path).await.problem(404, "campaign-not-found");
-    assert_eq!(there.get("/v1/info").await.json(200)["memory"]["records_bytes"], before["records_bytes"]);
+    assert_eq!(
+        there.get("/v1/info").await.json(200)["memory"]["records_bytes"],
+        before["records_bytes"]
+    );
     bring(&there, path, image).await.json(201);
 }
 
@@ -274,22 +395,51 @@ async fn interrupted_upload_leaves_nothing() {
 async fn image_transfer_may_be_compressed() {
     let service = Service::start().await;
     let path = "/v1/campaigns/spring";
-    service.put(path, json!({"capacity": 10_000})).await.json(201);
-    service.post(&format!("{path}/users"), json!({"users": users(0, 5_000)})).await.json(200);
-    let packed =
-        request(Method::GET, &format!("{path}/image"), &[("accept-encoding", "gzip")], Body::empty());
+    service
+        .put(path, json!({"capacity": 10_000}))
+        .await
+        .json(201);
+    service
+        .post(&format!("{path}/users"), json!({"users": users(0, 5_000)}))
+        .await
+        .json(200);
+    let packed = request(
+        Method::GET,
+        &format!("{path}/image"),
+        &[("accept-encoding", "gzip")],
+        Body::empty(),
+    );
     let packed = service.send(packed).await;
-    assert_eq!((packed.status, packed.header("content-encoding")), (200, "gzip"));
+    assert_eq!(
+        (packed.status, packed.header("content-encoding")),
+        (200, "gzip")
+    );
     let headers = [("content-encoding", "gzip")];
     let copy = "/v1/campaigns/copy";
-    let sent = request(Method::PUT, &format!("{copy}/image"), &headers, Body::from(packed.body));
+    let sent = request(
+        Method::PUT,
+        &format!("{copy}/image"),
+        &headers,
+        Body::from(packed.body),
+    );
     service.send(sent).await.json(201);
-    assert_eq!(check(&service, copy, &users(0, 100)).await, check(&service, path, &users(0, 100)).await);
+    assert_eq!(
+        check(&service, copy, &users(0, 100)).await,
+        check(&service, path, &users(0, 100)).await
+    );
     let mut twice = zstd::stream::Encoder::new(Vec::new(), 1).unwrap();
     twice.write_all(&take(&service, path).await).unwrap();
     let headers = [("content-encoding", "zstd")];
     let sent = Body::from(twice.finish().unwrap());
-    service.send(request(Method::PUT, "/v1/campaigns/third/image", &headers, sent)).await.json(201);
+    service
+        .send(request(
+            Method::PUT,
+            "/v1/campaigns/third/image",
+            &headers,
+            sent,
+        ))
+        .await
+        .json(201);
 }
 
 #[tokio::test]
@@ -300,9 +450,13 @@ async fn image_beyond_memory_is_rejected() {
     })
     .await;
     let path = "/v1/coupons/large";
-    here.put(path, json!({"capacity": 1_000_000})).await.json(201);
+    here.put(path, json!({"capacity": 1_000_000}))
+        .await
+        .json(201);
     let image = take(&here, path).await;
-    bring(&there, path, image).await.problem(507, "memory-limit");
+    bring(&there, path, image)
+        .await
+        .problem(507, "memory-limit");
     assert_eq!(images_loading(&there).await, "0");
 }
 
@@ -316,7 +470,10 @@ async fn image_starts_without_snapshot() {
     }
     let info = service.get("/v1/info").await.json(200);
     assert_eq!(
-        (info.get("snapshot"), &info["storage"]["snapshot_bytes_written"]),
+        (
+            info.get("snapshot"),
+            &info["storage"]["snapshot_bytes_written"]
+        ),
         (None, &json!(0)),
         "{info}"
     );

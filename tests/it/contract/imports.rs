@@ -11,17 +11,27 @@ pub const IMPORTS: &str = "/v1/campaigns/spring/imports";
 
 pub async fn service() -> Service {
     let service = Service::start().await;
-    service.put("/v1/campaigns/spring", json!({"capacity": 1000, "mode": "strict"})).await.json(201);
+    service
+        .put(
+            "/v1/campaigns/spring",
+            json!({"capacity": 1000, "mode": "strict"}),
+        )
+        .await
+        .json(201);
     service
 }
 
 async fn present(service: &Service, users: &[&str]) -> Value {
-    let answer = service.post("/v1/campaigns/spring/users/check", json!({"users": users})).await;
+    let answer = service
+        .post("/v1/campaigns/spring/users/check", json!({"users": users}))
+        .await;
     answer.json(200)["present"].clone()
 }
 
 pub async fn text(service: &Service, query: &str, body: impl Into<Body>) -> Answer {
-    service.import(&format!("{IMPORTS}{query}"), "text/plain", body).await
+    service
+        .import(&format!("{IMPORTS}{query}"), "text/plain", body)
+        .await
 }
 
 /// A body that breaks off after these pieces.
@@ -40,7 +50,9 @@ async fn text_has_one_item_per_line() {
     let body = format!("u1\r\nu2\n\n{}\nu1\n  u3 \nlast\n", "x".repeat(513));
     // Latin-1 is not UTF-8.
     let body = [body.as_bytes(), b"\xe4"].concat();
-    let done = text(&service, "?mode=append&id=first", body).await.json(200);
+    let done = text(&service, "?mode=append&id=first", body)
+        .await
+        .json(200);
     assert!(done["seconds"].is_number());
     for (field, value) in [
         ("id", json!("first")),
@@ -50,16 +62,28 @@ async fn text_has_one_item_per_line() {
         ("already_present", json!(1)),
         ("already_redeemed", json!(0)),
         ("rejected", json!(2)),
-        ("errors", json!([{"line": 4, "code": "item-too-long"}, {"line": 8, "code": "not-utf8"}])),
+        (
+            "errors",
+            json!([{"line": 4, "code": "item-too-long"}, {"line": 8, "code": "not-utf8"}]),
+        ),
     ] {
         assert_eq!(done[field], value, "{field} in {done}");
     }
     let users = ["u1", "u2", "  u3 ", "u3", "last"];
-    assert_eq!(present(&service, &users).await, json!([true, true, true, false, true]));
-    assert_eq!(service.get("/v1/imports/first").await.json(200)["state"], "done");
+    assert_eq!(
+        present(&service, &users).await,
+        json!([true, true, true, false, true])
+    );
+    assert_eq!(
+        service.get("/v1/imports/first").await.json(200)["state"],
+        "done"
+    );
     let list = service.get("/v1/imports").await.json(200);
     assert_eq!(list["imports"][0]["id"], "first");
-    service.get("/v1/imports/none").await.problem(404, "import-not-found");
+    service
+        .get("/v1/imports/none")
+        .await
+        .problem(404, "import-not-found");
 }
 
 #[tokio::test]
@@ -70,14 +94,22 @@ async fn format_parameter_overrides_media_type() {
         ("application/x-ndjson", "\"u1\"\n\"u2\"\n"),
         ("text/csv; charset=utf-8", "user\nu1\nu2\n"),
     ] {
-        let done = service.import(&format!("{IMPORTS}?mode=replace"), media_type, body).await.json(200);
+        let done = service
+            .import(&format!("{IMPORTS}?mode=replace"), media_type, body)
+            .await
+            .json(200);
         assert_eq!(done["added"], 2, "{media_type}: {done}");
         assert_eq!(present(&service, &["u1", "u2"]).await, json!([true, true]));
     }
-    service.import(IMPORTS, "application/json", "[]").await.problem(415, "unsupported-media-type");
-    for media_type in
-        ["application/octet-stream", "application/x-ndjson", "application/x-www-form-urlencoded"]
-    {
+    service
+        .import(IMPORTS, "application/json", "[]")
+        .await
+        .problem(415, "unsupported-media-type");
+    for media_type in [
+        "application/octet-stream",
+        "application/x-ndjson",
+        "application/x-www-form-urlencoded",
+    ] {
         for (format, body) in [
             ("text", "u1\r\nu2\n"),
             ("ndjson", "\"u1\"\n{\"item\":\"u2\"}\n"),
@@ -89,11 +121,21 @@ async fn format_parameter_overrides_media_type() {
             assert_eq!(present(&service, &["u1", "u2"]).await, json!([true, true]));
         }
     }
-    let unsaid = service.import(IMPORTS, "application/octet-stream", "u1\n").await;
+    let unsaid = service
+        .import(IMPORTS, "application/octet-stream", "u1\n")
+        .await;
     unsaid.problem(415, "unsupported-media-type");
-    let unknown = service.import(&format!("{IMPORTS}?format=xml"), "text/plain", "u1\n").await;
+    let unknown = service
+        .import(&format!("{IMPORTS}?format=xml"), "text/plain", "u1\n")
+        .await;
     unknown.problem(422, "invalid-request");
-    let columns = service.import(&format!("{IMPORTS}?format=text&column=id"), "text/csv", "u1\n").await;
+    let columns = service
+        .import(
+            &format!("{IMPORTS}?format=text&column=id"),
+            "text/csv",
+            "u1\n",
+        )
+        .await;
     columns.problem(422, "invalid-request");
 }
 
@@ -105,23 +147,49 @@ async fn finished_id_rejects_different_upload() {
     let asked = "?id=a&mode=replace&min_items=2&max_shrink=0.5&max_rejected=3";
     let done = text(&service, asked, body).await.json(200);
     assert_eq!(done["warnings"].as_array().unwrap().len(), 0, "{done}");
-    for other in ["u1\nu2\nu9\n", "", &body[1..], &format!("{body}\n"), &body.replace('\n', "\r\n")] {
-        text(&service, asked, other.to_owned()).await.problem(409, "import-differs");
+    for other in [
+        "u1\nu2\nu9\n",
+        "",
+        &body[1..],
+        &format!("{body}\n"),
+        &body.replace('\n', "\r\n"),
+    ] {
+        text(&service, asked, other.to_owned())
+            .await
+            .problem(409, "import-differs");
     }
-    for guards in ["", "&min_items=2", "&min_items=2&max_shrink=0.4&max_rejected=3"] {
+    for guards in [
+        "",
+        "&min_items=2",
+        "&min_items=2&max_shrink=0.4&max_rejected=3",
+    ] {
         let asked = format!("?id=a&mode=replace{guards}");
-        text(&service, &asked, body).await.problem(409, "import-differs");
+        text(&service, &asked, body)
+            .await
+            .problem(409, "import-differs");
     }
-    let other_type = service.import(&format!("{IMPORTS}{asked}"), "application/x-ndjson", body).await;
+    let other_type = service
+        .import(&format!("{IMPORTS}{asked}"), "application/x-ndjson", body)
+        .await;
     other_type.problem(409, "import-differs");
     let service = service.restart().await;
     let again = text(&service, asked, body).await;
-    assert_eq!((again.json(200), again.header("idempotency-replayed")), (done.clone(), "true"));
+    assert_eq!(
+        (again.json(200), again.header("idempotency-replayed")),
+        (done.clone(), "true")
+    );
     // Compressed it is the same.
     let path = format!("{IMPORTS}{asked}");
     let headers = [("content-type", "text/plain"), ("content-encoding", "zstd")];
     let compressed = zstd::stream::encode_all(body.as_bytes(), 1).unwrap();
-    let again = service.send(request(Method::POST, &path, &headers, Body::from(compressed))).await;
+    let again = service
+        .send(request(
+            Method::POST,
+            &path,
+            &headers,
+            Body::from(compressed),
+        ))
+        .await;
     assert_eq!(again.json(200), done);
 }
 
@@ -142,18 +210,37 @@ async fn finished_id_is_overtaken_by_clear_or_replacement() {
             let done = service.import(&query, "text/plain", body).await.json(200);
             let overtaken = async |service: &Service, id: &str| {
                 let path = format!("{filter}/imports?mode={mode}&id={id}");
-                service.import(&path, "text/plain", body).await.problem(409, "import-overtaken");
+                service
+                    .import(&path, "text/plain", body)
+                    .await
+                    .problem(409, "import-overtaken");
             };
             // Items that are removed one by one, or added, are no reason.
-            let items = if collection == "coupons" { "codes" } else { "users" };
-            service.post(&format!("{filter}/{items}/remove"), json!({items: ["a1"]})).await.json(200);
-            service.import(&format!("{filter}/imports"), "text/plain", "c1\n").await.json(200);
+            let items = if collection == "coupons" {
+                "codes"
+            } else {
+                "users"
+            };
+            service
+                .post(&format!("{filter}/{items}/remove"), json!({items: ["a1"]}))
+                .await
+                .json(200);
+            service
+                .import(&format!("{filter}/imports"), "text/plain", "c1\n")
+                .await
+                .json(200);
             for _ in 0..2 {
                 let again = service.import(&query, "text/plain", body).await;
-                assert_eq!((again.json(200), again.header("idempotency-replayed")), (done.clone(), "true"));
+                assert_eq!(
+                    (again.json(200), again.header("idempotency-replayed")),
+                    (done.clone(), "true")
+                );
                 service = service.restart().await;
             }
-            service.post(&format!("{filter}/clear"), json!({})).await.json(200);
+            service
+                .post(&format!("{filter}/clear"), json!({}))
+                .await
+                .json(200);
             overtaken(&service, "a").await;
             // Even if the same items were added again by others.
             let path = format!("{filter}/imports?mode={mode}&id=b");
@@ -161,9 +248,15 @@ async fn finished_id_is_overtaken_by_clear_or_replacement() {
             overtaken(&service, "a").await;
             service.import(&path, "text/plain", body).await.json(200);
             let replacement = format!("{filter}/imports?mode=replace&id=c");
-            service.import(&replacement, "text/plain", "d1\na1\na2\na3\n").await.json(200);
+            service
+                .import(&replacement, "text/plain", "d1\na1\na2\na3\n")
+                .await
+                .json(200);
             overtaken(&service, "b").await;
-            service.import(&replacement, "text/plain", "d1\na1\na2\na3\n").await.json(200);
+            service
+                .import(&replacement, "text/plain", "d1\na1\na2\na3\n")
+                .await
+                .json(200);
         }
     }
 }
@@ -178,22 +271,60 @@ async fn from_snapshot(service: Service) -> Service {
 #[tokio::test]
 async fn overtaken_import_is_known_after_snapshot() {
     let service = Service::start().await;
-    let lines: &'static str = (0..10).map(|n| format!("u{n}\n")).collect::<String>().leak();
+    let lines: &'static str = (0..10)
+        .map(|n| format!("u{n}\n"))
+        .collect::<String>()
+        .leak();
     for campaign in ["trimmed", "cleared", "replaced"] {
         let path = format!("/v1/campaigns/{campaign}");
-        service.put(&path, json!({"capacity": 1000})).await.json(201);
-        service.import(&format!("{path}/imports?id={campaign}"), "text/plain", lines).await.json(200);
+        service
+            .put(&path, json!({"capacity": 1000}))
+            .await
+            .json(201);
+        service
+            .import(
+                &format!("{path}/imports?id={campaign}"),
+                "text/plain",
+                lines,
+            )
+            .await
+            .json(200);
     }
     let users = json!({"users": ["u0", "u1", "u2", "u3", "u4", "u5"]});
-    service.post("/v1/campaigns/trimmed/users/remove", users).await.json(200);
-    service.post("/v1/campaigns/cleared/clear", json!({})).await.json(200);
-    service.import("/v1/campaigns/cleared/imports", "text/plain", lines).await.json(200);
-    service.import("/v1/campaigns/replaced/imports?mode=replace", "text/plain", lines).await.json(200);
+    service
+        .post("/v1/campaigns/trimmed/users/remove", users)
+        .await
+        .json(200);
+    service
+        .post("/v1/campaigns/cleared/clear", json!({}))
+        .await
+        .json(200);
+    service
+        .import("/v1/campaigns/cleared/imports", "text/plain", lines)
+        .await
+        .json(200);
+    service
+        .import(
+            "/v1/campaigns/replaced/imports?mode=replace",
+            "text/plain",
+            lines,
+        )
+        .await
+        .json(200);
     let service = from_snapshot(service).await;
     let repeat = async |campaign: &str| {
-        service.import(&format!("/v1/campaigns/{campaign}/imports?id={campaign}"), "text/plain", lines).await
+        service
+            .import(
+                &format!("/v1/campaigns/{campaign}/imports?id={campaign}"),
+                "text/plain",
+                lines,
+            )
+            .await
     };
-    assert_eq!(repeat("trimmed").await.header("idempotency-replayed"), "true");
+    assert_eq!(
+        repeat("trimmed").await.header("idempotency-replayed"),
+        "true"
+    );
     repeat("cleared").await.problem(409, "import-overtaken");
     repeat("replaced").await.problem(409, "import-overtaken");
 }
@@ -202,20 +333,36 @@ async fn overtaken_import_is_known_after_snapshot() {
 #[tokio::test]
 async fn import_with_redeemed_codes_is_overtaken_by_clear() {
     let service = Service::start().await;
-    service.put("/v1/coupons/summer", json!({"capacity": 1000})).await.json(201);
-    let lines: &'static str = (0..10).map(|n| format!("code-{n}\n")).collect::<String>().leak();
+    service
+        .put("/v1/coupons/summer", json!({"capacity": 1000}))
+        .await
+        .json(201);
+    let lines: &'static str = (0..10)
+        .map(|n| format!("code-{n}\n"))
+        .collect::<String>()
+        .leak();
     let imports = "/v1/coupons/summer/imports?id=codes";
     service.import(imports, "text/plain", lines).await.json(200);
     for number in 0..6 {
-        let redemption = json!({"code": format!("code-{number}"), "reference": format!("order-{number}")});
-        service.post("/v1/coupons/summer/redemptions", redemption).await.json(201);
+        let redemption =
+            json!({"code": format!("code-{number}"), "reference": format!("order-{number}")});
+        service
+            .post("/v1/coupons/summer/redemptions", redemption)
+            .await
+            .json(201);
     }
     let service = from_snapshot(service).await;
     let again = service.import(imports, "text/plain", lines).await;
     assert_eq!(again.header("idempotency-replayed"), "true");
-    service.post("/v1/coupons/summer/clear", json!({})).await.json(200);
+    service
+        .post("/v1/coupons/summer/clear", json!({}))
+        .await
+        .json(200);
     let service = from_snapshot(service).await;
-    service.import(imports, "text/plain", lines).await.problem(409, "import-overtaken");
+    service
+        .import(imports, "text/plain", lines)
+        .await
+        .problem(409, "import-overtaken");
 }
 
 /// After a clear, the lines of an interrupted import are gone: skipping them would lose them.
@@ -223,14 +370,24 @@ async fn import_with_redeemed_codes_is_overtaken_by_clear() {
 async fn interrupted_append_is_overtaken_by_clear() {
     let service = service().await;
     // Enough lines for a batch, which is durable.
-    let lines: &'static str = (0..15_000).map(|n| format!("u{n}\n")).collect::<String>().leak();
+    let lines: &'static str = (0..15_000)
+        .map(|n| format!("u{n}\n"))
+        .collect::<String>()
+        .leak();
     let _ = text(&service, "?id=a", broken(&[lines])).await;
     assert!(service.get("/v1/imports/a").await.json(200)["lines"].as_u64() > Some(0));
     let _ = text(&service, "?id=r&mode=replace", broken(&[lines])).await;
-    service.post("/v1/campaigns/spring/clear", json!({})).await.json(200);
-    text(&service, "?id=a", lines).await.problem(409, "import-overtaken");
+    service
+        .post("/v1/campaigns/spring/clear", json!({}))
+        .await
+        .json(200);
+    text(&service, "?id=a", lines)
+        .await
+        .problem(409, "import-overtaken");
     // An interrupted replacement starts over.
-    text(&service, "?id=r&mode=replace", "u1\nu2\nu3\n").await.json(200);
+    text(&service, "?id=r&mode=replace", "u1\nu2\nu3\n")
+        .await
+        .json(200);
     let again = text(&service, "?id=r&mode=replace", "u1\nu2\nu3\n").await;
     assert_eq!(again.header("idempotency-replayed"), "true");
 }
@@ -241,8 +398,13 @@ async fn continued_id_returns_result_for_full_upload() {
     let service = service().await;
     let _ = text(&service, "?id=a", broken(&["u1\nu2\n"])).await;
     let done = text(&service, "?id=a", "u1\nu2\nu3\n").await.json(200);
-    text(&service, "?id=a", "u3\n").await.problem(409, "import-differs");
-    assert_eq!(text(&service, "?id=a", "u1\nu2\nu3\n").await.json(200), done);
+    text(&service, "?id=a", "u3\n")
+        .await
+        .problem(409, "import-differs");
+    assert_eq!(
+        text(&service, "?id=a", "u1\nu2\nu3\n").await.json(200),
+        done
+    );
 }
 
 /// A body of these lines that never ends.
@@ -256,9 +418,11 @@ pub fn endless(lines: &'static str) -> Body {
 async fn running_import_can_be_stopped() {
     let service = service().await;
     text(&service, "", "old\n").await.json(200);
-    for (query, is_on_record) in
-        [("?id=a", true), ("?id=b&mode=replace", true), ("?id=c&dry_run=true", false)]
-    {
+    for (query, is_on_record) in [
+        ("?id=a", true),
+        ("?id=b&mode=replace", true),
+        ("?id=c&dry_run=true", false),
+    ] {
         let path = format!("/v1/imports/{}", &query[4..5]);
         let upload = text(&service, query, endless("u1\nu2\n"));
         let stop = async {
@@ -266,7 +430,10 @@ async fn running_import_can_be_stopped() {
             while service.delete(&path).await.status == 404 {
                 tokio::task::yield_now().await;
             }
-            assert_eq!(service.get(&path).await.status, if is_on_record { 200 } else { 404 });
+            assert_eq!(
+                service.get(&path).await.status,
+                if is_on_record { 200 } else { 404 }
+            );
         };
         let (answer, ()) = tokio::join!(upload, stop);
         answer.problem(409, "import-stopped");
@@ -284,12 +451,29 @@ async fn running_import_can_be_stopped() {
     }
     assert_eq!(present(&service, &["old"]).await, json!([true]));
     let done = text(&service, "?id=a", "u1\nu2\nu3\n").await.json(200);
-    assert_eq!((&done["state"], &done["lines"]), (&json!("done"), &json!(3)));
-    service.delete("/v1/imports/a").await.problem(409, "import-finished");
-    text(&service, "?id=empty&mode=replace", "").await.problem(409, "import-guarded");
-    service.delete("/v1/imports/empty").await.problem(409, "import-finished");
-    service.delete("/v1/imports/none").await.problem(404, "import-not-found");
-    service.delete("/v1/imports/NO%20NAME").await.problem(404, "import-not-found");
+    assert_eq!(
+        (&done["state"], &done["lines"]),
+        (&json!("done"), &json!(3))
+    );
+    service
+        .delete("/v1/imports/a")
+        .await
+        .problem(409, "import-finished");
+    text(&service, "?id=empty&mode=replace", "")
+        .await
+        .problem(409, "import-guarded");
+    service
+        .delete("/v1/imports/empty")
+        .await
+        .problem(409, "import-finished");
+    service
+        .delete("/v1/imports/none")
+        .await
+        .problem(404, "import-not-found");
+    service
+        .delete("/v1/imports/NO%20NAME")
+        .await
+        .problem(404, "import-not-found");
 }
 
 #[tokio::test]
@@ -299,7 +483,12 @@ async fn import_into_deleted_campaign_finds_no_campaign() {
         let (end, ended) = tokio::sync::watch::channel(false);
         let upload = text(&service, query, held_back("u1\n", &ended));
         let delete = async {
-            while service.get(&format!("/v1/imports/{}", &query[4..5])).await.status == 404 {
+            while service
+                .get(&format!("/v1/imports/{}", &query[4..5]))
+                .await
+                .status
+                == 404
+            {
                 tokio::task::yield_now().await;
             }
             assert_eq!(service.delete("/v1/campaigns/spring").await.status, 204);
@@ -307,7 +496,10 @@ async fn import_into_deleted_campaign_finds_no_campaign() {
         };
         let (answer, ()) = tokio::join!(upload, delete);
         answer.problem(404, "campaign-not-found");
-        service.put("/v1/campaigns/spring", json!({"capacity": 1000})).await.json(201);
+        service
+            .put("/v1/campaigns/spring", json!({"capacity": 1000}))
+            .await
+            .json(201);
     }
 }
 
@@ -318,7 +510,11 @@ async fn upload_yields_after_each_piece() {
     const LINES: usize = 6_000;
     let (service, mut turns) = (service().await, 0);
     let pieces = (0..PIECES).map(|_| Ok::<_, std::convert::Infallible>("u1\n".repeat(LINES)));
-    let upload = text(&service, "?dry_run=true", Body::from_stream(futures_util::stream::iter(pieces)));
+    let upload = text(
+        &service,
+        "?dry_run=true",
+        Body::from_stream(futures_util::stream::iter(pieces)),
+    );
     let others = async {
         loop {
             turns += 1;
@@ -338,14 +534,22 @@ async fn interrupted_append_is_continued() {
     let service = service().await;
     let broken_off = text(&service, "?id=a", broken(&["u1\nu2\nu3\nha"])).await;
     broken_off.problem(400, "malformed-request");
-    assert_eq!(service.get("/v1/imports/a").await.json(200)["state"], "interrupted");
-    let done = text(&service, "?id=a", "u1\nu2\nu3\nhalf\nu4\n").await.json(200);
+    assert_eq!(
+        service.get("/v1/imports/a").await.json(200)["state"],
+        "interrupted"
+    );
+    let done = text(&service, "?id=a", "u1\nu2\nu3\nhalf\nu4\n")
+        .await
+        .json(200);
     assert_eq!(
         (&done["state"], &done["lines"], &done["added"]),
         (&json!("done"), &json!(5), &json!(5)),
         "{done}"
     );
-    assert_eq!(present(&service, &["u3", "ha", "half", "u4"]).await, json!([true, false, true, true]));
+    assert_eq!(
+        present(&service, &["u3", "ha", "half", "u4"]).await,
+        json!([true, false, true, true])
+    );
 }
 
 #[tokio::test]
@@ -357,9 +561,15 @@ async fn continued_append_must_repeat_lines() {
     let durable = service.get("/v1/imports/a").await.json(200);
     assert!(durable["lines"].as_u64() > Some(0), "{durable}");
     let others: String = (0..25_000).map(|n| format!("v{n}\n")).collect();
-    text(&service, "?id=a", others).await.problem(409, "import-differs");
-    text(&service, "?id=a", "u0\n").await.problem(409, "import-differs");
-    let done = text(&service, "?id=a", format!("{cut}more\n")).await.json(200);
+    text(&service, "?id=a", others)
+        .await
+        .problem(409, "import-differs");
+    text(&service, "?id=a", "u0\n")
+        .await
+        .problem(409, "import-differs");
+    let done = text(&service, "?id=a", format!("{cut}more\n"))
+        .await
+        .json(200);
     assert_eq!(
         (&done["lines"], &done["added"], &done["already_present"]),
         (&json!(25_001), &json!(25_001), &json!(0))
@@ -371,20 +581,42 @@ async fn replacement_swaps_completely_or_never() {
     let service = service().await;
     text(&service, "", "old\nboth\n").await.json(200);
     let _ = text(&service, "?mode=replace&id=r", broken(&["new\n"])).await;
-    assert_eq!(present(&service, &["old", "both", "new"]).await, json!([true, true, false]));
-    let done = text(&service, "?mode=replace&id=r", "both\nnew\n").await.json(200);
-    assert_eq!((&done["state"], &done["added"]), (&json!("done"), &json!(2)));
-    assert_eq!(present(&service, &["old", "both", "new"]).await, json!([false, true, true]));
+    assert_eq!(
+        present(&service, &["old", "both", "new"]).await,
+        json!([true, true, false])
+    );
+    let done = text(&service, "?mode=replace&id=r", "both\nnew\n")
+        .await
+        .json(200);
+    assert_eq!(
+        (&done["state"], &done["added"]),
+        (&json!("done"), &json!(2))
+    );
+    assert_eq!(
+        present(&service, &["old", "both", "new"]).await,
+        json!([false, true, true])
+    );
 }
 
 #[tokio::test]
 async fn full_filter_ends_import() {
     let service = Service::start().await;
-    service.put("/v1/campaigns/spring", json!({"capacity": 100, "growth": "fixed"})).await.json(201);
+    service
+        .put(
+            "/v1/campaigns/spring",
+            json!({"capacity": 100, "growth": "fixed"}),
+        )
+        .await
+        .json(201);
     let lines: String = (0..5_000).map(|n| format!("u{n}\n")).collect();
-    let full = text(&service, "?id=a", lines).await.problem(409, "filter-full");
+    let full = text(&service, "?id=a", lines)
+        .await
+        .problem(409, "filter-full");
     let import = service.get("/v1/imports/a").await.json(200);
-    assert_eq!((&import["state"], &import["failure"]["detail"]), (&json!("failed"), &full["detail"]));
+    assert_eq!(
+        (&import["state"], &import["failure"]["detail"]),
+        (&json!("failed"), &full["detail"])
+    );
 }
 
 #[tokio::test]
@@ -402,8 +634,13 @@ async fn import_id_allows_one_upload_at_once() {
         while service.get("/v1/imports/a").await.status != 200 {
             tokio::task::yield_now().await;
         }
-        text(&service, "?id=a", "u1\n").await.problem(409, "import-running");
-        assert_eq!(service.get("/v1/imports/a").await.json(200)["state"], "running");
+        text(&service, "?id=a", "u1\n")
+            .await
+            .problem(409, "import-running");
+        assert_eq!(
+            service.get("/v1/imports/a").await.json(200)["state"],
+            "running"
+        );
         drop(sender);
     };
     let (done, ()) = tokio::join!(live, others);
@@ -426,8 +663,10 @@ async fn concurrent_uploads_never_evict_each_other() {
     let service = service().await;
     let (end, ended) = tokio::sync::watch::channel(false);
     let ids: Vec<String> = (0..150).map(|number| format!("?id=i{number}")).collect();
-    let uploads =
-        futures_util::future::join_all(ids.iter().map(|id| text(&service, id, held_back("u1\n", &ended))));
+    let uploads = futures_util::future::join_all(
+        ids.iter()
+            .map(|id| text(&service, id, held_back("u1\n", &ended))),
+    );
     let others = async {
         loop {
             let list = service.get("/v1/imports").await.json(200);
@@ -453,7 +692,10 @@ async fn interrupted_append_survives_other_imports() {
     let service = Service::start().await;
     let spec = json!({"capacity": 100_000, "error_rate": 0.000_001});
     service.put("/v1/campaigns/spring", spec).await.json(201);
-    let lines: &'static str = (0..15_000).map(|n| format!("u{n}\n")).collect::<String>().leak();
+    let lines: &'static str = (0..15_000)
+        .map(|n| format!("u{n}\n"))
+        .collect::<String>()
+        .leak();
     let _ = text(&service, "?id=a", broken(&[lines])).await;
     for _ in 0..150 {
         text(&service, "", "other\n").await.json(200);
@@ -463,14 +705,29 @@ async fn interrupted_append_survives_other_imports() {
     text(&service, "", "other\n").await.json(200);
     let service = service.restart().await;
     let done = text(&service, "?id=a", lines).await.json(200);
-    assert_eq!((&done["lines"], &done["added"]), (&json!(15_000), &json!(15_000)));
-    let counts = service.post("/v1/campaigns/spring/users/count", json!({"users": ["u0", "u9999"]})).await;
-    assert_eq!(counts.json(200), json!({"counts": [1, 1]}), "none was added twice");
+    assert_eq!(
+        (&done["lines"], &done["added"]),
+        (&json!(15_000), &json!(15_000))
+    );
+    let counts = service
+        .post(
+            "/v1/campaigns/spring/users/count",
+            json!({"users": ["u0", "u9999"]}),
+        )
+        .await;
+    assert_eq!(
+        counts.json(200),
+        json!({"counts": [1, 1]}),
+        "none was added twice"
+    );
 
     let _ = text(&service, "?id=b", broken(&["u1\n"])).await;
     service.pass(7 * 86_400 + 1);
     text(&service, "", "other\n").await.json(200);
-    service.get("/v1/imports/b").await.problem(404, "import-not-found");
+    service
+        .get("/v1/imports/b")
+        .await
+        .problem(404, "import-not-found");
 }
 
 #[tokio::test]
@@ -490,7 +747,13 @@ async fn interrupted_append_limit_is_reported() {
 #[tokio::test]
 async fn writes_during_replacement_survive_swap() {
     let service = Service::start().await;
-    service.put("/v1/campaigns/spring", json!({"capacity": 50_000, "mode": "strict"})).await.json(201);
+    service
+        .put(
+            "/v1/campaigns/spring",
+            json!({"capacity": 50_000, "mode": "strict"}),
+        )
+        .await
+        .json(201);
     text(&service, "", "old\nboth\nleaving\n").await.json(200);
     let (sender, receiver) = tokio::sync::mpsc::channel::<std::io::Result<Bytes>>(1);
     let stream = futures_util::stream::unfold(receiver, |mut receiver| async move {
@@ -498,20 +761,43 @@ async fn writes_during_replacement_survive_swap() {
     });
     let replacement = text(&service, "?mode=replace&id=r", Body::from_stream(stream));
     let others = async {
-        sender.send(Ok(Bytes::from_static(b"both\nleaving\n"))).await.unwrap();
+        sender
+            .send(Ok(Bytes::from_static(b"both\nleaving\n")))
+            .await
+            .unwrap();
         while service.get("/v1/imports/r").await.status != 200 {
             tokio::task::yield_now().await;
         }
         let many: String = (0..35_000).map(|n| format!("many-{n}\n")).collect();
         assert_eq!(text(&service, "", many).await.json(200)["state"], "done");
-        service.post("/v1/campaigns/spring/users", json!({"users": ["one"]})).await.json(200);
-        service.post("/v1/campaigns/spring/users/remove", json!({"users": ["leaving"]})).await.json(200);
+        service
+            .post("/v1/campaigns/spring/users", json!({"users": ["one"]}))
+            .await
+            .json(200);
+        service
+            .post(
+                "/v1/campaigns/spring/users/remove",
+                json!({"users": ["leaving"]}),
+            )
+            .await
+            .json(200);
         drop(sender);
     };
     let (done, ()) = tokio::join!(replacement, others);
     assert_eq!(done.json(200)["state"], "done");
-    let users = ["old", "both", "leaving", "one", "many-0", "many-17000", "many-34999"];
-    assert_eq!(present(&service, &users).await, json!([false, true, false, true, true, true, true]));
+    let users = [
+        "old",
+        "both",
+        "leaving",
+        "one",
+        "many-0",
+        "many-17000",
+        "many-34999",
+    ];
+    assert_eq!(
+        present(&service, &users).await,
+        json!([false, true, false, true, true, true, true])
+    );
     let stats = service.get("/v1/campaigns/spring").await.json(200)["stats"].clone();
     assert_eq!(stats["items"], 35_002, "{stats}");
 }

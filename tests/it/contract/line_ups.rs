@@ -19,13 +19,29 @@ async fn invalid_line_up_is_rejected() {
         (json!({"campaigns": ["a"], "limit": 0}), "/limit"),
         (json!({"campaigns": ["a"], "limit": 257}), "/limit"),
         (json!({"campaigns": ["a"], "unless": lists(33)}), "/unless"),
-        (json!({"campaigns": ["a"], "unless": [{"campaign": "b", "at_least": 0}]}), "/unless/0/at_least"),
-        (json!({"campaigns": ["a"], "unless": [{"campaign": "b", "for": ""}]}), "/unless/0/for"),
+        (
+            json!({"campaigns": ["a"], "unless": [{"campaign": "b", "at_least": 0}]}),
+            "/unless/0/at_least",
+        ),
+        (
+            json!({"campaigns": ["a"], "unless": [{"campaign": "b", "for": ""}]}),
+            "/unless/0/for",
+        ),
         (json!({"campaigns": ["a"], "user": "u1"}), "/user"),
     ] {
-        assert_eq!(service.put(HOME, bad.clone()).await.pointers(), [pointer], "{bad}");
+        assert_eq!(
+            service.put(HOME, bad.clone()).await.pointers(),
+            [pointer],
+            "{bad}"
+        );
     }
-    assert_eq!(service.put("/v1/line-ups/Home", json!({"campaigns": ["a"]})).await.pointers(), ["/line_up"]);
+    assert_eq!(
+        service
+            .put("/v1/line-ups/Home", json!({"campaigns": ["a"]}))
+            .await
+            .pointers(),
+        ["/line_up"]
+    );
     service.get(HOME).await.problem(404, "line-up-not-found");
     let largest = json!({"campaigns": many(256), "unless": lists(32), "limit": 256});
     service.put(HOME, largest).await.json(201);
@@ -33,8 +49,17 @@ async fn invalid_line_up_is_rejected() {
 
 /// Creates a campaign that holds `u1`.
 async fn campaign(service: &Service, name: &str) {
-    service.put(&format!("/v1/campaigns/{name}"), json!({"capacity": 10})).await.json(201);
-    service.post(&format!("/v1/campaigns/{name}/users"), json!({"users": ["u1"]})).await.json(200);
+    service
+        .put(&format!("/v1/campaigns/{name}"), json!({"capacity": 10}))
+        .await
+        .json(201);
+    service
+        .post(
+            &format!("/v1/campaigns/{name}/users"),
+            json!({"users": ["u1"]}),
+        )
+        .await
+        .json(200);
 }
 
 async fn ask(service: &Service, request: Value) -> Value {
@@ -62,23 +87,45 @@ async fn named_query_equals_inline_query() {
                 }
                 let expected = ask(&service, all).await;
                 assert_eq!(ask(&service, by_name.clone()).await, expected);
-                let batch = service.post("/v1/eligibility/batch", json!({"requests": [by_name]})).await;
+                let batch = service
+                    .post("/v1/eligibility/batch", json!({"requests": [by_name]}))
+                    .await;
                 assert_eq!(batch.json(200), json!({"results": [expected]}));
             }
         }
     }
     // Its own limit holds unless a request has one.
-    service.put(HOME, json!({"campaigns": ["spring", "winter"], "limit": 2})).await.json(200);
-    assert_eq!(ask(&service, json!({"user": "u1", "line_up": "home"})).await["evaluated"], 2);
-    assert_eq!(ask(&service, json!({"user": "u1", "line_up": "home", "limit": 1})).await["evaluated"], 1);
+    service
+        .put(HOME, json!({"campaigns": ["spring", "winter"], "limit": 2}))
+        .await
+        .json(200);
+    assert_eq!(
+        ask(&service, json!({"user": "u1", "line_up": "home"})).await["evaluated"],
+        2
+    );
+    assert_eq!(
+        ask(
+            &service,
+            json!({"user": "u1", "line_up": "home", "limit": 1})
+        )
+        .await["evaluated"],
+        1
+    );
 }
 
 #[tokio::test]
 async fn line_up_number_and_size_are_limited() {
-    let service =
-        Service::on(None, HttpOptions::default(), |options| options.settings.line_ups_max = 2).await;
+    let service = Service::on(None, HttpOptions::default(), |options| {
+        options.settings.line_ups_max = 2
+    })
+    .await;
     let put = async |name: &str| {
-        service.put(&format!("/v1/line-ups/{name}"), json!({"campaigns": ["spring"]})).await
+        service
+            .put(
+                &format!("/v1/line-ups/{name}"),
+                json!({"campaigns": ["spring"]}),
+            )
+            .await
     };
     put("a").await.json(201);
     put("b").await.json(201);

@@ -10,10 +10,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::time::Duration;
 
-const OPEN_METRICS: &str = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2";
+const OPEN_METRICS: &str =
+    "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2";
 
 async fn text(service: &Service, accept: &str) -> (String, String) {
-    let answer = service.send(request(Method::GET, "/metrics", &[("accept", accept)], Body::empty())).await;
+    let answer = service
+        .send(request(
+            Method::GET,
+            "/metrics",
+            &[("accept", accept)],
+            Body::empty(),
+        ))
+        .await;
     assert_eq!(answer.status, 200);
     (answer.header("content-type").to_owned(), answer.text())
 }
@@ -21,33 +29,82 @@ async fn text(service: &Service, accept: &str) -> (String, String) {
 /// A service that has done a little of everything.
 async fn busy(options: HttpOptions) -> Service {
     let service = Service::with(options).await;
-    service.put("/v1/campaigns/spring", json!({"capacity": 100})).await.json(201);
-    service.put("/v1/coupons/welcome", json!({"capacity": 100})).await.json(201);
-    service.put("/v1/line-ups/home", json!({"campaigns": ["spring"]})).await.json(201);
-    service.post("/v1/campaigns/spring/users", json!({"users": ["u1", "u2"]})).await.json(200);
-    service.post("/v1/campaigns/spring/users/check", json!({"users": ["u1"]})).await.json(200);
-    service.post("/v1/coupons/welcome/codes", json!({"codes": ["A", "B", "C"]})).await.json(200);
-    service.post("/v1/coupons/welcome/codes/check", json!({"codes": ["none"]})).await.json(200);
+    service
+        .put("/v1/campaigns/spring", json!({"capacity": 100}))
+        .await
+        .json(201);
+    service
+        .put("/v1/coupons/welcome", json!({"capacity": 100}))
+        .await
+        .json(201);
+    service
+        .put("/v1/line-ups/home", json!({"campaigns": ["spring"]}))
+        .await
+        .json(201);
+    service
+        .post("/v1/campaigns/spring/users", json!({"users": ["u1", "u2"]}))
+        .await
+        .json(200);
+    service
+        .post("/v1/campaigns/spring/users/check", json!({"users": ["u1"]}))
+        .await
+        .json(200);
+    service
+        .post(
+            "/v1/coupons/welcome/codes",
+            json!({"codes": ["A", "B", "C"]}),
+        )
+        .await
+        .json(200);
+    service
+        .post(
+            "/v1/coupons/welcome/codes/check",
+            json!({"codes": ["none"]}),
+        )
+        .await
+        .json(200);
     let redemptions = "/v1/coupons/welcome/redemptions";
     let redeem = async |code, hold: u64| {
-        let body = json!({"code": code, "reference": format!("order-{code}"), "hold_seconds": hold});
+        let body =
+            json!({"code": code, "reference": format!("order-{code}"), "hold_seconds": hold});
         service.post(redemptions, body).await
     };
     redeem("A", 0).await.json(201);
     redeem("A", 0).await.json(200);
     redeem("none", 0).await.problem(404, "code-unknown");
-    let held = redeem("B", 60).await.json(201)["id"].as_str().unwrap().to_owned();
-    service.command(&format!("{redemptions}/{held}/confirm")).await.json(200);
-    let held = redeem("C", 60).await.json(201)["id"].as_str().unwrap().to_owned();
-    service.command(&format!("{redemptions}/{held}/cancel")).await.json(200);
+    let held = redeem("B", 60).await.json(201)["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    service
+        .command(&format!("{redemptions}/{held}/confirm"))
+        .await
+        .json(200);
+    let held = redeem("C", 60).await.json(201)["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    service
+        .command(&format!("{redemptions}/{held}/cancel"))
+        .await
+        .json(200);
     redeem("C", 60).await.json(201);
-    service.import("/v1/campaigns/spring/imports", "text/plain", "u3\n").await.json(200);
+    service
+        .import("/v1/campaigns/spring/imports", "text/plain", "u3\n")
+        .await
+        .json(200);
     service.command("/v1/snapshots").await.json(200);
     assert_eq!(service.get("/v1/backup").await.status, 200);
-    service.get("/nowhere").await.problem(404, "route-not-found");
+    service
+        .get("/nowhere")
+        .await
+        .problem(404, "route-not-found");
     // The hold runs out, and the next entry says so.
     service.pass(61);
-    service.post("/v1/campaigns/spring/users", json!({"users": ["u4"]})).await.json(200);
+    service
+        .post("/v1/campaigns/spring/users", json!({"users": ["u4"]}))
+        .await
+        .json(200);
     service
 }
 
@@ -63,12 +120,16 @@ fn faults(text: &str) -> Vec<String> {
             if help.is_empty() || !helped.insert(name) {
                 faults.push(format!("{name}: no help, or twice"));
             }
-        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '))
+        } else if let Some((name, kind)) = line
+            .strip_prefix("# TYPE ")
+            .and_then(|rest| rest.split_once(' '))
         {
             if kinds.insert(name, kind).is_some() || !helped.contains(name) {
                 faults.push(format!("{name}: its type comes twice, or before its help"));
             }
-            if !["cuckood_", "process_"].iter().any(|prefix| name.starts_with(prefix))
+            if !["cuckood_", "process_"]
+                .iter()
+                .any(|prefix| name.starts_with(prefix))
                 || name.ends_with("_total") != (kind == "counter")
             {
                 faults.push(format!("{name}: a {kind}"));
@@ -113,7 +174,11 @@ fn faults(text: &str) -> Vec<String> {
 #[tokio::test]
 async fn metrics_are_valid_prometheus_text() {
     let metrics = MetricsOptions { per_filter: true };
-    let service = busy(HttpOptions { metrics, ..HttpOptions::default() }).await;
+    let service = busy(HttpOptions {
+        metrics,
+        ..HttpOptions::default()
+    })
+    .await;
     let (media_type, text) = text(&service, "").await;
     assert_eq!(media_type, "text/plain; version=0.0.4; charset=utf-8");
     assert_eq!(faults(&text), [""; 0], "{text}");
@@ -124,11 +189,20 @@ async fn openmetrics_requires_accept_header() {
     let service = busy(HttpOptions::default()).await;
     for accept in ["*/*", "text/plain", "text/html,application/xhtml+xml"] {
         let (media_type, text) = text(&service, accept).await;
-        assert!(media_type.starts_with("text/plain; version=0.0.4") && !text.contains("# EOF"), "{accept}");
+        assert!(
+            media_type.starts_with("text/plain; version=0.0.4") && !text.contains("# EOF"),
+            "{accept}"
+        );
     }
     let (media_type, text) = text(&service, OPEN_METRICS).await;
-    assert_eq!(media_type, "application/openmetrics-text; version=1.0.0; charset=utf-8");
-    assert!(text.ends_with("# EOF\n") && text.contains("# TYPE cuckood_http_requests counter\n"), "{text}");
+    assert_eq!(
+        media_type,
+        "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    );
+    assert!(
+        text.ends_with("# EOF\n") && text.contains("# TYPE cuckood_http_requests counter\n"),
+        "{text}"
+    );
 }
 
 #[tokio::test]
@@ -183,9 +257,15 @@ async fn operational_metrics_are_present() {
         "cuckood_recovery_duration_seconds ",
         "cuckood_replay_duration_seconds ",
     ] {
-        assert!(text.lines().any(|line| line.starts_with(sample)), "{sample} is not in\n{text}");
+        assert!(
+            text.lines().any(|line| line.starts_with(sample)),
+            "{sample} is not in\n{text}"
+        );
     }
-    assert!(!text.contains("cuckood_filter_items"), "nobody asked for each filter");
+    assert!(
+        !text.contains("cuckood_filter_items"),
+        "nobody asked for each filter"
+    );
 }
 
 /// `increase()` sees a first event only if the series existed before.
@@ -195,7 +275,10 @@ async fn counters_are_zero_before_first_event() {
     let (_, before) = text(&idle, "").await;
     let samples = |text: &str| -> BTreeMap<String, String> {
         let lines = text.lines().filter(|line| !line.starts_with('#'));
-        lines.filter_map(|line| line.rsplit_once(' ')).map(|(a, b)| (a.to_owned(), b.to_owned())).collect()
+        lines
+            .filter_map(|line| line.rsplit_once(' '))
+            .map(|(a, b)| (a.to_owned(), b.to_owned()))
+            .collect()
     };
     let before = samples(&before);
     for series in [
@@ -213,7 +296,11 @@ async fn counters_are_zero_before_first_event() {
         "cuckood_clock_refused_total",
         "cuckood_bodies_refused_total",
     ] {
-        assert_eq!(before.get(series).map(String::as_str), Some("0"), "{series} is not in {before:#?}");
+        assert_eq!(
+            before.get(series).map(String::as_str),
+            Some("0"),
+            "{series} is not in {before:#?}"
+        );
     }
     // Every documented response of every operation.
     let document: serde_json::Value =
@@ -244,29 +331,55 @@ async fn counters_are_zero_before_first_event() {
 #[tokio::test]
 async fn rendered_metrics_are_shared() {
     let metrics_age_max = Duration::from_secs(3_600);
-    let service = busy(HttpOptions { metrics_age_max, ..HttpOptions::default() }).await;
+    let service = busy(HttpOptions {
+        metrics_age_max,
+        ..HttpOptions::default()
+    })
+    .await;
     let (_, first) = text(&service, "").await;
     let (_, open) = text(&service, OPEN_METRICS).await;
-    service.put("/v1/campaigns/later", json!({"capacity": 100})).await.json(201);
+    service
+        .put("/v1/campaigns/later", json!({"capacity": 100}))
+        .await
+        .json(201);
     assert_eq!(text(&service, "").await.1, first);
     assert_eq!(text(&service, OPEN_METRICS).await.1, open);
-    assert!(open.ends_with("# EOF\n") && !first.contains("# EOF"), "each format has its own text");
+    assert!(
+        open.ends_with("# EOF\n") && !first.contains("# EOF"),
+        "each format has its own text"
+    );
     let headers = [("accept-encoding", "gzip, zstd")];
-    let answer = service.send(request(Method::GET, "/metrics", &headers, Body::empty())).await;
+    let answer = service
+        .send(request(Method::GET, "/metrics", &headers, Body::empty()))
+        .await;
     assert_eq!(answer.header("content-encoding"), "gzip");
-    assert_eq!(answer.header("content-length"), answer.body.len().to_string());
+    assert_eq!(
+        answer.header("content-length"),
+        answer.body.len().to_string()
+    );
     let mut plain = String::new();
-    GzDecoder::new(&answer.body[..]).read_to_string(&mut plain).unwrap();
+    GzDecoder::new(&answer.body[..])
+        .read_to_string(&mut plain)
+        .unwrap();
     assert_eq!(plain, first);
     let headers = [("accept-encoding", "zstd")];
-    let answer = service.send(request(Method::GET, "/metrics", &headers, Body::empty())).await;
-    assert_eq!((answer.headers.get("content-encoding"), answer.text()), (None, first));
+    let answer = service
+        .send(request(Method::GET, "/metrics", &headers, Body::empty()))
+        .await;
+    assert_eq!(
+        (answer.headers.get("content-encoding"), answer.text()),
+        (None, first)
+    );
 }
 
 #[tokio::test]
 async fn filter_metrics_require_setting() {
     let metrics = MetricsOptions { per_filter: true };
-    let service = busy(HttpOptions { metrics, ..HttpOptions::default() }).await;
+    let service = busy(HttpOptions {
+        metrics,
+        ..HttpOptions::default()
+    })
+    .await;
     let (_, text) = text(&service, "").await;
     for sample in [
         "cuckood_filter_items{kind=\"campaign\",name=\"spring\"} 4",
@@ -274,7 +387,10 @@ async fn filter_metrics_require_setting() {
         "cuckood_filter_error_ratio{kind=\"coupon\",name=\"welcome\"} ",
         "cuckood_filter_memory_bytes{kind=\"coupon\",name=\"welcome\"} ",
     ] {
-        assert!(text.lines().any(|line| line.starts_with(sample)), "{sample} is not in\n{text}");
+        assert!(
+            text.lines().any(|line| line.starts_with(sample)),
+            "{sample} is not in\n{text}"
+        );
     }
 }
 
@@ -283,7 +399,14 @@ async fn status_metrics_follow_service_state() {
     let service = Service::start().await;
     service.drain().await;
     let (_, text) = text(&service, "").await;
-    for sample in ["cuckood_ready 0", "cuckood_state{state=\"draining\"} 1", "cuckood_storage_writable 0"] {
-        assert!(text.lines().any(|line| line == sample), "{sample} is not in\n{text}");
+    for sample in [
+        "cuckood_ready 0",
+        "cuckood_state{state=\"draining\"} 1",
+        "cuckood_storage_writable 0",
+    ] {
+        assert!(
+            text.lines().any(|line| line == sample),
+            "{sample} is not in\n{text}"
+        );
     }
 }

@@ -15,9 +15,14 @@ const ROOM: u64 = 4;
 async fn full_queue_rejects_only_excess_writes() {
     let log = MemoryLog::new();
     let journal = Some(log.options());
-    let service =
-        Service::on(journal, HttpOptions::default(), |setup| setup.queue_bytes_max = ROOM * 256).await;
-    service.put("/v1/campaigns/c", json!({ "capacity": 1_000 })).await.json(201);
+    let service = Service::on(journal, HttpOptions::default(), |setup| {
+        setup.queue_bytes_max = ROOM * 256
+    })
+    .await;
+    service
+        .put("/v1/campaigns/c", json!({ "capacity": 1_000 }))
+        .await
+        .json(201);
     for round in 0..3 {
         log.hold();
         let add = |number: u64| {
@@ -33,7 +38,10 @@ async fn full_queue_rejects_only_excess_writes() {
         }
         // Reads go on.
         let users = json!({ "users": ["nobody"] });
-        service.post("/v1/campaigns/c/users/check", users).await.json(200);
+        service
+            .post("/v1/campaigns/c/users/check", users)
+            .await
+            .json(200);
         log.go_on();
         while let Some(answer) = writes.next().await {
             answer.json(200);
@@ -49,10 +57,23 @@ async fn full_queue_rejects_only_excess_writes() {
 async fn overdue_write_reports_unknown_outcome() {
     let log = MemoryLog::new();
     let journal = Some(log.options());
-    let timeouts = RequestTimeouts { request: Duration::from_millis(1), ..RequestTimeouts::default() };
-    let service = Service::on(journal, HttpOptions { timeouts, ..HttpOptions::default() }, |_| ()).await;
+    let timeouts = RequestTimeouts {
+        request: Duration::from_millis(1),
+        ..RequestTimeouts::default()
+    };
+    let service = Service::on(
+        journal,
+        HttpOptions {
+            timeouts,
+            ..HttpOptions::default()
+        },
+        |_| (),
+    )
+    .await;
     log.hold();
-    let unknown = service.put("/v1/campaigns/c", json!({ "capacity": 1_000 })).await;
+    let unknown = service
+        .put("/v1/campaigns/c", json!({ "capacity": 1_000 }))
+        .await;
     // "Try again later" would say that nothing was done.
     unknown.problem(503, "storage-failed");
     assert!(!unknown.headers.contains_key("retry-after"));

@@ -43,7 +43,13 @@ impl Script {
     fn follow(name: &str) -> BTreeSet<(String, String)> {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let service = Some(runtime.block_on(Service::start()));
-        let mut script = Script { runtime, service, ids: Vec::new(), event: 0, problems: BTreeSet::new() };
+        let mut script = Script {
+            runtime,
+            service,
+            ids: Vec::new(),
+            event: 0,
+            problems: BTreeSet::new(),
+        };
         goldenscript::run(&mut script, format!("tests/it/contract/scripts/{name}")).unwrap();
         script.stop();
         script.problems
@@ -66,19 +72,31 @@ impl Script {
         };
         let sent = (1..)
             .zip(&self.ids)
-            .fold(sent.to_owned(), |sent, (number, id)| sent.replace(&format!("<{number}>"), id));
+            .fold(sent.to_owned(), |sent, (number, id)| {
+                sent.replace(&format!("<{number}>"), id)
+            });
         let mut parts = sent.splitn(3, ' ');
-        let (method, path) = (parts.next().unwrap().parse::<Method>().unwrap(), parts.next().unwrap());
-        let (path, body) = (format!("/v1/{path}"), parts.next().map(|body| body.parse::<Value>().unwrap()));
+        let (method, path) = (
+            parts.next().unwrap().parse::<Method>().unwrap(),
+            parts.next().unwrap(),
+        );
+        let (path, body) = (
+            format!("/v1/{path}"),
+            parts.next().map(|body| body.parse::<Value>().unwrap()),
+        );
         let mut sent = match body {
             None => request(method, &path, &[], Body::empty()),
-            Some(Value::String(lines)) => {
-                request(method, &path, &[("content-type", "text/plain")], Body::from(lines))
-            }
+            Some(Value::String(lines)) => request(
+                method,
+                &path,
+                &[("content-type", "text/plain")],
+                Body::from(lines),
+            ),
             Some(body) => json(method, &path, &[], &body),
         };
         if let Some(key) = key {
-            sent.headers_mut().insert("idempotency-key", key.parse().unwrap());
+            sent.headers_mut()
+                .insert("idempotency-key", key.parse().unwrap());
         }
         let answer = self.runtime.block_on(self.service().send(sent));
         self.number_ids(&describe(&answer, fields))
@@ -87,7 +105,10 @@ impl Script {
     fn events(&mut self) -> String {
         let path = format!("/v1/events?after={}", self.event);
         let answer = self.runtime.block_on(self.service().get(&path));
-        assert_eq!((answer.status, answer.header("content-type")), (200, "application/x-ndjson"));
+        assert_eq!(
+            (answer.status, answer.header("content-type")),
+            (200, "application/x-ndjson")
+        );
         let mut text = String::new();
         for line in answer.text().lines() {
             let mut event: Value = serde_json::from_str(line).unwrap();
@@ -110,7 +131,10 @@ impl Script {
             });
             format!("<{}>", at + 1)
         };
-        Regex::new(r"\b[0-9a-f]{32}\b").unwrap().replace_all(text, number).into_owned()
+        Regex::new(r"\b[0-9a-f]{32}\b")
+            .unwrap()
+            .replace_all(text, number)
+            .into_owned()
     }
 }
 
@@ -156,7 +180,9 @@ impl Runner for Script {
                 let service = self.stop();
                 self.service = Some(self.runtime.block_on(service.restart()));
             }
-            Step::Pass(times) => times.iter().for_each(|time| self.service().pass(seconds(time))),
+            Step::Pass(times) => times
+                .iter()
+                .for_each(|time| self.service().pass(seconds(time))),
             Step::Events => return Ok(self.events()),
             Step::Send(line) => return Ok(self.send(&line.name, context.tags.first())),
         }
@@ -178,7 +204,9 @@ fn seconds(time: &str) -> u64 {
 /// The problems that operations have answered in all scripts, by the operation's id.
 pub fn problems() -> BTreeSet<(String, String)> {
     let scripts = fs::read_dir("tests/it/contract/scripts").unwrap();
-    scripts.flat_map(|script| Script::follow(script.unwrap().file_name().to_str().unwrap())).collect()
+    scripts
+        .flat_map(|script| Script::follow(script.unwrap().file_name().to_str().unwrap()))
+        .collect()
 }
 
 #[test]

@@ -94,13 +94,29 @@ impl Service {
     ) -> Self {
         let engine = engines::start_by(time.clock(ClockLimits::default()), setup.clone()).await;
         let access = Access::new(&options.auth, &options.rate_limit, &options.guessing).unwrap();
-        let (http, control) = cuckood::http::service(engine.clone(), Arc::new(access), options, |_| ());
-        Self { http, control, engine, setup, time, directory, problems: Mutex::default() }
+        let (http, control) =
+            cuckood::http::service(engine.clone(), Arc::new(access), options, |_| ());
+        Self {
+            http,
+            control,
+            engine,
+            setup,
+            time,
+            directory,
+            problems: Mutex::default(),
+        }
     }
 
     /// The same service after a clean stop and a new start.
     pub async fn restart(self) -> Self {
-        let Self { http, engine, setup, time, directory, .. } = self;
+        let Self {
+            http,
+            engine,
+            setup,
+            time,
+            directory,
+            ..
+        } = self;
         engine.shutdown().await;
         drop((http, engine));
         Self::over(directory, setup, HttpOptions::default(), time).await
@@ -122,15 +138,27 @@ impl Service {
 
     /// The same service after a clean stop, a boot of the machine, and a new start.
     pub async fn reboot(self) -> Self {
-        let Self { http, engine, setup, directory, time, .. } = self;
+        let Self {
+            http,
+            engine,
+            setup,
+            directory,
+            time,
+            ..
+        } = self;
         engine.shutdown().await;
         drop((http, engine));
         // As though another boot had kept it.
         let clock = directory.path().join("clock");
-        let format = cuckood::frame::FrameFormat { magic: *b"ckcl", version: 1, payload_max: 64 };
+        let format = cuckood::frame::FrameFormat {
+            magic: *b"ckcl",
+            version: 1,
+            payload_max: 64,
+        };
         let kept = std::fs::read(&clock).unwrap();
         let (frame, _) = format.open(&kept).unwrap().unwrap();
-        let (wall, uptime, boot): (Timestamp, u64, u128) = cuckood::frame::decode(frame.payload).unwrap();
+        let (wall, uptime, boot): (Timestamp, u64, u128) =
+            cuckood::frame::decode(frame.payload).unwrap();
         std::fs::write(&clock, format.pack(&(wall, uptime, boot.wrapping_add(1)))).unwrap();
         let time = Arc::new(ManualTime::at(time.wall()));
         Self::over(directory, setup, HttpOptions::default(), time).await
@@ -160,13 +188,27 @@ impl Service {
     pub async fn send(&self, mut request: Request<Body>) -> Answer {
         let operation = Operation::of(request.method(), request.uri().path());
         let address = SocketAddr::from(([192, 0, 2, 7], 40_000));
-        request.extensions_mut().insert(Peer { address, vitals: Arc::default() });
-        let (parts, body) = self.http.clone().respond(with_host(request)).await.into_parts();
+        request.extensions_mut().insert(Peer {
+            address,
+            vitals: Arc::default(),
+        });
+        let (parts, body) = self
+            .http
+            .clone()
+            .respond(with_host(request))
+            .await
+            .into_parts();
         let body = read(body).await;
-        let answer = Answer { status: parts.status.as_u16(), headers: parts.headers, body };
+        let answer = Answer {
+            status: parts.status.as_u16(),
+            headers: parts.headers,
+            body,
+        };
         if let Some(operation) = operation {
             let problem = answer.is_promised(operation);
-            self.problems.lock().extend(problem.map(|code| (operation.id.clone(), code)));
+            self.problems
+                .lock()
+                .extend(problem.map(|code| (operation.id.clone(), code)));
         }
         answer
     }
@@ -177,11 +219,13 @@ impl Service {
     }
 
     pub async fn get(&self, path: &str) -> Answer {
-        self.send(request(Method::GET, path, &[], Body::empty())).await
+        self.send(request(Method::GET, path, &[], Body::empty()))
+            .await
     }
 
     pub async fn delete(&self, path: &str) -> Answer {
-        self.send(request(Method::DELETE, path, &[], Body::empty())).await
+        self.send(request(Method::DELETE, path, &[], Body::empty()))
+            .await
     }
 
     pub async fn put(&self, path: &str, body: Value) -> Answer {
@@ -198,7 +242,8 @@ impl Service {
 
     /// A command without a body.
     pub async fn command(&self, path: &str) -> Answer {
-        self.send(request(Method::POST, path, &[], Body::empty())).await
+        self.send(request(Method::POST, path, &[], Body::empty()))
+            .await
     }
 
     /// The client with the API key of this name.
@@ -208,7 +253,13 @@ impl Service {
 
     /// Uploads an import.
     pub async fn import(&self, path: &str, media_type: &str, body: impl Into<Body>) -> Answer {
-        self.send(request(Method::POST, path, &[("content-type", media_type)], body.into())).await
+        self.send(request(
+            Method::POST,
+            path,
+            &[("content-type", media_type)],
+            body.into(),
+        ))
+        .await
     }
 }
 
@@ -233,7 +284,9 @@ impl Holder<'_> {
     /// Adds the key to a request.
     pub fn sign(&self, request: &mut Request<Body>) {
         let bearer = format!("Bearer secret-{}", self.key);
-        request.headers_mut().insert(header::AUTHORIZATION, bearer.parse().unwrap());
+        request
+            .headers_mut()
+            .insert(header::AUTHORIZATION, bearer.parse().unwrap());
     }
 
     pub async fn get(&self, path: &str) -> Answer {
@@ -254,7 +307,12 @@ impl Holder<'_> {
 
     /// Uploads an import of lines.
     pub async fn import(&self, path: &str, body: impl Into<Body>) -> Answer {
-        let mut sent = request(Method::POST, path, &[("content-type", "text/plain")], body.into());
+        let mut sent = request(
+            Method::POST,
+            path,
+            &[("content-type", "text/plain")],
+            body.into(),
+        );
         self.sign(&mut sent);
         self.service.send(sent).await
     }
@@ -262,26 +320,50 @@ impl Holder<'_> {
 
 /// An API key whose secret is `secret-` and its name.
 pub fn key(name: &str, scopes: &[Scope], prefix: &str) -> KeyOptions {
-    let sha256 = Sha256::digest(format!("secret-{name}")).iter().map(|byte| format!("{byte:02x}")).collect();
+    let sha256 = Sha256::digest(format!("secret-{name}"))
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     let (name, scopes, prefix) = (name.into(), scopes.to_vec(), prefix.into());
-    KeyOptions { name, sha256, scopes, prefix, ..KeyOptions::default() }
+    KeyOptions {
+        name,
+        sha256,
+        scopes,
+        prefix,
+        ..KeyOptions::default()
+    }
 }
 
 /// Options of a service with these keys.
 pub fn with_keys(keys: impl Into<Vec<KeyOptions>>) -> HttpOptions {
-    HttpOptions { auth: AuthOptions { keys: keys.into(), allow_anonymous: false }, ..HttpOptions::default() }
+    HttpOptions {
+        auth: AuthOptions {
+            keys: keys.into(),
+            allow_anonymous: false,
+        },
+        ..HttpOptions::default()
+    }
 }
 
 /// A request with these headers.
 pub fn request(method: Method, path: &str, headers: &[(&str, &str)], body: Body) -> Request<Body> {
     let builder = Request::builder().method(method).uri(path);
-    headers.iter().fold(builder, |builder, (name, value)| builder.header(*name, *value)).body(body).unwrap()
+    headers
+        .iter()
+        .fold(builder, |builder, (name, value)| {
+            builder.header(*name, *value)
+        })
+        .body(body)
+        .unwrap()
 }
 
 /// A request with a JSON body.
 pub fn json(method: Method, path: &str, headers: &[(&str, &str)], body: &Value) -> Request<Body> {
     let mut request = request(method, path, headers, Body::from(body.to_string()));
-    request.headers_mut().entry(header::CONTENT_TYPE).or_insert_with(|| "application/json".parse().unwrap());
+    request
+        .headers_mut()
+        .entry(header::CONTENT_TYPE)
+        .or_insert_with(|| "application/json".parse().unwrap());
     request
 }
 
@@ -298,23 +380,35 @@ impl Answer {
     fn is_promised(&self, operation: &Operation) -> Option<String> {
         let id = &operation.id;
         let codes = operation.responses.get(&self.status);
-        let codes = codes.unwrap_or_else(|| panic!("{id} promises no {}: {}", self.status, self.text()));
+        let codes =
+            codes.unwrap_or_else(|| panic!("{id} promises no {}: {}", self.status, self.text()));
         let has_lines = ["application/x-ndjson", "text/csv"].contains(&self.header("content-type"));
         if self.header("content-encoding").is_empty() && !has_lines {
-            assert_eq!(operation.fault(self.status, &self.body), None, "{id} answers {}", self.status);
+            assert_eq!(
+                operation.fault(self.status, &self.body),
+                None,
+                "{id} answers {}",
+                self.status
+            );
         }
         if self.status < 400 {
             return None;
         }
         let problem: Value = serde_json::from_slice(&self.body).unwrap();
         let code = problem["code"].as_str().unwrap().to_owned();
-        assert!(codes.contains(&code), "{id} promises {codes:?} with {}, not {problem}", self.status);
+        assert!(
+            codes.contains(&code),
+            "{id} promises {codes:?} with {}, not {problem}",
+            self.status
+        );
         Some(code)
     }
 
     /// A header's value, or nothing.
     pub fn header(&self, name: &str) -> &str {
-        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+        self.headers
+            .get(name)
+            .map_or("", |value| value.to_str().unwrap())
     }
 
     pub fn text(&self) -> String {
@@ -324,7 +418,12 @@ impl Answer {
     /// The JSON of an answer that had to have this status.
     #[track_caller]
     pub fn json(&self, status: u16) -> Value {
-        assert_eq!(self.status, status, "{}", String::from_utf8_lossy(&self.body));
+        assert_eq!(
+            self.status,
+            status,
+            "{}",
+            String::from_utf8_lossy(&self.body)
+        );
         assert_eq!(self.header("content-type"), "application/json");
         serde_json::from_slice(&self.body).unwrap()
     }
@@ -332,7 +431,12 @@ impl Answer {
     /// The problem document that it had to be, whole as RFC 9457 and the contract want it.
     #[track_caller]
     pub fn problem(&self, status: u16, code: &str) -> Value {
-        assert_eq!(self.status, status, "{}", String::from_utf8_lossy(&self.body));
+        assert_eq!(
+            self.status,
+            status,
+            "{}",
+            String::from_utf8_lossy(&self.body)
+        );
         assert_eq!(self.header("content-type"), "application/problem+json");
         let problem: Value = serde_json::from_slice(&self.body).unwrap();
         assert_eq!(problem["code"], code, "{problem}");
@@ -340,7 +444,10 @@ impl Answer {
         assert_eq!(problem["status"], status);
         assert_eq!(problem["request_id"], self.header("x-request-id"));
         for field in ["title", "detail", "request_id"] {
-            assert!(problem[field].as_str().is_some_and(|text| !text.is_empty()), "{field} of {problem}");
+            assert!(
+                problem[field].as_str().is_some_and(|text| !text.is_empty()),
+                "{field} of {problem}"
+            );
         }
         problem
     }
@@ -349,7 +456,12 @@ impl Answer {
     #[track_caller]
     pub fn pointers(&self) -> Vec<String> {
         let problem = self.problem(422, "invalid-request");
-        let errors = problem["errors"].as_array().expect("an invalid request has errors");
-        errors.iter().map(|error| error["pointer"].as_str().unwrap().to_owned()).collect()
+        let errors = problem["errors"]
+            .as_array()
+            .expect("an invalid request has errors");
+        errors
+            .iter()
+            .map(|error| error["pointer"].as_str().unwrap().to_owned())
+            .collect()
     }
 }

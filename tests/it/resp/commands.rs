@@ -19,8 +19,14 @@ fn integer(connection: &mut Connection, line: &str, wanted: i64) {
 fn forgetting_campaign_forgets_over_resp() {
     let service = Service::start();
     let forget = Some(Forget::new(8 * 86_400, 8).unwrap());
-    let campaign = NewFilter { forget, ..NewFilter::campaign(1_000, 0.000_001) };
-    assert!(matches!(service.submit(campaign.create(target(1))).outcome, Outcome::Created(_)));
+    let campaign = NewFilter {
+        forget,
+        ..NewFilter::campaign(1_000, 0.000_001)
+    };
+    assert!(matches!(
+        service.submit(campaign.create(target(1))).outcome,
+        Outcome::Created(_)
+    ));
     let client = &mut service.connect();
     // The time of readers stops while an entry is in progress.
     let pass = |days: u64| {
@@ -61,7 +67,10 @@ const INFO_FIELDS: [&str; 8] = [
 fn info_values(reply: &Reply) -> [i64; 8] {
     let pairs: Vec<(&Reply, &Reply)> = match reply {
         Reply::Map(pairs) => pairs.iter().map(|(field, value)| (field, value)).collect(),
-        Reply::Array(items) => items.chunks_exact(2).map(|pair| (&pair[0], &pair[1])).collect(),
+        Reply::Array(items) => items
+            .chunks_exact(2)
+            .map(|pair| (&pair[0], &pair[1]))
+            .collect(),
         other => panic!("{other:?}"),
     };
     let fields: Vec<String> = pairs.iter().map(|(field, _)| field.text()).collect();
@@ -86,8 +95,14 @@ fn cf_info_returns_exactly_redis_fields() {
         ok(client, line);
     }
     let forget = Some(Forget::new(8 * 86_400, 8).unwrap());
-    let forgetting = NewFilter { forget, ..NewFilter::campaign(1_000, 0.000_001) };
-    assert!(matches!(service.submit(forgetting.create(target(1))).outcome, Outcome::Created(_)));
+    let forgetting = NewFilter {
+        forget,
+        ..NewFilter::campaign(1_000, 0.000_001)
+    };
+    assert!(matches!(
+        service.submit(forgetting.create(target(1))).outcome,
+        Outcome::Created(_)
+    ));
     let keys = ["spring", "sized", "fixed", "coupon:spring", "f1"];
     for (protocol, is_map) in [(2, false), (3, true)] {
         client.call(&format!("HELLO {protocol}"));
@@ -95,9 +110,17 @@ fn cf_info_returns_exactly_redis_fields() {
             let alone = client.call(&format!("CF.INFO {key}"));
             assert_eq!(matches!(alone, Reply::Map(_)), is_map, "{key}");
             info_values(&alone);
-            let lines = [format!("CF.ADD {key} {protocol}"), format!("CF.INFO {key}"), "PING".to_owned()];
+            let lines = [
+                format!("CF.ADD {key} {protocol}"),
+                format!("CF.INFO {key}"),
+                "PING".to_owned(),
+            ];
             let replies = client.pipeline(lines.iter().map(String::as_str));
-            assert_eq!(info_values(&replies[1])[3], info_values(&alone)[3] + 1, "{key}");
+            assert_eq!(
+                info_values(&replies[1])[3],
+                info_values(&alone)[3] + 1,
+                "{key}"
+            );
             assert_eq!(replies[2], Reply::Simple("PONG".into()));
         }
         let replies = client.pipeline(["MULTI", "CF.INFO spring", "EXEC"]);
@@ -127,23 +150,35 @@ fn cf_info_values_match_filter() {
         assert_eq!(info.field(field), &Reply::Integer(value as i64), "{field}");
     }
     ok(client, "CF.RESERVE coupon:spring 1000 EXPANSION 0");
-    assert_eq!(client.call("CF.INFO coupon:spring").field("Expansion rate"), &Reply::Integer(0));
+    assert_eq!(
+        client.call("CF.INFO coupon:spring").field("Expansion rate"),
+        &Reply::Integer(0)
+    );
 }
 
 #[test]
 fn reserve_options_are_applied() {
     let service = Service::start();
     let client = &mut service.connect();
-    ok(client, "CF.RESERVE wide 1000 BUCKETSIZE 8 MAXITERATIONS 50 EXPANSION 4");
+    ok(
+        client,
+        "CF.RESERVE wide 1000 BUCKETSIZE 8 MAXITERATIONS 50 EXPANSION 4",
+    );
     assert_eq!(service.view(Kind::Campaign, "wide").layout.bucket_size, 8);
     ok(client, "CF.RESERVE odd 1000 BUCKETSIZE 3");
     assert_eq!(service.view(Kind::Campaign, "odd").layout.bucket_size, 4);
     integer(client, "CF.ADD made u1", 1);
     assert_eq!(service.view(Kind::Campaign, "made").spec.capacity, 1_024);
-    assert_eq!(client.call("CF.INSERT chosen CAPACITY 5000 ITEMS u1"), Reply::integers(&[1]));
+    assert_eq!(
+        client.call("CF.INSERT chosen CAPACITY 5000 ITEMS u1"),
+        Reply::integers(&[1])
+    );
     assert_eq!(service.view(Kind::Campaign, "chosen").spec.capacity, 5_000);
     // Of a filter that is there, the capacity stays.
-    assert_eq!(client.call("CF.INSERT chosen CAPACITY 9000 ITEMS u1"), Reply::integers(&[1]));
+    assert_eq!(
+        client.call("CF.INSERT chosen CAPACITY 9000 ITEMS u1"),
+        Reply::integers(&[1])
+    );
     assert_eq!(service.view(Kind::Campaign, "chosen").spec.capacity, 5_000);
 }
 
@@ -153,20 +188,35 @@ fn item_has_1_to_512_arbitrary_bytes() {
     let client = &mut service.connect();
     let long = [b'x'; 512];
     for item in [&b"\xff\x00\r\n*"[..], "é".as_bytes(), &long] {
-        assert_eq!(client.call_with(&[b"CF.ADD", b"spring", item]), Reply::Integer(1));
-        assert_eq!(client.call_with(&[b"CF.EXISTS", b"spring", item]), Reply::Integer(1));
+        assert_eq!(
+            client.call_with(&[b"CF.ADD", b"spring", item]),
+            Reply::Integer(1)
+        );
+        assert_eq!(
+            client.call_with(&[b"CF.EXISTS", b"spring", item]),
+            Reply::Integer(1)
+        );
     }
     // A text item is the same item over HTTP.
     let view = service.view(Kind::Campaign, "spring");
     let count = |item| view.count(view.digest(item), service.engine.now());
     assert_eq!((count("é"), count("e")), (1, 0));
     for item in [&[][..], &[b'x'; 513]] {
-        for command in [&b"CF.ADD"[..], b"CF.EXISTS", b"CF.DEL", b"CF.COUNT", b"CF.MEXISTS"] {
+        for command in [
+            &b"CF.ADD"[..],
+            b"CF.EXISTS",
+            b"CF.DEL",
+            b"CF.COUNT",
+            b"CF.MEXISTS",
+        ] {
             let refused = client.call_with(&[command, b"spring", item]);
             assert_eq!(refused.error(), "ERR an item has 1 to 512 bytes");
         }
     }
-    assert_eq!(client.call_with(&[b"CF.ADD", b"empty", b""]).error(), "ERR an item has 1 to 512 bytes");
+    assert_eq!(
+        client.call_with(&[b"CF.ADD", b"empty", b""]).error(),
+        "ERR an item has 1 to 512 bytes"
+    );
     integer(client, "EXISTS empty", 0);
 }
 
@@ -180,10 +230,15 @@ fn full_filter_rejects_complete_batch() {
         added += 1;
     }
     assert!(added >= 4);
-    assert_eq!(client.call(&format!("CF.ADD full u{added}")).error(), "ERR Filter is full");
+    assert_eq!(
+        client.call(&format!("CF.ADD full u{added}")).error(),
+        "ERR Filter is full"
+    );
     // As many copies as there may be are something else.
     ok(client, "CF.RESERVE copies 1000");
-    let copies = (0..100).take_while(|_| client.call("CF.ADD copies u1") == Reply::Integer(1)).count();
+    let copies = (0..100)
+        .take_while(|_| client.call("CF.ADD copies u1") == Reply::Integer(1))
+        .count();
     assert!((2..100).contains(&copies), "{copies}");
     assert!(
         client
@@ -191,11 +246,19 @@ fn full_filter_rejects_complete_batch() {
             .error()
             .starts_with("ERR Filter is full: it holds the maximum number")
     );
-    assert_eq!(client.call("CF.INSERT copies ITEMS u1 u2"), Reply::integers(&[-1, 1]));
+    assert_eq!(
+        client.call("CF.INSERT copies ITEMS u1 u2"),
+        Reply::integers(&[-1, 1])
+    );
     let items: Vec<String> = (0..100).map(|number| format!("v{number}")).collect();
     let insert = format!("CF.INSERT full ITEMS {}", items.join(" "));
     assert_eq!(client.call(&insert), Reply::integers(&[-1; 100]));
-    assert_eq!(client.call("CF.INFO full").field("Number of items inserted"), &Reply::Integer(added));
+    assert_eq!(
+        client
+            .call("CF.INFO full")
+            .field("Number of items inserted"),
+        &Reply::Integer(added)
+    );
     client.call("HELLO 3");
     assert_eq!(client.call(&insert), Reply::booleans(&[false; 100]));
 }
@@ -206,7 +269,10 @@ fn coupon_is_set_with_used_codes() {
     let client = &mut service.connect();
     integer(client, "CF.ADD coupon:welcome A", 1);
     integer(client, "CF.ADD coupon:welcome A", 0);
-    assert_eq!(client.call("CF.INSERT coupon:welcome ITEMS A B"), Reply::integers(&[0, 1]));
+    assert_eq!(
+        client.call("CF.INSERT coupon:welcome ITEMS A B"),
+        Reply::integers(&[0, 1])
+    );
     integer(client, "CF.COUNT coupon:welcome A", 1);
     let view = service.view(Kind::Coupon, "welcome");
     let redeemed = service.submit(Command::Redeem(Redeem {
@@ -217,9 +283,19 @@ fn coupon_is_set_with_used_codes() {
         hold_seconds: 0,
     }));
     assert!(matches!(redeemed.outcome, Outcome::Redeemed(_)));
-    assert_eq!(client.call("CF.MEXISTS coupon:welcome A B"), Reply::integers(&[0, 1]));
+    assert_eq!(
+        client.call("CF.MEXISTS coupon:welcome A B"),
+        Reply::integers(&[0, 1])
+    );
     integer(client, "CF.ADD coupon:welcome A", 0);
     integer(client, "CF.DEL coupon:welcome A", 0);
     integer(client, "CF.EXISTS coupon:welcome A", 0);
-    assert_eq!(view.describe(service.engine.now()).stats.codes.unwrap().redeemed, 1);
+    assert_eq!(
+        view.describe(service.engine.now())
+            .stats
+            .codes
+            .unwrap()
+            .redeemed,
+        1
+    );
 }

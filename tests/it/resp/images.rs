@@ -8,7 +8,10 @@ use cuckood::domain::{Command, Kind, Name, Outcome, Redeem, Reference, Target};
 type Pieces = Vec<(String, Vec<u8>)>;
 
 fn piece(client: &mut Connection, key: &str, iterator: &str) -> (i64, Vec<u8>) {
-    match client.call(&format!("CF.SCANDUMP {key} {iterator}")).items() {
+    match client
+        .call(&format!("CF.SCANDUMP {key} {iterator}"))
+        .items()
+    {
         [Reply::Integer(next), Reply::Bulk(bytes)] if *next > 0 => (*next, bytes.clone()),
         [Reply::Integer(0), Reply::Null] => (0, Vec::new()),
         other => panic!("{other:?}"),
@@ -42,13 +45,17 @@ fn load_all(client: &mut Connection, key: &str, pieces: &Pieces) {
 
 fn fill(client: &mut Connection, key: &str) {
     for first in (0..20_000).step_by(5_000) {
-        let items = (first..first + 5_000).map(|number| format!(" u{number}")).collect::<String>();
+        let items = (first..first + 5_000)
+            .map(|number| format!(" u{number}"))
+            .collect::<String>();
         client.call(&format!("CF.INSERT {key} ITEMS{items}"));
     }
 }
 
 fn found(client: &mut Connection, key: &str) -> Reply {
-    let items = (19_000..21_000).map(|number| format!(" u{number}")).collect::<String>();
+    let items = (19_000..21_000)
+        .map(|number| format!(" u{number}"))
+        .collect::<String>();
     client.call(&format!("CF.MEXISTS {key}{items}"))
 }
 
@@ -73,7 +80,10 @@ fn filter_transfers_in_chunks() {
         assert_eq!(found(to, key), found(from, key));
         // On the same service under another name, over another connection for each piece.
         for piece in &pieces {
-            assert_eq!(load(&mut here.connect(), &format!("{key}-copy"), piece), Reply::ok());
+            assert_eq!(
+                load(&mut here.connect(), &format!("{key}-copy"), piece),
+                Reply::ok()
+            );
         }
         assert_eq!(found(from, &format!("{key}-copy")), found(from, key));
         assert_eq!(load(to, key, &pieces[0]).error(), "ERR item exists");
@@ -87,11 +97,22 @@ fn chunk_is_repeatable_and_excludes_later_writes() {
     fill(client, "spring");
     let (second, bytes) = piece(client, "spring", "0");
     let later = || (0..20).map(|number| format!("later{number}"));
-    client.call(&format!("CF.INSERT spring ITEMS {}", later().collect::<Vec<_>>().join(" ")));
+    client.call(&format!(
+        "CF.INSERT spring ITEMS {}",
+        later().collect::<Vec<_>>().join(" ")
+    ));
     let (third, more) = piece(client, "spring", &second.to_string());
-    assert_eq!(piece(client, "spring", &second.to_string()), (third, more.clone()));
+    assert_eq!(
+        piece(client, "spring", &second.to_string()),
+        (third, more.clone())
+    );
     // Not any earlier one.
-    assert!(client.call("CF.SCANDUMP spring 1").error().starts_with("ERR Invalid position"));
+    assert!(
+        client
+            .call("CF.SCANDUMP spring 1")
+            .error()
+            .starts_with("ERR Invalid position")
+    );
     let mut pieces = vec![(second.to_string(), bytes), (third.to_string(), more)];
     let mut iterator = third;
     loop {
@@ -106,11 +127,16 @@ fn chunk_is_repeatable_and_excludes_later_writes() {
     assert_eq!(client.call("CF.EXISTS copy u5"), Reply::Integer(1));
     let view = service.view(Kind::Campaign, "copy");
     // Hardly any of them looks like one that was there before.
-    let found = later().filter(|item| view.contains(view.digest(item), service.engine.now())).count();
+    let found = later()
+        .filter(|item| view.contains(view.digest(item), service.engine.now()))
+        .count();
     assert!(found < 5, "{found} later ones");
     // It is over.
     assert!(
-        client.call(&format!("CF.SCANDUMP spring {iterator}")).error().starts_with("ERR Invalid position")
+        client
+            .call(&format!("CF.SCANDUMP spring {iterator}"))
+            .error()
+            .starts_with("ERR Invalid position")
     );
 }
 
@@ -127,25 +153,44 @@ fn invalid_chunk_is_rejected() {
         let mut damaged = pieces.clone();
         let middle = damaged[at].1.len() / 2;
         damaged[at].1[middle] ^= 1;
-        damaged[..at].iter().for_each(|piece| assert_eq!(load(client, "copy", piece), Reply::ok()));
+        damaged[..at]
+            .iter()
+            .for_each(|piece| assert_eq!(load(client, "copy", piece), Reply::ok()));
         let error = load(client, "copy", &damaged[at]);
-        assert!(error.error().starts_with("ERR received bad data: a checksum is wrong"), "{error:?}");
+        assert!(
+            error
+                .error()
+                .starts_with("ERR received bad data: a checksum is wrong"),
+            "{error:?}"
+        );
         assert_eq!(client.call("EXISTS copy"), Reply::Integer(0));
     }
     // A piece that is missing, and one of another dump.
     for (prefix, next) in [(1, &pieces[2]), (2, &others[1])] {
-        pieces[..prefix].iter().for_each(|piece| assert_eq!(load(client, "copy", piece), Reply::ok()));
+        pieces[..prefix]
+            .iter()
+            .for_each(|piece| assert_eq!(load(client, "copy", piece), Reply::ok()));
         assert_eq!(loading(), 1);
         let error = load(client, "copy", next);
         assert!(error.error().contains("another image"), "{error:?}");
         assert_eq!(loading(), 0);
         let gone = load(client, "copy", &pieces[prefix]);
-        assert!(gone.error().starts_with("ERR no dump is being loaded into this key"), "{gone:?}");
+        assert!(
+            gone.error()
+                .starts_with("ERR no dump is being loaded into this key"),
+            "{gone:?}"
+        );
     }
     let redis = client.call("CF.LOADCHUNK copy 1 \u{1}\u{0}\u{0}\u{0}");
-    assert!(redis.error().contains("dumps of Redis can't be loaded"), "{redis:?}");
+    assert!(
+        redis.error().contains("dumps of Redis can't be loaded"),
+        "{redis:?}"
+    );
     let coupon = load(client, "coupon:copy", &pieces[0]);
-    assert!(coupon.error().contains("an image of a campaign"), "{coupon:?}");
+    assert!(
+        coupon.error().contains("an image of a campaign"),
+        "{coupon:?}"
+    );
     for (line, wanted) in [
         ("CF.SCANDUMP nowhere 0", "ERR Not found"),
         ("CF.SCANDUMP spring -1", "ERR Invalid position"),
@@ -155,13 +200,28 @@ fn invalid_chunk_is_rejected() {
     ] {
         assert_eq!(client.call(line).error(), wanted, "{line}");
     }
-    assert!(client.call("CF.LOADCHUNK Copy 1 x").error().starts_with("ERR a key is"));
+    assert!(
+        client
+            .call("CF.LOADCHUNK Copy 1 x")
+            .error()
+            .starts_with("ERR a key is")
+    );
     let longer = (pieces[0].0.clone(), [&pieces[0].1[..], b"x"].concat());
-    assert!(load(client, "copy", &longer).error().contains("follow its end"));
+    assert!(
+        load(client, "copy", &longer)
+            .error()
+            .contains("follow its end")
+    );
     // A new start discards earlier chunks.
     load_all(client, "copy", &pieces);
     assert_eq!(found(client, "copy"), found(client, "spring"));
-    assert!(service.engine.view().find(Kind::Campaign, &Name::new("copy").unwrap()).is_some());
+    assert!(
+        service
+            .engine
+            .view()
+            .find(Kind::Campaign, &Name::new("copy").unwrap())
+            .is_some()
+    );
 }
 
 #[test]
@@ -172,8 +232,13 @@ fn dumps_are_limited_and_require_admin() {
         key("other", &[Scope::Admin], ""),
         key("eu", &[Scope::Admin], "eu-"),
     ];
-    let service =
-        Service::with(Setup { auth: AuthOptions { keys, allow_anonymous: false }, ..Setup::default() });
+    let service = Service::with(Setup {
+        auth: AuthOptions {
+            keys,
+            allow_anonymous: false,
+        },
+        ..Setup::default()
+    });
     let as_holder = |key: &str| {
         let mut client = service.connect();
         assert_eq!(client.call(&format!("AUTH {key}")), Reply::ok());
@@ -182,27 +247,47 @@ fn dumps_are_limited_and_require_admin() {
     let root = &mut as_holder("root");
     root.call("CF.ADD spring u1");
     for line in ["CF.SCANDUMP spring 0", "CF.LOADCHUNK spring 1 x"] {
-        assert!(as_holder("writer").call(line).error().starts_with("NOPERM"), "{line}");
-        assert!(as_holder("eu").call(line).error().starts_with("NOPERM"), "{line}");
+        assert!(
+            as_holder("writer").call(line).error().starts_with("NOPERM"),
+            "{line}"
+        );
+        assert!(
+            as_holder("eu").call(line).error().starts_with("NOPERM"),
+            "{line}"
+        );
     }
     let (next, _) = piece(root, "spring", "0");
     let others = as_holder("other").call(&format!("CF.SCANDUMP spring {next}"));
-    assert!(others.error().starts_with("ERR Invalid position"), "{others:?}");
+    assert!(
+        others.error().starts_with("ERR Invalid position"),
+        "{others:?}"
+    );
     // Another key's name is no way around.
     root.call("CF.ADD summer u1");
-    assert!(root.call(&format!("CF.SCANDUMP summer {next}")).error().starts_with("ERR Invalid position"));
+    assert!(
+        root.call(&format!("CF.SCANDUMP summer {next}"))
+            .error()
+            .starts_with("ERR Invalid position")
+    );
     let mut others: Vec<_> = (0..3).map(|_| as_holder("root")).collect();
     for other in &mut others {
         piece(other, "spring", "0");
     }
     let fifth = &mut as_holder("root");
-    assert!(fifth.call("CF.SCANDUMP spring 0").error().starts_with("BUSY"));
+    assert!(
+        fifth
+            .call("CF.SCANDUMP spring 0")
+            .error()
+            .starts_with("BUSY")
+    );
     // One that is gone through makes room.
     let mut iterator = next;
     while iterator != 0 {
         iterator = piece(root, "spring", &iterator.to_string()).0;
     }
-    eventually("there is room", || matches!(fifth.call("CF.SCANDUMP spring 0"), Reply::Array(_)));
+    eventually("there is room", || {
+        matches!(fifth.call("CF.SCANDUMP spring 0"), Reply::Array(_))
+    });
 }
 
 /// Images over HTTP use the same places.
@@ -217,13 +302,26 @@ fn new_dump_replaces_unfinished_one() {
         piece(client, key, "0");
     }
     let replaced = client.call(&format!("CF.SCANDUMP spring {first}"));
-    assert!(replaced.error().starts_with("ERR Invalid position"), "{replaced:?}");
+    assert!(
+        replaced.error().starts_with("ERR Invalid position"),
+        "{replaced:?}"
+    );
     let id = service.view(Kind::Campaign, "spring").id;
     let images: Vec<_> = (0..3).map(|_| service.download(id).unwrap()).collect();
     assert!(service.download(id).is_err());
     // Dumps of other connections and other filters have places of their own.
-    assert!(other.call("CF.SCANDUMP spring 0").error().starts_with("BUSY"));
-    assert!(client.call("CF.SCANDUMP summer 0").error().starts_with("BUSY"));
+    assert!(
+        other
+            .call("CF.SCANDUMP spring 0")
+            .error()
+            .starts_with("BUSY")
+    );
+    assert!(
+        client
+            .call("CF.SCANDUMP summer 0")
+            .error()
+            .starts_with("BUSY")
+    );
     // A filter that was created again has the same key.
     client.call("DEL spring");
     client.call("CF.ADD spring u2");
@@ -232,7 +330,10 @@ fn new_dump_replaces_unfinished_one() {
     let last = piece(client, "spring", &next.to_string());
     assert!(!last.1.is_empty());
     piece(other, "spring", "0");
-    assert!(!piece(client, "spring", &next.to_string()).1.is_empty(), "that of another connection stays");
+    assert!(
+        !piece(client, "spring", &next.to_string()).1.is_empty(),
+        "that of another connection stays"
+    );
 }
 
 #[test]
@@ -257,9 +358,18 @@ fn dump_of_empty_filter_has_no_chunk() {
     let redemption = cuckood::domain::RedemptionId(cuckood::engine::random());
     let (target, digest) = (Target(view.id), view.digest("A"));
     let reference = Reference::new("order-1").unwrap();
-    let hold = Redeem { target, digest, redemption, reference, hold_seconds: 60 };
+    let hold = Redeem {
+        target,
+        digest,
+        redemption,
+        reference,
+        hold_seconds: 60,
+    };
     let redeemed = service.submit(Command::Redeem(hold));
-    assert!(matches!(redeemed.outcome, Outcome::Redeemed(_)), "{redeemed:?}");
+    assert!(
+        matches!(redeemed.outcome, Outcome::Redeemed(_)),
+        "{redeemed:?}"
+    );
     service.submit(Command::Cancel { target, redemption });
     client.call("CF.DEL coupon:welcome A");
     assert!(!piece(client, "coupon:welcome", "0").1.is_empty());
@@ -273,5 +383,8 @@ fn dump_starts_without_snapshot() {
     fill(client, "spring");
     assert!(!dump(client, "spring").is_empty());
     let info = service.engine.info();
-    assert_eq!((info.snapshot, info.storage.snapshot_bytes_written), (None, 0));
+    assert_eq!(
+        (info.snapshot, info.storage.snapshot_bytes_written),
+        (None, 0)
+    );
 }

@@ -15,17 +15,36 @@ use tokio::sync::watch;
 fn invalid_request_gets_error_and_closes() {
     let service = Service::start();
     for (bytes, wanted) in [
-        (&b"*99999999\r\n"[..], "ERR Protocol error: invalid multibulk length"),
-        (b"*1\r\n$999999\r\n", "ERR Protocol error: invalid bulk length"),
-        (b"*1\r\n!4\r\nPING\r\n", "ERR Protocol error: expected '$', got '!'"),
-        (b"*1\r\n$4\r\nPINGPONG\r\n", "ERR Protocol error: expected the end of a line"),
+        (
+            &b"*99999999\r\n"[..],
+            "ERR Protocol error: invalid multibulk length",
+        ),
+        (
+            b"*1\r\n$999999\r\n",
+            "ERR Protocol error: invalid bulk length",
+        ),
+        (
+            b"*1\r\n!4\r\nPING\r\n",
+            "ERR Protocol error: expected '$', got '!'",
+        ),
+        (
+            b"*1\r\n$4\r\nPINGPONG\r\n",
+            "ERR Protocol error: expected the end of a line",
+        ),
         (b"\"PING", ""),
-        (b"ECHO \"a b\"\r\n", "ERR Protocol error: quotes in an inline request"),
+        (
+            b"ECHO \"a b\"\r\n",
+            "ERR Protocol error: quotes in an inline request",
+        ),
     ] {
         let mut client = service.connect();
         assert_eq!(client.call("CF.ADD spring u1"), Reply::Integer(1));
         client.send(&[&line("CF.EXISTS spring u1"), bytes].concat());
-        assert_eq!(client.reply(), Some(Reply::Integer(1)), "what came before is answered");
+        assert_eq!(
+            client.reply(),
+            Some(Reply::Integer(1)),
+            "what came before is answered"
+        );
         if wanted.is_empty() {
             client.end();
         } else {
@@ -40,11 +59,18 @@ fn last_reply_arrives_while_client_sends() {
     let service = Service::start();
     let mut client = service.connect();
     let more = line("CF.ADD spring u1").repeat(100_000);
-    assert!(client.send(&[line("QUIT"), more].concat()), "it was not listened to");
+    assert!(
+        client.send(&[line("QUIT"), more].concat()),
+        "it was not listened to"
+    );
     assert_eq!(client.reply(), Some(Reply::ok()));
     client.end();
     assert_eq!(client.reply(), None);
-    assert_eq!(service.connect().call("EXISTS spring"), Reply::Integer(0), "what follows QUIT is not done");
+    assert_eq!(
+        service.connect().call("EXISTS spring"),
+        Reply::Integer(0),
+        "what follows QUIT is not done"
+    );
 }
 
 #[test]
@@ -52,7 +78,9 @@ fn longest_allowed_request_succeeds() {
     let service = Service::start();
     let client = &mut service.connect();
     // As many items of the greatest length as one command may add.
-    let items: Vec<Vec<u8>> = (0..10_000).map(|number| format!("{number:0512}").into_bytes()).collect();
+    let items: Vec<Vec<u8>> = (0..10_000)
+        .map(|number| format!("{number:0512}").into_bytes())
+        .collect();
     let mut insert: Vec<&[u8]> = vec![b"CF.INSERT", b"spring", b"CAPACITY", b"20000", b"ITEMS"];
     insert.extend(items.iter().map(Vec::as_slice));
     assert_eq!(client.call_with(&insert), Reply::integers(&[1; 10_000]));
@@ -61,22 +89,43 @@ fn longest_allowed_request_succeeds() {
     assert_eq!(client.call_with(&exist), Reply::integers(&[1; 10_000]));
     for command in [&mut insert, &mut exist] {
         command.push(b"one more");
-        assert_eq!(client.call_with(command).error(), "ERR one command has at most 10000 items");
+        assert_eq!(
+            client.call_with(command).error(),
+            "ERR one command has at most 10000 items"
+        );
     }
     for command in [&b"EXISTS"[..], b"DEL"] {
-        let keys: Vec<&[u8]> = [command].into_iter().chain([&b"spring"[..]; 10_001]).collect();
-        assert_eq!(client.call_with(&keys).error(), "ERR one command has at most 10000 keys");
+        let keys: Vec<&[u8]> = [command]
+            .into_iter()
+            .chain([&b"spring"[..]; 10_001])
+            .collect();
+        assert_eq!(
+            client.call_with(&keys).error(),
+            "ERR one command has at most 10000 keys"
+        );
     }
-    let names: Vec<&[u8]> = [&b"COMMAND"[..], b"INFO"].into_iter().chain([&b"info"[..]; 1_001]).collect();
-    assert_eq!(client.call_with(&names).error(), "ERR one request names at most 1000 commands");
+    let names: Vec<&[u8]> = [&b"COMMAND"[..], b"INFO"]
+        .into_iter()
+        .chain([&b"info"[..]; 1_001])
+        .collect();
+    assert_eq!(
+        client.call_with(&names).error(),
+        "ERR one request names at most 1000 commands"
+    );
     let message = vec![b'x'; 64 << 10];
     assert_eq!(client.call_with(&[b"ECHO", &message]), Reply::Bulk(message));
 }
 
 #[test]
 fn unauthenticated_requests_are_short() {
-    let auth = AuthOptions { keys: vec![key("root", &[Scope::Admin], "")], allow_anonymous: false };
-    let service = Service::with(Setup { auth, ..Setup::default() });
+    let auth = AuthOptions {
+        keys: vec![key("root", &[Scope::Admin], "")],
+        allow_anonymous: false,
+    };
+    let service = Service::with(Setup {
+        auth,
+        ..Setup::default()
+    });
     let many = encoded(&[b"x".as_slice(); 11]);
     let long = encoded(&[b"AUTH", &[b'x'; 1_025]]);
     for (bytes, wanted) in [
@@ -99,17 +148,28 @@ fn unauthenticated_requests_are_short() {
 /// Nor does a completed reply use the shared budget while the next request is incomplete.
 #[test]
 fn unauthenticated_client_memory_is_bounded() {
-    let auth = AuthOptions { keys: vec![key("root", &[Scope::Admin], "")], allow_anonymous: false };
-    let service = Service::with(Setup { auth, ..Setup::default() });
+    let auth = AuthOptions {
+        keys: vec![key("root", &[Scope::Admin], "")],
+        allow_anonymous: false,
+    };
+    let service = Service::with(Setup {
+        auth,
+        ..Setup::default()
+    });
     let refused = line("AUTH x");
     let count = (60 << 10) / refused.len();
     let mut clients: Vec<_> = (0..4).map(|_| service.connect()).collect();
     for client in &mut clients {
         let mut sender = client.other_half();
-        let bytes = [refused.repeat(count), b"*2\r\n$4\r\nAUTH\r\n$4\r\nro".to_vec()].concat();
+        let bytes = [
+            refused.repeat(count),
+            b"*2\r\n$4\r\nAUTH\r\n$4\r\nro".to_vec(),
+        ]
+        .concat();
         std::thread::scope(|scope| {
             scope.spawn(move || assert!(sender.send(&bytes)));
-            (0..count).for_each(|_| assert!(client.reply().unwrap().error().starts_with("WRONGPASS")));
+            (0..count)
+                .for_each(|_| assert!(client.reply().unwrap().error().starts_with("WRONGPASS")));
         });
     }
     eventually("nearly nothing is taken", || {
@@ -124,8 +184,14 @@ fn unauthenticated_client_memory_is_bounded() {
 
 #[test]
 fn request_beyond_budget_closes_its_connection() {
-    let resp = RespOptions { buffers_bytes_max: 300_000, ..RespOptions::default() };
-    let service = Service::with(Setup { resp, ..Setup::default() });
+    let resp = RespOptions {
+        buffers_bytes_max: 300_000,
+        ..RespOptions::default()
+    };
+    let service = Service::with(Setup {
+        resp,
+        ..Setup::default()
+    });
     let mut other = service.connect();
     let mut client = service.connect();
     let items = vec![b'x'; 500];
@@ -133,7 +199,13 @@ fn request_beyond_budget_closes_its_connection() {
     exist.extend(std::iter::repeat_n(&items[..], 10_000));
     // It may be cut off before it has sent all.
     client.send(&encoded(&exist));
-    assert!(client.reply().unwrap().error().starts_with("BUSY too many bytes"));
+    assert!(
+        client
+            .reply()
+            .unwrap()
+            .error()
+            .starts_with("BUSY too many bytes")
+    );
     assert_eq!(client.reply(), None);
     exist.truncate(102);
     assert_eq!(other.call_with(&exist), Reply::integers(&[0; 100]));
@@ -148,14 +220,25 @@ fn request_beyond_budget_closes_its_connection() {
 fn idle_connections_use_no_shared_budget() {
     let service = Service::start();
     let long = vec![b'x'; 64 << 10];
-    let items: Vec<Vec<u8>> = (0..10_000).map(|number| format!("{number:0100}").into_bytes()).collect();
+    let items: Vec<Vec<u8>> = (0..10_000)
+        .map(|number| format!("{number:0100}").into_bytes())
+        .collect();
     let many = |command: &[&'static [u8]]| -> Vec<u8> {
-        encoded(&command.iter().copied().chain(items.iter().map(Vec::as_slice)).collect::<Vec<_>>())
+        encoded(
+            &command
+                .iter()
+                .copied()
+                .chain(items.iter().map(Vec::as_slice))
+                .collect::<Vec<_>>(),
+        )
     };
     // The requests, and the number of replies.
     let requests = [
         (encoded(&[b"ECHO", &long]), 1),
-        (many(&[b"CF.INSERT", b"spring", b"CAPACITY", b"20000", b"ITEMS"]), 1),
+        (
+            many(&[b"CF.INSERT", b"spring", b"CAPACITY", b"20000", b"ITEMS"]),
+            1,
+        ),
         (many(&[b"CF.MEXISTS", b"spring"]), 1),
         (many(&[b"CF.MEXISTS", b"nowhere"]), 1),
         (line("CF.ADD spring u1").repeat(2_000), 2_000),
@@ -190,11 +273,20 @@ fn idle_connections_use_no_shared_budget() {
 
 #[test]
 fn executed_commands_reply_when_budget_exhausted() {
-    let resp = RespOptions { buffers_bytes_max: 10_000, ..RespOptions::default() };
-    let service = Service::with(Setup { resp, ..Setup::default() });
+    let resp = RespOptions {
+        buffers_bytes_max: 10_000,
+        ..RespOptions::default()
+    };
+    let service = Service::with(Setup {
+        resp,
+        ..Setup::default()
+    });
     let mut client = service.connect();
-    let lines =
-        ["CF.ADD spring u1\r\n".to_owned(), "INFO\r\n".repeat(100), "CF.ADD spring u2\r\n".to_owned()];
+    let lines = [
+        "CF.ADD spring u1\r\n".to_owned(),
+        "INFO\r\n".repeat(100),
+        "CF.ADD spring u2\r\n".to_owned(),
+    ];
     assert!(client.send(lines.concat().as_bytes()));
     assert_eq!(client.reply(), Some(Reply::Integer(1)));
     let mut answers = 1;
@@ -208,9 +300,20 @@ fn executed_commands_reply_when_budget_exhausted() {
     assert!(refused.starts_with("BUSY too many bytes"), "{refused}");
     assert_eq!(client.reply(), None);
     // A command without a reply was not executed.
-    assert_eq!(service.connect().call("CF.MEXISTS spring u1 u2"), Reply::integers(&[1, 0]));
-    let wanted = format!(r#"cuckood_resp_commands_total{{command="info",outcome="ok"}} {}"#, answers - 1);
-    assert!(service.metrics("cuckood_resp_commands_total{").contains(&wanted), "{wanted}");
+    assert_eq!(
+        service.connect().call("CF.MEXISTS spring u1 u2"),
+        Reply::integers(&[1, 0])
+    );
+    let wanted = format!(
+        r#"cuckood_resp_commands_total{{command="info",outcome="ok"}} {}"#,
+        answers - 1
+    );
+    assert!(
+        service
+            .metrics("cuckood_resp_commands_total{")
+            .contains(&wanted),
+        "{wanted}"
+    );
 }
 
 #[test]
@@ -224,7 +327,13 @@ fn http_request_never_runs_commands() {
     ] {
         let mut client = service.connect();
         client.send(&[head.as_bytes(), &body].concat());
-        assert!(client.reply().unwrap().error().starts_with("ERR unknown command"));
+        assert!(
+            client
+                .reply()
+                .unwrap()
+                .error()
+                .starts_with("ERR unknown command")
+        );
         assert_eq!(client.reply(), None, "{head}");
     }
     // People may type.
@@ -232,7 +341,11 @@ fn http_request_never_runs_commands() {
     client.send(b"CF.ADD spring u1\r\ncf.exists  spring u1\n");
     assert_eq!(client.reply(), Some(Reply::Integer(1)));
     assert_eq!(client.reply(), Some(Reply::Integer(1)));
-    assert_eq!(client.call("CF.COUNT spring u1"), Reply::Integer(1), "only once, by hand");
+    assert_eq!(
+        client.call("CF.COUNT spring u1"),
+        Reply::Integer(1),
+        "only once, by hand"
+    );
 }
 
 #[test]
@@ -254,7 +367,14 @@ fn drain_answers_received_commands_and_closes() {
     assert_eq!(halfway.reply(), Some(Reply::Integer(1)));
     assert_eq!(halfway.reply(), None);
     assert_eq!(service.connect().reply(), None);
-    assert_eq!(service.view(Kind::Campaign, "spring").describe(service.engine.now()).stats.items, 4);
+    assert_eq!(
+        service
+            .view(Kind::Campaign, "spring")
+            .describe(service.engine.now())
+            .stats
+            .items,
+        4
+    );
 }
 
 #[test]
@@ -272,14 +392,25 @@ fn idle_connection_takes_little_memory() {
 #[test]
 fn long_command_takes_several_turns() {
     let service = Service::start();
-    assert_eq!(service.connect().call("CF.ADD spring u1"), Reply::Integer(1));
-    let items: Vec<Vec<u8>> = (0..10_000).map(|number| format!("{number:0500}").into_bytes()).collect();
-    let exist = [&b"CF.MEXISTS"[..], b"spring"].into_iter().chain(items.iter().map(Vec::as_slice));
+    assert_eq!(
+        service.connect().call("CF.ADD spring u1"),
+        Reply::Integer(1)
+    );
+    let items: Vec<Vec<u8>> = (0..10_000)
+        .map(|number| format!("{number:0500}").into_bytes())
+        .collect();
+    let exist = [&b"CF.MEXISTS"[..], b"spring"]
+        .into_iter()
+        .chain(items.iter().map(Vec::as_slice));
     let (mut client, stream) = tokio::io::duplex(8 << 20);
     let vitals = Vitals::default();
     let (_draining, receiver) = watch::channel(false);
     let mut serving = pin!(service.resp.serve(stream, None, &vitals, receiver));
-    client.write_all(&encoded(&exist.collect::<Vec<_>>())).now_or_never().unwrap().unwrap();
+    client
+        .write_all(&encoded(&exist.collect::<Vec<_>>()))
+        .now_or_never()
+        .unwrap()
+        .unwrap();
     let (mut turns, mut reply) = (0, Vec::new());
     while reply.len() < 10_000 * ":0\r\n".len() {
         assert!(serving.as_mut().now_or_never().is_none());
@@ -309,15 +440,25 @@ fn commands_are_counted_by_name_and_outcome() {
         r#"cuckood_resp_commands_total{command="cf.exists",outcome="ok"} 1"#,
         r#"cuckood_resp_commands_total{command="unknown",outcome="ERR"} 2"#,
     ] {
-        assert!(counted.iter().any(|found| found == line), "{line} in {counted:#?}");
+        assert!(
+            counted.iter().any(|found| found == line),
+            "{line} in {counted:#?}"
+        );
     }
     let is_zero = |line: &&String| line.ends_with(" 0");
     assert_eq!(counted.iter().filter(|line| !is_zero(line)).count(), 4);
-    for (command, outcome) in
-        [("cf.del", "ok"), ("cf.insert", "OOM"), ("exec", "EXECABORT"), ("auth", "WRONGPASS")]
-    {
-        let line = format!(r#"cuckood_resp_commands_total{{command="{command}",outcome="{outcome}"}} 0"#);
+    for (command, outcome) in [
+        ("cf.del", "ok"),
+        ("cf.insert", "OOM"),
+        ("exec", "EXECABORT"),
+        ("auth", "WRONGPASS"),
+    ] {
+        let line =
+            format!(r#"cuckood_resp_commands_total{{command="{command}",outcome="{outcome}"}} 0"#);
         assert!(counted.contains(&line), "{line} before its first event");
     }
-    assert_eq!(service.metrics("cuckood_resp_connections "), ["cuckood_resp_connections 1"]);
+    assert_eq!(
+        service.metrics("cuckood_resp_connections "),
+        ["cuckood_resp_connections 1"]
+    );
 }

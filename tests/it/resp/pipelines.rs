@@ -10,7 +10,10 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 fn cases() -> u32 {
-    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(24)
+    std::env::var("PROPTEST_CASES")
+        .ok()
+        .and_then(|cases| cases.parse().ok())
+        .unwrap_or(24)
 }
 
 fn lines(lines: &[String]) -> impl Iterator<Item = &str> {
@@ -23,8 +26,15 @@ fn pipelined_changes_form_one_log_entry() {
     let client = &mut service.connect();
     assert_eq!(client.call("CF.RESERVE spring 10000"), Reply::ok());
     let before = service.engine.info().last_seq.0;
-    let adds: Vec<String> = (0..500).map(|number| format!("CF.ADD spring u{number}")).collect();
-    assert!(client.pipeline(lines(&adds)).iter().all(|reply| *reply == Reply::Integer(1)));
+    let adds: Vec<String> = (0..500)
+        .map(|number| format!("CF.ADD spring u{number}"))
+        .collect();
+    assert!(
+        client
+            .pipeline(lines(&adds))
+            .iter()
+            .all(|reply| *reply == Reply::Integer(1))
+    );
     // They are read in a few pieces, perhaps.
     let entries = service.engine.info().last_seq.0 - before;
     assert!((1..=20).contains(&entries), "{entries}");
@@ -89,28 +99,51 @@ fn fitting_adds_of_full_batch_succeed() {
     let service = Service::start();
     let client = &mut service.connect();
     assert_eq!(client.call("CF.RESERVE full 40 EXPANSION 0"), Reply::ok());
-    let mut commands: Vec<String> = (0..200).map(|number| format!("CF.ADD full u{number}")).collect();
+    let mut commands: Vec<String> = (0..200)
+        .map(|number| format!("CF.ADD full u{number}"))
+        .collect();
     commands.push("CF.DEL full u0".into());
     commands.push("CF.ADD full last".into());
     let replies = client.pipeline(lines(&commands));
-    let (adds, [deleted, last]) = replies.split_at(200) else { panic!("{} replies", replies.len()) };
-    let added = adds.iter().filter(|reply| **reply == Reply::Integer(1)).count();
+    let (adds, [deleted, last]) = replies.split_at(200) else {
+        panic!("{} replies", replies.len())
+    };
+    let added = adds
+        .iter()
+        .filter(|reply| **reply == Reply::Integer(1))
+        .count();
     assert!((40..200).contains(&added), "{added}");
-    assert!(adds[..40].iter().all(|reply| *reply == Reply::Integer(1)), "{adds:?}");
-    assert!(adds.iter().all(|reply| *reply == Reply::Integer(1) || reply.error() == "ERR Filter is full"));
+    assert!(
+        adds[..40].iter().all(|reply| *reply == Reply::Integer(1)),
+        "{adds:?}"
+    );
+    assert!(
+        adds.iter()
+            .all(|reply| *reply == Reply::Integer(1) || reply.error() == "ERR Filter is full")
+    );
     assert_eq!(deleted, &Reply::Integer(1));
     let in_it = added as i64 - 1 + i64::from(*last == Reply::Integer(1));
-    assert_eq!(client.call("CF.INFO full").field("Number of items inserted"), &Reply::Integer(in_it));
+    assert_eq!(
+        client
+            .call("CF.INFO full")
+            .field("Number of items inserted"),
+        &Reply::Integer(in_it)
+    );
 }
 
 #[test]
 fn retried_adds_run_concurrently() {
     let log = MemoryLog::new();
-    let service = Service::with(Setup { log: Some(log.clone()), ..Setup::default() });
+    let service = Service::with(Setup {
+        log: Some(log.clone()),
+        ..Setup::default()
+    });
     let client = &mut service.connect();
     assert_eq!(client.call("CF.RESERVE full 4 EXPANSION 0"), Reply::ok());
     log.hold();
-    let adds: Vec<u8> = (0..200).flat_map(|number| line(&format!("CF.ADD full v{number}"))).collect();
+    let adds: Vec<u8> = (0..200)
+        .flat_map(|number| line(&format!("CF.ADD full v{number}")))
+        .collect();
     assert!(client.send(&adds));
     eventually("all together", || log.held() == 1);
     log.commit_first(1);
@@ -123,37 +156,65 @@ fn retried_adds_run_concurrently() {
     log.go_on();
     for _ in 0..200 {
         let reply = client.reply().unwrap();
-        assert!(reply == Reply::Integer(1) || reply.error() == "ERR Filter is full", "{reply:?}");
+        assert!(
+            reply == Reply::Integer(1) || reply.error() == "ERR Filter is full",
+            "{reply:?}"
+        );
     }
 }
 
 #[test]
 fn overdue_write_reports_unknown_outcome() {
     let log = MemoryLog::new();
-    let resp = RespOptions { request_timeout: Duration::from_millis(1), ..RespOptions::default() };
-    let service = Service::with(Setup { log: Some(log.clone()), resp, ..Setup::default() });
+    let resp = RespOptions {
+        request_timeout: Duration::from_millis(1),
+        ..RespOptions::default()
+    };
+    let service = Service::with(Setup {
+        log: Some(log.clone()),
+        resp,
+        ..Setup::default()
+    });
     let client = &mut service.connect();
     let unknown = "MISCONF the response took too long; whether the write took effect is unknown";
     log.hold();
     assert_eq!(client.call("CF.RESERVE spring 1000").error(), unknown);
     log.go_on();
-    eventually("it took effect", || client.call("EXISTS spring") == Reply::Integer(1));
+    eventually("it took effect", || {
+        client.call("EXISTS spring") == Reply::Integer(1)
+    });
     log.hold();
     let replies = client.pipeline(["CF.ADD spring u1", "CF.ADD spring u2", "PING"]);
     assert_eq!((replies[0].error(), replies[1].error()), (unknown, unknown));
     assert_eq!(replies[2], Reply::Simple("PONG".into()));
     log.go_on();
-    eventually("it took effect", || client.call("CF.MEXISTS spring u1 u2") == Reply::integers(&[1, 1]));
+    eventually("it took effect", || {
+        client.call("CF.MEXISTS spring u1 u2") == Reply::integers(&[1, 1])
+    });
 }
 
 #[test]
 fn many_filters_change_concurrently() {
     let service = Service::start();
     let client = &mut service.connect();
-    let adds: Vec<String> = (0..600).map(|number| format!("CF.ADD f{} u{number}", number % 150)).collect();
-    assert!(client.pipeline(lines(&adds)).iter().all(|reply| *reply == Reply::Integer(1)));
-    let adds: Vec<String> = (0..600).map(|number| format!("CF.ADD f{} v{number}", number % 150)).collect();
-    assert!(client.pipeline(lines(&adds)).iter().all(|reply| *reply == Reply::Integer(1)));
+    let adds: Vec<String> = (0..600)
+        .map(|number| format!("CF.ADD f{} u{number}", number % 150))
+        .collect();
+    assert!(
+        client
+            .pipeline(lines(&adds))
+            .iter()
+            .all(|reply| *reply == Reply::Integer(1))
+    );
+    let adds: Vec<String> = (0..600)
+        .map(|number| format!("CF.ADD f{} v{number}", number % 150))
+        .collect();
+    assert!(
+        client
+            .pipeline(lines(&adds))
+            .iter()
+            .all(|reply| *reply == Reply::Integer(1))
+    );
     for number in [0, 77, 149] {
         let view = service.view(Kind::Campaign, &format!("f{number}"));
         assert_eq!(view.describe(service.engine.now()).stats.items, 8);
@@ -195,7 +256,10 @@ fn command() -> impl Strategy<Value = String> {
 }
 
 fn one_by_one(client: &mut Connection, commands: &[String]) -> Vec<Reply> {
-    commands.iter().map(|command| client.call(command)).collect()
+    commands
+        .iter()
+        .map(|command| client.call(command))
+        .collect()
 }
 
 /// Sends all at once, in two writes that tear a command, and reads all answers.
@@ -212,7 +276,9 @@ fn together(client: &mut Connection, commands: &[String], cut: usize) -> Vec<Rep
 #[test]
 fn pipelined_replies_equal_single_replies() {
     let services = [Service::start(), Service::start()];
-    let [alone, at_once] = services.each_ref().map(|service| RefCell::new(service.connect()));
+    let [alone, at_once] = services
+        .each_ref()
+        .map(|service| RefCell::new(service.connect()));
     let commands = prop::collection::vec(command(), 1..80);
     proptest!(ProptestConfig::with_cases(cases()), |(commands in commands, cut in any::<usize>())| {
         let (alone, at_once) = (&mut *alone.borrow_mut(), &mut *at_once.borrow_mut());
@@ -225,8 +291,14 @@ fn pipelined_replies_equal_single_replies() {
 
 #[test]
 fn transaction_is_limited_and_counted() {
-    let resp = RespOptions { buffers_bytes_max: 300_000, ..RespOptions::default() };
-    let service = Service::with(Setup { resp, ..Setup::default() });
+    let resp = RespOptions {
+        buffers_bytes_max: 300_000,
+        ..RespOptions::default()
+    };
+    let service = Service::with(Setup {
+        resp,
+        ..Setup::default()
+    });
     let client = &mut service.connect();
     assert_eq!(client.call("MULTI"), Reply::ok());
     let item = "x".repeat(500);
@@ -234,6 +306,9 @@ fn transaction_is_limited_and_counted() {
         Reply::Error(error) => Some(error),
         _ => None,
     });
-    assert!(ended.is_some_and(|error| error.starts_with("BUSY too many bytes")), "the memory has no limit");
+    assert!(
+        ended.is_some_and(|error| error.starts_with("BUSY too many bytes")),
+        "the memory has no limit"
+    );
     assert_eq!(service.connect().call("EXISTS spring"), Reply::Integer(0));
 }

@@ -28,7 +28,10 @@ struct Script {
 
 impl Script {
     fn follow(name: &str) {
-        let mut script = Script { service: Service::start(), connections: HashMap::new() };
+        let mut script = Script {
+            service: Service::start(),
+            connections: HashMap::new(),
+        };
         goldenscript::run(&mut script, format!("tests/it/resp/scripts/{name}")).unwrap();
     }
 
@@ -44,10 +47,16 @@ impl Runner for Script {
     fn run(&mut self, step: &Step, context: &Context) -> Result<String, Box<dyn Error>> {
         match step {
             Step::Start => self.start(Setup::default()),
-            Step::StartWithKeys => self.start(Setup { auth: keys(), ..Setup::default() }),
+            Step::StartWithKeys => self.start(Setup {
+                auth: keys(),
+                ..Setup::default()
+            }),
             Step::Send(command) => {
                 let connect = || self.service.connect();
-                let connection = self.connections.entry(context.prefix.clone()).or_insert_with(connect);
+                let connection = self
+                    .connections
+                    .entry(context.prefix.clone())
+                    .or_insert_with(connect);
                 let (command, fields) = match command.name.split_once(" |") {
                     Some((command, fields)) => (command, Some(fields.trim())),
                     None => (command.name.as_str(), None),
@@ -77,8 +86,9 @@ fn describe(reply: &Reply) -> String {
         Reply::Array(items) => format!("[{}]", all(items)),
         Reply::Set(items) => format!("~[{}]", all(items)),
         Reply::Map(fields) => {
-            let fields =
-                fields.iter().map(|(field, value)| format!("{}: {}", describe(field), describe(value)));
+            let fields = fields
+                .iter()
+                .map(|(field, value)| format!("{}: {}", describe(field), describe(value)));
             format!("{{{}}}", fields.collect::<Vec<_>>().join(", "))
         }
     }
@@ -93,13 +103,21 @@ fn described_fields(reply: &Reply, fields: &str) -> String {
         Reply::Text(_) => "text",
         other => panic!("{other:?} has no fields"),
     };
-    let values = fields.split(", ").filter(|field| !field.is_empty()).map(|field| match reply {
-        Reply::Bulk(_) | Reply::Text(_) => {
-            let (text, start) = (reply.text(), format!("{field}="));
-            format!(" {}", text.split_whitespace().find(|word| word.starts_with(&start)).unwrap())
-        }
-        _ => format!(" {field}={}", describe(reply.field(field))),
-    });
+    let values = fields
+        .split(", ")
+        .filter(|field| !field.is_empty())
+        .map(|field| match reply {
+            Reply::Bulk(_) | Reply::Text(_) => {
+                let (text, start) = (reply.text(), format!("{field}="));
+                format!(
+                    " {}",
+                    text.split_whitespace()
+                        .find(|word| word.starts_with(&start))
+                        .unwrap()
+                )
+            }
+            _ => format!(" {field}={}", describe(reply.field(field))),
+        });
     kind.to_owned() + &values.collect::<String>()
 }
 

@@ -56,8 +56,17 @@ pub struct Service {
 
 /// A key whose text is its name.
 pub fn key(name: &str, scopes: &[Scope], prefix: &str) -> KeyOptions {
-    let sha256 = Sha256::digest(name).iter().map(|byte| format!("{byte:02x}")).collect();
-    KeyOptions { name: name.into(), sha256, scopes: scopes.to_vec(), prefix: prefix.into(), expires_at: None }
+    let sha256 = Sha256::digest(name)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    KeyOptions {
+        name: name.into(),
+        sha256,
+        scopes: scopes.to_vec(),
+        prefix: prefix.into(),
+        expires_at: None,
+    }
 }
 
 impl Service {
@@ -70,7 +79,9 @@ impl Service {
         let local = LocalOptions::at(Durability::Relaxed);
         let mut options = engines::options(directory.path());
         options.store.sync_snapshots = false;
-        options.journal = setup.log.map_or(JournalOptions::Local(local), |log| log.options());
+        options.journal = setup
+            .log
+            .map_or(JournalOptions::Local(local), |log| log.options());
         let time = Arc::new(ManualTime::at(BEGIN));
         let engine = Engine::start(options, time.clock(ClockLimits::default()));
         let access = Access::new(&setup.auth, &setup.rate_limit, &setup.guessing).unwrap();
@@ -79,7 +90,11 @@ impl Service {
         let mut registry = Registry::with_prefix("cuckood");
         resp.register(&mut registry);
         let draining = watch::Sender::new(false);
-        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         let listener = runtime.block_on(async {
             assert_eq!(engine.recovered().await, EngineStatus::Ready);
             TcpListener::bind("127.0.0.1:0").await.unwrap()
@@ -87,7 +102,17 @@ impl Service {
         let address = listener.local_addr().unwrap();
         runtime.spawn(accept(listener, resp.clone(), draining.clone()));
         let runtime = Some(runtime);
-        Service { access, engine, time, resp, address, draining, registry, runtime, _directory: directory }
+        Service {
+            access,
+            engine,
+            time,
+            resp,
+            address,
+            draining,
+            registry,
+            runtime,
+            _directory: directory,
+        }
     }
 
     pub fn connect(&self) -> Connection {
@@ -102,7 +127,9 @@ impl Service {
     /// Submits a command as another protocol would.
     pub fn submit(&self, command: Command) -> Applied {
         let runtime = self.runtime.as_ref().unwrap();
-        runtime.block_on(async { self.engine.submit(None, command, None).await }).unwrap()
+        runtime
+            .block_on(async { self.engine.submit(None, command, None).await })
+            .unwrap()
     }
 
     /// Starts to read a filter's image, as another protocol would.
@@ -112,14 +139,20 @@ impl Service {
     }
 
     pub fn view(&self, kind: Kind, name: &str) -> Arc<FilterView> {
-        self.engine.view().find(kind, &Name::new(name).unwrap()).unwrap()
+        self.engine
+            .view()
+            .find(kind, &Name::new(name).unwrap())
+            .unwrap()
     }
 
     /// The samples of the service's metrics with this prefix.
     pub fn metrics(&self, prefix: &str) -> Vec<String> {
         let mut text = String::new();
         prometheus_client::encoding::text::encode_registry(&mut text, &self.registry).unwrap();
-        text.lines().filter(|line| line.starts_with(prefix)).map(str::to_owned).collect()
+        text.lines()
+            .filter(|line| line.starts_with(prefix))
+            .map(str::to_owned)
+            .collect()
     }
 }
 
@@ -149,7 +182,14 @@ async fn accept(listener: TcpListener, resp: resp::Service, draining: watch::Sen
             // A connection may break as it likes.
             let vitals = Arc::<Vitals>::default();
             vitals.enter(Phase::New);
-            let _ = resp.serve(socket(stream, vitals.clone()), Some(peer), &vitals, draining).await;
+            let _ = resp
+                .serve(
+                    socket(stream, vitals.clone()),
+                    Some(peer),
+                    &vitals,
+                    draining,
+                )
+                .await;
         });
     }
 }

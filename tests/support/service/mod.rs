@@ -56,7 +56,10 @@ impl Service {
     /// Starts the program over a data directory; returns once it listens, which is before it is ready.
     pub fn start(program: &Path, data: &Path, settings: &[(&str, &str)]) -> Service {
         let mut command = Command::new(program);
-        command.arg("serve").env("CUCKOOD__STORAGE__PATH", data).envs(settings.iter().copied());
+        command
+            .arg("serve")
+            .env("CUCKOOD__STORAGE__PATH", data)
+            .envs(settings.iter().copied());
         Service::spawn(&mut command)
     }
 
@@ -85,11 +88,20 @@ impl Service {
         let url = output.wait_for(START_TIMEOUT, |line| {
             let entry: Value = serde_json::from_str(line).ok()?;
             let fields = &entry["fields"];
-            let scheme = if fields["tls"] == true { "https" } else { "http" };
-            (fields["message"] == "listening").then(|| format!("{scheme}://{}", text(&fields["address"])))
+            let scheme = if fields["tls"] == true {
+                "https"
+            } else {
+                "http"
+            };
+            (fields["message"] == "listening")
+                .then(|| format!("{scheme}://{}", text(&fields["address"])))
         });
         let client = Client::new(url.clone().unwrap_or_default());
-        let service = Service { child, client, output: output.clone() };
+        let service = Service {
+            child,
+            client,
+            output: output.clone(),
+        };
         match url {
             Some(_) => Ok(service),
             None => Err((service.wait(), output.whole().join("\n"))),
@@ -122,10 +134,15 @@ impl Service {
 
     /// A client that trusts these certificates alone, over separate connections.
     pub fn client_trusting_all(&self, certificates: &[&[u8]]) -> Client {
-        let certificates: Vec<_> =
-            certificates.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect();
+        let certificates: Vec<_> = certificates
+            .iter()
+            .map(|certificate| Certificate::from_der(certificate).to_owned())
+            .collect();
         let roots = RootCerts::new_with_certs(&certificates);
-        Client::over(self.client.url.clone(), TlsConfig::builder().root_certs(roots).build())
+        Client::over(
+            self.client.url.clone(),
+            TlsConfig::builder().root_certs(roots).build(),
+        )
     }
 
     /// Where it listens for Redis clients.
@@ -142,7 +159,9 @@ impl Service {
     fn address_of(&self, message: &str) -> SocketAddr {
         let address = self.output.wait_for(START_TIMEOUT, |line| {
             let fields = &serde_json::from_str::<Value>(line).ok()?["fields"];
-            (fields["message"] == message).then(|| fields["address"].as_str()?.parse().ok()).flatten()
+            (fields["message"] == message)
+                .then(|| fields["address"].as_str()?.parse().ok())
+                .flatten()
         });
         address.unwrap_or_else(|| panic!("it isn't {message}"))
     }
@@ -196,27 +215,43 @@ impl Service {
 
     /// Bytes that it has written so far, to files and wherever else.
     pub fn bytes_written(&self) -> u64 {
-        let io = std::fs::read_to_string(format!("/proc/{}/io", self.child.id())).expect("Linux tells");
-        let written = io.lines().find_map(|line| line.strip_prefix("wchar: ")).expect("Linux tells");
+        let io =
+            std::fs::read_to_string(format!("/proc/{}/io", self.child.id())).expect("Linux tells");
+        let written = io
+            .lines()
+            .find_map(|line| line.strip_prefix("wchar: "))
+            .expect("Linux tells");
         written.parse().expect("a number")
     }
 
     /// The most memory that it has taken at a time, in bytes.
     pub fn peak_memory_bytes(&self) -> u64 {
-        let status =
-            std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("Linux tells");
-        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux tells");
-        peak.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))
+            .expect("Linux tells");
+        let peak = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:"))
+            .expect("Linux tells");
+        peak.trim()
+            .trim_end_matches(" kB")
+            .parse::<u64>()
+            .expect("a number")
+            << 10
     }
 
     /// Files and sockets that it has open.
     pub fn open_files(&self) -> usize {
-        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("Linux tells").count()
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id()))
+            .expect("Linux tells")
+            .count()
     }
 
     /// From now on, every write fails that extends a file beyond this length, or writes after it.
     pub fn limit_files(&self, bytes: u64) {
-        let limit = rustix::process::Rlimit { current: Some(bytes), maximum: Some(bytes) };
+        let limit = rustix::process::Rlimit {
+            current: Some(bytes),
+            maximum: Some(bytes),
+        };
         let process = rustix::process::Pid::from_child(&self.child);
         rustix::process::prlimit(Some(process), rustix::process::Resource::Fsize, limit)
             .expect("the child is ours");
@@ -274,7 +309,11 @@ impl Client {
             .tls_config(tls.clone())
             .proxy(None)
             .build();
-        Client { url, tls, agent: agent.into() }
+        Client {
+            url,
+            tls,
+            agent: agent.into(),
+        }
     }
 
     /// A client of the same service over separate connections.
@@ -284,7 +323,10 @@ impl Client {
 
     /// Where the service is: `host:port`.
     pub fn address(&self) -> &str {
-        self.url.split("//").last().expect("split gives one part at least")
+        self.url
+            .split("//")
+            .last()
+            .expect("split gives one part at least")
     }
 
     /// Any request, with its exact body.
@@ -295,8 +337,12 @@ impl Client {
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> Result<Answer, ureq::Error> {
-        let request = ureq::http::Request::builder().method(method).uri(format!("{}{path}", self.url));
-        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        let request = ureq::http::Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.url));
+        let request = headers.iter().fold(request, |request, (name, value)| {
+            request.header(*name, *value)
+        });
         let wrong = "the tests' requests are well-formed";
         read(match body {
             [] => self.agent.run(request.body(()).expect(wrong))?,
@@ -317,23 +363,39 @@ impl Client {
     /// A response's status and exact body.
     pub fn text(&self, path: &str) -> Result<(u16, String), ureq::Error> {
         let mut response = self.agent.get(format!("{}{path}", self.url)).call()?;
-        let text = response.body_mut().with_config().limit(64 << 20).read_to_string()?;
+        let text = response
+            .body_mut()
+            .with_config()
+            .limit(64 << 20)
+            .read_to_string()?;
         Ok((response.status().as_u16(), text))
     }
 
     /// An answer's status and its body as bytes; an error if the body breaks off.
     pub fn bytes(&self, path: &str) -> Result<(u16, Vec<u8>), ureq::Error> {
         let mut response = self.agent.get(format!("{}{path}", self.url)).call()?;
-        let bytes = response.body_mut().with_config().limit(64 << 20).read_to_vec()?;
+        let bytes = response
+            .body_mut()
+            .with_config()
+            .limit(64 << 20)
+            .read_to_vec()?;
         Ok((response.status().as_u16(), bytes))
     }
 
     pub fn put(&self, path: &str, body: &Value) -> Result<Answer, ureq::Error> {
-        read(self.agent.put(format!("{}{path}", self.url)).send_json(body)?)
+        read(
+            self.agent
+                .put(format!("{}{path}", self.url))
+                .send_json(body)?,
+        )
     }
 
     pub fn post(&self, path: &str, body: &Value) -> Result<Answer, ureq::Error> {
-        read(self.agent.post(format!("{}{path}", self.url)).send_json(body)?)
+        read(
+            self.agent
+                .post(format!("{}{path}", self.url))
+                .send_json(body)?,
+        )
     }
 
     pub fn delete(&self, path: &str) -> Result<Answer, ureq::Error> {
@@ -342,19 +404,28 @@ impl Client {
 
     /// A POST that may be sent again without being done twice.
     pub fn post_once(&self, path: &str, body: &Value, key: &str) -> Result<Answer, ureq::Error> {
-        let request = self.agent.post(format!("{}{path}", self.url)).header("Idempotency-Key", key);
+        let request = self
+            .agent
+            .post(format!("{}{path}", self.url))
+            .header("Idempotency-Key", key);
         read(request.send_json(body)?)
     }
 
     /// A PUT that may be sent again without being done twice.
     pub fn put_once(&self, path: &str, body: &Value, key: &str) -> Result<Answer, ureq::Error> {
-        let request = self.agent.put(format!("{}{path}", self.url)).header("Idempotency-Key", key);
+        let request = self
+            .agent
+            .put(format!("{}{path}", self.url))
+            .header("Idempotency-Key", key);
         read(request.send_json(body)?)
     }
 
     /// A DELETE that may be sent again without being done twice.
     pub fn delete_once(&self, path: &str, key: &str) -> Result<Answer, ureq::Error> {
-        let request = self.agent.delete(format!("{}{path}", self.url)).header("Idempotency-Key", key);
+        let request = self
+            .agent
+            .delete(format!("{}{path}", self.url))
+            .header("Idempotency-Key", key);
         read(request.call()?)
     }
 
@@ -364,7 +435,10 @@ impl Client {
         path: &str,
         lines: impl std::io::Read + Send + 'static,
     ) -> Result<Answer, ureq::Error> {
-        let request = self.agent.post(format!("{}{path}", self.url)).header("Content-Type", "text/plain");
+        let request = self
+            .agent
+            .post(format!("{}{path}", self.url))
+            .header("Content-Type", "text/plain");
         read(request.send(SendBody::from_owned_reader(lines))?)
     }
 }
@@ -374,20 +448,33 @@ fn read(mut response: ureq::http::Response<ureq::Body>) -> Result<Answer, ureq::
     let replayed = response.headers().contains_key("idempotency-replayed");
     let position = response.headers().get("x-cuckood-position");
     let position = position.and_then(|position| position.to_str().ok()?.parse().ok());
-    let text = response.body_mut().with_config().limit(64 << 20).read_to_string()?;
+    let text = response
+        .body_mut()
+        .with_config()
+        .limit(64 << 20)
+        .read_to_string()?;
     let body = match serde_json::from_str(&text) {
         Ok(body) => body,
         Err(_) if text.is_empty() => Value::Null,
         Err(_) => Value::String(text),
     };
-    Ok(Answer { status, body, replayed, position })
+    Ok(Answer {
+        status,
+        body,
+        replayed,
+        position,
+    })
 }
 
 fn metric_in(text: &str, name: &str) -> u64 {
-    let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
     // An unused counter is omitted.
     let unused = name.contains("_total").then_some(0);
-    value.or(unused).unwrap_or_else(|| panic!("there is no {name}:\n{text}"))
+    value
+        .or(unused)
+        .unwrap_or_else(|| panic!("there is no {name}:\n{text}"))
 }
 
 fn text(value: &Value) -> &str {

@@ -25,7 +25,10 @@ impl Output {
             let (lines, news) = &*shared;
             let mut stream = BufReader::new(stream);
             let mut line = Vec::new();
-            while stream.read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
+            while stream
+                .read_until(b'\n', &mut line)
+                .is_ok_and(|bytes| bytes > 0)
+            {
                 let text = String::from_utf8_lossy(&line).trim_end().to_string();
                 line.clear();
                 lines.lock().lines.push(text);

@@ -29,16 +29,34 @@ pub fn beside(options: &Options) -> Result<()> {
     for _ in 0..options.rounds {
         let cuckood = Server::cuckood(&options.program, &processors)?;
         let (port, mut client) = (cuckood.http, Client::connect(cuckood.http)?);
-        client.put("/v1/campaigns/bench", &format!(r#"{{"capacity":{CHECKED}}}"#))?;
-        client.put("/v1/campaigns/large", &format!(r#"{{"capacity":{IMPORTED}}}"#))?;
+        client.put(
+            "/v1/campaigns/bench",
+            &format!(r#"{{"capacity":{CHECKED}}}"#),
+        )?;
+        client.put(
+            "/v1/campaigns/large",
+            &format!(r#"{{"capacity":{IMPORTED}}}"#),
+        )?;
         client.import("bench", "append", FILLED)?;
         let pause = || {
             thread::sleep(Duration::from_secs_f64(options.seconds));
             Ok(())
         };
         measure("nothing, cuckood", port, &check, options, &pause)?;
-        measure("import, cuckood", port, &check, options, &upload(port, "append", IMPORTED))?;
-        measure("replacement, cuckood", port, &check, options, &upload(port, "replace", REPLACED))?;
+        measure(
+            "import, cuckood",
+            port,
+            &check,
+            options,
+            &upload(port, "append", IMPORTED),
+        )?;
+        measure(
+            "replacement, cuckood",
+            port,
+            &check,
+            options,
+            &upload(port, "replace", REPLACED),
+        )?;
         drop(cuckood);
         let redis = Server::redis(&redis_files()?, &processors)?;
         let (port, mut client) = (redis.resp, Client::connect(redis.resp)?);
@@ -59,11 +77,21 @@ fn upload(port: u16, mode: &str, count: u32) -> impl Fn() -> Result<()> + Sync +
     let mut lines = Vec::new();
     (0..count).for_each(|number| append_line(number, &mut lines));
     let head = http_head("POST", &path, "text/plain", lines.len());
-    move || Client::connect(port)?.send(head.as_bytes(), &lines).map(drop)
+    move || {
+        Client::connect(port)?
+            .send(head.as_bytes(), &lines)
+            .map(drop)
+    }
 }
 
 /// Checks at a constant rate until the work is done, and prints the response times from when each check was due.
-fn measure(title: &str, port: u16, check: &Request, options: &Options, work: &Work<'_>) -> Result<()> {
+fn measure(
+    title: &str,
+    port: u16,
+    check: &Request,
+    options: &Options,
+    work: &Work<'_>,
+) -> Result<()> {
     let (is_over, mut check, mut numbers) = (AtomicBool::new(false), check.clone(), Numbers::new());
     check.items = Items::Random(CHECKED);
     let plan = Plan {
@@ -82,10 +110,17 @@ fn measure(title: &str, port: u16, check: &Request, options: &Options, work: &Wo
             worked.map(|()| start.elapsed())
         });
         let outcome = run(port, &mut check, &mut numbers, &plan);
-        (outcome, working.join().unwrap_or_else(|_| Err("the work panicked".to_owned())))
+        (
+            outcome,
+            working
+                .join()
+                .unwrap_or_else(|_| Err("the work panicked".to_owned())),
+        )
     });
     let (outcome, took) = (outcome?, took?.as_secs_f64());
     let rate = outcome.latencies.len() as f64 / outcome.elapsed.as_secs_f64();
-    let times = [0.5, 0.99, 0.999, 1.0].map(|part| format!("{:.2}", outcome.quantile(part))).join("/");
+    let times = [0.5, 0.99, 0.999, 1.0]
+        .map(|part| format!("{:.2}", outcome.quantile(part)))
+        .join("/");
     print(&format!("{title:24} {took:>10.1} {rate:>10.0} {times:>30}"))
 }

@@ -39,40 +39,95 @@ impl Comparison {
         let (processors, redis_files) = (Processors::split()?, redis_files()?);
         let ours = Server::cuckood(&options.program, &processors)?;
         let redis = Server::redis(&redis_files, &processors)?;
-        Ok(Self { options, processors, redis_files, ours, redis, numbers: Numbers::new() })
+        Ok(Self {
+            options,
+            processors,
+            redis_files,
+            ours,
+            redis,
+            numbers: Numbers::new(),
+        })
     }
 
     pub fn print_head(&self) -> Result<()> {
-        let Options { connections, rounds, seconds, .. } = self.options;
+        let Options {
+            connections,
+            rounds,
+            seconds,
+            ..
+        } = self.options;
         print(&format!(
             "{connections} connections, {rounds} rounds of {seconds} s; medians of cuckood and Redis"
         ))?;
         let [rates, times, processor] = ["requests/s", "p50/p99, ms", "processor, us/request"];
-        print(&format!("{:30} {rates:>20}  {:20} {times:>25}  {processor}", "", "ratio"))
+        print(&format!(
+            "{:30} {rates:>20}  {:20} {times:>25}  {processor}",
+            "", "ratio"
+        ))
     }
 
     pub fn compare(&mut self, row: Row<'_>) -> Result<()> {
-        let Row { title, port, mut ours, mut theirs, pipeline, requests_max } = row;
+        let Row {
+            title,
+            port,
+            mut ours,
+            mut theirs,
+            pipeline,
+            requests_max,
+        } = row;
         if !title.contains(&self.options.row) {
             return Ok(());
         }
-        let Options { connections, seconds, rate, .. } = self.options;
+        let Options {
+            connections,
+            seconds,
+            rate,
+            ..
+        } = self.options;
         let (duration, is_over) = (Duration::from_secs_f64(seconds), &NEVER);
-        let plan = Plan { connections, pipeline, duration, requests_max, rate, is_over };
+        let plan = Plan {
+            connections,
+            pipeline,
+            duration,
+            requests_max,
+            rate,
+            is_over,
+        };
         let (mut our_rounds, mut their_rounds) = (Vec::new(), Vec::new());
         for _ in 0..self.options.rounds {
-            our_rounds.push(round(&self.ours, port, &mut ours, &mut self.numbers, &plan)?);
-            their_rounds.push(round(&self.redis, self.redis.resp, &mut theirs, &mut self.numbers, &plan)?);
+            our_rounds.push(round(
+                &self.ours,
+                port,
+                &mut ours,
+                &mut self.numbers,
+                &plan,
+            )?);
+            their_rounds.push(round(
+                &self.redis,
+                self.redis.resp,
+                &mut theirs,
+                &mut self.numbers,
+                &plan,
+            )?);
         }
-        let (least, ratio, most) =
-            spread(our_rounds.iter().zip(&their_rounds).map(|(ours, theirs)| ours[0] / theirs[0]));
+        let (least, ratio, most) = spread(
+            our_rounds
+                .iter()
+                .zip(&their_rounds)
+                .map(|(ours, theirs)| ours[0] / theirs[0]),
+        );
         let medians = |rounds: &[Figures]| {
             [0, 1, 2, 3].map(|figure| spread(rounds.iter().map(|round| round[figure])).1)
         };
-        let [[our_rate, our_p50, our_p99, our_processor], [rate, p50, p99, processor]] =
-            [medians(&our_rounds), medians(&their_rounds)];
+        let [
+            [our_rate, our_p50, our_p99, our_processor],
+            [rate, p50, p99, processor],
+        ] = [medians(&our_rounds), medians(&their_rounds)];
         let ratio = format!("{ratio:.2} ({least:.2} to {most:.2})");
-        let [our_times, times] = [format!("{our_p50:.2}/{our_p99:.2}"), format!("{p50:.2}/{p99:.2}")];
+        let [our_times, times] = [
+            format!("{our_p50:.2}/{our_p99:.2}"),
+            format!("{p50:.2}/{p99:.2}"),
+        ];
         print(&format!(
             "{title:30} {our_rate:>9.0} {rate:>10.0}  {ratio:20} {our_times:>12} {times:>12}  {our_processor:>6.1} {processor:>6.1}"
         ))
@@ -95,14 +150,23 @@ fn round(
     }
     let requests = count as f64;
     let rate = requests / outcome.elapsed.as_secs_f64();
-    Ok([rate, outcome.quantile(0.5), outcome.quantile(0.99), used.as_secs_f64() * 1e6 / requests])
+    Ok([
+        rate,
+        outcome.quantile(0.5),
+        outcome.quantile(0.99),
+        used.as_secs_f64() * 1e6 / requests,
+    ])
 }
 
 /// Returns the minimum, the median and the maximum.
 fn spread(figures: impl Iterator<Item = f64>) -> (f64, f64, f64) {
     let mut figures: Vec<f64> = figures.collect();
     figures.sort_by(f64::total_cmp);
-    (figures[0], figures[figures.len() / 2], figures[figures.len() - 1])
+    (
+        figures[0],
+        figures[figures.len() / 2],
+        figures[figures.len() - 1],
+    )
 }
 
 pub fn print(line: &str) -> Result<()> {

@@ -20,7 +20,10 @@ pub fn curve(options: &Options) -> Result<()> {
     let path = "/v1/campaigns/bench/users/check";
     let http = Request::http("POST", path, &format!(r#"{{"users":["{ITEM}"]}}"#), 200);
     let resp = Request::resp(&["CF.EXISTS", "bench", ITEM]);
-    print(&format!("{:16} {:>6} {:>10} {:>26}", "", "load", "checks/s", "p50/p99/p99.9, ms"))?;
+    print(&format!(
+        "{:16} {:>6} {:>10} {:>26}",
+        "", "load", "checks/s", "p50/p99/p99.9, ms"
+    ))?;
     for (title, port, check) in [
         ("check, HTTP", cuckood.http, &http),
         ("CF.EXISTS", cuckood.resp, &resp),
@@ -29,9 +32,18 @@ pub fn curve(options: &Options) -> Result<()> {
         let (mut check, mut numbers) = (check.clone(), Numbers::new());
         check.items = Items::Random(CHECKED);
         let mut load = |rate| {
-            let (connections, duration) = (options.connections, Duration::from_secs_f64(options.seconds));
-            let plan =
-                Plan { connections, pipeline: 1, duration, requests_max: usize::MAX, rate, is_over: &NEVER };
+            let (connections, duration) = (
+                options.connections,
+                Duration::from_secs_f64(options.seconds),
+            );
+            let plan = Plan {
+                connections,
+                pipeline: 1,
+                duration,
+                requests_max: usize::MAX,
+                rate,
+                is_over: &NEVER,
+            };
             run(port, &mut check, &mut numbers, &plan)
         };
         let full = load(None)?;
@@ -48,6 +60,11 @@ fn rate(outcome: &Outcome) -> f64 {
 }
 
 fn show(title: &str, percent: f64, outcome: &Outcome) -> Result<()> {
-    let times = [0.5, 0.99, 0.999].map(|part| format!("{:.2}", outcome.quantile(part))).join("/");
-    print(&format!("{title:16} {percent:>5}% {:>10.0} {times:>26}", rate(outcome)))
+    let times = [0.5, 0.99, 0.999]
+        .map(|part| format!("{:.2}", outcome.quantile(part)))
+        .join("/");
+    print(&format!(
+        "{title:16} {percent:>5}% {:>10.0} {times:>26}",
+        rate(outcome)
+    ))
 }

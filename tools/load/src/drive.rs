@@ -12,7 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// The longest wait for a response.
-const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+const PATIENCE: Timespec = Timespec {
+    tv_sec: 10,
+    tv_nsec: 0,
+};
 
 const INPUT_BYTES: usize = 64 << 10;
 
@@ -49,28 +52,44 @@ impl Outcome {
 }
 
 /// Sends requests to `port` until the plan is complete. The first failure ends it.
-pub fn run(port: u16, request: &mut Request, numbers: &mut Numbers, plan: &Plan<'_>) -> Result<Outcome> {
+pub fn run(
+    port: u16,
+    request: &mut Request,
+    numbers: &mut Numbers,
+    plan: &Plan<'_>,
+) -> Result<Outcome> {
     let poll = epoll::create(CreateFlags::CLOEXEC)?;
     let mut connections = Vec::new();
     for index in 0..plan.connections {
         let connection = Connection::open(port)?;
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::ET;
-        epoll::add(&poll, &connection.stream, EventData::new_u64(index as u64), flags)?;
+        epoll::add(
+            &poll,
+            &connection.stream,
+            EventData::new_u64(index as u64),
+            flags,
+        )?;
         connections.push(connection);
     }
     let mut idle: VecDeque<usize> = (0..plan.connections).collect();
-    let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 64];
+    let mut events = [Event {
+        flags: EventFlags::empty(),
+        data: EventData::new_u64(0),
+    }; 64];
     let (mut sent, mut latencies) = (0, Vec::new());
     let start = Instant::now();
     loop {
         let now = Instant::now();
-        let is_over = now - start >= plan.duration || sent >= plan.requests_max || plan.is_over.load(Relaxed);
+        let is_over =
+            now - start >= plan.duration || sent >= plan.requests_max || plan.is_over.load(Relaxed);
         while !is_over
             && sent < plan.requests_max
             && let Some(&next) = idle.front()
         {
             // Paced requests wait from the time when they are due, also while all connections are busy.
-            let due = plan.rate.map_or(now, |rate| start + Duration::from_secs_f64(sent as f64 / rate));
+            let due = plan.rate.map_or(now, |rate| {
+                start + Duration::from_secs_f64(sent as f64 / rate)
+            });
             if due > now {
                 break;
             }
@@ -83,7 +102,14 @@ pub fn run(port: u16, request: &mut Request, numbers: &mut Numbers, plan: &Plan<
         }
         // A paced load polls: a sleep would wake up late.
         let polls = plan.rate.is_some() && !is_over;
-        let timeout = if polls { Timespec { tv_sec: 0, tv_nsec: 0 } } else { PATIENCE };
+        let timeout = if polls {
+            Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            }
+        } else {
+            PATIENCE
+        };
         let count = match epoll::wait(&poll, &mut events, Some(&timeout)) {
             Err(rustix::io::Errno::INTR) => continue,
             other => other?,
@@ -120,7 +146,15 @@ impl Connection {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
         let (input, due) = (vec![0; INPUT_BYTES], Instant::now());
-        Ok(Self { stream, output: Vec::new(), written: 0, input, filled: 0, pending: 0, due })
+        Ok(Self {
+            stream,
+            output: Vec::new(),
+            written: 0,
+            input,
+            filled: 0,
+            pending: 0,
+            due,
+        })
     }
 
     fn send(
@@ -208,19 +242,46 @@ mod tests {
 
     fn plan(pipeline: usize, rate: Option<f64>) -> Plan<'static> {
         let duration = Duration::from_secs(60);
-        Plan { connections: 1, pipeline, duration, requests_max: 4, rate, is_over: &NEVER }
+        Plan {
+            connections: 1,
+            pipeline,
+            duration,
+            requests_max: 4,
+            rate,
+            is_over: &NEVER,
+        }
     }
 
     #[test]
     fn run_counts_each_reply() {
-        assert_eq!(run_against(b":1\r\n", 1, &plan(1, None)).unwrap().latencies.len(), 4);
-        assert_eq!(run_against(b":1\r\n", 2, &plan(2, None)).unwrap().latencies.len(), 4);
-        assert_eq!(run_against(b":1\r\n", 1, &plan(1, Some(1e6))).unwrap().latencies.len(), 4);
+        assert_eq!(
+            run_against(b":1\r\n", 1, &plan(1, None))
+                .unwrap()
+                .latencies
+                .len(),
+            4
+        );
+        assert_eq!(
+            run_against(b":1\r\n", 2, &plan(2, None))
+                .unwrap()
+                .latencies
+                .len(),
+            4
+        );
+        assert_eq!(
+            run_against(b":1\r\n", 1, &plan(1, Some(1e6)))
+                .unwrap()
+                .latencies
+                .len(),
+            4
+        );
     }
 
     #[test]
     fn run_ends_with_error_reply() {
-        let error = run_against(b"-ERR filter is full\r\n", 1, &plan(1, None)).err().unwrap();
+        let error = run_against(b"-ERR filter is full\r\n", 1, &plan(1, None))
+            .err()
+            .unwrap();
         assert_eq!(error.to_string(), "error reply: -ERR filter is full");
     }
 

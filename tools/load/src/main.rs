@@ -89,7 +89,10 @@ fn http(options: Options) -> Result<()> {
     let mut comparison = Comparison::start(options)?;
     let (port, added) = (comparison.ours.http, added(&comparison));
     let mut ours = Client::connect(port)?;
-    ours.put("/v1/campaigns/bench", &format!(r#"{{"capacity":{CHECKED}}}"#))?;
+    ours.put(
+        "/v1/campaigns/bench",
+        &format!(r#"{{"capacity":{CHECKED}}}"#),
+    )?;
     ours.put("/v1/campaigns/added", &format!(r#"{{"capacity":{added}}}"#))?;
     ours.import("bench", "append", FILLED)?;
     let mut theirs = Client::connect(comparison.redis.resp)?;
@@ -97,13 +100,48 @@ fn http(options: Options) -> Result<()> {
     theirs.fill(&["SADD", "set"], FILLED)?;
     comparison.print_head()?;
     let rows: [(_, _, _, &[&str]); 7] = [
-        ("check 1, CF.EXISTS", "bench/users/check", 1, &["CF.EXISTS", "bench"]),
-        ("check 1, SISMEMBER", "bench/users/check", 1, &["SISMEMBER", "set"]),
-        ("check 1,000, CF.MEXISTS", "bench/users/check", 1_000, &["CF.MEXISTS", "bench"]),
-        ("check 1,000, SMISMEMBER", "bench/users/check", 1_000, &["SMISMEMBER", "set"]),
-        ("durable add 1, CF.ADD", "added/users", 1, &["CF.ADD", "added"]),
-        ("durable add 1, SADD", "added/users", 1, &["SADD", "added-set"]),
-        ("durable add 1,000, CF.INSERT", "added/users", 1_000, &["CF.INSERT", "added", "ITEMS"]),
+        (
+            "check 1, CF.EXISTS",
+            "bench/users/check",
+            1,
+            &["CF.EXISTS", "bench"],
+        ),
+        (
+            "check 1, SISMEMBER",
+            "bench/users/check",
+            1,
+            &["SISMEMBER", "set"],
+        ),
+        (
+            "check 1,000, CF.MEXISTS",
+            "bench/users/check",
+            1_000,
+            &["CF.MEXISTS", "bench"],
+        ),
+        (
+            "check 1,000, SMISMEMBER",
+            "bench/users/check",
+            1_000,
+            &["SMISMEMBER", "set"],
+        ),
+        (
+            "durable add 1, CF.ADD",
+            "added/users",
+            1,
+            &["CF.ADD", "added"],
+        ),
+        (
+            "durable add 1, SADD",
+            "added/users",
+            1,
+            &["SADD", "added-set"],
+        ),
+        (
+            "durable add 1,000, CF.INSERT",
+            "added/users",
+            1_000,
+            &["CF.INSERT", "added", "ITEMS"],
+        ),
     ];
     for (title, path, count, command) in rows {
         let users = vec![format!("\"{ITEM}\""); count].join(",");
@@ -115,10 +153,21 @@ fn http(options: Options) -> Result<()> {
         );
         let (theirs, requests_max) = with_items(command, count);
         ours.items = theirs.items;
-        comparison.compare(Row { title, port, ours, theirs, pipeline: 1, requests_max })?;
+        comparison.compare(Row {
+            title,
+            port,
+            ours,
+            theirs,
+            pipeline: 1,
+            requests_max,
+        })?;
     }
     floor(&mut comparison)?;
-    if "import".contains(&comparison.options.row) { import(&comparison) } else { Ok(()) }
+    if "import".contains(&comparison.options.row) {
+        import(&comparison)
+    } else {
+        Ok(())
+    }
 }
 
 /// The check of one user, served by hyper without a service.
@@ -128,7 +177,14 @@ fn floor(comparison: &mut Comparison) -> Result<()> {
     let mut ours = Request::http("POST", "/", &format!(r#"{{"users":["{ITEM}"]}}"#), 200);
     ours.items = theirs.items;
     let (title, port) = ("bare hyper, CF.EXISTS", comparison.ours.http);
-    comparison.compare(Row { title, port, ours, theirs, pipeline: 1, requests_max })
+    comparison.compare(Row {
+        title,
+        port,
+        ours,
+        theirs,
+        pipeline: 1,
+        requests_max,
+    })
 }
 
 /// CF.* commands on both sides.
@@ -149,7 +205,14 @@ fn resp(options: Options) -> Result<()> {
     for (title, pipeline, count, command) in rows {
         let title = &format!("{title}, -P {pipeline}");
         let (theirs, requests_max) = with_items(command, count);
-        comparison.compare(Row { title, port, ours: theirs.clone(), theirs, pipeline, requests_max })?;
+        comparison.compare(Row {
+            title,
+            port,
+            ours: theirs.clone(),
+            theirs,
+            pipeline,
+            requests_max,
+        })?;
     }
     Ok(())
 }
@@ -158,14 +221,29 @@ fn resp(options: Options) -> Result<()> {
 fn flash_sale(options: Options) -> Result<()> {
     let mut comparison = Comparison::start(options)?;
     let port = comparison.ours.http;
-    let (mut ours, mut theirs) = (Client::connect(port)?, Client::connect(comparison.redis.resp)?);
-    let loaded =
-        theirs.command(&["SCRIPT", "LOAD", include_str!("../../../benches/flash-sale/stock.lua")])?;
-    let script = loaded.lines().nth(1).ok_or("SCRIPT LOAD returned no hash")?;
+    let (mut ours, mut theirs) = (
+        Client::connect(port)?,
+        Client::connect(comparison.redis.resp)?,
+    );
+    let loaded = theirs.command(&[
+        "SCRIPT",
+        "LOAD",
+        include_str!("../../../benches/flash-sale/stock.lua"),
+    ])?;
+    let script = loaded
+        .lines()
+        .nth(1)
+        .ok_or("SCRIPT LOAD returned no hash")?;
     comparison.print_head()?;
-    for (title, stock, status) in [("while stocks last, Lua", 100_000_000, 201), ("sold out, Lua", 1, 409)] {
+    for (title, stock, status) in [
+        ("while stocks last, Lua", 100_000_000, 201),
+        ("sold out, Lua", 1, 409),
+    ] {
         let coupon = format!("/v1/coupons/stock-{stock}");
-        ours.put(&coupon, &format!(r#"{{"capacity":1000000,"stock":{stock}}}"#))?;
+        ours.put(
+            &coupon,
+            &format!(r#"{{"capacity":1000000,"stock":{stock}}}"#),
+        )?;
         let redeem = |user: &str, status| {
             let body = format!(r#"{{"code":"{user}","reference":"order-{user}"}}"#);
             Request::http("POST", &format!("{coupon}/redemptions"), &body, status)
@@ -173,10 +251,19 @@ fn flash_sale(options: Options) -> Result<()> {
         ours.call(&redeem("first", 201))?;
         let (left, users) = (format!("{stock}:left"), format!("{stock}:users"));
         theirs.command(&["SET", &left, &(stock - 1).to_string()])?;
-        let (ours, theirs) =
-            (redeem(ITEM, status), Request::resp(&["EVALSHA", script, "2", &left, &users, ITEM]));
+        let (ours, theirs) = (
+            redeem(ITEM, status),
+            Request::resp(&["EVALSHA", script, "2", &left, &users, ITEM]),
+        );
         let requests_max = ADDED_MAX as usize;
-        comparison.compare(Row { title, port, ours, theirs, pipeline: 1, requests_max })?;
+        comparison.compare(Row {
+            title,
+            port,
+            ours,
+            theirs,
+            pipeline: 1,
+            requests_max,
+        })?;
     }
     Ok(())
 }
@@ -195,7 +282,11 @@ fn prepare(client: &mut Client, added: u32) -> Result<()> {
 
 /// Returns a request with `count` items, and how many of them a round sends at most.
 fn with_items(command: &[&str], count: usize) -> (Request, usize) {
-    let words: Vec<&str> = command.iter().copied().chain(std::iter::repeat_n(ITEM, count)).collect();
+    let words: Vec<&str> = command
+        .iter()
+        .copied()
+        .chain(std::iter::repeat_n(ITEM, count))
+        .collect();
     let mut request = Request::resp(&words);
     if command[1].starts_with("added") {
         return (request, ADDED_MAX as usize / count);
@@ -206,19 +297,34 @@ fn with_items(command: &[&str], count: usize) -> (Request, usize) {
 
 /// Measures the memory that ten million items take in fresh processes.
 fn import(comparison: &Comparison) -> Result<()> {
-    let Comparison { options, processors, redis_files, .. } = comparison;
+    let Comparison {
+        options,
+        processors,
+        redis_files,
+        ..
+    } = comparison;
     let cuckood = Server::cuckood(&options.program, processors)?;
     let mut client = Client::connect(cuckood.http)?;
     let before = cuckood.resident()?;
-    client.put("/v1/campaigns/large", &format!(r#"{{"capacity":{IMPORTED}}}"#))?;
+    client.put(
+        "/v1/campaigns/large",
+        &format!(r#"{{"capacity":{IMPORTED}}}"#),
+    )?;
     let start = Instant::now();
     client.import("large", "append", IMPORTED)?;
     let rate = f64::from(IMPORTED) / start.elapsed().as_secs_f64() / 1e6;
     let more = cuckood.resident()?.saturating_sub(before) / 1_000_000;
     let campaign = client.call(&Request::http("GET", "/v1/campaigns/large", "", 200))?;
-    let table = campaign.split_once("\"memory_bytes\":").ok_or("no memory_bytes")?.1;
-    let table =
-        table.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default().parse::<u64>()? / 1_000_000;
+    let table = campaign
+        .split_once("\"memory_bytes\":")
+        .ok_or("no memory_bytes")?
+        .1;
+    let table = table
+        .split(|c: char| !c.is_ascii_digit())
+        .next()
+        .unwrap_or_default()
+        .parse::<u64>()?
+        / 1_000_000;
     print(&format!(
         "cuckood, import of 10 M: {rate:.1} M lines/s; {more} MB more resident, the table is {table} MB"
     ))?;
@@ -229,5 +335,7 @@ fn import(comparison: &Comparison) -> Result<()> {
     client.command(&["CF.RESERVE", "large", &IMPORTED.to_string()])?;
     client.fill(&["CF.INSERT", "large", "ITEMS"], IMPORTED)?;
     let more = redis.resident()?.saturating_sub(before) / 1_000_000;
-    print(&format!("Redis, CF.INSERT of 10 M: {more} MB more resident"))
+    print(&format!(
+        "Redis, CF.INSERT of 10 M: {more} MB more resident"
+    ))
 }

@@ -14,15 +14,21 @@ fn http(bytes: &[u8], status: u16) -> Result<Option<usize>, String> {
     };
     let mut lines = bytes[..head].split(|&byte| byte == b'\n');
     let first = lines.next().unwrap_or_default();
-    let length =
-        lines.find_map(content_length).ok_or_else(|| describe("response without Content-Length", bytes))?;
+    let length = lines
+        .find_map(content_length)
+        .ok_or_else(|| describe("response without Content-Length", bytes))?;
     let end = head + 4 + length;
     if bytes.len() < end {
         return Ok(None);
     }
-    let found = first.strip_prefix(b"HTTP/1.1 ").and_then(|rest| rest.get(..3));
+    let found = first
+        .strip_prefix(b"HTTP/1.1 ")
+        .and_then(|rest| rest.get(..3));
     if found != Some(status.to_string().as_bytes()) {
-        return Err(describe(&format!("expected status {status}"), &bytes[..end]));
+        return Err(describe(
+            &format!("expected status {status}"),
+            &bytes[..end],
+        ));
     }
     Ok(Some(end))
 }
@@ -30,7 +36,8 @@ fn http(bytes: &[u8], status: u16) -> Result<Option<usize>, String> {
 fn content_length(line: &[u8]) -> Option<usize> {
     let colon = line.iter().position(|&byte| byte == b':')?;
     let (name, value) = line.split_at(colon);
-    name.eq_ignore_ascii_case(b"content-length").then(|| number(value[1..].trim_ascii()))?
+    name.eq_ignore_ascii_case(b"content-length")
+        .then(|| number(value[1..].trim_ascii()))?
 }
 
 fn number<T: std::str::FromStr>(bytes: &[u8]) -> Option<T> {
@@ -42,7 +49,11 @@ fn resp(bytes: &[u8]) -> Result<Option<usize>, String> {
     let mut at = 0;
     let mut pending: usize = 1;
     while pending > 0 {
-        let Some(end) = bytes[at..].iter().position(|&byte| byte == b'\n').map(|line| at + line + 1) else {
+        let Some(end) = bytes[at..]
+            .iter()
+            .position(|&byte| byte == b'\n')
+            .map(|line| at + line + 1)
+        else {
             return Ok(None);
         };
         let invalid = || describe("invalid RESP", &bytes[at..]);
@@ -73,7 +84,10 @@ fn resp(bytes: &[u8]) -> Result<Option<usize>, String> {
 }
 
 fn describe(problem: &str, bytes: &[u8]) -> String {
-    format!("{problem}: {}", String::from_utf8_lossy(&bytes[..bytes.len().min(500)]))
+    format!(
+        "{problem}: {}",
+        String::from_utf8_lossy(&bytes[..bytes.len().min(500)])
+    )
 }
 
 #[cfg(test)]
@@ -85,13 +99,22 @@ mod tests {
         for length in 0..reply.len() {
             assert_eq!(frame(&reply[..length], status), Ok(None), "{length} bytes");
         }
-        assert_eq!(frame(&[reply, reply].concat(), status), Ok(Some(reply.len())));
+        assert_eq!(
+            frame(&[reply, reply].concat(), status),
+            Ok(Some(reply.len()))
+        );
     }
 
     #[test]
     fn http_response_ends_after_body() {
-        assert_frames(b"HTTP/1.1 200 OK\r\nX: y\r\ncontent-LENGTH: 4\r\n\r\na\r\nb", Some(200));
-        assert_frames(b"HTTP/1.1 204 No Content\r\nContent-Length:0\r\n\r\n", Some(204));
+        assert_frames(
+            b"HTTP/1.1 200 OK\r\nX: y\r\ncontent-LENGTH: 4\r\n\r\na\r\nb",
+            Some(200),
+        );
+        assert_frames(
+            b"HTTP/1.1 204 No Content\r\nContent-Length:0\r\n\r\n",
+            Some(204),
+        );
     }
 
     #[test]
@@ -104,7 +127,13 @@ mod tests {
 
     #[test]
     fn http_response_without_length_fails() {
-        assert!(frame(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", Some(200)).is_err());
+        assert!(
+            frame(
+                b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
+                Some(200)
+            )
+            .is_err()
+        );
         assert!(frame(b"HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n", Some(200)).is_err());
     }
 
@@ -121,7 +150,10 @@ mod tests {
 
     #[test]
     fn resp_error_fails_at_any_depth() {
-        assert_eq!(frame(b"-ERR full\r\n", None), Err("error reply: -ERR full".to_owned()));
+        assert_eq!(
+            frame(b"-ERR full\r\n", None),
+            Err("error reply: -ERR full".to_owned())
+        );
         assert!(frame(b"*2\r\n:1\r\n*1\r\n-ERR full\r\n", None).is_err());
         assert!(frame(b"*2\r\n:1\r\n:-1\r\n", None).is_err());
         assert!(frame(b"HTTP/1.1\r\n", None).is_err());

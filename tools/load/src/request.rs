@@ -42,9 +42,19 @@ impl Request {
     /// Adds a header.
     pub fn with_header(self, header: &str) -> Self {
         let line = format!("\r\n{header}\r\n\r\n");
-        let head = self.bytes.windows(4).position(|four| four == b"\r\n\r\n").unwrap_or(self.bytes.len());
-        let (before, after) = (&self.bytes[..head], self.bytes.get(head + 4..).unwrap_or_default());
-        Self { items: self.items, ..Self::new([before, line.as_bytes(), after].concat(), self.status) }
+        let head = self
+            .bytes
+            .windows(4)
+            .position(|four| four == b"\r\n\r\n")
+            .unwrap_or(self.bytes.len());
+        let (before, after) = (
+            &self.bytes[..head],
+            self.bytes.get(head + 4..).unwrap_or_default(),
+        );
+        Self {
+            items: self.items,
+            ..Self::new([before, line.as_bytes(), after].concat(), self.status)
+        }
     }
 
     /// Adds an API key.
@@ -53,14 +63,24 @@ impl Request {
     }
 
     pub fn new(bytes: Vec<u8>, status: Option<u16>) -> Self {
-        let slots = (0..bytes.len()).filter(|&at| bytes[at..].starts_with(SLOT)).collect();
-        Self { bytes, slots, items: Items::Unique, status }
+        let slots = (0..bytes.len())
+            .filter(|&at| bytes[at..].starts_with(SLOT))
+            .collect();
+        Self {
+            bytes,
+            slots,
+            items: Items::Unique,
+            status,
+        }
     }
 
     /// Appends the request with the next items to `out`.
     pub fn append(&mut self, numbers: &mut Numbers, out: &mut Vec<u8>) {
         for &slot in &self.slots {
-            write_number(numbers.next(self.items), &mut self.bytes[slot..slot + SLOT.len()]);
+            write_number(
+                numbers.next(self.items),
+                &mut self.bytes[slot..slot + SLOT.len()],
+            );
         }
         out.extend_from_slice(&self.bytes);
     }
@@ -99,7 +119,10 @@ pub struct Numbers {
 
 impl Numbers {
     pub fn new() -> Self {
-        Self { state: 0x853c_49e6_748f_ea9b, used: 0 }
+        Self {
+            state: 0x853c_49e6_748f_ea9b,
+            used: 0,
+        }
     }
 
     fn next(&mut self, items: Items) -> u32 {
@@ -134,8 +157,17 @@ mod tests {
         let mut request = Request::resp(&["CF.MEXISTS", "bench", ITEM, ITEM]);
         let mut out = Vec::new();
         request.append(&mut Numbers::new(), &mut out);
-        let expected = ["CF.MEXISTS", "bench", &item(0x9e37_79b1), &item(0x3c6e_f362)];
-        let words: Vec<String> = String::from_utf8(out).unwrap().split("\r\n").map(str::to_owned).collect();
+        let expected = [
+            "CF.MEXISTS",
+            "bench",
+            &item(0x9e37_79b1),
+            &item(0x3c6e_f362),
+        ];
+        let words: Vec<String> = String::from_utf8(out)
+            .unwrap()
+            .split("\r\n")
+            .map(str::to_owned)
+            .collect();
         assert_eq!(words[..3], ["*4", "$10", "CF.MEXISTS"]);
         assert_eq!([&words[2], &words[4], &words[6], &words[8]], expected);
         assert_eq!(words[7], format!("${}", ITEM.len()));
@@ -143,12 +175,17 @@ mod tests {
 
     #[test]
     fn header_is_added_to_head() {
-        let mut request = Request::http("POST", "/x", ITEM, 200).with_key("k").with_header("A: b");
+        let mut request = Request::http("POST", "/x", ITEM, 200)
+            .with_key("k")
+            .with_header("A: b");
         let mut out = Vec::new();
         request.append(&mut Numbers::new(), &mut out);
         let text = String::from_utf8(out).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
-        assert!(head.ends_with("\r\nAuthorization: Bearer k\r\nA: b"), "{head}");
+        assert!(
+            head.ends_with("\r\nAuthorization: Bearer k\r\nA: b"),
+            "{head}"
+        );
         assert_eq!(body, item(0x9e37_79b1));
     }
 

@@ -25,7 +25,9 @@ impl Processors {
     pub fn split() -> Result<Self> {
         let mut others = sched_getaffinity(None)?;
         let mut first = others;
-        if let Some(cpu) = (0..CpuSet::MAX_CPU).find(|&cpu| others.is_set(cpu)).filter(|_| others.count() > 1)
+        if let Some(cpu) = (0..CpuSet::MAX_CPU)
+            .find(|&cpu| others.is_set(cpu))
+            .filter(|_| others.count() > 1)
         {
             first.clear();
             first.set(cpu);
@@ -39,7 +41,9 @@ impl Processors {
         sched_setaffinity(None, &self.first)?;
         let child = command.spawn();
         sched_setaffinity(None, &self.others)?;
-        child.map_err(|error| format!("can't start {}: {error}", command.get_program().display()).into())
+        child.map_err(|error| {
+            format!("can't start {}: {error}", command.get_program().display()).into()
+        })
     }
 }
 
@@ -59,7 +63,11 @@ impl Server {
     }
 
     /// Starts cuckood with these settings in its environment.
-    pub fn cuckood_with(program: &Path, processors: &Processors, settings: &[(&str, &str)]) -> Result<Self> {
+    pub fn cuckood_with(
+        program: &Path,
+        processors: &Processors,
+        settings: &[(&str, &str)],
+    ) -> Result<Self> {
         let (http, resp, folder) = (free_port()?, free_port()?, tempfile::tempdir()?);
         let mut command = Command::new(program);
         command
@@ -68,15 +76,24 @@ impl Server {
             .env("CUCKOOD__STORAGE__PATH", folder.path().join("data"))
             .env("CUCKOOD__LOG__LEVEL", "warn")
             .envs(settings.iter().copied());
-        let mut server =
-            Self { child: processors.spawn(&mut command)?, command, http, resp, _folder: folder };
+        let mut server = Self {
+            child: processors.spawn(&mut command)?,
+            command,
+            http,
+            resp,
+            _folder: folder,
+        };
         server.wait_until_ready()?;
         Ok(server)
     }
 
     fn wait_until_ready(&mut self) -> Result<()> {
         let http = self.http;
-        self.wait_until(|| Client::connect(http)?.call(&Request::http("GET", "/readyz", "", 200)).map(drop))
+        self.wait_until(|| {
+            Client::connect(http)?
+                .call(&Request::http("GET", "/readyz", "", 200))
+                .map(drop)
+        })
     }
 
     /// Kills the process and starts it again, with the same directory.
@@ -92,8 +109,13 @@ impl Server {
         let (http, folder) = (free_port()?, tempfile::tempdir()?);
         let mut command = Command::new(std::env::current_exe()?.with_file_name("bare"));
         command.arg(http.to_string());
-        let mut server =
-            Self { child: processors.spawn(&mut command)?, command, http, resp: 0, _folder: folder };
+        let mut server = Self {
+            child: processors.spawn(&mut command)?,
+            command,
+            http,
+            resp: 0,
+            _folder: folder,
+        };
         server.wait_until(|| Client::connect(http).map(drop))?;
         Ok(server)
     }
@@ -102,12 +124,33 @@ impl Server {
     pub fn redis(files: &Path, processors: &Processors) -> Result<Self> {
         let (resp, folder) = (free_port()?, tempfile::tempdir()?);
         let mut command = Command::new(files.join("redis-server"));
-        command.args(["--bind", "127.0.0.1", "--port", &resp.to_string(), "--dir"]).arg(folder.path());
-        command.args(["--save", "", "--appendonly", "yes", "--appendfsync", "always", "--loadmodule"]);
-        command.arg(files.join("redisbloom.so")).stdout(Stdio::null());
-        let mut server =
-            Self { child: processors.spawn(&mut command)?, command, http: 0, resp, _folder: folder };
-        server.wait_until(|| Client::connect(resp)?.command(&["CF.EXISTS", "bench", "u"]).map(drop))?;
+        command
+            .args(["--bind", "127.0.0.1", "--port", &resp.to_string(), "--dir"])
+            .arg(folder.path());
+        command.args([
+            "--save",
+            "",
+            "--appendonly",
+            "yes",
+            "--appendfsync",
+            "always",
+            "--loadmodule",
+        ]);
+        command
+            .arg(files.join("redisbloom.so"))
+            .stdout(Stdio::null());
+        let mut server = Self {
+            child: processors.spawn(&mut command)?,
+            command,
+            http: 0,
+            resp,
+            _folder: folder,
+        };
+        server.wait_until(|| {
+            Client::connect(resp)?
+                .command(&["CF.EXISTS", "bench", "u"])
+                .map(drop)
+        })?;
         Ok(server)
     }
 
@@ -129,7 +172,9 @@ impl Server {
     pub fn processor_time(&self) -> Result<Duration> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
         let ticks = processor_ticks(&stat).ok_or("invalid /proc/PID/stat")?;
-        Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
+        Ok(Duration::from_secs_f64(
+            ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
+        ))
     }
 
     /// Returns the bytes of memory that the process uses.
@@ -141,7 +186,10 @@ impl Server {
     pub fn memory(&self) -> Result<[u64; 2]> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let read = |name| -> Result<u64> {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)).ok_or(name)?;
+            let line = status
+                .lines()
+                .find_map(|line| line.strip_prefix(name))
+                .ok_or(name)?;
             Ok(line.trim_end_matches("kB").trim().parse::<u64>()? << 10)
         };
         Ok([read("VmRSS:")?, read("VmHWM:")?])
@@ -185,8 +233,10 @@ impl Client {
 
     /// Connects; this and every call fails if it takes longer than `patience`.
     pub fn connect_within(port: u16, patience: Duration) -> Result<Self> {
-        let stream =
-            TcpStream::connect_timeout(&SocketAddrV4::new(Ipv4Addr::LOCALHOST, port).into(), patience)?;
+        let stream = TcpStream::connect_timeout(
+            &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port).into(),
+            patience,
+        )?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(patience))?;
@@ -211,7 +261,8 @@ impl Client {
     pub fn import(&mut self, campaign: &str, mode: &str, count: u32) -> Result<()> {
         let path = format!("/v1/campaigns/{campaign}/imports?mode={mode}");
         let length = count as usize * (item(0).len() + 1);
-        self.0.write_all(http_head("POST", &path, "text/plain", length).as_bytes())?;
+        self.0
+            .write_all(http_head("POST", &path, "text/plain", length).as_bytes())?;
         let mut lines = Vec::new();
         for from in (0..count).step_by(CHUNK as usize) {
             lines.clear();
@@ -232,7 +283,11 @@ impl Client {
     pub fn fill(&mut self, command: &[&str], count: u32) -> Result<()> {
         for from in (0..count).step_by(CHUNK as usize) {
             let items: Vec<String> = (from..count.min(from + CHUNK)).map(item).collect();
-            let words: Vec<&str> = command.iter().copied().chain(items.iter().map(String::as_str)).collect();
+            let words: Vec<&str> = command
+                .iter()
+                .copied()
+                .chain(items.iter().map(String::as_str))
+                .collect();
             self.command(&words)?;
         }
         Ok(())

@@ -14,7 +14,12 @@ pub fn start(options: &Options) -> Result<()> {
     let limit = [("CUCKOOD__LIMITS__FILTERS", "200000")];
     let mut cuckood = Server::cuckood_with(&options.program, &processors, &limit)?;
     let before = cuckood.resident()?;
-    let mut create = Request::http("PUT", &format!("/v1/campaigns/{ITEM}"), r#"{"capacity":100}"#, 201);
+    let mut create = Request::http(
+        "PUT",
+        &format!("/v1/campaigns/{ITEM}"),
+        r#"{"capacity":100}"#,
+        201,
+    );
     let plan = Plan {
         connections: options.connections,
         pipeline: 1,
@@ -26,12 +31,17 @@ pub fn start(options: &Options) -> Result<()> {
     let created = run(cuckood.http, &mut create, &mut Numbers::new(), &plan)?;
     let rate = CAMPAIGNS as f64 / created.elapsed.as_secs_f64();
     let each = cuckood.resident()?.saturating_sub(before) / CAMPAIGNS as u64;
-    print(&format!("{CAMPAIGNS} campaigns: {rate:.0} creations/s, {each} bytes resident each"))?;
+    print(&format!(
+        "{CAMPAIGNS} campaigns: {rate:.0} creations/s, {each} bytes resident each"
+    ))?;
     Client::connect(cuckood.http)?.call(&Request::http("POST", "/v1/snapshots", "", 200))?;
     for _ in 0..options.rounds {
         let start = Instant::now();
         cuckood.restart(&processors)?;
-        print(&format!("ready after {:.2} s", start.elapsed().as_secs_f64()))?;
+        print(&format!(
+            "ready after {:.2} s",
+            start.elapsed().as_secs_f64()
+        ))?;
     }
     Ok(())
 }

@@ -20,7 +20,11 @@ pub fn check(dir: &Path, acknowledged: u64, log: &Log) -> Result<Option<u64>, Bo
     }
     let opened = open(dir, Durability::Fsync);
     if is_marked {
-        return if opened.is_err() { Ok(None) } else { Err("an interrupted restore was opened".into()) };
+        return if opened.is_err() {
+            Ok(None)
+        } else {
+            Err("an interrupted restore was opened".into())
+        };
     }
     let (store, mut journal) = opened?;
     let mut recovered = recover(&store, &mut journal, &mut |_| ())?;
@@ -31,23 +35,42 @@ pub fn check(dir: &Path, acknowledged: u64, log: &Log) -> Result<Option<u64>, Bo
     if last < acknowledged {
         return Err(format!("position {acknowledged} is gone, the last is {last}").into());
     }
-    let (mut wanted, mut fresh, mut events) = (State::default(), FreshEvents::default(), Vec::new());
+    let (mut wanted, mut fresh, mut events) =
+        (State::default(), FreshEvents::default(), Vec::new());
     let mut over = Timestamp(0);
     for position in 1..=last {
         wanted.apply(log.entry(position));
         wanted.take_events(&mut fresh);
-        events.extend(fresh.iter().map(|event| (event.number, event.bytes.to_vec(), event.at)));
+        events.extend(
+            fresh
+                .iter()
+                .map(|event| (event.number, event.bytes.to_vec(), event.at)),
+        );
         let retention = wanted.settings().events_retention_seconds;
         over = over.max(Timestamp(wanted.now().0 - retention * 1_000));
     }
-    let removable = events.iter().rposition(|(_, _, at)| *at <= over).map_or(0, |event| event + 1);
-    let wanted_events = events.into_iter().map(|(number, bytes, _)| (number, bytes)).collect();
-    compare_events(wanted_events, removable, stored_events(&store, &recovered.events)?)?;
+    let removable = events
+        .iter()
+        .rposition(|(_, _, at)| *at <= over)
+        .map_or(0, |event| event + 1);
+    let wanted_events = events
+        .into_iter()
+        .map(|(number, bytes, _)| (number, bytes))
+        .collect();
+    compare_events(
+        wanted_events,
+        removable,
+        stored_events(&store, &recovered.events)?,
+    )?;
     let ((head, sections), (found_head, found)) = (image(&mut wanted), image(&mut recovered.state));
     if (wanted.hash(), head) != (recovered.state.hash(), found_head) {
         return Err(format!("at position {last} the head is not what the log makes it").into());
     }
-    match sections.iter().zip(&found).find(|(wanted, found)| wanted != found) {
+    match sections
+        .iter()
+        .zip(&found)
+        .find(|(wanted, found)| wanted != found)
+    {
         Some(((section, _), _)) => {
             Err(format!("at position {last} {section:?} is not what the log makes it").into())
         }
@@ -60,9 +83,19 @@ type Events = Vec<(u64, Vec<u8>)>;
 
 /// Finds each event once. The first ones may be removed, because their retention is over: at most this many.
 fn compare_events(wanted: Events, removable: usize, found: Events) -> Result<(), Box<dyn Error>> {
-    let removed = wanted.len().checked_sub(found.len()).ok_or("there are more events than the log makes")?;
-    match wanted.iter().skip(removed).zip(&found).find(|(wanted, found)| wanted != found) {
-        Some(((number, _), _)) => Err(format!("event {number} is not what the log makes it").into()),
+    let removed = wanted
+        .len()
+        .checked_sub(found.len())
+        .ok_or("there are more events than the log makes")?;
+    match wanted
+        .iter()
+        .skip(removed)
+        .zip(&found)
+        .find(|(wanted, found)| wanted != found)
+    {
+        Some(((number, _), _)) => {
+            Err(format!("event {number} is not what the log makes it").into())
+        }
         None if removed > removable => {
             Err(format!("{removed} events are gone, {removable} were over").into())
         }

@@ -1,8 +1,9 @@
 //! A disk with a volatile write cache, as a single file in a FUSE file system. A power cut loses, keeps or tears unflushed writes.
 
 use fuser::{
-    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, LockOwner, OpenFlags,
-    ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, WriteFlags,
+    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, LockOwner,
+    OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request,
+    WriteFlags,
 };
 use parking_lot::Mutex;
 use std::ffi::OsStr;
@@ -42,7 +43,13 @@ pub struct Disk {
 impl Disk {
     /// An empty disk.
     pub fn new(bytes: usize) -> Disk {
-        Disk { durable: vec![0; bytes], cached: vec![0; bytes], volatile: Vec::new(), off: false, flushes: 0 }
+        Disk {
+            durable: vec![0; bytes],
+            cached: vec![0; bytes],
+            volatile: Vec::new(),
+            off: false,
+            flushes: 0,
+        }
     }
 
     /// From now on every access fails.
@@ -78,7 +85,11 @@ pub struct DiskFile(pub Arc<Mutex<Disk>>);
 impl DiskFile {
     fn attributes(&self, ino: INodeNo) -> FileAttr {
         let root = ino == INodeNo::ROOT;
-        let size = if root { 0 } else { self.0.lock().cached.len() as u64 };
+        let size = if root {
+            0
+        } else {
+            self.0.lock().cached.len() as u64
+        };
         FileAttr {
             ino,
             size,
@@ -87,7 +98,11 @@ impl DiskFile {
             mtime: UNIX_EPOCH,
             ctime: UNIX_EPOCH,
             crtime: UNIX_EPOCH,
-            kind: if root { FileType::Directory } else { FileType::RegularFile },
+            kind: if root {
+                FileType::Directory
+            } else {
+                FileType::RegularFile
+            },
             perm: if root { 0o755 } else { 0o644 },
             nlink: 1,
             uid: 0,

@@ -33,9 +33,15 @@ fn options() -> StoreOptions {
 }
 
 /// Opens a directory and its log.
-pub fn open(dir: &Path, durability: Durability) -> Result<(Arc<Store>, LocalJournal), Box<dyn Error>> {
+pub fn open(
+    dir: &Path,
+    durability: Durability,
+) -> Result<(Arc<Store>, LocalJournal), Box<dyn Error>> {
     let store = Arc::new(Store::open(dir, &options())?);
-    let options = LocalOptions { segment_bytes: 1 << 20, ..LocalOptions::at(durability) };
+    let options = LocalOptions {
+        segment_bytes: 1 << 20,
+        ..LocalOptions::at(durability)
+    };
     let journal = LocalJournal::open(store.clone(), options)?;
     Ok((store, journal))
 }
@@ -51,8 +57,14 @@ pub fn restore(
     let last = back_up(source, &backup, durability)?;
     println!("{last}\n{RESTORING}{}", last + 1);
     log.0.push(last + 1);
-    let clock = ClockReading { wall: time(last + 1), uptime: Duration::ZERO };
-    println!("{}", engine::restore(&backup, dir, &options(), clock, |archive| archive)?.0);
+    let clock = ClockReading {
+        wall: time(last + 1),
+        uptime: Duration::ZERO,
+    };
+    println!(
+        "{}",
+        engine::restore(&backup, dir, &options(), clock, |archive| archive)?.0
+    );
     Ok(log)
 }
 
@@ -76,13 +88,21 @@ pub fn run(dir: &Path, durability: Durability, log: Log) -> Result<(), Box<dyn E
     let (store, mut journal) = open(dir, durability)?;
     let recovered = recover(&store, &mut journal, &mut |_| ())?;
     let (state, events, mut latest) = (recovered.state, recovered.events, recovered.manifest);
-    let mut load = Load { store: store.clone(), journal, state, events, log, out: std::io::stdout() };
+    let mut load = Load {
+        store: store.clone(),
+        journal,
+        state,
+        events,
+        log,
+        out: std::io::stdout(),
+    };
     loop {
         // An empty state's snapshot is complete immediately.
         load.commit()?;
         let now = load.state.now();
         let (state, events) = (&mut load.state, &mut load.events);
-        let mut running = RunningSnapshot::begin(&store, state, events, latest.as_ref(), Vec::new(), now)?;
+        let mut running =
+            RunningSnapshot::begin(&store, state, events, latest.as_ref(), Vec::new(), now)?;
         while !running.is_complete() {
             load.commit()?;
             running.write(&store, STEP_BYTES, Duration::MAX)?;
@@ -105,7 +125,9 @@ impl Load {
     /// Commits up to seven entries.
     fn commit(&mut self) -> Result<(), Box<dyn Error>> {
         let next = self.journal.last().0 + 1;
-        let batch = (next..=next + next % 7).map(|position| self.log.entry(position).proposal).collect();
+        let batch = (next..=next + next % 7)
+            .map(|position| self.log.entry(position).proposal)
+            .collect();
         for committed in self.journal.append(batch)? {
             self.state.apply(committed.entry);
             self.events.take(&self.store, &mut self.state)?;
@@ -127,7 +149,8 @@ impl Load {
             self.commit()?;
         }
         while self.events.has_old(self.state.now()) {
-            self.events.remove_old(&store, self.state.now(), STEP_BYTES)?;
+            self.events
+                .remove_old(&store, self.state.now(), STEP_BYTES)?;
             self.commit()?;
         }
         Ok(())

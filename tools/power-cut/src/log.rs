@@ -6,10 +6,10 @@
 use crate::filter_image::Image;
 use cuckood::domain::command::IDEMPOTENCY_ROOM_MIN_BYTES;
 use cuckood::domain::{
-    Command, Digests, Ending, Entry, FORMAT_VERSION, FilterId, Forget, Fraction, Guards, IdempotencyKey,
-    ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode, ImportWarning, KeyName, Kind, LineUp, Name,
-    Proposal, PutLineUp, Raise, Redeem, RedemptionId, Reference, Seq, Settings, Sizing, Spec, Target,
-    Timestamp, Unless, Update, UploadDigest, UploadId, Window,
+    Command, Digests, Ending, Entry, FORMAT_VERSION, FilterId, Forget, Fraction, Guards,
+    IdempotencyKey, ImportBegin, ImportEnd, ImportId, ImportLines, ImportMode, ImportWarning,
+    KeyName, Kind, LineUp, Name, Proposal, PutLineUp, Raise, Redeem, RedemptionId, Reference, Seq,
+    Settings, Sizing, Spec, Target, Timestamp, Unless, Update, UploadDigest, UploadId, Window,
 };
 use cuckood::filter::{Digest, Growth, Layout, Mode, Secret};
 use cuckood::state::State;
@@ -26,12 +26,21 @@ const WRITES: u64 = 4;
 const FILTER_EVERY: u64 = 15 * TRACKS;
 
 /// A layout that a client chooses.
-const CHOSEN: Sizing = Sizing::Layout { fingerprint_bits: 16, bucket_size: 4, max_search: 500 };
+const CHOSEN: Sizing = Sizing::Layout {
+    fingerprint_bits: 16,
+    bucket_size: 4,
+    max_search: 500,
+};
 
 /// The shapes of filters: one filter of each exists at any time.
 const SHAPES: [(Kind, Sizing, Growth, u64); 8] = [
     (Kind::Coupon, Sizing::Exact, Growth::Auto, 1_000),
-    (Kind::Campaign, Sizing::ErrorRate(0.001), Growth::Auto, 1_000),
+    (
+        Kind::Campaign,
+        Sizing::ErrorRate(0.001),
+        Growth::Auto,
+        1_000,
+    ),
     (Kind::Coupon, Sizing::Exact, Growth::Auto, 40),
     (Kind::Campaign, Sizing::ErrorRate(0.01), Growth::Auto, 1_000),
     (Kind::Coupon, Sizing::Exact, Growth::Fixed, 20_000),
@@ -72,17 +81,29 @@ pub struct Log(pub Vec<u64>);
 
 impl Log {
     pub fn parse(restored: &[&str]) -> Result<Log, ParseIntError> {
-        restored.iter().map(|position| position.parse()).collect::<Result<_, _>>().map(Log)
+        restored
+            .iter()
+            .map(|position| position.parse())
+            .collect::<Result<_, _>>()
+            .map(Log)
     }
 
     /// The entry at a position.
     pub fn entry(&self, position: u64) -> Entry {
         let proposal = match self.0.contains(&position) {
             // As `restore` writes it.
-            true => Proposal::new(Timestamp(0), Command::Restored { clock: time(position) }),
+            true => Proposal::new(
+                Timestamp(0),
+                Command::Restored {
+                    clock: time(position),
+                },
+            ),
             false => proposal(position),
         };
-        Entry { seq: Seq(position), proposal }
+        Entry {
+            seq: Seq(position),
+            proposal,
+        }
     }
 }
 
@@ -93,14 +114,30 @@ pub fn time(position: u64) -> Timestamp {
 
 fn proposal(position: u64) -> Proposal {
     // A repeat is the same request, under the same key.
-    let asked = if is_repeat(position) { last(position, has_key) } else { position };
+    let asked = if is_repeat(position) {
+        last(position, has_key)
+    } else {
+        position
+    };
     let command = command(asked);
     let Timestamp(now) = time(position);
-    let at = if command == Command::TurnBack { now - TURNED_BACK_MS } else { now };
+    let at = if command == Command::TurnBack {
+        now - TURNED_BACK_MS
+    } else {
+        now
+    };
     let by = [None, Some("shop"), Some("office")][draw(asked, 10) as usize % 3]
         .map(|key| KeyName::new(key).expect("a short name"));
-    let idempotency = has_key(asked).then(|| IdempotencyKey { scope: asked.into(), request: asked });
-    Proposal { at: Timestamp(at), by, command, idempotency }
+    let idempotency = has_key(asked).then(|| IdempotencyKey {
+        scope: asked.into(),
+        request: asked,
+    });
+    Proposal {
+        at: Timestamp(at),
+        by,
+        command,
+        idempotency,
+    }
 }
 
 fn is_write(position: u64) -> bool {
@@ -122,13 +159,17 @@ fn is_redemption(position: u64) -> bool {
 /// One of the last positions of a kind before this one; this one if there is none.
 fn last(position: u64, is_of_kind: fn(u64) -> bool) -> u64 {
     let mut before = (1..position).rev().filter(|before| is_of_kind(*before));
-    before.nth(draw(position, 12) as usize % 12).unwrap_or(position)
+    before
+        .nth(draw(position, 12) as usize % 12)
+        .unwrap_or(position)
 }
 
 fn command(position: u64) -> Command {
     match (position, position % TRACKS) {
         // As a new directory's log starts.
-        (1, _) => Command::Enable { version: FORMAT_VERSION },
+        (1, _) => Command::Enable {
+            version: FORMAT_VERSION,
+        },
         (2, _) => configure(position),
         (_, 0) => administer(position),
         (_, 1) => import(position, ImportMode::Replace),
@@ -163,13 +204,20 @@ fn name(number: u64) -> Name {
 fn administer(position: u64) -> Command {
     let number = newest(position);
     match position / TRACKS % 15 {
-        0 => Command::Delete { kind: SHAPES[shape(number) as usize].0, name: name(number) },
+        0 => Command::Delete {
+            kind: SHAPES[shape(number) as usize].0,
+            name: name(number),
+        },
         1 => create(number),
         2 => configure(position),
         3 | 6 | 9 | 12 => update(position),
         4 | 7 | 10 => line_up(position),
-        5 | 8 => Command::Advance { buckets_max: (draw(position, 3) % 600) as u32 },
-        11 => Command::Clear { target: target(any(position)) },
+        5 | 8 => Command::Advance {
+            buckets_max: (draw(position, 3) % 600) as u32,
+        },
+        11 => Command::Clear {
+            target: target(any(position)),
+        },
         13 if number % 3 == 2 => Command::TurnBack,
         _ => write(position),
     }
@@ -194,18 +242,39 @@ fn create(number: u64) -> Command {
 fn describe(number: u64, raised: Option<u64>) -> (Kind, Spec, Layout) {
     let (kind, sizing, growth, capacity) = SHAPES[shape(number) as usize];
     let capacity = raised.unwrap_or(capacity);
-    let forget = Forget::new(120, 4).ok().filter(|_| shape(number) == FORGETFUL);
-    let mode = if sizing == Sizing::Exact { Mode::Strict } else { Mode::Compact };
+    let forget = Forget::new(120, 4)
+        .ok()
+        .filter(|_| shape(number) == FORGETFUL);
+    let mode = if sizing == Sizing::Exact {
+        Mode::Strict
+    } else {
+        Mode::Compact
+    };
     let layout = match (sizing, forget) {
         (Sizing::Exact, _) => Layout::strict(capacity),
         (Sizing::ErrorRate(rate), None) => Layout::compact(capacity, rate, growth),
-        (Sizing::ErrorRate(rate), Some(forget)) => Layout::forgetting(capacity, rate, growth, forget.steps()),
-        (Sizing::Layout { fingerprint_bits, bucket_size, max_search }, _) => {
-            Layout::compact_with(capacity, fingerprint_bits, bucket_size, max_search, growth)
+        (Sizing::ErrorRate(rate), Some(forget)) => {
+            Layout::forgetting(capacity, rate, growth, forget.steps())
         }
+        (
+            Sizing::Layout {
+                fingerprint_bits,
+                bucket_size,
+                max_search,
+            },
+            _,
+        ) => Layout::compact_with(capacity, fingerprint_bits, bucket_size, max_search, growth),
     };
     let stock = POOLS.contains(&shape(number)).then_some(10);
-    let spec = Spec { capacity, mode, growth, sizing, ignore_case: false, stock, forget };
+    let spec = Spec {
+        capacity,
+        mode,
+        growth,
+        sizing,
+        ignore_case: false,
+        stock,
+        forget,
+    };
     (kind, spec, layout.expect("a sound shape"))
 }
 
@@ -214,11 +283,19 @@ fn update(position: u64) -> Command {
     let (number, Timestamp(now)) = (any(position), time(position));
     let capacity = draw(position, 3).is_multiple_of(2).then(|| {
         let capacity = 2_000 << (draw(position, 4) % 5);
-        Raise { capacity, layout: describe(number, Some(capacity)).2 }
+        Raise {
+            capacity,
+            layout: describe(number, Some(capacity)).2,
+        }
     });
-    let starts_at = draw(position, 5).is_multiple_of(3).then_some(Some(Timestamp(now - 5_000)));
-    let ends_at = [None, Some(None), Some(Some(Timestamp(now + 60_000)))][draw(position, 6) as usize % 3];
-    let stock = POOLS.contains(&shape(number)).then_some(1 + draw(position, 7) % 20);
+    let starts_at = draw(position, 5)
+        .is_multiple_of(3)
+        .then_some(Some(Timestamp(now - 5_000)));
+    let ends_at =
+        [None, Some(None), Some(Some(Timestamp(now + 60_000)))][draw(position, 6) as usize % 3];
+    let stock = POOLS
+        .contains(&shape(number))
+        .then_some(1 + draw(position, 7) % 20);
     Command::Update(Update {
         target: target(number),
         starts_at,
@@ -236,10 +313,18 @@ fn line_up(position: u64) -> Command {
     }
     let campaigns = [1, 3, 5, 7].map(name).to_vec();
     let at_least = (1 + draw(position, 5) % 3) as u32;
-    let unless = vec![Unless { campaign: name(3), at_least, only_for: Some(name(5)) }];
+    let unless = vec![Unless {
+        campaign: name(3),
+        at_least,
+        only_for: Some(name(5)),
+    }];
     Command::PutLineUp(PutLineUp {
         name: line_up,
-        line_up: LineUp { campaigns, unless, limit: at_least },
+        line_up: LineUp {
+            campaigns,
+            unless,
+            limit: at_least,
+        },
         annotations: Default::default(),
     })
 }
@@ -281,12 +366,21 @@ fn import(position: u64, mode: ImportMode) -> Command {
     match step % UPLOAD_COMMANDS {
         0 => {
             let guards = match (number % 3, mode) {
-                (0, ImportMode::Replace) => Guards { max_shrink: Fraction::new(0.9).ok(), ..mode.guards() },
-                (1, _) => Guards { min_items: 5_000, max_rejected: Some(2), ..mode.guards() },
+                (0, ImportMode::Replace) => Guards {
+                    max_shrink: Fraction::new(0.9).ok(),
+                    ..mode.guards()
+                },
+                (1, _) => Guards {
+                    min_items: 5_000,
+                    max_rejected: Some(2),
+                    ..mode.guards()
+                },
                 _ => mode.guards(),
             };
-            let (if_absent, owner) =
-                (number.is_multiple_of(2), KeyName::new("office").expect("a short name"));
+            let (if_absent, owner) = (
+                number.is_multiple_of(2),
+                KeyName::new("office").expect("a short name"),
+            );
             Command::ImportBegin(ImportBegin {
                 target,
                 import,
@@ -315,11 +409,19 @@ fn import(position: u64, mode: ImportMode) -> Command {
                 2 => Ending::BrokenOff,
                 6 => Ending::Stopped,
                 _ => Ending::Whole {
-                    upload: UploadDigest { bytes: number, hash: number.into() },
+                    upload: UploadDigest {
+                        bytes: number,
+                        hash: number.into(),
+                    },
                     warnings: vec![ImportWarning::LooksLikeJson; number as usize % 2],
                 },
             };
-            Command::ImportEnd(ImportEnd { target, import, ending, entries_max: 300 })
+            Command::ImportEnd(ImportEnd {
+                target,
+                import,
+                ending,
+                entries_max: 300,
+            })
         }
     }
 }
@@ -330,8 +432,12 @@ static IMAGES: LazyLock<Vec<Image>> = LazyLock::new(|| {
     (1..IMAGES_FROM).for_each(|position| drop(state.apply(Log::default().entry(position))));
     state.publish();
     let view = state.view();
-    let all = [Kind::Campaign, Kind::Coupon].map(|kind| view.list(kind, "", None, usize::MAX)).concat();
-    all.iter().map(|filter| Image::of(&mut state, filter.id)).collect()
+    let all = [Kind::Campaign, Kind::Coupon]
+        .map(|kind| view.list(kind, "", None, usize::MAX))
+        .concat();
+    all.iter()
+        .map(|filter| Image::of(&mut state, filter.id))
+        .collect()
 });
 
 /// The number of the image at a position.
@@ -341,18 +447,32 @@ fn image_number(position: u64) -> u64 {
 
 /// A command of an image that takes the place of an earlier one. Of four, one stops without an end, and one is abandoned.
 fn image(position: u64) -> Command {
-    let (number, step) = (image_number(position), (position / TRACKS % IMAGE_STEPS) as usize);
+    let (number, step) = (
+        image_number(position),
+        (position / TRACKS % IMAGE_STEPS) as usize,
+    );
     let image = &IMAGES[number as usize % IMAGES.len()];
     let name = Name::new(&format!("i{}", number % 3)).expect("a plain name");
     let (upload, id) = (UploadId(number.into()), FilterId(IMAGE_IDS + number));
     let commands = image.all(upload, id, &name);
     let Some(step) = step.checked_sub(1) else {
-        return Command::Delete { kind: image.head.profile.kind, name };
+        return Command::Delete {
+            kind: image.head.profile.kind,
+            name,
+        };
     };
-    let given_up = if number % 4 < 2 { usize::MAX } else { commands.len() / 2 };
+    let given_up = if number % 4 < 2 {
+        usize::MAX
+    } else {
+        commands.len() / 2
+    };
     match number % 4 {
         3 if step == given_up => Command::ImageAbandon { upload },
-        _ => commands.into_iter().take(given_up).nth(step).unwrap_or_else(|| write(position)),
+        _ => commands
+            .into_iter()
+            .take(given_up)
+            .nth(step)
+            .unwrap_or_else(|| write(position)),
     }
 }
 
@@ -366,7 +486,11 @@ fn write(position: u64) -> Command {
             if_absent: draw(position, 3).is_multiple_of(3),
             revive: position.is_multiple_of(2),
         },
-        6..9 => Command::Remove { target, digests: some(position, 100), all: position.is_multiple_of(2) },
+        6..9 => Command::Remove {
+            target,
+            digests: some(position, 100),
+            all: position.is_multiple_of(2),
+        },
         9 => {
             let from = some(position, 50);
             let to = Digests(from.0.iter().map(|Digest(from)| digest(*from)).collect());
@@ -384,7 +508,8 @@ fn write(position: u64) -> Command {
             target: coupon(position),
             digest: digest(draw(position, 3) % CODES),
             redemption: redemption(position),
-            reference: Reference::new(&format!("order-{}", position % 50)).expect("a plain reference"),
+            reference: Reference::new(&format!("order-{}", position % 50))
+                .expect("a plain reference"),
             hold_seconds: [0, 20, 300][draw(position, 4) as usize % 3],
         }),
     }
@@ -394,13 +519,19 @@ fn write_target(position: u64) -> Target {
     match draw(position, 8) % 8 {
         0..4 => upload_target(upload(position / TRACKS)),
         4..7 => target(any(position)),
-        _ => Target(FilterId(IMAGE_IDS + image_number(position).saturating_sub(1))),
+        _ => Target(FilterId(
+            IMAGE_IDS + image_number(position).saturating_sub(1),
+        )),
     }
 }
 
 /// The target of a redemption: mostly one of the coupons, which have even numbers.
 fn coupon(position: u64) -> Target {
-    if draw(position, 13).is_multiple_of(4) { write_target(position) } else { target(any(position) & !1) }
+    if draw(position, 13).is_multiple_of(4) {
+        write_target(position)
+    } else {
+        target(any(position) & !1)
+    }
 }
 
 fn redemption(position: u64) -> RedemptionId {
@@ -411,7 +542,11 @@ fn redemption(position: u64) -> RedemptionId {
 fn some(position: u64, max: u64) -> Digests {
     let count = 1 + draw(position, 5) % max;
     let first = draw(position, 6) % ITEMS * (draw(position, 7) % 2);
-    Digests((first..first + count).map(|item| digest(item % ITEMS)).collect())
+    Digests(
+        (first..first + count)
+            .map(|item| digest(item % ITEMS))
+            .collect(),
+    )
 }
 
 fn digest(item: u64) -> Digest {
@@ -466,10 +601,15 @@ mod tests {
             let number = number(&entry.proposal.command);
             let applied = state.apply(entry);
             replayed += u64::from(applied.replayed);
-            from_images += u64::from(number == 20 && matches!(applied.outcome, Outcome::Created(_)));
+            from_images +=
+                u64::from(number == 20 && matches!(applied.outcome, Outcome::Created(_)));
             effects[number] += u64::from(!matches!(applied.outcome, Outcome::Refused(_)));
         }
-        let is_complete = effects.iter().all(|effects| *effects > 0) && replayed > 0 && from_images > 1;
-        assert!(is_complete, "{effects:?}, {replayed} replayed, {from_images} from images");
+        let is_complete =
+            effects.iter().all(|effects| *effects > 0) && replayed > 0 && from_images > 1;
+        assert!(
+            is_complete,
+            "{effects:?}, {replayed} replayed, {from_images} from images"
+        );
     }
 }

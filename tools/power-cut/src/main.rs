@@ -72,7 +72,11 @@ fn act(arguments: &[&str]) -> Result<()> {
 }
 
 fn durability(level: &str) -> Durability {
-    if level == "flush" { Durability::Flush } else { Durability::Fsync }
+    if level == "flush" {
+        Durability::Flush
+    } else {
+        Durability::Fsync
+    }
 }
 
 fn run(cuts: u64, level: &str) -> Result<()> {
@@ -85,7 +89,8 @@ fn run(cuts: u64, level: &str) -> Result<()> {
     std::fs::create_dir(&host)?;
     std::fs::create_dir(&mount)?;
     let disk = Arc::new(Mutex::new(Disk::new(DISK_BYTES)));
-    let session = match fuser::spawn_mount(DiskFile(disk.clone()), &host, &fuser::Config::default()) {
+    let session = match fuser::spawn_mount(DiskFile(disk.clone()), &host, &fuser::Config::default())
+    {
         Ok(session) => session,
         Err(error) => {
             println!("SKIPPED: a FUSE file system can't be mounted here: {error}");
@@ -105,18 +110,29 @@ struct Data {
     log: Log,
 }
 
-fn cut_repeatedly(cuts: u64, level: &str, disk: &Mutex<Disk>, file: &Path, mount: &Path) -> Result<()> {
+fn cut_repeatedly(
+    cuts: u64,
+    level: &str,
+    disk: &Mutex<Disk>,
+    file: &Path,
+    mount: &Path,
+) -> Result<()> {
     let mut random = random(0x5EED);
     tool("mkfs.ext4", &["-q", "-F", path(file)])?;
     let folder = mount.join("data");
-    let new = |cut: u64| Data { dir: folder.join(cut.to_string()), acknowledged: 0, log: Log::default() };
+    let new = |cut: u64| Data {
+        dir: folder.join(cut.to_string()),
+        acknowledged: 0,
+        log: Log::default(),
+    };
     let (mut data, mut lost, mut unflushed_writes, mut positions) = (new(0), 0, 0, 0);
     let (mut restored, mut cut_short) = (0, 0);
     for cut in 0..cuts {
         let device = Mounted::new(file, mount)?;
         let is_restore = data.acknowledged > 0 && random().is_multiple_of(RESTORE_EVERY);
         let target = is_restore.then(|| new(cut).dir);
-        let (progress, failure) = load_until_cut(&data, target.as_deref(), level, disk, &mut random)?;
+        let (progress, failure) =
+            load_until_cut(&data, target.as_deref(), level, disk, &mut random)?;
         drop(device);
         let fate = [Fate::Lost, Fate::Kept, Fate::Torn, Fate::Torn][(random() % 4) as usize];
         let unflushed = disk.lock().power_on(fate, &mut random);
@@ -125,21 +141,33 @@ fn cut_repeatedly(cuts: u64, level: &str, disk: &Mutex<Disk>, file: &Path, mount
         let last = progress.last.load(Relaxed);
         positions += last - data.acknowledged;
         let source = data.dir.clone();
-        let left = find_left(Data { acknowledged: last, ..data }, target, &progress);
+        let left = find_left(
+            Data {
+                acknowledged: last,
+                ..data
+            },
+            target,
+            &progress,
+        );
         let is_over = left.is_err() || cut % CUTS_PER_DIRECTORY == CUTS_PER_DIRECTORY - 1;
         match &left {
             Ok(left) if left.dir != source => restored += 1,
             Ok(_) => cut_short += u64::from(progress.restoring.load(Relaxed) > 0),
             Err(why) => {
                 lost += 1;
-                println!("cut {cut}: {fate:?}, {unflushed} writes unflushed, {last} acknowledged: {why}");
+                println!(
+                    "cut {cut}: {fate:?}, {unflushed} writes unflushed, {last} acknowledged: {why}"
+                );
                 println!("the load ended with: {failure}");
             }
         }
         if is_over {
             std::fs::remove_dir_all(&folder)?;
         }
-        data = left.ok().filter(|_| !is_over).unwrap_or_else(|| new(cut + 1));
+        data = left
+            .ok()
+            .filter(|_| !is_over)
+            .unwrap_or_else(|| new(cut + 1));
     }
     let flushes = disk.lock().flushes;
     println!(
@@ -159,11 +187,17 @@ fn cut_repeatedly(cuts: u64, level: &str, disk: &Mutex<Disk>, file: &Path, mount
 fn find_left(source: Data, target: Option<PathBuf>, progress: &Progress) -> Result<Data> {
     let restoring = progress.restoring.load(Relaxed);
     if let Some(dir) = target {
-        let mut target = Data { dir, ..source.clone() };
+        let mut target = Data {
+            dir,
+            ..source.clone()
+        };
         target.log.0.push(restoring);
         if let Some(last) = check(&target)? {
             std::fs::remove_dir_all(&source.dir)?;
-            return Ok(Data { acknowledged: last, ..target });
+            return Ok(Data {
+                acknowledged: last,
+                ..target
+            });
         }
         if (1..=source.acknowledged).contains(&restoring) {
             return Err("a restored directory is gone".into());
@@ -173,14 +207,32 @@ fn find_left(source: Data, target: Option<PathBuf>, progress: &Progress) -> Resu
         }
     }
     let last = check(&source)?.ok_or("the directory is gone")?;
-    Ok(Data { acknowledged: last, ..source })
+    Ok(Data {
+        acknowledged: last,
+        ..source
+    })
 }
 
-fn check(Data { dir, acknowledged, log }: &Data) -> Result<Option<u64>> {
-    let numbers: Vec<String> = [acknowledged].into_iter().chain(&log.0).map(u64::to_string).collect();
-    let arguments: Vec<&str> =
-        ["check", path(dir)].into_iter().chain(numbers.iter().map(String::as_str)).collect();
-    Ok(tool(path(&std::env::current_exe()?), &arguments)?.trim().parse().ok())
+fn check(
+    Data {
+        dir,
+        acknowledged,
+        log,
+    }: &Data,
+) -> Result<Option<u64>> {
+    let numbers: Vec<String> = [acknowledged]
+        .into_iter()
+        .chain(&log.0)
+        .map(u64::to_string)
+        .collect();
+    let arguments: Vec<&str> = ["check", path(dir)]
+        .into_iter()
+        .chain(numbers.iter().map(String::as_str))
+        .collect();
+    Ok(tool(path(&std::env::current_exe()?), &arguments)?
+        .trim()
+        .parse()
+        .ok())
 }
 
 /// The output of a load.
@@ -202,14 +254,19 @@ fn load_until_cut(
 ) -> Result<(Arc<Progress>, String)> {
     let dir = path(&data.dir);
     let mut child = Command::new(std::env::current_exe()?)
-        .args(target.map_or(vec!["load", dir], |target| vec!["restore", dir, path(target)]))
+        .args(target.map_or(vec!["load", dir], |target| {
+            vec!["restore", dir, path(target)]
+        }))
         .arg(level)
         .args(data.log.0.iter().map(u64::to_string))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
     let lines = BufReader::new(child.stdout.take().ok_or("no output")?).lines();
-    let progress = Arc::new(Progress { last: data.acknowledged.into(), ..Progress::default() });
+    let progress = Arc::new(Progress {
+        last: data.acknowledged.into(),
+        ..Progress::default()
+    });
     let printed = progress.clone();
     let reader = std::thread::spawn(move || {
         for line in lines.map_while(|line| line.ok()) {
@@ -229,7 +286,10 @@ fn load_until_cut(
     child.kill()?;
     let output = child.wait_with_output()?;
     reader.join().map_err(|_| "the reader panicked")?;
-    Ok((progress, String::from_utf8_lossy(&output.stderr).into_owned()))
+    Ok((
+        progress,
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    ))
 }
 
 /// Waits until the power is cut: at times while directories are opened, otherwise during a restore, or commits, snapshots and the removal
@@ -244,12 +304,19 @@ fn wait_for_cut(
     if !random().is_multiple_of(4) {
         let (reached, enough) = match is_restore && random().is_multiple_of(2) {
             true => (&progress.restoring, 1),
-            false => (&progress.last, progress.last.load(Relaxed) + 1 + random() % POSITIONS_MAX),
+            false => (
+                &progress.last,
+                progress.last.load(Relaxed) + 1 + random() % POSITIONS_MAX,
+            ),
         };
         while reached.load(Relaxed) < enough {
             if let Some(status) = child.try_wait()? {
                 let mut why = String::new();
-                child.stderr.take().ok_or("no output")?.read_to_string(&mut why)?;
+                child
+                    .stderr
+                    .take()
+                    .ok_or("no output")?
+                    .read_to_string(&mut why)?;
                 return Err(format!("the load ended, {status}: {why}").into());
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -267,8 +334,13 @@ struct Mounted {
 
 impl Mounted {
     fn new(file: &Path, mount: &Path) -> Result<Mounted> {
-        let device = tool("losetup", &["-f", "--show", path(file)])?.trim().to_owned();
-        let mounted = Mounted { device, mount: mount.to_owned() };
+        let device = tool("losetup", &["-f", "--show", path(file)])?
+            .trim()
+            .to_owned();
+        let mounted = Mounted {
+            device,
+            mount: mount.to_owned(),
+        };
         tool("mount", &["-t", "ext4", &mounted.device, path(mount)])?;
         Ok(mounted)
     }
@@ -285,13 +357,18 @@ impl Drop for Mounted {
 fn tool(name: &str, arguments: &[&str]) -> Result<String> {
     let output = Command::new(name).args(arguments).output()?;
     if !output.status.success() {
-        return Err(format!("{name} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr)).into());
+        return Err(format!(
+            "{name} {arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        )
+        .into());
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn path(path: &Path) -> &str {
-    path.to_str().expect("temporary directories have plain names")
+    path.to_str()
+        .expect("temporary directories have plain names")
 }
 
 /// SplitMix64: the same cuts each time, within the machine's timing.

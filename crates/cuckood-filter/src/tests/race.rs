@@ -14,7 +14,13 @@ fn scrambled(number: u64) -> Digest {
 }
 
 fn plan(mode: Mode, bits: u8, bucket_size: u8, buckets: u64) -> TablePlan {
-    let layout = Layout { fingerprint_bits: bits, step_bits: 0, bucket_size, buckets, max_search: 50 };
+    let layout = Layout {
+        fingerprint_bits: bits,
+        step_bits: 0,
+        bucket_size,
+        buckets,
+        max_search: 50,
+    };
     TablePlan::first(mode, &layout)
 }
 
@@ -36,8 +42,18 @@ struct Story {
 impl Story {
     fn all() -> [Self; 2] {
         [
-            Self { plan: plan(Mode::Compact, 16, 2, 4), residents: 6, steps: 6, number: COMPACT_NUMBER },
-            Self { plan: plan(Mode::Strict, 62, 4, 4), residents: 14, steps: 4, number: STRICT_NUMBER },
+            Self {
+                plan: plan(Mode::Compact, 16, 2, 4),
+                residents: 6,
+                steps: 6,
+                number: COMPACT_NUMBER,
+            },
+            Self {
+                plan: plan(Mode::Strict, 62, 4, 4),
+                residents: 14,
+                steps: 4,
+                number: STRICT_NUMBER,
+            },
         ]
     }
 
@@ -103,8 +119,10 @@ mod threads {
                 let mut missed = 0;
                 for round in 0..hits() / residents.len() {
                     PAUSE.set(round as u32 % 64);
-                    missed +=
-                        residents.iter().filter(|digest| !table.contains(**digest, LiveTags::NONE)).count();
+                    missed += residents
+                        .iter()
+                        .filter(|digest| !table.contains(**digest, LiveTags::NONE))
+                        .count();
                 }
                 done.store(true, Relaxed);
                 missed
@@ -114,8 +132,9 @@ mod threads {
                 // The table is filled up to 97%, where nearly every insert moves other items, and emptied again.
                 let passing = (next..next + 980).map(scrambled);
                 next += 980;
-                let came: Vec<Digest> =
-                    passing.filter(|digest| writer.insert(*digest, 0, LiveTags::NONE).is_ok()).collect();
+                let came: Vec<Digest> = passing
+                    .filter(|digest| writer.insert(*digest, 0, LiveTags::NONE).is_ok())
+                    .collect();
                 for digest in came {
                     writer.remove(digest, LiveTags::NONE);
                 }
@@ -130,7 +149,9 @@ mod threads {
         story.add(&mut alone, story.moving());
         let (mut value, mut places) = (0, Vec::new());
         alone.table.for_each_in(0..4, |_, _, held| value = held);
-        writer.table.for_each_in(0..4, |bucket, _, held| places.extend((held == value).then_some(bucket)));
+        writer.table.for_each_in(0..4, |bucket, _, held| {
+            places.extend((held == value).then_some(bucket))
+        });
         places
     }
 
@@ -159,7 +180,10 @@ mod threads {
 
     /// Lookups that the reader makes; a long run wants 100 million.
     fn hits() -> usize {
-        std::env::var("CUCKOOD_RACE_HITS").ok().and_then(|hits| hits.parse().ok()).unwrap_or(2_000_000)
+        std::env::var("CUCKOOD_RACE_HITS")
+            .ok()
+            .and_then(|hits| hits.parse().ok())
+            .unwrap_or(2_000_000)
     }
 }
 
@@ -192,7 +216,8 @@ mod orders {
             model().check(move || {
                 let mut writer = story.begin();
                 let table = writer.table.clone();
-                let reader = thread::spawn(move || assert!(is_found(&story, &table), "it was missed"));
+                let reader =
+                    thread::spawn(move || assert!(is_found(&story, &table), "it was missed"));
                 (0..story.steps).for_each(|number| story.step(&mut writer, number));
                 reader.join().unwrap();
             });
@@ -203,15 +228,27 @@ mod orders {
     /// stored item at every moment.
     #[test]
     fn copied_items_are_found_in_every_order() {
-        let strict = Story { residents: 5, steps: 1, ..Story::all()[1] };
+        let strict = Story {
+            residents: 5,
+            steps: 1,
+            ..Story::all()[1]
+        };
         model().check(move || {
             let mut writer = strict.begin();
             let larger = strict.plan.doubled(1).unwrap();
-            let shown = Arc::new((writer.table.clone(), std::sync::OnceLock::new(), AtomicUsize::new(0)));
+            let shown = Arc::new((
+                writer.table.clone(),
+                std::sync::OnceLock::new(),
+                AtomicUsize::new(0),
+            ));
             let seen = shown.clone();
             let reader = thread::spawn(move || {
                 let (old, new, is_new) = &*seen;
-                let table = if is_new.load(Acquire) == 1 { new.get().unwrap() } else { old };
+                let table = if is_new.load(Acquire) == 1 {
+                    new.get().unwrap()
+                } else {
+                    old
+                };
                 assert!(is_found(&strict, table), "it was missed");
             });
             writer.start_copy(Table::new(larger), 0);

@@ -22,8 +22,8 @@ fn plans() -> impl Strategy<Value = TablePlan> {
         0_u8..=6,
         prop_oneof![3 => Just(0_u8), 1 => 3_u8..=6],
     );
-    let compact =
-        shape.prop_map(|(bits, bucket_size, half, number, doublings, spare_bits, tag_bits)| TablePlan {
+    let compact = shape.prop_map(
+        |(bits, bucket_size, half, number, doublings, spare_bits, tag_bits)| TablePlan {
             mode: Mode::Compact,
             bucket_size,
             tag_bits,
@@ -32,7 +32,8 @@ fn plans() -> impl Strategy<Value = TablePlan> {
             spare_bits: if number == 0 { 0 } else { spare_bits },
             doublings: if number == 0 { 0 } else { doublings },
             base_buckets: 2 * half,
-        });
+        },
+    );
     prop_oneof![8 => compact, 1 => (1_u64..600, 0_u8..3).prop_map(|(half, doublings)| strict(2 * half, doublings))]
 }
 
@@ -57,7 +58,11 @@ fn digest(number: u64) -> Digest {
 fn live(plan: &TablePlan) -> LiveTags {
     match plan.tag_bits {
         0 => LiveTags::NONE,
-        bits => LiveTags { first: 1, len: (1 << bits) - 2, all: false },
+        bits => LiveTags {
+            first: 1,
+            len: (1 << bits) - 2,
+            all: false,
+        },
     }
 }
 

@@ -12,14 +12,25 @@ fn scrambled(number: u64) -> Digest {
 #[test]
 fn first_insert_fails_at_high_load() {
     for (bucket_size, least) in [(2, 0.84), (4, 0.955), (8, 0.985)] {
-        let layout =
-            Layout::compact_with(1_000_000, 16, bucket_size, MAX_SEARCH_DEFAULT, Growth::Fixed).unwrap();
+        let layout = Layout::compact_with(
+            1_000_000,
+            16,
+            bucket_size,
+            MAX_SEARCH_DEFAULT,
+            Growth::Fixed,
+        )
+        .unwrap();
         let mut filter = Filter::new(Mode::Compact, layout, Growth::Fixed, None);
-        let fit = (0..).take_while(|&number| filter.insert(scrambled(number), false).is_ok()).count();
+        let fit = (0..)
+            .take_while(|&number| filter.insert(scrambled(number), false).is_ok())
+            .count();
         let fill = fit as f64 / layout.slots() as f64;
         println!("{bucket_size} slots: {fill:.4} full");
         assert!(fill >= least, "{bucket_size} slots: {fill}");
-        assert!(fit as u64 >= layout.capacity(), "{bucket_size} slots: {fit}");
+        assert!(
+            fit as u64 >= layout.capacity(),
+            "{bucket_size} slots: {fit}"
+        );
     }
 }
 
@@ -31,7 +42,8 @@ fn error_rate_matches_formula() {
     for bucket_size in [2, 4, 8] {
         for bits in 4..=32 {
             let layout =
-                Layout::compact_with(50_000, bits, bucket_size, MAX_SEARCH_DEFAULT, Growth::Auto).unwrap();
+                Layout::compact_with(50_000, bits, bucket_size, MAX_SEARCH_DEFAULT, Growth::Auto)
+                    .unwrap();
             let mut filter = Filter::new(Mode::Compact, layout, Growth::Fixed, None);
             // The shortest fingerprints give no path to the last slots; the formula knows no more than the load.
             let _ = (0..layout.capacity())
@@ -53,7 +65,10 @@ fn error_rate_matches_formula() {
                 wrong += found.iter().filter(|found| **found).count();
             }
             let ratio = wrong as f64 / strangers as f64 / expected;
-            assert!((0.9..=1.1).contains(&ratio), "{bits} bits, {bucket_size} slots: {ratio} of the formula");
+            assert!(
+                (0.9..=1.1).contains(&ratio),
+                "{bits} bits, {bucket_size} slots: {ratio} of the formula"
+            );
             measured += 1;
         }
     }
@@ -76,12 +91,21 @@ fn formula_picks_smallest_layout() {
         for error_rate in [0.3, 0.01, 0.001, 1e-6, 1e-8] {
             for growth in [Growth::Auto, Growth::Fixed] {
                 let picked = Layout::compact(capacity, error_rate, growth).unwrap();
-                let share = if growth == Growth::Auto { error_rate / 2.0 } else { error_rate };
+                let share = if growth == Growth::Auto {
+                    error_rate / 2.0
+                } else {
+                    error_rate
+                };
                 assert!(picked.capacity() >= capacity && picked.error_rate_at(1.0) <= share);
                 for bucket_size in [2, 4, 8] {
                     for bits in picked.fingerprint_bits.min(8)..=32 {
-                        let other =
-                            Layout::compact_with(capacity, bits, bucket_size, MAX_SEARCH_DEFAULT, growth);
+                        let other = Layout::compact_with(
+                            capacity,
+                            bits,
+                            bucket_size,
+                            MAX_SEARCH_DEFAULT,
+                            growth,
+                        );
                         // Too short for a filter that may not grow.
                         let Ok(other) = other else { continue };
                         let is_as_good = other.error_rate_at(1.0) <= share;
@@ -104,7 +128,8 @@ fn planned_filter_holds_capacity_at_any_rate() {
         for error_rate in [0.5, 0.2, 0.1, 0.05] {
             let layout = Layout::compact(capacity, error_rate, Growth::Fixed).unwrap();
             let mut filter = Filter::new(Mode::Compact, layout, Growth::Fixed, None);
-            let full = (0..capacity).find(|&number| filter.insert(scrambled(number), false).is_err());
+            let full =
+                (0..capacity).find(|&number| filter.insert(scrambled(number), false).is_err());
             assert_eq!(full, None, "{capacity} at {error_rate}: {layout:?}");
         }
     }

@@ -15,7 +15,9 @@ use std::thread;
 
 /// The fillings of each capacity, if a long run is wanted.
 fn long_fillings() -> Option<u64> {
-    std::env::var("CUCKOOD_FILLINGS").ok().and_then(|fillings| fillings.parse().ok())
+    std::env::var("CUCKOOD_FILLINGS")
+        .ok()
+        .and_then(|fillings| fillings.parse().ok())
 }
 
 /// Each capacity up to 200, and every tenth up to 2 000; in the short form fewer of the larger ones.
@@ -32,7 +34,8 @@ fn fillings(capacity: u64) -> Range<u64> {
 /// No two fillings have an item in common.
 fn items(filling: u64, capacity: u64) -> impl Iterator<Item = Digest> {
     let first = (filling << 32) | (capacity << 16);
-    (first..first + capacity).map(|number| Digest(xxhash_rust::xxh3::xxh3_64(&number.to_le_bytes())))
+    (first..first + capacity)
+        .map(|number| Digest(xxhash_rust::xxh3::xxh3_64(&number.to_le_bytes())))
 }
 
 fn compact_takes(layout: Layout, mut items: impl Iterator<Item = Digest>) -> bool {
@@ -47,11 +50,17 @@ fn strict_takes(layout: Layout, mut items: impl Iterator<Item = Digest>) -> bool
 
 #[test]
 fn strict_filter_holds_its_capacity() {
-    let fillings =
-        |capacity| if long_fillings().is_some() { fillings(capacity) } else { 0..40_000 / capacity };
+    let fillings = |capacity| {
+        if long_fillings().is_some() {
+            fillings(capacity)
+        } else {
+            0..40_000 / capacity
+        }
+    };
     for capacity in capacities() {
         let layout = Layout::strict(capacity).unwrap();
-        let failed = fillings(capacity).filter(|&filling| !strict_takes(layout, items(filling, capacity)));
+        let failed =
+            fillings(capacity).filter(|&filling| !strict_takes(layout, items(filling, capacity)));
         assert_eq!(failed.count(), 0, "capacity {capacity}: {layout:?}");
     }
 }
@@ -61,9 +70,18 @@ fn planned_compact_filter_holds_its_capacity() {
     for error_rate in [0.5, 0.1, 0.01, 0.001, 1e-6] {
         for capacity in capacities() {
             let layout = Layout::compact(capacity, error_rate, Growth::Fixed).unwrap();
-            let fillings = if capacity < 50 { 0..long_fillings().unwrap_or(300) } else { fillings(capacity) };
-            let failed = fillings.filter(|&filling| !compact_takes(layout, items(filling, capacity)));
-            assert_eq!(failed.count(), 0, "capacity {capacity} at {error_rate}: {layout:?}");
+            let fillings = if capacity < 50 {
+                0..long_fillings().unwrap_or(300)
+            } else {
+                fillings(capacity)
+            };
+            let failed =
+                fillings.filter(|&filling| !compact_takes(layout, items(filling, capacity)));
+            assert_eq!(
+                failed.count(),
+                0,
+                "capacity {capacity} at {error_rate}: {layout:?}"
+            );
         }
     }
 }
@@ -83,7 +101,8 @@ fn accepted_custom_layout_holds_its_capacity() {
         let (mut tried, mut failed) = (0, Vec::new());
         while let Some(&(bits, size, search)) = layouts.get(next.fetch_add(1, Relaxed)) {
             for capacity in capacities() {
-                let Ok(layout) = Layout::compact_with(capacity, bits, size, search, Growth::Fixed) else {
+                let Ok(layout) = Layout::compact_with(capacity, bits, size, search, Growth::Fixed)
+                else {
                     continue;
                 };
                 for filling in fillings(capacity) {
@@ -106,7 +125,11 @@ fn accepted_custom_layout_holds_its_capacity() {
         }
     });
     println!("{tried} fillings of {} layouts", layouts.len());
-    assert!(failed.is_empty(), "{} of {tried} fillings failed: {failed:?}", failed.len());
+    assert!(
+        failed.is_empty(),
+        "{} of {tried} fillings failed: {failed:?}",
+        failed.len()
+    );
 }
 
 proptest! {
@@ -140,13 +163,32 @@ proptest! {
 /// Layouts that used to fail before the filter was full: short fingerprints in small buckets, and a search without buckets.
 #[test]
 fn insufficient_layout_is_rejected() {
-    let fixed =
-        |capacity, bits, size, search| Layout::compact_with(capacity, bits, size, search, Growth::Fixed);
+    let fixed = |capacity, bits, size, search| {
+        Layout::compact_with(capacity, bits, size, search, Growth::Fixed)
+    };
     let short = fixed(10_000, 4, 2, MAX_SEARCH_DEFAULT).unwrap_err();
-    assert!(matches!(short, LayoutError::FixedFingerprintBits { bits: 4, least: 10, .. }), "{short:?}");
-    assert!(short.to_string().starts_with("layout.fingerprint_bits must be at least 10"), "{short}");
+    assert!(
+        matches!(
+            short,
+            LayoutError::FixedFingerprintBits {
+                bits: 4,
+                least: 10,
+                ..
+            }
+        ),
+        "{short:?}"
+    );
+    assert!(
+        short
+            .to_string()
+            .starts_with("layout.fingerprint_bits must be at least 10"),
+        "{short}"
+    );
     let search = fixed(1_000, 16, 4, FIXED_SEARCH_MIN - 1).unwrap_err();
-    assert!(matches!(search, LayoutError::FixedSearch(249)), "{search:?}");
+    assert!(
+        matches!(search, LayoutError::FixedSearch(249)),
+        "{search:?}"
+    );
     for (capacity, bits, size, search) in [
         (1_000_000, 16, 4, 512),
         (1_000, 8, 4, 512),
@@ -154,7 +196,10 @@ fn insufficient_layout_is_rejected() {
         (100_000, 12, 2, 2_000),
         (1 << 32, 8, 4, 2_000),
     ] {
-        assert!(fixed(capacity, bits, size, search).is_ok(), "{capacity} items of {bits} bits by {size}");
+        assert!(
+            fixed(capacity, bits, size, search).is_ok(),
+            "{capacity} items of {bits} bits by {size}"
+        );
     }
 }
 
@@ -164,9 +209,13 @@ fn large_table_reaches_planned_load() {
     for (bucket_size, load) in [(2, 0.8), (4, 0.95), (8, 0.98)] {
         for capacity in [10_000, 1_000_000, 100_000_000, 1 << 32] {
             let layout =
-                Layout::compact_with(capacity, 16, bucket_size, MAX_SEARCH_DEFAULT, Growth::Fixed).unwrap();
+                Layout::compact_with(capacity, 16, bucket_size, MAX_SEARCH_DEFAULT, Growth::Fixed)
+                    .unwrap();
             let planned = capacity as f64 / layout.slots() as f64;
-            assert!((load - 0.001..=load).contains(&planned), "{capacity} by {bucket_size}: {planned}");
+            assert!(
+                (load - 0.001..=load).contains(&planned),
+                "{capacity} by {bucket_size}: {planned}"
+            );
         }
     }
 }

@@ -15,8 +15,10 @@ fn forgetting(capacity: u64, error_rate: f64, kept: u32) -> Filter {
 }
 
 fn forgetting_of_bits(capacity: u64, bits: u8, kept: u32) -> Filter {
-    let layout =
-        Layout::compact_with(capacity, bits, 8, 500, Growth::Auto).unwrap().with_steps(kept).unwrap();
+    let layout = Layout::compact_with(capacity, bits, 8, 500, Growth::Auto)
+        .unwrap()
+        .with_steps(kept)
+        .unwrap();
     Filter::new(Mode::Compact, layout, Growth::Auto, Some(kept))
 }
 
@@ -35,8 +37,13 @@ fn error_rate_holds_over_all_steps() {
         filter.retire(1_000);
         let reader = filter.reader();
         let view = reader.view(step);
-        let wrong = (0..strangers).filter(|number| view.contains(digest(1 << 40 | number))).count();
-        assert!(wrong as f64 <= 0.01 * strangers as f64, "{wrong} of {strangers} in step {step}");
+        let wrong = (0..strangers)
+            .filter(|number| view.contains(digest(1 << 40 | number)))
+            .count();
+        assert!(
+            wrong as f64 <= 0.01 * strangers as f64,
+            "{wrong} of {strangers} in step {step}"
+        );
     }
     assert!(filter.reader().view(24).stats().segments.len() >= 2);
 }
@@ -49,12 +56,20 @@ fn segment_is_dropped_once_items_are_forgotten() {
     assert!(filter.reader().view(0).stats().segments.len() >= 2);
     for step in 1..=12 {
         filter.advance(step);
-        filter.insert_many(&digests(20_000 + 20 * step, 20), false).unwrap();
+        filter
+            .insert_many(&digests(20_000 + 20 * step, 20), false)
+            .unwrap();
         while filter.is_retiring() {
             assert!(filter.retire(50) > 0);
         }
     }
-    assert_eq!((filter.reader().view(12).stats().segments.len(), filter.items()), (1, 100));
+    assert_eq!(
+        (
+            filter.reader().view(12).stats().segments.len(),
+            filter.items()
+        ),
+        (1, 100)
+    );
 }
 
 /// Users who return often: a filter of the requested capacity holds all of them, step after step.
@@ -65,7 +80,9 @@ fn returning_users_fit_in_planned_capacity() {
         filter.advance(step);
         // Three copies of each, over three steps: 27 000 copies in nine steps.
         for part in 0..3 {
-            filter.insert_many(&digests((step + part) * 1_000, 1_000), false).unwrap();
+            filter
+                .insert_many(&digests((step + part) * 1_000, 1_000), false)
+                .unwrap();
         }
         filter.retire(200);
     }
@@ -103,7 +120,9 @@ fn reader_finds_items_while_steps_rotate() {
         for step in 0..3_000 {
             entered.store(step, Ordering::Release);
             filter.advance(step);
-            filter.insert_many(&digests(step * 500, 500), false).unwrap();
+            filter
+                .insert_many(&digests(step * 500, 500), false)
+                .unwrap();
             begun.store(step + 1, Ordering::Release);
             if step % 7 == 0 {
                 filter.retire(u64::MAX);
@@ -130,5 +149,8 @@ fn inconsistent_image_is_rejected() {
         restored(Mode::Compact, &image, &chunks).is_ok()
             && restored(Mode::Compact, &later_image, &later_chunks).is_ok()
     );
-    assert!(matches!(restored(Mode::Compact, &image, &later_chunks), Err(RestoreError::Image(_))));
+    assert!(matches!(
+        restored(Mode::Compact, &image, &later_chunks),
+        Err(RestoreError::Image(_))
+    ));
 }

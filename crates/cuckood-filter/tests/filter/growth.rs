@@ -6,14 +6,21 @@ use proptest::prelude::*;
 
 /// Curves of growth, by capacity: the factors at which they are measured.
 fn factors(most: f64) -> impl Iterator<Item = f64> {
-    (0..).map(|step| 1.06_f64.powi(step)).take_while(move |factor| *factor <= most)
+    (0..)
+        .map(|step| 1.06_f64.powi(step))
+        .take_while(move |factor| *factor <= most)
 }
 
 /// From the capacity to a thousand times that, a filter takes at most 2.6 times the memory of one of the right size, and 1.7 times on average;
 /// it has two tables up to 100 times its capacity and three up to 1,000 times, and its error stays within the promise.
 #[test]
 fn growth_stays_within_its_bounds() {
-    for (capacity, most) in [(100_u64, 1_000.0), (1_000, 1_000.0), (10_000, 1_000.0), (100_000, 12.0)] {
+    for (capacity, most) in [
+        (100_u64, 1_000.0),
+        (1_000, 1_000.0),
+        (10_000, 1_000.0),
+        (100_000, 12.0),
+    ] {
         let mut filter = compact(Layout::compact(capacity, 0.001, Growth::Auto).unwrap());
         let (mut held, mut ratios) = (0, Vec::new());
         for factor in factors(most) {
@@ -22,7 +29,9 @@ fn growth_stays_within_its_bounds() {
             held = items;
             let stats = filter.reader().view(0).stats();
             let is_copying = filter.is_moving();
-            let right = Layout::compact(items, 0.001, Growth::Auto).unwrap().memory_bytes();
+            let right = Layout::compact(items, 0.001, Growth::Auto)
+                .unwrap()
+                .memory_bytes();
             let ratio = stats.memory_bytes as f64 / right as f64;
             let bound = if is_copying { 3.6 } else { 2.6 };
             assert!(
@@ -32,9 +41,17 @@ fn growth_stays_within_its_bounds() {
             );
             ratios.push(ratio);
             let tables_max = if factor <= 100.0 { 2 } else { 3 };
-            assert!(stats.segments.len() <= tables_max, "{capacity} × {factor:.2}: {:?}", stats.segments);
+            assert!(
+                stats.segments.len() <= tables_max,
+                "{capacity} × {factor:.2}: {:?}",
+                stats.segments
+            );
             let error = error_rate(&stats.segments);
-            assert!(error <= 0.001, "{capacity} × {factor:.2}: {error}, {:?}", stats.segments);
+            assert!(
+                error <= 0.001,
+                "{capacity} × {factor:.2}: {error}, {:?}",
+                stats.segments
+            );
         }
         let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
         println!(
@@ -52,10 +69,15 @@ fn one_item_beyond_capacity_costs_little() {
     filter.insert_many(&digests(0, 1_000), false).unwrap();
     assert!(filter.reader().view(0).memory_bytes() <= 2_000);
     let full = (1_000..).take_while(|&number| {
-        filter.insert(digest(number), false).is_ok() && filter.reader().view(0).stats().segments.len() == 1
+        filter.insert(digest(number), false).is_ok()
+            && filter.reader().view(0).stats().segments.len() == 1
     });
     assert!(full.count() < 30);
-    assert!(filter.reader().view(0).memory_bytes() <= 5_000, "{}", filter.reader().view(0).memory_bytes());
+    assert!(
+        filter.reader().view(0).memory_bytes() <= 5_000,
+        "{}",
+        filter.reader().view(0).memory_bytes()
+    );
 }
 
 /// Measured errors keep within the promise.
@@ -63,9 +85,17 @@ fn one_item_beyond_capacity_costs_little() {
 fn error_rate_holds_during_growth() {
     let mut filter = compact(Layout::compact(1_000, 0.001, Growth::Auto).unwrap());
     let (strangers, mut found) = (digests(1 << 40, (1 << 40) + 1_000_000), Vec::new());
-    for (from, to) in [(0, 1_000), (1_000, 13_000), (13_000, 113_000), (113_000, 1_000_000)] {
+    for (from, to) in [
+        (0, 1_000),
+        (1_000, 13_000),
+        (13_000, 113_000),
+        (113_000, 1_000_000),
+    ] {
         filter.insert_many(&digests(from, to), false).unwrap();
-        filter.reader().view(0).contains_many(&strangers, &mut found);
+        filter
+            .reader()
+            .view(0)
+            .contains_many(&strangers, &mut found);
         let wrong = found.iter().filter(|found| **found).count();
         assert!(wrong <= 1_000, "{wrong} of a million at {to}");
     }
@@ -95,11 +125,17 @@ fn growth_stays_within_forecast() {
         for round in 0..60 {
             let items = 1 + round * round * 7;
             let before = filter.reader().view(0).memory_bytes();
-            let (need, fewer) = (filter.tables().growth(items), filter.tables().growth(items / 2));
-            assert!(
-                need.clone().beyond(&fewer).bytes == need.bytes - fewer.bytes && fewer.bytes <= need.bytes
+            let (need, fewer) = (
+                filter.tables().growth(items),
+                filter.tables().growth(items / 2),
             );
-            filter.insert_many(&digests(next, next + items), false).unwrap();
+            assert!(
+                need.clone().beyond(&fewer).bytes == need.bytes - fewer.bytes
+                    && fewer.bytes <= need.bytes
+            );
+            filter
+                .insert_many(&digests(next, next + items), false)
+                .unwrap();
             next += items;
             let taken = filter.reader().view(0).memory_bytes();
             assert!(
@@ -120,7 +156,9 @@ fn crowded_copies_need_little_memory() {
         let copies = (0..users * 8).map(|step| if is_in_rounds { step % users } else { step / 8 });
         copies.for_each(|user| _ = filter.insert(digest(user), false).unwrap());
         let (items, bytes) = (filter.items(), filter.reader().view(0).memory_bytes());
-        let right = Layout::compact(items, 0.001, Growth::Auto).unwrap().memory_bytes();
+        let right = Layout::compact(items, 0.001, Growth::Auto)
+            .unwrap()
+            .memory_bytes();
         assert!(
             bytes as f64 <= 3.6 * right as f64,
             "{bytes} bytes, {:.2} times the right size",
@@ -132,7 +170,11 @@ fn crowded_copies_need_little_memory() {
     filter.set_growth_rule(GrowthRule::Paced);
     (0..10_000 * 16).for_each(|step| _ = filter.insert(digest(step / 16), false).unwrap());
     let bytes = filter.reader().view(0).memory_bytes();
-    assert!(bytes <= 30 * filter.items(), "{bytes} bytes for {} copies", filter.items());
+    assert!(
+        bytes <= 30 * filter.items(),
+        "{bytes} bytes for {} copies",
+        filter.items()
+    );
 }
 
 /// Copies that crowd their buckets end the copy to a larger table. Its capacity is not lost.
@@ -151,7 +193,10 @@ fn raised_capacity_remains_if_copies_crowd() {
     });
     assert!(users.count() < 4_000);
     let segments = reader.view(0).stats().segments;
-    assert!(segments.iter().map(|segment| segment.capacity).sum::<u64>() >= 4_000_000, "{segments:?}");
+    assert!(
+        segments.iter().map(|segment| segment.capacity).sum::<u64>() >= 4_000_000,
+        "{segments:?}"
+    );
 }
 
 /// Commands that insert copies: the first item, how many items, and how often each of them.

@@ -15,7 +15,9 @@ fn snapshot_has_state_of_its_start() {
         let mut next = items;
         // While its snapshot is taken, the filter grows, is copied and loses items.
         let taken = snapshot_while(&mut filter, |filter| {
-            filter.insert_many(&digests[next..next + 500], false).unwrap();
+            filter
+                .insert_many(&digests[next..next + 500], false)
+                .unwrap();
             filter.remove_many(&digests[next - items..next - items + 250], false);
             next += 500;
         });
@@ -30,7 +32,9 @@ fn overlapping_snapshots_are_independent() {
     let mut expected = Vec::new();
     let mut running = Vec::new();
     for step in 0..3 {
-        filter.insert_many(&digests(step * 1_000, (step + 1) * 1_000), false).unwrap();
+        filter
+            .insert_many(&digests(step * 1_000, (step + 1) * 1_000), false)
+            .unwrap();
         expected.push(snapshot(&mut filter));
         let (image, tables) = filter.freeze(&Default::default());
         running.push((image, tables, Chunks::new()));
@@ -38,9 +42,13 @@ fn overlapping_snapshots_are_independent() {
     let mut next = 10_000;
     while running.iter().any(|(_, tables, _)| !tables.is_empty()) {
         for (_, tables, chunks) in &mut running {
-            filter.insert_many(&digests(next, next + 50), false).unwrap();
+            filter
+                .insert_many(&digests(next, next + 50), false)
+                .unwrap();
             next += 50;
-            let Some(table) = tables.first_mut() else { continue };
+            let Some(table) = tables.first_mut() else {
+                continue;
+            };
             let number = chunks.len() as u32;
             let mut bytes = Vec::new();
             match table.next_chunk(&mut bytes) {
@@ -59,7 +67,9 @@ fn copying(layout: Layout) -> (Filter, u64) {
     let mut filter = compact(layout);
     let mut next = 0;
     while !filter.is_moving() {
-        filter.insert_many(&digests(next, next + 100), false).unwrap();
+        filter
+            .insert_many(&digests(next, next + 100), false)
+            .unwrap();
         next += 100;
     }
     (filter, next)
@@ -68,7 +78,8 @@ fn copying(layout: Layout) -> (Filter, u64) {
 /// An image of a filter is loaded in chunks in the middle of a copy, and continues as the original.
 #[test]
 fn image_continues_copy_in_progress() {
-    let (mut filter, mut next) = copying(Layout::compact_with(30_000, 14, 4, 500, Growth::Auto).unwrap());
+    let (mut filter, mut next) =
+        copying(Layout::compact_with(30_000, 14, 4, 500, Growth::Auto).unwrap());
     let (image, chunks) = snapshot(&mut filter);
     let mut original = restored(Mode::Compact, &image, &chunks).unwrap();
     let mut copy = sent(filter);
@@ -84,7 +95,11 @@ fn image_continues_copy_in_progress() {
         (next, rounds) = (next + 5, rounds + 1);
     }
     let [original, copy] = [original, copy].map(|mut filter| {
-        snapshot(&mut filter).1.into_values().map(|chunk| chunk[24..].to_vec()).collect::<HashSet<_>>()
+        snapshot(&mut filter)
+            .1
+            .into_values()
+            .map(|chunk| chunk[24..].to_vec())
+            .collect::<HashSet<_>>()
     });
     assert!(original == copy && original.len() > 10 && rounds > 5);
 }
@@ -98,11 +113,16 @@ fn damaged_image_never_panics() {
     sweeping.set_state(digest(3), cuckood_filter::SlotState::Held);
     sweeping.clear();
     sweeping.move_items(100);
-    let forgetting = Layout::compact_with(100, 12, 8, 500, Growth::Auto).unwrap().with_steps(3).unwrap();
+    let forgetting = Layout::compact_with(100, 12, 8, 500, Growth::Auto)
+        .unwrap()
+        .with_steps(3)
+        .unwrap();
     let mut forgetting = Filter::new(Mode::Compact, forgetting, Growth::Auto, Some(3));
     for step in 0..3 {
         forgetting.advance(step);
-        forgetting.insert_many(&digests(step * 100, step * 100 + 90), false).unwrap();
+        forgetting
+            .insert_many(&digests(step * 100, step * 100 + 90), false)
+            .unwrap();
     }
     for filter in [&mut compact, &mut sweeping, &mut forgetting] {
         let (image, chunks) = snapshot(filter);
@@ -114,11 +134,27 @@ fn damaged_image_never_panics() {
         paths.retain(|path| !path.ends_with("/changes") && !path.ends_with("/items"));
         assert!(paths.len() > 12, "{paths:?}");
         for path in &paths {
-            for value in [0, 1, 2, 3, 31, 32, 63, 64, 255, 1 << 31, 1 << 32, 1 << 33, u64::MAX / 2, u64::MAX]
-            {
+            for value in [
+                0,
+                1,
+                2,
+                3,
+                31,
+                32,
+                63,
+                64,
+                255,
+                1 << 31,
+                1 << 32,
+                1 << 33,
+                u64::MAX / 2,
+                u64::MAX,
+            ] {
                 let mut damaged = whole.clone();
                 *damaged.pointer_mut(path).unwrap() = value.into();
-                let Ok(image) = serde_json::from_value::<FilterImage>(damaged) else { continue };
+                let Ok(image) = serde_json::from_value::<FilterImage>(damaged) else {
+                    continue;
+                };
                 // A server would reject tables beyond its memory.
                 if image.memory().is_ok_and(|need| need.bytes > 1 << 30) {
                     continue;
@@ -185,7 +221,13 @@ fn empty_chunks_are_small_and_required() {
     assert!(chunks.len() > 20 && chunks.values().all(|chunk| chunk.len() <= 64));
     filter.insert(digest(1), false).unwrap();
     let (image_of_one, chunks_of_one) = snapshot(&mut filter);
-    assert_eq!(chunks_of_one.values().filter(|chunk| chunk.len() > 64).count(), 1);
+    assert_eq!(
+        chunks_of_one
+            .values()
+            .filter(|chunk| chunk.len() > 64)
+            .count(),
+        1
+    );
 
     for (image, chunks, items) in [(&image, &chunks, 0), (&image_of_one, &chunks_of_one, 1)] {
         let mut restored = restored(Mode::Compact, image, chunks).unwrap();
@@ -196,11 +238,17 @@ fn empty_chunks_are_small_and_required() {
     for key in chunks_of_one.keys() {
         let mut without = chunks_of_one.clone();
         without.insert(*key, Vec::new());
-        assert!(restored(Mode::Compact, &image_of_one, &without).is_err(), "{key:?} is missing");
+        assert!(
+            restored(Mode::Compact, &image_of_one, &without).is_err(),
+            "{key:?} is missing"
+        );
         // Nor is another's taken for it, however similar they are inside.
         let other = (key.0, (key.1 + 1) % chunks.len() as u32);
         without.insert(*key, chunks_of_one[&other].clone());
-        assert!(restored(Mode::Compact, &image_of_one, &without).is_err(), "{key:?} is another");
+        assert!(
+            restored(Mode::Compact, &image_of_one, &without).is_err(),
+            "{key:?} is another"
+        );
     }
 }
 
@@ -223,7 +271,12 @@ fn table_loads_in_any_chunk_order() {
             let wanted = |chunk: &u32| Some(*chunk) != leave_out;
             let middle = table.chunks() / 2;
             std::thread::scope(|scope| {
-                let second = scope.spawn(|| (middle..table.chunks()).rev().filter(wanted).try_for_each(load));
+                let second = scope.spawn(|| {
+                    (middle..table.chunks())
+                        .rev()
+                        .filter(wanted)
+                        .try_for_each(load)
+                });
                 (0..middle).rev().filter(wanted).try_for_each(load)?;
                 second.join().unwrap()
             })
@@ -232,9 +285,16 @@ fn table_loads_in_any_chunk_order() {
     let restored = restore(None).unwrap();
     assert!(chunks.len() > 10);
     assert_eq!(restored.items(), 40_000);
-    assert!(items.iter().all(|item| restored.reader().view(0).contains(*item)));
+    assert!(
+        items
+            .iter()
+            .all(|item| restored.reader().view(0).contains(*item))
+    );
     for chunk in 0..chunks.len() as u32 {
-        assert!(matches!(restore(Some(chunk)), Err(RestoreError::Image(_))), "chunk {chunk}");
+        assert!(
+            matches!(restore(Some(chunk)), Err(RestoreError::Image(_))),
+            "chunk {chunk}"
+        );
     }
 }
 
@@ -262,7 +322,10 @@ fn filled_with(image: &FilterImage, chunk: &[u8]) -> Result<Filter, FillError> {
     let mut filled = Filled::default();
     filter.fill(&mut filled, chunk)?;
     let words = chunk[24..chunk.len() - 8].as_chunks::<8>().0;
-    filter.finish_filling(filled, &[words.iter().filter(|word| **word != [0; 8]).count() as u64])?;
+    filter.finish_filling(
+        filled,
+        &[words.iter().filter(|word| **word != [0; 8]).count() as u64],
+    )?;
     Ok(filter)
 }
 

@@ -1,6 +1,11 @@
 //! The filter as an embedding program sees it: against models, over random logs, and measured.
 
-#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, unreachable_pub)] // A failed `unwrap` fails the test; nothing here is public outside.
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    unreachable_pub
+)] // A failed `unwrap` fails the test; nothing here is public outside.
 
 mod figures;
 mod fill;
@@ -40,11 +45,19 @@ fn paced(layout: Layout) -> Filter {
 }
 
 fn strict(capacity: u64) -> Filter {
-    Filter::new(Mode::Strict, Layout::strict(capacity).unwrap(), Growth::Auto, None)
+    Filter::new(
+        Mode::Strict,
+        Layout::strict(capacity).unwrap(),
+        Growth::Auto,
+        None,
+    )
 }
 
 /// Takes a snapshot while the filter changes.
-fn snapshot_while(filter: &mut Filter, mut change: impl FnMut(&mut Filter)) -> (FilterImage, Chunks) {
+fn snapshot_while(
+    filter: &mut Filter,
+    mut change: impl FnMut(&mut Filter),
+) -> (FilterImage, Chunks) {
     let (image, frozen) = filter.freeze(&Default::default());
     let mut chunks = Chunks::new();
     for mut table in frozen {
@@ -64,7 +77,11 @@ fn snapshot(filter: &mut Filter) -> (FilterImage, Chunks) {
     snapshot_while(filter, |_| ())
 }
 
-fn restored(mode: Mode, image: &FilterImage, chunks: &Chunks) -> Result<Filter, RestoreError<Infallible>> {
+fn restored(
+    mode: Mode,
+    image: &FilterImage,
+    chunks: &Chunks,
+) -> Result<Filter, RestoreError<Infallible>> {
     Filter::restore(mode, image, None, &mut |table: &Restoring<'_>| {
         table.load(0..table.chunks(), |chunk, out| {
             out.clear();
@@ -78,7 +95,10 @@ fn restored(mode: Mode, image: &FilterImage, chunks: &Chunks) -> Result<Filter, 
 fn restarted(mut filter: Filter) -> Filter {
     let (image, chunks) = snapshot(&mut filter);
     let mut restored = restored(filter.mode(), &image, &chunks).unwrap();
-    assert!(snapshot(&mut restored) == (image, chunks), "a restored filter differs");
+    assert!(
+        snapshot(&mut restored) == (image, chunks),
+        "a restored filter differs"
+    );
     restored.set_growth_rule(filter.reader().growth_rule());
     restored
 }

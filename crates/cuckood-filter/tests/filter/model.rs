@@ -45,7 +45,11 @@ fn operations(items: u64, most: usize) -> impl Strategy<Value = Vec<Operation>> 
     };
     let remove = move |most: u64| {
         let once = (range(most), 0_u8..4);
-        once.prop_map(|((from, count), all)| Operation::Remove { from, count, all: all == 0 })
+        once.prop_map(|((from, count), all)| Operation::Remove {
+            from,
+            count,
+            all: all == 0,
+        })
     };
     let operation = prop_oneof![
         6 => insert(items / 4, 1),
@@ -86,12 +90,19 @@ struct Kind {
 
 impl Kind {
     fn layout(&self, capacity: u64) -> Layout {
-        let layout = Layout::compact_with(capacity, self.bits, self.bucket_size, 500, self.growth).unwrap();
-        self.steps.map_or(layout, |steps| layout.with_steps(steps).unwrap())
+        let layout =
+            Layout::compact_with(capacity, self.bits, self.bucket_size, 500, self.growth).unwrap();
+        self.steps
+            .map_or(layout, |steps| layout.with_steps(steps).unwrap())
     }
 
     fn filter(&self, capacity: u64) -> Filter {
-        let mut filter = Filter::new(Mode::Compact, self.layout(capacity), self.growth, self.steps);
+        let mut filter = Filter::new(
+            Mode::Compact,
+            self.layout(capacity),
+            self.growth,
+            self.steps,
+        );
         filter.set_growth_rule(self.rule);
         filter
     }
@@ -132,19 +143,29 @@ impl Model {
 
     /// The copies that are not forgotten at a time.
     fn count(&self, item: u64, now: u64) -> u32 {
-        let oldest = self.kind.steps.map_or(0, |steps| now.saturating_sub(steps.into()));
-        self.copies[item as usize].iter().filter(|step| **step >= oldest).count() as u32
+        let oldest = self
+            .kind
+            .steps
+            .map_or(0, |steps| now.saturating_sub(steps.into()));
+        self.copies[item as usize]
+            .iter()
+            .filter(|step| **step >= oldest)
+            .count() as u32
     }
 
     fn items(&self, now: u64) -> u64 {
-        (0..self.copies.len() as u64).map(|item| u64::from(self.count(item, now))).sum()
+        (0..self.copies.len() as u64)
+            .map(|item| u64::from(self.count(item, now)))
+            .sum()
     }
 
     fn pass(&mut self, steps: u64) {
         self.now += steps;
         if let Some(steps) = self.kind.steps {
             let oldest = self.now.saturating_sub(steps.into());
-            self.copies.iter_mut().for_each(|copies| copies.retain(|step| *step >= oldest));
+            self.copies
+                .iter_mut()
+                .for_each(|copies| copies.retain(|step| *step >= oldest));
         }
     }
 
@@ -156,7 +177,8 @@ impl Model {
             _ => InsertOutcome::Added,
         };
         // An item counts as present, and as saturated, with those that collide with it.
-        let may_differ = expected == InsertOutcome::Added && (!self.is_exact() || self.may_be_longer());
+        let may_differ =
+            expected == InsertOutcome::Added && (!self.is_exact() || self.may_be_longer());
         assert!(outcome == expected || may_differ, "{item}: {outcome:?}");
         if outcome == InsertOutcome::Added {
             self.copies[item as usize].push(self.now);
@@ -169,21 +191,37 @@ impl Model {
         let copies = &mut self.copies[item as usize];
         for _ in 0..removed {
             let newest = (0..copies.len()).max_by_key(|copy| copies[*copy]);
-            assert!(newest.is_some() || may_be_longer, "nothing is removed that was not there");
-            newest.into_iter().for_each(|newest| _ = copies.remove(newest));
+            assert!(
+                newest.is_some() || may_be_longer,
+                "nothing is removed that was not there"
+            );
+            newest
+                .into_iter()
+                .for_each(|newest| _ = copies.remove(newest));
         }
-        assert!(copies.is_empty() || removed == 1 && !all, "something is left");
+        assert!(
+            copies.is_empty() || removed == 1 && !all,
+            "something is left"
+        );
     }
 
     /// Changes the filter, and its twin, whose items are added one by one.
     fn apply(&mut self, operation: &Operation, filter: &mut Filter, twin: &mut Filter) {
         match *operation {
-            Operation::Insert { from, count, times, if_absent } => {
+            Operation::Insert {
+                from,
+                count,
+                times,
+                if_absent,
+            } => {
                 let digests = digests(from, from + count);
                 for _ in 0..times {
                     let outcomes = filter.insert_many(&digests, if_absent);
                     let same: Result<Vec<InsertOutcome>, _> = match outcomes {
-                        Ok(_) => digests.iter().map(|&digest| twin.insert(digest, if_absent)).collect(),
+                        Ok(_) => digests
+                            .iter()
+                            .map(|&digest| twin.insert(digest, if_absent))
+                            .collect(),
                         Err(_) => twin.insert_many(&digests, if_absent),
                     };
                     assert_eq!(outcomes, same);
@@ -210,7 +248,10 @@ impl Model {
             Operation::TurnBack(steps) => {
                 self.turned_back += 1;
                 self.now = self.now.saturating_sub(steps);
-                self.copies.iter_mut().flatten().for_each(|step| *step = self.now.min(*step));
+                self.copies
+                    .iter_mut()
+                    .flatten()
+                    .for_each(|step| *step = self.now.min(*step));
                 filter.turn_back(self.now);
                 twin.turn_back(self.now);
             }
@@ -249,20 +290,49 @@ impl Model {
             for (item, (&digest, &found)) in (0..).zip(items.iter().zip(&found)) {
                 let copies = self.count(item, now);
                 // Absent items may collide with others, so their number says nothing.
-                let seen = if self.is_exact() || copies > 0 { view.count(digest) } else { found.into() };
-                assert!(seen == copies || seen > copies && may_be_more, "{item}: {seen}, not {copies}");
+                let seen = if self.is_exact() || copies > 0 {
+                    view.count(digest)
+                } else {
+                    found.into()
+                };
+                assert!(
+                    seen == copies || seen > copies && may_be_more,
+                    "{item}: {seen}, not {copies}"
+                );
                 assert_eq!((found, view.contains(digest)), (seen > 0, seen > 0));
                 sum += u64::from(if self.is_exact() { seen } else { copies });
             }
             assert!(view.items() == sum || self.may_be_longer() && !self.is_exact());
             let stats = view.stats();
-            assert!(stats.steps.iter().all(|step| step.items > 0 && step.step + kept >= now));
+            assert!(
+                stats
+                    .steps
+                    .iter()
+                    .all(|step| step.items > 0 && step.step + kept >= now)
+            );
             assert!(stats.steps.is_sorted_by_key(|step| step.step));
-            assert!(stats.segments.iter().map(|segment| segment.items).sum::<u64>() >= sum);
-            assert!(stats.segments.iter().map(|segment| segment.capacity).sum::<u64>() >= self.promised);
+            assert!(
+                stats
+                    .segments
+                    .iter()
+                    .map(|segment| segment.items)
+                    .sum::<u64>()
+                    >= sum
+            );
+            assert!(
+                stats
+                    .segments
+                    .iter()
+                    .map(|segment| segment.capacity)
+                    .sum::<u64>()
+                    >= self.promised
+            );
         }
         let slow = reader.view(self.now.saturating_sub(if kept == 0 { 0 } else { 3 }));
-        let mut present = items.iter().zip(&self.copies).filter(|(_, copies)| !copies.is_empty());
+        let mut present = items
+            .iter()
+            .zip(&self.copies)
+            .filter(|(_, copies)| !copies.is_empty());
         assert!(present.all(|(&item, copies)| slow.count(item) as usize >= copies.len()));
         assert_eq!(filter.items(), reader.view(self.now).items());
     }
@@ -272,7 +342,13 @@ impl Model {
 fn run(kind: Kind, capacity: u64, begin: u64, items: u64, operations: &[Operation]) {
     let [mut filter, mut twin] = [(); 2].map(|()| kind.filter(capacity));
     let copies = vec![Vec::new(); items as usize];
-    let mut model = Model { kind, now: 0, copies, promised: capacity, turned_back: 0 };
+    let mut model = Model {
+        kind,
+        now: 0,
+        copies,
+        promised: capacity,
+        turned_back: 0,
+    };
     let kind = model.kind.clone();
     model.apply(&Operation::Pass(begin), &mut filter, &mut twin);
     let mut left = operations.iter().filter(|operation| kind.allows(operation));
@@ -284,8 +360,11 @@ fn run(kind: Kind, capacity: u64, begin: u64, items: u64, operations: &[Operatio
             Operation::Snapshot => {
                 let mut then = model.clone();
                 let (image, chunks) = snapshot_while(&mut filter, |filter| {
-                    let next = left.next().filter(|operation| !matches!(operation, Operation::Raise(_)));
-                    next.into_iter().for_each(|operation| model.apply(operation, filter, &mut twin));
+                    let next = left
+                        .next()
+                        .filter(|operation| !matches!(operation, Operation::Raise(_)));
+                    next.into_iter()
+                        .for_each(|operation| model.apply(operation, filter, &mut twin));
                 });
                 let mut restored = restored(Mode::Compact, &image, &chunks).unwrap();
                 restored.set_growth_rule(kind.rule);
@@ -304,7 +383,14 @@ fn run(kind: Kind, capacity: u64, begin: u64, items: u64, operations: &[Operatio
     filter.retire(u64::MAX);
     assert!(!filter.is_retiring() && filter.retire(u64::MAX) == 0);
     let stats = filter.reader().view(model.now).stats();
-    assert_eq!(stats.segments.iter().map(|segment| segment.items).sum::<u64>(), filter.items());
+    assert_eq!(
+        stats
+            .segments
+            .iter()
+            .map(|segment| segment.items)
+            .sum::<u64>(),
+        filter.items()
+    );
     if let Some(steps) = kind.steps {
         model.pass(u64::from(steps) + 1);
         filter.advance(model.now);

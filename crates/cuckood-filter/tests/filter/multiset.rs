@@ -12,7 +12,12 @@ fn half_remains_after_thousandfold_growth() {
     let added = filter.insert_many(&items, false).unwrap();
     assert!(added.iter().all(|outcome| *outcome == InsertOutcome::Added));
     let (leaving, staying) = items.split_at(500_000);
-    assert!(filter.remove_many(leaving, false).into_iter().all(|removed| removed == 1));
+    assert!(
+        filter
+            .remove_many(leaving, false)
+            .into_iter()
+            .all(|removed| removed == 1)
+    );
     let mut found = Vec::new();
     filter.reader().view(0).contains_many(staying, &mut found);
     assert!(found.into_iter().all(|found| found));
@@ -34,10 +39,19 @@ fn readers_find_items_while_tables_are_replaced() {
             let from = to.saturating_sub(500);
             let view = reader.view(0);
             view.contains_many(&items[from..to], &mut found);
-            let singly: Vec<bool> = items[from..to].iter().map(|&item| view.contains(item)).collect();
+            let singly: Vec<bool> = items[from..to]
+                .iter()
+                .map(|&item| view.contains(item))
+                .collect();
             let left = leaving.load(Ordering::Acquire);
-            let both = found.iter().zip(singly).enumerate().filter(|(at, _)| from + at >= left);
-            missed += both.filter(|(_, (found, singly))| !**found || !singly).count();
+            let both = found
+                .iter()
+                .zip(singly)
+                .enumerate()
+                .filter(|(at, _)| from + at >= left);
+            missed += both
+                .filter(|(_, (found, singly))| !**found || !singly)
+                .count();
         }
         missed
     };
@@ -58,38 +72,69 @@ fn readers_find_items_while_tables_are_replaced() {
         }
         watching.join().unwrap()
     });
-    assert_eq!((missed, lost), (0, 0), "items that were missed, and that were lost");
+    assert_eq!(
+        (missed, lost),
+        (0, 0),
+        "items that were missed, and that were lost"
+    );
     assert!(moving > 100, "a table was copied during {moving} inserts");
     let stats = reader.view(0).stats();
     assert_eq!((stats.segments.len(), stats.items), (1, 0));
-    assert!(stats.memory_bytes < 2_000, "memory is released once it is empty: {}", stats.memory_bytes);
+    assert!(
+        stats.memory_bytes < 2_000,
+        "memory is released once it is empty: {}",
+        stats.memory_bytes
+    );
 }
 
 #[test]
 fn copies_saturate_at_two_buckets() {
     let mut filter = compact(Layout::compact(1_000, 0.001, Growth::Auto).unwrap());
-    let outcomes: Vec<InsertOutcome> = (0..1_000).map(|_| filter.insert(digest(1), false).unwrap()).collect();
-    assert_eq!(outcomes.iter().filter(|outcome| **outcome == InsertOutcome::Added).count(), 8);
+    let outcomes: Vec<InsertOutcome> = (0..1_000)
+        .map(|_| filter.insert(digest(1), false).unwrap())
+        .collect();
+    assert_eq!(
+        outcomes
+            .iter()
+            .filter(|outcome| **outcome == InsertOutcome::Added)
+            .count(),
+        8
+    );
     assert_eq!(outcomes.last(), Some(&InsertOutcome::Saturated));
     assert_eq!(filter.reader().view(0).stats().segments.len(), 1);
     assert_eq!(filter.remove_many(&[digest(1)], true), [8]);
     // A table that is full with them does not grow.
     let mut filter = compact(Layout::compact_with(10, 32, 8, 500, Growth::Auto).unwrap());
     let outcomes = filter.insert_many(&[digest(1); 20], false).unwrap();
-    assert_eq!(outcomes.iter().filter(|outcome| **outcome == InsertOutcome::Added).count(), 16);
+    assert_eq!(
+        outcomes
+            .iter()
+            .filter(|outcome| **outcome == InsertOutcome::Added)
+            .count(),
+        16
+    );
 }
 
 /// Items with the maximum number of copies, added one after the other or in rounds, need few tables and little time.
 #[test]
 fn repeated_copies_need_few_tables() {
-    for (capacity, users, tables_max) in [(1_000, 6_000, 10), (10_000, 12_500, 8), (200_000, 30_000, 4)] {
+    for (capacity, users, tables_max) in [
+        (1_000, 6_000, 10),
+        (10_000, 12_500, 8),
+        (200_000, 30_000, 4),
+    ] {
         for is_in_rounds in [false, true] {
             let mut filter = compact(Layout::compact(capacity, 0.001, Growth::Auto).unwrap());
-            let copies = (0..users * 8).map(|step| if is_in_rounds { step % users } else { step / 8 });
+            let copies =
+                (0..users * 8).map(|step| if is_in_rounds { step % users } else { step / 8 });
             copies.for_each(|user| _ = filter.insert(digest(user), false).unwrap());
             let (reader, stats) = (filter.reader(), filter.reader().view(0).stats());
             assert!((0..users).all(|user| reader.view(0).count(digest(user)) >= 8));
-            assert!(stats.segments.len() <= tables_max, "{capacity}, {users}: {:?}", stats.segments);
+            assert!(
+                stats.segments.len() <= tables_max,
+                "{capacity}, {users}: {:?}",
+                stats.segments
+            );
             assert!(
                 stats.memory_bytes * 8 <= 120 * users * 8 + (256 << 13),
                 "{capacity}, {users}: {}",
@@ -101,17 +146,33 @@ fn repeated_copies_need_few_tables() {
 
 #[test]
 fn fixed_filter_undoes_rejected_batch() {
-    for (capacity, bits, bucket_size) in
-        [(1_000, 16, 4), (1_000, 12, 8), (1_000, 16, 2), (1, 8, 4), (7, 8, 2)]
-    {
-        let layout = Layout::compact_with(capacity, bits, bucket_size, 2_000, Growth::Fixed).unwrap();
+    for (capacity, bits, bucket_size) in [
+        (1_000, 16, 4),
+        (1_000, 12, 8),
+        (1_000, 16, 2),
+        (1, 8, 4),
+        (7, 8, 2),
+    ] {
+        let layout =
+            Layout::compact_with(capacity, bits, bucket_size, 2_000, Growth::Fixed).unwrap();
         let mut filter = Filter::new(Mode::Compact, layout, Growth::Fixed, None);
         let digests = digests(0, 10 * capacity + 100);
         let within = &digests[..capacity as usize];
-        assert!(filter.insert_many(within, false).is_ok(), "{capacity} items of {bits} bits");
-        assert!(filter.insert_many(&digests[capacity as usize..], false).is_err());
+        assert!(
+            filter.insert_many(within, false).is_ok(),
+            "{capacity} items of {bits} bits"
+        );
+        assert!(
+            filter
+                .insert_many(&digests[capacity as usize..], false)
+                .is_err()
+        );
         assert_eq!(filter.items(), capacity);
-        assert!(within.iter().all(|&digest| filter.reader().view(0).contains(digest)));
+        assert!(
+            within
+                .iter()
+                .all(|&digest| filter.reader().view(0).contains(digest))
+        );
     }
 }
 
@@ -129,18 +190,44 @@ fn error_rate_holds_after_raise() {
     filter.insert_many(&digests[50_000..], false).unwrap();
     assert_eq!(reader.view(0).stats().segments.len(), 2);
     filter.raise(layout(1_000_000)).unwrap();
-    assert_eq!(reader.view(0).stats().segments.len(), 2, "the newest table is doubled several times");
-    assert!(reader.view(0).stats().segments.iter().map(|table| table.capacity).sum::<u64>() >= 1_000_000);
+    assert_eq!(
+        reader.view(0).stats().segments.len(),
+        2,
+        "the newest table is doubled several times"
+    );
+    assert!(
+        reader
+            .view(0)
+            .stats()
+            .segments
+            .iter()
+            .map(|table| table.capacity)
+            .sum::<u64>()
+            >= 1_000_000
+    );
     filter.move_items(u64::MAX);
-    assert!(digests.iter().all(|&digest| reader.view(0).contains(digest)));
+    assert!(
+        digests
+            .iter()
+            .all(|&digest| reader.view(0).contains(digest))
+    );
     let strangers = 1_000_000;
-    let wrong = (0..strangers).filter(|number| reader.view(0).contains(digest(1 << 40 | number))).count();
-    assert!(wrong as f64 <= 0.01 * strangers as f64, "{wrong} of {strangers}");
+    let wrong = (0..strangers)
+        .filter(|number| reader.view(0).contains(digest(1 << 40 | number)))
+        .count();
+    assert!(
+        wrong as f64 <= 0.01 * strangers as f64,
+        "{wrong} of {strangers}"
+    );
     assert!(error_rate(&reader.view(0).stats().segments) <= 0.01);
     filter.clear();
     assert_eq!(reader.view(0).stats().segments.len(), 1);
     filter.insert_many(&digests, false).unwrap();
-    assert_eq!(reader.view(0).stats().segments.len(), 1, "a cleared filter starts with the raised capacity");
+    assert_eq!(
+        reader.view(0).stats().segments.len(),
+        1,
+        "a cleared filter starts with the raised capacity"
+    );
 }
 
 /// Without a free slot or without an effect, not a bit changes.
@@ -160,7 +247,10 @@ fn insert_without_effect_changes_no_bytes() {
     let before = snapshot(&mut filter);
     for number in 0..next {
         if filter.reader().view(0).contains(digest(number)) {
-            assert_eq!(filter.insert(digest(number), true), Ok(InsertOutcome::Present(SlotState::Available)));
+            assert_eq!(
+                filter.insert(digest(number), true),
+                Ok(InsertOutcome::Present(SlotState::Available))
+            );
         }
     }
     assert!(before == snapshot(&mut filter));

@@ -50,8 +50,10 @@ impl Model {
             Operation::Insert(from, count) => {
                 let digests = digests(from, from + count);
                 let inserted = self.filter.insert_many(&digests, false).unwrap();
-                let one_by_one: Vec<InsertOutcome> =
-                    digests.iter().map(|&d| self.twin.insert(d, false).unwrap()).collect();
+                let one_by_one: Vec<InsertOutcome> = digests
+                    .iter()
+                    .map(|&d| self.twin.insert(d, false).unwrap())
+                    .collect();
                 prop_assert_eq!(&inserted, &one_by_one);
                 for (number, outcome) in (from..).zip(inserted) {
                     let expected = self
@@ -64,9 +66,12 @@ impl Model {
             }
             Operation::Use(from, count) => {
                 for number in from..from + count {
-                    let next =
-                        [SlotState::Available, SlotState::Held, SlotState::Redeemed][number as usize % 3];
-                    let before = self.states.get_mut(&number).map(|state| std::mem::replace(state, next));
+                    let next = [SlotState::Available, SlotState::Held, SlotState::Redeemed]
+                        [number as usize % 3];
+                    let before = self
+                        .states
+                        .get_mut(&number)
+                        .map(|state| std::mem::replace(state, next));
                     prop_assert_eq!(self.filter.set_state(digest(number), next), before);
                     prop_assert_eq!(self.twin.set_state(digest(number), next), before);
                 }
@@ -80,7 +85,8 @@ impl Model {
             }
             Operation::Clear => {
                 let before = self.states.len();
-                self.states.retain(|_, state| *state != SlotState::Available);
+                self.states
+                    .retain(|_, state| *state != SlotState::Available);
                 prop_assert_eq!(self.filter.clear(), (before - self.states.len()) as u64);
                 self.twin.clear();
             }
@@ -95,7 +101,9 @@ impl Model {
                 self.filter.move_items(buckets);
                 self.twin.move_items(buckets);
             }
-            Operation::Restart => self.filter = restarted(std::mem::replace(&mut self.filter, strict(1))),
+            Operation::Restart => {
+                self.filter = restarted(std::mem::replace(&mut self.filter, strict(1)))
+            }
             Operation::Send => {
                 for filter in [&mut self.filter, &mut self.twin] {
                     *filter = sent(std::mem::replace(filter, strict(1)));
@@ -112,16 +120,23 @@ impl Model {
         for (number, state) in (0..).zip(reader.view(0).states(&digests(0, NUMBERS))) {
             prop_assert_eq!(state, self.states.get(&number).copied(), "{}", number);
         }
-        prop_assert!(
-            (0..NUMBERS)
-                .step_by(7)
-                .all(|number| reader.view(0).state(digest(number)) == self.states.get(&number).copied())
-        );
-        let of = |wanted| self.states.values().filter(|state| **state == wanted).count() as u64;
+        prop_assert!((0..NUMBERS).step_by(7).all(
+            |number| reader.view(0).state(digest(number)) == self.states.get(&number).copied()
+        ));
+        let of = |wanted| {
+            self.states
+                .values()
+                .filter(|state| **state == wanted)
+                .count() as u64
+        };
         let counts = stats.states.unwrap();
         prop_assert_eq!(
             (counts.available, counts.held, counts.redeemed),
-            (of(SlotState::Available), of(SlotState::Held), of(SlotState::Redeemed))
+            (
+                of(SlotState::Available),
+                of(SlotState::Held),
+                of(SlotState::Redeemed)
+            )
         );
         prop_assert_eq!(stats.items, self.states.len() as u64);
         Ok(())
@@ -152,8 +167,14 @@ fn pool_of_right_size_does_not_grow() {
         let mut filter = strict(capacity);
         let bytes = filter.reader().view(0).memory_bytes();
         for round in 0..3 {
-            filter.insert_many(&digests(round * capacity, (round + 1) * capacity), false).unwrap();
-            assert_eq!(filter.reader().view(0).memory_bytes(), bytes, "{capacity} in round {round}");
+            filter
+                .insert_many(&digests(round * capacity, (round + 1) * capacity), false)
+                .unwrap();
+            assert_eq!(
+                filter.reader().view(0).memory_bytes(),
+                bytes,
+                "{capacity} in round {round}"
+            );
             assert_eq!(filter.clear(), capacity);
         }
         // With used codes, cleared slots are freed as they are needed.
@@ -161,8 +182,17 @@ fn pool_of_right_size_does_not_grow() {
         filter.set_state(digest(0), SlotState::Redeemed);
         for round in 1..5 {
             assert_eq!(filter.clear(), capacity - 1);
-            filter.insert_many(&digests(round * capacity + 1, (round + 1) * capacity), false).unwrap();
-            assert_eq!(filter.reader().view(0).memory_bytes(), bytes, "{capacity} in round {round}");
+            filter
+                .insert_many(
+                    &digests(round * capacity + 1, (round + 1) * capacity),
+                    false,
+                )
+                .unwrap();
+            assert_eq!(
+                filter.reader().view(0).memory_bytes(),
+                bytes,
+                "{capacity} in round {round}"
+            );
         }
     }
 }
@@ -186,10 +216,21 @@ fn cleared_filters_are_empty_immediately() {
             let mut wrong = 0;
             while !done.load(Ordering::Acquire) {
                 let was_cleared = cleared.load(Ordering::Acquire);
-                wrong += reader.view(0).states(used).iter().filter(|state| state.is_none()).count();
-                wrong += used.iter().filter(|digest| reader.view(0).state(**digest).is_none()).count();
+                wrong += reader
+                    .view(0)
+                    .states(used)
+                    .iter()
+                    .filter(|state| state.is_none())
+                    .count();
+                wrong += used
+                    .iter()
+                    .filter(|digest| reader.view(0).state(**digest).is_none())
+                    .count();
                 let states = reader.view(0).states(&free[1_000..]);
-                wrong += states.iter().filter(|state| was_cleared && state.is_some()).count();
+                wrong += states
+                    .iter()
+                    .filter(|state| was_cleared && state.is_some())
+                    .count();
             }
             wrong
         });
@@ -197,7 +238,10 @@ fn cleared_filters_are_empty_immediately() {
         cleared.store(true, Ordering::Release);
         while filter.is_moving() {
             let counts = reader.view(0).stats().states.unwrap();
-            assert_eq!(reader.view(0).stats().items, counts.available + counts.redeemed);
+            assert_eq!(
+                reader.view(0).stats().items,
+                counts.available + counts.redeemed
+            );
             // Returned, and added again.
             filter.set_state(used[moves % 3_000], SlotState::Available);
             filter.insert(free[moves % 1_000], false).unwrap();
@@ -209,7 +253,10 @@ fn cleared_filters_are_empty_immediately() {
     assert!(moves > 500, "{moves} moves");
     let (returned, added) = (moves.min(3_000) as u64, moves.min(1_000) as u64);
     let counts = reader.view(0).stats().states.unwrap();
-    assert_eq!((counts.available, counts.redeemed), (returned + added, 6_000 - returned));
+    assert_eq!(
+        (counts.available, counts.redeemed),
+        (returned + added, 6_000 - returned)
+    );
     assert_eq!(filter.clear(), returned + added);
 }
 
@@ -221,7 +268,9 @@ fn consecutive_raises_lose_no_item() {
     filter.insert_many(&digests, false).unwrap();
     let (reader, mut found) = (filter.reader(), Vec::new());
     for raise in 1..30 {
-        filter.raise(Layout::strict(20_000 * raise + 1_000).unwrap()).unwrap();
+        filter
+            .raise(Layout::strict(20_000 * raise + 1_000).unwrap())
+            .unwrap();
         filter.insert_many(&digests[..20], false).unwrap();
         assert!(reader.view(0).stats().segments[0].capacity >= 20_000 * raise + 1_000);
         reader.view(0).contains_many(&digests, &mut found);

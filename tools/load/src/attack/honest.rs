@@ -31,7 +31,11 @@ pub struct Seen {
 impl Seen {
     /// Requests without the expected response, and all.
     pub fn failures(&self) -> String {
-        format!("{} of {}", self.failed, self.outcome.latencies.len() + self.failed)
+        format!(
+            "{} of {}",
+            self.failed,
+            self.outcome.latencies.len() + self.failed
+        )
     }
 }
 
@@ -99,7 +103,13 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let is_over = AtomicBool::new(false);
         let request = Request::http("GET", "/livez", "", 200);
-        let clients = Clients { port, request: &request, per_second: 1_000, count: 1, is_kept: true };
+        let clients = Clients {
+            port,
+            request: &request,
+            per_second: 1_000,
+            count: 1,
+            is_kept: true,
+        };
         let seen = thread::scope(|scope| {
             let seen = scope.spawn(|| clients.run(&is_over));
             for reply in [

@@ -39,7 +39,10 @@ const HEAD_START: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Limits that the attacks on memory are measured against.
-const SMALL: &[(&str, &str)] = &[("CUCKOOD__LIMITS__MEMORY", "256MiB"), ("CUCKOOD__LIMITS__BODIES", "64MiB")];
+const SMALL: &[(&str, &str)] = &[
+    ("CUCKOOD__LIMITS__MEMORY", "256MiB"),
+    ("CUCKOOD__LIMITS__BODIES", "64MiB"),
+];
 
 const PLACES_61: &[(&str, &str)] = &[("CUCKOOD__SERVER__CONNECTIONS_MAX", "61")];
 const PLACES_300: &[(&str, &str)] = &[("CUCKOOD__SERVER__CONNECTIONS_MAX", "300")];
@@ -112,35 +115,68 @@ const NONE: Attack = Attack {
     kind: Kind::None,
 };
 
-const READ: Attack = Attack { scopes: r#"["read"]"#, ..NONE };
+const READ: Attack = Attack {
+    scopes: r#"["read"]"#,
+    ..NONE
+};
 
-const LISTS: Attack = Attack { stage: Stage::Lists, ..READ };
+const LISTS: Attack = Attack {
+    stage: Stage::Lists,
+    ..READ
+};
 
 const ATTACKS: [Attack; 22] = [
     NONE,
-    Attack { title: "half heads", kind: Kind::Heads { per_second: 10_000, bytes: 100 }, ..NONE },
-    Attack { title: "half heads of 15 KB", kind: Kind::Heads { per_second: 10_000, bytes: 15_000 }, ..NONE },
-    Attack { title: "pipelined INFO", kind: Kind::Pipelines(Target::Info), ..NONE },
+    Attack {
+        title: "half heads",
+        kind: Kind::Heads {
+            per_second: 10_000,
+            bytes: 100,
+        },
+        ..NONE
+    },
+    Attack {
+        title: "half heads of 15 KB",
+        kind: Kind::Heads {
+            per_second: 10_000,
+            bytes: 15_000,
+        },
+        ..NONE
+    },
+    Attack {
+        title: "pipelined INFO",
+        kind: Kind::Pipelines(Target::Info),
+        ..NONE
+    },
     // Strangers
     Attack {
         title: "silent, 100/s on 61 places",
         settings: PLACES_61,
         fresh: Fresh::Livez,
-        kind: Kind::Heads { per_second: 100, bytes: 0 },
+        kind: Kind::Heads {
+            per_second: 100,
+            bytes: 0,
+        },
         ..NONE
     },
     Attack {
         title: "silent, 300/s on 300 places",
         settings: PLACES_300,
         fresh: Fresh::Livez,
-        kind: Kind::Heads { per_second: 300, bytes: 0 },
+        kind: Kind::Heads {
+            per_second: 300,
+            bytes: 0,
+        },
         ..NONE
     },
     Attack {
         title: "silent, 500/s on 1,000 places",
         settings: PLACES_1000,
         fresh: Fresh::Livez,
-        kind: Kind::Heads { per_second: 500, bytes: 0 },
+        kind: Kind::Heads {
+            per_second: 500,
+            bytes: 0,
+        },
         ..NONE
     },
     Attack {
@@ -162,11 +198,31 @@ const ATTACKS: [Attack; 22] = [
         ..NONE
     },
     // Tenants
-    Attack { title: "pipelined campaigns list", kind: Kind::Pipelines(Target::Campaigns), ..LISTS },
-    Attack { title: "pipelined line-ups list, gzip", kind: Kind::Pipelines(Target::LineUps), ..LISTS },
-    Attack { title: "pipelined list, no such label", kind: Kind::Pipelines(Target::NoSuchLabel), ..LISTS },
-    Attack { title: "pipelined DBSIZE", kind: Kind::Pipelines(Target::DbSize), ..LISTS },
-    Attack { title: "pipelined /v1/plan", kind: Kind::Pipelines(Target::Plan), ..READ },
+    Attack {
+        title: "pipelined campaigns list",
+        kind: Kind::Pipelines(Target::Campaigns),
+        ..LISTS
+    },
+    Attack {
+        title: "pipelined line-ups list, gzip",
+        kind: Kind::Pipelines(Target::LineUps),
+        ..LISTS
+    },
+    Attack {
+        title: "pipelined list, no such label",
+        kind: Kind::Pipelines(Target::NoSuchLabel),
+        ..LISTS
+    },
+    Attack {
+        title: "pipelined DBSIZE",
+        kind: Kind::Pipelines(Target::DbSize),
+        ..LISTS
+    },
+    Attack {
+        title: "pipelined /v1/plan",
+        kind: Kind::Pipelines(Target::Plan),
+        ..READ
+    },
     Attack {
         title: "unread, 640 line-ups lists",
         settings: SMALL,
@@ -200,7 +256,12 @@ const ATTACKS: [Attack; 22] = [
         kind: Kind::Bodies(300),
         ..READ
     },
-    Attack { title: "27 zstd, 22 gzip, 8 plain bodies", fresh: Fresh::Import, kind: Kind::Decoders, ..READ },
+    Attack {
+        title: "27 zstd, 22 gzip, 8 plain bodies",
+        fresh: Fresh::Import,
+        kind: Kind::Decoders,
+        ..READ
+    },
     Attack {
         title: "the same, limits.bodies 64 MiB",
         settings: SMALL,
@@ -219,14 +280,20 @@ struct Key {
 impl Key {
     /// Makes a key with these scopes, as an entry's list.
     fn new(program: &Path, name: &str, scopes: &str) -> Result<Self> {
-        let output = Command::new(program).args(["key", "new", "--name", name]).output()?;
+        let output = Command::new(program)
+            .args(["key", "new", "--name", name])
+            .output()?;
         let text = String::from_utf8(output.stdout)?;
         let field = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name));
-            line.map(|line| line.trim().to_owned()).ok_or("unexpected output of `key new`")
+            line.map(|line| line.trim().to_owned())
+                .ok_or("unexpected output of `key new`")
         };
         let entry = field("entry:")?.replace(r#"["read"]"#, scopes);
-        Ok(Self { key: field("key:")?, entry })
+        Ok(Self {
+            key: field("key:")?,
+            entry,
+        })
     }
 }
 
@@ -238,21 +305,34 @@ pub fn attack(options: &Options) -> Result<()> {
          | resident before, MB | most, MB | attacker's, /s |",
     )?;
     print("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")?;
-    for attack in ATTACKS.iter().filter(|attack| attack.title.contains(&options.row)) {
+    for attack in ATTACKS
+        .iter()
+        .filter(|attack| attack.title.contains(&options.row))
+    {
         let all = match attack.kind {
             Kind::None => &[Addresses::One][..],
             _ => &[Addresses::One, Addresses::Many],
         };
         for addresses in all {
             let row = measure(&options.program, attack, *addresses, duration);
-            let row = row.unwrap_or_else(|error| format!("{} |", error.to_string().replace('\n', " ")));
-            print(&format!("| {} | {} | {row}", attack.title, addresses.name()))?;
+            let row =
+                row.unwrap_or_else(|error| format!("{} |", error.to_string().replace('\n', " ")));
+            print(&format!(
+                "| {} | {} | {row}",
+                attack.title,
+                addresses.name()
+            ))?;
         }
     }
     Ok(())
 }
 
-fn measure(program: &Path, attack: &Attack, addresses: Addresses, duration: Duration) -> Result<String> {
+fn measure(
+    program: &Path,
+    attack: &Attack,
+    addresses: Addresses,
+    duration: Duration,
+) -> Result<String> {
     let processors = Processors::split()?;
     let honest = Key::new(program, "honest", r#"["read", "write", "redeem"]"#)?;
     let other = Key::new(program, "other", attack.scopes)?;
@@ -260,8 +340,12 @@ fn measure(program: &Path, attack: &Attack, addresses: Addresses, duration: Dura
     let settings = [&[("CUCKOOD__AUTH__KEYS", keys.as_str())], attack.settings].concat();
     let server = Server::cuckood_with(program, &processors, &settings)?;
     attack.stage.prepare(&server, &honest.key)?;
-    let check =
-        Request::http("POST", "/v1/campaigns/bench/users/check", &format!(r#"{{"users":["{ITEM}"]}}"#), 200);
+    let check = Request::http(
+        "POST",
+        "/v1/campaigns/bench/users/check",
+        &format!(r#"{{"users":["{ITEM}"]}}"#),
+        200,
+    );
     let check = check.with_key(&honest.key);
     let fresh = match attack.fresh {
         Fresh::Check => check.clone(),
@@ -269,9 +353,20 @@ fn measure(program: &Path, attack: &Attack, addresses: Addresses, duration: Dura
         Fresh::Import => stage::import().with_key(&honest.key),
     };
     let (port, before) = (server.http, server.resident()?);
-    let kept = Clients { port, request: &check, per_second: CHECKS_PER_SECOND, count: KEPT, is_kept: true };
-    let new =
-        Clients { port, request: &fresh, per_second: OPENED_PER_SECOND, count: OPENING, is_kept: false };
+    let kept = Clients {
+        port,
+        request: &check,
+        per_second: CHECKS_PER_SECOND,
+        count: KEPT,
+        is_kept: true,
+    };
+    let new = Clients {
+        port,
+        request: &fresh,
+        per_second: OPENED_PER_SECOND,
+        count: OPENING,
+        is_kept: false,
+    };
     let (done, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     let (kept, new, most) = thread::scope(|scope| {
         let (done, is_over, server, other) = (&done, &is_over, &server, &other);
@@ -281,13 +376,18 @@ fn measure(program: &Path, attack: &Attack, addresses: Addresses, duration: Dura
         scope.spawn(move || strike(attack.kind, addresses, server, &other.key, done, is_over));
         let most = watch(server, duration);
         is_over.store(true, Relaxed);
-        let joined = |clients: thread::ScopedJoinHandle<'_, Seen>| clients.join().unwrap_or_default();
+        let joined =
+            |clients: thread::ScopedJoinHandle<'_, Seen>| clients.join().unwrap_or_default();
         (joined(kept), joined(new), most)
     });
     let most = most.map_err(|error| format!("the server has ended: {error}"))?;
     let rate = done.load(Relaxed) as f64 / duration.as_secs_f64();
     let [before, most] = [before, most.max(before)].map(|bytes| bytes / 1_000_000);
-    Ok(format!("{} | {} | {before} | {most} | {rate:.1} |", figures(&kept), figures(&new)))
+    Ok(format!(
+        "{} | {} | {before} | {most} | {rate:.1} |",
+        figures(&kept),
+        figures(&new)
+    ))
 }
 
 /// Returns the most memory that the server uses in this time.
@@ -295,7 +395,10 @@ fn watch(server: &Server, duration: Duration) -> std::result::Result<u64, String
     let (start, mut most) = (Instant::now(), 0);
     while start.elapsed() < duration {
         thread::sleep(LOOK);
-        most = server.resident().map_err(|error| error.to_string())?.max(most);
+        most = server
+            .resident()
+            .map_err(|error| error.to_string())?
+            .max(most);
     }
     Ok(most)
 }
@@ -319,20 +422,39 @@ fn strike(
 ) {
     // Of this thread, and of those that it starts.
     let _ = rustix::process::nice(19);
-    let stranger = |port| Stranger { port, addresses, done, is_over };
+    let stranger = |port| Stranger {
+        port,
+        addresses,
+        done,
+        is_over,
+    };
     let http = stranger(server.http);
     match kind {
         Kind::None => {}
-        Kind::Heads { per_second, bytes } => http.open_at_rate(per_second, &stage::head_start(bytes)),
+        Kind::Heads { per_second, bytes } => {
+            http.open_at_rate(per_second, &stage::head_start(bytes))
+        }
         Kind::Keyless(path) => {
             let request = Request::http("GET", path, "", 200).bytes;
             http.hold(&vec![request; 300], Then::Repeat(REPEATED_EVERY));
         }
         Kind::Pipelines(target) => {
-            let stranger = stranger(if target.is_resp() { server.resp } else { server.http });
+            let stranger = stranger(if target.is_resp() {
+                server.resp
+            } else {
+                server.http
+            });
             let request = target.request(key);
-            let greeting = if target.is_resp() { Request::resp(&["AUTH", key]).bytes } else { Vec::new() };
-            let pipeline = Pipeline { greeting: &greeting, request: &request, marker: target.marker() };
+            let greeting = if target.is_resp() {
+                Request::resp(&["AUTH", key]).bytes
+            } else {
+                Vec::new()
+            };
+            let pipeline = Pipeline {
+                greeting: &greeting,
+                request: &request,
+                marker: target.marker(),
+            };
             thread::scope(|scope| {
                 for number in 0..2 {
                     let (stranger, pipeline) = (&stranger, &pipeline);

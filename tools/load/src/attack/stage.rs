@@ -51,8 +51,9 @@ impl Stage {
 }
 
 fn lists(server: &Server, key: &str) -> Result<()> {
-    let labels: Vec<_> =
-        (0..16).map(|number| format!(r#""label-{number:02}":"{}""#, "v".repeat(64))).collect();
+    let labels: Vec<_> = (0..16)
+        .map(|number| format!(r#""label-{number:02}":"{}""#, "v".repeat(64)))
+        .collect();
     let campaign = format!(
         r#"{{"capacity":100,"title":"{}","labels":{{{}}}}}"#,
         "A title of a campaign. ".repeat(8),
@@ -60,7 +61,9 @@ fn lists(server: &Server, key: &str) -> Result<()> {
     );
     let put = Request::http("PUT", &format!("/v1/campaigns/{ITEM}"), &campaign, 201);
     repeat(server, put.with_key(key), FILTERS)?;
-    let campaigns: Vec<_> = (0..CAMPAIGNS_OF_LINE_UP).map(|number| format!(r#""{number:0128}""#)).collect();
+    let campaigns: Vec<_> = (0..CAMPAIGNS_OF_LINE_UP)
+        .map(|number| format!(r#""{number:0128}""#))
+        .collect();
     let line_up = format!(r#"{{"campaigns":[{}],"limit":1}}"#, campaigns.join(","));
     let put = Request::http("PUT", &format!("/v1/line-ups/{ITEM}"), &line_up, 201);
     repeat(server, put.with_key(key), LINE_UPS)
@@ -70,8 +73,13 @@ fn codes(server: &Server, key: &str) -> Result<()> {
     let mut client = Client::connect(server.http)?;
     let coupon = format!(r#"{{"capacity":{CODES},"mode":"strict"}}"#);
     client.call(&Request::http("PUT", "/v1/coupons/bench", &coupon, 201).with_key(key))?;
-    client.call(&Request::http("POST", "/v1/coupons/bench/codes", &codes_body(), 200).with_key(key))?;
-    let redeem = format!(r#"{{"code":"{ITEM}","reference":"{}"}}"#, "order-".repeat(21));
+    client.call(
+        &Request::http("POST", "/v1/coupons/bench/codes", &codes_body(), 200).with_key(key),
+    )?;
+    let redeem = format!(
+        r#"{{"code":"{ITEM}","reference":"{}"}}"#,
+        "order-".repeat(21)
+    );
     let redeem = Request::http("POST", "/v1/coupons/bench/redemptions", &redeem, 201);
     repeat(server, redeem.with_key(key), CODES as usize)
 }
@@ -85,7 +93,14 @@ fn codes_body() -> String {
 /// Sends a request with other items `count` times.
 fn repeat(server: &Server, mut request: Request, count: usize) -> Result<()> {
     let (duration, is_over) = (Duration::from_secs(120), &NEVER);
-    let plan = Plan { connections: 50, pipeline: 1, duration, requests_max: count, rate: None, is_over };
+    let plan = Plan {
+        connections: 50,
+        pipeline: 1,
+        duration,
+        requests_max: count,
+        rate: None,
+        is_over,
+    };
     let outcome = run(server.http, &mut request, &mut Numbers::new(), &plan)?;
     match outcome.latencies.len() >= count {
         true => Ok(()),
@@ -100,8 +115,15 @@ pub fn look_up() -> Request {
 
 /// A short import.
 pub fn import() -> Request {
-    let lines: String = (0..100).map(|number| format!("{}\n", item(number))).collect();
-    let head = http_head("POST", "/v1/campaigns/bench/imports", "text/plain", lines.len());
+    let lines: String = (0..100)
+        .map(|number| format!("{}\n", item(number)))
+        .collect();
+    let head = http_head(
+        "POST",
+        "/v1/campaigns/bench/imports",
+        "text/plain",
+        lines.len(),
+    );
     Request::new(format!("{head}{lines}").into_bytes(), Some(200))
 }
 
@@ -114,7 +136,12 @@ pub fn head_start(bytes: usize) -> Vec<u8> {
 
 /// A check whose body starts and does not end.
 pub fn unfinished_check(key: &str, coding: Option<&str>, start: &[u8]) -> Vec<u8> {
-    let head = http_head("POST", "/v1/campaigns/bench/users/check", "application/json", CLAIMED_BYTES);
+    let head = http_head(
+        "POST",
+        "/v1/campaigns/bench/users/check",
+        "application/json",
+        CLAIMED_BYTES,
+    );
     let mut request = Request::new(head.into_bytes(), Some(200)).with_key(key);
     if let Some(coding) = coding {
         request = request.with_header(&format!("Content-Encoding: {coding}"));
@@ -155,7 +182,10 @@ mod tests {
     #[test]
     fn unfinished_body_is_shorter_than_claimed() {
         for body in unfinished_bodies("key") {
-            let head = body.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
+            let head = body
+                .windows(4)
+                .position(|four| four == b"\r\n\r\n")
+                .unwrap();
             assert!(body.len() - head < CLAIMED_BYTES);
             assert!(String::from_utf8_lossy(&body[..head]).contains("Authorization: Bearer key"));
         }

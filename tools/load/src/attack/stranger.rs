@@ -48,7 +48,8 @@ impl Addresses {
             Addresses::One => Ipv4Addr::new(127, 0, 0, 2),
             // One of a million.
             Addresses::Many => {
-                let [.., b, c, d] = (number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 44).to_be_bytes();
+                let [.., b, c, d] =
+                    (number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 44).to_be_bytes();
                 Ipv4Addr::new(127, 1 + b, c, d)
             }
         }
@@ -97,7 +98,11 @@ impl Stranger<'_> {
             let due = (start.elapsed().as_secs_f64() * f64::from(per_second)) as u64;
             while opened < due {
                 opened += 1;
-                opening.extend(open(self.addresses.address(opened), self.port, None).ok().map(Some));
+                opening.extend(
+                    open(self.addresses.address(opened), self.port, None)
+                        .ok()
+                        .map(Some),
+                );
             }
             for slot in &mut opening {
                 let Some(socket) = slot.take() else { continue };
@@ -123,7 +128,8 @@ impl Stranger<'_> {
         let start = Instant::now();
         if let Then::Repeat(pause) = then {
             for (number, connection) in connections.iter_mut().enumerate() {
-                connection.next = Some(start + pause.mul_f64(number as f64 / requests.len() as f64));
+                connection.next =
+                    Some(start + pause.mul_f64(number as f64 / requests.len() as f64));
             }
         }
         let mut opened = 0;
@@ -172,7 +178,8 @@ impl Stranger<'_> {
                 match reading.read(&mut buffer) {
                     Ok(0) => break,
                     Ok(count) => {
-                        self.done.fetch_add(occurrences(&buffer[..count], pipeline.marker), Relaxed);
+                        self.done
+                            .fetch_add(occurrences(&buffer[..count], pipeline.marker), Relaxed);
                     }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                     Err(_) => break,
@@ -225,7 +232,10 @@ impl Held {
         }
         let mut space = [0; 4 << 10];
         loop {
-            match (net::recv(socket, &mut space[..], RecvFlags::DONTWAIT).map(|(_, count)| count), then) {
+            match (
+                net::recv(socket, &mut space[..], RecvFlags::DONTWAIT).map(|(_, count)| count),
+                then,
+            ) {
                 (Err(Errno::AGAIN | Errno::NOTCONN), _) => return done,
                 (Ok(0) | Err(_), _) | (Ok(_), Then::Wait) => {
                     self.socket = None;
@@ -233,7 +243,8 @@ impl Held {
                 }
                 (Ok(count), Then::Repeat(pause)) => {
                     done += occurrences(&space[..count], b"HTTP/1.1 ");
-                    (self.sent, self.next) = (0, self.next.map(|next| (next + pause).max(Instant::now())));
+                    (self.sent, self.next) =
+                        (0, self.next.map(|next| (next + pause).max(Instant::now())));
                 }
                 (Ok(_), Then::Ignore) => {}
             }
@@ -255,8 +266,12 @@ fn send(socket: &OwnedFd, bytes: &[u8]) -> std::result::Result<usize, Errno> {
 }
 
 fn socket(from: Ipv4Addr, flags: SocketFlags) -> Result<OwnedFd> {
-    let socket =
-        net::socket_with(AddressFamily::INET, SocketType::STREAM, flags | SocketFlags::CLOEXEC, None)?;
+    let socket = net::socket_with(
+        AddressFamily::INET,
+        SocketType::STREAM,
+        flags | SocketFlags::CLOEXEC,
+        None,
+    )?;
     // When the socket is closed, the connection is reset, so that its port is free again.
     sockopt::set_socket_linger(&socket, Some(Duration::ZERO))?;
     net::bind(&socket, &SocketAddrV4::new(from, 0))?;
@@ -286,7 +301,10 @@ fn connect(from: Ipv4Addr, port: u16) -> Result<TcpStream> {
 
 /// Counts a short text. One that is split between two reads is missed.
 fn occurrences(bytes: &[u8], marker: &[u8]) -> u64 {
-    bytes.windows(marker.len()).filter(|window| *window == marker).count() as u64
+    bytes
+        .windows(marker.len())
+        .filter(|window| *window == marker)
+        .count() as u64
 }
 
 #[cfg(test)]
@@ -303,7 +321,12 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let (done, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
-        let stranger = Stranger { port, addresses: Addresses::Many, done: &done, is_over: &is_over };
+        let stranger = Stranger {
+            port,
+            addresses: Addresses::Many,
+            done: &done,
+            is_over: &is_over,
+        };
         let accepted = thread::scope(|scope| {
             scope.spawn(|| attack(&stranger));
             let accepted = accept(listener);
@@ -315,8 +338,14 @@ mod tests {
 
     #[test]
     fn addresses_differ() {
-        let many: BTreeSet<_> = (0..10_000).map(|number| Addresses::Many.address(number)).collect();
-        assert!(many.len() > 9_900 && !many.contains(&Ipv4Addr::LOCALHOST), "{}", many.len());
+        let many: BTreeSet<_> = (0..10_000)
+            .map(|number| Addresses::Many.address(number))
+            .collect();
+        assert!(
+            many.len() > 9_900 && !many.contains(&Ipv4Addr::LOCALHOST),
+            "{}",
+            many.len()
+        );
         assert_eq!(Addresses::One.address(1), Addresses::One.address(2));
     }
 
@@ -324,7 +353,11 @@ mod tests {
     fn silent_connections_stay_open() {
         let (peers, _) = attacked(
             |stranger| stranger.open_at_rate(1_000, b""),
-            |listener| (0..20).map(|_| listener.accept().unwrap().1.ip()).collect::<BTreeSet<_>>(),
+            |listener| {
+                (0..20)
+                    .map(|_| listener.accept().unwrap().1.ip())
+                    .collect::<BTreeSet<_>>()
+            },
         );
         assert_eq!(peers.len(), 20);
     }

@@ -18,13 +18,17 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     loop {
         let (stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;
-        tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(respond)));
+        tokio::spawn(
+            http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(respond)),
+        );
     }
 }
 
 async fn respond(request: Request<Incoming>) -> hyper::Result<Response<Full<Bytes>>> {
     request.into_body().collect().await?;
     let mut response = Response::new(Full::from(r#"{"present":[true]}"#));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(response)
 }

@@ -243,7 +243,8 @@ fn two_lines(digests: &[Digest], words: &[u64]) -> f64 {
 /// flight.
 fn measure_own(keys: &[Key]) -> Figures {
     let items = keys.len();
-    let (secret, layout) = (secret(), layout(items));
+    let secret = secret();
+    let layout = layout(items);
     let digests: Vec<Digest> = keys.iter().map(|key| secret.digest(key)).collect();
     let words = vec![1_u64; layout.memory_bytes() as usize / 8];
     let at = |digest: u64| word_of(digest, &words);
@@ -273,7 +274,8 @@ fn measure_own(keys: &[Key]) -> Figures {
             filter.insert_many(&hashed, false).unwrap();
         }
     });
-    let (reader, mut found) = (filter.reader(), Vec::new());
+    let reader = filter.reader();
+    let mut found = Vec::new();
     let view = reader.view(0);
     let check = ns(items, || {
         for keys in keys.chunks(BATCH) {
@@ -368,7 +370,8 @@ fn measure_forgetting(keys: &[Key]) -> Figures {
             }
         }
     });
-    let (reader, mut found) = (filter.reader(), Vec::new());
+    let reader = filter.reader();
+    let mut found = Vec::new();
     let mut check_in = |step: u64| {
         ns(items, || {
             for digests in digests.chunks(BATCH) {
@@ -377,7 +380,8 @@ fn measure_forgetting(keys: &[Key]) -> Figures {
             }
         })
     };
-    let (check, forgotten) = (check_in(u64::from(STEPS)), check_in(u64::from(STEPS) + 1));
+    let check = check_in(u64::from(STEPS));
+    let forgotten = check_in(u64::from(STEPS) + 1);
     vec![
         (PAIRS[0].0, plain_insert),
         (PAIRS[0].1, insert),
@@ -422,7 +426,8 @@ fn measure_grown(keys: &[Key]) -> Figures {
         for digests in digests.chunks(BATCH) {
             filter.insert_many(digests, false).unwrap();
         }
-        let (reader, mut found) = (filter.reader(), Vec::new());
+        let reader = filter.reader();
+        let mut found = Vec::new();
         let view = reader.view(0);
         let check = ns(items, || {
             for digests in digests.chunks(BATCH) {

@@ -123,8 +123,11 @@ impl Bench {
 
     /// Sends other codes to replace those that are not redeemed. Returns the command that ends the upload.
     async fn upload(&self, large: &FilterView) -> Command {
-        let (target, import) = (Target(large.id), ImportId::new("nightly").unwrap());
-        let (mode, guards, owner) = (ImportMode::Replace, Guards::default(), KeyName::default());
+        let target = Target(large.id);
+        let import = ImportId::new("nightly").unwrap();
+        let mode = ImportMode::Replace;
+        let guards = Guards::default();
+        let owner = KeyName::default();
         let begin = Command::ImportBegin(ImportBegin {
             target,
             import: import.clone(),
@@ -163,7 +166,8 @@ impl Bench {
     /// Sends a command until it is done, and waits until all of its work is.
     async fn measure(&self, what: &str, pool: &FilterView, command: Command) {
         let before = self.steps();
-        let (mut waits, began) = (Vec::new(), Instant::now());
+        let mut waits = Vec::new();
+        let began = Instant::now();
         loop {
             let since = Instant::now();
             let outcome = submit(&self.engine, command.clone()).await;
@@ -178,7 +182,8 @@ impl Bench {
             "{what:<8} {} commands, the longest took {longest:.1} ms",
             waits.len()
         );
-        let (mut others, idle) = (Vec::new(), Instant::now());
+        let mut others = Vec::new();
+        let idle = Instant::now();
         while idle.elapsed() < Duration::from_secs(5) {
             let since = Instant::now();
             submit(&self.engine, insertion(&self.other, 0..1)).await;
@@ -194,7 +199,8 @@ impl Bench {
             at(1.0)
         );
         self.tell("busy", began.elapsed(), &before);
-        let (before, began) = (self.steps(), Instant::now());
+        let before = self.steps();
+        let began = Instant::now();
         let mut last = (0, Instant::now());
         // The queue of quiet work is empty once nothing has been freed, moved or written for a second.
         while last.1.elapsed() < Duration::from_secs(1) {
@@ -218,7 +224,8 @@ impl Bench {
     }
 
     fn steps(&self) -> Steps {
-        let (mut registry, mut text) = (Registry::default(), String::new());
+        let mut registry = Registry::default();
+        let mut text = String::new();
         self.engine.metrics().register(&mut registry);
         encode(&mut text, &registry).unwrap();
         let buckets = |step: &str| {
@@ -266,14 +273,14 @@ async fn submit(engine: &Engine, command: Command) -> Outcome {
 }
 
 async fn create(engine: &Engine, name: &str, capacity: u64) -> Arc<FilterView> {
-    let (name, window) = (
-        Name::new(name).unwrap(),
-        Window {
-            starts_at: None,
-            ends_at: None,
-        },
-    );
-    let (mode, growth, sizing) = (Mode::Strict, Growth::Auto, Sizing::Exact);
+    let name = Name::new(name).unwrap();
+    let window = Window {
+        starts_at: None,
+        ends_at: None,
+    };
+    let mode = Mode::Strict;
+    let growth = Growth::Auto;
+    let sizing = Sizing::Exact;
     let spec = Spec {
         capacity,
         mode,

@@ -466,7 +466,8 @@ impl Service {
     }
 
     fn send(&self, method: &str, path: &str, kind: &str, body: &str) -> String {
-        let (length, authorization) = (body.len(), &self.authorization);
+        let length = body.len();
+        let authorization = &self.authorization;
         format!(
             "{method} {path} HTTP/1.1\r\nHost: localhost\r\n{authorization}Content-Type: {kind}\r\nContent-Length: {length}\r\n\r\n{body}"
         )
@@ -497,7 +498,9 @@ impl Service {
     /// Answers per second to one connection that sends a request again and again until it is over.
     fn repeat(&self, request: Option<&str>, is_over: &AtomicBool) -> f64 {
         let Some(request) = request else { return 0.0 };
-        let (mut connection, since, mut answers) = (self.connect(), Instant::now(), 0);
+        let mut connection = self.connect();
+        let since = Instant::now();
+        let mut answers = 0;
         while !is_over.load(Relaxed) {
             assert!(exchange(&mut connection, request.as_bytes()).starts_with("HTTP/1.1 200"));
             answers += 1;
@@ -543,7 +546,8 @@ impl Service {
 /// Sends a request, reads its answer, and returns the answer's head.
 fn exchange(connection: &mut BufReader<TcpStream>, request: &[u8]) -> String {
     connection.get_mut().write_all(request).unwrap();
-    let (mut head, mut length) = (String::new(), 0_u64);
+    let mut head = String::new();
+    let mut length = 0_u64;
     loop {
         let start = head.len();
         connection.read_line(&mut head).unwrap();

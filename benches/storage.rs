@@ -99,7 +99,8 @@ fn read_all(data: &Path) {
     let since = Instant::now();
     let store = Store::open(data, &StoreOptions::default()).unwrap();
     let newest = store.manifests().unwrap().swap_remove(0);
-    let (mut bytes, mut chunk) = (0, Vec::new());
+    let mut bytes = 0;
+    let mut chunk = Vec::new();
     for section in &newest.sections {
         for index in 0..section.chunks {
             store.read_chunk(section, index, &mut chunk).unwrap();
@@ -179,7 +180,8 @@ async fn fill(engine: &Engine, capacity: u64, items: u64) {
 async fn add(engine: &Engine, filter: &Arc<FilterView>, items: u64) {
     let clients: Vec<_> = (0..8)
         .map(|client| {
-            let (engine, filter) = (engine.clone(), filter.clone());
+            let engine = engine.clone();
+            let filter = filter.clone();
             tokio::spawn(async move {
                 for batch in (client..items / BATCH).step_by(8) {
                     let command = insertion(&filter, batch * BATCH..(batch + 1) * BATCH);
@@ -234,8 +236,10 @@ async fn wait(
 ) -> [Vec<Duration>; 2] {
     let done = Arc::new(AtomicBool::new(false));
     let adding = {
-        let (engine, filter, next, done) =
-            (engine.clone(), filter.clone(), next.clone(), done.clone());
+        let engine = engine.clone();
+        let filter = filter.clone();
+        let next = next.clone();
+        let done = done.clone();
         tokio::spawn(async move {
             let mut times = Vec::new();
             while !done.load(Ordering::Relaxed) {
@@ -249,9 +253,13 @@ async fn wait(
         })
     };
     let checking = {
-        let (filter, done, now) = (filter.clone(), done.clone(), engine.now());
+        let filter = filter.clone();
+        let done = done.clone();
+        let now = engine.now();
         std::thread::spawn(move || {
-            let (mut times, mut found, mut from) = (Vec::new(), Vec::new(), 0);
+            let mut times = Vec::new();
+            let mut found = Vec::new();
+            let mut from = 0;
             while !done.load(Ordering::Relaxed) {
                 let digests: Vec<Digest> = (from..from + 100_u64)
                     .map(|i| Digest(i.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
@@ -267,7 +275,8 @@ async fn wait(
         })
     };
     let since = Instant::now();
-    let (mut snapshots, mut bytes) = (0, 0);
+    let mut snapshots = 0;
+    let mut bytes = 0;
     while since.elapsed() < PHASE {
         if with_snapshots {
             bytes += engine.snapshot().await.unwrap().bytes_written;
@@ -317,7 +326,8 @@ fn at(times: &[Duration], share: f64) -> f64 {
 
 /// The number of snapshot steps, and how many of them held the writer for long.
 fn held(engine: &Engine) -> String {
-    let (mut registry, mut text) = (Registry::default(), String::new());
+    let mut registry = Registry::default();
+    let mut text = String::new();
     engine.metrics().register(&mut registry);
     encode(&mut text, &registry).unwrap();
     let count = |le: &str| -> u64 {

@@ -221,7 +221,8 @@ impl<B: Deref<Target = Budget>> Share<B> {
             Ordering::Less => taken.fetch_sub(self.bytes - bytes, Relaxed),
             Ordering::Equal => return,
         };
-        let (before, after) = (owned(self.bytes), owned(bytes));
+        let before = owned(self.bytes);
+        let after = owned(bytes);
         if let Some(owner) = self.owner
             && before != after
         {
@@ -347,7 +348,8 @@ mod tests {
                 match (step, &mut *place) {
                     (0..=3, None) => *place = Share::of(&budget, owner, bytes).ok(),
                     (0..=2, Some(share)) => {
-                        let (before, held) = (share.bytes(), taken.get());
+                        let before = share.bytes();
+                        let held = taken.get();
                         match share.hold(bytes) {
                             Ok(()) => prop_assert_eq!(share.bytes(), bytes),
                             Err(UsedUp) => prop_assert_eq!((share.bytes(), taken.get()), (before, held)),

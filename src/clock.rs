@@ -189,7 +189,8 @@ impl Clock {
             wall: log.plus(shortest_ago),
             ..self.reading()
         };
-        let (earlier, later) = (DIFFERENCE_MAX, DIFFERENCE_MAX + round_trip);
+        let earlier = DIFFERENCE_MAX;
+        let later = DIFFERENCE_MAX + round_trip;
         self.shared.lock().anchor = Anchor {
             reading,
             earlier,
@@ -205,14 +206,16 @@ impl Clock {
 
     /// The time for readers of the state: [`Self::time_of_day`], unless it is stopped.
     pub fn read(&self) -> Timestamp {
-        let (now, stopped_at) = (self.time_of_day(), self.shared.lock().stopped_at);
+        let now = self.time_of_day();
+        let stopped_at = self.shared.lock().stopped_at;
         stopped_at.map_or(now, |stopped_at| stopped_at.min(now))
     }
 
     /// The time for those who can't reject: the wall clock, unless it is outside the expected interval; then the expected time. If
     /// either of two times may be wrong, the earlier one, so that no hold appears to expire early.
     pub fn time_of_day(&self) -> Timestamp {
-        let (ClockReading { wall, uptime }, anchor) = (self.reading(), self.shared.lock().anchor);
+        let ClockReading { wall, uptime } = self.reading();
+        let anchor = self.shared.lock().anchor;
         let expected = anchor.expected(uptime);
         match anchor.evidence {
             _ if anchor.has(wall, uptime) => wall,
@@ -238,8 +241,10 @@ impl Clock {
     /// # Errors
     /// [`ClockUnsure`] if the wall clock is outside the expected interval, or earlier than `last_logged` by more than [`LAG_MAX`].
     pub fn stamp(&self, last_logged: Timestamp) -> Result<Timestamp, ClockUnsure> {
-        let (reading, mut shared) = (self.reading(), self.shared.lock());
-        let (anchor, clock) = (&mut shared.anchor, reading.wall);
+        let reading = self.reading();
+        let mut shared = self.shared.lock();
+        let anchor = &mut shared.anchor;
+        let clock = reading.wall;
         if clock.plus(LAG_MAX) < last_logged {
             return Err(ClockUnsure {
                 clock,
@@ -272,7 +277,8 @@ impl Clock {
 impl Anchor {
     /// The interval around a trusted reading that a step may reach.
     fn around(reading: ClockReading, limits: &ClockLimits) -> Anchor {
-        let (earlier, later) = (limits.jump_max, limits.jump_max);
+        let earlier = limits.jump_max;
+        let later = limits.jump_max;
         Anchor {
             reading,
             earlier,

@@ -112,7 +112,8 @@ impl Config {
         let sections: Vec<String> = merged.keys().map(|section| format!("{section}_")).collect();
         let mut ignored = Vec::new();
         for (name, value) in environment {
-            let (name, value) = (name.into(), value.into());
+            let name = name.into();
+            let value = value.into();
             if !name
                 .as_encoded_bytes()
                 .starts_with(ENVIRONMENT_PREFIX.as_bytes())
@@ -200,7 +201,8 @@ impl Config {
                 );
             }
         }
-        let (log_min, log_max) = (snapshots.log_min, snapshots.log_max);
+        let log_min = snapshots.log_min;
+        let log_max = snapshots.log_max;
         ensure!(
             log_min <= log_max,
             "snapshots.log_min is {log_min}, expected at most snapshots.log_max, which is {log_max}"
@@ -226,7 +228,8 @@ impl Config {
         let ignored = self.ignored.iter().map(|name| {
             format!("the variable {name} is ignored: settings are named CUCKOOD__SECTION__KEY, with two underscores")
         });
-        let (memory, machine) = (self.limits.memory.0, machine_memory());
+        let memory = self.limits.memory.0;
+        let machine = machine_memory();
         let beyond = (memory > machine).then(|| {
             format!("limits.memory is {memory} bytes, and the machine or container has {machine}; use a share such as \"60%\"")
         });
@@ -360,13 +363,15 @@ mod tests {
             },
             Settings::default()
         );
-        let (limits, defaults) = (config.http_options().limits, LimitOptions::default());
+        let limits = config.http_options().limits;
+        let defaults = LimitOptions::default();
         assert_eq!(limits.body_bytes_max, defaults.body_bytes_max);
         assert_eq!(limits.bodies_bytes_max, defaults.bodies_bytes_max);
         assert_eq!(limits.responses_bytes_max, defaults.responses_bytes_max);
         assert_eq!(config.clock.limits(), ClockLimits::default());
         assert_eq!(config.resp.listen, None);
-        let (resp, defaults) = (config.resp_options(), RespOptions::default());
+        let resp = config.resp_options();
+        let defaults = RespOptions::default();
         assert_eq!(resp.default_capacity, defaults.default_capacity);
         assert_eq!(resp.buffers_bytes_max, defaults.buffers_bytes_max);
         assert_eq!(config.resp.idle_timeout(), Duration::MAX);

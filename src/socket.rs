@@ -400,7 +400,8 @@ mod tests {
         Gauge<u64, AtomicU64>,
     ) {
         let (client, stream) = tokio::io::duplex(1 << 20);
-        let (vitals, budget) = (Arc::<Vitals>::default(), Arc::new(Budget::new(heads)));
+        let vitals = Arc::<Vitals>::default();
+        let budget = Arc::new(Budget::new(heads));
         let taken = budget.taken_bytes.clone();
         let socket = Socket::new(stream, vitals.clone(), budget, true);
         (client, socket, vitals, taken)

@@ -113,7 +113,9 @@ fn read(cert: &Path, key: &Path) -> anyhow::Result<Presented> {
         .with_no_client_auth()
         .with_single_cert(chain, private)
         .map_err(|fault| {
-            let (why, cert, key) = (pair_fault(&fault), cert.display(), key.display());
+            let why = pair_fault(&fault);
+            let cert = cert.display();
+            let key = key.display();
             anyhow!("server.tls_cert {cert} and server.tls_key {key} can't be used: {why}")
         })?;
     let mut http = config.clone();

@@ -77,7 +77,8 @@ mod tests {
 
     #[test]
     fn turn_is_over_after_its_duration() {
-        let (mut turn, start) = (Turn::default(), Instant::now());
+        let mut turn = Turn::default();
+        let start = Instant::now();
         turn.start(start);
         turn.start(start + LATER);
         assert!(!turn.is_over(start + TURN_MAX - Duration::from_nanos(1)));

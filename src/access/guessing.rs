@@ -235,7 +235,8 @@ mod tests {
 
     #[test]
     fn code_beyond_limit_waits() {
-        let (guessing, now) = (guessing(3), MINUTE);
+        let guessing = guessing(3);
+        let now = MINUTE;
         for _ in 0..3 {
             take(&guessing, EndUser(1), 1, now)
                 .unwrap()
@@ -260,7 +261,8 @@ mod tests {
 
     #[test]
     fn guesses_in_flight_count_until_returned() {
-        let (guessing, now) = (guessing(5), MINUTE);
+        let guessing = guessing(5);
+        let now = MINUTE;
         let under_way = take(&guessing, EndUser(1), 3, now).unwrap();
         assert!(wait(&guessing, EndUser(1), 3, now).is_some());
         under_way.settle_at(1, now);
@@ -278,7 +280,8 @@ mod tests {
 
     #[test]
     fn client_use_is_never_evicted() {
-        let (guessing, now) = (guessing(5), MINUTE);
+        let guessing = guessing(5);
+        let now = MINUTE;
         let client = |n: u32| {
             guessing.client(
                 &Caller::anonymous(),
@@ -298,7 +301,8 @@ mod tests {
 
     #[test]
     fn most_clients_keep_guesses_under_load() {
-        let (guessing, now) = (guessing(5), MINUTE);
+        let guessing = guessing(5);
+        let now = MINUTE;
         let client = |n: u32| {
             guessing.client(
                 &Caller::anonymous(),

@@ -198,7 +198,8 @@ impl Keys {
                 rate,
             });
             if let Some(other) = by_digest.insert(digest, key) {
-                let (other, name) = (&other.options.name, &options.name);
+                let other = &other.options.name;
+                let name = &options.name;
                 return Err(InvalidKey(format!(
                     ": `{other}` and `{name}` have the same sha256"
                 )));

@@ -37,7 +37,8 @@ impl Access {
         guessing: &GuessingOptions,
     ) -> Result<Self, InvalidKey> {
         let keys = ArcSwap::from_pointee(Keys::new(auth, rate_limit, &Keys::default())?);
-        let (rate_limit, guessing) = (rate_limit.clone(), Guessing::new(guessing));
+        let rate_limit = rate_limit.clone();
+        let guessing = Guessing::new(guessing);
         Ok(Self {
             keys,
             rate_limit,

@@ -34,7 +34,8 @@ pub struct Args {
 /// # Errors
 /// If the service rejects the request, or the file can't be written; the temporary file is removed.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let (name, start) = (args.file.display().to_string(), Instant::now());
+    let name = args.file.display().to_string();
+    let start = Instant::now();
     if args.file.exists() {
         bail!("{name} exists; name a new file");
     }

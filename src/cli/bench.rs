@@ -82,7 +82,8 @@ fn full(filter: &Filter) -> String {
 
 /// Returns the measurements; times are in nanoseconds per item whose digest is known.
 fn measure(args: &FilterArgs) -> anyhow::Result<Value> {
-    let (items, bits) = (args.items, args.fingerprint_bits);
+    let items = args.items;
+    let bits = args.fingerprint_bits;
     let (mode, layout) = match args.mode.as_str() {
         "strict" => (Mode::Strict, Layout::strict(items)?),
         _ => (

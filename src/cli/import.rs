@@ -295,7 +295,8 @@ impl UploadRequest {
         let path = format!("/v1/imports/{}", self.id);
         let recorded = self.client.get(&path, None).ok()?;
         let failure = &recorded["failure"];
-        let (code, detail) = (failure["code"].as_str()?, failure["detail"].as_str()?);
+        let code = failure["code"].as_str()?;
+        let detail = failure["detail"].as_str()?;
         (recorded["state"] != "running").then(|| ClientError::rejected(409, code, detail))
     }
 

@@ -43,7 +43,9 @@ fn valid_name(name: &str) -> Result<String, InvalidKey> {
 
 /// Accepts the same prefixes as the service.
 fn valid_prefix(prefix: &str) -> Result<String, InvalidKey> {
-    let (name, sha256, prefix) = ("the key".to_owned(), "0".repeat(64), prefix.to_owned());
+    let name = "the key".to_owned();
+    let sha256 = "0".repeat(64);
+    let prefix = prefix.to_owned();
     access::digest(&KeyOptions {
         name,
         sha256,

@@ -79,10 +79,8 @@ fn report(is_json: bool, json: &Value, text: &str) {
 
 /// Registers SIGINT and SIGTERM, and returns a function that waits for the next of them.
 fn stop_signals() -> io::Result<impl AsyncFnMut() + Send> {
-    let (mut interrupt, mut terminate) = (
-        signal(SignalKind::interrupt())?,
-        signal(SignalKind::terminate())?,
-    );
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
     Ok(async move || {
         tokio::select! {
             _ = interrupt.recv() => {}

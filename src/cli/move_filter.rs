@@ -94,10 +94,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         args.key.as_ref(),
         args.cacert.as_ref(),
     )?;
-    let (to_key, to_cacert) = (
-        args.to_key.as_ref().or(args.key.as_ref()),
-        args.to_cacert.as_ref().or(args.cacert.as_ref()),
-    );
+    let to_key = args.to_key.as_ref().or(args.key.as_ref());
+    let to_cacert = args.to_cacert.as_ref().or(args.cacert.as_ref());
     let to = FilterAddress::new(&args.to, &renamed, to_key, to_cacert)?;
     let created = to.client.url(&to.path);
     match to.client.get(&to.path, None) {
@@ -110,7 +108,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         described["stats"]["memory_bytes"].as_u64(),
         "of the image (about)",
     );
-    let (start, mut pauses, mut retries) = (Instant::now(), pauses(), args.retries);
+    let start = Instant::now();
+    let mut pauses = pauses();
+    let mut retries = args.retries;
     let moved = loop {
         let broken = match attempt(&from, &to, &progress) {
             // The response to an earlier attempt was lost.
@@ -130,7 +130,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     progress.finish_and_clear();
     moved?;
-    let (bytes, seconds) = (progress.position(), start.elapsed().as_secs_f64());
+    let bytes = progress.position();
+    let seconds = start.elapsed().as_secs_f64();
     let json = json!({ "made": created, "bytes": bytes, "seconds": seconds });
     let made = format!(
         "created {created} from {}; the original is still there",

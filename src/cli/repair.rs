@@ -35,10 +35,8 @@ pub enum Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let (Args::Clock { dir } | Args::Skip { dir, .. }) = args;
     refuse_unused(dir)?;
-    let (clock, name) = (
-        Clock::system(ClockLimits::default()).reading(),
-        dir.display(),
-    );
+    let clock = Clock::system(ClockLimits::default()).reading();
+    let name = dir.display();
     if let Args::Skip { entry, .. } = args {
         let last = skip_entry(dir, clock.wall, Seq(*entry))?.0;
         print_line(&format!(

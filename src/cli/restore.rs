@@ -84,7 +84,8 @@ fn into_cluster(args: &Args, clock: ClockReading) -> anyhow::Result<String> {
     let positions = positions
         .iter()
         .map(|(dir, at)| format!("{}: up to position {}\n", dir.display(), at.0));
-    let (mut told, source) = (positions.collect::<String>(), source.display());
+    let mut told = positions.collect::<String>();
+    let source = source.display();
     if !told.is_empty() {
         told.push_str(&format!("{source} is furthest ahead\n"));
     }

@@ -166,7 +166,8 @@ fn scratch(file: &Path, scratch: Option<&Path>) -> anyhow::Result<TempDir> {
 }
 
 fn print(path: &Path, is_json: bool, Findings { notes, faults }: &Findings) {
-    let (path, whole) = (path.display().to_string(), faults.is_empty());
+    let path = path.display().to_string();
+    let whole = faults.is_empty();
     let json = json!({ "path": path, "whole": whole, "notes": notes, "faults": faults });
     let faults = faults.iter().map(|fault| format!("FAULT {fault}"));
     let lines = notes
@@ -188,7 +189,8 @@ mod tests {
             StoreError::damaged(dir, "a; b"),
             StoreError::failed(dir, "a; b".to_owned()),
         ] {
-            let (text, advised) = (error.to_string(), advised(&error.to_string(), false));
+            let text = error.to_string();
+            let advised = advised(&error.to_string(), false);
             assert!(
                 text.contains("`cuckood verify data`") && !advised.contains("`cuckood verify"),
                 "{advised}"

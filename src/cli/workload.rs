@@ -81,7 +81,8 @@ pub struct WorkloadPlan {
 /// # Errors
 /// A message that names the field, if no layout fits a filter.
 pub fn plan(workload: &Workload) -> anyhow::Result<WorkloadPlan> {
-    let (mut all, mut largest) = (WorkloadPlan::default(), 0);
+    let mut all = WorkloadPlan::default();
+    let mut largest = 0;
     for &FilterGroup {
         count,
         capacity,
@@ -94,7 +95,9 @@ pub fn plan(workload: &Workload) -> anyhow::Result<WorkloadPlan> {
         } else {
             Mode::Strict
         };
-        let (growth, stock, forget) = (Growth::Auto, None, None);
+        let growth = Growth::Auto;
+        let stock = None;
+        let forget = None;
         let spec = Spec {
             capacity,
             mode,

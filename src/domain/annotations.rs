@@ -286,10 +286,8 @@ mod tests {
             let key = Name::new(&format!("{number:0>width$}", width = NAME_BYTES_MAX)).unwrap();
             (key, LabelValue("v".repeat(LABEL_VALUE_BYTES_MAX).into()))
         });
-        let (title, labels) = (
-            Title("t".repeat(TITLE_BYTES_MAX).into()),
-            Labels(longest.collect()),
-        );
+        let title = Title("t".repeat(TITLE_BYTES_MAX).into());
+        let labels = Labels(longest.collect());
         let all = Annotations { title, labels };
         assert_eq!(
             postcard::to_stdvec(&all).unwrap().len(),

@@ -157,7 +157,9 @@ mod tests {
     #[test]
     fn event_round_trips_at_maximum_length() {
         let long = || Cow::<str>::Owned("x".repeat(128));
-        let (kind, name, most) = (Kind::Coupon, long(), Timestamp(u64::MAX));
+        let kind = Kind::Coupon;
+        let name = long();
+        let most = Timestamp(u64::MAX);
         let window = Window {
             starts_at: Some(most),
             ends_at: Some(most),

@@ -200,10 +200,8 @@ impl Import {
                 .filter(|outcome| **outcome == wanted)
                 .count() as u64
         };
-        let (added, already_redeemed) = (
-            count(ItemOutcome::Added),
-            count(ItemOutcome::AlreadyRedeemed),
-        );
+        let added = count(ItemOutcome::Added);
+        let already_redeemed = count(ItemOutcome::AlreadyRedeemed);
         let counts = &mut self.counts;
         counts.lines += lines;
         counts.added += added;
@@ -648,7 +646,8 @@ mod tests {
             before: u64,
             after: u64,
         ) {
-            let (smaller, larger) = (Fraction::new(a.min(b)).unwrap(), Fraction::new(a.max(b)).unwrap());
+            let smaller = Fraction::new(a.min(b)).unwrap();
+            let larger = Fraction::new(a.max(b)).unwrap();
             prop_assert!(smaller.is_exceeded(before, after) || !larger.is_exceeded(before, after));
             prop_assert!(!larger.is_exceeded(before, before) && !Fraction::new(1.0).unwrap().is_exceeded(before, after));
         }

@@ -226,7 +226,8 @@ pub struct Profile {
 impl Profile {
     /// The names of the fields in which a filter that is asked for differs from this one, as the API spells them.
     pub fn differences(&self, other: &Profile) -> Vec<&'static str> {
-        let (own, others) = (&self.spec, &other.spec);
+        let own = &self.spec;
+        let others = &other.spec;
         let after = |spec: &Spec| spec.forget.map(|forget| forget.after_seconds());
         let steps = own
             .forget
@@ -419,8 +420,13 @@ mod tests {
                 bucket_size: 4,
             };
             let segments = segments.iter().map(segment).collect();
-            let (items, memory_bytes, adds, removes, copies_max) = (0, 0, 0, 0, 8);
-            let (codes, steps) = (None, Vec::new());
+            let items = 0;
+            let memory_bytes = 0;
+            let adds = 0;
+            let removes = 0;
+            let copies_max = 8;
+            let codes = None;
+            let steps = Vec::new();
             Stats {
                 items,
                 memory_bytes,
@@ -474,9 +480,11 @@ mod tests {
             added in prop_oneof![0..1_u64 << 45, any::<u64>()],
         ) {
             let forget = Forget::new(after_seconds, steps).unwrap();
-            let (after, added) = (after_seconds * 1_000, Timestamp(added));
+            let after = after_seconds * 1_000;
+            let added = Timestamp(added);
             let step = forget.step_at(added);
-            let (begin, gone) = (forget.begin_of(step), forget.end_of(step));
+            let begin = forget.begin_of(step);
+            let gone = forget.end_of(step);
             prop_assert!(begin <= added);
             if gone < Timestamp::MAX {
                 prop_assert!(gone.0 - added.0 >= after);

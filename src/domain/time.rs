@@ -163,7 +163,8 @@ mod tests {
             let since_epoch = SignedDuration::from_millis(milliseconds as i64);
             let local = EPOCH.checked_add(since_epoch + SignedDuration::from_mins(minutes_ahead));
             if let Ok(local) = local {
-                let (sign, ahead) = (if minutes_ahead < 0 { '-' } else { '+' }, minutes_ahead.abs());
+                let sign = if minutes_ahead < 0 { '-' } else { '+' };
+                let ahead = minutes_ahead.abs();
                 let text = format!("{local}{sign}{:02}:{:02}", ahead / 60, ahead % 60);
                 prop_assert_eq!(parse(&text), Some(time), "{}", text);
             }

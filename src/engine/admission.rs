@@ -97,7 +97,8 @@ impl Admission {
         let Some(claim) = self.waiting.claim(state, command, is_repeated, is_keyed) else {
             return Verdict::Later;
         };
-        let (need, statistics) = (&claim.need, &claim.statistics);
+        let need = &claim.need;
+        let statistics = &claim.statistics;
         let taken = self.measure(state);
         let all = [self.need.bytes, need.bytes, statistics.bytes];
         let all = all.into_iter().fold(taken.bytes, u64::saturating_add);
@@ -289,7 +290,8 @@ mod tests {
             stock,
             forget,
         };
-        let (name, secret) = (Name::new(&format!("f{id}")).unwrap(), Secret::new([7; 192]));
+        let name = Name::new(&format!("f{id}")).unwrap();
+        let secret = Secret::new([7; 192]);
         Command::Create {
             kind: Kind::Coupon,
             name,
@@ -481,11 +483,9 @@ mod tests {
                 counts: [1; 7],
             }; 2],
         };
-        let (upload, id, head) = (
-            UploadId(u128::from(id)),
-            FilterId(serial << 8),
-            Box::new(head),
-        );
+        let upload = UploadId(u128::from(id));
+        let id = FilterId(serial << 8);
+        let head = Box::new(head);
         Command::ImageBegin(ImageBegin {
             upload,
             id,

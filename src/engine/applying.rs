@@ -29,7 +29,8 @@ pub struct Unappliable {
 impl Unappliable {
     /// The message for the operator of a data directory.
     pub(super) fn advice(&self, dir: &Path, is_replicated: bool) -> String {
-        let (dir, entry) = (dir.display(), self.entry.0);
+        let dir = dir.display();
+        let entry = self.entry.0;
         match is_replicated {
             true => format!("{dir}: {self}; update cuckood on every node (docs/CLUSTER.md)"),
             false => {
@@ -72,8 +73,11 @@ fn addressed(state: &mut State, Target(id): Target) -> String {
 /// # Errors
 /// [`Unappliable`]. The state must not be used any more.
 pub(super) fn apply(state: &mut State, entry: Entry) -> Result<Applied, Unappliable> {
-    let (seq, command) = (entry.seq, &entry.proposal.command);
-    let (word, named, target) = (command.word(), named(command), command.target());
+    let seq = entry.seq;
+    let command = &entry.proposal.command;
+    let word = command.word();
+    let named = named(command);
+    let target = command.target();
     catch(|| {
         debug_assert!(
             PANIC_AT

@@ -35,7 +35,9 @@ pub fn archive(snapshot: Arc<Manifest>) -> ArchiveParts {
     let sections = snapshot.sections.clone().into_iter();
     let mut chunks =
         sections.flat_map(|section| (0..section.chunks).map(move |index| (section, index)));
-    let (mut first, mut number, mut is_ended) = (Some(Manifest::clone(&snapshot)), 0, false);
+    let mut first = Some(Manifest::clone(&snapshot));
+    let mut number = 0;
+    let mut is_ended = false;
     let mut writer = ArchiveWriter::default();
     Box::new(move |store: &Store| {
         let last = snapshot.events_last;
@@ -69,7 +71,8 @@ pub(super) fn read_parts(
     rest: &mut ArchiveParts,
     store: &Store,
 ) -> Result<Vec<Vec<u8>>, StoreError> {
-    let (mut parts, mut bytes) = (Vec::new(), 0);
+    let mut parts = Vec::new();
+    let mut bytes = 0;
     while bytes < PARTS_BYTES
         && let Some(part) = rest(store)?
     {

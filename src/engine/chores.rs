@@ -107,10 +107,8 @@ impl Writer {
 
     /// Logs a command of no caller, unless the clock or the disk forbids that.
     fn log_own(&mut self, command: Command) -> Option<Ticket> {
-        let (ticket, at) = (
-            self.proposed.reserve(1),
-            self.time.stamp_entries(self.state.now()),
-        );
+        let ticket = self.proposed.reserve(1);
+        let at = self.time.stamp_entries(self.state.now());
         at.is_ok_and(|at| self.log(ticket, vec![Proposal::new(at, command)]))
             .then_some(ticket)
     }
@@ -225,9 +223,11 @@ impl Writer {
 
     /// Begins a snapshot of everything if one is wanted, and does a step of it or of removing leftovers.
     fn step_snapshot(&mut self, is_wanted: bool, quiet: bool) {
-        let (began, mut begun) = (Instant::now(), Ok(()));
+        let began = Instant::now();
+        let mut begun = Ok(());
         if is_wanted {
-            let (place, now) = (self.journal.place(), self.time.read());
+            let place = self.journal.place();
+            let now = self.time.read();
             begun = self
                 .snapshotter
                 .begin(&mut self.state, &mut self.events, place, now);

@@ -163,7 +163,8 @@ pub(super) fn start_sharing(engine: &WeakEngine) {
         let pause = every.map_or(PAUSE_MAX, |every| {
             (every / CHECKS_PER_INTERVAL).clamp(PAUSE_MIN, PAUSE_MAX)
         });
-        let (mut port, mut is_requested) = (None, false);
+        let mut port = None;
+        let mut is_requested = false;
         let sharer = Sharer {
             engine: &engine,
             runtime: &runtime,
@@ -237,19 +238,18 @@ impl Sharer<'_> {
         newest: Option<LatestSnapshot>,
         is_requested: bool,
     ) -> Result<bool, JournalError> {
-        let (
-            engine,
-            Inner {
-                options,
-                started,
-                replication,
-                ..
-            },
-        ) = (self.engine.upgrade()?, &*self.engine.inner);
+        let engine = self.engine.upgrade()?;
+        let Inner {
+            options,
+            started,
+            replication,
+            ..
+        } = &*self.engine.inner;
         let Some(every) = options.cluster.share_every else {
             return Ok(false);
         };
-        let (now, position) = (engine.now(), newest.map_or(Seq(0), |newest| newest.seq));
+        let now = engine.now();
+        let position = newest.map_or(Seq(0), |newest| newest.seq);
         // One from far in the future was taken by a clock that was wrong.
         let latest = now.0.saturating_add(every.as_millis() as u64);
         let age = newest
@@ -277,11 +277,9 @@ impl Sharer<'_> {
             Ok((!parts.is_empty()).then(|| parts.concat()))
         };
         let shared = port.share(&snapshot, part)?;
-        let (name, bytes, milliseconds) = (
-            &shared.name,
-            shared.bytes,
-            began.elapsed().as_millis() as u64,
-        );
+        let name = &shared.name;
+        let bytes = shared.bytes;
+        let milliseconds = began.elapsed().as_millis() as u64;
         tracing::info!(
             name,
             bytes,

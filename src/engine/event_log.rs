@@ -98,10 +98,8 @@ impl EventLog {
         let Some(tree) = self.trees.last() else {
             return Ok(());
         };
-        let (mut sealed, mut tail) = (
-            tree.before,
-            EventPack::empty(tree.first, tree.first.saturating_sub(1)),
-        );
+        let mut sealed = tree.before;
+        let mut tail = EventPack::empty(tree.first, tree.first.saturating_sub(1));
         store.events().scan(*tree, &[], |pack| {
             sealed += std::mem::replace(&mut tail, pack).size();
             ControlFlow::Continue(())
@@ -133,7 +131,8 @@ impl EventLog {
     }
 
     fn push(&mut self, store: &Store, event: NewEvent<'_>) -> Result<(), StoreError> {
-        let (last, mut stored) = (self.tail.last(), Ok(()));
+        let last = self.tail.last();
+        let mut stored = Ok(());
         if event.number <= last {
             return Ok(());
         }
@@ -164,7 +163,8 @@ impl EventLog {
             .events()
             .last()
             .and_then(|(_, last)| decode::<Event<'_>>(last));
-        let (since, last) = (pack.since, last.map_or(pack.since, |last| last.at));
+        let since = pack.since;
+        let last = last.map_or(pack.since, |last| last.at);
         self.tail = pack;
         self.choose_tree(store, since, last)?;
         self.seal(store)
@@ -254,7 +254,8 @@ impl EventLog {
         since: Timestamp,
         last: Timestamp,
     ) -> Result<(), StoreError> {
-        let (first, before) = (self.tail.previous + 1, self.sealed);
+        let first = self.tail.previous + 1;
+        let before = self.sealed;
         let tree = EventTree {
             first,
             since,

@@ -67,7 +67,8 @@ impl EventReader {
     /// [`EventsError`].
     pub async fn read(&mut self) -> Result<Vec<NumberedEvent>, EventsError> {
         loop {
-            let (number, must_exist) = (self.next, self.must_exist);
+            let number = self.next;
+            let must_exist = self.must_exist;
             let found = self.engine.ask(
                 PACK_BYTES,
                 move |Writer {
@@ -80,10 +81,8 @@ impl EventReader {
                     let found = events
                         .find(store, number, must_exist)
                         .map_err(SubmitError::unreadable);
-                    let (retention, next) = (
-                        state.settings().events_retention_seconds,
-                        state.events().next(),
-                    );
+                    let retention = state.settings().events_retention_seconds;
+                    let next = state.events().next();
                     drop(reply.send(found.map(|found| (found, retention, next))));
                 },
             );
@@ -99,7 +98,8 @@ impl EventReader {
                 }
                 EventsFound::Pack(pack) => pack,
             };
-            let (now, mut events) = (self.engine.now(), Vec::new());
+            let now = self.engine.now();
+            let mut events = Vec::new();
             for (number, bytes) in pack.events().filter(|(number, _)| *number >= self.next) {
                 let unreadable = || {
                     SubmitError::unreadable(format_args!(

@@ -209,7 +209,8 @@ impl Engine {
                 command,
                 idempotency: key,
             };
-            let (since, runtime) = (Instant::now(), Handle::current());
+            let since = Instant::now();
+            let runtime = Handle::current();
             let caller = Waiter {
                 reply: Some(reply),
                 since,
@@ -250,7 +251,8 @@ impl Engine {
         key: IdempotencyKey,
     ) -> Result<Lookup, SubmitError> {
         self.refuse_unless_ready()?;
-        let (now, bytes) = (self.now(), command.weight_bytes());
+        let now = self.now();
+        let bytes = command.weight_bytes();
         let look_up = move |writer: &mut Writer, reply: Reply<_>| {
             // The caller may be gone.
             let _ = reply.send(Ok(writer.state.recorded(&command, &key, now)));

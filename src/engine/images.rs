@@ -39,11 +39,9 @@ struct ImageRecords {
 
 impl ImageRecords {
     fn new(head: FilterHead, redemptions: u64, chunks: FilterChunks) -> Self {
-        let (head, end, writer) = (
-            Some(Box::new(head)),
-            Some(redemptions),
-            ArchiveWriter::default(),
-        );
+        let head = Some(Box::new(head));
+        let end = Some(redemptions);
+        let writer = ArchiveWriter::default();
         Self {
             head,
             chunks,
@@ -307,7 +305,8 @@ mod tests {
             left -= i32::from(left > 0);
             Ok((left > 0).then(|| (ImageSection::Tables, ImageChunk(vec![0; 40]))))
         });
-        let (writer, spool) = (ArchiveWriter::default(), store.spool().unwrap());
+        let writer = ArchiveWriter::default();
+        let spool = store.spool().unwrap();
         let mut records = ImageRecords {
             head: None,
             chunks,

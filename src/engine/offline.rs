@@ -52,7 +52,8 @@ pub(super) fn local_log(store: &Arc<Store>) -> Result<Option<LocalJournal>, Stor
 fn snapshot_of(store: &Arc<Store>) -> Result<Arc<Manifest>> {
     if let Some(mut log) = local_log(store)? {
         let mut recovered = recover(store, &mut log, &mut |_| ())?;
-        let (last, at) = (recovered.state.applied(), recovered.state.now());
+        let last = recovered.state.applied();
+        let at = recovered.state.now();
         if recovered
             .manifest
             .as_ref()
@@ -91,7 +92,8 @@ pub fn positions(sources: &[PathBuf]) -> Result<Vec<(PathBuf, Seq)>> {
     {
         return Ok(Vec::new());
     }
-    let (mut positions, mut first) = (Vec::new(), None);
+    let mut positions = Vec::new();
+    let mut first = None;
     for dir in sources {
         let store = open(dir, &options())?;
         let log = log_of(&store)?;
@@ -183,7 +185,9 @@ pub fn repair_clock(dir: &Path, clock: ClockReading) -> Result<ClockRepair> {
     let instead = "its nodes compare their clocks, so set this machine's clock right";
     let (store, mut log) = open_to_repair(dir, instead)?;
     let mut recovered = recover(&store, &mut log, &mut |_| ())?;
-    let (now, state, mut repair) = (clock.wall, &mut recovered.state, ClockRepair::default());
+    let now = clock.wall;
+    let state = &mut recovered.state;
+    let mut repair = ClockRepair::default();
     repair.logged = (state.applied() > Seq(0)).then(|| state.now());
     if state.now() > now {
         for committed in log.append(vec![Proposal::new(now, Command::TurnBack)])? {
@@ -217,7 +221,8 @@ pub fn repair_clock(dir: &Path, clock: ClockReading) -> Result<ClockRepair> {
 /// If the entry can be applied, or another one can't; nothing has changed then. Also if a later one can't be applied either.
 pub fn skip_entry(dir: &Path, now: Timestamp, entry: Seq) -> Result<Seq> {
     let instead = "its nodes must all apply the same entries, see docs/CLUSTER.md";
-    let ((store, mut log), number) = (open_to_repair(dir, instead)?, entry.0);
+    let (store, mut log) = open_to_repair(dir, instead)?;
+    let number = entry.0;
     if !store.skipped_entries()?.contains_key(&entry) {
         let sound = "can be applied, or a snapshot covers it: nothing is skipped";
         match recover(&store, &mut log, &mut |_| ()) {

@@ -174,7 +174,9 @@ pub fn creation(
     window: Window,
     annotations: AnnotationsChange,
 ) -> Result<Command, LayoutError> {
-    let (layout, id, secret) = (layout_of(&spec)?, FilterId::random(), Secret::new(random()));
+    let layout = layout_of(&spec)?;
+    let id = FilterId::random();
+    let secret = Secret::new(random());
     Ok(Command::Create {
         kind,
         name,

@@ -121,8 +121,10 @@ pub fn recover(
     journal: &mut dyn Journal,
     report: &mut ReportProgress<'_>,
 ) -> Result<Recovered> {
-    let (mut state, mut manifest, mut damaged, mut why) =
-        (State::default(), None, Vec::new(), None);
+    let mut state = State::default();
+    let mut manifest = None;
+    let mut damaged = Vec::new();
+    let mut why = None;
     for found in store.manifests()? {
         match load(store, &found, report) {
             Ok(loaded) => {
@@ -140,7 +142,8 @@ pub fn recover(
         }
     }
     JournalError::check_version(state.applied(), state.format())?;
-    let (began, events) = (Instant::now(), EventLog::open(store, &state)?);
+    let began = Instant::now();
+    let events = EventLog::open(store, &state)?;
     let mut recovered = Recovered {
         state,
         events,
@@ -248,7 +251,8 @@ impl Sections for StoredSections<'_> {
             return Ok(());
         };
         self.report_one();
-        let (store, chunks) = (self.store, section.chunks);
+        let store = self.store;
+        let chunks = section.chunks;
         let load = |first: u32, end: u32| {
             table.load(first..end, |chunk, out| {
                 store
@@ -301,10 +305,8 @@ impl Recovered {
             replayed,
             ..
         } = self;
-        let (skipped, mut admission) = (
-            store.skipped_entries()?,
-            Admission::new(u64::MAX, SPARE_BYTES),
-        );
+        let skipped = store.skipped_entries()?;
+        let mut admission = Admission::new(u64::MAX, SPARE_BYTES);
         let waker = bell();
         loop {
             let committed = match journal.poll(state.applied(), &mut Context::from_waker(&waker))? {
@@ -358,15 +360,13 @@ impl Recovered {
     /// # Errors
     /// Those of [`RunningSnapshot`].
     pub fn take_snapshot(&mut self, store: &Store, at: Timestamp) -> Result<Manifest, StoreError> {
-        let (
-            Recovered {
-                state,
-                events,
-                manifest,
-                ..
-            },
-            place,
-        ) = (self, Vec::new());
+        let Recovered {
+            state,
+            events,
+            manifest,
+            ..
+        } = self;
+        let place = Vec::new();
         let mut running =
             RunningSnapshot::begin(store, state, events, manifest.as_ref(), place, at)?;
         running.write(store, u64::MAX, Duration::MAX)?;

@@ -134,7 +134,8 @@ mod tests {
         async fn over(adjust: impl FnOnce(EngineOptions) -> EngineOptions) -> SoldOut {
             let directory = tempfile::tempdir().unwrap();
             let config = Config::load(None, [("CUCKOOD__STORAGE__DURABILITY", "relaxed")]).unwrap();
-            let (path, settings) = (directory.path().to_owned(), Settings::default());
+            let path = directory.path().to_owned();
+            let settings = Settings::default();
             let mut options = adjust(EngineOptions {
                 path,
                 settings,
@@ -152,7 +153,9 @@ mod tests {
             };
             let engine = Engine::start(options, Clock::new(reading, ClockLimits::default()));
             assert_eq!(engine.recovered().await, EngineStatus::Ready);
-            let (mode, growth, sizing) = (Mode::Strict, Growth::Auto, Sizing::Exact);
+            let mode = Mode::Strict;
+            let growth = Growth::Auto;
+            let sizing = Sizing::Exact;
             let stock = Some(1);
             let spec = Spec {
                 capacity: 10,
@@ -193,7 +196,8 @@ mod tests {
             [starts_at, ends_at]: [Option<Option<Timestamp>>; 2],
             stock: Option<u64>,
         ) -> Command {
-            let (target, annotations) = (Target(self.pool.id), Default::default());
+            let target = Target(self.pool.id);
+            let annotations = Default::default();
             Command::Update(Update {
                 target,
                 starts_at,
@@ -210,7 +214,8 @@ mod tests {
 
         fn hold(&self, code: u64, hold_seconds: u64) -> (RedemptionId, Command) {
             let target = Target(self.pool.id);
-            let (digest, reference) = (digest(code), reference(code));
+            let digest = digest(code);
+            let reference = reference(code);
             let redemption = RedemptionId(crate::journal::random());
             (
                 redemption,
@@ -334,7 +339,8 @@ mod tests {
         let refusals = sold_out.engine.inner.refusals.clone();
         let before = hold.proposed.load(Ordering::SeqCst);
         hold.is_on.store(true, Ordering::SeqCst);
-        let (engine, redeem) = (sold_out.engine.clone(), sold_out.redeem(1));
+        let engine = sold_out.engine.clone();
+        let redeem = sold_out.redeem(1);
         let caller = tokio::spawn(async move { engine.submit(None, redeem, None).await });
         while hold.proposed.load(Ordering::SeqCst) == before {
             tokio::task::yield_now().await;
@@ -357,10 +363,8 @@ mod tests {
     #[tokio::test]
     async fn overdue_attempt_lasts_until_log_has_decided() {
         let hold = Hold::default();
-        let (journal, commit_timeout) = (
-            JournalOptions::Other(Arc::new(hold.clone())),
-            Duration::ZERO,
-        );
+        let journal = JournalOptions::Other(Arc::new(hold.clone()));
+        let commit_timeout = Duration::ZERO;
         let sold_out = SoldOut::over(|options| EngineOptions {
             journal,
             commit_timeout,
@@ -505,9 +509,11 @@ mod tests {
     #[test]
     fn read_sees_complete_commit() {
         const COMMITS: u64 = 200_000;
-        let (refusals, [one, other]) = (Refusals::default(), [const { AtomicU64::new(0) }; 2]);
+        let refusals = Refusals::default();
+        let [one, other] = [const { AtomicU64::new(0) }; 2];
         let read = || {
-            let (one, other) = (one.load(Ordering::Relaxed), other.load(Ordering::Relaxed));
+            let one = one.load(Ordering::Relaxed);
+            let other = other.load(Ordering::Relaxed);
             Some((one, other))
         };
         std::thread::scope(|scope| {

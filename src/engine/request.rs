@@ -185,7 +185,8 @@ mod tests {
     fn callers_are_answered_in_their_runtimes() {
         let runtimes = [0; 2].map(|_| Builder::new_current_thread().build().unwrap());
         let room = Arc::new(Semaphore::new(5));
-        let (mut answers, mut pending) = (Vec::new(), Vec::new());
+        let mut answers = Vec::new();
+        let mut pending = Vec::new();
         for (number, runtime) in (0..).zip([0, 1, 0]) {
             let (reply, answer) = oneshot::channel();
             let room = (room.clone().try_acquire_owned().unwrap(), None);

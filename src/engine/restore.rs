@@ -53,7 +53,8 @@ pub fn restore<R: Read>(
     };
     // It may have been a replicated log's.
     manifest.place.clear();
-    let (store, seq) = (Arc::new(begun.open(options)?), manifest.seq);
+    let store = Arc::new(begun.open(options)?);
+    let seq = manifest.seq;
     write_archive(&store, manifest, read)?;
     let mut log =
         LocalJournal::begin_after(store.clone(), seq, LocalOptions::at(Durability::Relaxed))?;
@@ -94,7 +95,8 @@ pub(super) fn write_archive(
     read: impl FnOnce(&mut Sink<'_>) -> Result<()>,
 ) -> Result<()> {
     let mut writer = store.begin_snapshot(manifest.seq)?;
-    let (mut events, mut unsynced_bytes) = (EventLog::open(store, &State::default())?, 0);
+    let mut events = EventLog::open(store, &State::default())?;
+    let mut unsynced_bytes = 0;
     read(&mut |piece| {
         store.space.check()?;
         match piece {

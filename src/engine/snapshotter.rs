@@ -192,7 +192,8 @@ impl Snapshotter {
             return Ok(None);
         }
         // With ten thousand filters, this takes a separate step.
-        let (bytes_written, duration) = (running.bytes_written, running.began.elapsed());
+        let bytes_written = running.bytes_written;
+        let duration = running.began.elapsed();
         let finished = running.finish(&self.store);
         if matches!(finished, Err(StoreError::TooLong(_))) {
             // The next attempt is due after as much log.
@@ -218,10 +219,8 @@ impl Snapshotter {
         state: &State,
         quiet: bool,
     ) -> Result<(), StoreError> {
-        let (pinned, pinned_max) = (
-            || state.sizes().snapshot_bytes as usize,
-            self.options.pinned_bytes_max,
-        );
+        let pinned = || state.sizes().snapshot_bytes as usize;
+        let pinned_max = self.options.pinned_bytes_max;
         // As the pinned bytes approach their limit each commit pays for more, so the limit is hardly ever reached.
         let haste =
             1 + pinned().saturating_sub(pinned_max / 2).saturating_mul(16) / pinned_max.max(1);
@@ -332,7 +331,9 @@ impl RunningSnapshot {
     /// # Errors
     /// Those of [`SnapshotWriter::put_chunk`].
     pub fn write(&mut self, store: &Store, budget: u64, time: Duration) -> Result<u64, StoreError> {
-        let (mut chunk, mut written, began) = (Vec::new(), 0, Instant::now());
+        let mut chunk = Vec::new();
+        let mut written = 0;
+        let began = Instant::now();
         while written < budget
             && (written == 0 || began.elapsed() < time)
             && let Some(section) = self.fresh.front_mut()
@@ -476,10 +477,8 @@ mod tests {
     #[test]
     fn snapshot_work_is_proportional_to_commits() {
         const LOGGED: u64 = 12 << 10;
-        let (mut state, dir) = (
-            state(Mode::Compact, Growth::Fixed),
-            tempfile::tempdir().unwrap(),
-        );
+        let mut state = state(Mode::Compact, Growth::Fixed);
+        let dir = tempfile::tempdir().unwrap();
         let mut snapshotter = Snapshotter::new(store_in(&dir), SnapshotOptions::default(), None, 0);
         begin(&mut snapshotter, &mut state);
         let mut paid = 0;
@@ -501,10 +500,8 @@ mod tests {
     /// On a disk so slow that no time is left for more, a step still writes one chunk, and no payment is lost.
     #[test]
     fn step_without_time_writes_one_chunk() {
-        let (mut state, dir) = (
-            state(Mode::Compact, Growth::Fixed),
-            tempfile::tempdir().unwrap(),
-        );
+        let mut state = state(Mode::Compact, Growth::Fixed);
+        let dir = tempfile::tempdir().unwrap();
         let mut snapshotter = Snapshotter::new(store_in(&dir), SnapshotOptions::default(), None, 0);
         begin(&mut snapshotter, &mut state);
         let mut running = snapshotter.running.take().unwrap();
@@ -526,10 +523,8 @@ mod tests {
     /// It is not repeated immediately, and the log stays.
     #[test]
     fn snapshot_too_long_is_postponed() {
-        let (mut state, dir) = (
-            state(Mode::Compact, Growth::Fixed),
-            tempfile::tempdir().unwrap(),
-        );
+        let mut state = state(Mode::Compact, Growth::Fixed);
+        let dir = tempfile::tempdir().unwrap();
         let options = SnapshotOptions {
             log_bytes_min: 1_000,
             log_bytes_max: 1_000,
@@ -572,7 +567,8 @@ mod tests {
         };
         let mut snapshotter = Snapshotter::new(store_in(&dir), options, None, 0);
         begin(&mut snapshotter, &mut state);
-        let (mut item, mut most) = (FIRST, 0);
+        let mut item = FIRST;
+        let mut most = 0;
         while snapshotter.is_running() && item < 900_000 {
             insert(&mut state, item..item + BATCH);
             item += BATCH;
@@ -597,8 +593,10 @@ mod tests {
         for item in (0..ITEMS).step_by(10_000) {
             insert(&mut state, item..item + 10_000);
         }
-        let (target, digest) = (Target(FilterId(1)), Digest(0x9e37_79b9_7f4a_7c15));
-        let (redemption, reference) = (RedemptionId([1; 16]), Reference::new("order").unwrap());
+        let target = Target(FilterId(1));
+        let digest = Digest(0x9e37_79b9_7f4a_7c15);
+        let redemption = RedemptionId([1; 16]);
+        let reference = Reference::new("order").unwrap();
         apply(
             &mut state,
             Command::Redeem(Redeem {
@@ -643,10 +641,8 @@ mod tests {
     /// A section that never changes does not stay alone in a part of the file that could otherwise be freed.
     #[test]
     fn unchanged_tables_are_rewritten_occasionally() {
-        let (mut state, dir) = (
-            state(Mode::Compact, Growth::Fixed),
-            tempfile::tempdir().unwrap(),
-        );
+        let mut state = state(Mode::Compact, Growth::Fixed);
+        let dir = tempfile::tempdir().unwrap();
         let mut snapshotter = Snapshotter::new(store_in(&dir), SnapshotOptions::default(), None, 0);
         let mut written = Vec::new();
         for generation in 1..=40 {

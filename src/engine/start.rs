@@ -249,7 +249,8 @@ fn prepare(inner: &Arc<Inner>, waker: Waker) -> Result<Writer> {
     note_recovered(inner, &recovered, is_filled, began.elapsed());
     // The view is set here and nowhere else, so it can't be set already.
     let _ = inner.view.set(recovered.state.view());
-    let (log_bytes, mut events) = (recovered.replayed * ENTRY_BYTES, recovered.events);
+    let log_bytes = recovered.replayed * ENTRY_BYTES;
+    let mut events = recovered.events;
     let snapshotter = Snapshotter::new(
         store.clone(),
         options.snapshots.clone(),
@@ -302,7 +303,8 @@ fn note_recovered(inner: &Inner, recovered: &Recovered, is_filled: bool, took: D
         .replay_seconds
         .set(recovered.replay_time.as_secs_f64());
     metrics.replayed_entries.set(recovered.replayed as i64);
-    let (seq, milliseconds) = (recovered.state.applied().0, took.as_millis() as u64);
+    let seq = recovered.state.applied().0;
+    let milliseconds = took.as_millis() as u64;
     let snapshot = recovered.manifest.as_ref().map(|manifest| manifest.seq.0);
     tracing::info!(
         seq,
@@ -331,7 +333,8 @@ fn report_progress(inner: &Inner) -> impl FnMut(Progress) {
 /// Returns the commands of a startup: its settings, and the end of images and imports whose uploads ended with a process. Their tables take
 /// memory.
 fn commands_at_start(options: &EngineOptions, state: &State, at: Timestamp) -> Vec<Command> {
-    let (ours, logs) = (&options.settings, state.settings());
+    let ours = &options.settings;
+    let logs = state.settings();
     // Other nodes have started the shared log: its settings apply, not this node's.
     let is_joining = options.journal.is_shared() && state.applied() > Seq(0);
     let mut commands = Vec::new();
@@ -366,7 +369,8 @@ fn commands_at_start(options: &EngineOptions, state: &State, at: Timestamp) -> V
         .into_iter()
         .filter(|import| is_dead(import));
     commands.extend(imports.map(|import| {
-        let (target, import) = (Target(import.filter), import.id.clone());
+        let target = Target(import.filter);
+        let import = import.id.clone();
         Command::ImportEnd(ImportEnd {
             target,
             import,
@@ -407,7 +411,8 @@ fn fill(inner: &Inner, report: &mut ReportProgress<'_>) -> Result<bool> {
     let Some(shared) = journal.shared_snapshots()? else {
         return Ok(false);
     };
-    let (until, mut is_late) = (Instant::now() + shared.options.connect_timeout, false);
+    let until = Instant::now() + shared.options.connect_timeout;
+    let mut is_late = false;
     let is_filled = loop {
         let error = match fill_once(inner, &shared, report) {
             Ok(is_filled) => break is_filled,
@@ -449,7 +454,9 @@ fn fill_once(
     shared: &NatsSnapshots,
     report: &mut ReportProgress<'_>,
 ) -> Result<bool> {
-    let (snapshots, mut why, mut silence) = (shared.list()?, "there is none".to_owned(), None);
+    let snapshots = shared.list()?;
+    let mut why = "there is none".to_owned();
+    let mut silence = None;
     for snapshot in &snapshots {
         match load(inner, shared, snapshot, report) {
             Err(error) if !error.is_newer() => {
@@ -486,7 +493,8 @@ fn load(
         seq,
         ..
     } = from;
-    let (total, mut done) = (Some(*bytes), 0);
+    let total = Some(*bytes);
+    let mut done = 0;
     report(Progress::of("checking a shared snapshot", done, total));
     let mut manifest = verify_archive(|sink| shared.read(from, sink))?;
     check_usable(from, &manifest)?;
@@ -619,8 +627,13 @@ mod tests {
             state.begin_snapshot().head
         };
         let check = |seq, meta: &[u8]| {
-            let (name, seq, taken_at) = ("snapshot-1".to_owned(), Seq(seq), Timestamp(1));
-            let (node, bytes, place, sections) = ("node".to_owned(), 0, Vec::new(), Vec::new());
+            let name = "snapshot-1".to_owned();
+            let seq = Seq(seq);
+            let taken_at = Timestamp(1);
+            let node = "node".to_owned();
+            let bytes = 0;
+            let place = Vec::new();
+            let sections = Vec::new();
             let shared = SharedSnapshot {
                 name,
                 seq,
@@ -629,7 +642,9 @@ mod tests {
                 bytes,
                 place: place.clone(),
             };
-            let (generation, events_last, meta) = (1, 0, meta.to_vec());
+            let generation = 1;
+            let events_last = 0;
+            let meta = meta.to_vec();
             let manifest = Manifest {
                 generation,
                 seq: Seq(1),

@@ -74,7 +74,8 @@ impl Timekeeper {
             });
             inner.clock.resume(saved.reading, saved.same_boot);
         }
-        let (inner, store) = (inner.clone(), store.clone());
+        let inner = inner.clone();
+        let store = store.clone();
         let mut keeper = Self {
             inner,
             store,

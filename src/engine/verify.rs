@@ -58,11 +58,10 @@ fn check_log(store: &Arc<Store>, notes: &mut Vec<String>) -> Result<Seq, Journal
         notes.push("log: a replicated one, which its servers have".to_owned());
         return Ok(Seq(0));
     };
-    let (first, last) = (journal.first_available(), journal.last());
-    let (mut at, mut context) = (
-        Seq(first.0.saturating_sub(1)),
-        Context::from_waker(Waker::noop()),
-    );
+    let first = journal.first_available();
+    let last = journal.last();
+    let mut at = Seq(first.0.saturating_sub(1));
+    let mut context = Context::from_waker(Waker::noop());
     while let Poll::Ready(delivery) = journal.poll(at, &mut context) {
         if let Delivery::Entries(entries) = delivery? {
             at = entries.last().map_or(at, |committed| committed.entry.seq);
@@ -78,7 +77,9 @@ fn check_log(store: &Arc<Store>, notes: &mut Vec<String>) -> Result<Seq, Journal
 
 /// Reads every event, and checks that none is missing between two others.
 fn check_events(store: &Store, findings: &mut Findings) -> Result<(), StoreError> {
-    let (mut first, mut last, mut count) = (None, None, 0);
+    let mut first = None;
+    let mut last = None;
+    let mut count = 0;
     let Findings { notes, faults } = findings;
     for tree in store.events().trees() {
         store.events().scan(tree, &[], |pack| {

@@ -156,7 +156,8 @@ impl Writer {
             // A worker that shares the processor queues what has arrived there, and the group commit is larger.
             thread::yield_now();
         }
-        let (mut taken, mut bytes) = (0, 0);
+        let mut taken = 0;
+        let mut bytes = 0;
         while let Some(serve) = next.take() {
             taken += 1;
             bytes += serve(self);
@@ -190,12 +191,15 @@ impl Writer {
         if !self.is_disk_short {
             self.store.space.restore_ballast();
         }
-        let (began, stamp) = (Instant::now(), self.time.stamp_entries(self.state.now()));
+        let began = Instant::now();
+        let stamp = self.time.stamp_entries(self.state.now());
         let at = self
             .inner
             .log_refusal()
             .map_or(stamp.map_err(SubmitError::from), Err);
-        let (first, mut proposals, mut bytes) = (self.proposed.reserve(0), Vec::new(), 0);
+        let first = self.proposed.reserve(0);
+        let mut proposals = Vec::new();
+        let mut bytes = 0;
         let mut is_full = false;
         while !is_full && let Some((proposal, caller)) = self.pending.pop_front() {
             match self.admit(&at, &proposal) {
@@ -388,7 +392,8 @@ impl Writer {
         let began = Instant::now();
         self.inner.metrics.entries.inc_by(committed.len() as u64);
         let mut answers = Vec::with_capacity(committed.len());
-        let (mut bytes, mut stored) = (0, Ok(()));
+        let mut bytes = 0;
+        let mut stored = Ok(());
         self.inner.refusals.begin();
         for Committed { entry, ticket } in committed {
             bytes += entry.proposal.command.weight_bytes();
@@ -450,7 +455,8 @@ impl Writer {
             replication,
             ..
         } = &*self.inner;
-        let (state, latest) = (&self.state, self.snapshotter.latest.as_ref());
+        let state = &self.state;
+        let latest = self.snapshotter.latest.as_ref();
         let mut noted = figures.lock();
         (noted.format, noted.sizes, noted.events) =
             (state.format(), state.sizes(), self.events.figures());

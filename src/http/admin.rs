@@ -101,8 +101,10 @@ pub(super) async fn info(call: Call<Read>) -> Response {
         prefix: (!key.prefix.is_empty()).then(|| key.prefix.clone()),
         expires_at: key.expires_at,
     });
-    let (engine, info) = (&call.api.engine, call.api.engine.info());
-    let (options, view) = (engine.options(), engine.view());
+    let engine = &call.api.engine;
+    let info = call.api.engine.info();
+    let options = engine.options();
+    let view = engine.view();
     let body = ServiceInfo {
         version: env!("CARGO_PKG_VERSION"),
         key,
@@ -320,8 +322,10 @@ pub(super) async fn cluster(call: Call<Read>) -> Response {
         foreign_messages: figures.foreign,
         hash: figures.hash,
     });
-    let (build, understands) = (env!("CARGO_PKG_VERSION"), understood_version());
-    let (position, enabled) = (engine.position().0, engine.info().format);
+    let build = env!("CARGO_PKG_VERSION");
+    let understands = understood_version();
+    let position = engine.position().0;
+    let enabled = engine.info().format;
     let body = ClusterStatus {
         journal,
         position,
@@ -413,7 +417,8 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> HandlerResult {
     ))
 )]
 pub(super) async fn metrics(State(api): State<Arc<Api>>, request: Request) -> HandlerResult {
-    let (format, service) = (TextFormat::preferred(request.headers()), api.clone());
+    let format = TextFormat::preferred(request.headers());
+    let service = api.clone();
     let render = move || {
         // An idle writer does not check the clock, so it is checked here.
         let _ = service.engine.writes_refused();

@@ -123,7 +123,8 @@ pub(super) fn direct<R: Right, Out: Future<Output = HandlerResult> + Send + 'sta
     handler: impl Fn(Call<R>, Path<String>, Request) -> Out + Copy + Send + Sync + 'static,
 ) -> Direct {
     Arc::new(move |api, request| {
-        let (api, (mut parts, body)) = (api.clone(), request.into_parts());
+        let api = api.clone();
+        let (mut parts, body) = request.into_parts();
         Box::pin(async move {
             let name = parts
                 .uri
@@ -503,7 +504,9 @@ impl UploadCommands {
         &self,
         command: Command,
     ) -> impl Future<Output = Result<Outcome, Problem>> + use<> {
-        let (engine, kind, by) = (self.engine.clone(), self.kind, self.by.clone());
+        let engine = self.engine.clone();
+        let kind = self.kind;
+        let by = self.by.clone();
         async move {
             for _ in 0..BUSY_PAUSES_MAX {
                 match engine.submit(by.clone(), command.clone(), None).await {

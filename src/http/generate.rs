@@ -219,7 +219,8 @@ impl Generation<'_> {
     /// Derives the candidates from the coupon's secret and the request.
     fn candidates(&self, period: Option<u64>) -> Candidates {
         let CodesToGenerate { count, pattern } = self.wanted;
-        let (count, name) = (count.to_le_bytes(), self.call.caller.name());
+        let count = count.to_le_bytes();
+        let name = self.call.caller.name();
         let secret = &self.view.secret.as_bytes()[..];
         let parts = [
             secret,

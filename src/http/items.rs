@@ -208,7 +208,8 @@ pub(super) async fn add(
             .as_ref()
             .map_or_else(|problem| problem.code.as_str(), |_| "done");
         let key = Some(call.caller.name()).filter(|key| !key.is_empty());
-        let (peer, [trace, parent]) = (source.peer(), source.trace());
+        let peer = source.peer();
+        let [trace, parent] = source.trace();
         tracing::info!(
             act = "revive_codes",
             key,

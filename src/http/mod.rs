@@ -60,7 +60,8 @@ pub fn service(
     access.guessing.register(&mut registry);
     register(&mut registry);
     let operations = Operations::register(operations, openapi::statuses, &mut registry);
-    let (redemptions, uploads_end) = (redemptions::outcomes(), CancellationToken::new());
+    let redemptions = redemptions::outcomes();
+    let uploads_end = CancellationToken::new();
     let help = "Requests to redeem, hold, confirm or cancel, by outcome";
     registry.register("redemptions", help, redemptions.clone());
     let api = Arc::new(Api {

@@ -320,10 +320,12 @@ pub(super) fn statuses(declared: &Operation) -> Vec<u16> {
 
 /// Returns the problems that follow from the declaration of an operation's route, by status.
 fn general_problems(declared: &Operation) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let (path, takes_body) = (declared.path.as_str(), declared.takes_body);
+    let path = declared.path.as_str();
+    let takes_body = declared.takes_body;
     let is_of = |name: &str| path.contains(name);
     let effect = declared.access.map(|access| access.effect);
-    let (is_read, is_once) = (declared.is_read(), effect == Some(Effect::WritesOnce));
+    let is_read = declared.is_read();
+    let is_once = effect == Some(Effect::WritesOnce);
     let is_put = declared.method == Method::PUT;
     let is_api = effect.is_some();
     let is_probe = matches!(path, "/livez" | "/readyz");
@@ -438,10 +440,8 @@ fn path_parameter(path: &str, name: &str) -> Value {
 fn finish(effect: Option<Effect>, status: &str, response: &mut Value) {
     let is_api = effect.is_some();
     let is_once = effect == Some(Effect::WritesOnce) && !matches!(status, "401" | "403" | "503");
-    let (text, number) = (
-        json!({ "type": "string" }),
-        json!({ "type": "integer", "minimum": 1 }),
-    );
+    let text = json!({ "type": "string" });
+    let number = json!({ "type": "integer", "minimum": 1 });
     let position = json!({ "type": "integer", "format": "int64", "minimum": 0 });
     let id = "The request's id if it has 1 to 128 letters, digits and `-_.:/+=@`; otherwise a generated one";
     let wait = "Seconds to wait before the next attempt; absent with `storage-failed`";

@@ -180,7 +180,8 @@ pub(super) async fn redeem(
     let decided = match refused {
         Some(refusal) => Err(refusals::refused(Kind::Coupon, refusal)),
         None => {
-            let (target, redemption) = (Target(view.id), RedemptionId(random()));
+            let target = Target(view.id);
+            let redemption = RedemptionId(random());
             let hold_seconds = request.hold_seconds;
             let command = Command::Redeem(crate::domain::Redeem {
                 target,

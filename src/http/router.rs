@@ -321,7 +321,8 @@ impl Operations {
             requests: requests.clone(),
             responses: Default::default(),
         };
-        let (mut paths, mut routes) = (matchit::Router::new(), Vec::new());
+        let mut paths = matchit::Router::new();
+        let mut routes = Vec::new();
         let mut sorted = operations;
         sorted.sort_by(|a, b| a.path.cmp(&b.path));
         for operations in sorted.chunk_by(|a, b| a.path == b.path) {

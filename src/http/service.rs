@@ -73,7 +73,8 @@ struct ServiceParts {
 impl HttpService {
     /// Puts the checks of these operations before a router.
     pub(super) fn new(api: Arc<Api>, operations: Arc<Operations>, router: Router) -> Self {
-        let (room, slow) = (LogLimiter::default(), LogLimiter::for_slow_requests());
+        let room = LogLimiter::default();
+        let slow = LogLimiter::for_slow_requests();
         let parts = Arc::new(ServiceParts {
             api,
             operations,
@@ -108,7 +109,8 @@ impl HttpService {
 
     /// Answers a request, and compresses a long response.
     async fn respond_compressed(self, request: Request) -> Response {
-        let (parts, offer) = (&*self.parts, self.offer);
+        let parts = &*self.parts;
+        let offer = self.offer;
         let encoder = Mutex::new(None);
         let plain = service_fn(|request| async {
             let (mut response, owner) = parts.respond(request, offer).await;
@@ -154,7 +156,8 @@ impl ServiceParts {
         let route = self.operations.route(request.uri().path());
         let id = self.ids.of(request.headers());
         let method = request.method().clone();
-        let (path, request_id) = (route.path.as_deref(), id.to_str().ok());
+        let path = route.path.as_deref();
+        let request_id = id.to_str().ok();
         let span = tracing::debug_span!("request", %method, route = path, request_id,
             trace = source::trace(request.headers())[0], parent = source::trace(request.headers())[1]);
         let mut slow = self
@@ -173,7 +176,9 @@ impl ServiceParts {
             !is_api && !matches!(request.uri().path(), "/livez" | "/readyz" | "/metrics");
         // The position shows how often others write.
         let mut is_stranger = !self.api.access.is_open();
-        let (mut act, mut position, mut owner) = (None, None, None);
+        let mut act = None;
+        let mut position = None;
+        let mut owner = None;
         let mut response = {
             // Pinned where it is made: it is large, and each wrapper around it would copy it.
             let handled = pin!(async {
@@ -212,15 +217,18 @@ impl ServiceParts {
             ))
             .await
         };
-        let (status, took) = (response.status(), begun.elapsed());
+        let status = response.status();
+        let took = begun.elapsed();
         route.count(&method, status, took);
         tracing::debug!(parent: &span, status = status.as_u16(), ?took, "answered");
         if let Some(slow) = slow.filter(|slow| took >= slow.limit)
             && let Some(suppressed) = self.slow.next_line()
         {
-            let (key, peer, [trace, parent]) =
-                (slow.key(), slow.source.peer(), slow.source.trace());
-            let (status, seconds) = (status.as_u16(), took.as_secs_f64());
+            let key = slow.key();
+            let peer = slow.source.peer();
+            let [trace, parent] = slow.source.trace();
+            let status = status.as_u16();
+            let seconds = took.as_secs_f64();
             tracing::info!(
                 %method, route = path, status, seconds, key, peer, trace, parent, request_id, suppressed,
                 "a request was slow"
@@ -306,7 +314,8 @@ impl ServiceParts {
         if path == "/livez" {
             return Ok(());
         }
-        let (engine, describes_node) = (&self.api.engine, matches!(path, "/readyz" | "/metrics"));
+        let engine = &self.api.engine;
+        let describes_node = matches!(path, "/readyz" | "/metrics");
         let stopped = if describes_node {
             None
         } else {
@@ -326,8 +335,8 @@ impl ServiceParts {
                 let peer = request.extensions().get::<Peer>();
                 let peer = peer.map(|peer| tracing::field::display(peer.address.ip()));
                 // The path of an unknown route may contain a code.
-                let (route, request_id) =
-                    (route.path.as_deref().unwrap_or("none"), id.to_str().ok());
+                let route = route.path.as_deref().unwrap_or("none");
+                let request_id = id.to_str().ok();
                 let method = request.method();
                 tracing::info!(%denied, key, peer, %method, route, request_id, suppressed, "a key was refused");
             }
@@ -486,15 +495,14 @@ impl Drop for AdministrativeAct {
             request_id,
             end,
         } = self;
-        let (key, request_id) = (
-            Some(key).filter(|key| !key.is_empty()),
-            request_id.to_str().ok(),
-        );
+        let key = Some(key).filter(|key| !key.is_empty());
+        let request_id = request_id.to_str().ok();
         let outcome = end.map_or("aborted: connection closed", |(_, problem)| {
             problem.unwrap_or("done")
         });
         let status = end.map(|(status, _)| status.as_u16());
-        let (peer, [trace, parent]) = (source.peer(), source.trace());
+        let peer = source.peer();
+        let [trace, parent] = source.trace();
         tracing::info!(
             act,
             key,

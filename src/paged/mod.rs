@@ -138,7 +138,8 @@ impl<P: Page> Paged<P> {
 
     /// Appends the pages of a chunk, and returns the number of the first one. `None` if the chunk is damaged: then none is appended.
     pub fn load(&mut self, mut chunk: &[u8]) -> Option<u64> {
-        let (first, mut pages) = (self.end(), Vec::new());
+        let first = self.end();
+        let mut pages = Vec::new();
         while !chunk.is_empty() {
             pages.push(P::decode(&mut chunk)?);
         }
@@ -159,7 +160,8 @@ impl<P: Page> Paged<P> {
         copied: &Copied,
     ) -> impl Iterator<Item = (u64, u64, Frozen<P>)> + use<P> {
         self.copied = Some(copied.clone());
-        let (pages, copied) = (self.pages.clone(), copied.clone());
+        let pages = self.pages.clone();
+        let copied = copied.clone();
         let freeze = move |(number, page): (u64, Arc<P>)| {
             (number, page.bytes(), Frozen::new([page].into(), &copied))
         };

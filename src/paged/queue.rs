@@ -111,7 +111,8 @@ impl Queue {
 
     /// The string at a position.
     pub fn get(&self, position: u64) -> Option<&[u8]> {
-        let (number, offset) = (position / PAGE_BYTES as u64, position % PAGE_BYTES as u64);
+        let number = position / PAGE_BYTES as u64;
+        let offset = position % PAGE_BYTES as u64;
         read(&self.pages.get(number)?.0, offset as usize)
     }
 
@@ -280,7 +281,8 @@ mod tests {
             before in proptest::collection::vec(any::<u16>(), 0..200),
             during in proptest::collection::vec(any::<u16>(), 0..200),
         ) {
-            let (mut queue, mut model) = (Queue::default(), VecDeque::new());
+            let mut queue = Queue::default();
+            let mut model = VecDeque::new();
             for &operation in &before {
                 change(&mut queue, &mut model, operation);
                 let memory: usize = queue.pages.iter().map(|(_, page)| page.0.capacity()).sum();
@@ -288,9 +290,12 @@ mod tests {
             }
             prop_assert_eq!(&strings(&queue), &Vec::from(model.clone()));
             prop_assert_eq!(queue.front(), model.front().map(Vec::as_slice));
-            let (expected, extent, copied) = (strings(&queue), queue.extent(), Copied::default());
+            let expected = strings(&queue);
+            let extent = queue.extent();
+            let copied = Copied::default();
             let mut during = during.chunks(10);
-            let (mut pages, mut chunk) = (Vec::new(), Vec::new());
+            let mut pages = Vec::new();
+            let mut chunk = Vec::new();
             let frozen: Vec<_> = queue.freeze(&copied).collect();
             for (number, length, mut frozen) in frozen {
                 prop_assert_eq!(number, extent.first + pages.len() as u64);

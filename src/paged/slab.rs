@@ -37,7 +37,8 @@ impl<T, const WORDS: usize> Slots<T, WORDS> {
 
     /// The number of values before a slot.
     fn rank(&self, slot: u32) -> usize {
-        let (word, bit) = ((slot / u64::BITS) as usize, slot % u64::BITS);
+        let word = (slot / u64::BITS) as usize;
+        let bit = slot % u64::BITS;
         let before: u32 = self.taken[..word]
             .iter()
             .map(|word| word.count_ones())
@@ -60,7 +61,8 @@ impl<T, const WORDS: usize> Slots<T, WORDS> {
     }
 
     fn insert(&mut self, slot: u32, value: T) {
-        let (len, index) = (self.values.len(), self.rank(slot));
+        let len = self.values.len();
+        let index = self.rank(slot);
         if len == self.values.capacity() {
             self.values
                 .reserve_exact((len + 1).next_multiple_of(CAPACITY_STEP) - len);
@@ -396,13 +398,17 @@ mod tests {
             during in proptest::collection::vec(any::<u16>(), 0..2000),
             taken in 0..40_usize,
         ) {
-            let (mut slab, copied) = (Slab::default(), Copied::default());
+            let mut slab = Slab::default();
+            let copied = Copied::default();
             before.iter().for_each(|&operation| change(&mut slab, operation));
             (0..emptied).for_each(|slot| drop(slab.remove(slot)));
-            let (expected, vacant, changes) = (contents(&slab), slab.vacant.clone(), slab.pages.changes);
+            let expected = contents(&slab);
+            let vacant = slab.vacant.clone();
+            let changes = slab.pages.changes;
             let memory_bytes = slab.memory_bytes();
             let mut frozen = slab.pages.freeze(&copied);
-            let (mut chunks, mut chunk) = (Vec::new(), Vec::new());
+            let mut chunks = Vec::new();
+            let mut chunk = Vec::new();
             let mut during = during.chunks(300);
             while chunks.len() < taken {
                 during.next().into_iter().flatten().for_each(|&operation| change(&mut slab, operation));
@@ -476,10 +482,8 @@ mod tests {
         ] {
             assert!(restored(&[page(taken, values)], 0).is_none(), "{taken}");
         }
-        let (mut slab, with_stray_byte) = (
-            Slab::<String>::default(),
-            [page(0b1, &["a"]), vec![7]].concat(),
-        );
+        let mut slab = Slab::<String>::default();
+        let with_stray_byte = [page(0b1, &["a"]), vec![7]].concat();
         assert!(slab.load(&with_stray_byte).is_none());
         assert_eq!((slab.len(), slab.memory_bytes()), (0, 0));
         assert!(slab.free_page().is_none());
@@ -488,7 +492,8 @@ mod tests {
     /// A page in a snapshot is copied once, and counted until the snapshot releases it.
     #[test]
     fn changed_page_is_copied_once() {
-        let (mut slab, copied) = (Slab::<String>::default(), Copied::default());
+        let mut slab = Slab::<String>::default();
+        let copied = Copied::default();
         (0..3 * PAGE_SLOTS).for_each(|number| assert_eq!(slab.insert(number.to_string()), number));
         let mut frozen = slab.pages.freeze(&copied);
         slab.update(0, |value| value.push('!'));
@@ -516,7 +521,8 @@ mod tests {
     /// Takes a snapshot, with changes between its chunks.
     fn snapshot(numbers: &mut Numbers, mut change: impl FnMut(&mut Numbers)) -> Vec<Vec<u8>> {
         let mut frozen = numbers.pages.freeze(&Copied::default());
-        let (mut chunks, mut chunk) = (Vec::new(), Vec::new());
+        let mut chunks = Vec::new();
+        let mut chunk = Vec::new();
         change(numbers);
         while frozen.next_chunk(&mut chunk) {
             chunks.push(chunk.clone());
@@ -539,7 +545,8 @@ mod tests {
         fn numbers_are_unique_and_lowest_first(
             steps in proptest::collection::vec((0..8u8, any::<usize>()), 1..200),
         ) {
-            let (mut numbers, mut model) = (Numbers::default(), BTreeSet::new());
+            let mut numbers = Numbers::default();
+            let mut model = BTreeSet::new();
             for (step, which) in steps {
                 let some = model.iter().nth(which % model.len().max(1)).copied();
                 let lowest = (1..).find(|number| !model.contains(number)).unwrap();
@@ -574,7 +581,8 @@ mod tests {
             let mut numbers = Numbers::default();
             for (is_inserting, first, count) in steps {
                 let most = numbers.memory_bytes() + Numbers::growth_bytes(count);
-                let (before, changes) = (all(&numbers), numbers.pages.changes);
+                let before = all(&numbers);
+                let changes = numbers.pages.changes;
                 let mut begun = false;
                 let mut chunks = snapshot(&mut numbers, |numbers| {
                     if !std::mem::replace(&mut begun, true) {

@@ -100,7 +100,8 @@ impl<'a> Gathered<'a> {
         } else {
             self.digests.clone()
         };
-        let (target, digests) = (Target(self.view.id), Digests(digests));
+        let target = Target(self.view.id);
+        let digests = Digests(digests);
         match change {
             PendingChange::Remove => Command::Remove {
                 target,
@@ -231,7 +232,8 @@ impl<'a> Batch<'a> {
         let digests = &mut self.digests;
         let gathered = self.gathered.get_or_insert_with(|| match change {
             Some(_) => {
-                let (digests, by) = (Vec::with_capacity(part.items), caller.key_name());
+                let digests = Vec::with_capacity(part.items);
+                let by = caller.key_name();
                 Gathered {
                     view,
                     change,
@@ -343,7 +345,8 @@ impl<'a> Batch<'a> {
 
     /// Tries the changes of each command separately and concurrently.
     async fn try_one_by_one(&mut self, changes: Gathered<'a>, change: PendingChange) {
-        let (mut each, mut is_too_slow) = (changes.one_by_one(), false);
+        let mut each = changes.one_by_one();
+        let mut is_too_slow = false;
         loop {
             let submit = |mut changes: Gathered<'a>| {
                 let command = changes.command(change);

@@ -415,7 +415,8 @@ const NAMED_MAX: usize = 1_000;
 /// `COMMAND [COUNT | LIST | INFO [name …] | DOCS [name …] | HELP]`: describes the commands to clients.
 pub(super) fn describe(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
     call.batch.turn.note_long();
-    let (arguments, replies) = (call.arguments, &mut call.batch.replies);
+    let arguments = call.arguments;
+    let replies = &mut call.batch.replies;
     let subcommand = String::from_utf8_lossy(arguments.at(1)).to_ascii_lowercase();
     let named = arguments.from(2);
     if named.len() > NAMED_MAX {

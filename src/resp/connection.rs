@@ -96,7 +96,8 @@ impl Service {
         shared.metrics.connections_opened.inc();
         shared.metrics.connections.inc();
         let _open = OpenCount(shared);
-        let (session, batch) = (Session::new(shared, peer), Batch::new(shared));
+        let session = Session::new(shared, peer);
+        let batch = Batch::new(shared);
         let mut connection = Connection {
             stream,
             vitals,
@@ -268,14 +269,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
 
     /// Logs the commands whose replies are ready if they took longer than the limit.
     fn log_if_slow(&self, limit: Duration) {
-        let (
-            took,
-            Visit {
-                shared,
-                session,
-                batch,
-            },
-        ) = (self.since.elapsed(), &self.visit);
+        let took = self.since.elapsed();
+        let Visit {
+            shared,
+            session,
+            batch,
+        } = &self.visit;
         if took >= limit && !batch.replies.bytes().is_empty() {
             session.log_slow(shared, &batch.counts, took);
         }
@@ -330,7 +329,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     /// Bytes of the memory of all connections that it needs now, the next command included.
     fn needed_bytes(&self) -> u64 {
         // A buffer is moved when it grows. An argument has a position, and becomes a digest and an outcome.
-        let (buffer, positions) = (self.arrived.capacity(), self.parser.memory_bytes());
+        let buffer = self.arrived.capacity();
+        let positions = self.parser.memory_bytes();
         let request_bytes = match self.arrived.is_empty() {
             true => buffer + positions,
             false => 2 * buffer + 3 * positions,

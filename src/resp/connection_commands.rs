@@ -55,7 +55,9 @@ fn present(
 
 /// `HELLO [version [AUTH user key] [SETNAME name]]`.
 pub(super) fn hello(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failure> {
-    let (mut protocol, mut auth, mut name) = (call.batch.replies.protocol, None, None);
+    let mut protocol = call.batch.replies.protocol;
+    let mut auth = None;
+    let mut name = None;
     if call.arguments.len() > 1 {
         protocol = match integer(call.arguments.at(1)) {
             Some(2) => RespVersion::Two,
@@ -232,7 +234,8 @@ fn description(call: &AdmittedCommand<'_, '_>, subcommand: &str) -> String {
     let [name, lib_name, lib_ver] =
         [name, &library[0], &library[1]].map(|text| String::from_utf8_lossy(text));
     let age = since.map_or(0, |since| since.elapsed().as_secs());
-    let (user, version) = (call.caller.name(), call.batch.replies.protocol as i64);
+    let user = call.caller.name();
+    let version = call.batch.replies.protocol as i64;
     format!(
         "id={id} addr={address} name={name} age={age} idle=0 flags=N db=0 sub=0 psub=0 ssub=0 multi=-1 events=r \
          cmd=client|{subcommand} user={user} redir=-1 resp={version} lib-name={lib_name} lib-ver={lib_ver}\n"

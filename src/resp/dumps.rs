@@ -117,7 +117,8 @@ impl Dumps {
 
     /// Returns the chunk that an iterator names.
     pub async fn next(&self, iterator: u64, owner: &DumpOwner) -> Result<DumpPiece, Failure> {
-        let (number, record) = (iterator >> RECORD_BITS, iterator & ((1 << RECORD_BITS) - 1));
+        let number = iterator >> RECORD_BITS;
+        let record = iterator & ((1 << RECORD_BITS) - 1);
         let task = self
             .all
             .lock()
@@ -141,7 +142,9 @@ async fn read(
     mut download: BackupDownload,
     mut asked: mpsc::Receiver<(u64, oneshot::Sender<Record>)>,
 ) {
-    let (mut ready, mut next, mut last) = (VecDeque::new(), 0, Vec::new());
+    let mut ready = VecDeque::new();
+    let mut next = 0;
+    let mut last = Vec::new();
     while let Ok(Some((record, reply))) = timeout(IDLE_MAX, asked.recv()).await {
         if record == next {
             if ready.is_empty() {

@@ -251,7 +251,9 @@ mod tests {
 
     #[test]
     fn unknown_outcome_has_separate_code() {
-        let (clock, expected, evidence) = (Timestamp(0), Timestamp(1), Evidence::LastEntry);
+        let clock = Timestamp(0);
+        let expected = Timestamp(1);
+        let evidence = Evidence::LastEntry;
         let lags = ClockUnsure {
             clock,
             expected,

@@ -47,7 +47,8 @@ fn check_blanks(view: &FilterView, items: Arguments<'_>) -> Result<(), Failure> 
 
 /// `CF.EXISTS key item`, `CF.MEXISTS key item …`, `CF.COUNT key item`.
 pub(super) async fn check(call: &mut AdmittedCommand<'_, '_>) -> Result<Done, Failure> {
-    let (row, items) = (call.row, call.arguments.from(2));
+    let row = call.row;
+    let items = call.arguments.from(2);
     check_items(items)?;
     call.batch.settle_changes().await;
     let key = call.key(call.arguments.at(1));
@@ -156,13 +157,13 @@ pub(super) async fn remove(call: &mut AdmittedCommand<'_, '_>) -> Result<Done, F
 
 /// `CF.ADD key item`, `CF.ADDNX key item`; `CF.INSERT key [CAPACITY n] [NOCREATE] ITEMS item …`, and the same with `CF.INSERTNX`.
 pub(super) async fn add(call: &mut AdmittedCommand<'_, '_>) -> Result<Done, Failure> {
-    let (mut items, mut capacity) = (call.arguments.from(2), call.shared.options.default_capacity);
-    let (mut creates, mut has_options) = (
-        true,
-        matches!(call.row.name, Name::CfInsert | Name::CfInsertNx),
-    );
+    let mut items = call.arguments.from(2);
+    let mut capacity = call.shared.options.default_capacity;
+    let mut creates = true;
+    let mut has_options = matches!(call.row.name, Name::CfInsert | Name::CfInsertNx);
     while has_options {
-        let (option, rest) = (items.at(0), items.from(1));
+        let option = items.at(0);
+        let rest = items.from(1);
         let is = |word: &str| option.eq_ignore_ascii_case(word.as_bytes());
         if items.is_empty() || rest.is_empty() && (is("CAPACITY") || is("ITEMS")) {
             return Err(Failure::arity(call.row.spelling));
@@ -499,7 +500,8 @@ mod tests {
             argument_bytes_max: 0,
             request_bytes_max: 0,
         };
-        let (mut parser, line) = (Parser::default(), format!("{line}\r\n"));
+        let mut parser = Parser::default();
+        let line = format!("{line}\r\n");
         parser.parse(line.as_bytes(), &limits).unwrap();
         Reserve::parse(parser.arguments(line.as_bytes()))
             .map_err(|failure| failure.text.into_owned())

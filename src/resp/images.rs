@@ -65,10 +65,8 @@ pub(super) async fn load(call: &mut AdmittedCommand<'_, '_>) -> Result<(), Failu
         .ok_or_else(|| Failure::err("Invalid position"))?;
     let key = usable_key(call)?;
     let record = ImageRecord::read(call.arguments.at(3)).map_err(bad)?;
-    let (upload, is_end) = (
-        upload(&key, call.caller.name()),
-        matches!(record.body, ImageBody::End { .. }),
-    );
+    let upload = upload(&key, call.caller.name());
+    let is_end = matches!(record.body, ImageBody::End { .. });
     let result = call
         .submit(image_part(upload, key.kind, &key.owned_name(), record))
         .await;

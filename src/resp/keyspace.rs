@@ -65,7 +65,8 @@ pub struct CountedKeys {
 
 /// `DBSIZE`: counts the filters that the caller may use. For a caller with a prefix, the connection keeps the count.
 pub(super) async fn size(call: &mut AdmittedCommand<'_, '_>) {
-    let (view, prefix) = (call.shared.engine.view(), call.caller.prefix().to_owned());
+    let view = call.shared.engine.view();
+    let prefix = call.caller.prefix().to_owned();
     if prefix.is_empty() {
         let count = view.count(Kind::Campaign) + view.count(Kind::Coupon);
         return call.batch.replies.count(count as u64);

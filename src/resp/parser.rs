@@ -242,10 +242,8 @@ impl<'a> Arguments<'a> {
         let mut values = [None; N];
         for at in (0..self.len()).step_by(2) {
             let is_option = |word: &&str| self.at(at).eq_ignore_ascii_case(word.as_bytes());
-            let (option, value) = (
-                words.iter().position(is_option)?,
-                of(self.bytes, self.spans.get(at + 1)?),
-            );
+            let option = words.iter().position(is_option)?;
+            let value = of(self.bytes, self.spans.get(at + 1)?);
             values[option] = Some(values[option].xor(Some(value))?);
         }
         Some(values)
@@ -297,7 +295,9 @@ mod tests {
     fn parsed<'a>(
         pieces: impl IntoIterator<Item = &'a [u8]>,
     ) -> (Vec<Request>, Option<String>, Vec<u8>) {
-        let (mut parser, mut unread, mut requests) = (Parser::default(), Vec::new(), Vec::new());
+        let mut parser = Parser::default();
+        let mut unread = Vec::new();
+        let mut requests = Vec::new();
         for piece in pieces {
             unread.extend_from_slice(piece);
             loop {

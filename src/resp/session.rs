@@ -153,7 +153,8 @@ impl Session {
         needs: Needs,
         command: &'static str,
     ) -> Result<Caller, Failure> {
-        let (access, now) = (&shared.access, || shared.engine.time_of_day());
+        let access = &shared.access;
+        let now = || shared.engine.time_of_day();
         let is_counted = self.counted > 0;
         self.counted = self.counted.saturating_sub(1);
         let admit = |caller: &mut Caller| match is_counted {
@@ -207,7 +208,9 @@ impl Session {
             .as_ref()
             .map(Caller::name)
             .filter(|key| !key.is_empty());
-        let (peer, client, seconds) = (self.logged_peer(), self.id, took.as_secs_f64());
+        let peer = self.logged_peer();
+        let client = self.id;
+        let seconds = took.as_secs_f64();
         tracing::info!(
             commands,
             count,
@@ -303,7 +306,8 @@ impl AdmittedCommand<'_, '_> {
             Ok(_) => "done".into(),
             Err(failure) => failure.text.clone(),
         };
-        let (act, target) = (self.row.spelling, key.to_string());
+        let act = self.row.spelling;
+        let target = key.to_string();
         let key = Some(self.caller.name()).filter(|key| !key.is_empty());
         let peer = self.session.logged_peer();
         tracing::info!(act, key, target, %outcome, peer, "administrative act");

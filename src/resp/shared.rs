@@ -276,7 +276,8 @@ mod tests {
 
     #[test]
     fn counts_of_connections_are_summed() {
-        let (metrics, mut registry) = (RespMetrics::default(), Registry::default());
+        let metrics = RespMetrics::default();
+        let mut registry = Registry::default();
         metrics.register(&mut registry);
         for _ in 0..3 {
             let mut counts = CommandCounts::default();

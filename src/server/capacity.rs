@@ -40,7 +40,8 @@ pub(super) fn connections_max(config: &Config) -> anyhow::Result<[usize; 2]> {
     let all = wanted
         .iter()
         .fold(0, |all: usize, wanted| all.saturating_add(*wanted));
-    let (by_files, by_memory) = (by_files(config)?, by_memory(config, machine_memory()));
+    let by_files = by_files(config)?;
+    let by_memory = by_memory(config, machine_memory());
     let fits = usize::try_from(by_files.min(by_memory)).unwrap_or(usize::MAX);
     if all <= fits {
         return Ok(wanted);
@@ -77,7 +78,8 @@ fn by_files(config: &Config) -> anyhow::Result<u64> {
     };
     let waiting = listeners * WAITING_MAX as u64;
     let taken = open + FILES_RESERVED + FILES_RESERVED_EACH_WORKER * workers + waiting + probes;
-    let (left, needed) = (limit.saturating_sub(taken), taken + CONNECTIONS_MIN);
+    let left = limit.saturating_sub(taken);
+    let needed = taken + CONNECTIONS_MIN;
     ensure!(
         left >= CONNECTIONS_MIN,
         "only {limit} files may be open, and {needed} must be: raise the limit (`ulimit -n`, LimitNOFILE=)"

@@ -396,7 +396,8 @@ mod tests {
         is_draining: bool,
         mut step: impl FnMut(u64, &Vitals),
     ) -> Option<u64> {
-        let (runtime, start) = (Runtime::new().unwrap(), Instant::now());
+        let runtime = Runtime::new().unwrap();
+        let start = Instant::now();
         let mut open = open(&runtime, phase, start);
         (1..=3_600).find(|&second| {
             step(second, &open.vitals);
@@ -468,7 +469,8 @@ mod tests {
 
     #[test]
     fn one_connection_is_closed_for_each_client() {
-        let (runtime, start) = (stopped_runtime(), Instant::now());
+        let runtime = stopped_runtime();
+        let start = Instant::now();
         let mut clients = clients(&runtime, &[1, 1, 1], Phase::Idle, start);
         let now = start + REST_MIN;
         for wanted in [1, 1, 2] {
@@ -489,7 +491,8 @@ mod tests {
 
     #[test]
     fn freed_place_ends_wait_before_its_task() {
-        let (runtime, start) = (stopped_runtime(), Instant::now());
+        let runtime = stopped_runtime();
+        let start = Instant::now();
         let mut clients = clients(&runtime, &[0, 0], Phase::New, start);
         let now = start + STRANGER_AGE_MIN;
         clients.make_room(1, 2, now);
@@ -504,7 +507,8 @@ mod tests {
 
     #[test]
     fn strangers_give_way_in_order_of_arrival() {
-        let (runtime, start) = (stopped_runtime(), Instant::now());
+        let runtime = stopped_runtime();
+        let start = Instant::now();
         let mut clients = clients(&runtime, &[0, 0, 7], Phase::Busy, start);
         assert_eq!(clients.make_room(1, 3, start), Some(start + patience(2, 3)));
         assert_eq!(owners(&clients), [0, 0, 7], "they have time for a request");
@@ -522,7 +526,8 @@ mod tests {
     /// However few places proven clients leave, 240 newcomers per second find one of 60.
     #[test]
     fn strangers_on_few_places_have_less_time() {
-        let (runtime, start) = (stopped_runtime(), Instant::now());
+        let runtime = stopped_runtime();
+        let start = Instant::now();
         for strangers in [12, 30, 60] {
             let owners: Vec<u64> = (0..60)
                 .map(|at| if at < strangers { 0 } else { at })
@@ -536,7 +541,8 @@ mod tests {
 
     #[test]
     fn busy_stranger_gives_way_too() {
-        let (runtime, start) = (stopped_runtime(), Instant::now());
+        let runtime = stopped_runtime();
+        let start = Instant::now();
         let mut clients = clients(&runtime, &[0], Phase::New, start);
         let now = start + STRANGER_AGE_MIN;
         let ask = |clients: &Clients| {
@@ -560,7 +566,8 @@ mod tests {
 
     #[test]
     fn largest_owner_gives_way_to_others() {
-        let (runtime, start) = (stopped_runtime(), Instant::now());
+        let runtime = stopped_runtime();
+        let start = Instant::now();
         for (phase, rest, left) in [
             (Phase::Idle, REST_MIN, &[8, 8, 9, 9][..]),
             // While it holds more than half of the places.
@@ -577,7 +584,8 @@ mod tests {
     /// Clients that exchange a byte now and then never rest, whether their requests are short or long.
     #[test]
     fn restless_owner_over_share_gives_way() {
-        let (runtime, start) = (stopped_runtime(), Instant::now());
+        let runtime = stopped_runtime();
+        let start = Instant::now();
         for phase in [Phase::Idle, Phase::Busy] {
             let mut clients = clients(&runtime, &[9, 9, 9, 8], phase, start);
             let now = start + REST_MIN;
@@ -594,7 +602,8 @@ mod tests {
 
     #[test]
     fn strangers_displace_few_proven_clients() {
-        let (runtime, start) = (stopped_runtime(), Instant::now());
+        let runtime = stopped_runtime();
+        let start = Instant::now();
         let mut clients = clients(&runtime, &[9; 16], Phase::Idle, start);
         let now = start + REST_MIN;
         for _ in 0..8 {

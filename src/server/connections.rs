@@ -125,7 +125,8 @@ impl Connections {
     /// Lets running requests finish. Returns once no connection is left.
     pub(super) async fn drain(&mut self) {
         self.draining.send_replace(true);
-        let (mut ticks, free) = (self.ticks(), self.free.clone());
+        let mut ticks = self.ticks();
+        let free = self.free.clone();
         loop {
             tokio::select! {
                 _ = free.acquire_many(self.max) => return,

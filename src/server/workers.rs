@@ -69,7 +69,8 @@ impl Worker {
                 .enable_all()
                 .build()?,
         );
-        let (handle, (stop, stopped)) = (runtime.handle().clone(), oneshot::channel());
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel();
         let serve = move || {
             let runtime = ManuallyDrop::into_inner(runtime);
             // Without an earlier timer, each timeout that a request sets makes tokio wake its own thread, by a system call.

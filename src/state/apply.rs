@@ -50,8 +50,10 @@ impl State {
             held,
             redeemed,
         } = shared.totals.codes;
-        let (now, events) = (shared.now.0, shared.events.next());
-        let (redemptions, records) = (shared.totals.redemptions, self.records.len());
+        let now = shared.now.0;
+        let events = shared.events.next();
+        let redemptions = shared.totals.redemptions;
+        let records = self.records.len();
         let figures = [
             now,
             shared.epochs,
@@ -261,7 +263,10 @@ impl State {
                 window,
                 annotations,
             } => {
-                let (kind, layout, window, created_at) = (*kind, *layout, *window, self.shared.now);
+                let kind = *kind;
+                let layout = *layout;
+                let window = *window;
+                let created_at = self.shared.now;
                 let existing = self
                     .shared
                     .catalog
@@ -271,7 +276,9 @@ impl State {
                     .unwrap_or(&Annotations::default())
                     .changed(annotations);
                 let annotations = annotations.ok_or(Refusal::TooManyLabels)?;
-                let (name, secret, spec) = (name.clone(), secret.clone(), spec.clone());
+                let name = name.clone();
+                let secret = secret.clone();
+                let spec = spec.clone();
                 let profile = Profile {
                     kind,
                     name,
@@ -441,7 +448,9 @@ mod tests {
 
     fn create(id: u64, window: Window) -> Command {
         let layout = Layout::strict(2_000).unwrap();
-        let (mode, growth, sizing) = (Mode::Strict, Growth::Auto, Sizing::Exact);
+        let mode = Mode::Strict;
+        let growth = Growth::Auto;
+        let sizing = Sizing::Exact;
         let spec = Spec {
             capacity: 2_000,
             mode,
@@ -451,7 +460,8 @@ mod tests {
             stock: None,
             forget: None,
         };
-        let (name, secret) = (name(&format!("c{id}")), Secret::new([7; 192]));
+        let name = name(&format!("c{id}"));
+        let secret = Secret::new([7; 192]);
         Command::Create {
             kind: Kind::Coupon,
             name,
@@ -758,8 +768,10 @@ mod tests {
     fn import_ends_with_its_filter() {
         let mut machine = Machine::new();
         machine.outcome(create(1, Window::default()));
-        let (target, import) = (Target(FilterId(1)), ImportId::new("nightly").unwrap());
-        let (mode, owner) = (ImportMode::Replace, KeyName::new("key").unwrap());
+        let target = Target(FilterId(1));
+        let import = ImportId::new("nightly").unwrap();
+        let mode = ImportMode::Replace;
+        let owner = KeyName::new("key").unwrap();
         let begun = machine.outcome(Command::ImportBegin(ImportBegin {
             target,
             import: import.clone(),

@@ -208,7 +208,8 @@ mod tests {
 
     #[test]
     fn change_copies_few_filters() {
-        let (reader, mut catalog) = (reader(), Catalog::default());
+        let reader = reader();
+        let mut catalog = Catalog::default();
         let views: Vec<_> = (0..10_000)
             .map(|number| named(&reader, &format!("c{number}")))
             .collect();
@@ -238,7 +239,9 @@ mod tests {
             prefix in "[-abA]{0,2}",
             after in proptest::option::of("[ab0]{1,3}"),
         ) {
-            let (reader, mut catalog, mut names) = (reader(), Catalog::default(), BTreeSet::new());
+            let reader = reader();
+            let mut catalog = Catalog::default();
+            let mut names = BTreeSet::new();
             for (name, stays) in changes {
                 if stays {
                     catalog.insert(named(&reader, &name));

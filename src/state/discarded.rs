@@ -100,7 +100,8 @@ mod tests {
         discarded.tables.append(&mut filter.into_dropped());
         let records_bytes = discarded.records_bytes();
         assert!(records_bytes >= 5_000 * REDEMPTION_BYTES);
-        let (mut steps, mut all) = (0, 0);
+        let mut steps = 0;
+        let mut all = 0;
         while !discarded.is_empty() {
             let before = (discarded.records_bytes(), discarded.tables.memory_bytes());
             let freed = discarded.free(1_000);
@@ -120,10 +121,8 @@ mod tests {
     #[test]
     fn table_with_readers_is_freed_later() {
         let mut discarded = Discarded::default();
-        let (looked_at, other) = (
-            Arc::new(RwLock::new(ledger(10))),
-            Arc::new(RwLock::new(ledger(10))),
-        );
+        let looked_at = Arc::new(RwLock::new(ledger(10)));
+        let other = Arc::new(RwLock::new(ledger(10)));
         discarded.push_ledger(looked_at.clone());
         discarded.push_ledger(other);
         let filter = strict(500_000);

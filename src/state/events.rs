@@ -248,7 +248,8 @@ mod tests {
         events.record_unrequested(Timestamp(2), || turned_back(2));
         events.leap(Timestamp(0));
         events.record(Timestamp(3), || Happened::Restored);
-        let (shop, third) = (Some("shop".to_owned()), 3 + RESTORE_LEAP);
+        let shop = Some("shop".to_owned());
+        let third = 3 + RESTORE_LEAP;
         let expected = [
             (1, shop.clone(), turned_back(1)),
             (2, None, turned_back(2)),

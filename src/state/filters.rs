@@ -56,7 +56,8 @@ impl State {
         let rule = self.shared.growth_rule();
         let tables = EpochFilter::new(self.shared.next_epoch(), spec, layout, rule);
         let ledger = self.shared.empty_ledger(&profile, ChangeNumber::default());
-        let (counters, reader) = (Arc::default(), tables.filter.reader());
+        let counters = Arc::default();
+        let reader = tables.filter.reader();
         let redemptions_retention = self.shared.view.redemptions_retention.clone();
         let view = Arc::new(FilterView {
             id,

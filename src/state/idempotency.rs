@@ -123,7 +123,8 @@ fn counted_bytes(record: &[u8]) -> u64 {
 impl Records {
     /// Restores the records of a snapshot. `None` if one of them can't be read.
     pub fn restore(queue: Queue) -> Option<Self> {
-        let (mut index, mut bytes_of) = (Index::default(), BTreeMap::new());
+        let mut index = Index::default();
+        let mut bytes_of = BTreeMap::new();
         for (position, bytes) in queue.iter() {
             let (head, _) = read(bytes)?;
             let key = u128::from_le_bytes(head.key);
@@ -210,7 +211,8 @@ impl Records {
     ) {
         let stored_at = now.min(TIME_MAX);
         let answer = pack(command, outcome, stored_at);
-        let (request, key) = (stored_request(key), record_key(filter, key));
+        let request = stored_request(key);
+        let key = record_key(filter, key);
         self.push(
             &RecordHead {
                 stored_at,
@@ -388,7 +390,8 @@ impl Index {
 
     /// The positions of all records that may have this key. The oldest record is at `head`.
     fn find(&self, key: u128, head: u64) -> impl Iterator<Item = u64> {
-        let (tag, head) = (key as u32, head / ALIGNMENT as u64);
+        let tag = key as u32;
+        let head = head / ALIGNMENT as u64;
         let list = self.0.get(list_of(key)).map_or(&[][..], Vec::as_slice);
         let from = list.partition_point(|place| (place >> 32) < u64::from(tag));
         let same = list[from..]
@@ -400,7 +403,8 @@ impl Index {
     }
 
     fn insert(&mut self, key: u128, position: u64) {
-        let (list, place) = (self.list_for_one_more(key), place(key, position));
+        let list = self.list_for_one_more(key);
+        let place = place(key, position);
         let at = list.partition_point(|other| *other < place);
         list.insert(at, place);
     }
@@ -735,7 +739,8 @@ mod tests {
             .queue
             .freeze(&Copied::default())
             .map(|(_, _, mut page)| {
-                let (mut bytes, mut chunk) = (Vec::new(), Vec::new());
+                let mut bytes = Vec::new();
+                let mut chunk = Vec::new();
                 while page.next_chunk(&mut chunk) {
                     bytes.extend_from_slice(&chunk);
                 }
@@ -862,13 +867,15 @@ mod tests {
             floods in proptest::collection::vec((1..8_u16, 1..6_000_u64), 1..12),
         ) {
             const KEYS: u64 = 8;
-            let (mut records, clear) = (Records::default(), CLEAR.clone());
+            let mut records = Records::default();
+            let clear = CLEAR.clone();
             let bounds = Bounds { keys: KEYS, ..bounds(0, IDEMPOTENCY_ROOM_MIN_BYTES) };
             let bytes = Records::bytes_max(&clear);
             let mut number = 1;
             let mut try_store = |records: &mut Records, owner: u16| {
                 records.make_room(RecordOwner(owner), bytes, &bounds, 16)?;
-                let (key, outcome) = (key(number), Outcome::Cleared(number));
+                let key = key(number);
+                let outcome = Outcome::Cleared(number);
                 records.store(RecordOwner(owner), FilterId(1), &key, &CLEAR, &outcome, Timestamp(number));
                 number += 1;
                 Ok::<(), Option<Timestamp>>(())

@@ -210,12 +210,14 @@ mod tests {
             }
             let mut ids: Vec<ImportId> = Vec::new();
             for (at, (step, owner, which)) in (10..).zip(steps) {
-                let (now, before) = (Timestamp(at), imports.records.clone());
+                let now = Timestamp(at);
+                let before = imports.records.clone();
                 match (step, ids.get(which)) {
                     (0..4, _) => {
                         let mode = if which % 3 == 0 { ImportMode::Replace } else { ImportMode::Append };
                         let new = import(at, owner, mode, which % 2 == 0, now);
-                        let (owner, id) = (new.owner.clone(), new.id.clone());
+                        let owner = new.owner.clone();
+                        let id = new.id.clone();
                         let is_full = count(&imports, &owner, true) >= IMPORTS_UNFINISHED_MAX;
                         prop_assert_eq!(imports.make_room(&owner, &id).is_err(), is_full);
                         if !is_full {

@@ -80,7 +80,8 @@ impl Subject<'_> {
         piece: &ImportLines,
         running: &Import,
     ) -> Result<Outcome, Refusal> {
-        let (id, digests) = (&piece.import, &piece.digests.0);
+        let id = &piece.import;
+        let digests = &piece.digests.0;
         let &Import {
             mode,
             if_absent,

@@ -79,7 +79,8 @@ impl State {
             removes: removes.into(),
             statistics: statistics.into(),
         };
-        let (counters, reader) = (counters.into(), tables.filter.reader());
+        let counters = counters.into();
+        let reader = tables.filter.reader();
         let view = FilterView {
             id,
             profile,
@@ -89,7 +90,9 @@ impl State {
             redemptions_retention,
             capacity_max: OnceLock::new(),
         };
-        let (filled, items, changed_at) = (Default::default(), head.tables.items(), shared.now);
+        let filled = Default::default();
+        let items = head.tables.items();
+        let changed_at = shared.now;
         shared.images.0.insert(
             upload,
             ArrivingImage {
@@ -196,7 +199,8 @@ impl FilterState {
 
     /// Takes the next chunk of an image. Returns whether it contradicts nothing.
     fn load(&mut self, image: &mut ArrivingImage, section: ImageSection, chunk: &[u8]) -> bool {
-        let (filter, view) = (&mut self.tables.filter, &self.view);
+        let filter = &mut self.tables.filter;
+        let view = &self.view;
         match section {
             ImageSection::Tables => filter.fill(&mut image.filled, chunk).is_ok(),
             ImageSection::Ordinals => view.ledger.write().load_ordinals(chunk),

@@ -62,7 +62,8 @@ impl Subject<'_> {
     fn take_out(&mut self, digests: &[Digest], all: bool) -> (Removed, Vec<Digest>) {
         let states = self.tables.filter.reader().view(0).states(digests);
         let is_redeemed = |state: &Option<SlotState>| *state == Some(SlotState::Redeemed);
-        let (mut leaving, mut held) = (Vec::with_capacity(digests.len()), Vec::new());
+        let mut leaving = Vec::with_capacity(digests.len());
+        let mut held = Vec::new();
         for (state, &digest) in states
             .iter()
             .zip(digests)
@@ -97,7 +98,9 @@ impl Subject<'_> {
         self.view.require_added_codes()?;
         let is_exact = self.shared.has(Meaning::ExactReplacement);
         let mut outcomes = Vec::with_capacity(from.len());
-        let (mut added, mut coming, mut staying) = (Vec::new(), Vec::new(), Vec::new());
+        let mut added = Vec::new();
+        let mut coming = Vec::new();
+        let mut staying = Vec::new();
         let mut returning = Vec::new();
         let mut leaving: BTreeMap<Digest, u32> = BTreeMap::new();
         for (&from, &to) in from.iter().zip(to) {

@@ -581,8 +581,9 @@ impl Ledger {
 
     /// Adds sections for the redemptions and the ordinals.
     pub(super) fn freeze(&mut self, copied: &Copied, sections: &mut Vec<Section>) -> StoredLedger {
-        let (epoch, redemptions, memory_bytes) =
-            (self.epoch, self.redemptions.len(), self.memory_bytes());
+        let epoch = self.epoch;
+        let redemptions = self.redemptions.len();
+        let memory_bytes = self.memory_bytes();
         let changes = freeze(
             SectionId::new(epoch, REDEMPTIONS),
             &mut self.redemptions.pages,
@@ -662,8 +663,11 @@ mod tests {
                 status: status.map(|status| STATUSES[status]),
                 changed_after: changed_after.map(Timestamp),
             };
-            let (mut ledger, mut order) = (Ledger::new(Epoch(1), false, ChangeNumber::default()), Vec::<Redemption>::new());
-            let (mut seen, mut cursor, mut now) = (Vec::new(), None, 0);
+            let mut ledger = Ledger::new(Epoch(1), false, ChangeNumber::default());
+            let mut order = Vec::<Redemption>::new();
+            let mut seen = Vec::new();
+            let mut cursor = None;
+            let mut now = 0;
             let wanted = |r: &Redemption| query.status.is_none_or(|s| s == r.status).then(|| r.clone());
             for (step, number, pause) in steps {
                 now += pause;

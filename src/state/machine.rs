@@ -594,7 +594,9 @@ impl Subject<'_> {
         });
         let epoch = self.shared.next_epoch();
         let tables = self.shared.empty_tables(self.view);
-        let (changes, cleared, walk) = (Queue::default(), false, None);
+        let changes = Queue::default();
+        let cleared = false;
+        let walk = None;
         *self.staging = Some(Box::new(Staging {
             import,
             tables,

@@ -180,7 +180,8 @@ impl State {
         let Some(filter) = self.filters.get(filter) else {
             return false;
         };
-        let (at, ledger) = (at.max(self.shared.now), filter.view.ledger.read());
+        let at = at.max(self.shared.now);
+        let ledger = filter.view.ledger.read();
         ledger
             .current(*digest)
             .is_some_and(|current| current.reference == *reference && !current.has_run_out(at))
@@ -188,10 +189,8 @@ impl State {
 
     /// Seconds until the oldest stored outcome is deleted, for a request that has to wait for that.
     pub fn seconds_to_forgotten_record(&self) -> u64 {
-        let (now, retention) = (
-            self.shared.now,
-            self.shared.settings.idempotency_retention_seconds,
-        );
+        let now = self.shared.now;
+        let retention = self.shared.settings.idempotency_retention_seconds;
         let forgotten_at = self.records.oldest().unwrap_or(now).plus_seconds(retention);
         forgotten_at.0.saturating_sub(now.0).div_ceil(1_000).max(1)
     }
@@ -281,7 +280,8 @@ impl FilterState {
         before: &Demand,
         holds: u64,
     ) -> (MemoryNeed, Demand) {
-        let (mut demand, mut need) = (Demand::default(), MemoryNeed::default());
+        let mut demand = Demand::default();
+        let mut need = MemoryNeed::default();
         let table = || MemoryNeed::table(self.view.layout.memory_bytes());
         match command {
             Command::Insert {

@@ -147,7 +147,8 @@ fn read_head<E>(head: &[u8]) -> Result<SnapshotHead<State>, RestoreStateError<E>
 impl State {
     /// Begins a snapshot of the state as it is now. A dropped section is left out.
     pub fn begin_snapshot(&mut self) -> SnapshotParts {
-        let (mut sections, copied) = (Vec::new(), self.shared.copied.clone());
+        let mut sections = Vec::new();
+        let copied = self.shared.copied.clone();
         let records = freeze_queue(&mut self.records.queue, RECORDS, &copied, &mut sections);
         let filters = self
             .filters
@@ -196,7 +197,8 @@ impl EpochFilter {
         let epoch = self.epoch;
         let (image, tables) = self.filter.freeze(copied);
         sections.extend(tables.into_iter().map(|mut table| {
-            let (id, changes) = (SectionId::new(epoch, table.id().0), table.changes());
+            let id = SectionId::new(epoch, table.id().0);
+            let changes = table.changes();
             Section {
                 id,
                 changes,
@@ -231,7 +233,9 @@ impl FilterState {
             .statistics
             .lock()
             .freeze(tables, copied, sections);
-        let (id, head, is_hidden) = (self.view.id, self.view.head(image), self.is_hidden);
+        let id = self.view.id;
+        let head = self.view.head(image);
+        let is_hidden = self.is_hidden;
         StoredFilter {
             id,
             head,
@@ -436,7 +440,8 @@ fn restore_filter<S: Sections>(
         removes: removes.into(),
         statistics: statistics.into(),
     };
-    let (counters, reader) = (counters.into(), tables.filter.reader());
+    let counters = counters.into();
+    let reader = tables.filter.reader();
     let redemptions_retention = state.shared.view.redemptions_retention.clone();
     let view = Arc::new(FilterView {
         id,
@@ -473,7 +478,8 @@ fn restore_ledger<S: Sections>(
         ..
     } = image;
     let mut ledger = Ledger::new(epoch, ordinals_changes.is_some(), last_change);
-    let (unreadable, ordinals) = ("a ledger can't be read", SectionId::new(epoch, ORDINALS));
+    let unreadable = "a ledger can't be read";
+    let ordinals = SectionId::new(epoch, ORDINALS);
     if ordinals_changes.is_some() {
         load_chunks(sections, ordinals, unreadable, |chunk| {
             ledger.load_ordinals(chunk)
@@ -544,10 +550,8 @@ fn restore_queue<S: Sections>(
     extent: Extent,
     sections: &mut S,
 ) -> Restored<Queue, S> {
-    let (mut pages, unreadable) = (
-        Vec::new(),
-        "a page of stored outcomes or kept changes can't be read",
-    );
+    let mut pages = Vec::new();
+    let unreadable = "a page of stored outcomes or kept changes can't be read";
     for number in extent.first..extent.first.saturating_add(extent.pages) {
         sections
             .reserve(2 * PAGE_BYTES as u64)

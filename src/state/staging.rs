@@ -128,7 +128,9 @@ impl Staging {
         let Some(walk) = &mut self.walk else {
             return Ok(false);
         };
-        let (mut buckets, mut found, mut at_end) = (0, Vec::new(), false);
+        let mut buckets = 0;
+        let mut found = Vec::new();
+        let mut at_end = false;
         while !at_end
             && buckets + found.len() as u64 * BUCKETS_A_CODE < entries_max * BUCKETS_A_CODE
         {

@@ -28,7 +28,8 @@ pub(super) struct Earlier(Box<[u8]>);
 
 /// Splits encoded periods after the first ones that `is_wanted` accepts.
 fn split(periods: &[u8], mut is_wanted: impl FnMut(&CountedPeriod) -> bool) -> (&[u8], &[u8]) {
-    let (mut wanted, mut rest) = (0, periods);
+    let mut wanted = 0;
+    let mut rest = periods;
     while take(&mut rest).is_some_and(|period| is_wanted(&period)) {
         wanted = periods.len() - rest.len();
     }
@@ -76,7 +77,8 @@ impl Earlier {
     /// Whether it is nothing but periods with counts, in order, and none that is too old or too late next to the latest one, which has
     /// counts too: each further period drops outdated ones only with counts that it completes.
     fn is_sound(&self, unit: Unit, latest: &CountedPeriod) -> bool {
-        let (first, mut next) = (latest.number.saturating_sub(unit.periods_max() - 1), 0);
+        let first = latest.number.saturating_sub(unit.periods_max() - 1);
+        let mut next = 0;
         let (_, rest) = split(&self.0, |&CountedPeriod { number, counts }| {
             let is_sound = number >= next && (first..latest.number).contains(&number);
             next = number.saturating_add(1);
@@ -125,7 +127,8 @@ impl FilterStatistics {
     /// Turns the time back: later counts move to the present day and hour.
     pub fn turn_back(&mut self, now: Timestamp) {
         for unit in Unit::ALL {
-            let (number, latest) = (unit.number_at(now), &mut self.latest[unit as usize]);
+            let number = unit.number_at(now);
+            let latest = &mut self.latest[unit as usize];
             if latest.number > number {
                 latest.number = number;
                 self.earlier

@@ -138,7 +138,8 @@ impl State {
         self.shared.view.imports.write().turn_back(now);
         // The times in an image are not this log's.
         self.abort_images(Timestamp::MAX);
-        let (mut redemptions, mut holds) = (0, 0);
+        let mut redemptions = 0;
+        let mut holds = 0;
         // They are as the last entries about them have left them.
         for filter in self.filters.values_mut() {
             let turn_back = |filter: &mut Subject<'_>| filter.turn_back(now, first_event);

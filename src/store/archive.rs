@@ -132,7 +132,8 @@ impl ArchiveWriter {
     }
 
     fn seal(&mut self, format: FrameFormat, content: &impl Serialize, is_end: bool) -> Vec<u8> {
-        let (kind, mut frame) = (if is_end { END } else { 0 }, Vec::new());
+        let kind = if is_end { END } else { 0 };
+        let mut frame = Vec::new();
         self.checksum = format.seal(kind, self.checksum, &encode(content), &mut frame);
         frame
     }
@@ -202,7 +203,9 @@ pub fn read(
         },
         fault => damaged(&fault.to_string()),
     };
-    let (mut chain, mut order, mut buffer) = (Chain::new(BACKUP), Order::default(), Vec::new());
+    let mut chain = Chain::new(BACKUP);
+    let mut order = Order::default();
+    let mut buffer = Vec::new();
     loop {
         buffer.clear();
         let mut next = from.by_ref().take(READ_BYTES);
@@ -339,7 +342,8 @@ mod tests {
     use std::iter;
 
     fn image(parts: &[Vec<u8>]) -> Vec<u8> {
-        let (mut writer, section) = (ArchiveWriter::default(), ImageSection::Tables);
+        let mut writer = ArchiveWriter::default();
+        let section = ImageSection::Tables;
         let chunks = parts.iter().map(|part| vec![ImageChunk(part.clone())]);
         let parts = chunks.map(|chunks| ImageBody::Part(ImagePart { section, chunks }));
         parts

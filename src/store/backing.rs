@@ -418,7 +418,8 @@ impl RecordFile {
         let file = Arc::new(OpenOptions::new().read(true).write(true).open(path)?);
         let failed = Arc::new(OnceLock::new());
         let (written, is_written) = sync_channel(1);
-        let (synced, outcome) = (file.clone(), failed.clone());
+        let synced = file.clone();
+        let outcome = failed.clone();
         // A new record during the pause must not cost a context switch, so it waits for the end of the pause.
         let sync = move || {
             while is_written.recv().is_ok() {

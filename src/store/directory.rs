@@ -140,7 +140,8 @@ impl Directory {
 
     /// Writes a small file atomically and makes it durable.
     pub(crate) fn write_file(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
-        let (path, fresh) = (self.file(name), self.file(&format!("{name}.new")));
+        let path = self.file(name);
+        let fresh = self.file(&format!("{name}.new"));
         let write = || {
             let mut file = File::create(&fresh)?;
             file.write_all(bytes)?;
@@ -479,7 +480,8 @@ impl Space {
             ballast_bytes,
             ..
         } = options;
-        let (is_full, is_ballast_missing) = (AtomicBool::new(false), AtomicBool::new(true));
+        let is_full = AtomicBool::new(false);
+        let is_ballast_missing = AtomicBool::new(true);
         Space {
             dir: dir.to_owned(),
             ballast,
@@ -500,7 +502,8 @@ impl Space {
         let free_bytes = self.free_bytes()?;
         let is_full = free_bytes < self.free_bytes_min;
         if self.is_full.swap(is_full, Ordering::Relaxed) != is_full {
-            let (path, needed_bytes) = (self.dir.display(), self.free_bytes_min);
+            let path = self.dir.display();
+            let needed_bytes = self.free_bytes_min;
             match is_full {
                 true => {
                     tracing::warn!(%path, free_bytes, needed_bytes, "the disk is full: writes are rejected")

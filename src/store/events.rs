@@ -277,7 +277,8 @@ impl EventStore<'_> {
             .partition_point(|tree| tree.first <= number)
             .saturating_sub(1);
         for tree in trees.iter().skip(at) {
-            let (key, mut found) = (directory::number_key(number), None);
+            let key = directory::number_key(number);
+            let mut found = None;
             let before = self
                 .0
                 .run(self.0.backing().last_key(&tree.name(), Some(&key)))?;
@@ -329,7 +330,8 @@ impl EventStore<'_> {
         from: &[u8],
         mut visit: impl FnMut(EventPack) -> ControlFlow<()>,
     ) -> Result<(), StoreError> {
-        let (name, mut damaged) = (tree.name(), None);
+        let name = tree.name();
+        let mut damaged = None;
         self.0
             .run(self.0.backing().scan(&name, from, &mut |key, value| {
                 let pack = EventPack::decode(value).and_then(|pack| {
@@ -381,7 +383,8 @@ mod tests {
             let last = first + kept % lengths.len() as u64;
             let part = pack.up_to(last);
             prop_assert_eq!(part.last(), last);
-            let (size, length) = (part.size(), part.encode().len() as u64);
+            let size = part.size();
+            let length = part.encode().len() as u64;
             prop_assert_eq!(size.events, last + 1 - first);
             prop_assert!((length..length + 40).contains(&size.bytes), "{} of {}", size.bytes, length);
             let expected: Vec<_> = pack.events().take_while(|(number, _)| *number <= last).collect();

@@ -332,7 +332,8 @@ const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
 /// Opens sled. If sled finds damage, its files are copied, and it is opened again without its own snapshots, from its log alone.
 fn open_guarded(directory: &Directory, options: &StoreOptions) -> Result<Opened, StoreError> {
-    let (path, sled_dir) = (directory.path(), &directory.file(directory::SLED_DIR));
+    let path = directory.path();
+    let sled_dir = &directory.file(directory::SLED_DIR);
     let attempt = || {
         let mut tries = 0;
         loop {

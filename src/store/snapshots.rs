@@ -175,7 +175,8 @@ impl SnapshotWriter {
     }
 
     fn section(&mut self, key: SectionId) -> &mut SectionRef {
-        let (first_chunk, generation) = (self.chunks, self.generation);
+        let first_chunk = self.chunks;
+        let generation = self.generation;
         let empty = SectionRef {
             key,
             changes: 0,
@@ -221,7 +222,8 @@ impl SnapshotWriter {
         };
         store.space.check_reserve(0)?;
         store.make_durable()?;
-        let (payload, mut bytes) = (encode(&manifest), Vec::new());
+        let payload = encode(&manifest);
+        let mut bytes = Vec::new();
         if payload.len() > MANIFEST_BYTES_MAX {
             return Err(StoreError::TooLong(payload.len()));
         }
@@ -272,7 +274,8 @@ impl Store {
             .unwrap_or(0)
             + 1;
         self.writing.store(generation, Relaxed);
-        let (place, sections) = (Vec::new(), BTreeMap::new());
+        let place = Vec::new();
+        let sections = BTreeMap::new();
         Ok(SnapshotWriter {
             generation,
             seq,
@@ -535,7 +538,8 @@ impl Traversal {
         budget: u64,
         mut visit: impl FnMut(&[u8]),
     ) -> Result<bool, StoreError> {
-        let (mut spent, mut whole) = (0, true);
+        let mut spent = 0;
+        let mut whole = true;
         let from = std::mem::take(&mut self.from);
         store.run(store.backing().scan(&self.tree, &from, &mut |key, value| {
             visit(key);
@@ -613,7 +617,8 @@ pub fn check_snapshots(
     }
     let mut out = Vec::new();
     for manifest in &manifests {
-        let (mut chunks, mut bytes) = (0u64, manifest.meta.len() as u64);
+        let mut chunks = 0u64;
+        let mut bytes = manifest.meta.len() as u64;
         for section in &manifest.sections {
             for index in 0..section.chunks {
                 if findings
@@ -624,9 +629,11 @@ pub fn check_snapshots(
                 }
             }
         }
-        let (generation, seq) = (manifest.generation, manifest.seq.0);
+        let generation = manifest.generation;
+        let seq = manifest.seq.0;
         let sections = counted(manifest.sections.len() as u64, "section");
-        let (chunks, bytes) = (counted(chunks, "chunk"), counted(bytes, "byte"));
+        let chunks = counted(chunks, "chunk");
+        let bytes = counted(bytes, "byte");
         findings.notes.push(format!(
             "snapshot {generation}: position {seq}, {sections}, {chunks}, {bytes}"
         ));
@@ -659,7 +666,8 @@ mod tests {
         store
             .write(&directory::manifest_tree(1), Vec::new())
             .unwrap();
-        let (mut findings, first) = (Findings::default(), Seq(1));
+        let mut findings = Findings::default();
+        let first = Seq(1);
         check_snapshots(&store, first, &mut findings).unwrap();
         assert_eq!(
             (store.manifests().unwrap(), findings),
@@ -746,13 +754,11 @@ mod tests {
         let put = |number| KeyChange::Put(key(number), vec![0; 100]);
         store.write(TREE, (0..100).map(put).collect()).unwrap();
         let visits = |budget| {
-            let (mut traversal, mut steps) = (
-                Traversal {
-                    tree: TREE.to_owned(),
-                    from: Vec::new(),
-                },
-                Vec::new(),
-            );
+            let mut traversal = Traversal {
+                tree: TREE.to_owned(),
+                from: Vec::new(),
+            };
+            let mut steps = Vec::new();
             let mut whole = false;
             while !whole {
                 let mut visited = Vec::new();

@@ -57,7 +57,8 @@ impl Spool {
     /// # Errors
     /// [`StoreError::Io`].
     pub fn pop(&mut self, bytes_max: usize) -> Result<Vec<Vec<u8>>, StoreError> {
-        let (mut records, mut bytes) = (Vec::new(), 0);
+        let mut records = Vec::new();
+        let mut bytes = 0;
         while bytes < bytes_max
             && let Some(length) = self.lengths.pop_front()
         {

@@ -110,7 +110,8 @@ impl Reads {
 #[test]
 #[ignore = "needs haproxy: make test-long WHAT=cluster"]
 fn reads_never_fail_through_shipped_balancer() {
-    let (ports, folder) = (ports::free(NODES), tempfile::tempdir().unwrap());
+    let ports = ports::free(NODES);
+    let folder = tempfile::tempdir().unwrap();
     let mut cluster = Cluster::start_at(Servers::start(NODES), &ports, &[]);
     let client = cluster.client(0);
     assert!(

@@ -22,7 +22,8 @@ pub fn config() -> Config {
 /// How a node of this name reaches a log of one replica.
 pub fn nats_options(servers: Vec<String>, stream: &str, node: &str) -> NatsOptions {
     let Config { nats, cluster, .. } = config();
-    let (stream, node) = (stream.to_owned(), node.to_owned());
+    let stream = stream.to_owned();
+    let node = node.to_owned();
     NatsOptions {
         servers,
         stream,
@@ -45,7 +46,8 @@ pub async fn start_with(
     clock: Clock,
 ) -> Engine {
     let journal = JournalOptions::Nats(Box::new(nats));
-    let (path, settings) = (dir.to_owned(), Settings::default());
+    let path = dir.to_owned();
+    let settings = Settings::default();
     let mut options = EngineOptions {
         path,
         journal,
@@ -64,7 +66,9 @@ pub async fn start_with(
 }
 
 pub async fn create(engine: &Engine, name: &str) -> Target {
-    let (mode, growth, sizing) = (Mode::Strict, Growth::Auto, Sizing::Exact);
+    let mode = Mode::Strict;
+    let growth = Growth::Auto;
+    let sizing = Sizing::Exact;
     let spec = Spec {
         capacity: 1_000,
         mode,

@@ -24,7 +24,8 @@ fn startup_entries_ignore_fast_clock() {
         connect_timeout: TIMEOUT,
         ..nats_options(servers.urls(), "ahead", node)
     };
-    let (dir, other_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let other_dir = tempfile::tempdir().unwrap();
     let seconds_ahead = Arc::new(AtomicU64::new(3_000));
     let ahead = seconds_ahead.clone();
     let clock = move || {
@@ -40,7 +41,8 @@ fn startup_entries_ignore_fast_clock() {
         filters_max: 7,
         ..Settings::default()
     };
-    let (path, store) = (dir.path().to_owned(), options(Durability::Fsync));
+    let path = dir.path().to_owned();
+    let store = options(Durability::Fsync);
     let engine_options = EngineOptions {
         path,
         journal,

@@ -90,7 +90,8 @@ impl Node {
 
     /// The same, and keeps the entries.
     fn take_into(&mut self, entries: &mut Vec<Committed>) -> Option<Ticket> {
-        let (mut context, mut passed) = (Context::from_waker(Waker::noop()), None);
+        let mut context = Context::from_waker(Waker::noop());
+        let mut passed = None;
         loop {
             let after = self.journal().last();
             match self.journal().poll(after, &mut context).map(Result::unwrap) {
@@ -171,10 +172,8 @@ fn entries_are_committed_in_order() {
 #[test]
 fn nodes_see_own_tickets_and_all_entries() {
     let servers = Servers::start(1);
-    let (mut ours, mut theirs) = (
-        Node::join(&servers, "shared", "ours"),
-        Node::join(&servers, "shared", "theirs"),
-    );
+    let mut ours = Node::join(&servers, "shared", "ours");
+    let mut theirs = Node::join(&servers, "shared", "theirs");
     append(ours.journal(), vec![proposal(1, 1), proposal(2, 2)]).unwrap();
     let seen = theirs.polled(2).unwrap();
     assert!(seen.iter().all(|committed| committed.ticket.is_none()));
@@ -328,10 +327,8 @@ fn proposal_in_flight_at_crash_is_committed_once() {
 #[test]
 fn busy_writer_is_no_evidence_of_silence() {
     let servers = Servers::start(1);
-    let (mut node, mut other) = (
-        Node::join(&servers, "busy", "node"),
-        Node::join(&servers, "busy", "other"),
-    );
+    let mut node = Node::join(&servers, "busy", "node");
+    let mut other = Node::join(&servers, "busy", "other");
     append(node.journal(), vec![proposal(0, 1)]).unwrap();
     other.polled(1).unwrap();
     // The node's own message follows more than it reads ahead.
@@ -367,10 +364,8 @@ fn busy_writer_is_no_evidence_of_silence() {
 #[test]
 fn barrier_follows_entries_acknowledged_elsewhere() {
     let servers = Servers::start(1);
-    let (mut ours, mut theirs) = (
-        Node::join(&servers, "barriers", "ours"),
-        Node::join(&servers, "barriers", "theirs"),
-    );
+    let mut ours = Node::join(&servers, "barriers", "ours");
+    let mut theirs = Node::join(&servers, "barriers", "theirs");
     append(ours.journal(), vec![proposal(0, 1)]).unwrap();
     for number in 1..20 {
         let committed = append(theirs.journal(), vec![proposal(number, 1)]);
@@ -665,7 +660,8 @@ fn replaced_acknowledged_entries_stop_node() {
 /// Changes a log. Then its server restarts with its disk from before.
 fn undo<T>(servers: &mut Servers, change: impl FnOnce(&Servers) -> T) -> T {
     servers.kill(0);
-    let (folder, copy) = (servers.folder(0), tempfile::tempdir().unwrap());
+    let folder = servers.folder(0);
+    let copy = tempfile::tempdir().unwrap();
     copy_folder(&folder, &copy.path().join("copy"));
     servers.restart(0);
     let result = change(servers);

@@ -125,7 +125,8 @@ fn diskless_node_starts_with_ten_million_codes() {
     );
     cluster.kill_node(2);
     cluster.wipe_node(2);
-    let (began, is_over) = (Instant::now(), AtomicBool::new(false));
+    let began = Instant::now();
+    let is_over = AtomicBool::new(false);
     let clients: Vec<Client> = (0..2).map(|node| cluster.client(node)).collect();
     let redeemed: u64 = thread::scope(|scope| {
         let end = Ending(&is_over);

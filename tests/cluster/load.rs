@@ -151,7 +151,8 @@ impl Load {
 
 /// All redemptions; no later reader finds fewer.
 fn list(client: &Client) -> Vec<Value> {
-    let (mut all, mut cursor) = (Vec::new(), String::new());
+    let mut all = Vec::new();
+    let mut cursor = String::new();
     loop {
         let page = settled(|| strong(client, &format!("{REDEMPTIONS}?limit=1000{cursor}"))).body;
         all.extend(page["redemptions"].as_array().unwrap().iter().cloned());

@@ -35,12 +35,16 @@ fn code_has_one_winner_despite_kills() {
     );
 
     // Buyers wait for each kill at a separate code, so that there is always a code left to contest.
-    let (done, deaths) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let done = AtomicUsize::new(0);
+    let deaths = AtomicUsize::new(0);
     let wins: Mutex<Vec<usize>> = Mutex::new(vec![0; CODES]);
     let leader = cluster.servers.leader_of("cuckood");
     thread::scope(|scope| {
         for node in 0..NODES {
-            let (client, done, deaths, wins) = (&client, &done, &deaths, &wins);
+            let client = &client;
+            let done = &done;
+            let deaths = &deaths;
+            let wins = &wins;
             scope.spawn(move || {
                 for number in 0..CODES {
                     wait_until("a death", || deaths.load(Ordering::Relaxed) >= number * 3 / CODES);
@@ -197,10 +201,8 @@ fn redemption_is_found_on_any_node_once_acknowledged() {
         );
     }
     for number in 0..CODES {
-        let (seller, asked) = (
-            cluster.client(number % NODES),
-            cluster.client((number + 1) % NODES),
-        );
+        let seller = cluster.client(number % NODES);
+        let asked = cluster.client((number + 1) % NODES);
         let body = json!({"code": code(number), "reference": format!("order-{number}"), "hold_seconds": 600});
         let held = settled(|| seller.post("/v1/coupons/sale/redemptions", &body));
         assert!([200, 201].contains(&held.status), "{held:?}");

@@ -31,7 +31,8 @@ pub struct Operator {
 impl Operator {
     /// A cluster whose nodes and servers have the same addresses whenever they are started, and its operator.
     pub fn of_new_cluster(settings: &[Setting]) -> (Operator, Cluster) {
-        let (dir, ports) = (tempfile::tempdir().unwrap(), ports::free(NODES));
+        let dir = tempfile::tempdir().unwrap();
+        let ports = ports::free(NODES);
         let cluster = Cluster::start_at(Servers::start(NODES), &ports, settings);
         for name in ["systemctl", "nats", "chronyc"] {
             let path = dir.path().join(name);

@@ -244,7 +244,8 @@ fn says(service: &Service, what: &str) -> bool {
 #[test]
 fn wiped_node_rejoins_with_equal_state() {
     let nodes = Nodes::new();
-    let (first, second) = (nodes.sharing("first"), nodes.sharing("second"));
+    let first = nodes.sharing("first");
+    let second = nodes.sharing("second");
     create(&first.client());
     let steps = nodes.write_until_trimmed(&first, 0);
     second.kill();
@@ -289,7 +290,8 @@ fn wiped_node_rejoins_with_equal_state() {
 #[test]
 fn node_older_than_trimmed_log_loads_snapshot() {
     let nodes = Nodes::new();
-    let (first, second) = (nodes.sharing("first"), nodes.silent("second"));
+    let first = nodes.sharing("first");
+    let second = nodes.silent("second");
     create(&second.client());
     write(&second.client(), 0);
     second.kill();
@@ -310,7 +312,8 @@ fn node_older_than_trimmed_log_loads_snapshot() {
 #[test]
 fn paused_node_recovers_from_trimmed_log() {
     let nodes = Nodes::new();
-    let (first, second) = (nodes.sharing("first"), nodes.silent("second"));
+    let first = nodes.sharing("first");
+    let second = nodes.silent("second");
     create(&second.client());
     write(&second.client(), 0);
     second.freeze();

@@ -203,10 +203,8 @@ fn full_log_takes_writes_once_it_has_room() {
 
 /// A library over the system's clock, which the test can set.
 fn library(dir: &Path) -> String {
-    let (path, source) = (
-        dir.join("clock.so"),
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cluster/clock.c"),
-    );
+    let path = dir.join("clock.so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cluster/clock.c");
     let mut cc = Command::new("cc");
     assert!(
         cc.args(["-shared", "-fPIC", "-o"])
@@ -299,7 +297,8 @@ fn diverged_nodes_are_replaced() {
 /// An operator who acts on the status finds the state in the directory.
 #[test]
 fn node_stores_state_before_reporting_failure() {
-    let (servers, runtime) = (Servers::start(1), Runtime::new().unwrap());
+    let servers = Servers::start(1);
+    let runtime = Runtime::new().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let engine = runtime.block_on(async {
         let clock = Clock::system(ClockLimits::default());

@@ -83,7 +83,8 @@ fn manifest(seq: Seq, place: Vec<u8>) -> Manifest {
     let meta = (0..600_000_u64)
         .map(|at| (at * (seq.0 + 7)) as u8)
         .collect();
-    let (taken_at, sections) = (Timestamp(seq.0), Vec::new());
+    let taken_at = Timestamp(seq.0);
+    let sections = Vec::new();
     Manifest {
         generation: 1,
         seq,
@@ -253,7 +254,8 @@ fn incomplete_snapshot_is_never_listed() {
     let taken = [node.take(3), node.take(3), node.take(3)];
     let first = node.share(&taken[0]).unwrap();
 
-    let (mut whole, mut parts) = (archive(&taken[1]), 0);
+    let mut whole = archive(&taken[1]);
+    let mut parts = 0;
     let mut give = || {
         parts += 1;
         if parts == 4 {
@@ -276,7 +278,8 @@ fn incomplete_snapshot_is_never_listed() {
     assert_eq!(positions(&mut node.shared), [3]);
 
     // Another node takes the upload for an abandoned one. It is asked for more when it is uploaded, and once more when it is read back.
-    let (mut whole, ends) = (archive(&taken[1]), &Cell::new(0));
+    let mut whole = archive(&taken[1]);
+    let ends = &Cell::new(0);
     let mut give = || {
         let part = whole.next();
         ends.set(ends.get() + u32::from(part.is_none()));
@@ -318,10 +321,12 @@ fn incomplete_snapshot_is_never_listed() {
 #[test]
 fn simultaneous_uploads_leave_two_newest() {
     let servers = Servers::start(1);
-    let (mut node, mut other) = (Node::join(&servers, "node"), Node::join(&servers, "other"));
+    let mut node = Node::join(&servers, "node");
+    let mut other = Node::join(&servers, "other");
     let taken = [node.take(3), node.take(3), node.take(3)];
     let first = node.share(&taken[0]).unwrap();
-    let (mut whole, mut third) = (archive(&taken[1]), None);
+    let mut whole = archive(&taken[1]);
+    let mut third = None;
     let mut give = || {
         let part = whole.next();
         if part.is_none() && third.is_none() {
@@ -525,13 +530,11 @@ fn opening_log_creates_missing_object_store() {
     servers.speak(async |context| delete(context, "OBJ_shop-snapshots").await);
     drop(journal(&servers, "other").unwrap());
     servers.speak(async |context| delete(context, LOG).await);
-    let (dir, impatient) = (
-        tempfile::tempdir().unwrap(),
-        NatsOptions {
-            connect_timeout: Duration::ZERO,
-            ..of(&servers, "empty")
-        },
-    );
+    let dir = tempfile::tempdir().unwrap();
+    let impatient = NatsOptions {
+        connect_timeout: Duration::ZERO,
+        ..of(&servers, "empty")
+    };
     let store = Arc::new(Store::open(dir.path(), &options(Durability::Fsync)).unwrap());
     assert!(NatsJournal::open(store, &impatient).is_err());
 }
@@ -647,10 +650,8 @@ fn damaged_label_or_description_is_ignored() {
 /// The trimmed log can't be read from the directory's place on, and this build can't continue from the shared snapshots either.
 #[test]
 fn directory_stays_if_shared_snapshots_have_other_format() {
-    let (servers, dirs) = (
-        Servers::start(1),
-        [(); 2].map(|()| tempfile::tempdir().unwrap()),
-    );
+    let servers = Servers::start(1);
+    let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let runtime = Runtime::new().unwrap();
     let start = |dir: &TempDir, name: &str, share_every| {
         let cluster = ClusterOptions {
@@ -695,7 +696,8 @@ fn directory_stays_if_shared_snapshots_have_other_format() {
         .list()
         .unwrap()
     {
-        let (name, place) = (snapshot.name.clone(), place.clone());
+        let name = snapshot.name.clone();
+        let place = place.clone();
         let relabelled = encoded(label.pack(&SharedSnapshot { place, ..snapshot }));
         alter(&servers, &name, |info| {
             let mut info: serde_json::Value = serde_json::from_str(info).unwrap();

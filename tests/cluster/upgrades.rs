@@ -90,10 +90,8 @@ fn builds_with_other_messages_do_no_harm() {
         rejects: "run one version of cuckood on all nodes",
     };
     for [first, second] in [[&earlier, &present], [&present, &earlier]] {
-        let (servers, dirs) = (
-            Servers::start(1),
-            [(); 3].map(|()| tempfile::tempdir().unwrap()),
-        );
+        let servers = Servers::start(1);
+        let dirs = [(); 3].map(|()| tempfile::tempdir().unwrap());
         let mut nodes: Vec<Service> = ["a", "b"]
             .iter()
             .zip(&dirs)

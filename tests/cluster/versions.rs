@@ -34,7 +34,8 @@ struct Cluster {
 
 impl Cluster {
     fn service(&self, node: usize, settings: &[(&str, &str)]) -> Service {
-        let (servers, name) = (self.servers.urls().join(","), format!("node-{node}"));
+        let servers = self.servers.urls().join(",");
+        let name = format!("node-{node}");
         let mut all = vec![
             ("CUCKOOD__JOURNAL__KIND", "nats"),
             ("CUCKOOD__NATS__SERVERS", servers.as_str()),
@@ -107,7 +108,8 @@ fn later_version_is_enabled_under_load() {
     };
     (0..NODES).for_each(|node| cluster.replace(node, &[]));
     let released = cluster.understood_by_release();
-    let (clients, first) = (cluster.clients.clone(), cluster.clients.lock()[0].clone());
+    let clients = cluster.clients.clone();
+    let first = cluster.clients.lock()[0].clone();
     assert!(settled(|| first.put("/v1/coupons/sale", &json!({"capacity": CODES}))).status < 300);
     let codes: Vec<String> = (0..CODES).map(|number| format!("code-{number}")).collect();
     for (part, codes) in codes.chunks(10_000).enumerate() {
@@ -119,7 +121,8 @@ fn later_version_is_enabled_under_load() {
             )
         });
     }
-    let (sold, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let sold = AtomicUsize::new(0);
+    let is_over = AtomicBool::new(false);
     let more = |count: usize| {
         let target = sold.load(Ordering::Relaxed) + count;
         wait_until("redemptions", || sold.load(Ordering::Relaxed) >= target);

@@ -33,7 +33,8 @@ impl From<String> for Difference {
 pub fn compare(filter: &mut Filter, client: &Client) -> Result<(), Difference> {
     let path = filter.path();
     let shown = client.get(&path).expect("the service is up");
-    let (standing, capacity) = (shown.status, &shown.body["capacity"]);
+    let standing = shown.status;
+    let capacity = &shown.body["capacity"];
     if standing != if filter.stands { 200 } else { 404 } {
         return Err(format!(
             "it must {}be there: {standing}",
@@ -161,7 +162,8 @@ fn compare_items(filter: &Filter, client: &Client) -> Result<(), Difference> {
             .zip(counts)
             .filter(|(item, _)| filter.is_surely_counted(**item, before, after));
         for (&item, count) in counts {
-            let (wanted, count) = (filter.copies(item), count.as_u64().unwrap_or_default());
+            let wanted = filter.copies(item);
+            let count = count.as_u64().unwrap_or_default();
             if count != u64::from(wanted) && (count < u64::from(wanted) || !compact) {
                 let what = format!(
                     "{} has {count} copies and must have {wanted}",
@@ -180,7 +182,8 @@ fn compare_items(filter: &Filter, client: &Client) -> Result<(), Difference> {
 /// Finds, by its reference, a redemption whose request was not answered.
 fn find_redemption(filter: &mut Filter, index: usize, client: &Client) -> Result<(), Difference> {
     let redemption = &filter.redemptions[index];
-    let (code, reference) = (redemption.code, redemption.reference.clone());
+    let code = redemption.code;
+    let reference = redemption.reference.clone();
     let found = client.get(&format!(
         "{}/redemptions?reference={reference}",
         filter.path()
@@ -259,8 +262,10 @@ pub fn compare_figures(parts: &[&Filter], client: &Client) -> Result<(), Differe
     let figure = |name: &str| stats[name].as_u64().unwrap_or(u64::MAX);
     let mut items: u64 = parts.iter().map(|part| part.total()).sum();
     let right = if first.kind.is_coupon() {
-        let (counts, held_min) = (first.counts(), first.held_throughout(before, now()));
-        let (available, held) = (figure("available"), figure("held"));
+        let counts = first.counts();
+        let held_min = first.held_throughout(before, now());
+        let available = figure("available");
+        let held = figure("held");
         let is_right =
             figure("redeemed") == counts.redeemed && (held_min..=counts.held).contains(&held);
         is_right

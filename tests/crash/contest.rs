@@ -35,10 +35,8 @@ pub struct Bid {
 impl Bid {
     /// Without a key the reference alone identifies the bid, and a losing one may be refused without an entry in the log.
     pub fn send(&self, client: &Client, key: Option<&str>) -> Result<Answer, ureq::Error> {
-        let (path, body) = (
-            format!("{PATH}/redemptions"),
-            json!({ "code": self.code, "reference": self.reference }),
-        );
+        let path = format!("{PATH}/redemptions");
+        let body = json!({ "code": self.code, "reference": self.reference });
         match key {
             Some(key) => client.post_once(&path, &body, key),
             None => client.post(&path, &body),

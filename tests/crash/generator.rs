@@ -152,7 +152,8 @@ impl Choice<'_> {
 
     fn items(&mut self, name: &str) -> Option<Operation> {
         let is_compact = self.filter.kind == Kind::CompactCampaign;
-        let (filter, roll) = (self.filter, self.random.below(100));
+        let filter = self.filter;
+        let roll = self.random.below(100);
         // More than a few copies are too many for a compact filter.
         let has_room = move |item: Item| !is_compact || filter.copies(item) < 2;
         // A stranger that is removed from a compact filter may take a member with it.
@@ -171,7 +172,8 @@ impl Choice<'_> {
                 Some(Operation::Remove { items, all })
             }
             65..80 => {
-                let (from, to) = (self.some(4, may_go)?, self.some(4, has_room)?);
+                let from = self.some(4, may_go)?;
+                let to = self.some(4, has_room)?;
                 let to: Vec<Item> = to.into_iter().filter(|to| !from.contains(to)).collect();
                 let pairs: Vec<_> = from.into_iter().zip(to).collect();
                 (!pairs.is_empty()).then_some(Operation::Replace { pairs })

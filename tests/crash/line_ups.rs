@@ -27,16 +27,15 @@ impl Change {
         }
         let names =
             |count: u64| -> Vec<String> { (0..count).map(|number| format!("c{number}")).collect() };
-        let (campaigns, unless) = (names(1 + random.below(20)), names(random.below(4)));
+        let campaigns = names(1 + random.below(20));
+        let unless = names(random.below(4));
         let unless: Vec<Value> = unless
             .iter()
             .map(|campaign| json!({ "campaign": campaign, "at_least": 1 + random.below(3) }))
             .collect();
         let limit = 1 + random.below(5);
-        let (title, labels) = (
-            format!("Line-up {limit}"),
-            json!({ "conditions": unless.len().to_string() }),
-        );
+        let title = format!("Line-up {limit}");
+        let labels = json!({ "conditions": unless.len().to_string() });
         let line_up = json!({
             "campaigns": campaigns,
             "unless": unless,

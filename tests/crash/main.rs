@@ -40,7 +40,9 @@ fn acknowledged_writes_survive_sigkill() {
     let seed = number("CRASH_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     eprintln!("CRASH_KILLS={kills} CRASH_SEED={seed}");
     let mut random = Random::new(seed);
-    let (mut left, mut refused_unlogged, mut moved) = (kills, 0, 0);
+    let mut left = kills;
+    let mut refused_unlogged = 0;
+    let mut moved = 0;
     while left > 0 {
         let now = left.min(KILLS_PER_DIRECTORY);
         let mut world = World::new(&mut random);

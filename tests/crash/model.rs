@@ -288,7 +288,8 @@ impl Filter {
                 Expected::Status(status)
             }
             Operation::Delete => {
-                let (known, image) = (std::mem::take(&mut self.known), self.image.take());
+                let known = std::mem::take(&mut self.known);
+                let image = self.image.take();
                 let new = Filter::new(self.kind, self.name.clone(), self.prefix.clone());
                 *self = Filter {
                     known,

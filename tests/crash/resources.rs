@@ -62,7 +62,8 @@ impl Resources {
             return;
         }
         let quarter = self.0.len() / 4;
-        let (early, late) = (&self.0[quarter..2 * quarter], &self.0[3 * quarter..]);
+        let early = &self.0[quarter..2 * quarter];
+        let late = &self.0[3 * quarter..];
         type Figure = (&'static str, fn(&Look) -> u64, u64);
         let figures: [Figure; 3] = [
             ("bytes of memory", |look| look.memory, MEMORY_SLACK),
@@ -70,7 +71,8 @@ impl Resources {
             ("descriptors", |look| look.descriptors, DESCRIPTORS_SLACK),
         ];
         for (what, figure, slack) in figures {
-            let (early, late) = (median(early, figure), median(late, figure));
+            let early = median(early, figure);
+            let late = median(late, figure);
             eprintln!("{what}: {early} early, {late} late");
             assert!(
                 late <= early + early / 4 + slack,

@@ -93,7 +93,8 @@ impl Soak {
         }
         let longest = LIFE_MAX.as_millis() as u64 >> random.below(LIFE_HALVINGS);
         let end = (Instant::now() + Duration::from_millis(random.below(longest))).min(self.end);
-        let (is_killed, is_backed_up) = (random.below(ENDED) != 0, random.below(BACKED_UP) == 0);
+        let is_killed = random.below(ENDED) != 0;
+        let is_backed_up = random.below(BACKED_UP) == 0;
         let data = world.data.clone();
         world.live(service, |service, acknowledged| {
             if is_backed_up {

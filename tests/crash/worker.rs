@@ -132,8 +132,10 @@ impl Part {
 
 impl Worker {
     pub fn new(number: u64, seed: u64, contest: Arc<Mutex<Contest>>) -> Worker {
-        let (name, random) = (format!("w{number}"), Random::new(seed));
-        let (parts, line_up) = (Worker::parts(number), LineUp::new(number));
+        let name = format!("w{number}");
+        let random = Random::new(seed);
+        let parts = Worker::parts(number);
+        let line_up = LineUp::new(number);
         Worker {
             name,
             random,
@@ -304,7 +306,8 @@ impl Worker {
         operation: Operation,
         key: Option<String>,
     ) -> Result<(), Gone> {
-        let (part, sent) = (&mut self.parts[at], now());
+        let part = &mut self.parts[at];
+        let sent = now();
         let answer = match (
             &operation,
             part.upload.take_if(|_| operation == Operation::Swap),

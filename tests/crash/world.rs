@@ -122,7 +122,8 @@ impl World {
         let set = || enough.store(true, Ordering::Relaxed);
         let rest = std::thread::scope(|scope| {
             for worker in &mut self.workers {
-                let (client, acknowledged) = (service.client().another(), acknowledged.clone());
+                let client = service.client().another();
+                let acknowledged = acknowledged.clone();
                 let enough = &enough;
                 scope.spawn(move || {
                     // One that fails ends the others' work.
@@ -169,7 +170,8 @@ impl World {
     pub fn check_backup(&mut self, service: &Service) {
         let archive = self.directory().join("backup");
         back_up(service, &archive);
-        let (copy, events) = (self.restore(&archive), self.events.clone());
+        let copy = self.restore(&archive);
+        let events = self.events.clone();
         self.check(&copy.client());
         copy.kill();
         // The copy's own events never happened here.
@@ -282,7 +284,8 @@ impl Drop for World {
         if std::thread::panicking()
             && let Some(directory) = self.directory.take()
         {
-            let (lives, directory) = (self.lives, directory.keep());
+            let lives = self.lives;
+            let directory = directory.keep();
             eprintln!(
                 "after {lives} lives at {}: {} is kept",
                 self.durability,

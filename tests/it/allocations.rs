@@ -95,7 +95,8 @@ fn machine(stock: Option<u64>) -> Machine {
 fn redemption_memory_matches_account() {
     for stock in [None, Some(REDEMPTIONS)] {
         let mut machine = machine(stock);
-        let (heap, account) = (allocated(), machine.state.sizes().records_bytes as i64);
+        let heap = allocated();
+        let account = machine.state.sizes().records_bytes as i64;
         for number in 0..REDEMPTIONS {
             machine.now.0 += 1;
             let hold_seconds = if number.is_multiple_of(2) { 30 } else { 0 };
@@ -103,10 +104,8 @@ fn redemption_memory_matches_account() {
             assert!(matches!(outcome, Outcome::Redeemed(_)), "{outcome:?}");
         }
         while machine.state.free_discarded(1_000) {}
-        let (taken, counted) = (
-            allocated() - heap,
-            machine.state.sizes().records_bytes as i64 - account,
-        );
+        let taken = allocated() - heap;
+        let counted = machine.state.sizes().records_bytes as i64 - account;
         assert!(
             taken <= counted,
             "{taken} bytes, of which {counted} are counted"
@@ -121,10 +120,8 @@ fn redemption_memory_matches_account() {
             machine.apply(Command::Advance { buckets_max: 0 });
         }
         while machine.state.free_discarded(1_000) {}
-        let (left, counted) = (
-            allocated() - heap,
-            machine.state.sizes().records_bytes as i64 - account,
-        );
+        let left = allocated() - heap;
+        let counted = machine.state.sizes().records_bytes as i64 - account;
         // The ordinals of redeemed codes stay taken.
         assert!(
             left <= 50_000 && counted <= 50_000,
@@ -151,17 +148,16 @@ fn tiny_campaigns_take_little_memory() {
 #[test]
 fn statistics_memory_matches_account() {
     const HOUR: u64 = 3_600_000;
-    let (heap, mut statistics) = (allocated(), FilterStatistics::default());
+    let heap = allocated();
+    let mut statistics = FilterStatistics::default();
     for hour in 0..900 * 24 {
         statistics.add(Timestamp(hour * HOUR), &[hour + 1, 0, 0, 0, 0, 0, 0]);
         let before = allocated();
         statistics.add(Timestamp(hour * HOUR + 1), &[0, hour + 1, 0, 0, 0, 0, 0]);
         assert_eq!(allocated(), before);
     }
-    let (taken, counted) = (
-        allocated() - heap,
-        statistics.add(Timestamp(0), &Default::default()),
-    );
+    let taken = allocated() - heap;
+    let counted = statistics.add(Timestamp(0), &Default::default());
     assert!(
         taken.cast_unsigned() <= counted,
         "{taken} bytes, {counted} counted"

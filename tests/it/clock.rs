@@ -292,7 +292,8 @@ proptest! {
         let time = Arc::new(ManualTime::at(START));
         let limits = ClockLimits::default();
         let mut clock = time.clock(limits);
-        let (mut logged, mut kept) = (START, clock.reading());
+        let mut logged = START;
+        let mut kept = clock.reading();
         for (what, seconds) in steps {
             match what {
                 0 => time.pass(Duration::from_secs(seconds)),

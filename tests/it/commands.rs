@@ -24,8 +24,10 @@ pub struct NewFilter {
 impl NewFilter {
     /// A coupon that grows.
     pub fn coupon(capacity: u64) -> NewFilter {
-        let (growth, sizing) = (Growth::Auto, Sizing::Exact);
-        let (kind, window) = (Kind::Coupon, Window::default());
+        let growth = Growth::Auto;
+        let sizing = Sizing::Exact;
+        let kind = Kind::Coupon;
+        let window = Window::default();
         NewFilter {
             kind,
             capacity,
@@ -47,7 +49,8 @@ impl NewFilter {
 
     /// A compact campaign that grows.
     pub fn campaign(capacity: u64, error_rate: f64) -> NewFilter {
-        let (kind, sizing) = (Kind::Campaign, Sizing::ErrorRate(error_rate));
+        let kind = Kind::Campaign;
+        let sizing = Sizing::ErrorRate(error_rate);
         NewFilter {
             kind,
             sizing,
@@ -150,7 +153,8 @@ pub fn redeem(
     reference: &str,
     hold_seconds: u64,
 ) -> Command {
-    let (digest, reference) = (code(number), Reference::new(reference).unwrap());
+    let digest = code(number);
+    let reference = Reference::new(reference).unwrap();
     Command::Redeem(Redeem {
         target,
         digest,
@@ -161,7 +165,10 @@ pub fn redeem(
 }
 
 pub fn set_stock(target: Target, stock: u64) -> Command {
-    let (starts_at, ends_at, capacity, annotations) = (None, None, None, Default::default());
+    let starts_at = None;
+    let ends_at = None;
+    let capacity = None;
+    let annotations = Default::default();
     Command::Update(Update {
         target,
         starts_at,
@@ -173,7 +180,8 @@ pub fn set_stock(target: Target, stock: u64) -> Command {
 }
 
 pub fn import_begin(target: Target, import: &str, mode: ImportMode, guards: Guards) -> Command {
-    let (import, owner) = (ImportId::new(import).unwrap(), KeyName::default());
+    let import = ImportId::new(import).unwrap();
+    let owner = KeyName::default();
     Command::ImportBegin(ImportBegin {
         target,
         import,
@@ -190,7 +198,8 @@ pub fn import_lines(
     import: &str,
     numbers: impl IntoIterator<Item = u64>,
 ) -> Command {
-    let (import, digests) = (ImportId::new(import).unwrap(), codes(numbers));
+    let import = ImportId::new(import).unwrap();
+    let digests = codes(numbers);
     let lines = digests.0.len() as u64;
     Command::ImportLines(ImportLines {
         target,

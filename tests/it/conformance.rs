@@ -127,7 +127,8 @@ fn reading_continues_while_the_log_is_pruned(journal: &mut dyn Positioned) {
         )
         .unwrap();
     }
-    let (mut next, mut context) = (0, Context::from_waker(Waker::noop()));
+    let mut next = 0;
+    let mut context = Context::from_waker(Waker::noop());
     while next < 120 {
         let Poll::Ready(Ok(Delivery::Entries(committed))) = journal.poll(Seq(next), &mut context)
         else {

@@ -182,7 +182,8 @@ fn spoil_many(spoil: impl Fn(&Path, u64) -> String) {
     let parent = tempfile::tempdir().unwrap();
     let sound = parent.path().join("sound");
     prepare(&sound);
-    let (mut opened, mut refused) = (0, 0);
+    let mut opened = 0;
+    let mut refused = 0;
     for case in 0..cases() {
         let dir = parent.path().join(format!("case-{case}"));
         copy_dir(&sound, &dir);

@@ -249,7 +249,8 @@ fn missing_or_swapped_parts_are_detected() {
     ];
     for (expected, spoil) in spoils {
         let dir = tempfile::tempdir().unwrap();
-        let (ours, other) = (dir.path().join("ours"), dir.path().join("other"));
+        let ours = dir.path().join("ours");
+        let other = dir.path().join("other");
         with_entries(&ours);
         with_entries(&other);
         spoil(&ours, &other);

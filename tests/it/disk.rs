@@ -50,7 +50,9 @@ async fn disk_use_is_bounded_despite_aborted_requests() {
     let engine = start(options(directory.path())).await;
     let target = target(1);
     create(&engine, target).await;
-    let (mut most, mut logged, mut snapshots) = (0, 0, 0);
+    let mut most = 0;
+    let mut logged = 0;
+    let mut snapshots = 0;
     let mut latest = None;
     for batch in 0.. {
         let from = batch % 100 * BATCH;
@@ -86,7 +88,8 @@ async fn disk_use_is_bounded_despite_aborted_requests() {
 async fn operations_that_free_space_succeed_below_watermark() {
     let directory = tempfile::tempdir().unwrap();
     let engine = start(options(directory.path())).await;
-    let (old, codes) = (target(1), target(2));
+    let old = target(1);
+    let codes = target(2);
     for target in [old, codes] {
         create(&engine, target).await;
         engine

@@ -150,7 +150,8 @@ async fn snapshot_and_images_of_one_filter_are_independent() {
             Kind::Coupon,
             &Name::new(&format!("copy-{}", number + 10)).unwrap(),
         );
-        let (copy, now) = (copy.unwrap(), engine.now());
+        let copy = copy.unwrap();
+        let now = engine.now();
         let found = codes(0..CODES + IMAGES * 1_000)
             .0
             .iter()

@@ -104,7 +104,8 @@ fn expected(
                         && other.copies(user) >= unless.at_least
                 })
         });
-        let (position, present) = (campaign.position(now), campaign.copies(user) > 0);
+        let position = campaign.position(now);
+        let present = campaign.copies(user) > 0;
         let is_eligible = position == WindowPosition::Inside && present && excluded_by.is_none();
         let excluded_by = excluded_by.map(|unless| unless.campaign.clone());
         if position != WindowPosition::Inside {
@@ -151,7 +152,8 @@ fn found(
     let texts = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
     let reasons = found.explanations.iter().flatten().map(|explanation| {
         let excluded_by = explanation.excluded_by.map(str::to_owned);
-        let (name, eligible) = (explanation.campaign.to_owned(), explanation.eligible);
+        let name = explanation.campaign.to_owned();
+        let eligible = explanation.eligible;
         (
             name,
             explanation.present,
@@ -183,7 +185,9 @@ fn create(machine: &mut Machine, id: usize, campaign: &Campaign) {
     } else {
         compact
     };
-    let (target, growth, window) = (target(id as u64 + 1), Growth::Fixed, campaign.window);
+    let target = target(id as u64 + 1);
+    let growth = Growth::Fixed;
+    let window = campaign.window;
     let filter = NewFilter {
         kind: Kind::Campaign,
         sizing,
@@ -262,7 +266,8 @@ proptest! {
         there in campaigns(),
         line_ups in proptest::collection::vec((line_up(), 0..USERS, 1..20usize, NOW - 4..NOW + 5), 1..12),
     ) {
-        let (mut machine, mut model) = (Machine { now: Timestamp(NOW), ..Machine::new() }, Campaigns::new());
+        let mut machine = Machine { now: Timestamp(NOW), ..Machine::new() };
+        let mut model = Campaigns::new();
         for (id, campaign) in there.into_iter().enumerate() {
             if let Some(campaign) = campaign {
                 create(&mut machine, id, &campaign);

@@ -10,7 +10,8 @@ use std::path::Path;
 /// The documented defaults with the settings of a new log.
 pub fn defaults(directory: &Path) -> EngineOptions {
     let config = Config::load(None, [("CUCKOOD__LIMITS__MEMORY", "1GiB")]).unwrap();
-    let (path, settings) = (directory.to_owned(), Settings::default());
+    let path = directory.to_owned();
+    let settings = Settings::default();
     EngineOptions {
         path,
         settings,

@@ -59,7 +59,8 @@ impl Shop {
     }
 
     fn over(directory: tempfile::TempDir, store: Store) -> Self {
-        let (life, now) = (Life::new(Arc::new(store)), Timestamp(1_000_000));
+        let life = Life::new(Arc::new(store));
+        let now = Timestamp(1_000_000);
         let mut shop = Self {
             life,
             directory,
@@ -157,7 +158,8 @@ impl Shop {
     /// The stored events are the latest reported ones, in order, each once. No recent one is missing. After a cleanup, none is much older
     /// than the retention.
     fn check(&self, is_clean: bool) {
-        let (stored, reported) = (self.life.stored(), &self.life.reported);
+        let stored = self.life.stored();
+        let reported = &self.life.reported;
         assert_eq!(self.life.events.figures().kept, stored.len() as u64);
         let gone = reported.len() - stored.len();
         let reported = reported[gone..]
@@ -309,7 +311,8 @@ fn events_stay_within_space_limit() {
         let figures = shop.life.events.figures();
         assert!(figures.bytes < 300_000, "{figures:?}");
     }
-    let (stored, reported) = (shop.life.stored(), shop.life.reported.len());
+    let stored = shop.life.stored();
+    let reported = shop.life.reported.len();
     assert!(
         stored.len() > 500 && stored.len() < reported,
         "{} of {reported}",
@@ -360,7 +363,8 @@ async fn directory_of_an_engine(path: &Path) -> u64 {
 }
 
 async fn all(engine: &Engine) -> Vec<NumberedEvent> {
-    let (mut reader, mut events) = (engine.events_after(None), Vec::new());
+    let mut reader = engine.events_after(None);
+    let mut events = Vec::new();
     loop {
         let more = reader.read().await.unwrap();
         if more.is_empty() {
@@ -388,7 +392,8 @@ async fn damaged_events_are_detected() {
     let trees = store.events().trees();
     let tree = trees[0];
     let packs = |number| store.events().find_from(&trees, number).unwrap().unwrap();
-    let (first, final_pack) = (packs(1), packs(last));
+    let first = packs(1);
+    let final_pack = packs(last);
     assert!(
         first.last() + 1 < final_pack.first,
         "there are at least three"
@@ -433,10 +438,8 @@ async fn damaged_events_are_detected() {
 #[tokio::test]
 async fn backup_contains_events_and_restore_event() {
     let directory = tempfile::tempdir().unwrap();
-    let (data, file) = (
-        directory.path().join("data"),
-        directory.path().join("backup"),
-    );
+    let data = directory.path().join("data");
+    let file = directory.path().join("backup");
     let last = directory_of_an_engine(&data).await;
     let before = {
         let store = open(&data);
@@ -494,16 +497,12 @@ async fn backup_contains_events_and_restore_event() {
 #[test]
 fn backup_without_events_can_be_restored() {
     let directory = tempfile::tempdir().unwrap();
-    let (data, file) = (
-        directory.path().join("data"),
-        directory.path().join("backup"),
-    );
+    let data = directory.path().join("data");
+    let file = directory.path().join("backup");
     let store = open(&data);
     let mut journal = open_journal(&store).unwrap();
-    let (mut state, mut events) = (
-        State::default(),
-        EventLog::open(&store, &State::default()).unwrap(),
-    );
+    let mut state = State::default();
+    let mut events = EventLog::open(&store, &State::default()).unwrap();
     let commands =
         [create(), add(0..10), redeem(1)].map(|command| Proposal::new(Timestamp(1_000), command));
     for committed in append(&mut journal, commands.to_vec()).unwrap() {

@@ -75,7 +75,8 @@ impl Pools {
 
     /// Codes of the large pool by what readers see, of these numbers: valid ones, and redeemed ones.
     fn seen_of(&self, numbers: std::ops::Range<u64>) -> (u64, u64) {
-        let (large, now) = (self.large(), self.0.now);
+        let large = self.large();
+        let now = self.0.now;
         let digests = codes(numbers).0;
         let mut valid = Vec::new();
         large.contains_many(&digests, now, &mut valid);
@@ -107,7 +108,8 @@ fn large_pool_clears_immediately_and_frees_incrementally() {
     let changes = pools.measure(Command::Clear { target: LARGE });
     assert!(changes <= CHANGES_MAX, "clearing changed {changes}");
     assert_eq!(pools.counts(), (0, REDEEMED));
-    let (mut commands, mut most) = (0, 0);
+    let mut commands = 0;
+    let mut most = 0;
     while pools.0.state.can_advance() {
         most = most.max(pools.measure(small_command()));
         commands += 1;
@@ -171,7 +173,8 @@ fn large_campaigns_forget_incrementally_in_turns() {
     pools.0.pass_seconds(200);
     let of = |changes: &HashMap<SectionId, u64>| changes.values().copied().collect::<Vec<_>>();
     let before = of(&pools.changes());
-    let (mut commands, mut most) = (0, 0);
+    let mut commands = 0;
+    let mut most = 0;
     while commands == 0 || pools.0.state.can_advance() {
         most = most.max(pools.measure(Command::Advance { buckets_max: 0 }));
         commands += 1;
@@ -243,7 +246,8 @@ fn large_pool_deletes_immediately_and_frees_incrementally() {
         pools.0.state.sizes().tables_bytes,
         pools.0.state.sizes().records_bytes,
     );
-    let (name, kind) = (pools.large().name.clone(), Kind::Coupon);
+    let name = pools.large().name.clone();
+    let kind = Kind::Coupon;
     assert_eq!(
         pools.apply(Command::Delete {
             kind,
@@ -322,7 +326,8 @@ fn large_pool_is_replaced_immediately() {
         pools.apply(import_lines(LARGE, "nightly", from..from + 10_000));
     }
     let end = import_end(LARGE, "nightly", 100);
-    let (mut ends, mut most) = (0, 0);
+    let mut ends = 0;
+    let mut most = 0;
     while pools
         .large()
         .describe(Timestamp(0))

@@ -28,7 +28,8 @@ impl Image {
             .unwrap()
             .expect("it is there");
         let mut frozen: Vec<_> = snapshot.sections.into_iter().collect();
-        let (mut parts, mut chunk) = (Vec::<ImagePart>::new(), Vec::new());
+        let mut parts = Vec::<ImagePart>::new();
+        let mut chunk = Vec::new();
         for (section, id) in sections {
             let at = frozen
                 .iter()
@@ -72,7 +73,8 @@ impl Image {
         let before = number as u128;
         match number.checked_sub(1) {
             None => {
-                let (name, head) = (name.clone(), Box::new(self.head.clone()));
+                let name = name.clone();
+                let head = Box::new(self.head.clone());
                 Command::ImageBegin(ImageBegin {
                     upload,
                     id,

@@ -28,7 +28,8 @@ struct Sample {
 /// Samples of every command that random logs have.
 fn samples() -> &'static BTreeMap<&'static str, Vec<Sample>> {
     static SAMPLES_OF_ALL: LazyLock<BTreeMap<&'static str, Vec<Sample>>> = LazyLock::new(|| {
-        let (mut log, mut state) = (RandomLog::new(), State::default());
+        let mut log = RandomLog::new();
+        let mut state = State::default();
         let mut samples: BTreeMap<_, Vec<Sample>> = BTreeMap::new();
         let beginning = log.beginning();
         let random = |number: u64, which: u64| {

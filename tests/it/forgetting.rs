@@ -223,7 +223,8 @@ impl Campaign {
     }
 
     fn replace(&mut self, from: u64, to: u64) {
-        let (there, other) = (self.count(from, self.now()), self.count(to, self.now()));
+        let there = self.count(from, self.now());
+        let other = self.count(to, self.now());
         match self.apply(replace(TARGET, [from], [to])) {
             Outcome::Refused(Refusal::FilterFull) => {}
             Outcome::Replaced(outcomes) if there == 0 => {
@@ -365,8 +366,10 @@ impl Campaign {
             Act::Raise(capacity) => {
                 let view = self.machine.filter(TARGET);
                 let capacity = Some(raise(&view, capacity).unwrap());
-                let (starts_at, ends_at, stock, annotations) =
-                    (None, None, None, Default::default());
+                let starts_at = None;
+                let ends_at = None;
+                let stock = None;
+                let annotations = Default::default();
                 self.apply(Command::Update(Update {
                     target: TARGET,
                     starts_at,
@@ -392,13 +395,12 @@ impl Campaign {
         let items = codes(0..2 * USERS).0;
         let last = self.machine.state.now().max(self.machine.now).0;
         for now in [last, last + halves * step / 2] {
-            let (mut found, mut sum) = (Vec::new(), 0);
+            let mut found = Vec::new();
+            let mut sum = 0;
             view.contains_many(&items, Timestamp(now), &mut found);
             for (user, &found) in (0..).zip(&found) {
-                let (copies, seen) = (
-                    self.count(user, now),
-                    view.count(items[user as usize], Timestamp(now)),
-                );
+                let copies = self.count(user, now);
+                let seen = view.count(items[user as usize], Timestamp(now));
                 assert_eq!(seen, copies, "{user} at {now}");
                 assert_eq!(found, seen > 0);
                 sum += u64::from(seen);

@@ -145,10 +145,8 @@ fn create(id: u64, of: &str) -> Command {
 }
 
 fn redeem(id: u64, code: u64, number: u64, hold_seconds: u64) -> Command {
-    let (target, reference) = (
-        Target(FilterId(id)),
-        Reference::new(&format!("order-{number}")).unwrap(),
-    );
+    let target = Target(FilterId(id));
+    let reference = Reference::new(&format!("order-{number}")).unwrap();
     Command::Redeem(Redeem {
         target,
         digest: digest(code),
@@ -159,12 +157,10 @@ fn redeem(id: u64, code: u64, number: u64, hold_seconds: u64) -> Command {
 }
 
 fn import(id: u64, of: &str, mode: ImportMode, items: std::ops::Range<u64>) -> [Command; 3] {
-    let (target, import, guards, owner) = (
-        Target(FilterId(id)),
-        ImportId::new(of).unwrap(),
-        Guards::default(),
-        KeyName::new(KEY).unwrap(),
-    );
+    let target = Target(FilterId(id));
+    let import = ImportId::new(of).unwrap();
+    let guards = Guards::default();
+    let owner = KeyName::new(KEY).unwrap();
     let lines = items.end - items.start;
     let ending = Ending::Whole {
         upload: UploadDigest {
@@ -481,7 +477,9 @@ fn describe(filter: &FilterView, now: Timestamp) -> Value {
 /// All that a client could see of a state.
 fn contents(state: &mut State) -> Value {
     state.publish();
-    let (view, now, sizes) = (state.view(), state.now(), state.sizes());
+    let view = state.view();
+    let now = state.now();
+    let sizes = state.sizes();
     let filters = [Kind::Campaign, Kind::Coupon]
         .map(|kind| view.list(kind, "", None, 100))
         .concat();
@@ -530,9 +528,11 @@ fn make_fixtures() {
     let _ = fs::remove_dir_all(&data);
     let store = Arc::new(Store::open(&data, &small()).unwrap());
     store.save_clock(CLOCK);
-    let (mut journal, mut state) = (open_journal(&store).unwrap(), State::default());
+    let mut journal = open_journal(&store).unwrap();
+    let mut state = State::default();
     let mut events = EventLog::open(&store, &state).unwrap();
-    let (log, mut snapshots) = (log(), Vec::new());
+    let log = log();
+    let mut snapshots = Vec::new();
     for (number, commit) in log.commits.into_iter().enumerate() {
         if log.snapshots.contains(&number) {
             take_snapshot(&store, &mut state, &mut events, TAKEN_AT[snapshots.len()]);
@@ -604,7 +604,8 @@ fn data(dir: &Path) -> Arc<Store> {
 
 #[test]
 fn directory_of_format_1_has_expected_contents() {
-    let (dir, expected) = (tempfile::tempdir().unwrap(), expected());
+    let dir = tempfile::tempdir().unwrap();
+    let expected = expected();
     let store = data(dir.path());
     let mut journal = read("the log", open_journal(&store));
     let snapshots = store.manifests().unwrap();
@@ -670,7 +671,8 @@ fn log_of_format_1_has_expected_outcomes() {
     let dir = tempfile::tempdir().unwrap();
     let store = data(dir.path());
     let mut journal = read("the log", open_journal(&store));
-    let (mut state, mut words) = (State::default(), BTreeSet::new());
+    let mut state = State::default();
+    let mut words = BTreeSet::new();
     for entry in read("the log", entries(&mut journal, 0)) {
         words.insert(entry.proposal.command.word());
         if store.skipped_entries().unwrap().contains_key(&entry.seq) {
@@ -782,17 +784,19 @@ fn archive_of_newer_version_is_rejected() {
 
 #[test]
 fn image_of_format_1_is_uploaded() {
-    let (mut reader, mut state, expected) = (ImageReader::default(), State::default(), expected());
+    let mut reader = ImageReader::default();
+    let mut state = State::default();
+    let expected = expected();
     reader.push(&fs::read(fixture().join("image")).unwrap());
-    let (upload, now) = (
-        UploadId(1),
-        Timestamp(expected["snapshots"][0]["now"].as_u64().unwrap()),
-    );
+    let upload = UploadId(1);
+    let now = Timestamp(expected["snapshots"][0]["now"].as_u64().unwrap());
     let mut last = None;
     while let Some(record) = read("the image", reader.next_record()) {
         let command = match record.body {
             ImageBody::Head(head) => {
-                let (id, kind, name) = (FilterId(3), head.profile.kind, name("pool"));
+                let id = FilterId(3);
+                let kind = head.profile.kind;
+                let name = name("pool");
                 Command::ImageBegin(ImageBegin {
                     upload,
                     id,

@@ -48,7 +48,8 @@ fn filters() -> [Command; 3] {
 
 fn redeem(target: Target, number: u8, hold_seconds: u64) -> Command {
     let reference = Reference::new(&format!("order-{number}")).unwrap();
-    let (digest, redemption) = (code(number.into()), redemption(number));
+    let digest = code(number.into());
+    let redemption = redemption(number);
     Command::Redeem(Redeem {
         target,
         digest,
@@ -59,8 +60,11 @@ fn redeem(target: Target, number: u8, hold_seconds: u64) -> Command {
 }
 
 fn import(mode: ImportMode, id: &str, digests: Digests) -> [Command; 3] {
-    let (target, import, lines) = (COUPON, ImportId::new(id).unwrap(), digests.0.len() as u64);
-    let (guards, owner) = (Guards::default(), KeyName::new("shop").unwrap());
+    let target = COUPON;
+    let import = ImportId::new(id).unwrap();
+    let lines = digests.0.len() as u64;
+    let guards = Guards::default();
+    let owner = KeyName::new("shop").unwrap();
     let upload = UploadDigest {
         bytes: 700,
         hash: 9,
@@ -69,7 +73,9 @@ fn import(mode: ImportMode, id: &str, digests: Digests) -> [Command; 3] {
         upload,
         warnings: Vec::new(),
     };
-    let (errors, chain, rejected) = (Vec::new(), 7, 0);
+    let errors = Vec::new();
+    let chain = 7;
+    let rejected = 0;
     [
         Command::ImportBegin(ImportBegin {
             target,
@@ -256,8 +262,10 @@ fn script_of_growth() -> Vec<Command> {
 /// as the others do.
 #[test]
 fn doubled_filters_are_identical_on_nodes() {
-    let (mut state, mut restored, mut moving, mut quiet) =
-        (State::default(), State::default(), 0, 0);
+    let mut state = State::default();
+    let mut restored = State::default();
+    let mut moving = 0;
+    let mut quiet = 0;
     for command in script_of_growth() {
         apply_all(&mut state, vec![command.clone()]);
         apply_all(&mut restored, vec![command]);

@@ -123,7 +123,8 @@ proptest! {
         let mut stored: Vec<Stored> = Vec::new();
         for (key, variant, pause) in requests {
             machine.now.0 += if busy { pause / 50 } else { pause };
-            let (now, variant) = (machine.now.0, variant / 7);
+            let now = machine.now.0;
+            let variant = variant / 7;
             let Applied { outcome, replayed } = apply(&mut machine, request(key, variant), key.into(), variant);
             let known = stored.iter().rev().find(|record| record.key == key && now - record.at < RETENTION).cloned();
             let kept = machine.state.sizes().idempotency_records as usize;

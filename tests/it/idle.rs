@@ -151,7 +151,8 @@ async fn commits_continue_during_concurrent_backups() {
 #[tokio::test]
 async fn every_node_reports_hold_expiry() {
     let log = MemoryLog::new();
-    let ((first, _first), (second, _second)) = (start(Some(&log)).await, start(Some(&log)).await);
+    let (first, _first) = start(Some(&log)).await;
+    let (second, _second) = start(Some(&log)).await;
     let held = hold(&first).await;
     tokio::join!(until_expired(&first, &held), until_expired(&second, &held));
     first.shutdown().await;

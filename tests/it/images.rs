@@ -55,7 +55,8 @@ fn refused(fault: ImageFault) -> Outcome {
 
 /// What readers see of a filter. How many forgotten users are still in its tables makes no difference.
 fn describe(machine: &Machine, id: FilterId) -> String {
-    let (filter, at) = (machine.filter(Target(id)), machine.state.now());
+    let filter = machine.filter(Target(id));
+    let at = machine.state.now();
     let items = codes(0..ITEMS).0;
     let Outcome::Updated(mut of) = nameless(Outcome::Updated(Box::new(filter.describe(at)))) else {
         panic!()
@@ -122,7 +123,8 @@ proptest! {
         after in proptest::collection::vec(any::<Numbers>(), 0..100),
         which in 0..6_usize,
     ) {
-        let (mut log, mut source) = (RandomLog::without_images(), Machine::new());
+        let mut log = RandomLog::without_images();
+        let mut source = Machine::new();
         let beginning = log.beginning();
         for entry in beginning.into_iter().chain(before.into_iter().map(|numbers| log.next(numbers))) {
             let Proposal { at, command, .. } = entry.proposal;
@@ -133,7 +135,8 @@ proptest! {
         }
         let all = source.filters();
         let Some(original) = all.get(which % all.len().max(1)) else { return Ok(()) };
-        let (from, to) = (original.id, FilterId(900_000));
+        let from = original.id;
+        let to = FilterId(900_000);
         let image = Image::of(&mut source.state, from);
         let mut target = Machine::new();
         target.now = source.state.now();
@@ -280,7 +283,8 @@ fn image_never_replaces_existing_name() {
     // Loaded during the upload.
     let mut first = image.all(UploadId(1), FilterId(3), &other);
     let mut second = image.all(UploadId(2), FilterId(4), &other);
-    let (last, end) = (first.pop().unwrap(), second.pop().unwrap());
+    let last = first.pop().unwrap();
+    let end = second.pop().unwrap();
     for command in first.into_iter().chain(second) {
         assert_eq!(machine.apply(command), Outcome::ImageReceived);
     }
@@ -490,8 +494,10 @@ pub enum Forgery {
 
 /// Sends an image with one field set to a value, and something after it. Returns whether there is such a field.
 pub fn send_forged(image: &Image, forgery: Forgery, field: usize, value: &Value) -> bool {
-    let (mut machine, target) = (Machine::new(), target(7));
-    let (mut is_forged, mut is_possible) = (false, true);
+    let mut machine = Machine::new();
+    let target = target(7);
+    let mut is_forged = false;
+    let mut is_possible = true;
     for mut command in image.all(UPLOAD, target.0, &name("forged")) {
         match (&mut command, forgery) {
             (Command::ImageBegin(ImageBegin { head, .. }), Forgery::Head) => {
@@ -594,7 +600,8 @@ fn forged_image_is_rejected_or_works() {
 /// Two current redemptions of an open pool can't have one ordinal; 0 and numbers above the largest stock are invalid.
 #[test]
 fn image_with_impossible_ordinal_is_rejected() {
-    let (mut source, target) = (Machine::new(), target(1));
+    let mut source = Machine::new();
+    let target = target(1);
     source.create(target, &NewFilter::pool(100, 50));
     for number in 1..=3 {
         assert!(matches!(
@@ -619,7 +626,9 @@ fn image_with_impossible_ordinal_is_rejected() {
         (2, STOCK_MAX + 1),
         (2, u64::MAX),
     ] {
-        let (mut machine, mut last, mut is_same) = (Machine::new(), None, false);
+        let mut machine = Machine::new();
+        let mut last = None;
+        let mut is_same = false;
         for mut command in image.all(UPLOAD, FilterId(7), &name("forged")) {
             if let Command::ImageRecord {
                 record:

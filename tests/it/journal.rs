@@ -71,7 +71,8 @@ fn completely_pruned_log_keeps_its_end() {
 #[test]
 fn shared_log_delivers_foreign_entries() {
     let log = MemoryLog::new();
-    let (mut ours, mut theirs) = (log.join(), log.join());
+    let mut ours = log.join();
+    let mut theirs = log.join();
     let mut context = Context::from_waker(Waker::noop());
     for journal in [&mut ours, &mut theirs] {
         assert_eq!(

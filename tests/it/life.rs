@@ -42,7 +42,8 @@ impl Life {
         let state = State::default();
         let mut events = EventLog::open(&store, &state).unwrap();
         events.settle(&store, &state).unwrap();
-        let (log, reported) = (Vec::new(), Vec::new());
+        let log = Vec::new();
+        let reported = Vec::new();
         Life {
             store,
             state,
@@ -82,8 +83,10 @@ impl Life {
     }
 
     pub fn begin_snapshot(&mut self) {
-        let (latest, now) = (self.latest.as_ref(), self.state.now());
-        let (state, events) = (&mut self.state, &mut self.events);
+        let latest = self.latest.as_ref();
+        let now = self.state.now();
+        let state = &mut self.state;
+        let events = &mut self.events;
         self.running = Some(
             RunningSnapshot::begin(&self.store, state, events, latest, Vec::new(), now).unwrap(),
         );
@@ -154,7 +157,8 @@ impl Life {
 
 /// The numbers and bytes of all stored events.
 pub fn stored(store: &Store, events: &EventLog) -> Vec<(u64, Vec<u8>)> {
-    let (mut next, mut all) = (0, Vec::new());
+    let mut next = 0;
+    let mut all = Vec::new();
     while let EventsFound::Pack(pack) = events.find(store, next, false).unwrap() {
         let new = pack.events().filter(|(number, _)| *number >= next);
         all.extend(new.map(|(number, event)| (number, event.to_vec())));

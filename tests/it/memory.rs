@@ -55,7 +55,10 @@ async fn capacity_beyond_limit_is_rejected() {
     let before = taken(&engine);
     let raise = |capacity| {
         let capacity = Some(cuckood::engine::raise(&find(&engine, SHOP), capacity).unwrap());
-        let (starts_at, ends_at, stock, annotations) = (None, None, None, Default::default());
+        let starts_at = None;
+        let ends_at = None;
+        let stock = None;
+        let annotations = Default::default();
         Command::Update(Update {
             target: SHOP,
             starts_at,
@@ -381,7 +384,8 @@ async fn redemption_is_repeated_beyond_limit() {
 async fn operation_that_frees_memory_takes_key_beyond_limit() {
     let (engine, _directory) = engine_beyond_limit().await;
     let shop = |redemption_number| (SHOP, redemption(redemption_number));
-    let ((target, held), (_, other)) = (shop(3), shop(4));
+    let (target, held) = shop(3);
+    let (_, other) = shop(4);
     let commands = [
         remove(SHOP, 10..20),
         Command::Confirm {

@@ -19,10 +19,8 @@ const NO_HEAD: &[u8] = &[1];
 fn prepare(dir: &Path) {
     let store = open(dir);
     let mut journal = open_journal(&store).unwrap();
-    let (mut state, mut events) = (
-        State::default(),
-        EventLog::open(&store, &State::default()).unwrap(),
-    );
+    let mut state = State::default();
+    let mut events = EventLog::open(&store, &State::default()).unwrap();
     for committed in append(
         &mut journal,
         (0..10).map(|number| proposal(number, 1)).collect(),
@@ -44,10 +42,8 @@ fn prepare(dir: &Path) {
 #[test]
 fn directory_backup_covers_log_without_damaged_snapshot() {
     let directory = tempfile::tempdir().unwrap();
-    let (data, file) = (
-        directory.path().join("data"),
-        directory.path().join("backup"),
-    );
+    let data = directory.path().join("data");
+    let file = directory.path().join("backup");
     prepare(&data);
     let store = open(&data);
     let damaged = store.begin_snapshot(Seq(15)).unwrap();

@@ -88,7 +88,8 @@ impl Model {
     }
 
     fn redeem(&mut self, id: u64, code: u64, reference: u64, hold_seconds: u64) -> Answer {
-        let (now, expires_at) = (self.now, self.now + hold_seconds * 1_000);
+        let now = self.now;
+        let expires_at = self.now + hold_seconds * 1_000;
         let status = if hold_seconds > 0 {
             RedemptionStatus::Held
         } else {
@@ -231,14 +232,12 @@ fn assert_alike(found: &Redemption, known: &Known) {
 type Step = (u8, u64, u64, u16);
 
 fn run(stock: u64, steps: &[Step]) {
-    let (mut machine, mut model) = (
-        machine(stock),
-        Model {
-            stock,
-            now: 1_000_000,
-            redemptions: BTreeMap::new(),
-        },
-    );
+    let mut machine = machine(stock);
+    let mut model = Model {
+        stock,
+        now: 1_000_000,
+        redemptions: BTreeMap::new(),
+    };
     for (serial, &(kind, a, b, pause)) in (1..).zip(steps) {
         let pause = if pause.is_multiple_of(3) {
             0
@@ -248,7 +247,8 @@ fn run(stock: u64, steps: &[Step]) {
         machine.now.0 += pause;
         model.pass(pause);
         let recent = u64::saturating_sub(serial, 1 + a % 12);
-        let (number, reference) = (a % CODES, b % 3);
+        let number = a % CODES;
+        let reference = b % 3;
         let hold_seconds = [0, 2, 5, 40][(b / 3 % 4) as usize];
         let (command, expected) = match kind % 16 {
             0..9 => {

@@ -17,7 +17,8 @@ proptest! {
 
     #[test]
     fn idle_state_finishes_all_work(numbers in numbers(300)) {
-        let (mut machine, mut log) = (Machine::new(), RandomLog::new());
+        let mut machine = Machine::new();
+        let mut log = RandomLog::new();
         let beginning = log.beginning();
         for entry in beginning.into_iter().chain(numbers.iter().map(|&numbers| log.next(numbers))) {
             machine.propose(entry.proposal);
@@ -30,7 +31,8 @@ proptest! {
             entries += 1;
             prop_assert!(entries < ENTRIES_MAX, "due at {at:?}, and no end of it");
         }
-        let (state, sizes) = (&machine.state, machine.state.sizes());
+        let state = &machine.state;
+        let sizes = machine.state.sizes();
         let unfinished = state.view().imports().iter().any(|import| import.is_unfinished());
         prop_assert!(!unfinished && sizes.images_loading == 0 && sizes.codes.held == 0);
     }

@@ -46,8 +46,9 @@ pub fn change_redemptions(part: &mut ImagePart, change: impl FnOnce(&mut Vec<Pla
 /// Images of all filters at several moments of a random log.
 pub fn images() -> &'static [Image] {
     static IMAGES: LazyLock<Vec<Image>> = LazyLock::new(|| {
-        let (mut log, mut state, mut images) =
-            (RandomLog::without_images(), State::default(), Vec::new());
+        let mut log = RandomLog::without_images();
+        let mut state = State::default();
+        let mut images = Vec::new();
         for entry in log.beginning() {
             state.apply(entry);
         }

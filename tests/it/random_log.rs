@@ -128,7 +128,8 @@ impl RandomLog {
 
     /// A log without images.
     pub fn without_images() -> Self {
-        let (ids, uploads) = ([1, 2, 3, 4, 5, 6, 7], Default::default());
+        let ids = [1, 2, 3, 4, 5, 6, 7];
+        let uploads = Default::default();
         Self {
             at: 1_000,
             seq: 0,
@@ -309,7 +310,8 @@ impl RandomLog {
             stock,
             forget: Self::forget(filter),
         };
-        let (name, id) = (Self::name(filter), self.target(filter).0);
+        let name = Self::name(filter);
+        let id = self.target(filter).0;
         let secret = Secret::new([7; 192]);
         let ends_at = (self.serial % 5 == 3).then(|| Timestamp(self.at + 20_000));
         Command::Create {
@@ -470,7 +472,8 @@ impl RandomLog {
             _ => image.next,
         };
         let number = number.min(from.commands() - 1);
-        let (kind, name) = (FILTERS[image.filter].0, Self::name(image.filter));
+        let kind = FILTERS[image.filter].0;
+        let name = Self::name(image.filter);
         let command = from.command(number, UPLOAD, image.id, kind, &name);
         image.next = number + 1;
         if image.next == from.commands() {

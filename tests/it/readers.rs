@@ -63,7 +63,8 @@ impl Log {
             4..7 => remove(target, self.some_codes()),
             7..11 => {
                 self.redemptions += 1;
-                let (number, serial) = (self.random.below(CODES), self.redemptions);
+                let number = self.random.below(CODES);
+                let serial = self.redemptions;
                 let hold_seconds = [0, 5, 60][self.random.below(3) as usize];
                 redeem(
                     target,
@@ -138,7 +139,8 @@ fn apply(state: &mut State, entry: &Entry) {
 #[test]
 fn reader_sees_each_entry_whole_or_not_at_all() {
     for seed in 1..4 {
-        let (entries, mut state) = (log(seed, 1_200), State::default());
+        let entries = log(seed, 1_200);
+        let mut state = State::default();
         // For each number of entries, the codes that are valid after them.
         let mut valid: Vec<Vec<bool>> = vec![vec![false; CODES as usize]];
         for entry in &entries {
@@ -153,7 +155,9 @@ fn reader_sees_each_entry_whole_or_not_at_all() {
         assert!(changes > entries.len() / 4, "{changes} changes");
 
         let mut state = State::default();
-        let (view, begun, applied) = (state.view(), AtomicUsize::new(0), AtomicUsize::new(0));
+        let view = state.view();
+        let begun = AtomicUsize::new(0);
+        let applied = AtomicUsize::new(0);
         let look_ups = AtomicUsize::new(0);
         thread::scope(|scope| {
             let reader = scope.spawn(|| {

@@ -140,7 +140,8 @@ impl Twins {
 /// Counts the outcome of a redemption of the log, which readers predict as of the time of its entry.
 fn count(twins: &mut Twins, entry: Entry, counts: &mut Counts) {
     let Entry { proposal, .. } = entry;
-    let (at, logged) = (proposal.at, twins.all.now());
+    let at = proposal.at;
+    let logged = twins.all.now();
     let certain = match &proposal.command {
         Command::Redeem(Redeem {
             target,
@@ -203,7 +204,8 @@ fn dense((kind, a, b, pause): Numbers) -> Numbers {
     const REDEEM: u8 = 5;
     const RARE: u8 = 14;
     const UPDATE: u8 = 15;
-    let (filter, command) = (kind / 16 * 16, kind % 16);
+    let filter = kind / 16 * 16;
+    let command = kind % 16;
     let pause = pause % 600;
     match command {
         // All codes, and again.
@@ -221,7 +223,8 @@ fn run(
     is_dense: bool,
     counts: &mut Counts,
 ) {
-    let (mut twins, mut log) = (Twins::new(), RandomLog::new());
+    let mut twins = Twins::new();
+    let mut log = RandomLog::new();
     for entry in log.beginning() {
         twins.apply(entry.proposal);
     }
@@ -242,10 +245,8 @@ fn run(
             } else {
                 u64::from(*ahead % 300)
             };
-            let (now, at) = (
-                Timestamp(logged.0 + ahead),
-                Timestamp(logged.0 + b % (ahead + 2) - 1),
-            );
+            let now = Timestamp(logged.0 + ahead);
+            let at = Timestamp(logged.0 + b % (ahead + 2) - 1);
             if let Some(refusal) = twins.refuse(&wish, now, at.min(now)) {
                 let (given, known) = counts.entry(name_of(&refusal)).or_default();
                 (*given, *known) = (*given + 1, *known + 1);

@@ -109,7 +109,8 @@ fn store_in(dir: &tempfile::TempDir) -> Arc<Store> {
 }
 
 fn run(store: &Arc<Store>, steps: &[(u8, Numbers)]) {
-    let (mut life, mut log) = (Life::new(store.clone()), RandomLog::new());
+    let mut life = Life::new(store.clone());
+    let mut log = RandomLog::new();
     for entry in log.beginning() {
         apply(&mut life, entry);
     }
@@ -172,7 +173,8 @@ fn restored_state_equals_live_state() {
 fn import_section_is_never_reused() {
     let dir = tempfile::tempdir().unwrap();
     let store = store_in(&dir);
-    let (mut life, now) = (Life::new(store), Timestamp(1_000));
+    let mut life = Life::new(store);
+    let now = Timestamp(1_000);
     for entry in RandomLog::new().beginning() {
         life.apply(entry);
     }

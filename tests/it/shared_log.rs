@@ -82,7 +82,8 @@ impl Node {
 #[tokio::test]
 async fn passive_node_applies_and_snapshots() {
     let log = MemoryLog::new();
-    let (writing, reading) = (Node::start(&log).await, {
+    let writing = Node::start(&log).await;
+    let reading = {
         Node::with(&log, |options| {
             (
                 options.snapshots.log_bytes_min,
@@ -90,7 +91,7 @@ async fn passive_node_applies_and_snapshots() {
             ) = (4_096, 4_096);
         })
         .await
-    });
+    };
     writing.create(SHOP).await;
     for batch in 0..40 {
         writing
@@ -151,7 +152,8 @@ async fn concurrent_writers_converge() {
 #[tokio::test]
 async fn dependent_command_waits_for_late_one() {
     let log = MemoryLog::new();
-    let (node, other) = (Node::start(&log).await, Node::start(&log).await);
+    let node = Node::start(&log).await;
+    let other = Node::start(&log).await;
     let before = target(2);
     node.create(before).await;
     other.caught_up(node.engine.info().last_seq).await;
@@ -188,10 +190,8 @@ async fn partly_applied_proposal_blocks_next() {
     let node = Node::start(&log).await;
     node.create(SHOP).await;
     log.hold();
-    let (first, second) = (
-        node.submit(insert(SHOP, 0..10)),
-        node.submit(insert(SHOP, 10..20)),
-    );
+    let first = node.submit(insert(SHOP, 0..10));
+    let second = node.submit(insert(SHOP, 10..20));
     let others = async {
         while log.held() < 2 {
             tokio::task::yield_now().await;
@@ -276,7 +276,8 @@ async fn snapshot_completes_during_steady_barriers() {
     let log = MemoryLog::new();
     let node = Node::start(&log).await;
     node.create(SHOP).await;
-    let (engine, is_over) = (node.engine.clone(), Arc::new(AtomicBool::new(false)));
+    let engine = node.engine.clone();
+    let is_over = Arc::new(AtomicBool::new(false));
     let barriers = {
         let is_over = is_over.clone();
         async move {
@@ -307,7 +308,8 @@ async fn shutdown_waits_for_proposals() {
         while log.held() == 0 {
             tokio::task::yield_now().await;
         }
-        let (shutdown, go_on) = (node.engine.shutdown(), async { log.go_on() });
+        let shutdown = node.engine.shutdown();
+        let go_on = async { log.go_on() };
         tokio::join!(shutdown, go_on);
     };
     let (applied, ()) = tokio::join!(write, end);
@@ -338,7 +340,8 @@ async fn full_disk_drops_oldest_events() {
         }
     };
     tokio::time::timeout(TIMEOUT, makes_room).await.unwrap();
-    let (mut reader, mut last) = (full.engine.events_after(None), 0);
+    let mut reader = full.engine.events_after(None);
+    let mut last = 0;
     while last < 12 {
         last = reader.read().await.unwrap().last().unwrap().number;
     }

@@ -142,7 +142,8 @@ fn many_small_chunks_round_trip() {
 /// Backs up the newest snapshot.
 fn back_up(store: &Store, mut between_parts: impl FnMut(usize)) -> Vec<u8> {
     let mut parts = archive(store.pin_newest().unwrap().unwrap());
-    let (mut bytes, mut number) = (Vec::new(), 0);
+    let mut bytes = Vec::new();
+    let mut number = 0;
     while let Some(part) = parts(store).unwrap() {
         bytes.extend(part);
         between_parts(number);

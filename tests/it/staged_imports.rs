@@ -111,7 +111,8 @@ impl Coupon {
     }
 
     fn present(&self, numbers: std::ops::Range<u64>) -> Vec<u64> {
-        let (coupon, now) = (self.0.filter(TARGET), self.0.now);
+        let coupon = self.0.filter(TARGET);
+        let now = self.0.now;
         numbers
             .filter(|&number| coupon.count(code(number), now) > 0)
             .collect()
@@ -167,7 +168,8 @@ fn swap_is_spread_over_commands() {
         coupon.insert(from..from + 1_000);
     }
     assert_eq!(coupon.records_bytes(), records_bytes + 8_000 * 16);
-    let (mut steps, mut kept) = (0, coupon.records_bytes());
+    let mut steps = 0;
+    let mut kept = coupon.records_bytes();
     while coupon.0.import(end("nightly", STEP)) == ImportState::Running {
         assert!(kept - coupon.records_bytes() <= STEP_BYTES);
         coupon.insert(20_000 + 10 * steps..20_010 + 10 * steps);
@@ -416,7 +418,8 @@ fn guards_compare_with_table_at_swap() {
         assert_eq!(coupon.present(0..200).len(), 15);
         // A broken upload keeps to no guard.
         coupon.apply(guarded("nightly", ImportMode::Replace, guards(0.0)));
-        let (import, ending) = (ImportId::new("nightly").unwrap(), Ending::BrokenOff);
+        let import = ImportId::new("nightly").unwrap();
+        let ending = Ending::BrokenOff;
         let broken = Command::ImportEnd(ImportEnd {
             target: TARGET,
             import,
@@ -543,7 +546,9 @@ proptest! {
             (0..60).step_by(7).filter_map(|number| Some((number, coupon.redeem(number, number % 2 * 60)?))).collect();
         coupon.apply(begin("nightly", ImportMode::Replace));
         coupon.apply(begin("more", ImportMode::Append));
-        let (mut expected, mut ended, mut done) = (Expected::default(), false, false);
+        let mut expected = Expected::default();
+        let mut ended = false;
+        let mut done = false;
         for (step, a, b) in steps {
             let numbers: Vec<u64> = (a..a + b % 6 + 1).map(|number| number % 60).collect();
             match step {
@@ -613,7 +618,8 @@ proptest! {
             coupon.end("nightly", entries_max);
         }
         for number in 0..60 {
-            let (there, used) = (coupon.count(number) > 0, standing.contains_key(&number));
+            let there = coupon.count(number) > 0;
+            let used = standing.contains_key(&number);
             let may_be = expected.used.contains(&number) && !expected.changed.contains_key(&number);
             prop_assert!(there == (used || expected.has(number)) || may_be, "code {}: {}", number, there);
             prop_assert_eq!(coupon.valid(number), there && !used, "code {}", number);

@@ -32,12 +32,14 @@ fn without_tables(mut outcome: Outcome) -> Outcome {
 /// on the number of entries, and have no effect.
 fn describe(state: &mut State) -> Vec<String> {
     state.publish();
-    let (now, items) = (state.now(), codes(0..ITEMS).0);
+    let now = state.now();
+    let items = codes(0..ITEMS).0;
     let descriptions = filters(state).into_iter().map(|filter| {
         let stats = filter.describe(now).stats;
         let total = filter.spec.forget.is_none().then_some(stats.items);
         let counts: Vec<u32> = items.iter().map(|item| filter.count(*item, now)).collect();
-        let (codes, found) = (stats.codes, filter.look_up(&items, now));
+        let codes = stats.codes;
+        let found = filter.look_up(&items, now);
         let page = filter.redemptions(&RedemptionQuery::default(), None, 1_000, now);
         let statistics = Unit::ALL.map(|unit| filter.statistics(unit, unit.periods_max(), now));
         format!(
@@ -56,7 +58,8 @@ proptest! {
     fn batch_remove_equals_single_removes(
         operations in proptest::collection::vec(any::<(u8, u64, u64, u16)>(), 1..300),
     ) {
-        let (mut batch, mut single) = (Machine::new(), Machine::new());
+        let mut batch = Machine::new();
+        let mut single = Machine::new();
         for Entry { proposal: Proposal { at, command, .. }, .. } in log(&operations) {
             (batch.now, single.now) = (at, at);
             match command {
@@ -64,7 +67,8 @@ proptest! {
                 Command::ImportBegin(_) | Command::ImportLines(_) | Command::ImportEnd(_) => {}
                 Command::Remove { target, mut digests, all } => {
                     digests.0.extend_from_within(digests.0.len() / 2..);
-                    let (mut outcomes, mut removed) = (Vec::new(), 0);
+                    let mut outcomes = Vec::new();
+                    let mut removed = 0;
                     for &digest in &digests.0 {
                         let digests = Digests(vec![digest]);
                         if let Outcome::Removed(one) = single.apply(Command::Remove { target, digests, all }) {
@@ -78,7 +82,8 @@ proptest! {
                     }
                 }
                 command => {
-                    let (one, other) = (batch.apply(command.clone()), single.apply(command));
+                    let one = batch.apply(command.clone());
+                    let other = single.apply(command);
                     prop_assert_eq!(without_tables(one), without_tables(other));
                 }
             }
@@ -92,7 +97,8 @@ proptest! {
         let mut state = State::default();
         let mut standing: HashMap<(FilterId, u64), RedemptionId> = HashMap::new();
         for entry in log(&numbers) {
-            let (asked, key) = (entry.proposal.command.clone(), entry.proposal.idempotency);
+            let asked = entry.proposal.command.clone();
+            let key = entry.proposal.idempotency;
             let outcome = state.apply(entry).outcome;
             state.publish();
             let (Command::Redeem(Redeem { target, digest, .. }), Outcome::Redeemed(redemption), None) = (asked, outcome, key)

@@ -119,9 +119,11 @@ impl Model {
             .iter()
             .map(|filter| ((filter.kind, filter.name.to_string()), filter.id))
             .collect();
-        let (before, was) = (self.totals(), self.state.now());
+        let before = self.totals();
+        let was = self.state.now();
         let outcome = self.state.apply(entry);
-        let (after, now) = (self.totals(), self.state.now());
+        let after = self.totals();
+        let now = self.state.now();
         if now < was {
             self.expected
                 .values_mut()
@@ -159,7 +161,8 @@ impl Model {
                             count(Count::Removed, removed);
                         }
                         FilterChange::Replaced(_) => {
-                            let (before, after) = (before[id.unwrap()], after[id.unwrap()]);
+                            let before = before[id.unwrap()];
+                            let after = after[id.unwrap()];
                             count(Count::Added, after.0 - before.0);
                             count(Count::Removed, after.1 - before.1);
                         }
@@ -203,10 +206,8 @@ impl Model {
         let Some(filter) = filters.get(which % filters.len().max(1)) else {
             return;
         };
-        let (image, to) = (
-            Image::of(&mut self.state, filter.id),
-            FilterId(1_000_000 + serial),
-        );
+        let image = Image::of(&mut self.state, filter.id);
+        let to = FilterId(1_000_000 + serial);
         let name = Name::new(&format!("moved{}", serial % 2)).unwrap();
         let delete = Command::Delete {
             kind: filter.kind,
@@ -268,7 +269,8 @@ proptest! {
     fn statistics_match_events_and_outcomes(
         steps in proptest::collection::vec((any::<u8>(), any::<Numbers>()), 1..250),
     ) {
-        let (mut model, mut log) = (Model::default(), RandomLog::without_images());
+        let mut model = Model::default();
+        let mut log = RandomLog::without_images();
         log.beginning().into_iter().for_each(|entry| model.apply(entry));
         let mut saved = (Snapshot::of(&mut model.state), model.expected.clone(), model.imports.clone());
         let mut since = Vec::new();
@@ -314,7 +316,9 @@ proptest! {
     fn statistics_are_as_they_were_counted(
         counted in proptest::collection::vec((0..900 * 24_u64, 0..7_usize, any::<u64>()), 0..700),
     ) {
-        let (mut statistics, mut expected, mut now) = (FilterStatistics::default(), Expected::default(), Timestamp(0));
+        let mut statistics = FilterStatistics::default();
+        let mut expected = Expected::default();
+        let mut now = Timestamp(0);
         for (number, (hours, what, count)) in counted.iter().enumerate() {
             let what = [Count::Added, Count::Removed, Count::Imported, Count::Redeemed, Count::Held, Count::Cancelled, Count::Expired][*what];
             if hours % 50 == 0 {
@@ -351,20 +355,16 @@ fn turned_back_clock_moves_statistics_to_now() {
 /// The clock of the server that an image comes from may have been ahead.
 #[test]
 fn image_from_future_moves_statistics_to_now() {
-    let (mut source, mut log, mut target) = (
-        State::default(),
-        RandomLog::without_images(),
-        Model::default(),
-    );
+    let mut source = State::default();
+    let mut log = RandomLog::without_images();
+    let mut target = Model::default();
     log.pass(10 * DAY);
     for entry in log.beginning() {
         source.apply(entry);
     }
-    let (image, name, now) = (
-        Image::of(&mut source, FilterId(4)),
-        Name::new("moved").unwrap(),
-        Timestamp(3 * DAY),
-    );
+    let image = Image::of(&mut source, FilterId(4));
+    let name = Name::new("moved").unwrap();
+    let now = Timestamp(3 * DAY);
     for command in image.all(UploadId(1), FilterId(9), &name) {
         let seq = target.state.applied().next();
         target.state.apply(Entry {
@@ -408,7 +408,8 @@ fn statistics_section_changes_with_completed_periods() {
 fn snapshot_of_many_statistics_takes_small_steps() {
     const FILTERS: u64 = 10_000;
     let dir = tempfile::tempdir().unwrap();
-    let (store, mut machine) = (crate::store_support::open(dir.path()), Machine::new());
+    let store = crate::store_support::open(dir.path());
+    let mut machine = Machine::new();
     let settings = Settings {
         filters_max: FILTERS,
         events_retention_seconds: 0,
@@ -436,9 +437,12 @@ fn snapshot_of_many_statistics_takes_small_steps() {
         machine.now = Timestamp(at);
         change_all(&mut machine, count % 2 == 0);
     }
-    let (mut events, mut latest) = (EventLog::open(&store, &machine.state).unwrap(), None);
+    let mut events = EventLog::open(&store, &machine.state).unwrap();
+    let mut latest = None;
     for what in ["first", "second"] {
-        let (began, state, no_place) = (Instant::now(), &mut machine.state, Vec::new());
+        let began = Instant::now();
+        let state = &mut machine.state;
+        let no_place = Vec::new();
         let begun = RunningSnapshot::begin(
             &store,
             state,
@@ -447,8 +451,10 @@ fn snapshot_of_many_statistics_takes_small_steps() {
             no_place,
             Timestamp(0),
         );
-        let (mut running, begin) = (begun.unwrap(), began.elapsed());
-        let (mut longest, mut bytes) = (Duration::ZERO, 0);
+        let mut running = begun.unwrap();
+        let begin = began.elapsed();
+        let mut longest = Duration::ZERO;
+        let mut bytes = 0;
         while !running.is_complete() {
             let began = Instant::now();
             bytes += running.write(&store, 64 << 10, Duration::MAX).unwrap();
@@ -456,7 +462,8 @@ fn snapshot_of_many_statistics_takes_small_steps() {
         }
         let began = Instant::now();
         let manifest = running.finish(&store).unwrap();
-        let (finish, head) = (began.elapsed(), manifest.meta.len());
+        let finish = began.elapsed();
+        let head = manifest.meta.len();
         println!(
             "{what}: begin {begin:?}, step {longest:?}, finish {finish:?}; head {head}, sections {bytes} bytes"
         );

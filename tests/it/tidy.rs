@@ -236,7 +236,8 @@ fn modules_import_only_lower_layers() {
 fn side_effects_stay_in_allowed_modules() {
     let mut offences = Vec::new();
     for source in ROOTS.into_iter().flat_map(sources) {
-        let (module, code) = (source.module(), source.code());
+        let module = source.module();
+        let code = source.code();
         for (path, allowed) in FENCED {
             if code.contains(path) && !allowed.contains(&module.as_str()) {
                 offences.push(format!(

@@ -134,10 +134,8 @@ fn live(
     last: bool,
 ) -> Vec<(usize, Operation)> {
     shop.broken.store(0, Ordering::SeqCst);
-    let (answered, broken) = (
-        || shop.answered.load(Ordering::Relaxed),
-        || shop.broken.load(Ordering::SeqCst),
-    );
+    let answered = || shop.answered.load(Ordering::Relaxed);
+    let broken = || shop.broken.load(Ordering::SeqCst);
     let before = answered();
     std::thread::scope(|scope| {
         let clients: Vec<_> = randoms
@@ -180,10 +178,8 @@ fn live(
 
 /// Some of the redemptions that were refused had no entry in the log.
 fn assert_refused_unlogged(service: &Service) {
-    let (unlogged, entries) = (
-        service.metric("cuckood_refused_unlogged_total"),
-        service.metric("cuckood_entries_total"),
-    );
+    let unlogged = service.metric("cuckood_refused_unlogged_total");
+    let entries = service.metric("cuckood_entries_total");
     eprintln!("{unlogged:>8} refused without an entry, beside {entries} entries");
     assert!(unlogged > 0, "all had to be logged");
 }

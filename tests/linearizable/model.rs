@@ -119,8 +119,9 @@ impl Model {
         answers: impl Iterator<Item = (Request, Answer)>,
         late: u64,
     ) -> Result<Model, String> {
-        let (mut created, mut ends, mut references) =
-            (HashSet::new(), HashMap::new(), HashMap::new());
+        let mut created = HashSet::new();
+        let mut ends = HashMap::new();
+        let mut references = HashMap::new();
         for (request, answer) in answers {
             if let Answer::Created(seen) | Answer::Found(seen) = answer
                 && *references.entry(seen.id).or_insert(seen.reference) != seen.reference

@@ -443,7 +443,8 @@ fn list(client: &Client) -> Vec<Value> {
 }
 
 fn list_by(get: impl Fn(&str) -> Answer) -> Vec<Value> {
-    let (mut all, mut cursor) = (Vec::new(), String::new());
+    let mut all = Vec::new();
+    let mut cursor = String::new();
     loop {
         let page = get(&format!("{REDEMPTIONS}?limit=1000{cursor}")).body;
         all.extend(page["redemptions"].as_array().unwrap().iter().cloned());
@@ -480,7 +481,8 @@ fn open_pool_never_exceeds_stock() {
         std::thread::scope(|scope| {
             let spawn = |shopper| {
                 let client = service.client().another();
-                let (closed, history) = (&closed, &history);
+                let closed = &closed;
+                let history = &history;
                 scope.spawn(move || Shopper::work(shopper, &client, closed, history))
             };
             let clients: Vec<_> = shoppers.iter_mut().map(spawn).collect();
@@ -535,13 +537,11 @@ fn verify(mut history: History, kills: u64) {
         .iter()
         .find(|(_, known)| has_stood(known))
         .unwrap();
-    let (id, known) = (
-        format!("not {id}"),
-        Known {
-            user: USERS,
-            ..known.clone()
-        },
-    );
+    let id = format!("not {id}");
+    let known = Known {
+        user: USERS,
+        ..known.clone()
+    };
     history.redemptions.insert(id, known);
     assert!(history.fault().is_some(), "a number twice was not noticed");
 }
@@ -568,7 +568,8 @@ fn open_pool_on_three_nodes_never_exceeds_stock() {
         std::thread::scope(|scope| {
             for (at, shopper) in shoppers.iter_mut().enumerate() {
                 let client = world.cluster.client(at % NODES).another();
-                let (closed, history) = (&closed, &history);
+                let closed = &closed;
+                let history = &history;
                 scope.spawn(move || shopper.work(&client, closed, history));
             }
             let closing = Closing(&closed);

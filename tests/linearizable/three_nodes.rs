@@ -101,10 +101,8 @@ fn three_node_history_is_linearizable() {
                 .iter_mut()
                 .enumerate()
                 .map(|(at, random)| {
-                    let (door, shop) = (
-                        Door::of(at, world.cluster.nodes[at % NODES].as_ref().unwrap()),
-                        &shop,
-                    );
+                    let door = Door::of(at, world.cluster.nodes[at % NODES].as_ref().unwrap());
+                    let shop = &shop;
                     scope.spawn(move || work(shop, door, random))
                 })
                 .collect();

@@ -67,11 +67,10 @@ fn configured_keys_control_access() {
 
     let campaign = "/v1/campaigns/spring";
     let spec = json!({ "capacity": 100 });
-    let (ok, made) = ((200, String::new()), (201, String::new()));
-    let (unknown, forbidden) = (
-        (401, "unauthenticated".to_string()),
-        (403, "forbidden".to_string()),
-    );
+    let ok = (200, String::new());
+    let made = (201, String::new());
+    let unknown = (401, "unauthenticated".to_string());
+    let forbidden = (403, "forbidden".to_string());
     assert_eq!(ask(&client, "", "PUT", campaign, &spec), unknown);
     assert_eq!(ask(&client, "ck_wrong", "PUT", campaign, &spec), unknown);
     assert_eq!(

@@ -138,10 +138,8 @@ fn only_admin_acts_and_rejected_keys_are_logged() {
         ),
         200
     );
-    let (file, url) = (
-        directory.path().join("all.cuckood"),
-        format!("http://{}", client.address()),
-    );
+    let file = directory.path().join("all.cuckood");
+    let url = format!("http://{}", client.address());
     let mut backup = Command::new(program());
     let backup = backup
         .arg("backup")
@@ -242,7 +240,8 @@ fn acts_and_slow_requests_name_trace_and_peer() {
         ("CUCKOOD__RESP__LISTEN", "127.0.0.1:0"),
     ];
     let service = Service::start_ready(program(), &directory.path().join("data"), &settings);
-    let (client, bearer) = (service.client(), format!("Bearer {root}"));
+    let client = service.client();
+    let bearer = format!("Bearer {root}");
     let traceparent = format!("00-{TRACE}-{PARENT}-01");
     let send = |method, path, body: &str| {
         let headers = [

@@ -69,7 +69,8 @@ fn backup_under_load_matches_its_position() {
     let mut backups = Vec::new();
     std::thread::scope(|scope| {
         for (writer, acknowledged) in acknowledged.iter().enumerate() {
-            let (client, done) = (client.another(), &done);
+            let client = client.another();
+            let done = &done;
             scope.spawn(move || {
                 for number in 0.. {
                     let users = json!({ "users": [user(writer, number)] });
@@ -167,7 +168,8 @@ fn killed_restore_is_never_served() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("backup");
     let service = Service::start_ready(program(), &directory.path().join("data"), &[]);
-    let (client, spec) = (service.client(), json!({ "capacity": 100_000 }));
+    let client = service.client();
+    let spec = json!({ "capacity": 100_000 });
     assert_eq!(
         client.put("/v1/campaigns/spring", &spec).unwrap().status,
         201
@@ -193,7 +195,8 @@ fn killed_restore_is_never_served() {
         ballast_bytes: 0,
         ..StoreOptions::default()
     };
-    let (mut killed, mut changes) = (0, 0);
+    let mut killed = 0;
+    let mut changes = 0;
     // A busy machine misses changes, so it tries again until enough restores were killed.
     for attempt in 0.. {
         changes += 1;
@@ -205,7 +208,8 @@ fn killed_restore_is_never_served() {
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         let mut restore = restore.spawn().unwrap();
-        let (mut seen, mut last) = (0, BTreeMap::new());
+        let mut seen = 0;
+        let mut last = BTreeMap::new();
         let done = loop {
             if let Some(status) = restore.try_wait().unwrap() {
                 break status;
@@ -255,10 +259,8 @@ fn killed_restore_is_never_served() {
 #[test]
 fn restore_claims_directory_before_reading_archive() {
     let directory = tempfile::tempdir().unwrap();
-    let (archive, restored) = (
-        directory.path().join("archive"),
-        directory.path().join("restored"),
-    );
+    let archive = directory.path().join("archive");
+    let restored = directory.path().join("restored");
     assert!(
         Command::new("mkfifo")
             .arg(&archive)
@@ -371,10 +373,8 @@ fn directory_backup_contains_acknowledged_writes() {
 #[test]
 fn unreadable_backup_time_is_logged() {
     let directory = tempfile::tempdir().unwrap();
-    let (data, warning) = (
-        directory.path().join("data"),
-        "can't read the time of the last backup",
-    );
+    let data = directory.path().join("data");
+    let warning = "can't read the time of the last backup";
     let stored = || {
         std::fs::read_to_string(data.join("backup"))
             .unwrap()

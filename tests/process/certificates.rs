@@ -71,7 +71,8 @@ fn sighup_loads_only_valid_certificate() {
     let files = Files {
         directory: tempfile::tempdir().unwrap(),
     };
-    let (first, second) = (pair(), pair());
+    let first = pair();
+    let second = pair();
     files.put(&first.certificate.pem(), &first.key);
     let service = files.start();
     let [trusts_first, trusts_second] =

@@ -48,7 +48,9 @@ fn import_backup_and_healthcheck_speak_tls() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let made = pair();
-    let (cert, key, users) = (path("cert.pem"), path("key.pem"), path("users.txt"));
+    let cert = path("cert.pem");
+    let key = path("key.pem");
+    let users = path("users.txt");
     std::fs::write(&cert, made.certificate.pem()).unwrap();
     std::fs::write(&key, &made.key).unwrap();
     std::fs::write(&users, "u1\nu2\n").unwrap();
@@ -162,7 +164,8 @@ fn import_backup_and_healthcheck_speak_tls() {
 fn self_signed_server_certificate_is_trusted_with_cacert() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
-    let (cert, key) = (path("cert.pem"), path("key.pem"));
+    let cert = path("cert.pem");
+    let key = path("key.pem");
     // As `openssl req -x509` makes them: marked as an authority.
     let signing = rcgen::KeyPair::generate().unwrap();
     let mut of_server =

@@ -22,7 +22,8 @@ impl Connection {
 
     /// The status of the next answer; none if the connection is closed instead.
     fn status(&mut self) -> Option<u16> {
-        let (mut status, mut length) = (None, 0);
+        let mut status = None;
+        let mut length = 0;
         loop {
             let mut line = String::new();
             if self.0.read_line(&mut line).ok()? == 0 {

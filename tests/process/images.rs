@@ -93,7 +93,8 @@ fn kill_during_image_upload_leaves_nothing() {
         let client = service.client();
         let before = service.metric("cuckood_applied_seq ");
         let mut stream = TcpStream::connect(client.address()).unwrap();
-        let (host, length) = (client.address(), image.len());
+        let host = client.address();
+        let length = image.len();
         write!(
             stream,
             "PUT {PATH}/image HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\n\r\n"
@@ -158,9 +159,10 @@ fn breaking(address: String) -> String {
     let own = listener.local_addr().unwrap().to_string();
     thread::spawn(move || {
         for (number, client) in listener.incoming().enumerate() {
-            let (mut client, mut server) = (client.unwrap(), TcpStream::connect(&address).unwrap());
-            let (mut answers, mut to_client) =
-                (server.try_clone().unwrap(), client.try_clone().unwrap());
+            let mut client = client.unwrap();
+            let mut server = TcpStream::connect(&address).unwrap();
+            let mut answers = server.try_clone().unwrap();
+            let mut to_client = client.try_clone().unwrap();
             thread::spawn(move || {
                 // Either side may be gone.
                 let _ = std::io::copy(&mut answers, &mut to_client);
@@ -185,7 +187,8 @@ fn coupon_moves_by_one_command() {
     let directory = tempfile::tempdir().unwrap();
     let here = filled(&directory.path().join("here"));
     let there = Service::start_ready(program(), &directory.path().join("there"), &[]);
-    let (from, to) = (here.client(), there.client());
+    let from = here.client();
+    let to = there.client();
     let urls = [&from, &to].map(|client| format!("http://{}", client.address()));
     let [from_url, to_url] = urls.each_ref().map(String::as_str);
     let what = "coupons/welcome";

@@ -349,21 +349,21 @@ fn rejection_during_upload_is_reported() {
 fn breaking_proxy(upstream: &str, cuts: usize, bytes_more: usize) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let (upstream, cut) = (upstream.to_owned(), Arc::new(AtomicUsize::new(0)));
+    let upstream = upstream.to_owned();
+    let cut = Arc::new(AtomicUsize::new(0));
     let counted = cut.clone();
     std::thread::spawn(move || {
         for client in listener.incoming() {
-            let (client, server) = (client.unwrap(), TcpStream::connect(&upstream).unwrap());
-            let (mut answers, mut back) =
-                (server.try_clone().unwrap(), client.try_clone().unwrap());
+            let client = client.unwrap();
+            let server = TcpStream::connect(&upstream).unwrap();
+            let mut answers = server.try_clone().unwrap();
+            let mut back = client.try_clone().unwrap();
             std::thread::spawn(move || {
                 let _ = std::io::copy(&mut answers, &mut back);
                 let _ = back.shutdown(Shutdown::Write);
             });
-            let (cut, limit) = (
-                counted.clone(),
-                (counted.load(Ordering::SeqCst) + 1) * bytes_more,
-            );
+            let cut = counted.clone();
+            let limit = (counted.load(Ordering::SeqCst) + 1) * bytes_more;
             std::thread::spawn(move || forward(client, server, &cut, cuts, limit));
         }
     });
@@ -377,7 +377,8 @@ fn forward(
     cuts: usize,
     limit: usize,
 ) {
-    let (mut bytes, mut buffer) = (0, vec![0; 64 << 10]);
+    let mut bytes = 0;
+    let mut buffer = vec![0; 64 << 10];
     while let Ok(read @ 1..) = client.read(&mut buffer) {
         bytes += read;
         if bytes > limit && cut.load(Ordering::SeqCst) < cuts {
@@ -399,7 +400,8 @@ fn import_continues_after_broken_connection() {
     let count: u64 = std::env::var("IMPORT_LINES").map_or(200_000, |lines| lines.parse().unwrap());
     let fixture = Fixture::new(count);
     let lines: String = (0..count).map(|n| format!("user-{n}\n")).collect();
-    let (file, bytes_more) = (fixture.file("users.txt", &lines), 2 * count as usize);
+    let file = fixture.file("users.txt", &lines);
+    let bytes_more = 2 * count as usize;
     for mode in [&[][..], &["--replace"]] {
         let (proxy, cut) = breaking_proxy(fixture.client.address(), 5, bytes_more);
         let done = succeeds(&proxy, &[&[INTO, &file], mode].concat(), None);

@@ -32,7 +32,8 @@ fn limited(data: &Path, limit_kib: u64) -> Command {
 }
 
 fn until_ready(service: &Service) -> Client {
-    let (client, began) = (service.client(), Instant::now());
+    let client = service.client();
+    let began = Instant::now();
     while client.get("/readyz").map(|answer| answer.status).ok() != Some(200) {
         assert!(began.elapsed() < TIMEOUT, "not ready in time");
         std::thread::sleep(std::time::Duration::from_millis(5));

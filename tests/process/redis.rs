@@ -41,7 +41,8 @@ fn resp_listener_is_off_by_default() {
 fn http_and_resp_share_filters() {
     let directory = tempfile::tempdir().unwrap();
     let service = start(&directory.path().join("data"), &[]);
-    let (http, mut redis) = (service.client(), connect(&service));
+    let http = service.client();
+    let mut redis = connect(&service);
     assert_eq!(
         http.put("/v1/campaigns/spring", &json!({ "capacity": 100 }))
             .unwrap()
@@ -248,12 +249,11 @@ fn reloaded_keys_apply_to_open_connections() {
     until("ready", || {
         service.client().get("/readyz").unwrap().status == 200
     });
-    let (mut holder, mut stranger) = (connect(&service), connect(&service));
+    let mut holder = connect(&service);
+    let mut stranger = connect(&service);
     // No path in the log has such a name by chance.
-    let (look, add) = (
-        "CF.EXISTS spring an-item-that-is-never-logged",
-        "CF.ADD spring an-item-that-is-never-logged",
-    );
+    let look = "CF.EXISTS spring an-item-that-is-never-logged";
+    let add = "CF.ADD spring an-item-that-is-never-logged";
     assert!(stranger.call(look).error().starts_with("NOAUTH"));
     assert!(
         stranger
@@ -297,7 +297,8 @@ fn idle_or_unauthenticated_connection_is_closed() {
         ("CUCKOOD__AUTH__KEYS", &format!("[{entry}]")),
     ];
     let service = start(&directory.path().join("data"), &settings);
-    let (mut stranger, mut half) = (connect(&service), connect(&service));
+    let mut stranger = connect(&service);
+    let mut half = connect(&service);
     half.send(b"*2\r\n$4\r\nAUTH");
     assert_eq!(stranger.reply(), None, "it is waited for without end");
     assert_eq!(
@@ -374,7 +375,8 @@ fn certificate_disables_plain_text() {
     let [cert, key] = ["cert.pem", "key.pem"].map(|name| directory.path().join(name));
     std::fs::write(&cert, pair.certificate.pem()).unwrap();
     std::fs::write(&key, &pair.key).unwrap();
-    let (cert, key) = (cert.display().to_string(), key.display().to_string());
+    let cert = cert.display().to_string();
+    let key = key.display().to_string();
     let settings = [
         LISTEN,
         ("CUCKOOD__SERVER__TLS_CERT", cert.as_str()),

@@ -31,10 +31,8 @@ fn assert_rejected(response: &str, statuses: &[u16]) {
 
 /// A request with a header that makes its head this long.
 fn with_head(bytes: usize) -> Vec<u8> {
-    let (start, end) = (
-        "GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Long: ",
-        "\r\n\r\n",
-    );
+    let start = "GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Long: ";
+    let end = "\r\n\r\n";
     format!(
         "{start}{}{end}",
         "x".repeat(bytes - start.len() - end.len())

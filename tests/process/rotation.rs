@@ -95,7 +95,8 @@ fn load(client: &Client, key: &str, stop: &AtomicBool, served: &AtomicU64) -> Re
 #[test]
 fn rotation_under_load_fails_no_request() {
     let files = Files::new();
-    let (first, second) = (pair(), pair());
+    let first = pair();
+    let second = pair();
     let put = |pair: &crate::certificates::Pair| {
         fs::write(files.path("cert.pem"), pair.certificate.pem()).unwrap();
         fs::write(files.path("key.pem"), &pair.key).unwrap();
@@ -121,7 +122,8 @@ fn rotation_under_load_fails_no_request() {
         201
     );
 
-    let (stop, served) = (AtomicBool::new(false), AtomicU64::new(0));
+    let stop = AtomicBool::new(false);
+    let served = AtomicU64::new(0);
     std::thread::scope(|scope| {
         let loads: Vec<_> = (0..3)
             .map(|_| scope.spawn(|| load(&client.another(), &lasting, &stop, &served)))
@@ -236,11 +238,9 @@ fn expiry_is_warned_and_enforced() {
     assert!(dated.contains("2099-01-31"), "{made}");
     let [(later_key, later), (_, near), (gone_key, gone)] =
         ["later", "near", "gone"].map(|name| new_key(name, "read"));
-    let (later, near, gone) = (
-        until(&later, day_in(100).0),
-        until(&near, near_day),
-        until(&gone, day_in(-2).0),
-    );
+    let later = until(&later, day_in(100).0);
+    let near = until(&near, near_day);
+    let gone = until(&gone, day_in(-2).0);
     files.put_keys(&[&lasting, dated, &later, &near, &gone]);
     let service = files.start();
     let client = service.client_trusting(certificate.der());

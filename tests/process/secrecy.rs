@@ -30,10 +30,8 @@ impl Caller<'_> {
     fn send(&mut self, method: &str, path: &str, media_type: &str, body: &[u8]) -> Value {
         *self.sent += 1;
         let bearer = format!("Bearer {}", self.key);
-        let (idempotency, request) = (
-            format!("{MARK}-key-{}", self.sent),
-            format!("{TOLD}-{}", self.sent),
-        );
+        let idempotency = format!("{MARK}-key-{}", self.sent);
+        let request = format!("{TOLD}-{}", self.sent);
         let headers = [
             ("Authorization", bearer.as_str()),
             ("Idempotency-Key", &idempotency),
@@ -230,7 +228,8 @@ fn strangers(caller: &mut Caller<'_>) {
         "unauthenticated"
     );
     caller.key = known;
-    let (item, key) = (item("broken"), &caller.key);
+    let item = item("broken");
+    let key = &caller.key;
     let whole = format!(
         "Authorization: Bearer {key}\r\nIdempotency-Key: {item}\r\nContent-Length: 100\r\n"
     );

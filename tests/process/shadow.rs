@@ -154,10 +154,8 @@ fn impossible_mirror_is_rejected_immediately() {
     let service = Service::start_ready(program(), &directory.path().join("data"), &[RESP]);
     let client = service.client();
     make(&client, "campaigns/spring", "strict");
-    let (url, redis) = (
-        url(&client),
-        format!("redis://:a-secret@{}", service.redis_address()),
-    );
+    let url = url(&client);
+    let redis = format!("redis://:a-secret@{}", service.redis_address());
     let file = put(directory.path(), "commands", "SADD k a\nSADD k \"b");
     let into = ["--key", "k", "--url", &url, "--into", "campaigns/spring"];
     let open = redis.replace(":a-secret@", "");
@@ -472,7 +470,8 @@ fn monitor_is_mirrored_until_interrupt() {
     let service = Service::start_ready(program(), &directory.path().join("data"), &[]);
     let client = service.client();
     make(&client, "campaigns/spring", "strict");
-    let (url, monitored) = (url(&client), Monitored::with("set", &[]));
+    let url = url(&client);
+    let monitored = Monitored::with("set", &[]);
     let arguments = [
         "--redis",
         &monitored.url(),
@@ -541,10 +540,8 @@ fn commands_that_redis_rejects_are_not_mirrored() {
     let service = Service::start_ready(program(), &directory.path().join("data"), &[]);
     let client = service.client();
     make(&client, "campaigns/spring", "compact");
-    let (url, monitored) = (
-        url(&client),
-        Monitored::with("MBbloomCF", &[7, 10, 10, 11, 11, 11, 11, 2]),
-    );
+    let url = url(&client);
+    let monitored = Monitored::with("MBbloomCF", &[7, 10, 10, 11, 11, 11, 11, 2]);
     let redis = monitored.url();
     let arguments = [
         "--redis",
@@ -645,7 +642,8 @@ fn differing_contents_are_counted() {
     let url = url(&client);
     let into = |name: &'static str| ["--url", &url, "--into", name].map(str::to_owned).to_vec();
     let mirror = |name: &'static str, text: &str, more: &[&str]| {
-        let (file, into) = (put(directory.path(), "commands", text), into(name));
+        let file = put(directory.path(), "commands", text);
+        let into = into(name);
         run_file(
             &file,
             &[&into.iter().map(String::as_str).collect::<Vec<_>>(), more].concat(),
@@ -725,15 +723,17 @@ fn differing_contents_are_counted() {
 fn forgetful_proxy(upstream: &str, losses: usize) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let (upstream, lost) = (upstream.to_owned(), Arc::new(AtomicUsize::new(0)));
+    let upstream = upstream.to_owned();
+    let lost = Arc::new(AtomicUsize::new(0));
     let counted = lost.clone();
     std::thread::spawn(move || {
         for client in listener.incoming() {
-            let (mut client, mut server) =
-                (client.unwrap(), TcpStream::connect(&upstream).unwrap());
-            let (mut back, mut answers) =
-                (client.try_clone().unwrap(), server.try_clone().unwrap());
-            let (is_write, lost) = (Arc::new(AtomicBool::new(false)), counted.clone());
+            let mut client = client.unwrap();
+            let mut server = TcpStream::connect(&upstream).unwrap();
+            let mut back = client.try_clone().unwrap();
+            let mut answers = server.try_clone().unwrap();
+            let is_write = Arc::new(AtomicBool::new(false));
+            let lost = counted.clone();
             let writes = is_write.clone();
             std::thread::spawn(move || {
                 let mut buffer = vec![0; 64 << 10];

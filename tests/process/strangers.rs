@@ -19,7 +19,8 @@ fn start(places: usize, settings: &[(&str, &str)]) -> Shop {
     let directory = tempfile::tempdir().unwrap();
     let (shop, shop_entry) = new_key("shop", "admin");
     let (hog, hog_entry) = new_key("hog", "read");
-    let (places, keys) = (places.to_string(), format!("[{shop_entry}, {hog_entry}]"));
+    let places = places.to_string();
+    let keys = format!("[{shop_entry}, {hog_entry}]");
     let mut all = vec![
         ("CUCKOOD__SERVER__CONNECTIONS_MAX", places.as_str()),
         ("CUCKOOD__AUTH__KEYS", &keys),

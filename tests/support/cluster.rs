@@ -83,7 +83,8 @@ impl Cluster {
     }
 
     fn service(&self, node: usize) -> Service {
-        let (servers, name) = (self.addresses[node].clone(), format!("node-{node}"));
+        let servers = self.addresses[node].clone();
+        let name = format!("node-{node}");
         let mut settings = vec![
             ("CUCKOOD__SERVER__LISTEN", self.listen[node].as_str()),
             ("CUCKOOD__JOURNAL__KIND", "nats"),

@@ -100,7 +100,8 @@ pub fn poll<J: Journal + ?Sized>(
     count: usize,
 ) -> Result<Vec<Committed>, JournalError> {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let (mut committed, until) = (Vec::new(), Instant::now() + TIMEOUT);
+    let mut committed = Vec::new();
+    let until = Instant::now() + TIMEOUT;
     while committed.len() < count {
         match journal.poll(last, &mut Context::from_waker(&waker)) {
             Poll::Ready(delivery) => match delivery? {
@@ -126,7 +127,8 @@ pub fn append<J: Positioned + ?Sized>(
     journal: &mut J,
     batch: Vec<Proposal>,
 ) -> Result<Vec<Committed>, JournalError> {
-    let (last, count) = (journal.position(), batch.len());
+    let last = journal.position();
+    let count = batch.len();
     journal.propose(Ticket(1_000), batch)?;
     poll(journal, last, count)
 }
@@ -154,7 +156,9 @@ pub fn entries<J: Journal + ?Sized>(
     let barrier = Ticket(BARRIERS.fetch_add(1, Ordering::Relaxed));
     journal.barrier(barrier);
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let (mut entries, mut last, until) = (Vec::new(), Seq(after), Instant::now() + TIMEOUT);
+    let mut entries = Vec::new();
+    let mut last = Seq(after);
+    let until = Instant::now() + TIMEOUT;
     loop {
         match journal.poll(last, &mut Context::from_waker(&waker)) {
             Poll::Ready(delivery) => match delivery? {

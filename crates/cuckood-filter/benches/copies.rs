@@ -36,7 +36,8 @@ fn import(users: u64, rule: GrowthRule, is_in_rounds: bool) {
         None,
     );
     filter.set_growth_rule(rule);
-    let (mut longest, start) = (0.0, Instant::now());
+    let mut longest = 0.0;
+    let start = Instant::now();
     for first in (0..users * COPIES).step_by(STEP as usize) {
         let lines = first..(first + STEP).min(users * COPIES);
         let user = |line| {

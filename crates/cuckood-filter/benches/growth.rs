@@ -33,7 +33,8 @@ fn main() {
         .iter()
         .map(|&capacity| curve(capacity, most))
         .collect();
-    let (width, height) = (900.0, 820.0);
+    let width = 900.0;
+    let height = 820.0;
     println!(
         r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="13">"#
     );
@@ -79,7 +80,8 @@ fn digest(number: u64) -> Digest {
 fn curve(capacity: u64, most: u64) -> Vec<Point> {
     let layout = Layout::compact(capacity, ERROR_RATE, Growth::Auto).unwrap();
     let mut filter = Filter::new(Mode::Compact, layout, Growth::Auto, None);
-    let (mut held, mut points) = (0, Vec::new());
+    let mut held = 0;
+    let mut points = Vec::new();
     for step in 0.. {
         let factor = (f64::from(step) / POINTS).exp2();
         let items = (capacity as f64 * factor) as u64;
@@ -108,7 +110,8 @@ fn batched_check(filter: &Filter, items: u64) -> f64 {
     let users: Vec<Digest> = (0..items.min(1 << 20))
         .map(|number| digest(number * 2 % (2 * items)))
         .collect();
-    let (reader, mut found) = (filter.reader(), Vec::new());
+    let reader = filter.reader();
+    let mut found = Vec::new();
     let passes = CHECKS.div_ceil(users.len());
     let rounds = (0..3).map(|_| {
         let since = Instant::now();
@@ -165,7 +168,8 @@ impl Plot {
             line += self.step;
         }
         for factor in [1.0, 10.0, 100.0, 1_000.0] {
-            let (x, bottom) = (Self::x(factor), self.top + Self::HEIGHT);
+            let x = Self::x(factor);
+            let bottom = self.top + Self::HEIGHT;
             println!(
                 r##"<line x1="{x:.1}" x2="{x:.1}" y1="{}" y2="{bottom}" stroke="#ddd"/>"##,
                 self.top

@@ -217,7 +217,8 @@ impl FrozenTable {
     /// Replaces `out` with the next chunk; `false` after the last one.
     pub fn next_chunk(&mut self, out: &mut Vec<u8>) -> bool {
         out.clear();
-        let (chunk, first) = (self.next, self.next as usize * CHUNK_WORDS);
+        let chunk = self.next;
+        let first = self.next as usize * CHUNK_WORDS;
         if first >= self.table.words.len() {
             return false;
         }

@@ -69,7 +69,8 @@ impl Filter {
             } else {
                 words_before(end.chunk)
             };
-            let (table, buckets) = (table as usize, 0..buckets_in(&of.plan, words));
+            let table = table as usize;
+            let buckets = 0..buckets_in(&of.plan, words);
             if items_are_known {
                 let table = &mut filter.tables_mut().tables[table];
                 table.set_items(of.items);
@@ -118,7 +119,8 @@ impl Filter {
             .tables
             .get_mut(index)
             .ok_or(FillError::TooMany)?;
-        let (plan, first) = (*table.plan(), words_before(filled.chunk));
+        let plan = *table.plan();
+        let first = words_before(filled.chunk);
         let words = decode_chunk(bytes, table.id, filled.chunk)?;
         let last = (first + CHUNK_WORDS as u64).min(plan.words());
         if words.len() as u64 != last - first {

@@ -416,7 +416,8 @@ mod tests {
 
     #[test]
     fn tables_use_reservation_and_release_rest() {
-        let (small, large) = (HUGE_PAGE_BYTES, 5 * HUGE_PAGE_BYTES);
+        let small = HUGE_PAGE_BYTES;
+        let large = 5 * HUGE_PAGE_BYTES;
         let mut need = MemoryNeed::table(large as u64);
         need += MemoryNeed::table(small as u64);
         let mut reservation = Reservation::new();
@@ -486,7 +487,8 @@ mod tests {
 
     #[test]
     fn needs_are_compared() {
-        let (small, large) = (MemoryNeed::table(1 << 20), MemoryNeed::table(3 << 20));
+        let small = MemoryNeed::table(1 << 20);
+        let large = MemoryNeed::table(3 << 20);
         let mut both = small.clone();
         both += large.clone();
         both += MemoryNeed::other(5);

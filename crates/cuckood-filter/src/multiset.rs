@@ -33,7 +33,8 @@ pub(crate) struct Multiset {
 impl Multiset {
     /// Counts the items in some buckets of a table, by their steps if it forgets. Returns how many there are; none if one is of no step.
     pub(crate) fn count_in(&self, table: usize, buckets: Range<u64>) -> Option<u64> {
-        let (mut taken, mut have_steps) = (0, true);
+        let mut taken = 0;
+        let mut have_steps = true;
         let table = &self.tables.tables[table].table;
         let tags = (1 << table.plan.tag_bits) - 1;
         table.for_each_in(buckets, |_, _, value| {
@@ -157,7 +158,8 @@ impl Multiset {
         {
             return;
         }
-        let (tag, live) = (self.tag(), self.live());
+        let tag = self.tag();
+        let live = self.live();
         let is_fixed = self.tables.growth == Growth::Fixed;
         let only = self.tables.newest_mut();
         let room = if is_fixed {
@@ -329,7 +331,8 @@ impl Multiset {
             return words;
         };
         let table: &mut TableWriter = &mut self.tables.tables[index];
-        let (buckets, lanes) = (table.plan().buckets(), table.table.lanes);
+        let buckets = table.plan().buckets();
+        let lanes = table.table.lanes;
         let bits = u64::from(lanes.slots * lanes.bits);
         let last = buckets.min(bucket + (words.saturating_mul(64) / bits).max(1));
         table.free_forgotten(bucket..last, live, &mut |tag| steps.discount(tag));

@@ -161,7 +161,8 @@ impl<const FIRST: bool, const TAGGED: bool> Placement for Nested<FIRST, TAGGED> 
         } = self.0;
         let mask = (1 << times) - 1;
         let is_odd = ((bucket >> doublings) & 1).wrapping_neg();
-        let (tag, untagged) = (value & ((1 << tag_bits) - 1), value >> tag_bits);
+        let tag = value & ((1 << tag_bits) - 1);
+        let untagged = value >> tag_bits;
         let kept_bits = spare_bits - times;
         let moved = ((untagged >> kept_bits)
             ^ (flips(self.mixed(value), doublings + times) & is_odd))

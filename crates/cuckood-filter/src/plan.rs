@@ -208,7 +208,8 @@ impl TablePlan {
     /// Returns the next table, with at least this many buckets, for at least `items_min` items, and with up to this many spare bits, or more
     /// so that it nests.
     fn after(self, buckets_min: u64, items_min: u64, spare_bits: u8) -> Option<Self> {
-        let (bits, number) = (self.bits + 1, self.number + 1);
+        let bits = self.bits + 1;
+        let number = self.number + 1;
         FINGERPRINT_BITS_MAX.checked_sub(bits)?;
         let is_large_enough =
             |plan: &Self| plan.buckets() >= buckets_min && plan.capacity() >= items_min;
@@ -252,7 +253,8 @@ impl TablePlan {
 
     /// Different items that a filter which starts with this table of the layout `first` holds, once no table can be larger.
     fn capacity_max(mut self, first: &Layout) -> u64 {
-        let (mut capacity, mut older_buckets) = (0, 0);
+        let mut capacity = 0;
+        let mut older_buckets = 0;
         loop {
             while let Some(doubled) = self.doubled(1) {
                 self = doubled;

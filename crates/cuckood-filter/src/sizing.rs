@@ -287,7 +287,8 @@ fn pairs_limit(buckets: u64, bucket_size: u8) -> u64 {
     let Some(crowds) = (pairs / FILLINGS).checked_mul(factorial) else {
         return u64::MAX;
     };
-    let (mut least, mut most) = (0, buckets * u64::from(slots));
+    let mut least = 0;
+    let mut most = buckets * u64::from(slots);
     while least < most {
         let middle = least + (most - least).div_ceil(2);
         match u128::from(middle).checked_pow(crowd) {

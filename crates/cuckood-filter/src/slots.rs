@@ -58,7 +58,8 @@ impl Lanes {
         while part_slots * bits > 64 {
             part_slots /= 2;
         }
-        let (mut ones, mut lane) = (0_u64, 0);
+        let mut ones = 0_u64;
+        let mut lane = 0;
         while lane < part_slots {
             ones |= 1 << (lane * bits);
             lane += 1;
@@ -102,7 +103,8 @@ impl Lanes {
     /// Where a slot of a bucket starts: the word, and the bit in it.
     #[inline(always)]
     pub(crate) const fn position(&self, bucket: u64, slot: u32) -> (usize, u32) {
-        let (bucket_bits, slot_bit) = (self.slots * self.bits, slot * self.bits);
+        let bucket_bits = self.slots * self.bits;
+        let slot_bit = slot * self.bits;
         if bucket_bits.is_multiple_of(64) {
             let words = (bucket_bits / 64) as usize;
             return (
@@ -230,7 +232,8 @@ impl<S: Shape> Tagged<S> {
     /// Marks the slots of `part` that are zero, whatever their tags.
     #[inline(always)]
     fn zero(&self, part: u64) -> u64 {
-        let (fingerprints, lanes) = (part & self.fingerprints, self.own.lanes());
+        let fingerprints = part & self.fingerprints;
+        let lanes = self.own.lanes();
         fingerprints.wrapping_sub(lanes.ones) & !fingerprints & lanes.tops
     }
 }
@@ -403,7 +406,8 @@ mod tests {
                 .filter(|(_, slot)| is_marked(**slot))
                 .fold(0_u64, |marks, (lane, _)| marks | (1 << (lane * bits + bits - 1)));
             let is_live = |slot: u64| (slot & tags).wrapping_sub(u64::from(live.first)) & tags < u64::from(live.len);
-            let (tagged, shape) = (Tagged::<Lanes>::of(&lanes, step_bits as u8, live), Live::<Lanes>::of(&lanes, step_bits as u8, live));
+            let tagged = Tagged::<Lanes>::of(&lanes, step_bits as u8, live);
+            let shape = Live::<Lanes>::of(&lanes, step_bits as u8, live);
             prop_assert_eq!(tagged.held(part, wanted), marks(&|slot| slot & !tags == wanted));
             prop_assert_eq!(tagged.vacant(part), marks(&|slot| slot == 0));
             prop_assert_eq!(shape.held(part, wanted), marks(&|slot| slot & !tags == wanted && is_live(slot)));

@@ -198,7 +198,10 @@ pub(crate) trait TableKind: Copy {
     #[inline(always)]
     fn locate(&self, words: &[AtomicU64], probe: &Probe) -> Option<(u64, u32, u64)> {
         let lanes = self.lanes();
-        let (mut marks, mut bits, mut bucket, mut part) = (0, 0, 0, 0);
+        let mut marks = 0;
+        let mut bits = 0;
+        let mut bucket = 0;
+        let mut part = 0;
         for this_bucket in probe.buckets.into_iter().rev() {
             for this_part in (0..lanes.parts()).rev() {
                 let these_bits = self.part(words, this_bucket, this_part);
@@ -320,7 +323,9 @@ impl Table {
     /// [`OutOfMemory`] if the system has no memory left for it.
     pub(crate) fn try_new(plan: TablePlan) -> Result<Self, OutOfMemory> {
         let words = usize::try_from(plan.words()).expect("a table fits the address space");
-        let (lanes, dimensions, kernels) = (plan.lanes(), plan.dimensions(), Kernel::both(&plan));
+        let lanes = plan.lanes();
+        let dimensions = plan.dimensions();
+        let kernels = Kernel::both(&plan);
         Ok(Self {
             words: Words::zeroed(words)?,
             lanes,
@@ -519,7 +524,8 @@ impl Table {
         mut work: impl FnMut(&[Probe]) -> ControlFlow<()>,
     ) {
         let [now, next] = &mut [[Probe::default(); GROUP]; 2];
-        let (mut now, mut next) = (now, next);
+        let mut now = now;
+        let mut next = next;
         let mut groups = digests.chunks(GROUP);
         let mut here = self.probe_group(kind, groups.next().unwrap_or_default(), now);
         while here > 0 {
@@ -705,7 +711,8 @@ impl Table {
     pub(crate) fn get_and_vacant(&self, probe: &Probe) -> (Option<u64>, Option<(u64, u32)>) {
         const NONE: usize = 2 * STRICT_SLOTS as usize;
         let pair = self.strict_pair(probe);
-        let (mut above, mut vacant) = (u64::MAX, NONE);
+        let mut above = u64::MAX;
+        let mut vacant = NONE;
         // The lowest vacant slot is checked last; of two with the same index, the one in the first bucket.
         for at in (0..NONE).rev() {
             let slot = pair[at % 2][at / 2].load(Acquire);

@@ -263,7 +263,9 @@ impl Tables {
             return Err(Full);
         }
         let newest = self.newest();
-        let (plan, held, is_full) = (*newest.plan(), newest.items(), newest.room() == 0);
+        let plan = *newest.plan();
+        let held = newest.items();
+        let is_full = newest.room() == 0;
         if newest
             .copy()
             .is_some_and(|(_, done)| plan.buckets() - done <= BUCKETS_CROWDED)
@@ -315,7 +317,9 @@ impl Tables {
             return Ok(());
         }
         let newest = self.newest();
-        let (plan, held, room) = (*newest.plan(), newest.items(), newest.room());
+        let plan = *newest.plan();
+        let held = newest.items();
+        let room = newest.room();
         let next = match self.growth {
             Growth::Fixed => None,
             Growth::Auto => successor(&plan, held, self.buckets(), items_min),
@@ -410,7 +414,8 @@ impl Tables {
                 TableRaise::StartOver
             });
         }
-        let (newest, wanted) = (self.newest_plan(), to.capacity());
+        let newest = self.newest_plan();
+        let wanted = to.capacity();
         let older = if self.first.step_bits > 0 {
             &[]
         } else {
@@ -552,7 +557,8 @@ impl Tables {
         let number = forecast.newest.number;
         let items_min = self.appended_items_min().max(self.missing_capacity());
         while forecast.newest.number == number {
-            let (newest, held) = (forecast.newest, forecast.held.saturating_add(items));
+            let newest = forecast.newest;
+            let held = forecast.held.saturating_add(items);
             let Some(next) = self.uncrowded(&newest, held, forecast.buckets, items_min) else {
                 return;
             };

@@ -105,7 +105,8 @@ impl Known {
     pub(crate) fn stats(&self, now: u64) -> Vec<StepStats> {
         let mut stats: Vec<StepStats> = Vec::new();
         for index in self.forgotten(now)..self.numbers.len() {
-            let (step, items) = (self.numbers[index], self.items_at(index));
+            let step = self.numbers[index];
+            let items = self.items_at(index);
             match stats.last_mut() {
                 _ if items == 0 => {}
                 // After the time was turned back, two tags can be of one step.

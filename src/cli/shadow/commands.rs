@@ -65,7 +65,8 @@ impl<R: BufRead> CommandFile<R> {
 
     /// Reads a command of an append-only file.
     fn appended(&mut self) -> io::Result<Vec<Vec<u8>>> {
-        let (mut bytes, mut parser) = (Vec::new(), Parser::default());
+        let mut bytes = Vec::new();
+        let mut parser = Parser::default();
         let other = |_| invalid("not the append-only format of Redis");
         while parser.parse(&bytes, &APPENDED).map_err(other)?.is_none() {
             // A command ends with a line, and an argument may have several.

@@ -34,11 +34,15 @@ pub fn run(
         ),
     };
     let name = path.display().to_string();
-    let (mut lines, mut number) = (open(path)?, 0u64);
+    let mut lines = open(path)?;
+    let mut number = 0u64;
     // By whether Redis has the item, and whether the service has.
-    let (start, mut counts, mut listed) = (Instant::now(), [[0u64; 2]; 2], Vec::new());
+    let start = Instant::now();
+    let mut counts = [[0u64; 2]; 2];
+    let mut listed = Vec::new();
     loop {
-        let (mut numbers, mut items) = (Vec::new(), Vec::new());
+        let mut numbers = Vec::new();
+        let mut items = Vec::new();
         while items.len() < ITEMS_MAX {
             let mut line = Vec::new();
             let read = lines
@@ -74,7 +78,8 @@ pub fn run(
         }
     }
     let [[neither, only_cuckood], [only_redis, both]] = counts;
-    let (different, seconds) = (only_redis + only_cuckood, start.elapsed().as_secs_f64());
+    let different = only_redis + only_cuckood;
+    let seconds = start.elapsed().as_secs_f64();
     let comparison = json!({
         "compared": both + neither + different,
         "both": both,

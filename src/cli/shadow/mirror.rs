@@ -168,8 +168,10 @@ impl<'a> Mirror<'a> {
     /// A mirror into a campaign or coupon.
     pub fn new(target: &'a MirrorTarget, stop: Receiver<()>) -> Self {
         let run = format!("shadow-{}", hex::encode(random::<16>()));
-        let (act, items) = (KeyChangeKind::Remove, Vec::new());
-        let (summary, start) = (Summary::default(), Instant::now());
+        let act = KeyChangeKind::Remove;
+        let items = Vec::new();
+        let summary = Summary::default();
+        let start = Instant::now();
         let fewer_copies = FewerCopies::default();
         Self {
             target,
@@ -320,7 +322,8 @@ impl<'a> Mirror<'a> {
     fn send(&mut self, act: KeyChangeKind, items: &[String]) -> anyhow::Result<()> {
         self.requests += 1;
         let key = format!("{}-{}", self.run, self.requests);
-        let (mut pauses, mut is_first) = (pauses(), true);
+        let mut pauses = pauses();
+        let mut is_first = true;
         loop {
             let error = match self.target.apply(act, items, &key) {
                 Ok(applied) => {

@@ -107,7 +107,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             print(&comparison)?;
             let is_allowed = different <= args.max_disagreements;
             let found = counted(different, "disagreement");
-            let (key, into, max) = (&args.key, &args.into, args.max_disagreements);
+            let key = &args.key;
+            let into = &args.into;
+            let max = args.max_disagreements;
             ensure!(
                 is_allowed,
                 "{key} and {into}: {found}, more than --max-disagreements {max} allows; see disagreements"

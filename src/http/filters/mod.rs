@@ -139,7 +139,8 @@ async fn patch<T: Into<CouponPatch> + DeserializeOwned>(
     } = json::parse::<T>(&call.body(request).await?)?.into();
     Problem::unless_within("/stock", stock.unwrap_or(1), 1..=STOCK_MAX)?;
     let [starts_at, ends_at] = [starts_at, ends_at].map(|at| at.map(|OrNull(at)| at));
-    let (target, annotations) = (Target(view.id), patched(title, labels)?);
+    let target = Target(view.id);
+    let annotations = patched(title, labels)?;
     let capacity = capacity
         .map(|capacity| raise(&view, capacity))
         .transpose()?;
@@ -219,7 +220,8 @@ async fn put_image(
     request: Request,
 ) -> HandlerResult {
     let name = parse_name(kind, name)?;
-    let (api, by) = (call.api, call.caller.key_name());
+    let api = call.api;
+    let by = call.caller.key_name();
     let headers = request.headers();
     if headers.contains_key(header::CONTENT_TYPE)
         && !has_media_type(headers, "application/octet-stream")
@@ -231,10 +233,8 @@ async fn put_image(
         return Err(Code::AlreadyExists.into());
     }
     let pieces = api.reading.upload(request)?;
-    let (mut commands, id) = (
-        UploadCommands::new(api.engine.clone(), kind, by),
-        UploadId(u128::from_le_bytes(random())),
-    );
+    let mut commands = UploadCommands::new(api.engine.clone(), kind, by);
+    let id = UploadId(u128::from_le_bytes(random()));
     // In a separate task: a handler is dropped when its client disconnects, but the uploaded part must still be discarded.
     let upload = tokio::spawn(async move {
         let description = upload_image(pieces, &mut commands, id, kind, &name).await;
@@ -259,7 +259,8 @@ async fn upload_image(
     name: &Name,
 ) -> Result<Box<Description>, Problem> {
     let damaged = |fault| refusals::refused(kind, Refusal::ImageDamaged(fault));
-    let (mut reader, mut end) = (ImageReader::default(), None);
+    let mut reader = ImageReader::default();
+    let mut end = None;
     while let Some(piece) = pieces.next().await? {
         reader.push(&piece);
         while let Some(record) = reader.next_record().map_err(damaged)? {

@@ -186,13 +186,13 @@ impl RequestedSpec {
             labels,
             ..
         } = common;
-        let (mode, growth) = (
-            common.mode.unwrap_or(Mode::Compact),
-            common.growth.unwrap_or(Growth::Auto),
-        );
-        let (after, steps) = (common.forget_after, common.forget_steps);
-        let (is_strict, has_rate, has_layout) =
-            (mode == Mode::Strict, error_rate.is_some(), layout.is_some());
+        let mode = common.mode.unwrap_or(Mode::Compact);
+        let growth = common.growth.unwrap_or(Growth::Auto);
+        let after = common.forget_after;
+        let steps = common.forget_steps;
+        let is_strict = mode == Mode::Strict;
+        let has_rate = error_rate.is_some();
+        let has_layout = layout.is_some();
         let has_nothing_to_choose = "a strict filter has neither an error rate nor a layout";
         let stock_fault = stock.and_then(|stock| match () {
             () if !is_strict => Some("an open pool is strict"),
@@ -262,7 +262,8 @@ impl RequestedSpec {
                 max_search,
             },
         };
-        let (window, forget) = (Window { starts_at, ends_at }, forget.and_then(Result::ok));
+        let window = Window { starts_at, ends_at };
+        let forget = forget.and_then(Result::ok);
         if !window.is_ordered() {
             return Err(Problem::invalid_at("/ends_at", "not after starts_at"));
         }

@@ -443,7 +443,8 @@ impl Split {
 
     /// Returns the next line without its end, or its error; `None` until its end has arrived.
     fn next(&mut self) -> Option<Result<&[u8], LineFault>> {
-        let (rest, delimiter) = (&self.arrived[self.searched..], self.delimiter);
+        let rest = &self.arrived[self.searched..];
+        let delimiter = self.delimiter;
         let found = match &mut self.place {
             None => memchr(b'\n', rest),
             Some(place) => rest.iter().position(|&byte| {
@@ -454,7 +455,8 @@ impl Split {
                 is_end
             }),
         };
-        let (begin, end) = (self.begin, self.searched + found.unwrap_or(rest.len()));
+        let begin = self.begin;
+        let end = self.searched + found.unwrap_or(rest.len());
         self.is_too_long |= end - begin > LINE_BYTES_MAX;
         if found.is_none() && !(self.has_ended && (self.is_too_long || begin < end)) {
             if self.is_too_long {
@@ -550,7 +552,8 @@ fn find_column(
     wanted: Option<&str>,
     field: &mut Vec<u8>,
 ) -> Result<(usize, Option<String>), UploadFault> {
-    let (mut columns, mut found) = (Columns::default(), None);
+    let mut columns = Columns::default();
+    let mut found = None;
     find_field(header, delimiter, field, |index, name| {
         columns.push(name);
         if found.is_none() && wanted.is_some_and(|wanted| wanted.as_bytes() == name) {
@@ -590,7 +593,8 @@ fn find_field(
     field: &mut Vec<u8>,
     mut is_wanted: impl FnMut(usize, &[u8]) -> bool,
 ) -> Option<usize> {
-    let (mut place, mut index) = (CsvPosition::Begin, 0);
+    let mut place = CsvPosition::Begin;
+    let mut index = 0;
     field.clear();
     for &byte in record {
         let next = place.after(byte, delimiter);

@@ -127,12 +127,11 @@ mod tests {
             state,
             ..running_import()
         };
-        let (alone, among) = (LiveImports::new(false), LiveImports::new(true));
+        let alone = LiveImports::new(false);
+        let among = LiveImports::new(true);
         let running = import(ImportState::Running);
-        let (soon, late) = (
-            Timestamp(running.changed_at.0 + 59_999),
-            running.changed_at.plus_seconds(60),
-        );
+        let soon = Timestamp(running.changed_at.0 + 59_999);
+        let late = running.changed_at.plus_seconds(60);
         assert!(among.may_run_elsewhere(&running, soon));
         assert!(!among.may_run_elsewhere(&running, late));
         assert!(!alone.may_run_elsewhere(&running, soon));
@@ -179,10 +178,8 @@ mod tests {
     #[tokio::test]
     async fn import_has_one_upload_at_a_time() {
         let live = LiveImports::default();
-        let (id, name) = (
-            ImportId::new("nightly").unwrap(),
-            Name::new("spring").unwrap(),
-        );
+        let id = ImportId::new("nightly").unwrap();
+        let name = Name::new("spring").unwrap();
         let upload = live.begin(id.clone(), name.clone());
         assert!(upload.is_some() && live.begin(id.clone(), name.clone()).is_none());
         drop(upload);

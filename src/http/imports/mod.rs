@@ -199,7 +199,9 @@ async fn import(
 ) -> HandlerResult {
     let view = call.filter(kind, name)?;
     let query: ImportQuery = query::parse(&request)?;
-    let (mode, guards, is_named) = (query.mode, query.guards()?, query.id.is_some());
+    let mode = query.mode;
+    let guards = query.guards()?;
+    let is_named = query.id.is_some();
     let id = match &query.id {
         Some(id) => ImportId::new(id).map_err(Problem::at("/id"))?,
         None => ImportId::random(),
@@ -224,7 +226,8 @@ async fn import(
         ));
     }
     let client = call.client(&request);
-    let (api, by) = (call.api, call.caller.key_name());
+    let api = call.api;
+    let by = call.caller.key_name();
     if let Some(known) = api.engine.view().import(&id)
         && api.live_imports.may_run_elsewhere(&known, api.engine.now())
     {
@@ -235,7 +238,8 @@ async fn import(
         return Err(Code::ImportRunning.into());
     };
     let memory_owner = call.caller.owner();
-    let (pieces, caller) = (api.reading.upload(request)?, call.caller);
+    let pieces = api.reading.upload(request)?;
+    let caller = call.caller;
     let source = UploadPieces {
         api: api.clone(),
         caller,
@@ -245,8 +249,10 @@ async fn import(
     };
     let delimiter = query.delimiter.unwrap_or_default();
     let upload = Upload::open(format, delimiter, query.column, source).await?;
-    let (target, owner) = (Target(view.id), by.clone().unwrap_or_default());
-    let (if_absent, is_dry_run) = (query.if_absent, query.dry_run);
+    let target = Target(view.id);
+    let owner = by.clone().unwrap_or_default();
+    let if_absent = query.if_absent;
+    let is_dry_run = query.dry_run;
     let begin = ImportBegin {
         target,
         import: id,

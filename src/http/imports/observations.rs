@@ -256,7 +256,8 @@ impl Observations {
     }
 
     fn repeats_warning(&self) -> Option<ImportWarning> {
-        let (items, different) = (self.items, self.sample.different(self.items));
+        let items = self.items;
+        let different = self.sample.different(self.items);
         let alike = ImportWarning::items_alike(items, different);
         if let Some(alike) = alike {
             return (items >= ALIKE_ITEMS_MIN).then_some(alike);
@@ -323,7 +324,8 @@ mod tests {
 
     /// Returns the estimated share of repeated items, in thousandths.
     fn repeated(items: impl IntoIterator<Item = u64>) -> u64 {
-        let (mut sample, mut lines) = (Sample::default(), 0);
+        let mut sample = Sample::default();
+        let mut lines = 0;
         for item in items {
             sample.note(digest(item), || false);
             lines += 1;

@@ -37,7 +37,8 @@ impl ImportRequest {
     ) -> Result<(Import, bool), Problem> {
         let api = self.api.clone();
         let guesser = api.access.guessing.start(self.may_reveal_codes(), client)?;
-        let (guesses, mode) = (guesser.take(1)?, self.begin.mode);
+        let guesses = guesser.take(1)?;
+        let mode = self.begin.mode;
         let ended = self.take_in(upload).await;
         let revealed = ended
             .as_ref()
@@ -106,7 +107,8 @@ impl ImportRequest {
             chain,
         }) = upload.next().await?
         {
-            let (target, import) = (self.begin.target, self.begin.import.clone());
+            let target = self.begin.target;
+            let import = self.begin.import.clone();
             let digests = Digests(digests);
             commands
                 .send(Command::ImportLines(ImportLines {
@@ -142,7 +144,8 @@ impl ImportRequest {
     }
 
     async fn end(&self, commands: &UploadCommands, ending: Ending) -> Result<Import, Problem> {
-        let (target, import) = (self.begin.target, self.begin.import.clone());
+        let target = self.begin.target;
+        let import = self.begin.import.clone();
         let end = Command::ImportEnd(ImportEnd {
             target,
             import,

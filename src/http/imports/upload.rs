@@ -219,8 +219,11 @@ struct Intake {
 
 impl Intake {
     fn new(view: Arc<FilterView>, format: UploadFormat) -> Self {
-        let (batch, observations) = (LineBatch::default(), Observations::new(format));
-        let (durable, rejected, has_tripped) = ((0, 0), (0, None), false);
+        let batch = LineBatch::default();
+        let observations = Observations::new(format);
+        let durable = (0, 0);
+        let rejected = (0, None);
+        let has_tripped = false;
         Self {
             view,
             batch,
@@ -343,7 +346,8 @@ mod tests {
 
     #[test]
     fn format_is_part_of_upload_hash() {
-        let (comma, tab) = (Delimiter::Comma, Delimiter::Tab);
+        let comma = Delimiter::Comma;
+        let tab = Delimiter::Tab;
         let formats = [
             (UploadFormat::Text, comma, None),
             (UploadFormat::NdJson, comma, None),

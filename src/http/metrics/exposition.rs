@@ -164,7 +164,9 @@ mod tests {
 
     #[tokio::test]
     async fn text_is_shared_until_too_old() {
-        let (exposition, texts, start) = (Exposition::new(SECOND), Arc::default(), Instant::now());
+        let exposition = Exposition::new(SECOND);
+        let texts = Arc::default();
+        let start = Instant::now();
         let text = async |format, at| exposition.text(format, at, count(&texts)).await.unwrap();
         let first = text(TextFormat::Prometheus, start).await;
         let last = start + SECOND - Duration::from_nanos(1);
@@ -192,7 +194,9 @@ mod tests {
 
     #[tokio::test]
     async fn concurrent_clients_share_one_rendering() {
-        let (exposition, texts, now) = (Exposition::new(SECOND), Arc::default(), Instant::now());
+        let exposition = Exposition::new(SECOND);
+        let texts = Arc::default();
+        let now = Instant::now();
         let (send, receive) = mpsc::channel::<()>();
         let render = count(&texts);
         let mut first = Box::pin(exposition.text(TextFormat::Prometheus, now, move || {
@@ -220,7 +224,8 @@ mod tests {
 
     #[tokio::test]
     async fn failed_rendering_is_repeated() {
-        let (exposition, now) = (Exposition::new(SECOND), Instant::now());
+        let exposition = Exposition::new(SECOND);
+        let now = Instant::now();
         let failed = exposition
             .text(TextFormat::Prometheus, now, || Err(fmt::Error))
             .await;

@@ -81,7 +81,8 @@ fn write_text<const N: usize>(
     registries: [&Registry; N],
     format: TextFormat,
 ) -> Result<String, fmt::Error> {
-    let (mut all, mut text) = (String::new(), String::new());
+    let mut all = String::new();
+    let mut text = String::new();
     registries
         .iter()
         .try_for_each(|registry| encode_registry(&mut all, registry))?;

@@ -40,7 +40,8 @@ impl Collector for Process {
 
 impl Collector for ServiceState {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let (api, figures) = (&*self.0, &mut Figures(encoder));
+        let api = &*self.0;
+        let figures = &mut Figures(encoder);
         readiness(api, figures)?;
         room(&api.engine, figures)?;
         cluster(&api.engine, figures)?;
@@ -76,7 +77,9 @@ fn readiness(api: &Api, figures: &mut Figures<'_>) -> fmt::Result {
 }
 
 fn room(engine: &Engine, figures: &mut Figures<'_>) -> fmt::Result {
-    let (info, options, view) = (engine.info(), engine.options(), engine.view());
+    let info = engine.info();
+    let options = engine.options();
+    let view = engine.view();
     let storage = &info.storage;
     rows!(figures.gauge {
         "memory_limit_bytes", "Maximum memory of tables and records" => options.memory_max_bytes;
@@ -129,14 +132,16 @@ fn cluster(engine: &Engine, figures: &mut Figures<'_>) -> fmt::Result {
         return Ok(());
     };
     let now = Instant::now();
-    let (silence, lag) = (of.silence(now), of.lag(now));
+    let silence = of.silence(now);
+    let lag = of.lag(now);
     let full = of
         .full_since
         .map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
     let shared = engine.info().sharing;
     let is_different = |peer: &&OtherNode| peer.is_present && peer.differs == Some(true);
     let differing = of.peers.iter().filter(is_different).count() as u64;
-    let (is_connected, has_quorum) = (of.disconnected_since.is_none(), silence.is_zero());
+    let is_connected = of.disconnected_since.is_none();
+    let has_quorum = silence.is_zero();
     rows!(figures.gauge {
         "cluster_connected", "1 while connected to the replicated log" => u64::from(is_connected);
         "cluster_quorum", "1 while the log responds" => u64::from(has_quorum);
@@ -308,12 +313,11 @@ fn usage() -> Option<[f64; 6]> {
         .trim()
         .parse()
         .ok()?;
-    let (ticks, page_bytes) = (
-        rustix::param::clock_ticks_per_second() as f64,
-        rustix::param::page_size() as f64,
-    );
+    let ticks = rustix::param::clock_ticks_per_second() as f64;
+    let page_bytes = rustix::param::page_size() as f64;
     let open_files = fs::read_dir("/proc/self/fd").ok()?.count() as f64;
-    let (cpu_seconds, started_at) = ((field(14)? + field(15)?) / ticks, boot + field(22)? / ticks);
+    let cpu_seconds = (field(14)? + field(15)?) / ticks;
+    let started_at = boot + field(22)? / ticks;
     Some([
         cpu_seconds,
         open_files,

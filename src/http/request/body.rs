@@ -73,7 +73,8 @@ impl Reading {
                 "limits.bodies is too small for bodies as long as limits.body"
             );
         }
-        let (bytes_max, timeout) = (limits.body_bytes_max.min(longest), options.timeouts.body);
+        let bytes_max = limits.body_bytes_max.min(longest);
+        let timeout = options.timeouts.body;
         Self {
             budget: Arc::new(budget),
             bytes_max,
@@ -159,8 +160,9 @@ impl Reading {
     /// # Errors
     /// Another coding (415), or too many concurrent bodies (503).
     pub(crate) fn upload(&self, request: Request) -> Result<Pieces, Problem> {
-        let (bytes_max, silence, arriving) =
-            (u64::MAX, Some(self.timeout), self.arriving(request)?);
+        let bytes_max = u64::MAX;
+        let silence = Some(self.timeout);
+        let arriving = self.arriving(request)?;
         let mut arriving = ArrivingBody {
             bytes_max,
             silence,
@@ -381,7 +383,8 @@ impl Buffer {
     /// # Errors
     /// [`UsedUp`].
     fn extend(&mut self, bytes: &[u8], bytes_max: usize) -> Result<(), UsedUp> {
-        let (needed, old) = (self.bytes.len() + bytes.len(), self.bytes.capacity());
+        let needed = self.bytes.len() + bytes.len();
+        let old = self.bytes.capacity();
         if needed > old {
             // The capacity doubles, so the total moved is no more than the final length. But from half of the maximum on it grows to the
             // maximum in one step.
@@ -752,7 +755,8 @@ mod tests {
                 if step == 0 {
                     *buffer = Buffer::new(&budget, None);
                 } else {
-                    let (before, held) = (buffer.bytes.len(), taken.get());
+                    let before = buffer.bytes.len();
+                    let held = taken.get();
                     if buffer.extend(&vec![0; bytes], 200_000).is_err() {
                         prop_assert_eq!((buffer.bytes.len(), taken.get()), (before, held));
                     }

@@ -180,7 +180,8 @@ mod tests {
         piece_bytes: usize,
     ) -> Result<(Vec<u8>, usize), String> {
         let mut expander = coding.expander().unwrap().unwrap();
-        let (mut text, mut longest) = (Vec::new(), 0);
+        let mut text = Vec::new();
+        let mut longest = 0;
         let mut take = |piece: Result<Bytes, Problem>| {
             let piece = piece.map_err(|problem| problem.detail.into_owned())?;
             longest = longest.max(piece.len());

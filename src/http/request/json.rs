@@ -44,7 +44,8 @@ fn located<'de, T: Deserialize<'de>>(text: &'de str) -> Problem {
     if let Err(error) = serde_json::from_str::<IgnoredAny>(text) {
         return malformed(&error);
     }
-    let (mut json, mut track) = (serde_json::Deserializer::from_str(text), Track::new());
+    let mut json = serde_json::Deserializer::from_str(text);
+    let mut track = Track::new();
     let deserializer = serde_path_to_error::Deserializer::new(Strict(&mut json), &mut track);
     match T::deserialize(deserializer) {
         Err(error) if error.is_data() => {
@@ -392,7 +393,8 @@ pub(crate) fn digests(
     items_max: usize,
 ) -> Result<Vec<Digest>, Problem> {
     check_length(field, items.len(), items_max)?;
-    let (mut faults, each) = (Faults::default(), items.iter().enumerate());
+    let mut faults = Faults::default();
+    let each = items.iter().enumerate();
     let digests = each
         .map(|(index, item)| faults.digest(view, item, || format!("/{field}/{index}")))
         .collect();

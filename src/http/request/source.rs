@@ -57,7 +57,9 @@ fn ids(traceparent: Option<&HeaderValue>) -> [Option<&str>; 2] {
 /// Returns the ids in a header. A later version may have more parts.
 fn parse(traceparent: &HeaderValue) -> Option<(&str, &str)> {
     let mut parts = traceparent.to_str().ok()?.split('-');
-    let (version, trace, parent) = (parts.next()?, parts.next()?, parts.next()?);
+    let version = parts.next()?;
+    let trace = parts.next()?;
+    let parent = parts.next()?;
     let is_hex = |text: &str, length| {
         text.len() == length && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
     };

@@ -54,7 +54,9 @@ macro_rules! codes {
                 let (detail, retry_after_seconds) = match code {
                     $(Code::$code => (concat!($($detail)?), None$(.or(Some(retry::$seconds)))?),)*
                 };
-                let (faults, expires_at, replayed) = (Vec::new(), None, false);
+                let faults = Vec::new();
+                let expires_at = None;
+                let replayed = false;
                 Problem { code, detail: detail.into(), faults, expires_at, retry_after_seconds, replayed }
             }
         }

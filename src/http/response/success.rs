@@ -190,7 +190,8 @@ impl LineFormat {
     /// Returns the format that the client prefers to JSON, if any.
     pub(crate) fn preferred(headers: &HeaderMap, columns: &'static str) -> Option<Self> {
         let json = quality(headers, "application/json");
-        let (ndjson, csv) = (quality(headers, NDJSON), quality(headers, CSV));
+        let ndjson = quality(headers, NDJSON);
+        let csv = quality(headers, CSV);
         match csv > ndjson {
             true => (csv > json).then_some(LineFormat::Csv(columns)),
             false => (ndjson > json).then_some(LineFormat::Ndjson),

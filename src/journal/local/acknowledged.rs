@@ -62,7 +62,8 @@ impl AcknowledgedRecord {
     /// # Errors
     /// [`StoreError::Damaged`] if the directory was used and neither record is intact.
     pub(super) fn load(store: &Store) -> Result<AcknowledgedRecord, StoreError> {
-        let (nothing, boot) = (log::first_link(store), boot_id());
+        let nothing = log::first_link(store);
+        let boot = boot_id();
         let first = (
             Acknowledged {
                 last: nothing,

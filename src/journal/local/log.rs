@@ -141,7 +141,9 @@ impl Log {
             .get(from)
             .map_or(base, |first| log.before(*first));
         for index in from..log.segments.len() {
-            let (segment, mut end, mut filled) = (log.segments[index], log.end, 0);
+            let segment = log.segments[index];
+            let mut end = log.end;
+            let mut filled = 0;
             let walked = log.walk(segment, &mut end, |commit| {
                 filled += commit.payload.len() as u64 + COMMIT_ROOM_BYTES;
                 let is_acknowledged =
@@ -159,7 +161,8 @@ impl Log {
             }
             (log.end, log.filled) = (end, filled);
         }
-        let (end, last) = (log.end.seq.0, acknowledged.seq.0);
+        let end = log.end.seq.0;
+        let last = acknowledged.seq.0;
         if end < last || log.end.checksum == 0 {
             let what = format!(
                 "the log ends at position {end}, but {last} was acknowledged: its tail is lost"
@@ -172,7 +175,9 @@ impl Log {
     /// Drops the stored part of a commit that was never acknowledged. Only the last commit can be incomplete: if more follows, the log is
     /// damaged.
     fn drop_incomplete(&self, segment: Seq, position: Seq, why: &str) -> Result<(), StoreError> {
-        let (tree, mut changes, mut is_last) = (tree(segment), Vec::new(), true);
+        let tree = tree(segment);
+        let mut changes = Vec::new();
+        let mut is_last = true;
         self.store.run(self.store.backing().scan(
             &tree,
             &part_key(position.0, 0),
@@ -213,15 +218,16 @@ impl Log {
         at: &mut LogEnd,
         mut visit: impl FnMut(Commit<'_>) -> Result<bool, String>,
     ) -> Result<Result<bool, String>, StoreError> {
-        let (tree, from) = (tree(segment), part_key(at.seq.next().0, 0));
-        let (mut checksum, mut bytes, mut part, mut walked) =
-            (at.checksum, Vec::new(), 0, Ok(true));
+        let tree = tree(segment);
+        let from = part_key(at.seq.next().0, 0);
+        let mut checksum = at.checksum;
+        let mut bytes = Vec::new();
+        let mut part = 0;
+        let mut walked = Ok(true);
         let mut is_missing = false;
         let mut step = |key: &[u8], value: &[u8]| {
-            let (first, opened) = (
-                at.seq.next(),
-                FORMAT.open(value).map_err(|error| error.to_string())?,
-            );
+            let first = at.seq.next();
+            let opened = FORMAT.open(value).map_err(|error| error.to_string())?;
             let (frame, length) = opened.ok_or("it is too short")?;
             let found = part_of_key(key)
                 .filter(|_| length == value.len())
@@ -300,14 +306,17 @@ impl Log {
         commit: &[u8],
         segment_bytes: u64,
     ) -> Result<(), StoreError> {
-        let (first, pieces) = (self.end.seq.next(), commit.chunks(FORMAT.payload_max));
+        let first = self.end.seq.next();
+        let pieces = commit.chunks(FORMAT.payload_max);
         let Ok(last) = u16::try_from(pieces.len() - 1) else {
             return Err(StoreError::Misuse(format!(
                 "a commit of {} bytes",
                 commit.len()
             )));
         };
-        let (mut checksum, mut changes, mut written) = (self.end.checksum, Vec::new(), 0);
+        let mut checksum = self.end.checksum;
+        let mut changes = Vec::new();
+        let mut written = 0;
         for (part, piece) in (0..=last).zip(pieces) {
             let mut value = Vec::new();
             let kind = if part == last { LAST } else { 0 };
@@ -346,13 +355,17 @@ impl Log {
             .read_to
             .filter(|to| to.seq <= after && self.find(to.seq.next()).is_some());
         let Some(from) = self.find(known.map_or(after, |to| to.seq).next()) else {
-            let (first, needed) = (self.first().0, after.next().0);
+            let first = self.first().0;
+            let needed = after.next().0;
             let what =
                 format!("the log begins at position {first}, but position {needed} is needed");
             return Err(self.store.damaged(what));
         };
-        let (end, mut at) = (self.end, known.unwrap_or(self.before(self.segments[from])));
-        let (mut entries, mut bytes, mut goes_on) = (Vec::new(), 0, true);
+        let end = self.end;
+        let mut at = known.unwrap_or(self.before(self.segments[from]));
+        let mut entries = Vec::new();
+        let mut bytes = 0;
+        let mut goes_on = true;
         for &segment in &self.segments[from..] {
             let walked = self.walk(segment, &mut at, |commit| {
                 if commit.end.seq >= end.seq && commit.end != end {
@@ -494,7 +507,8 @@ mod tests {
             append(&mut log, 1);
             let acknowledged = log.end();
             append(&mut log, 1);
-            let (key, mut value) = (part_key(2, 0).to_vec(), Vec::new());
+            let key = part_key(2, 0).to_vec();
+            let mut value = Vec::new();
             assert!(
                 store
                     .backing()

@@ -80,7 +80,10 @@ impl LocalJournal {
     pub fn open(store: Arc<Store>, options: LocalOptions) -> Result<Self, StoreError> {
         let acknowledged = AcknowledgedRecord::load(&store)?;
         let log = Log::open(store.clone(), acknowledged.last())?;
-        let (committed, flush_at, is_current, barrier) = (Vec::new(), None, false, None);
+        let committed = Vec::new();
+        let flush_at = None;
+        let is_current = false;
+        let barrier = None;
         let mut journal = LocalJournal {
             store,
             options,
@@ -154,7 +157,8 @@ impl Journal for LocalJournal {
             return Ok(());
         }
         check_space(&self.store, &batch)?;
-        let (begin, count) = (self.last().next(), batch.len() as u32);
+        let begin = self.last().next();
+        let count = batch.len() as u32;
         let mut commit = encode(&count);
         commit.reserve(batch.len() * ENTRY_BYTES);
         for proposal in &batch {

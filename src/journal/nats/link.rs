@@ -202,7 +202,8 @@ pub(super) async fn with_retries<T>(
         };
         let why = error.to_string();
         if !matches!(error, JournalError::Failed(_)) || Instant::now() >= until {
-            let (stream, servers) = (&options.stream, options.servers.join(", "));
+            let stream = &options.stream;
+            let servers = options.servers.join(", ");
             let what = format!("the stream {stream} on {servers} can't be used: {why}");
             return Err(JournalError::Failed(what));
         }
@@ -233,7 +234,8 @@ async fn attempt(options: &NatsOptions, may_create: bool) -> Result<Link> {
         ));
     }
     check_stream(&info.config, options).map_err(JournalError::Unusable)?;
-    let (server, replicas) = (client.server_info(), info.config.num_replicas);
+    let server = client.server_info();
+    let replicas = info.config.num_replicas;
     tracing::info!(
         server = server.server_name,
         version = server.version,
@@ -246,7 +248,8 @@ async fn attempt(options: &NatsOptions, may_create: bool) -> Result<Link> {
         "storage.durability does not apply: the servers of the log decide when a write is durable. Every one needs \
          `sync_interval: always` in its `jetstream` block, else a power cut of all of them loses acknowledged writes"
     );
-    let (max_bytes, max_messages) = (info.config.max_bytes, info.config.max_messages);
+    let max_bytes = info.config.max_bytes;
+    let max_messages = info.config.max_messages;
     if max_bytes > 0 || max_messages > 0 {
         tracing::warn!(
             max_bytes,
@@ -267,7 +270,8 @@ async fn attempt(options: &NatsOptions, may_create: bool) -> Result<Link> {
     known.known_end = info.state.last_sequence;
     drop(known);
     let limit = |least: Duration| least.max(round_trip * SLOWER);
-    let (ack_timeout, reader_timeout) = (limit(ACK_TIMEOUT), limit(READER_TIMEOUT));
+    let ack_timeout = limit(ACK_TIMEOUT);
+    let reader_timeout = limit(READER_TIMEOUT);
     Ok(Link {
         context: context(ack_timeout),
         ack_timeout,
@@ -313,7 +317,9 @@ async fn open_stream(
 
 /// Connects and checks the server; reports the state of the connection to `status`.
 async fn connect(options: &NatsOptions, status: &Arc<Mutex<Replication>>) -> Result<Client> {
-    let (watched, login, tls) = (status.clone(), &options.login, &options.tls);
+    let watched = status.clone();
+    let login = &options.login;
+    let tls = &options.tls;
     let mut connecting = ConnectOptions::new()
         .name(format!("cuckood {}", options.node))
         .ping_interval(PING_EVERY)
@@ -370,7 +376,8 @@ async fn connect(options: &NatsOptions, status: &Arc<Mutex<Replication>>) -> Res
         }
         Err(error) => return Err(retry(error)),
     };
-    let (server, (major, minor, patch)) = (client.server_info(), SERVER_MIN);
+    let server = client.server_info();
+    let (major, minor, patch) = SERVER_MIN;
     if !client.is_server_compatible(major, minor, patch) {
         return Err(JournalError::Unusable(format!(
             "server {} has version {}, and earlier ones than {major}.{minor}.{patch} lose data",
@@ -458,7 +465,8 @@ fn check_stream(config: &stream::Config, options: &NatsOptions) -> Result<(), St
         ));
     }
     if config.num_replicas < options.replicas {
-        let (has, wanted) = (config.num_replicas, options.replicas);
+        let has = config.num_replicas;
+        let wanted = options.replicas;
         return Err(format!(
             "it has {has} replicas, and nats.replicas is {wanted}"
         ));

@@ -135,13 +135,11 @@ mod tests {
 
     #[test]
     fn messages_round_trip_and_flipped_bits_fail() {
-        let (session, begin) = (
-            SessionId(7 << 100 | 9),
-            Body::Begin {
-                node: "a".to_owned(),
-                read: 5,
-            },
-        );
+        let session = SessionId(7 << 100 | 9);
+        let begin = Body::Begin {
+            node: "a".to_owned(),
+            read: 5,
+        };
         let commit = Body::Commit {
             entries: 2,
             payload: b"two entries".to_vec(),
@@ -196,7 +194,8 @@ mod tests {
             decode(&encode(SessionId(1), 1, &begin("a".to_owned())), false),
             Ok(None)
         );
-        let (mut newer, version) = (Vec::new(), FORMAT.version + 1);
+        let mut newer = Vec::new();
+        let version = FORMAT.version + 1;
         FrameFormat { version, ..FORMAT }.seal(0, 0, b"whatever", &mut newer);
         assert!(
             decode(&newer, true)
@@ -210,7 +209,8 @@ mod tests {
 
     #[test]
     fn earlier_format_is_foreign_after_present_one() {
-        let (mut earlier, version) = (Vec::new(), FORMAT.version - 1);
+        let mut earlier = Vec::new();
+        let version = FORMAT.version - 1;
         FrameFormat { version, ..FORMAT }.seal(0, 0, b"whatever", &mut earlier);
         assert!(
             decode(&earlier, false)
@@ -233,7 +233,8 @@ mod tests {
     }
 
     fn proposals() -> [Proposal; 2] {
-        let (target, at) = (Target(FilterId(300)), Timestamp(1_790_000_000_000));
+        let target = Target(FilterId(300));
+        let at = Timestamp(1_790_000_000_000);
         let digests = Digests(vec![Digest(1), Digest(u64::MAX)]);
         let insert = Command::Insert {
             target,
@@ -248,13 +249,11 @@ mod tests {
             reference: Reference::new("注文-1").unwrap(),
             hold_seconds: 600,
         });
-        let (by, idempotency) = (
-            KeyName::new("shop").unwrap(),
-            IdempotencyKey {
-                scope: 1 << 127,
-                request: 3,
-            },
-        );
+        let by = KeyName::new("shop").unwrap();
+        let idempotency = IdempotencyKey {
+            scope: 1 << 127,
+            request: 3,
+        };
         [
             Proposal {
                 by: Some(by),
@@ -310,7 +309,8 @@ mod tests {
 
     /// The snapshot whose place is this.
     fn shared(place: Vec<u8>) -> SharedSnapshot {
-        let (name, node) = (format!("{:032x}-{:020}-x", LOG.0, 2), "node-1".to_owned());
+        let name = format!("{:032x}-{:020}-x", LOG.0, 2);
+        let node = "node-1".to_owned();
         SharedSnapshot {
             name,
             seq: Seq(2),
@@ -323,7 +323,8 @@ mod tests {
 
     /// The bytes of each file, as this build writes them.
     fn written() -> Vec<(&'static str, Vec<u8>)> {
-        let (mut place, mut files) = (StreamPlace::default(), Vec::new());
+        let mut place = StreamPlace::default();
+        let mut files = Vec::new();
         for (name, message) in messages() {
             let bytes = encode(message.session, message.number, &message.body);
             place.read(&message, checksum(&bytes)).unwrap().unwrap();
@@ -349,7 +350,8 @@ mod tests {
     #[test]
     fn stream_of_release_is_read_and_written() {
         let read = |name| fs::read(file(name)).unwrap();
-        let (mut place, mut entries) = (StreamPlace::default(), Vec::new());
+        let mut place = StreamPlace::default();
+        let mut entries = Vec::new();
         for (name, expected) in messages() {
             let bytes = read(name);
             let message =

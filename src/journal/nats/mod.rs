@@ -94,7 +94,8 @@ impl NatsJournal {
     /// [`JournalError::Trimmed`] if the stream was trimmed past every snapshot in it.
     pub fn open(store: Arc<Store>, options: &NatsOptions) -> Result<NatsJournal> {
         let runtime = runtime(options)?;
-        let (path, stored) = (store.path().display(), order::log_of(&store)?);
+        let path = store.path().display();
+        let stored = order::log_of(&store)?;
         // A log that was lost must not be started again by a node that has a part of it.
         let link = runtime.block_on(Link::open(options, stored.is_none()))?;
         if stored.is_some_and(|stored| stored != link.log) {
@@ -299,18 +300,14 @@ impl NatsJournal {
             }
         };
         let own = self.outbox.read(message.session, message.number);
-        let (is_own, is_other, mut tickets) = (
-            own.is_some(),
-            node != self.link.options.node,
-            Vec::new().into_iter(),
-        );
+        let is_own = own.is_some();
+        let is_other = node != self.link.options.node;
+        let mut tickets = Vec::new().into_iter();
         if let Some(own) = own {
             (tickets, self.passed, self.silent_since) =
                 (own.tickets.into_iter(), own.barrier, None);
-            let (sent, seen) = (
-                own.sent_at.unwrap_or(now),
-                own.acked_at.unwrap_or(read.read_at),
-            );
+            let sent = own.sent_at.unwrap_or(now);
+            let seen = own.acked_at.unwrap_or(read.read_at);
             self.link.status.lock().observe(LogTime {
                 log: read.at,
                 sent,
@@ -439,7 +436,8 @@ fn is_full(error: &PublishError) -> bool {
     else {
         return false;
     };
-    let (code, why) = (error.error_code(), error.to_string());
+    let code = error.error_code();
+    let why = error.to_string();
     code == ErrorCode::INSUFFICIENT_RESOURCES
         || code == ErrorCode::STORAGE_RESOURCES_EXCEEDED
         || code == ErrorCode::ACCOUNT_RESOURCES_EXCEEDED

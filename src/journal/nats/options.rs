@@ -71,7 +71,8 @@ impl NatsOptions {
     /// The first fault of the options. Does not print secrets.
     pub fn fault(&self) -> Option<String> {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-        let (stream, node) = (&self.stream, &self.node);
+        let stream = &self.stream;
+        let node = &self.node;
         if !(1..=64).contains(&stream.len()) || !stream.chars().all(is_plain) {
             return Some(format!(
                 "nats.stream is `{stream}`: up to 64 letters, digits, - and _ are allowed"

@@ -153,7 +153,8 @@ impl StreamPlace {
 
     /// Counts a message of a node.
     fn count(&mut self, node: &str, message: &Message) {
-        let (id, heard) = (message.session, self.stream + 1);
+        let id = message.session;
+        let heard = self.stream + 1;
         let known = self.nodes.get(node).filter(|latest| latest.id == id);
         let begun = known.map_or(heard, |latest| latest.begun);
         self.nodes.insert(
@@ -290,7 +291,8 @@ mod tests {
         let mut log = StreamPlace::default();
         outcome(&mut log, &begin("a", 1, 0)).unwrap();
         let read = [1, 1, 3, 2, 4, 3, 2, 1, 4].map(|number| outcome(&mut log, &commit(1, number)));
-        let (copy, gap) = (Err(Void::Copy), Err(Void::Gap));
+        let copy = Err(Void::Copy);
+        let gap = Err(Void::Gap);
         assert_eq!(
             read,
             [Ok(1), copy, gap, Ok(2), gap, Ok(3), copy, copy, Ok(4)]

@@ -176,7 +176,8 @@ impl Outbox {
 
     /// Makes a commit of the waiting commands, up to the limits.
     fn gather(&mut self) {
-        let (mut tickets, mut payload) = (Vec::new(), Vec::new());
+        let mut tickets = Vec::new();
+        let mut payload = Vec::new();
         while let Some((ticket, bytes)) = self.waiting.pop_front_if(|(_, bytes)| {
             payload.is_empty() || payload.len() + bytes.len() + OVERHEAD_BYTES <= COMMIT_BYTES_MAX
         }) {
@@ -292,10 +293,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn proposal(at: u64, digests: usize) -> Proposal {
-        let (target, digests) = (
-            Target(FilterId(1)),
-            Digests(vec![Digest(u64::MAX); digests]),
-        );
+        let target = Target(FilterId(1));
+        let digests = Digests(vec![Digest(u64::MAX); digests]);
         Proposal::new(
             Timestamp(at),
             Command::Insert {
@@ -426,7 +425,8 @@ mod tests {
         let mut node = Node::new();
         node.begin();
         node.outbox.push(Ticket(0), &[proposal(0, 1)]).unwrap();
-        let (start, first) = (node.now, node.sent().remove(0).0);
+        let start = node.now;
+        let first = node.sent().remove(0).0;
         node.outbox.go_back(start);
         node.outbox.acked(first, 2, start);
         assert_eq!(node.outbox.window[0].acked_at, None);

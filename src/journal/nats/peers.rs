@@ -71,7 +71,8 @@ impl Peers {
     pub(super) fn report(&mut self, applied: Seq, now: Instant) -> NodeReport {
         let hash = self.last_hash();
         self.reported = Some((hash.map(|hash| hash.at), now));
-        let (build, understands) = (env!("CARGO_PKG_VERSION").to_owned(), understood_version());
+        let build = env!("CARGO_PKG_VERSION").to_owned();
+        let understands = understood_version();
         NodeReport {
             applied,
             build,
@@ -281,7 +282,8 @@ mod tests {
 
     #[test]
     fn minority_stops_after_delay_and_majority_continues() {
-        let (mut right, mut wrong) = (Node::new(), Node::new());
+        let mut right = Node::new();
+        let mut wrong = Node::new();
         right.own(1, 1).unwrap();
         right.report_hash("b", 1, 1).unwrap();
         assert!(right.peers.decided_at().is_none());
@@ -388,13 +390,11 @@ mod tests {
             hash: 1,
         });
         assert_eq!(node.peers.report_at(now), now);
-        let (report, hash) = (
-            node.peers.report(Seq(9), now),
-            Some(StateHash {
-                at: Seq(EVERY),
-                hash: 1,
-            }),
-        );
+        let report = node.peers.report(Seq(9), now);
+        let hash = Some(StateHash {
+            at: Seq(EVERY),
+            hash: 1,
+        });
         assert_eq!(
             (report.applied, report.understands, report.hash),
             (Seq(9), understood_version(), hash)

@@ -121,7 +121,8 @@ impl StreamReader {
 
     /// Delivers messages until something is wrong, or the receiver is gone.
     async fn read(&mut self) -> Result<()> {
-        let (link, stream) = (self.link.clone(), self.check().await?);
+        let link = self.link.clone();
+        let stream = self.check().await?;
         let config = pull::Config {
             deliver_policy: DeliverPolicy::ByStartSequence {
                 start_sequence: self.next,
@@ -203,7 +204,8 @@ impl StreamReader {
             return Err(JournalError::Damaged(error.to_owned()));
         }
         let state = &stream.cached_info().state;
-        let (first, last) = (state.first_sequence, state.last_sequence);
+        let first = state.first_sequence;
+        let last = state.last_sequence;
         if first > self.next {
             return Err(JournalError::Trimmed(format!(
                 "the log was trimmed up to message {}, and this node needs message {}: a restart begins with a shared snapshot",
@@ -245,8 +247,11 @@ impl StreamReader {
 }
 
 fn decode(received: jetstream::Message, has_own: bool) -> News {
-    let (info, payload) = (received.info().map_err(retry)?, received.payload.clone());
-    let (number, later, published) = (info.stream_sequence, info.pending, info.published);
+    let info = received.info().map_err(retry)?;
+    let payload = received.payload.clone();
+    let number = info.stream_sequence;
+    let later = info.pending;
+    let published = info.published;
     let milliseconds =
         u64::try_from(published.unix_timestamp_nanos() / 1_000_000).unwrap_or_default();
     let checksum = message::checksum(&payload);

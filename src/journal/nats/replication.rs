@@ -206,7 +206,8 @@ mod tests {
 
     #[test]
     fn connection_is_lost_until_reconnected() {
-        let (start, mut known) = (Instant::now(), Replication::default());
+        let start = Instant::now();
+        let mut known = Replication::default();
         let mut after = |event, seconds| {
             let now = start + Duration::from_secs(seconds);
             known.note_event(&event, now);
@@ -227,10 +228,8 @@ mod tests {
         let mut known = Replication::default();
         let start = Instant::now();
         let mut observe = |log, sent, seen| {
-            let (sent, seen) = (
-                start + Duration::from_millis(sent),
-                start + Duration::from_millis(seen),
-            );
+            let sent = start + Duration::from_millis(sent);
+            let seen = start + Duration::from_millis(seen);
             known.observe(LogTime {
                 log: Timestamp(log),
                 sent,
@@ -246,8 +245,9 @@ mod tests {
 
     #[test]
     fn unread_message_is_ignored_while_log_responds() {
-        let (now, seconds, mut known) =
-            (Instant::now(), Duration::from_secs, Replication::default());
+        let now = Instant::now();
+        let seconds = Duration::from_secs;
+        let mut known = Replication::default();
         known.note_unconfirmed(seconds(12), true);
         assert_eq!(known.silence(now), Duration::ZERO);
         known.note_unconfirmed(seconds(13), false);
@@ -270,7 +270,8 @@ mod tests {
     /// Silence is no evidence that a node lags: it may be that nothing is written, or that no node can write.
     #[test]
     fn lag_counts_only_reported_messages() {
-        let (start, seconds) = (Instant::now(), Duration::from_secs);
+        let start = Instant::now();
+        let seconds = Duration::from_secs;
         let mut known = Replication {
             unconfirmed_for: seconds(9),
             ..Replication::default()

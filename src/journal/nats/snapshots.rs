@@ -173,7 +173,8 @@ impl NatsSnapshots {
         }))?;
         let bucket = format!("{}-snapshots", options.stream);
         let stream = runtime.block_on(context.get_stream_no_info(format!("OBJ_{bucket}")));
-        let (options, stream) = (options.clone(), stream.map_err(failed)?);
+        let options = options.clone();
+        let stream = stream.map_err(failed)?;
         Ok(NatsSnapshots {
             options,
             context,
@@ -375,7 +376,8 @@ impl NatsSnapshots {
 
     /// Stores an archive. After an error a part of it may be there, and nothing of it follows later.
     async fn put(&self, name: &str, parts: &mut ArchivePieces<'_>) -> Result<ObjectInfo> {
-        let (name, chunk_size) = (name.to_owned(), Some(CHUNK_BYTES));
+        let name = name.to_owned();
+        let chunk_size = Some(CHUNK_BYTES);
         let meta = ObjectMetadata {
             name,
             chunk_size,
@@ -463,8 +465,11 @@ impl NatsSnapshots {
     fn upload(&self, taken: &Manifest, parts: &mut ArchivePieces<'_>) -> Result<SharedSnapshot> {
         let (log, _) =
             decode(&taken.place).map_err(|_| failed("the snapshot has no place in a log"))?;
-        let (seq, taken_at, place) = (taken.seq, taken.taken_at, taken.place.clone());
-        let (runtime, node) = (&self.runtime, self.options.node.clone());
+        let seq = taken.seq;
+        let taken_at = taken.taken_at;
+        let place = taken.place.clone();
+        let runtime = &self.runtime;
+        let node = self.options.node.clone();
         let name = format!(
             "{}{:020}-{}",
             name_prefix(log),

@@ -288,7 +288,8 @@ async fn list_filtered_by_label_has_pages() {
             assert_eq!(page(empty).await, json!({list: []}), "{empty}");
         }
         // All entries, each once, and no page without any.
-        let (mut found, mut cursor) = (Vec::new(), String::new());
+        let mut found = Vec::new();
+        let mut cursor = String::new();
         loop {
             let page = page(&format!("label=team=shop&prefix=e&limit=2{cursor}")).await;
             let names = names(&page, list);

@@ -49,10 +49,8 @@ async fn only_api_reads_accept_min_position() {
             answer.problem(400, "malformed-request");
         }
         for operation in ["check", "count", "lookup"] {
-            let (path, body) = (
-                format!("/v1/coupons/p/codes/{operation}"),
-                json!({"codes": ["A"]}),
-            );
+            let path = format!("/v1/coupons/p/codes/{operation}");
+            let body = json!({"codes": ["A"]});
             let answer = node
                 .send(json_request(Method::POST, &path, &[strange], &body))
                 .await;
@@ -122,7 +120,8 @@ async fn read_position_never_exceeds_its_state() {
 #[tokio::test]
 async fn upload_is_stopped_only_on_its_node() {
     let log = MemoryLog::new();
-    let (here, there) = (node(&log).await, node(&log).await);
+    let here = node(&log).await;
+    let there = node(&log).await;
     here.put("/v1/campaigns/spring", json!({"capacity": 100}))
         .await
         .json(201);

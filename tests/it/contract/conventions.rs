@@ -356,7 +356,8 @@ async fn request_id_is_echoed_or_generated() {
         with("checkout-7").await.header("x-request-id"),
         "checkout-7"
     );
-    let (one, two) = (service.get("/v1/info").await, service.get("/v1/info").await);
+    let one = service.get("/v1/info").await;
+    let two = service.get("/v1/info").await;
     assert!(!one.header("x-request-id").is_empty());
     assert_ne!(one.header("x-request-id"), two.header("x-request-id"));
     let silly: &str = "x".repeat(5_000).leak();
@@ -440,7 +441,8 @@ async fn writes_except_imports_accept_idempotency_key() {
                 body => json_request(method.clone(), path, &headers, body),
             })
         };
-        let (first, again) = (send().await, send().await);
+        let first = send().await;
+        let again = send().await;
         assert!(
             (200..300).contains(&first.status),
             "{method} {path}: {}",

@@ -309,7 +309,8 @@ async fn repeat_completes_interrupted_request() {
 async fn concurrent_repeat_on_other_node_returns_same_codes() {
     let log = MemoryLog::new();
     let node = async || Service::on(Some(log.options()), HttpOptions::default(), |_| ()).await;
-    let (first, second) = (node().await, node().await);
+    let first = node().await;
+    let second = node().await;
     first
         .put("/v1/coupons/p", json!({"capacity": 30_000}))
         .await

@@ -116,7 +116,8 @@ async fn try_codes(service: &Service, client: &str, operation: &str, codes: &[&s
 }
 
 async fn copies(service: &Service, code: &str) -> u64 {
-    let (path, body) = (format!("{COUPON}/codes/count"), json!({"codes": [code]}));
+    let path = format!("{COUPON}/codes/count");
+    let body = json!({"codes": [code]});
     let answer = ask(service, "office", "", Method::POST, &path, &body)
         .await
         .json(200);
@@ -248,7 +249,8 @@ async fn valid_codes_cost_nothing() {
         .json(200);
     // Nor does adding, or whatever is done with a campaign's users.
     let codes: Vec<String> = (0..100).map(|n| format!("new-{n}")).collect();
-    let (path, codes) = (format!("{COUPON}/codes"), json!({"codes": codes}));
+    let path = format!("{COUPON}/codes");
+    let codes = json!({"codes": codes});
     ask(&service, "shop", "dave", Method::POST, &path, &codes)
         .await
         .json(200);

@@ -45,7 +45,8 @@ fn renamed(mut filter: Value, name: &str) -> Value {
 
 /// Ends of the records of an image: all bytes of a record precede its end.
 fn ends(image: &[u8]) -> Vec<usize> {
-    let (mut ends, mut at) = (Vec::new(), 0);
+    let mut ends = Vec::new();
+    let mut at = 0;
     while at < image.len() {
         let length = u32::from_le_bytes(image[at + 8..at + 12].try_into().unwrap());
         at += 28 + length as usize + 16;
@@ -77,7 +78,8 @@ fn present(answers: &Value) -> usize {
 
 #[tokio::test]
 async fn campaign_image_contains_all_users() {
-    let (here, there) = (Service::start().await, Service::start().await);
+    let here = Service::start().await;
+    let there = Service::start().await;
     // Grown in several segments, grown in one table, fixed, and with steps.
     for (name, spec) in [
         ("compact", json!({"capacity": 1_000, "error_rate": 0.01})),
@@ -145,7 +147,8 @@ async fn campaign_image_contains_all_users() {
 
 #[tokio::test]
 async fn forgetting_continues_after_image_load() {
-    let (here, there) = (Service::start().await, Service::start().await);
+    let here = Service::start().await;
+    let there = Service::start().await;
     let path = "/v1/campaigns/seen";
     here.put(path, json!({"capacity": 1_000, "forget_after": "8d"}))
         .await
@@ -176,7 +179,8 @@ async fn forgetting_continues_after_image_load() {
 
 #[tokio::test]
 async fn coupon_image_contains_redemptions() {
-    let (here, mut there) = (Service::start().await, Service::start().await);
+    let here = Service::start().await;
+    let mut there = Service::start().await;
     let path = "/v1/coupons/welcome";
     let spec = json!({"capacity": 50, "ignore_case": true});
     here.put(path, spec).await.json(201);
@@ -250,7 +254,8 @@ async fn coupon_image_contains_redemptions() {
 
 #[tokio::test]
 async fn open_pool_image_contains_ordinals() {
-    let (here, there) = (Service::start().await, Service::start().await);
+    let here = Service::start().await;
+    let there = Service::start().await;
     let path = "/v1/coupons/sale";
     here.put(path, json!({"capacity": 10, "stock": 100}))
         .await
@@ -297,7 +302,8 @@ async fn open_pool_image_contains_ordinals() {
 
 #[tokio::test]
 async fn damaged_or_foreign_image_is_rejected() {
-    let (here, there) = (Service::start().await, Service::start().await);
+    let here = Service::start().await;
+    let there = Service::start().await;
     let path = "/v1/coupons/welcome";
     here.put(path, json!({"capacity": 20_000})).await.json(201);
     here.post(&format!("{path}/codes"), json!({"codes": users(0, 10_000)}))
@@ -368,7 +374,8 @@ async fn damaged_or_foreign_image_is_rejected() {
 
 #[tokio::test]
 async fn interrupted_upload_leaves_nothing() {
-    let (here, there) = (Service::start().await, Service::start().await);
+    let here = Service::start().await;
+    let there = Service::start().await;
     let path = "/v1/campaigns/spring";
     here.put(path, json!({"capacity": 100_000, "mode": "strict"}))
         .await

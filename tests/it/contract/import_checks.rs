@@ -465,7 +465,8 @@ async fn dry_run_counts_equal_import_counts() {
             )
             .await;
         let real = service.import(&query, "text/plain", lines(&second)).await;
-        let (dry, real) = (dry.json(200), real.json(200));
+        let dry = dry.json(200);
+        let real = real.json(200);
         for field in [
             "lines",
             "added",

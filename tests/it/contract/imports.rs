@@ -508,7 +508,8 @@ async fn import_into_deleted_campaign_finds_no_campaign() {
 async fn upload_yields_after_each_piece() {
     const PIECES: usize = 50;
     const LINES: usize = 6_000;
-    let (service, mut turns) = (service().await, 0);
+    let service = service().await;
+    let mut turns = 0;
     let pieces = (0..PIECES).map(|_| Ok::<_, std::convert::Infallible>("u1\n".repeat(LINES)));
     let upload = text(
         &service,

@@ -629,7 +629,8 @@ async fn foreign_names_return_not_found() {
 async fn idempotency_keys_are_scoped_by_api_key() {
     let service = service(options()).await;
     let post = async |name, user| {
-        let (headers, body) = ([("idempotency-key", "k")], json!({"users": [user]}));
+        let headers = [("idempotency-key", "k")];
+        let body = json!({"users": [user]});
         let mut sent = json_request(Method::POST, "/v1/campaigns/c/users", &headers, &body);
         service.by(name).sign(&mut sent);
         service.send(sent).await

@@ -345,7 +345,8 @@ async fn keyed_writes_free_memory_beyond_limit() {
     };
     let confirm = format!("{}/confirm", paths[0]);
     let cancel = format!("{}/cancel", paths[1]);
-    let (post, nothing) = (Method::POST, Value::Null);
+    let post = Method::POST;
+    let nothing = Value::Null;
     for (path, body) in [
         (
             "/v1/campaigns/spring/users/remove",

@@ -115,7 +115,8 @@ async fn guess_limit_applies_where_documented() {
         .post("/v1/coupons/p/codes/check", json!({"codes": ["wrong"]}))
         .await
         .json(200);
-    let (mut promised, mut stopped) = (BTreeSet::new(), BTreeSet::new());
+    let mut promised = BTreeSet::new();
+    let mut stopped = BTreeSet::new();
     for operation in OPERATIONS.iter() {
         if operation
             .problems()

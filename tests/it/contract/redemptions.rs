@@ -151,7 +151,9 @@ async fn redemptions_are_listed_in_pages() {
     let all = |query: &'static str| {
         let service = &service;
         async move {
-            let (mut found, mut cursor, mut pages) = (Vec::new(), String::new(), 0);
+            let mut found = Vec::new();
+            let mut cursor = String::new();
+            let mut pages = 0;
             loop {
                 let page = service
                     .get(&format!("{REDEMPTIONS}?{query}{cursor}"))
@@ -206,7 +208,8 @@ async fn redemptions_are_exported_as_ndjson() {
         .await
         .json(200);
     let uses = codes.iter().enumerate().map(|(n, code)| {
-        let (service, reference) = (&service, ["even", "odd"][n % 2]);
+        let service = &service;
+        let reference = ["even", "odd"][n % 2];
         async move { redeem(service, code, reference, 0).await.json(201) }
     });
     let used = futures_util::future::join_all(uses).await;

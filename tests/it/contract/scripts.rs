@@ -76,14 +76,10 @@ impl Script {
                 sent.replace(&format!("<{number}>"), id)
             });
         let mut parts = sent.splitn(3, ' ');
-        let (method, path) = (
-            parts.next().unwrap().parse::<Method>().unwrap(),
-            parts.next().unwrap(),
-        );
-        let (path, body) = (
-            format!("/v1/{path}"),
-            parts.next().map(|body| body.parse::<Value>().unwrap()),
-        );
+        let method = parts.next().unwrap().parse::<Method>().unwrap();
+        let path = parts.next().unwrap();
+        let path = format!("/v1/{path}");
+        let body = parts.next().map(|body| body.parse::<Value>().unwrap());
         let mut sent = match body {
             None => request(method, &path, &[], Body::empty()),
             Some(Value::String(lines)) => request(

@@ -324,7 +324,9 @@ pub fn key(name: &str, scopes: &[Scope], prefix: &str) -> KeyOptions {
         .iter()
         .map(|byte| format!("{byte:02x}"))
         .collect();
-    let (name, scopes, prefix) = (name.into(), scopes.to_vec(), prefix.into());
+    let name = name.into();
+    let scopes = scopes.to_vec();
+    let prefix = prefix.into();
     KeyOptions {
         name,
         sha256,

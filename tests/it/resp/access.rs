@@ -53,10 +53,8 @@ fn info_without_read_scope_hides_filters() {
 fn dbsize_counts_permitted_keys_after_each_change() {
     let service = with_keys();
     let root = &mut as_holder(&service, "root");
-    let (writer, reader) = (
-        &mut as_holder(&service, "writer"),
-        &mut as_holder(&service, "reader"),
-    );
+    let writer = &mut as_holder(&service, "writer");
+    let reader = &mut as_holder(&service, "reader");
     let mut sizes = || [&mut *writer, &mut *reader].map(|client| client.call("DBSIZE"));
     assert_eq!(sizes(), [0, 0].map(Reply::Integer));
     // More than one step.

@@ -19,7 +19,8 @@ fn piece(client: &mut Connection, key: &str, iterator: &str) -> (i64, Vec<u8>) {
 }
 
 fn dump(client: &mut Connection, key: &str) -> Pieces {
-    let (mut pieces, mut iterator) = (Vec::new(), "0".to_owned());
+    let mut pieces = Vec::new();
+    let mut iterator = "0".to_owned();
     loop {
         let (next, bytes) = piece(client, key, &iterator);
         if next == 0 {
@@ -61,8 +62,10 @@ fn found(client: &mut Connection, key: &str) -> Reply {
 
 #[test]
 fn filter_transfers_in_chunks() {
-    let (here, there) = (Service::start(), Service::start());
-    let (from, to) = (&mut here.connect(), &mut there.connect());
+    let here = Service::start();
+    let there = Service::start();
+    let from = &mut here.connect();
+    let to = &mut there.connect();
     for key in ["spring", "coupon:welcome"] {
         fill(from, key);
         let pieces = dump(from, key);
@@ -146,7 +149,8 @@ fn invalid_chunk_is_rejected() {
     let client = &mut service.connect();
     fill(client, "spring");
     client.call("CF.ADD summer u1");
-    let (pieces, others) = (dump(client, "spring"), dump(client, "summer"));
+    let pieces = dump(client, "spring");
+    let others = dump(client, "summer");
     let loading = || service.engine.info().sizes.images_loading;
     let all = pieces.len();
     for at in 0..all {
@@ -294,7 +298,8 @@ fn dumps_are_limited_and_require_admin() {
 #[test]
 fn new_dump_replaces_unfinished_one() {
     let service = Service::start();
-    let (client, other) = (&mut service.connect(), &mut service.connect());
+    let client = &mut service.connect();
+    let other = &mut service.connect();
     client.call("CF.ADD spring u1");
     client.call("CF.ADD summer u1");
     let (first, _) = piece(client, "spring", "0");
@@ -356,7 +361,8 @@ fn dump_of_empty_filter_has_no_chunk() {
     let view = service.view(Kind::Coupon, "welcome");
     client.call("CF.ADD coupon:welcome A");
     let redemption = cuckood::domain::RedemptionId(cuckood::engine::random());
-    let (target, digest) = (Target(view.id), view.digest("A"));
+    let target = Target(view.id);
+    let digest = view.digest("A");
     let reference = Reference::new("order-1").unwrap();
     let hold = Redeem {
         target,

@@ -8,7 +8,9 @@ use std::collections::BTreeSet;
 
 /// All keys that a scan lists, in its order, and its number of pages.
 fn scanned(client: &mut Connection, options: &str) -> (Vec<String>, usize) {
-    let (mut cursor, mut keys, mut pages) = ("0".to_owned(), Vec::new(), 0);
+    let mut cursor = "0".to_owned();
+    let mut keys = Vec::new();
+    let mut pages = 0;
     loop {
         let page = client.call(format!("SCAN {cursor} {options}").trim_end());
         let [next, found] = page.items() else {

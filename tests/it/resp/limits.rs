@@ -411,7 +411,8 @@ fn long_command_takes_several_turns() {
         .now_or_never()
         .unwrap()
         .unwrap();
-    let (mut turns, mut reply) = (0, Vec::new());
+    let mut turns = 0;
+    let mut reply = Vec::new();
     while reply.len() < 10_000 * ":0\r\n".len() {
         assert!(serving.as_mut().now_or_never().is_none());
         turns += 1;

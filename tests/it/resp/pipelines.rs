@@ -281,7 +281,8 @@ fn pipelined_replies_equal_single_replies() {
         .map(|service| RefCell::new(service.connect()));
     let commands = prop::collection::vec(command(), 1..80);
     proptest!(ProptestConfig::with_cases(cases()), |(commands in commands, cut in any::<usize>())| {
-        let (alone, at_once) = (&mut *alone.borrow_mut(), &mut *at_once.borrow_mut());
+        let alone = &mut *alone.borrow_mut();
+        let at_once = &mut *at_once.borrow_mut();
         let clean = "DEL coupon:f0 coupon:f1 coupon:f2";
         alone.call(clean);
         at_once.call(clean);

@@ -108,7 +108,8 @@ fn described_fields(reply: &Reply, fields: &str) -> String {
         .filter(|field| !field.is_empty())
         .map(|field| match reply {
             Reply::Bulk(_) | Reply::Text(_) => {
-                let (text, start) = (reply.text(), format!("{field}="));
+                let text = reply.text();
+                let start = format!("{field}=");
                 format!(
                     " {}",
                     text.split_whitespace()

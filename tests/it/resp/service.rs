@@ -177,7 +177,8 @@ pub fn eventually(what: &str, mut is: impl FnMut() -> bool) {
 
 async fn accept(listener: TcpListener, resp: resp::Service, draining: watch::Sender<bool>) {
     while let Ok((stream, peer)) = listener.accept().await {
-        let (resp, draining) = (resp.clone(), draining.subscribe());
+        let resp = resp.clone();
+        let draining = draining.subscribe();
         tokio::spawn(async move {
             // A connection may break as it likes.
             let vitals = Arc::<Vitals>::default();

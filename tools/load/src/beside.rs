@@ -28,7 +28,8 @@ pub fn beside(options: &Options) -> Result<()> {
     let check = Request::http("POST", path, &format!(r#"{{"users":["{ITEM}"]}}"#), 200);
     for _ in 0..options.rounds {
         let cuckood = Server::cuckood(&options.program, &processors)?;
-        let (port, mut client) = (cuckood.http, Client::connect(cuckood.http)?);
+        let port = cuckood.http;
+        let mut client = Client::connect(cuckood.http)?;
         client.put(
             "/v1/campaigns/bench",
             &format!(r#"{{"capacity":{CHECKED}}}"#),
@@ -59,7 +60,8 @@ pub fn beside(options: &Options) -> Result<()> {
         )?;
         drop(cuckood);
         let redis = Server::redis(&redis_files()?, &processors)?;
-        let (port, mut client) = (redis.resp, Client::connect(redis.resp)?);
+        let port = redis.resp;
+        let mut client = Client::connect(redis.resp)?;
         client.command(&["CF.RESERVE", "bench", &CHECKED.to_string()])?;
         client.command(&["CF.RESERVE", "large", &IMPORTED.to_string()])?;
         client.fill(&["CF.INSERT", "bench", "ITEMS"], FILLED)?;
@@ -92,7 +94,9 @@ fn measure(
     options: &Options,
     work: &Work<'_>,
 ) -> Result<()> {
-    let (is_over, mut check, mut numbers) = (AtomicBool::new(false), check.clone(), Numbers::new());
+    let is_over = AtomicBool::new(false);
+    let mut check = check.clone();
+    let mut numbers = Numbers::new();
     check.items = Items::Random(CHECKED);
     let plan = Plan {
         connections: options.connections,
@@ -117,7 +121,8 @@ fn measure(
                 .unwrap_or_else(|_| Err("the work panicked".to_owned())),
         )
     });
-    let (outcome, took) = (outcome?, took?.as_secs_f64());
+    let outcome = outcome?;
+    let took = took?.as_secs_f64();
     let rate = outcome.latencies.len() as f64 / outcome.elapsed.as_secs_f64();
     let times = [0.5, 0.99, 0.999, 1.0]
         .map(|part| format!("{:.2}", outcome.quantile(part)))

@@ -36,7 +36,8 @@ type Figures = [f64; 4];
 impl Comparison {
     /// Starts both servers.
     pub fn start(options: Options) -> Result<Self> {
-        let (processors, redis_files) = (Processors::split()?, redis_files()?);
+        let processors = Processors::split()?;
+        let redis_files = redis_files()?;
         let ours = Server::cuckood(&options.program, &processors)?;
         let redis = Server::redis(&redis_files, &processors)?;
         Ok(Self {
@@ -84,7 +85,8 @@ impl Comparison {
             rate,
             ..
         } = self.options;
-        let (duration, is_over) = (Duration::from_secs_f64(seconds), &NEVER);
+        let duration = Duration::from_secs_f64(seconds);
+        let is_over = &NEVER;
         let plan = Plan {
             connections,
             pipeline,
@@ -93,7 +95,8 @@ impl Comparison {
             rate,
             is_over,
         };
-        let (mut our_rounds, mut their_rounds) = (Vec::new(), Vec::new());
+        let mut our_rounds = Vec::new();
+        let mut their_rounds = Vec::new();
         for _ in 0..self.options.rounds {
             our_rounds.push(round(
                 &self.ours,

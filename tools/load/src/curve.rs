@@ -29,13 +29,12 @@ pub fn curve(options: &Options) -> Result<()> {
         ("CF.EXISTS", cuckood.resp, &resp),
         ("CF.EXISTS, Redis", redis.resp, &resp),
     ] {
-        let (mut check, mut numbers) = (check.clone(), Numbers::new());
+        let mut check = check.clone();
+        let mut numbers = Numbers::new();
         check.items = Items::Random(CHECKED);
         let mut load = |rate| {
-            let (connections, duration) = (
-                options.connections,
-                Duration::from_secs_f64(options.seconds),
-            );
+            let connections = options.connections;
+            let duration = Duration::from_secs_f64(options.seconds);
             let plan = Plan {
                 connections,
                 pipeline: 1,

@@ -76,7 +76,8 @@ pub fn run(
         flags: EventFlags::empty(),
         data: EventData::new_u64(0),
     }; 64];
-    let (mut sent, mut latencies) = (0, Vec::new());
+    let mut sent = 0;
+    let mut latencies = Vec::new();
     let start = Instant::now();
     loop {
         let now = Instant::now();
@@ -145,7 +146,8 @@ impl Connection {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
-        let (input, due) = (vec![0; INPUT_BYTES], Instant::now());
+        let input = vec![0; INPUT_BYTES];
+        let due = Instant::now();
         Ok(Self {
             stream,
             output: Vec::new(),
@@ -199,7 +201,8 @@ impl Connection {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(error.into()),
             }
-            let (latency, mut at) = (self.due.elapsed(), 0);
+            let latency = self.due.elapsed();
+            let mut at = 0;
             while self.pending > 0
                 && let Some(length) = frame(&self.input[at..self.filled], status)?
             {

@@ -87,7 +87,8 @@ fn main() -> Result<()> {
 /// Checks, durable adds and an import over HTTP.
 fn http(options: Options) -> Result<()> {
     let mut comparison = Comparison::start(options)?;
-    let (port, added) = (comparison.ours.http, added(&comparison));
+    let port = comparison.ours.http;
+    let added = added(&comparison);
     let mut ours = Client::connect(port)?;
     ours.put(
         "/v1/campaigns/bench",
@@ -176,7 +177,8 @@ fn floor(comparison: &mut Comparison) -> Result<()> {
     let (theirs, requests_max) = with_items(&["CF.EXISTS", "bench"], 1);
     let mut ours = Request::http("POST", "/", &format!(r#"{{"users":["{ITEM}"]}}"#), 200);
     ours.items = theirs.items;
-    let (title, port) = ("bare hyper, CF.EXISTS", comparison.ours.http);
+    let title = "bare hyper, CF.EXISTS";
+    let port = comparison.ours.http;
     comparison.compare(Row {
         title,
         port,
@@ -190,7 +192,8 @@ fn floor(comparison: &mut Comparison) -> Result<()> {
 /// CF.* commands on both sides.
 fn resp(options: Options) -> Result<()> {
     let mut comparison = Comparison::start(options)?;
-    let (port, added) = (comparison.ours.resp, added(&comparison));
+    let port = comparison.ours.resp;
+    let added = added(&comparison);
     prepare(&mut Client::connect(port)?, added)?;
     prepare(&mut Client::connect(comparison.redis.resp)?, added)?;
     comparison.print_head()?;
@@ -221,10 +224,8 @@ fn resp(options: Options) -> Result<()> {
 fn flash_sale(options: Options) -> Result<()> {
     let mut comparison = Comparison::start(options)?;
     let port = comparison.ours.http;
-    let (mut ours, mut theirs) = (
-        Client::connect(port)?,
-        Client::connect(comparison.redis.resp)?,
-    );
+    let mut ours = Client::connect(port)?;
+    let mut theirs = Client::connect(comparison.redis.resp)?;
     let loaded = theirs.command(&[
         "SCRIPT",
         "LOAD",
@@ -249,12 +250,11 @@ fn flash_sale(options: Options) -> Result<()> {
             Request::http("POST", &format!("{coupon}/redemptions"), &body, status)
         };
         ours.call(&redeem("first", 201))?;
-        let (left, users) = (format!("{stock}:left"), format!("{stock}:users"));
+        let left = format!("{stock}:left");
+        let users = format!("{stock}:users");
         theirs.command(&["SET", &left, &(stock - 1).to_string()])?;
-        let (ours, theirs) = (
-            redeem(ITEM, status),
-            Request::resp(&["EVALSHA", script, "2", &left, &users, ITEM]),
-        );
+        let ours = redeem(ITEM, status);
+        let theirs = Request::resp(&["EVALSHA", script, "2", &left, &users, ITEM]);
         let requests_max = ADDED_MAX as usize;
         comparison.compare(Row {
             title,

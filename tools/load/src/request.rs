@@ -47,10 +47,8 @@ impl Request {
             .windows(4)
             .position(|four| four == b"\r\n\r\n")
             .unwrap_or(self.bytes.len());
-        let (before, after) = (
-            &self.bytes[..head],
-            self.bytes.get(head + 4..).unwrap_or_default(),
-        );
+        let before = &self.bytes[..head];
+        let after = self.bytes.get(head + 4..).unwrap_or_default();
         Self {
             items: self.items,
             ..Self::new([before, line.as_bytes(), after].concat(), self.status)

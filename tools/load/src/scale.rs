@@ -15,7 +15,8 @@ const STRANGERS: u32 = 1_000_000;
 const LISTED: u32 = 1_000;
 
 pub fn scale(options: &Options) -> Result<()> {
-    let (processors, items) = (Processors::split()?, options.items);
+    let processors = Processors::split()?;
+    let items = options.items;
     let mut cuckood = Server::cuckood(&options.program, &processors)?;
     let created = format!(r#"{{"capacity":{items},"error_rate":0.01}}"#);
     Client::connect(cuckood.http)?.put("/v1/campaigns/large", &created)?;
@@ -44,7 +45,8 @@ pub fn scale(options: &Options) -> Result<()> {
 
 /// Does a step, and prints its duration, the server's processor time in it, and its memory.
 fn step(server: &Server, title: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
-    let (start, before) = (Instant::now(), server.processor_time()?);
+    let start = Instant::now();
+    let before = server.processor_time()?;
     work()?;
     let seconds = start.elapsed().as_secs_f64();
     let used = server
@@ -62,10 +64,8 @@ fn look_up(server: &Server, options: &Options) -> Result<()> {
     let path = "/v1/campaigns/large/users/check";
     let mut check = Request::http("POST", path, &format!(r#"{{"users":["{ITEM}"]}}"#), 200);
     check.items = Items::Random(options.items);
-    let (connections, duration) = (
-        options.connections,
-        Duration::from_secs_f64(options.seconds),
-    );
+    let connections = options.connections;
+    let duration = Duration::from_secs_f64(options.seconds);
     let plan = Plan {
         connections,
         pipeline: 1,
@@ -91,7 +91,8 @@ fn look_up(server: &Server, options: &Options) -> Result<()> {
         }
         Ok(found)
     };
-    let (members, strangers) = (present(options.items - STRANGERS)?, present(options.items)?);
+    let members = present(options.items - STRANGERS)?;
+    let strangers = present(options.items)?;
     let error = 100.0 * strangers as f64 / f64::from(STRANGERS);
     let missing = STRANGERS as usize - members;
     print(&format!(

@@ -68,7 +68,9 @@ impl Server {
         processors: &Processors,
         settings: &[(&str, &str)],
     ) -> Result<Self> {
-        let (http, resp, folder) = (free_port()?, free_port()?, tempfile::tempdir()?);
+        let http = free_port()?;
+        let resp = free_port()?;
+        let folder = tempfile::tempdir()?;
         let mut command = Command::new(program);
         command
             .env("CUCKOOD__SERVER__LISTEN", format!("127.0.0.1:{http}"))
@@ -106,7 +108,8 @@ impl Server {
 
     /// Starts `bare`, which was built next to this program.
     pub fn bare(processors: &Processors) -> Result<Self> {
-        let (http, folder) = (free_port()?, tempfile::tempdir()?);
+        let http = free_port()?;
+        let folder = tempfile::tempdir()?;
         let mut command = Command::new(std::env::current_exe()?.with_file_name("bare"));
         command.arg(http.to_string());
         let mut server = Self {
@@ -122,7 +125,8 @@ impl Server {
 
     /// Starts Redis with RedisBloom, which writes each command to the disk before it replies.
     pub fn redis(files: &Path, processors: &Processors) -> Result<Self> {
-        let (resp, folder) = (free_port()?, tempfile::tempdir()?);
+        let resp = free_port()?;
+        let folder = tempfile::tempdir()?;
         let mut command = Command::new(files.join("redis-server"));
         command
             .args(["--bind", "127.0.0.1", "--port", &resp.to_string(), "--dir"])
@@ -294,7 +298,8 @@ impl Client {
     }
 
     fn read(&mut self, status: Option<u16>) -> Result<String> {
-        let (mut input, mut buffer) = (Vec::new(), [0; 16 << 10]);
+        let mut input = Vec::new();
+        let mut buffer = [0; 16 << 10];
         while frame(&input, status)?.is_none() {
             let count = self.0.read(&mut buffer)?;
             if count == 0 {

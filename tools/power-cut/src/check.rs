@@ -35,8 +35,9 @@ pub fn check(dir: &Path, acknowledged: u64, log: &Log) -> Result<Option<u64>, Bo
     if last < acknowledged {
         return Err(format!("position {acknowledged} is gone, the last is {last}").into());
     }
-    let (mut wanted, mut fresh, mut events) =
-        (State::default(), FreshEvents::default(), Vec::new());
+    let mut wanted = State::default();
+    let mut fresh = FreshEvents::default();
+    let mut events = Vec::new();
     let mut over = Timestamp(0);
     for position in 1..=last {
         wanted.apply(log.entry(position));
@@ -62,7 +63,8 @@ pub fn check(dir: &Path, acknowledged: u64, log: &Log) -> Result<Option<u64>, Bo
         removable,
         stored_events(&store, &recovered.events)?,
     )?;
-    let ((head, sections), (found_head, found)) = (image(&mut wanted), image(&mut recovered.state));
+    let (head, sections) = image(&mut wanted);
+    let (found_head, found) = image(&mut recovered.state);
     if (wanted.hash(), head) != (recovered.state.hash(), found_head) {
         return Err(format!("at position {last} the head is not what the log makes it").into());
     }
@@ -105,7 +107,8 @@ fn compare_events(wanted: Events, removable: usize, found: Events) -> Result<(),
 
 /// All events that are stored.
 fn stored_events(store: &Store, events: &EventLog) -> Result<Events, Box<dyn Error>> {
-    let (mut next, mut all) = (0, Vec::new());
+    let mut next = 0;
+    let mut all = Vec::new();
     while let EventsFound::Pack(pack) = events.find(store, next, false)? {
         let new = pack.events().filter(|(number, _)| *number >= next);
         all.extend(new.map(|(number, event)| (number, event.to_vec())));
@@ -121,7 +124,8 @@ type SectionChunks = ((SectionId, u64), Vec<Vec<u8>>);
 fn image(state: &mut State) -> (Vec<u8>, Vec<SectionChunks>) {
     let image = state.begin_snapshot();
     let read = |mut section: Section| {
-        let (id, mut chunk) = ((section.id, section.changes), Vec::new());
+        let id = (section.id, section.changes);
+        let mut chunk = Vec::new();
         let chunks = std::iter::from_fn(|| section.next_chunk(&mut chunk).then(|| chunk.clone()));
         (id, chunks.collect())
     };

@@ -74,7 +74,8 @@ fn back_up(dir: &Path, to: &Path, durability: Durability) -> Result<u64, Box<dyn
     let mut recovered = recover(&store, &mut journal, &mut |_| ())?;
     let now = recovered.state.now();
     let snapshot = recovered.take_snapshot(&store, now)?;
-    let (last, mut file) = (snapshot.seq.0, File::create(to)?);
+    let last = snapshot.seq.0;
+    let mut file = File::create(to)?;
     let mut parts = engine::archive(Arc::new(snapshot));
     while let Some(part) = parts(&store)? {
         file.write_all(&part)?;
@@ -87,7 +88,9 @@ fn back_up(dir: &Path, to: &Path, durability: Durability) -> Result<u64, Box<dyn
 pub fn run(dir: &Path, durability: Durability, log: Log) -> Result<(), Box<dyn Error>> {
     let (store, mut journal) = open(dir, durability)?;
     let recovered = recover(&store, &mut journal, &mut |_| ())?;
-    let (state, events, mut latest) = (recovered.state, recovered.events, recovered.manifest);
+    let state = recovered.state;
+    let events = recovered.events;
+    let mut latest = recovered.manifest;
     let mut load = Load {
         store: store.clone(),
         journal,
@@ -100,7 +103,8 @@ pub fn run(dir: &Path, durability: Durability, log: Log) -> Result<(), Box<dyn E
         // An empty state's snapshot is complete immediately.
         load.commit()?;
         let now = load.state.now();
-        let (state, events) = (&mut load.state, &mut load.events);
+        let state = &mut load.state;
+        let events = &mut load.events;
         let mut running =
             RunningSnapshot::begin(&store, state, events, latest.as_ref(), Vec::new(), now)?;
         while !running.is_complete() {

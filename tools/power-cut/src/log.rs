@@ -225,7 +225,9 @@ fn administer(position: u64) -> Command {
 
 fn create(number: u64) -> Command {
     let (kind, spec, layout) = describe(number, None);
-    let (Target(id), secret, window) = (target(number), Secret::new([7; 192]), Window::default());
+    let Target(id) = target(number);
+    let secret = Secret::new([7; 192]);
+    let window = Window::default();
     Command::Create {
         kind,
         name: name(number),
@@ -280,7 +282,8 @@ fn describe(number: u64, raised: Option<u64>) -> (Kind, Spec, Layout) {
 
 /// A change of the window, the capacity and, of an open pool, the stock.
 fn update(position: u64) -> Command {
-    let (number, Timestamp(now)) = (any(position), time(position));
+    let number = any(position);
+    let Timestamp(now) = time(position);
     let capacity = draw(position, 3).is_multiple_of(2).then(|| {
         let capacity = 2_000 << (draw(position, 4) % 5);
         Raise {
@@ -377,10 +380,8 @@ fn import(position: u64, mode: ImportMode) -> Command {
                 },
                 _ => mode.guards(),
             };
-            let (if_absent, owner) = (
-                number.is_multiple_of(2),
-                KeyName::new("office").expect("a short name"),
-            );
+            let if_absent = number.is_multiple_of(2);
+            let owner = KeyName::new("office").expect("a short name");
             Command::ImportBegin(ImportBegin {
                 target,
                 import,
@@ -393,7 +394,9 @@ fn import(position: u64, mode: ImportMode) -> Command {
         }
         piece if piece <= lines_max => {
             let digests = some(position, 5_000);
-            let (lines, rejected, errors) = (digests.0.len() as u64, 0, Vec::new());
+            let lines = digests.0.len() as u64;
+            let rejected = 0;
+            let errors = Vec::new();
             Command::ImportLines(ImportLines {
                 target,
                 import,
@@ -447,13 +450,12 @@ fn image_number(position: u64) -> u64 {
 
 /// A command of an image that takes the place of an earlier one. Of four, one stops without an end, and one is abandoned.
 fn image(position: u64) -> Command {
-    let (number, step) = (
-        image_number(position),
-        (position / TRACKS % IMAGE_STEPS) as usize,
-    );
+    let number = image_number(position);
+    let step = (position / TRACKS % IMAGE_STEPS) as usize;
     let image = &IMAGES[number as usize % IMAGES.len()];
     let name = Name::new(&format!("i{}", number % 3)).expect("a plain name");
-    let (upload, id) = (UploadId(number.into()), FilterId(IMAGE_IDS + number));
+    let upload = UploadId(number.into());
+    let id = FilterId(IMAGE_IDS + number);
     let commands = image.all(upload, id, &name);
     let Some(step) = step.checked_sub(1) else {
         return Command::Delete {
@@ -498,7 +500,8 @@ fn write(position: u64) -> Command {
         }
         10..13 => {
             let before = last(position, is_redemption);
-            let (target, redemption) = (coupon(before), redemption(before));
+            let target = coupon(before);
+            let redemption = redemption(before);
             match draw(position, 3) % 3 {
                 0 => Command::Cancel { target, redemption },
                 _ => Command::Confirm { target, redemption },
@@ -594,8 +597,11 @@ mod tests {
 
     #[test]
     fn log_has_every_command_in_effect() {
-        let (log, mut state) = (Log(vec![900, 1_500]), State::default());
-        let (mut effects, mut replayed, mut from_images) = ([0; 23], 0, 0);
+        let log = Log(vec![900, 1_500]);
+        let mut state = State::default();
+        let mut effects = [0; 23];
+        let mut replayed = 0;
+        let mut from_images = 0;
         for position in 1..4_000 {
             let entry = log.entry(position);
             let number = number(&entry.proposal.command);

@@ -56,7 +56,9 @@ fn act(arguments: &[&str]) -> Result<()> {
             load::run(Path::new(dir), durability(level), Log::parse(restored)?)
         }
         ["restore", source, dir, level, ref restored @ ..] => {
-            let (source, dir, level) = (Path::new(source), Path::new(dir), durability(level));
+            let source = Path::new(source);
+            let dir = Path::new(dir);
+            let level = durability(level);
             let log = load::restore(source, dir, level, Log::parse(restored)?)?;
             load::run(dir, level, log)
         }
@@ -85,7 +87,8 @@ fn run(cuts: u64, level: &str) -> Result<()> {
         return Ok(());
     }
     let parent = tempfile::tempdir()?;
-    let (host, mount) = (parent.path().join("host"), parent.path().join("mount"));
+    let host = parent.path().join("host");
+    let mount = parent.path().join("mount");
     std::fs::create_dir(&host)?;
     std::fs::create_dir(&mount)?;
     let disk = Arc::new(Mutex::new(Disk::new(DISK_BYTES)));
@@ -125,8 +128,12 @@ fn cut_repeatedly(
         acknowledged: 0,
         log: Log::default(),
     };
-    let (mut data, mut lost, mut unflushed_writes, mut positions) = (new(0), 0, 0, 0);
-    let (mut restored, mut cut_short) = (0, 0);
+    let mut data = new(0);
+    let mut lost = 0;
+    let mut unflushed_writes = 0;
+    let mut positions = 0;
+    let mut restored = 0;
+    let mut cut_short = 0;
     for cut in 0..cuts {
         let device = Mounted::new(file, mount)?;
         let is_restore = data.acknowledged > 0 && random().is_multiple_of(RESTORE_EVERY);

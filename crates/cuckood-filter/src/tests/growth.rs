@@ -17,7 +17,8 @@ fn progress(filter: &Filter) -> (u64, u64, u64) {
 fn most_copied(filter: &mut Filter, items: u64, copies: u64) -> u64 {
     let mut most = 0;
     for item in 0..items * copies {
-        let ((id, done, buckets), tables) = (progress(filter), filter.tables().tables.len());
+        let (id, done, buckets) = progress(filter);
+        let tables = filter.tables().tables.len();
         filter
             .insert(Digest(xxh3_64(&(item / copies).to_le_bytes())), false)
             .unwrap();

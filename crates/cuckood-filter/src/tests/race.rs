@@ -113,7 +113,8 @@ mod threads {
         for &digest in &residents {
             writer.insert(digest, 0, LiveTags::NONE).unwrap();
         }
-        let (table, done) = (writer.table.clone(), AtomicBool::new(false));
+        let table = writer.table.clone();
+        let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
                 let mut missed = 0;
@@ -147,7 +148,8 @@ mod threads {
     fn places(story: &Story, writer: &TableWriter) -> Vec<u64> {
         let mut alone = self::writer(story.plan, 50);
         story.add(&mut alone, story.moving());
-        let (mut value, mut places) = (0, Vec::new());
+        let mut value = 0;
+        let mut places = Vec::new();
         alone.table.for_each_in(0..4, |_, _, held| value = held);
         writer.table.for_each_in(0..4, |bucket, _, held| {
             places.extend((held == value).then_some(bucket))

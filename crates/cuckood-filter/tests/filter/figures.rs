@@ -56,7 +56,8 @@ fn error_rate_matches_formula() {
             let strangers = (2_000.0 / expected).ceil() as u64;
             let reader = filter.reader();
             let view = reader.view(0);
-            let (mut wrong, mut found) = (0, Vec::new());
+            let mut wrong = 0;
+            let mut found = Vec::new();
             for from in (0..strangers).step_by(1 << 12) {
                 let asked: Vec<Digest> = (from..strangers.min(from + (1 << 12)))
                     .map(|number| scrambled(1 << 40 | number))

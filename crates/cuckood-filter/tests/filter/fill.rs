@@ -98,7 +98,8 @@ fn accepted_custom_layout_holds_its_capacity() {
         .collect();
     let next = AtomicUsize::new(0);
     let work = || {
-        let (mut tried, mut failed) = (0, Vec::new());
+        let mut tried = 0;
+        let mut failed = Vec::new();
         while let Some(&(bits, size, search)) = layouts.get(next.fetch_add(1, Relaxed)) {
             for capacity in capacities() {
                 let Ok(layout) = Layout::compact_with(capacity, bits, size, search, Growth::Fixed)
@@ -116,7 +117,8 @@ fn accepted_custom_layout_holds_its_capacity() {
         (tried, failed)
     };
     let threads = thread::available_parallelism().map_or(1, NonZero::get);
-    let (mut tried, mut failed) = (0_u64, Vec::new());
+    let mut tried = 0_u64;
+    let mut failed = Vec::new();
     thread::scope(|scope| {
         for thread in (0..threads).map(|_| scope.spawn(work)).collect::<Vec<_>>() {
             let (their_tried, their_failed) = thread.join().unwrap();

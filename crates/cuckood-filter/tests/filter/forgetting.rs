@@ -96,10 +96,13 @@ fn reader_finds_items_while_steps_rotate() {
     let kept = 5;
     let mut filter = forgetting_of_bits(3_000, 13, kept);
     // All steps before `begun` are complete; the writer may have freed the items forgotten in step `entered`.
-    let (begun, entered, reader) = (AtomicU64::new(0), AtomicU64::new(0), filter.reader());
+    let begun = AtomicU64::new(0);
+    let entered = AtomicU64::new(0);
+    let reader = filter.reader();
     std::thread::scope(|scope| {
         let watching = scope.spawn(|| {
-            let (mut missed, mut found) = (0, Vec::new());
+            let mut missed = 0;
+            let mut found = Vec::new();
             loop {
                 let begun = begun.load(Ordering::Acquire);
                 if begun == u64::MAX {

@@ -22,7 +22,8 @@ fn growth_stays_within_its_bounds() {
         (100_000, 12.0),
     ] {
         let mut filter = compact(Layout::compact(capacity, 0.001, Growth::Auto).unwrap());
-        let (mut held, mut ratios) = (0, Vec::new());
+        let mut held = 0;
+        let mut ratios = Vec::new();
         for factor in factors(most) {
             let items = (capacity as f64 * factor) as u64;
             filter.insert_many(&digests(held, items), false).unwrap();
@@ -84,7 +85,8 @@ fn one_item_beyond_capacity_costs_little() {
 #[test]
 fn error_rate_holds_during_growth() {
     let mut filter = compact(Layout::compact(1_000, 0.001, Growth::Auto).unwrap());
-    let (strangers, mut found) = (digests(1 << 40, (1 << 40) + 1_000_000), Vec::new());
+    let strangers = digests(1 << 40, (1 << 40) + 1_000_000);
+    let mut found = Vec::new();
     for (from, to) in [
         (0, 1_000),
         (1_000, 13_000),
@@ -125,10 +127,8 @@ fn growth_stays_within_forecast() {
         for round in 0..60 {
             let items = 1 + round * round * 7;
             let before = filter.reader().view(0).memory_bytes();
-            let (need, fewer) = (
-                filter.tables().growth(items),
-                filter.tables().growth(items / 2),
-            );
+            let need = filter.tables().growth(items);
+            let fewer = filter.tables().growth(items / 2);
             assert!(
                 need.clone().beyond(&fewer).bytes == need.bytes - fewer.bytes
                     && fewer.bytes <= need.bytes
@@ -151,11 +151,13 @@ fn growth_stays_within_forecast() {
 #[test]
 fn crowded_copies_need_little_memory() {
     for is_in_rounds in [false, true] {
-        let (capacity, users) = (100_000, 100_000);
+        let capacity = 100_000;
+        let users = 100_000;
         let mut filter = paced(Layout::compact(capacity, 0.001, Growth::Auto).unwrap());
         let copies = (0..users * 8).map(|step| if is_in_rounds { step % users } else { step / 8 });
         copies.for_each(|user| _ = filter.insert(digest(user), false).unwrap());
-        let (items, bytes) = (filter.items(), filter.reader().view(0).memory_bytes());
+        let items = filter.items();
+        let bytes = filter.reader().view(0).memory_bytes();
         let right = Layout::compact(items, 0.001, Growth::Auto)
             .unwrap()
             .memory_bytes();

@@ -353,7 +353,8 @@ proptest! {
         for round in 1..5 {
             filter.clear();
             let mut walk = Walk::START;
-            let (mut found, mut rounds) = (0, 0);
+            let mut found = 0;
+            let mut rounds = 0;
             while filter.walk(&mut walk, u64::MAX, |_, _| found += 1) > 0 {}
             prop_assert_eq!(filter.items(), found);
             while filter.is_moving() {

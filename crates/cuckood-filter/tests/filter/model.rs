@@ -278,7 +278,8 @@ impl Model {
 
     /// Readers agree with the model; of a filter that forgets also readers whose clocks are ahead or slow.
     fn check(&self, filter: &Filter) {
-        let (reader, mut found) = (filter.reader(), Vec::new());
+        let reader = filter.reader();
+        let mut found = Vec::new();
         let items = digests(0, self.copies.len() as u64);
         let kept = u64::from(self.kind.steps.unwrap_or(0));
         let clocks = [self.now, self.now + 1, self.now + kept, self.now + kept + 1];

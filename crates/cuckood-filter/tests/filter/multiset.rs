@@ -29,11 +29,14 @@ fn readers_find_items_while_tables_are_replaced() {
     const ITEMS: usize = 150_000;
     const ROUNDS: usize = 6;
     let mut filter = compact(Layout::compact_with(600, 12, 4, 500, Growth::Auto).unwrap());
-    let (items, reader) = (digests(0, (ROUNDS * ITEMS) as u64), filter.reader());
+    let items = digests(0, (ROUNDS * ITEMS) as u64);
+    let reader = filter.reader();
     // The number of added items, and of removed or soon removed ones.
-    let (added, leaving) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let added = AtomicUsize::new(0);
+    let leaving = AtomicUsize::new(0);
     let watch = || {
-        let (mut missed, mut found) = (0, Vec::new());
+        let mut missed = 0;
+        let mut found = Vec::new();
         while leaving.load(Ordering::Acquire) < items.len() {
             let to = added.load(Ordering::Acquire);
             let from = to.saturating_sub(500);
@@ -56,7 +59,8 @@ fn readers_find_items_while_tables_are_replaced() {
         missed
     };
     // Inserts during which a table was copied, and removes that found nothing. Nothing is asserted while the reader waits for the end.
-    let (mut moving, mut lost) = (0, 0);
+    let mut moving = 0;
+    let mut lost = 0;
     let missed = std::thread::scope(|scope| {
         let watching = scope.spawn(watch);
         for round in items.chunks(ITEMS) {
@@ -128,7 +132,8 @@ fn repeated_copies_need_few_tables() {
             let copies =
                 (0..users * 8).map(|step| if is_in_rounds { step % users } else { step / 8 });
             copies.for_each(|user| _ = filter.insert(digest(user), false).unwrap());
-            let (reader, stats) = (filter.reader(), filter.reader().view(0).stats());
+            let reader = filter.reader();
+            let stats = filter.reader().view(0).stats();
             assert!((0..users).all(|user| reader.view(0).count(digest(user)) >= 8));
             assert!(
                 stats.segments.len() <= tables_max,
@@ -235,7 +240,8 @@ fn error_rate_holds_after_raise() {
 fn insert_without_effect_changes_no_bytes() {
     let layout = Layout::compact_with(500, 12, 4, 300, Growth::Fixed).unwrap();
     let mut filter = Filter::new(Mode::Compact, layout, Growth::Fixed, None);
-    let (mut refused, mut next) = (0, 0);
+    let mut refused = 0;
+    let mut next = 0;
     while refused < 50 {
         let before = snapshot(&mut filter);
         if filter.insert(digest(next), false).is_err() {

@@ -154,7 +154,8 @@ proptest! {
             model.check()?;
         }
         prop_assert!(snapshot(&mut model.filter) == snapshot(&mut model.twin));
-        let (mut walked, mut walk) = (BTreeMap::new(), Walk::START);
+        let mut walked = BTreeMap::new();
+        let mut walk = Walk::START;
         while model.filter.walk(&mut walk, 16, |digest, state| _ = walked.insert(digest, state)) > 0 {}
         prop_assert_eq!(walked.len(), model.states.len());
     }
@@ -209,7 +210,8 @@ fn cleared_filters_are_empty_immediately() {
         filter.set_state(digest, SlotState::Redeemed);
     }
     let reader = filter.reader();
-    let (cleared, done) = (AtomicBool::new(false), AtomicBool::new(false));
+    let cleared = AtomicBool::new(false);
+    let done = AtomicBool::new(false);
     let mut moves = 0;
     std::thread::scope(|scope| {
         let watching = scope.spawn(|| {
@@ -251,7 +253,8 @@ fn cleared_filters_are_empty_immediately() {
         assert_eq!(watching.join().unwrap(), 0, "readers saw wrong states");
     });
     assert!(moves > 500, "{moves} moves");
-    let (returned, added) = (moves.min(3_000) as u64, moves.min(1_000) as u64);
+    let returned = moves.min(3_000) as u64;
+    let added = moves.min(1_000) as u64;
     let counts = reader.view(0).stats().states.unwrap();
     assert_eq!(
         (counts.available, counts.redeemed),
@@ -266,7 +269,8 @@ fn consecutive_raises_lose_no_item() {
     let mut filter = strict(20_000);
     let digests = digests(0, 20_000);
     filter.insert_many(&digests, false).unwrap();
-    let (reader, mut found) = (filter.reader(), Vec::new());
+    let reader = filter.reader();
+    let mut found = Vec::new();
     for raise in 1..30 {
         filter
             .raise(Layout::strict(20_000 * raise + 1_000).unwrap())

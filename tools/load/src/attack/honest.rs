@@ -60,7 +60,8 @@ impl Clients<'_> {
 
     /// Sends every `count`th request. A connection that fails is opened again.
     fn client(&self, number: u32, start: Instant, is_over: &AtomicBool) -> Seen {
-        let (mut seen, mut connection) = (Seen::default(), None);
+        let mut seen = Seen::default();
+        let mut connection = None;
         for turn in 0u32.. {
             let place = f64::from(turn) * f64::from(self.count) + f64::from(number);
             let due = start + Duration::from_secs_f64(place / f64::from(self.per_second));

@@ -352,7 +352,8 @@ fn measure(
         Fresh::Livez => Request::http("GET", "/livez", "", 200),
         Fresh::Import => stage::import().with_key(&honest.key),
     };
-    let (port, before) = (server.http, server.resident()?);
+    let port = server.http;
+    let before = server.resident()?;
     let kept = Clients {
         port,
         request: &check,
@@ -367,9 +368,13 @@ fn measure(
         count: OPENING,
         is_kept: false,
     };
-    let (done, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let done = AtomicU64::new(0);
+    let is_over = AtomicBool::new(false);
     let (kept, new, most) = thread::scope(|scope| {
-        let (done, is_over, server, other) = (&done, &is_over, &server, &other);
+        let done = &done;
+        let is_over = &is_over;
+        let server = &server;
+        let other = &other;
         let kept = scope.spawn(|| kept.run(is_over));
         thread::sleep(HEAD_START);
         let new = scope.spawn(|| new.run(is_over));
@@ -392,7 +397,8 @@ fn measure(
 
 /// Returns the most memory that the server uses in this time.
 fn watch(server: &Server, duration: Duration) -> std::result::Result<u64, String> {
-    let (start, mut most) = (Instant::now(), 0);
+    let start = Instant::now();
+    let mut most = 0;
     while start.elapsed() < duration {
         thread::sleep(LOOK);
         most = server
@@ -457,7 +463,8 @@ fn strike(
             };
             thread::scope(|scope| {
                 for number in 0..2 {
-                    let (stranger, pipeline) = (&stranger, &pipeline);
+                    let stranger = &stranger;
+                    let pipeline = &pipeline;
                     scope.spawn(move || stranger.pipeline(number, pipeline));
                 }
             });

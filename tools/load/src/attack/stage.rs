@@ -92,7 +92,8 @@ fn codes_body() -> String {
 
 /// Sends a request with other items `count` times.
 fn repeat(server: &Server, mut request: Request, count: usize) -> Result<()> {
-    let (duration, is_over) = (Duration::from_secs(120), &NEVER);
+    let duration = Duration::from_secs(120);
+    let is_over = &NEVER;
     let plan = Plan {
         connections: 50,
         pipeline: 1,
@@ -167,7 +168,8 @@ mod tests {
 
     #[test]
     fn codes_are_those_of_unique_requests() {
-        let (mut request, mut numbers) = (Request::resp(&[ITEM]), Numbers::new());
+        let mut request = Request::resp(&[ITEM]);
+        let mut numbers = Numbers::new();
         request.items = Items::Unique;
         let body = codes_body();
         for _ in 0..100 {

@@ -92,7 +92,9 @@ impl Stranger<'_> {
 
     /// Opens connections at a rate, and sends the start of a request over each.
     pub fn open_at_rate(&self, per_second: u32, start_of_request: &[u8]) {
-        let (mut opening, mut held, start) = (Vec::new(), VecDeque::new(), Instant::now());
+        let mut opening = Vec::new();
+        let mut held = VecDeque::new();
+        let start = Instant::now();
         let mut opened = 0;
         while !self.is_over() {
             let due = (start.elapsed().as_secs_f64() * f64::from(per_second)) as u64;
@@ -159,7 +161,8 @@ impl Stranger<'_> {
         let mut stream = connect(self.addresses.address(number), self.port)?;
         stream.write_all(pipeline.greeting)?;
         let mut reading = stream.try_clone()?;
-        let (requests, mut buffer) = (pipeline.request.repeat(PIPELINED), vec![0; 256 << 10]);
+        let requests = pipeline.request.repeat(PIPELINED);
+        let mut buffer = vec![0; 256 << 10];
         thread::scope(|scope| {
             let sending = scope.spawn(|| {
                 let mut at = 0;
@@ -320,7 +323,8 @@ mod tests {
     ) -> (T, u64) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (done, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+        let done = AtomicU64::new(0);
+        let is_over = AtomicBool::new(false);
         let stranger = Stranger {
             port,
             addresses: Addresses::Many,

@@ -1,6 +1,6 @@
 //! The code's rules as a test: allowed imports, allowed I/O, and forbidden constructs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -368,4 +368,116 @@ fn all_import_forms_are_found() {
     let code = "use crate::a::B;\nuse crate::{c::{D, crate_name}, e,\n f::G};\nfn x() -> crate::h::I { my_crate::j() }";
     let found: Vec<String> = imports(code).into_iter().collect();
     assert_eq!(found, ["a", "c", "e", "f", "h"]);
+}
+
+/// Type names that several files define, each for itself: code names them with their module.
+const REPEATED_NAMES: &[&str] = &["Args", "Error", "Result"];
+
+/// The type that a line of a module's top level defines.
+fn defined_type(line: &str) -> Option<String> {
+    let public = line
+        .strip_prefix("pub")
+        .map_or(line, |rest| match rest.strip_prefix('(') {
+            Some(rest) => rest.split_once(')').map_or(rest, |(_, rest)| rest),
+            None => rest,
+        });
+    let (keyword, rest) = public.trim_start().split_once(' ')?;
+    let is_definition =
+        !line.starts_with(' ') && matches!(keyword, "struct" | "enum" | "trait" | "type" | "union");
+    if is_definition {
+        first_word(rest)
+    } else {
+        None
+    }
+}
+
+#[test]
+fn type_name_stands_for_one_thing() {
+    let mut homes: BTreeMap<String, BTreeSet<PathBuf>> = BTreeMap::new();
+    for source in ROOTS.into_iter().flat_map(sources) {
+        // A table of words for tests takes the place of the real one.
+        if source
+            .path
+            .components()
+            .any(|part| part.as_os_str() == "tests")
+        {
+            continue;
+        }
+        for name in source.code().lines().filter_map(defined_type) {
+            homes.entry(name).or_default().insert(source.path.clone());
+        }
+    }
+    assert!(homes.len() > 400, "only {} types were found", homes.len());
+    let mut offences = Vec::new();
+    for (name, files) in homes {
+        if files.len() > 1 && !REPEATED_NAMES.contains(&name.as_str()) {
+            offences.push(format!("{name} is defined in {files:?}"));
+        }
+    }
+    assert_none(offences);
+}
+
+/// A newcomer who searches for an operation or a path finds its handler.
+#[test]
+fn operations_and_paths_are_written_out() {
+    let code: String = sources("src").iter().map(Source::code).collect();
+    let document = include_str!("../../openapi/openapi.json");
+    let document: serde_json::Value = serde_json::from_str(document).unwrap();
+    let mut offences = Vec::new();
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        let ids = operations.as_object().unwrap().values();
+        let ids = ids.filter_map(|operation| operation["operationId"].as_str());
+        for literal in ids.chain([path.as_str()]) {
+            if !code.contains(&format!("\"{literal}\""))
+                && !code.contains(&format!("fn {literal}("))
+            {
+                offences.push(format!("{literal} appears nowhere in src"));
+            }
+        }
+    }
+    assert_none(offences);
+}
+
+/// Files of these folders that import each other can't be read one after the other.
+const ACYCLIC: &[&str] = &["src/state", "src/http/response"];
+
+#[test]
+fn files_import_no_importer_of_theirs() {
+    for folder in ACYCLIC {
+        let mut imports: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for source in sources("src")
+            .iter()
+            .filter(|source| source.path.starts_with(folder))
+        {
+            let code = source.code();
+            let imported = code
+                .match_indices("super::")
+                .filter_map(|(at, start)| first_word(&code[at + start.len()..]));
+            let stem = source
+                .path
+                .file_stem()
+                .unwrap()
+                .to_string_lossy()
+                .into_owned();
+            imports.insert(stem, imported.collect());
+        }
+        assert!(imports.len() > 3, "{folder} has {} files", imports.len());
+        let mut left: BTreeSet<String> = imports.keys().cloned().collect();
+        loop {
+            let is_free = |file: &String| {
+                !imports[file]
+                    .iter()
+                    .any(|other| other != file && left.contains(other))
+            };
+            let free: Vec<String> = left.iter().filter(|file| is_free(file)).cloned().collect();
+            if free.is_empty() {
+                break;
+            }
+            left.retain(|file| !free.contains(file));
+        }
+        assert!(
+            left.is_empty(),
+            "{folder}: a cycle of imports passes through {left:?}"
+        );
+    }
 }

@@ -374,7 +374,7 @@ fn enter(
         (409, Some("sold-out")) => history.sold_out.push(made),
         (409, Some("code-held" | "code-redeemed")) => {}
         (503, _) if history.is_cluster => {
-            drop(history.lost.insert(reference.to_owned(), (user, from)))
+            history.lost.insert(reference.to_owned(), (user, from));
         }
         _ => panic!("{status}: {body}"),
     }

@@ -187,8 +187,10 @@ pub fn repair_clock(dir: &Path, clock: ClockReading) -> Result<ClockRepair> {
     let mut recovered = recover(&store, &mut log, &mut |_| ())?;
     let now = clock.wall;
     let state = &mut recovered.state;
-    let mut repair = ClockRepair::default();
-    repair.logged = (state.applied() > Seq(0)).then(|| state.now());
+    let mut repair = ClockRepair {
+        logged: (state.applied() > Seq(0)).then(|| state.now()),
+        ..ClockRepair::default()
+    };
     if state.now() > now {
         for committed in log.append(vec![Proposal::new(now, Command::TurnBack)])? {
             let seq = committed.entry.seq;

@@ -270,6 +270,7 @@ impl Author {
 }
 
 /// Every command. At the first snapshot an import and the upload of an image are running.
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn log() -> Log {
     let mut author = Author {
         state: State::default(),

@@ -34,6 +34,7 @@ fn send(client: &Client, key: &str, method: &str, path: &str, media_type: &str, 
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn only_admin_acts_and_rejected_keys_are_logged() {
     let directory = tempfile::tempdir().unwrap();
     let (root, root_entry) = new_key("root", "admin");

@@ -719,7 +719,8 @@ impl Table {
             see(slot, probe, &mut above);
             vacant = select_unpredictable(slot == 0, at, vacant);
         }
-        let bucket = select_unpredictable(vacant % 2 == 0, probe.buckets[0], probe.buckets[1]);
+        let bucket =
+            select_unpredictable(vacant.is_multiple_of(2), probe.buckets[0], probe.buckets[1]);
         let held = (above <= STATE_MASK).then(|| probe.value + above);
         (held, (vacant < NONE).then_some((bucket, vacant as u32 / 2)))
     }

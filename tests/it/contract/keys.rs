@@ -206,6 +206,7 @@ async fn expired_key_is_rejected() {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 async fn scope_opens_its_routes_and_admin_all() {
     let service = service(options()).await;
     let users = json!({"users": ["u1"]});

@@ -1,7 +1,7 @@
 //! The engine: one state, one journal and one writer, and everything that requests need of them.
 //!
 //! [`Engine::submit`] is the only way to change anything. It resolves once the change is durable and applied. Reads go straight
-//! to the filters and take no lock.
+//! to the filters. Their tables have no lock; redemptions have one per coupon.
 
 mod admission;
 pub mod applying;

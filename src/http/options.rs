@@ -6,7 +6,7 @@ use http::uri::Authority;
 use serde::Deserialize;
 use std::time::Duration;
 
-/// Options of [`super::router`].
+/// Options of the HTTP layer.
 #[derive(Clone, Debug, Default)]
 pub struct HttpOptions {
     /// The API keys.

@@ -3,7 +3,7 @@
 use crate::domain::{FilterId, RedemptionId, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use std::ops::Bound;
+use std::ops::{Bound, Index, IndexMut};
 
 /// Something that a filter has to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,11 +26,26 @@ pub(super) type Due = (Timestamp, RedemptionId);
 /// Due at any time, for no redemption.
 pub(super) const AT_ONCE: Due = (Timestamp(0), RedemptionId([0; 16]));
 
-/// The tasks of one filter, in the order of [`Task`].
-pub(super) type Tasks = [Option<Due>; Task::Move as usize + 1];
+/// When each [`Task`] of one filter is due.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Tasks([Option<Due>; Task::Move as usize + 1]);
 
 /// The tasks of a filter that has none.
-pub(super) const NO_TASKS: Tasks = [None; Task::Move as usize + 1];
+pub(super) const NO_TASKS: Tasks = Tasks([None; Task::Move as usize + 1]);
+
+impl Index<Task> for Tasks {
+    type Output = Option<Due>;
+
+    fn index(&self, task: Task) -> &Option<Due> {
+        &self.0[task as usize]
+    }
+}
+
+impl IndexMut<Task> for Tasks {
+    fn index_mut(&mut self, task: Task) -> &mut Option<Due> {
+        &mut self.0[task as usize]
+    }
+}
 
 /// The tasks of all filters.
 #[derive(Default, Serialize, Deserialize)]
@@ -45,9 +60,9 @@ pub(super) struct Agenda {
 impl Agenda {
     /// Notes that a filter has these tasks now, where it had those before.
     pub(super) fn change(&mut self, filter: FilterId, before: &Tasks, now: &Tasks) {
-        for ((tasks, before), now) in self.tasks.iter_mut().zip(before).zip(now) {
+        for ((tasks, before), now) in self.tasks.iter_mut().zip(before.0).zip(now.0) {
             if before != now {
-                if let Some(due) = *before {
+                if let Some(due) = before {
                     tasks.remove(&(due, filter));
                 }
                 tasks.extend(now.map(|due| (due, filter)));

@@ -1,7 +1,7 @@
 //! The state machine's data: every filter, data that all filters share, and the stored outcomes of repeated requests. Filters share the
 //! image uploads, the agenda of due work, and the dropped data.
 
-use super::agenda::{AT_ONCE, Agenda, NO_TASKS, Tasks};
+use super::agenda::{AT_ONCE, Agenda, NO_TASKS, Task, Tasks};
 use super::catalog::{Catalog, Views};
 use super::discarded::Discarded;
 use super::events::{Events, FreshEvents, History};
@@ -347,18 +347,17 @@ impl FilterState {
             records_bytes,
             ..Totals::default()
         };
-        let mut tasks = [
-            None,
-            None,
-            tables.due(&view.spec).map(|at| (at, AT_ONCE.1)),
-            tables.filter.is_retiring().then_some(AT_ONCE),
-            is_moving(tables).then_some(AT_ONCE),
-        ];
+        let mut tasks = NO_TASKS;
+        tasks[Task::ForgetUsers] = tables.due(&view.spec).map(|at| (at, AT_ONCE.1));
+        tasks[Task::Retire] = tables.filter.is_retiring().then_some(AT_ONCE);
+        tasks[Task::Move] = is_moving(tables).then_some(AT_ONCE);
         if let Some(staging) = staging {
             totals.tables_bytes += staging.tables.memory_bytes();
             totals.records_bytes += staging.changes.len() * QUEUED_CHANGE_BYTES;
             totals.staged = 1;
-            tasks[4] = tasks[4].or(is_moving(&staging.tables).then_some(AT_ONCE));
+            if is_moving(&staging.tables) {
+                tasks[Task::Move] = Some(AT_ONCE);
+            }
         }
         if view.kind == Kind::Coupon {
             let ledger = view.ledger.read();
@@ -370,7 +369,8 @@ impl FilterState {
                 totals.codes =
                     states.map_or_else(StateCounts::default, |states| view.code_counts(states));
             }
-            (tasks[0], tasks[1]) = (ledger.first_hold(), ledger.first_ended());
+            tasks[Task::Expire] = ledger.first_hold();
+            tasks[Task::Forget] = ledger.first_ended();
         }
         if self.is_hidden {
             // Nothing is due before it can be seen.

@@ -100,6 +100,9 @@ impl Stranger<'_> {
             let due = (start.elapsed().as_secs_f64() * f64::from(per_second)) as u64;
             while opened < due {
                 opened += 1;
+                if opening.len() + held.len() >= HELD_MAX && held.pop_front().is_none() {
+                    continue;
+                }
                 opening.extend(
                     open(self.addresses.address(opened), self.port, None)
                         .ok()
@@ -119,7 +122,6 @@ impl Stranger<'_> {
                 }
             }
             opening.retain(|socket: &Option<OwnedFd>| socket.is_some());
-            while opening.len() + held.len() > HELD_MAX && held.pop_front().is_some() {}
             thread::sleep(Duration::from_millis(1));
         }
     }

@@ -258,10 +258,7 @@ impl Hour {
         let wanted = user.decide(page);
         match shown {
             Some(shown) => {
-                ensure(
-                    !user.opted_out,
-                    "somebody who has opted out is shown something",
-                )?;
+                ensure(!user.opted_out, "a user who has opted out is shown an ad")?;
                 ensure(user.seen[shown] < CAP, "a cap is exceeded")?;
                 self.shown[shown] += 1;
                 self.shown_to_strangers += u64::from(!user.may_see(shown));

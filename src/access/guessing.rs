@@ -251,7 +251,11 @@ mod tests {
             None,
             "nothing is guessed"
         );
-        assert_eq!(wait(&guessing, EndUser(2), 3, now), None, "somebody else");
+        assert_eq!(
+            wait(&guessing, EndUser(2), 3, now),
+            None,
+            "another end user must wait"
+        );
         assert_eq!(wait(&guessing, EndUser(1), 1, now + 20_000_000_000), None);
         assert!(matches!(
             take(&guessing, EndUser(2), 4, now),

@@ -119,7 +119,7 @@ impl Contest {
         for code in &self.lost {
             assert!(
                 self.winners.contains_key(code),
-                "{code} is redeemed, and nobody has redeemed it"
+                "{code} is redeemed, but no client has won it"
             );
         }
         let redemptions = format!("{PATH}/redemptions");

@@ -96,9 +96,7 @@ impl LineUp {
             self.stored
         );
         if let Some(change) = pending {
-            let again = self
-                .send(client, &change)
-                .expect("nobody has killed the service");
+            let again = self.send(client, &change).expect("the service is running");
             self.learn(&change, &again);
             assert_eq!(self.look(client), self.stored, "{}", self.path);
         }

@@ -29,9 +29,9 @@ impl Worker {
         self.line_up.settle(client, change);
         match pending {
             None | Some(Pending::LineUp(_)) => {}
-            Some(Pending::Bid { bid, key }) => self
-                .bid(client, bid, key)
-                .expect("nobody has killed the service"),
+            Some(Pending::Bid { bid, key }) => {
+                self.bid(client, bid, key).expect("the service is running")
+            }
             Some(Pending::Operation {
                 part,
                 operation,

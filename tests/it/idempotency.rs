@@ -247,7 +247,7 @@ fn smaller_limit_is_reached_incrementally() {
         );
         assert!(
             before < machine.state.sizes().idempotency_records + 2_500,
-            "so many at a time"
+            "one entry deleted too many outcomes"
         );
     }
     assert!(machine.state.sizes().idempotency_bytes <= ROOM);

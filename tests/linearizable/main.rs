@@ -169,7 +169,7 @@ fn live(
             .flat_map(|client| client.join().unwrap())
             .collect();
         if let Some(service) = survivor {
-            assert_eq!(broken(), 0, "connections broke though nobody was killed");
+            assert_eq!(broken(), 0, "connections broke, but no node was killed");
             assert!(service.terminate().success(), "SIGTERM ends it well");
         }
         operations

@@ -659,6 +659,6 @@ fn faulty_pool_is_detected() {
                 to: 1_501
             }]
         ),
-        "sold out though nobody was in"
+        "sold-out is accepted although the pool was empty"
     );
 }

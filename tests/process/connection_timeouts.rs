@@ -66,7 +66,10 @@ fn clients_that_never_read_are_disconnected() {
     ];
     let (_directory, service) = start(&settings);
     let mut clients: Vec<TcpStream> = (0..24).map(|_| greedy(&service)).collect();
-    assert!(is_answered(&mut connect(&service)), "nobody else is served");
+    assert!(
+        is_answered(&mut connect(&service)),
+        "another client gets no response"
+    );
     clients.iter_mut().for_each(assert_cut_off);
 }
 
@@ -76,7 +79,10 @@ fn longest_idle_connection_is_closed() {
     let mut clients: Vec<TcpStream> = (0..4).map(|_| connect(&service)).collect();
     // One has sent nothing yet.
     assert!(clients[1..].iter_mut().all(is_answered));
-    assert!(is_answered(&mut connect(&service)), "nobody else is served");
+    assert!(
+        is_answered(&mut connect(&service)),
+        "another client gets no response"
+    );
     let closed: Vec<bool> = clients.iter_mut().map(|client| !is_open(client)).collect();
     // The clients of the readiness check may still be connected, and have to be closed, too; and idle ones are checked once a second.
     assert!(closed.contains(&true) && !closed[3], "{closed:?}");
@@ -189,7 +195,7 @@ fn sigterm_ignores_clients_that_never_read() {
     assert!(is_answered(&mut idle));
     let mut greedy: Vec<TcpStream> = (0..4).map(|_| greedy(&service)).collect();
     service.begin_termination();
-    until("nobody new is let in", || {
+    until("new connections are refused", || {
         TcpStream::connect(service.client().address()).is_err()
     });
     assert_closed(&mut new);

@@ -314,7 +314,7 @@ fn idle_or_unauthenticated_connection_is_closed() {
     assert_eq!(
         third.call(&format!("AUTH {key}")),
         Reply::ok(),
-        "nobody else is served"
+        "another client gets no reply"
     );
     let closed = clients.iter_mut().filter_map(|client| {
         client.send(&line("PING"));

@@ -108,7 +108,7 @@ impl Writes {
     fn redeem(&mut self, status: u16, code: &str, reference: &str, hold_seconds: u64) -> String {
         let body = json!({ "code": code, "reference": reference, "hold_seconds": hold_seconds });
         let other =
-            json!({ "code": code, "reference": "somebody-else", "hold_seconds": hold_seconds });
+            json!({ "code": code, "reference": "another-order", "hold_seconds": hold_seconds });
         let redemption = self.write(
             status,
             "POST",

@@ -43,7 +43,7 @@ fn sigterm_completes_requests_in_flight() {
         client.get("/v1/imports/slow").unwrap().body["state"] == "running"
     });
     service.begin_termination();
-    until("nobody new is let in", || {
+    until("new connections are refused", || {
         TcpStream::connect(client.address()).is_err()
     });
     upload.write_all(b"u2\n").unwrap();
@@ -93,7 +93,7 @@ fn readiness_fails_before_listener_closes() {
     assert_eq!(client.get("/v1/campaigns/spring").unwrap().status, 200);
     assert_eq!(client.get("/livez").unwrap().status, 200);
     assert_eq!(newcomer.get("/readyz").unwrap().status, 503);
-    until("nobody new is let in", || {
+    until("new connections are refused", || {
         TcpStream::connect(client.address()).is_err()
     });
     assert_eq!(service.wait().code(), Some(0));

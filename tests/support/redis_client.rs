@@ -82,7 +82,7 @@ pub struct Connection(BufReader<TcpStream>);
 
 impl Connection {
     pub fn to(address: SocketAddr) -> Connection {
-        let stream = TcpStream::connect(address).expect("somebody listens");
+        let stream = TcpStream::connect(address).expect("the server listens");
         stream
             .set_read_timeout(Some(TIMEOUT))
             .expect("a duration above zero");

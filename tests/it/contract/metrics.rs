@@ -264,7 +264,7 @@ async fn operational_metrics_are_present() {
     }
     assert!(
         !text.contains("cuckood_filter_items"),
-        "nobody asked for each filter"
+        "metrics per filter are off by default"
     );
 }
 

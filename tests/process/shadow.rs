@@ -157,49 +157,30 @@ fn impossible_mirror_is_rejected_immediately() {
     let url = url(&client);
     let redis = format!("redis://:a-secret@{}", service.redis_address());
     let file = put(directory.path(), "commands", "SADD k a\nSADD k \"b");
-    let into = ["--key", "k", "--url", &url, "--into", "campaigns/spring"];
     let open = redis.replace(":a-secret@", "");
-    let with = |more: [&str; 2]| {
-        [&into[..], &more]
-            .concat()
-            .iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
+    let into = |target: &str, more: &[&str]| -> Vec<String> {
+        let fixed = ["--key", "k", "--url", &url, "--into", target];
+        fixed.iter().chain(more).map(ToString::to_string).collect()
     };
-    let elsewhere = [
-        "--into",
-        "campaigns/summer",
-        "--key",
-        "k",
-        "--commands",
-        &file,
-        "--url",
-        &url,
-    ]
-    .map(String::from)
-    .to_vec();
-    let nowhere = [
-        "--into",
-        "spring",
-        "--key",
-        "k",
-        "--commands",
-        &file,
-        "--url",
-        &url,
-    ]
-    .map(String::from)
-    .to_vec();
+    let with = |more: [&str; 2]| into("campaigns/spring", &more);
     for (arguments, status, why) in [
-        (elsewhere, 1, "campaign-not-found"),
-        (nowhere, 1, "neither campaigns/NAME nor coupons/NAME"),
+        (
+            into("campaigns/summer", &["--commands", &file]),
+            1,
+            "campaign-not-found",
+        ),
+        (
+            into("spring", &["--commands", &file]),
+            1,
+            "neither campaigns/NAME nor coupons/NAME",
+        ),
         (
             with(["--commands", &file]),
             1,
             "command 2: a quote does not end",
         ),
         (with(["--commands", "nowhere"]), 1, "nowhere"),
-        (into.map(String::from).to_vec(), 2, "--redis"),
+        (into("campaigns/spring", &[]), 2, "--redis"),
         (with(["--redis", "http://a"]), 1, "neither redis nor rediss"),
         (
             with(["--redis", "redis://127.0.0.1:1"]),

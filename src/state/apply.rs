@@ -294,30 +294,34 @@ impl State {
             Command::Delete { kind, name } => self.delete(*kind, name),
             Command::PutLineUp(put) => self.shared.put_line_up(self.applied, put),
             Command::DeleteLineUp { name } => self.shared.delete_line_up(name),
-            Command::Update(update) => self.on(update.target.0, |filter| filter.update(update))?,
+            Command::Update(update) => {
+                self.on(update.target.0, |subject| subject.update(update))?
+            }
             Command::Insert {
                 target,
                 digests,
                 if_absent,
                 revive,
-            } => self.on(target.0, |filter| {
-                filter.insert(&digests.0, *if_absent, *revive)
+            } => self.on(target.0, |subject| {
+                subject.insert(&digests.0, *if_absent, *revive)
             })?,
             Command::Remove {
                 target,
                 digests,
                 all,
-            } => self.on(target.0, |filter| filter.remove(&digests.0, *all))?,
+            } => self.on(target.0, |subject| subject.remove(&digests.0, *all))?,
             Command::Replace { target, from, to } => {
-                self.on(target.0, |filter| filter.replace(&from.0, &to.0))?
+                self.on(target.0, |subject| subject.replace(&from.0, &to.0))?
             }
-            Command::Clear { target } => self.on(target.0, |filter| filter.clear()),
-            Command::Redeem(redeem) => self.on(redeem.target.0, |filter| filter.redeem(redeem))?,
+            Command::Clear { target } => self.on(target.0, |subject| subject.clear()),
+            Command::Redeem(redeem) => {
+                self.on(redeem.target.0, |subject| subject.redeem(redeem))?
+            }
             Command::Confirm { target, redemption } => {
-                self.on(target.0, |filter| filter.confirm(redemption))?
+                self.on(target.0, |subject| subject.confirm(redemption))?
             }
             Command::Cancel { target, redemption } => {
-                self.on(target.0, |filter| filter.cancel(redemption))?
+                self.on(target.0, |subject| subject.cancel(redemption))?
             }
             Command::ImageBegin(begin) => self.image_begin(begin),
             Command::ImageRecord { upload, record } => self.image_record(*upload, record),
@@ -326,7 +330,7 @@ impl State {
                 Ok(Outcome::ImageAbandoned)
             }
             Command::ImportBegin(begin) => {
-                self.on(begin.target.0, |filter| filter.import_begin(begin))?
+                self.on(begin.target.0, |subject| subject.import_begin(begin))?
             }
             Command::ImportLines(lines) => self.on(lines.target.0, |filter| {
                 let running = filter

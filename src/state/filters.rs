@@ -32,12 +32,13 @@ impl State {
                 ));
             }
             let id = existing.id;
-            return self.on(id, |filter| {
-                if filter.view.annotations != profile.annotations {
-                    filter.change_view(|view| view.profile.annotations = profile.annotations);
-                    filter.record_updated();
+            return self.on(id, |subject| {
+                if subject.filter.view.annotations != profile.annotations {
+                    subject.change_view(|view| view.profile.annotations = profile.annotations);
+                    subject.record_updated();
                 }
-                Outcome::Exists(Box::new(filter.view.describe(filter.shared.now)))
+                let now = subject.shared.now;
+                Outcome::Exists(Box::new(subject.filter.view.describe(now)))
             });
         }
         if !window.is_ordered() {
@@ -85,7 +86,9 @@ impl State {
             .get(kind, name)
             .map(|view| view.id)
             .ok_or(Refusal::FilterGone)?;
-        self.on(id, |filter| filter.abort_staging(ImportState::Interrupted))?;
+        self.on(id, |subject| {
+            subject.abort_staging(ImportState::Interrupted)
+        })?;
         self.shared.interrupt_imports(id);
         let filter = self.filters.remove(&id).ok_or(Refusal::FilterGone)?;
         let view = filter.view.clone();
@@ -109,36 +112,37 @@ impl Subject<'_> {
             ..
         } = update;
         let annotations = self
+            .filter
             .view
             .annotations
             .changed(change)
             .ok_or(Refusal::TooManyLabels)?;
-        let mut window = self.view.window;
+        let mut window = self.filter.view.window;
         window.starts_at = starts_at.unwrap_or(window.starts_at);
         window.ends_at = ends_at.unwrap_or(window.ends_at);
         if !window.is_ordered() {
             return Err(Refusal::WindowEndsFirst);
         }
         if let Some(stock) = stock {
-            self.view.check_stock(stock)?;
+            self.filter.view.check_stock(stock)?;
         }
-        let before = self.view.clone();
+        let before = self.filter.view.clone();
         if let Some(raise) = raise
             .as_ref()
-            .filter(|raise| raise.capacity != self.view.spec.capacity)
+            .filter(|raise| raise.capacity != self.filter.view.spec.capacity)
         {
             self.raise(raise)?;
         }
-        let stock = stock.or(self.view.spec.stock);
+        let stock = stock.or(self.filter.view.spec.stock);
         self.change_view(|view| {
             (view.profile.window, view.profile.spec.stock) = (window, stock);
             view.profile.annotations = annotations;
         });
-        if self.view.profile != before.profile {
+        if self.filter.view.profile != before.profile {
             self.record_updated();
         }
         Ok(Outcome::Updated(Box::new(
-            self.view.describe(self.shared.now),
+            self.filter.view.describe(self.shared.now),
         )))
     }
 
@@ -150,9 +154,9 @@ impl Subject<'_> {
                 capacity, stock, ..
             },
             ..
-        } = self.view.profile;
+        } = self.filter.view.profile;
         self.shared.record_filter(
-            self.view,
+            &self.filter.view,
             FilterChange::Updated {
                 window,
                 capacity,
@@ -163,7 +167,7 @@ impl Subject<'_> {
 
     /// Raises the capacity, also of staged tables.
     fn raise(&mut self, &Raise { capacity, layout }: &Raise) -> Result<(), Refusal> {
-        let spec = &self.view.spec;
+        let spec = &self.filter.view.spec;
         if spec.growth == Growth::Fixed {
             return Err(Refusal::CapacityFixed);
         }
@@ -176,20 +180,25 @@ impl Subject<'_> {
             capacity,
             ..spec.clone()
         })
-        .fits(self.view.kind, &layout)
+        .fits(self.filter.view.kind, &layout)
         {
             return Err(Refusal::CapacityBeyondReach);
         }
         let beyond_reach = |Full| Refusal::CapacityBeyondReach;
-        if let Some(staging) = self.staging {
-            self.tables
+        if let Some(staging) = &mut self.filter.staging {
+            self.filter
+                .tables
                 .filter
                 .tables()
                 .raising(&layout)
                 .map_err(beyond_reach)?;
             staging.tables.filter.raise(layout).map_err(beyond_reach)?;
         }
-        self.tables.filter.raise(layout).map_err(beyond_reach)?;
+        self.filter
+            .tables
+            .filter
+            .raise(layout)
+            .map_err(beyond_reach)?;
         self.change_view(|view| {
             view.profile.spec.capacity = capacity;
             view.profile.layout = layout;
@@ -200,8 +209,8 @@ impl Subject<'_> {
 
     /// Changes the view that readers have of the filter.
     pub(super) fn change_view(&mut self, change: impl FnOnce(&mut FilterView)) {
-        change(Arc::make_mut(self.view));
-        self.shared.show(self.view.clone());
+        change(Arc::make_mut(&mut self.filter.view));
+        self.shared.show(self.filter.view.clone());
     }
 }
 

@@ -16,7 +16,7 @@ impl Subject<'_> {
     /// Starts an import, continues an interrupted `append`, restarts an interrupted `replace`, or returns the result of a finished one.
     /// Until it has finished its guards may be changed. It rejects results and lines whose items were cleared or replaced since.
     pub(super) fn import_begin(&mut self, begin: &ImportBegin) -> Result<Outcome, Refusal> {
-        self.view.require_added_codes()?;
+        self.filter.view.require_added_codes()?;
         let &ImportBegin {
             import: ref id,
             mode,
@@ -28,7 +28,10 @@ impl Subject<'_> {
         let now = self.shared.now;
         let known = self.shared.view.imports.read().get(id).cloned();
         if let Some(known) = &known {
-            if known.filter != self.view.id || known.mode != mode || known.if_absent != if_absent {
+            if known.filter != self.filter.view.id
+                || known.mode != mode
+                || known.if_absent != if_absent
+            {
                 return Err(Refusal::ImportDiffers);
             }
             let is_done = known.state == ImportState::Done;
@@ -58,7 +61,12 @@ impl Subject<'_> {
                 let owner = known.map_or_else(|| begin.owner.clone(), |known| known.owner.clone());
                 Import {
                     owner,
-                    ..Import::begun(begin, self.view.kind, self.view.name.clone(), now)
+                    ..Import::begun(
+                        begin,
+                        self.filter.view.kind,
+                        self.filter.view.name.clone(),
+                        now,
+                    )
                 }
             }
         };
@@ -93,9 +101,9 @@ impl Subject<'_> {
         let allowed = guards.allow_rejected(rejected, piece.errors.last().copied());
         allowed.map_err(|tripped| self.import_trips(id, tripped))?;
         let tables = match mode {
-            ImportMode::Append => &mut *self.tables,
+            ImportMode::Append => &mut self.filter.tables,
             ImportMode::Replace => {
-                let staging = self.staging.as_mut();
+                let staging = self.filter.staging.as_mut();
                 let staging =
                     staging.filter(|staging| staging.import == *id && !staging.is_catching_up());
                 &mut staging.ok_or(Refusal::ImportNotFound)?.tables
@@ -107,7 +115,7 @@ impl Subject<'_> {
         if mode == ImportMode::Replace {
             // A code that is redeemed in the live tables will be so in the staged ones.
             for (outcome, &digest) in outcomes.iter_mut().zip(digests) {
-                if self.tables.filter.state(digest) == Some(SlotState::Redeemed) {
+                if self.filter.tables.filter.state(digest) == Some(SlotState::Redeemed) {
                     *outcome = ItemOutcome::AlreadyRedeemed;
                 }
             }
@@ -117,7 +125,11 @@ impl Subject<'_> {
                 .iter()
                 .filter(|outcome| **outcome == ItemOutcome::Added)
                 .count() as u64;
-            self.view.counters.adds.fetch_add(added, Ordering::Relaxed);
+            self.filter
+                .view
+                .counters
+                .adds
+                .fetch_add(added, Ordering::Relaxed);
             self.count(Count::Imported, added);
             self.queue_inserted(digests, &outcomes, if_absent);
         }
@@ -181,18 +193,18 @@ impl Subject<'_> {
     /// Marks the imports whose items a clear, or this replacement, has removed.
     pub(super) fn overtake_imports(&mut self, by: Option<&Import>) {
         if self.shared.has(Meaning::OvertakenImports) {
-            let staged = self.staging.as_ref().map(|staging| &staging.import);
+            let staged = self.filter.staging.as_ref().map(|staging| &staging.import);
             self.shared
                 .view
                 .imports
                 .write()
-                .overtake(self.view.id, by, staged);
+                .overtake(self.filter.view.id, by, staged);
         }
     }
 
     /// Ends an import that can't continue, with the reason.
     fn import_fails(&mut self, id: &ImportId, state: ImportState, why: Refusal) -> Refusal {
-        if Staging::is_of(self.staging, id) {
+        if Staging::is_of(&self.filter.staging, id) {
             self.abort_staging(state);
         } else {
             self.shared.update_import(id, |import| import.state = state);
@@ -211,14 +223,15 @@ impl Subject<'_> {
     /// Lets the staged tables catch up by at most `entries_max` entries. Returns whether they have.
     fn catch_up(&mut self, entries_max: u64) -> Result<bool, Full> {
         if self
+            .filter
             .staging
             .as_ref()
             .is_some_and(|staging| !staging.is_catching_up())
         {
             self.begin_catching_up();
         }
-        let staging = self.staging.as_mut().ok_or(Full)?;
-        staging.catch_up(self.tables, entries_max)
+        let staging = self.filter.staging.as_mut().ok_or(Full)?;
+        staging.catch_up(&self.filter.tables, entries_max)
     }
 
     /// Replaces the live tables by the staged ones, which have caught up.
@@ -227,24 +240,27 @@ impl Subject<'_> {
     /// The guard that forbids it.
     fn swap(&mut self, guards: &Guards) -> Result<(), Tripped> {
         let after = self
+            .filter
             .staging
             .as_ref()
             .map_or(0, |staging| staging.tables.available());
-        guards.allow_swap(self.tables.available(), after)?;
-        let Some(staging) = self.staging.take() else {
+        guards.allow_swap(self.filter.tables.available(), after)?;
+        let Some(staging) = self.filter.staging.take() else {
             return Ok(());
         };
-        let replaced = std::mem::replace(self.tables, staging.tables);
+        let replaced = std::mem::replace(&mut self.filter.tables, staging.tables);
         // Where users are forgotten, all that are there now count as added now: the upload may have taken long.
-        self.tables.advance(&self.view.spec, self.shared.now);
-        let counters = &self.view.counters;
+        self.filter
+            .tables
+            .advance(&self.filter.view.spec, self.shared.now);
+        let counters = &self.filter.view.counters;
         counters
             .removes
             .fetch_add(replaced.filter.items(), Ordering::Relaxed);
         counters
             .adds
-            .fetch_add(self.tables.filter.items(), Ordering::Relaxed);
-        let reader = self.tables.filter.reader();
+            .fetch_add(self.filter.tables.filter.items(), Ordering::Relaxed);
+        let reader = self.filter.tables.filter.reader();
         self.change_view(|view| view.reader = reader);
         self.shared.drop_tables(replaced);
         Ok(())
@@ -361,9 +377,9 @@ impl State {
                 });
             }
             // Its filter may be deleted.
-            let _ = self.on(import.filter, |filter| {
-                if Staging::is_of(filter.staging, &import.id) {
-                    filter.abort_staging(ImportState::Interrupted);
+            let _ = self.on(import.filter, |subject| {
+                if Staging::is_of(&subject.filter.staging, &import.id) {
+                    subject.abort_staging(ImportState::Interrupted);
                 }
             });
         }

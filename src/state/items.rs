@@ -17,8 +17,8 @@ impl Subject<'_> {
         if_absent: bool,
         revive: bool,
     ) -> Result<Outcome, Refusal> {
-        self.view.require_added_codes()?;
-        let inserted = self.tables.insert_many(digests, if_absent);
+        self.filter.view.require_added_codes()?;
+        let inserted = self.filter.tables.insert_many(digests, if_absent);
         let mut outcomes = inserted.map_err(|Full| Refusal::FilterFull)?;
         if revive {
             for (outcome, &digest) in outcomes.iter_mut().zip(digests) {
@@ -36,7 +36,11 @@ impl Subject<'_> {
         let is_added =
             |outcome: &&ItemOutcome| matches!(outcome, ItemOutcome::Added | ItemOutcome::Revived);
         let added = outcomes.iter().filter(is_added).count() as u64;
-        self.view.counters.adds.fetch_add(added, Ordering::Relaxed);
+        self.filter
+            .view
+            .counters
+            .adds
+            .fetch_add(added, Ordering::Relaxed);
         self.count(Count::Added, added);
         self.queue_inserted(digests, &outcomes, if_absent);
         self.record_items(added, FilterChange::Added);
@@ -45,7 +49,7 @@ impl Subject<'_> {
 
     /// Removes one copy of each item, or all.
     pub(super) fn remove(&mut self, digests: &[Digest], all: bool) -> Result<Outcome, Refusal> {
-        self.view.require_added_codes()?;
+        self.filter.view.require_added_codes()?;
         let (removed, leaving) = self.take_out(digests, all);
         let kind = if all {
             ChangeKind::RemoveAll
@@ -60,7 +64,7 @@ impl Subject<'_> {
     /// Removes items, equivalent to one by one: redeemed codes stay, and the hold of a code is withdrawn. Also returns the items that are
     /// absent now, whether they were present or not.
     fn take_out(&mut self, digests: &[Digest], all: bool) -> (Removed, Vec<Digest>) {
-        let states = self.tables.filter.reader().view(0).states(digests);
+        let states = self.filter.tables.filter.reader().view(0).states(digests);
         let is_redeemed = |state: &Option<SlotState>| *state == Some(SlotState::Redeemed);
         let mut leaving = Vec::with_capacity(digests.len());
         let mut held = Vec::new();
@@ -72,7 +76,7 @@ impl Subject<'_> {
             held.extend((*state == Some(SlotState::Held)).then_some(digest));
             leaving.push(digest);
         }
-        let copies = self.tables.filter.remove_many(&leaving, all);
+        let copies = self.filter.tables.filter.remove_many(&leaving, all);
         // Only now: a reader would find a code available whose hold is withdrawn and that is still there.
         held.into_iter()
             .for_each(|digest| self.withdraw_hold(digest));
@@ -84,7 +88,8 @@ impl Subject<'_> {
         });
         let outcomes = outcomes.collect();
         let removed = copies.iter().map(|copies| u64::from(*copies)).sum();
-        self.view
+        self.filter
+            .view
             .counters
             .removes
             .fetch_add(removed, Ordering::Relaxed);
@@ -95,7 +100,7 @@ impl Subject<'_> {
     /// Replaces pairs in order; all or none. All new items are added before any old one is removed. So to undo it, the new ones are
     /// removed, which can't fail.
     pub(super) fn replace(&mut self, from: &[Digest], to: &[Digest]) -> Result<Outcome, Refusal> {
-        self.view.require_added_codes()?;
+        self.filter.view.require_added_codes()?;
         let is_exact = self.shared.has(Meaning::ExactReplacement);
         let mut outcomes = Vec::with_capacity(from.len());
         let mut added = Vec::new();
@@ -105,12 +110,12 @@ impl Subject<'_> {
         let mut leaving: BTreeMap<Digest, u32> = BTreeMap::new();
         for (&from, &to) in from.iter().zip(to) {
             let is_redeemed =
-                |digest| self.tables.filter.state(digest) == Some(SlotState::Redeemed);
+                |digest| self.filter.tables.filter.state(digest) == Some(SlotState::Redeemed);
             if is_redeemed(from) || is_redeemed(to) {
                 outcomes.push(ItemOutcome::AlreadyRedeemed);
                 continue;
             }
-            if self.tables.filter.count(from) <= leaving.get(&from).copied().unwrap_or(0) {
+            if self.filter.tables.filter.count(from) <= leaving.get(&from).copied().unwrap_or(0) {
                 outcomes.push(ItemOutcome::Absent);
                 continue;
             }
@@ -120,13 +125,13 @@ impl Subject<'_> {
                 staying.push(to);
                 continue;
             }
-            let Ok(inserted) = self.tables.insert_many(&[to], false) else {
+            let Ok(inserted) = self.filter.tables.insert_many(&[to], false) else {
                 for &digest in added.iter().rev() {
-                    self.tables.filter.remove(digest);
+                    self.filter.tables.filter.remove(digest);
                 }
                 return Err(Refusal::FilterFull);
             };
-            let is_strict = self.tables.filter.mode() == Mode::Strict;
+            let is_strict = self.filter.tables.filter.mode() == Mode::Strict;
             if inserted == [ItemOutcome::Added] {
                 added.push(to);
                 coming.push(to);
@@ -158,7 +163,8 @@ impl Subject<'_> {
         self.queue_changes(ChangeKind::Add, coming, REPEATED_FOR_EACH);
         self.queue_changes(ChangeKind::AddIfAbsent, staying, REPEATED_FOR_EACH);
         self.queue_changes(ChangeKind::Remove, leaving, REPEATED_FOR_EACH);
-        self.view
+        self.filter
+            .view
             .counters
             .adds
             .fetch_add(added.len() as u64, Ordering::Relaxed);
@@ -174,19 +180,20 @@ impl Subject<'_> {
     /// Reports how many items a request has changed, if it has changed any.
     fn record_items(&mut self, count: u64, change: fn(u64) -> FilterChange) {
         if count > 0 {
-            self.shared.record_filter(self.view, change(count));
+            self.shared.record_filter(&self.filter.view, change(count));
         }
     }
 
     /// Removes everything but held and redeemed codes.
     pub(super) fn clear(&mut self) -> Outcome {
-        let removed = self.tables.filter.clear();
-        self.view
+        let removed = self.filter.tables.filter.clear();
+        self.filter
+            .view
             .counters
             .removes
             .fetch_add(removed, Ordering::Relaxed);
         self.count(Count::Removed, removed);
-        if let Some(staging) = self.staging {
+        if let Some(staging) = &mut self.filter.staging {
             // If the upload is still running, the staged tables are cleared at its end.
             staging.changes.clear();
             staging.cleared = true;
@@ -196,7 +203,7 @@ impl Subject<'_> {
         }
         self.overtake_imports(None);
         self.shared
-            .record_filter(self.view, FilterChange::Cleared(removed));
+            .record_filter(&self.filter.view, FilterChange::Cleared(removed));
         Outcome::Cleared(removed)
     }
 }

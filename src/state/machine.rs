@@ -295,16 +295,8 @@ impl FilterState {
         shared: &mut SharedState,
         work: impl FnOnce(&mut Subject<'_>) -> T,
     ) -> T {
-        let Self {
-            view,
-            tables,
-            staging,
-            ..
-        } = self;
         let done = work(&mut Subject {
-            view,
-            tables,
-            staging,
+            filter: self,
             shared,
         });
         shared.note(self);
@@ -499,9 +491,7 @@ impl SharedState {
 
 /// The filter that a command works on, and what all filters share.
 pub(super) struct Subject<'a> {
-    pub(super) view: &'a mut Arc<FilterView>,
-    pub(super) tables: &'a mut EpochFilter,
-    pub(super) staging: &'a mut Option<Box<Staging>>,
+    pub(super) filter: &'a mut FilterState,
     pub(super) shared: &'a mut SharedState,
 }
 
@@ -516,10 +506,10 @@ impl State {
         work: impl FnOnce(&mut Subject<'_>) -> T,
     ) -> Result<T, Refusal> {
         let filter = self.filters.get_mut(&filter).ok_or(Refusal::FilterGone)?;
-        Ok(filter.work(&mut self.shared, |filter| {
-            filter.shared.users_forgotten +=
-                filter.tables.advance(&filter.view.spec, filter.shared.now);
-            work(filter)
+        Ok(filter.work(&mut self.shared, |subject| {
+            let Subject { filter, shared } = &mut *subject;
+            shared.users_forgotten += filter.tables.advance(&filter.view.spec, shared.now);
+            work(subject)
         }))
     }
 }
@@ -537,7 +527,9 @@ impl Subject<'_> {
         digests: impl IntoIterator<Item = Digest>,
         repeated: u64,
     ) {
-        let Some(staging) = self.staging else { return };
+        let Some(staging) = &mut self.filter.staging else {
+            return;
+        };
         let before = staging.changes.len();
         for digest in digests {
             let mut buffer = [0; CHANGE_BYTES];
@@ -549,7 +541,8 @@ impl Subject<'_> {
         let repeated = (staging.changes.len() - before) * repeated;
         if staging.changes.len() > QUEUED_CHANGES_MAX {
             self.abort_staging(ImportState::Overtaken);
-        } else if staging.is_catching_up() && staging.repeat(self.tables, repeated).is_err() {
+        } else if staging.is_catching_up() && staging.repeat(&self.filter.tables, repeated).is_err()
+        {
             self.abort_staging(ImportState::Failed);
         }
     }
@@ -575,10 +568,12 @@ impl Subject<'_> {
 
     /// Lets the staged tables start to catch up, or start over.
     pub(super) fn begin_catching_up(&mut self) {
-        let Some(staging) = self.staging else { return };
+        let Some(staging) = &mut self.filter.staging else {
+            return;
+        };
         staging.walk = Some(Walk::START);
         if std::mem::take(&mut staging.cleared) {
-            let empty = self.shared.empty_tables(self.view);
+            let empty = self.shared.empty_tables(&self.filter.view);
             let replaced = std::mem::replace(&mut staging.tables, empty);
             self.shared.drop_tables(replaced);
         }
@@ -586,18 +581,18 @@ impl Subject<'_> {
 
     /// Stages empty tables for an import. Another staged import is superseded.
     pub(super) fn stage(&mut self, import: ImportId) {
-        let is_same = Staging::is_of(self.staging, &import);
+        let is_same = Staging::is_of(&self.filter.staging, &import);
         self.abort_staging(if is_same {
             ImportState::Interrupted
         } else {
             ImportState::Overtaken
         });
         let epoch = self.shared.next_epoch();
-        let tables = self.shared.empty_tables(self.view);
+        let tables = self.shared.empty_tables(&self.filter.view);
         let changes = Queue::default();
         let cleared = false;
         let walk = None;
-        *self.staging = Some(Box::new(Staging {
+        self.filter.staging = Some(Box::new(Staging {
             import,
             tables,
             changes,
@@ -609,7 +604,7 @@ impl Subject<'_> {
 
     /// Drops the staged tables, if there are any, and ends their import in this state.
     pub(super) fn abort_staging(&mut self, why: ImportState) {
-        let Some(staging) = self.staging.take() else {
+        let Some(staging) = self.filter.staging.take() else {
             return;
         };
         self.shared

@@ -23,7 +23,7 @@ impl Subject<'_> {
             ..
         } = redeem;
         // A campaign may be strict, but has no ledger.
-        if self.view.kind == Kind::Campaign || self.view.spec.mode == Mode::Compact {
+        if self.filter.view.kind == Kind::Campaign || self.filter.view.spec.mode == Mode::Compact {
             return Err(Refusal::RequiresStrictMode);
         }
         let now = self.shared.now;
@@ -48,12 +48,12 @@ impl Subject<'_> {
         if self.stored(&id).is_some() {
             return Err(Refusal::AlreadyExists(vec!["id".into()]));
         }
-        let stock = self.view.spec.stock;
-        match (self.tables.filter.state(digest), stock) {
+        let stock = self.filter.view.spec.stock;
+        match (self.filter.tables.filter.state(digest), stock) {
             (None, None) => return Err(Refusal::CodeUnknown),
             (Some(SlotState::Redeemed), _) => return Err(Refusal::CodeRedeemed),
             (Some(SlotState::Held), _) => return Err(Refusal::CodeHeld),
-            _ if !self.view.window.contains(now) => return Err(Refusal::OutsideWindow),
+            _ if !self.filter.view.window.contains(now) => return Err(Refusal::OutsideWindow),
             (Some(SlotState::Available), _) => {}
             (None, Some(stock)) => self.admit(digest, stock)?,
         }
@@ -70,7 +70,7 @@ impl Subject<'_> {
             changed_at: now,
             expires_at: hold,
             redeemed_at: hold.is_none().then_some(now),
-            ordinal: self.view.ledger.write().take_ordinal(),
+            ordinal: self.filter.view.ledger.write().take_ordinal(),
         };
         self.enter(redemption.clone());
         Ok(Outcome::Redeemed(redemption))
@@ -79,9 +79,9 @@ impl Subject<'_> {
     /// Adds a code to an open pool, if fewer than `stock` are held or redeemed. Holds that have run out are ended first.
     fn admit(&mut self, digest: Digest, stock: u64) -> Result<(), Refusal> {
         let now = self.shared.now;
-        let is_full = |filter: &Self| filter.view.ledger.read().taken() >= stock;
+        let is_full = |subject: &Self| subject.filter.view.ledger.read().taken() >= stock;
         for _ in 0..ENDED_MAX {
-            let overdue = self.view.ledger.read().overdue(now);
+            let overdue = self.filter.view.ledger.read().overdue(now);
             match overdue {
                 Some(overdue) if is_full(self) => self.expire_hold(&overdue),
                 _ => break,
@@ -90,11 +90,16 @@ impl Subject<'_> {
         if is_full(self) {
             return Err(Refusal::SoldOut);
         }
-        self.tables
+        self.filter
+            .tables
             .filter
             .put(digest, SlotState::Available)
             .map_err(|Full| Refusal::FilterFull)?;
-        self.view.counters.adds.fetch_add(1, Ordering::Relaxed);
+        self.filter
+            .view
+            .counters
+            .adds
+            .fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -127,7 +132,7 @@ impl Subject<'_> {
     /// Makes a redeemed code available again. Returns whether it was redeemed.
     pub(super) fn revive(&mut self, digest: Digest) -> bool {
         let current = self.current(digest);
-        let was_redeemed = self.tables.filter.state(digest) == Some(SlotState::Redeemed);
+        let was_redeemed = self.filter.tables.filter.state(digest) == Some(SlotState::Redeemed);
         match current {
             Some(current) if was_redeemed => {
                 drop(self.settle(current, RedemptionStatus::Cancelled, None))
@@ -166,7 +171,7 @@ impl Subject<'_> {
 
     /// Returns the current redemption of a code. An expired hold is ended first.
     fn current(&mut self, digest: Digest) -> Option<Redemption> {
-        let current = self.view.ledger.read().current(digest).cloned()?;
+        let current = self.filter.view.ledger.read().current(digest).cloned()?;
         if current.has_run_out(self.shared.now) {
             self.expire_hold(&current.id);
             return None;
@@ -177,6 +182,7 @@ impl Subject<'_> {
     /// A redemption that can be looked up. If it is a hold that has run out, the hold is ended first.
     fn redemption(&mut self, id: &RedemptionId) -> Option<Redemption> {
         let has_run_out = self
+            .filter
             .view
             .ledger
             .read()
@@ -197,13 +203,13 @@ impl Subject<'_> {
             return Some(redemption);
         }
         if redemption.status != RedemptionStatus::Expired {
-            self.view.ledger.write().remove(&redemption.id);
+            self.filter.view.ledger.write().remove(&redemption.id);
         }
         None
     }
 
     fn stored(&self, id: &RedemptionId) -> Option<Redemption> {
-        self.view.ledger.read().get(id).cloned()
+        self.filter.view.ledger.read().get(id).cloned()
     }
 
     /// Stores a new redemption, and sets the state of its code.
@@ -215,7 +221,7 @@ impl Subject<'_> {
         );
         self.record_redemption(&redemption, RedemptionStep::Created);
         self.count(redemption.status.into(), 1);
-        self.view.ledger.write().insert(redemption);
+        self.filter.view.ledger.write().insert(redemption);
     }
 
     /// Changes the status of a current redemption, and the state of its code.
@@ -227,11 +233,15 @@ impl Subject<'_> {
     ) -> Redemption {
         match status {
             RedemptionStatus::Cancelled | RedemptionStatus::Expired
-                if self.view.spec.stock.is_some() =>
+                if self.filter.view.spec.stock.is_some() =>
             {
                 // In an open pool a code that is not in use is as if it had never been there.
-                self.tables.filter.remove(redemption.digest);
-                self.view.counters.removes.fetch_add(1, Ordering::Relaxed);
+                self.filter.tables.filter.remove(redemption.digest);
+                self.filter
+                    .view
+                    .counters
+                    .removes
+                    .fetch_add(1, Ordering::Relaxed);
             }
             // Changes caused by time cost commands nothing: no queued change is repeated for them, and no table grows.
             RedemptionStatus::Expired => self.set_code(redemption.digest, slot_state(status), 0),
@@ -257,15 +267,16 @@ impl Subject<'_> {
         if let Some(step) = step {
             self.record_redemption(&settled, step);
         }
-        self.view.ledger.write().settle(settled.clone());
+        self.filter.view.ledger.write().settle(settled.clone());
         settled
     }
 
     /// Changes a code's state. While an import catches up, `repeated` queued changes are repeated for it.
     pub(super) fn set_code(&mut self, digest: Digest, state: SlotState, repeated: u64) {
-        self.tables.filter.set_state(digest, state);
+        self.filter.tables.filter.set_state(digest, state);
         // Before an import starts to catch up this need not be queued: its walk will find the code in this state.
         if self
+            .filter
             .staging
             .as_ref()
             .is_some_and(|staging| staging.is_catching_up())
@@ -277,7 +288,7 @@ impl Subject<'_> {
     /// Records a change of a redemption. The expiry or revival of a hold has no requester.
     pub(super) fn record_redemption(&mut self, redemption: &Redemption, step: RedemptionStep) {
         let what = || Happened::Redemption {
-            coupon: Cow::Borrowed(self.view.name.as_str()),
+            coupon: Cow::Borrowed(self.filter.view.name.as_str()),
             id: redemption.id,
             reference: Cow::Borrowed(redemption.reference.as_str()),
             step,

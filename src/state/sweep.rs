@@ -84,10 +84,10 @@ impl State {
                 let due = due.filter(|(at, ..)| at.plus_seconds(delay) <= self.shared.now);
                 let Some((_, id, filter)) = due else { break };
                 // It is there: otherwise it would have nothing to do. Whatever works on a campaign lets it go on to the present step.
-                let _ = self.on(filter, |filter| match task {
-                    Task::Expire => filter.expire_hold(&id),
+                let _ = self.on(filter, |subject| match task {
+                    Task::Expire => subject.expire_hold(&id),
                     // Its code stays as it is: a redeemed code stays redeemed.
-                    Task::Forget => filter.view.ledger.write().remove(&id),
+                    Task::Forget => subject.filter.view.ledger.write().remove(&id),
                     Task::ForgetUsers | Task::Retire | Task::Move => {}
                 });
             }
@@ -109,11 +109,11 @@ impl State {
         self.free_forgotten(buckets.saturating_mul(WORDS_A_BUCKET));
         if let Some((.., moving)) = self.shared.agenda.first(Task::Move) {
             // It is there: otherwise it would have nothing to do.
-            let _ = self.on(moving, |filter| match filter.staging {
-                Some(staging) if !filter.tables.filter.is_moving() => {
+            let _ = self.on(moving, |subject| match &mut subject.filter.staging {
+                Some(staging) if !subject.filter.tables.filter.is_moving() => {
                     staging.tables.filter.move_items(buckets)
                 }
-                _ => filter.tables.filter.move_items(buckets),
+                Some(_) | None => subject.filter.tables.filter.move_items(buckets),
             });
         }
         Outcome::Advanced
@@ -124,7 +124,7 @@ impl State {
             && let Some(filter) = self.shared.agenda.next_retiring()
         {
             let done = self
-                .on(filter, |filter| filter.tables.filter.retire(words))
+                .on(filter, |subject| subject.filter.tables.filter.retire(words))
                 .unwrap_or(0);
             words = words.saturating_sub(done.max(1));
         }
@@ -142,7 +142,7 @@ impl State {
         let mut holds = 0;
         // They are as the last entries about them have left them.
         for filter in self.filters.values_mut() {
-            let turn_back = |filter: &mut Subject<'_>| filter.turn_back(now, first_event);
+            let turn_back = |subject: &mut Subject<'_>| subject.turn_back(now, first_event);
             let (moved_to_present, held_again) = filter.work(&mut self.shared, turn_back);
             redemptions += moved_to_present;
             holds += held_again;
@@ -158,17 +158,26 @@ impl Subject<'_> {
     /// Turns the time of one filter back; the events of this entry start at `first_event`. Returns the numbers of changed redemptions and
     /// of revived holds.
     fn turn_back(&mut self, now: Timestamp, first_event: u64) -> (u64, u64) {
-        let shared = self.view.ledger.clone();
+        let shared = self.filter.view.ledger.clone();
         let mut ledger = shared.write();
         let ended_too_soon = prematurely_expired(&ledger, now);
         let redemptions = ledger.amend(|redemption| moved_to_present(redemption, now));
         let mut again: Vec<RedemptionId> = Vec::new();
         for (id, digest) in ended_too_soon {
-            let is_free = match (self.tables.filter.state(digest), self.view.spec.stock) {
+            let is_free = match (
+                self.filter.tables.filter.state(digest),
+                self.filter.view.spec.stock,
+            ) {
                 (Some(SlotState::Available), _) => true,
                 (None, Some(stock)) if ledger.taken() < stock => {
-                    let is_added = self.tables.filter.put(digest, SlotState::Held).is_ok();
-                    self.view
+                    let is_added = self
+                        .filter
+                        .tables
+                        .filter
+                        .put(digest, SlotState::Held)
+                        .is_ok();
+                    self.filter
+                        .view
                         .counters
                         .adds
                         .fetch_add(u64::from(is_added), Ordering::Relaxed);
@@ -185,12 +194,12 @@ impl Subject<'_> {
             .filter_map(|id| ledger.get(id).cloned())
             .collect();
         drop(ledger);
-        if let Some(forget) = self.view.spec.forget {
-            self.tables.filter.turn_back(forget.step_at(now));
+        if let Some(forget) = self.filter.view.spec.forget {
+            self.filter.tables.filter.turn_back(forget.step_at(now));
         }
-        self.view.counters.statistics.lock().turn_back(now);
+        self.filter.view.counters.statistics.lock().turn_back(now);
         self.count(Count::Held, again.len() as u64);
-        if self.view.created_at > now {
+        if self.filter.view.created_at > now {
             self.change_view(|view| view.profile.created_at = now);
         }
         for redemption in &again {

@@ -384,16 +384,14 @@ pub(super) async fn livez() -> Response {
 pub(super) async fn readyz(State(api): State<Arc<Api>>) -> HandlerResult {
     let drains = "the service is draining; requests are still served";
     let behind = "this node has not reached a position of the log within cluster.lag_max: requests are still served";
-    let is_draining = api.is_draining.load(Ordering::Relaxed);
-    if let Some(problem) = refusals::unready(api.engine.status())
-        .or_else(|| is_draining.then(|| Problem::new(Code::Draining, drains)))
-        .or_else(|| {
-            api.engine
-                .is_too_far_behind()
-                .then(|| Problem::new(Code::TooFarBehind, behind))
-        })
-    {
+    if let Some(problem) = refusals::unready(api.engine.status()) {
         return Err(problem);
+    }
+    if api.is_draining.load(Ordering::Relaxed) {
+        return Err(Problem::new(Code::Draining, drains));
+    }
+    if api.engine.is_too_far_behind() {
+        return Err(Problem::new(Code::TooFarBehind, behind));
     }
     let writes = api
         .engine

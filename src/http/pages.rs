@@ -34,66 +34,73 @@ macro_rules! asset {
     };
 }
 
-/// Files: path, media type, content coding, policy and content of each.
-type Files = [(
-    &'static str,
-    &'static str,
-    Option<&'static str>,
-    &'static str,
-    &'static [u8],
-); 8];
+/// A file of a page.
+struct Asset {
+    path: &'static str,
+    media_type: &'static str,
+    content: &'static [u8],
+    /// Whether the content is compressed with gzip.
+    is_gzip: bool,
+    /// Its Content Security Policy.
+    policy: &'static str,
+}
 
-const FILES: Files = [
-    (
-        "/console",
-        HTML,
-        None,
-        CONSOLE,
-        asset!("console/index.html"),
-    ),
-    (
-        "/console/app.js",
-        SCRIPT,
-        None,
-        CONSOLE,
-        asset!("console/app.js"),
-    ),
-    (
-        "/console/app.css",
-        STYLE,
-        None,
-        CONSOLE,
-        asset!("console/app.css"),
-    ),
-    (
+impl Asset {
+    const fn of_console(
+        path: &'static str,
+        media_type: &'static str,
+        content: &'static [u8],
+    ) -> Self {
+        Self {
+            path,
+            media_type,
+            content,
+            is_gzip: false,
+            policy: CONSOLE,
+        }
+    }
+
+    const fn of_docs(path: &'static str, media_type: &'static str, content: &'static [u8]) -> Self {
+        Self {
+            path,
+            media_type,
+            content,
+            is_gzip: false,
+            policy: DOCS,
+        }
+    }
+
+    const fn gzip(self) -> Self {
+        Self {
+            is_gzip: true,
+            ..self
+        }
+    }
+}
+
+const ASSETS: [Asset; 8] = [
+    Asset::of_console("/console", HTML, asset!("console/index.html")),
+    Asset::of_console("/console/app.js", SCRIPT, asset!("console/app.js")),
+    Asset::of_console("/console/app.css", STYLE, asset!("console/app.css")),
+    Asset::of_console(
         "/console/icon.svg",
         "image/svg+xml",
-        None,
-        CONSOLE,
         asset!("console/icon.svg"),
     ),
-    ("/docs/", HTML, None, DOCS, asset!("swagger-ui/index.html")),
-    (
-        "/docs/start.js",
-        SCRIPT,
-        None,
-        DOCS,
-        asset!("swagger-ui/start.js"),
-    ),
-    (
+    Asset::of_docs("/docs/", HTML, asset!("swagger-ui/index.html")),
+    Asset::of_docs("/docs/start.js", SCRIPT, asset!("swagger-ui/start.js")),
+    Asset::of_docs(
         "/docs/swagger-ui-bundle.js",
         SCRIPT,
-        Some("gzip"),
-        DOCS,
         asset!("swagger-ui/swagger-ui-bundle.js.gz"),
-    ),
-    (
+    )
+    .gzip(),
+    Asset::of_docs(
         "/docs/swagger-ui.css",
         STYLE,
-        Some("gzip"),
-        DOCS,
         asset!("swagger-ui/swagger-ui.css.gz"),
-    ),
+    )
+    .gzip(),
 ];
 
 /// Show this document
@@ -126,36 +133,16 @@ pub(super) fn routes() -> Router<Arc<Api>> {
         ("/console/index.html", "../console"),
         ("/docs", "docs/"),
     ];
-    let router = redirects
-        .into_iter()
-        .fold(Router::new(), |router, (from, to)| {
-            router.route(from, get(async move || Redirect::temporary(to)))
-        });
-    FILES.into_iter().fold(
-        router,
-        |router, (path, media_type, coding, policy, content)| {
-            // Weak, because responses may be compressed.
-            let tag = format!("W/\"{}\"", hex::encode(&Sha256::digest(content)[..12]));
-            let headers = [
-                (header::CONTENT_SECURITY_POLICY, policy),
-                (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-                (header::REFERRER_POLICY, "no-referrer"),
-                // A browser asks each time whether a file has changed, so that an upgrade shows immediately.
-                (header::CACHE_CONTROL, "no-cache"),
-                (header::ETAG, &tag),
-            ];
-            let file = Arc::new(File::new(
-                media_type,
-                coding,
-                Bytes::from_static(content),
-                headers,
-            ));
-            router.route(
-                path,
-                get(async move |asked: HeaderMap| file.respond(&asked)),
-            )
-        },
-    )
+    let mut router = Router::new();
+    for (from, to) in redirects {
+        router = router.route(from, get(async move || Redirect::temporary(to)));
+    }
+    for asset in ASSETS {
+        let file = Arc::new(File::of(&asset));
+        let respond = get(async move |asked: HeaderMap| file.respond(&asked));
+        router = router.route(asset.path, respond);
+    }
+    router
 }
 
 /// A file that never changes.
@@ -169,6 +156,29 @@ struct File {
 }
 
 impl File {
+    fn of(asset: &Asset) -> Self {
+        // Weak, because responses may be compressed.
+        let tag = format!(
+            "W/\"{}\"",
+            hex::encode(&Sha256::digest(asset.content)[..12])
+        );
+        let headers = [
+            (header::CONTENT_SECURITY_POLICY, asset.policy),
+            (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+            (header::REFERRER_POLICY, "no-referrer"),
+            // A browser asks each time whether a file has changed, so that an upgrade shows immediately.
+            (header::CACHE_CONTROL, "no-cache"),
+            (header::ETAG, &tag),
+        ];
+        let coding = asset.is_gzip.then_some("gzip");
+        Self::new(
+            asset.media_type,
+            coding,
+            Bytes::from_static(asset.content),
+            headers,
+        )
+    }
+
     fn new<const N: usize>(
         media_type: &'static str,
         coding: Option<&str>,

@@ -68,18 +68,20 @@ impl Subject<'_> {
         let is_redeemed = |state: &Option<SlotState>| *state == Some(SlotState::Redeemed);
         let mut leaving = Vec::with_capacity(digests.len());
         let mut held = Vec::new();
-        for (state, &digest) in states
-            .iter()
-            .zip(digests)
-            .filter(|(state, _)| !is_redeemed(state))
-        {
-            held.extend((*state == Some(SlotState::Held)).then_some(digest));
+        for (state, &digest) in states.iter().zip(digests) {
+            if is_redeemed(state) {
+                continue;
+            }
+            if *state == Some(SlotState::Held) {
+                held.push(digest);
+            }
             leaving.push(digest);
         }
         let copies = self.filter.tables.filter.remove_many(&leaving, all);
         // Only now: a reader would find a code available whose hold is withdrawn and that is still there.
-        held.into_iter()
-            .for_each(|digest| self.withdraw_hold(digest));
+        for digest in held {
+            self.withdraw_hold(digest);
+        }
         let mut left = copies.iter();
         let outcomes = states.iter().map(|state| match is_redeemed(state) {
             true => ItemOutcome::AlreadyRedeemed,

@@ -374,21 +374,23 @@ impl Store {
     pub fn sweep(&self) -> Result<Sweep, StoreError> {
         let mut named = BTreeMap::new();
         let mut name = |manifest: &Manifest| {
-            let sections = manifest
-                .sections
-                .iter()
-                .filter(|section| section.chunks > 0);
-            named.extend(sections.map(|section| {
-                let end = section.first_chunk + u64::from(section.chunks);
-                ((section.generation, section.first_chunk), end)
-            }));
+            for section in &manifest.sections {
+                if section.chunks > 0 {
+                    let end = section.first_chunk + u64::from(section.chunks);
+                    named.insert((section.generation, section.first_chunk), end);
+                }
+            }
         };
         let manifests = self.manifests()?;
         manifests.iter().for_each(&mut name);
-        self.pinned().for_each(|manifest| name(&manifest));
-        let trees = self.backing().tree_names().into_iter().filter(|tree| {
-            directory::chunks_of_tree(tree)
-                .is_some_and(|(generation, _)| generation != self.writing.load(Relaxed))
+        for pinned in self.pinned() {
+            name(&pinned);
+        }
+        let mut trees = self.backing().tree_names();
+        // Read after the names: otherwise a snapshot that has just started would lose its chunks.
+        let writing = self.writing.load(Relaxed);
+        trees.retain(|tree| {
+            directory::chunks_of_tree(tree).is_some_and(|(generation, _)| generation != writing)
         });
         // The position of the older snapshot, if there are two.
         let kept = manifests.get(..GENERATIONS_KEPT).unwrap_or_default();
@@ -399,7 +401,7 @@ impl Store {
             .unwrap_or_default();
         Ok(Sweep {
             log_through,
-            trees: trees.collect(),
+            trees: trees.into(),
             named,
             current: None,
         })

@@ -333,16 +333,19 @@ pub(crate) async fn list(call: Call<Read>) -> Response {
             .cmp(&a.started_at)
             .then_with(|| a.id.cmp(&b.id))
     });
+    let mut listed = Vec::with_capacity(imports.len());
     let mut over = 0;
-    imports.retain(|import| {
-        over += usize::from(!import.is_unfinished());
-        over <= IMPORTS_KEPT_MAX || import.is_unfinished()
-    });
-    let imports = imports
-        .iter()
-        .map(|import| api.live_imports.corrected(import, api.engine.now()).into())
-        .collect();
-    success::ok(&ImportList { imports })
+    for import in &imports {
+        if !import.is_unfinished() {
+            over += 1;
+            if over > IMPORTS_KEPT_MAX {
+                continue;
+            }
+        }
+        let corrected = api.live_imports.corrected(import, api.engine.now());
+        listed.push(corrected.into());
+    }
+    success::ok(&ImportList { imports: listed })
 }
 
 /// Show an import

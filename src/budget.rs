@@ -1,9 +1,9 @@
 //! A memory budget: one limit for all buffers of requests, or of responses.
 //!
-//! Each of them holds a [`Share`]. It grows the share before it stores more, and returns it by dropping it, even if the client
-//! disconnects or a handler panics.
+//! Each of them holds a [`Share`]. It grows the share before it stores more, unless the data is already in memory. Dropping the share
+//! returns it, even if the client disconnects or a handler panics.
 //!
-//! No owner can keep out the others: an owner may hold at most [`OWNER_FACTOR`] times the free space (dynamic thresholds: Choudhury and
+//! No owner can keep out the others: an owner's shares of more than 4 KiB may hold at most [`OWNER_FACTOR`] times the free space (dynamic thresholds: Choudhury and
 //! Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998). A single owner can use 8/9 of the
 //! budget; `n` owners share it equally, and space is left for one more.
 

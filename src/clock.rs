@@ -1,16 +1,17 @@
-//! The wall clock, checked against the monotonic one: a time for the log, or a reason to write nothing.
+//! The wall clock, checked against the monotonic one: a time for the log, or a reason to reject commands.
 //!
 //! Every entry carries the time at which it was written, and applying it first expires due holds. A wall clock set forward by a day would
-//! expire every hold irrevocably. So a writer that can't trust the clock writes nothing until the clock is right again or an operator has
-//! declared it right.
+//! expire every hold irrevocably. So a writer that can't trust the clock rejects commands until the clock is right again or an operator
+//! has declared it right.
 //!
-//! The time is expected within an interval that moves with the monotonic clock. At startup, the interval begins at the wall clock. A
+//! The time is expected within an interval that moves with the monotonic clock. At startup, the interval extends
+//! [`ClockLimits::jump_max`] to both sides of the wall clock. A
 //! restart without a reboot continues the interval: both clocks' readings are saved in the data directory ([`Clock::resume`]). After a
-//! boot, or on another machine, the length of the stop is unknown. Then any time is believed from the saved one to
-//! [`ClockLimits::stop_max`] later.
+//! boot, or on another machine, the length of the stop is unknown. Then any time is believed from
+//! [`ClockLimits::jump_max`] before the saved one to [`ClockLimits::stop_max`] after it.
 //!
-//! Readers judge holds by the same clock. While an entry is being logged, their time stops: a hold that a reader has seen expired can't be
-//! confirmed or cancelled by an entry with an earlier time.
+//! Readers judge holds by the same clock. With a local log, their time stops while an entry is being logged: no entry with an earlier time
+//! can confirm or cancel a hold that a reader has seen expired.
 
 use crate::domain::{ClockReading, Timestamp};
 use derive_more::Display;

@@ -2,8 +2,8 @@
 //!
 //! `docs/ARCHITECTURE.md` has the overview. A module imports only from those below it in this list:
 //!
-//! - `server`: the composition root, with [`config`] and [`telemetry`].
-//! - [`cli`]: the other subcommands.
+//! - [`cli`]: the subcommands; `cuckood serve` runs the server.
+//! - [`server`]: the composition root, with [`config`], [`tls`] and [`telemetry`].
 //! - [`http`]: the HTTP contract: parses requests, calls the engine, maps the outcome.
 //! - [`resp`]: Redis' commands on the same filters; neither of the two protocols imports the other.
 //! - [`socket`]: the socket of one connection: its record, and the memory of unfinished heads.

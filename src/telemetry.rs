@@ -68,7 +68,7 @@ mod tests {
             ("debug,sled=debug", "cuckood", Level::DEBUG, true),
             (
                 "info,cuckood::http=debug",
-                "cuckood::http::gate",
+                "cuckood::http::service",
                 Level::DEBUG,
                 true,
             ),

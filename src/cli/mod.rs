@@ -1,4 +1,4 @@
-//! The subcommands. Each is a struct of arguments and a `run`.
+//! The subcommands. Each has arguments (a struct or an enum) and a `run`; `print` has one function per document.
 
 pub mod backup;
 pub mod bench;

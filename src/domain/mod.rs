@@ -1,7 +1,7 @@
 //! The domain types: names, specs, commands, outcomes, redemptions. They are parsed once and then trusted.
 //!
-//! Pure data. Nothing here does I/O, reads a clock or depends on HTTP. From the filter it uses the digest, the secret and the layout,
-//! because commands contain them.
+//! Pure data. Nothing here does I/O, reads a clock or depends on HTTP. From the filter it uses types only: commands, specs,
+//! images and descriptions contain them.
 
 pub mod annotations;
 pub mod command;

@@ -1,4 +1,4 @@
-//! The engine's metrics: the cost of each stage of a write, and counts. Sizes are read from [`super::Info`].
+//! The engine's metrics: the cost of each stage of a write, and counts. Sizes are read from [`super::EngineInfo`].
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;

@@ -1,7 +1,7 @@
 //! The engine: one state, one journal and one writer, and everything that requests need of them.
 //!
-//! [`Engine::submit`] is the only way to change anything. It resolves once the change is durable and applied. Reads go straight
-//! to the filters. Their tables have no lock; redemptions have one per coupon.
+//! [`Engine::submit`] is the only way for requests to change anything. It resolves once the change is committed at the configured
+//! durability and applied, or its outcome is unknown. Reads go straight to the filters. Their tables have no lock; redemptions have one per coupon.
 
 mod admission;
 pub mod applying;

@@ -1,4 +1,4 @@
-//! The HTTP contract: parse the request, call the engine once, map the outcome. Handlers decide nothing themselves.
+//! The HTTP contract: parse the request, call the engine (uploads and generated codes: once per batch), map the outcome. Handlers decide nothing themselves.
 //!
 //! `router.rs` has the routes. `service.rs` wraps them. A handler takes a `Call`, whose type names the scope that the handler requires
 //! (`call.rs`). `request/` parses input. `response/` builds responses; `response/refusals.rs` is the one map from refusals to problems. Each

@@ -25,7 +25,7 @@ pub const REDEMPTION_BYTES: u64 = 328;
 /// whatever filter.
 pub(super) const ENDED_MAX: usize = 1_024;
 
-/// Bits of a [`Change`] that number the changes within one millisecond.
+/// Bits of a [`ChangeNumber`] that number the changes within one millisecond.
 const CHANGE_BITS: u32 = 20;
 
 /// The position of a redemption in the order of last changes, over all redemptions of a coupon.

@@ -311,7 +311,7 @@ impl FilterState {
             .for_each(|staging| staging.tables.filter.set_growth_rule(rule));
     }
 
-    /// A filter that is not counted yet: see [`Shared::note`].
+    /// A filter that is not counted yet: see [`SharedState::note`].
     pub(super) fn new(view: Arc<FilterView>, tables: EpochFilter, is_hidden: bool) -> Box<Self> {
         Box::new(Self {
             view,

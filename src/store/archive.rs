@@ -1,6 +1,6 @@
 //! Archives: chains of frames that can be read without sled. A backup has a snapshot; an image has one filter.
 //!
-//! A backup consists of frames "ckar" with a [`Piece`] each, an image of frames "ckim" with an [`ImageBody`] each. The last frame has a
+//! A backup consists of frames "ckar" with a [`BackupPiece`] each, an image of frames "ckim" with an [`ImageBody`] each. The last frame has a
 //! separate kind.
 //!
 //! Each frame has the checksum of the one before. No part of an archive is valid before its end has been read.

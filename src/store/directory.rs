@@ -9,7 +9,9 @@
 //! DIR/ballast        reserved space; deleted when the disk is full
 //! DIR/backup         time of the last backup, or of the first startup
 //! DIR/diverged       the reason why a node with this directory has stopped
+//! DIR/initialising, DIR/restoring, DIR/filling   exist while the directory is created, restored or filled
 //! DIR/sled/          sled's own files
+//! DIR/sled.aside/    a copy of a damaged `sled`
 //!
 //! tree meta               identity, log-base, replicated-log, migration/NNNN, skipped/SEQ
 //! tree log/SEQ            a segment of the log (`journal/local`); key: first seq, part

@@ -1,7 +1,7 @@
 //! The data directory: sled, opened with care, and the files around it. It handles bytes and positions; the journal and the engine define
 //! their meaning.
 //!
-//! One thread owns a [`Store`], and it must not be one of tokio's workers, because sled blocks. After the first failed write or
+//! Only one thread writes to a [`Store`]. Reads and writes block in sled, so no tokio worker may call them. After the first failed write or
 //! sync the store is *poisoned*: nothing is written any more, the outcome of running writes is unknown, and reads continue.
 
 pub mod archive;

@@ -101,7 +101,7 @@ pub struct FilterStats {
     pub segments: Vec<SegmentStats>,
     /// Items by state; none in a compact filter, which has no states.
     pub states: Option<StateCounts>,
-    /// The maximum result of [`View::count`].
+    /// The maximum result of [`TableView::count`].
     pub copies_max: u32,
     /// If it forgets: the steps that have items, oldest first.
     pub steps: Vec<StepStats>,
